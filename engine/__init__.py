@@ -1,0 +1,1 @@
+"""Monolane's engine: everything about models and speed, usable without the web."""

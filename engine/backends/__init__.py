@@ -1,0 +1,1 @@
+"""Backends: numpy (the reference, everywhere), cpu (native code), cuda (Hopper GPUs)."""

@@ -1,0 +1,200 @@
+"""What a backend is: something that runs one request, prompt to last token, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.config import ModelConfig
+from engine.errors import RequestError
+
+FinishReason = Literal["stop", "length", "cancelled"]
+PHASES = ("embed", "qkv", "attention", "attn_out", "gate_up", "down", "head", "sample")
+"""The phases of a token, in order; every profile uses these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. The defaults are greedy.
+
+    Order: repetition penalty (on every token id already in the sequence), temperature, top-k, top-p,
+    min-p, then one draw. temperature 0 is greedy (lowest id wins a tie) and ignores the filters.
+    Raises RequestError if a value is out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    """64 bits, unsigned."""
+
+    def __post_init__(self) -> None:
+        ranges: tuple[tuple[str, float, float], ...] = (
+            ("temperature", 0.0, 10.0),
+            ("top_k", 0, 1 << 20),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("repetition_penalty", 0.1, 10.0),
+            ("seed", 0, 2**64 - 1),
+        )
+        for name, low, high in ranges:
+            value = getattr(self, name)
+            if not low <= value <= high:  # also refuses NaN
+                raise RequestError(f"{name} is {value}; allowed are {low:g} to {high:g}")
+        if self.top_p == 0.0:
+            raise RequestError("top_p is 0; it must be above 0 (1 keeps every token)")
+
+
+class TraceRange(NamedTuple):
+    """Which generated tokens to record in full: indexes first .. last - 1 (0 is the first new token)."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request, in tokens. `tokens` is the prompt plus whatever an earlier worker already published.
+
+    Draws depend on (seed, absolute position in the sequence) alone, so a job cut off after n tokens
+    and started again with those n appended goes on exactly as it would have.
+    """
+
+    tokens: tuple[int, ...]
+    max_tokens: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop_ids: frozenset[int] = frozenset()
+    profile: bool = False
+    trace: TraceRange | None = None
+
+
+class Token(NamedTuple):
+    """One generated token and when it was ready, in nanoseconds of the launch's own clock."""
+
+    id: int
+    t_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """Mean microseconds a decode token spends in a phase, by what it was doing."""
+
+    work: float
+    wait_local: float = 0.0
+    wait_peer: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSpan:
+    """One block of a Chrome trace: `track` is an SM or a thread, times are microseconds of the launch."""
+
+    name: str
+    device: int
+    track: int
+    start_us: float
+    duration_us: float
+    kind: Literal["work", "wait_local", "wait_peer"] = "work"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a launch ended. `prefill_ns` runs from launch to the end of prefill, on the launch's clock."""
+
+    finish_reason: FinishReason
+    prefill_tokens: int
+    prefill_ns: int
+    phases_us: Mapping[str, PhaseTime] = field(default_factory=dict)
+    trace: tuple[TraceSpan, ...] = ()
+
+
+class Launch(Protocol):
+    """A request in flight. Used by one thread; `stop` may be called from any."""
+
+    @property
+    def prefilled(self) -> int:
+        """How many tokens of the prompt have been processed so far."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None while it runs. Tokens may still be waiting in `poll` when it appears."""
+        ...
+
+    def poll(self, timeout: float) -> Sequence[Token]:
+        """Tokens since the last call; waits up to `timeout` seconds for at least one or for the end.
+
+        A token in `stop_ids` ends the launch and is not returned. Raises BackendFailure if the device
+        broke down.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Asks the launch to end after the token it is computing; `finish_reason` becomes 'cancelled'."""
+        ...
+
+    def close(self) -> None:
+        """Ends the launch and frees what it held. Safe to call twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """`datasheet_gbs` is 0 where no datasheet figure is known."""
+
+    name: str
+    datasheet_gbs: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """How the model lies on the devices."""
+
+    devices: tuple[DeviceInfo, ...]
+    parallelism: Literal["none", "tp", "dtp"] = "none"
+    lanes: int = 1
+    link: str = ""
+
+
+class Backend(Protocol):
+    """A loaded model on some devices. One launch at a time; a second raises RequestError."""
+
+    name: str
+    config: ModelConfig
+    topology: Topology
+
+    def launch(self, job: Job) -> Launch:
+        """Starts a request. Raises RequestError for a job that this model cannot run."""
+        ...
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Logits after each of `tokens`: [len(tokens), vocab]."""
+        ...
+
+    def measure_bandwidth(self) -> tuple[float, ...]:
+        """Read bandwidth of each device beyond its caches, GB/s (10^9 bytes), measured now."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def check_job(config: ModelConfig, job: Job) -> None:
+    """Raises RequestError if `job` cannot run on a model of this shape."""
+    if not job.tokens:
+        raise RequestError("the prompt has no tokens; it must have at least one")
+    if job.max_tokens < 1:
+        raise RequestError(f"max_tokens is {job.max_tokens}; it must be at least 1")
+    unknown = next((t for t in job.tokens if not 0 <= t < config.vocab), None)
+    if unknown is not None:
+        raise RequestError(f"token id {unknown} is not in the vocabulary (0 to {config.vocab - 1})")
+    if len(job.tokens) >= config.context:
+        raise RequestError(
+            f"the prompt has {len(job.tokens)} tokens; {config.name} takes at most {config.context - 1}"
+            " and still answers: shorten it"
+        )

@@ -1,0 +1,37 @@
+"""The errors that the engine raises on purpose, one class a layer.
+
+Each message names the thing, the value it had, what is allowed, and the next step, because it is shown
+to a person as it stands: the command line prints it on one line, the worker sends it as an error frame.
+"""
+
+
+class EngineError(Exception):
+    """Base of every error that is safe to show to a user."""
+
+
+class ConfigError(EngineError):
+    """A model's shape contradicts itself or is not supported."""
+
+
+class CheckpointError(EngineError):
+    """A checkpoint is missing, truncated, corrupt, or of an unknown kind."""
+
+
+class TokenizerError(EngineError):
+    """A tokenizer or chat template cannot be loaded or applied."""
+
+
+class RequestError(EngineError):
+    """A request asks for something that this model cannot do (too long, unknown token, bad range)."""
+
+
+class BackendUnavailable(EngineError):
+    """This machine lacks what a backend needs (a GPU, a compiler, a driver)."""
+
+
+class BackendFailure(EngineError):
+    """A backend that had started broke down (device lost, watchdog fired)."""
+
+
+class MeasurementError(EngineError):
+    """A measurement file does not follow schema 1."""

@@ -1,0 +1,279 @@
+"""Everything that crosses Redis: key names, the request, and the frames of a generation.
+
+Web processes and workers share only this module. Each type is encoded and decoded beside its
+declaration; a stream entry holds one field, `json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+from engine.backends.base import SamplingParams
+from engine.errors import RequestError
+
+GROUP = "workers"
+INTERACTIVE = "ml:inbox:interactive"
+BENCH = "ml:inbox:bench"
+WAITING = "ml:waiting"
+"""Sorted set of request ids by arrival; a request's rank is its place in the queue."""
+EXPIRES_S = 15 * 60
+"""How long an output stream outlives the end of its generation."""
+INBOX_LIMIT = 256
+"""Requests that may wait in one inbox; a further one is refused, never trimmed."""
+
+
+def out_key(request_id: str) -> str:
+    return f"ml:out:{request_id}"
+
+
+def cancel_key(request_id: str) -> str:
+    return f"ml:cancel:{request_id}"
+
+
+def owner_key(request_id: str) -> str:
+    """Names the worker that may append to the request's output; a worker that lost it stays silent."""
+    return f"ml:owner:{request_id}"
+
+
+def worker_key(name: str) -> str:
+    return f"ml:worker:{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Exactly one of: `text` (with an optional `suffix` to fill in before), or chat `messages`."""
+
+    text: str | None = None
+    suffix: str | None = None
+    messages: tuple[ChatMessage, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (not self.messages):
+            raise RequestError("a prompt is either a text or a list of chat messages")
+        if self.suffix is not None and self.text is None:
+            raise RequestError("a suffix goes with a text prompt, not with chat messages")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """A generation, as the web asks for it: text in, text out; the worker owns the tokenizer."""
+
+    id: str
+    prompt: Prompt
+    model: str = ""
+    """Empty means whatever the worker holds; otherwise a worker with another model refuses."""
+    max_tokens: int = 256
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop: tuple[str, ...] = ()
+    created_ms: int = 0
+    kind: Literal["generate"] = "generate"
+
+    def to_entry(self) -> dict[str, str]:
+        return {"json": json.dumps(asdict(self))}
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, str]) -> Self:
+        """Raises RequestError if the entry is not a request."""
+        data = _load(entry, "generate")
+        try:
+            prompt = dict(data["prompt"])
+            messages = tuple(ChatMessage(**m) for m in prompt.get("messages", ()))
+            return cls(
+                **{
+                    **data,
+                    "prompt": Prompt(prompt.get("text"), prompt.get("suffix"), messages),
+                    "sampling": SamplingParams(**data.get("sampling", {})),
+                    "stop": tuple(data.get("stop", ())),
+                }
+            )
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise RequestError(f"the request cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRequest:
+    """One benchmark point: what `engine.bench` takes; the answer is a `measured` frame."""
+
+    id: str
+    model: str
+    backend: str
+    devices: int
+    context: int
+    tokens: int
+    repeats: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    created_ms: int = 0
+    kind: Literal["bench"] = "bench"
+
+    def to_entry(self) -> dict[str, str]:
+        return {"json": json.dumps(asdict(self))}
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, str]) -> Self:
+        """Raises RequestError if the entry is not a benchmark point."""
+        data = _load(entry, "bench")
+        try:
+            return cls(**{**data, "sampling": SamplingParams(**data.get("sampling", {}))})
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise RequestError(f"the benchmark point cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker took the request. A second one in the same stream means another worker went on with it."""
+
+    worker: str
+    model: str
+    backend: str
+    prompt_tokens: int
+    queue_ms: float
+    type: Literal["started"] = "started"
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Some new tokens. `seq` counts the tokens before this frame, so a reader can drop what it has.
+
+    `text` may lag `ids` by a split code point or a possible stop string. `t_us` is the time of the
+    last token since the first one of this launch, by the launch's clock.
+    """
+
+    seq: int
+    ids: tuple[int, ...]
+    text: str
+    t_us: int
+    type: Literal["tokens"] = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time of a request went. Milliseconds; `decode_tok_s` is (n-1)/(t_last-t_first), 0 if n < 2."""
+
+    queue_ms: float
+    prefill_ms: float
+    ttft_ms: float
+    decode_ms: float
+    decode_tok_s: float
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end. `text` is what was still held back; `finish_reason` as in the OpenAI API, or 'cancelled'."""
+
+    finish_reason: Literal["stop", "length", "cancelled"]
+    text: str
+    timings: Timings
+    type: Literal["done"] = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a benchmark point or a long prefill is: `done` of `total` `unit`."""
+
+    done: int
+    total: int
+    unit: str
+    type: Literal["progress"] = "progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A benchmark point's result: a schema-1 measurement (engine.measurement)."""
+
+    measurement: dict[str, Any]
+    type: Literal["measured"] = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request ended without a result. `code` is one of ERROR_CODES."""
+
+    code: str
+    message: str
+    retryable: bool = False
+    type: Literal["error"] = "error"
+
+
+ERROR_CODES = ("bad_request", "too_long", "wrong_model", "backend_failed", "worker_lost", "internal")
+
+Frame = Started | Tokens | Done | Progress | Measured | Failed
+FINAL = (Done, Measured, Failed)
+"""Frames after which nothing follows."""
+
+_FRAMES: dict[str, type[Frame]] = {
+    "started": Started,
+    "tokens": Tokens,
+    "done": Done,
+    "progress": Progress,
+    "measured": Measured,
+    "error": Failed,
+}
+
+
+def encode_frame(frame: Frame) -> dict[str, str]:
+    return {"json": json.dumps(asdict(frame), separators=(",", ":"))}
+
+
+def decode_frame(entry: Mapping[str, str]) -> Frame:
+    """The frame in a stream entry. Raises RequestError if it is none."""
+    try:
+        data = json.loads(entry["json"])
+        kind = _FRAMES[data["type"]]
+        if kind is Tokens:
+            data["ids"] = tuple(data["ids"])
+        if kind is Done:
+            data["timings"] = Timings(**data["timings"])
+        return kind(**data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RequestError(f"not a frame: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a worker says of itself every second; the hash expires when it stops saying it."""
+
+    name: str
+    model: str
+    backend: str
+    devices: tuple[str, ...]
+    state: Literal["loading", "idle", "generating", "benchmarking", "stopping"]
+    context: int = 0
+    chat: bool = False
+    infill: bool = False
+    parallelism: str = "none"
+    lanes: int = 1
+    last_tok_s: float = 0.0
+    request: str = ""
+    started_ms: int = 0
+
+    EVERY_S = 1.0
+    TTL_S = 5
+
+    def to_hash(self) -> dict[str, str]:
+        return {"json": json.dumps(asdict(self))}
+
+    @classmethod
+    def from_hash(cls, entry: Mapping[str, str]) -> Self:
+        data = json.loads(entry["json"])
+        return cls(**{**data, "devices": tuple(data["devices"])})
+
+
+def _load(entry: Mapping[str, str], kind: str) -> dict[str, Any]:
+    try:
+        data = json.loads(entry["json"])
+    except (KeyError, ValueError) as error:
+        raise RequestError(f"the inbox entry is not JSON: {error}") from error
+    if not isinstance(data, dict) or data.get("kind", kind) != kind:
+        raise RequestError(f"the inbox entry is not a {kind} request")
+    return data
