@@ -1,14 +1,56 @@
-# Everything a developer or an operator types. `make` alone lists the targets.
+# Everything a developer or an operator types; `make` alone lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-PYTHON ?= python3.11
-VENV := .venv
-PY := $(VENV)/bin/python
+PYTHON ?= $(shell command -v python3.11 || echo python3)
+PY := .venv/bin/python
+# The front end's tools, where Node came from PyPI.
+export PATH := $(PATH):$(CURDIR)/.venv/bin
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | sort | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
-.PHONY: help
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+run: setup ## set up what is missing, start everything, print the URL (PORT=8000, MONOLANE_HOME=var)
+	@exec $(PY) -m tools.supervisor
+
+setup: python ## what `make run` needs: packages, weights, front end
+	@$(PYTHON) tools/setup.py run
+
+setup-dev: python ## the same, and what the checks need: linters, PyTorch, Chromium
+	@$(PYTHON) tools/setup.py dev
+
+python:
+	@command -v $(PYTHON) >/dev/null || { echo "setup: Python 3.11 is missing: install python3.11 and python3.11-venv" >&2; exit 1; }
+
+test: setup-dev ## every test that this machine can run
+	npm run --silent check
+	npm test --silent
+	$(PY) -m pytest -n 2 --dist loadfile tests --ignore=tests/e2e
+	$(PY) -m pytest tests/e2e
+
+lint: setup-dev ## formatting, types, who imports whom
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+format: ## rewrite Python in the project's style
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+check-peers: setup-dev ## compare greedy output with llama.cpp on the same file (builds it first)
+	$(PY) -m tools.check_peers
+
+web-path: setup-dev ## measure what the web adds at 3,000 tok/s, one stream and 40
+	$(PY) -m tools.measure_web_path
+
+screenshots: setup-dev ## take the README's pictures from the running product
+	$(PY) -m tools.screenshots
 
 lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
-	@for f in base dev; do $(VENV)/bin/uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url requirements/$$f.in -o requirements/$$f.txt || exit 1; done
-.PHONY: lock
+	@for f in base dev node; do .venv/bin/uv pip compile -q --python-version 3.11 --generate-hashes \
+	    --no-emit-index-url requirements/$$f.in -o requirements/$$f.txt || exit 1; done
+
+clean: ## remove what was built, keep models and the database
+	rm -rf .venv node_modules static/dist kernels/build var/static
+
+.PHONY: help run setup setup-dev python test lint format check-peers web-path screenshots lock clean
