@@ -7,7 +7,7 @@ PY := .venv/bin/python
 export PATH := $(PATH):$(CURDIR)/.venv/bin
 
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 
 run: setup ## set up what is missing, start everything, print the URL (PORT=8000, MONOLANE_HOME=var)
 	@exec $(PY) -m tools.supervisor
