@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from engine.backends.base import PhaseTime
-from engine.errors import MeasurementError
+from engine.backends.base import PhaseTime, SamplingParams
+from engine.errors import MeasurementError, RequestError
 
 SCHEMA = 1
 
@@ -47,12 +47,15 @@ class MeasuredDevice:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """What was run. A file without `sampling` was measured greedily."""
+
     context: int
     tokens: int
     repeats: int
     parallelism: str = "none"
     delay: int = 0
     lanes: int = 1
+    sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class Measurement:
         if data.get("schema") != SCHEMA:
             raise MeasurementError(f"schema is {data.get('schema')!r}; this version reads schema {SCHEMA}")
         try:
-            model, decode = data["model"], data["decode"]
+            model, decode, settings = data["model"], data["decode"], data["settings"]
             speed = decode["tok_s"]
             found = cls(
                 created=str(data["created"]),
@@ -142,7 +145,7 @@ class Measurement:
                 ),
                 backend=str(data["backend"]),
                 devices=tuple(MeasuredDevice(**d) for d in data["devices"]),
-                settings=Settings(**data["settings"]),
+                settings=Settings(**{**settings, "sampling": SamplingParams(**settings.get("sampling", {}))}),
                 decode=DecodeSpeed(
                     float(speed["median"]),
                     (float(speed["ci95"][0]), float(speed["ci95"][1])),
@@ -158,7 +161,7 @@ class Measurement:
             )
         except KeyError as error:
             raise MeasurementError(f"the field {error} is missing") from error
-        except (TypeError, ValueError, IndexError, AttributeError) as error:
+        except (TypeError, ValueError, IndexError, AttributeError, RequestError) as error:
             raise MeasurementError(f"a field has the wrong form: {error}") from error
         found.check()
         return found
