@@ -1,0 +1,1 @@
+"""The coding playground: its page, its websocket, and the OpenAI-compatible API."""
