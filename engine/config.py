@@ -28,6 +28,17 @@ class HeadKind(StrEnum):
     """The lanes' normalised streams are concatenated and meet one [vocab, lanes * hidden] matrix."""
 
 
+class Exchange(StrEnum):
+    """What a module of one layer adds to each lane's residual stream."""
+
+    NONE = "none"
+    """Its own output alone, times sqrt(lanes) so that the stream keeps its variance."""
+    PRESENT = "present"
+    """The sum of all lanes' output of this layer."""
+    PAST = "past"
+    """Its own output, and the other lanes' output of `delay` layers before."""
+
+
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
     """Llama 3.1's frequency-dependent stretch of the rotary wavelengths."""
@@ -52,7 +63,8 @@ class Lanes:
     `count` lanes each keep a residual stream of full width. From layer `delay` on, a lane adds what the
     other lanes produced `delay` layers earlier. In the layers before that, `early_comm` says whether
     lanes add each other's present output (True) or scale their own by sqrt(count) (False). With
-    `attention_comm` or `mlp_comm` off, that kind of module never adds other lanes' output.
+    `attention_comm` or `mlp_comm` off, that kind of module scales its own output by sqrt(count) from
+    layer `delay` on too; `early_comm` alone still governs the layers before.
     """
 
     count: int = 1
@@ -63,6 +75,19 @@ class Lanes:
     head: HeadKind = HeadKind.REPLICATE
     sum_before_norm: bool = False
     """Only for the replicated head: sum the lanes and normalise once, in place of the mean of norms."""
+
+    def attention_exchange(self, layer: int) -> Exchange:
+        return self._exchange(layer, self.attention_comm)
+
+    def mlp_exchange(self, layer: int) -> Exchange:
+        return self._exchange(layer, self.mlp_comm)
+
+    def _exchange(self, layer: int, comm: bool) -> Exchange:
+        if self.count == 1:
+            return Exchange.NONE
+        if layer < self.delay:
+            return Exchange.PRESENT if self.early_comm else Exchange.NONE
+        return Exchange.PAST if comm else Exchange.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +179,10 @@ def _problems(c: ModelConfig) -> list[str]:
         found.append(f"a vocabulary of {c.vocab} does not split over {lanes} lanes")
     if not 0 <= c.lanes.delay <= c.layers:
         found.append(f"delay is {c.lanes.delay} layers, allowed are 0 to {c.layers}")
+    if c.lanes.sum_before_norm and c.lanes.head is not HeadKind.REPLICATE:
+        found.append(
+            f"lanes are summed before the norm only for a replicated head, not {c.lanes.head.value!r}"
+        )
     if c.tied_head and c.lanes.head is HeadKind.LANE and lanes > 1:
         found.append("a head over concatenated lanes cannot be tied to the embedding")
     return found

@@ -1,1 +1,63 @@
-"""Backends: numpy (the reference, everywhere), cpu (native code), cuda (Hopper GPUs)."""
+"""Backends: numpy (the reference, everywhere), cpu (native code), cuda (Hopper GPUs).
+
+A backend is a module here with two functions: `available() -> (usable, sentence)` and
+`open(model, *, devices, options) -> Backend`. Modules are imported when asked for, so that a missing
+driver or compiler only matters to the one who wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any, cast
+
+from engine.backends.base import Backend, Loaded
+from engine.errors import BackendUnavailable
+
+BACKENDS = ("numpy", "cpu", "cuda")
+AUTO = "auto"
+_MODULES = {name: f"{__name__}.{name}" for name in BACKENDS} | {"numpy": f"{__name__}.numpy_backend"}
+_BEST_FIRST = ("cuda", "cpu", "numpy")
+
+
+def open_backend(
+    name: str, model: Loaded, *, devices: int = 1, options: Mapping[str, Any] | None = None
+) -> Backend:
+    """Loads `model` on a backend; "auto" takes the first usable one of cuda, cpu, numpy.
+
+    The result's `name` says which one it became. Raises BackendUnavailable if the name is unknown,
+    this machine lacks what it needs, or it does not take so many devices or one of the options.
+    """
+    chosen = _first_usable() if name == AUTO else name
+    if chosen not in BACKENDS:
+        raise BackendUnavailable(
+            f"there is no backend {name!r}; there are {', '.join(BACKENDS)}, and {AUTO} for the best of them"
+        )
+    if devices < 1:
+        raise BackendUnavailable(f"devices is {devices}; it must be at least 1")
+    usable, why = _ask(chosen)
+    if not usable:
+        raise BackendUnavailable(f"the backend {chosen} cannot run here: {why}")
+    return cast("Backend", _load(chosen).open(model, devices=devices, options=options or {}))
+
+
+def availability() -> list[tuple[str, bool, str]]:
+    """Each backend's name, whether it can run here, and one sentence saying why (not)."""
+    return [(name, *_ask(name)) for name in BACKENDS]
+
+
+def _first_usable() -> str:
+    return next(name for name in _BEST_FIRST if _ask(name)[0])
+
+
+def _ask(name: str) -> tuple[bool, str]:
+    try:
+        usable, why = _load(name).available()
+    except ImportError as error:
+        return False, f"its module cannot be imported ({error})"
+    return bool(usable), str(why)
+
+
+def _load(name: str) -> ModuleType:
+    return import_module(_MODULES[name])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from engine.config import ModelConfig
 from engine.errors import RequestError
+from engine.weights import Weights
 
 FinishReason = Literal["stop", "length", "cancelled"]
 PHASES = ("embed", "qkv", "attention", "attn_out", "gate_up", "down", "head", "sample")
@@ -27,6 +28,7 @@ class SamplingParams:
     """
 
     temperature: float = 0.0
+    """Below 1e-4 it becomes 0: logits divided by less would overflow float32."""
     top_k: int = 0
     """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = 1.0
@@ -50,6 +52,8 @@ class SamplingParams:
                 raise RequestError(f"{name} is {value}; allowed are {low:g} to {high:g}")
         if self.top_p == 0.0:
             raise RequestError("top_p is 0; it must be above 0 (1 keeps every token)")
+        if self.temperature < 1e-4:
+            object.__setattr__(self, "temperature", 0.0)
 
 
 class TraceRange(NamedTuple):
@@ -160,6 +164,16 @@ class Topology:
     parallelism: Literal["none", "tp", "dtp"] = "none"
     lanes: int = 1
     link: str = ""
+
+
+class Loaded(Protocol):
+    """What a backend needs of a model (engine.models.Model has more: tokenizer, source, digest)."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def weights(self) -> Weights: ...
 
 
 class Backend(Protocol):

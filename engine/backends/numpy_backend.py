@@ -1,0 +1,256 @@
+"""The numpy backend: the reference forward pass behind the same protocol as the kernels.
+
+A thread takes the place of the device: it runs the launch while the caller polls. NumPy lets go of the
+interpreter lock inside its matrix products, so that the caller's thread stays responsive.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.base import (
+    PHASES,
+    DeviceInfo,
+    FinishReason,
+    Job,
+    Loaded,
+    Outcome,
+    PhaseTime,
+    Token,
+    Topology,
+    TraceSpan,
+    check_job,
+)
+from engine.errors import BackendFailure, BackendUnavailable, RequestError
+from engine.reference import Reference
+from engine.sampling import choose
+
+PREFILL_CHUNK = 64
+"""Prompt tokens between two looks at the stop flag: enough for the matrix products, some 0.1 s of work."""
+_READ_BYTES = 512 << 20
+"""What a bandwidth measurement reads: several times any last-level cache."""
+
+
+def available() -> tuple[bool, str]:
+    return True, f"NumPy {np.__version__} runs the reference in FP32"
+
+
+def open(model: Loaded, *, devices: int, options: Mapping[str, Any]) -> NumpyBackend:
+    """Raises BackendUnavailable for more than one device or for any option."""
+    if devices != 1:
+        raise BackendUnavailable(
+            f"devices is {devices}; the backend numpy has 1, virtual devices come with the backend cpu"
+        )
+    if options:
+        raise BackendUnavailable(f"the backend numpy has no option {sorted(options)[0]!r}; it takes none")
+    return NumpyBackend(model)
+
+
+class NumpyBackend:
+    """Implements engine.backends.base.Backend."""
+
+    name = "numpy"
+
+    def __init__(self, model: Loaded) -> None:
+        self.config = model.config
+        self.topology = Topology(devices=(DeviceInfo(_processor()),), lanes=model.config.lanes.count)
+        self._reference = Reference(model.weights)
+        self._current: NumpyLaunch | None = None
+        self._lock = threading.Lock()
+
+    def launch(self, job: Job) -> NumpyLaunch:
+        check_job(self.config, job)
+        with self._lock:
+            if self._current is not None and self._current.outcome is None:
+                raise RequestError("the backend numpy runs one launch at a time; close the other one first")
+            self._current = NumpyLaunch(self._reference, job)
+            return self._current
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Logits after each of `tokens`: [len(tokens), vocab]."""
+        check_job(self.config, Job(tuple(tokens[:-1]) or tuple(tokens), max_tokens=1))
+        cache = self._reference.new_cache(len(tokens))
+        chunks = [
+            self._reference.forward(tokens[start : start + PREFILL_CHUNK], cache)
+            for start in range(0, len(tokens), PREFILL_CHUNK)
+        ]
+        return np.concatenate(chunks)
+
+    def measure_bandwidth(self) -> tuple[float, ...]:
+        """GB/s read from memory: the best of a few passes, with one thread a core."""
+        words = np.ones(_READ_BYTES // 8, np.int64)
+        threads = os.cpu_count() or 1
+        parts = np.array_split(words, threads)
+        with ThreadPoolExecutor(threads) as pool:
+            best = min(_timed_read(pool, parts) for _ in range(5))
+        return (_READ_BYTES / best / 1e9,)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._current is not None:
+                self._current.close()
+
+
+class NumpyLaunch:
+    """One request in flight on its own thread. Implements engine.backends.base.Launch."""
+
+    def __init__(self, reference: Reference, job: Job) -> None:
+        self._reference = reference
+        self._job = job
+        self._changed = threading.Condition()
+        self._fresh: list[Token] = []
+        self._stop = threading.Event()
+        self._outcome: Outcome | None = None
+        self._failure: Exception | None = None
+        self._prefilled = 0
+        self._start_ns = time.perf_counter_ns()
+        self._recorder = _Recorder(job, self._start_ns)
+        self._thread = threading.Thread(target=self._run, name="numpy-launch", daemon=True)
+        self._thread.start()
+
+    @property
+    def prefilled(self) -> int:
+        return self._prefilled
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self._outcome
+
+    def poll(self, timeout: float) -> Sequence[Token]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._fresh or self._ended, timeout)
+            tokens, self._fresh = self._fresh, []
+        if not tokens and self._failure is not None:
+            raise BackendFailure(f"the backend numpy failed: {self._failure}") from self._failure
+        return tokens
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def _ended(self) -> bool:
+        return self._outcome is not None or self._failure is not None
+
+    def _run(self) -> None:
+        outcome, failure = None, None
+        try:
+            outcome = self._generate()
+        except Exception as error:  # whatever it is, the poller must hear of it
+            failure = error
+        with self._changed:
+            self._outcome, self._failure = outcome, failure
+            self._changed.notify_all()
+
+    def _generate(self) -> Outcome:
+        job, reference, mark = self._job, self._reference, self._recorder.mark
+        room = reference.config.context - len(job.tokens)
+        limit = min(job.max_tokens, room)
+        cache = reference.new_cache(len(job.tokens) + limit)
+        logits = np.empty((0, 0), np.float32)
+        for start in range(0, len(job.tokens), PREFILL_CHUNK):
+            if self._stop.is_set():
+                return self._end("cancelled", self._elapsed_ns())
+            chunk = job.tokens[start : start + PREFILL_CHUNK]
+            is_last = start + len(chunk) == len(job.tokens)
+            logits = reference.forward(chunk, cache, logits="last" if is_last else "none", mark=mark)
+            self._prefilled = start + len(chunk)
+        prefill_ns = self._elapsed_ns()
+        history = list(job.tokens)
+        for index in range(limit):
+            if index:
+                logits = reference.forward(history[-1:], cache, logits="last", mark=mark)
+            token = choose(logits[0], job.sampling, history, len(history))
+            mark("sample", -1)
+            self._recorder.token_done()
+            if token in job.stop_ids:
+                return self._end("stop", prefill_ns)
+            history.append(token)
+            self._publish(token)
+            if self._stop.is_set():
+                return self._end("cancelled", prefill_ns)
+        return self._end("length", prefill_ns)
+
+    def _publish(self, token: int) -> None:
+        with self._changed:
+            self._fresh.append(Token(token, self._elapsed_ns()))
+            self._changed.notify_all()
+
+    def _end(self, reason: FinishReason, prefill_ns: int) -> Outcome:
+        return Outcome(
+            finish_reason=reason,
+            prefill_tokens=self._prefilled,
+            prefill_ns=prefill_ns,
+            phases_us=self._recorder.phases_us() if self._job.profile else {},
+            trace=tuple(self._recorder.spans),
+        )
+
+    def _elapsed_ns(self) -> int:
+        return time.perf_counter_ns() - self._start_ns
+
+
+class _Recorder:
+    """Where the time goes: sums by phase over the decode tokens, and spans of the traced ones.
+
+    The first token comes out of the prefill, so that its phases are spans only, never part of the mean.
+    """
+
+    def __init__(self, job: Job, start_ns: int) -> None:
+        self.spans: list[TraceSpan] = []
+        self._trace = job.trace
+        self._start_ns = start_ns
+        self._last_ns = start_ns
+        self._token = 0
+        self._sums_ns = dict.fromkeys(PHASES, 0)
+
+    def mark(self, phase: str, layer: int) -> None:
+        """The phase that has just ended began where the one before it ended."""
+        now = time.perf_counter_ns()
+        if self._token > 0:
+            self._sums_ns[phase] += now - self._last_ns
+        if self._trace is not None and self._trace.first <= self._token < self._trace.last:
+            name = phase if layer < 0 else f"{phase} {layer}"
+            start_us = (self._last_ns - self._start_ns) / 1e3
+            self.spans.append(TraceSpan(name, 0, 0, start_us, (now - self._last_ns) / 1e3))
+        self._last_ns = now
+
+    def token_done(self) -> None:
+        self._token += 1
+
+    def phases_us(self) -> dict[str, PhaseTime]:
+        """Mean microseconds of a decode token; empty if there was none."""
+        decoded = self._token - 1
+        if decoded < 1:
+            return {}
+        return {phase: PhaseTime(total / decoded / 1e3) for phase, total in self._sums_ns.items()}
+
+
+def _timed_read(pool: ThreadPoolExecutor, parts: Sequence[NDArray[np.int64]]) -> float:
+    """Seconds that it takes to read every part once, all parts at the same time."""
+    start = time.perf_counter()
+    for _ in pool.map(np.add.reduce, parts):
+        pass
+    return time.perf_counter() - start
+
+
+def _processor() -> str:
+    """The processor's own name for itself, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
