@@ -1,7 +1,8 @@
 """Everything that crosses Redis: key names, the request, and the frames of a generation.
 
 Web processes and workers share only this module. Each type is encoded and decoded beside its
-declaration; a stream entry holds one field, `json`.
+declaration, as JSON in the field `json` of a stream entry. Frame n of a generation has the stream id
+`n-0`, counted from 1: appending it twice is impossible, whoever tries.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ from engine.errors import RequestError
 GROUP = "workers"
 INTERACTIVE = "ml:inbox:interactive"
 BENCH = "ml:inbox:bench"
+INBOXES = (INTERACTIVE, BENCH)
+"""In the order in which a worker looks at them."""
 WAITING = "ml:waiting"
-"""Sorted set of request ids by arrival; a request's rank is its place in the queue."""
+"""Sorted set of the ids that no worker has taken, in the order in which they will be."""
+ENTRIES = "ml:entries"
+"""Hash: request id to "<inbox> <entry id>", until the request ends."""
+WORKERS = "ml:workers"
+"""Set of the worker names that may have a heartbeat."""
 EXPIRES_S = 15 * 60
 """How long an output stream outlives the end of its generation."""
 INBOX_LIMIT = 256
@@ -40,6 +47,20 @@ def owner_key(request_id: str) -> str:
 
 def worker_key(name: str) -> str:
     return f"ml:worker:{name}"
+
+
+def service_key(inbox: str) -> str:
+    """List of how long the last requests of an inbox took in a worker's hands, ms, newest first."""
+    return inbox.replace("inbox", "service")
+
+
+def frame_id(number: int) -> str:
+    """The stream id of a generation's frame, counted from 1."""
+    return f"{number}-0"
+
+
+def frame_number(stream_id: str) -> int:
+    return int(stream_id.partition("-")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +98,12 @@ class GenerateRequest:
     created_ms: int = 0
     kind: Literal["generate"] = "generate"
 
+    @property
+    def inbox(self) -> str:
+        return INTERACTIVE
+
     def to_entry(self) -> dict[str, str]:
-        return {"json": json.dumps(asdict(self))}
+        return {"id": self.id, "json": json.dumps(asdict(self))}
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, str]) -> Self:
@@ -114,8 +139,12 @@ class BenchRequest:
     created_ms: int = 0
     kind: Literal["bench"] = "bench"
 
+    @property
+    def inbox(self) -> str:
+        return BENCH
+
     def to_entry(self) -> dict[str, str]:
-        return {"json": json.dumps(asdict(self))}
+        return {"id": self.id, "json": json.dumps(asdict(self))}
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, str]) -> Self:
@@ -125,6 +154,9 @@ class BenchRequest:
             return cls(**{**data, "sampling": SamplingParams(**data.get("sampling", {}))})
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise RequestError(f"the benchmark point cannot be read: {error}") from error
+
+
+Request = GenerateRequest | BenchRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +188,12 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where the time of a request went. Milliseconds; `decode_tok_s` is (n-1)/(t_last-t_first), 0 if n < 2."""
+    """Where the time of a request went, in milliseconds.
+
+    `ttft_ms` runs from the request's creation to its first token, by the worker's clock, the queue
+    included. `decode_tok_s` is (n-1)/(t_last-t_first), 0 if n < 2; of an interrupted generation it
+    leaves out the pause.
+    """
 
     queue_ms: float
     prefill_ms: float
@@ -205,7 +242,15 @@ class Failed:
     type: Literal["error"] = "error"
 
 
-ERROR_CODES = ("bad_request", "too_long", "wrong_model", "backend_failed", "worker_lost", "internal")
+ERROR_CODES = (
+    "bad_request",
+    "too_long",
+    "wrong_model",
+    "backend_failed",
+    "worker_lost",
+    "expired",
+    "internal",
+)
 
 Frame = Started | Tokens | Done | Progress | Measured | Failed
 FINAL = (Done, Measured, Failed)

@@ -1,0 +1,29 @@
+"""How long a waiting request will wait, from what recent ones took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from engine.serving.messages import Heartbeat
+
+
+def seconds_to_start(
+    position: int, service_ms: Sequence[float], workers: Sequence[Heartbeat], now_ms: int
+) -> float | None:
+    """Seconds until the request at `position` (1 is next) starts; None if there is nothing to go by.
+
+    Every request is taken to last the median of `service_ms`; those ahead, and what is left of those
+    in hand, are shared by the live workers.
+    """
+    if not workers:
+        return None
+    busy = [w for w in workers if w.state in ("generating", "benchmarking")]
+    idle = sum(w.state == "idle" for w in workers)
+    if idle >= position:
+        return 0.0
+    if not service_ms:
+        return None
+    typical = median(service_ms)
+    in_hand = sum(max(0.0, typical - max(0, now_ms - w.started_ms)) for w in busy)
+    return (in_hand + (position - 1) * typical) / len(workers) / 1000.0

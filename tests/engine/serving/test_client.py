@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from engine.backends.base import SamplingParams
+from engine.serving.client import AsyncClient, Client, QueueFull, QueueUnavailable
+from engine.serving.messages import (
+    BENCH,
+    INTERACTIVE,
+    BenchRequest,
+    Done,
+    Failed,
+    GenerateRequest,
+    Prompt,
+    Started,
+    Timings,
+    Tokens,
+    encode_frame,
+    frame_id,
+    out_key,
+)
+
+TIMINGS = Timings(1.0, 2.0, 3.0, 4.0, 5.0, 6, 7)
+FRAMES = (
+    Started("w", "m", "numpy", 3, 0.5),
+    Tokens(0, (5,), "a", 0),
+    Tokens(1, (6, 7), "bc", 900),
+    Done("length", "", TIMINGS),
+)
+
+
+def generate(request_id: str) -> GenerateRequest:
+    return GenerateRequest(request_id, Prompt("hello"), created_ms=int(time.time() * 1000))
+
+
+def bench(request_id: str) -> BenchRequest:
+    return BenchRequest(request_id, "tiny-llama", "numpy", 1, 16, 8, 2, SamplingParams())
+
+
+def publish(url: str, request_id: str, frames=FRAMES, first: int = 1) -> None:
+    with redis.Redis.from_url(url) as raw:
+        for number, frame in enumerate(frames, first):
+            raw.xadd(out_key(request_id), encode_frame(frame), id=frame_id(number))
+
+
+@pytest.fixture
+def client(redis_url: str):
+    with Client(redis_url) as found:
+        yield found
+
+
+def test_place_in_the_queue_is_the_order_of_arrival_with_benchmarks_last(client):
+    assert client.submit(bench("b1")) == 1
+    assert client.submit(generate("g1")) == 1
+    assert client.submit(generate("g2")) == 2
+    assert [client.position(i) for i in ("g1", "g2", "b1", "other")] == [1, 2, 3, None]
+    assert client.depth() == {"interactive": 2, "bench": 1}
+
+
+def test_submitting_the_same_request_again_changes_nothing(client):
+    client.submit(generate("g1"))
+    client.submit(generate("g2"))
+    assert client.submit(generate("g1")) == 1
+    assert client.depth()["interactive"] == 2
+
+
+def test_a_full_inbox_refuses_and_keeps_every_earlier_request(client, redis_url):
+    for i in range(3):
+        client.submit(generate(f"g{i}"), limit=3)
+    with pytest.raises(QueueFull, match="holds 3 requests and takes at most 3"):
+        client.submit(generate("g3"), limit=3)
+    assert client.position("g3") is None
+    with redis.Redis.from_url(redis_url) as raw:
+        assert raw.xlen(INTERACTIVE) == 3
+        assert raw.xlen(BENCH) == 0
+
+
+def test_a_submitted_request_reads_back_as_it_was(client, redis_url):
+    request = GenerateRequest(
+        "g", Prompt("é\n", "suffix"), stop=("x",), sampling=SamplingParams(1.0, seed=2**64 - 1)
+    )
+    client.submit(request)
+    with redis.Redis.from_url(redis_url, decode_responses=True) as raw:
+        ((_, fields),) = raw.xrange(INTERACTIVE)
+    assert GenerateRequest.from_entry(fields) == request
+
+
+def test_frames_come_in_order_and_end_with_the_final_one(client, redis_url):
+    publish(redis_url, "g")
+    found = list(client.frames("g"))
+    assert [f.frame for f in found] == list(FRAMES)
+    assert [f.id for f in found] == ["1-0", "2-0", "3-0", "4-0"]
+
+
+def test_reading_goes_on_after_a_stream_id(client, redis_url):
+    publish(redis_url, "g")
+    assert [f.frame for f in client.frames("g", after="2-0")] == list(FRAMES[2:])
+
+
+def test_reading_goes_on_after_a_count_of_tokens(client, redis_url):
+    publish(redis_url, "g")
+    assert [f.frame for f in client.frames("g", after_tokens=1)] == [FRAMES[0], *FRAMES[2:]]
+
+
+def test_reading_after_the_final_frame_ends_at_once(client, redis_url):
+    publish(redis_url, "g")
+    assert list(client.frames("g", after="4-0")) == []
+
+
+def test_an_unknown_request_ends_in_an_error_frame_at_once(client):
+    begin = time.monotonic()
+    (only,) = client.frames("nobody")
+    assert isinstance(only.frame, Failed)
+    assert only.frame.code == "expired"
+    assert time.monotonic() - begin < 1.0
+
+
+def test_cancelling_a_waiting_request_ends_it_without_a_worker(client):
+    client.submit(generate("g1"))
+    client.submit(generate("g2"))
+    assert client.cancel("g1") is True
+    (only,) = client.frames("g1")
+    assert isinstance(only.frame, Done)
+    assert only.frame.finish_reason == "cancelled"
+    assert client.position("g2") == 1
+    assert client.depth()["interactive"] == 1
+
+
+def test_cancelling_an_unknown_request_does_nothing(client, redis_url):
+    assert client.cancel("nobody") is False
+    with redis.Redis.from_url(redis_url) as raw:
+        assert raw.keys("*") == []
+
+
+def test_no_redis_is_one_sentence():
+    with Client("redis://127.0.0.1:1/0") as client, pytest.raises(QueueUnavailable, match="does not answer"):
+        client.submit(generate("g"))
+
+
+async def test_the_asyncio_client_reads_the_same_frames(redis_url):
+    async with AsyncClient(redis_url) as client:
+        assert await client.submit(generate("g")) == 1
+        assert await client.position("g") == 1
+        publish(redis_url, "g")
+        assert [f.frame async for f in client.frames("g", after_tokens=1)] == [FRAMES[0], *FRAMES[2:]]
+        assert await client.workers() == []
+        assert await client.eta("g") is None
+
+
+@pytest.mark.slow
+async def test_a_reader_outlasts_the_clients_default_time_limit(redis_url):
+    """redis-py 8 drops a silent connection after 5 s unless told otherwise."""
+    async with AsyncClient(redis_url) as client:
+        await client.submit(generate("g"))
+        frames = client.frames("g")
+        import asyncio
+
+        first = asyncio.create_task(anext(frames))
+        await asyncio.sleep(6.5)
+        assert not first.done()
+        publish(redis_url, "g")
+        assert (await first).frame == FRAMES[0]
+        await frames.aclose()
