@@ -148,17 +148,17 @@ class Reference:
         groups = c.kv_heads // lanes
         start, end = cache.length, cache.length + n
         first = c.attended(index, start).start
-        keys = cache.keys[index, :, :, first:end]
-        values = cache.values[index, :, :, first:end]
+        keys = cache.keys[index, :, :, np.newaxis, first:end]
+        values = cache.values[index, :, :, np.newaxis, first:end]
         by_group = q.reshape(lanes, n, groups, -1, head_dim).transpose(0, 2, 3, 1, 4)
-        scores = by_group.reshape(lanes, groups, -1, head_dim) @ keys.swapaxes(2, 3)
+        scores: Array = by_group @ keys.swapaxes(-1, -2)
         if n > 1:
             unseen = _unseen(np.arange(start, end), np.arange(first, end), c.windows[index])
-            by_query = scores.reshape(lanes, groups, -1, n, end - first)
-            np.copyto(by_query, np.float32(-np.inf), where=unseen)
+            np.copyto(scores, np.float32(-np.inf), where=unseen)
         _softmax(scores)
-        mixed = (scores @ values).reshape(lanes, groups, -1, n, head_dim)
-        return mixed.transpose(0, 3, 1, 2, 4).reshape(lanes, n, queries * head_dim)
+        mixed: Array = scores @ values
+        together: Array = mixed.transpose(0, 3, 1, 2, 4).reshape(lanes, n, queries * head_dim)
+        return together
 
     def _gate_up(self, x: Array, layer: Layer) -> Array:
         """SwiGLU: silu(gate) * up, [L, n, F/L]."""
@@ -166,7 +166,7 @@ class Reference:
         half = both.shape[-1] // 2
         gate, up = both[..., :half], both[..., half:]
         with np.errstate(over="ignore"):  # exp(-gate) is inf for a very negative gate: the quotient is 0
-            denominator = np.exp(-gate)
+            denominator: Array = np.exp(-gate)
         denominator += np.float32(1.0)
         gate /= denominator
         gate *= up
@@ -178,8 +178,10 @@ class Reference:
         if c.lanes.head is HeadKind.VOCAB_PARALLEL:
             normed = _rms_norm(x, self._norm, c.norm_eps)
             by_lane = _project(normed, self._head.reshape(lanes, c.vocab // lanes, c.hidden))
-            return by_lane.swapaxes(0, 1).reshape(n, c.vocab)
-        return _project(self._merged(x)[np.newaxis], self._head[np.newaxis])[0]
+            logits: Array = by_lane.swapaxes(0, 1).reshape(n, c.vocab)
+        else:
+            logits = _project(self._merged(x)[np.newaxis], self._head[np.newaxis])[0]
+        return logits
 
     def _merged(self, x: Array) -> Array:
         """The lanes as the one vector a token that meets the head: [n, D], or [n, L*D] side by side."""
@@ -188,8 +190,10 @@ class Reference:
             return _rms_norm(x.sum(axis=0), self._norm, eps)
         normed = _rms_norm(x, self._norm, eps)
         if self.config.lanes.head is HeadKind.LANE:
-            return normed.swapaxes(0, 1).reshape(x.shape[1], -1)
-        return normed[0] if len(normed) == 1 else normed.mean(axis=0)
+            merged: Array = normed.swapaxes(0, 1).reshape(x.shape[1], -1)
+        else:
+            merged = normed.mean(axis=0)
+        return merged
 
 
 def _load_layer(weights: Weights, index: int) -> Layer:
