@@ -1,0 +1,60 @@
+/**
+ * Bundles the front end: static/src/<page>/main.js with its styles, base.css, theme.js and the fonts
+ * into static/dist. The same sources give the same bytes; Django adds the content hash to the names.
+ *
+ *     node static/build.js [--watch]
+ */
+
+import { cp, mkdir, rm } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+import * as esbuild from "esbuild";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const source = join(here, "src");
+const dist = join(here, "dist");
+const modules = join(here, "..", "node_modules");
+
+const PAGES = ["playground", "dashboard"];
+/** Only the Latin subsets: other scripts fall back to the reader's own fonts. */
+const FONTS = {
+  "plex-sans.woff2": "@fontsource-variable/ibm-plex-sans/files/ibm-plex-sans-latin-wght-normal.woff2",
+  "plex-mono.woff2": "@fontsource/ibm-plex-mono/files/ibm-plex-mono-latin-400-normal.woff2",
+  "LICENSE.txt": "@fontsource/ibm-plex-mono/LICENSE",
+};
+
+/** @type {Record<string, string>} */
+const entryPoints = { theme: join(source, "theme.js"), base: join(source, "base.css") };
+for (const page of PAGES) {
+  const entry = join(source, page, "main.js");
+  if (existsSync(entry)) entryPoints[page] = entry;
+}
+
+/** @type {esbuild.BuildOptions} */
+const options = {
+  entryPoints,
+  outdir: dist,
+  bundle: true,
+  minify: true,
+  sourcemap: true,
+  sourcesContent: true,
+  legalComments: "linked",
+  format: "iife",
+  target: ["es2022", "chrome111", "firefox115", "safari16.4"],
+  charset: "utf8",
+  external: ["*.woff2"],
+  logLevel: "info",
+};
+
+await rm(dist, { recursive: true, force: true });
+await mkdir(join(dist, "fonts"), { recursive: true });
+for (const [name, file] of Object.entries(FONTS)) await cp(join(modules, file), join(dist, "fonts", name));
+
+if (process.argv.includes("--watch")) {
+  const context = await esbuild.context(options);
+  await context.watch();
+} else {
+  await esbuild.build(options);
+}
