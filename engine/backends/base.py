@@ -200,15 +200,29 @@ class Backend(Protocol):
 
 def check_job(config: ModelConfig, job: Job) -> None:
     """Raises RequestError if `job` cannot run on a model of this shape."""
-    if not job.tokens:
-        raise RequestError("the prompt has no tokens; it must have at least one")
+    check_ids(config, job.tokens)
     if job.max_tokens < 1:
         raise RequestError(f"max_tokens is {job.max_tokens}; it must be at least 1")
-    unknown = next((t for t in job.tokens if not 0 <= t < config.vocab), None)
-    if unknown is not None:
-        raise RequestError(f"token id {unknown} is not in the vocabulary (0 to {config.vocab - 1})")
     if len(job.tokens) >= config.context:
         raise RequestError(
             f"the prompt has {len(job.tokens)} tokens; {config.name} takes at most {config.context - 1}"
             " and still answers: shorten it"
+        )
+
+
+def check_ids(config: ModelConfig, tokens: Sequence[int]) -> None:
+    """Raises RequestError if `tokens` is empty or names an id that the vocabulary has not."""
+    if not tokens:
+        raise RequestError("the prompt has no tokens; it must have at least one")
+    unknown = next((t for t in tokens if not 0 <= t < config.vocab), None)
+    if unknown is not None:
+        raise RequestError(f"token id {unknown} is not in the vocabulary (0 to {config.vocab - 1})")
+
+
+def check_sequence(config: ModelConfig, tokens: Sequence[int]) -> None:
+    """Raises RequestError if `tokens` is not a sequence that the model can score."""
+    check_ids(config, tokens)
+    if len(tokens) > config.context:
+        raise RequestError(
+            f"the sequence has {len(tokens)} tokens; {config.name} takes at most {config.context}: shorten it"
         )

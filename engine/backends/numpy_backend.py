@@ -30,6 +30,7 @@ from engine.backends.base import (
     Topology,
     TraceSpan,
     check_job,
+    check_sequence,
 )
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
 from engine.reference import Reference
@@ -71,14 +72,14 @@ class NumpyBackend:
     def launch(self, job: Job) -> NumpyLaunch:
         check_job(self.config, job)
         with self._lock:
-            if self._current is not None and self._current.outcome is None:
+            if self._current is not None and not self._current.ended:
                 raise RequestError("the backend numpy runs one launch at a time; close the other one first")
             self._current = NumpyLaunch(self._reference, job)
             return self._current
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each of `tokens`: [len(tokens), vocab]."""
-        check_job(self.config, Job(tuple(tokens[:-1]) or tuple(tokens), max_tokens=1))
+        check_sequence(self.config, tokens)
         cache = self._reference.new_cache(len(tokens))
         chunks = [
             self._reference.forward(tokens[start : start + PREFILL_CHUNK], cache)
@@ -128,7 +129,7 @@ class NumpyLaunch:
 
     def poll(self, timeout: float) -> Sequence[Token]:
         with self._changed:
-            self._changed.wait_for(lambda: self._fresh or self._ended, timeout)
+            self._changed.wait_for(lambda: self._fresh or self.ended, timeout)
             tokens, self._fresh = self._fresh, []
         if not tokens and self._failure is not None:
             raise BackendFailure(f"the backend numpy failed: {self._failure}") from self._failure
@@ -142,7 +143,8 @@ class NumpyLaunch:
         self._thread.join()
 
     @property
-    def _ended(self) -> bool:
+    def ended(self) -> bool:
+        """True once it has an outcome or has broken down."""
         return self._outcome is not None or self._failure is not None
 
     def _run(self) -> None:

@@ -1,0 +1,91 @@
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from engine.backends import BACKENDS, availability, open_backend
+from engine.config import ModelConfig
+from engine.errors import BackendUnavailable
+from engine.weights import RandomWeights
+
+TINY = ModelConfig("tiny", hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, ffn=16, vocab=32, context=16)
+MODEL = SimpleNamespace(config=TINY, weights=RandomWeights(TINY))
+
+
+def test_every_backend_says_whether_it_can_run_and_why() -> None:
+    rows = availability()
+
+    assert [name for name, _, _ in rows] == list(BACKENDS)
+    assert all(sentence for _, _, sentence in rows)
+    assert ("numpy", True) in [(name, usable) for name, usable, _ in rows]
+
+
+def test_numpy_opens_and_names_itself() -> None:
+    assert open_backend("numpy", MODEL).name == "numpy"
+
+
+def test_auto_falls_to_numpy_when_nothing_faster_can_run(monkeypatch) -> None:
+    install(monkeypatch, "cpu", usable=False)
+    install(monkeypatch, "cuda", usable=False)
+
+    assert open_backend("auto", MODEL).name == "numpy"
+
+
+def test_auto_prefers_cuda_to_cpu_to_numpy(monkeypatch) -> None:
+    install(monkeypatch, "cpu", usable=True)
+    install(monkeypatch, "cuda", usable=False)
+    assert open_backend("auto", MODEL).name == "cpu"
+
+    install(monkeypatch, "cuda", usable=True)
+    assert open_backend("auto", MODEL).name == "cuda"
+
+
+def test_an_unusable_backend_is_refused_with_its_own_reason(monkeypatch) -> None:
+    install(monkeypatch, "cuda", usable=False)
+
+    with pytest.raises(BackendUnavailable, match="cuda cannot run here: there is no cuda in this test"):
+        open_backend("cuda", MODEL)
+
+
+def test_a_module_that_cannot_be_imported_counts_as_unavailable(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "engine.backends.cuda", None)
+
+    with pytest.raises(BackendUnavailable, match="cannot be imported"):
+        open_backend("cuda", MODEL)
+
+
+def test_devices_and_options_reach_the_backend(monkeypatch) -> None:
+    seen = install(monkeypatch, "cuda", usable=True)
+
+    open_backend("cuda", MODEL, devices=4, options={"graph": True})
+
+    assert seen == {"devices": 4, "options": {"graph": True}}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("tpu", {}, "no backend 'tpu'; there are numpy, cpu, cuda"),
+        ("numpy", {"devices": 0}, "devices is 0"),
+        ("numpy", {"devices": 2}, "devices is 2; the backend numpy has 1"),
+        ("numpy", {"options": {"threads": 2}}, "no option 'threads'"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_in_words(name, settings, message) -> None:
+    with pytest.raises(BackendUnavailable, match=message):
+        open_backend(name, MODEL, **settings)
+
+
+def install(monkeypatch, name: str, *, usable: bool) -> dict:
+    """Puts a module in the place of a native backend; returns what its `open` will have been given."""
+    seen: dict = {}
+    module = ModuleType(f"engine.backends.{name}")
+
+    def opened(model, *, devices, options):
+        seen.update(devices=devices, options=options)
+        return SimpleNamespace(name=name)
+
+    module.available = lambda: (usable, f"there is {'a' if usable else 'no'} {name} in this test")
+    module.open = opened
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return seen
