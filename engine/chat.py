@@ -1,0 +1,124 @@
+"""Chat templates: messages to the text that a model was trained on.
+
+A template comes with a checkpoint, so it is a stranger's program: it runs in Jinja's immutable
+sandbox, and what it writes is bounded.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from engine.errors import RequestError, TokenizerError
+
+MAX_CHARACTERS = 4 << 20
+"""Longest text that a template may write."""
+
+
+class ChatTemplate:
+    """One compiled template, in the dialect that Hugging Face checkpoints use."""
+
+    def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
+        """Raises TokenizerError if `source` is not a template."""
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateError as error:
+            raise TokenizerError(f"the model's chat template does not parse: {error}") from error
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, generation_prompt: bool = True) -> str:
+        """The text for `messages`, ending where the assistant should start.
+
+        Raises RequestError if the template refuses the messages (a role it does not know, a wrong
+        order), TokenizerError if the template itself fails or writes too much.
+        """
+        parts: list[str] = []
+        length = 0
+        try:
+            for part in self._template.generate(
+                messages=[dict(m) for m in messages],
+                add_generation_prompt=generation_prompt,
+                **self._tokens,
+            ):
+                length += len(part)
+                if length > MAX_CHARACTERS:
+                    raise TokenizerError(f"the chat template wrote over {MAX_CHARACTERS} characters")
+                parts.append(part)
+        except _Refused as error:
+            raise RequestError(f"the model's chat template refuses these messages: {error}") from error
+        except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError, LookupError) as error:
+            raise TokenizerError(f"the model's chat template failed: {error}") from error
+        return "".join(parts)
+
+
+class _Refused(Exception):
+    """The template called raise_exception."""
+
+
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, closed against the operations that turn a few characters into gigabytes."""
+
+    intercepted_binops = frozenset(("*", "**", "%"))
+    _GROWING = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs", "format", "format_map"))
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" or (operator == "%" and isinstance(left, str | bytes)):
+            raise jinja2.sandbox.SecurityError(f"a chat template may not use {operator} here")
+        if operator == "*" and not (isinstance(left, int | float) and isinstance(right, int | float)):
+            raise jinja2.sandbox.SecurityError("a chat template may multiply numbers only")
+        return super().call_binop(context, operator, left, right)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, str | bytes) and attr in self._GROWING:
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}...{% endgeneration %}` marks the assistant's words for training; here it is no more
+    than its body."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> _Sandbox:
+    environment = _Sandbox(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+        extensions=["jinja2.ext.loopcontrols", _Generation],
+    )
+    for name in ("center", "format", "indent", "wordwrap", "xmlattr"):
+        environment.filters.pop(name, None)
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    environment.globals.pop("lipsum", None)
+    return environment
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise _Refused(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.datetime.now().astimezone().strftime(form)
+
+
+def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
+    """Plain JSON: Jinja's own filter escapes for HTML, and models have never seen that."""
+    if indent is not None and not 0 <= indent <= 16:
+        raise jinja2.sandbox.SecurityError(f"tojson's indent is {indent}; allowed are 0 to 16")
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)

