@@ -1,0 +1,24 @@
+"""The benchmark dashboard: sweeps, measurements, history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+
+
+class DashboardConfig(AppConfig):
+    name = "dashboard"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        post_migrate.connect(_fill_new_database, sender=self)
+
+
+def _fill_new_database(using: str, **_: Any) -> None:
+    """The preset sweeps, so that an operator's first page is not empty, and the reaper's schedule."""
+    from dashboard import services
+
+    services.load_presets(using=using)
+    services.ensure_reaper(using=using)

@@ -1,0 +1,175 @@
+"""The matrix of a sweep: what may stand in it, and the benchmark points that it unfolds into.
+
+{"model": ["smollm2-135m"], "backend": ["cpu"], "devices": [1], "context": [64, 256], "tokens": [64],
+ "sampling": [{}]}: six lists, each value in its own range. Their product, in the order given (the last
+axis turns fastest), is the list of points. `sampling` and `devices` may be left out (greedy; one).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from django.core.exceptions import ValidationError
+
+from engine.backends import BACKENDS
+from engine.backends.base import SamplingParams
+from engine.errors import RequestError
+
+AXES = ("model", "backend", "devices", "context", "tokens", "sampling")
+DEFAULTS: dict[str, list[Any]] = {"devices": [1], "sampling": [{}]}
+MAX_POINTS = 500
+REPEATS = (5, 100)
+"""Fewer than 5 repeats say nothing about the spread; more than 100 belong in a longer generation."""
+RANGES = {"devices": (1, 64), "context": (1, 1 << 20), "tokens": (2, 1 << 16)}
+"""A decode speed needs two tokens: it counts the gaps between them."""
+_MODEL = re.compile(r"[A-Za-z0-9][\w.:+-]{0,199}", re.ASCII)
+_SAMPLING_KEYS = frozenset(f.name for f in fields(SamplingParams))
+
+
+@dataclass(frozen=True, slots=True)
+class PointSpec:
+    """One point before it has a row."""
+
+    model: str
+    backend: str
+    devices: int
+    context: int
+    tokens: int
+    sampling: SamplingParams
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model} on {self.backend} x{self.devices}, context {self.context}, "
+            f"{self.tokens} tokens, {sampling_label(self.sampling)}"
+        )
+
+
+def expand(matrix: Mapping[str, Any]) -> list[PointSpec]:
+    """Every point of the matrix, in order. Raises ValidationError, one message a problem."""
+    validate_matrix(matrix)
+    axes = [matrix.get(axis, DEFAULTS.get(axis)) for axis in AXES]
+    return [
+        PointSpec(*values[:-1], sampling=SamplingParams(**values[-1])) for values in itertools.product(*axes)
+    ]
+
+
+def validate_matrix(matrix: object) -> None:
+    """Raises ValidationError with every problem of `matrix`, each naming the axis and the value."""
+    if not isinstance(matrix, Mapping):
+        raise ValidationError(
+            f"The matrix is a {type(matrix).__name__}; it must be an object with the lists {', '.join(AXES)}."
+        )
+    problems = [
+        f"{key!r} is not an axis; allowed are {', '.join(AXES)}." for key in matrix if key not in AXES
+    ]
+    for axis in AXES:
+        problems.extend(_axis_problems(axis, matrix.get(axis, DEFAULTS.get(axis))))
+    if not problems:
+        count = _count(matrix)
+        if count > MAX_POINTS:
+            problems.append(
+                f"The matrix has {count} points; a sweep takes at most {MAX_POINTS}. Split it into several."
+            )
+    if problems:
+        raise ValidationError(problems)
+
+
+def validate_repeats(repeats: int) -> None:
+    low, high = REPEATS
+    if not low <= repeats <= high:
+        raise ValidationError(f"repeats is {repeats}; allowed are {low} to {high}.")
+
+
+def sampling_label(sampling: SamplingParams) -> str:
+    """How a person tells two samplings apart: "greedy", "t=0.8 top_k=40 top_p=0.95".
+
+    The seed is left out: it changes which tokens come, not how fast.
+    """
+    parts = ["greedy"] if sampling.temperature == 0 else [f"t={sampling.temperature:g}"]
+    if sampling.temperature != 0:
+        parts += [
+            f"{name}={getattr(sampling, name):g}"
+            for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))
+            if getattr(sampling, name) != off
+        ]
+    if sampling.repetition_penalty != 1.0:
+        parts.append(f"penalty={sampling.repetition_penalty:g}")
+    return " ".join(parts)
+
+
+def sampling_dict(sampling: SamplingParams) -> dict[str, Any]:
+    """Only what differs from greedy, as the matrix writes it."""
+    return {k: v for k, v in asdict(sampling).items() if v != getattr(SamplingParams(), k)}
+
+
+def _count(matrix: Mapping[str, Any]) -> int:
+    count = 1
+    for axis in AXES:
+        count *= len(matrix.get(axis, DEFAULTS.get(axis)))
+    return count
+
+
+def _axis_problems(axis: str, values: object) -> list[str]:
+    if values is None:
+        return [f"The axis {axis!r} is missing; give at least one value."]
+    if not isinstance(values, list) or not values:
+        return [f"{axis} is {values!r}; it must be a list with at least one value."]
+    if len(values) > MAX_POINTS:
+        return [f"{axis} has {len(values)} values; a sweep takes at most {MAX_POINTS} points."]
+    problems = [problem for value in values if (problem := _value_problem(axis, value))]
+    if not problems:
+        keys = [SamplingParams(**v) if axis == "sampling" else v for v in values]
+        twice = next((v for i, v in enumerate(values) if keys[i] in keys[:i]), None)
+        if twice is not None:
+            problems.append(f"{axis} holds {twice!r} twice; each value is measured once.")
+    return problems
+
+
+def _value_problem(axis: str, value: object) -> str | None:
+    if axis == "model":
+        return _model_problem(value)
+    if axis == "backend":
+        if value not in BACKENDS:
+            return f"backend is {value!r}; allowed are {', '.join(BACKENDS)}."
+        return None
+    if axis == "sampling":
+        return _sampling_problem(value)
+    low, high = RANGES[axis]
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        return f"{axis} is {value!r}; allowed are whole numbers from {low} to {high}."
+    return None
+
+
+def _model_problem(value: object) -> str | None:
+    # A path would let whoever defines sweeps name any file of the worker's machine.
+    if isinstance(value, str) and _MODEL.fullmatch(value):
+        return None
+    return (
+        f"model is {value!r}; give a model's name (letters, digits and . _ : + -), as `python -m engine "
+        "models` lists them, or random:PRESET."
+    )
+
+
+def _sampling_problem(value: object) -> str | None:
+    if not isinstance(value, dict):
+        return f"sampling is {value!r}; each entry is an object, {{}} for greedy."
+    unknown = sorted(str(k) for k in value if k not in _SAMPLING_KEYS)
+    if unknown:
+        return f"sampling has {unknown[0]!r}; allowed are {', '.join(sorted(_SAMPLING_KEYS))}."
+    if wrong := next(
+        ((k, v) for k, v in value.items() if isinstance(v, bool) or not isinstance(v, int | float)), None
+    ):
+        return f"sampling has {wrong[0]} = {wrong[1]!r}; it must be a number."
+    if wrong := next(
+        ((k, v) for k, v in value.items() if k in ("seed", "top_k") and not isinstance(v, int)), None
+    ):
+        return f"sampling has {wrong[0]} = {wrong[1]!r}; it must be a whole number."
+    try:
+        SamplingParams(**value)
+    except RequestError as error:
+        return f"sampling: {error}."
+    return None

@@ -1,0 +1,495 @@
+"""The verbs of the dashboard: everything that changes a row. Keyword-only, one transaction each.
+
+Whoever works on a sweep run holds an `owner` token; every write on its behalf names that token and the
+state it expects, so that a process that was overtaken (or a second click) changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from celery import current_app
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, models, transaction
+from django.db.models import F, Q
+from django.utils import timezone
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
+
+from dashboard import bench_queue, hints
+from dashboard.errors import NothingToDo, SweepBusy, UnknownSweep
+from dashboard.ingest import columns_of, configuration_of, digest_of
+from dashboard.matrix import expand, sampling_dict
+from dashboard.models import ACTIVE, ENDED, Configuration, Measurement, Point, State, Sweep, SweepRun, Trigger
+from dashboard.preset_files import presets
+from dashboard.schedule import parse_crontab
+from engine.errors import MeasurementError
+from engine.measurement import Measurement as Result
+from engine.measurement import read_measurements
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import AbstractBaseUser
+
+log = structlog.get_logger(__name__)
+
+RUN_TASK = "dashboard.run_sweep"
+SCHEDULED_TASK = "dashboard.start_scheduled"
+REAP_TASK = "dashboard.reap"
+STALE_AFTER = timedelta(seconds=45)
+"""A run whose heartbeat is older has lost its process (a heartbeat comes every two seconds)."""
+REMIND_AFTER = timedelta(minutes=10)
+"""A run queued for longer than this since Celery was told is told again: the broker may have forgotten."""
+MAX_RESUMES = 5
+"""A run that loses its process more often than this is given up: something in it kills processes."""
+
+
+# Starting, stopping ----------------------------------------------------------------------------------
+def start_sweep(
+    *, sweep: Sweep, trigger: Trigger, who: AbstractBaseUser | None = None, enqueue: bool = True
+) -> SweepRun:
+    """Makes a run with all its points and tells Celery (unless `enqueue` is off: then the caller runs it).
+
+    Raises SweepBusy if the sweep has a run that has not ended, ValidationError if its matrix is not valid.
+    """
+    specs = expand(sweep.matrix)
+    try:
+        with transaction.atomic():
+            run = SweepRun.objects.create(
+                sweep=sweep,
+                name=sweep.name,
+                repeats=sweep.repeats,
+                trigger=trigger,
+                who=who,
+                total=len(specs),
+                enqueued=timezone.now(),
+            )
+            Point.objects.bulk_create(
+                Point(
+                    run=run,
+                    index=index,
+                    model=spec.model,
+                    backend=spec.backend,
+                    devices=spec.devices,
+                    context=spec.context,
+                    tokens=spec.tokens,
+                    sampling=sampling_dict(spec.sampling),
+                )
+                for index, spec in enumerate(specs)
+            )
+            _log(who, run, f"Started by {trigger}: {len(specs)} points.")
+            if enqueue:
+                transaction.on_commit(lambda: _tell_celery(run.pk))
+    except IntegrityError as error:
+        active = SweepRun.objects.filter(sweep=sweep, state__in=ACTIVE).first()
+        if active is None:
+            raise
+        raise SweepBusy(
+            f"The sweep {sweep.name} is already {active.state} (run {active.pk}); wait for it or cancel it."
+        ) from error
+    return run
+
+
+def cancel(*, run: SweepRun, who: AbstractBaseUser | None = None) -> None:
+    """Ends a queued or running run now; the point being measured is asked to stop. Raises NothingToDo."""
+    now = timezone.now()
+    with transaction.atomic():
+        won = _change(SweepRun.objects.filter(pk=run.pk, state__in=ACTIVE), state=State.CANCELLED, ended=now)
+        if not won:
+            raise NothingToDo(f"Run {run.pk} has already ended; there is nothing to cancel.")
+        in_flight = list(
+            Point.objects.filter(run=run, state=State.RUNNING).values_list("request_id", flat=True)
+        )
+        Point.objects.filter(run=run, state__in=ACTIVE).update(state=State.CANCELLED, ended=now)
+        SweepRun.objects.filter(pk=run.pk).update(owner="", label="", done=_ended_points(run.pk))
+        _log(who, run, "Cancelled.")
+        transaction.on_commit(lambda: _withdraw(in_flight))
+    announce(run_id=run.pk)
+
+
+def retry_failed(*, run: SweepRun, who: AbstractBaseUser | None = None) -> int:
+    """Queues the run's failed points once more, and only those; returns how many.
+
+    Raises NothingToDo if the run has not ended or none of its points failed, SweepBusy if the sweep has
+    meanwhile been started again.
+    """
+    try:
+        with transaction.atomic():
+            won = _change(
+                SweepRun.objects.filter(pk=run.pk, state__in=ENDED),
+                state=State.QUEUED,
+                attempt=F("attempt") + 1,
+                resumed=0,
+                ended=None,
+                error="",
+                enqueued=timezone.now(),
+            )
+            if not won:
+                raise NothingToDo(f"Run {run.pk} has not ended; its failed points can be retried afterwards.")
+            failed = list(Point.objects.filter(run=run, state=State.FAILED, current=True))
+            if not failed:
+                raise NothingToDo(f"No point of run {run.pk} failed; there is nothing to retry.")
+            Point.objects.filter(pk__in=[p.pk for p in failed]).update(current=False)
+            Point.objects.bulk_create(_again(point) for point in failed)
+            SweepRun.objects.filter(pk=run.pk).update(done=_ended_points(run.pk))
+            _log(who, run, f"Retried {len(failed)} failed points.")
+            transaction.on_commit(lambda: _tell_celery(run.pk))
+    except IntegrityError as error:
+        raise SweepBusy(
+            f"The sweep {run.name} is queued or running again; retry run {run.pk} when it has ended."
+        ) from error
+    announce(run_id=run.pk)
+    return len(failed)
+
+
+def _again(failed: Point) -> Point:
+    return Point(
+        run_id=failed.run_id,
+        index=failed.index,
+        attempt=failed.attempt + 1,
+        model=failed.model,
+        backend=failed.backend,
+        devices=failed.devices,
+        context=failed.context,
+        tokens=failed.tokens,
+        sampling=failed.sampling,
+    )
+
+
+# The life of a run, told by the process that works on it ---------------------------------------------
+def claim_run(*, run_id: int, owner: str) -> SweepRun | None:
+    """Takes a queued run. None if somebody else has it or it has ended."""
+    now = timezone.now()
+    won = _change(
+        SweepRun.objects.filter(pk=run_id, state=State.QUEUED),
+        state=State.RUNNING,
+        owner=owner,
+        heartbeat=now,
+        started=models.functions.Coalesce(F("started"), now, output_field=models.DateTimeField()),
+    )
+    if not won:
+        return None
+    announce(run_id=run_id)
+    return SweepRun.objects.get(pk=run_id)
+
+
+def heartbeat(*, run_id: int, owner: str, label: str) -> bool:
+    """Says that the run lives. False if it is no longer this owner's: stop at once."""
+    mine = SweepRun.objects.filter(pk=run_id, state=State.RUNNING, owner=owner)
+    if mine.exclude(label=label).update(label=label, heartbeat=timezone.now(), version=F("version") + 1):
+        announce(run_id=run_id)
+        return True
+    return bool(mine.update(heartbeat=timezone.now()))
+
+
+def claim_point(*, run_id: int, owner: str) -> Point | None:
+    """The next point to ask for: one that an earlier process had begun, else the first queued one.
+
+    None if all have ended or the run is not this owner's. A begun point keeps its request, so asking again
+    does not measure again.
+    """
+    with transaction.atomic():
+        if not SweepRun.objects.filter(pk=run_id, state=State.RUNNING, owner=owner).exists():
+            return None
+        points = Point.objects.filter(run_id=run_id, current=True).select_related("run").order_by("index")
+        if begun := points.filter(state=State.RUNNING).first():
+            return begun
+        point = points.filter(state=State.QUEUED).first()
+        if point is None:
+            return None
+        point.state, point.started, point.request_id = State.RUNNING, timezone.now(), f"bench-{uuid.uuid4()}"
+        won = Point.objects.filter(pk=point.pk, state=State.QUEUED).update(
+            state=point.state, started=point.started, request_id=point.request_id
+        )
+        return point if won else None
+
+
+def finish_point(*, point: Point, owner: str, result: Result, worker: str) -> Measurement | None:
+    """Stores a point's measurement. None if the point is no longer this owner's."""
+    with transaction.atomic():
+        if not _end_point(point, owner, state=State.FINISHED, worker=worker):
+            return None
+        measurement, _ = record_measurement(result=result, source=f"sweep run {point.run_id}", point=point)
+    announce(run_id=point.run_id)
+    return measurement
+
+
+def fail_point(*, point: Point, owner: str, code: str, message: str, worker: str) -> bool:
+    """Stores a point's failure. False if the point is no longer this owner's."""
+    with transaction.atomic():
+        error = message or f"The worker gave no reason (code {code})."
+        won = _end_point(point, owner, state=State.FAILED, worker=worker, error_code=code, error=error)
+    if won:
+        announce(run_id=point.run_id)
+    return won
+
+
+def _end_point(point: Point, owner: str, **values: Any) -> bool:
+    mine = Point.objects.filter(
+        pk=point.pk, state=State.RUNNING, run__owner=owner, run__state=State.RUNNING, current=True
+    )
+    if not mine.update(ended=timezone.now(), **values):
+        return False
+    _change(SweepRun.objects.filter(pk=point.run_id), done=_ended_points(point.run_id))
+    return True
+
+
+def finish_run(*, run_id: int, owner: str) -> bool:
+    """Ends a run whose points have all ended: failed if one of them failed. False if it is not this owner's."""
+    with transaction.atomic():
+        states = set(Point.objects.filter(run_id=run_id, current=True).values_list("state", flat=True))
+        if states & set(ACTIVE):
+            return False
+        worst = next((s for s in (State.FAILED, State.CANCELLED) if s in states), State.FINISHED)
+        won = _change(
+            SweepRun.objects.filter(pk=run_id, state=State.RUNNING, owner=owner),
+            state=worst,
+            ended=timezone.now(),
+            owner="",
+            label="",
+        )
+    announce(run_id=run_id)
+    return bool(won)
+
+
+def fail_run(*, run_id: int, owner: str, message: str) -> bool:
+    """Gives a run up because of an error that is not one point's. Its open points fail with it."""
+    with transaction.atomic():
+        won = _give_up(SweepRun.objects.filter(pk=run_id, state=State.RUNNING, owner=owner), run_id, message)
+    announce(run_id=run_id)
+    return won
+
+
+def _give_up(mine: models.QuerySet[SweepRun], run_id: int, message: str) -> bool:
+    now = timezone.now()
+    if not _change(mine, state=State.FAILED, error=message, ended=now, owner="", label=""):
+        return False
+    Point.objects.filter(run_id=run_id, state__in=ACTIVE).update(
+        state=State.FAILED, error_code="run_failed", error=message, ended=now
+    )
+    SweepRun.objects.filter(pk=run_id).update(done=_ended_points(run_id))
+    return True
+
+
+def release_run(*, run_id: int, owner: str) -> bool:
+    """Hands a run back to the queue, for a process that is asked to stop. The next one goes on from there."""
+    return bool(
+        _change(
+            SweepRun.objects.filter(pk=run_id, state=State.RUNNING, owner=owner),
+            state=State.QUEUED,
+            owner="",
+            label="waiting for a Celery worker",
+            enqueued=None,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """Keys of the runs that were queued again, given up, or of which Celery was told once more."""
+
+    resumed: list[int]
+    failed: list[int]
+    reminded: list[int]
+
+
+def reap(*, now: datetime | None = None) -> Reaped:
+    """Finds runs that lost their process, and queued runs that Celery has forgotten. Safe to call at any time."""
+    now = now or timezone.now()
+    stale = Q(state=State.RUNNING, heartbeat__lt=now - STALE_AFTER)
+    found = Reaped([], [], [])
+    for run in SweepRun.objects.filter(stale):
+        mine = SweepRun.objects.filter(stale, pk=run.pk, owner=run.owner)
+        with transaction.atomic():
+            if run.resumed >= MAX_RESUMES:
+                message = (
+                    f"The process that ran it was lost {MAX_RESUMES + 1} times; see the Celery worker's log."
+                )
+                if _give_up(mine, run.pk, message):
+                    found.failed.append(run.pk)
+            elif _change(
+                mine, state=State.QUEUED, owner="", enqueued=None, resumed=F("resumed") + 1, label="resuming"
+            ):
+                found.resumed.append(run.pk)
+        announce(run_id=run.pk)
+    forgotten = Q(enqueued__isnull=True) | Q(enqueued__lt=now - REMIND_AFTER)
+    for key in SweepRun.objects.filter(forgotten, state=State.QUEUED).values_list("pk", flat=True):
+        if SweepRun.objects.filter(forgotten, pk=key, state=State.QUEUED).update(enqueued=now):
+            _tell_celery(key)
+            found.reminded.append(key)
+    if found.resumed or found.failed:
+        log.warning("sweep_runs_reaped", resumed=found.resumed, failed=found.failed)
+    return found
+
+
+# Measurements ----------------------------------------------------------------------------------------
+def record_measurement(
+    *, result: Result, source: str, point: Point | None = None
+) -> tuple[Measurement, bool]:
+    """Stores a measurement once; the second value says whether it was new.
+
+    Raises MeasurementError if it holds a value that JSON does not know (NaN, infinity).
+    """
+    digest = digest_of(result)
+    with transaction.atomic():
+        configuration, _ = Configuration.objects.get_or_create(**configuration_of(result))
+        measurement, new = Measurement.objects.get_or_create(
+            digest=digest,
+            defaults={
+                **columns_of(result),
+                "configuration": configuration,
+                "source": source[:200],
+                "point": point,
+            },
+        )
+        if new:
+            transaction.on_commit(lambda: hints.measurement_added(measurement.pk))
+    return measurement, new
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of one file: measurements added, measurements already known, or why it was refused."""
+
+    path: Path
+    added: int = 0
+    known: int = 0
+    error: str = ""
+
+
+def import_measurements(*, paths: Iterable[Path]) -> list[Imported]:
+    """Reads measurement files, each whole or not at all; a bad one does not stop the others."""
+    return [_import_file(path) for path in paths]
+
+
+def _import_file(path: Path) -> Imported:
+    try:
+        results = read_measurements(path)
+        with transaction.atomic():
+            new = [record_measurement(result=r, source=path.name)[1] for r in results]
+    except MeasurementError as error:
+        return Imported(path, error=str(error))
+    except UnicodeDecodeError as error:
+        return Imported(path, error=f"{path} is not UTF-8 text: {error.reason} at byte {error.start}")
+    return Imported(path, added=sum(new), known=len(new) - sum(new))
+
+
+# Sweeps ----------------------------------------------------------------------------------------------
+def find_sweep(*, name: str) -> Sweep:
+    """The sweep of that name, made from the preset if only the preset exists. Raises UnknownSweep."""
+    if found := Sweep.objects.filter(name=name).first():
+        return found
+    known = {preset.name: preset for preset in presets()}
+    if name not in known:
+        names = sorted({*known, *Sweep.objects.values_list("name", flat=True)})
+        raise UnknownSweep(f"No sweep is called {name!r}; there are {', '.join(names)}.")
+    preset = known[name]
+    return Sweep.objects.get_or_create(
+        name=name,
+        defaults={
+            "description": preset.description,
+            "repeats": preset.repeats,
+            "matrix": preset.matrix,
+        },
+    )[0]
+
+
+def load_presets(*, using: str = DEFAULT_DB_ALIAS) -> int:
+    """Adds the preset sweeps that are missing; one that somebody changed stays changed. Returns how many."""
+    known = set(Sweep.objects.using(using).values_list("name", flat=True))
+    missing = [preset for preset in presets() if preset.name not in known]
+    Sweep.objects.using(using).bulk_create(
+        [Sweep(name=p.name, description=p.description, repeats=p.repeats, matrix=p.matrix) for p in missing],
+        ignore_conflicts=True,
+    )
+    return len(missing)
+
+
+def set_schedule(*, sweep: Sweep, crontab: str, enabled: bool = True) -> None:
+    """Starts `sweep` at the times of `crontab` (minute hour day-of-month month day-of-week, UTC).
+
+    An empty crontab takes the schedule away. Raises ValidationError if it is not a crontab.
+    """
+    fields = parse_crontab(crontab) if crontab.strip() else None
+    with transaction.atomic():
+        old = sweep.schedule
+        if fields is None:
+            sweep.schedule = None
+            sweep.save(update_fields=["schedule"])
+            if old:
+                old.delete()
+            return
+        times, _ = CrontabSchedule.objects.get_or_create(**fields, timezone="UTC")
+        task = old or PeriodicTask(name=f"sweep {sweep.pk}", task=SCHEDULED_TASK)
+        task.crontab, task.enabled, task.args = times, enabled, json.dumps([sweep.pk])
+        task.description = f"Starts the sweep {sweep.name}."
+        task.save()
+        sweep.schedule = task
+        sweep.save(update_fields=["schedule"])
+
+
+def delete_sweep(*, sweep: Sweep) -> None:
+    """Deletes a sweep and its schedule; its runs and their measurements stay."""
+    with transaction.atomic():
+        if sweep.schedule:
+            sweep.schedule.delete()
+        sweep.delete()
+
+
+def ensure_reaper(*, using: str = DEFAULT_DB_ALIAS) -> None:
+    """Puts the minutely reaper among the periodic tasks; one that an operator changed stays as it is."""
+    every, _ = IntervalSchedule.objects.using(using).get_or_create(every=1, period=IntervalSchedule.MINUTES)
+    PeriodicTask.objects.using(using).get_or_create(
+        task=REAP_TASK,
+        defaults={
+            "name": "dashboard: resume lost sweep runs",
+            "interval": every,
+            "expire_seconds": 50,
+        },
+    )
+
+
+def announce(*, run_id: int) -> None:
+    """Tells open pages that the run changed, once the transaction is through."""
+
+    def send() -> None:
+        version = SweepRun.objects.filter(pk=run_id).values_list("version", flat=True).first()
+        if version is not None:
+            hints.sweep_changed(run_id, version)
+
+    transaction.on_commit(send)
+
+
+def _change(rows: models.QuerySet[SweepRun], **values: Any) -> int:
+    """The conditional UPDATE, counted by `version` so that pages can tell old news from new."""
+    return rows.update(version=F("version") + 1, **values)
+
+
+def _ended_points(run_id: int) -> int:
+    return Point.objects.filter(run_id=run_id, current=True, state__in=ENDED).count()
+
+
+def _tell_celery(run_id: int) -> None:
+    try:
+        current_app.send_task(RUN_TASK, args=[run_id])
+    except Exception as error:  # the broker is down: the row stays queued and the reaper tells again
+        SweepRun.objects.filter(pk=run_id, state=State.QUEUED).update(enqueued=None)
+        log.warning("celery_not_told", run=run_id, error=str(error))
+
+
+def _withdraw(request_ids: Iterable[str | None]) -> None:
+    for request_id in filter(None, request_ids):
+        try:
+            bench_queue.cancel(request_id)
+        except Exception as error:  # the run is cancelled all the same; its answer will not be read
+            log.warning("bench_cancel_lost", request=request_id, error=str(error))
+
+
+def _log(who: AbstractBaseUser | None, run: SweepRun, message: str) -> None:
+    if who is not None:
+        LogEntry.objects.log_actions(who.pk, [run], CHANGE, change_message=message, single_object=True)

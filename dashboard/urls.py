@@ -1,0 +1,39 @@
+"""Pages of the dashboard. Each list and page also has a `.csv` and a `.json` form of what it shows."""
+
+from __future__ import annotations
+
+from django.urls import path, register_converter
+
+from dashboard import views
+
+
+class ExportForm:
+    """The path converter `<export:form>`: "csv" or "json"."""
+
+    regex = "csv|json"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+    def to_url(self, value: str) -> str:
+        return value
+
+
+register_converter(ExportForm, "export")
+
+app_name = "dashboard"
+urlpatterns = [
+    path("", views.runs, name="runs"),
+    path("runs.<export:form>", views.runs_export, name="runs_export"),
+    path("runs/<int:pk>/", views.run, name="run"),
+    path("runs/<int:pk>.<export:form>", views.run_export, name="run_export"),
+    path("history/", views.history, name="history"),
+    path("history.<export:form>", views.history_export, name="history_export"),
+    path("sweeps/", views.sweeps, name="sweeps"),
+    path("sweeps/start/", views.sweep_start, name="sweep_start"),
+    path("sweeps/<int:pk>/", views.sweep_run, name="sweep_run"),
+    path("sweeps/<int:pk>.<export:form>", views.sweep_run_export, name="sweep_run_export"),
+    path("sweeps/<int:pk>/live/", views.sweep_run_live, name="sweep_run_live"),
+    path("sweeps/<int:pk>/cancel/", views.sweep_run_cancel, name="sweep_run_cancel"),
+    path("sweeps/<int:pk>/retry/", views.sweep_run_retry, name="sweep_run_retry"),
+]
