@@ -53,7 +53,8 @@ def expand(matrix: Mapping[str, Any]) -> list[PointSpec]:
     validate_matrix(matrix)
     axes = [matrix.get(axis, DEFAULTS.get(axis)) for axis in AXES]
     return [
-        PointSpec(*values[:-1], sampling=SamplingParams(**values[-1])) for values in itertools.product(*axes)
+        PointSpec(model, backend, devices, context, tokens, SamplingParams(**sampling))
+        for model, backend, devices, context, tokens, sampling in itertools.product(*axes)
     ]
 
 
@@ -61,7 +62,7 @@ def validate_matrix(matrix: object) -> None:
     """Raises ValidationError with every problem of `matrix`, each naming the axis and the value."""
     if not isinstance(matrix, Mapping):
         raise ValidationError(
-            f"The matrix is a {type(matrix).__name__}; it must be an object with the lists {', '.join(AXES)}."
+            f"The matrix is a {type(matrix).__name__}; it must be an object of lists: {', '.join(AXES)}."
         )
     problems = [
         f"{key!r} is not an axis; allowed are {', '.join(AXES)}." for key in matrix if key not in AXES

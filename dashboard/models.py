@@ -182,7 +182,7 @@ class Point(models.Model):
     tokens = models.PositiveIntegerField()
     sampling = models.JSONField(default=dict)
     state = models.CharField(max_length=10, choices=State, default=State.QUEUED)
-    request_id = models.CharField(max_length=64, unique=True, null=True, blank=True)  # noqa: DJ001 - unique where set
+    request_id = models.CharField(max_length=64, unique=True, null=True, blank=True)
     worker = models.CharField(max_length=120, blank=True)
     error_code = models.CharField(max_length=40, blank=True)
     error = models.TextField(blank=True)
@@ -249,9 +249,7 @@ class Measurement(models.Model):
         indexes = [models.Index(fields=["configuration", "created"], name="measurement_history")]
         constraints = [
             models.CheckConstraint(condition=Q(tok_s__gt=0), name="measurement_speed_positive"),
-            models.CheckConstraint(
-                condition=Q(ci_low__lte=F("ci_high")), name="measurement_interval_ordered"
-            ),
+            models.CheckConstraint(condition=Q(ci_low__lte=F("ci_high")), name="measurement_interval_order"),
             models.CheckConstraint(condition=Q(samples__gte=1), name="measurement_has_samples"),
             *(
                 models.CheckConstraint(

@@ -6,4 +6,6 @@ from django.urls import path
 
 from dashboard.consumers import HintsConsumer
 
-websocket_urlpatterns = [path("ws/dashboard/", HintsConsumer.as_asgi())]
+websocket_urlpatterns = [
+    path("ws/dashboard/", HintsConsumer.as_asgi())  # type: ignore[arg-type]  # the stubs know views only
+]

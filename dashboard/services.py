@@ -19,6 +19,7 @@ from celery import current_app
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, models, transaction
 from django.db.models import F, Q
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
@@ -34,7 +35,7 @@ from engine.measurement import Measurement as Result
 from engine.measurement import read_measurements
 
 if TYPE_CHECKING:
-    from django.contrib.auth.models import AbstractBaseUser
+    from django.contrib.auth.models import User
 
 log = structlog.get_logger(__name__)
 
@@ -50,9 +51,7 @@ MAX_RESUMES = 5
 
 
 # Starting, stopping ----------------------------------------------------------------------------------
-def start_sweep(
-    *, sweep: Sweep, trigger: Trigger, who: AbstractBaseUser | None = None, enqueue: bool = True
-) -> SweepRun:
+def start_sweep(*, sweep: Sweep, trigger: Trigger, who: User | None = None, enqueue: bool = True) -> SweepRun:
     """Makes a run with all its points and tells Celery (unless `enqueue` is off: then the caller runs it).
 
     Raises SweepBusy if the sweep has a run that has not ended, ValidationError if its matrix is not valid.
@@ -95,7 +94,7 @@ def start_sweep(
     return run
 
 
-def cancel(*, run: SweepRun, who: AbstractBaseUser | None = None) -> None:
+def cancel(*, run: SweepRun, who: User | None = None) -> None:
     """Ends a queued or running run now; the point being measured is asked to stop. Raises NothingToDo."""
     now = timezone.now()
     with transaction.atomic():
@@ -112,7 +111,7 @@ def cancel(*, run: SweepRun, who: AbstractBaseUser | None = None) -> None:
     announce(run_id=run.pk)
 
 
-def retry_failed(*, run: SweepRun, who: AbstractBaseUser | None = None) -> int:
+def retry_failed(*, run: SweepRun, who: User | None = None) -> int:
     """Queues the run's failed points once more, and only those; returns how many.
 
     Raises NothingToDo if the run has not ended or none of its points failed, SweepBusy if the sweep has
@@ -170,7 +169,7 @@ def claim_run(*, run_id: int, owner: str) -> SweepRun | None:
         state=State.RUNNING,
         owner=owner,
         heartbeat=now,
-        started=models.functions.Coalesce(F("started"), now, output_field=models.DateTimeField()),
+        started=Coalesce(F("started"), now, output_field=models.DateTimeField()),
     )
     if not won:
         return None
@@ -240,7 +239,7 @@ def _end_point(point: Point, owner: str, **values: Any) -> bool:
 
 
 def finish_run(*, run_id: int, owner: str) -> bool:
-    """Ends a run whose points have all ended: failed if one of them failed. False if it is not this owner's."""
+    """Ends a run whose points have all ended, as failed if one of them failed. False if it is not ours."""
     with transaction.atomic():
         states = set(Point.objects.filter(run_id=run_id, current=True).values_list("state", flat=True))
         if states & set(ACTIVE):
@@ -299,7 +298,7 @@ class Reaped:
 
 
 def reap(*, now: datetime | None = None) -> Reaped:
-    """Finds runs that lost their process, and queued runs that Celery has forgotten. Safe to call at any time."""
+    """Finds runs that lost their process, and queued runs that Celery has forgotten. Safe at any time."""
     now = now or timezone.now()
     stale = Q(state=State.RUNNING, heartbeat__lt=now - STALE_AFTER)
     found = Reaped([], [], [])
@@ -490,6 +489,6 @@ def _withdraw(request_ids: Iterable[str | None]) -> None:
             log.warning("bench_cancel_lost", request=request_id, error=str(error))
 
 
-def _log(who: AbstractBaseUser | None, run: SweepRun, message: str) -> None:
+def _log(who: User | None, run: SweepRun, message: str) -> None:
     if who is not None:
         LogEntry.objects.log_actions(who.pk, [run], CHANGE, change_message=message, single_object=True)

@@ -69,7 +69,7 @@ def run(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_GET
-def run_export(request: HttpRequest, pk: int, form: str) -> HttpResponse:
+def run_export(_request: HttpRequest, pk: int, form: str) -> HttpResponse:
     """JSON is the schema-1 document itself, which `import_results` reads; CSV is the row of the list."""
     found = _measurement(pk)
     name = f"run-{pk}-{slugify(found.configuration.model)}-{slugify(found.configuration.backend)}"
@@ -178,7 +178,7 @@ def _sweep_run_context(pk: int) -> dict[str, Any]:
 
 
 @require_GET
-def sweep_run_export(request: HttpRequest, pk: int, form: str) -> HttpResponse:
+def sweep_run_export(_request: HttpRequest, pk: int, form: str) -> HttpResponse:
     context = _sweep_run_context(pk)
     found: SweepRun = context["run"]
     about = {"run": found.pk, "name": found.name, "state": found.state, "attempt": found.attempt}
