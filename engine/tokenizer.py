@@ -193,8 +193,8 @@ _BYTE_OF = {character: bytes([byte]) for character, byte in _byte_alphabet().ite
 
 def _find_infill(tokenizer: tokenizers.Tokenizer) -> InfillTokens | None:
     for names in _INFILL_NAMES:
-        ids = [tokenizer.token_to_id(name) for name in names]
-        if None not in ids:
+        ids = [i for name in names if (i := tokenizer.token_to_id(name)) is not None]
+        if len(ids) == len(names):
             return InfillTokens(*ids)
     return None
 

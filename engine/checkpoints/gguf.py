@@ -6,11 +6,11 @@ such a model has RopeLayout.INTERLEAVED and its matrices are used as they lie.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from engine.checkpoints.fields import MOST_LAYERS, Fields
 from engine.checkpoints.gguf_file import GgufFile
 from engine.checkpoints.stored import Stored, StoredWeights
 from engine.config import ModelConfig, Rope, RopeLayout, RopeScaling
@@ -32,17 +32,17 @@ _ROPE_FACTORS = "rope_freqs.weight"
 
 def gguf_config(file: GgufFile, name: str) -> ModelConfig:
     """The shape that a GGUF file declares. Raises CheckpointError if it is not a plain Llama."""
-    meta = _Metadata(file)
+    meta = Fields(file.path.name, file.metadata, "llama.")
     architecture = file.metadata.get("general.architecture")
     if architecture != "llama":
         raise CheckpointError(f"{file.path.name} holds architecture {architecture!r}; supported is 'llama'")
     hidden, heads = meta.integer("embedding_length"), meta.integer("attention.head_count")
     if heads < 1:
-        raise CheckpointError(f"{file.path.name}: llama.attention.head_count is {heads}, must be at least 1")
+        raise meta.refuse("attention.head_count", "at least 1")
     head_dim = meta.integer("attention.key_length", hidden // heads)
     for key, value in (("attention.value_length", head_dim), ("rope.dimension_count", head_dim)):
         if meta.integer(key, value) != value:
-            raise CheckpointError(f"{file.path.name}: llama.{key} differs from the head size {head_dim}")
+            raise meta.refuse(key, f"the head size, {head_dim}")
     if meta.integer("expert_count", 0):
         raise CheckpointError(f"{file.path.name} is a mixture of experts, which is not supported")
     theta = meta.number("rope.freq_base", 10000.0)
@@ -52,7 +52,7 @@ def gguf_config(file: GgufFile, name: str) -> ModelConfig:
         return ModelConfig(
             name=name,
             hidden=hidden,
-            layers=meta.integer("block_count"),
+            layers=meta.integer("block_count", most=MOST_LAYERS),
             heads=heads,
             kv_heads=meta.integer("attention.head_count_kv", heads),
             head_dim=head_dim,
@@ -61,7 +61,7 @@ def gguf_config(file: GgufFile, name: str) -> ModelConfig:
             context=meta.integer("context_length"),
             norm_eps=_short(meta.number("attention.layer_norm_rms_epsilon")),
             tied_head="output.weight" not in file.tensors,
-            rope=Rope(theta, RopeLayout.INTERLEAVED, _scaling(file, head_dim, theta)),
+            rope=Rope(theta, RopeLayout.INTERLEAVED, _scaling(file, meta, head_dim, theta)),
             bos_id=file.metadata.get("tokenizer.ggml.bos_token_id"),
             eos_ids=() if eos is None else (int(eos),),
         )
@@ -78,8 +78,8 @@ def gguf_weights(file: GgufFile, config: ModelConfig) -> StoredWeights:
     unknown = set(file.tensors) - set(_expected(config).values()) - {_ROPE_FACTORS}
     if unknown:
         raise CheckpointError(
-            f"{file.path.name} holds {len(unknown)} tensors that a plain Llama has not, such as {min(unknown)!r}"
-            " (biases, experts or extra norms): such a variant is not supported"
+            f"{file.path.name} holds {len(unknown)} tensors that a plain Llama has not, such as"
+            f" {min(unknown)!r} (biases, experts or extra norms): such a variant is not supported"
         )
     return StoredWeights(config, tensors)
 
@@ -93,44 +93,15 @@ def _expected(config: ModelConfig) -> dict[str, str]:
     return names
 
 
-class _Metadata:
-    """The `llama.` entries of a file, with their types checked."""
-
-    def __init__(self, file: GgufFile) -> None:
-        self.file = file
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self._value(key, default)
-        if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
-            value = value[0].item()  # one figure a layer, all the same
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise CheckpointError(f"{self.file.path.name}: llama.{key} is {value!r}, must be a whole number")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._value(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not np.isfinite(value):
-            raise CheckpointError(f"{self.file.path.name}: llama.{key} is {value!r}, must be a number")
-        return float(value)
-
-    def _value(self, key: str, default: Any) -> Any:
-        entries: Mapping[str, Any] = self.file.metadata
-        value = entries.get(f"llama.{key}", default)
-        if value is None:
-            raise CheckpointError(f"{self.file.path.name} lacks the metadata llama.{key}")
-        return value
-
-
 def _short(value: float) -> float:
     """A float32 as the shortest decimal that means it: 9.999999747378752e-06 is 1e-05."""
     return float(str(np.float32(value)))
 
 
-def _scaling(file: GgufFile, head_dim: int, theta: float) -> RopeScaling | None:
+def _scaling(file: GgufFile, meta: Fields, head_dim: int, theta: float) -> RopeScaling | None:
     """Llama 3.1's scaling, recognised by the factors that the file stores in its place."""
-    kind = file.metadata.get("llama.rope.scaling.type", "none")
-    if kind != "none":
-        raise CheckpointError(f"{file.path.name}: rotary scaling of type {kind!r} is not supported")
+    if meta.word("rope.scaling.type", "none") != "none":
+        raise meta.refuse("rope.scaling.type", "'none'")
     if _ROPE_FACTORS not in file.tensors:
         return None
     factors = file.tensors[_ROPE_FACTORS].read("f32").reshape(-1)

@@ -73,7 +73,7 @@ class _Reader:
     def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:
         self.path = path
         self.data = data
-        self.view = memoryview(data)
+        self.view = memoryview(data.data)
         self.at = 0
 
     def file(self) -> GgufFile:

@@ -1,0 +1,85 @@
+"""Typed, bounded reading of a checkpoint's own description of itself, which nobody vouches for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from engine.errors import CheckpointError
+
+MOST_LAYERS = 1024
+MOST_LANES = 1024
+MOST_ELEMENTS = 1 << 28
+"""Bounds of any one dimension: far above real models, far below what would exhaust a machine."""
+
+
+class Fields:
+    """The entries of a config.json or of a GGUF header; `prefix` is put before each key.
+
+    Every method raises CheckpointError, naming the file and the entry, if the entry is missing and has
+    no default, or is not what was asked for.
+    """
+
+    def __init__(self, source: str, entries: Mapping[str, Any], prefix: str = "") -> None:
+        self.source = source
+        self._entries = entries
+        self._prefix = prefix
+
+    def has(self, key: str) -> bool:
+        """Whether the entry is there and not null."""
+        return self._entries.get(self._prefix + key) is not None
+
+    def raw(self, key: str) -> Any:
+        """The entry as it is; None if it is missing."""
+        return self._entries.get(self._prefix + key)
+
+    def integer(self, key: str, default: int | None = None, *, most: int = MOST_ELEMENTS) -> int:
+        value = self._present(key, default)
+        if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
+            value = value[0].item()  # GGUF: one figure a layer, all the same
+        if not isinstance(value, int) or isinstance(value, bool) or not -most <= value <= most:
+            raise self.refuse(key, f"a whole number up to {most}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._present(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise self.refuse(key, "a number")
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self._present(key, default)
+        if not isinstance(value, bool):
+            raise self.refuse(key, "true or false")
+        return value
+
+    def word(self, key: str, default: str | None = None) -> str:
+        value = self._present(key, default)
+        if not isinstance(value, str):
+            raise self.refuse(key, "a string")
+        return value
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers, or one; () if the entry is missing."""
+        value = self.raw(key)
+        items = value if isinstance(value, list) else [] if value is None else [value]
+        if len(items) > MOST_LAYERS or not all(isinstance(i, int) and not isinstance(i, bool) for i in items):
+            raise self.refuse(key, f"a whole number or a list of up to {MOST_LAYERS} of them")
+        return tuple(items)
+
+    def refuse(self, key: str, allowed: str) -> CheckpointError:
+        """The error for an entry that is not `allowed`."""
+        value = repr(self.raw(key))
+        shown = value if len(value) <= 80 else value[:77] + "..."
+        return CheckpointError(f"{self.source}: {self._prefix}{key} is {shown}; it must be {allowed}")
+
+    def _present(self, key: str, default: Any) -> Any:
+        value = self.raw(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise CheckpointError(f"{self.source} lacks {self._prefix}{key}")
+        return value
