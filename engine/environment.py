@@ -24,11 +24,11 @@ from engine.bandwidth import usable_cores
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _TIMEOUT_S = 10.0
 
-_FLAGS = frozenset(
-    ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_fp16")
-    + ("avx512_vnni", "avx_vnni", "amx_bf16", "amx_tile")
-    + ("asimd", "asimdhp", "fphp", "bf16", "i8mm", "sve", "sve2")
-)
+_FLAGS = {
+    *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_fp16"),
+    *("avx512_vnni", "avx_vnni", "amx_bf16", "amx_tile"),
+    *("asimd", "asimdhp", "fphp", "bf16", "i8mm", "sve", "sve2"),
+}
 """Instruction sets that a matrix product here may use; the rest of a CPU's flags only make noise."""
 
 _PACKAGES = ("numpy", "tokenizers", "redis", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "torch")
@@ -49,6 +49,7 @@ _GPU_FIELDS: dict[str, tuple[str, type[str] | type[float]]] = {
     "ecc.mode.current": ("ecc", str),
     "mig.mode.current": ("mig", str),
 }
+_GPU_STATE = {"sm_mhz", "memory_mhz", "power_w", "temperature_c", "throttle"}
 _THROTTLE_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """The same bit mask in newer and older drivers; an unknown name fails the whole query."""
 
@@ -56,32 +57,48 @@ _THROTTLE_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.acti
 class Identified(Protocol):
     """What of a loaded model belongs to the environment."""
 
-    source: str
-    digest: str
+    @property
+    def digest(self) -> str: ...
 
 
 def capture(backend: Backend | None = None, model: Identified | None = None) -> dict[str, Any]:
     """The facts as JSON values, by topic.
 
-    A backend may add its own (compiler, kernel build) as a mapping called `facts`.
+    `state` holds what changes by the minute (load, clocks, temperature); the rest belongs to the machine
+    and the code, and two runs that differ there are not the same experiment. A backend may add its own
+    (compiler, kernel build) as a mapping called `facts`.
     """
+    gpus = gpu_facts()
     found: dict[str, Any] = {
-        "captured": datetime.now(UTC).isoformat(timespec="seconds"),
         "git": git_facts(_REPOSITORY),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "numpy": _numpy_facts(),
         "cpu": _cpu_facts(),
         "memory_bytes": _memory_bytes(),
         "system": {"kernel": platform.release(), "os": platform.system(), "machine": platform.machine()},
-        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "packages": _package_versions(),
-        "gpus": gpu_facts(),
+        "gpus": [{key: gpu[key] for key in gpu if key not in _GPU_STATE} for gpu in gpus],
+        "state": _state(gpus),
     }
     if backend is not None:
         found["backend"] = _backend_facts(backend)
     if model is not None:
         found["model"] = {"digest": model.digest}
     return {topic: value for topic, value in found.items() if value not in (None, {}, [])}
+
+
+def _state(gpus: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    state: dict[str, Any] = {"captured": datetime.now(UTC).isoformat(timespec="seconds")}
+    if hasattr(os, "getloadavg"):
+        state["load_average"] = [round(load, 2) for load in os.getloadavg()]
+    if gpus:
+        state["gpus"] = [{key: gpu[key] for key in gpu if key in _GPU_STATE} for gpu in gpus]
+    return state
+
+
+def state() -> dict[str, Any]:
+    """What changes by the minute, now: time, load, and each GPU's clocks, power, temperature, throttling."""
+    return _state(gpu_facts())
 
 
 def git_facts(folder: Path) -> dict[str, Any]:

@@ -107,6 +107,15 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """What the latencies were summed up from, one entry a repeat; empty in files that kept none."""
+
+    ttft_ms: tuple[float, ...] = ()
+    prefill_tok_s: tuple[float, ...] = ()
+    itl_us: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     created: str
     git_sha: str
@@ -122,6 +131,7 @@ class Measurement:
     phases_us: Mapping[str, PhaseTime]
     verified: Verified
     environment: Mapping[str, Any] = field(default_factory=dict)
+    samples: Samples = field(default_factory=Samples)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: DESIGN's schema 1, `decode` holding both `tok_s` and `itl_us`."""
@@ -158,6 +168,7 @@ class Measurement:
                 phases_us={k: PhaseTime(**v) for k, v in data["phases_us"].items()},
                 verified=Verified(**data["verified"]),
                 environment=dict(data["environment"]),
+                samples=_samples(data.get("samples", {})),
             )
         except KeyError as error:
             raise MeasurementError(f"the field {error} is missing") from error
@@ -179,8 +190,16 @@ class Measurement:
                 raise MeasurementError(f"mbu.{which} is {mbu}; faster than the memory allows")
 
 
+def _samples(data: Mapping[str, Any]) -> Samples:
+    return Samples(
+        ttft_ms=tuple(float(t) for t in data.get("ttft_ms", ())),
+        prefill_tok_s=tuple(float(t) for t in data.get("prefill_tok_s", ())),
+        itl_us=tuple(tuple(float(gap) for gap in repeat) for repeat in data.get("itl_us", ())),
+    )
+
+
 def read_measurements(path: Path) -> list[Measurement]:
-    """The measurements in a file (one object, or a list of them). Raises MeasurementError, naming the file."""
+    """The measurements in a file (one object, or a list). Raises MeasurementError, naming the file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         return [Measurement.from_dict(d) for d in (data if isinstance(data, list) else [data])]

@@ -46,7 +46,7 @@ def test_capture_is_json_and_knows_this_machine() -> None:
     assert facts["python"]["version"].startswith("3.")
     assert facts["cpu"]["cores"] >= 1
     assert facts["packages"]["numpy"] == facts["numpy"]["version"]
-    assert facts["captured"].endswith("+00:00")
+    assert facts["state"]["captured"].endswith("+00:00")
 
 
 def test_capture_says_what_ran_but_not_where_the_model_lay() -> None:
@@ -123,3 +123,16 @@ def test_no_program_on_the_path_is_no_reason_to_fail(monkeypatch: pytest.MonkeyP
     facts = capture()
     assert "git" not in facts
     assert "gpus" not in facts
+
+
+def test_what_changes_by_the_minute_is_apart_from_what_the_machine_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f'case "$1" in *reasons*) echo 0x4;; *) echo "{SMI_ROW}";; esac'
+    fake_smi(tmp_path, monkeypatch, script)
+    facts = capture()
+    assert facts["gpus"][0]["vbios"] == "96.00.A5.00.01"
+    assert "temperature_c" not in facts["gpus"][0]
+    assert facts["state"]["gpus"] == [
+        {"sm_mhz": 1980.0, "memory_mhz": 3201.0, "power_w": 691.5, "temperature_c": 41.0, "throttle": "0x4"}
+    ]
