@@ -1,0 +1,119 @@
+"""The reference against transformers' Llama, on tiny random weights and on a real model."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from engine.backends.base import Job
+from engine.backends.numpy_backend import NumpyBackend
+from engine.config import ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.models import Model, open_model, pull
+from engine.reference import Reference
+from engine.weights import RandomWeights
+from tests.reference.hf_llama import hf_llama
+from tests.reference.test_laneformer import relative_error
+
+TINY = ModelConfig(
+    name="tiny-llama",
+    hidden=96,
+    layers=3,
+    heads=6,
+    kv_heads=2,
+    head_dim=16,
+    ffn=96,
+    vocab=128,
+    context=256,
+    norm_eps=1e-6,
+)
+LLAMA31 = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=64)
+TOKENS = [int(t) for t in np.random.default_rng(0).integers(0, 128, 200)]
+PROMPTS = (
+    "def fibonacci(n):",
+    "The capital of France is",
+    "import numpy as np\n\n\ndef softmax(x):\n",
+    "Once upon a time, in a village by the sea, there lived",
+    "<|im_start|>user\nWhat is a mutex?<|im_end|>\n<|im_start|>assistant\n",
+)
+NEW_TOKENS = 48
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TINY,
+        replace(TINY, tied_head=True),
+        replace(TINY, rope=Rope(theta=500000.0, scaling=LLAMA31)),
+        replace(TINY, rope=Rope(layout=RopeLayout.INTERLEAVED)),
+        replace(TINY, kv_heads=6),
+        replace(TINY, kv_heads=1),
+    ],
+    ids=["untied", "tied", "llama 3.1 scaling", "interleaved", "no sharing of KV heads", "one KV head"],
+)
+def test_logits_match_those_of_transformers(config: ModelConfig) -> None:
+    weights = RandomWeights(config, seed=5)
+    reference = Reference(weights)
+
+    ours = reference.forward(TOKENS, reference.new_cache(len(TOKENS)))
+
+    with torch.no_grad():
+        theirs = hf_llama(weights)(torch.tensor([TOKENS])).logits[0].numpy()
+    assert relative_error(ours, theirs) < 1e-4
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Model:
+    pull("smollm2-135m")
+    return open_model("smollm2-135m")
+
+
+@pytest.mark.slow
+def test_greedy_tokens_of_smollm2_equal_those_of_transformers(smollm2: Model) -> None:
+    assert smollm2.tokenizer is not None
+    prompts = [smollm2.tokenizer.encode(text, special=True) for text in PROMPTS]
+    backend = NumpyBackend(smollm2)
+
+    ours = [_greedy(backend, prompt) for prompt in prompts]
+
+    theirs = _greedy_of_transformers(smollm2, prompts)
+    assert ours == theirs
+
+
+@pytest.mark.slow
+def test_logits_of_smollm2_match_those_of_transformers(smollm2: Model) -> None:
+    assert smollm2.tokenizer is not None
+    tokens = smollm2.tokenizer.encode(" ".join(PROMPTS), special=True)
+    reference = Reference(smollm2.weights)
+
+    ours = reference.forward(tokens, reference.new_cache(len(tokens)))
+
+    with torch.no_grad():
+        theirs = hf_llama(smollm2.weights)(torch.tensor([tokens])).logits[0].numpy()
+    assert relative_error(ours, theirs) < 1e-4
+
+
+def _greedy(backend: NumpyBackend, prompt: list[int]) -> list[int]:
+    launch = backend.launch(Job(tuple(prompt), max_tokens=NEW_TOKENS))
+    ids: list[int] = []
+    while launch.outcome is None:
+        ids += [token.id for token in launch.poll(10.0)]
+    return ids + [token.id for token in launch.poll(0)]
+
+
+def _greedy_of_transformers(model: Model, prompts: list[list[int]]) -> list[list[int]]:
+    """Greedy continuations that never stop early, as ours do without stop ids."""
+    llama = hf_llama(model.weights)
+    found = []
+    for prompt in prompts:
+        with torch.no_grad():
+            output = llama.generate(
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                max_new_tokens=NEW_TOKENS,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        found.append(output[0, len(prompt) :].tolist())
+    return found
