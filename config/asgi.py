@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any, cast
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
@@ -21,7 +22,7 @@ application = ProtocolTypeRouter(
         "http": http,
         # A websocket carries no CSRF token: the page's origin stands in for it.
         "websocket": AllowedHostsOriginValidator(
-            AuthMiddlewareStack(URLRouter([*playground_sockets, *dashboard_sockets]))
+            AuthMiddlewareStack(URLRouter(cast("Any", [*playground_sockets, *dashboard_sockets])))
         ),
     }
 )

@@ -13,12 +13,13 @@ import environ
 from csp.constants import NONCE, NONE, SELF
 
 from config.logs import configure_structlog, logging_config
-from config.redis_url import celery_broker, embedded_redis
+from config.broker import celery_broker
 from config.secret import kept_secret
+from engine.settings import home, redis_url
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
-HOME = Path(env.str("MONOLANE_HOME", default=str(BASE_DIR / "var"))).resolve()
+HOME = home()
 
 # Who may talk to it ---------------------------------------------------------------------------------
 DEBUG: bool = env.bool("DEBUG", default=False)
@@ -72,7 +73,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "config.static_files.AsyncWhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -132,6 +133,7 @@ STATIC_ROOT = HOME / "static"
 STATICFILES_DIRS = [
     folder for folder in (BASE_DIR / "static/dist", BASE_DIR / "static/img") if folder.is_dir()
 ]
+WHITENOISE_ALLOW_ALL_ORIGINS = False
 STORAGES: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {
@@ -142,7 +144,7 @@ STORAGES: dict[str, dict[str, Any]] = {
 }
 
 # Redis, and what runs over it -----------------------------------------------------------------------
-REDIS_URL: str = env.str("REDIS_URL", default="") or embedded_redis(HOME)
+REDIS_URL = redis_url()
 CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
     "default": {
         # Hints only, never tokens: this layer may lose a message.

@@ -40,8 +40,12 @@ def default_devices() -> int:
 
 
 def redis_url() -> str:
-    """The Redis server that workers and web processes share: REDIS_URL."""
-    return os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
+    """The Redis server that workers and web processes share: REDIS_URL.
+
+    Where none is named it is the embedded server of this installation, on a socket under home() that only
+    its owner can open.
+    """
+    return os.environ.get("REDIS_URL") or f"unix://{home() / 'redis.sock'}"
 
 
 def child_environment(**changes: str) -> dict[str, str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import path
 
-websocket_urlpatterns: list[URLPattern] = []
+from playground.consumers import PlaygroundConsumer
+
+websocket_urlpatterns = [
+    path("ws/playground/", PlaygroundConsumer.as_asgi())  # type: ignore[arg-type]  # the stubs know views only
+]

@@ -1,0 +1,183 @@
+"""The playground's websocket. Receiving never waits for streaming: a pump task streams beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import cast
+
+import structlog
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from engine.backends.base import FinishReason
+from engine.errors import EngineError
+from engine.serving.client import QueueFull, QueueUnavailable
+from engine.serving.messages import Done, GenerateRequest, Heartbeat, Timings
+from playground import metrics, presence, selectors, services
+from playground.models import Generation
+from playground.ownership import owner_of
+from playground.protocol import (
+    INTERNAL,
+    TOO_SLOW,
+    Ack,
+    Resume,
+    ServerFrame,
+    Start,
+    StatusFrame,
+    Stop,
+    done_frame,
+    encode,
+    error_frame,
+    parse_client_frame,
+    queued_frame,
+    status_frame,
+)
+from playground.pump import Pump, TooSlow
+from playground.validation import Invalid
+from playground.workers import engine_client, worker_watch
+
+log = structlog.get_logger(__name__)
+NO_WORKER = "no engine worker is running: start one with `python -m engine worker`, then try again"
+
+
+class PlaygroundConsumer(AsyncWebsocketConsumer):
+    """One open page. It has one generation in hand at most."""
+
+    channel_layer_alias = (
+        "none"  # tokens come from Redis streams; a channel layer would only add a subscription
+    )
+
+    async def connect(self) -> None:
+        self._viewer = uuid.uuid4().hex
+        self._owner = await owner_of(self.scope["session"])
+        self._pump: Pump | None = None
+        self._pumping: asyncio.Task[None] | None = None
+        self._status: StatusFrame | None = None
+        self._sends: set[asyncio.Task[int]] = set()
+        await self.accept()
+        metrics.SOCKETS.inc()
+        worker_watch().add(self._workers_seen)
+        self._workers_seen(await _workers())
+
+    async def disconnect(self, code: int) -> None:
+        worker_watch().remove(self._workers_seen)
+        metrics.SOCKETS.dec()
+        log.debug("socket_closed", code=code)
+        if self._pumping is None or self._pump is None:
+            return
+        self._pumping.cancel()
+        await asyncio.gather(self._pumping, return_exceptions=True)
+        if not self._pump.ended:
+            presence.leave(self._pump.generation, self._viewer)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        try:
+            if text_data is None:
+                raise Invalid(f"the frame is binary ({len(bytes_data or b''):,} bytes); it must be JSON text")
+            frame = parse_client_frame(text_data)
+            match frame:
+                case Start():
+                    await self._start(frame.request)
+                case Stop():
+                    await self._stop()
+                case Ack():
+                    if self._pump is not None:
+                        self._pump.ack(frame.seq)
+                case Resume():
+                    await self._resume(frame)
+        except Invalid as error:
+            await self._send(error_frame(error.code, error.message))
+        except QueueFull as error:
+            await self._send(error_frame("queue_full", str(error), retryable=True))
+        except QueueUnavailable as error:
+            await self._send(error_frame("unavailable", str(error), retryable=True))
+        except EngineError as error:
+            await self._send(error_frame("bad_request", str(error)))
+
+    async def _start(self, request: GenerateRequest) -> None:
+        self._check_free()
+        if not await engine_client().workers():
+            await self._send(error_frame("no_worker", NO_WORKER, retryable=True))
+            return
+        position = await engine_client().submit(request)
+        # The worker is at it by now: the rows below cost no time that anybody waits for.
+        await services.record_generation(request=request, owner=self._owner)
+        await presence.arrive(request.id, self._viewer)
+        eta = await engine_client().eta(request.id) if position else 0.0
+        await self._send(queued_frame(request.id, position, eta))
+        self._follow(request.id, seed=request.sampling.seed, after=0)
+
+    async def _stop(self) -> None:
+        if self._pump is not None and not self._pump.ended:
+            await engine_client().cancel(self._pump.generation)
+
+    async def _resume(self, frame: Resume) -> None:
+        self._check_free()
+        row = await selectors.owned_generation(generation=frame.generation, owner=self._owner)
+        if row is None:
+            raise Invalid(
+                f"there is no generation {frame.generation} of this browser session: start a new one",
+                code="unknown_generation",
+            )
+        if row.state != Generation.State.RUNNING and not await engine_client().read(row.id, count=1):
+            await self._send_kept(row, frame.after)
+            return
+        await presence.arrive(row.id, self._viewer)
+        self._follow(row.id, seed=row.request["sampling"]["seed"], after=frame.after)
+
+    async def _send_kept(self, row: Generation, after: int) -> None:
+        """A generation whose stream has expired, from its row."""
+        if row.state == Generation.State.FAILED:
+            await self._send(error_frame("failed", row.error, generation=row.id))
+            return
+        if after:
+            raise Invalid(
+                f"only the whole of generation {row.id} is kept: resume it with after 0", code="expired"
+            )
+        await self._send(
+            done_frame(
+                row.id, Done(cast("FinishReason", row.finish_reason), row.text, Timings(**row.timings))
+            )
+        )
+
+    def _check_free(self) -> None:
+        if self._pumping is not None and not self._pumping.done():
+            raise Invalid("this page has a generation running: stop it, or wait for its end", code="busy")
+
+    def _follow(self, generation: str, *, seed: int, after: int) -> None:
+        self._pump = Pump(generation, seed=seed, after=after, send=self._send)
+        self._pumping = asyncio.create_task(self._pump_to_end(self._pump))
+
+    async def _pump_to_end(self, pump: Pump) -> None:
+        """Nothing awaits this task while it runs, so it reports its own failures."""
+        try:
+            await pump.run()
+        except TooSlow:
+            metrics.SLOW_CLIENTS.inc()
+            await self.close(TOO_SLOW, "what was sent has not been acknowledged")
+        except Exception:
+            log.exception("pump_failed", generation=pump.generation)
+            message = "the server failed while streaming; reload the page to go on"
+            await self._send(error_frame("internal", message, retryable=True, generation=pump.generation))
+            await self.close(INTERNAL)
+
+    def _workers_seen(self, workers: list[Heartbeat]) -> None:
+        status = status_frame(workers)
+        if status == self._status:
+            return
+        self._status = status
+        task = asyncio.create_task(self._send(status))
+        self._sends.add(task)
+        task.add_done_callback(self._sends.discard)
+
+    async def _send(self, frame: ServerFrame) -> int:
+        text = encode(frame)
+        await self.send(text_data=text)
+        return len(text.encode())
+
+
+async def _workers() -> list[Heartbeat]:
+    try:
+        return await engine_client().workers()
+    except QueueUnavailable:
+        return []

@@ -1,0 +1,36 @@
+"""What the playground and the API accept, and what they assume where nothing is said."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.backends.base import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes are bytes of UTF-8. A model's own context is usually the tighter limit; its worker checks it."""
+
+    prompt_bytes: int = 64 * 1024
+    """Prompt and suffix, or all chat messages, together."""
+    messages: int = 256
+    max_tokens: int = 32768
+    stop_strings: int = 16
+    stop_bytes: int = 256
+    """Of one stop string."""
+
+
+LIMITS = Limits()
+DEFAULTS: dict[str, Any] = {
+    "max_tokens": 256,
+    "sampling": {
+        **asdict(SamplingParams(temperature=0.2, top_p=0.95)),
+        "seed": None,
+    },
+    "stop": [],
+}
+"""What the page starts with."""
+
+BODY_BYTES = 4 * LIMITS.prompt_bytes
+"""The largest request body or socket frame: JSON may write one byte as six (`\\u0000`), text rarely does."""

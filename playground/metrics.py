@@ -1,0 +1,72 @@
+"""What `/metrics` counts in this process. Prometheus adds processes up."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from engine.serving.messages import Done, Failed, Heartbeat
+
+Source = Literal["playground", "api"]
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+REGISTRY = CollectorRegistry()
+SOCKETS = Gauge("monolane_playground_sockets", "Open playground websockets", registry=REGISTRY)
+WORKERS = Gauge("monolane_workers", "Live engine workers by state", ["state"], registry=REGISTRY)
+WAITING = Gauge("monolane_inbox_requests", "Requests in an inbox", ["inbox"], registry=REGISTRY)
+GENERATIONS = Counter(
+    "monolane_generations_total", "Generations by how they ended", ["source", "outcome"], registry=REGISTRY
+)
+TOKENS = Counter("monolane_tokens_total", "Tokens by kind", ["source", "kind"], registry=REGISTRY)
+FIRST_TOKEN = Histogram(
+    "monolane_first_token_seconds",
+    "From the worker taking a request to its first token, by the worker's clock",
+    ["source"],
+    registry=REGISTRY,
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+QUEUE = Histogram(
+    "monolane_queue_seconds",
+    "From a request's arrival to a worker taking it",
+    ["source"],
+    registry=REGISTRY,
+    buckets=(0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300),
+)
+DECODE = Histogram(
+    "monolane_decode_tokens_per_second",
+    "Decode speed of one generation, by the worker's clock",
+    ["source"],
+    registry=REGISTRY,
+    buckets=(10, 25, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 6000, 8000),
+)
+SLOW_CLIENTS = Counter(
+    "monolane_slow_clients_total", "Sockets closed for not acknowledging", registry=REGISTRY
+)
+
+
+def ended(source: Source, end: Done | Failed) -> None:
+    """A generation ended and was recorded."""
+    if isinstance(end, Failed):
+        GENERATIONS.labels(source, end.code).inc()
+        return
+    GENERATIONS.labels(source, end.finish_reason).inc()
+    timings = end.timings
+    TOKENS.labels(source, "prompt").inc(timings.prompt_tokens)
+    TOKENS.labels(source, "completion").inc(timings.completion_tokens)
+    if timings.completion_tokens:
+        QUEUE.labels(source).observe(timings.queue_ms / 1000)
+        FIRST_TOKEN.labels(source).observe(timings.ttft_ms / 1000)
+    if timings.decode_tok_s:
+        DECODE.labels(source).observe(timings.decode_tok_s)
+
+
+def exposition(workers: list[Heartbeat], depth: dict[str, int]) -> bytes:
+    """The text that Prometheus scrapes; `workers` and `depth` are as seen now."""
+    WORKERS.clear()
+    for worker in workers:
+        WORKERS.labels(worker.state).inc()
+    for inbox, requests in depth.items():
+        WAITING.labels(inbox).set(requests)
+    return generate_latest(REGISTRY)

@@ -1,0 +1,71 @@
+"""Who watches a generation, over all web processes; one that nobody watches any more is cancelled.
+
+A page that reloads is back within GRACE_S and resumes; only then is the worker's time taken away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from engine.serving.client import QueueUnavailable
+from engine.serving.messages import Done, Failed, Started, Tokens
+from playground import metrics, services
+from playground.workers import engine_client, engine_redis
+
+log = structlog.get_logger(__name__)
+GRACE_S = 15.0
+FORGET_S = 3600
+"""A web process that dies leaves its viewers behind; they keep a generation alive for no longer than this."""
+
+_leaving: set[asyncio.Task[None]] = set()
+
+
+def _viewers_key(generation: str) -> str:
+    return f"ml:viewers:{generation}"
+
+
+async def arrive(generation: str, viewer: str) -> None:
+    """`viewer` (any name of its own) watches from now on."""
+    pipe = engine_redis().pipeline(transaction=False)
+    pipe.sadd(_viewers_key(generation), viewer)
+    pipe.expire(_viewers_key(generation), FORGET_S)
+    await pipe.execute()
+
+
+def leave(generation: str, viewer: str) -> None:
+    """`viewer` stopped watching before the end: unless somebody comes within GRACE_S, it is cancelled."""
+    task = asyncio.create_task(_wait_then_cancel(generation, viewer))
+    _leaving.add(task)
+    task.add_done_callback(_leaving.discard)
+
+
+async def _wait_then_cancel(generation: str, viewer: str) -> None:
+    try:
+        redis = engine_redis()
+        await redis.srem(_viewers_key(generation), viewer)
+        await asyncio.sleep(GRACE_S)
+        if await redis.scard(_viewers_key(generation)):
+            return
+        log.info("generation_abandoned", generation=generation)
+        await engine_client().cancel(generation)
+        await _record_rest(generation)
+    except (QueueUnavailable, OSError) as error:
+        log.warning("abandoned_generation_not_cancelled", generation=generation, error=str(error))
+
+
+async def _record_rest(generation: str) -> None:
+    """Keeps what an abandoned generation had written, as its last viewer would have."""
+    text: list[str] = []
+    started: Started | None = None
+    async for _, frame in engine_client().frames(generation):
+        if isinstance(frame, Started):
+            started = frame
+        elif isinstance(frame, Tokens):
+            text.append(frame.text)
+        elif isinstance(frame, Done | Failed):
+            text.append(frame.text if isinstance(frame, Done) else "")
+            whole = "".join(text)
+            if await services.record_end(generation=generation, started=started, end=frame, text=whole):
+                metrics.ended("playground", frame)

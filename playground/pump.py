@@ -1,0 +1,171 @@
+"""Carries one generation from its output stream in Redis to one page, no faster than the page shows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from engine.serving.client import QueueUnavailable
+from engine.serving.messages import Done, Failed, Frame, Started, Tokens
+from engine.serving.reading import merge_tokens
+from playground import metrics, services
+from playground.protocol import (
+    ServerFrame,
+    done_frame,
+    failed_frame,
+    queued_frame,
+    started_frame,
+    tokens_frame,
+)
+from playground.window import MAX_FRAMES, AckWindow
+from playground.workers import engine_client
+
+LOOK_EVERY_S = 1.0
+"""How often a waiting pump looks at the queue and at its own patience."""
+
+T = TypeVar("T")
+Send = Callable[[ServerFrame], Awaitable[int]]
+"""Sends a frame to the page and returns its size in bytes."""
+
+
+class TooSlow(Exception):
+    """The page has not acknowledged anything for too long."""
+
+
+class Pump:
+    """One generation on its way to one page that has shown `after` tokens of it already.
+
+    Every token frame is read from the start, so that whoever sees the end has the whole text to keep.
+    """
+
+    def __init__(
+        self, generation: str, *, seed: int, after: int, send: Send, window: AckWindow | None = None
+    ) -> None:
+        self.generation = generation
+        self._seed = seed
+        self._after = after
+        self._send = send
+        self._window = window or AckWindow()
+        self._acked = asyncio.Event()
+        self._frames: asyncio.Queue[Frame] = asyncio.Queue(MAX_FRAMES)
+        self._text: list[str] = []
+        self._started: Started | None = None
+        self._position: int | None = None
+        self.ended = False
+        """Whether the final frame has been sent."""
+
+    def ack(self, seq: int) -> None:
+        self._window.acked(seq)
+        self._acked.set()
+
+    async def run(self) -> None:
+        """Until the final frame is sent. Raises TooSlow if the page does not keep up."""
+        reader = asyncio.create_task(self._read())
+        try:
+            while not self.ended:
+                await self._wait_for_room()
+                batch = await self._next_frames()
+                if not batch and not self._started:
+                    await self._tell_position()
+                for frame in merged(frame for frame in batch if self._is_new(frame)):
+                    await self._forward(frame)
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _read(self) -> None:
+        """Fills a short queue and waits while it is full: what has not been read stays in Redis."""
+        try:
+            async for _, frame in engine_client().frames(self.generation):
+                await self._frames.put(frame)
+        except QueueUnavailable as error:
+            await self._frames.put(Failed("unavailable", str(error), retryable=True))
+
+    async def _wait_for_room(self) -> None:
+        while True:
+            if self._window.out_of_patience:
+                raise TooSlow
+            if not self._window.full:
+                return
+            self._acked.clear()
+            await _at_most(self._acked.wait())
+
+    async def _next_frames(self) -> list[Frame]:
+        """What has arrived, all of it; waits a moment for something to arrive."""
+        if self._frames.empty():
+            first = await _at_most(self._frames.get())
+            if first is None:
+                return []
+            frames = [first]
+        else:
+            frames = []
+        while not self._frames.empty():
+            frames.append(self._frames.get_nowait())
+        return frames
+
+    async def _forward(self, frame: Frame) -> None:
+        match frame:
+            case Started():
+                self._started = frame
+                await self._send(started_frame(self.generation, frame, self._seed))
+            case Tokens():
+                size = await self._send(tokens_frame(self.generation, frame))
+                self._window.sent(frame.seq + len(frame.ids), size)
+            case Done() | Failed():
+                await self._end(frame)
+            case _:
+                pass  # progress of a prefill: nothing for the page yet
+
+    def _is_new(self, frame: Frame) -> bool:
+        """Whether the page lacks it. Keeps the text of token frames either way."""
+        if not isinstance(frame, Tokens):
+            return True
+        self._text.append(frame.text)
+        return frame.seq + len(frame.ids) > self._after
+
+    async def _end(self, end: Done | Failed) -> None:
+        if isinstance(end, Failed):
+            await self._send(failed_frame(self.generation, end))
+        else:
+            self._text.append(end.text)
+            await self._send(done_frame(self.generation, end))
+        self.ended = True
+        if isinstance(end, Failed) and end.code == "unavailable":
+            return  # the generation may well go on: only this process has lost sight of it
+        text = "".join(self._text)
+        if await services.record_end(generation=self.generation, started=self._started, end=end, text=text):
+            metrics.ended("playground", end)
+
+    async def _tell_position(self) -> None:
+        try:
+            position = await engine_client().position(self.generation)
+            if position is None or position == self._position:
+                return
+            self._position = position
+            eta = await engine_client().eta(self.generation)
+        except QueueUnavailable:
+            return  # the reader waits for Redis, and reports if that takes too long
+        await self._send(queued_frame(self.generation, position, eta))
+
+
+def merged(frames: Iterable[Frame]) -> list[Frame]:
+    """The same frames with each run of token frames made one."""
+    out: list[Frame] = []
+    run: list[Tokens] = []
+    for frame in frames:
+        if isinstance(frame, Tokens):
+            run.append(frame)
+            continue
+        out += [merge_tokens(run)] if run else []
+        out.append(frame)
+        run = []
+    return [*out, merge_tokens(run)] if run else out
+
+
+async def _at_most(waiting: Coroutine[Any, Any, T]) -> T | None:
+    """What `waiting` returns, or None after LOOK_EVERY_S."""
+    try:
+        return await asyncio.wait_for(waiting, LOOK_EVERY_S)
+    except TimeoutError:
+        return None

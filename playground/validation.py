@@ -1,0 +1,181 @@
+"""Reading untrusted JSON: each reader returns a value of the right type or says what is wrong with it.
+
+The socket and the HTTP API share them; `Invalid.param` names the member, as the OpenAI API does.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+from engine.backends.base import SamplingParams
+from engine.errors import RequestError
+from engine.serving.messages import ChatMessage
+from playground.limits import LIMITS
+
+ROLES = ("system", "user", "assistant")
+SEED_BITS = 32
+"""Of a seed that the server draws: short enough to read out, and exact in JavaScript."""
+
+
+class Invalid(Exception):
+    """A member of a request is missing or wrong. The message is a whole sentence for its sender."""
+
+    def __init__(self, message: str, param: str = "", code: str = "bad_request") -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+def text_of(data: Mapping[str, Any], name: str, *, default: str | None = None) -> str | None:
+    """A string member. Lone surrogates are refused: they have no UTF-8 form."""
+    value = data.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise Invalid(f"{name} is a {kind_of(value)}; it must be a string", name)
+    check_unicode(value, name)
+    return value
+
+
+def check_unicode(value: str, name: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{name} holds half a surrogate pair at character {error.start}", name) from error
+
+
+def whole_of(data: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+    """A whole number within [low, high], or None where it is missing."""
+    value = data.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
+        raise Invalid(f"{name} is {shown(value)}; it must be a whole number", name)
+    if not low <= value <= high:
+        raise Invalid(f"{name} is {shown(value)}; allowed are {low} to {high}", name)
+    return int(value)
+
+
+def number_of(data: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
+    """A finite number within [low, high], or None where it is missing."""
+    value = data.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Invalid(f"{name} is {shown(value)}; it must be a number", name)
+    if not low <= value <= high:
+        raise Invalid(f"{name} is {shown(value)}; allowed are {low:g} to {high:g}", name)
+    return float(value)
+
+
+def sampling_of(data: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
+    """Sampling members of `data`; a seed is drawn where none is given."""
+    seed = whole_of(data, "seed", -(2**63), 2**64 - 1)
+    temperature = number_of(data, "temperature", 0.0, 10.0)
+    top_p = number_of(data, "top_p", 0.0, 1.0)
+    min_p = number_of(data, "min_p", 0.0, 1.0)
+    penalty = number_of(data, "repetition_penalty", 0.1, 10.0)
+    top_k = whole_of(data, "top_k", -1, 1 << 20)
+    try:
+        return SamplingParams(
+            temperature=defaults.temperature if temperature is None else temperature,
+            top_k=defaults.top_k if top_k is None else max(0, top_k),  # some clients write -1 for "all"
+            top_p=defaults.top_p if top_p is None else top_p,
+            min_p=defaults.min_p if min_p is None else min_p,
+            repetition_penalty=defaults.repetition_penalty if penalty is None else penalty,
+            seed=secrets.randbits(SEED_BITS) if seed is None else seed % 2**64,
+        )
+    except RequestError as error:
+        raise Invalid(str(error), str(error).partition(" ")[0]) from error
+
+
+def stop_of(value: object, name: str = "stop") -> tuple[str, ...]:
+    """Stop strings: a string, a list of them, or nothing."""
+    if value is None:
+        return ()
+    strings: Sequence[object] = [value] if isinstance(value, str) else cast("Sequence[object]", value)
+    if not isinstance(strings, list):
+        raise Invalid(f"{name} is a {kind_of(value)}; it must be a string or a list of strings", name)
+    if len(strings) > LIMITS.stop_strings:
+        raise Invalid(f"{name} has {len(strings)} strings; at most {LIMITS.stop_strings} are taken", name)
+    return tuple(_stop_string(one, name) for one in strings)
+
+
+def _stop_string(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise Invalid(f"{name} holds a {kind_of(value)}; it may hold strings only", name)
+    check_unicode(value, name)
+    if not value:
+        raise Invalid(f"{name} holds an empty string, which would stop at once: leave it out", name)
+    if len(value.encode()) > LIMITS.stop_bytes:
+        raise Invalid(f"{name} holds a string of over {LIMITS.stop_bytes} bytes; shorten it", name)
+    return value
+
+
+def messages_of(value: object, name: str = "messages") -> tuple[ChatMessage, ...]:
+    """Chat messages. The content is a string or a list of text parts; `developer` counts as `system`."""
+    if not isinstance(value, list) or not value:
+        raise Invalid(f"{name} must be a list of at least one message", name)
+    if len(value) > LIMITS.messages:
+        raise Invalid(f"{name} has {len(value)} messages; at most {LIMITS.messages} are taken", name)
+    return tuple(_message(one, f"{name}[{index}]") for index, one in enumerate(value))
+
+
+def _message(value: object, name: str) -> ChatMessage:
+    if not isinstance(value, dict):
+        raise Invalid(f"{name} is a {kind_of(value)}; it must be an object with role and content", name)
+    role = value.get("role")
+    role = "system" if role == "developer" else role
+    if role not in ROLES:
+        raise Invalid(f"{name}.role is {shown(role)}; allowed are {', '.join(ROLES)}", f"{name}.role")
+    content = _content(value.get("content"), f"{name}.content")
+    return ChatMessage(cast("Literal['system', 'user', 'assistant']", role), content)
+
+
+def _content(value: object, name: str) -> str:
+    if isinstance(value, str):
+        check_unicode(value, name)
+        return value
+    if not isinstance(value, list):
+        raise Invalid(f"{name} is a {kind_of(value)}; it must be a string or a list of text parts", name)
+    parts = []
+    for part in value:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise Invalid(f"{name} holds something other than text, which is all the models here read", name)
+        check_unicode(part["text"], name)
+        parts.append(part["text"])
+    return "".join(parts)
+
+
+def check_prompt_size(*texts: str | None) -> None:
+    """Raises Invalid with code `too_long` if the texts exceed the limit together."""
+    size = sum(len(text.encode()) for text in texts if text)
+    if size > LIMITS.prompt_bytes:
+        raise Invalid(
+            f"the prompt has {size:,} bytes; at most {LIMITS.prompt_bytes:,} are taken: shorten it",
+            "prompt",
+            "too_long",
+        )
+
+
+def kind_of(value: object) -> str:
+    """What JSON calls the type of `value`."""
+    kinds: list[tuple[type, str]] = [
+        (bool, "boolean"),
+        (int, "number"),
+        (float, "number"),
+        (str, "string"),
+        (list, "list"),
+        (dict, "object"),
+    ]
+    return next((name for kind, name in kinds if isinstance(value, kind)), "null")
+
+
+def shown(value: object) -> str:
+    """`value` for a message, never longer than a line."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,20 @@
+"""The playground's page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from playground.examples import EXAMPLES
+from playground.limits import DEFAULTS, LIMITS
+from playground.ownership import ensure_owner
+
+
+@require_safe
+async def index(request: HttpRequest) -> HttpResponse:
+    await ensure_owner(request.session)
+    context = {"examples": list(EXAMPLES), "defaults": DEFAULTS, "limits": asdict(LIMITS)}
+    return render(request, "playground/index.html", context)
