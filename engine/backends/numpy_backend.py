@@ -6,12 +6,10 @@ interpreter lock inside its matrix products, so that the caller's thread stays r
 
 from __future__ import annotations
 
-import os
 import platform
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +30,13 @@ from engine.backends.base import (
     check_job,
     check_sequence,
 )
+from engine.bandwidth import measure_read_gbs
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
 from engine.reference import Reference
 from engine.sampling import choose
 
 PREFILL_CHUNK = 64
 """Prompt tokens between two looks at the stop flag: enough for the matrix products, some 0.1 s of work."""
-_READ_BYTES = 512 << 20
-"""What a bandwidth measurement reads: several times any last-level cache."""
 
 
 def available() -> tuple[bool, str]:
@@ -88,13 +85,8 @@ class NumpyBackend:
         return np.concatenate(chunks)
 
     def measure_bandwidth(self) -> tuple[float, ...]:
-        """GB/s read from memory: the best of a few passes, with one thread a core."""
-        words = np.ones(_READ_BYTES // 8, np.int64)
-        threads = os.cpu_count() or 1
-        parts = np.array_split(words, threads)
-        with ThreadPoolExecutor(threads) as pool:
-            best = min(_timed_read(pool, parts) for _ in range(5))
-        return (_READ_BYTES / best / 1e9,)
+        """GB/s read from memory, with one thread a core."""
+        return (measure_read_gbs(),)
 
     def close(self) -> None:
         with self._lock:
@@ -238,14 +230,6 @@ class _Recorder:
         if decoded < 1:
             return {}
         return {phase: PhaseTime(total / decoded / 1e3) for phase, total in self._sums_ns.items()}
-
-
-def _timed_read(pool: ThreadPoolExecutor, parts: Sequence[NDArray[np.int64]]) -> float:
-    """Seconds that it takes to read every part once, all parts at the same time."""
-    start = time.perf_counter()
-    for _ in pool.map(np.add.reduce, parts):
-        pass
-    return time.perf_counter() - start
 
 
 def _processor() -> str:
