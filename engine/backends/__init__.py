@@ -60,4 +60,7 @@ def _ask(name: str) -> tuple[bool, str]:
 
 
 def _load(name: str) -> ModuleType:
-    return import_module(_MODULES[name])
+    module = import_module(_MODULES[name])
+    if not hasattr(module, "available"):  # a folder without a module imports as an empty namespace
+        raise ImportError(f"{module.__name__} is empty")
+    return module

@@ -54,6 +54,12 @@ def test_a_module_that_cannot_be_imported_counts_as_unavailable(monkeypatch) -> 
         open_backend("cuda", MODEL)
 
 
+def test_an_empty_folder_in_the_place_of_a_backend_counts_as_unavailable(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "engine.backends.cuda", ModuleType("engine.backends.cuda"))
+
+    assert ("cuda", False) in [(name, usable) for name, usable, _ in availability()]
+
+
 def test_devices_and_options_reach_the_backend(monkeypatch) -> None:
     seen = install(monkeypatch, "cuda", usable=True)
 
