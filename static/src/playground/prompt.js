@@ -1,0 +1,185 @@
+/** The prompt pane: the editor, what the model shall do with it, the examples; it makes the start frame. */
+
+import { element, pageData } from "./dom.js";
+import { Editor } from "./editor.js";
+import { languageNamed } from "./languages.js";
+import { draft } from "./storage.js";
+
+/** @typedef {import("./protocol.js").Start} Start */
+/** @typedef {import("./protocol.js").Worker} Worker */
+/** @typedef {import("./controls.js").Values} Values */
+/** @typedef {import("./languages.js").LanguageName} LanguageName */
+/** @typedef {"completion" | "infill" | "chat"} Mode */
+/**
+ * @typedef {object} Example as playground/examples.py declares it
+ * @property {string} title
+ * @property {Mode} kind
+ * @property {string} prompt
+ * @property {string} [suffix]
+ * @property {string} [language]
+ */
+
+const REMEMBER_AFTER_MS = 400;
+const LABELS = {
+  completion: ["Prompt to continue", "Code or text that the model goes on from"],
+  infill: ["Text around the gap", "The model fills the gap at the cursor"],
+  chat: ["Message to the model", "What to ask the model"],
+};
+
+export class PromptPane {
+  /** @type {Example[]} */
+  #examples = pageData("examples");
+  #promptBytes = Number(pageData("limits").prompt_bytes);
+  #language = element("language", HTMLSelectElement);
+  #modes = element("modes", HTMLFieldSetElement);
+  #select = element("example", HTMLSelectElement);
+  #editor;
+  #timer = 0;
+  #onMode;
+  /** @type {Mode} what was chosen; what is used may differ while no worker offers it */
+  #wanted;
+
+  /** @param {{nonce: string, onRun: () => void, onMode: (mode: Mode) => void}} options */
+  constructor({ nonce, onRun, onMode }) {
+    const first = this.#examples[0];
+    const remembered = draft.read() ?? { text: first?.prompt ?? "", language: first?.language ?? "python", mode: "completion" };
+    this.#onMode = onMode;
+    this.#wanted = modeNamed(remembered.mode);
+    this.#language.value = languageNamed(remembered.language);
+    this.#editor = new Editor(
+      element("editor", HTMLDivElement),
+      { text: remembered.text, language: this.language, nonce },
+      { onRun, onChange: () => this.#rememberSoon() },
+    );
+    this.#language.addEventListener("change", () => this.#setLanguage(this.language));
+    this.#modes.addEventListener("change", (event) => this.#choose(modeNamed(/** @type {HTMLInputElement} */ (event.target).value)));
+    this.#select.addEventListener("change", () => this.#load());
+    addEventListener("pagehide", () => this.#remember());
+    this.offer([]);
+  }
+
+  /** @returns {LanguageName} */
+  get language() {
+    return languageNamed(this.#language.value);
+  }
+
+  /** @returns {Mode} */
+  get mode() {
+    const checked = this.#modes.querySelector("input:checked");
+    return modeNamed(checked instanceof HTMLInputElement ? checked.value : "");
+  }
+
+  /** What the output goes on from; empty for an answer, which goes on from nothing. */
+  get context() {
+    if (this.mode === "chat") return "";
+    return this.mode === "infill" ? this.#editor.halves.before : this.#editor.text;
+  }
+
+  /**
+   * @param {Worker[]} workers decide which modes can be chosen
+   */
+  offer(workers) {
+    const offered = {
+      completion: true,
+      infill: workers.some((worker) => worker.infill),
+      chat: workers.some((worker) => worker.chat),
+    };
+    for (const input of this.#modes.querySelectorAll("input")) {
+      const mode = modeNamed(input.value);
+      input.closest("label")?.toggleAttribute("hidden", !offered[mode] && !(workers.length === 0 && mode === this.#wanted));
+    }
+    const usable = offered[this.#wanted] || workers.length === 0 ? this.#wanted : "completion";
+    this.#check(usable);
+    this.#listExamples(offered);
+  }
+
+  /** @returns {string | null} why the prompt cannot be run, in words */
+  problem() {
+    if (this.#editor.text.trim() === "") return "The prompt is empty: type some code, or choose an example.";
+    const bytes = new TextEncoder().encode(this.#editor.text).length;
+    if (bytes <= this.#promptBytes) return null;
+    const [has, most] = [bytes, this.#promptBytes].map((n) => n.toLocaleString("en-GB"));
+    return `The prompt has ${has} bytes; at most ${most} are taken: shorten it.`;
+  }
+
+  /**
+   * @param {Values} values
+   * @returns {Start}
+   */
+  startFrame({ model, system, max_tokens, sampling, stop }) {
+    const shared = { type: /** @type {const} */ ("start"), ...(model && { model }), max_tokens, sampling, stop };
+    if (this.mode === "completion") return { ...shared, prompt: this.#editor.text };
+    if (this.mode === "infill") {
+      const { before, after } = this.#editor.halves;
+      return { ...shared, prompt: before, suffix: after };
+    }
+    const message = { role: /** @type {const} */ ("user"), content: this.#editor.text };
+    const messages = system ? [{ role: /** @type {const} */ ("system"), content: system }, message] : [message];
+    return { ...shared, messages };
+  }
+
+  /** @param {string} text of the output; a completion belongs at the end, the rest where the cursor is */
+  insert(text) {
+    this.#editor.insert(text, this.mode === "completion" ? "end" : "cursor");
+  }
+
+  #load() {
+    const example = this.#examples[Number(this.#select.value)];
+    this.#select.value = "";
+    if (!example) return;
+    this.#choose(example.kind);
+    this.#setLanguage(languageNamed(example.language ?? "text"));
+    this.#editor.replace(example.prompt, example.suffix);
+    this.#editor.focus();
+  }
+
+  /** @param {Record<Mode, boolean>} offered */
+  #listExamples(offered) {
+    const options = this.#examples
+      .map((example, index) => ({ example, index }))
+      .filter(({ example }) => offered[example.kind])
+      .map(({ example, index }) => new Option(example.title, String(index)));
+    if (options.length === this.#select.options.length - 1) return;
+    this.#select.replaceChildren(new Option("Examples", ""), ...options);
+  }
+
+  /** @param {Mode} mode */
+  #choose(mode) {
+    this.#wanted = mode;
+    this.#check(mode);
+    this.#remember();
+  }
+
+  /** @param {Mode} mode */
+  #check(mode) {
+    for (const input of this.#modes.querySelectorAll("input")) input.checked = input.value === mode;
+    const [label, hint] = LABELS[mode];
+    this.#editor.describe(label ?? "", hint ?? "");
+    this.#onMode(mode);
+  }
+
+  /** @param {LanguageName} language */
+  #setLanguage(language) {
+    this.#language.value = language;
+    this.#editor.setLanguage(language);
+    this.#remember();
+  }
+
+  #rememberSoon() {
+    clearTimeout(this.#timer);
+    this.#timer = window.setTimeout(() => this.#remember(), REMEMBER_AFTER_MS);
+  }
+
+  #remember() {
+    clearTimeout(this.#timer);
+    draft.write({ text: this.#editor.text, language: this.language, mode: this.#wanted });
+  }
+}
+
+/**
+ * @param {string} name
+ * @returns {Mode}
+ */
+function modeNamed(name) {
+  return name === "chat" || name === "infill" ? name : "completion";
+}

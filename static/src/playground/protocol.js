@@ -1,0 +1,71 @@
+/**
+ * The frames of `/ws/playground/`, as playground/protocol.py writes and reads them. `ack.seq` and
+ * `resume.after` count tokens: `seq + n` of the last frame shown.
+ *
+ * @typedef {object} Sampling
+ * @property {number} temperature
+ * @property {number} top_k
+ * @property {number} top_p
+ * @property {number} min_p
+ * @property {number} repetition_penalty
+ * @property {number | null} seed null: the server draws one
+ *
+ * @typedef {{role: "system" | "user" | "assistant", content: string}} Message
+ *
+ * @typedef {object} Start
+ * @property {"start"} type
+ * @property {string} [prompt] this, or messages
+ * @property {string} [suffix] text after the gap that the model fills in; goes with prompt
+ * @property {Message[]} [messages]
+ * @property {string} [model]
+ * @property {number} max_tokens
+ * @property {Sampling} sampling
+ * @property {string[]} stop
+ *
+ * @typedef {Start | {type: "stop"} | {type: "ack", seq: number}
+ *   | {type: "resume", generation: string, after: number}} ClientFrame
+ *
+ * @typedef {object} Worker
+ * @property {string} name
+ * @property {string} model
+ * @property {string} backend
+ * @property {string[]} devices
+ * @property {"loading" | "idle" | "generating" | "benchmarking" | "stopping"} state
+ * @property {boolean} chat whether its model has a chat template
+ * @property {boolean} infill whether its model fills in between a prefix and a suffix
+ * @property {number} context tokens
+ * @property {string} parallelism
+ * @property {number} lanes
+ * @property {number} last_tok_s
+ *
+ * @typedef {object} Timings
+ * @property {number} queue_ms
+ * @property {number} prefill_ms
+ * @property {number} ttft_ms
+ * @property {number} decode_ms
+ * @property {number} decode_tok_s (n-1)/(t_last - t_first) by the worker's clock
+ * @property {number} prompt_tokens
+ * @property {number} completion_tokens
+ *
+ * @typedef {{type: "status", workers: Worker[]}} StatusFrame
+ * @typedef {{type: "queued", generation: string, position: number, eta_s: number | null}} QueuedFrame
+ * @typedef {{type: "started", generation: string, model: string, backend: string, worker: string,
+ *   prompt_tokens: number, queue_ms: number, seed?: number}} StartedFrame
+ * @typedef {{type: "tokens", generation: string, seq: number, n: number, text: string, t_us: number}} TokensFrame
+ * @typedef {{type: "done", generation: string, finish_reason: "stop" | "length" | "cancelled", text: string,
+ *   timings: Timings}} DoneFrame
+ * @typedef {{type: "error", code: string, message: string, retryable: boolean, generation?: string}} ErrorFrame
+ *
+ * @typedef {QueuedFrame | StartedFrame | TokensFrame | DoneFrame | ErrorFrame} GenerationFrame
+ * @typedef {StatusFrame | GenerationFrame} ServerFrame
+ */
+
+export const PATH = "/ws/playground/";
+
+/**
+ * @param {Pick<Location, "protocol" | "host">} place
+ * @returns {string} the socket's address on the host that served the page
+ */
+export function socketUrl(place) {
+  return `${place.protocol === "https:" ? "wss:" : "ws:"}//${place.host}${PATH}`;
+}

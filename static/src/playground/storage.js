@@ -1,0 +1,60 @@
+/**
+ * What the page remembers: the draft and the settings for good, the generation in hand for this tab.
+ * Where the browser blocks storage, everything still works until the page closes.
+ */
+
+/**
+ * @template T
+ * @param {"local" | "session"} kind
+ * @param {string} key
+ * @returns {{read: () => T | null, write: (value: T) => void, clear: () => void}}
+ */
+function slot(kind, key) {
+  const area = () => (kind === "local" ? localStorage : sessionStorage);
+  return {
+    read() {
+      try {
+        return JSON.parse(area().getItem(key) ?? "null");
+      } catch {
+        return null;
+      }
+    },
+    write(value) {
+      try {
+        area().setItem(key, JSON.stringify(value));
+      } catch {
+        // blocked or full
+      }
+    },
+    clear() {
+      try {
+        area().removeItem(key);
+      } catch {
+        // blocked
+      }
+    },
+  };
+}
+
+/**
+ * @typedef {object} Draft
+ * @property {string} text
+ * @property {string} language
+ * @property {string} mode
+ *
+ * @typedef {object} Running
+ * @property {string} generation
+ * @property {string} mode
+ * @property {string} language
+ * @property {string} prompt what the output continues
+ * @property {boolean} over whether its end was seen
+ */
+
+/** @type {ReturnType<typeof slot<Draft>>} */
+export const draft = slot("local", "monolane.draft");
+/** @type {ReturnType<typeof slot<Record<string, string>>>} */
+export const settings = slot("local", "monolane.settings");
+/** @type {ReturnType<typeof slot<boolean>>} */
+export const settingsOpen = slot("local", "monolane.settings-open");
+/** @type {ReturnType<typeof slot<Running>>} */
+export const running = slot("session", "monolane.running");

@@ -1,0 +1,88 @@
+/** What the page says of the engine, the connection and a generation, in words. */
+
+import { count, duration, plural, rate } from "./format.js";
+
+/** @typedef {import("./generation.js").Generation} Generation */
+/** @typedef {import("./protocol.js").Worker} Worker */
+/** @typedef {import("./session.js").Connection} Connection */
+
+const STATES = {
+  loading: "loading the model",
+  idle: "ready",
+  generating: "generating",
+  benchmarking: "busy with a benchmark",
+  stopping: "stopping",
+};
+
+/**
+ * @param {Worker[] | null} workers null before the server has said
+ * @returns {{state: "unknown" | "none" | "ready" | "busy", model: string, detail: string}}
+ */
+export function engineWords(workers) {
+  if (!workers) return { state: "unknown", model: "Connecting", detail: "" };
+  const best = workers.find((worker) => worker.state === "idle") ?? workers[0];
+  if (!best) return { state: "none", model: "No worker", detail: "" };
+  const others = workers.length > 1 ? `, ${plural(workers.length, "worker")}` : "";
+  return {
+    state: best.state === "idle" ? "ready" : "busy",
+    model: best.model,
+    detail: `${best.backend}, ${STATES[best.state] ?? best.state}${others}`,
+  };
+}
+
+/**
+ * @param {Connection} connection
+ * @param {number} retryInMs
+ */
+export function connectionWords(connection, retryInMs) {
+  if (connection !== "reconnecting") return connection;
+  return retryInMs >= 1000 ? `reconnecting in ${Math.round(retryInMs / 1000)} s` : "reconnecting";
+}
+
+/**
+ * What became of a generation so far, in a sentence.
+ *
+ * @param {Generation} generation
+ * @param {{maxTokens: number | null, stopping: boolean, workers: number}} page
+ */
+export function fateWords(generation, { maxTokens, stopping, workers }) {
+  const { state, started, done, queue, tokens } = generation;
+  const where = started ? `${started.model} on ${started.backend}` : "";
+  if (state === "failed") return tokens ? `Ended early after ${plural(tokens, "token")}.` : "Nothing was generated.";
+  if (state === "done" && !done) return "Stopped before it began.";
+  if (done) return `${endWords(done.finish_reason, maxTokens)} ${where && `${where}, `}seed ${started?.seed ?? "unknown"}.`;
+  if (stopping) return "Stopping.";
+  if (!workers && tokens) return "The worker is gone. The text goes on when one is back.";
+  if (state === "queued" && queue) return queueWords(queue);
+  if (state === "running") return tokens ? `${where}.` : `${where}, reading the prompt of ${plural(started?.prompt_tokens ?? 0, "token")}.`;
+  return "Asking the server.";
+}
+
+/**
+ * @param {"stop" | "length" | "cancelled"} reason
+ * @param {number | null} maxTokens
+ */
+function endWords(reason, maxTokens) {
+  if (reason === "cancelled") return "Stopped.";
+  if (reason === "stop") return "Finished.";
+  return maxTokens === null ? "Ended at its token limit." : `Ended at the limit of ${plural(maxTokens, "token")}.`;
+}
+
+/** @param {{position: number, etaS: number | null}} queue */
+function queueWords({ position, etaS }) {
+  const place = position === 0 ? "Next in the queue" : `${count(position)} ahead in the queue`;
+  return etaS === null || etaS < 0.5 ? `${place}.` : `${place}, about ${duration(etaS * 1000)}.`;
+}
+
+/**
+ * What a screen reader says at the end; it says nothing while tokens arrive.
+ *
+ * @param {Generation} generation
+ */
+export function summaryWords(generation) {
+  const { done, tokens } = generation;
+  if (!done) return "";
+  const speed = done.timings.decode_tok_s ? ` at ${rate(done.timings.decode_tok_s)} tokens per second` : "";
+  const verb = done.finish_reason === "cancelled" ? "Stopped" : "Finished";
+  return `${verb}: ${plural(tokens || done.timings.completion_tokens, "token")}${speed}.`;
+}
