@@ -6,8 +6,6 @@ such a model has RopeLayout.INTERLEAVED and its matrices are used as they lie.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from engine.checkpoints.fields import MOST_LAYERS, Fields
@@ -15,6 +13,7 @@ from engine.checkpoints.gguf_file import GgufFile
 from engine.checkpoints.stored import Stored, StoredWeights
 from engine.config import ModelConfig, Rope, RopeLayout, RopeScaling
 from engine.errors import CheckpointError, ConfigError
+from engine.rope import inverse_frequencies
 
 _NAMES = {
     "attn_norm": "attn_norm",
@@ -105,17 +104,13 @@ def _scaling(file: GgufFile, meta: Fields, head_dim: int, theta: float) -> RopeS
     if _ROPE_FACTORS not in file.tensors:
         return None
     factors = file.tensors[_ROPE_FACTORS].read("f32").reshape(-1)
-    guess = RopeScaling(float(factors.max()), 1.0, 4.0, 8192)
-    expected = _llama3_factors(guess, head_dim, theta)
-    if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-3):
+    if len(factors) * 2 != head_dim:
+        raise CheckpointError(
+            f"{file.path.name}: {_ROPE_FACTORS} holds {len(factors)} factors for {head_dim // 2} pairs"
+        )
+    guess = RopeScaling(float(factors.max(initial=1.0)), 1.0, 4.0, 8192)
+    stretched = inverse_frequencies(Rope(theta, scaling=guess), head_dim)
+    expected = inverse_frequencies(Rope(theta), head_dim) / stretched
+    if not np.allclose(factors, expected, rtol=1e-3):
         raise CheckpointError(f"{file.path.name}: {_ROPE_FACTORS} does not follow Llama 3.1's scaling")
     return guess
-
-
-def _llama3_factors(scaling: RopeScaling, head_dim: int, theta: float) -> np.ndarray[Any, Any]:
-    """What each rotary frequency is divided by: [head_dim / 2]. Source: Meta's Llama 3.1 reference code."""
-    frequency = theta ** (-np.arange(0, head_dim, 2) / head_dim)
-    turns = scaling.original_context * frequency / (2 * np.pi)
-    smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    smooth = np.clip(smooth, 0.0, 1.0)
-    return 1.0 / ((1.0 - smooth) / scaling.factor + smooth)

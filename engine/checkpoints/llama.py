@@ -84,16 +84,17 @@ def read_rope(fields: Fields, layout: RopeLayout) -> Rope:
         return Rope(theta, layout)
     if kind != "llama3":
         raise fields.refuse(key, "of type 'default' or 'llama3'")
-    return Rope(
-        theta,
-        layout,
-        RopeScaling(
-            factor=inner.number("factor"),
-            low_freq_factor=inner.number("low_freq_factor"),
-            high_freq_factor=inner.number("high_freq_factor"),
-            original_context=inner.integer("original_max_position_embeddings"),
-        ),
+    scaling = RopeScaling(
+        factor=inner.number("factor"),
+        low_freq_factor=inner.number("low_freq_factor"),
+        high_freq_factor=inner.number("high_freq_factor"),
+        original_context=inner.integer("original_max_position_embeddings"),
     )
+    if scaling.factor <= 0 or scaling.original_context < 1:
+        raise fields.refuse(key, "a scaling with a factor above 0 and an original context of at least 1")
+    if not 0 < scaling.low_freq_factor < scaling.high_freq_factor:
+        raise fields.refuse(key, "a scaling with 0 < low_freq_factor < high_freq_factor")
+    return Rope(theta, layout, scaling)
 
 
 def llama_config_json(config: ModelConfig) -> dict[str, Any]:
