@@ -41,10 +41,14 @@ class PointSpec:
     tokens: int
     sampling: SamplingParams
 
+    @property
+    def label(self) -> str:
+        return sampling_label(self.sampling)
+
     def __str__(self) -> str:
         return (
             f"{self.model} on {self.backend} x{self.devices}, context {self.context}, "
-            f"{self.tokens} tokens, {sampling_label(self.sampling)}"
+            f"{self.tokens} tokens, {self.label}"
         )
 
 

@@ -16,6 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from dashboard.matrix import sampling_label, validate_matrix, validate_repeats
+from dashboard.schedule import format_crontab
 from engine.backends.base import SamplingParams
 
 
@@ -98,6 +99,12 @@ class Sweep(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def crontab(self) -> str:
+        """The schedule as a person types it; empty without one."""
+        times = self.schedule.crontab if self.schedule else None
+        return format_crontab(times) if times else ""
 
     def clean(self) -> None:
         if isinstance(self.matrix, dict) and self.repeats:

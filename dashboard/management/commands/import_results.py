@@ -1,0 +1,41 @@
+"""`manage.py import_results FILES…`: loads schema-1 measurement files. Again is harmless."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from dashboard import services
+from dashboard.services import Imported
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+
+
+class Command(BaseCommand):
+    help = "Loads measurement files (schema 1); without FILES, those of benchmarks/. Again is harmless."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("files", nargs="*", type=Path, metavar="FILES")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        files: list[Path] = options["files"] or sorted(BENCHMARKS.glob("*.json"))
+        outcomes = services.import_measurements(paths=files)
+        for outcome in outcomes:
+            out = self.stderr if outcome.error else self.stdout
+            out.write(_line(outcome))
+        if not files:
+            self.stdout.write(f"There are no measurement files in {BENCHMARKS}.")
+        bad = sum(bool(o.error) for o in outcomes)
+        if bad:
+            raise CommandError(
+                f"{bad} of {len(outcomes)} file{'' if len(outcomes) == 1 else 's'} could not be imported; "
+                "each line above says why."
+            )
+
+
+def _line(outcome: Imported) -> str:
+    if outcome.error:
+        return outcome.error
+    return f"{outcome.path}: {outcome.added} added, {outcome.known} already known"

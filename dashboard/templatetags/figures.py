@@ -1,0 +1,98 @@
+"""How figures are written on pages: one rule for each quantity, so that two pages never disagree."""
+
+from __future__ import annotations
+
+from django import template
+
+register = template.Library()
+
+UNKNOWN = "unknown"
+TOO_SMALL = "n too small"
+
+
+@register.filter
+def speed(value: float) -> str:
+    """Tokens a second: three or four significant figures, thousands apart."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+
+
+@register.filter
+def percent(value: float | None) -> str:
+    """A ratio of bandwidth; a bandwidth that nobody knows gives no ratio."""
+    return UNKNOWN if value is None else f"{value * 100:.1f}\N{NO-BREAK SPACE}%"
+
+
+@register.filter
+def share(value: float) -> str:
+    return f"{value * 100:.1f}\N{NO-BREAK SPACE}%"
+
+
+@register.filter
+def change(value: float) -> str:
+    """A relative change with its sign."""
+    return f"{value * 100:+.1f}\N{NO-BREAK SPACE}%".replace("-", "\N{MINUS SIGN}")
+
+
+@register.filter
+def micros(value: float | None) -> str:
+    """Microseconds in the unit that reads best; a percentile that n does not bound says so."""
+    if value is None:
+        return TOO_SMALL
+    if value >= 10_000:
+        return f"{value / 1000:,.1f}\N{NO-BREAK SPACE}ms"
+    if value >= 1000:
+        return f"{value / 1000:,.2f}\N{NO-BREAK SPACE}ms"
+    return f"{value:,.0f}\N{NO-BREAK SPACE}µs" if value >= 100 else f"{value:.1f}\N{NO-BREAK SPACE}µs"
+
+
+@register.filter
+def millis(value: float) -> str:
+    """Milliseconds in the unit that reads best."""
+    if value >= 10_000:
+        return f"{value / 1000:.1f}\N{NO-BREAK SPACE}s"
+    return f"{value:,.0f}\N{NO-BREAK SPACE}ms" if value >= 100 else f"{value:.2f}\N{NO-BREAK SPACE}ms"
+
+
+@register.filter
+def plain_us(value: float) -> str:
+    """Microseconds in a column that names the unit."""
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+@register.filter
+def gbs(value: float) -> str:
+    """A bandwidth, or that it is unknown (0 in the document)."""
+    return f"{value:,.1f}\N{NO-BREAK SPACE}GB/s" if value else UNKNOWN
+
+
+@register.filter
+def params(value: int) -> str:
+    """A number of parameters."""
+    if value >= 1_000_000_000:
+        return f"{value / 1e9:.2f}\N{NO-BREAK SPACE}B"
+    return f"{value / 1e6:.1f}\N{NO-BREAK SPACE}M" if value >= 1_000_000 else f"{value:,}"
+
+
+@register.filter
+def megabytes(value: int) -> str:
+    """Bytes as MB (10^6)."""
+    return f"{value / 1e6:,.2f}\N{NO-BREAK SPACE}MB"
+
+
+@register.filter
+def duration(seconds: float | None) -> str:
+    """A span that a person waits for."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 90:
+        return f"{seconds:.0f}\N{NO-BREAK SPACE}s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f}\N{NO-BREAK SPACE}min"
+    return f"{seconds / 3600:.1f}\N{NO-BREAK SPACE}h"
+
+
+@register.filter
+def commit(sha: str) -> str:
+    """A git hash as people write it; whether the tree was dirty stays visible."""
+    head, _, rest = sha.partition("-")
+    return (head[:9] + (f"-{rest}" if rest else "")) or UNKNOWN

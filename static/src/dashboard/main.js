@@ -1,0 +1,15 @@
+/// <reference path="./css.d.ts" />
+/** The dashboard's live part: charts where there is data for them, progress where a sweep runs. */
+
+import "uplot/dist/uPlot.min.css";
+import "./dashboard.css";
+
+import { drawHistory } from "./history.js";
+import { followSweep } from "./live.js";
+
+for (const figure of document.querySelectorAll("[data-history]")) {
+  if (figure instanceof HTMLElement) drawHistory(figure);
+}
+for (const region of document.querySelectorAll("[data-sweep-run]")) {
+  if (region instanceof HTMLElement) followSweep(region);
+}
