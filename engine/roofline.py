@@ -189,14 +189,16 @@ def plan(
     rows: Sequence[Memory],
     *,
     devices: int = 1,
+    by_read: bool = False,
     utilisation: float = 1.0,
     layers: int = 1,
     kernels: int = 10,
     launch_us: float = 4.5,
     tokens: int = 50_000,
 ) -> list[Plan]:
-    """What each kind of memory allows for a model that reads `token_bytes` a token, by the makers' bandwidth.
+    """What each kind of memory allows for a model that reads `token_bytes` a token.
 
+    By the makers' bandwidth, or, with `by_read`, by what a plain read is known to reach.
     Raises ValueError if a figure is not positive.
     """
     for name, value in (
@@ -205,20 +207,19 @@ def plan(
     ):  # fmt: skip
         if not value > 0:
             raise ValueError(f"{name} is {value}; it must be above 0")
+    bandwidths = [(row, row.read_tbs if by_read and row.read_tbs else row.stated_tbs) for row in rows]
     return [
         Plan(
             hardware=row.name,
             devices=devices,
-            gbs=row.stated_tbs * 1000.0 * devices,
-            ceiling_tok_s=ceiling(token_bytes, row.stated_tbs * 1000.0 * devices),
-            at_mbu_tok_s=(
-                speed := ceiling(token_bytes, row.stated_tbs * 1000.0 * devices, utilisation=utilisation)
-            ),
+            gbs=(gbs := tbs * 1000.0 * devices),
+            ceiling_tok_s=ceiling(token_bytes, gbs),
+            at_mbu_tok_s=(speed := ceiling(token_bytes, gbs, utilisation=utilisation)),
             launch_tok_s=launch_limit(layers, kernels, launch_us),
             seconds=seconds_for(tokens, speed),
             source=row.source,
         )
-        for row in rows
+        for row, tbs in bandwidths
     ]
 
 

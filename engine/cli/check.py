@@ -1,0 +1,134 @@
+"""`check`: what this machine can run, tried out, in plain words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from engine import settings
+from engine.backends import AUTO, availability, open_backend
+from engine.backends.base import Job, SamplingParams
+from engine.cli.options import Commands, add_model_flags, command
+from engine.cli.terminal import ProgressBar, print_json, table
+from engine.config import ModelConfig
+from engine.errors import EngineError
+from engine.models import open_model
+from engine.presets import preset_names
+from engine.roofline import bytes_per_token, ceiling
+from engine.verification import verify
+
+_PROBE = "random:tiny-llama"
+_PROBE_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One backend: whether it ran a tiny model correctly here, why (not), and GB/s that each device reads."""
+
+    backend: str
+    usable: bool
+    why: str
+    devices: tuple[str, ...] = ()
+    read_gbs: tuple[float, ...] = ()
+
+
+def add(commands: Commands) -> None:
+    parser = command(commands, "check", "try out what this machine can run, and say what is missing", run)
+    add_model_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    devices = settings.default_devices() if args.devices is None else args.devices
+    with ProgressBar("check") as bar:
+        findings = []
+        asked = [a for a in availability() if args.backend in (AUTO, a[0])]
+        for i, (name, usable, why) in enumerate(asked):
+            bar.label = f"trying {name}"
+            bar.update(i, len(asked), "backends")
+            ours = devices if args.backend == name else 1
+            findings.append(probe(name, ours, dict(args.option)) if usable else Finding(name, False, why))
+    config, model_here, model_word = _model(args.model)
+    ok = any(f.usable for f in findings) and model_here
+    if args.json:
+        print_json(
+            {
+                "ok": ok,
+                "backends": [asdict(f) for f in findings],
+                "model": {"name": args.model, "usable": model_here, "why": model_word},
+            }
+        )
+        return 0 if ok else 2
+    print(table(["backend", "runs here", "reads GB/s", "why"], [_row(f) for f in findings]))
+    print()
+    print(f"model {args.model}: {model_word}")
+    for finding in findings:
+        if config is not None and finding.usable:
+            print(_ceiling(config, finding))
+    return 0 if ok else 2
+
+
+def probe(name: str, devices: int, options: dict[str, object]) -> Finding:
+    """Runs a tiny random model, compares its tokens with the reference, and measures the memory."""
+    model = open_model(_PROBE)
+    try:
+        backend = open_backend(name, model, devices=devices, options=options)
+    except EngineError as error:
+        return Finding(name, False, str(error))
+    try:
+        prompt = tuple(range(1, 9))
+        launch = backend.launch(Job(prompt, _PROBE_TOKENS, SamplingParams()))
+        tokens: list[int] = []
+        try:
+            while (outcome := launch.outcome) is None or len(tokens) < _PROBE_TOKENS:
+                fresh = launch.poll(0.1)
+                tokens.extend(token.id for token in fresh)
+                if outcome is not None and not fresh:
+                    break
+        finally:
+            launch.close()
+        names = tuple(device.name for device in backend.topology.devices)
+        found = verify(backend, model, prompt, tokens)
+        if not found.tokens_equal:
+            return Finding(
+                name, False, f"it runs, but its tokens differ from those of: {found.against}", names
+            )
+        why = f"a tiny model's tokens are right; {', '.join(dict.fromkeys(names))}"
+        return Finding(name, True, why, names, tuple(round(gbs, 1) for gbs in backend.measure_bandwidth()))
+    except EngineError as error:
+        return Finding(name, False, str(error))
+    finally:
+        backend.close()
+
+
+def _model(name: str) -> tuple[ModelConfig | None, bool, str]:
+    """Its shape if that is known, whether it can be run, and a sentence."""
+    try:
+        model = open_model(name)
+    except EngineError as error:
+        shape = open_model(name, seed=0).config if name in preset_names() else None
+        return shape, False, str(error)
+    words = "no tokenizer (random weights)" if model.tokenizer is None else "weights and tokenizer are here"
+    return model.config, True, f"{words}, {model.config.parameters / 1e6:,.1f} M parameters"
+
+
+def _row(finding: Finding) -> list[str]:
+    return [
+        finding.backend,
+        "yes" if finding.usable else "no",
+        _numbers(finding.read_gbs) or "-",
+        finding.why,
+    ]
+
+
+def _ceiling(config: ModelConfig, finding: Finding) -> str:
+    read = bytes_per_token(config, min(256, config.context // 2))
+    gbs = sum(finding.read_gbs)
+    return (
+        f"  on {finding.backend}: {read.total / 1e6:,.0f} MB a token, so at most"
+        f" {ceiling(read.total, gbs):,.0f} tok/s at {gbs:,.1f} GB/s"
+    )
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return " + ".join(f"{value:,.1f}" for value in values)

@@ -1,0 +1,156 @@
+"""Flags that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from engine import settings
+from engine.backends import AUTO, BACKENDS, open_backend
+from engine.backends.base import Backend, SamplingParams
+from engine.errors import EngineError
+from engine.models import Model, open_model
+
+Commands = Any
+"""argparse's own type for sub-commands is private."""
+
+
+class UsageError(EngineError):
+    """Flags that parse, but make no sense together or on this machine."""
+
+
+def command(commands: Commands, name: str, help_line: str, run: Callable[[argparse.Namespace], int]) -> Any:
+    """A sub-command with the flag that every command has."""
+    parser = commands.add_parser(name, help=help_line, description=help_line[0].upper() + help_line[1:] + ".")
+    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="print one JSON value on stdout")
+    return parser
+
+
+def add_model_flags(parser: Any) -> None:
+    group = parser.add_argument_group("what runs, and on what")
+    group.add_argument(
+        "--model",
+        default=settings.default_model(),
+        metavar="NAME|PATH",
+        help="a preset, random:PRESET[:SEED], a Hugging Face folder, or a .gguf file (default: %(default)s)",
+    )
+    group.add_argument(
+        "--backend",
+        default=settings.default_backend(),
+        choices=(AUTO, *BACKENDS),
+        help="auto takes the fastest that this machine can run (default: %(default)s)",
+    )
+    group.add_argument(
+        "--devices",
+        type=int,
+        default=None,
+        metavar="N",
+        help="GPUs, or virtual devices of the CPU (default: MONOLANE_DEVICES, or 1)",
+    )
+    group.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="an option of the backend, such as threads=2; may be given several times",
+    )
+
+
+def add_sampling_flags(parser: Any) -> None:
+    group = parser.add_argument_group("how tokens are chosen")
+    group.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
+    group.add_argument(
+        "--top-k", type=int, default=0, metavar="K", help="keep the K most likely; 0 keeps all"
+    )
+    group.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="keep the most likely that make up P"
+    )
+    group.add_argument(
+        "--min-p", type=float, default=0.0, metavar="P", help="drop what is below P x the most likely"
+    )
+    group.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R", help="1 is none")
+    group.add_argument(
+        "--seed", type=int, default=None, help="the same seed gives the same tokens (default: drawn)"
+    )
+
+
+def sampling(args: argparse.Namespace, *, seed: int | None = None) -> SamplingParams:
+    """The sampling that the flags ask for; without --seed, `seed`, or else one drawn now."""
+    given = args.seed if args.seed is not None else seed
+    if given is None:
+        given = 0 if args.temperature == 0 else secrets.randbits(32)
+    return SamplingParams(
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
+        seed=given,
+    )
+
+
+def model_of(args: argparse.Namespace) -> Model:
+    return open_model(args.model)
+
+
+@contextmanager
+def backend_of(args: argparse.Namespace, model: Model) -> Iterator[Backend]:
+    """The backend that the flags name, loaded with `model`; closed at the end."""
+    devices = settings.default_devices() if args.devices is None else args.devices
+    backend = open_backend(args.backend, model, devices=devices, options=dict(args.option))
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def key_value(text: str) -> tuple[str, Any]:
+    """KEY=VALUE, the value as a number or a truth value where it reads as one."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, _typed(value)
+
+
+def _typed(value: str) -> Any:
+    named: dict[str, bool] = {"true": True, "false": False}
+    if value.lower() in named:
+        return named[value.lower()]
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def read_text(path: str) -> str:
+    """A file's text; "-" is standard input. Raises UsageError, naming the file."""
+    import sys
+
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
+def write_text(path: str, text: str) -> None:
+    """Raises UsageError, naming the file."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def stop_ids(model: Model) -> frozenset[int]:
+    """Tokens after which the model has nothing more to say."""
+    known: Sequence[int] = model.config.eos_ids
+    return frozenset(known) | (model.tokenizer.eos_ids if model.tokenizer is not None else frozenset())

@@ -1,0 +1,29 @@
+"""`pull`: get a model's weights."""
+
+from __future__ import annotations
+
+import argparse
+
+from engine.cli.options import Commands, command
+from engine.cli.terminal import ProgressBar, print_json
+from engine.models import pull
+
+
+def add(commands: Commands) -> None:
+    parser = command(commands, "pull", "get the weights of a model, checked against their checksum", run)
+    parser.add_argument("name", metavar="NAME", help="a preset; `models` lists them")
+
+
+def run(args: argparse.Namespace) -> int:
+    with ProgressBar(args.name) as bar:
+
+        def report(what: str, done: int, total: int) -> None:
+            bar.label = what
+            bar.update(done // 1_000_000, total // 1_000_000, "MB")
+
+        place = pull(args.name, report)
+    if args.json:
+        print_json({"name": args.name, "path": str(place)})
+    else:
+        print(place)
+    return 0

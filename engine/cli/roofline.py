@@ -1,0 +1,150 @@
+"""`roofline`: what memory and launches allow, for any model on any hardware."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TypeVar
+
+from engine import settings
+from engine.bandwidth import HARDWARE, Memory, hardware, measure_read_gbs
+from engine.cli.options import Commands, UsageError, command
+from engine.cli.terminal import print_json, table
+from engine.models import open_model
+from engine.presets import preset_names
+from engine.roofline import MODELS, active_model, bytes_per_token, launch_overhead_us, plan
+
+_HERE = "this machine"
+T = TypeVar("T")
+
+
+def add(commands: Commands) -> None:
+    parser = command(commands, "roofline", "the speed that memory bandwidth and kernel launches allow", run)
+    known = ", ".join(row.name for row in MODELS)
+    parser.add_argument(
+        "--model", default=settings.default_model(), metavar="NAME",
+        help=f"a preset or a file; or by active parameters: {known} (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--active", type=float, metavar="PARAMS", help="in place of --model: parameters a token meets"
+    )
+    parser.add_argument(
+        "--weight-bytes", type=float, default=2.0, metavar="B", help="bytes a weight (default: 2)"
+    )
+    parser.add_argument(
+        "--context", type=int, default=0, metavar="N", help="cached tokens; with a preset or file"
+    )
+    parser.add_argument(
+        "--hardware", action="append", metavar="NAME",
+        help=f"one of {', '.join(row.name for row in HARDWARE)}; repeatable (default: all, and {_HERE})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--devices", type=int, default=1, metavar="N", help="how many of them share the model"
+    )
+    parser.add_argument(
+        "--bandwidth", choices=("stated", "read"), default="stated",
+        help="the makers' figure, or what a plain read is known to reach (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--mbu", type=float, default=1.0, metavar="SHARE", help="share of bandwidth used, 0 to 1"
+    )
+    parser.add_argument("--layers", type=int, metavar="N", help="for the launch limit (default: the model's)")
+    parser.add_argument(
+        "--kernels", type=int, default=10, metavar="N", help="kernels a layer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--launch-us", type=float, default=4.5, metavar="US", help="cost of a launch (default: 4.5)"
+    )
+    parser.add_argument("--tokens", type=int, default=50_000, metavar="N", help="how long do these take")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not 0 < args.mbu <= 1:
+        raise UsageError(f"--mbu is {args.mbu:g}; it is a share, above 0 and at most 1")
+    name, weights, kv, layers = _model(args)
+    rows = _checked(
+        lambda: plan(
+            weights + kv,
+            _hardware(args),
+            devices=args.devices,
+            by_read=args.bandwidth == "read",
+            utilisation=args.mbu,
+            layers=args.layers or layers,
+            kernels=args.kernels,
+            launch_us=args.launch_us,
+            tokens=args.tokens,
+        )
+    )
+    layers = args.layers or layers
+    overhead = launch_overhead_us(layers, args.kernels, args.launch_us)
+    if args.json:
+        read = {"weights": weights, "kv": kv}
+        print_json(
+            {"model": name, "bytes_per_token": read, "launch_us": overhead, "rows": [asdict(r) for r in rows]}
+        )
+        return 0
+    print(
+        f"{name}: {(weights + kv) / 1e9:,.3f} GB a token ({weights / 1e9:,.3f} weights, {kv / 1e9:,.3f} KV)"
+    )
+    print(
+        f"{layers} layers x {args.kernels} kernels x {args.launch_us:g} us = {overhead:,.0f} us of launches"
+        f" a token: at most {1e6 / overhead:,.0f} tok/s, however fast the memory"
+    )
+    print()
+    cells = [
+        [
+            f"{r.devices} x {r.hardware}",
+            f"{r.gbs / 1000:,.2f}",
+            f"{r.ceiling_tok_s:,.0f}",
+            f"{r.at_mbu_tok_s:,.0f}",
+            _duration(r.seconds),
+            r.source,
+        ]
+        for r in rows
+    ]
+    header = [
+        "hardware",
+        "TB/s",
+        "ceiling tok/s",
+        f"at {args.mbu:.0%} MBU",
+        f"{args.tokens:,} tokens",
+        "bandwidth from",
+    ]
+    print(table(header, cells))
+    return 0
+
+
+def _model(args: argparse.Namespace) -> tuple[str, float, float, int]:
+    """Name, bytes of weights and of KV a token, layers."""
+    if args.active is not None:
+        return f"{args.active / 1e9:g} B active", args.active * args.weight_bytes, 0.0, args.layers or 1
+    if any(args.model.lower() == row.name.lower() for row in MODELS):
+        row = active_model(args.model)
+        return row.name, row.bytes_per_token, 0.0, row.layers
+    # Only the shape matters, so a preset does not have to be pulled.
+    config = open_model(args.model, seed=0 if args.model in preset_names() else None).config
+    read = _checked(lambda: bytes_per_token(config, args.context, 1))
+    return config.name, read.weights * args.weight_bytes, float(read.kv), config.layers
+
+
+def _hardware(args: argparse.Namespace) -> list[Memory]:
+    if args.hardware:
+        return [hardware(name) for name in args.hardware]
+    if args.devices > 1:
+        return list(HARDWARE)
+    read = round(measure_read_gbs() / 1000, 4)
+    return [*HARDWARE, Memory(_HERE, "", read, read, "measured now")]
+
+
+def _checked(compute: Callable[[], T]) -> T:
+    try:
+        return compute()
+    except (KeyError, ValueError) as error:
+        raise UsageError(str(error.args[0])) from error
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:,.1f} s"
+    return f"{seconds / 60:,.1f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
