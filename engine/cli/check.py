@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from engine import settings
 from engine.backends import AUTO, availability, open_backend
 from engine.backends.base import Job, SamplingParams
-from engine.cli.options import Commands, add_model_flags, command
+from engine.cli.options import Commands, add_model_flags, command, devices_of
 from engine.cli.terminal import ProgressBar, print_json, table
 from engine.config import ModelConfig
 from engine.errors import EngineError
@@ -39,7 +38,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    devices = settings.default_devices() if args.devices is None else args.devices
+    devices = devices_of(args)
     with ProgressBar("check") as bar:
         findings = []
         asked = [a for a in availability() if args.backend in (AUTO, a[0])]

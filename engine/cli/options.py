@@ -31,7 +31,7 @@ def command(commands: Commands, name: str, help_line: str, run: Callable[[argpar
     return parser
 
 
-def add_model_flags(parser: Any) -> None:
+def add_model_flags(parser: Any, *, backends: Sequence[str] = (AUTO, *BACKENDS)) -> None:
     group = parser.add_argument_group("what runs, and on what")
     group.add_argument(
         "--model",
@@ -42,7 +42,7 @@ def add_model_flags(parser: Any) -> None:
     group.add_argument(
         "--backend",
         default=settings.default_backend(),
-        choices=(AUTO, *BACKENDS),
+        choices=backends,
         help="auto takes the fastest that this machine can run (default: %(default)s)",
     )
     group.add_argument(
@@ -99,11 +99,14 @@ def model_of(args: argparse.Namespace) -> Model:
     return open_model(args.model)
 
 
+def devices_of(args: argparse.Namespace) -> int:
+    return settings.default_devices() if args.devices is None else int(args.devices)
+
+
 @contextmanager
 def backend_of(args: argparse.Namespace, model: Model) -> Iterator[Backend]:
     """The backend that the flags name, loaded with `model`; closed at the end."""
-    devices = settings.default_devices() if args.devices is None else args.devices
-    backend = open_backend(args.backend, model, devices=devices, options=dict(args.option))
+    backend = open_backend(args.backend, model, devices=devices_of(args), options=dict(args.option))
     try:
         yield backend
     finally:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import socket
+import json
+import logging
 
 from engine import settings
-from engine.cli.options import Commands, add_model_flags, backend_of, command, model_of
-from engine.cli.terminal import print_json
+from engine.backends import AUTO, BACKENDS
+from engine.cli.options import Commands, add_model_flags, command, devices_of
+
+_PACED = "paced"
+"""Emits text at a chosen speed without a model: only a worker takes it, to measure the web path."""
 
 
 def add(commands: Commands) -> None:
@@ -16,18 +20,46 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--redis", default=settings.redis_url(), metavar="URL", help="default: REDIS_URL")
     parser.add_argument(
-        "--name", default=f"{socket.gethostname()}-0", metavar="NAME",
-        help="stable across restarts: a worker finds its unfinished request by it (default: %(default)s)",
+        "--name", default="", metavar="NAME",
+        help="the same after a restart, and no other worker's: it finds its unfinished request by it"
+        " (default: from host, model and backend)",
     )  # fmt: skip
-    add_model_flags(parser)
+    add_model_flags(parser, backends=(AUTO, *BACKENDS, _PACED))
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.serving.worker import Worker  # Redis is needed by no other command
+    from engine.serving.worker import Worker  # no other command needs Redis
 
-    model = model_of(args)
-    with backend_of(args, model) as backend:
-        if args.json:
-            print_json({"worker": args.name, "model": model.config.name, "backend": backend.name})
-        Worker(args.redis, model, backend, args.name).run()
+    _log_to_stderr(as_json=args.json)
+    Worker(
+        args.redis,
+        args.model,
+        args.backend,
+        args.name,
+        devices=devices_of(args),
+        options=dict(args.option),
+    ).run()
     return 0
+
+
+def _log_to_stderr(*, as_json: bool) -> None:
+    """A worker's output is its log; with --json each line is one JSON object."""
+    handler = logging.StreamHandler()
+    line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    handler.setFormatter(JsonLines() if as_json else logging.Formatter(line))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a record: time, level, logger, message, and the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
