@@ -12,8 +12,8 @@ from typing import Any
 import environ
 from csp.constants import NONCE, NONE, SELF
 
-from config.logs import configure_structlog, logging_config
 from config.broker import celery_broker
+from config.logs import configure_structlog, logging_config
 from config.secret import kept_secret
 from engine.settings import home, redis_url
 

@@ -14,6 +14,7 @@ from engine.errors import EngineError
 from engine.serving.client import QueueFull, QueueUnavailable
 from engine.serving.messages import Done, GenerateRequest, Heartbeat, Timings
 from playground import metrics, presence, selectors, services
+from playground.background import end, in_background
 from playground.models import Generation
 from playground.ownership import owner_of
 from playground.protocol import (
@@ -53,7 +54,6 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._status: StatusFrame | None = None
-        self._sends: set[asyncio.Task[int]] = set()
         await self.accept()
         metrics.SOCKETS.inc()
         worker_watch().add(self._workers_seen)
@@ -63,12 +63,10 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         worker_watch().remove(self._workers_seen)
         metrics.SOCKETS.dec()
         log.debug("socket_closed", code=code)
-        if self._pumping is None or self._pump is None:
-            return
-        self._pumping.cancel()
-        await asyncio.gather(self._pumping, return_exceptions=True)
-        if not self._pump.ended:
-            presence.leave(self._pump.generation, self._viewer)
+        if self._pump is None or self._pumping is None or self._pump.ended:
+            return  # one that has ended may still be writing its row
+        await end(self._pumping)
+        presence.leave(self._pump.generation, self._viewer)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         try:
@@ -141,12 +139,12 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         )
 
     def _check_free(self) -> None:
-        if self._pumping is not None and not self._pumping.done():
+        if self._pump and self._pumping and not (self._pump.ended or self._pumping.done()):
             raise Invalid("this page has a generation running: stop it, or wait for its end", code="busy")
 
     def _follow(self, generation: str, *, seed: int, after: int) -> None:
         self._pump = Pump(generation, seed=seed, after=after, send=self._send)
-        self._pumping = asyncio.create_task(self._pump_to_end(self._pump))
+        self._pumping = in_background(self._pump_to_end(self._pump))
 
     async def _pump_to_end(self, pump: Pump) -> None:
         """Nothing awaits this task while it runs, so it reports its own failures."""
@@ -166,9 +164,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         if status == self._status:
             return
         self._status = status
-        task = asyncio.create_task(self._send(status))
-        self._sends.add(task)
-        task.add_done_callback(self._sends.discard)
+        in_background(self._send(status))
 
     async def _send(self, frame: ServerFrame) -> int:
         text = encode(frame)

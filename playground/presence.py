@@ -12,14 +12,13 @@ import structlog
 from engine.serving.client import QueueUnavailable
 from engine.serving.messages import Done, Failed, Started, Tokens
 from playground import metrics, services
+from playground.background import in_background
 from playground.workers import engine_client, engine_redis
 
 log = structlog.get_logger(__name__)
 GRACE_S = 15.0
 FORGET_S = 3600
 """A web process that dies leaves its viewers behind; they keep a generation alive for no longer than this."""
-
-_leaving: set[asyncio.Task[None]] = set()
 
 
 def _viewers_key(generation: str) -> str:
@@ -36,9 +35,7 @@ async def arrive(generation: str, viewer: str) -> None:
 
 def leave(generation: str, viewer: str) -> None:
     """`viewer` stopped watching before the end: unless somebody comes within GRACE_S, it is cancelled."""
-    task = asyncio.create_task(_wait_then_cancel(generation, viewer))
-    _leaving.add(task)
-    task.add_done_callback(_leaving.discard)
+    in_background(_wait_then_cancel(generation, viewer))
 
 
 async def _wait_then_cancel(generation: str, viewer: str) -> None:

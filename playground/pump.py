@@ -10,6 +10,7 @@ from engine.serving.client import QueueUnavailable
 from engine.serving.messages import Done, Failed, Frame, Started, Tokens
 from engine.serving.reading import merge_tokens
 from playground import metrics, services
+from playground.background import end
 from playground.protocol import (
     ServerFrame,
     done_frame,
@@ -71,8 +72,7 @@ class Pump:
                 for frame in merged(frame for frame in batch if self._is_new(frame)):
                     await self._forward(frame)
         finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            await end(reader)
 
     async def _read(self) -> None:
         """Fills a short queue and waits while it is full: what has not been read stays in Redis."""
@@ -113,7 +113,7 @@ class Pump:
                 size = await self._send(tokens_frame(self.generation, frame))
                 self._window.sent(frame.seq + len(frame.ids), size)
             case Done() | Failed():
-                await self._end(frame)
+                await self._finish(frame)
             case _:
                 pass  # progress of a prefill: nothing for the page yet
 
@@ -124,18 +124,18 @@ class Pump:
         self._text.append(frame.text)
         return frame.seq + len(frame.ids) > self._after
 
-    async def _end(self, end: Done | Failed) -> None:
-        if isinstance(end, Failed):
-            await self._send(failed_frame(self.generation, end))
+    async def _finish(self, last: Done | Failed) -> None:
+        if isinstance(last, Failed):
+            await self._send(failed_frame(self.generation, last))
         else:
-            self._text.append(end.text)
-            await self._send(done_frame(self.generation, end))
+            self._text.append(last.text)
+            await self._send(done_frame(self.generation, last))
         self.ended = True
-        if isinstance(end, Failed) and end.code == "unavailable":
+        if isinstance(last, Failed) and last.code == "unavailable":
             return  # the generation may well go on: only this process has lost sight of it
         text = "".join(self._text)
-        if await services.record_end(generation=self.generation, started=self._started, end=end, text=text):
-            metrics.ended("playground", end)
+        if await services.record_end(generation=self.generation, started=self._started, end=last, text=text):
+            metrics.ended("playground", last)
 
     async def _tell_position(self) -> None:
         try:
@@ -166,6 +166,7 @@ def merged(frames: Iterable[Frame]) -> list[Frame]:
 async def _at_most(waiting: Coroutine[Any, Any, T]) -> T | None:
     """What `waiting` returns, or None after LOOK_EVERY_S."""
     try:
-        return await asyncio.wait_for(waiting, LOOK_EVERY_S)
+        async with asyncio.timeout(LOOK_EVERY_S):
+            return await waiting
     except TimeoutError:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -17,11 +16,11 @@ from playground import metrics
 from playground.api import shapes
 from playground.api.errors import ApiError, from_worker, model_not_found, unavailable
 from playground.api.parameters import ApiRequest
+from playground.background import in_background
 from playground.workers import engine_client
 
 log = structlog.get_logger(__name__)
 NO_WORKER = "No engine worker is running; try again once one is"
-_cancelling: set[asyncio.Task[None]] = set()
 
 
 async def live_workers() -> list[Heartbeat]:
@@ -122,7 +121,8 @@ async def _frames(request: ApiRequest) -> AsyncGenerator[Frame]:
         raise unavailable(str(error), "queue_unavailable") from error
     finally:
         if not ended:
-            _cancel(generation)
+            # This task may itself be being cancelled: whatever it awaited now would be too.
+            in_background(_cancel(generation))
 
 
 def _check_end(frame: Done | Failed) -> None:
@@ -132,14 +132,7 @@ def _check_end(frame: Done | Failed) -> None:
         raise unavailable("The generation was cancelled by the server; send it again", "cancelled")
 
 
-def _cancel(generation: str) -> None:
-    """From a task that is itself being cancelled, hence in one of its own."""
-    task = asyncio.create_task(_cancel_now(generation))
-    _cancelling.add(task)
-    task.add_done_callback(_cancelling.discard)
-
-
-async def _cancel_now(generation: str) -> None:
+async def _cancel(generation: str) -> None:
     try:
         await engine_client().cancel(generation)
     except EngineError as error:

@@ -1,0 +1,129 @@
+"""What becomes of a generation whose page goes away, or presses stop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.serving.messages import WAITING
+from playground import presence
+from playground.models import Generation
+from tests.playground.conftest import done, started, tokens
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch):
+    monkeypatch.setattr(presence, "GRACE_S", 0.3)
+
+
+async def until(condition, timeout: float = 5.0) -> None:
+    async with asyncio.timeout(timeout):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_stop_keeps_the_text_so_far(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.take(generation)
+        worker.publish(generation, started(), tokens(0, "half a "))
+        await page.hear_until("tokens")
+        await page.say(type="stop")
+
+        async def asked() -> bool:
+            return worker.cancelled(generation)
+
+        await until(asked)
+        worker.publish(generation, done(1, reason="cancelled"))
+        frame = await page.hear()
+    assert (frame["type"], frame["finish_reason"]) == ("done", "cancelled")
+    row = await Generation.objects.aget(id=generation)
+    assert (row.state, row.text) == ("cancelled", "half a ")
+
+
+async def test_stop_in_the_queue_ends_it_at_once(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        await page.say(type="stop")
+        frame = await page.hear()
+    assert (frame["type"], frame["finish_reason"]) == ("done", "cancelled")
+    assert worker.requests() == []
+    assert (await Generation.objects.aget(id=generation)).state == "cancelled"
+
+
+async def test_stop_with_nothing_running_does_nothing(open_page, worker):
+    async with open_page() as page:
+        await page.say(type="stop")
+        generation = await page.start()
+        worker.publish(generation, done(0))
+        assert (await page.hear())["type"] == "done"
+
+
+async def test_a_page_that_does_not_come_back_costs_the_engine_only_the_grace_time(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.take(generation)
+        worker.publish(generation, started(), tokens(0, "a"))
+        await page.hear_until("tokens")
+    await asyncio.sleep(0.1)
+    assert not worker.cancelled(generation)
+
+    async def asked() -> bool:
+        return worker.cancelled(generation)
+
+    await until(asked)
+
+
+async def test_what_an_abandoned_generation_wrote_is_kept(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.take(generation)
+        worker.publish(generation, started(), tokens(0, "a"))
+        await page.hear_until("tokens")
+    worker.publish(generation, tokens(1, "b"), done(2, reason="cancelled"))
+
+    async def recorded() -> bool:
+        return (await Generation.objects.aget(id=generation)).state == "cancelled"
+
+    await until(recorded)
+    row = await Generation.objects.aget(id=generation)
+    assert (row.text, row.model) == ("ab", "tiny")
+
+
+async def test_a_page_that_comes_back_in_time_keeps_its_generation(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.take(generation)
+        worker.publish(generation, started(), tokens(0, "a"))
+        await page.hear_until("tokens")
+    async with open_page() as page:
+        await page.say(type="resume", generation=generation, after=1)
+        await asyncio.sleep(0.6)
+        assert not worker.cancelled(generation)
+        worker.publish(generation, tokens(1, "b"), done(2))
+        assert (await page.hear_until("done"))[-1]["finish_reason"] == "length"
+
+
+async def test_leaving_after_the_end_cancels_nothing_and_loses_no_row(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.publish(generation, done(0, "all"))
+        await page.hear_until("done")
+
+    async def recorded() -> bool:
+        return (await Generation.objects.aget(id=generation)).state == "done"
+
+    await until(recorded)
+    assert not worker.cancelled(generation)
+
+
+async def test_leaving_in_the_queue_gives_the_place_up(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+
+    async def gone() -> bool:
+        return worker.redis.zscore(WAITING, generation) is None
+
+    await until(gone)
+    assert worker.requests() == []

@@ -1,0 +1,108 @@
+"""A page that comes back goes on where it was: no gap, no token twice, and only with its own generations."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from engine.serving.messages import out_key
+from playground.models import Generation
+from playground.protocol import new_generation_id
+from tests.playground.conftest import done, started, tokens
+
+WORDS = [f"<{n}>" for n in range(40)]
+
+
+async def text_after(page, generation: str, after: int) -> tuple[str, list[int]]:
+    """The text that a resume brings, and the tokens that it was said to hold."""
+    await page.say(type="resume", generation=generation, after=after)
+    frames = await page.hear_until("done")
+    ids = [n for f in frames if f["type"] == "tokens" for n in range(f["seq"], f["seq"] + f["n"])]
+    return "".join(frame.get("text", "") for frame in frames), ids
+
+
+async def test_a_reload_in_mid_stream_goes_on_without_gap_or_duplicate(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.publish(generation, started(), *[tokens(n, WORDS[n]) for n in range(10)])
+        seen, shown = "", 0
+        while shown < 10:
+            frame = await page.hear()
+            if frame["type"] == "tokens":
+                seen, shown = seen + frame["text"], frame["seq"] + frame["n"]
+    worker.publish(generation, *[tokens(n, WORDS[n]) for n in range(10, 25)])
+    async with open_page() as page:
+        await page.say(type="resume", generation=generation, after=shown)
+        worker.publish(generation, *[tokens(n, WORDS[n]) for n in range(25, 40)], done(40))
+        rest = await page.hear_until("done")
+    assert seen + "".join(frame.get("text", "") for frame in rest) == "".join(WORDS)
+
+
+@pytest.mark.parametrize("after", [0, 1, 7, 39, 40])
+async def test_resuming_brings_exactly_the_tokens_after_the_count(open_page, worker, after):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.publish(generation, started(), *[tokens(n, WORDS[n]) for n in range(40)], done(40))
+        await page.hear_until("done")
+        text, ids = await text_after(page, generation, after)
+    assert text == "".join(WORDS[after:])
+    assert ids == list(range(after, 40))
+
+
+async def test_the_whole_text_is_kept_though_the_last_page_saw_only_its_end(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.publish(generation, started(), tokens(0, "a", "b"))
+        await page.hear_until("tokens")
+    async with open_page() as page:
+        await page.say(type="resume", generation=generation, after=2)
+        worker.publish(generation, tokens(2, "c"), done(3))
+        await page.hear_until("done")
+    row = await Generation.objects.aget(id=generation)
+    assert (row.state, row.text) == ("done", "abc")
+
+
+async def test_another_session_cannot_resume_a_generation_even_with_its_id(open_page, worker):
+    async with open_page(owner="a" * 32) as page:
+        generation = await page.start()
+        worker.publish(generation, started(), tokens(0, "secret"))
+        await page.hear_until("tokens")
+        async with open_page(owner="b" * 32) as other:
+            await other.say(type="resume", generation=generation, after=0)
+            frame = await other.hear()
+    assert (frame["type"], frame["code"]) == ("error", "unknown_generation")
+    assert "secret" not in str(frame)
+
+
+async def test_a_socket_without_a_session_owns_nothing(open_page, worker):
+    async with open_page(owner="") as page:
+        generation = await page.start()
+        worker.publish(generation, started())
+        await page.hear()
+    async with open_page(owner="") as page:
+        await page.say(type="resume", generation=generation, after=0)
+        assert (await page.hear())["code"] == "unknown_generation"
+
+
+async def test_after_the_stream_has_expired_the_kept_text_is_sent(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.publish(generation, started(), tokens(0, "a", "b"), done(2, "c"))
+        await page.hear_until("done")
+        worker.redis.delete(out_key(generation))
+        text, _ = await text_after(page, generation, 0)
+        assert text == "abc"
+        await page.say(type="resume", generation=generation, after=1)
+        assert (await page.hear())["code"] == "expired"
+
+
+async def test_a_generation_that_redis_has_lost_ends_with_an_error(open_page, worker):
+    generation = new_generation_id()
+    await Generation.objects.acreate(
+        id=generation, owner="a" * 32, request={"sampling": {"seed": 1}}, created=timezone.now()
+    )
+    async with open_page() as page:
+        await page.say(type="resume", generation=generation, after=0)
+        frame = await page.hear()
+    assert (frame["type"], frame["code"], frame["retryable"]) == ("error", "expired", True)
+    assert (await Generation.objects.aget(id=generation)).state == "failed"
