@@ -108,7 +108,7 @@ class GenerateRequest:
     @classmethod
     def from_entry(cls, entry: Mapping[str, str]) -> Self:
         """Raises RequestError if the entry is not a request."""
-        data = _load(entry, "generate")
+        data = _load(entry)
         try:
             prompt = dict(data["prompt"])
             messages = tuple(ChatMessage(**m) for m in prompt.get("messages", ()))
@@ -149,7 +149,7 @@ class BenchRequest:
     @classmethod
     def from_entry(cls, entry: Mapping[str, str]) -> Self:
         """Raises RequestError if the entry is not a benchmark point."""
-        data = _load(entry, "bench")
+        data = _load(entry)
         try:
             return cls(**{**data, "sampling": SamplingParams(**data.get("sampling", {}))})
         except (TypeError, KeyError, AttributeError, ValueError) as error:
@@ -157,6 +157,36 @@ class BenchRequest:
 
 
 Request = GenerateRequest | BenchRequest
+
+
+def decode_request(entry: Mapping[str, str]) -> Request:
+    """The request in an inbox entry, of whatever kind. Raises RequestError if it is none."""
+    data = _load(entry)
+    kinds: dict[Any, type[Request]] = {"generate": GenerateRequest, "bench": BenchRequest}
+    if (kind := kinds.get(data.get("kind", "generate"))) is None:
+        raise RequestError(f"a request of kind {data['kind']!r}; there are {', '.join(kinds)}")
+    request = kind.from_entry(entry)
+    _check_types(request)
+    return request
+
+
+def _check_types(request: Request) -> None:
+    """Raises RequestError if a field is not what the declaration says: a dataclass does not look."""
+    whole = ("max_tokens", "created_ms") if isinstance(request, GenerateRequest) else _BENCH_NUMBERS
+    for name in whole:
+        value = getattr(request, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise RequestError(f"{name} is {value!r}; it must be a whole number")
+    texts: list[Any] = [request.id, request.model]
+    if isinstance(request, GenerateRequest):
+        prompt = request.prompt
+        texts += [*request.stop, prompt.text or "", prompt.suffix or ""]
+        texts += [text for message in prompt.messages for text in (message.role, message.content)]
+    if bad := [text for text in texts if not isinstance(text, str)]:
+        raise RequestError(f"{bad[0]!r} stands where a text must be")
+
+
+_BENCH_NUMBERS = ("devices", "context", "tokens", "repeats", "created_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,11 +344,11 @@ class Heartbeat:
         return cls(**{**data, "devices": tuple(data["devices"])})
 
 
-def _load(entry: Mapping[str, str], kind: str) -> dict[str, Any]:
+def _load(entry: Mapping[str, str]) -> dict[str, Any]:
     try:
         data = json.loads(entry["json"])
     except (KeyError, ValueError) as error:
         raise RequestError(f"the inbox entry is not JSON: {error}") from error
-    if not isinstance(data, dict) or data.get("kind", kind) != kind:
-        raise RequestError(f"the inbox entry is not a {kind} request")
+    if not isinstance(data, dict):
+        raise RequestError("the inbox entry is not a JSON object")
     return data

@@ -1,0 +1,211 @@
+"""A test engine that emits text at a chosen speed, to measure everything but the engine.
+
+It computes no model: token k is due at a fixed time after the launch, and its id depends on its position
+alone. Nothing that it produces is a measurement of speed. It is not among `open_backend`'s backends;
+`worker --backend paced` is the only way to it, with `--model words` for a built-in vocabulary or any
+model whose tokenizer should be used. Options:
+
+    tok_s        tokens a second (1000)
+    burst        tokens that come at once (1); more lets many engines share a small machine
+    prefill_ms   time to the first token (20)
+    align_ms     delay the first token to a multiple of this on time.monotonic(), 0 for not (0): a reader
+                 on the same machine can then tell when every token was ready
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import models, pre_tokenizers
+
+from engine.backends.base import DeviceInfo, FinishReason, Job, Outcome, Token, Topology, check_job
+from engine.checkpoints.gguf_vocabulary import Vocabulary
+from engine.config import ModelConfig
+from engine.errors import BackendUnavailable, RequestError
+from engine.models import Model
+from engine.tokenizer import Tokenizer
+from engine.weights import RandomWeights
+
+WORDS = "words"
+"""The name of the built-in vocabulary, in place of a model's."""
+_DEFAULTS = {"tok_s": 1000.0, "burst": 1.0, "prefill_ms": 20.0, "align_ms": 0.0}
+_WORDS = (
+    "a all an and any are as async await be break by case class continue def del each elif else except false"
+    " finally first for from get global has if import in is it key last list make new next no none not now"
+    " of on one or pass print raise range read return say self send set short so take test text that the"
+    " this time to token true try two type up use value was what when where while with word yield you"
+)
+_STRIDE = 7919
+"""Prime and larger than any vocabulary's common divisors: neighbouring positions get unlike tokens."""
+
+
+def words_model() -> Model:
+    """A vocabulary of common words and the smallest shape that carries it; it has no meaningful weights."""
+    vocabulary = {f"▁{word}": i for i, word in enumerate(_WORDS.split())}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="▁word"))  # noqa: S106 a word
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    config = ModelConfig(
+        name=WORDS,
+        hidden=2,
+        layers=1,
+        heads=1,
+        kv_heads=1,
+        head_dim=2,
+        ffn=2,
+        vocab=len(vocabulary),
+        context=1 << 17,
+    )
+    words = Tokenizer(
+        Vocabulary(
+            tokenizer=tokenizer,
+            byte_level=False,
+            special_ids=frozenset(),
+            bos_id=None,
+            adds_bos=False,
+            eos_id=None,
+            eos_ids=frozenset(),
+            chat_template=None,
+        )
+    )
+    return Model(config, RandomWeights(config), words, WORDS, WORDS)
+
+
+def open(model: Model, *, devices: int, options: Mapping[str, Any]) -> PacedBackend:
+    """Raises BackendUnavailable for an unknown or impossible option, or a model without a tokenizer."""
+    if devices != 1:
+        raise BackendUnavailable(f"devices is {devices}; the backend paced has 1")
+    unknown = sorted(set(options) - set(_DEFAULTS))
+    if unknown:
+        raise BackendUnavailable(
+            f"the backend paced has no option {unknown[0]!r}; it takes {', '.join(_DEFAULTS)}"
+        )
+    try:
+        values = {name: float(options.get(name, default)) for name, default in _DEFAULTS.items()}
+    except (TypeError, ValueError) as error:
+        raise BackendUnavailable(f"an option of the backend paced is not a number: {error}") from error
+    for name, value in values.items():
+        low = 1.0 if name in ("tok_s", "burst") else 0.0
+        if not low <= value <= 1e6:
+            raise BackendUnavailable(f"{name} is {value:g}; the backend paced allows {low:g} to 1000000")
+    if model.tokenizer is None:
+        raise BackendUnavailable(
+            f"the model {model.config.name!r} has no tokenizer to take words from; use --model {WORDS}"
+        )
+    ids = _readable(model.tokenizer, model.config.vocab)
+    return PacedBackend(model.config, ids, values)
+
+
+class PacedBackend:
+    """Implements engine.backends.base.Backend, but for `logits` and `measure_bandwidth`."""
+
+    name = "paced"
+
+    def __init__(self, config: ModelConfig, ids: Sequence[int], options: Mapping[str, float]) -> None:
+        self.config = config
+        self.topology = Topology(devices=(DeviceInfo(f"test clock at {options['tok_s']:g} tok/s"),))
+        self._ids = tuple(ids)
+        self._options = options
+
+    def launch(self, job: Job) -> PacedLaunch:
+        check_job(self.config, job)
+        options = self._options
+        begin = time.monotonic_ns()
+        first = begin + int(options["prefill_ms"] * 1e6)
+        if align := int(options["align_ms"] * 1e6):
+            first = -(-first // align) * align
+        schedule = _Schedule(begin, first, 1e9 / options["tok_s"], int(options["burst"]))
+        limit = min(job.max_tokens, self.config.context - len(job.tokens))
+        return PacedLaunch(job, self._ids, schedule, limit)
+
+    def logits(self, _tokens: Sequence[int]) -> NDArray[np.float32]:
+        raise RequestError("the backend paced computes no model; benchmark another backend")
+
+    def measure_bandwidth(self) -> tuple[float, ...]:
+        raise RequestError("the backend paced reads no memory; benchmark another backend")
+
+    def close(self) -> None:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """When tokens are due, in nanoseconds of time.monotonic_ns(); the first one comes alone."""
+
+    begin_ns: int
+    first_ns: int
+    gap_ns: float
+    burst: int
+
+    def due_ns(self, index: int) -> int:
+        last_of_burst = -(-index // self.burst) * self.burst
+        return self.first_ns + round(last_of_burst * self.gap_ns)
+
+    def count(self, now_ns: int) -> int:
+        """How many tokens are due by now."""
+        if now_ns < self.first_ns:
+            return 0
+        elapsed = int((now_ns - self.first_ns) / self.gap_ns)
+        return elapsed // self.burst * self.burst + 1
+
+
+class PacedLaunch:
+    """Implements engine.backends.base.Launch by the clock alone; times count from the launch."""
+
+    def __init__(self, job: Job, ids: Sequence[int], schedule: _Schedule, limit: int) -> None:
+        self._prompt = len(job.tokens)
+        self._ids = ids
+        self._schedule = schedule
+        self._limit = limit
+        self._given = 0
+        self._stop = threading.Event()
+        self._outcome: Outcome | None = None
+
+    @property
+    def prefilled(self) -> int:
+        return self._prompt if time.monotonic_ns() >= self._schedule.first_ns else 0
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self._outcome
+
+    def poll(self, timeout: float) -> Sequence[Token]:
+        if self._outcome is not None:
+            return ()
+        wait_ns = max(0, self._schedule.due_ns(self._given) - time.monotonic_ns())
+        if self._stop.wait(min(timeout, wait_ns / 1e9)):
+            self._end("cancelled")
+            return ()
+        due = min(self._limit, max(self._given, self._schedule.count(time.monotonic_ns())))
+        tokens = [self._token(index) for index in range(self._given, due)]
+        self._given = due
+        if due == self._limit:
+            self._end("length")
+        return tokens
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def close(self) -> None:
+        self._end("cancelled")
+
+    def _token(self, index: int) -> Token:
+        word = self._ids[(self._prompt + index) * _STRIDE % len(self._ids)]
+        return Token(word, self._schedule.due_ns(index) - self._schedule.begin_ns)
+
+    def _end(self, reason: FinishReason) -> None:
+        if self._outcome is None:
+            schedule = self._schedule
+            self._outcome = Outcome(reason, self._prompt, schedule.first_ns - schedule.begin_ns)
+
+
+def _readable(tokenizer: Tokenizer, vocab: int) -> tuple[int, ...]:
+    """The ids that spell printable ASCII: text that no browser trips over."""
+    spelled = ((token, tokenizer.token_bytes(token)) for token in range(vocab))
+    return tuple(token for token, spelling in spelled if spelling and all(32 <= b < 127 for b in spelling))

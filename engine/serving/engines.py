@@ -1,0 +1,104 @@
+"""The one model that a worker holds, and changing it for a benchmark of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.backends import open_backend
+from engine.backends.base import Backend, Job
+from engine.models import Model, open_model
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """What to open: a model by name or path, on a backend, on so many devices."""
+
+    model: str
+    backend: str = "auto"
+    devices: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A loaded model, ready to launch."""
+
+    spec: EngineSpec
+    model: Model
+    backend: Backend
+
+    @property
+    def name(self) -> str:
+        return self.model.config.name
+
+    def answers_to(self, model: str) -> bool:
+        """Whether a request for `model` can be served; an empty one takes any."""
+        return model in ("", self.name, self.spec.model)
+
+    def serves(self, spec: EngineSpec) -> bool:
+        """Whether this is what `spec` asks for; without options of its own it takes this one's."""
+        return (
+            self.answers_to(spec.model)
+            and spec.backend in (self.spec.backend, self.backend.name)
+            and spec.devices == self.spec.devices
+            and spec.options in ({}, self.spec.options)
+        )
+
+
+def open_engine(spec: EngineSpec) -> Engine:
+    """Opens and warms up. Raises CheckpointError, TokenizerError or BackendUnavailable."""
+    if spec.backend == "paced":
+        from engine.backends import paced
+
+        model = paced.words_model() if spec.model == paced.WORDS else open_model(spec.model)
+        return Engine(spec, model, paced.open(model, devices=spec.devices, options=spec.options))
+    model = open_model(spec.model)
+    backend = open_backend(spec.backend, model, devices=spec.devices, options=spec.options)
+    engine = Engine(spec, model, backend)
+    try:
+        warm_up(engine)
+    except BaseException:
+        backend.close()
+        raise
+    return engine
+
+
+def warm_up(engine: Engine) -> None:
+    """Runs two tokens, so that the first user does not wait for page faults, compilers and clocks."""
+    bos = engine.model.config.bos_id or 0
+    launch = engine.backend.launch(Job(tokens=(bos,), max_tokens=2))
+    try:
+        while launch.outcome is None:
+            launch.poll(1.0)
+    finally:
+        launch.close()
+
+
+Opener = Callable[[EngineSpec], Engine]
+
+
+class EngineSlot:
+    """Holds at most one engine at a time, because two may not fit in the devices' memory."""
+
+    def __init__(self, opener: Opener = open_engine) -> None:
+        self._open = opener
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine | None:
+        return self._engine
+
+    def hold(self, spec: EngineSpec) -> Engine:
+        """The engine of `spec`; whatever else was held is closed first. Raises what opening raises."""
+        if self._engine is not None and self._engine.serves(spec):
+            return self._engine
+        self.close()
+        self._engine = self._open(spec)
+        return self._engine
+
+    def close(self) -> None:
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            engine.backend.close()

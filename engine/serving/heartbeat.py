@@ -1,0 +1,123 @@
+"""A worker's sign of life: what it is doing, every second, and that its request is still in its hands."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from engine.errors import EngineError
+from engine.serving.connection import connect
+from engine.serving.inbox import Inbox
+from engine.serving.messages import WORKERS, Heartbeat, worker_key
+from engine.serving.publisher import Output
+
+log = logging.getLogger(__name__)
+
+TIDY_S = 60.0
+
+
+class NameTaken(EngineError):
+    """Another live worker has this name."""
+
+
+class Pulse:
+    """Beats on a thread of its own until closed."""
+
+    def __init__(self, redis_url: str, inbox: Inbox, first: Heartbeat, token: str) -> None:
+        self._redis = connect(redis_url)
+        self._inbox = inbox
+        self._token = token
+        self._lock = threading.Lock()
+        self._now = first
+        self._output: Output | None = None
+        self._changed = threading.Event()
+        self._closing = threading.Event()
+        self._tidied_at = time.monotonic()
+        self._claimed = threading.Event()
+        self._taken = False
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begins to beat, as soon as it is sure that whoever had this name before is gone."""
+        self._thread.start()
+
+    def confirm(self) -> None:
+        """Waits (2.5 s at most) until the name is known to be free. Raises NameTaken if it is not."""
+        self._claimed.wait()
+        if self._taken:
+            raise NameTaken(
+                f"a worker called {self._now.name!r} is running; stop it or choose another --name"
+            )
+
+    def update(self, **changes: Any) -> None:
+        """Changes fields of the heartbeat; it beats at once."""
+        with self._lock:
+            self._now = dataclasses.replace(self._now, **changes)
+        self._changed.set()
+
+    def hold(self, output: Output | None) -> None:
+        """The request to keep for this worker; None if there is none."""
+        with self._lock:
+            self._output = output
+
+    def close(self) -> None:
+        """Stops beating and takes the worker off the list."""
+        self._closing.set()
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+        if not self._taken:
+            try:
+                self._redis.delete(worker_key(self._now.name))
+                self._redis.srem(WORKERS, self._now.name)
+            except (RedisError, OSError) as error:
+                log.warning("this worker stays on the list for %d s: %s", Heartbeat.TTL_S, error)
+        self._redis.close()
+
+    def _run(self) -> None:
+        self._taken = self._name_is_taken()
+        self._claimed.set()
+        while not self._closing.is_set() and not self._taken:
+            self._changed.clear()
+            try:
+                self._beat()
+            except (RedisError, OSError) as error:
+                log.warning("no heartbeat: %s", error)
+            except Exception:
+                log.exception("no heartbeat")
+            self._changed.wait(Heartbeat.EVERY_S)
+
+    def _name_is_taken(self) -> bool:
+        """Whether somebody else goes on beating under this name."""
+        deadline = time.monotonic() + 2.5 * Heartbeat.EVERY_S
+        key = worker_key(self._now.name)
+        try:
+            before = self._redis.hget(key, "beat")
+            while before is not None and time.monotonic() < deadline and not self._closing.wait(0.1):
+                now = self._redis.hget(key, "beat")
+                if now is not None and now != before:
+                    return True
+                before = now
+        except (RedisError, OSError) as error:
+            log.warning("Redis does not answer: %s", error)
+        return False
+
+    def _beat(self) -> None:
+        with self._lock:
+            now, output = self._now, self._output
+        key = worker_key(now.name)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hset(key, mapping={"json": now.to_hash()["json"], "beat": f"{self._token} {time.monotonic()}"})
+        pipe.expire(key, Heartbeat.TTL_S)
+        pipe.sadd(WORKERS, now.name)
+        pipe.execute()
+        if output is not None and not output.settled.is_set() and not self._inbox.keep(output.request_id):
+            log.warning("request %s is another worker's by now", output.request_id)
+        if time.monotonic() - self._tidied_at > TIDY_S:
+            self._tidied_at = time.monotonic()
+            self._inbox.tidy()

@@ -1,0 +1,122 @@
+"""A worker's side of the two inboxes: take one request at a time, keep it, or hand it back.
+
+Taking (reading the group, claiming from dead workers, becoming the owner) is one script, so a request
+is never assigned to a worker that does not know: a lost reply is cured by asking again. Waiting for the
+next request reads the streams without consuming anything.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+from redis.exceptions import ResponseError
+
+from engine.serving import scripts
+from engine.serving.connection import connect, connect_blocking
+from engine.serving.messages import BENCH, GROUP, INBOXES, Heartbeat, out_key, owner_key
+
+DEAD_MS = int(3.5 * Heartbeat.EVERY_S * 1000)
+"""A request whose worker has not said for so long that it is alive belongs to whoever asks next."""
+MAX_ATTEMPTS = 2
+"""How many workers may be lost over one request; it is then refused, lest it kill them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A request in this worker's hands, as it lay in the inbox."""
+
+    id: str
+    json: str
+    attempts: int
+    """How many workers began it, this one included, and did not hand it back."""
+    last_error: str
+
+    @property
+    def poisonous(self) -> bool:
+        return self.attempts > MAX_ATTEMPTS
+
+    @property
+    def entry(self) -> dict[str, str]:
+        return {"id": self.id, "json": self.json}
+
+
+class Inbox:
+    """`worker` is a stable name; `token` names this process, so that a restarted worker fences its past."""
+
+    def __init__(self, redis_url: str, worker: str, token: str, *, dead_ms: int = DEAD_MS) -> None:
+        self._redis = connect(redis_url)
+        self._blocking = connect_blocking(redis_url)
+        self._worker = worker
+        self._token = token
+        self._dead_ms = dead_ms
+        self._take = self._redis.register_script(scripts.TAKE)
+        self._keep = self._redis.register_script(scripts.KEEP)
+        self._release = self._redis.register_script(scripts.RELEASE)
+        self._drop = self._redis.register_script(scripts.DROP)
+        self._tidy = self._redis.register_script(scripts.TIDY)
+
+    def take(self, wait_s: float = 0.0) -> Taken | None:
+        """The next request, interactive before bench; waits up to `wait_s` seconds for one.
+
+        Only to be called when the last one has ended or been handed back. Raises RedisError.
+        """
+        deadline = time.monotonic() + wait_s
+        while True:
+            reply = self._ask()
+            if reply[0] == "request":
+                return Taken(*reply[1:])
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._arrival(reply[1:], left):
+                return None
+
+    def keep(self, request_id: str) -> bool:
+        """Says that this worker lives and is on the request. False if it is another's by now."""
+        keys = [owner_key(request_id), out_key(request_id)]
+        return bool(self._keep(keys=keys, args=[self._worker, self._token, request_id]))
+
+    def release(self, request_id: str, inbox: str, error: str = "") -> bool:
+        """Hands the request back, to be continued before any other; False if it was not this worker's.
+
+        With an `error` the attempt counts towards MAX_ATTEMPTS.
+        """
+        score = scripts.BENCH_OFFSET if inbox == BENCH else 0
+        args: list[str | float] = [self._token, request_id, score, error]
+        return bool(self._release(keys=[owner_key(request_id)], args=args))
+
+    def drop(self, request_id: str) -> None:
+        """Forgets a request whose end is already in its output."""
+        self._drop(args=[request_id])
+
+    def tidy(self) -> int:
+        """Drops what dead requests and workers left behind; returns how many things."""
+        return cast("int", self._tidy())
+
+    def close(self) -> None:
+        self._redis.close()
+        self._blocking.close()
+
+    def _ask(self) -> list[Any]:
+        args: list[str | int] = [self._worker, self._token, self._dead_ms]
+        try:
+            return cast("list[Any]", self._take(args=args))
+        except ResponseError as error:
+            if "NOGROUP" not in str(error) and "no such key" not in str(error):
+                raise
+        self._create_groups()
+        return cast("list[Any]", self._take(args=args))
+
+    def _create_groups(self) -> None:
+        """The groups start at the beginning: what was submitted before there was a worker counts."""
+        for inbox in INBOXES:
+            with suppress(ResponseError):  # the group exists
+                self._redis.xgroup_create(inbox, GROUP, id="0", mkstream=True)
+
+    def _arrival(self, ends: list[str], wait_s: float) -> bool:
+        """Waits until an inbox grows beyond `ends`; False if none did."""
+        since = dict(zip(INBOXES, ends, strict=True))
+        return bool(
+            self._blocking.xread(cast("dict[Any, Any]", since), count=1, block=max(1, int(wait_s * 1000)))
+        )

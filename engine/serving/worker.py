@@ -1,0 +1,310 @@
+"""The process that owns the devices: takes requests one at a time, answers them, tells that it lives.
+
+Three threads: the engine's (this one: launches and polls, never waits for the network while tokens
+come), the publisher's, and the heartbeat's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from engine.bench import BenchStopped, Point, run_point
+from engine.errors import (
+    BackendFailure,
+    BackendUnavailable,
+    CheckpointError,
+    ConfigError,
+    EngineError,
+)
+from engine.serving.engines import Engine, EngineSlot, EngineSpec, Opener, open_engine
+from engine.serving.generation import Generation, Refused
+from engine.serving.heartbeat import Pulse
+from engine.serving.inbox import Inbox, Taken
+from engine.serving.messages import (
+    EXPIRES_S,
+    FINAL,
+    BenchRequest,
+    Done,
+    Failed,
+    Frame,
+    GenerateRequest,
+    Heartbeat,
+    Measured,
+    Progress,
+    Request,
+    Started,
+    Timings,
+    decode_request,
+)
+from engine.serving.publisher import Output, Publisher
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 5.0
+"""A worker that is told to stop may take so long to finish what it is doing; else it hands it back."""
+_IDLE_WAIT_S = 0.5
+"""How long an idle worker waits for a new request before it looks for one that was left behind."""
+_HAND_BACK_S = 2.0
+_OUTAGE_S = (0.1, 2.0)
+
+
+class Worker:
+    """Serves `model` on `backend` from the inboxes at `redis_url` until told to stop.
+
+    `name` is stable over restarts; two live workers must not share one. Benchmark points may name
+    another model or backend: it is opened in place of the worker's own, which comes back after.
+    """
+
+    def __init__(
+        self,
+        redis_url: str,
+        model: str,
+        backend: str = "auto",
+        name: str = "",
+        *,
+        devices: int = 1,
+        options: Mapping[str, Any] | None = None,
+        grace_s: float = GRACE_S,
+        opener: Opener = open_engine,
+    ) -> None:
+        self.name = name or f"{socket.gethostname()}-{model.rsplit('/', 1)[-1]}-{backend}"
+        self._home = EngineSpec(model, backend, devices, dict(options or {}))
+        self._grace_s = grace_s
+        self._token = f"{self.name} {os.urandom(8).hex()}"
+        self._slot = EngineSlot(opener)
+        self._inbox = Inbox(redis_url, self.name, self._token)
+        self._publisher = Publisher(redis_url, self._token)
+        first = Heartbeat(self.name, model, backend, (), "loading")
+        self._pulse = Pulse(redis_url, self._inbox, first, self._token)
+        self._stop_at: float | None = None
+        """By when to be done, once told to stop. A plain value: signal handlers must not take locks."""
+        self._loading = False
+
+    def run(self) -> None:
+        """Works until SIGTERM, SIGINT or `stop`. Raises HomeLost if its model cannot be opened (again)."""
+        with self._signals():
+            self._pulse.start()
+            try:
+                self._load_home()
+                self._pulse.confirm()
+                self._loop()
+            except _StoppedLoading:
+                log.info("stopped while loading")
+            finally:
+                self._pulse.close()
+                self._publisher.close()
+                self._slot.close()
+                self._inbox.close()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Asks the worker to end: after the request in hand if that is soon, `at_once` to hand it back.
+
+        A request handed back is continued by the next worker.
+        """
+        deadline = time.monotonic() + (0.0 if at_once else self._grace_s)
+        self._stop_at = deadline if self._stop_at is None else min(self._stop_at, deadline)
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop_at is not None
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT stop the worker, a second one at once. Only where Python can listen to them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(_number: int, _frame: object) -> None:
+            self.stop(at_once=self._stopping)
+            if self._loading:
+                raise _StoppedLoading
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _load_home(self) -> None:
+        """Opens the worker's own model, if it is not open."""
+        held = self._slot.engine
+        if held is not None and held.serves(self._home):
+            return
+        self._pulse.update(state="loading", request="")
+        self._loading = True
+        try:
+            engine = self._slot.hold(self._home)
+        except EngineError as error:
+            raise HomeLost(f"the worker {self.name} cannot open its model: {error}") from error
+        finally:
+            self._loading = False
+        self._pulse.update(**_portrait(engine), state="idle")
+        log.info("%s serves %s on %s", self.name, engine.name, engine.backend.name)
+
+    def _loop(self) -> None:
+        pause, longest = _OUTAGE_S
+        wait_s = 0.0
+        while not self._stopping:
+            try:
+                taken = self._inbox.take(wait_s)
+                if taken is not None:
+                    self._serve(taken)
+                pause, wait_s = _OUTAGE_S[0], 0.0 if taken is not None else _IDLE_WAIT_S
+            except (RedisError, OSError) as error:
+                log.warning("Redis does not answer: %s", error)
+                time.sleep(pause)
+                pause = min(2 * pause, longest)
+                continue
+            if taken is None and not self._stopping:
+                self._load_home()
+
+    def _serve(self, taken: Taken) -> None:
+        begun = time.monotonic()
+        output = self._publisher.open(taken.id)
+        self._pulse.hold(output)
+        try:
+            if output.history and isinstance(output.history[-1], FINAL):
+                self._inbox.drop(taken.id)
+                return
+            last = self._answer(taken, output)
+            if last is not None:
+                output.finish(last, (time.monotonic() - begun) * 1e3)
+        finally:
+            if not output.settled.is_set():
+                output.abandon(0.0)
+            self._pulse.hold(None)
+            self._pulse.update(state="stopping" if self._stopping else "idle", request="")
+
+    def _answer(self, taken: Taken, output: Output) -> Frame | None:
+        """The request's last frame; None if it has been handed back or is another worker's."""
+        try:
+            if taken.poisonous:
+                raise Refused("worker_lost", _poison(taken))
+            request = decode_request(taken.entry)
+            if isinstance(request, BenchRequest):
+                return self._measure(request, output)
+            return self._generate(request, output)
+        except Refused as error:
+            return Failed(error.code, str(error))
+        except HomeLost:
+            raise
+        except BackendFailure as error:
+            return self._recover(taken, output, error)
+        except (BackendUnavailable, CheckpointError, ConfigError) as error:
+            return Failed("backend_failed", str(error))
+        except EngineError as error:
+            return Failed("bad_request", str(error))
+        except RedisError:
+            raise
+        except Exception as error:
+            log.exception("request %s failed", taken.id)
+            return Failed("internal", f"the worker made a mistake ({type(error).__name__}: {error})", True)
+
+    def _generate(self, request: GenerateRequest, output: Output) -> Frame | None:
+        queue_ms = _waited_ms(request)
+        if queue_ms > EXPIRES_S * 1e3 and not output.history:
+            raise Refused("expired", f"no worker was free within {EXPIRES_S // 60} minutes; send it again")
+        self._load_home()
+        engine = self._slot.hold(self._home)
+        self._pulse.update(state="generating", request=request.id, started_ms=_now_ms())
+        done = Generation(engine, request, output, self.name, queue_ms).run(self._must_leave)
+        if done is None:
+            self._hand_back(request, output)
+            return None
+        if done.timings.decode_tok_s:
+            self._pulse.update(last_tok_s=done.timings.decode_tok_s)
+        return done
+
+    def _measure(self, request: BenchRequest, output: Output) -> Frame | None:
+        spec = EngineSpec(request.model, request.backend, request.devices)
+        self._pulse.update(state="benchmarking", request=request.id, started_ms=_now_ms())
+        engine = self._slot.hold(spec)
+        output.frame(
+            Started(self.name, engine.name, engine.backend.name, request.context, _waited_ms(request))
+        )
+        try:
+            measurement = run_point(
+                engine.backend,
+                engine.model,
+                Point(request.context, request.tokens, request.repeats, request.sampling),
+                on_progress=lambda done, total, unit: output.frame(Progress(done, total, unit)),
+                stop=lambda: output.cancelled.is_set() or output.lost.is_set() or self._stopping,
+            )
+        except BenchStopped:
+            if output.cancelled.is_set():
+                return Done("cancelled", "", Timings(_waited_ms(request), 0.0, 0.0, 0.0, 0.0, 0, 0))
+            self._hand_back(request, output)
+            return None
+        return Measured(measurement.to_dict())
+
+    def _must_leave(self, seconds_left: float) -> bool:
+        """Whether the request in hand will not end before the worker has to."""
+        return self._stop_at is not None and time.monotonic() + seconds_left > self._stop_at
+
+    def _hand_back(self, request: Request, output: Output, error: str = "") -> None:
+        """Leaves the request, with all that was generated so far, to the next worker."""
+        output.abandon(_HAND_BACK_S)
+        if not output.lost.is_set() and self._inbox.release(request.id, request.inbox, error):
+            log.info("handed back %s", request.id)
+
+    def _recover(self, taken: Taken, output: Output, error: BackendFailure) -> Frame | None:
+        """The device broke down: start afresh, and let the request be continued by whoever can.
+
+        A benchmark point ends with the error instead, as its failure is a result.
+        """
+        log.error("the backend failed: %s", error)
+        self._slot.close()
+        request = decode_request(taken.entry)
+        if isinstance(request, BenchRequest):
+            return Failed("backend_failed", str(error), True)
+        self._hand_back(request, output, str(error))
+        return None
+
+
+class HomeLost(EngineError):
+    """The worker's own model cannot be opened any more; the process has to be started afresh."""
+
+
+class _StoppedLoading(Exception):
+    """A signal came while the model was being opened; nothing is in hand yet."""
+
+
+def _portrait(engine: Engine) -> dict[str, Any]:
+    """What the heartbeat says of an engine."""
+    tokenizer, topology = engine.model.tokenizer, engine.backend.topology
+    return {
+        "model": engine.name,
+        "backend": engine.backend.name,
+        "devices": tuple(device.name for device in topology.devices),
+        "context": engine.model.config.context,
+        "chat": tokenizer is not None and tokenizer.chat_template is not None,
+        "infill": tokenizer is not None and tokenizer.infill is not None,
+        "parallelism": topology.parallelism,
+        "lanes": topology.lanes,
+    }
+
+
+def _poison(taken: Taken) -> str:
+    why = f": {taken.last_error}" if taken.last_error else ""
+    return f"{taken.attempts - 1} workers broke down over this request, so it is not tried again{why}"
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _waited_ms(request: Request) -> float:
+    """Since the request's creation, by the clocks of both machines; 0 if it does not say."""
+    return float(max(0, _now_ms() - request.created_ms)) if request.created_ms else 0.0

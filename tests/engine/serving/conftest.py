@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.serving.client import Client
+from tests.engine.serving.workers import Workers, running, write_chatterbox
+
+
+@pytest.fixture(scope="session")
+def chatterbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chatterbox(tmp_path_factory.mktemp("model") / "chatterbox")
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Client]:
+    with Client(redis_url) as found:
+        yield found
+
+
+@pytest.fixture
+def workers(redis_url: str, tmp_path: Path) -> Iterator[Workers]:
+    with running(redis_url, tmp_path) as found:
+        yield found

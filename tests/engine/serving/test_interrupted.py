@@ -1,0 +1,247 @@
+"""What happens to a generation when something breaks in the middle of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from engine.serving.client import Client
+from engine.serving.messages import Done, Failed, Tokens, out_key
+from tests.conftest import running_redis
+from tests.engine.serving.workers import Story, Workers, chat, read_story, running
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def whole(redis_server, chatterbox, tmp_path_factory) -> Story:
+    """The generation as it is when nothing breaks."""
+    with running(redis_server, tmp_path_factory.mktemp("whole")) as workers, Client(redis_server) as client:
+        workers.start("undisturbed", chatterbox)
+        client.submit(chat("whole"))
+        story = read_story(client, "whole")
+    assert isinstance(story.end, Done)
+    assert len(story.ids) == 1500
+    return story
+
+
+def test_killed_worker_continues_without_losing_or_doubling_tokens(client, workers, chatterbox, whole):
+    first = workers.start("first", chatterbox)
+
+    def kill() -> None:
+        first.freeze()  # so that it does not get to the end while the second one starts
+        workers.start("second", chatterbox)
+        first.kill()
+
+    client.submit(chat("cut"))
+    cut = read_story(client, "cut", {200: kill})
+    assert cut.workers == ["first", "second"]
+    assert cut.ids == whole.ids
+    assert cut.text == whole.text
+    assert cut.end.timings.completion_tokens == 1500
+    assert 0 < cut.end.timings.ttft_ms < 1000, "of the first worker, not of the one that went on"
+
+
+def test_frozen_worker_that_wakes_up_late_stays_silent(client, workers, chatterbox, whole):
+    first = workers.start("first", chatterbox)
+
+    def freeze() -> None:
+        first.freeze()
+        workers.start("second", chatterbox)
+
+    client.submit(chat("cut"))
+    cut = read_story(client, "cut", {200: freeze})
+    first.thaw()
+    time.sleep(1.0)
+    assert cut.ids == whole.ids
+    assert [f.frame for f in client.read("cut")] == cut.frames, "something came after the end"
+    client.submit(chat("next", tokens=5))
+    assert isinstance(read_story(client, "next").end, Done)
+    assert first.process.poll() is None
+
+
+def test_worker_that_wakes_up_while_another_goes_on_does_not_mix_in(client, workers, chatterbox, whole):
+    first = workers.start("first", chatterbox)
+
+    def freeze() -> None:
+        first.freeze()
+        workers.start("second", chatterbox)
+
+    def thaw_at_second_start() -> None:
+        wait_for_starts(client, "cut", 2)
+        first.thaw()
+
+    client.submit(chat("cut"))
+    waker = threading.Thread(target=thaw_at_second_start)
+    waker.start()
+    cut = read_story(client, "cut", {200: freeze})
+    waker.join()
+    assert cut.workers == ["first", "second"]
+    assert cut.ids == whole.ids
+    assert cut.text == whole.text
+
+
+def test_restarted_worker_finds_its_own_request_without_waiting(client, workers, chatterbox, whole):
+    first = workers.start("same", chatterbox)
+    moments: list[float] = []
+
+    def restart() -> None:
+        first.kill()
+        moments.append(time.monotonic())
+        workers.start("same", chatterbox)
+
+    client.submit(chat("cut", tokens=4000))
+    cut = read_story(client, "cut", {200: restart})
+    assert cut.workers == ["same", "same"]
+    assert cut.ids[:1500] == whole.ids
+    assert len(cut.ids) == 4000
+
+
+def test_worker_that_is_told_to_end_hands_a_long_request_to_the_next(client, workers, chatterbox, whole):
+    first = workers.start("first", chatterbox, grace_s=0.05)
+    status: list[int] = []
+    client.submit(chat("cut"))
+    worker_starts = threading.Thread(target=lambda: workers.start("second", chatterbox))
+
+    def end() -> None:
+        status.append(first.terminate())
+        worker_starts.start()
+
+    cut = read_story(client, "cut", {100: end})
+    worker_starts.join()
+    assert status == [0]
+    assert cut.workers == ["first", "second"]
+    assert cut.ids == whole.ids
+    assert cut.text == whole.text
+
+
+def test_worker_that_is_told_to_end_finishes_a_request_that_is_nearly_done(client, workers, chatterbox):
+    only = workers.start("only", chatterbox, grace_s=5.0)
+    client.submit(chat("short", tokens=1000))
+    story = read_story(client, "short", {100: only.process.terminate})
+    assert only.process.wait(10) == 0
+    assert story.workers == ["only"]
+    assert isinstance(story.end, Done)
+    assert story.end.finish_reason == "length"
+    assert client.workers() == [], "it is still on the list of workers"
+
+
+def test_idle_worker_ends_at_once_when_told_to(workers, chatterbox):
+    begin = time.monotonic()
+    assert workers.start("only", chatterbox).terminate() == 0
+    assert time.monotonic() - begin < 10.0
+
+
+def test_request_that_ended_two_workers_is_not_given_to_a_third(client, workers, chatterbox):
+    victims = iter(("first", "second"))
+
+    def kill_and_replace() -> None:
+        name = next(victims)
+        running_now[-1].freeze()
+        running_now[-1].kill()
+        running_now.append(workers.start(f"after {name}", chatterbox))
+
+    running_now = [workers.start("first", chatterbox)]
+    client.submit(chat("poison", tokens=4000))
+    story = read_story(client, "poison", {50: kill_and_replace, 600: kill_and_replace})
+    assert isinstance(story.end, Failed)
+    assert story.end.code == "worker_lost"
+    assert "2 workers" in story.end.message
+    client.submit(chat("healthy", tokens=3))
+    assert isinstance(read_story(client, "healthy").end, Done)
+
+
+@pytest.mark.parametrize("memory", ["kept", "lost"])
+def test_redis_that_restarts_mid_stream_costs_a_pause_only(memory, tmp_path: Path, chatterbox, whole):
+    append_only = {"appendonly": "yes", "appendfsync": "always"} if memory == "kept" else {}
+    server = running_redis(tmp_path / "valkey", **append_only)
+    server.start()
+    url, port = server.connection_url, server.port
+
+    def restart() -> None:
+        server.terminate()
+        time.sleep(0.5)
+        server._desired_port = port
+        server.start()
+
+    try:
+        with running(url, tmp_path) as workers, Client(url) as client:
+            workers.start("only", chatterbox)
+            client.submit(chat("cut"))
+            cut = read_story(client, "cut", {200: restart})
+            assert cut.ids == whole.ids
+            assert cut.text == whole.text
+            client.submit(chat("next", tokens=3))
+            assert isinstance(read_story(client, "next").end, Done)
+    finally:
+        server.terminate()
+
+
+def test_cancelling_mid_stream_stops_the_worker_within_moments(client, redis_url, workers):
+    workers.start("only", "words", "paced", options={"tok_s": 100})
+    client.submit(chat("long", tokens=5000))
+    moments: list[float] = []
+
+    def cancel() -> None:
+        assert client.cancel("long") is False
+        moments.append(time.monotonic())
+
+    story = read_story(client, "long", {20: cancel})
+    assert time.monotonic() - moments[0] < 0.15
+    assert isinstance(story.end, Done)
+    assert story.end.finish_reason == "cancelled"
+    assert story.end.timings.completion_tokens == len(story.ids) < 60
+
+
+def test_cancelling_in_prefill_stops_the_worker_within_moments(client, workers):
+    workers.start("only", "words", "paced", options={"prefill_ms": 30_000})
+    client.submit(chat("long"))
+    wait_for_starts(client, "long", 1)
+    begin = time.monotonic()
+    client.cancel("long")
+    story = read_story(client, "long")
+    assert time.monotonic() - begin < 0.3
+    assert story.end.finish_reason == "cancelled"
+    assert story.ids == []
+
+
+def test_without_a_worker_a_request_waits_and_then_is_served(client, workers: Workers):
+    client.submit(chat("early", tokens=10))
+    assert client.position("early") == 1
+    assert client.eta("early") is None
+    workers.start("late", "words", "paced")
+    story = read_story(client, "early")
+    assert isinstance(story.end, Done)
+    assert len(story.ids) == 10
+    assert client.position("early") is None
+
+
+def test_a_request_in_hand_survives_a_lost_place_in_the_output(client, redis_url, workers, chatterbox, whole):
+    """Redis came back without the last second: the frames that are missing are written again."""
+    only = workers.start("only", chatterbox)
+
+    def lose_the_newest() -> None:
+        only.freeze()
+        with redis.Redis.from_url(redis_url, decode_responses=True) as raw:
+            entries = raw.xrange(out_key("cut"))
+            raw.delete(out_key("cut"))
+            for entry_id, fields in entries[: len(entries) // 2]:
+                raw.xadd(out_key("cut"), fields, id=entry_id)
+        only.thaw()
+
+    client.submit(chat("cut"))
+    cut = read_story(client, "cut", {200: lose_the_newest})
+    assert cut.ids == whole.ids
+    kept = [frame.frame for frame in client.read("cut")]
+    assert sum(len(f.ids) for f in kept if isinstance(f, Tokens)) == 1500
+
+
+def wait_for_starts(client: Client, request_id: str, count: int) -> None:
+    deadline = time.monotonic() + 15
+    while sum(frame.frame.type == "started" for frame in client.read(request_id)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
