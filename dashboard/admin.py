@@ -183,15 +183,15 @@ class ReadOnly(_ModelAdmin):
 
 class PointInline(_PointTabularInline):
     model = Point
-    fields = ("index", "attempt", "point", "state", "worker", "error", "started", "ended")
+    fields = ("index", "attempt", "sampled", "state", "worker", "error", "started", "ended")
     readonly_fields = fields
     ordering = ("index", "attempt")
     can_delete = False
     extra = 0
 
-    @admin.display(description="point")
-    def point(self, point: Point) -> str:
-        return f"{point}, {point.sampling_label}"
+    @admin.display(description="sampling")
+    def sampled(self, point: Point) -> str:
+        return point.sampling_label
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from engine.backends.base import PHASES, PhaseTime
 
-WIDTH = 640.0
+WIDTH = 720.0
 _LABEL = 84.0
 _VALUE = 96.0
 _ROW = 26.0
@@ -98,6 +98,7 @@ class SampleStrip:
 
     width: float
     height: float
+    axis_end: float
     band_x: float
     band_width: float
     median_x: float
@@ -117,6 +118,7 @@ def sample_strip(samples: Sequence[float], median: float, ci: tuple[float, float
     return SampleStrip(
         WIDTH,
         72.0,
+        WIDTH - 12,
         x(ci[0]),
         round(max(x(ci[1]) - x(ci[0]), 1.0), 2),
         x(median),

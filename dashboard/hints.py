@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Literal, TypedDict
 
 import structlog
@@ -9,6 +10,10 @@ from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 
 log = structlog.get_logger(__name__)
+
+QUIET_S = 10.0
+"""After a failure nobody is told for this long: an import must not wait for a dead Redis at every row."""
+_quiet_until = float("-inf")
 
 
 class Hint(TypedDict):
@@ -33,10 +38,12 @@ def measurement_added(run: int) -> None:
 
 
 def _send(group: str, hint: Hint) -> None:
+    global _quiet_until
     layer = get_channel_layer()
-    if layer is None:
+    if layer is None or time.monotonic() < _quiet_until:
         return
     try:
         async_to_sync(layer.group_send)(group, {"type": "dashboard.hint", "hint": hint})
     except Exception as error:  # a dead Redis must not fail the sweep that reports its progress
-        log.warning("hint_lost", group=group, error=str(error))
+        _quiet_until = time.monotonic() + QUIET_S
+        log.warning("hints_lost", group=group, error=str(error), quiet_s=QUIET_S)

@@ -33,10 +33,10 @@ ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
 
 
 class Trigger(models.TextChoices):
-    ADMIN = "admin"
-    PAGE = "page"
-    SHELL = "shell"
-    SCHEDULE = "schedule"
+    ADMIN = "admin", "in the admin"
+    PAGE = "page", "on the dashboard"
+    SHELL = "shell", "from a shell"
+    SCHEDULE = "schedule", "by its schedule"
 
 
 class Configuration(models.Model):

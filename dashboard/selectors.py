@@ -166,8 +166,10 @@ def sweeps() -> QuerySet[Sweep]:
 
 def sweep_runs() -> QuerySet[SweepRun]:
     """Runs, newest first, with how many of their points `failed`."""
-    return SweepRun.objects.select_related("who", "sweep").annotate(
-        failed=Count("points", filter=Q(points__current=True, points__state=State.FAILED))
+    return (
+        SweepRun.objects.select_related("who", "sweep")
+        .annotate(failed=Count("points", filter=Q(points__current=True, points__state=State.FAILED)))
+        .order_by("-created", "-pk")
     )
 
 

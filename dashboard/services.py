@@ -81,7 +81,7 @@ def start_sweep(*, sweep: Sweep, trigger: Trigger, who: User | None = None, enqu
                 )
                 for index, spec in enumerate(specs)
             )
-            _log(who, run, f"Started by {trigger}: {len(specs)} points.")
+            _log(who, run, f"Started {trigger.label}: {len(specs)} points.")
             if enqueue:
                 transaction.on_commit(lambda: _tell_celery(run.pk))
     except IntegrityError as error:
@@ -214,6 +214,7 @@ def finish_point(*, point: Point, owner: str, result: Result, worker: str) -> Me
         if not _end_point(point, owner, state=State.FINISHED, worker=worker):
             return None
         measurement, _ = record_measurement(result=result, source=f"sweep run {point.run_id}", point=point)
+        transaction.on_commit(lambda: hints.measurement_added(measurement.pk))
     announce(run_id=point.run_id)
     return measurement
 
@@ -346,8 +347,6 @@ def record_measurement(
                 "point": point,
             },
         )
-        if new:
-            transaction.on_commit(lambda: hints.measurement_added(measurement.pk))
     return measurement, new
 
 
@@ -370,12 +369,15 @@ def _import_file(path: Path) -> Imported:
     try:
         results = read_measurements(path)
         with transaction.atomic():
-            new = [record_measurement(result=r, source=path.name)[1] for r in results]
+            stored = [record_measurement(result=r, source=path.name) for r in results]
+            new = [measurement for measurement, is_new in stored if is_new]
+            if new:
+                transaction.on_commit(lambda: hints.measurement_added(new[-1].pk))
     except MeasurementError as error:
         return Imported(path, error=str(error))
     except UnicodeDecodeError as error:
         return Imported(path, error=f"{path} is not UTF-8 text: {error.reason} at byte {error.start}")
-    return Imported(path, added=sum(new), known=len(new) - sum(new))
+    return Imported(path, added=len(new), known=len(stored) - len(new))
 
 
 # Sweeps ----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 
 import { colour, onThemeChange } from "../colours.js";
-import { align, describe, padded } from "./series.js";
+import { align, describe, padded, timeLabels } from "./series.js";
 
 const HEIGHT = 320;
 
@@ -52,7 +52,9 @@ function chartOptions(history, samples, width, readout) {
     const edge = { stroke: "transparent", points: { show: false }, spanGaps: true };
     series.push({ label: one.label, stroke, width: 2, spanGaps: true, points: { show: true, size: 7, fill: stroke } });
     series.push({ ...edge, label: "low" }, { ...edge, label: "high" });
-    bands.push({ series: [3 * index + 3, 3 * index + 2], fill: translucent(stroke) });
+    const wrong = { show: true, size: 13, width: 2, stroke: colour("--bad"), fill: "transparent" };
+    series.push({ label: "tokens differ", stroke: "transparent", points: wrong });
+    bands.push({ series: [4 * index + 3, 4 * index + 2], fill: translucent(stroke) });
   });
   const grid = { stroke: colour("--line"), width: 1 };
   const axis = { stroke: colour("--ink-2"), grid, ticks: grid, font: `12px ${getComputedStyle(document.body).fontFamily}` };
@@ -64,7 +66,10 @@ function chartOptions(history, samples, width, readout) {
     height: HEIGHT,
     series,
     bands,
-    axes: [{ ...axis }, { ...axis, size: 64 }],
+    axes: [
+      { ...axis, space: 70, values: (_chart, splits, _index, _space, increment) => timeLabels(splits, increment) },
+      { ...axis, size: 64 },
+    ],
     scales: { x: { range: (_chart, low, high) => timeRange(low, high) }, y: { range } },
     legend: { show: false },
     cursor: { points: { size: 9 }, drag: { x: true, y: false } },

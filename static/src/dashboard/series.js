@@ -19,8 +19,8 @@
  */
 
 /**
- * One time axis for all series. Column 0 holds the times; series i holds its middle, low and high in
- * columns 3i + 1 .. 3i + 3, null where it has no sample.
+ * One time axis for all series. Column 0 holds the times; series i holds its value, low, high, and its
+ * value again where the tokens were wrong, in columns 4i + 1 .. 4i + 4, null where it has no sample.
  *
  * @param {History} history
  * @returns {{columns: (number | null)[][], samples: (Sample | null)[][]}} `samples[i][j]` is the sample of
@@ -44,9 +44,32 @@ export function align(history) {
       row.map((s) => s?.value ?? null),
       row.map((s) => s?.low ?? null),
       row.map((s) => s?.high ?? null),
+      row.map((s) => (s && !s.verified ? s.value : null)),
     );
   }
   return { columns, samples };
+}
+
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/**
+ * Labels of a time axis, in UTC. A day (or a year, where the axis counts months) is written where it begins.
+ *
+ * @param {number[]} splits seconds since 1970
+ * @param {number} increment seconds between two of them
+ * @returns {string[]}
+ */
+export function timeLabels(splits, increment) {
+  let before = "";
+  return splits.map((seconds) => {
+    const time = new Date(seconds * 1000);
+    const day = `${time.getUTCDate()} ${MONTHS[time.getUTCMonth()]}`;
+    const whole = increment >= 86_400 ? String(time.getUTCFullYear()) : day;
+    const part = increment >= 86_400 ? day : time.toISOString().slice(11, increment < 60 ? 19 : 16);
+    const label = whole === before ? part : `${part}\n${whole}`;
+    before = whole;
+    return label;
+  });
 }
 
 /**

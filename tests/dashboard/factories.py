@@ -1,0 +1,86 @@
+"""Made-up measurements and rows. No value here was measured; none may leave the tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dashboard import services
+from dashboard.models import Measurement, Sweep, SweepRun, Trigger
+from engine.backends.base import PhaseTime, SamplingParams
+from engine.measurement import (
+    BytesPerToken,
+    DecodeSpeed,
+    FirstToken,
+    InterTokenLatency,
+    Mbu,
+    MeasuredDevice,
+    MeasuredModel,
+    PrefillSpeed,
+    Settings,
+    Verified,
+)
+from engine.measurement import Measurement as Result
+
+DAY = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MATRIX = {
+    "model": ["random:tiny-llama"],
+    "backend": ["numpy"],
+    "devices": [1],
+    "context": [8, 16],
+    "tokens": [8],
+    "sampling": [{}],
+}
+
+
+def result(
+    *,
+    tok_s: float = 100.0,
+    day: int = 0,
+    model: str = "test-model",
+    backend: str = "numpy",
+    context: int = 16,
+    sampling: SamplingParams | None = None,
+    **changes: Any,
+) -> Result:
+    """A measurement of nothing, `day` days after DAY."""
+    made = Result(
+        created=(DAY + timedelta(days=day)).isoformat(),
+        git_sha="0123456789abcdef0123456789abcdef01234567",
+        model=MeasuredModel(model, 1_000_000, BytesPerToken(2_000_000, 10_000)),
+        backend=backend,
+        devices=(MeasuredDevice("test device", 0.0, 50.0),),
+        settings=Settings(context, 32, 5, sampling=sampling or SamplingParams()),
+        decode=DecodeSpeed(
+            tok_s,
+            (tok_s * 0.98, tok_s * 1.01),
+            tuple(tok_s * f for f in (0.98, 1.0, 1.01, 0.995, 1.004)),
+        ),
+        itl_us=InterTokenLatency(1e6 / tok_s, 1.1e6 / tok_s, None, 155),
+        prefill=PrefillSpeed(1500.0, context),
+        ttft_ms=FirstToken(12.5, 5),
+        mbu=Mbu(None, 0.4),
+        phases_us={
+            "qkv": PhaseTime(0.25e6 / tok_s, 0.02e6 / tok_s),
+            "attention": PhaseTime(0.2e6 / tok_s, 0.03e6 / tok_s, 0.04e6 / tok_s),
+            "gate_up": PhaseTime(0.4e6 / tok_s),
+        },
+        verified=Verified("a reference that only this test knows", True, 1e-5),
+        environment={"python": "3.11", "cpu": {"name": "test cpu", "cores": 2}, "gpus": []},
+    )
+    return replace(made, **changes)
+
+
+def stored(**kwargs: Any) -> Measurement:
+    """The same as a row."""
+    return services.record_measurement(result=result(**kwargs), source="test.json")[0]
+
+
+def sweep(name: str = "test-sweep", **matrix: Any) -> Sweep:
+    return Sweep.objects.create(name=name, matrix={**MATRIX, **matrix}, repeats=5)
+
+
+def run_of(of: Sweep, **kwargs: Any) -> SweepRun:
+    """A queued run of which Celery was not told."""
+    return services.start_sweep(sweep=of, trigger=Trigger.SHELL, enqueue=False, **kwargs)
