@@ -74,7 +74,8 @@ def test_devices_and_options_reach_the_backend(monkeypatch) -> None:
         ("tpu", {}, "no backend 'tpu'; there are numpy, cpu, cuda"),
         ("numpy", {"devices": 0}, "devices is 0"),
         ("numpy", {"devices": 2}, "devices is 2; the backend numpy has 1"),
-        ("numpy", {"options": {"threads": 2}}, "no option 'threads'"),
+        ("numpy", {"options": {"graph": True}}, "no option 'graph'; it takes threads"),
+        ("numpy", {"options": {"threads": 0}}, "threads is 0; it must be"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_in_words(name, settings, message) -> None:

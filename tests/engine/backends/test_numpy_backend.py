@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from engine.backends import numpy_backend
 from engine.backends.base import PHASES, Job, SamplingParams, TraceRange
@@ -215,6 +216,18 @@ def test_logits_come_for_a_sequence_as_long_as_the_context(backend) -> None:
         backend.logits([1] * (TINY.context + 1))
     with pytest.raises(RequestError, match="token id 96"):
         backend.logits([1, 96])
+
+
+def test_matrix_products_use_the_asked_threads_until_close() -> None:
+    def blas_threads() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        backend = NumpyBackend(SimpleNamespace(config=TINY, weights=RandomWeights(TINY)), threads=1)
+        during = blas_threads()
+        backend.close()
+
+        assert (during, blas_threads()) == ({1}, {2})
 
 
 @pytest.mark.slow
