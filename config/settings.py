@@ -171,6 +171,8 @@ CELERY_WORKER_DISABLE_PREFETCH = True
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 5.0
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
+READY_FILE: str = env.str("READY_FILE", default="")
+"""A file that the Celery worker and beat touch once they are up; the supervisor waits for it."""
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 
 # What is served -------------------------------------------------------------------------------------

@@ -18,25 +18,28 @@ _BLOCKING_REPLY_S = 30.0
 """Only a dead connection stays silent for so long: `BLOCK_S` has passed many times."""
 
 
-def _options(reply_s: float) -> dict[str, Any]:
+def _options(url: str, reply_s: float) -> dict[str, Any]:
+    keepalive = (
+        {} if url.startswith("unix:") else {"socket_keepalive": True}
+    )  # a socket file has no such thing
     return {
         "decode_responses": True,
         "socket_timeout": reply_s,
         "socket_connect_timeout": 5.0,
-        "socket_keepalive": True,
+        **keepalive,
     }
 
 
 def connect(url: str) -> redis.Redis:
     """For commands that answer at once. Connects on first use."""
-    return redis.Redis.from_url(url, **_options(_REPLY_S))
+    return redis.Redis.from_url(url, **_options(url, _REPLY_S))
 
 
 def connect_blocking(url: str) -> redis.Redis:
     """For reads that wait up to `BLOCK_S` seconds."""
-    return redis.Redis.from_url(url, **_options(_BLOCKING_REPLY_S))
+    return redis.Redis.from_url(url, **_options(url, _BLOCKING_REPLY_S))
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:
     """For one event loop, blocking reads included."""
-    return redis.asyncio.Redis.from_url(url, **_options(_BLOCKING_REPLY_S))
+    return redis.asyncio.Redis.from_url(url, **_options(url, _BLOCKING_REPLY_S))

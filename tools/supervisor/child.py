@@ -1,0 +1,118 @@
+"""One service: its process, its log, and what to do when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from tools.supervisor.guardian import Guardian
+
+BACK_OFF_S = (0.5, 30.0)
+"""First and longest pause before a service that crashed is started again."""
+STEADY_S = 60.0
+"""A service that ran for so long has recovered: its next crash starts with the first pause."""
+LOG_BYTES = 5_000_000
+"""A log longer than this is put aside, in place of the one before, when its service is started."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """What to run. `state` says how it does: "" until there is something to say; `is_up` reads that."""
+
+    name: str
+    command: Sequence[str]
+    state: Callable[[], str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Child:
+    """A service's process, in a process group of its own, with its output in a log."""
+
+    def __init__(self, service: Service, logs: Path, root: Path, guardian: Guardian) -> None:
+        self.service = service
+        self.log = logs / f"{service.name}.log"
+        self._root = root
+        self._guardian = guardian
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._pause_s = BACK_OFF_S[0]
+        self._start_at: float | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    def start(self) -> None:
+        with self._open_log() as log:
+            self._process = subprocess.Popen(
+                self.service.command,
+                cwd=self._root,
+                env={**os.environ, **self.service.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._guardian.watch(self._process.pid)
+        self._started, self._start_at = time.monotonic(), None
+
+    def tend(self) -> str:
+        """Starts it again if it ended; returns what to tell the user, "" mostly."""
+        now = time.monotonic()
+        if self._start_at is not None:
+            if now >= self._start_at:
+                self.start()
+            return ""
+        if self._process is None or self._process.poll() is None:
+            return ""
+        code = self._process.returncode
+        self.kill()  # its own children, if it left any
+        if now - self._started >= STEADY_S:
+            self._pause_s = BACK_OFF_S[0]
+        pause, self._pause_s = self._pause_s, min(2 * self._pause_s, BACK_OFF_S[1])
+        self._start_at = now + pause
+        return f"ended ({_how(code)}): {self.last_line()}; starting it again in {pause:g} s"
+
+    def ask_to_stop(self) -> None:
+        self._start_at = None
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Ends whatever is left of its process group."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._guardian.forget(self._process.pid)
+        self._process = None
+
+    def last_line(self) -> str:
+        """The last line of the log, for people: why it ended is usually there."""
+        with suppress(OSError), self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
+            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
+            return next((line[:300] for line in reversed(lines) if line), f"see {self.log}")
+        return f"see {self.log}"
+
+    def _open_log(self) -> IO[bytes]:
+        with suppress(FileNotFoundError):
+            if self.log.stat().st_size > LOG_BYTES:
+                self.log.replace(self.log.with_suffix(".log.1"))
+        return self.log.open("ab")
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,76 @@
+"""Database and static files, brought up to date when something they are made from has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tools.supervisor.errors import SupervisorError
+
+
+def prepare(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]:
+    """Returns what was done, in words. Raises SupervisorError if a step fails."""
+    done = []
+    lock = root / "requirements" / "base.txt"
+    migrations = [lock, *root.glob("*/migrations/*.py")]
+    database = os.environ.get("DATABASE_URL", "")
+    kept = home / "db.sqlite3"
+    # Whoever shares a database server may have moved it on or back: only our own file is known unchanged.
+    if database or not kept.exists() or _changed(home / "migrated.stamp", migrations, by_content=True):
+        _manage(root, home, environment, "migrate", "--no-input")
+        _stamp(home / "migrated.stamp", migrations, by_content=True)
+        done.append("database migrated")
+    sources = [lock, *_files(root / "static" / "dist"), *_files(root / "static" / "img")]
+    collected = home / "static" / "staticfiles.json"
+    if not collected.exists() or _changed(home / "collected.stamp", sources, by_content=False):
+        _manage(root, home, environment, "collectstatic", "--no-input", "--clear")
+        _stamp(home / "collected.stamp", sources, by_content=False)
+        done.append("static files collected")
+    return done
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _changed(stamp: Path, sources: Iterable[Path], *, by_content: bool) -> bool:
+    return not stamp.exists() or stamp.read_text() != _digest(sources, by_content=by_content)
+
+
+def _stamp(stamp: Path, sources: Iterable[Path], *, by_content: bool) -> None:
+    stamp.write_text(_digest(sources, by_content=by_content))
+
+
+def _digest(sources: Iterable[Path], *, by_content: bool) -> str:
+    """Of names and contents, or of names, sizes and times where the contents are many."""
+    total = hashlib.sha256()
+    for path in sorted(sources):
+        status = path.stat()
+        seen = path.read_bytes() if by_content else f"{status.st_size} {status.st_mtime_ns}".encode()
+        total.update(str(path).encode() + b"\0" + seen + b"\0")
+    return total.hexdigest()
+
+
+def _manage(root: Path, home: Path, environment: Mapping[str, str], *arguments: str) -> None:
+    log = home / "logs" / "prepare.log"
+    with log.open("ab") as out:
+        done = subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=root,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode:
+        raise SupervisorError(f"`manage.py {arguments[0]}` failed: {_last_line(log)} (details: {log})")
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else "it said nothing"
