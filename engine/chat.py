@@ -1,7 +1,8 @@
 """Chat templates: messages to the text that a model was trained on.
 
 A template comes with a checkpoint, so it is a stranger's program: it runs in Jinja's immutable
-sandbox, and what it writes is bounded.
+sandbox, what it writes is bounded, and operations that blow up a few characters are closed. A template
+that means harm can still waste time and memory by patient looping; it cannot reach anything outside.
 """
 
 from __future__ import annotations
@@ -55,7 +56,14 @@ class ChatTemplate:
                 parts.append(part)
         except _Refused as error:
             raise RequestError(f"the model's chat template refuses these messages: {error}") from error
-        except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError, LookupError) as error:
+        except (
+            jinja2.TemplateError,
+            ArithmeticError,
+            TypeError,
+            ValueError,
+            LookupError,
+            RecursionError,
+        ) as error:
             raise TokenizerError(f"the model's chat template failed: {error}") from error
         return "".join(parts)
 

@@ -55,26 +55,25 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         """Raises TokenizerError if the chat template does not parse."""
+        self.infill = _find_infill(vocabulary)
+        self._special_ids = vocabulary.special_ids | _promote(vocabulary, self.infill)
         self._special = vocabulary.tokenizer
         # The library finds special tokens in any text unless told not to, and the switch belongs to the
         # object: user text goes through a copy that never finds them.
         self._plain = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.to_str())
         self._plain.encode_special_tokens = True
-        self._special_ids = vocabulary.special_ids
         self._byte_level = vocabulary.byte_level
         self._bytes: dict[int, bytes] = {}
-        self._specials = vocabulary.special_text
+        self._special_text = [t for i in self._special_ids if (t := self._special.id_to_token(i))]
         self.vocab_size: int = self._special.get_vocab_size(with_added_tokens=True)
         self.bos_id = vocabulary.bos_id if vocabulary.adds_bos else None
         named = {i for name in _END_NAMES if (i := self._special.token_to_id(name)) in self._special_ids}
         self.eos_ids = frozenset(vocabulary.eos_ids | named)
         self.chat_template = vocabulary.chat_template
-        self.infill = _find_infill(self._special)
         self._chat: ChatTemplate | None = None
         if vocabulary.chat_template is not None:
-            bos = "" if vocabulary.bos_id is None else self._special.id_to_token(vocabulary.bos_id) or ""
-            eos = self._special.id_to_token(min(vocabulary.eos_ids, default=-1)) if vocabulary.eos_ids else ""
-            self._chat = ChatTemplate(vocabulary.chat_template, bos_token=bos, eos_token=eos or "")
+            bos, eos = self._name(vocabulary.bos_id), self._name(vocabulary.eos_id)
+            self._chat = ChatTemplate(vocabulary.chat_template, bos_token=bos, eos_token=eos)
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Self:
@@ -90,9 +89,15 @@ class Tokenizer:
         return cls(_vocabulary_from_folder(folder))
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Token ids of `text`, no BOS. `special` parses the names of special tokens in the text as such."""
+        """Token ids of `text`, no BOS. `special` parses the names of special tokens in the text as such.
+
+        Raises RequestError if `text` is not Unicode (it holds a lone surrogate).
+        """
         encoder = self._special if special else self._plain
-        return encoder.encode(text, add_special_tokens=False).ids
+        try:
+            return encoder.encode(text, add_special_tokens=False).ids
+        except TypeError as error:
+            raise RequestError(f"the text is not Unicode: {_first_surrogate(text)}") from error
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Token ids that the model should see for `prompt`.
@@ -125,6 +130,9 @@ class Tokenizer:
         """The text of `tokens`, special tokens left out, broken characters as U+FFFD."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
+    def _name(self, token: int | None) -> str:
+        return "" if token is None else self._special.id_to_token(token) or ""
+
     def _spell(self, token: int) -> bytes:
         piece = self._special.id_to_token(token)
         if piece is None or token in self._special_ids:
@@ -142,7 +150,7 @@ class Tokenizer:
     def _encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         if self._chat is None:
             raise RequestError("this model has no chat template; send a text prompt")
-        veil = _Veil(self._specials)
+        veil = _Veil(self._special_text)
         rows = [{"role": m.role, "content": veil.cover(m.content)} for m in messages]
         ids: list[int] = []
         for text, plain in veil.split(self._chat.render(rows)):
@@ -191,12 +199,33 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTE_OF = {character: bytes([byte]) for character, byte in _byte_alphabet().items()}
 
 
-def _find_infill(tokenizer: tokenizers.Tokenizer) -> InfillTokens | None:
+def _first_surrogate(text: str) -> str:
+    at = next((i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff"), 0)
+    return f"character {at} is {text[at]!a}, half of a surrogate pair"
+
+
+def _find_infill(vocabulary: Vocabulary) -> InfillTokens | None:
+    """By what the container says, else by name."""
+    if vocabulary.infill_ids is not None:
+        return InfillTokens(*vocabulary.infill_ids)
     for names in _INFILL_NAMES:
-        ids = [i for name in names if (i := tokenizer.token_to_id(name)) is not None]
+        ids = [i for name in names if (i := vocabulary.tokenizer.token_to_id(name)) is not None]
         if len(ids) == len(names):
             return InfillTokens(*ids)
     return None
+
+
+def _promote(vocabulary: Vocabulary, infill: InfillTokens | None) -> frozenset[int]:
+    """Makes special tokens of those that steer the model but are not marked as such; their ids.
+
+    Some checkpoints list their fill-in-the-middle tokens as ordinary ones: users could type them.
+    """
+    steering = vocabulary.eos_ids | ({infill.prefix, infill.suffix, infill.middle} if infill else frozenset())
+    added = vocabulary.tokenizer.get_added_tokens_decoder()
+    found = {i: added[i].content for i in steering if i in added and not added[i].special}
+    tokens = [tokenizers.AddedToken(text, special=True, normalized=False) for text in found.values()]
+    vocabulary.tokenizer.add_special_tokens(tokens)
+    return frozenset(found)
 
 
 def _vocabulary_from_folder(folder: Path) -> Vocabulary:
@@ -216,14 +245,14 @@ def _vocabulary_from_folder(folder: Path) -> Vocabulary:
     bos = _token_id(tokenizer, settings.get("bos_token"))
     eos = _token_id(tokenizer, settings.get("eos_token"))
     added = set(tokenizer.encode("").ids)
-    special = {i: t.content for i, t in tokenizer.get_added_tokens_decoder().items() if t.special}
+    special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return Vocabulary(
         tokenizer=tokenizer,
         byte_level="ByteLevel" in json.dumps(json.loads(text).get("decoder")),
         special_ids=frozenset(special),
-        special_text=tuple(special.values()),
         bos_id=bos,
         adds_bos=bool(settings.get("add_bos_token", bos in added)),
+        eos_id=eos,
         eos_ids=frozenset(_ids(generation.get("eos_token_id")) | _ids(model.get("eos_token_id")) | _ids(eos)),
         chat_template=_template(folder, settings.get("chat_template")),
     )

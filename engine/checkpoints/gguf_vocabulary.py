@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from engine.errors import TokenizerError
@@ -23,14 +24,17 @@ class Vocabulary:
     byte_level: bool
     """Pieces spell bytes in GPT-2's alphabet; otherwise they are SentencePiece text."""
     special_ids: frozenset[int]
-    special_text: tuple[str, ...]
     bos_id: int | None
     adds_bos: bool
+    eos_id: int | None
     eos_ids: frozenset[int]
+    """`eos_id` and every other token that ends a text or a turn."""
     chat_template: str | None
+    infill_ids: tuple[int, int, int] | None = None
+    """Prefix, suffix and middle of a fill-in-the-middle prompt, where the container says so."""
 
 
-_CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 """Values of tokenizer.ggml.token_type."""
 
 _LLAMA3 = (
@@ -48,31 +52,29 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens:
         raise TokenizerError("the GGUF file holds no vocabulary (tokenizer.ggml.tokens)")
-    types = [int(t) for t in metadata.get("tokenizer.ggml.token_type", ())]
-    if types and len(types) != len(tokens):
-        raise TokenizerError(f"the GGUF vocabulary has {len(tokens)} tokens and {len(types)} token types")
+    types = _numbers(metadata, "token_type", len(tokens)) or [_NORMAL] * len(tokens)
     if kind == "gpt2":
         tokenizer = _byte_level_bpe(metadata, tokens)
     elif kind == "llama":
         tokenizer = _sentencepiece_bpe(metadata, tokens, types)
     else:
         raise TokenizerError(f"the GGUF vocabulary is of kind {kind!r}; supported are 'gpt2' and 'llama'")
-    special = {i: tokens[i] for i, t in enumerate(types) if t == _CONTROL}
+    special = {i: tokens[i] for i, t in enumerate(types) if t in (_UNKNOWN, _CONTROL)}
     own = [tokens[i] for i, t in enumerate(types) if t == _USER_DEFINED]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special.values()])
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in own])
     template = metadata.get("tokenizer.chat_template")
+    eos = _id(metadata, "eos", len(tokens))
     return Vocabulary(
         tokenizer=tokenizer,
         byte_level=kind == "gpt2",
         special_ids=frozenset(special),
-        special_text=tuple(special.values()),
         bos_id=_id(metadata, "bos", len(tokens)),
         adds_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", kind == "llama")),
-        eos_ids=frozenset(
-            i for i in (_id(metadata, "eos", len(tokens)), _id(metadata, "eot", len(tokens))) if i is not None
-        ),
+        eos_id=eos,
+        eos_ids=frozenset(i for i in (eos, _id(metadata, "eot", len(tokens))) if i is not None),
         chat_template=template if isinstance(template, str) else None,
+        infill_ids=_infill(metadata, len(tokens)),
     )
 
 
@@ -85,6 +87,24 @@ def _id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
             f"tokenizer.ggml.{name}_token_id is {value!r}; the vocabulary has {count} tokens"
         )
     return value
+
+
+def _numbers(metadata: Mapping[str, Any], name: str, count: int) -> list[float]:
+    """One number for each token; [] if the file has none."""
+    stored = metadata.get(f"tokenizer.ggml.{name}")
+    if stored is None:
+        return []
+    values = np.asarray(stored)
+    if values.shape != (count,) or values.dtype.kind not in "iuf":
+        raise TokenizerError(f"tokenizer.ggml.{name} is not one number for each of the {count} tokens")
+    return [float(v) for v in values]
+
+
+def _infill(metadata: Mapping[str, Any], count: int) -> tuple[int, int, int] | None:
+    prefix, suffix, middle = (_id(metadata, f"fim_{part}", count) for part in ("pre", "suf", "mid"))
+    if prefix is None or suffix is None or middle is None:
+        return None
+    return prefix, suffix, middle
 
 
 def _byte_level_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
@@ -122,17 +142,19 @@ def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
     )
 
 
-def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:
-    scores = metadata.get("tokenizer.ggml.scores")
-    if scores is None or len(scores) != len(tokens):
-        raise TokenizerError("the GGUF vocabulary has no score for each token (tokenizer.ggml.scores)")
+def _sentencepiece_bpe(
+    metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[float]
+) -> Tokenizer:
+    scores = _numbers(metadata, "scores", len(tokens))
+    if not scores:
+        raise TokenizerError("the GGUF vocabulary has no scores (tokenizer.ggml.scores)")
     ids = _ids(tokens)
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
-    mergeable = [t for i, t in enumerate(tokens) if not types or types[i] not in (_CONTROL, _BYTE)]
+    unknown = _id(metadata, "unknown", len(tokens))
+    mergeable = [t for i, t in enumerate(tokens) if types[i] not in (_CONTROL, _BYTE)]
     model = models.BPE(
         ids,
         _merges_by_score(mergeable, ids, scores),
-        unk_token=tokens[unknown] if 0 <= unknown < len(tokens) else None,
+        unk_token=None if unknown is None else tokens[unknown],
         fuse_unk=True,
         byte_fallback=True,
     )

@@ -127,7 +127,9 @@ def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path: Path) -> None:
     tensors = {"blk.0.attn_k.weight": np.zeros((64, 96), np.float32)}
     path = write_gguf(tmp_path / "m.gguf", RandomWeights(TINY), tensors=tensors)
 
-    with pytest.raises(CheckpointError, match=r"'blk\.0\.attn_k\.weight' has shape \[64, 96\].*\[1, 32, 96\]"):
+    with pytest.raises(
+        CheckpointError, match=r"'blk\.0\.attn_k\.weight' has shape \[64, 96\].*\[1, 32, 96\]"
+    ):
         open_gguf(path)
 
 
@@ -144,7 +146,10 @@ def test_nan_is_found_when_the_tensor_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "problem"),
     [
-        ({"llama.block_count": 1 << 31}, r"llama\.block_count is 2147483648; it must be a whole number up to"),
+        (
+            {"llama.block_count": 1 << 31},
+            r"llama\.block_count is 2147483648; it must be a whole number up to",
+        ),
         ({"llama.block_count": "three"}, r"llama\.block_count is 'three'"),
         ({"llama.attention.head_count": 0}, r"llama\.attention\.head_count is 0; it must be at least 1"),
         ({"llama.attention.head_count_kv": 4}, "6 query heads do not share 4 KV heads evenly"),

@@ -81,7 +81,7 @@ def test_a_file_that_is_not_safetensors_is_one_error(tmp_path: Path, content: by
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
 
-    with pytest.raises(CheckpointError, match="model.safetensors"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         read_safetensors(path)
 
 
@@ -92,7 +92,9 @@ def test_damage_anywhere_never_ends_in_another_exception(
     whole = safetensors.numpy.save({"a": np.ones(4, np.float32), "b": np.ones((2, 2), np.float16)})
     at = data.draw(st.integers(0, len(whole) - 1))
     cut = data.draw(st.booleans())
-    damaged = whole[:at] if cut else whole[:at] + data.draw(st.binary(min_size=1, max_size=4)) + whole[at + 1 :]
+    damaged = (
+        whole[:at] if cut else whole[:at] + data.draw(st.binary(min_size=1, max_size=4)) + whole[at + 1 :]
+    )
     path = tmp_path_factory.mktemp("damage") / "model.safetensors"
     path.write_bytes(damaged)
 
