@@ -142,6 +142,8 @@ class Measurement:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Reads the JSON form. Raises MeasurementError naming the field that is missing or wrong."""
+        if not isinstance(data, Mapping):
+            raise MeasurementError(f"a measurement is a JSON object, not {type(data).__name__}")
         if data.get("schema") != SCHEMA:
             raise MeasurementError(f"schema is {data.get('schema')!r}; this version reads schema {SCHEMA}")
         try:
@@ -200,12 +202,22 @@ def _samples(data: Mapping[str, Any]) -> Samples:
 
 def read_measurements(path: Path) -> list[Measurement]:
     """The measurements in a file (one object, or a list). Raises MeasurementError, naming the file."""
+    documents = read_documents(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return [Measurement.from_dict(d) for d in (data if isinstance(data, list) else [data])]
-    except OSError as error:
-        raise MeasurementError(f"{path} cannot be read: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        raise MeasurementError(f"{path} is not JSON: {error}") from error
+        return [Measurement.from_dict(document) for document in documents]
     except MeasurementError as error:
         raise MeasurementError(f"{path}: {error}") from error
+
+
+def read_documents(path: Path) -> list[Any]:
+    """What a file holds (one JSON value, or a list of them) as it stands, unchecked.
+
+    Raises MeasurementError, naming the file, if it holds no JSON.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MeasurementError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # not text, not JSON, or too deep
+        raise MeasurementError(f"{path} is not JSON: {error}") from error
+    return data if isinstance(data, list) else [data]
