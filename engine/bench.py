@@ -249,13 +249,14 @@ class _Bench:
         greedy_run = point.sampling != SamplingParams()
         self._total = (1 + point.repeats + 1 + greedy_run) * point.tokens
         self._done = 0
+        self._shown = 0
         self._told = 0.0
 
     def warm_up(self) -> None:
         start = time.monotonic()
         self.run("warm-up")
         while time.monotonic() - start < WARM_UP_S:
-            self._done -= self.point.tokens
+            self._done = 0  # however many it takes, they count as one run of the progress
             self.run("warm-up")
 
     def run(
@@ -310,7 +311,8 @@ class _Bench:
         now = time.monotonic()
         if now - self._told >= PROGRESS_S:
             self._told = now
-            self._on_progress(min(self._done + tokens, self._total), self._total, "tokens")
+            self._shown = max(self._shown, self._done + tokens)
+            self._on_progress(self._shown, self._total, "tokens")
 
 
 def _verified(

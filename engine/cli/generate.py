@@ -112,7 +112,7 @@ def _write(text: str) -> None:
 
 
 class _Answer:
-    """The tokens so far, as text where there is a tokenizer, else as ids."""
+    """The tokens so far, as text where there is a tokenizer; without one only ids are written."""
 
     def __init__(self, model: Model, stop: list[str], write: Callable[[str], None] | None) -> None:
         if model.tokenizer is None and stop:
@@ -132,7 +132,10 @@ class _Answer:
 
     def push(self, token: int) -> None:
         self.ids.append(token)
-        self._show(f"{token} " if self._stream is None else self._stream.push(token))
+        if self._stream is None:
+            self._write(f"{token} ")
+        else:
+            self._show(self._stream.push(token))
 
     def finish(self) -> None:
         if self._stream is not None:
