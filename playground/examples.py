@@ -6,53 +6,70 @@ from typing import NotRequired, TypedDict
 
 
 class Example(TypedDict):
-    """`kind` says what a model must be able to do: continue text, chat, or fill in before a suffix."""
+    """`kind` says what a model must be able to do: continue text, chat, or fill in before a suffix.
+
+    `language` is what the editor highlights it as. The first one is what a new visitor finds. A prompt to
+    complete ends where a token may end: after a colon rather than in the white space of the next line.
+    """
 
     title: str
     kind: str
+    language: str
     prompt: str
     suffix: NotRequired[str]
 
 
 EXAMPLES: tuple[Example, ...] = (
     {
-        "title": "Fibonacci",
+        "title": "Python: a stack",
         "kind": "completion",
-        "prompt": 'def fibonacci(n: int) -> int:\n    """The n-th Fibonacci number, from 0."""\n',
+        "language": "python",
+        "prompt": "class Stack:\n    def __init__(self):\n        self.items = []\n\n"
+        "    def push(self, item):",
     },
     {
-        "title": "Binary search",
+        "title": "Python: binary search",
         "kind": "completion",
-        "prompt": "def binary_search(items: list[int], wanted: int) -> int | None:\n"
-        '    """Index of `wanted` in the sorted `items`, or None."""\n',
+        "language": "python",
+        "prompt": "def binary_search(items, target):\n"
+        "    low, high = 0, len(items) - 1\n    while low <= high:",
     },
     {
-        "title": "Parse a log line",
+        "title": "Python: Fibonacci",
         "kind": "completion",
-        "prompt": "import re\n\n"
-        "LINE = '127.0.0.1 - - [10/Oct/2000:13:55:36] \"GET /index.html\" 200 2326'\n\n\n"
-        "def parse(line: str) -> dict[str, str]:\n",
+        "language": "python",
+        "prompt": "def fibonacci(n):\n",
+    },
+    {
+        "title": "JavaScript: squares",
+        "kind": "completion",
+        "language": "javascript",
+        "prompt": "const numbers = [1, 2, 3, 4];\nconst squares =",
     },
     {
         "title": "SQL: monthly revenue",
         "kind": "completion",
+        "language": "text",
         "prompt": "-- Table orders(id, customer_id, total, created_at)\n"
         "-- Revenue by month of the last year, newest first\nSELECT",
     },
     {
         "title": "Chat: explain a closure",
         "kind": "chat",
+        "language": "text",
         "prompt": "Explain what a closure is in JavaScript, with one short example.",
     },
     {
         "title": "Chat: write a test",
         "kind": "chat",
-        "prompt": "Write a pytest test for a function `slugify(text)` "
-        "that turns 'Hello, World!' into 'hello-world'.",
+        "language": "text",
+        "prompt": "Write a pytest test for a function `slugify(text)`"
+        " that turns 'Hello, World!' into 'hello-world'.",
     },
     {
         "title": "Fill in the middle",
         "kind": "infill",
+        "language": "python",
         "prompt": "def mean(values: list[float]) -> float:\n",
         "suffix": "\n    return total / len(values)\n",
     },

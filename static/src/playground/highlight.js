@@ -21,7 +21,11 @@ export const MOST_CHARS = 100_000;
  * @returns {Token[]}
  */
 export function tokensOf(output, { mode, language, prompt }) {
-  if (mode !== "chat") return parse(prompt + output, language, 0, prompt.length);
+  if (mode !== "chat") {
+    // A chat model asked to continue code ends it with a fence and goes on in prose.
+    const [code] = output.split(/^```/m, 1);
+    return parse(prompt + code, language, 0, prompt.length);
+  }
   return codeFences(output).flatMap(({ tag, from, to }) =>
     parse(output.slice(from, to), languageOfFence(tag), from, 0),
   );

@@ -8,14 +8,16 @@ import { colour, onThemeChange } from "../colours.js";
 const DASH_PX = 3;
 const GAP_PX = 1;
 const HEIGHT_PX = 28;
-/** The strip starts with dashes of this length in time, and doubles it whenever the width is used up. */
 const FIRST_DASH_US = 20_000;
+/** With fewer tokens a dash, one more or less would look like a change of speed. */
+const FEWEST_A_DASH = 4;
 
-/** Tokens by equal stretches of time; the stretch doubles as the run outgrows `most` of them. */
+/** Tokens by equal stretches of time; the stretch doubles while it holds too few, or the width is used up. */
 export class Strip {
   dashUs = FIRST_DASH_US;
   /** @type {number[]} tokens in each stretch */
   counts = [];
+  #tokens = 0;
   #lastUs = 0;
   /** Time at which the present launch began, so that launches stand one after the other. */
   #base = 0;
@@ -34,6 +36,7 @@ export class Strip {
     this.#lastUs = tUs;
     while (to / this.dashUs >= most) this.#double();
     this.#spread(n, from, to);
+    while (this.counts.length > 1 && this.#tokens < FEWEST_A_DASH * this.counts.length) this.#double();
   }
 
   /** Decode speed of each stretch in tok/s. */
@@ -49,6 +52,7 @@ export class Strip {
    * @param {number} to
    */
   #spread(n, from, to) {
+    this.#tokens += n;
     for (let i = 0; i < n; i++) {
       const at = from + ((i + 1) / n) * (to - from);
       const index = Math.floor(at / this.dashUs);

@@ -16,7 +16,6 @@ const COPIED_MS = 1500;
 export class OutputPane {
   #scroller = element("output", HTMLDivElement);
   #hint = element("hint", HTMLParagraphElement);
-  #echo = element("echo", HTMLPreElement);
   #problem = element("problem", HTMLDivElement);
   #problemText = element("problem-text", HTMLParagraphElement);
   #retry = element("retry", HTMLButtonElement);
@@ -55,8 +54,7 @@ export class OutputPane {
   begin(origin) {
     this.#origin = origin;
     this.clearText();
-    this.#echo.textContent = origin.prompt.slice(origin.prompt.trimEnd().lastIndexOf("\n") + 1);
-    this.#echo.hidden = origin.prompt === "";
+    this.#scroller.scrollIntoView({ block: "nearest" }); // on a narrow screen it lies below the prompt
     this.#hint.hidden = true;
     this.#problem.hidden = true;
     this.#setState("running");
@@ -64,7 +62,7 @@ export class OutputPane {
 
   clearText() {
     highlight.clear();
-    this.#stream.clear();
+    this.#stream.clear(lastLine(this.#origin.prompt));
     this.#lane.clear();
   }
 
@@ -113,8 +111,8 @@ export class OutputPane {
 
   /** As before the first run. */
   empty() {
+    this.#origin = { mode: "completion", language: "text", prompt: "" };
     this.clearText();
-    this.#echo.hidden = true;
     this.#hint.hidden = false;
     this.#problem.hidden = true;
     this.#setState("empty");
@@ -151,4 +149,9 @@ export class OutputPane {
     link.click();
     URL.revokeObjectURL(link.href);
   }
+}
+
+/** @param {string} text its last line that has something on it, and what follows */
+function lastLine(text) {
+  return text.slice(text.trimEnd().lastIndexOf("\n") + 1);
 }

@@ -5,6 +5,8 @@
  */
 
 const BLOCK_CHARS = 2000;
+/** A line that is longer is broken here, at a space if it has one: laying it out again would take too long. */
+const LONGEST_LINE = 16_000;
 /** A hidden tab has no animation frames; text still has to move, or the server would wait for its acks. */
 const HIDDEN_FLUSH_MS = 250;
 const AT_END_PX = 24;
@@ -81,12 +83,14 @@ export class OutputStream {
     this.#onFlush();
   }
 
-  clear() {
+  /** @param {string} lead what the text goes on from: shown before it, no part of it */
+  clear(lead) {
     this.#pending = [];
     this.#shown = [];
     this.#length = 0;
     this.#tail = null;
     this.#body.replaceChildren();
+    if (lead) this.#tail = this.#newBlock(lead);
     this.followEnd();
   }
 
@@ -100,12 +104,12 @@ export class OutputStream {
     let rest = text;
     while (rest) {
       this.#tail ??= this.#newBlock();
-      const cut = rest.indexOf("\n", Math.max(0, BLOCK_CHARS - this.#tail.length));
+      const cut = endOfBlock(rest, this.#tail.length);
       if (cut < 0) {
         this.#tail.appendData(rest);
         return;
       }
-      // The newline stays in the block it ends: there it opens no line of its own.
+      // A newline stays in the block that it ends: there it opens no line of its own.
       this.#tail.appendData(rest.slice(0, cut + 1));
       this.#tail.parentElement?.classList.add("settled");
       this.#tail = null;
@@ -113,9 +117,10 @@ export class OutputStream {
     }
   }
 
-  #newBlock() {
+  #newBlock(lead = "") {
     const block = document.createElement("div");
     block.className = "block";
+    if (lead) block.dataset.lead = lead;
     const node = document.createTextNode("");
     block.append(node);
     this.#body.append(block);
@@ -133,4 +138,20 @@ export class OutputStream {
     this.#following = following;
     onFollow(following);
   }
+}
+
+/**
+ * Where in `text` the block ends that holds `before` characters already: the index of its last character,
+ * or -1 if it goes on after `text`.
+ *
+ * @param {string} text
+ * @param {number} before
+ */
+export function endOfBlock(text, before) {
+  const line = text.indexOf("\n", Math.max(0, BLOCK_CHARS - before));
+  if (line >= 0 && before + line < LONGEST_LINE) return line;
+  if (before + text.length < LONGEST_LINE) return -1;
+  const space = text.indexOf(" ", Math.max(0, LONGEST_LINE - before));
+  if (space >= 0) return space;
+  return before + text.length < 2 * LONGEST_LINE ? -1 : text.length - 1;
 }
