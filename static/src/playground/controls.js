@@ -3,6 +3,7 @@
  * together, and remembers what was changed.
  */
 
+import { stopStrings } from "./stop_strings.js";
 import { settings as kept } from "./storage.js";
 
 /** @typedef {import("./protocol.js").Sampling} Sampling */
@@ -16,19 +17,6 @@ import { settings as kept } from "./storage.js";
  * @property {Sampling} sampling
  * @property {string[]} stop
  */
-
-const ESCAPES = /** @type {Record<string, string>} */ ({ n: "\n", t: "\t", r: "\r", "\\": "\\" });
-
-/**
- * @param {string} text one stop string a line, with \n, \t, \r and \\ as escapes
- * @returns {string[]}
- */
-export function stopStrings(text) {
-  return text
-    .split("\n")
-    .filter((line) => line !== "")
-    .map((line) => line.replace(/\\([ntr\\])/g, (_, letter) => ESCAPES[letter] ?? letter));
-}
 
 export class Controls {
   #form;

@@ -1,0 +1,73 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Generation } from "../../../static/src/playground/generation.js";
+import { connectionWords, engineWords, fateWords, summaryWords } from "../../../static/src/playground/words.js";
+import { done, error, queued, started, tokens } from "./frames.js";
+
+/** @typedef {import("../../../static/src/playground/protocol.js").GenerationFrame} GenerationFrame */
+
+const PAGE = { maxTokens: 8, stopping: false, workers: 1 };
+
+/** @param {GenerationFrame[]} frames */
+function after(...frames) {
+  const generation = new Generation({ askedAt: 0 });
+  for (const frame of frames) generation.accept(frame, 0);
+  return generation;
+}
+
+/**
+ * @param {"idle" | "generating" | "loading"} state
+ * @param {string} [model]
+ */
+function worker(state, model = "smollm2-135m") {
+  return {
+    name: "w0", model, backend: "numpy", devices: ["cpu"], state, chat: true, infill: false, context: 2048,
+    parallelism: "none", lanes: 1, last_tok_s: 0,
+  };
+}
+
+test("the engine is named by a worker that is free, if there is one", () => {
+  assert.deepEqual(engineWords([worker("generating", "a"), worker("idle", "b")]), {
+    state: "ready", model: "b", detail: "numpy, ready, 2 workers",
+  });
+  assert.deepEqual(engineWords([]), { state: "none", model: "No worker", detail: "" });
+  assert.equal(engineWords(null).state, "unknown");
+  assert.equal(engineWords([worker("loading")]).detail, "numpy, loading the model");
+});
+
+test("a place in the queue is told with its estimate", () => {
+  assert.equal(fateWords(after(queued(3)), PAGE), "3 ahead in the queue, about 6.00 s.");
+  assert.equal(fateWords(after(queued(0)), PAGE), "Next in the queue.");
+});
+
+test("a long prompt is said to be read before the first token", () => {
+  assert.equal(fateWords(after(queued(0), started()), PAGE), "smollm2-135m on numpy, reading the prompt of 7 tokens.");
+});
+
+test("the end says why, where and with which seed", () => {
+  const run = [queued(0), started(), tokens(0, "abcdefgh")];
+  assert.equal(fateWords(after(...run, done("length")), PAGE), "Ended at the limit of 8 tokens. smollm2-135m on numpy, seed 11.");
+  assert.equal(fateWords(after(...run, done("length")), { ...PAGE, maxTokens: null }), "Ended at its token limit. smollm2-135m on numpy, seed 11.");
+  assert.equal(fateWords(after(...run, done("cancelled")), PAGE), "Stopped. smollm2-135m on numpy, seed 11.");
+});
+
+test("a generation whose worker vanished says that it will go on", () => {
+  const generation = after(queued(0), started(), tokens(0, "ab"));
+  assert.match(fateWords(generation, { ...PAGE, workers: 0 }), /goes on when one is back/);
+});
+
+test("a failure says how much there is", () => {
+  assert.equal(fateWords(after(error("no_worker")), PAGE), "Nothing was generated.");
+  assert.equal(fateWords(after(queued(0), tokens(0, "a"), error("backend_failed")), PAGE), "Ended early after 1 token.");
+});
+
+test("the summary for screen readers is one sentence", () => {
+  assert.equal(summaryWords(after(queued(0), started(), tokens(0, "ab"), done())), "Finished: 2 tokens at 99.0 tokens per second.");
+});
+
+test("a pause of seconds before the next attempt is named", () => {
+  assert.equal(connectionWords("reconnecting", 4300), "reconnecting in 4 s");
+  assert.equal(connectionWords("reconnecting", 300), "reconnecting");
+  assert.equal(connectionWords("live", 0), "live");
+});
