@@ -58,7 +58,7 @@ def open_model(name_or_path: str, *, seed: int | None = None) -> Model:
     if name_or_path in preset_names():
         return _open_preset(load_preset(name_or_path), seed)
     path = Path(name_or_path).expanduser()
-    if not path.exists():
+    if not name_or_path or not path.exists():
         raise CheckpointError(
             f"there is no model {name_or_path!r}: name a preset ({', '.join(preset_names())}),"
             " random:<preset>[:<seed>], a Hugging Face folder, or a .gguf file"

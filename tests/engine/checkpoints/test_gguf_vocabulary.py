@@ -48,8 +48,7 @@ BPE = {
     "tokenizer.ggml.model": "gpt2",
     "tokenizer.ggml.pre": "smollm",
     "tokenizer.ggml.tokens": [
-        *byte_vocabulary(259),
-        "ab",
+        *byte_vocabulary(260),
         "Ġab",
         "<|fim_prefix|>",
         "<|fim_suffix|>",

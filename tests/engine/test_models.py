@@ -1,0 +1,190 @@
+"""Opening models by name, and listing and getting presets."""
+
+import hashlib
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from engine.checkpoints.write import write_checkpoint
+from engine.errors import CheckpointError
+from engine.models import list_models, open_model, pull
+from engine.presets import load_preset, preset_names
+from engine.weights import RandomWeights, tensor_shapes
+from tests.engine.checkpoints.files import write_gguf
+
+TINY = load_preset("tiny-llama").config
+
+
+@pytest.fixture
+def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MONOLANE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_smollm2_opens_with_the_shape_of_its_preset() -> None:
+    pull("smollm2-135m")
+
+    model = open_model("smollm2-135m")
+
+    assert model.config == load_preset("smollm2-135m").config
+    assert model.weights.native == "f16"
+    assert model.tokenizer is not None
+    assert model.tokenizer.vocab_size == model.config.vocab
+    assert model.digest == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+def test_smollm2_weights_are_those_of_the_gguf_library() -> None:
+    path = pull("smollm2-135m")
+    library = {t.name: t for t in gguf.GGUFReader(path).tensors}
+
+    weights = open_model("smollm2-135m").weights
+
+    for ours, theirs in (
+        ("embed", "token_embd"),
+        ("layers.29.w_down", "blk.29.ffn_down"),
+        ("norm", "output_norm"),
+    ):
+        tensor = library[f"{theirs}.weight"]
+        expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float16)
+        np.testing.assert_array_equal(weights.get(ours, "f16").reshape(expected.shape), expected)
+
+
+def test_pulling_what_is_here_is_only_its_place() -> None:
+    first = pull("smollm2-135m")
+
+    assert pull("smollm2-135m", lambda *_: pytest.fail("downloaded again")) == first
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_seed_gives_random_weights_of_any_preset(name: str, empty_home: Path) -> None:
+    model = open_model(name, seed=3)
+
+    assert model.config == load_preset(name).config
+    assert (model.source, model.digest, model.tokenizer) == ("random", "random:3", None)
+    np.testing.assert_array_equal(
+        model.weights.get("layers.0.attn_norm"), RandomWeights(model.config, 3).get("layers.0.attn_norm")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"), [("random:tiny-llama", "random:0"), ("random:laneformer-2b:7", "random:7")]
+)
+def test_random_weights_can_be_named(name: str, digest: str) -> None:
+    model = open_model(name)
+
+    assert model.digest == digest
+    assert model.config.name == name.split(":")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("random:tiny-llama:x", r"is not random:<preset>\[:<seed>\]"),
+        ("random:tiny-llama:1:2", r"is not random:<preset>\[:<seed>\]"),
+        ("random:tiny-llama:-1", r"is not random:<preset>\[:<seed>\]"),
+        ("random:gpt-5", "there is no preset 'gpt-5'"),
+        ("gpt-5", "there is no model 'gpt-5': name a preset"),
+        ("/no/such/model.gguf", "there is no model '/no/such/model.gguf'"),
+        ("", "there is no model ''"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(name: str, problem: str) -> None:
+    with pytest.raises(CheckpointError, match=problem):
+        open_model(name)
+
+
+def test_a_preset_that_is_not_here_says_how_to_get_it(empty_home: Path) -> None:
+    with pytest.raises(CheckpointError, match="get them with `python -m engine pull laneformer-2b`"):
+        open_model("laneformer-2b")
+
+
+def test_a_preset_under_a_licence_says_where_to_put_it(empty_home: Path) -> None:
+    place = empty_home / "models" / "llama-3.2-1b"
+
+    with pytest.raises(CheckpointError, match=f"put its Hugging Face folder at {place}"):
+        open_model("llama-3.2-1b")
+    with pytest.raises(CheckpointError, match=r"llama-3\.2-1b cannot be pulled: accept its licence"):
+        pull("llama-3.2-1b")
+
+
+def test_weights_put_in_place_open_by_the_name_of_the_preset(empty_home: Path) -> None:
+    write_checkpoint(RandomWeights(TINY), empty_home / "models" / "llama-3.2-1b")
+
+    model = open_model("llama-3.2-1b")
+
+    assert model.config.name == "llama-3.2-1b"
+    assert next(e for e in list_models() if e.name == "llama-3.2-1b").available
+
+
+def test_random_presets_have_nothing_to_pull() -> None:
+    with pytest.raises(CheckpointError, match="tiny-llama has random weights: there is nothing to pull"):
+        pull("tiny-llama")
+
+
+def test_an_unknown_preset_cannot_be_pulled() -> None:
+    with pytest.raises(CheckpointError, match="there is no preset 'gpt-5'"):
+        pull("gpt-5")
+
+
+def test_the_list_says_what_is_here_and_how_to_get_the_rest(empty_home: Path) -> None:
+    entries = {e.name: e for e in list_models()}
+
+    assert set(entries) == set(preset_names())
+    assert entries["tiny-llama"].available
+    assert entries["tiny-llama"].how_to_get == ""
+    assert not entries["smollm2-135m"].available
+    assert entries["smollm2-135m"].how_to_get == "get them with `python -m engine pull smollm2-135m`"
+    assert entries["laneformer-2b"].params == 2_320_069_632
+
+
+def test_a_folder_opens_by_its_path(tmp_path: Path) -> None:
+    folder = write_checkpoint(RandomWeights(TINY, seed=8), tmp_path / "my-model")
+
+    model = open_model(str(folder))
+
+    assert model.config.name == "my-model"
+    assert model.source == str(folder)
+    assert model.tokenizer is None
+    assert model.digest == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_a_gguf_file_opens_by_its_path_with_its_vocabulary(tmp_path: Path) -> None:
+    model = open_model(str(write_gguf(tmp_path / "my-model.gguf", RandomWeights(TINY))))
+
+    assert model.config.name == "my-model"
+    assert model.config.eos_ids == (2,)
+    assert model.tokenizer is not None
+    assert model.tokenizer.decode(model.tokenizer.encode("héllo")) == "héllo"
+
+
+def test_gguf_and_folder_hold_the_same_model(tmp_path: Path) -> None:
+    source = RandomWeights(TINY, seed=5)
+    by_file = open_model(str(write_gguf(tmp_path / "m.gguf", source))).weights
+    by_folder = open_model(str(write_checkpoint(source, tmp_path / "m", style="laneformer"))).weights
+
+    for name, _ in tensor_shapes(TINY):
+        np.testing.assert_array_equal(by_file.get(name), by_folder.get(name))
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path: Path) -> None:
+    tokens = ["<unk>", "<s>", "<|im_end|>", "a", "b", "ab", *(f"w{i}" for i in range(400))]
+    path = write_gguf(tmp_path / "m.gguf", RandomWeights(TINY), vocabulary=tokens)
+
+    with pytest.raises(CheckpointError, match="the tokenizer has 406 tokens, the model only 320"):
+        open_model(str(path))
+
+
+def test_a_seed_does_not_go_with_a_file(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", RandomWeights(TINY))
+
+    with pytest.raises(CheckpointError, match="a seed makes random weights of a preset's shape"):
+        open_model(str(path), seed=1)
+
+
+def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"")
+
+    with pytest.raises(CheckpointError, match=r"model\.bin is neither a folder nor a \.gguf file"):
+        open_model(str(tmp_path / "model.bin"))

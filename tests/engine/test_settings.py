@@ -1,0 +1,75 @@
+"""Settings of the engine come from the environment, with types and defaults."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine import settings
+from engine.errors import ConfigError
+
+
+def test_home_is_var_beside_the_code_unless_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MONOLANE_HOME", raising=False)
+    assert settings.home() == Path(settings.__file__).parents[1] / "var"
+
+    monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
+    assert settings.home() == tmp_path
+    assert settings.models_dir() == tmp_path / "models"
+
+
+def test_a_relative_home_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MONOLANE_HOME", "state")
+
+    assert settings.home() == tmp_path / "state"
+
+
+@pytest.mark.parametrize("value", [None, ""])
+@pytest.mark.parametrize(
+    ("variable", "read", "default"),
+    [
+        ("MONOLANE_MODEL", settings.default_model, "smollm2-135m"),
+        ("MONOLANE_BACKEND", settings.default_backend, "auto"),
+        ("MONOLANE_DEVICES", settings.default_devices, 1),
+    ],
+)
+def test_unset_and_empty_mean_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    read: Callable[[], object],
+    default: object,
+    value: str | None,
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    if value is not None:
+        monkeypatch.setenv(variable, value)
+
+    assert read() == default
+
+
+def test_redis_is_the_embedded_server_of_this_home_unless_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    assert settings.redis_url() == f"unix://{tmp_path}/redis.sock"
+
+    monkeypatch.setenv("REDIS_URL", "redis://example:1")
+    assert settings.redis_url() == "redis://example:1"
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
+def test_a_number_of_devices_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("MONOLANE_DEVICES", value)
+
+    with pytest.raises(ConfigError, match=f"MONOLANE_DEVICES is '{value}'; it must be a whole number"):
+        settings.default_devices()
+
+
+def test_a_child_inherits_the_environment_with_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEPT", "1")
+
+    child = settings.child_environment(TMPDIR="/elsewhere")
+
+    assert (child["KEPT"], child["TMPDIR"]) == ("1", "/elsewhere")
