@@ -23,6 +23,7 @@ from engine.backends.base import (
 from engine.bench import PROTOCOL, BenchStopped, Point, prompt_tokens, run_point
 from engine.errors import BackendFailure, MeasurementError, RequestError
 from engine.measurement import Measurement, Verified
+from engine.models import Model
 from engine.roofline import mean_bytes_per_token
 from tests.engine.scripted import GAP_NS, ScriptedBackend, steady, tiny_model
 
@@ -167,8 +168,15 @@ def test_a_clock_that_stands_still_is_an_error() -> None:
 
 
 def test_a_speed_beyond_the_memory_is_refused() -> None:
+    backend = ScriptedBackend(MODEL.config, bandwidths=[(0.1,)] * 5)
     with pytest.raises(MeasurementError, match="faster than the memory"):
-        measure(ScriptedBackend(MODEL.config, bandwidths=[(0.1,), (0.1,)]))
+        measure(backend)
+    assert backend.bandwidths == [], "it was measured three times more before that"
+
+
+def test_a_reading_that_other_load_disturbed_is_taken_again() -> None:
+    backend = ScriptedBackend(MODEL.config, bandwidths=[(0.1,), (0.2,), (0.1,), (50.0,), (99.0,)])
+    assert measure(backend).devices[0].measured_gbs == 50.0
 
 
 def test_repeats_that_differ_are_not_verified() -> None:
@@ -241,6 +249,23 @@ def test_prompts_are_the_same_every_time_and_one_begins_the_other() -> None:
     assert prompt_tokens(MODEL, 32) == prompt_tokens(MODEL, 32)
     assert prompt_tokens(MODEL, 32)[:16] == prompt_tokens(MODEL, 16)
     assert all(0 <= token < MODEL.config.vocab for token in prompt_tokens(MODEL, 64))
+
+
+class Letters:
+    """A tokenizer of one token a byte that starts a text with token 0."""
+
+    bos_id = 0
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+def test_a_model_that_reads_text_is_prompted_with_text() -> None:
+    reader = Model(MODEL.config, MODEL.weights, Letters(), "random", "random:0")  # type: ignore[arg-type]
+    tokens = prompt_tokens(reader, 5000)
+    assert len(tokens) == 5000
+    assert tokens[0] == 0
+    assert bytes(tokens[1:4]) == b"def"
 
 
 def test_numpy_point_is_verified_schema_1_that_survives_json() -> None:
