@@ -1,0 +1,60 @@
+"""The cpu backend: the monokernel of kernels/cpu, on this machine's cores or on virtual devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.backends.base import Loaded
+from engine.backends.cpu.backend import CpuBackend, Options, default_threads
+from engine.backends.cpu.library import runnable
+from engine.errors import BackendUnavailable
+from kernels.cpu.build import compiler, library
+
+_LIMITS = {"threads": (1, 256), "block": (0, 512), "link_latency_us": (0, 1_000_000)}
+_CHOICES = {"sync": ("mailbox", "barrier"), "pin": ("0", "1"), "isa": None}
+
+
+def available() -> tuple[bool, str]:
+    best = runnable()[0]
+    if library(best).exists():
+        return True, f"native code for {best.name}"
+    program = compiler()
+    if program is None:
+        return False, "there is no C++ compiler: install g++ or clang++"
+    return True, f"native code for {best.name}, compiled by {program} on first use"
+
+
+def open(model: Loaded, *, devices: int, options: Mapping[str, Any]) -> CpuBackend:
+    """Options: threads, sync, link_latency_us, block, pin, isa.
+
+    Raises BackendUnavailable for an unknown option or a value that is not allowed.
+    """
+    return CpuBackend(model.weights, devices, _parse(options, devices))
+
+
+def _parse(options: Mapping[str, Any], devices: int) -> Options:
+    values: dict[str, Any] = {"threads": default_threads(devices)}
+    for name, value in options.items():
+        if name in _LIMITS:
+            values[name] = _number(name, value)
+        elif name in _CHOICES:
+            allowed = _CHOICES[name]
+            if allowed is not None and str(value) not in allowed:
+                raise BackendUnavailable(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
+            values[name] = str(value) == "1" if name == "pin" else str(value)
+        else:
+            known = ", ".join([*_LIMITS, *_CHOICES])
+            raise BackendUnavailable(f"the backend cpu has no option {name!r}; it has {known}")
+    return Options(**values)
+
+
+def _number(name: str, value: Any) -> int | float:
+    low, high = _LIMITS[name]
+    try:
+        number = float(value) if name == "link_latency_us" else int(value)
+    except (TypeError, ValueError):
+        raise BackendUnavailable(f"{name} is {value!r}; it must be a number") from None
+    if not low <= number <= high:
+        raise BackendUnavailable(f"{name} is {value}; allowed are {low} to {high}")
+    return number

@@ -1,0 +1,94 @@
+// The C interface of the CPU monokernel: plain structs whose first word is their own size, and calls that return
+// 0 or an error code. engine/backends/cpu/library.py mirrors it.
+#pragma once
+
+#include <stdint.h>
+
+#define ML_API __attribute__((visibility("default")))
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+enum MlError {
+  ML_OK = 0,
+  ML_BAD_STRUCT = 1,   // a struct of another size: library and caller are of different versions
+  ML_BAD_SHAPE = 2,    // sizes that do not divide, or are out of range
+  ML_NO_MEMORY = 3,
+  ML_NO_THREADS = 4,   // the system refused to start a thread
+  ML_BUSY = 5,         // a job is running
+  ML_BAD_TOKEN = 6,    // a token id outside the vocabulary
+  ML_TOO_LONG = 7,     // more positions than the context
+};
+
+enum MlExchange { ML_NONE = 0, ML_PRESENT = 1, ML_PAST = 2 };
+enum MlHead { ML_REPLICATE = 0, ML_VOCAB_PARALLEL = 1, ML_LANE = 2 };
+enum MlTensor { ML_QKV = 0, ML_ATTN_OUT = 1, ML_GATE_UP = 2, ML_DOWN = 3, ML_HEAD = 4, ML_EMBED = 5 };
+enum MlFinish { ML_RUNNING = 0, ML_STOP = 1, ML_LENGTH = 2, ML_CANCELLED = 3 };
+
+typedef struct {
+  uint32_t size;
+  int32_t hidden, layers, heads, kv_heads, head_dim, ffn, vocab, context;
+  int32_t streams;  // residual streams: the lanes of a model that has them, else 1
+  int32_t shards;   // slices of attention and MLP: the lanes, or one a device for tensor parallelism
+  int32_t delay, head, sum_before_norm, tied_head, rope_interleaved;
+  int32_t bfloat16;  // the tape holds bfloat16, else float16
+  float norm_eps;
+  const int32_t* windows;              // [layers], 0 is full attention
+  const int32_t* attention_exchanges;  // [layers] MlExchange
+  const int32_t* mlp_exchanges;        // [layers] MlExchange
+  const double* inverse_frequencies;   // [head_dim / 2] radians a position
+} MlShape;
+
+typedef struct {
+  uint32_t size;
+  int32_t devices, threads;  // virtual devices, and threads in each
+  int32_t barrier;           // wait for everyone at each exchange, in place of polling words
+  int32_t pin;               // one core a thread, if there are enough
+  int32_t block;             // prompt tokens a pass of the tape; 0 lets the kernel choose
+  int64_t link_latency_ns;   // how much later other devices see what a device sends
+} MlTeam;
+
+typedef struct {
+  uint32_t size;
+  const int32_t* tokens;
+  int32_t count, max_tokens;
+  const int32_t* stop_ids;
+  int32_t stop_count;
+  float temperature, top_p, min_p, repetition_penalty;
+  int32_t top_k;
+  uint64_t seed;
+  int32_t profile;
+  int32_t trace_first, trace_last;  // generated tokens recorded in full; equal means none
+  float* all_logits;                // [count, vocab] or null: logits after each token, nothing is generated
+} MlJob;
+
+typedef struct {
+  int32_t phase, layer, device, thread;
+  int32_t kind;  // 0 work, 1 wait for a thread of the device, 2 wait for another device
+  int64_t start_ns, end_ns;
+} MlSpan;
+
+typedef struct MlKernel MlKernel;
+
+ML_API int ml_create(const MlShape* shape, const MlTeam* team, MlKernel** out);
+ML_API void ml_destroy(MlKernel* kernel);
+// A matrix of one shard, row-major [rows, cols] 16-bit values. qkv: rows of wq, then wk, then wv; gate_up: gate, then
+// up. Packed at once; the caller may free it. For the embedding: [vocab, hidden], kept where it is if the head is tied.
+ML_API int ml_pack(MlKernel* kernel, int32_t tensor, int32_t layer, int32_t shard, const uint16_t* rows);
+// float32 [hidden]: which 0 is the norm before attention, 1 before the MLP, 2 the last one.
+ML_API int ml_norm(MlKernel* kernel, int32_t which, int32_t layer, const float* scale);
+ML_API int ml_launch(MlKernel* kernel, const MlJob* job);
+// New tokens, at most `capacity`; waits up to `timeout_ns` for one or for the end. Returns how many.
+ML_API int32_t ml_poll(MlKernel* kernel, int32_t* ids, int64_t* t_ns, int32_t capacity, int64_t timeout_ns);
+ML_API void ml_stop(MlKernel* kernel);
+// MlFinish; once it is not ML_RUNNING, `prefill_ns` and the calls below are valid until the next launch.
+ML_API int32_t ml_finish(MlKernel* kernel, int64_t* prefill_ns, int32_t* prefilled);
+// Mean nanoseconds a decode token: out[phase][kind], averaged over threads. Returns the tokens counted.
+ML_API int32_t ml_profile(MlKernel* kernel, double* out, int32_t phases);
+ML_API int32_t ml_spans(MlKernel* kernel, MlSpan* out, int32_t capacity);
+ML_API int64_t ml_memory(MlKernel* kernel, int64_t* weights);
+
+#if defined(__cplusplus)
+}
+#endif

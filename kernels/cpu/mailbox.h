@@ -1,0 +1,127 @@
+// Mailboxes: vectors that say for themselves when they are there.
+//
+// A word that holds the sentinel has not been written yet. The producer stores results, the consumer polls
+// the very words it needs, and no flag, counter or barrier exists. The sentinel is a NaN whose low bits are
+// set: arithmetic on 16-bit weights can never make it.
+//
+// Life of a buffer. Exchanges of one team are numbered; exchange n lives in buffer n mod 3. Everyone reads all
+// of exchange n before publishing to n + 1, so whoever has read all of n + 1 knows that n has been read by
+// all, and clears its own part of n. That happens before it publishes to n + 2, and nobody polls buffer n mod 3
+// again before reading all of n + 2: a reader therefore sees the sentinel or the new value, never the old one.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "simd.h"
+
+namespace ml {
+
+constexpr uint32_t kSentinel = 0xFFFFA5A5u;
+constexpr int kLine = 16;  // words in a cache line, rows in a panel
+constexpr int kBuffers = 3;
+
+// The thread sanitizer knows no fences and no vectors: for it, every word is an atomic with its own order.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kWordAtomics = true;
+#else
+constexpr bool kWordAtomics = false;
+#endif
+
+static inline uint32_t peek_word(const float* p) {
+  return __atomic_load_n(reinterpret_cast<const uint32_t*>(p), __ATOMIC_ACQUIRE);
+}
+static inline void poke_word(float* p, uint32_t word) {
+  __atomic_store_n(reinterpret_cast<uint32_t*>(p), word, __ATOMIC_RELEASE);
+}
+static inline uint32_t word_of(float x) {
+  uint32_t w;
+  std::memcpy(&w, &x, 4);
+  return w;
+}
+static inline float float_of(uint32_t w) {
+  float x;
+  std::memcpy(&x, &w, 4);
+  return x;
+}
+
+// Orders this thread's earlier reads, clears and cache writes before what it publishes next.
+static inline void order_before_publishing() {
+  if constexpr (!kWordAtomics) std::atomic_thread_fence(std::memory_order_release);
+}
+// Orders what this thread polled before what it reads or clears next.
+static inline void order_after_polling() {
+  if constexpr (!kWordAtomics) std::atomic_thread_fence(std::memory_order_acquire);
+}
+
+// A line of 16 results. Each word is written once; a reader may see the words appear in any order.
+static inline void publish_line(float* to, const float* from) {
+  if constexpr (kWordAtomics) {
+    for (int i = 0; i < kLine; ++i) poke_word(to + i, word_of(from[i]));
+  } else {
+    for (int i = 0; i < kLine; i += kWidth) store(to + i, load(from + i));
+    asm volatile("" ::: "memory");
+  }
+}
+
+static inline void clear_lines(float* at, int64_t lines) {
+  if constexpr (kWordAtomics) {
+    for (int64_t i = 0; i < lines * kLine; ++i) poke_word(at + i, kSentinel);
+  } else {
+    const Vec mark = from_bits(IVec{} + int32_t(kSentinel));
+    for (int64_t i = 0; i < lines * kLine; i += kWidth) store(at + i, mark);
+  }
+}
+
+// True if the line is complete; its words are then in `to`.
+static inline bool try_line(const float* from, float* to) {
+  if constexpr (kWordAtomics) {
+    bool ready = true;
+    for (int i = 0; i < kLine; ++i) {
+      const uint32_t w = peek_word(from + i);
+      ready &= w != kSentinel;
+      to[i] = float_of(w);
+    }
+    return ready;
+  } else {
+    asm volatile("" ::: "memory");  // look again at memory, each time
+#if defined(__AVX512F__)
+    const __m512i v = _mm512_load_si512(from);
+    _mm512_storeu_si512(to, v);
+    return _mm512_cmpeq_epi32_mask(v, _mm512_set1_epi32(int32_t(kSentinel))) == 0;
+#else
+    IVec missing{};
+    for (int i = 0; i < kLine; i += kWidth) {
+      const Vec v = load(from + i);
+      store(to + i, v);
+      missing |= bits(v) == int32_t(kSentinel);
+    }
+    int32_t any = 0;
+    for (int i = 0; i < kWidth; ++i) any |= missing[i];
+    return any == 0;
+#endif
+  }
+}
+
+// Waits politely: spins first, then lets other threads of this core run (a team may outnumber the cores).
+class Spin {
+ public:
+  // `abort` ends every wait of the team at once. Returns false when it is raised.
+  explicit Spin(const std::atomic<bool>& abort) : abort_(abort) {}
+  bool again() {
+    relax();
+    if (++count_ < kPatience) return true;
+    if (abort_.load(std::memory_order_relaxed)) return false;
+    sched_yield();
+    return true;
+  }
+
+ private:
+  static constexpr int kPatience = 2000;
+  const std::atomic<bool>& abort_;
+  int count_ = 0;
+};
+
+}  // namespace ml

@@ -1,0 +1,104 @@
+// Who computes what. A matrix is a list of panels; a phase's panels are dealt to the threads of a device in
+// contiguous, nearly equal runs, and a thread's runs of all phases, one after another, are its tape.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "interface.h"
+#include "mailbox.h"
+
+namespace ml {
+
+struct Run {
+  int first = 0, last = 0;
+  int count() const { return last - first; }
+};
+
+static inline Run share(int total, int part, int parts) {
+  return {int(int64_t(total) * part / parts), int(int64_t(total) * (part + 1) / parts)};
+}
+static inline int panels_of(int rows) { return (rows + kLine - 1) / kLine; }
+
+enum Phase { kEmbed, kQkv, kAttention, kAttnOut, kGateUp, kDown, kHead, kSample, kPhases };
+
+// Sizes of one device, derived from the shape once. `shard` counts this device's own.
+struct Plan {
+  MlShape s;
+  int devices, threads;
+  int shards, streams;              // of one device
+  int q_heads, kv_heads, group;     // of one shard; group: query heads a KV head
+  int qkv_rows, q_cols, ffn;        // of one shard
+  int qkv_panels, out_panels, ffn_panels;  // of one shard
+  int head_cols, head_rows;         // rows of one head shard
+  int head_shards, head_panels;     // of one device; panels of one shard (or of the device, if not by lane)
+  bool head_by_stream;
+
+  Plan(const MlShape& shape, const MlTeam& team) : s(shape), devices(team.devices), threads(team.threads) {
+    shards = s.shards / devices;
+    streams = s.streams == 1 ? 1 : s.streams / devices;
+    q_heads = s.heads / s.shards;
+    kv_heads = s.kv_heads / s.shards;
+    group = s.heads / s.kv_heads;
+    qkv_rows = (q_heads + 2 * kv_heads) * s.head_dim;
+    q_cols = q_heads * s.head_dim;
+    ffn = s.ffn / s.shards;
+    qkv_panels = panels_of(qkv_rows);
+    out_panels = panels_of(s.hidden);
+    ffn_panels = panels_of(ffn);
+    head_by_stream = s.head == ML_VOCAB_PARALLEL && s.streams > 1;
+    head_cols = s.head == ML_LANE ? s.hidden * s.streams : s.hidden;
+    head_shards = head_by_stream ? streams : 1;
+    head_rows = head_by_stream ? s.vocab / s.streams : s.vocab;
+    head_panels = panels_of(head_rows);
+  }
+
+  // Work units of a phase on one device: panels, or pairs of a gate and an up panel.
+  int units(int tensor) const {
+    switch (tensor) {
+      case ML_QKV: return shards * qkv_panels;
+      case ML_ATTN_OUT:
+      case ML_DOWN: return shards * out_panels;
+      case ML_GATE_UP: return shards * ffn_panels;
+      default: return head_shards * head_panels;
+    }
+  }
+  // The head of a model without lanes is split over all devices, else each device has its lanes' rows.
+  Run run(int tensor, int device, int thread) const {
+    if (tensor != ML_HEAD || head_by_stream) return share(units(tensor), thread, threads);
+    return share(units(ML_HEAD), device * threads + thread, devices * threads);
+  }
+  int cols(int tensor) const {
+    switch (tensor) {
+      case ML_ATTN_OUT: return q_cols;
+      case ML_DOWN: return ffn;
+      case ML_HEAD: return head_cols;
+      default: return s.hidden;
+    }
+  }
+  int panels_per_unit(int tensor) const { return tensor == ML_GATE_UP ? 2 : 1; }
+  int units_per_shard(int tensor) const {
+    return tensor == ML_HEAD ? head_panels : units(tensor) / shards;
+  }
+  // 16-bit values that one thread reads for a tensor of one layer.
+  int64_t values(int tensor, int device, int thread) const {
+    return int64_t(run(tensor, device, thread).count()) * panels_per_unit(tensor) * cols(tensor) * kLine;
+  }
+  int64_t layer_values(int device, int thread) const {
+    int64_t total = 0;
+    for (int tensor = ML_QKV; tensor <= ML_DOWN; ++tensor) total += values(tensor, device, thread);
+    return total;
+  }
+  // Where a tensor's first panel lies on the tape of a thread.
+  int64_t offset(int tensor, int layer, int device, int thread) const {
+    if (tensor == ML_HEAD) return s.layers * layer_values(device, thread);
+    int64_t at = layer * layer_values(device, thread);
+    for (int before = ML_QKV; before < tensor; ++before) at += values(before, device, thread);
+    return at;
+  }
+  int64_t tape_values(int device, int thread) const {
+    return s.layers * layer_values(device, thread) + values(ML_HEAD, device, thread);
+  }
+};
+
+}  // namespace ml

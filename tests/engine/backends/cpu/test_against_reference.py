@@ -1,0 +1,206 @@
+"""The CPU monokernel gives the reference's logits and tokens, for every feature of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from engine.backends import open_backend
+from engine.backends.base import Backend, Job, SamplingParams
+from engine.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.weights import RandomWeights, Weights
+
+LLAMA = ModelConfig(
+    "tiny", hidden=64, layers=4, heads=8, kv_heads=4, head_dim=16, ffn=96, vocab=250, context=128
+)
+LANES = ModelConfig(
+    "tiny-lanes",
+    hidden=64,
+    layers=5,
+    heads=16,
+    kv_heads=8,
+    head_dim=8,
+    ffn=128,
+    vocab=256,
+    context=128,
+    lanes=Lanes(8, 2, early_comm=False),
+)
+# Keys and values are kept in float16: half a unit in its last place is 2.4e-4 of a value.
+TOLERANCE = 5e-4
+PROMPT = 37
+
+
+@dataclass(frozen=True)
+class Random:
+    config: ModelConfig
+    weights: Weights
+
+
+@contextmanager
+def opened(name: str, config: ModelConfig, devices: int = 1, **options: object) -> Iterator[Backend]:
+    backend = open_backend(name, Random(config, RandomWeights(config, 3)), devices=devices, options=options)
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def prompt(config: ModelConfig, count: int = PROMPT) -> tuple[int, ...]:
+    return tuple(int(t) for t in np.random.default_rng(1).integers(0, config.vocab, count))
+
+
+def tokens_of(backend: Backend, job: Job) -> list[int]:
+    launch = backend.launch(job)
+    ids: list[int] = []
+    while True:
+        fresh = launch.poll(5.0)
+        ids += [token.id for token in fresh]
+        if not fresh and launch.outcome is not None:
+            return ids
+
+
+def assert_agrees(config: ModelConfig, devices: int = 1, **options: object) -> None:
+    tokens = prompt(config)
+    job = Job(tokens, 24)
+    with opened("numpy", config) as reference, opened("cpu", config, devices, **options) as cpu:
+        expected = reference.logits(tokens)
+        greedy = tokens_of(reference, job)
+        for _ in range(2):  # buffers that an earlier launch left behind must not matter
+            error = np.linalg.norm(cpu.logits(tokens) - expected) / np.linalg.norm(expected)
+            assert error < TOLERANCE
+            assert tokens_of(cpu, job) == greedy
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_llama_equals_the_reference_for_any_team(threads: int) -> None:
+    assert_agrees(LLAMA, threads=threads)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tied_head": True},
+        {"kv_heads": 1},
+        {"kv_heads": 8},
+        {"windows": (5, 0, 7, 40)},
+        {"head_dim": 10, "ffn": 52},
+        {"rope": Rope(layout=RopeLayout.INTERLEAVED)},
+        {"rope": Rope(scaling=RopeScaling(8.0, 1.0, 4.0, 32))},
+        {"hidden": 40},
+    ],
+    ids=["tied", "one-kv-head", "no-groups", "windows", "odd-sizes", "interleaved", "scaled-rope", "narrow"],
+)
+def test_each_feature_of_a_llama_equals_the_reference(change: dict[str, object]) -> None:
+    assert_agrees(replace(LLAMA, **change), threads=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("isa", ["avx2", "portable"])
+def test_every_instruction_set_equals_the_reference(isa: str) -> None:
+    from engine.backends.cpu.library import runnable
+
+    if isa not in {target.name for target in runnable()}:
+        pytest.skip(f"this processor does not run {isa}")
+    assert_agrees(LLAMA, threads=2, isa=isa)
+
+
+def test_barriers_in_place_of_mailboxes_change_no_token() -> None:
+    assert_agrees(LLAMA, threads=2, sync="barrier")
+
+
+@pytest.mark.parametrize("block", [1, 2, 13, 48])
+def test_any_prefill_block_gives_the_same_logits(block: int) -> None:
+    assert_agrees(LLAMA, threads=2, block=block)
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_tensor_parallel_llama_equals_the_reference(devices: int) -> None:
+    assert_agrees(LLAMA, devices, threads=1)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+@pytest.mark.parametrize("head", list(HeadKind))
+def test_lanes_on_any_number_of_devices_equal_the_reference(head: HeadKind, devices: int) -> None:
+    assert_agrees(replace(LANES, lanes=replace(LANES.lanes, head=head)), devices, threads=1)
+
+
+@pytest.mark.parametrize(
+    "lanes",
+    [
+        Lanes(8, 2, early_comm=True),
+        Lanes(8, 0),
+        Lanes(8, 1, early_comm=False),
+        Lanes(8, 2, early_comm=False, mlp_comm=False),
+        Lanes(8, 2, early_comm=False, attention_comm=False),
+        Lanes(8, 2, early_comm=False, sum_before_norm=True),
+    ],
+    ids=["early", "no-delay", "delay-1", "no-mlp-comm", "no-attention-comm", "sum-first"],
+)
+def test_every_lane_rule_equals_the_reference_on_two_devices(lanes: Lanes) -> None:
+    assert_agrees(replace(LANES, lanes=lanes), 2, threads=2)
+
+
+def test_a_slow_link_changes_no_token() -> None:
+    assert_agrees(LANES, 2, threads=1, link_latency_us=50)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(temperature=0.9, seed=78),
+        SamplingParams(temperature=0.7, top_k=7, seed=2**63 + 5),
+        SamplingParams(temperature=1.3, top_p=0.8, seed=1),
+        SamplingParams(temperature=1.0, min_p=0.05, seed=2),
+        SamplingParams(temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, repetition_penalty=1.3, seed=3),
+        SamplingParams(repetition_penalty=1.5),
+    ],
+    ids=["temperature", "top-k", "top-p", "min-p", "all", "penalty"],
+)
+def test_the_same_seed_draws_the_same_tokens_as_the_reference(sampling: SamplingParams) -> None:
+    job = Job(prompt(LLAMA), 32, sampling)
+    with opened("numpy", LLAMA) as reference, opened("cpu", LLAMA, threads=2) as cpu:
+        assert tokens_of(cpu, job) == tokens_of(reference, job)
+
+
+def test_a_launch_can_be_continued_from_any_token() -> None:
+    job = Job(prompt(LLAMA), 30, SamplingParams(temperature=0.8, seed=11))
+    with opened("cpu", LLAMA, threads=2) as cpu:
+        whole = tokens_of(cpu, job)
+        cut = replace(job, tokens=job.tokens + tuple(whole[:13]), max_tokens=17)
+        assert whole[:13] + tokens_of(cpu, cut) == whole
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 63, 64, 65, 126])
+def test_prompts_around_block_ends_equal_the_reference(length: int) -> None:
+    tokens = prompt(LLAMA, length)
+    with opened("numpy", LLAMA) as reference, opened("cpu", LLAMA, threads=2) as cpu:
+        job = Job(tokens, 2)
+        assert tokens_of(cpu, job) == tokens_of(reference, job)
+        expected, got = reference.logits(tokens), cpu.logits(tokens)
+    assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < TOLERANCE
+
+
+def test_bfloat16_weights_are_multiplied_without_loss() -> None:
+    class Bfloat16(RandomWeights):
+        native = "bf16"
+
+    weights = Bfloat16(LLAMA, 3)
+
+    class Rounded(RandomWeights):
+        """The same values, rounded to bfloat16 and widened: what the reference must multiply."""
+
+        def get(self, name, dtype="f32"):  # type: ignore[no-untyped-def]
+            bits = weights.get(name, "bf16") if "norm" not in name else None
+            if bits is None:
+                return weights.get(name, dtype)
+            return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+    tokens = prompt(LLAMA)
+    cpu = open_backend("cpu", Random(LLAMA, weights), options={"threads": 2})
+    reference = open_backend("numpy", Random(LLAMA, Rounded(LLAMA, 3)))
+    expected, got = reference.logits(tokens), cpu.logits(tokens)
+    cpu.close()
+    assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < TOLERANCE
