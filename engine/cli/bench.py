@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from engine.cli.options import (
     sampling,
     write_text,
 )
-from engine.cli.terminal import ProgressBar, print_json, table
+from engine.cli.terminal import ProgressBar, json_text, print_json, table
 from engine.config import ModelConfig
 from engine.measurement import Measurement
 from engine.trace import write_trace
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     documents = [m.to_dict() for m in measured]
     value = documents if len(documents) > 1 else documents[0]
     if args.out:
-        write_text(args.out, json.dumps(value, indent=1) + "\n")
+        write_text(args.out, json_text(value) + "\n")
     if args.json:
         print_json(value)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -12,8 +13,18 @@ _BAR = 28
 _EVERY_S = 0.1
 
 
+_NUMBERS = re.compile(r"\[\n[\d\s.,eE+-]*\]")
+"""A list of numbers as `json` lays it out; a raw line break never stands inside a JSON string."""
+
+
+def json_text(value: Any) -> str:
+    """Indented JSON with each list of numbers on one line: raw samples are many."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return _NUMBERS.sub(lambda numbers: "[" + " ".join(numbers[0][1:-1].split()) + "]", text)
+
+
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_text(value))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

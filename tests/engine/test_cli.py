@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.backends import open_backend
 from engine.cli import app, bench, check, generate, pull, score
 from engine.cli.options import key_value
-from engine.cli.terminal import ProgressBar, table
+from engine.cli.terminal import ProgressBar, json_text, table
 from engine.errors import BackendUnavailable, CheckpointError
 from engine.measurement import Measurement, read_measurements
 from engine.models import Model, open_model
@@ -504,6 +506,22 @@ def test_check_fails_when_the_model_is_missing_and_says_how_to_get_it(
 def test_a_table_puts_numbers_to_the_right() -> None:
     lines = table(["name", "tok/s"], [["a", "1.5"], ["bcd", "1,000.5"]]).splitlines()
     assert lines == ["name    tok/s", "a         1.5", "bcd   1,000.5"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_json_on_fewer_lines_is_the_same_json(value: Any) -> None:
+    assert json.loads(json_text(value)) == value
+
+
+def test_raw_samples_take_one_line() -> None:
+    assert json_text({"itl_us": [[1.5, 2e-7], [3]]}).splitlines()[2:4] == ["    [1.5, 2e-07],", "    [3]"]
 
 
 class Terminal(io.StringIO):
