@@ -36,7 +36,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine import environment
-from engine.backends.base import Backend, Job, Outcome, SamplingParams, Token, TraceRange, TraceSpan
+from engine.backends.base import Backend, Job, Loaded, Outcome, SamplingParams, Token, TraceRange, TraceSpan
 from engine.bandwidth import datasheet_gbs
 from engine.config import ModelConfig
 from engine.errors import BackendFailure, EngineError, RequestError
@@ -57,7 +57,6 @@ from engine.measurement import (
 from engine.roofline import mbu, mean_bytes_per_token
 from engine.statistics import median, median_interval, quantile
 from engine.verification import verify
-from engine.weights import Weights
 
 PROTOCOL = "monolane-bench-1"
 WARM_UP_S = 1.0
@@ -114,14 +113,8 @@ class Tokenizes(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
 
-class Model(Protocol):
+class Model(Loaded, Protocol):
     """What a benchmark needs of a model (engine.models.Model has it)."""
-
-    @property
-    def config(self) -> ModelConfig: ...
-
-    @property
-    def weights(self) -> Weights: ...
 
     @property
     def tokenizer(self) -> Tokenizes | None: ...

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import Backend
-from engine.config import ModelConfig
+from engine.backends.base import Backend, Loaded
 from engine.measurement import Verified
 from engine.reference import Reference
-from engine.weights import Weights
 
 Rows = NDArray[np.float32]
 
@@ -26,16 +23,6 @@ ROUNDING = 1e-3
 """Two logits closer than this, as a share of the row's largest, may swap places by FP16 rounding."""
 _CHUNK = 256
 """Prompt positions in one pass of the reference: bounds its attention scores, [heads, chunk, context]."""
-
-
-class Loaded(Protocol):
-    """A model as far as the reference needs it."""
-
-    @property
-    def config(self) -> ModelConfig: ...
-
-    @property
-    def weights(self) -> Weights: ...
 
 
 def verify(backend: Backend, model: Loaded, prompt: Sequence[int], generated: Sequence[int]) -> Verified:
