@@ -9,10 +9,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import redis
 
 from tests.conftest import free_port, running_redis
 
@@ -69,13 +71,39 @@ class Stack:
     env: dict[str, str]
     services: dict[str, Service] = field(default_factory=dict)
 
-    def add_worker(self, name: str = "worker", *arguments: str) -> Service:
-        """Starts an engine worker; its Redis name is `name`, so a second start of it is the same worker."""
-        command = [sys.executable, "-m", "engine", "worker", "--name", name, *arguments]
-        service = Service(name, command, self.env, self.home / f"{name}.log")
-        self.services[name] = service
-        service.start()
-        return service
+    @contextmanager
+    def workers(self) -> Iterator[Callable[..., Service]]:
+        """Gives a function that starts an engine worker from a name and command-line arguments.
+
+        The name is the worker's own on Redis, so that a second start is the same worker come back. All end
+        with the context.
+        """
+        started: list[Service] = []
+
+        def add(name: str, *arguments: str) -> Service:
+            command = [sys.executable, "-m", "engine", "worker", "--name", name, *arguments]
+            service = Service(name, command, self.env, self.home / f"{name}.log")
+            service.start()
+            started.append(service)
+            return service
+
+        try:
+            yield add
+        finally:
+            for service in started:
+                service.stop()
+            self._forget_workers()
+
+    @contextmanager
+    def worker(self, name: str, *arguments: str) -> Iterator[Service]:
+        with self.workers() as add:
+            yield add(name, *arguments)
+
+    def _forget_workers(self) -> None:
+        """The heartbeat of a killed worker outlives it; the next test must not meet it."""
+        with redis.Redis.from_url(self.redis_url) as client:
+            for key in client.scan_iter("ml:worker:*"):
+                client.delete(key)
 
     def manage(self, *arguments: str, **env: str) -> None:
         """Runs `manage.py`. Raises RuntimeError with its output if it fails."""

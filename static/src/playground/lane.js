@@ -4,6 +4,7 @@
  */
 
 import { colour, onThemeChange } from "../colours.js";
+import { duration, rate } from "./format.js";
 import { Strip } from "./strip.js";
 
 const DASH_PX = 3;
@@ -12,13 +13,18 @@ const HEIGHT_PX = 28;
 
 export class Lane {
   #canvas;
+  #scale;
   #strip = new Strip();
   #most = 1;
   #colour = "";
 
-  /** @param {HTMLCanvasElement} canvas */
-  constructor(canvas) {
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {HTMLElement} scale where the height and the length of the strip are said
+   */
+  constructor(canvas, scale) {
     this.#canvas = canvas;
+    this.#scale = scale;
     new ResizeObserver(() => this.draw()).observe(canvas);
     onThemeChange(() => {
       this.#colour = "";
@@ -46,6 +52,9 @@ export class Lane {
     context.clearRect(0, 0, width, HEIGHT_PX);
     const rates = this.#strip.rates.slice(0, -1); // the last stretch is not over
     const peak = Math.max(...rates, 1);
+    this.#scale.textContent = rates.length
+      ? `up to ${rate(peak)} tok/s in ${duration((rates.length * this.#strip.dashUs) / 1000)}`
+      : "";
     this.#colour ||= colour("--lane"); // asking the browser for it in every frame would cost a style pass
     context.fillStyle = this.#colour;
     rates.forEach((tokS, index) => {

@@ -175,11 +175,15 @@ function refresh() {
   stop.disabled = !busy || session.stopping;
   if (busy && focused === run) stop.focus(); // a disabled button would drop the focus to the page's top
   if (!busy && focused === stop) run.focus();
-  keepSeed.hidden = busy || generation?.started?.seed === undefined;
+  const seed = generation?.started?.seed;
+  keepSeed.hidden = busy || seed === undefined;
+  keepSeed.textContent = `Keep seed ${seed}`;
   const words = generation
     ? fateWords(generation, { maxTokens, stopping: session.stopping, workers: workers?.length ?? 0 })
     : "Nothing has run yet.";
-  if (fate.textContent !== words) fate.textContent = words;
+  if (fate.textContent === words) return;
+  fate.textContent = words;
+  fate.title = words; // where it does not fit
 }
 
 /** @param {number} changed settings that differ from their defaults */

@@ -23,7 +23,7 @@ export class OutputPane {
   #copy = element("copy", HTMLButtonElement);
   #download = element("download", HTMLButtonElement);
   #insert = element("insert", HTMLButtonElement);
-  #lane = new Lane(element("lane", HTMLCanvasElement));
+  #lane = new Lane(element("lane", HTMLCanvasElement), element("lane-scale", HTMLElement));
   #meters = new Meters({
     root: element("meters", HTMLElement),
     rate: element("meter-rate", HTMLElement),

@@ -50,7 +50,7 @@ export function fateWords(generation, { maxTokens, stopping, workers }) {
   const where = started ? `${started.model} on ${started.backend}` : "";
   if (state === "failed") return tokens ? `Ended early after ${plural(tokens, "token")}.` : "Nothing was generated.";
   if (state === "done" && !done) return "Stopped before it began.";
-  if (done) return `${endWords(done.finish_reason, maxTokens)} ${where && `${where}, `}seed ${started?.seed ?? "unknown"}.`;
+  if (done) return `${endWords(done.finish_reason, maxTokens)}${where && ` ${where}.`}`;
   if (stopping) return "Stopping.";
   if (!workers && tokens) return "The worker is gone. The text goes on when one is back.";
   if (state === "queued" && queue) return queueWords(queue);
@@ -65,7 +65,7 @@ export function fateWords(generation, { maxTokens, stopping, workers }) {
 function endWords(reason, maxTokens) {
   if (reason === "cancelled") return "Stopped.";
   if (reason === "stop") return "Finished.";
-  return maxTokens === null ? "Ended at its token limit." : `Ended at the limit of ${plural(maxTokens, "token")}.`;
+  return maxTokens === null ? "Reached its token limit." : `Reached the limit of ${plural(maxTokens, "token")}.`;
 }
 
 /** @param {{position: number, etaS: number | null}} queue */

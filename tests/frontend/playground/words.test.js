@@ -45,11 +45,11 @@ test("a long prompt is said to be read before the first token", () => {
   assert.equal(fateWords(after(queued(0), started()), PAGE), "smollm2-135m on numpy, reading the prompt of 7 tokens.");
 });
 
-test("the end says why, where and with which seed", () => {
+test("the end says why and where", () => {
   const run = [queued(0), started(), tokens(0, "abcdefgh")];
-  assert.equal(fateWords(after(...run, done("length")), PAGE), "Ended at the limit of 8 tokens. smollm2-135m on numpy, seed 11.");
-  assert.equal(fateWords(after(...run, done("length")), { ...PAGE, maxTokens: null }), "Ended at its token limit. smollm2-135m on numpy, seed 11.");
-  assert.equal(fateWords(after(...run, done("cancelled")), PAGE), "Stopped. smollm2-135m on numpy, seed 11.");
+  assert.equal(fateWords(after(...run, done("length")), PAGE), "Reached the limit of 8 tokens. smollm2-135m on numpy.");
+  assert.equal(fateWords(after(...run, done("length")), { ...PAGE, maxTokens: null }), "Reached its token limit. smollm2-135m on numpy.");
+  assert.equal(fateWords(after(...run, done("cancelled")), PAGE), "Stopped. smollm2-135m on numpy.");
 });
 
 test("a generation whose worker vanished says that it will go on", () => {

@@ -1,0 +1,77 @@
+"""What a person does on the playground page, in the page's own terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from playwright.sync_api import Locator, Page, expect
+
+TEXT = "[...document.querySelectorAll('#text .block')].map(block => block.textContent).join('')"
+
+
+@dataclass(frozen=True)
+class PlaygroundPage:
+    page: Page
+
+    @classmethod
+    def open(cls, page: Page) -> Self:
+        page.goto("/")
+        page.wait_for_selector(".cm-content")
+        return cls(page)
+
+    @property
+    def run_button(self) -> Locator:
+        return self.page.get_by_role("button", name="Run")
+
+    @property
+    def stop_button(self) -> Locator:
+        return self.page.get_by_role("button", name="Stop")
+
+    @property
+    def editor(self) -> Locator:
+        return self.page.locator(".cm-content")
+
+    @property
+    def fate(self) -> Locator:
+        return self.page.locator("#fate-text")
+
+    @property
+    def text(self) -> str:
+        """The output, exactly."""
+        return str(self.page.evaluate(TEXT))
+
+    @property
+    def tokens(self) -> int:
+        shown = self.page.locator("#meter-tokens").inner_text().replace(",", "")
+        return int(shown) if shown.isdecimal() else 0
+
+    def type_prompt(self, text: str) -> None:
+        self.editor.click()
+        self.page.keyboard.press("ControlOrMeta+a")
+        self.page.keyboard.insert_text(text)
+
+    def set(self, **values: str | int | float) -> None:
+        """Fills settings by their form names."""
+        if self.page.locator("#settings").is_hidden():
+            self.page.get_by_role("button", name="Settings").click()
+        for name, value in values.items():
+            self.page.locator(f"#controls [name={name}]").fill(str(value))
+
+    def wait_until_ready(self) -> None:
+        expect(self.run_button).to_be_enabled(timeout=60_000)
+
+    def run(self, prompt: str | None = None) -> None:
+        self.wait_until_ready()
+        if prompt is not None:
+            self.type_prompt(prompt)
+        self.page.keyboard.press("ControlOrMeta+Enter")
+
+    def wait_for_tokens(self, at_least: int, timeout_s: float = 60) -> None:
+        self.page.wait_for_function(
+            f"parseInt(document.getElementById('meter-tokens').textContent.replace(',', '')) >= {at_least}",
+            timeout=timeout_s * 1000,
+        )
+
+    def wait_for_end(self, timeout_s: float = 120) -> None:
+        self.page.wait_for_selector("#output[data-state=over]", timeout=timeout_s * 1000)
