@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self, cast
 
 from redis.exceptions import RedisError
@@ -74,8 +75,9 @@ class Client:
         self.close()
 
     def submit(self, request: Request, limit: int = INBOX_LIMIT) -> int:
-        """Puts a generation or a benchmark point in its inbox and returns its place there (1 is next).
+        """Puts a generation or a benchmark point in its inbox; returns its place in the queue (1 is next).
 
+        It counts as created now, unless it says when.
         Doing it again with the same id changes nothing (0 if a worker has it by now). Raises QueueFull
         if the inbox already holds `limit` requests.
         """
@@ -325,7 +327,8 @@ def _explained() -> Iterator[None]:
 
 def _submit_args(request: Request, limit: int) -> list[str | int | float]:
     offset = scripts.BENCH_OFFSET if request.inbox == BENCH else 0
-    return [request.id, request.to_entry()["json"], limit, offset]
+    stamped = request if request.created_ms else replace(request, created_ms=int(time.time() * 1000))
+    return [request.id, stamped.to_entry()["json"], limit, offset]
 
 
 def _place(reply: tuple[str, int], request: Request, limit: int) -> int:

@@ -297,7 +297,9 @@ _FRAMES: dict[str, type[Frame]] = {
 
 
 def encode_frame(frame: Frame) -> dict[str, str]:
-    return {"json": json.dumps(asdict(frame), separators=(",", ":"))}
+    # asdict would copy every token id on its own; only the timings nest.
+    data = {name: getattr(frame, name) for name in frame.__dataclass_fields__}
+    return {"json": json.dumps(data, separators=(",", ":"), default=asdict)}
 
 
 def decode_frame(entry: Mapping[str, str]) -> Frame:
