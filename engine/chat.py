@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jinja2
@@ -76,7 +76,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Jinja's sandbox, closed against the operations that turn a few characters into gigabytes."""
 
     intercepted_binops = frozenset(("*", "**", "%"))
-    _GROWING = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs", "format", "format_map"))
+    _GROWING = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs"))
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" or (operator == "%" and isinstance(left, str | bytes)):
@@ -89,6 +89,11 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         if isinstance(obj, str | bytes) and attr in self._GROWING:
             return False
         return super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        if super().wrap_str_format(value) is not None:
+            raise jinja2.exceptions.SecurityError("a chat template may not use str.format")
+        return None
 
 
 class _Generation(jinja2.ext.Extension):

@@ -147,9 +147,20 @@ def _open_gguf(path: Path, name: str) -> Model:
 
 
 def _open_folder(path: Path, name: str) -> Model:
-    tokenizer = _tokenizer_class().from_folder(path) if (path / "tokenizer.json").exists() else None
+    tokenizer = _folder_tokenizer(path)
     weights, files = folder_weights(path, _with_ends(folder_config(path, name), tokenizer, path))
     return _model(weights, tokenizer, path, files)
+
+
+def _folder_tokenizer(path: Path) -> Tokenizer | None:
+    """None for a folder without any vocabulary, such as one that write_checkpoint made."""
+    if (path / "tokenizer.json").exists():
+        return _tokenizer_class().from_folder(path)
+    if (path / "tokenizer.model").exists():
+        raise TokenizerError(
+            f"{path} has its vocabulary as tokenizer.model only: save it as tokenizer.json with transformers"
+        )
+    return None
 
 
 def _tokenizer_class() -> type[Tokenizer]:

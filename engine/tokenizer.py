@@ -63,6 +63,7 @@ class Tokenizer:
         self._plain = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.to_str())
         self._plain.encode_special_tokens = True
         self._byte_level = vocabulary.byte_level
+        self._added_ids = frozenset(self._special.get_added_tokens_decoder())
         self._bytes: dict[int, bytes] = {}
         self._special_text = [t for i in self._special_ids if (t := self._special.id_to_token(i))]
         self.vocab_size: int = self._special.get_vocab_size(with_added_tokens=True)
@@ -137,15 +138,12 @@ class Tokenizer:
         piece = self._special.id_to_token(token)
         if piece is None or token in self._special_ids:
             return b""
-        if token in self._added_ids():
+        if token in self._added_ids:
             return piece.encode()
         if self._byte_level:
             return b"".join(_BYTE_OF.get(c) or c.encode() for c in piece)
         byte = _BYTE_PIECE.match(piece)
         return bytes([int(byte[1], 16)]) if byte else piece.replace("▁", " ").encode()
-
-    def _added_ids(self) -> frozenset[int]:
-        return frozenset(self._special.get_added_tokens_decoder())
 
     def _encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         if self._chat is None:

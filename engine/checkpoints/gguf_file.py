@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.checkpoints.encodings import Encoding, encoded_bytes
-from engine.checkpoints.stored import Stored, elements
+from engine.checkpoints.stored import Stored, elements, map_file
 from engine.errors import CheckpointError
 
 MAGIC = b"GGUF"
@@ -59,10 +59,7 @@ class GgufFile:
 
 def read_gguf(path: Path) -> GgufFile:
     """Reads the header of a GGUF file and maps its data. Raises CheckpointError."""
-    try:
-        data: NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    data = map_file(path)
     try:
         return _Reader(path, data).file()
     except (struct.error, UnicodeDecodeError) as error:

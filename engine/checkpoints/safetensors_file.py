@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.checkpoints.encodings import Encoding, encoded_bytes
-from engine.checkpoints.stored import Stored, elements
+from engine.checkpoints.stored import Stored, elements, map_file
 from engine.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
@@ -30,10 +30,7 @@ _MAX_DIMENSIONS = 8
 
 def read_safetensors(path: Path) -> dict[str, Stored]:
     """Maps one file. Raises CheckpointError if it is not a whole safetensors file."""
-    try:
-        data: NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    data = map_file(path)
     length = struct.unpack("<Q", data[:8].tobytes())[0] if len(data) >= 8 else 0
     if not 2 <= length <= min(_MAX_HEADER, len(data) - 8):
         raise _damaged(path, f"its header of {length} bytes does not fit in its {len(data)} bytes")

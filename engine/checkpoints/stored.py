@@ -77,6 +77,14 @@ def _fits(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     return len(found) == 3 and len(expected) == 2 and (found[0] * found[1], found[2]) == expected
 
 
+def map_file(path: Path) -> NDArray[np.uint8]:
+    """The bytes of a file, read only as they are used. Raises CheckpointError."""
+    try:
+        return np.asarray(np.memmap(path, np.uint8, mode="r"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
 def elements(shape: tuple[int, ...]) -> int:
     """How many numbers a tensor of `shape` holds."""
     return math.prod(shape)

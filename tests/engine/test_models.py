@@ -1,6 +1,8 @@
 """Opening models by name, and listing and getting presets."""
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 from engine.checkpoints.write import write_checkpoint
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, TokenizerError
 from engine.models import list_models, open_model, pull
 from engine.presets import load_preset, preset_names
 from engine.weights import RandomWeights, tensor_shapes
@@ -188,3 +190,25 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"model\.bin is neither a folder nor a \.gguf file"):
         open_model(str(tmp_path / "model.bin"))
+
+
+def test_a_vocabulary_in_another_format_is_not_passed_over(tmp_path: Path) -> None:
+    folder = write_checkpoint(RandomWeights(TINY), tmp_path / "m")
+    (folder / "tokenizer.model").write_bytes(b"")
+
+    with pytest.raises(TokenizerError, match=r"tokenizer\.model only: save it as tokenizer\.json"):
+        open_model(str(folder))
+
+
+def test_random_weights_need_no_package_but_numpy() -> None:
+    program = (
+        "import sys\n"
+        "for name in ('tokenizers', 'jinja2', 'huggingface_hub', 'safetensors', 'gguf'):\n"
+        "    sys.modules[name] = None\n"
+        "from engine.models import open_model\n"
+        "print(open_model('random:tiny-llama:4').weights.get('embed').shape)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "(320, 96)\n"
