@@ -6,7 +6,8 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -33,6 +34,7 @@ from engine.errors import BackendUnavailable, CheckpointError, RequestError
 from engine.processor import processor_name
 from engine.rope import inverse_frequencies
 from engine.weights import DType, Weights
+from kernels.cpu.build import digest
 
 POLLED = 512
 """Tokens fetched from the ring at a time."""
@@ -68,6 +70,7 @@ class CpuBackend:
             lanes=lanes,
             link="" if devices == 1 else f"virtual, {options.link_latency_us:g} us",
         )
+        self.facts: dict[str, Any] = {**asdict(options), "isa": target.name, "kernel": digest()}
         self._kernel = self._create(devices, options, weights.native)
         try:
             self._pack(weights, devices)
@@ -91,38 +94,44 @@ class CpuBackend:
         return kernel
 
     def _pack(self, weights: Weights, devices: int) -> None:
-        dtype: DType = "bf16" if weights.native == "bf16" else "f16"
-        config = self.config
+        """Layers side by side: decoding and packing let go of the interpreter, and each has its own place."""
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            done = [pool.submit(self._pack_ends, weights)]
+            done += [pool.submit(self._pack_layer, weights, i, devices) for i in range(self.config.layers)]
+            for future in done:
+                future.result()
+
+    def _pack_layer(self, weights: Weights, layer: int, devices: int) -> None:
+        lanes = self.config.lanes.count
 
         def get(name: str) -> NDArray[np.uint16]:
-            found = weights.get(name, dtype)
-            return found.view(np.uint16).reshape(config.lanes.count, -1, found.shape[-1])
+            found = _bits(weights, f"layers.{layer}.{name}")
+            return found.reshape(lanes, -1, found.shape[-1])
 
-        def whole(name: str) -> NDArray[np.uint16]:
-            return weights.get(name, dtype).view(np.uint16)
+        for which, name in enumerate(("attn_norm", "ffn_norm")):
+            self._put_norm(which, layer, weights.get(f"layers.{layer}.{name}"))
+        q, k, v, gate, up = (get(name) for name in ("wq", "wk", "wv", "w_gate", "w_up"))
+        out, down = get("wo"), get("w_down")
+        if lanes == 1 and devices > 1:
+            q, k, v, gate, up = (_split_rows(m, devices) for m in (q, k, v, gate, up))
+            out, down = _split_columns(out, devices), _split_columns(down, devices)
+        for shard in range(len(q)):
+            self._put("qkv", layer, shard, np.concatenate([q[shard], k[shard], v[shard]]))
+            self._put("attn_out", layer, shard, out[shard])
+            self._put("gate_up", layer, shard, np.concatenate([gate[shard], up[shard]]))
+            self._put("down", layer, shard, down[shard])
 
-        for i in range(config.layers):
-            at = f"layers.{i}."
-            for which, name in enumerate(("attn_norm", "ffn_norm")):
-                self._put_norm(which, i, weights.get(at + name))
-            q, k, v = (get(at + name) for name in ("wq", "wk", "wv"))
-            gate, up = get(at + "w_gate"), get(at + "w_up")
-            out, down = get(at + "wo"), get(at + "w_down")
-            if config.lanes.count == 1 and devices > 1:
-                q, k, v, gate, up = (_split_rows(m, devices) for m in (q, k, v, gate, up))
-                out, down = _split_columns(out, devices), _split_columns(down, devices)
-            for shard in range(len(q)):
-                self._put("qkv", i, shard, np.concatenate([q[shard], k[shard], v[shard]]))
-                self._put("attn_out", i, shard, out[shard])
-                self._put("gate_up", i, shard, np.concatenate([gate[shard], up[shard]]))
-                self._put("down", i, shard, down[shard])
+    def _pack_ends(self, weights: Weights) -> None:
+        """The embedding, the last norm and the head."""
+        config = self.config
         self._put_norm(2, 0, weights.get("norm"))
-        head = whole("embed" if config.tied_head else "head")
+        embedding = _bits(weights, "embed")
+        if not config.tied_head:
+            self._put("embed", 0, 0, embedding)
+        head = embedding if config.tied_head else _bits(weights, "head")
         by_lane = config.lanes.head is HeadKind.VOCAB_PARALLEL
         for shard, rows in enumerate(np.split(head, config.lanes.count) if by_lane else [head]):
             self._put("head", 0, shard, rows)
-        if not config.tied_head:
-            self._put("embed", 0, 0, whole("embed"))
 
     def _put(self, tensor: str, layer: int, shard: int, rows: NDArray[np.uint16]) -> None:
         rows = np.ascontiguousarray(rows)
@@ -329,6 +338,11 @@ def _shape(config: ModelConfig, devices: int, native: DType) -> Shape:
 def _exchange(name: str, delay: int) -> int:
     """With a delay of 0 layers, the past is the present."""
     return library.EXCHANGES["present" if name == "past" and delay == 0 else name]
+
+
+def _bits(weights: Weights, name: str) -> NDArray[np.uint16]:
+    """A matrix as 16-bit patterns: bfloat16 where the checkpoint is, else float16."""
+    return weights.get(name, "bf16" if weights.native == "bf16" else "f16").view(np.uint16)
 
 
 def _split_rows(matrix: NDArray[np.uint16], parts: int) -> NDArray[np.uint16]:

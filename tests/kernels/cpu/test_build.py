@@ -27,5 +27,5 @@ def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(build, "BUILD", tmp_path)
     with pytest.raises(BackendUnavailable, match=r"cannot compile the CPU kernel for .*error"):
-        build.build(build.targets()[0], extra=("-DML_API=nonsense",))
+        build.build(build.targets()[0], extra=("-include", "no-such-header.h"))
     assert not list(tmp_path.glob("*.tmp"))

@@ -1,0 +1,239 @@
+// Exercises the C interface of the CPU monokernel with random shapes, teams and jobs, sound and unsound, for a
+// bounded time. Meant to be built with a sanitizer. Usage: exercise SEED SECONDS. Exits 1 at the first broken promise:
+//   - an unsound shape, job or token is refused with an error code;
+//   - any team gives the tokens that one thread gives;
+//   - a job that is stopped ends, and the kernel serves the next one.
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "interface.h"
+
+namespace {
+
+std::mt19937_64 rng;
+int pick(int low, int high) { return low + int(rng() % uint64_t(high - low + 1)); }
+template <class T>
+T one_of(std::initializer_list<T> values) {
+  return values.begin()[pick(0, int(values.size()) - 1)];
+}
+
+void require(bool held, const char* what) {
+  if (held) return;
+  std::fprintf(stderr, "broken: %s\n", what);
+  std::exit(1);
+}
+
+struct Model {
+  MlShape shape{};
+  std::vector<int32_t> windows, attention, mlp;
+  std::vector<double> frequencies;
+  uint64_t seed = 0;
+
+  void link() {
+    shape.size = sizeof shape;
+    shape.windows = windows.data();
+    shape.attention_exchanges = attention.data();
+    shape.mlp_exchanges = mlp.data();
+    shape.inverse_frequencies = frequencies.data();
+  }
+};
+
+Model random_model() {
+  Model m;
+  MlShape& s = m.shape;
+  s.streams = one_of({1, 1, 2, 4});
+  s.shards = s.streams > 1 ? s.streams : one_of({1, 2});
+  s.kv_heads = s.shards * pick(1, 2);
+  s.heads = s.kv_heads * pick(1, 3);
+  s.head_dim = 2 * pick(1, 12);
+  s.hidden = pick(3, 70);
+  s.layers = pick(1, 4);
+  s.ffn = s.shards * pick(1, 40);
+  s.vocab = s.shards * pick(2, 60);
+  s.context = pick(2, 90);
+  s.delay = s.streams > 1 ? pick(0, s.layers) : 0;
+  s.head = s.streams > 1 ? pick(0, 2) : 0;
+  s.sum_before_norm = s.head == ML_REPLICATE && pick(0, 1);
+  s.tied_head = s.head != ML_LANE && pick(0, 1);
+  s.rope_interleaved = pick(0, 1);
+  s.norm_eps = 1e-5f;
+  for (int i = 0; i < s.layers; ++i) {
+    m.windows.push_back(pick(0, 1) ? 0 : pick(1, 40));
+    for (auto* how : {&m.attention, &m.mlp}) {
+      if (s.streams == 1)
+        how->push_back(s.shards > 1 ? ML_PRESENT : ML_NONE);
+      else
+        how->push_back(i >= s.delay && s.delay > 0 ? one_of({int(ML_NONE), int(ML_PAST)}) : pick(0, 1));
+    }
+  }
+  for (int j = 0; j < s.head_dim / 2; ++j) m.frequencies.push_back(std::pow(10000.0, -2.0 * j / s.head_dim));
+  m.seed = rng();
+  m.link();
+  return m;
+}
+
+// float16 values between -0.25 and 0.25: sign, exponent 2^-3 .. 2^-6, random mantissa.
+std::vector<uint16_t> random_rows(std::mt19937_64& from, int64_t count) {
+  std::vector<uint16_t> rows(count);
+  for (auto& value : rows) {
+    const uint64_t r = from();
+    value = uint16_t((r & 1) << 15 | (9 + (r >> 1) % 4) << 10 | (r >> 8 & 0x3FF));
+  }
+  return rows;
+}
+
+void pack(MlKernel* kernel, const Model& m) {
+  std::mt19937_64 from(m.seed);
+  const MlShape& s = m.shape;
+  const int q = s.heads / s.shards * s.head_dim, kv = s.kv_heads / s.shards * s.head_dim, ffn = s.ffn / s.shards;
+  for (int layer = 0; layer < s.layers; ++layer)
+    for (int shard = 0; shard < s.shards; ++shard) {
+      const int64_t counts[] = {int64_t(q + 2 * kv) * s.hidden, int64_t(s.hidden) * q, 2LL * ffn * s.hidden,
+                                int64_t(s.hidden) * ffn};
+      for (int tensor = ML_QKV; tensor <= ML_DOWN; ++tensor)
+        require(!ml_pack(kernel, tensor, layer, shard, random_rows(from, counts[tensor]).data()), "packing");
+    }
+  const bool by_lane = s.head == ML_VOCAB_PARALLEL && s.streams > 1;
+  const int64_t cols = s.head == ML_LANE ? int64_t(s.hidden) * s.streams : s.hidden;
+  for (int shard = 0; shard < (by_lane ? s.streams : 1); ++shard)
+    require(!ml_pack(kernel, ML_HEAD, 0, shard, random_rows(from, s.vocab / (by_lane ? s.streams : 1) * cols).data()),
+            "packing the head");
+  require(!ml_pack(kernel, ML_EMBED, 0, 0, random_rows(from, int64_t(s.vocab) * s.hidden).data()), "packing rows");
+  require(ml_pack(kernel, ML_DOWN, s.layers, 0, nullptr) == ML_BAD_SHAPE, "a layer too many is refused");
+}
+
+MlTeam team_of(int devices, int threads) {
+  MlTeam team{};
+  team.size = sizeof team;
+  team.devices = devices;
+  team.threads = threads;
+  team.block = pick(0, 20);
+  return team;
+}
+
+struct Result {
+  std::vector<int32_t> ids;
+  int32_t how;
+};
+
+Result wait_for(MlKernel* kernel, bool stop_early) {
+  Result result;
+  int32_t ids[7], prefilled;
+  int64_t times[7], prefill;
+  while (true) {
+    const int32_t n = ml_poll(kernel, ids, times, 7, 1000000000);
+    result.ids.insert(result.ids.end(), ids, ids + n);
+    if (stop_early && n) ml_stop(kernel);
+    result.how = ml_finish(kernel, &prefill, &prefilled);
+    if (!n && result.how != ML_RUNNING) return result;
+  }
+}
+
+MlJob job_of(const std::vector<int32_t>& tokens, int max_tokens, bool sampled) {
+  MlJob job{};
+  job.size = sizeof job;
+  job.tokens = tokens.data();
+  job.count = int32_t(tokens.size());
+  job.max_tokens = max_tokens;
+  job.top_p = 1;
+  job.repetition_penalty = 1;
+  if (sampled) {
+    job.temperature = 0.8f;
+    job.top_k = pick(0, 20);
+    job.top_p = 0.5f + float(pick(0, 5)) / 10;
+    job.min_p = float(pick(0, 3)) / 20;
+    job.repetition_penalty = 1 + float(pick(0, 3)) / 10;
+    job.seed = rng();
+    job.profile = pick(0, 1);
+    job.trace_last = pick(0, 3);
+  }
+  return job;
+}
+
+void check_teams(const Model& m) {
+  const MlShape& s = m.shape;
+  std::vector<int32_t> tokens(pick(1, s.context - 1));
+  for (auto& token : tokens) token = pick(0, s.vocab - 1);
+  const MlJob job = job_of(tokens, pick(1, 12), pick(0, 1));
+  std::vector<int32_t> expected;
+  for (int round = 0; round < 3; ++round) {
+    // Lanes may lie on any number of devices that divides them; slices of one stream always add up.
+    const int devices = round == 0 ? 1 : (s.shards % 2 == 0 ? one_of({1, 2, s.shards}) : 1);
+    MlTeam team = team_of(devices, round == 0 ? 1 : pick(1, 3));
+    team.barrier = round == 2 && pick(0, 1);
+    team.link_latency_ns = round == 2 ? pick(0, 2000) : 0;
+    MlKernel* kernel;
+    require(!ml_create(&s, &team, &kernel), "a sound shape is accepted");
+    pack(kernel, m);
+    require(!ml_launch(kernel, &job), "a sound job is accepted");
+    Result result = wait_for(kernel, false);
+    require(result.how == ML_LENGTH, "a job without stop ids ends by length");
+    if (round == 0) expected = result.ids;
+    // Sums of slices are added in another order on other teams: a near tie may fall the other way, once.
+    size_t same = 0;
+    while (same < expected.size() && same < result.ids.size() && expected[same] == result.ids[same]) ++same;
+    require(result.ids.size() == expected.size(), "every team gives as many tokens");
+    if (same < expected.size()) std::fprintf(stderr, "teams differ from token %zu of %zu\n", same, expected.size());
+    require(devices > 1 || same == expected.size(), "every team of one device gives the same tokens");
+
+    MlJob bad = job;
+    std::vector<int32_t> wrong = tokens;
+    wrong[0] = pick(0, 1) ? s.vocab : -1;
+    bad.tokens = wrong.data();
+    require(ml_launch(kernel, &bad) == ML_BAD_TOKEN, "an unknown token is refused");
+    bad = job;
+    bad.count = s.context + 1;
+    require(ml_launch(kernel, &bad) == ML_TOO_LONG, "too long a prompt is refused");
+    bad = job;
+    bad.size = 3;
+    require(ml_launch(kernel, &bad) == ML_BAD_STRUCT, "a struct of another size is refused");
+
+    require(!ml_launch(kernel, &job), "the kernel serves again");
+    require(ml_launch(kernel, &job) == ML_BUSY || job.max_tokens < 99, "one job at a time");
+    result = wait_for(kernel, true);
+    require(result.ids.size() <= expected.size(), "a stopped job gives no more tokens");
+    std::vector<float> logits(size_t(job.count) * s.vocab, NAN);
+    MlJob all = job;
+    all.all_logits = logits.data();
+    require(!ml_launch(kernel, &all), "logits are given");
+    wait_for(kernel, false);
+    for (float value : logits) require(std::isfinite(value), "every logit is written");
+    if (pick(0, 1)) ml_launch(kernel, &job);  // destroyed in mid-token
+    ml_destroy(kernel);
+  }
+}
+
+void check_unsound(Model m) {
+  int32_t* fields[] = {&m.shape.hidden,   &m.shape.layers,  &m.shape.heads,   &m.shape.kv_heads, &m.shape.head_dim,
+                       &m.shape.ffn,      &m.shape.vocab,   &m.shape.context, &m.shape.streams,  &m.shape.shards,
+                       &m.shape.delay,    &m.shape.head};
+  *fields[pick(0, 11)] = one_of({-1, -2147483647});
+  MlTeam team = team_of(1, 1);
+  MlKernel* kernel;
+  require(ml_create(&m.shape, &team, &kernel) == ML_BAD_SHAPE && !kernel, "a negative size is refused");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  rng.seed(std::strtoull(argv[1], nullptr, 10));
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(std::atoi(argv[2]));
+  int models = 0;
+  do {
+    const Model m = random_model();
+    Model linked = m;
+    linked.link();
+    check_unsound(linked);
+    linked = m;
+    linked.link();
+    check_teams(linked);
+    ++models;
+  } while (std::chrono::steady_clock::now() < until);
+  std::printf("%d models\n", models);
+}

@@ -1,0 +1,47 @@
+"""The C interface under random use, watched by the compiler's sanitizers, for a bounded time."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from engine.backends.cpu.library import runnable
+from kernels.cpu.build import SOURCES, compiler
+
+SECONDS = 12
+HERE = Path(__file__).parent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_random_use_breaks_no_promise(sanitizer: str, tmp_path: Path) -> None:
+    program = compiler()
+    assert program is not None, "the sanitizers need a C++ compiler: install g++"
+    binary = tmp_path / "exercise"
+    # The widest vectors of this machine, and words in place of vectors for the thread sanitizer (mailbox.h).
+    subprocess.run(
+        [
+            program,
+            "-std=c++17",
+            "-O1",
+            "-g",
+            "-ffp-contract=fast",
+            f"-march={runnable()[0].march}",
+            "-Wno-psabi",
+            f"-fsanitize={sanitizer}",
+            "-fno-sanitize-recover=all",
+            "-pthread",
+            f"-I{SOURCES}",
+            str(HERE / "exercise.cpp"),
+            str(SOURCES / "monokernel.cpp"),
+            "-o",
+            str(binary),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    done = subprocess.run([binary, "1", str(SECONDS)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.split()[0]) >= 1
