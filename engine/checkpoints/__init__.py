@@ -1,0 +1,1 @@
+"""Checkpoint files: containers, number formats, families of models, pulling and writing."""
