@@ -1,0 +1,35 @@
+"""The cuda backend: the monokernel on NVIDIA Hopper GPUs (kernels/cuda)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.backends.base import Loaded
+from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda.compile import _nvrtc
+from engine.backends.cuda.driver import Device
+from engine.errors import BackendUnavailable, EngineError
+
+
+def available() -> tuple[bool, str]:
+    """Whether this machine has a Hopper GPU, a driver and NVRTC."""
+    try:
+        device = Device(0)
+        major, minor = device.compute_capability
+        if major != 9:
+            return (
+                False,
+                f"GPU 0 is a {device.name} (compute capability {major}.{minor}); the kernels need 9.0",
+            )
+        _nvrtc()
+    except EngineError as error:
+        return False, str(error)
+    return True, f"{device.name}, {device.attribute('MULTIPROCESSOR_COUNT')} SMs"
+
+
+def open(model: Loaded, *, devices: int, options: Mapping[str, Any]) -> CudaBackend:
+    """Raises BackendUnavailable for several devices, an unknown option, or a machine that lacks something."""
+    if devices != 1:
+        raise BackendUnavailable(f"devices is {devices}; the backend cuda runs on 1 GPU so far")
+    return CudaBackend(model, options)

@@ -1,0 +1,216 @@
+"""The header that specialises the kernels on one model, and the sizes that host and device must agree on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from engine.config import Exchange, HeadKind, ModelConfig, RopeLayout
+from engine.errors import ConfigError
+from engine.tape import LAYER_MATRICES, TILE_ROWS, UNIT_BYTES, Matrix, Plan
+from engine.weights import DType
+
+SHARED_BYTES = 232448
+"""What one block may use on compute capability 9.0."""
+_EXCHANGES = {Exchange.NONE: 0, Exchange.PRESENT: 1, Exchange.PAST: 2}
+_HEADS = {HeadKind.REPLICATE: 0, HeadKind.VOCAB_PARALLEL: 1, HeadKind.LANE: 2}
+_WARPS = 8
+_MAX_CAPACITY = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What may be chosen for speed; results do not depend on it beyond rounding.
+
+    `slot_units` (512 bytes each) is the size of a copy, `slots_in_flight` how many are asked for at once.
+    `prefill_tiles` token tiles of 8 tokens (`prefill_split`: activations in two parts, as in decode) or 16
+    (rounded once) make a prefill chunk. A warp attends to `blocks_a_warp` blocks of 32 positions before a
+    head is split over more SMs. `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
+    """
+
+    slot_units: int = 32
+    slots_in_flight: int = 3
+    prefill_tiles: int = 4
+    prefill_split: bool = True
+    blocks_a_warp: int = 2
+    sync_barrier: bool = False
+    profile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything that follows from a model, a plan and a tuning, as the kernels see it."""
+
+    plan: Plan
+    tuning: Tuning
+    weights: DType
+    capacity: int
+    slots: int
+    scratch_bytes: int
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.plan.config
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: all that there is, so that an SM holds one block."""
+        return SHARED_BYTES
+
+    @property
+    def max_splits(self) -> int:
+        return max(1, self.plan.cores // self.config.kv_heads)
+
+    @property
+    def chunk_tokens(self) -> int:
+        return self.tuning.prefill_tiles * (8 if self.tuning.prefill_split else 16)
+
+    @property
+    def mail_words(self) -> int:
+        """32-bit words of all layers' mailboxes (mailbox.cuh)."""
+        c = self.config
+        lanes = c.lanes.count
+        words = 2 * c.q_dim + 2 * c.kv_dim + c.ffn + lanes * c.hidden * (4 if lanes > 1 else 2)
+        words += c.heads * self.max_splits * (c.head_dim + 2) * 2
+        return -(-words // 32) * 32 * c.layers
+
+    @property
+    def kv_halves(self) -> int:
+        """16-bit words of the cache (rows.cuh)."""
+        c = self.config
+        units = 4 * -(-c.head_dim // 32) + c.head_dim // 8
+        return c.layers * c.kv_heads * (self.capacity // 32) * units * (UNIT_BYTES // 2)
+
+
+def make_layout(plan: Plan, weights: DType, tuning: Tuning, capacity: int | None = None) -> Layout:
+    """Raises ConfigError if the model's vectors leave no room for a ring in shared memory."""
+    config = plan.config
+    room = min(capacity or config.context, config.context, _MAX_CAPACITY)
+    scratch = _scratch_bytes(plan, tuning)
+    slot_bytes = tuning.slot_units * UNIT_BYTES
+    slots = (SHARED_BYTES - scratch - _fixed_bytes(plan)) // (slot_bytes + 16)
+    if slots < tuning.slots_in_flight + 1:
+        raise ConfigError(
+            f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots}"
+            f" ring slots of {slot_bytes} bytes; at least {tuning.slots_in_flight + 1} are needed"
+        )
+    for what, value, most in (
+        ("query heads a KV head", config.queries_per_kv, 8),
+        ("KV heads", config.kv_heads, plan.cores),
+        ("vocabulary entries", config.vocab, 1 << 20),
+    ):
+        if value > most:
+            raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
+    return Layout(plan, tuning, weights, -(-room // 32) * 32, slots, scratch)
+
+
+def _head_columns(config: ModelConfig) -> int:
+    return config.hidden * (config.lanes.count if config.lanes.head is HeadKind.LANE else 1)
+
+
+def _scratch_bytes(plan: Plan, tuning: Tuning) -> int:
+    """Mirrors SCRATCH_BYTES in core.cuh; the compiler asserts that all of shared memory fits."""
+    c = plan.config
+    lanes = c.lanes.count
+    widest = max(c.hidden, c.q_dim // lanes, c.ffn // lanes, _head_columns(c))
+    pairs = 8 * TILE_ROWS // 2
+    merge_row = (c.head_dim + 2) * 4
+    decode = -(-widest // 32) * 128 + 2 * _WARPS * pairs * 8
+    decode += max(_WARPS * c.queries_per_kv * merge_row, 256 * 8 + 64 * 8)
+    step_tokens = 2 * (8 if tuning.prefill_split else 16)
+    prefill = max(_WARPS * step_tokens * pairs * 8, _WARPS * 8 * merge_row)
+    return -(-max(decode, prefill) // 128) * 128
+
+
+def _residual_rows(plan: Plan) -> int:
+    return max(2, max(shares[Matrix.ATTN_OUT].tiles for shares in plan.shares) * TILE_ROWS)
+
+
+def _seen_words(plan: Plan) -> int:
+    return max(1, -(-max(shares[Matrix.HEAD].tiles for shares in plan.shares) * TILE_ROWS // 32))
+
+
+def _fixed_bytes(plan: Plan) -> int:
+    lanes = plan.config.lanes.count
+    return 4 * (_residual_rows(plan) + 2 * _WARPS + _WARPS * lanes + _seen_words(plan)) + 8 * _WARPS + 512
+
+
+def header(layout: Layout) -> str:
+    """The text of model.h."""
+    c, tuning, plan = layout.config, layout.tuning, layout.plan
+    lanes = c.lanes
+    prescaled = lanes.count > 1 and lanes.head is not HeadKind.VOCAB_PARALLEL and not lanes.sum_before_norm
+    numbers: dict[str, int] = {
+        "HIDDEN": c.hidden,
+        "LAYERS": c.layers,
+        "HEADS": c.heads,
+        "KV_HEADS": c.kv_heads,
+        "HEAD_DIM": c.head_dim,
+        "QUERIES_PER_KV": c.queries_per_kv,
+        "Q_DIM": c.q_dim,
+        "KV_DIM": c.kv_dim,
+        "FFN": c.ffn,
+        "VOCAB": c.vocab,
+        "CAPACITY": layout.capacity,
+        "LANES": lanes.count,
+        "DELAY": lanes.delay,
+        "HEAD_KIND": _HEADS[lanes.head],
+        "HEAD_COLUMNS": _head_columns(c),
+        "SMS": plan.cores,
+        "SMS_A_LANE": plan.cores_a_lane,
+        "SLOT_UNITS": tuning.slot_units,
+        "SLOTS": layout.slots,
+        "SLOTS_IN_FLIGHT": tuning.slots_in_flight,
+        "GROUP_SIZES": _mask(plan.group_sizes()),
+        "LAYER_GROUP_SIZES": _mask(plan.group_sizes(LAYER_MATRICES)),
+        "RESIDUAL_ROWS": _residual_rows(plan),
+        "SEEN_WORDS": _seen_words(plan),
+        "MAX_SPLITS": layout.max_splits,
+        "BLOCKS_A_WARP": tuning.blocks_a_warp,
+        "PREFILL_TILES": tuning.prefill_tiles,
+        "PREFILL_TILE_TOKENS": 8 if tuning.prefill_split else 16,
+        "SHARED_BYTES": SHARED_BYTES,
+    }
+    flags = {
+        "ROPE_HALF": c.rope.layout is RopeLayout.HALF,
+        "WEIGHTS_BF16": layout.weights == "bf16",
+        "SUM_BEFORE_NORM": lanes.sum_before_norm,
+        "HEAD_PRESCALED": prescaled,
+        "PREFILL_SPLIT": tuning.prefill_split,
+        "SYNC_BARRIER": tuning.sync_barrier,
+        "PROFILE": tuning.profile,
+    }
+    floats = {
+        "NORM_EPS": c.norm_eps,
+        "SQRT_LANES": math.sqrt(lanes.count),
+        "ATTENTION_SCALE": c.head_dim**-0.5,
+    }
+    wide = {"MAIL_WORDS": layout.mail_words, "KV_HALVES": layout.kv_halves}
+    lines = ["// Generated by engine/backends/cuda/constants.py.", "#pragma once", "namespace model {"]
+    lines += [f"constexpr int {name} = {value};" for name, value in numbers.items()]
+    lines += [f"constexpr unsigned long long {name} = {value}ull;" for name, value in wide.items()]
+    lines += [f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()]
+    lines += [f"constexpr float {name} = {value:.9e}f;" for name, value in floats.items()]
+    lines.append("}")
+    layers = range(c.layers)
+    for name, values in (
+        ("MODEL_ATTENTION_EXCHANGE", [_exchange(lanes.attention_exchange(i), lanes.delay) for i in layers]),
+        ("MODEL_MLP_EXCHANGE", [_exchange(lanes.mlp_exchange(i), lanes.delay) for i in layers]),
+        ("MODEL_WINDOWS", list(c.windows)),
+    ):
+        lines.append(f"#define {name} {{{', '.join(map(str, values))}}}")
+    return "\n".join(lines) + "\n"
+
+
+def _exchange(how: Exchange, delay: int) -> int:
+    """Without delay, what the others produced "in the past" is what they produce now."""
+    return _EXCHANGES[Exchange.PRESENT if how is Exchange.PAST and delay == 0 else how]
+
+
+def _mask(sizes: frozenset[int]) -> int:
+    return sum(1 << size for size in sizes)
+
+
+def padded_columns(config: ModelConfig, lane_columns: int) -> int:
+    """Halves of a prefill operand for one token part, all lanes: columns in whole chunks."""
+    return config.lanes.count * -(-lane_columns // 32) * 32

@@ -1,0 +1,171 @@
+"""The CUDA driver, as much of it as one launch a request needs: memory, modules, launches, streams."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import BackendFailure, BackendUnavailable
+
+
+def load() -> Any:
+    """The driver's bindings, initialised. Raises BackendUnavailable if there is no driver or no GPU."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as missing:
+        raise BackendUnavailable(f"the package cuda-bindings is not installed ({missing})") from missing
+    try:
+        (status,) = driver.cuInit(0)
+    except RuntimeError as missing:  # the bindings find no libcuda
+        raise BackendUnavailable("there is no NVIDIA driver on this machine") from missing
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise BackendUnavailable(f"the NVIDIA driver does not start: {_name(driver, status)}")
+    return driver
+
+
+def _name(driver: Any, error: Any) -> str:
+    _, text = driver.cuGetErrorName(error)
+    return text.decode() if isinstance(text, bytes) else str(error)
+
+
+class Device:
+    """One GPU and its primary context. Every method raises BackendFailure when the driver refuses."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.driver = load()
+        self.ordinal = ordinal
+        count = self.call("cuDeviceGetCount")
+        if ordinal >= count:
+            raise BackendUnavailable(f"GPU {ordinal} was asked for; this machine has {count}")
+        self._device = self.call("cuDeviceGet", ordinal)
+        self._context = self.call("cuDevicePrimaryCtxRetain", self._device)
+        self.activate()
+        self._allocations: list[int] = []
+        self._host_allocations: list[int] = []
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Calls the driver; the result without its status, unpacked if it is one value."""
+        error, *values = getattr(self.driver, name)(*arguments)
+        if error != self.driver.CUresult.CUDA_SUCCESS:
+            raise BackendFailure(f"{name} failed on GPU {self.ordinal}: {_name(self.driver, error)}")
+        return values[0] if len(values) == 1 else values or None
+
+    def activate(self) -> None:
+        """Makes this device current on the calling thread."""
+        self.call("cuCtxSetCurrent", self._context)
+
+    def attribute(self, name: str) -> int:
+        which = getattr(self.driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self.call("cuDeviceGetAttribute", which, self._device))
+
+    @property
+    def name(self) -> str:
+        return str(self.call("cuDeviceGetName", 96, self._device).split(b"\0")[0].decode())
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        return self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR")
+
+    def allocate(self, size: int, *, zero: bool = False) -> int:
+        """Device memory; freed by `close`."""
+        pointer = int(self.call("cuMemAlloc", max(size, 16)))
+        self._allocations.append(pointer)
+        if zero:
+            self.fill(pointer, size)
+        return pointer
+
+    def free(self, pointer: int) -> None:
+        self._allocations.remove(pointer)
+        self.call("cuMemFree", pointer)
+
+    def fill(self, pointer: int, size: int, byte: int = 0, stream: Any = 0) -> None:
+        self.call("cuMemsetD8Async", pointer, byte, size, stream)
+
+    def upload(self, pointer: int, values: NDArray[Any]) -> None:
+        data = np.ascontiguousarray(values)
+        self.call("cuMemcpyHtoD", pointer, data.ctypes.data, data.nbytes)
+
+    def download(self, pointer: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        out: NDArray[Any] = np.empty(shape, dtype)
+        self.call("cuMemcpyDtoH", out.ctypes.data, pointer, out.nbytes)
+        return out
+
+    def put(self, values: NDArray[Any]) -> int:
+        """Device memory that holds `values`."""
+        pointer = self.allocate(values.nbytes)
+        self.upload(pointer, values)
+        return pointer
+
+    def mapped(self, size: int) -> tuple[NDArray[np.uint8], int]:
+        """Pinned host memory that the device writes to, and the device's address of it."""
+        flags = self.driver.CU_MEMHOSTALLOC_DEVICEMAP | self.driver.CU_MEMHOSTALLOC_PORTABLE
+        host = int(self.call("cuMemHostAlloc", size, flags))
+        self._host_allocations.append(host)
+        view: NDArray[np.uint8] = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(host))
+        view[:] = 0
+        return view, int(self.call("cuMemHostGetDevicePointer", host, 0))
+
+    def free_mapped(self, view: NDArray[np.uint8]) -> None:
+        """`view` must not be used after."""
+        host = int(view.ctypes.data)
+        self._host_allocations.remove(host)
+        self.call("cuMemFreeHost", host)
+
+    def stream(self) -> Any:
+        """Does not wait for the default stream, nor that for it."""
+        return self.call("cuStreamCreate", self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+
+    def synchronise(self) -> None:
+        self.call("cuCtxSynchronize")
+
+    def module(self, image: bytes, kernels: Mapping[str, int]) -> dict[str, Any]:
+        """The named kernels of a cubin, each allowed so many bytes of dynamic shared memory."""
+        module = self.call("cuModuleLoadData", image)
+        found = {}
+        attribute = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        for name, shared in kernels.items():
+            found[name] = self.call("cuModuleGetFunction", module, name.encode())
+            if shared:
+                self.call("cuFuncSetAttribute", found[name], attribute, shared)
+        return found
+
+    def launch(
+        self,
+        kernel: Any,
+        grid: tuple[int, int],
+        threads: int,
+        shared: int,
+        arguments: Any,
+        *,
+        stream: Any = 0,
+        all_resident: bool = False,
+    ) -> None:
+        """`arguments` are ctypes values; `all_resident` refuses a grid that the device cannot hold."""
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+        name = "cuLaunchCooperativeKernel" if all_resident else "cuLaunchKernel"
+        extra = () if all_resident else (0,)
+        self.call(
+            name,
+            kernel,
+            grid[0],
+            grid[1],
+            1,
+            threads,
+            1,
+            1,
+            shared,
+            stream,
+            ctypes.addressof(pointers),
+            *extra,
+        )
+
+    def close(self) -> None:
+        """Frees all that was allocated here; after a fault, when the driver refuses everything, nothing."""
+        for name, pointers in (("cuMemFree", self._allocations), ("cuMemFreeHost", self._host_allocations)):
+            for pointer in pointers:
+                getattr(self.driver, name)(pointer)
+            pointers.clear()

@@ -1,0 +1,343 @@
+"""One request on the device: its parameters, the token ring that the host reads, and how it ended."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.base import FinishReason, Job, Outcome, PhaseTime, SamplingParams, Token, TraceSpan
+from engine.backends.cuda.constants import Layout
+from engine.backends.cuda.driver import Device
+from engine.backends.cuda.memory import Memory
+from engine.backends.cuda.profile import ProfileBuffer
+from engine.errors import BackendFailure
+
+_FINISH: dict[int, FinishReason] = {1: "stop", 2: "length", 3: "cancelled"}
+_ABORTED = 4
+THREADS = 384
+"""core.cuh's THREADS."""
+_WAITS = {
+    1: "weights in its ring",
+    2: "a free ring slot",
+    3: "the input vector",
+    4: "queries, a key or a value",
+    5: "a part of a head",
+    6: "other lanes' output",
+    7: "a token candidate",
+    8: "the chosen token",
+    9: "the barrier of all SMs",
+    10: "a copy to land",
+}
+_PHASES = ("qkv", "attn_out", "gate_up", "down", "head", "between phases")
+_ID_BITS = 20
+_STOP_WORD = 12
+"""A word of the status block, always 1, that `stop` copies into the device's flag."""
+_SPIN_SECONDS = 50e-6
+"""How long `poll` sleeps between looks at the ring: a sixth of the fastest token."""
+
+
+class _Sampling(ctypes.Structure):
+    _fields_ = (
+        ("temperature", ctypes.c_float),
+        ("top_p", ctypes.c_float),
+        ("min_p", ctypes.c_float),
+        ("repetition_penalty", ctypes.c_float),
+        ("top_k", ctypes.c_int32),
+        ("seed_low", ctypes.c_uint32),
+        ("seed_high", ctypes.c_uint32),
+        ("filtered", ctypes.c_uint32),
+    )
+
+
+_POINTERS = (
+    *("tape", "tape_offset", "shares", "embed", "norms", "rotation", "kv", "mail", "candidates", "choice"),
+    *("stream", "outputs", "queries", "operand_hidden", "operand_heads", "operand_ffn", "logits", "ids"),
+    *("stop_ids", "control", "stop_flag", "ring", "status", "profile"),
+)
+_INTEGERS = (
+    *("first", "prefill_end", "ids_count", "max_new", "stop_count", "keep_logits"),
+    *("trace_first", "trace_last"),
+)
+
+
+class Params(ctypes.Structure):
+    """params.cuh's Params."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in _POINTERS),
+        ("spin_budget_ns", ctypes.c_uint64),
+        ("sampling", _Sampling),
+        *((name, ctypes.c_int32) for name in _INTEGERS),
+        ("serial", ctypes.c_uint32),
+    )
+
+
+@dataclass
+class Machine:
+    """What every launch of a model shares. `serial` numbers decode passes over all launches, from 1."""
+
+    device: Device
+    layout: Layout
+    memory: Memory
+    kernel: Callable[[bool], Any]
+    """The monokernel, with or without the profile compiled in."""
+    serial: int = 1
+    spin_budget_s: float = 1.5
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one launch does. With `keep_logits` the first id to process and all that follow are scored."""
+
+    ids: Sequence[int]
+    max_new: int
+    first: int = 0
+    prefill_end: int = 0
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop_ids: frozenset[int] = frozenset()
+    keep_logits: bool = False
+    profile: bool = False
+    trace: tuple[int, int] = (0, 0)
+
+
+def work_of(job: Job, context: int) -> Work:
+    """All but the last id of the prompt through prefill; the last one is the first decode step."""
+    return Work(
+        ids=job.tokens,
+        max_new=min(job.max_tokens, context - len(job.tokens)),
+        prefill_end=len(job.tokens) - 1,
+        sampling=job.sampling,
+        stop_ids=job.stop_ids,
+        profile=job.profile or job.trace is not None,
+        trace=(job.trace.first, job.trace.last) if job.trace else (0, 0),
+    )
+
+
+class CudaLaunch:
+    """One request in flight. Implements engine.backends.base.Launch."""
+
+    def __init__(self, machine: Machine, work: Work) -> None:
+        self._machine, self._work = machine, work
+        device, memory = machine.device, machine.memory
+        device.activate()
+        self._lock = threading.Lock()
+        self._owned: list[int] = []
+        self._read = 0
+        self._outcome: Outcome | None = None
+        self._failure: str | None = None
+        vocab = machine.layout.config.vocab
+        self._host, ring_address = device.mapped(8 * max(1, work.max_new) + 64)
+        self._ring: NDArray[np.uint64] = self._host[64:].view(np.uint64)
+        self._status: NDArray[np.uint32] = self._host[:64].view(np.uint32)
+        self._status[_STOP_WORD] = 1
+        self._stream, self._side = device.stream(), device.stream()
+        device.fill(memory.control, 64, 0, self._stream)
+        device.fill(memory.stop_flag, 4, 0, self._stream)
+        steps = len(work.ids) - work.first
+        self._logits = self._own(steps * vocab * 4) if work.keep_logits else 0
+        self._profile = ProfileBuffer(machine.layout, work.trace) if work.profile else None
+        profile = self._own(self._profile.size) if self._profile else 0
+        if self._profile:
+            device.fill(profile, self._profile.size, 0, self._stream)
+        self._profile_address = profile
+        ids = np.asarray(work.ids, np.int32)
+        stops = np.asarray(sorted(work.stop_ids) or [-1], np.int32)
+        params = Params(
+            ring=ring_address + 64,
+            status=ring_address,
+            logits=self._logits or memory.scores,
+            ids=self._put(ids),
+            stop_ids=self._put(stops),
+            profile=profile,
+            spin_budget_ns=int(machine.spin_budget_s * 1e9),
+            sampling=_sampling(work.sampling, vocab),
+            first=work.first,
+            prefill_end=work.prefill_end,
+            ids_count=len(ids),
+            max_new=work.max_new,
+            stop_count=len(work.stop_ids),
+            keep_logits=int(work.keep_logits),
+            trace_first=work.trace[0],
+            trace_last=work.trace[1],
+            serial=machine.serial & 0xFFFFFFFF,
+        )
+        for name in _POINTERS:
+            if hasattr(memory, name):
+                setattr(params, name, getattr(memory, name))
+        self._params = params
+        tuning = machine.layout.tuning
+        device.synchronise()
+        self._started = time.perf_counter_ns()
+        kernel = machine.kernel(work.profile or tuning.profile)
+        shared = machine.layout.shared_bytes
+        device.launch(
+            kernel,
+            (machine.layout.plan.cores, 1),
+            THREADS,
+            shared,
+            (params,),
+            stream=self._stream,
+            all_resident=True,
+        )
+
+    @property
+    def prefilled(self) -> int:
+        return int(self._status[2])
+
+    @property
+    def outcome(self) -> Outcome | None:
+        self._look()
+        return self._outcome
+
+    @property
+    def ended(self) -> bool:
+        """True once it has an outcome or has broken down."""
+        return self._outcome is not None or self._failure is not None
+
+    def poll(self, timeout: float) -> Sequence[Token]:
+        deadline = time.perf_counter() + timeout
+        while True:
+            tokens = self._take()
+            if tokens:
+                return tokens
+            self._look()
+            if self.ended:
+                tokens = self._take()
+                if not tokens and self._failure is not None:
+                    raise BackendFailure(self._failure)
+                return tokens
+            if time.perf_counter() >= deadline:
+                return []
+            time.sleep(_SPIN_SECONDS)
+
+    def stop(self) -> None:
+        with self._lock:
+            if self.ended or not self._side:
+                return
+            device = self._machine.device
+            device.activate()
+            # A copy engine does this; a kernel would find no room beside the one that runs.
+            source = self._host.ctypes.data + 4 * _STOP_WORD
+            device.call("cuMemcpyHtoDAsync", self._machine.memory.stop_flag, source, 4, self._side)
+
+    def close(self) -> None:
+        """Asks a launch that still runs to stop, waits for it, and frees what it held."""
+        self.stop()
+        while not self.ended:
+            self._look()
+            time.sleep(_SPIN_SECONDS)
+        with self._lock:
+            device = self._machine.device
+            for pointer in self._owned:
+                device.free(pointer)
+            self._owned.clear()
+            if self._side:
+                device.call("cuStreamDestroy", self._stream)
+                device.call("cuStreamDestroy", self._side)
+                self._side = None
+                self._status, self._ring = self._status.copy(), self._ring.copy()
+                device.free_mapped(self._host)
+
+    def logits(self) -> NDArray[np.float32]:
+        """Of every id from `first` on, [ids - first, vocab], once a launch with `keep_logits` has ended."""
+        shape = (len(self._work.ids) - self._work.first, self._machine.layout.config.vocab)
+        return self._machine.device.download(self._logits, shape, np.float32)
+
+    def wait(self) -> Outcome:
+        """Blocks until the end. Raises BackendFailure if the device broke down."""
+        while not self.ended:
+            self._look()
+            time.sleep(_SPIN_SECONDS)
+        if self._failure is not None:
+            raise BackendFailure(self._failure)
+        assert self._outcome is not None  # noqa: S101  ended without failure
+        return self._outcome
+
+    def _own(self, size: int) -> int:
+        self._owned.append(self._machine.device.allocate(size))
+        return self._owned[-1]
+
+    def _put(self, values: NDArray[Any]) -> int:
+        self._owned.append(self._machine.device.put(values))
+        return self._owned[-1]
+
+    def _take(self) -> list[Token]:
+        end = self._read
+        while end < len(self._ring) and self._ring[end]:
+            end += 1
+        words = self._ring[self._read : end].tolist()
+        self._read = end
+        return [Token(word & (1 << _ID_BITS) - 1, word >> _ID_BITS) for word in words]
+
+    def _look(self) -> None:
+        """Notices the end of the kernel."""
+        with self._lock:
+            if self.ended:
+                return
+            device = self._machine.device
+            device.activate()
+            result = device.driver.CUresult
+            (status,) = device.driver.cuStreamQuery(self._stream)
+            if status == result.CUDA_ERROR_NOT_READY:
+                return
+            if status != result.CUDA_SUCCESS:
+                self._failure = (
+                    f"GPU {device.ordinal} failed during a launch: {status.name}; restart the process"
+                )
+                return
+            finish = int(self._status[3])
+            self._machine.serial += int(self._status[5])
+            if finish == _ABORTED or finish not in _FINISH:
+                self._failure = self._report()
+                self._recover()
+                return
+            reason = _FINISH[finish]
+            prefill_ns = int(self._status[:2].view(np.uint64)[0])
+            phases: Mapping[str, PhaseTime] = {}
+            spans: tuple[TraceSpan, ...] = ()
+            if self._profile:
+                words = device.download(self._profile_address, (self._profile.size // 8,), np.uint64)
+                phases, spans = self._profile.phases_us(words), self._profile.spans(words)
+            self._outcome = Outcome(reason, self.prefilled, prefill_ns, phases, spans)
+
+    def _report(self) -> str:
+        control = self._machine.device.download(self._machine.memory.control, (8,), np.uint32)
+        _, _, sm, warp, wait, phase, layer, position = control.tolist()
+        what = _WAITS.get(wait, "nothing")
+        seconds, phase_name = self._machine.spin_budget_s, _PHASES[min(phase, 5)]
+        return (
+            f"the monokernel stood still: SM {sm}, warp {warp} waited over {seconds:g} s for {what} in {phase_name}"
+            f" of layer {layer} at position {position}; this request has ended, the next may run"
+        )
+
+    def _recover(self) -> None:
+        """After an abort mailboxes hold words of an unfinished pass: start over from empty ones."""
+        device, memory = self._machine.device, self._machine.memory
+        device.fill(memory.mail, memory.mail_bytes)
+        device.fill(memory.candidates, (self._machine.layout.plan.cores + 1) * 8)
+        device.fill(memory.choice, 8)
+        device.synchronise()
+        self._machine.serial = 1
+
+
+def _sampling(params: SamplingParams, vocab: int) -> _Sampling:
+    filtered = params.temperature > 0 and (
+        0 < params.top_k < vocab or params.top_p < 1.0 or params.min_p > 0.0
+    )
+    return _Sampling(
+        params.temperature,
+        params.top_p,
+        params.min_p,
+        params.repetition_penalty,
+        params.top_k,
+        params.seed & 0xFFFFFFFF,
+        params.seed >> 32,
+        int(filtered),
+    )

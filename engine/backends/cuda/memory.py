@@ -1,0 +1,179 @@
+"""A model in a GPU's memory: its tapes, its embedding, its norms, its cache and its mailboxes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.backends.cuda.compile import compile_kernel
+from engine.backends.cuda.constants import Layout, padded_columns
+from engine.backends.cuda.driver import Device
+from engine.rope import rotation_table
+from engine.tape import LAYER_MATRICES, Matrix, columns, row_sources, tensors
+from engine.weights import RandomWeights, Weights, tensor_shapes
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, bytes done, bytes in all."""
+_THREADS = 256
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (("values", ctypes.c_uint64), ("key", ctypes.c_uint32), ("scale", ctypes.c_float))
+
+
+class _PackJob(ctypes.Structure):
+    """pack.cu's Job."""
+
+    _fields_ = (
+        ("tensors", _Tensor * 3),
+        ("sources", ctypes.c_uint64),
+        ("shares", ctypes.c_uint64),
+        ("offsets", ctypes.c_uint64),
+        ("tape", ctypes.c_uint64),
+        ("columns", ctypes.c_int32),
+    )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Device addresses; monokernel's Params has the shapes."""
+
+    tape: int
+    tape_bytes: int
+    tape_offset: int
+    shares: int
+    embed: int
+    norms: int
+    rotation: int
+    kv: int
+    kv_bytes: int
+    mail: int
+    mail_bytes: int
+    candidates: int
+    choice: int
+    stream: int
+    outputs: int
+    queries: int
+    operand_hidden: int
+    operand_heads: int
+    operand_ffn: int
+    scores: int
+    control: int
+    stop_flag: int
+
+
+def load_model(device: Device, layout: Layout, weights: Weights, progress: Progress) -> Memory:
+    """Packs or makes the weights on the device and reserves everything that a launch needs."""
+    config, plan = layout.config, layout.plan
+    loader = _Loader(device, layout, weights, progress)
+    tape, tape_bytes = loader.tape()
+    lanes, tokens = config.lanes.count, layout.chunk_tokens
+    parts = 2 if layout.tuning.prefill_split else 1
+
+    def operand(lane_columns: int) -> int:
+        return device.allocate(padded_columns(config, lane_columns) * tokens * parts * 2, zero=True)
+
+    cosine, sine = rotation_table(config.rope, config.head_dim, layout.capacity)
+    kv_bytes, mail_bytes = layout.kv_halves * 2, layout.mail_words * 4
+    shares = np.array([[(s.first, s.tiles) for s in core] for core in plan.shares], np.int32)
+    return Memory(
+        tape=tape,
+        tape_bytes=tape_bytes,
+        tape_offset=device.put(plan.tape_offsets()[:-1]),
+        shares=device.put(shares),
+        embed=loader.rows(["embed"]),
+        norms=loader.rows(
+            [*(f"layers.{i}.{n}" for i in range(config.layers) for n in ("attn_norm", "ffn_norm")), "norm"]
+        ),
+        rotation=device.put(np.stack([cosine, sine], axis=-1)),
+        kv=device.allocate(kv_bytes, zero=True),
+        kv_bytes=kv_bytes,
+        mail=device.allocate(mail_bytes, zero=True),
+        mail_bytes=mail_bytes,
+        candidates=device.allocate((plan.cores + 1) * 8, zero=True),
+        choice=device.allocate(8, zero=True),
+        stream=device.allocate(lanes * tokens * config.hidden * 4),
+        outputs=device.allocate(2 * (config.lanes.delay + 1) * lanes * tokens * config.hidden * 4),
+        queries=device.allocate(tokens * config.q_dim * 4),
+        operand_hidden=operand(config.hidden),
+        operand_heads=operand(config.q_dim // lanes),
+        operand_ffn=operand(config.ffn // lanes),
+        scores=device.allocate(config.vocab * 4),
+        control=device.allocate(64, zero=True),
+        stop_flag=device.allocate(16, zero=True),
+    )
+
+
+class _Loader:
+    def __init__(self, device: Device, layout: Layout, weights: Weights, progress: Progress) -> None:
+        self._device, self._layout, self._weights, self._progress = device, layout, weights, progress
+        image = compile_kernel("pack.cu", "").image
+        self._kernels = device.module(image, {"pack_matrix": 0, "fill_random": 0})
+        self._shapes = dict(tensor_shapes(layout.config))
+
+    def rows(self, names: list[str]) -> int:
+        """Tensors one after the other as they are."""
+        counts = [int(np.prod(self._shapes[name])) for name in names]
+        pointer = self._device.allocate(sum(counts) * 2)
+        at = pointer
+        for name, count in zip(names, counts, strict=True):
+            if isinstance(self._weights, RandomWeights):
+                key, scale, offset = self._weights.recipe(name)
+                arguments = (
+                    ctypes.c_uint64(at),
+                    ctypes.c_uint64(count),
+                    ctypes.c_uint32(key),
+                    ctypes.c_float(scale),
+                    ctypes.c_float(offset),
+                )
+                self._device.launch(self._kernels["fill_random"], (1024, 1), _THREADS, 0, arguments)
+            else:
+                self._device.upload(at, self._weights.get(name, self._layout.weights))
+            at += count * 2
+        self._device.synchronise()
+        return pointer
+
+    def tape(self) -> tuple[int, int]:
+        """All cores' tapes in one buffer; its address and size."""
+        plan, config = self._layout.plan, self._layout.config
+        offsets = plan.tape_offsets()
+        total = int(offsets[-1])
+        tape = self._device.allocate(total)
+        done = 0
+        for layer in range(config.layers + 1):
+            for matrix in LAYER_MATRICES if layer < config.layers else (Matrix.HEAD,):
+                self._pack(tape, offsets[:-1], layer, matrix)
+                done += sum(plan.share_bytes(core, matrix) for core in range(plan.cores))
+                self._progress("packing weights", done, total)
+        return tape, total
+
+    def _pack(self, tape: int, offsets: np.ndarray, layer: int, matrix: Matrix) -> None:
+        device, plan, config = self._device, self._layout.plan, self._layout.config
+        starts = [plan.matrix_offset(core, layer, matrix) for core in range(plan.cores)]
+        shares = np.array([(s[matrix].first, s[matrix].tiles) for s in plan.shares], np.int32)
+        scratch = [
+            device.put(row_sources(config, matrix)),
+            device.put(shares),
+            device.put(offsets + np.array(starts, np.uint64)),
+        ]
+        job = _PackJob(
+            sources=scratch[0],
+            shares=scratch[1],
+            offsets=scratch[2],
+            tape=tape,
+            columns=columns(config, matrix),
+        )
+        for i, name in enumerate(tensors(config, layer, matrix)):
+            if isinstance(self._weights, RandomWeights):
+                key, scale, _ = self._weights.recipe(name)
+                job.tensors[i] = _Tensor(0, key, scale)
+            else:
+                scratch.append(device.put(self._weights.get(name, self._layout.weights)))
+                job.tensors[i] = _Tensor(scratch[-1], 0, 0.0)
+        device.launch(self._kernels["pack_matrix"], (32, plan.cores), _THREADS, 0, (job,))
+        device.synchronise()
+        for pointer in scratch:
+            device.free(pointer)

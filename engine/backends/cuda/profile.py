@@ -1,0 +1,81 @@
+"""Reads what the monokernel's profile wrote (kernels/cuda/profile.cuh)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.base import PhaseTime, TraceSpan
+from engine.backends.cuda.constants import Layout
+
+_KINDS = ("qkv", "attention", "attn_out", "gate_up", "down", "head", "sample")
+_WORDS_AN_SM = 24
+_PASSES, _BEGUN = 14, 16
+
+Words = NDArray[np.uint64]
+
+
+class ProfileBuffer:
+    """Layout of one launch's buffer. `trace`: which decode passes (first, last) to record in full."""
+
+    def __init__(self, layout: Layout, trace: tuple[int, int]) -> None:
+        self._sms = layout.plan.cores
+        self._layers = layout.config.layers
+        self._first, self._traced = trace[0], max(0, trace[1] - trace[0])
+
+    @property
+    def _steps(self) -> int:
+        return self._layers * 5 + 2
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return 8 * self._sms * (_WORDS_AN_SM + self._traced * self._steps * 3)
+
+    def _heads(self, words: Words) -> Words:
+        return words[: self._sms * _WORDS_AN_SM].reshape(self._sms, _WORDS_AN_SM)
+
+    def phases_us(self, words: Words) -> dict[str, PhaseTime]:
+        """Mean microseconds of a pass, over SMs and passes."""
+        heads = self._heads(words)
+        us = self._us_a_clock(heads)
+        passes = max(1, int(heads[0, _PASSES]))
+        result = {"embed": PhaseTime(0.0)}
+        for kind, name in enumerate(_KINDS):
+            wait, work = (heads[:, 2 * kind + part] * us / passes for part in (0, 1))
+            result[name] = PhaseTime(work=float(work.mean()), wait_local=float(wait.mean()))
+        return result
+
+    def spans(self, words: Words) -> tuple[TraceSpan, ...]:
+        """Every step of the traced passes on every SM, on the launch's clock."""
+        if not self._traced:
+            return ()
+        heads = self._heads(words)
+        us = self._us_a_clock(heads)
+        start_ns = heads[:, _BEGUN].min()
+        stamps = words[self._sms * _WORDS_AN_SM :].reshape(self._traced, self._sms, self._steps, 3)
+        spans: list[TraceSpan] = []
+        for traced in range(min(self._traced, max(0, int(heads[0, _PASSES]) - self._first))):
+            for sm in range(self._sms):
+                base = float(heads[sm, _BEGUN] - start_ns) / 1e3
+                clocks = (stamps[traced, sm].astype(np.int64) - np.int64(heads[sm, _BEGUN + 1])) * us[
+                    sm
+                ] + base
+                for step, (begun, ready, ended) in enumerate(clocks.tolist()):
+                    name = self._name(step)
+                    if ready > begun:
+                        spans.append(TraceSpan(name, 0, sm, begun, ready - begun, "wait_local"))
+                    spans.append(TraceSpan(name, 0, sm, ready, ended - ready))
+        return tuple(spans)
+
+    def _name(self, step: int) -> str:
+        layer, kind = divmod(step, 5)
+        return f"{_KINDS[kind]} {layer}" if layer < self._layers else _KINDS[5 + kind]
+
+    @staticmethod
+    def _us_a_clock(heads: Words) -> NDArray[np.float64]:
+        ns, clocks = (heads[:, _BEGUN + 2 + i] - heads[:, _BEGUN + i] for i in (0, 1))
+        per_clock: NDArray[np.float64] = (
+            ns.astype(np.float64) / 1e3 / np.maximum(clocks.astype(np.float64), 1.0)
+        )
+        return per_clock

@@ -1,0 +1,335 @@
+// Attention on tensor cores. Rows of operand A are query rows (decode: the query heads that share a KV head;
+// prefill: eight tokens of one head), in two parts like every operand; eight positions of keys, then eight
+// elements of values, are operand B. Scores come out in the lanes that need them for the second product, because
+// the cache keeps values in that order: nothing is shuffled or staged.
+#pragma once
+#include "rows.cuh"
+
+constexpr float NO_SCORE = -1e30f;
+
+struct KvBlock {
+    uint4 keys[cache::KEY_UNITS];
+    uint4 values[cache::VALUE_TILES];
+
+    // Asynchronous until used. Past the L1: another SM may have written the block one token ago.
+    DEVICE void load_keys(const u16* block, u32 lane) {
+        const u32* from = reinterpret_cast<const u32*>(block) + lane * 4;
+#pragma unroll
+        for (int u = 0; u < cache::KEY_UNITS; ++u) keys[u] = peek4(from + u * (cache::UNIT_HALVES / 2));
+    }
+    DEVICE void load_values(const u16* block, u32 lane) {
+        const u32* from = reinterpret_cast<const u32*>(block) + cache::KEY_UNITS * (cache::UNIT_HALVES / 2) + lane * 4;
+#pragma unroll
+        for (int u = 0; u < cache::VALUE_TILES; ++u) values[u] = peek4(from + u * (cache::UNIT_HALVES / 2));
+    }
+    // Positions from `filled` on hold whatever an earlier request left: zero times that must be zero.
+    DEVICE void forget_values_from(int filled, u32 lane) {
+        u32 mask[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int p = 8 * i + 2 * int(lane & 3);
+            mask[i] = (p < filled ? 0xffffu : 0u) | (p + 1 < filled ? 0xffff0000u : 0u);
+        }
+#pragma unroll
+        for (int u = 0; u < cache::VALUE_TILES; ++u) {
+            values[u].x &= mask[0];
+            values[u].y &= mask[1];
+            values[u].z &= mask[2];
+            values[u].w &= mask[3];
+        }
+    }
+};
+
+// Query rows in operand form, scaled so that scores are in units of log 2.
+struct QueryRows {
+    Split part[cache::KEY_CHUNKS][4];
+
+    DEVICE void set(int chunk, const float4& a, const float4& b) {
+        constexpr float SCALE = model::ATTENTION_SCALE * 1.4426950408889634f;
+        part[chunk][0] = split_f16(a.x * SCALE, a.y * SCALE);
+        part[chunk][1] = split_f16(a.z * SCALE, a.w * SCALE);
+        part[chunk][2] = split_f16(b.x * SCALE, b.y * SCALE);
+        part[chunk][3] = split_f16(b.z * SCALE, b.w * SCALE);
+    }
+};
+
+// Running softmax of query row lane / 4. `sum` counts this lane's own positions only.
+struct RunningSoftmax {
+    float maximum = NO_SCORE;
+    float sum = 0.0f;
+    float out[cache::VALUE_TILES][4];
+
+    DEVICE RunningSoftmax() {
+#pragma unroll
+        for (int t = 0; t < cache::VALUE_TILES; ++t) out[t][0] = out[t][1] = out[t][2] = out[t][3] = 0.0f;
+    }
+
+    // Adds the block whose first position is `base`; the row attends to positions first .. last - 1.
+    DEVICE void add(const QueryRows& query, const KvBlock& block, int base, int first, int last, u32 lane) {
+        float scores[4][2];
+        float peak = NO_SCORE;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+            for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
+                const uint4& b = block.keys[i * cache::KEY_CHUNKS + k];
+                const auto& q = query.part[k];
+                mma_f16(c, q[0].high, q[0].low, q[1].high, q[1].low, b.x, b.y);
+                mma_f16(c, q[2].high, q[2].low, q[3].high, q[3].low, b.z, b.w);
+            }
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int p = base + 8 * i + 2 * int(lane & 3) + e;
+                scores[i][e] = p >= first && p < last ? c[e] + c[2 + e] : NO_SCORE;
+                peak = fmaxf(peak, scores[i][e]);
+            }
+        }
+        peak = fmaxf(peak, __shfl_xor_sync(ALL_LANES, peak, 1));
+        peak = fmaxf(peak, __shfl_xor_sync(ALL_LANES, peak, 2));
+        const float top = fmaxf(maximum, peak);
+        const float keep = exp2f(maximum - top);
+        maximum = top;
+        sum *= keep;
+        Split weights[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float a = scores[i][0] == NO_SCORE ? 0.0f : exp2f(scores[i][0] - top);
+            const float b = scores[i][1] == NO_SCORE ? 0.0f : exp2f(scores[i][1] - top);
+            sum += a + b;
+            weights[i] = split_f16(a, b);
+        }
+#pragma unroll
+        for (int t = 0; t < cache::VALUE_TILES; ++t) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) out[t][e] *= keep;
+            const uint4& v = block.values[t];
+            mma_f16(out[t], weights[0].high, weights[0].low, weights[1].high, weights[1].low, v.x, v.y);
+            mma_f16(out[t], weights[2].high, weights[2].low, weights[3].high, weights[3].low, v.z, v.w);
+        }
+    }
+
+    // Leaves row lane / 4 in shared memory: accumulator, maximum, sum.
+    DEVICE void leave(float* rows, int count, u32 lane) {
+        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+        sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+        const int g = int(lane >> 2), j = int(lane & 3);
+        if (g >= count) return;
+        float* row = rows + g * MERGE_ROW;
+#pragma unroll
+        for (int t = 0; t < cache::VALUE_TILES; ++t) {
+            *reinterpret_cast<float2*>(row + 8 * t + 2 * j) = make_float2(out[t][0] + out[t][2], out[t][1] + out[t][3]);
+        }
+        if (j == 0) *reinterpret_cast<float2*>(row + model::HEAD_DIM) = make_float2(maximum, sum);
+    }
+};
+
+// One element of one row, over the warps of an SM or the splits of a head.
+struct Merged {
+    float maximum = NO_SCORE, sum = 0.0f, value = 0.0f;
+
+    DEVICE void add(float other_maximum, float other_sum, float other_value) {
+        const float top = fmaxf(maximum, other_maximum);
+        const float keep = exp2f(maximum - top), take = exp2f(other_maximum - top);
+        sum = sum * keep + other_sum * take;
+        value = value * keep + other_value * take;
+        maximum = top;
+    }
+    DEVICE float result() const { return sum > 0.0f ? value / sum : 0.0f; }
+};
+
+DEVICE Merged merge_warps(const float* rows, int rows_a_warp, int g, int d) {
+    Merged m;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+        const float* row = rows + (w * rows_a_warp + g) * MERGE_ROW;
+        m.add(row[model::HEAD_DIM], row[model::HEAD_DIM + 1], row[d]);
+    }
+    return m;
+}
+
+namespace decode_attention {
+
+constexpr int QUERIES = model::QUERIES_PER_KV;
+static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
+static_assert(model::KV_HEADS <= model::SMS, "a KV head has an SM of its own");
+
+// Which part of which head this SM attends to, if any: heads x splits spread evenly over the SMs.
+struct Item {
+    int head = -1, split = 0, splits = 1;
+    int first, first_block, blocks;  // positions [first, position) lie in `blocks` cache blocks
+
+    DEVICE Item(int position, int window, int sm) {
+        first = window && position + 1 > window ? position + 1 - window : 0;
+        first_block = first / cache::BLOCK;
+        blocks = position > first ? (position - 1) / cache::BLOCK - first_block + 1 : 0;
+        splits = smaller(ceil_div(blocks + 1, WARPS * model::BLOCKS_A_WARP), model::MAX_SPLITS);
+        const int items = model::KV_HEADS * splits;
+        const int item = ceil_div(sm * items, model::SMS);
+        if (item < items && item * model::SMS / items == sm) {
+            head = item / splits;
+            split = item % splits;
+        }
+    }
+};
+
+DEVICE uint4 poll4(Core& core, const u32* from, Wait wait) {
+    Spin spin(core.params, core.place, wait);
+    uint4 v = peek4(from);
+    while (!fresh(v, core.epoch)) {
+        if (spin.hopeless()) break;
+        v = peek4(from);
+    }
+    return v;
+}
+
+DEVICE u32 poll1(Core& core, const u32* from, Wait wait) {
+    Spin spin(core.params, core.place, wait);
+    u32 v = load_relaxed(from);
+    while ((v ^ core.epoch) & 1u) {
+        if (spin.hopeless()) break;
+        v = load_relaxed(from);
+    }
+    return v;
+}
+
+// How many splits there are changes with the position, so a partial result is not written in every pass and parity
+// alone could mistake an old one: its words carry the number of the pass instead.
+DEVICE void post_numbered(Core& core, u64* to, float value) {
+    post(to, u64(core.serial) << 32 | __float_as_uint(value));
+}
+
+DEVICE float poll_numbered(Core& core, const u64* from) {
+    Spin spin(core.params, core.place, WAIT_PARTIAL);
+    u64 v = load_relaxed(from);
+    while (u32(v >> 32) != core.serial) {
+        if (spin.hopeless()) break;
+        v = load_relaxed(from);
+    }
+    return __uint_as_float(u32(v));
+}
+
+DEVICE float4 numbers(const uint4& v) {
+    return make_float4(untagged(v.x), untagged(v.y), untagged(v.z), untagged(v.w));
+}
+
+DEVICE void fetch_queries(Core& core, int layer, int head, QueryRows& query) {
+    const int g = int(core.lane >> 2), j = int(core.lane & 3);
+    const u32* from = core.mail(layer) + mail::QUERIES + (head * QUERIES + g) * model::HEAD_DIM;
+    uint4 words[cache::KEY_CHUNKS][2];
+    u32 missing = 0;
+#pragma unroll
+    for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
+        words[k][0] = words[k][1] = make_uint4(0, 0, 0, 0);
+        if (g < QUERIES && k * CHUNK_COLUMNS + 8 * j < model::HEAD_DIM) missing |= 3u << 2 * k;
+    }
+    Spin spin(core.params, core.place, WAIT_QUERY);
+    while (missing) {
+#pragma unroll
+        for (int i = 0; i < 2 * cache::KEY_CHUNKS; ++i) {
+            if (missing >> i & 1u) words[i / 2][i % 2] = peek4(from + (i / 2) * CHUNK_COLUMNS + 8 * j + 4 * (i % 2));
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * cache::KEY_CHUNKS; ++i) {
+            if (fresh(words[i / 2][i % 2], core.epoch)) missing &= ~(1u << i);
+        }
+        if (missing && spin.hopeless()) break;
+    }
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < cache::KEY_CHUNKS; ++k) query.set(k, numbers(words[k][0]), numbers(words[k][1]));
+}
+
+// The token being computed, as a block of one position: its key and value are still in the mailbox.
+DEVICE void fetch_newest(Core& core, int layer, int head, KvBlock& block) {
+    const int g = int(core.lane >> 2), j = int(core.lane & 3);
+    const u32* keys = core.mail(layer) + mail::KEYS + head * model::HEAD_DIM;
+    const u32* values = core.mail(layer) + mail::VALUES + head * model::HEAD_DIM;
+#pragma unroll
+    for (int u = 0; u < cache::KEY_UNITS; ++u) block.keys[u] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
+        const int d = k * CHUNK_COLUMNS + 8 * j;
+        if (g != 0 || d >= model::HEAD_DIM) continue;
+        const float4 a = numbers(poll4(core, keys + d, WAIT_QUERY)), b = numbers(poll4(core, keys + d + 4, WAIT_QUERY));
+        block.keys[k] = make_uint4(pack_f16(a.x, a.y), pack_f16(a.z, a.w), pack_f16(b.x, b.y), pack_f16(b.z, b.w));
+    }
+#pragma unroll
+    for (int t = 0; t < cache::VALUE_TILES; ++t) {
+        block.values[t] = make_uint4(0, 0, 0, 0);
+        if (j == 0) block.values[t].x = pack_f16(untagged(poll1(core, values + 8 * t + g, WAIT_QUERY)), 0.0f);
+    }
+    __syncwarp();
+}
+
+DEVICE void post_partial(Core& core, u64* item, int g, int d, const Merged& m) {
+    u64* row = item + g * mail::PARTIAL_ROW;
+    post_numbered(core, row + d, m.value);
+    if (d == 0) {
+        post_numbered(core, row + model::HEAD_DIM, m.maximum);
+        post_numbered(core, row + model::HEAD_DIM + 1, m.sum);
+    }
+}
+
+DEVICE void add_partial(Core& core, const u64* item, int g, int d, Merged& m) {
+    const u64* row = item + g * mail::PARTIAL_ROW;
+    const float maximum = poll_numbered(core, row + model::HEAD_DIM);
+    const float sum = poll_numbered(core, row + model::HEAD_DIM + 1);
+    m.add(maximum, sum, poll_numbered(core, row + d));
+}
+
+// Waits for: queries, and the newest key and value. Publishes: the head's result, or its part of it to the SM that
+// has the head's first part.
+DEVICE void run(Core& core, int layer) {
+    const Item item(core.position, window_of(layer), int(core.place.sm));
+    if (item.head < 0) return;
+    const u32 lane = core.lane;
+    const int stride = item.splits * WARPS;
+    int index = item.split * WARPS + int(core.warp);
+    RunningSoftmax row;
+    if (index <= item.blocks) {
+        KvBlock block;
+        const auto at = [&](int i) { return cache::block(core.params.kv, layer, item.head, item.first_block + i); };
+        if (index < item.blocks) {  // before the queries are there
+            block.load_keys(at(index), lane);
+            block.load_values(at(index), lane);
+        }
+        QueryRows query;
+        fetch_queries(core, layer, item.head, query);
+        core.profile.input_ready();
+        while (index <= item.blocks) {
+            int base = (item.first_block + index) * cache::BLOCK, first = item.first, last = core.position;
+            if (index == item.blocks) {
+                fetch_newest(core, layer, item.head, block);
+                base = first = 0;
+                last = 1;
+            } else if (base + cache::BLOCK > core.position) {
+                block.forget_values_from(core.position - base, lane);
+            }
+            row.add(query, block, base, first, last, lane);
+            index += stride;
+            if (index < item.blocks) {
+                block.load_keys(at(index), lane);
+                block.load_values(at(index), lane);
+            }
+        }
+    }
+    float* rows = core.shared.merge();
+    row.leave(rows + core.warp * QUERIES * MERGE_ROW, QUERIES, lane);
+    consumers_sync();
+    u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * mail::PARTIAL_ITEM;
+    for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
+        const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
+        Merged m = merge_warps(rows, QUERIES, g, d);
+        if (item.split) {
+            post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
+            continue;
+        }
+        for (int s = 1; s < item.splits; ++s) add_partial(core, partials + s * mail::PARTIAL_ITEM, g, d, m);
+        post(core.mail(layer) + mail::HEADS_OUT + (item.head * QUERIES + g) * model::HEAD_DIM + d,
+             tagged(m.result(), core.epoch));
+    }
+    consumers_sync();  // the rows in shared memory are free again
+}
+
+}  // namespace decode_attention

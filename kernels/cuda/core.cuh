@@ -1,0 +1,150 @@
+// One SM's state: shared memory, the two ends of the ring, and what a consumer thread knows about itself.
+#pragma once
+#include "mailbox.cuh"
+#include "profile.cuh"
+#include "stream.cuh"
+
+constexpr int WARPS = 8;                   // consumers
+constexpr int CONSUMERS = WARPS * 32;
+constexpr int THREADS = CONSUMERS + 128;   // the producer is one thread, but registers move in groups of four warps
+constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
+static_assert(CONSUMERS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "registers of one SM");
+constexpr int MAX_TILES = 8;               // tiles that a warp accumulates side by side
+constexpr int SLOT_UNITS = model::SLOT_UNITS;
+constexpr int SLOT_BYTES = SLOT_UNITS * UNIT_BYTES;
+constexpr int SLOTS = model::SLOTS;
+static_assert(SLOT_UNITS >= MAX_TILES, "a slot holds at least one chunk of columns of a full group");
+
+// The inner dimension of each matrix, as one lane sees it, in 32-column chunks.
+template <int PHASE>
+struct Matrix;
+template <>
+struct Matrix<QKV> {
+    static constexpr int COLUMNS = model::HIDDEN;
+};
+template <>
+struct Matrix<ATTN_OUT> {
+    static constexpr int COLUMNS = model::Q_DIM / model::LANES;
+};
+template <>
+struct Matrix<GATE_UP> {
+    static constexpr int COLUMNS = model::HIDDEN;
+};
+template <>
+struct Matrix<DOWN> {
+    static constexpr int COLUMNS = model::FFN / model::LANES;
+};
+template <>
+struct Matrix<HEAD> {
+    static constexpr int COLUMNS = model::HEAD_COLUMNS;
+};
+
+DEVICE constexpr int chunks_of(int columns) { return ceil_div(columns, CHUNK_COLUMNS); }
+DEVICE constexpr int phase_chunks(int phase) {
+    return chunks_of(phase == ATTN_OUT ? Matrix<ATTN_OUT>::COLUMNS
+                     : phase == DOWN   ? Matrix<DOWN>::COLUMNS
+                     : phase == HEAD   ? Matrix<HEAD>::COLUMNS
+                                       : model::HIDDEN);
+}
+
+// A share is cut into groups of at most MAX_TILES tiles, as even as possible, the larger ones first.
+struct Groups {
+    int count, base, larger_ones;
+    DEVICE explicit Groups(int tiles)
+        : count(ceil_div(tiles, MAX_TILES)), base(count ? tiles / count : 0), larger_ones(count ? tiles % count : 0) {}
+    DEVICE int size(int group) const { return base + (group < larger_ones ? 1 : 0); }
+};
+
+constexpr int MAX_COLUMNS = larger(larger(model::HIDDEN, Matrix<ATTN_OUT>::COLUMNS),
+                                   larger(Matrix<DOWN>::COLUMNS, Matrix<HEAD>::COLUMNS));
+constexpr int CHUNK_OPERAND_BYTES = 2 * CHUNK_COLUMNS * 2;  // both parts of the split, 32 columns
+constexpr int OPERAND_BYTES = chunks_of(MAX_COLUMNS) * CHUNK_OPERAND_BYTES;
+constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
+constexpr int PARTIAL_BYTES = 2 * WARPS * PAIRS * int(sizeof(float2));
+constexpr int ATTENTION_ROWS = 8;
+constexpr int MERGE_ROW = model::HEAD_DIM + 2;
+constexpr int DECODE_MERGE_BYTES = WARPS * model::QUERIES_PER_KV * MERGE_ROW * 4;
+constexpr int PREFILL_MERGE_BYTES = WARPS * ATTENTION_ROWS * MERGE_ROW * 4;
+constexpr int PREFILL_TOKENS_A_STEP = 2 * model::PREFILL_TILE_TOKENS;
+constexpr int PREFILL_PARTIAL_BYTES = WARPS * PREFILL_TOKENS_A_STEP * PAIRS * int(sizeof(float2));
+constexpr int FILTER_BYTES = 256 * 8 + 64 * 8;
+constexpr int DECODE_BYTES = OPERAND_BYTES + PARTIAL_BYTES + larger(DECODE_MERGE_BYTES, FILTER_BYTES);
+constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
+
+struct Shared {
+    u8 ring[SLOTS][SLOT_BYTES];    // whole launch: the tape, in flight or ready
+    u8 scratch[SCRATCH_BYTES];     // decode: operand, partial sums, attention; prefill: its own partial sums
+    u64 full[SLOTS];
+    u64 empty[SLOTS];
+    float residual[model::RESIDUAL_ROWS];  // decode: the rows of its lane's stream that this SM finishes
+    float squares[2][WARPS];       // sums of squares of the vector in use, and of the next
+    float lane_squares[WARPS][model::LANES];
+    u64 best[WARPS];
+    u32 seen[model::SEEN_WORDS];   // ids in the sequence, among the vocabulary rows of this SM
+    u32 token;
+    u32 verdict;                   // Finish of the pass just done
+    u32 done;                      // tells the producer to stop
+    ProfileTotals totals;
+
+    DEVICE u8* operand() { return scratch; }
+    DEVICE float2* partial(u32 buffer) {
+        return reinterpret_cast<float2*>(scratch + OPERAND_BYTES) + buffer * (WARPS * PAIRS);
+    }
+    DEVICE float* merge() { return reinterpret_cast<float*>(scratch + OPERAND_BYTES + PARTIAL_BYTES); }
+    DEVICE u8* filter() { return scratch + OPERAND_BYTES + PARTIAL_BYTES; }
+};
+static_assert(sizeof(Shared) <= model::SHARED_BYTES, "shared memory of one SM");
+
+// Among the consumers of this block.
+DEVICE void consumers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
+
+// A consumer thread. `place` is kept current for the watchdog's report.
+struct Core {
+    const Params& params;
+    Shared& shared;
+    Share shares[MATRICES];
+    Place place;
+    u32 lane, warp;
+    int model_lane;        // the lane of the model that this SM's layers belong to
+    Cursor cursor;
+    u32 group = 0;         // groups finished so far: turns the partial buffers and the finishing warp
+    u32 staged = 0;        // vectors staged so far: turns `squares`
+    u32 serial;            // number of the pass, over all launches
+    u32 epoch;             // its parity
+    u32 barriers = 0;
+    int position = 0;
+    Profile profile;
+
+    DEVICE u32* mail(int layer) const { return params.mail + size_t(layer) * mail::LAYER; }
+
+    DEVICE void wait_full() {
+        barrier_wait(&shared.full[cursor.slot], cursor.round, params, place, WAIT_FULL);
+    }
+    DEVICE void free_slot() {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&shared.empty[cursor.slot]);
+        cursor.advance(SLOTS);
+    }
+
+    // All SMs, and everything written before it is visible after it. Used between the phases of prefill, before a
+    // filtered draw, and everywhere when the measured option `sync = barrier` asks for it.
+    DEVICE void grid_barrier() {
+        ++barriers;
+        consumers_sync();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            atomicAdd(&params.control->arrivals, 1u);
+            const u32 target = barriers * model::SMS;
+            Spin spin(params, place, WAIT_BARRIER);
+            while (load_relaxed(&params.control->arrivals) < target) {
+                if (spin.hopeless()) break;
+            }
+            __threadfence();
+        }
+        consumers_sync();
+    }
+
+    DEVICE void phase_end() {
+        if constexpr (model::SYNC_BARRIER) grid_barrier();
+    }
+};

@@ -1,0 +1,207 @@
+// One token through all layers, the head, and to the next token.
+#pragma once
+#include "attention.cuh"
+#include "sampling.cuh"
+
+namespace decode {
+
+// Sets up the residual rows that this SM finishes. Read only after a later block barrier.
+DEVICE void begin(Core& core, const u16* row) {
+    const Share share = core.shares[ATTN_OUT];
+    for (int p = int(threadIdx.x); p < share.tiles * (TILE_ROWS / 2); p += CONSUMERS) {
+        const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
+        if (r >= model::HIDDEN) continue;
+        const u32 w = __ldg(reinterpret_cast<const u32*>(row + r));
+        *reinterpret_cast<float2*>(core.shared.residual + 2 * p) = make_float2(weight_low(w), weight_high(w));
+    }
+}
+
+// The head's input when the model has several lanes and one normalised vector: every lane is normalised first.
+DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
+    constexpr int COUNT = Pieces<model::HIDDEN>::COUNT;
+    constexpr bool SUM = model::SUM_BEFORE_NORM, SIDE_BY_SIDE = model::HEAD_KIND == 2;
+    static_assert(model::LANES * COUNT <= 32 || model::LANES == 1, "one bit a piece");
+    const Pieces<model::HIDDEN> pieces(core);
+    uint4 words[model::LANES][COUNT];
+    uint2 norm[COUNT];
+    load_norm<model::HIDDEN>(core, norm_weights, norm);
+    u32 missing = 0;
+#pragma unroll
+    for (int m = 0; m < model::LANES; ++m) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            words[m][i] = make_uint4(0, 0, 0, 0);
+            if (pieces.in_vector(i)) missing |= 1u << (m * COUNT + i);
+        }
+    }
+    Spin spin(core.params, core.place, WAIT_VECTOR);
+    while (missing) {
+#pragma unroll
+        for (int k = 0; k < model::LANES * COUNT; ++k) {
+            if (missing >> k & 1u) words[k / COUNT][k % COUNT] = peek4(from + k / COUNT * model::HIDDEN + pieces.column(k % COUNT));
+        }
+#pragma unroll
+        for (int k = 0; k < model::LANES * COUNT; ++k) {
+            if (fresh(words[k / COUNT][k % COUNT], core.epoch)) missing &= ~(1u << k);
+        }
+        if (missing && spin.hopeless()) break;
+    }
+    __syncwarp();
+    core.profile.input_ready();
+    const auto value = [&](int m, int i) { return decode_attention::numbers(words[m][i]); };
+    if constexpr (SUM) {
+        float4 total[COUNT];
+        float squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            total[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+            for (int m = 0; m < model::LANES; ++m) {
+                const float4 v = value(m, i);
+                total[i] = make_float4(total[i].x + v.x, total[i].y + v.y, total[i].z + v.z, total[i].w + v.w);
+            }
+            squares += dot_self(total[i]);
+            scale_by(total[i], norm[i]);
+        }
+        squares = warp_sum(squares);
+        if (core.lane == 0) core.shared.squares[core.staged & 1][core.warp] = squares;
+        store_operand<model::HIDDEN>(core, total);
+        return;
+    }
+#pragma unroll
+    for (int m = 0; m < model::LANES; ++m) {
+        float squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) squares += dot_self(value(m, i));
+        squares = warp_sum(squares);
+        if (core.lane == 0) core.shared.lane_squares[core.warp][m] = squares;
+    }
+    consumers_sync();
+    float inverse[model::LANES];
+#pragma unroll
+    for (int m = 0; m < model::LANES; ++m) {
+        float sum = 0.0f;
+        for (int w = 0; w < WARPS; ++w) sum += core.shared.lane_squares[w][m];
+        inverse[m] = rsqrtf(sum / float(model::HIDDEN) + model::NORM_EPS);
+    }
+    if constexpr (SIDE_BY_SIDE) {
+        constexpr int WIDE = model::LANES * model::HIDDEN;
+        const Pieces<WIDE> wide(core);
+        float4 values[Pieces<WIDE>::COUNT];
+        fetch<WIDE>(core, from, values);
+#pragma unroll
+        for (int i = 0; i < Pieces<WIDE>::COUNT; ++i) {
+            if (!wide.in_vector(i)) continue;
+            const int m = wide.column(i) / model::HIDDEN, column = wide.column(i) % model::HIDDEN;
+            scale_by(values[i], __ldg(reinterpret_cast<const uint2*>(norm_weights + column)));
+            float scale = 0.0f;
+            for (int w = 0; w < WARPS; ++w) scale += core.shared.lane_squares[w][m];
+            scale = rsqrtf(scale / float(model::HIDDEN) + model::NORM_EPS);
+            values[i] = make_float4(values[i].x * scale, values[i].y * scale, values[i].z * scale, values[i].w * scale);
+        }
+        store_operand<WIDE>(core, values);
+    } else {
+        float4 mean[COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            mean[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+            for (int m = 0; m < model::LANES; ++m) {
+                const float4 v = value(m, i);
+                const float s = inverse[m] / float(model::LANES);
+                mean[i] = make_float4(mean[i].x + v.x * s, mean[i].y + v.y * s, mean[i].z + v.z * s, mean[i].w + v.w * s);
+            }
+            scale_by(mean[i], norm[i]);
+        }
+        store_operand<model::HIDDEN>(core, mean);
+    }
+}
+
+DEVICE void finish_step(Core& core, StepKind kind, int layer) {
+    const int step = kind == STEP_HEAD     ? model::LAYERS * 5
+                     : kind == STEP_SAMPLE ? model::LAYERS * 5 + 1
+                                           : layer * 5 + int(kind);
+    core.profile.end(core.params, core.shared.totals, core.place.sm, kind, step, core.profile.passes);
+}
+
+DEVICE void layers(Core& core, const u16* row) {
+    const Params& p = core.params;
+    for (int layer = 0; layer < model::LAYERS; ++layer) {
+        u32* here = core.mail(layer);
+        const u16* norms = p.norms + size_t(2 * layer) * model::HIDDEN;
+        const int stream = core.model_lane * model::HIDDEN;
+        core.place.layer = layer;
+
+        core.place.phase = QKV;
+        core.profile.begin();
+        if (core.shares[QKV].tiles) {
+            ++core.staged;
+            stage_normed<model::HIDDEN>(core, layer ? core.mail(layer - 1) + mail::AFTER_MLP + stream : nullptr,
+                                        layer ? nullptr : row, norms);
+            QkvFinish finish{core, layer};
+            run_groups<QKV>(core, finish);
+        }
+        core.phase_end();
+        finish_step(core, STEP_QKV, layer);
+
+        core.profile.begin();
+        decode_attention::run(core, layer);
+        core.phase_end();
+        finish_step(core, STEP_ATTENTION, layer);
+
+        core.place.phase = ATTN_OUT;
+        core.profile.begin();
+        if (core.shares[ATTN_OUT].tiles) {
+            stage_plain<Matrix<ATTN_OUT>::COLUMNS>(core, here + mail::HEADS_OUT + core.model_lane * LANE_Q);
+            ResidualFinish<true> finish(core, layer);
+            run_groups<ATTN_OUT>(core, finish);
+        }
+        core.phase_end();
+        finish_step(core, STEP_ATTN_OUT, layer);
+
+        core.place.phase = GATE_UP;
+        core.profile.begin();
+        if (core.shares[GATE_UP].tiles) {
+            ++core.staged;
+            stage_normed<model::HIDDEN>(core, here + mail::AFTER_ATTENTION + stream, nullptr, norms + model::HIDDEN);
+            GateUpFinish finish{core, layer};
+            run_groups<GATE_UP>(core, finish);
+        }
+        core.phase_end();
+        finish_step(core, STEP_GATE_UP, layer);
+
+        core.place.phase = DOWN;
+        core.profile.begin();
+        if (core.shares[DOWN].tiles) {
+            stage_plain<Matrix<DOWN>::COLUMNS>(core, here + mail::GATED + core.model_lane * LANE_FFN);
+            ResidualFinish<false> finish(core, layer);
+            run_groups<DOWN>(core, finish);
+        }
+        core.phase_end();
+        finish_step(core, STEP_DOWN, layer);
+    }
+}
+
+// Returns this thread's best candidate.
+DEVICE u64 head(Core& core, float* kept) {
+    const Params& p = core.params;
+    core.place.phase = HEAD;
+    core.place.layer = model::LAYERS;
+    core.profile.begin();
+    HeadFinish finish{core, kept};
+    if (core.shares[HEAD].tiles) {
+        const u16* norm = p.norms + size_t(2 * model::LAYERS) * model::HIDDEN;
+        const u32* streams = core.mail(model::LAYERS - 1) + mail::AFTER_MLP;
+        ++core.staged;
+        if constexpr (model::LANES == 1 || model::HEAD_KIND == 1) {
+            stage_normed<model::HIDDEN>(core, streams + core.model_lane * model::HIDDEN, nullptr, norm);
+        } else {
+            stage_lanes(core, streams, norm);
+        }
+        run_groups<HEAD>(core, finish);
+    }
+    finish_step(core, STEP_HEAD, 0);
+    return finish.best;
+}
+
+}  // namespace decode

@@ -1,0 +1,231 @@
+// Decode: one vector times a matrix whose rows are spread over the SMs.
+//
+// Waits for: the phase's input vector in the mailbox. Computes: the SM's tiles; warp w takes the 32-column chunks
+// w, w + 8, .. of all of them, so that each warp fetches, splits and keeps only its own part of the vector and
+// nobody waits for the block before multiplying. Publishes: a warp sums the eight partial results of a group,
+// applies what follows (rotation, SwiGLU, residual, sampling scores) and posts.
+#pragma once
+#include "core.cuh"
+
+// The scale of RMSNorm, from the partial sums of squares of the warps.
+DEVICE float inverse_rms(const float (&squares)[WARPS]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) sum += squares[w];
+    return rsqrtf(sum / float(model::HIDDEN) + model::NORM_EPS);
+}
+
+DEVICE float warp_sum(float v) {
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) v += __shfl_xor_sync(ALL_LANES, v, offset);
+    return v;
+}
+
+// The four-element pieces of a vector that this thread fetches: piece i lies in chunk warp + 8 (4 i + lane / 8).
+template <int COLUMNS>
+struct Pieces {
+    static constexpr int COUNT = ceil_div(chunks_of(COLUMNS), 4 * WARPS);
+    static_assert(COLUMNS % 4 == 0, "vectors are fetched in 16-byte pieces");
+
+    u32 warp, lane;
+    DEVICE explicit Pieces(const Core& core) : warp(core.warp), lane(core.lane) {}
+    DEVICE int chunk(int i) const { return int(warp) + WARPS * (4 * i + int(lane >> 3)); }
+    DEVICE int column(int i) const { return chunk(i) * CHUNK_COLUMNS + int(lane & 7) * 4; }
+    DEVICE bool in_operand(int i) const { return chunk(i) < chunks_of(COLUMNS); }
+    DEVICE bool in_vector(int i) const { return column(i) < COLUMNS; }
+};
+
+// Polls until every piece of `from` carries this pass's parity.
+template <int COLUMNS>
+DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
+    const Pieces<COLUMNS> pieces(core);
+    uint4 words[Pieces<COLUMNS>::COUNT];
+    u32 missing = 0;
+#pragma unroll
+    for (int i = 0; i < pieces.COUNT; ++i) {
+        if (pieces.in_vector(i)) missing |= 1u << i;
+        words[i] = make_uint4(0, 0, 0, 0);
+    }
+    Spin spin(core.params, core.place, WAIT_VECTOR);
+    while (missing) {
+#pragma unroll
+        for (int i = 0; i < pieces.COUNT; ++i) {
+            if (missing >> i & 1u) words[i] = peek4(from + pieces.column(i));
+        }
+#pragma unroll
+        for (int i = 0; i < pieces.COUNT; ++i) {
+            if (fresh(words[i], core.epoch)) missing &= ~(1u << i);
+        }
+        if (missing && spin.hopeless()) break;
+    }
+#pragma unroll
+    for (int i = 0; i < pieces.COUNT; ++i) {
+        values[i] = make_float4(untagged(words[i].x), untagged(words[i].y), untagged(words[i].z), untagged(words[i].w));
+    }
+    __syncwarp();
+}
+
+// The row of the embedding table, without waiting.
+template <int COLUMNS>
+DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
+    const Pieces<COLUMNS> pieces(core);
+#pragma unroll
+    for (int i = 0; i < pieces.COUNT; ++i) {
+        uint2 w = make_uint2(0, 0);
+        if (pieces.in_vector(i)) w = __ldg(reinterpret_cast<const uint2*>(row + pieces.column(i)));
+        values[i] = make_float4(weight_low(w.x), weight_high(w.x), weight_low(w.y), weight_high(w.y));
+    }
+}
+
+// Writes this warp's part of the operand: for each chunk the high parts of 32 columns, then the low parts.
+// Only the same warp reads it, after __syncwarp.
+template <int COLUMNS>
+DEVICE void store_operand(Core& core, const float4 (&values)[Pieces<COLUMNS>::COUNT]) {
+    const Pieces<COLUMNS> pieces(core);
+#pragma unroll
+    for (int i = 0; i < pieces.COUNT; ++i) {
+        if (!pieces.in_operand(i)) continue;
+        const Split a = split_weights_type(values[i].x, values[i].y), b = split_weights_type(values[i].z, values[i].w);
+        u8* to = core.shared.operand() + pieces.chunk(i) * CHUNK_OPERAND_BYTES + (core.lane & 7) * 8;
+        *reinterpret_cast<uint2*>(to) = make_uint2(a.high, b.high);
+        *reinterpret_cast<uint2*>(to + CHUNK_COLUMNS * 2) = make_uint2(a.low, b.low);
+    }
+    __syncwarp();
+}
+
+template <int COLUMNS>
+DEVICE void load_norm(const Core& core, const u16* weights, uint2 (&norm)[Pieces<COLUMNS>::COUNT]) {
+    const Pieces<COLUMNS> pieces(core);
+#pragma unroll
+    for (int i = 0; i < pieces.COUNT; ++i) {
+        norm[i] = make_uint2(0, 0);
+        if (pieces.in_vector(i)) norm[i] = __ldg(reinterpret_cast<const uint2*>(weights + pieces.column(i)));
+    }
+}
+
+DEVICE void scale_by(float4& v, uint2 norm) {
+    v.x *= weight_low(norm.x);
+    v.y *= weight_high(norm.x);
+    v.z *= weight_low(norm.y);
+    v.w *= weight_high(norm.y);
+}
+
+DEVICE float dot_self(const float4& v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
+
+// RMSNorm's weights go into the operand; its scale is applied to the results (inverse_rms), so that a warp does not
+// wait for the others' part of the vector.
+template <int COLUMNS>
+DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16* norm_weights) {
+    float4 values[Pieces<COLUMNS>::COUNT];
+    uint2 norm[Pieces<COLUMNS>::COUNT];
+    load_norm<COLUMNS>(core, norm_weights, norm);
+    if (row) {
+        fetch_row<COLUMNS>(core, row, values);
+    } else {
+        fetch<COLUMNS>(core, from, values);
+    }
+    core.profile.input_ready();
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Pieces<COLUMNS>::COUNT; ++i) {
+        squares += dot_self(values[i]);
+        scale_by(values[i], norm[i]);
+    }
+    squares = warp_sum(squares);
+    if (core.lane == 0) core.shared.squares[core.staged & 1][core.warp] = squares;
+    store_operand<COLUMNS>(core, values);
+}
+
+template <int COLUMNS>
+DEVICE void stage_plain(Core& core, const u32* from) {
+    float4 values[Pieces<COLUMNS>::COUNT];
+    fetch<COLUMNS>(core, from, values);
+    core.profile.input_ready();
+    store_operand<COLUMNS>(core, values);
+}
+
+// All chunks of one group of T tiles: adds this warp's part of each row's product to `sums`.
+template <int T>
+DEVICE void multiply(Core& core, int chunks, float (&sums)[T][4]) {
+    constexpr int CHUNKS_A_SLOT = SLOT_UNITS / T;
+    const u32 lane = core.lane;
+    for (int first = 0; first < chunks; first += CHUNKS_A_SLOT) {
+        const int last = smaller(first + CHUNKS_A_SLOT, chunks);
+        core.wait_full();
+        const u8* slot = core.shared.ring[core.cursor.slot];
+        for (int c = first + ((int(core.warp) - first) & (WARPS - 1)); c < last; c += WARPS) {
+            uint4 high = make_uint4(0, 0, 0, 0), low = make_uint4(0, 0, 0, 0);
+            if (lane < 4) {
+                const u8* a = core.shared.operand() + c * CHUNK_OPERAND_BYTES + lane * 16;
+                high = *reinterpret_cast<const uint4*>(a);
+                low = *reinterpret_cast<const uint4*>(a + CHUNK_COLUMNS * 2);
+            }
+            const u8* units = slot + (c - first) * (T * UNIT_BYTES) + lane * 16;
+            uint4 b[T];
+#pragma unroll
+            for (int t = 0; t < T; ++t) b[t] = *reinterpret_cast<const uint4*>(units + t * UNIT_BYTES);
+#pragma unroll
+            for (int t = 0; t < T; ++t) mma_weights(sums[t], high.x, low.x, high.y, low.y, b[t].x, b[t].y);
+#pragma unroll
+            for (int t = 0; t < T; ++t) mma_weights(sums[t], high.z, low.z, high.w, low.w, b[t].z, b[t].w);
+        }
+        core.free_slot();
+    }
+}
+
+// Leaves the warp's sums of each row pair in shared memory: [warp][pair].
+template <int T>
+DEVICE void multiply_group(Core& core, int chunks) {
+    float sums[T][4];
+#pragma unroll
+    for (int t = 0; t < T; ++t) sums[t][0] = sums[t][1] = sums[t][2] = sums[t][3] = 0.0f;
+    multiply<T>(core, chunks, sums);
+    if (core.lane < 4) {
+        float2* mine = core.shared.partial(core.group & 1) + core.warp * PAIRS;
+#pragma unroll
+        for (int t = 0; t < T; ++t) mine[t * 4 + core.lane] = make_float2(sums[t][0] + sums[t][2], sums[t][1] + sums[t][3]);
+    }
+}
+
+// A model has few group sizes; only those are compiled.
+template <int T = MAX_TILES>
+DEVICE void multiply_group_of(Core& core, int tiles, int chunks) {
+    if constexpr (T >= 1) {
+        if constexpr ((model::GROUP_SIZES >> T) & 1) {
+            if (tiles == T) {
+                multiply_group<T>(core, chunks);
+                return;
+            }
+        }
+        multiply_group_of<T - 1>(core, tiles, chunks);
+    }
+}
+
+// Runs the groups of one phase. `Finish` prepares a pair of rows before the products (prepare) and posts it after.
+template <int PHASE, class Finish>
+DEVICE void run_groups(Core& core, Finish& finish) {
+    const Share share = core.shares[PHASE];
+    const Groups groups(share.tiles);
+    int tile = share.first;
+    for (int g = 0; g < groups.count; ++g) {
+        const int tiles = groups.size(g);
+        const int pair = tile * (TILE_ROWS / 2) + int(core.lane);
+        const bool mine = core.warp == (core.group & (WARPS - 1)) && int(core.lane) < tiles * (TILE_ROWS / 2);
+        if (mine) finish.prepare(pair);
+        multiply_group_of(core, tiles, chunks_of(Matrix<PHASE>::COLUMNS));
+        consumers_sync();
+        if (mine) {
+            const float2* from = core.shared.partial(core.group & 1) + core.lane;
+            float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) {
+                const float2 part = from[w * PAIRS];
+                sum.x += part.x;
+                sum.y += part.y;
+            }
+            finish.post(pair, sum.x, sum.y);
+        }
+        ++core.group;
+        tile += tiles;
+    }
+}

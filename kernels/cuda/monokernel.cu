@@ -1,0 +1,218 @@
+// One launch a request: prefill, every decode step, sampling, and the stop check. One block an SM. Eight warps
+// compute; a ninth walks the SM's tape and keeps the ring full, and never waits for an activation.
+#include "decode.cuh"
+#include "prefill.cuh"
+
+// The producer's walk over the tape. Mirrors the consumers: passes, layers, phases, groups, slots.
+struct Producer {
+    const Params& params;
+    Shared& shared;
+    Place place;
+    Share shares[MATRICES];
+    const u8* tape;
+    u64 policy;
+    Cursor fill, landed;
+    u32 issued = 0;
+    u32 waited = 0;     // slots known to have landed
+    bool ended = false;
+
+    // Copies one slot's worth when its last readers have left it and few enough bytes are on their way: what is asked
+    // for beyond the memory's delay only makes every exchange queue behind it.
+    DEVICE void copy(const u8* from, u32 bytes) {
+        if (issued >= u32(SLOTS)) {
+            Spin spin(params, place, WAIT_EMPTY);
+            while (!barrier_passed(&shared.empty[fill.slot], fill.round ^ 1u)) {
+                if (*static_cast<volatile u32*>(&shared.done) || spin.hopeless()) {
+                    ended = true;
+                    return;
+                }
+            }
+        }
+        if (issued - waited >= u32(model::SLOTS_IN_FLIGHT)) land();
+        barrier_expect(&shared.full[fill.slot], bytes);
+        bulk_copy(shared.ring[fill.slot], from, bytes, &shared.full[fill.slot], policy);
+        fill.advance(SLOTS);
+        ++issued;
+    }
+    DEVICE void land() {
+        barrier_wait(&shared.full[landed.slot], landed.round, params, place, WAIT_LANDED);
+        landed.advance(SLOTS);
+        ++waited;
+    }
+    DEVICE void phase(int which, const u8*& from) {
+        const int chunks = phase_chunks(which);
+        const Groups groups(shares[which].tiles);
+        for (int g = 0; g < groups.count && !ended; ++g) {
+            const int tiles = groups.size(g);
+            const int chunks_a_slot = SLOT_UNITS / tiles;
+            for (int c = 0; c < chunks && !ended; c += chunks_a_slot) {
+                const u32 bytes = u32(smaller(chunks_a_slot, chunks - c) * tiles * UNIT_BYTES);
+                copy(from, bytes);
+                from += bytes;
+            }
+        }
+    }
+    // Prefill needs of the last layer only keys and values, and no head.
+    DEVICE void pass(bool prefill) {
+        const u8* from = tape;
+        for (int layer = 0; layer < model::LAYERS && !ended; ++layer) {
+            place.layer = layer;
+            phase(QKV, from);
+            if (prefill && layer == model::LAYERS - 1) break;
+            for (int which = ATTN_OUT; which <= DOWN && !ended; ++which) phase(which, from);
+        }
+        if (!prefill && !ended) phase(HEAD, from);
+    }
+    // Nothing may still be on its way into shared memory when the block leaves.
+    DEVICE void drain() {
+        while (waited < issued) land();
+    }
+};
+
+DEVICE void produce(const Params& params, Shared& shared, u32 sm) {
+    Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}};
+    for (int i = 0; i < MATRICES; ++i) producer.shares[i] = params.shares[sm * MATRICES + i];
+    producer.tape = params.tape + params.tape_offset[sm];
+    producer.policy = evict_first_policy();
+    for (int at = params.first; at < params.prefill_end && !producer.ended; at += prefill::CHUNK) producer.pass(true);
+    while (!producer.ended) producer.pass(false);
+    producer.drain();
+}
+
+// What SM 0 tells the host.
+struct Reporter {
+    const Params& params;
+    u64 start;
+    u32 sent = 0;
+
+    DEVICE explicit Reporter(const Params& p) : params(p), start(global_ns()) {}
+    DEVICE u64 elapsed() const { return global_ns() - start + 1; }
+    // One word: nanoseconds since launch (never 0), then the id.
+    DEVICE void token(int id) {
+        const u64 word = elapsed() << 20 | u64(id);
+        asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(params.ring + sent), "l"(word) : "memory");
+        ++sent;
+    }
+    DEVICE void prefilled(int tokens) {
+        *static_cast<volatile u64*>(&params.status->prefill_ns) = elapsed();
+        *static_cast<volatile u32*>(&params.status->prefilled) = u32(tokens);
+    }
+};
+
+DEVICE bool is_stop(const Params& params, int id) {
+    for (int i = 0; i < params.stop_count; ++i) {
+        if (params.stop_ids[i] == id) return true;
+    }
+    return false;
+}
+
+DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
+    Core core{params, shared};
+    core.place = Place{sm, threadIdx.x / 32, MATRICES, 0, 0};
+    core.warp = threadIdx.x / 32;
+    core.lane = threadIdx.x & 31;
+    core.model_lane = smaller(int(sm) / model::SMS_A_LANE, model::LANES - 1);
+    core.serial = params.serial;
+    for (int i = 0; i < MATRICES; ++i) core.shares[i] = params.shares[sm * MATRICES + i];
+    const bool reports = sm == 0 && threadIdx.x == 0;
+    Reporter reporter(params);
+    const u64 begun_ns = global_ns(), begun_clock = Profile::now();
+
+    if (params.sampling.repetition_penalty != 1.0f) {
+        for (int i = int(threadIdx.x); i < params.ids_count; i += CONSUMERS) remember(core, params.ids[i]);
+    }
+    consumers_sync();
+    for (int at = params.first; at < params.prefill_end; at += prefill::CHUNK) {
+        const prefill::Chunk chunk{at, smaller(prefill::CHUNK, params.prefill_end - at)};
+        prefill::pass(core, chunk);
+        if (reports) reporter.prefilled(at + chunk.tokens);
+    }
+
+    int id = params.ids[params.prefill_end];
+    u32 finish = FINISH_RUNNING;
+    int generated = 0;
+    for (int position = params.prefill_end; finish == FINISH_RUNNING; ++position) {
+        core.position = core.place.position = position;
+        core.epoch = core.serial & 1u;
+        const u16* row = params.embed + size_t(id) * model::HIDDEN;
+        decode::begin(core, row);
+        decode::layers(core, row);
+        const u32 stop_flag = reports ? load_relaxed(params.stop_flag) : 0u;
+        float* kept = params.keep_logits ? params.logits + size_t(position - params.first) * model::VOCAB : nullptr;
+        const u64 best = decode::head(core, kept);
+        core.profile.begin();
+        const Chosen chosen = choose(core, best, stop_flag);
+        decode::finish_step(core, STEP_SAMPLE, 0);
+        ++core.serial;
+        ++core.profile.passes;
+        if (load_relaxed(&params.control->aborted)) shared.done = 1;  // any thread that sees it speaks for the block
+        consumers_sync();
+        if (*static_cast<volatile u32*>(&shared.done)) {
+            finish = FINISH_ABORTED;
+            break;
+        }
+        if (position + 1 < params.ids_count) {
+            id = params.ids[position + 1];
+            if (chosen.stop_asked) finish = FINISH_CANCELLED;
+            continue;
+        }
+        id = chosen.id;
+        if (position + 1 == params.ids_count && reports) reporter.prefilled(params.ids_count);
+        if (is_stop(params, id)) {
+            finish = FINISH_STOP;
+            break;
+        }
+        if (reports && generated < params.max_new) reporter.token(id);
+        ++generated;
+        if (params.sampling.repetition_penalty != 1.0f && threadIdx.x == 0) remember(core, id);
+        if (generated >= params.max_new || position + 2 >= model::CAPACITY) finish = FINISH_LENGTH;
+        if (chosen.stop_asked) finish = FINISH_CANCELLED;
+    }
+
+    consumers_sync();
+    if (threadIdx.x == 0) *static_cast<volatile u32*>(&shared.done) = 1;
+    if constexpr (model::PROFILE) {
+        if (threadIdx.x == 0) {
+            u64* out = params.profile + sm * PROFILE_WORDS_AN_SM;
+            for (int k = 0; k < STEP_KINDS; ++k) {
+                out[2 * k] = shared.totals.wait[k];
+                out[2 * k + 1] = shared.totals.work[k];
+            }
+            out[14] = u64(core.profile.passes);
+            out[16] = begun_ns;
+            out[17] = begun_clock;
+            out[18] = global_ns();
+            out[19] = Profile::now();
+        }
+    }
+    if (reports) {
+        params.status->generated = u32(generated);
+        params.status->passes = core.serial - params.serial;
+        params.status->finish = finish;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid_constant__ Params params) {
+    extern __shared__ __align__(128) u8 memory[];
+    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    if (threadIdx.x < SLOTS) {
+        barrier_init(&shared.full[threadIdx.x], 1);
+        barrier_init(&shared.empty[threadIdx.x], WARPS);
+    }
+    for (int i = int(threadIdx.x); i < model::SEEN_WORDS; i += THREADS) shared.seen[i] = 0;
+    if (threadIdx.x == 0) {
+        shared.done = 0;
+        if constexpr (model::PROFILE) {
+            for (int k = 0; k < STEP_KINDS; ++k) shared.totals.wait[k] = shared.totals.work[k] = 0;
+        }
+        fence_barrier_init();
+    }
+    __syncthreads();
+    if (threadIdx.x < CONSUMERS) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        consume(params, shared, blockIdx.x);
+    } else {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        if (threadIdx.x == CONSUMERS) produce(params, shared, blockIdx.x);
+    }
+}

@@ -1,0 +1,95 @@
+// Fills device memory before a launch: random tensors where they are needed (engine.weights.RandomWeights), tapes in
+// the order of engine/tape.py. And reads memory as fast as it goes, for the bandwidth that figures are held against.
+#include "types.cuh"
+
+struct Tensor {
+    const u16* values;  // [rows][columns], or null: random
+    u32 key;
+    float scale;
+};
+
+struct Job {
+    Tensor tensors[3];
+    const int2* sources;       // [packed rows] of (tensor, row); a negative tensor is padding
+    const int2* shares;        // [cores] of (first tile, tiles)
+    const u64* offsets;        // [cores] bytes in the tape where this matrix' share begins
+    u8* tape;
+    int columns;
+};
+
+constexpr int TILE_ROWS = 8, CHUNK_COLUMNS = 32, UNIT_BYTES = 512, MAX_GROUP = 8;
+
+DEVICE u32 fmix32(u32 h) {
+    h = (h ^ h >> 16) * 0x85EBCA6Bu;
+    h = (h ^ h >> 13) * 0xC2B2AE35u;
+    return h ^ h >> 16;
+}
+
+// Every operation rounds as NumPy's does: nothing may be fused.
+DEVICE u16 random_half(u32 index, u32 key, float scale, float offset) {
+    const float unit = __fadd_rn(__fmul_rn(float(fmix32(index + key) >> 8), 1.1920928955078125e-07f), -1.0f);
+    const float value = __fadd_rn(__fmul_rn(scale, unit), offset);
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+extern "C" __global__ void fill_random(u16* to, u64 count, u32 key, float scale, float offset) {
+    const u64 step = u64(gridDim.x) * blockDim.x;
+    for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+        to[i] = random_half(u32(i), key, scale, offset);
+    }
+}
+
+// One block row (y) a core; each thread fills 16 bytes: eight columns of one row.
+extern "C" __global__ void pack_matrix(const __grid_constant__ Job job) {
+    const int core = int(blockIdx.y);
+    const int2 share = job.shares[core];
+    const int chunks = ceil_div(job.columns, CHUNK_COLUMNS);
+    const int groups = ceil_div(share.y, MAX_GROUP);
+    const int pieces = share.y * chunks * 32;
+    for (int piece = int(blockIdx.x * blockDim.x + threadIdx.x); piece < pieces; piece += int(gridDim.x * blockDim.x)) {
+        const int tile = piece / (chunks * 32), chunk = piece / 32 % chunks, lane = piece % 32;
+        const int base = share.y / groups, larger_ones = share.y % groups;
+        const int split = larger_ones * (base + 1);
+        const int group_first = tile < split ? tile / (base + 1) * (base + 1) : split + (tile - split) / base * base;
+        const int group_tiles = tile < split ? base + 1 : base;
+        const int2 source = job.sources[(share.x + tile) * TILE_ROWS + lane / 4];
+        const int column = chunk * CHUNK_COLUMNS + lane % 4 * 8;
+        u16 values[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            values[i] = 0;
+            if (source.x < 0 || column + i >= job.columns) continue;
+            const Tensor& t = job.tensors[source.x];
+            const u64 at = u64(source.y) * job.columns + column + i;
+            values[i] = t.values ? t.values[at] : random_half(u32(at), t.key, t.scale, 0.0f);
+        }
+        u8* to = job.tape + job.offsets[core] + (u64(group_first) * chunks + u64(chunk) * group_tiles + (tile - group_first)) * UNIT_BYTES;
+        uint4 out;
+        out.x = values[0] | u32(values[1]) << 16;
+        out.y = values[2] | u32(values[3]) << 16;
+        out.z = values[4] | u32(values[5]) << 16;
+        out.w = values[6] | u32(values[7]) << 16;
+        reinterpret_cast<uint4*>(to)[lane] = out;
+    }
+}
+
+// Reads `count` 16-byte words once; the sum keeps the loads alive.
+extern "C" __global__ void read_all(const uint4* from, u64 count, u32* sink) {
+    u32 sum = 0;
+    const u64 step = u64(gridDim.x) * blockDim.x;
+    u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (; i + 7 * step < count; i += 8 * step) {
+        uint4 v[8];
+#pragma unroll
+        for (int k = 0; k < 8; ++k) v[k] = __ldcs(from + i + k * step);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sum ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+    }
+    for (; i < count; i += step) {
+        const uint4 v = __ldcs(from + i);
+        sum ^= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (sum == 0x9e3779b9u) *sink = sum;
+}

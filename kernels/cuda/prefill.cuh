@@ -1,0 +1,368 @@
+// Prefill: a chunk of tokens a pass of the tape. The same weights in the same order meet PREFILL_TILES operands
+// instead of one, so a chunk costs little more than a token. Phases are parted by a barrier of all SMs: they last tens
+// of microseconds here, and plain buffers then do in place of mailboxes.
+//
+// Operands lie in memory in fragment order: for each 32-column chunk, each tile of tokens and each of its two parts,
+// 16 bytes a lane. With PREFILL_SPLIT the parts are the high and low halves of 8 tokens' numbers, else the numbers of
+// tokens 0-7 and 8-15, rounded once.
+#pragma once
+#include "attention.cuh"
+
+namespace prefill {
+
+constexpr int TILES = model::PREFILL_TILES;
+constexpr int TILE_TOKENS = model::PREFILL_TILE_TOKENS;
+constexpr int CHUNK = TILES * TILE_TOKENS;
+constexpr bool SPLIT = model::PREFILL_SPLIT;
+constexpr int TILES_A_STEP = 2;
+static_assert(TILE_TOKENS == (SPLIT ? 8 : 16) && TILES % TILES_A_STEP == 0, "whole fragments, whole steps");
+constexpr int HISTORY = model::DELAY + 1;
+constexpr int UNIT_HALVES = UNIT_BYTES / 2;
+
+struct Chunk {
+    int first;   // position of its first token
+    int tokens;  // at most CHUNK
+};
+
+DEVICE u16* fragment(u16* operand, int chunk, int tile, int part) {
+    return operand + ((size_t(chunk) * TILES + tile) * 2 + part) * UNIT_HALVES;
+}
+
+DEVICE void store_element(u16* operand, int chunk, int column, int token, float value) {
+    const int tile = token / TILE_TOKENS, within = token % TILE_TOKENS;
+    const int at = ((within & 7) * 4 + column / 8) * 8 + column % 8;
+    const Split s = split_weights_type(value, 0.0f);
+    if constexpr (SPLIT) {
+        fragment(operand, chunk, tile, 0)[at] = u16(s.high);
+        fragment(operand, chunk, tile, 1)[at] = u16(s.low);
+    } else {
+        fragment(operand, chunk, tile, within >> 3)[at] = u16(s.high);
+    }
+}
+
+DEVICE void store_four(u16* operand, int chunk, int column, int token, const float4& v) {
+    const int tile = token / TILE_TOKENS, within = token % TILE_TOKENS;
+    const int at = ((within & 7) * 4 + column / 8) * 8 + column % 8;
+    const Split a = split_weights_type(v.x, v.y), b = split_weights_type(v.z, v.w);
+    if constexpr (SPLIT) {
+        *reinterpret_cast<uint2*>(fragment(operand, chunk, tile, 0) + at) = make_uint2(a.high, b.high);
+        *reinterpret_cast<uint2*>(fragment(operand, chunk, tile, 1) + at) = make_uint2(a.low, b.low);
+    } else {
+        *reinterpret_cast<uint2*>(fragment(operand, chunk, tile, within >> 3) + at) = make_uint2(a.high, b.high);
+    }
+}
+
+// Module outputs of a layer: [LANES][CHUNK][HIDDEN].
+DEVICE float* outputs(const Params& p, bool attention, int layer) {
+    return p.outputs + ((attention ? 0 : HISTORY) + layer % HISTORY) * size_t(model::LANES) * CHUNK * model::HIDDEN;
+}
+
+template <int T>
+DEVICE void load_operand(const u16* operand, int chunk, u32 lane, uint4 (&a)[TILES][2]) {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            a[m][part] = __ldcg(reinterpret_cast<const uint4*>(fragment(const_cast<u16*>(operand), chunk, m, part)) + lane);
+        }
+    }
+}
+
+template <int T>
+DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T][TILES][4]) {
+    constexpr int CHUNKS_A_SLOT = SLOT_UNITS / T;
+    const u32 lane = core.lane;
+    uint4 next[TILES][2];
+    load_operand<T>(operand, smaller(int(core.warp), chunks - 1), lane, next);
+    for (int first = 0; first < chunks; first += CHUNKS_A_SLOT) {
+        const int last = smaller(first + CHUNKS_A_SLOT, chunks);
+        core.wait_full();
+        const u8* slot = core.shared.ring[core.cursor.slot];
+        for (int c = first + ((int(core.warp) - first) & (WARPS - 1)); c < last; c += WARPS) {
+            uint4 a[TILES][2];
+#pragma unroll
+            for (int m = 0; m < TILES; ++m) {
+                a[m][0] = next[m][0];
+                a[m][1] = next[m][1];
+            }
+            if (c + WARPS < chunks) load_operand<T>(operand, c + WARPS, lane, next);
+            const u8* units = slot + (c - first) * (T * UNIT_BYTES) + lane * 16;
+#pragma unroll
+            for (int t = 0; t < T; ++t) {
+                const uint4 b = *reinterpret_cast<const uint4*>(units + t * UNIT_BYTES);
+#pragma unroll
+                for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y, b.x, b.y);
+#pragma unroll
+                for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w, b.z, b.w);
+            }
+        }
+        core.free_slot();
+    }
+}
+
+// One group for all tokens of the chunk, in steps of a few token tiles so that partial sums stay small.
+template <int T, class Finish>
+DEVICE void group(Core& core, Finish& finish, const Chunk& chunk, const u16* operand, int chunks, int first_pair) {
+    float sums[T][TILES][4];
+#pragma unroll
+    for (int t = 0; t < T; ++t) {
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) sums[t][m][0] = sums[t][m][1] = sums[t][m][2] = sums[t][m][3] = 0.0f;
+    }
+    multiply<T>(core, operand, chunks, sums);
+    constexpr int TOKENS = TILES_A_STEP * TILE_TOKENS;
+    constexpr int PAIRS_HERE = T * TOKENS * 4;
+    float2* partial = reinterpret_cast<float2*>(core.shared.scratch);
+    const int g = int(core.lane >> 2), j = int(core.lane & 3);
+#pragma unroll
+    for (int m = 0; m < TILES; m += TILES_A_STEP) {
+        if (m * TILE_TOKENS >= chunk.tokens) break;
+#pragma unroll
+        for (int t = 0; t < T; ++t) {
+#pragma unroll
+            for (int s = 0; s < TILES_A_STEP; ++s) {
+                const float(&c)[4] = sums[t][m + s];
+                float2* to = partial + core.warp * PAIRS_HERE + (t * TOKENS + s * TILE_TOKENS + g) * 4 + j;
+                if constexpr (SPLIT) {
+                    *to = make_float2(c[0] + c[2], c[1] + c[3]);
+                } else {
+                    *to = make_float2(c[0], c[1]);
+                    to[8 * 4] = make_float2(c[2], c[3]);
+                }
+            }
+        }
+        consumers_sync();
+        for (int e = int(threadIdx.x); e < PAIRS_HERE; e += CONSUMERS) {
+            const int token = m * TILE_TOKENS + e / 4 % TOKENS;
+            if (token >= chunk.tokens) continue;
+            float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) {
+                const float2 part = partial[w * PAIRS_HERE + e];
+                sum.x += part.x;
+                sum.y += part.y;
+            }
+            finish.store(first_pair + e / (TOKENS * 4) * 4 + e % 4, token, sum.x, sum.y);
+        }
+        consumers_sync();
+    }
+}
+
+template <int T, class Finish>
+DEVICE void group_of(Core& core, Finish& finish, const Chunk& chunk, const u16* operand, int tiles, int chunks, int first_pair) {
+    if constexpr (T >= 1) {
+        if constexpr ((model::LAYER_GROUP_SIZES >> T) & 1) {
+            if (tiles == T) {
+                group<T>(core, finish, chunk, operand, chunks, first_pair);
+                return;
+            }
+        }
+        group_of<T - 1>(core, finish, chunk, operand, tiles, chunks, first_pair);
+    }
+}
+
+// Waits for: the barrier before it. `operand` is the whole vector of all lanes; this SM's lane has its own part.
+template <int PHASE, class Finish>
+DEVICE void matrix(Core& core, const Chunk& chunk, const u16* operand, Finish finish) {
+    constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
+    const Share share = core.shares[PHASE];
+    const Groups groups(share.tiles);
+    const u16* mine = fragment(const_cast<u16*>(operand), core.model_lane * CHUNKS, 0, 0);
+    int tile = share.first;
+    core.place.phase = PHASE;
+    for (int g = 0; g < groups.count; ++g) {
+        const int tiles = groups.size(g);
+        group_of<MAX_TILES>(core, finish, chunk, mine, tiles, CHUNKS, tile * (TILE_ROWS / 2));
+        tile += tiles;
+    }
+}
+
+struct QkvStore {
+    Core& core;
+    int layer;
+    Chunk chunk;
+
+    DEVICE void store(int pair, int token, float a, float b) const {
+        const QkvPair at(pair, core.model_lane);
+        if (at.kind == QkvPair::PADDING) return;
+        const int position = chunk.first + token;
+        float2 v = make_float2(a, b);
+        if (at.kind != QkvPair::VALUE) {
+            v = rotated(a, b, __ldg(core.params.rotation + size_t(position) * HALF_HEAD + at.turn));
+        }
+        if (at.kind != QkvPair::QUERY) {
+            append(core.params.kv, layer, position, at, pack_f16(clamp_f16(v.x), clamp_f16(v.y)));
+            return;
+        }
+        float* to = core.params.queries + size_t(token) * model::Q_DIM + at.head * model::HEAD_DIM;
+        to[at.first] = v.x;
+        to[at.second] = v.y;
+    }
+};
+
+struct OutputStore {
+    Core& core;
+    float* outputs;
+
+    DEVICE void store(int pair, int token, float a, float b) const {
+        const int row = 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES);
+        if (row >= model::HIDDEN) return;
+        float* to = outputs + (size_t(core.model_lane) * CHUNK + token) * model::HIDDEN + row;
+        *reinterpret_cast<float2*>(to) = make_float2(a, b);
+    }
+};
+
+struct GateUpStore {
+    Core& core;
+
+    DEVICE void store(int pair, int token, float gate, float up) const {
+        const int f = pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES);
+        if (f >= LANE_FFN) return;
+        const int chunk = core.model_lane * chunks_of(LANE_FFN) + f / CHUNK_COLUMNS;
+        store_element(core.params.operand_ffn, chunk, f % CHUNK_COLUMNS, token, swiglu(gate, up));
+    }
+};
+
+// Adds what the module before produced to the residual stream and leaves the normalised operand. One block a row.
+// `module`: 0 the embedding, 1 attention's output of `layer`, 2 the MLP's.
+DEVICE void normalise(Core& core, const Chunk& chunk, int module, int layer, const u16* norm) {
+    constexpr int QUADS = model::HIDDEN / 4;
+    constexpr int EACH = ceil_div(QUADS, CONSUMERS);
+    const Params& p = core.params;
+    const bool attention = module == 1;
+    const int exchange = module == 0 ? EXCHANGE_NONE : attention ? attention_exchange(layer) : mlp_exchange(layer);
+    for (int row = int(core.place.sm); row < model::LANES * chunk.tokens; row += model::SMS) {
+        const int lane = row / chunk.tokens, token = row % chunk.tokens;
+        float4* stream = reinterpret_cast<float4*>(p.stream + (size_t(lane) * CHUNK + token) * model::HIDDEN);
+        const int id = module == 0 ? p.ids[chunk.first + token] : 0;
+        float4 x[EACH];
+        float squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int q = i * CONSUMERS + int(threadIdx.x);
+            x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (q >= QUADS) continue;
+            if (module == 0) {
+                const uint2 w = __ldg(reinterpret_cast<const uint2*>(p.embed + size_t(id) * model::HIDDEN) + q);
+                x[i] = make_float4(weight_low(w.x), weight_high(w.x), weight_low(w.y), weight_high(w.y));
+            } else {
+                const auto of = [&](int l, int m) {
+                    return __ldcg(reinterpret_cast<const float4*>(outputs(p, attention, l) +
+                                                                  (size_t(m) * CHUNK + token) * model::HIDDEN) + q);
+                };
+                x[i] = __ldcg(stream + q);
+                const float4 own = of(layer, lane);
+                const float scale = exchange == EXCHANGE_NONE ? model::SQRT_LANES : 1.0f;
+                x[i].x += own.x * scale;
+                x[i].y += own.y * scale;
+                x[i].z += own.z * scale;
+                x[i].w += own.w * scale;
+                if (model::LANES > 1 && exchange != EXCHANGE_NONE) {
+#pragma unroll
+                    for (int m = 0; m < model::LANES; ++m) {
+                        if (m == lane) continue;
+                        const float4 other = of(exchange == EXCHANGE_PAST ? layer - model::DELAY : layer, m);
+                        x[i].x += other.x;
+                        x[i].y += other.y;
+                        x[i].z += other.z;
+                        x[i].w += other.w;
+                    }
+                }
+            }
+            stream[q] = x[i];
+            squares += dot_self(x[i]);
+        }
+        squares = warp_sum(squares);
+        if (core.lane == 0) core.shared.squares[0][core.warp] = squares;
+        consumers_sync();
+        const float scale = inverse_rms(core.shared.squares[0]);
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int q = i * CONSUMERS + int(threadIdx.x);
+            if (q >= QUADS) continue;
+            scale_by(x[i], __ldg(reinterpret_cast<const uint2*>(norm) + q));
+            const float4 v = make_float4(x[i].x * scale, x[i].y * scale, x[i].z * scale, x[i].w * scale);
+            store_four(p.operand_hidden, lane * chunks_of(model::HIDDEN) + q / 8, q % 8 * 4, token, v);
+        }
+        consumers_sync();
+    }
+}
+
+// One head and eight tokens at a time; the warps share the blocks of the cache, which already holds this chunk.
+DEVICE void attention(Core& core, const Chunk& chunk, int layer) {
+    const int octets = ceil_div(chunk.tokens, 8);
+    const int window = window_of(layer);
+    const u32 lane = core.lane;
+    const int g = int(lane >> 2), j = int(lane & 3);
+    float* rows = reinterpret_cast<float*>(core.shared.scratch);
+    for (int item = int(core.place.sm); item < model::HEADS * octets; item += model::SMS) {
+        const int head = item / octets, token0 = item % octets * 8;
+        const int tokens = smaller(8, chunk.tokens - token0);
+        const int position = chunk.first + token0 + g;
+        const int last = g < tokens ? position + 1 : 0;
+        const int first = window && last > window ? last - window : 0;
+        QueryRows query;
+#pragma unroll
+        for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
+            const int d = k * CHUNK_COLUMNS + 8 * j;
+            float4 a = make_float4(0.0f, 0.0f, 0.0f, 0.0f), b = a;
+            if (g < tokens && d < model::HEAD_DIM) {
+                const float4* from = reinterpret_cast<const float4*>(
+                    core.params.queries + size_t(token0 + g) * model::Q_DIM + head * model::HEAD_DIM + d);
+                a = __ldcg(from);
+                b = __ldcg(from + 1);
+            }
+            query.set(k, a, b);
+        }
+        const int seen_from = window && chunk.first + token0 + 1 > window ? chunk.first + token0 + 1 - window : 0;
+        const int filled = chunk.first + chunk.tokens;
+        const int block_end = ceil_div(chunk.first + token0 + tokens, cache::BLOCK);
+        RunningSoftmax row;
+        for (int i = seen_from / cache::BLOCK + int(core.warp); i < block_end; i += WARPS) {
+            const u16* at = cache::block(core.params.kv, layer, head / model::QUERIES_PER_KV, i);
+            KvBlock block;
+            block.load_keys(at, lane);
+            block.load_values(at, lane);
+            const int base = i * cache::BLOCK;
+            if (base + cache::BLOCK > filled) block.forget_values_from(filled - base, lane);
+            row.add(query, block, base, first, last, lane);
+        }
+        row.leave(rows + core.warp * ATTENTION_ROWS * MERGE_ROW, ATTENTION_ROWS, lane);
+        consumers_sync();
+        for (int e = int(threadIdx.x); e < tokens * model::HEAD_DIM; e += CONSUMERS) {
+            const int r = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
+            const float value = merge_warps(rows, ATTENTION_ROWS, r, d).result();
+            const int column = head % LANE_HEADS * model::HEAD_DIM + d;
+            const int column_chunk = head / LANE_HEADS * chunks_of(LANE_Q) + column / CHUNK_COLUMNS;
+            store_element(core.params.operand_heads, column_chunk, column % CHUNK_COLUMNS, token0 + r, value);
+        }
+        consumers_sync();
+    }
+}
+
+// The last layer's keys and values are all that later tokens need of it.
+DEVICE void pass(Core& core, const Chunk& chunk) {
+    const Params& p = core.params;
+    for (int layer = 0; layer < model::LAYERS; ++layer) {
+        core.place.layer = layer;
+        core.place.position = chunk.first;
+        const u16* norms = p.norms + size_t(2 * layer) * model::HIDDEN;
+        normalise(core, chunk, layer ? 2 : 0, layer - 1, norms);
+        core.grid_barrier();
+        matrix<QKV>(core, chunk, p.operand_hidden, QkvStore{core, layer, chunk});
+        core.grid_barrier();
+        if (layer == model::LAYERS - 1) break;
+        attention(core, chunk, layer);
+        core.grid_barrier();
+        matrix<ATTN_OUT>(core, chunk, p.operand_heads, OutputStore{core, outputs(p, true, layer)});
+        core.grid_barrier();
+        normalise(core, chunk, 1, layer, norms + model::HIDDEN);
+        core.grid_barrier();
+        matrix<GATE_UP>(core, chunk, p.operand_hidden, GateUpStore{core});
+        core.grid_barrier();
+        matrix<DOWN>(core, chunk, p.operand_ffn, OutputStore{core, outputs(p, false, layer)});
+        core.grid_barrier();
+    }
+}
+
+}  // namespace prefill

@@ -1,0 +1,224 @@
+// What happens to a pair of finished rows in decode: the end of each phase, folded in where the data is.
+#pragma once
+#include "matvec.cuh"
+
+// How a layer's module takes the other lanes' output into the residual stream (engine.config.Exchange).
+enum Exchange : int { EXCHANGE_NONE = 0, EXCHANGE_PRESENT = 1, EXCHANGE_PAST = 2 };
+
+DEVICE int attention_exchange(int layer) {
+    constexpr u8 table[] = MODEL_ATTENTION_EXCHANGE;
+    return table[layer];
+}
+DEVICE int mlp_exchange(int layer) {
+    constexpr u8 table[] = MODEL_MLP_EXCHANGE;
+    return table[layer];
+}
+DEVICE int window_of(int layer) {
+    constexpr int table[] = MODEL_WINDOWS;
+    return table[layer];
+}
+
+constexpr int LANE_HEADS = model::HEADS / model::LANES;
+constexpr int LANE_KV_HEADS = model::KV_HEADS / model::LANES;
+constexpr int LANE_Q = model::Q_DIM / model::LANES;
+constexpr int LANE_KV = model::KV_DIM / model::LANES;
+constexpr int LANE_FFN = model::FFN / model::LANES;
+constexpr int HALF_HEAD = model::HEAD_DIM / 2;
+
+// Tiles of one lane in each matrix; a lane's last tile may be padded with zero rows.
+constexpr int QKV_LANE_TILES = ceil_div(LANE_Q + 2 * LANE_KV, TILE_ROWS);
+constexpr int OUT_LANE_TILES = ceil_div(model::HIDDEN, TILE_ROWS);
+constexpr int GATE_UP_LANE_TILES = ceil_div(2 * LANE_FFN, TILE_ROWS);
+constexpr int HEAD_PARTS = model::HEAD_KIND == 1 ? model::LANES : 1;  // vocab_parallel: a part a lane
+constexpr int HEAD_PART_TILES = ceil_div(model::VOCAB / HEAD_PARTS, TILE_ROWS);
+
+// The pair `pair` (rows 2 pair, 2 pair + 1 of the packed matrix), counted within its lane.
+DEVICE int pair_in_lane(int pair, int lane, int lane_tiles) { return pair - lane * lane_tiles * (TILE_ROWS / 2); }
+
+// What a pair of rows of qkv is. The packer puts the two elements that one rotation turns side by side.
+struct QkvPair {
+    enum Kind { QUERY, KEY, VALUE, PADDING } kind;
+    int head;      // of its kind, over all lanes
+    int turn;      // which rotation of the head
+    int first, second;  // elements within the head
+
+    DEVICE QkvPair(int pair, int lane) {
+        int p = pair_in_lane(pair, lane, QKV_LANE_TILES);
+        int heads = LANE_HEADS;
+        kind = QUERY;
+        if (p >= LANE_Q / 2) {
+            p -= LANE_Q / 2;
+            heads = LANE_KV_HEADS;
+            kind = KEY;
+            if (p >= LANE_KV / 2) {
+                p -= LANE_KV / 2;
+                kind = p < LANE_KV / 2 ? VALUE : PADDING;
+            }
+        }
+        head = lane * heads + p / HALF_HEAD;
+        turn = p % HALF_HEAD;
+        const bool apart = model::ROPE_HALF && kind != VALUE;
+        first = apart ? turn : 2 * turn;
+        second = apart ? turn + HALF_HEAD : 2 * turn + 1;
+    }
+};
+
+DEVICE float2 rotated(float a, float b, float2 turn) {
+    return make_float2(a * turn.x - b * turn.y, b * turn.x + a * turn.y);
+}
+
+DEVICE float swiglu(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
+
+// The cache: [layer][kv head][block of 32 positions], a block first its keys, then its values, each in the order in
+// which the tensor cores take them (attention.cuh). FP16, whatever the weights' type.
+namespace cache {
+constexpr int BLOCK = 32;
+constexpr int KEY_CHUNKS = chunks_of(model::HEAD_DIM);
+constexpr int VALUE_TILES = model::HEAD_DIM / 8;
+constexpr int UNIT_HALVES = UNIT_BYTES / 2;
+constexpr int KEY_UNITS = BLOCK / 8 * KEY_CHUNKS;
+constexpr int BLOCK_HALVES = (KEY_UNITS + VALUE_TILES) * UNIT_HALVES;
+constexpr int BLOCKS = model::CAPACITY / BLOCK;
+static_assert(model::HEAD_DIM % 8 == 0 && model::CAPACITY % BLOCK == 0, "whole units");
+static_assert(size_t(model::LAYERS) * model::KV_HEADS * BLOCKS * BLOCK_HALVES == model::KV_HALVES, "the host reserves as much");
+
+DEVICE u16* block(u16* kv, int layer, int head, int index) {
+    return kv + ((size_t(layer) * model::KV_HEADS + head) * BLOCKS + index) * BLOCK_HALVES;
+}
+// Halves from the start of the block to element `d` of the key at position `p` (mod 32).
+DEVICE int key_offset(int p, int d) {
+    return ((p >> 3) * KEY_CHUNKS + (d >> 5)) * UNIT_HALVES + ((p & 7) * 4 + (d >> 3 & 3)) * 8 + (d & 7);
+}
+// Position 8 i + 2 j + b is element 2 i + b of lane j: the order in which scores come out of the tensor cores.
+DEVICE int value_offset(int p, int d) {
+    return (KEY_UNITS + (d >> 3)) * UNIT_HALVES + ((d & 7) * 4 + (p >> 1 & 3)) * 8 + (p >> 3) * 2 + (p & 1);
+}
+}  // namespace cache
+
+DEVICE void append(u16* kv, int layer, int position, const QkvPair& at, u32 halves) {
+    u16* block = cache::block(kv, layer, at.head, position / cache::BLOCK);
+    const int p = position % cache::BLOCK;
+    const bool key = at.kind == QkvPair::KEY;
+    block[key ? cache::key_offset(p, at.first) : cache::value_offset(p, at.first)] = u16(halves);
+    block[key ? cache::key_offset(p, at.second) : cache::value_offset(p, at.second)] = u16(halves >> 16);
+}
+
+// Rotation, then queries to the mailbox; keys and values to the mailbox (this token) and the cache (later ones).
+struct QkvFinish {
+    Core& core;
+    int layer;
+    float2 turn = make_float2(1.0f, 0.0f);
+
+    DEVICE void prepare(int pair) {
+        const QkvPair at(pair, core.model_lane);
+        if (at.kind <= QkvPair::KEY) turn = __ldg(core.params.rotation + size_t(core.position) * HALF_HEAD + at.turn);
+    }
+    DEVICE void post(int pair, float a, float b) {
+        const QkvPair at(pair, core.model_lane);
+        if (at.kind == QkvPair::PADDING) return;
+        const float scale = inverse_rms(core.shared.squares[core.staged & 1]);
+        float2 v = make_float2(a * scale, b * scale);
+        if (at.kind != QkvPair::VALUE) v = rotated(v.x, v.y, turn);
+        int base = mail::QUERIES;
+        if (at.kind != QkvPair::QUERY) {
+            base = at.kind == QkvPair::KEY ? mail::KEYS : mail::VALUES;
+            const u32 halves = pack_f16(clamp_f16(v.x), clamp_f16(v.y));
+            append(core.params.kv, layer, core.position, at, halves);
+            v = make_float2(f16_low(halves), f16_high(halves));
+        }
+        u32* to = core.mail(layer) + base + at.head * model::HEAD_DIM;
+        ::post(to + at.first, tagged(v.x, core.epoch));
+        ::post(to + at.second, tagged(v.y, core.epoch));
+    }
+};
+
+struct GateUpFinish {
+    Core& core;
+    int layer;
+
+    DEVICE void prepare(int) {}
+    DEVICE void post(int pair, float gate, float up) {
+        const int f = pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES);
+        if (f >= LANE_FFN) return;
+        const float scale = inverse_rms(core.shared.squares[core.staged & 1]);
+        ::post(core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f,
+               tagged(swiglu(gate * scale, up * scale), core.epoch));
+    }
+};
+
+// Adds a module's output to the residual stream and posts the stream: attention's if ATTENTION, else the MLP's.
+template <bool ATTENTION>
+struct ResidualFinish {
+    static constexpr int OWN = ATTENTION ? mail::LANES_ATTENTION : mail::LANES_MLP;
+    static constexpr int STREAM = ATTENTION ? mail::AFTER_ATTENTION : mail::AFTER_MLP;
+    static constexpr int OTHERS = model::LANES > 1 ? model::LANES : 1;
+
+    Core& core;
+    int layer;
+    int exchange;
+    bool read_later;
+    uint2 past[OTHERS];
+
+    DEVICE ResidualFinish(Core& c, int l) : core(c), layer(l) {
+        exchange = how(l);
+        read_later = exchange == EXCHANGE_PRESENT || (l + model::DELAY < model::LAYERS && how(l + model::DELAY) == EXCHANGE_PAST);
+    }
+    DEVICE static int how(int l) { return ATTENTION ? attention_exchange(l) : mlp_exchange(l); }
+    DEVICE int row(int pair) const { return 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES); }
+
+    DEVICE const u32* outputs(int l, int other, int r) const {
+        return core.mail(l) + OWN + other * model::HIDDEN + r;
+    }
+    // Asks for the other lanes' outputs early; they are `DELAY` layers old and have most likely arrived.
+    DEVICE void prepare(int pair) {
+        if constexpr (model::LANES > 1) {
+            if (exchange != EXCHANGE_PAST || row(pair) >= model::HIDDEN) return;
+#pragma unroll
+            for (int m = 0; m < model::LANES; ++m) {
+                if (m != core.model_lane) past[m] = peek2(outputs(layer - model::DELAY, m, row(pair)));
+            }
+        }
+    }
+    DEVICE float2 others(int l, int r) {
+        float2 sum = make_float2(0.0f, 0.0f);
+        Spin spin(core.params, core.place, WAIT_LANES);
+#pragma unroll
+        for (int m = 0; m < model::LANES; ++m) {
+            if (m == core.model_lane) continue;
+            while (!fresh(past[m], core.epoch)) {
+                if (spin.hopeless()) break;
+                past[m] = peek2(outputs(l, m, r));
+            }
+            sum.x += untagged(past[m].x);
+            sum.y += untagged(past[m].y);
+        }
+        return sum;
+    }
+    DEVICE void post(int pair, float a, float b) {
+        const int r = row(pair);
+        if (r >= model::HIDDEN) return;
+        float2 add = make_float2(a, b);
+        if constexpr (model::LANES > 1) {
+            if (read_later) {
+                ::post(core.mail(layer) + OWN + core.model_lane * model::HIDDEN + r, tagged(a, core.epoch),
+                       tagged(b, core.epoch));
+            }
+            if (exchange == EXCHANGE_NONE) {
+                add = make_float2(a * model::SQRT_LANES, b * model::SQRT_LANES);
+            } else {
+                if (exchange == EXCHANGE_PRESENT) {
+#pragma unroll
+                    for (int m = 0; m < model::LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
+                }
+                const float2 sum = others(exchange == EXCHANGE_PAST ? layer - model::DELAY : layer, r);
+                add = make_float2(a + sum.x, b + sum.y);
+            }
+        }
+        const int local = (pair - core.shares[ATTN_OUT].first * (TILE_ROWS / 2)) * 2;
+        float2* residual = reinterpret_cast<float2*>(core.shared.residual + local);
+        const float2 x = make_float2(residual->x + add.x, residual->y + add.y);
+        *residual = x;
+        ::post(core.mail(layer) + STREAM + core.model_lane * model::HIDDEN + r, tagged(x.x, core.epoch),
+               tagged(x.y, core.epoch));
+    }
+};

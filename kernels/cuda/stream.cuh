@@ -1,0 +1,73 @@
+// The weight stream: bulk copies from the tape into ring slots, and the barriers that hand slots over.
+#pragma once
+#include "watchdog.cuh"
+
+DEVICE u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
+// Before any thread uses the barrier there must be `fence_barrier_init` and a block barrier.
+DEVICE void barrier_init(u64* barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the copy engine.
+DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// Releases: what this thread read from the slot is read before the slot's next owner writes it.
+DEVICE void barrier_arrive(u64* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// One arrival that also expects `bytes` from the copy engine.
+DEVICE void barrier_expect(u64* barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+// Acquires: after true, the copied bytes (or the arrivals' reads) are visible to this thread.
+DEVICE bool barrier_passed(u64* barrier, u32 parity) {
+    u32 done;
+    asm volatile(
+        "{\n .reg .pred p;\n"
+        " mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        " selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+
+DEVICE void barrier_wait(u64* barrier, u32 parity, const Params& params, const Place& place, Wait wait) {
+    Spin spin(params, place, wait);
+    while (!barrier_passed(barrier, parity)) {
+        if (spin.hopeless()) return;
+    }
+}
+
+// Weights are read once a token and never again before 100 times the L2 has passed: let them leave first.
+DEVICE u64 evict_first_policy() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// Asynchronous; completion counts `bytes` on `barrier`. Addresses and size are multiples of 16.
+DEVICE void bulk_copy(void* to, const void* from, u32 bytes, u64* barrier, u64 policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+        : "memory");
+}
+
+// A walk over ring slots, the same on both ends.
+struct Cursor {
+    u32 slot = 0;
+    u32 round = 0;  // parity of how often the ring has been walked
+
+    DEVICE void advance(u32 slots) {
+        if (++slot == slots) {
+            slot = 0;
+            round ^= 1u;
+        }
+    }
+};

@@ -1,0 +1,17 @@
+// Fixed-width types and the few words that every file here uses. NVRTC has no standard headers.
+#pragma once
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "widths that the host packs");
+
+#define DEVICE __device__ __forceinline__
+
+constexpr u32 ALL_LANES = 0xffffffffu;
+
+DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+DEVICE constexpr int round_up(int a, int b) { return ceil_div(a, b) * b; }
+DEVICE constexpr int smaller(int a, int b) { return a < b ? a : b; }
+DEVICE constexpr int larger(int a, int b) { return a > b ? a : b; }

@@ -1,0 +1,82 @@
+"""Small models that between them use every feature of the kernels, and weights for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.weights import DType, RandomWeights, Weights, cast_tensor
+
+
+@dataclass(frozen=True)
+class Model:
+    config: ModelConfig
+    weights: Weights
+
+
+class Bf16Weights:
+    """Random weights rounded to bfloat16."""
+
+    native: DType = "bf16"
+
+    def __init__(self, config: ModelConfig, seed: int) -> None:
+        self.config = config
+        self._random = RandomWeights(config, seed)
+
+    def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
+        bits = cast_tensor(self._random.get(name), "bf16")
+        if dtype == "bf16":
+            return bits
+        return cast_tensor((bits.astype(np.uint32) << 16).view(np.float32), dtype)
+
+
+class StoredWeights:
+    """Random weights handed over as arrays, as a checkpoint would: packed and uploaded, not made on the GPU."""
+
+    native: DType = "f16"
+
+    def __init__(self, config: ModelConfig, seed: int) -> None:
+        self.config = config
+        self._random = RandomWeights(config, seed)
+
+    def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
+        return self._random.get(name, dtype)
+
+
+LLAMA = ModelConfig(
+    name="test-llama", hidden=256, layers=3, heads=8, kv_heads=2, head_dim=64, ffn=704, vocab=1000, context=512, norm_eps=1e-5
+)  # fmt: skip
+LANEFORMER = ModelConfig(
+    name="test-laneformer", hidden=192, layers=6, heads=16, kv_heads=8, head_dim=32, ffn=768, vocab=512, context=256,
+    rope=Rope(layout=RopeLayout.INTERLEAVED), windows=(40, 40, 40, 0, 0, 0), lanes=Lanes(count=8, delay=2, early_comm=False),
+)  # fmt: skip
+
+
+def _laneformer(name: str, **changes: Any) -> ModelConfig:
+    return replace(LANEFORMER, name=name, lanes=replace(LANEFORMER.lanes, **changes))
+
+
+CONFIGS: dict[str, ModelConfig] = {
+    c.name: c
+    for c in (
+        LLAMA,
+        replace(LLAMA, name="head-dim-96-tied", heads=4, kv_heads=4, head_dim=96, tied_head=True, windows=(33, 0, 64)),
+        replace(
+            LLAMA, name="head-dim-128", heads=8, kv_heads=1, head_dim=128, vocab=1003,
+            rope=Rope(500000.0, RopeLayout.HALF, RopeScaling(8.0, 1.0, 4.0, 64)),
+        ),
+        replace(LLAMA, name="odd-sizes", hidden=96, heads=6, kv_heads=2, head_dim=16, ffn=208, vocab=320),
+        LANEFORMER,
+        _laneformer("early", early_comm=True),
+        _laneformer("no-delay", delay=0),
+        _laneformer("no-mlp-exchange", mlp_comm=False),
+        _laneformer("vocabulary-of-lanes", head=HeadKind.VOCAB_PARALLEL),
+        _laneformer("head-of-all-lanes", head=HeadKind.LANE),
+        _laneformer("sum-of-lanes", sum_before_norm=True),
+        replace(LANEFORMER, name="three-lanes", heads=6, kv_heads=3, ffn=600, lanes=replace(LANEFORMER.lanes, count=3)),
+    )
+}  # fmt: skip

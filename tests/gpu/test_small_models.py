@@ -1,0 +1,199 @@
+"""Every feature on small shapes, against the NumPy reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from engine.backends.base import Job, SamplingParams
+from engine.backends.cuda.backend import CudaBackend
+from engine.reference import Reference
+from engine.sampling import choose
+from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Bf16Weights, Model, RandomWeights, StoredWeights
+
+Open = Callable[..., CudaBackend]
+TOLERANCE = 2e-3
+
+
+def sequence(vocab: int, length: int, seed: int = 5) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocab, length).tolist()
+
+
+def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
+    assert np.isfinite(found).all()
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def reference_logits(model: Model, tokens: list[int]) -> np.ndarray:
+    reference = Reference(model.weights)
+    return reference.forward(tokens, reference.new_cache(len(tokens)))
+
+
+def generated(backend: CudaBackend, job: Job) -> list[int]:
+    launch = backend.launch(job)
+    found: list[int] = []
+    while launch.outcome is None or True:
+        tokens = launch.poll(5.0)
+        found += [t.id for t in tokens]
+        if not tokens:
+            break
+    launch.close()
+    assert launch.outcome is not None
+    return found
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_decode_and_prefill_give_the_reference_logits(opened: Open, name: str) -> None:
+    config = CONFIGS[name]
+    model = Model(config, RandomWeights(config, 3))
+    backend = opened(model)
+    tokens = sequence(config.vocab, 101)
+    wanted = reference_logits(model, tokens)
+    found = backend.logits(tokens)
+    print(name, "decode", relative_error(found, wanted))
+    assert relative_error(found, wanted) < TOLERANCE
+    after_prefill = backend.logits_after_prefill(tokens)
+    print(name, "prefill", relative_error(after_prefill, wanted[-1]))
+    assert relative_error(after_prefill, wanted[-1]) < TOLERANCE
+
+
+def test_bf16_weights_keep_their_own_arithmetic(opened: Open) -> None:
+    model = Model(LLAMA, Bf16Weights(LLAMA, 3))
+    backend = opened(model)
+    tokens = sequence(LLAMA.vocab, 40)
+    assert relative_error(backend.logits(tokens), reference_logits(model, tokens)) < TOLERANCE
+
+
+def test_stored_weights_are_packed_like_random_ones(opened: Open) -> None:
+    tokens = sequence(LANEFORMER.vocab, 10)
+    made = opened(Model(LANEFORMER, RandomWeights(LANEFORMER, 9))).logits(tokens)
+    packed = opened(Model(LANEFORMER, StoredWeights(LANEFORMER, 9))).logits(tokens)
+    assert np.array_equal(made, packed)
+
+
+@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 63, 64, 65, 97, 500])
+def test_prefill_of_any_length_leaves_the_cache_that_decode_leaves(opened: Open, length: int) -> None:
+    model = Model(LLAMA, RandomWeights(LLAMA, 4))
+    backend = opened(model)
+    tokens = sequence(LLAMA.vocab, length, seed=length)
+    wanted = reference_logits(model, tokens)[-1]
+    assert relative_error(backend.logits_after_prefill(tokens), wanted) < TOLERANCE
+
+
+def test_one_pass_over_rounded_activations_stays_within_half_precision(opened: Open) -> None:
+    model = Model(LLAMA, RandomWeights(LLAMA, 4))
+    backend = opened(model, prefill_split=False)
+    tokens = sequence(LLAMA.vocab, 150)
+    error = relative_error(backend.logits_after_prefill(tokens), reference_logits(model, tokens)[-1])
+    print("rounded prefill", error)
+    assert error < 5e-3
+
+
+def test_barrier_mode_gives_the_same_bits(opened: Open) -> None:
+    model = Model(LANEFORMER, RandomWeights(LANEFORMER, 4))
+    tokens = sequence(LANEFORMER.vocab, 40)
+    assert np.array_equal(opened(model).logits(tokens), opened(model, sync_barrier=True).logits(tokens))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(),
+        SamplingParams(repetition_penalty=1.3),
+        SamplingParams(temperature=0.8, seed=2**40 + 17),
+        SamplingParams(temperature=1.0, top_k=5, seed=1),
+        SamplingParams(temperature=1.2, top_p=0.7, seed=2),
+        SamplingParams(temperature=0.9, min_p=0.1, repetition_penalty=1.1, seed=3),
+        SamplingParams(temperature=1.5, top_k=50, top_p=0.9, min_p=0.02, seed=4),
+    ],
+    ids=["greedy", "penalty", "temperature", "top-k", "top-p", "min-p", "all"],
+)
+def test_tokens_are_those_that_the_shared_rule_chooses(opened: Open, sampling: SamplingParams) -> None:
+    model = Model(LLAMA, RandomWeights(LLAMA, 6))
+    backend = opened(model)
+    prompt = sequence(LLAMA.vocab, 45)
+    found = generated(backend, Job(tuple(prompt), 40, sampling))
+    assert len(found) == 40
+    history = list(prompt)
+    logits = backend.logits(prompt + found)
+    for i, token in enumerate(found):
+        assert choose(logits[len(prompt) - 1 + i], sampling, history, len(history)) == token
+        history.append(token)
+
+
+def test_a_launch_stops_at_a_stop_id_and_at_its_budget(opened: Open) -> None:
+    backend = opened(Model(LLAMA, RandomWeights(LLAMA, 6)))
+    prompt = tuple(sequence(LLAMA.vocab, 10))
+    free = generated(backend, Job(prompt, 30))
+    stop = free[12]
+    launch = backend.launch(Job(prompt, 30, stop_ids=frozenset([stop, 7])))
+    outcome = launch.wait()
+    assert outcome.finish_reason == "stop"
+    assert [t.id for t in launch.poll(0)] == free[: free.index(stop)]
+    launch.close()
+
+
+def test_a_launch_that_is_asked_to_stop_does_so_within_a_few_tokens(opened: Open) -> None:
+    backend = opened(Model(LLAMA, RandomWeights(LLAMA, 6)))
+    launch = backend.launch(Job(tuple(sequence(LLAMA.vocab, 10)), 480))
+    seen = len(launch.poll(2.0))
+    launch.stop()
+    outcome = launch.wait()
+    seen += len(launch.poll(0))
+    launch.close()
+    assert outcome.finish_reason in ("cancelled", "length")
+    assert seen <= 480
+
+
+def test_repeated_launches_over_used_buffers_give_the_same_bits(opened: Open) -> None:
+    model = Model(LANEFORMER, RandomWeights(LANEFORMER, 8))
+    backend = opened(model)
+    tokens = sequence(LANEFORMER.vocab, 120)
+    other = sequence(LANEFORMER.vocab, 200, seed=77)
+    first = backend.logits(tokens)
+    greedy = generated(backend, Job(tuple(tokens), 50))
+    for _ in range(5):
+        generated(backend, Job(tuple(other), 30, SamplingParams(temperature=1.0, top_p=0.9)))
+        assert np.array_equal(backend.logits(tokens), first)
+        assert generated(backend, Job(tuple(tokens), 50)) == greedy
+
+
+def test_whatever_buffers_held_before_does_not_show(opened: Open) -> None:
+    """Cache, prefill buffers and scores hold NaN patterns before the launch; mailboxes keep their protocol."""
+    model = Model(LLAMA, RandomWeights(LLAMA, 8))
+    backend = opened(model)
+    tokens = sequence(LLAMA.vocab, 70)
+    clean = backend.logits_after_prefill(tokens)
+    config, memory, layout = backend.config, backend.machine.memory, backend.layout
+    for pointer, size in (
+        (memory.kv, memory.kv_bytes),
+        (memory.stream, layout.chunk_tokens * config.hidden * 4),
+        (memory.outputs, 2 * layout.chunk_tokens * config.hidden * 4),
+        (memory.queries, layout.chunk_tokens * config.q_dim * 4),
+        (memory.scores, config.vocab * 4),
+    ):
+        backend.device.fill(pointer, size, 0xFF)
+    backend.device.synchronise()
+    assert np.array_equal(backend.logits_after_prefill(tokens), clean)
+
+
+def test_a_stuck_kernel_ends_with_a_report_and_the_next_launch_runs(opened: Open) -> None:
+    from engine.errors import BackendFailure
+
+    model = Model(LLAMA, RandomWeights(LLAMA, 8))
+    backend = opened(model)
+    tokens = sequence(LLAMA.vocab, 20)
+    clean = backend.logits(tokens)
+    backend.machine.spin_budget_s = 0.05
+    backend.machine.serial += 1  # readers now wait for a parity that the candidates' last pass already had
+    backend.device.fill(backend.machine.memory.shares, 5 * 8, 0)  # SM 0 forgets its rows
+    launch = backend.launch(Job(tuple(tokens), 5))
+    with pytest.raises(BackendFailure, match="waited over"):
+        launch.wait()
+    launch.close()
+    shares = np.array([[(s.first, s.tiles) for s in core] for core in backend.layout.plan.shares], np.int32)
+    backend.device.upload(backend.machine.memory.shares, shares)
+    backend.machine.spin_budget_s = 1.5
+    assert np.array_equal(backend.logits(tokens), clean)
