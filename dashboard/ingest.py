@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,12 +14,19 @@ from engine.errors import MeasurementError
 from engine.measurement import Measurement
 
 
-def digest_of(result: Measurement) -> str:
-    """SHA-256 of the canonical JSON. Raises MeasurementError for NaN or infinity, which JSON has not."""
+def digest_of(document: Mapping[str, Any]) -> str:
+    """SHA-256 of the document's canonical JSON.
+
+    Of the document as it was read, not of what it was read into: a field that a later version adds
+    with a default must not turn a file that was imported before into a new one. Raises MeasurementError
+    for what not every database can keep: NaN, infinity, and the character NUL.
+    """
     try:
-        text = json.dumps(result.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise MeasurementError(f"the measurement cannot be written as JSON: {error}") from error
+    if "\\u0000" in text:
+        raise MeasurementError("a text holds the character NUL, which a database cannot keep")
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -43,8 +51,10 @@ def configuration_of(result: Measurement) -> dict[str, Any]:
 
 
 def columns_of(result: Measurement) -> dict[str, Any]:
-    """The columns that lists sort and filter by, and the document. Raises MeasurementError on a bad date."""
-    low, high = sorted(result.decode.ci95)
+    """The columns that lists sort and filter by. Raises MeasurementError on a bad date or interval."""
+    low, high = result.decode.ci95
+    if not low <= high:
+        raise MeasurementError(f"decode.tok_s.ci95 is {[low, high]}; the lower end comes first")
     return {
         "created": _instant(result.created),
         "git_sha": result.git_sha[:64],
@@ -60,7 +70,6 @@ def columns_of(result: Measurement) -> dict[str, Any]:
         "itl_p90": result.itl_us.p90,
         "itl_p99": result.itl_us.p99,
         "verified": result.verified.tokens_equal,
-        "document": result.to_dict(),
     }
 
 

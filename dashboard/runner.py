@@ -23,7 +23,6 @@ from dashboard import services
 from dashboard.models import Point, SweepRun
 from engine.backends.base import SamplingParams
 from engine.errors import MeasurementError
-from engine.measurement import Measurement
 from engine.serving.client import QueueFull, QueueUnavailable
 from engine.serving.messages import BenchRequest, Done, Failed, Frame, Measured, Progress, Request, Started
 from engine.serving.reading import FROM_START, StreamFrame
@@ -132,8 +131,9 @@ class _Runner:
         answer = self._answer(wait)
         if isinstance(answer, Measured):
             try:
-                result = Measurement.from_dict(answer.measurement)
-                services.finish_point(point=point, owner=self._owner, result=result, worker=wait.worker)
+                services.finish_point(
+                    point=point, owner=self._owner, document=answer.measurement, worker=wait.worker
+                )
                 return
             except MeasurementError as error:
                 answer = Failed("bad_measurement", str(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from celery import current_app
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce
@@ -32,7 +33,7 @@ from dashboard.preset_files import presets
 from dashboard.schedule import parse_crontab
 from engine.errors import MeasurementError
 from engine.measurement import Measurement as Result
-from engine.measurement import read_measurements
+from engine.measurement import read_documents
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -208,12 +209,16 @@ def claim_point(*, run_id: int, owner: str) -> Point | None:
         return point if won else None
 
 
-def finish_point(*, point: Point, owner: str, result: Result, worker: str) -> Measurement | None:
-    """Stores a point's measurement. None if the point is no longer this owner's."""
+def finish_point(*, point: Point, owner: str, document: Mapping[str, Any], worker: str) -> Measurement | None:
+    """Stores a point's measurement. None if the point is no longer this owner's.
+
+    Raises MeasurementError if the document is no measurement.
+    """
     with transaction.atomic():
         if not _end_point(point, owner, state=State.FINISHED, worker=worker):
             return None
-        measurement, _ = record_measurement(result=result, source=f"sweep run {point.run_id}", point=point)
+        source = f"sweep run {point.run_id}"
+        measurement, _ = record_measurement(document=document, source=source, point=point)
         transaction.on_commit(lambda: hints.measurement_added(measurement.pk))
     announce(run_id=point.run_id)
     return measurement
@@ -298,8 +303,12 @@ class Reaped:
     reminded: list[int]
 
 
-def reap(*, now: datetime | None = None) -> Reaped:
-    """Finds runs that lost their process, and queued runs that Celery has forgotten. Safe at any time."""
+def reap(*, now: datetime | None = None, remind_after: timedelta = REMIND_AFTER) -> Reaped:
+    """Finds runs that lost their process, and queued runs that Celery has forgotten. Safe at any time.
+
+    `remind_after` is how long a run may be queued before Celery is told of it again; a second telling
+    does no harm, since only one task gets the run.
+    """
     now = now or timezone.now()
     stale = Q(state=State.RUNNING, heartbeat__lt=now - STALE_AFTER)
     found = Reaped([], [], [])
@@ -317,7 +326,7 @@ def reap(*, now: datetime | None = None) -> Reaped:
             ):
                 found.resumed.append(run.pk)
         announce(run_id=run.pk)
-    forgotten = Q(enqueued__isnull=True) | Q(enqueued__lt=now - REMIND_AFTER)
+    forgotten = Q(enqueued__isnull=True) | Q(enqueued__lte=now - remind_after)
     for key in SweepRun.objects.filter(forgotten, state=State.QUEUED).values_list("pk", flat=True):
         if SweepRun.objects.filter(forgotten, pk=key, state=State.QUEUED).update(enqueued=now):
             _tell_celery(key)
@@ -329,25 +338,30 @@ def reap(*, now: datetime | None = None) -> Reaped:
 
 # Measurements ----------------------------------------------------------------------------------------
 def record_measurement(
-    *, result: Result, source: str, point: Point | None = None
+    *, document: Mapping[str, Any], source: str, point: Point | None = None
 ) -> tuple[Measurement, bool]:
-    """Stores a measurement once; the second value says whether it was new.
+    """Stores a schema-1 document once, as it stands; the second value says whether it was new.
 
-    Raises MeasurementError if it holds a value that JSON does not know (NaN, infinity).
+    Raises MeasurementError if it is not one, or holds what the database cannot keep.
     """
-    digest = digest_of(result)
+    result = Result.from_dict(document)
+    digest = digest_of(document)
+    key = configuration_of(result)
+    columns = {**columns_of(result), "document": document, "source": source[:200]}
+    try:
+        Configuration(**key).clean_fields()
+        Measurement(**columns).clean_fields(exclude=["configuration", "digest", "point", "document"])
+    except ValidationError as error:
+        raise MeasurementError("; ".join(_problems(error))) from error
     with transaction.atomic():
-        configuration, _ = Configuration.objects.get_or_create(**configuration_of(result))
-        measurement, new = Measurement.objects.get_or_create(
-            digest=digest,
-            defaults={
-                **columns_of(result),
-                "configuration": configuration,
-                "source": source[:200],
-                "point": point,
-            },
+        configuration, _ = Configuration.objects.get_or_create(**key)
+        return Measurement.objects.get_or_create(
+            digest=digest, defaults={**columns, "configuration": configuration, "point": point}
         )
-    return measurement, new
+
+
+def _problems(error: ValidationError) -> list[str]:
+    return [f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,16 +381,17 @@ def import_measurements(*, paths: Iterable[Path]) -> list[Imported]:
 
 def _import_file(path: Path) -> Imported:
     try:
-        results = read_measurements(path)
+        documents = read_documents(path)
+    except MeasurementError as error:
+        return Imported(path, error=str(error))
+    try:
         with transaction.atomic():
-            stored = [record_measurement(result=r, source=path.name) for r in results]
+            stored = [record_measurement(document=d, source=path.name) for d in documents]
             new = [measurement for measurement, is_new in stored if is_new]
             if new:
                 transaction.on_commit(lambda: hints.measurement_added(new[-1].pk))
     except MeasurementError as error:
-        return Imported(path, error=str(error))
-    except UnicodeDecodeError as error:
-        return Imported(path, error=f"{path} is not UTF-8 text: {error.reason} at byte {error.start}")
+        return Imported(path, error=f"{path}: {error}")
     return Imported(path, added=len(new), known=len(stored) - len(new))
 
 

@@ -7,6 +7,7 @@ lost is noticed by the reaper.
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -41,15 +42,18 @@ def start_scheduled(sweep_id: int) -> None:
 
 
 @shared_task(name=services.REAP_TASK)
-def reap() -> None:
-    """Every minute: resumes runs that lost their process."""
-    services.reap()
+def reap(at_start: bool = False) -> None:
+    """Every minute: resumes runs that lost their process.
+
+    When a worker starts, the broker may be a new one that knows of no queued run: it is told of all.
+    """
+    services.reap(remind_after=timedelta(0) if at_start else services.REMIND_AFTER)
 
 
 @signals.worker_ready.connect
 def _on_ready(**_: Any) -> None:
     _stopping.clear()
-    reap.delay()
+    reap.delay(at_start=True)
 
 
 @signals.worker_shutting_down.connect

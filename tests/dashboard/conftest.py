@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from config.celery import app as celery_app
 from dashboard import hints, services
+from tests.dashboard.stack import Stack, database_in
 
 
 @pytest.fixture(autouse=True)
-def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The runs of which Celery was told, in place of a broker; tests with a real worker undo it."""
+def plain_static(settings: Any) -> None:
+    """Static files by their plain names: nothing has been collected."""
+    plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
+
+
+@pytest.fixture(autouse=True)
+def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The runs of which Celery was told, in place of a broker (unless the test has a real one)."""
     runs: list[int] = []
-    monkeypatch.setattr(services, "_tell_celery", runs.append)
+    if "stack" not in request.fixturenames:
+        monkeypatch.setattr(services, "_tell_celery", runs.append)
     return runs
 
 
 @pytest.fixture(autouse=True)
-def withdrawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def withdrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """The requests that were withdrawn from the bench inbox, in place of Redis."""
-    requests: list[str] = []
-    monkeypatch.setattr(services.bench_queue, "cancel", requests.append)
+    requests: list[str | None] = []
+    if "stack" not in request.fixturenames:
+        monkeypatch.setattr(services, "_withdraw", requests.extend)
     return requests
 
 
 @pytest.fixture(autouse=True)
-def hinted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+def hinted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     """The hints that pages were sent, in place of the channel layer."""
     sent: list[dict[str, object]] = []
-    monkeypatch.setattr(hints, "_send", lambda group, hint: sent.append({"group": group, **hint}))
+    if "stack" not in request.fixturenames:
+        monkeypatch.setattr(hints, "_send", lambda group, hint: sent.append({"group": group, **hint}))
     return sent
 
 
@@ -69,3 +85,22 @@ def as_admin(db: None) -> Client:
     client = Client()
     client.force_login(User.objects.create_superuser("boss", password="x"))
     return client
+
+
+@pytest.fixture
+def stack(
+    settings: Any,
+    redis_url: str,
+    django_db_setup: None,
+    django_db_blocker: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Stack]:
+    """A Redis of its own for inboxes, broker and hints, and a database that threads may share."""
+    settings.REDIS_URL = redis_url
+    layer = {**settings.CHANNEL_LAYERS["default"], "CONFIG": {"hosts": [{"address": redis_url}]}}
+    settings.CHANNEL_LAYERS = {"default": layer}
+    monkeypatch.setattr(celery_app.conf, "broker_url", redis_url)
+    monkeypatch.setattr(hints, "_quiet_until", 0.0)
+    with django_db_blocker.unblock(), database_in(tmp_path / "db.sqlite3"):
+        yield Stack(redis_url, tmp_path / "db.sqlite3")

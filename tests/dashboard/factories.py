@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -72,9 +73,15 @@ def result(
     return replace(made, **changes)
 
 
+def document(**kwargs: Any) -> dict[str, Any]:
+    """The same as a worker sends it and a file holds it."""
+    found: dict[str, Any] = json.loads(json.dumps(result(**kwargs).to_dict()))
+    return found
+
+
 def stored(**kwargs: Any) -> Measurement:
     """The same as a row."""
-    return services.record_measurement(result=result(**kwargs), source="test.json")[0]
+    return services.record_measurement(document=document(**kwargs), source="test.json")[0]
 
 
 def sweep(name: str = "test-sweep", **matrix: Any) -> Sweep:

@@ -41,7 +41,7 @@ matrices = st.fixed_dictionaries(
         "tokens": st.lists(st.integers(2, 1 << 16), min_size=1, max_size=3, unique=True),
     },
     optional={
-        "devices": st.lists(st.integers(1, 64), min_size=1, max_size=3, unique=True),
+        "devices": st.lists(st.integers(1, 64), min_size=1, max_size=2, unique=True),
         "sampling": st.lists(samplings.map(sampling_dict), min_size=1, max_size=2, unique_by=repr),
     },
 )

@@ -37,7 +37,7 @@ def work(run: SweepRun, owner: str = "me", fail: frozenset[int] = frozenset()) -
             services.finish_point(
                 point=point,
                 owner=owner,
-                result=factories.result(day=point.pk, context=point.context),
+                document=factories.document(day=point.pk, context=point.context),
                 worker="w",
             )
     assert services.finish_run(run_id=run.pk, owner=owner)
@@ -126,8 +126,8 @@ def test_process_that_was_taken_over_writes_nothing_more(run: SweepRun) -> None:
     assert point is not None
     services.reap(now=timezone.now() + 2 * services.STALE_AFTER)
     services.claim_run(run_id=run.pk, owner="heir")
-    late = factories.result()
-    assert services.finish_point(point=point, owner="slow", result=late, worker="w") is None
+    late = factories.document()
+    assert services.finish_point(point=point, owner="slow", document=late, worker="w") is None
     assert not services.heartbeat(run_id=run.pk, owner="slow", label="still here")
     assert services.claim_point(run_id=run.pk, owner="slow") is None
     assert not services.finish_run(run_id=run.pk, owner="slow")
@@ -138,9 +138,9 @@ def test_answer_that_arrives_twice_is_stored_once(run: SweepRun) -> None:
     services.claim_run(run_id=run.pk, owner="me")
     point = services.claim_point(run_id=run.pk, owner="me")
     assert point is not None
-    answer = factories.result()
-    assert services.finish_point(point=point, owner="me", result=answer, worker="w")
-    assert services.finish_point(point=point, owner="me", result=answer, worker="w") is None
+    answer = factories.document()
+    assert services.finish_point(point=point, owner="me", document=answer, worker="w")
+    assert services.finish_point(point=point, owner="me", document=answer, worker="w") is None
     run.refresh_from_db()
     assert (run.done, Measurement.objects.count()) == (1, 1)
 
@@ -149,7 +149,7 @@ def test_released_run_waits_in_the_queue_and_keeps_what_was_measured(run: SweepR
     services.claim_run(run_id=run.pk, owner="me")
     point = services.claim_point(run_id=run.pk, owner="me")
     assert point is not None
-    services.finish_point(point=point, owner="me", result=factories.result(), worker="w")
+    services.finish_point(point=point, owner="me", document=factories.document(), worker="w")
     assert services.release_run(run_id=run.pk, owner="me")
     assert services.reap().reminded == [run.pk]
     assert told == [run.pk]
@@ -175,7 +175,7 @@ def test_hint_is_sent_only_for_news(
 
 # Cancelling ------------------------------------------------------------------------------------------
 def test_cancel_while_running_stops_the_process_and_withdraws_its_request(
-    run: SweepRun, withdrawn: list[str], django_capture_on_commit_callbacks: object
+    run: SweepRun, withdrawn: list[str | None], django_capture_on_commit_callbacks: object
 ) -> None:
     services.claim_run(run_id=run.pk, owner="me")
     point = services.claim_point(run_id=run.pk, owner="me")
@@ -184,7 +184,7 @@ def test_cancel_while_running_stops_the_process_and_withdraws_its_request(
         services.cancel(run=run)
     assert withdrawn == [point.request_id]
     assert not services.heartbeat(run_id=run.pk, owner="me", label="")
-    assert services.finish_point(point=point, owner="me", result=factories.result(), worker="w") is None
+    assert services.finish_point(point=point, owner="me", document=factories.document(), worker="w") is None
     run.refresh_from_db()
     assert (run.state, states(run)) == (State.CANCELLED, ["cancelled", "cancelled"])
 
@@ -193,7 +193,7 @@ def test_cancel_keeps_the_points_that_were_measured(run: SweepRun) -> None:
     services.claim_run(run_id=run.pk, owner="me")
     point = services.claim_point(run_id=run.pk, owner="me")
     assert point is not None
-    services.finish_point(point=point, owner="me", result=factories.result(), worker="w")
+    services.finish_point(point=point, owner="me", document=factories.document(), worker="w")
     services.cancel(run=run)
     run.refresh_from_db()
     assert (states(run), run.done) == (["finished", "cancelled"], 2)
