@@ -10,6 +10,9 @@ from typing import Any
 
 import redis
 import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
 
 BLOCK_S = 2.0
 """The longest that a blocking read waits in the server before it is asked again."""
@@ -19,27 +22,29 @@ _BLOCKING_REPLY_S = 30.0
 
 
 def _options(url: str, reply_s: float) -> dict[str, Any]:
-    keepalive = (
-        {} if url.startswith("unix:") else {"socket_keepalive": True}
-    )  # a socket file has no such thing
-    return {
-        "decode_responses": True,
-        "socket_timeout": reply_s,
-        "socket_connect_timeout": 5.0,
-        **keepalive,
-    }
+    options = {"decode_responses": True, "socket_timeout": reply_s, "socket_connect_timeout": 5.0}
+    if not url.startswith("unix:"):  # a socket file has no such thing
+        options["socket_keepalive"] = True
+    return options
+
+
+def _patience() -> tuple[ExponentialBackoff, int]:
+    """Some 1.3 s of trying again: a dropped connection mends unseen, an outage is soon told."""
+    return ExponentialBackoff(cap=0.5, base=0.05), 5
 
 
 def connect(url: str) -> redis.Redis:
     """For commands that answer at once. Connects on first use."""
-    return redis.Redis.from_url(url, **_options(url, _REPLY_S))
+    return redis.Redis.from_url(url, retry=Retry(*_patience()), **_options(url, _REPLY_S))
 
 
 def connect_blocking(url: str) -> redis.Redis:
     """For reads that wait up to `BLOCK_S` seconds."""
-    return redis.Redis.from_url(url, **_options(url, _BLOCKING_REPLY_S))
+    return redis.Redis.from_url(url, retry=Retry(*_patience()), **_options(url, _BLOCKING_REPLY_S))
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:
     """For one event loop, blocking reads included."""
-    return redis.asyncio.Redis.from_url(url, **_options(url, _BLOCKING_REPLY_S))
+    return redis.asyncio.Redis.from_url(
+        url, retry=AsyncRetry(*_patience()), **_options(url, _BLOCKING_REPLY_S)
+    )

@@ -162,9 +162,9 @@ Request = GenerateRequest | BenchRequest
 def decode_request(entry: Mapping[str, str]) -> Request:
     """The request in an inbox entry, of whatever kind. Raises RequestError if it is none."""
     data = _load(entry)
-    kinds: dict[Any, type[Request]] = {"generate": GenerateRequest, "bench": BenchRequest}
-    if (kind := kinds.get(data.get("kind", "generate"))) is None:
-        raise RequestError(f"a request of kind {data['kind']!r}; there are {', '.join(kinds)}")
+    kinds: dict[str, type[Request]] = {"generate": GenerateRequest, "bench": BenchRequest}
+    if (kind := kinds.get(str(data.get("kind", "generate")))) is None:
+        raise RequestError(f"the request is of kind {data['kind']!r}; there are {' and '.join(kinds)}")
     request = kind.from_entry(entry)
     _check_types(request)
     return request

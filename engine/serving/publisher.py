@@ -144,6 +144,10 @@ class Publisher:
         self._thread.join(timeout=10)
         self._redis.close()
 
+    @property
+    def closing(self) -> bool:
+        return self._closing.is_set()
+
     def append(self, output: Output, first: int, frames: Sequence[str], ttft: str, service: str) -> _Reply:
         """Runs scripts.APPEND until Redis answers; as if fenced once the publisher is being closed."""
         keys = [owner_key(output.request_id), out_key(output.request_id), cancel_key(output.request_id)]
@@ -194,7 +198,7 @@ class _Sender:
         self._interval = FRAME_MIN_S
 
     def run(self) -> None:
-        while not self._ended:
+        while not self._ended and not self._publisher.closing:
             self._gather()
             if not self._send():
                 self._output.lost.set()

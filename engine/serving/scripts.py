@@ -222,6 +222,10 @@ TIDY = f"""
 -- Drops what nothing will ever finish: places of requests whose entry is gone, names of workers without
 -- a heartbeat, consumers unused for a day. Returns how many things it dropped.
 {_PLACE}
+local function consumers(inbox)
+  local found = redis.pcall('XINFO', 'CONSUMERS', inbox, '{GROUP}')
+  return found.err and {{}} or found
+end
 local dropped = 0
 for _, id in ipairs(redis.call('HKEYS', '{ENTRIES}')) do
   local inbox, entry = place(id)
@@ -241,7 +245,7 @@ for _, name in ipairs(redis.call('SMEMBERS', '{WORKERS}')) do
   end
 end
 for _, inbox in ipairs({{{_INBOXES}}}) do
-  for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', inbox)) do
+  for _, info in ipairs(consumers(inbox)) do
     local consumer = {{}}
     for i = 1, #info, 2 do consumer[info[i]] = info[i + 1] end
     if consumer['pending'] == 0 and consumer['idle'] > {_CONSUMER_IDLE_MS} then

@@ -1,0 +1,101 @@
+"""The engine of the web-path measurement: its clock has to be right, or the measurement is not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from engine.backends import BACKENDS, paced
+from engine.backends.base import Job
+from engine.errors import BackendUnavailable, RequestError
+from engine.models import open_model
+
+
+def launch(tokens: int = 50, prompt: tuple[int, ...] = (1, 2), **options: float):
+    return paced.open(paced.words_model(), devices=1, options=options).launch(Job(prompt, tokens))
+
+
+def to_end(one):
+    found = []
+    while one.outcome is None:
+        found += one.poll(0.5)
+    return found
+
+
+def test_tokens_come_at_the_chosen_speed():
+    begin = time.monotonic()
+    found = to_end(launch(200, tok_s=1000, prefill_ms=50))
+    assert 0.249 <= time.monotonic() - begin < 0.6
+    assert [t.t_ns - found[0].t_ns for t in found] == [round(i * 1e6) for i in range(200)]
+    assert found[0].t_ns == 50_000_000
+
+
+def test_no_token_comes_before_it_is_due():
+    one = launch(100, tok_s=2000, prefill_ms=5)
+    begin = time.monotonic_ns()
+    while one.outcome is None:
+        for token in one.poll(0.1):
+            assert token.t_ns <= time.monotonic_ns() - begin + 1_000_000
+
+
+def test_a_burst_comes_at_once_when_its_last_token_is_due():
+    found = to_end(launch(9, tok_s=1000, burst=4, prefill_ms=0))
+    assert [(t.t_ns - found[0].t_ns) // 1_000_000 for t in found] == [0, 4, 4, 4, 4, 8, 8, 8, 8]
+
+
+def test_the_first_token_falls_on_the_grid():
+    begin = time.monotonic_ns()
+    first = to_end(launch(1, align_ms=50, prefill_ms=10))[0]
+    due = begin + first.t_ns
+    assert (due + 25_000_000) % 50_000_000 == pytest.approx(25_000_000, abs=2_000_000)
+
+
+def test_a_continued_generation_has_the_same_tokens():
+    whole = [t.id for t in to_end(launch(20, tok_s=1e6))]
+    rest = to_end(launch(12, prompt=(1, 2, *whole[:8]), tok_s=1e6))
+    assert [t.id for t in rest] == whole[8:]
+
+
+def test_a_stopped_launch_ends_as_cancelled():
+    one = launch(10_000, tok_s=100)
+    one.stop()
+    assert one.poll(1.0) == ()
+    assert one.outcome.finish_reason == "cancelled"
+
+
+def test_every_word_is_readable_and_comes_back_as_text():
+    model = paced.words_model()
+    ids = [t.id for t in to_end(launch(100, tok_s=1e6))]
+    text = model.tokenizer.decode(ids)
+    assert len(text.split()) == 100
+    assert model.tokenizer.encode(text.strip()) == ids
+
+
+def test_a_models_own_vocabulary_can_be_used_if_it_has_one():
+    with pytest.raises(BackendUnavailable, match="no tokenizer"):
+        paced.open(open_model("random:tiny-llama"), devices=1, options={})
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"speed": 1}, "no option 'speed'"),
+        ({"tok_s": 0}, "tok_s is 0"),
+        ({"tok_s": "fast"}, "not a number"),
+        ({"prefill_ms": -1}, "prefill_ms is -1"),
+        ({"tok_s": float("nan")}, "tok_s is nan"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(options, complaint):
+    with pytest.raises(BackendUnavailable, match=complaint):
+        launch(**options)
+
+
+def test_it_is_no_backend_that_anybody_meets_by_accident():
+    assert "paced" not in BACKENDS
+    backend = paced.open(paced.words_model(), devices=1, options={})
+    with pytest.raises(RequestError, match="computes no model"):
+        backend.logits((1,))
+    with pytest.raises(RequestError, match="reads no memory"):
+        backend.measure_bandwidth()

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from engine.serving.client import Client
+from engine.serving.inbox import Inbox
+from engine.serving.messages import (
+    BENCH,
+    ENTRIES,
+    INTERACTIVE,
+    WAITING,
+    WORKERS,
+    BenchRequest,
+    GenerateRequest,
+    Prompt,
+)
+
+
+def generate(request_id: str) -> GenerateRequest:
+    return GenerateRequest(request_id, Prompt("hello"))
+
+
+def bench(request_id: str) -> BenchRequest:
+    return BenchRequest(request_id, "tiny-llama", "numpy", 1, 16, 8, 2)
+
+
+@pytest.fixture
+def raw(redis_url):
+    with redis.Redis.from_url(redis_url, decode_responses=True) as found:
+        yield found
+
+
+@pytest.fixture
+def inbox(redis_url):
+    def make(worker: str = "a", process: str = "1", dead_ms: int = 3500) -> Inbox:
+        made.append(Inbox(redis_url, worker, f"{worker} {process}", dead_ms=dead_ms))
+        return made[-1]
+
+    made: list[Inbox] = []
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_interactive_requests_come_before_benchmarks_whenever_they_arrived(inbox, client: Client):
+    client.submit(bench("b1"))
+    client.submit(bench("b2"))
+    client.submit(generate("g1"))
+    worker, taken = inbox(), []
+    while (found := worker.take()) is not None:
+        taken.append(found.id)
+        worker.drop(found.id)
+    assert taken == ["g1", "b1", "b2"]
+
+
+def test_what_was_submitted_before_there_was_any_worker_counts(inbox, client):
+    client.submit(generate("g"))
+    assert inbox().take().id == "g"
+
+
+def test_waiting_for_a_request_ends_as_soon_as_one_comes(inbox, client):
+    worker = inbox()
+    assert worker.take() is None
+    begin = time.monotonic()
+    assert worker.take(0.1) is None
+    assert 0.05 < time.monotonic() - begin < 1.0
+    client.submit(generate("g"))
+    begin = time.monotonic()
+    assert worker.take(5.0).id == "g"
+    assert time.monotonic() - begin < 0.5
+
+
+def test_a_lost_reply_is_cured_by_asking_again(inbox, client):
+    client.submit(generate("g"))
+    worker = inbox()
+    assert worker.take() == worker.take()
+    assert worker.take().attempts == 1
+
+
+def test_a_request_in_hand_is_nobody_elses(inbox, client):
+    client.submit(generate("g"))
+    inbox("a").take()
+    assert inbox("b").take() is None
+    assert client.position("g") is None
+
+
+def test_a_silent_workers_request_goes_to_the_next(inbox, client):
+    client.submit(generate("g"))
+    first = inbox("a")
+    first.take()
+    time.sleep(0.12)
+    found = inbox("b", dead_ms=100).take()
+    assert (found.id, found.attempts) == ("g", 2)
+    assert first.keep("g") is False
+    assert first.release("g", INTERACTIVE) is False
+    assert first.take() is None
+
+
+def test_a_worker_that_says_it_lives_keeps_its_request(inbox, client):
+    client.submit(generate("g"))
+    first, second = inbox("a"), inbox("b", dead_ms=300)
+    first.take()
+    for _ in range(5):
+        time.sleep(0.1)
+        assert first.keep("g") is True
+        assert second.take() is None
+
+
+def test_a_restarted_worker_takes_over_from_its_former_self(inbox, client):
+    client.submit(generate("g"))
+    former = inbox("a", "1")
+    former.take()
+    found = inbox("a", "2").take()
+    assert (found.id, found.attempts) == ("g", 2)
+    assert former.keep("g") is False
+
+
+def test_a_request_handed_back_goes_first_and_does_not_count_against_it(inbox, client):
+    first, second = inbox("a"), inbox("b")
+    client.submit(generate("g1"))
+    first.take()
+    client.submit(generate("g2"))
+    assert first.release("g1", INTERACTIVE) is True
+    assert (client.position("g1"), client.position("g2")) == (1, 2)
+    found = second.take()
+    assert (found.id, found.attempts, found.last_error) == ("g1", 1, "")
+
+
+def test_a_request_that_broke_a_device_counts_and_says_why(inbox, client):
+    for worker, attempts in (("a", 1), ("b", 2), ("c", 3)):
+        if attempts == 1:
+            client.submit(generate("g"))
+        one = inbox(worker)
+        found = one.take()
+        assert found.attempts == attempts
+        assert found.poisonous is (attempts == 3)
+        one.release("g", INTERACTIVE, "the watchdog fired")
+    assert found.last_error == "the watchdog fired"
+
+
+def test_an_entry_without_an_id_is_dropped(inbox, client, raw):
+    raw.xadd(INTERACTIVE, {"nonsense": "1"})
+    worker = inbox()
+    assert worker.take() is None
+    assert raw.xlen(INTERACTIVE) == 0
+    assert raw.xpending(INTERACTIVE, "workers")["pending"] == 0
+
+
+def test_a_request_submitted_by_other_means_is_served_too(inbox, raw):
+    raw.xadd(BENCH, bench("b").to_entry())
+    assert inbox().take().entry == bench("b").to_entry()
+
+
+def test_an_entry_that_was_deleted_while_in_hand_is_forgotten(inbox, client, raw):
+    client.submit(generate("g"))
+    worker = inbox()
+    worker.take()
+    raw.xtrim(INTERACTIVE, maxlen=0, approximate=False)
+    assert worker.take() is None
+    assert raw.xpending(INTERACTIVE, "workers")["pending"] == 0
+
+
+def test_taking_goes_on_after_redis_lost_everything(inbox, client, raw):
+    worker = inbox()
+    assert worker.take() is None
+    raw.flushall()
+    client.submit(generate("g"))
+    assert worker.take().id == "g"
+
+
+def test_tidying_drops_what_is_dead_and_nothing_else(inbox, client, raw):
+    worker = inbox()
+    client.submit(generate("in hand"))
+    worker.take()
+    client.submit(generate("waiting"))
+    client.submit(bench("waiting too"))
+    client.submit(generate("gone"))
+    raw.xdel(INTERACTIVE, raw.hget(ENTRIES, "gone").split()[1])
+    raw.zadd(WAITING, {"never was": 1.0})
+    raw.sadd(WORKERS, "dead")
+    assert worker.tidy() == 4
+    assert set(raw.zrange(WAITING, 0, -1)) == {"waiting", "waiting too"}
+    assert set(raw.hkeys(ENTRIES)) == {"in hand", "waiting", "waiting too"}
+    assert raw.smembers(WORKERS) == set()
+    assert worker.tidy() == 0
+    assert worker.keep("in hand") is True
+
+
+def test_there_is_nothing_to_tidy_where_nothing_ever_was(inbox):
+    assert inbox().tidy() == 0
+
+
+def test_a_finished_request_leaves_nothing_in_the_queue(inbox, client, raw):
+    client.submit(generate("g"))
+    worker = inbox()
+    worker.take()
+    client.cancel("g")
+    worker.drop("g")
+    assert raw.xlen(INTERACTIVE) == 0
+    assert set(raw.keys("*")) == {INTERACTIVE, BENCH, "ml:owner:g"}
+    assert raw.ttl("ml:owner:g") > 0

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.backends.base import SamplingParams
+from engine.errors import RequestError
+from engine.serving.messages import (
+    BenchRequest,
+    ChatMessage,
+    Done,
+    Failed,
+    GenerateRequest,
+    Heartbeat,
+    Measured,
+    Progress,
+    Prompt,
+    Started,
+    Timings,
+    Tokens,
+    decode_frame,
+    decode_request,
+    encode_frame,
+    frame_id,
+    frame_number,
+)
+
+text = st.text(max_size=40)
+whole = st.integers(0, 2**31)
+real = st.floats(0, 1e9, allow_nan=False)
+sampling = st.builds(
+    SamplingParams,
+    temperature=st.floats(0, 10),
+    top_k=st.integers(0, 1 << 20),
+    top_p=st.floats(0, 1, exclude_min=True),
+    min_p=st.floats(0, 1),
+    repetition_penalty=st.floats(0.1, 10),
+    seed=st.integers(0, 2**64 - 1),
+)
+message = st.builds(ChatMessage, role=st.sampled_from(("system", "user", "assistant")), content=text)
+prompt = st.one_of(
+    st.builds(Prompt, text=text, suffix=st.none() | text),
+    st.builds(Prompt, messages=st.lists(message, min_size=1, max_size=4).map(tuple)),
+)
+requests = st.one_of(
+    st.builds(
+        GenerateRequest, id=text, prompt=prompt, model=text, max_tokens=whole, sampling=sampling,
+        stop=st.lists(text, max_size=3).map(tuple), created_ms=whole, kind=st.just("generate"),
+    ),
+    st.builds(
+        BenchRequest, id=text, model=text, backend=text, devices=whole, context=whole, tokens=whole,
+        repeats=whole, sampling=sampling, created_ms=whole, kind=st.just("bench"),
+    ),
+)  # fmt: skip
+timings = st.builds(Timings, real, real, real, real, real, whole, whole)
+frames = st.one_of(
+    st.builds(Started, text, text, text, whole, real, type=st.just("started")),
+    st.builds(Tokens, whole, st.lists(whole).map(tuple), text, whole, type=st.just("tokens")),
+    st.builds(
+        Done, st.sampled_from(("stop", "length", "cancelled")), text, timings, type=st.just("done")
+    ),
+    st.builds(Progress, whole, whole, text, type=st.just("progress")),
+    st.builds(Measured, st.dictionaries(text, whole, max_size=3), type=st.just("measured")),
+    st.builds(Failed, text, text, st.booleans(), type=st.just("error")),
+)  # fmt: skip
+
+
+@given(requests)
+def test_a_request_reads_back_as_it_was(request):
+    assert decode_request(request.to_entry()) == request
+
+
+@given(frames)
+def test_a_frame_reads_back_as_it_was(frame):
+    assert decode_frame(encode_frame(frame)) == frame
+
+
+@given(st.integers(1, 2**40))
+def test_a_frames_number_is_in_its_stream_id(number):
+    assert frame_number(frame_id(number)) == number
+
+
+def test_a_heartbeat_reads_back_as_it_was():
+    beat = Heartbeat("w", "m", "cpu", ("a", "b"), "generating", 4096, True, True, "dtp", 8, 12.5, "id", 7)
+    assert Heartbeat.from_hash(beat.to_hash()) == beat
+
+
+WHOLE = GenerateRequest("g", Prompt("hello")).to_entry()["json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"max_tokens": "many"}, "max_tokens is 'many'"),
+        ({"max_tokens": True}, "max_tokens is True"),
+        ({"created_ms": 1.5}, "created_ms is 1.5"),
+        ({"kind": "dance"}, "kind 'dance'"),
+        ({"kind": ["generate"]}, "kind"),
+        ({"model": 3}, "3 stands where a text must be"),
+        ({"stop": [1]}, "1 stands where a text must be"),
+        ({"stop": 7}, "cannot be read"),
+        ({"prompt": {"text": None}}, "either a text or a list"),
+        ({"prompt": {"text": 5}}, "5 stands where a text must be"),
+        ({"prompt": {"messages": [{"role": "user"}]}}, "cannot be read"),
+        ({"prompt": "text"}, "cannot be read"),
+        ({"sampling": {"temperature": -1}}, "temperature is -1"),
+        ({"sampling": {"temperature": "hot"}}, "cannot be read"),
+        ({"sampling": {"warmth": 1}}, "cannot be read"),
+        ({"colour": "red"}, "cannot be read"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_in_words(change, complaint):
+    entry = {"id": "g", "json": json.dumps({**json.loads(WHOLE), **change})}
+    with pytest.raises(RequestError, match=complaint):
+        decode_request(entry)
+
+
+@pytest.mark.parametrize("entry", [{}, {"json": ""}, {"json": "[1]"}, {"json": '"x"'}, {"json": "{"}])
+def test_an_entry_that_is_no_request_is_refused(entry):
+    with pytest.raises(RequestError):
+        decode_request(entry)
+
+
+@given(st.dictionaries(st.sampled_from(("type", "ids", "seq", "timings")), st.integers() | text))
+def test_an_entry_that_is_no_frame_is_refused(data):
+    with pytest.raises(RequestError):
+        decode_frame({"json": json.dumps(data)})
