@@ -25,7 +25,7 @@ HOME = home()
 DEBUG: bool = env.bool("DEBUG", default=False)
 SECRET_KEY: str = env.str("SECRET_KEY", default="") or kept_secret(HOME / "secret_key")
 SECRET_KEY_FALLBACKS: list[str] = env.list("SECRET_KEY_FALLBACKS", default=[])
-ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=[]) or ["localhost", "127.0.0.1", "[::1]"]
 HTTPS: bool = env.bool("HTTPS", default=False)
 """Whether a proxy in front speaks TLS and sets X-Forwarded-Proto."""
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
@@ -114,7 +114,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # Where it keeps things ------------------------------------------------------------------------------
 DATABASES: dict[str, dict[str, Any]] = {
-    "default": env.db_url("DATABASE_URL", default=f"sqlite:///{HOME / 'db.sqlite3'}")
+    "default": env.db_url_config(env.str("DATABASE_URL", default="") or f"sqlite:///{HOME / 'db.sqlite3'}")
 }
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     DATABASES["default"]["OPTIONS"] = {
@@ -175,8 +175,6 @@ READY_FILE: str = env.str("READY_FILE", default="")
 """A file that the Celery worker and beat touch once they are up; the supervisor waits for it."""
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 
-# What is served -------------------------------------------------------------------------------------
-PORT: int = env.int("PORT", default=8000)
-
+# What it says ---------------------------------------------------------------------------------------
 LOGGING = logging_config(env.str("LOG_LEVEL", default="INFO"), as_json=env.bool("LOG_JSON", default=False))
 configure_structlog()

@@ -1,0 +1,119 @@
+"""The API in this process, with the test as its worker, and live: daphne and a paced worker as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from django.http.response import HttpResponseBase
+from django.test import AsyncClient
+
+from engine.serving.client import Client
+from engine.serving.messages import Frame
+from tests.conftest import free_port, running_redis
+from tests.playground.conftest import Worker
+
+ROOT = Path(__file__).resolve().parents[3]
+Post = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
+
+
+@pytest.fixture
+def post() -> Post:
+    """Posts a JSON body to the API. With `frames`, answers it as the worker would."""
+
+    async def send(
+        path: str, body: Any, *, worker: Worker | None = None, frames: tuple[Frame, ...] = (), **extra: Any
+    ) -> HttpResponseBase:
+        text = body if isinstance(body, str) else json.dumps(body)
+        content_type = extra.pop("content_type", "application/json")
+        sent = asyncio.create_task(AsyncClient().post(path, text, content_type=content_type, **extra))
+        if worker is not None:
+            async with asyncio.timeout(5):
+                while not (requests := worker.requests()):
+                    await asyncio.sleep(0.01)
+            worker.publish(requests[-1].id, *frames)
+        return await sent
+
+    return send
+
+
+async def body_of(response: Any) -> bytes:
+    """The whole body, streamed or not."""
+    if response.streaming:
+        return b"".join([part async for part in response.streaming_content])
+    return bytes(response.content)
+
+
+@dataclass(frozen=True)
+class Live:
+    url: str
+    redis_url: str
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Redis, daphne and a worker that says one word after the other, 400 a second."""
+    home = tmp_path_factory.mktemp("live")
+    with running_redis(home / "redis") as server:
+        port = free_port()
+        environment = {
+            **os.environ, "MONOLANE_HOME": str(home), "REDIS_URL": server.connection_url, "PORT": str(port),
+            "DATABASE_URL": "",
+        }  # fmt: skip
+        _run(environment, "manage.py", "migrate", "--no-input")
+        web = ["-m", "daphne", "-b", "127.0.0.1", "-p", str(port), "config.asgi:application"]
+        worker = ["-m", "engine", "worker", "--name", "paced", "--model", "words", "--backend", "paced"]
+        worker += ["--option", "tok_s=400"]
+        with (home / "web.log").open("wb") as web_log, (home / "worker.log").open("wb") as worker_log:
+            processes = [_start(environment, web_log, *web), _start(environment, worker_log, *worker)]
+            try:
+                found = Live(f"http://localhost:{port}", server.connection_url)
+                _wait_until_ready(found, home)
+                yield found
+            finally:
+                for process in processes:
+                    process.terminate()
+                for process in processes:
+                    process.wait(10)
+
+
+def _start(environment: dict[str, str], log: Any, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+    )
+
+
+def _run(environment: dict[str, str], *arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, check=True, capture_output=True)
+
+
+def _wait_until_ready(live: Live, home: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if httpx2.get(f"{live.url}/readyz", timeout=2).status_code == 200:
+                return
+        except httpx2.TransportError:
+            pass
+        time.sleep(0.1)
+    raise RuntimeError("\n".join(log.read_text()[-2000:] for log in home.glob("*.log")))
+
+
+def wait_for_idle(redis_url: str, timeout: float = 5.0) -> None:
+    """Until no worker has anything in hand. Raises TimeoutError."""
+    deadline = time.monotonic() + timeout
+    with Client(redis_url) as client:
+        while client.depth()["interactive"]:
+            if time.monotonic() > deadline:
+                raise TimeoutError("a worker is still generating")
+            time.sleep(0.02)
