@@ -34,31 +34,27 @@ struct Partial {
   float weight = 0;
 };
 
-// One query (already scaled) against positions first .. last - 1. `scores` has room for them and a block more.
-// Writes head_dim floats to `out`.
-static inline Partial attend(const CacheView& cache, const float* query, int first, int last, float* scores,
-                             float* out) {
-  const int dim = cache.head_dim;
-  const int from = first / kBlock, to = (last + kBlock - 1) / kBlock;
-  Partial part;
-  for (int d = 0; d < dim; ++d) out[d] = 0;
-  if (first >= last) return part;
-  for (int b = from; b < to; ++b) {
-    const uint16_t* keys = cache.keys + int64_t(b) * dim * kBlock;
-    Vec even[kBlock / kWidth] = {}, odd[kBlock / kWidth] = {};
-    for (int d = 0; d + 1 < dim; d += 2)
-      for (int v = 0; v < kBlock / kWidth; ++v) {
-        even[v] += widen<Half::kFloat16>(keys + d * kBlock + v * kWidth) * query[d];
-        odd[v] += widen<Half::kFloat16>(keys + (d + 1) * kBlock + v * kWidth) * query[d + 1];
+// Scores of kQueries queries (already scaled, `dim` apart) against one block of keys: each key is widened once.
+template <int kQueries>
+static inline void score_block(const uint16_t* keys, const float* queries, int dim, float* scores, int64_t stride) {
+  constexpr int kVecs = kBlock / kWidth;
+  Vec even[kQueries][kVecs] = {}, odd[kQueries][kVecs] = {};
+  for (int d = 0; d < dim; d += 2)
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec a = widen<Half::kFloat16>(keys + d * kBlock + v * kWidth);
+      const Vec b = widen<Half::kFloat16>(keys + (d + 1) * kBlock + v * kWidth);
+      for (int q = 0; q < kQueries; ++q) {
+        even[q][v] += a * queries[q * dim + d];
+        odd[q][v] += b * queries[q * dim + d + 1];
       }
-    for (int v = 0; v < kBlock / kWidth; ++v) store(scores + (b - from) * kBlock + v * kWidth, even[v] + odd[v]);
-  }
-  // Positions outside first .. last - 1 share its end blocks; they must weigh nothing.
-  const float nothing = -std::numeric_limits<float>::infinity();
-  for (int p = from * kBlock; p < first; ++p) scores[p - from * kBlock] = nothing;
-  for (int p = last; p < to * kBlock; ++p) scores[p - from * kBlock] = nothing;
+    }
+  for (int q = 0; q < kQueries; ++q)
+    for (int v = 0; v < kVecs; ++v) store(scores + q * stride + v * kWidth, even[q][v] + odd[q][v]);
+}
 
-  const int count = (to - from) * kBlock;
+// Scores become weights e^(score - peak), in place.
+static inline Partial soften(float* scores, int count) {
+  Partial part;
   Vec peaks = load(scores);
   for (int i = kWidth; i < count; i += kWidth) {
     const Vec v = load(scores + i);
@@ -73,28 +69,71 @@ static inline Partial attend(const CacheView& cache, const float* query, int fir
     store(scores + i, e);
   }
   part.weight = sum(total);
-
-  const float* weights = scores + (first - from * kBlock);
-  const int vecs = dim / kWidth;
-  const uint16_t* rows = cache.values + int64_t(first) * dim;
-  constexpr int kHeld = 8;  // accumulators of one pass over the values
-  for (int v0 = 0; v0 < vecs; v0 += kHeld) {
-    const int now = std::min(kHeld, vecs - v0);
-    Vec acc[kHeld] = {};
-    if (now == kHeld) {
-      for (int p = 0; p < last - first; ++p)
-        for (int v = 0; v < kHeld; ++v)
-          acc[v] += widen<Half::kFloat16>(rows + int64_t(p) * dim + (v0 + v) * kWidth) * weights[p];
-    } else {
-      for (int p = 0; p < last - first; ++p)
-        for (int v = 0; v < now; ++v)
-          acc[v] += widen<Half::kFloat16>(rows + int64_t(p) * dim + (v0 + v) * kWidth) * weights[p];
-    }
-    for (int v = 0; v < now; ++v) store(out + (v0 + v) * kWidth, acc[v]);
-  }
-  for (int d = vecs * kWidth; d < dim; ++d)
-    for (int p = 0; p < last - first; ++p) out[d] += half_to_float(rows[int64_t(p) * dim + d]) * weights[p];
   return part;
+}
+
+// kTile vectors of the values' width, weighted and added up, for kQueries sets of weights.
+template <int kQueries, int kTile>
+static inline void mix_tile(const uint16_t* rows, int dim, int positions, const float* weights, int64_t stride,
+                            float* out, int64_t out_stride) {
+  Vec acc[kQueries][kTile] = {};
+  for (int p = 0; p < positions; ++p)
+    for (int v = 0; v < kTile; ++v) {
+      const Vec value = widen<Half::kFloat16>(rows + int64_t(p) * dim + v * kWidth);
+      for (int q = 0; q < kQueries; ++q) acc[q][v] += value * weights[q * stride + p];
+    }
+  for (int q = 0; q < kQueries; ++q)
+    for (int v = 0; v < kTile; ++v) store(out + q * out_stride + v * kWidth, acc[q][v]);
+}
+
+// kQueries queries of one KV head against positions first .. last - 1, first < last. `scores` has room for kQueries
+// rows of `stride`, each the positions and a block more. Writes head_dim floats, out_stride apart, and `parts`.
+template <int kQueries>
+static inline void attend_some(const CacheView& cache, const float* queries, int first, int last, float* scores,
+                               int64_t stride, float* out, int64_t out_stride, Partial* parts) {
+  const int dim = cache.head_dim, from = first / kBlock, to = (last + kBlock - 1) / kBlock;
+  for (int b = from; b < to; ++b)
+    score_block<kQueries>(cache.keys + int64_t(b) * dim * kBlock, queries, dim, scores + (b - from) * kBlock, stride);
+  // Positions outside first .. last - 1 share its end blocks; they must weigh nothing.
+  const float nothing = -std::numeric_limits<float>::infinity();
+  for (int q = 0; q < kQueries; ++q) {
+    float* row = scores + q * stride;
+    std::fill(row, row + (first - from * kBlock), nothing);
+    std::fill(row + (last - from * kBlock), row + (to - from) * kBlock, nothing);
+    parts[q] = soften(row, (to - from) * kBlock);
+  }
+  const float* weights = scores + (first - from * kBlock);
+  const uint16_t* rows = cache.values + int64_t(first) * dim;
+  const int vecs = dim / kWidth, positions = last - first;
+  int v = 0;
+  for (; v + 4 <= vecs; v += 4)
+    mix_tile<kQueries, 4>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride);
+  for (; v < vecs; ++v)
+    mix_tile<kQueries, 1>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride);
+  for (int q = 0; q < kQueries; ++q)
+    for (int d = vecs * kWidth; d < dim; ++d) {
+      float total = 0;
+      for (int p = 0; p < positions; ++p)
+        total += half_to_float(rows[int64_t(p) * dim + d]) * weights[q * stride + p];
+      out[q * out_stride + d] = total;
+    }
+}
+
+constexpr int kTogether = 4;  // queries that share a pass over the cache
+
+// As attend_some, for any number of queries.
+static inline void attend(const CacheView& cache, const float* queries, int count, int first, int last, float* scores,
+                          int64_t stride, float* out, int64_t out_stride, Partial* parts) {
+  for (int q = 0; q < count; q += kTogether) {
+    const float* query = queries + int64_t(q) * cache.head_dim;
+    float* to = out + q * out_stride;
+    switch (std::min(kTogether, count - q)) {
+      case 1: attend_some<1>(cache, query, first, last, scores, stride, to, out_stride, parts + q); break;
+      case 2: attend_some<2>(cache, query, first, last, scores, stride, to, out_stride, parts + q); break;
+      case 3: attend_some<3>(cache, query, first, last, scores, stride, to, out_stride, parts + q); break;
+      default: attend_some<4>(cache, query, first, last, scores, stride, to, out_stride, parts + q);
+    }
+  }
 }
 
 // Adds `other` (its sum in `from`) to `into` (its sum in `to`).

@@ -32,18 +32,23 @@ static int64_t now_ns() {
   return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
-// Memory that is only paid for where it is touched, in huge pages where the system has them.
+// Tapes are read from end to end: huge pages. A cache is touched here and there, and must cost only what is used.
+enum class PageSize { kHuge, kSmall };
+
+// Memory that is only paid for where it is touched.
 template <class T>
 class Pages {
  public:
   Pages() = default;
-  explicit Pages(int64_t count) : bytes_(std::max<size_t>(size_t(count) * sizeof(T), 1)) {
+  Pages(int64_t count, PageSize size) : bytes_(std::max<size_t>(size_t(count) * sizeof(T), 1)) {
     void* p = mmap(nullptr, bytes_ + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();
     base_ = p;
     data_ = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(p) + kHuge - 1) / kHuge * kHuge);
 #if defined(MADV_HUGEPAGE)
-    madvise(data_, bytes_, MADV_HUGEPAGE);
+    madvise(data_, bytes_, size == PageSize::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+#else
+    (void)size;
 #endif
   }
   Pages(Pages&& other) noexcept { *this = std::move(other); }
@@ -215,21 +220,21 @@ Shared::Shared(const MlShape& shape, const MlTeam& wanted)
   ffn_norms = attn_norms;
   norm.assign(s.hidden, 1);
   head_panels.assign(plan.head_by_stream ? s.streams * plan.head_panels : plan.head_panels, nullptr);
-  if (!s.tied_head) embedding = Pages<uint16_t>(int64_t(s.vocab) * s.hidden);
+  if (!s.tied_head) embedding = Pages<uint16_t>(int64_t(s.vocab) * s.hidden, PageSize::kSmall);
   const int64_t cache_values = int64_t(s.layers) * plan.shards * plan.kv_heads * positions() * s.head_dim;
   const int64_t peer_lines =
       int64_t(plan.out_panels) * block * (s.head == ML_LANE && s.streams > 1 ? plan.streams : 1);
   for (int device = 0; device < team.devices; ++device) {
     for (int thread = 0; thread < team.threads; ++thread) {
-      tapes.emplace_back(plan.tape_values(device, thread) + kAhead);
+      tapes.emplace_back(plan.tape_values(device, thread) + kAhead, PageSize::kHuge);
       const Run run = plan.run(ML_HEAD, device, thread);
       const uint16_t* at = tapes.back().data() + plan.offset(ML_HEAD, 0, device, thread);
       const int first = plan.head_by_stream ? device * plan.units(ML_HEAD) : 0;
       for (int unit = run.first; unit < run.last; ++unit, at += int64_t(plan.head_cols) * kLine)
         head_panels[first + unit] = at;
     }
-    keys.emplace_back(cache_values);
-    values.emplace_back(cache_values);
+    keys.emplace_back(cache_values, PageSize::kSmall);
+    values.emplace_back(cache_values, PageSize::kSmall);
     boards.push_back(std::make_unique<Board>(team.threads, local_lines()));
     // Four times what may be under way, and room for both ends to learn of each other's progress.
     if (team.devices > 1)
@@ -327,6 +332,8 @@ class Member {
   // [delay] outputs of this device's shards, and their sum: over all devices if it is known, else over these.
   Aligned<float> past_[2], past_sum_[2];
   Aligned<float> cos_, sin_;
+  int64_t scores_stride_ = 0;
+  std::vector<Partial> parts_;
   std::vector<uint8_t> seen_;
   std::vector<float> scratch_;
 
@@ -357,8 +364,13 @@ Member::Member(Shared& shared, int index)
   received_ = allocate<float>(wide * hidden * t);
   total_ = allocate<float>(wide * hidden * t);
   lines_ = allocate<float>(2 * kLine * t);
-  scores_ = allocate<float>(shared.positions() + 2 * kBlock);
-  partials_ = allocate<float>((int64_t(s.head_dim) + 2 + kLine) * 2 + s.head_dim * int64_t(plan_.group));
+  scores_stride_ = shared.positions() + kBlock;
+  scores_ = allocate<float>(kTogether * scores_stride_);
+  // Zero, so that the words behind a head's last are no sentinel.
+  const int64_t partials = int64_t(plan_.group) * panels_of(s.head_dim + 2) * kLine;
+  partials_ = allocate<float>(partials);
+  std::fill(partials_.get(), partials_.get() + partials, 0.0f);
+  parts_.resize(plan_.group);
   cos_ = allocate<float>(t * s.head_dim);
   sin_ = allocate<float>(t * s.head_dim);
   for (int kind = 0; kind < 2; ++kind) {
@@ -583,15 +595,14 @@ bool Member::attention_of_one(int layer) {
       const float* key = rows + int64_t(plan_.q_heads + in_shard) * dim;
       cache.append(position_, key, key + int64_t(plan_.kv_heads) * dim);
     }
+    attend(cache, rows + int64_t(in_shard) * group * dim, group, from, to, scores_.get(), scores_stride_, packed,
+           lines * kLine, parts_.data());
     for (int g = 0; g < group; ++g) {
-      std::fill(packed, packed + lines * kLine, 0.0f);
-      const Partial part =
-          attend(cache, rows + int64_t(in_shard * group + g) * dim, from, to, scores_.get(), packed);
-      packed[dim] = part.weight ? part.peak : 0.0f;
-      packed[dim + 1] = part.weight;
-      for (int i = 0; i < lines; ++i)
-        publish_line(out + (int64_t(head * group + g) * lines + i) * kLine, packed + i * kLine);
+      packed[g * lines * kLine + dim] = parts_[g].peak;
+      packed[g * lines * kLine + dim + 1] = parts_[g].weight;
     }
+    for (int i = 0; i < per_head; ++i)
+      publish_line(out + (int64_t(head) * per_head + i) * kLine, packed + i * kLine);
   }
   const int64_t base = int64_t(thread_) * heads * per_head;
   local_.publish(base + int64_t(mine.first) * per_head, int64_t(mine.count()) * per_head);
@@ -625,7 +636,7 @@ bool Member::attention_of_many(int layer) {
   const int window = shared_.windows[layer], lines = panels_of(dim);
   const Run units = share(heads * t_count, thread_, plan_.threads);
   std::vector<float>& column = scratch_;
-  column.resize(2 * dim);
+  column.resize(std::max(2, group) * dim);
   auto row = [&](int head, int row_in_shard) {
     return gathered_.get() +
            (int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine + row_in_shard) * t_count;
@@ -651,16 +662,16 @@ bool Member::attention_of_many(int layer) {
   for (int unit = units.first; unit < units.last; ++unit) {
     const int head = unit / t_count, t = unit % t_count, in_shard = head % plan_.kv_heads;
     const int last = position_ + t + 1, first = window ? std::max(0, last - window) : 0;
+    const float* queries = row(head, in_shard * group * dim);
+    for (int d = 0; d < group * dim; ++d) column[d] = queries[int64_t(d) * t_count + t];
+    attend(shared_.cache(device_, layer, head), column.data(), group, first, last, scores_.get(), scores_stride_, out,
+           lines * kLine, parts_.data());
     for (int g = 0; g < group; ++g) {
-      const float* query = row(head, (in_shard * group + g) * dim);
-      for (int d = 0; d < dim; ++d) column[d] = query[int64_t(d) * t_count + t];
-      std::fill(out, out + lines * kLine, 0.0f);
-      const Partial part =
-          attend(shared_.cache(device_, layer, head), column.data(), first, last, scores_.get(), out);
-      for (int d = 0; d < dim; ++d) out[d] /= part.weight;
-      for (int i = 0; i < lines; ++i)
-        publish_line(to + ((int64_t(unit) * group + g) * lines + i) * kLine, out + i * kLine);
+      float* mixed = out + g * lines * kLine;
+      for (int d = 0; d < dim; ++d) mixed[d] /= parts_[g].weight;
     }
+    for (int i = 0; i < group * lines; ++i)
+      publish_line(to + (int64_t(unit) * group * lines + i) * kLine, out + i * kLine);
   }
   const int64_t per_unit = int64_t(group) * lines;
   local_.publish(units.first * per_unit, units.count() * per_unit);
@@ -1089,8 +1100,9 @@ int Member::run() {
     if (verdict == kTokenThenStop) return ML_CANCELLED;
     if (generated_ == job.limit) return ML_LENGTH;
     traced_ = params.trace_first <= generated_ && generated_ < params.trace_last;
+    const bool was_timed = timed_;
     timed_ = params.profile != 0 || traced_;
-    if (timed_) last_ns_ = now_ns();
+    if (timed_ && !was_timed) last_ns_ = now_ns();
     ++position_;
     if (!block(&id, true)) return ML_CANCELLED;
   }

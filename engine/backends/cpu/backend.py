@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,7 @@ from engine.backends.base import (
 )
 from engine.backends.cpu import library
 from engine.backends.cpu.library import NativeJob, Shape, Span, Team, check
-from engine.bandwidth import measure_read_gbs
+from engine.bandwidth import measure_read_gbs, usable_cores
 from engine.config import HeadKind, ModelConfig, RopeLayout
 from engine.errors import BackendUnavailable, CheckpointError, RequestError
 from engine.processor import processor_name
@@ -95,7 +94,7 @@ class CpuBackend:
 
     def _pack(self, weights: Weights, devices: int) -> None:
         """Layers side by side: decoding and packing let go of the interpreter, and each has its own place."""
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        with ThreadPoolExecutor(usable_cores()) as pool:
             done = [pool.submit(self._pack_ends, weights)]
             done += [pool.submit(self._pack_layer, weights, i, devices) for i in range(self.config.layers)]
             for future in done:
@@ -357,4 +356,4 @@ def _split_columns(matrix: NDArray[np.uint16], parts: int) -> NDArray[np.uint16]
 
 def default_threads(devices: int) -> int:
     """The cores that this process may use, dealt to the devices; at least one each."""
-    return max(1, len(os.sched_getaffinity(0)) // devices)
+    return max(1, usable_cores() // devices)
