@@ -260,13 +260,13 @@ class SweepRunAdmin(ReadOnly):
 def _cancel(request: HttpRequest, run: SweepRun) -> str:
     who: Any = request.user
     services.cancel(run=run, who=who)
-    return f"{run} is cancelled."
+    return f"Run {run.pk} ({run.name}) is cancelled."
 
 
 def _retry(request: HttpRequest, run: SweepRun) -> str:
     who: Any = request.user
     count = services.retry_failed(run=run, who=who)
-    return f"{run}: {count} failed point{'' if count == 1 else 's'} queued again."
+    return f"Run {run.pk} ({run.name}): {count} failed point{'' if count == 1 else 's'} queued again."
 
 
 def _tell(request: HttpRequest, verb: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.core.exceptions import ValidationError
 
-from dashboard.matrix import AXES, sampling_dict, validate_matrix
+from dashboard.matrix import AXES, SAMPLING_NAMES, sampling_dict, validate_matrix
 from dashboard.models import Sweep
 from dashboard.schedule import parse_crontab
 from engine.backends import BACKENDS
@@ -54,7 +54,7 @@ class SamplingField(forms.CharField):
         for word in line.split():
             name, equals, number = word.partition("=")
             try:
-                if not equals or not hasattr(SamplingParams(), name):
+                if not equals or name not in SAMPLING_NAMES:
                     raise ValueError
                 found[name] = int(number) if name in ("top_k", "seed") else float(number)
             except ValueError:

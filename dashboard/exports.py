@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.http import HttpResponse, JsonResponse
@@ -158,19 +158,23 @@ def point_rows(points: Iterable[Point]) -> list[dict[str, Any]]:
 
 
 def respond(
-    form: str, rows: Sequence[dict[str, Any]], columns: Sequence[str], name: str, **about: Any
+    form: str,
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[str],
+    filename: str,
+    about: Mapping[str, Any] | None = None,
 ) -> HttpResponse:
-    """`rows` as a download called `name`, in `form` ("csv" or "json"); `about` goes along in JSON."""
+    """`rows` as a download called `filename`, in `form` ("csv" or "json"); `about` goes along in JSON."""
     response: HttpResponse
     if form == "json":
-        response = JsonResponse({**about, "rows": list(rows)}, json_dumps_params={"indent": 1})
+        response = JsonResponse({**(about or {}), "rows": list(rows)}, json_dumps_params={"indent": 1})
     else:
         text = io.StringIO()
         writer = csv.DictWriter(text, columns)
         writer.writeheader()
         writer.writerows({k: _cell(v) for k, v in row.items()} for row in rows)
         response = HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="{name}.{form}"'
+    response["Content-Disposition"] = f'attachment; filename="{filename}.{form}"'
     return response
 
 

@@ -27,7 +27,7 @@ REPEATS = (5, 100)
 RANGES = {"devices": (1, 64), "context": (1, 1 << 20), "tokens": (2, 1 << 16)}
 """A decode speed needs two tokens: it counts the gaps between them."""
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:+-]{0,199}", re.ASCII)
-_SAMPLING_KEYS = frozenset(f.name for f in fields(SamplingParams))
+SAMPLING_NAMES = frozenset(f.name for f in fields(SamplingParams))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,9 @@ def _model_problem(value: object) -> str | None:
 def _sampling_problem(value: object) -> str | None:
     if not isinstance(value, dict):
         return f"sampling is {value!r}; each entry is an object, {{}} for greedy."
-    unknown = sorted(str(k) for k in value if k not in _SAMPLING_KEYS)
+    unknown = sorted(str(k) for k in value if k not in SAMPLING_NAMES)
     if unknown:
-        return f"sampling has {unknown[0]!r}; allowed are {', '.join(sorted(_SAMPLING_KEYS))}."
+        return f"sampling has {unknown[0]!r}; allowed are {', '.join(sorted(SAMPLING_NAMES))}."
     if wrong := next(
         ((k, v) for k, v in value.items() if isinstance(v, bool) or not isinstance(v, int | float)), None
     ):

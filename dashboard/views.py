@@ -123,7 +123,7 @@ def history_export(request: HttpRequest, form: str) -> HttpResponse:
     unit = selectors.METRICS[metric][1]
     series = selectors.history(asked.cleaned_data["configuration"], metric)
     rows = exports.history_rows(series, metric, unit)
-    return exports.respond(form, rows, exports.HISTORY_COLUMNS, f"history-{metric}", unit=unit)
+    return exports.respond(form, rows, exports.HISTORY_COLUMNS, f"history-{metric}", {"unit": unit})
 
 
 # Sweeps ----------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def sweep_run_export(_request: HttpRequest, pk: int, form: str) -> HttpResponse:
     found: SweepRun = context["run"]
     about = {"run": found.pk, "name": found.name, "state": found.state, "attempt": found.attempt}
     rows = exports.point_rows(context["points"])
-    return exports.respond(form, rows, exports.POINT_COLUMNS, f"sweep-{pk}-{found.name}", **about)
+    return exports.respond(form, rows, exports.POINT_COLUMNS, f"sweep-{pk}-{found.name}", about)
 
 
 @require_POST

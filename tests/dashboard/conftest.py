@@ -16,9 +16,10 @@ from tests.dashboard.stack import Stack, database_in
 
 
 @pytest.fixture(autouse=True)
-def plain_static(settings: Any) -> None:
+def plain_static(settings: Any, tmp_path: Path) -> None:
     """Static files by their plain names: nothing has been collected."""
     plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+    settings.STATIC_ROOT = tmp_path
     settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
 
 
