@@ -90,7 +90,7 @@ def new_generation_id() -> str:
 
 
 def _generate_request(data: Mapping[str, Any]) -> GenerateRequest:
-    sampling = data.get("sampling") or {}
+    sampling = {} if data.get("sampling") is None else data["sampling"]
     if not isinstance(sampling, dict):
         raise Invalid(f"sampling is a {kind_of(sampling)}; it must be an object", "sampling")
     defaults = SamplingParams(**{**DEFAULTS["sampling"], "seed": 0})

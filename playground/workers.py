@@ -65,6 +65,10 @@ class WorkerWatch:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._look())
 
+    @property
+    def listeners(self) -> int:
+        return len(self._listeners)
+
     def remove(self, listener: Callable[[list[Heartbeat]], None]) -> None:
         self._listeners.discard(listener)
 

@@ -1,0 +1,110 @@
+"""What the environment turns into, each time in a fresh process: settings are read once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_READ = """
+import json, sys
+import config.settings as s
+print(json.dumps({name: getattr(s, name) for name in sys.argv[1:]}, default=str))
+"""
+
+
+def read(home: Path, *names: str, **environment: str) -> dict[str, Any]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, *names],
+        cwd=ROOT,
+        env={**kept, "MONOLANE_HOME": str(home), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return dict(json.loads(done.stdout))
+
+
+def test_nothing_set_means_one_safe_machine(tmp_path):
+    found = read(tmp_path, "DEBUG", "ALLOWED_HOSTS", "DATABASES", "REDIS_URL", "CELERY_BROKER_URL", "HTTPS")
+    assert found["DEBUG"] is False
+    assert found["ALLOWED_HOSTS"] == ["localhost", "127.0.0.1", "[::1]"]
+    assert found["DATABASES"]["default"]["NAME"] == str(tmp_path / "db.sqlite3")
+    assert found["REDIS_URL"] == f"unix://{tmp_path}/redis.sock"
+    assert found["CELERY_BROKER_URL"] == f"redis+socket://{tmp_path}/redis.sock"
+    assert found["HTTPS"] is False
+
+
+def test_an_empty_variable_counts_as_unset(tmp_path):
+    found = read(
+        tmp_path, "DATABASES", "ALLOWED_HOSTS", "REDIS_URL", DATABASE_URL="", ALLOWED_HOSTS="", REDIS_URL=""
+    )
+    assert found["DATABASES"]["default"]["ENGINE"].endswith("sqlite3")
+    assert "localhost" in found["ALLOWED_HOSTS"]
+    assert found["REDIS_URL"].startswith("unix://")
+
+
+def test_sqlite_lets_readers_go_on_and_writers_wait(tmp_path):
+    options = read(tmp_path, "DATABASES")["DATABASES"]["default"]["OPTIONS"]
+    assert "journal_mode=WAL" in options["init_command"]
+    assert (options["transaction_mode"], options["timeout"]) == ("IMMEDIATE", 20)
+
+
+def test_a_database_url_is_postgresql(tmp_path):
+    found = read(tmp_path, "DATABASES", DATABASE_URL="postgres://u:p%40ss@db:5433/monolane")["DATABASES"][
+        "default"
+    ]
+    assert found["ENGINE"] == "django.db.backends.postgresql"
+    assert (found["HOST"], found["PORT"], found["NAME"], found["PASSWORD"]) == (
+        "db",
+        5433,
+        "monolane",
+        "p@ss",
+    )
+    assert found["CONN_HEALTH_CHECKS"] is True
+    assert "init_command" not in found.get("OPTIONS", {})
+
+
+def test_https_guards_cookies_and_redirects(tmp_path):
+    names = ("SESSION_COOKIE_SECURE", "CSRF_COOKIE_SECURE", "SECURE_SSL_REDIRECT", "SECURE_HSTS_SECONDS")
+    assert set(read(tmp_path, *names).values()) == {False}
+    found = read(tmp_path, *names, HTTPS="1")
+    assert all(found.values())
+
+
+def test_the_channel_layer_never_times_out_on_silence(tmp_path):
+    layer = read(tmp_path, "CHANNEL_LAYERS")["CHANNEL_LAYERS"]["default"]
+    assert layer["CONFIG"]["hosts"][0]["socket_timeout"] is None
+    assert "pubsub" in layer["BACKEND"].lower()
+
+
+def test_a_task_is_redelivered_only_after_any_sweep_has_ended(tmp_path):
+    options = read(tmp_path, "CELERY_BROKER_TRANSPORT_OPTIONS")["CELERY_BROKER_TRANSPORT_OPTIONS"]
+    assert options["visibility_timeout"] >= 6 * 3600
+
+
+def test_django_finds_nothing_to_warn_of_behind_https(tmp_path):
+    environment = {**os.environ, "MONOLANE_HOME": str(tmp_path), "HTTPS": "1"}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    complaints = [line for line in done.stderr.splitlines() if "W0" in line]
+    # Subdomains and the preload list belong to whoever owns the domain.
+    assert [line for line in complaints if "W005" not in line and "W021" not in line] == []
+
+
+@pytest.mark.parametrize("variable", ["DEBUG", "HTTPS"])
+def test_a_switch_is_off_unless_it_is_turned_on(tmp_path, variable):
+    assert read(tmp_path, variable)[variable] is False
+    assert read(tmp_path, variable, **{variable: "0"})[variable] is False
+    assert read(tmp_path, variable, **{variable: "1"})[variable] is True

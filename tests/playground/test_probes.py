@@ -1,0 +1,71 @@
+"""Is it alive, is it ready, what has it counted."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.playground.conftest import Worker, done, started, tokens
+
+
+async def test_alive_needs_nothing_else(async_client, settings):
+    settings.REDIS_URL = "redis://127.0.0.1:1"
+    response = await async_client.get("/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_ready_when_redis_database_and_worker_are(async_client, worker):
+    response = await async_client.get("/readyz")
+    found = response.json()
+    assert response.status_code == 200
+    assert all(found[part]["ok"] for part in ("redis", "database", "worker"))
+    assert "w1: tiny on numpy, idle" in found["worker"]["detail"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("state", ["loading", "stopping", None])
+async def test_not_ready_while_no_worker_could_serve(async_client, worker: Worker, state):
+    worker.beat(state=state) if state else worker.die()
+    response = await async_client.get("/readyz")
+    assert (response.status_code, response.json()["worker"]["ok"]) == (503, False)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_missing_redis_is_named(async_client, settings):
+    settings.REDIS_URL = "redis://127.0.0.1:1"
+    response = await async_client.get("/readyz")
+    found = response.json()
+    assert response.status_code == 503
+    assert (found["redis"]["ok"], found["database"]["ok"], found["worker"]["ok"]) == (False, True, False)
+    assert "Redis does not answer" in found["redis"]["detail"]
+
+
+def sample(text: str, name: str, **labels: str) -> float:
+    for family in text_string_to_metric_families(text):
+        for found in family.samples:
+            if found.name == name and labels.items() <= found.labels.items():
+                return found.value
+    return 0.0
+
+
+async def test_metrics_count_generations_tokens_and_workers(open_page, async_client, worker):
+    before = (await async_client.get("/metrics")).content.decode()
+    async with open_page() as page:
+        generation = await page.start()
+        worker.publish(generation, started(), tokens(0, "a", "b"), done(2))
+        await page.hear_until("done")
+        text = (await async_client.get("/metrics")).content.decode()
+        while sample(text, "monolane_generations_total", source="playground", outcome="length") == sample(
+            before, "monolane_generations_total", source="playground", outcome="length"
+        ):
+            text = (await async_client.get("/metrics")).content.decode()
+
+    def grown(name: str, **labels: str) -> float:
+        return sample(text, name, **labels) - sample(before, name, **labels)
+
+    assert grown("monolane_generations_total", source="playground", outcome="length") == 1
+    assert grown("monolane_tokens_total", source="playground", kind="completion") == 2
+    assert grown("monolane_tokens_total", source="playground", kind="prompt") == 3
+    assert sample(text, "monolane_workers", state="idle") == 1
+    assert sample(text, "monolane_inbox_requests", inbox="interactive") == 1
