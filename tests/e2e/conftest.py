@@ -30,9 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def chromium() -> str:
     """The browser's program: CHROMIUM, or the first one in PATH."""
     named = os.environ.get("CHROMIUM")
-    found = named or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    found = named or next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if found is None or not Path(found).exists():
-        pytest.fail("the browser tests need Chromium: install it (`make setup-dev`), or set CHROMIUM to its path")
+        pytest.fail(
+            "the browser tests need Chromium: install it (`make setup-dev`), or set CHROMIUM to its path"
+        )
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Self
 
@@ -49,6 +50,7 @@ class PlaygroundPage:
     def type_prompt(self, text: str) -> None:
         self.editor.click()
         self.page.keyboard.press("ControlOrMeta+a")
+        self.page.keyboard.press("Delete")
         self.page.keyboard.insert_text(text)
 
     def set(self, **values: str | int | float) -> None:
@@ -68,10 +70,11 @@ class PlaygroundPage:
         self.page.keyboard.press("ControlOrMeta+Enter")
 
     def wait_for_tokens(self, at_least: int, timeout_s: float = 60) -> None:
-        self.page.wait_for_function(
-            f"parseInt(document.getElementById('meter-tokens').textContent.replace(',', '')) >= {at_least}",
-            timeout=timeout_s * 1000,
-        )
+        deadline = time.monotonic() + timeout_s
+        while self.tokens < at_least:  # the page's security policy forbids Playwright's own polling
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.tokens} tokens after {timeout_s:g} s; {self.fate.inner_text()}")
+            self.page.wait_for_timeout(20)
 
     def wait_for_end(self, timeout_s: float = 120) -> None:
         self.page.wait_for_selector("#output[data-state=over]", timeout=timeout_s * 1000)

@@ -91,7 +91,7 @@ def test_a_worker_killed_in_mid_stream_comes_back_and_goes_on(
 
 def test_a_chat_model_answers_messages(playground: PlaygroundPage) -> None:
     playground.wait_until_ready()
-    playground.page.get_by_text("Chat", exact=True).click()
+    playground.page.get_by_role("radio", name="Chat").check()
     playground.set(temperature=0, max_tokens=24)
     playground.run("Say hello.")
     playground.wait_for_end()
@@ -157,7 +157,7 @@ def test_output_can_be_downloaded(playground: PlaygroundPage) -> None:
 
 
 def test_a_prompt_beyond_the_model_s_context_is_refused_in_words(playground: PlaygroundPage) -> None:
-    playground.run("token " * 4000)
+    playground.run("token " * 9000)
     problem = playground.page.get_by_role("alert")
     expect(problem).to_be_visible()
     expect(problem).to_contain_text("tokens")

@@ -1,0 +1,127 @@
+"""Sockets break, queues form: the text stays whole and the page says what is going on.
+
+The engine here emits known words at a set pace, so that every text can be compared to the letter.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import BrowserContext, WebSocketRoute, expect
+
+from tests.e2e.conftest import watched
+from tests.e2e.playground_page import PlaygroundPage
+from tests.e2e.stack import Service
+
+
+class Line:
+    """The connection between a page and the server, in the test's hands."""
+
+    def __init__(self) -> None:
+        self._route: WebSocketRoute | None = None
+        self.connections = 0
+
+    def take(self, route: WebSocketRoute) -> None:
+        route.connect_to_server()
+        self._route = route
+        self.connections += 1
+
+    def cut(self) -> None:
+        assert self._route is not None
+        self._route.close(code=3001)
+
+
+@pytest.fixture
+def line(context: BrowserContext) -> Line:
+    """Must be asked for before the page."""
+    line = Line()
+    context.route_web_socket("**/ws/playground/", line.take)
+    return line
+
+
+def test_a_socket_cut_at_random_loses_and_doubles_nothing(
+    line: Line, playground: PlaygroundPage, paced: Callable[[int], Service]
+) -> None:
+    paced(300)
+    playground.set(max_tokens=2400)
+    playground.run("hello")
+    pauses = random.Random(20261121)
+    cuts = 0
+    while playground.page.locator("#output[data-state=running]").count():
+        playground.page.wait_for_timeout(pauses.randint(50, 600))
+        line.cut()
+        cuts += 1
+    playground.wait_for_end()
+    assert cuts >= 5
+    assert playground.tokens == 2400
+    broken = playground.text
+    assert len(broken.split()) == 2400
+    playground.run()
+    playground.wait_for_end()
+    assert playground.text == broken
+
+
+def test_a_broken_socket_is_named_and_comes_back(
+    line: Line, playground: PlaygroundPage, paced: Callable[[int], Service]
+) -> None:
+    paced(100)
+    connection = playground.page.locator("#connection")
+    expect(connection).to_have_text("live")
+    playground.page.evaluate(
+        """() => {
+          window.states = [];
+          const place = document.getElementById("connection");
+          new MutationObserver(() => window.states.push(place.dataset.state)).observe(place, {attributes: true});
+        }"""
+    )
+    playground.set(max_tokens=400)
+    playground.run("hello")
+    playground.wait_for_tokens(10)
+    line.cut()
+    playground.wait_for_end()
+    seen = playground.page.evaluate("window.states")
+    assert [state for i, state in enumerate(seen) if i == 0 or seen[i - 1] != state] == [
+        "reconnecting",
+        "catching up",
+        "live",
+    ]
+
+
+def test_the_place_in_the_queue_is_shown(
+    context: BrowserContext,
+    complaints: list[str],
+    playground: PlaygroundPage,
+    paced: Callable[[int], Service],
+) -> None:
+    paced(100)
+    playground.set(max_tokens=800)
+    playground.run("first")
+    playground.wait_for_tokens(1)
+    second = PlaygroundPage.open(watched(context, complaints))
+    second.set(max_tokens=20)
+    second.run("second")
+    expect(second.fate).to_contain_text("in the queue")
+    playground.stop_button.click()
+    second.wait_for_end()
+    assert second.tokens == 20
+
+
+def test_a_queued_run_can_be_stopped(
+    context: BrowserContext,
+    complaints: list[str],
+    playground: PlaygroundPage,
+    paced: Callable[[int], Service],
+) -> None:
+    paced(100)
+    playground.set(max_tokens=800)
+    playground.run("first")
+    playground.wait_for_tokens(1)
+    second = PlaygroundPage.open(watched(context, complaints))
+    second.run("second")
+    expect(second.fate).to_contain_text("in the queue")
+    second.stop_button.click()
+    second.wait_for_end(20)
+    assert second.text == ""
+    expect(second.run_button).to_be_enabled()

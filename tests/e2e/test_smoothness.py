@@ -1,0 +1,47 @@
+"""A long, fast stream must neither stutter nor slow down as it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.e2e.playground_page import PlaygroundPage
+from tests.e2e.stack import Service
+
+TOK_S = 5000
+TOKENS = 32_000
+"""As many as the server lets one run have: six seconds and a half."""
+WATCH_FRAMES = """() => {
+  const watch = { frames: 0, from: performance.now(), busy: 0 };
+  new PerformanceObserver((list) => {
+    for (const task of list.getEntries()) watch.busy = Math.max(watch.busy, task.duration);
+  }).observe({ entryTypes: ["longtask"] });
+  const tick = () => { watch.frames += 1; requestAnimationFrame(tick); };
+  requestAnimationFrame(tick);
+  window.takeFrames = () => {
+    const now = performance.now();
+    const taken = { fps: watch.frames / (now - watch.from) * 1000, longest: watch.busy };
+    Object.assign(watch, { frames: 0, from: now, busy: 0 });
+    return taken;
+  };
+}"""
+
+
+def test_a_stream_at_5000_tok_s_stays_at_55_frames_a_second(
+    playground: PlaygroundPage, paced: Callable[[int], Service]
+) -> None:
+    paced(TOK_S)
+    page = playground.page
+    playground.set(max_tokens=TOKENS)
+    page.evaluate(WATCH_FRAMES)
+    page.wait_for_timeout(1000)
+    idle = page.evaluate("takeFrames()")["fps"]
+    playground.run("hello")
+    playground.wait_for_tokens(1)
+    page.evaluate("takeFrames()")
+    playground.wait_for_end()
+    taken = page.evaluate("takeFrames()")
+    print(
+        f"{taken['fps']:.1f} frames/s at {TOK_S} tok/s, {idle:.1f} idle; longest task {taken['longest']:.0f} ms"
+    )
+    assert playground.tokens == TOKENS
+    assert taken["fps"] >= min(55, 0.9 * idle)
