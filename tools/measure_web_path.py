@@ -12,7 +12,7 @@ word from the worker. Two figures, in milliseconds:
 
 One stream runs as in production: one worker process, tokens polled one by one. A worker serves one request at
 a time, so many streams need as many workers; these run as threads of a few processes and get their tokens in
-bursts of a frame's length (8 ms), which is what 40 engines on two cores have room for.
+bursts of a display frame (16 ms), which is what 40 engines on two cores have room for.
 
 Every token must arrive once and in order, and every stream must end by its length; else it is an error. The
 client acknowledges every 100 ms, as the page does.
@@ -51,7 +51,7 @@ from engine.statistics import median, median_interval, quantile
 
 ROOT = Path(__file__).resolve().parents[1]
 ACK_S = 0.1
-BURST_S = 0.008
+BURST_S = 0.016
 ALIGN_MS = 400
 """The grid of the first worker's first tokens; each further worker has its own, so that they spread."""
 ALIGN_STEP_MS = 2

@@ -33,6 +33,7 @@ from engine.serving.inbox import Inbox, Taken
 from engine.serving.messages import (
     EXPIRES_S,
     FINAL,
+    INTERACTIVE,
     BenchRequest,
     Done,
     Failed,
@@ -157,6 +158,8 @@ class Worker:
         pause, longest = _OUTAGE_S
         wait_s = 0.0
         while not self._stopping:
+            if self._slot.engine is None:  # it broke down: whoever can run takes the next request
+                self._load_home()
             try:
                 taken = self._inbox.take(wait_s)
                 if taken is not None:
@@ -199,6 +202,8 @@ class Worker:
         except Refused as error:
             return Failed(error.code, str(error))
         except HomeLost:
+            output.abandon(_HAND_BACK_S)
+            self._inbox.release(taken.id, INTERACTIVE)
             raise
         except BackendFailure as error:
             return self._recover(taken, output, error)

@@ -80,7 +80,7 @@ def test_a_full_inbox_refuses_and_keeps_every_earlier_request(client, redis_url)
 
 def test_a_submitted_request_reads_back_as_it_was(client, redis_url):
     request = GenerateRequest(
-        "g", Prompt("é\n", "suffix"), stop=("x",), sampling=SamplingParams(1.0, seed=2**64 - 1)
+        "g", Prompt("é\n", "suffix"), stop=("x",), sampling=SamplingParams(1.0, seed=2**64 - 1), created_ms=7
     )
     client.submit(request)
     with redis.Redis.from_url(redis_url, decode_responses=True) as raw:

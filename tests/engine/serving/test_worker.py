@@ -1,0 +1,339 @@
+"""What a worker does with requests, good and bad. Workers run as threads of the test here."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import redis
+
+from engine.errors import BackendFailure, BackendUnavailable
+from engine.measurement import Measurement
+from engine.serving.client import Client
+from engine.serving.engines import Engine, EngineSpec, open_engine
+from engine.serving.heartbeat import NameTaken
+from engine.serving.messages import (
+    INTERACTIVE,
+    BenchRequest,
+    Done,
+    Failed,
+    GenerateRequest,
+    Measured,
+    Progress,
+    Prompt,
+    Started,
+)
+from engine.serving.worker import HomeLost, Worker
+from tests.engine.serving.workers import read_story, wait_until
+
+
+@contextmanager
+def working(redis_url: str, name: str = "w", **more) -> Iterator[Worker]:
+    """A worker in a thread, ready; by default it emits words without a model."""
+    settings = {"model": "words", "backend": "paced", "options": {"tok_s": 2000}, **more}
+    worker = Worker(redis_url, name=name, **settings)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        with Client(redis_url) as client:
+            wait_until(lambda: any(w.name == name and w.state != "loading" for w in client.workers()))
+        yield worker
+    finally:
+        worker.stop(at_once=True)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def worker(redis_url) -> Iterator[Worker]:
+    with working(redis_url) as found:
+        yield found
+
+
+def answer(client: Client, request) -> list:
+    client.submit(request)
+    return read_story(client, request.id).frames
+
+
+def ask(request_id: str, text: str = "to be", **more) -> GenerateRequest:
+    return GenerateRequest(request_id, Prompt(text), **{"max_tokens": 20, **more})
+
+
+def test_a_generation_is_told_from_start_to_end(client, worker):
+    story = read_story_of(client, ask("g"))
+    started, end = story.frames[0], story.end
+    assert (started.worker, started.model, started.backend, started.prompt_tokens) == (
+        "w",
+        "words",
+        "paced",
+        2,
+    )
+    assert len(story.ids) == 20
+    assert (end.finish_reason, end.timings.completion_tokens, end.timings.prompt_tokens) == ("length", 20, 2)
+    assert end.timings.decode_tok_s == pytest.approx(2000, rel=0.01)
+    assert end.timings.decode_ms == pytest.approx(9.5, abs=0.01)
+    assert end.timings.prefill_ms == pytest.approx(20, abs=0.01)
+    assert end.timings.ttft_ms >= end.timings.queue_ms + 20
+
+
+def test_text_stops_before_a_stop_string_and_tokens_at_its_end(client, worker):
+    whole = read_story_of(client, ask("whole")).text
+    word = whole.split()[7]
+    story = read_story_of(client, ask("cut", stop=(word,)))
+    assert story.end.finish_reason == "stop"
+    assert story.text == whole[: whole.index(word)]
+    assert len(story.ids) == len(whole[: whole.index(word) + len(word)].split())
+
+
+def test_an_answer_ends_where_the_context_does(client, redis_url, chatterbox):
+    with working(redis_url, model=str(chatterbox), backend="numpy", options={}):
+        story = read_story_of(client, ask("g", "x" * 4090, max_tokens=100))
+        assert (story.end.finish_reason, len(story.ids)) == ("length", 6)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "complaint"),
+    [
+        (ask("g", "to " * 140_000), "too_long", "takes at most 131071 and still answers"),
+        (ask("g", model="gpt-7"), "wrong_model", "'gpt-7' is not served here; words is"),
+        (ask("g", max_tokens=0), "bad_request", "max_tokens is 0"),
+        (ask("g", stop=("",)), "bad_request", "stop string is empty"),
+        (dataclasses.replace(ask("g"), prompt=Prompt("a", "b")), "bad_request", "fill-in-the-middle"),
+        (ask("g", created_ms=1), "expired", "no worker was free within 15 minutes"),
+        (BenchRequest("g", "words", "paced", 1, 16, 8, 2), "bad_request", "reads no memory"),
+        (BenchRequest("g", "tiny-llama", "tpu", 1, 16, 8, 2), "backend_failed", "no backend 'tpu'"),
+        (BenchRequest("g", "gpt-7", "numpy", 1, 16, 8, 2), "backend_failed", "no model 'gpt-7'"),
+        (BenchRequest("g", "tiny-llama", "numpy", 1, 16, 8000, 2), "bad_request", "8016 positions"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused_in_words(client, worker, request_, code, complaint):
+    *_, last = answer(client, request_)
+    assert isinstance(last, Failed)
+    assert last.code == code
+    assert complaint in last.message
+    assert isinstance(answer(client, ask("next"))[-1], Done), "the worker is no good any more"
+
+
+def test_an_entry_that_cannot_be_read_is_refused_and_gone(client, redis_url, worker):
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.xadd(INTERACTIVE, {"id": "g", "json": "{"})
+        wait_until(lambda: client.read("g"))
+        assert client.read("g")[0].frame.code == "bad_request"
+        assert raw.xlen(INTERACTIVE) == 0
+
+
+def test_a_prompt_that_a_model_without_words_cannot_read_is_refused(client, redis_url):
+    with working(redis_url, model="random:tiny-llama", backend="numpy", options={}):
+        (last,) = answer(client, ask("g"))
+    assert last.code == "bad_request"
+    assert "no tokenizer" in last.message
+
+
+def test_a_mistake_in_the_worker_ends_one_request_only(client, redis_url):
+    def clumsy(spec: EngineSpec) -> Engine:
+        engine = open_engine(spec)
+        launch, engine.backend.launch = engine.backend.launch, lambda job: failing.pop()() or launch(job)
+        return engine
+
+    failing = [lambda: None, lambda: 1 / 0]
+    with working(redis_url, opener=clumsy):
+        *_, last = answer(client, ask("g1"))
+        assert (last.code, last.retryable) == ("internal", True)
+        assert "ZeroDivisionError" in last.message
+        assert isinstance(answer(client, ask("g2"))[-1], Done)
+
+
+class Breaking:
+    """A launch that breaks down after some tokens."""
+
+    def __init__(self, launch, tokens: int) -> None:
+        self._launch, self._left = launch, tokens
+
+    def __getattr__(self, name: str):
+        return getattr(self._launch, name)
+
+    def poll(self, timeout: float):
+        if self._left <= 0:
+            raise BackendFailure("device 0 was lost")
+        found = self._launch.poll(timeout)
+        self._left -= len(found)
+        return found
+
+
+def breaking_opener(breakdowns: list[int]):
+    """Opens engines whose launches break down after so many tokens, as long as the list lasts."""
+
+    def opener(spec: EngineSpec) -> Engine:
+        engine = open_engine(spec)
+        launch = engine.backend.launch
+        engine.backend.launch = lambda job: (
+            Breaking(launch(job), breakdowns.pop(0)) if breakdowns else launch(job)
+        )
+        opened.append(spec)
+        return engine
+
+    opened: list[EngineSpec] = []
+    return opener, opened
+
+
+def test_a_device_that_breaks_down_costs_a_pause_only(client, redis_url):
+    opener, opened = breaking_opener([7])
+    with working(redis_url) as _:
+        whole = read_story_of(client, ask("whole", max_tokens=1000)).ids
+    with working(redis_url, opener=opener):
+        story = read_story_of(client, ask("g", max_tokens=1000))
+    assert isinstance(story.end, Done)
+    assert story.ids == whole
+    assert story.workers == ["w", "w"]
+    assert len(opened) == 2, "the backend was not opened afresh"
+
+
+def test_a_request_that_breaks_the_device_again_is_given_up_with_the_reason(client, redis_url):
+    opener, _ = breaking_opener([7, 7, 7])
+    with working(redis_url, opener=opener):
+        *_, last = answer(client, ask("g", max_tokens=4000))
+        assert last.code == "worker_lost"
+        assert last.message.endswith("device 0 was lost")
+
+
+def test_a_worker_whose_model_cannot_be_opened_ends_with_the_reason(redis_url):
+    with pytest.raises(HomeLost, match=r"no model 'gpt-7'"):
+        Worker(redis_url, "gpt-7", "numpy", "w").run()
+
+
+def test_a_worker_that_cannot_reopen_its_model_leaves_the_request_to_another(client, redis_url):
+    def once(spec: EngineSpec) -> Engine:
+        if opened:
+            raise BackendUnavailable("the device is gone")
+        opened.append(spec)
+        return opener(spec)
+
+    opened: list[EngineSpec] = []
+    opener, _ = breaking_opener([7])
+    broken = Worker(redis_url, "words", "paced", "broken", options={"tok_s": 2000}, opener=once)
+    failure: list[Exception] = []
+    thread = threading.Thread(target=lambda: failure.extend(caught(broken.run)))
+    thread.start()
+    client.submit(ask("g", max_tokens=1000))
+    thread.join(20)
+    assert isinstance(failure[0], HomeLost)
+    with working(redis_url, "healthy"):
+        story = read_story(client, "g")
+    assert story.workers[-1] == "healthy"
+    assert isinstance(story.end, Done)
+    assert len(story.ids) == 1000
+
+
+def caught(call) -> list[Exception]:
+    try:
+        call()
+    except Exception as error:
+        return [error]
+    return []
+
+
+def test_two_workers_share_the_requests(client, redis_url):
+    with working(redis_url, "a"), working(redis_url, "b"):
+        for i in range(20):
+            client.submit(ask(f"g{i}", max_tokens=100))
+        stories = [read_story(client, f"g{i}") for i in range(20)]
+    served = [story.workers for story in stories]
+    assert all(len(names) == 1 for names in served)
+    share = sum(names == ["a"] for names in served)
+    assert 5 <= share <= 15, f"a served {share} of 20"
+
+
+def test_a_second_worker_of_the_same_name_refuses_to_run(redis_url, worker):
+    with pytest.raises(NameTaken, match="a worker called 'w' is running"):
+        Worker(redis_url, "words", "paced", "w").run()
+
+
+def test_heartbeat_says_what_the_worker_is_and_does(client, redis_url, worker):
+    (beat,) = client.workers()
+    assert (beat.name, beat.model, beat.backend, beat.state) == ("w", "words", "paced", "idle")
+    assert (beat.chat, beat.infill, beat.context, beat.last_tok_s) == (False, False, 131072, 0.0)
+    client.submit(ask("g", max_tokens=1000))
+    wait_until(lambda: client.workers()[0].state == "generating")
+    assert client.workers()[0].request == "g"
+    assert client.eta("g") == 0.0
+    read_story(client, "g")
+    wait_until(lambda: client.workers()[0].state == "idle")
+    assert client.workers()[0].last_tok_s == pytest.approx(2000, rel=0.01)
+    assert client.workers()[0].request == ""
+
+
+def test_waiting_time_is_told_from_what_recent_requests_took(client, redis_url, worker):
+    answer(client, ask("before", max_tokens=1000))
+    client.submit(ask("in hand", max_tokens=4000))
+    wait_until(lambda: client.position("in hand") is None)
+    client.submit(ask("g1", max_tokens=10))
+    client.submit(ask("g2", max_tokens=10))
+    wait_until(lambda: client.workers()[0].state == "generating")
+    assert (client.position("g1"), client.position("g2")) == (1, 2)
+    assert 0.4 < client.eta("g2") - client.eta("g1") < 0.8
+    client.cancel("in hand")
+
+
+def bench(request_id: str, **more) -> BenchRequest:
+    settings = {
+        "model": "random:tiny-llama", "backend": "numpy", "devices": 1,
+        "context": 16, "tokens": 8, "repeats": 5, **more,
+    }  # fmt: skip
+    return BenchRequest(request_id, **settings)
+
+
+@pytest.mark.slow
+def test_a_benchmark_of_another_model_is_measured_and_the_worker_returns_to_its_own(client, worker):
+    frames = answer(client, bench("b"))
+    assert isinstance(frames[0], Started)
+    assert (frames[0].model, frames[0].backend) == ("tiny-llama", "numpy")
+    assert any(isinstance(frame, Progress) for frame in frames)
+    assert isinstance(frames[-1], Measured), frames[-1]
+    found = Measurement.from_dict(frames[-1].measurement)
+    assert found.model.name == "tiny-llama"
+    assert found.verified.tokens_equal
+    wait_until(lambda: client.workers()[0].state == "idle")
+    assert client.workers()[0].model == "words"
+    assert answer(client, ask("g"))[0].model == "words"
+
+
+@pytest.mark.slow
+def test_a_generation_does_not_wait_for_the_benchmarks_behind_it(client, redis_url):
+    client.submit(bench("b1"))
+    client.submit(bench("b2"))
+    client.submit(ask("g"))
+    with working(redis_url):
+        read_story(client, "g")
+        assert client.position("b1") is None or client.position("b2") == 2
+        assert not any(isinstance(f.frame, Measured) for f in client.read("b1"))
+        assert isinstance(read_story(client, "b2").end, Measured)
+
+
+@pytest.mark.slow
+def test_a_cancelled_benchmark_ends_without_a_result(client, worker):
+    client.submit(bench("b", repeats=10_000))
+    wait_until(lambda: any(isinstance(f.frame, Progress) for f in client.read("b")), 20)
+    client.cancel("b")
+    end = read_story(client, "b").end
+    assert isinstance(end, Done)
+    assert end.finish_reason == "cancelled"
+
+
+@pytest.mark.slow
+def test_a_benchmark_in_hand_is_handed_back_when_the_worker_ends(client, redis_url):
+    client.submit(bench("b", repeats=300))
+    with working(redis_url, "first"):
+        wait_until(lambda: any(isinstance(f.frame, Progress) for f in client.read("b")), 20)
+    assert client.position("b") == 1
+    with working(redis_url, "second"):
+        story = read_story(client, "b")
+    assert story.workers == ["first", "second"]
+    assert isinstance(story.end, Measured)
+
+
+def read_story_of(client: Client, request):
+    client.submit(request)
+    return read_story(client, request.id)
