@@ -13,6 +13,7 @@ import environ
 from csp.constants import NONCE, NONE, SELF
 
 from config.broker import celery_broker
+from config.database import database
 from config.logs import configure_structlog, logging_config
 from config.secret import kept_secret
 from engine.settings import home, redis_url
@@ -114,18 +115,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # Where it keeps things ------------------------------------------------------------------------------
 DATABASES: dict[str, dict[str, Any]] = {
-    "default": env.db_url_config(env.str("DATABASE_URL", default="") or f"sqlite:///{HOME / 'db.sqlite3'}")
+    "default": database(env.str("DATABASE_URL", default="") or f"sqlite:///{HOME / 'db.sqlite3'}")
 }
-if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
-    DATABASES["default"]["OPTIONS"] = {
-        # Web, Celery and the command line write at once: readers go on beside one writer (WAL), a second
-        # writer waits, and says at BEGIN that it will write, since a late upgrade cannot wait.
-        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
-        "transaction_mode": "IMMEDIATE",
-        "timeout": 20,
-    }
-else:
-    DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 
 STATIC_URL = "static/"
 STATIC_ROOT = HOME / "static"

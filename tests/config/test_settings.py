@@ -74,6 +74,13 @@ def test_a_database_url_is_postgresql(tmp_path):
     assert "init_command" not in found.get("OPTIONS", {})
 
 
+def test_a_foreign_database_is_refused_without_showing_its_password(tmp_path):
+    with pytest.raises(RuntimeError) as refused:
+        read(tmp_path, "DATABASES", DATABASE_URL="mysql://u:hunter2@db/x")
+    assert "DATABASE_URL begins with 'mysql'; it must be postgres://" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_https_guards_cookies_and_redirects(tmp_path):
     names = ("SESSION_COOKIE_SECURE", "CSRF_COOKIE_SECURE", "SECURE_SSL_REDIRECT", "SECURE_HSTS_SECONDS")
     assert set(read(tmp_path, *names).values()) == {False}

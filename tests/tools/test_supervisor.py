@@ -1,0 +1,289 @@
+"""The supervisor, with every service real and the engine paced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+from tests.conftest import free_port
+from tools.supervisor import preflight
+from tools.supervisor.child import Child, Service
+from tools.supervisor.errors import SupervisorError
+from tools.supervisor.guardian import Guardian
+from tools.supervisor.prepare import prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("on", flush=True)
+time.sleep(60)
+"""
+NAMES = ("redis", "web", "worker", "celery", "beat")
+
+
+class Running:
+    """A supervisor as a process, and what it has printed."""
+
+    def __init__(self, home: Path, port: int, **environment: str) -> None:
+        self.port = port
+        self.home = home
+        self._out = (home / "out.txt").open("w+")
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tools.supervisor"],
+            cwd=ROOT,
+            env={**_environment(home, port), **environment},
+            stdout=self._out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def output(self) -> str:
+        return (self.home / "out.txt").read_text()
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 60.0) -> float:
+        """Seconds since the start when `condition` came true."""
+        while not condition():
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() - self.started < seconds, self.output
+            time.sleep(0.02)
+        return time.monotonic() - self.started
+
+    def page_answers(self) -> bool:
+        try:
+            return httpx2.get(f"http://127.0.0.1:{self.port}/", timeout=2).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    def ready(self) -> bool:
+        try:
+            return httpx2.get(f"http://127.0.0.1:{self.port}/readyz", timeout=2).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    def announced(self) -> bool:
+        return f"http://127.0.0.1:{self.port}/" in self.output
+
+    def processes(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(15)
+        self._out.close()
+
+
+def _environment(home: Path, port: int) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+    return {
+        **kept, "MONOLANE_HOME": str(home), "PORT": str(port), "MONOLANE_MODEL": "words",
+        "MONOLANE_BACKEND": "paced",
+    }  # fmt: skip
+
+
+def refusal(home: Path, port: int | str, **environment: str) -> str:
+    """What a supervisor that cannot start says, which must be one line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.supervisor"],
+        cwd=ROOT,
+        env={**_environment(home, 0), "PORT": str(port), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def all_gone(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that still live after `seconds`."""
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Set up by the first start, shared by the later ones. Short: a socket lies in it."""
+    folder = tmp_path_factory.mktemp("sup")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def run(home: Path) -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def start(**environment: str) -> Running:
+        started.append(Running(home, free_port(), **environment))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+@pytest.mark.slow
+def test_it_starts_everything_says_so_and_one_interrupt_ends_it_all(run):
+    running = run()
+    running.wait_for(running.announced)
+    running.wait_for(running.ready)
+    states = running.output.partition("Monolane runs at")[0]
+    assert all(f"  {name} " in states for name in NAMES)
+    processes = running.processes()
+    assert len(processes) >= len(NAMES)
+
+    began = time.monotonic()
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(12) == 0
+    assert time.monotonic() - began < 10
+    assert all_gone(processes, 0.5) == []
+
+
+@pytest.mark.slow
+def test_a_second_start_shows_a_page_in_seconds_and_prepares_nothing(run):
+    running = run()
+    assert running.wait_for(running.page_answers) < 8 * _slowness()
+    assert "migrated" not in running.output
+    assert "collected" not in running.output
+
+
+@pytest.mark.slow
+def test_it_listens_on_loopback_only(run):
+    running = run()
+    running.wait_for(running.announced)
+    listening = {
+        connection.laddr.ip
+        for process in running.processes()
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
+
+
+@pytest.mark.slow
+def test_nothing_outlives_a_supervisor_that_is_killed(run):
+    running = run()
+    running.wait_for(running.announced)
+    processes = running.processes()
+    running.process.kill()
+    running.process.wait()
+    assert all_gone(processes, 8) == []
+
+
+@pytest.mark.slow
+def test_a_service_that_crashes_is_started_again_and_it_says_so(run):
+    running = run()
+    running.wait_for(running.announced)
+    [web] = [process for process in running.processes() if "daphne" in process.cmdline()]
+    web.kill()
+    running.wait_for(lambda: "web      ended (signal SIGKILL)" in running.output)
+    running.wait_for(running.page_answers)
+    assert running.output.count("web      ready") == 2
+
+
+@pytest.mark.slow
+def test_a_second_instance_is_refused_and_told_where_the_first_is(run, home):
+    running = run()
+    running.wait_for(lambda: (home / "supervisor.lock").stat().st_size > 0)
+    said = refusal(home, free_port())
+    assert f"process {running.process.pid}" in said
+    assert f"http://127.0.0.1:{running.port}/" in said
+
+
+def test_a_port_in_use_is_one_sentence_with_a_way_out(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = refusal(tmp_path, port)
+    assert f"port {port} cannot be used (Address already in use)" in said
+    assert f"PORT={port % 65535 + 1}" in said
+
+
+@pytest.mark.parametrize("port", ["http", "0", "65536", "-1", "80.5"])
+def test_a_port_that_is_none_is_refused(port):
+    with pytest.raises(SupervisorError, match="1 to 65535"):
+        preflight.port_from(port)
+
+
+def test_a_redis_that_does_not_answer_is_one_sentence(tmp_path):
+    said = refusal(tmp_path, free_port(), REDIS_URL="redis://127.0.0.1:1/0")
+    assert "the Redis of REDIS_URL does not answer" in said
+    assert "unset REDIS_URL" in said
+
+
+def test_a_home_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    said = refusal(tmp_path / "file", free_port())
+    assert "MONOLANE_HOME" in said
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
+    with pytest.raises(SupervisorError, match=r"1 MB left.*free some space"):
+        preflight.check_home(tmp_path)
+
+
+def test_a_path_too_long_for_a_socket_is_one_sentence(tmp_path):
+    with pytest.raises(SupervisorError, match="longer than the 100 bytes"):
+        preflight.check_redis(None, tmp_path / ("x" * 100))
+
+
+def test_a_failed_preparation_names_the_command_and_its_last_word(tmp_path):
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(SupervisorError, match=r"`manage.py migrate` failed: .*'mongo'.*postgres"):
+        prepare(ROOT, tmp_path, {"MONOLANE_HOME": str(tmp_path), "DATABASE_URL": "mongo://x"})
+
+
+def test_a_service_that_keeps_crashing_is_given_longer_and_longer_pauses(tmp_path):
+    guardian = Guardian()
+    service = Service(
+        "flaky", [sys.executable, "-c", "print('out of luck'); raise SystemExit(3)"], lambda: ""
+    )
+    child = Child(service, tmp_path, ROOT, guardian)
+    child.start()
+    said: list[str] = []
+    deadline = time.monotonic() + 20
+    while len(said) < 3 and time.monotonic() < deadline:
+        trouble = child.tend()
+        said += [trouble] if trouble else []
+        time.sleep(0.01)
+    child.kill()
+    guardian.close()
+    assert [line.rpartition(" in ")[2] for line in said] == ["0.5 s", "1 s", "2 s"]
+    assert all("exit code 3" in line and "out of luck" in line for line in said)
+
+
+def test_the_guardian_ends_a_group_that_ignores_being_asked(tmp_path):
+    guardian = Guardian()
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    guardian.watch(process.pid)
+    guardian.close()
+    assert process.wait(1) == -signal.SIGKILL
+    process.stdout.close()
+
+
+def _slowness() -> float:
+    """How much longer than on a quiet machine things take: other tests may run beside this one."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
