@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db.models import Avg, Count, F, Max, OuterRef, Q, QuerySet, Subquery
@@ -219,12 +219,15 @@ def estimate(specs: Sequence[PointSpec]) -> Estimate:
     return Estimate(sum(times), len(times), len(specs))
 
 
-def remaining_seconds(run: SweepRun) -> float | None:
+def remaining_seconds(run: SweepRun, now: datetime) -> float | None:
     """Seconds until the run ends, judging by its own finished points; None before the first."""
-    took = Point.objects.filter(run=run, state=State.FINISHED).aggregate(t=Avg(F("ended") - F("started")))[
-        "t"
-    ]
-    return None if took is None else float(took.total_seconds() * (run.total - run.done))
+    own = Point.objects.filter(run=run, current=True)
+    mean = own.filter(state=State.FINISHED).aggregate(mean=Avg(F("ended") - F("started")))["mean"]
+    if mean is None:
+        return None
+    begun = own.filter(state=State.RUNNING).values_list("started", flat=True).first()
+    spent = min(now - begun, mean) if begun else timedelta(0)
+    return float((mean * (run.total - run.done) - spent).total_seconds())
 
 
 def _like(spec: PointSpec) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotModified, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 from django.utils.text import slugify
 from django.views.decorators.http import require_GET, require_POST
 
@@ -172,7 +173,7 @@ def _sweep_run_context(pk: int) -> dict[str, Any]:
     return {
         "run": found,
         "points": selectors.points(found),
-        "remaining_s": selectors.remaining_seconds(found) if found.active else None,
+        "remaining_s": selectors.remaining_seconds(found, timezone.now()) if found.active else None,
         "section": "sweeps",
     }
 

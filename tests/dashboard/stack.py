@@ -68,14 +68,22 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = 30.0) -> None:
 @contextmanager
 def database_in(path: Path) -> Iterator[None]:
     """All connections made inside go to a migrated SQLite file: threads of one in memory lock each other."""
-    outer = connections["default"]
-    name = outer.settings_dict["NAME"]
+    outer, configured = connections["default"], connections.settings["default"]
     del connections["default"]
-    outer.settings_dict["NAME"] = str(path)
+    connections.settings["default"] = {
+        **configured,
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(path),
+        "OPTIONS": {
+            "init_command": "PRAGMA journal_mode=WAL;",
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+        },
+    }
     try:
         call_command("migrate", verbosity=0)
         yield
         connections["default"].close()
     finally:
-        outer.settings_dict["NAME"] = name
+        connections.settings["default"] = configured
         connections["default"] = outer

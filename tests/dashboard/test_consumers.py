@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 from channels.testing import WebsocketCommunicator
 
 from config.asgi import application
@@ -21,19 +21,19 @@ def socket(query: str = "") -> Any:
 
 
 async def test_page_of_a_sweep_run_hears_of_its_changes(stack: Stack) -> None:
-    run = await sync_to_async(lambda: factories.run_of(factories.sweep()))()
+    run = await database_sync_to_async(lambda: factories.run_of(factories.sweep()))()
     page = socket(f"?sweep={run.pk}")
     assert (await page.connect())[0]
-    await sync_to_async(services.claim_run)(run_id=run.pk, owner="me")
+    await database_sync_to_async(services.claim_run)(run_id=run.pk, owner="me")
     assert await page.receive_json_from(5) == {"type": "sweep", "run": run.pk, "version": 1}
     await page.disconnect()
 
 
 async def test_page_of_another_run_hears_nothing(stack: Stack) -> None:
-    run = await sync_to_async(lambda: factories.run_of(factories.sweep()))()
+    run = await database_sync_to_async(lambda: factories.run_of(factories.sweep()))()
     page = socket(f"?sweep={run.pk + 1}")
     await page.connect()
-    await sync_to_async(services.claim_run)(run_id=run.pk, owner="me")
+    await database_sync_to_async(services.claim_run)(run_id=run.pk, owner="me")
     assert await page.receive_nothing(0.5)
     await page.disconnect()
 
@@ -45,7 +45,7 @@ async def test_list_of_runs_hears_of_an_import(stack: Stack, tmp_path: Any) -> N
     await page.connect()
     path = tmp_path / "m.json"
     path.write_text(json.dumps(factories.document()))
-    await sync_to_async(services.import_measurements)(paths=[path])
+    await database_sync_to_async(services.import_measurements)(paths=[path])
     assert (await page.receive_json_from(5))["type"] == "measurement"
     await page.disconnect()
 
