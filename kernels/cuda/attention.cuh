@@ -138,12 +138,20 @@ struct Merged {
     DEVICE float result() const { return sum > 0.0f ? value / sum : 0.0f; }
 };
 
+// Maxima first, so that the exponentials do not wait for each other.
 DEVICE Merged merge_warps(const float* rows, int rows_a_warp, int g, int d) {
     Merged m;
+    float2 scale[WARPS];
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) {
-        const float* row = rows + (w * rows_a_warp + g) * MERGE_ROW;
-        m.add(row[model::HEAD_DIM], row[model::HEAD_DIM + 1], row[d]);
+        scale[w] = *reinterpret_cast<const float2*>(rows + (w * rows_a_warp + g) * MERGE_ROW + model::HEAD_DIM);
+        m.maximum = fmaxf(m.maximum, scale[w].x);
+    }
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+        const float take = exp2f(scale[w].x - m.maximum);
+        m.sum += scale[w].y * take;
+        m.value += rows[(w * rows_a_warp + g) * MERGE_ROW + d] * take;
     }
     return m;
 }
@@ -157,13 +165,13 @@ static_assert(model::KV_HEADS <= model::SMS, "a KV head has an SM of its own");
 // Which part of which head this SM attends to, if any: heads x splits spread evenly over the SMs.
 struct Item {
     int head = -1, split = 0, splits = 1;
-    int first, first_block, blocks;  // positions [first, position) lie in `blocks` cache blocks
+    int first, first_block, blocks;  // positions [first, position] lie in `blocks` cache blocks
 
     DEVICE Item(int position, int window, int sm) {
         first = window && position + 1 > window ? position + 1 - window : 0;
         first_block = first / cache::BLOCK;
-        blocks = position > first ? (position - 1) / cache::BLOCK - first_block + 1 : 0;
-        splits = smaller(ceil_div(blocks + 1, WARPS * model::BLOCKS_A_WARP), model::MAX_SPLITS);
+        blocks = position / cache::BLOCK - first_block + 1;
+        splits = smaller(ceil_div(blocks, WARPS * model::BLOCKS_A_WARP), model::MAX_SPLITS);
         const int items = model::KV_HEADS * splits;
         const int item = ceil_div(sm * items, model::SMS);
         if (item < items && item * model::SMS / items == sm) {
@@ -172,26 +180,6 @@ struct Item {
         }
     }
 };
-
-DEVICE uint4 poll4(Core& core, const u32* from, Wait wait) {
-    Spin spin(core.params, core.place, wait);
-    uint4 v = peek4(from);
-    while (!fresh(v, core.epoch)) {
-        if (spin.hopeless()) break;
-        v = peek4(from);
-    }
-    return v;
-}
-
-DEVICE u32 poll1(Core& core, const u32* from, Wait wait) {
-    Spin spin(core.params, core.place, wait);
-    u32 v = load_relaxed(from);
-    while ((v ^ core.epoch) & 1u) {
-        if (spin.hopeless()) break;
-        v = load_relaxed(from);
-    }
-    return v;
-}
 
 // How many splits there are changes with the position, so a partial result is not written in every pass and parity
 // alone could mistake an old one: its words carry the number of the pass instead.
@@ -240,26 +228,71 @@ DEVICE void fetch_queries(Core& core, int layer, int head, QueryRows& query) {
     for (int k = 0; k < cache::KEY_CHUNKS; ++k) query.set(k, numbers(words[k][0]), numbers(words[k][1]));
 }
 
-// The token being computed, as a block of one position: its key and value are still in the mailbox.
-DEVICE void fetch_newest(Core& core, int layer, int head, KvBlock& block) {
+// The token being computed: its key and value are still in the mailbox. Puts them where the cache would have them in
+// the block's registers, for position `p` of the block. All loads are on their way before the first is looked at.
+DEVICE void insert_newest(Core& core, int layer, int head, int p, KvBlock& block) {
     const int g = int(core.lane >> 2), j = int(core.lane & 3);
     const u32* keys = core.mail(layer) + mail::KEYS + head * model::HEAD_DIM;
     const u32* values = core.mail(layer) + mail::VALUES + head * model::HEAD_DIM;
-#pragma unroll
-    for (int u = 0; u < cache::KEY_UNITS; ++u) block.keys[u] = make_uint4(0, 0, 0, 0);
+    const bool has_key = g == (p & 7), has_value = j == (p >> 1 & 3);
+    uint4 key[cache::KEY_CHUNKS][2];
+    u32 value[cache::VALUE_TILES];
+    u32 missing_keys = 0, missing_values = 0;
 #pragma unroll
     for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
-        const int d = k * CHUNK_COLUMNS + 8 * j;
-        if (g != 0 || d >= model::HEAD_DIM) continue;
-        const float4 a = numbers(poll4(core, keys + d, WAIT_QUERY)), b = numbers(poll4(core, keys + d + 4, WAIT_QUERY));
-        block.keys[k] = make_uint4(pack_f16(a.x, a.y), pack_f16(a.z, a.w), pack_f16(b.x, b.y), pack_f16(b.z, b.w));
+        key[k][0] = key[k][1] = make_uint4(0, 0, 0, 0);
+        if (has_key && k * CHUNK_COLUMNS + 8 * j < model::HEAD_DIM) missing_keys |= 3u << 2 * k;
     }
 #pragma unroll
     for (int t = 0; t < cache::VALUE_TILES; ++t) {
-        block.values[t] = make_uint4(0, 0, 0, 0);
-        if (j == 0) block.values[t].x = pack_f16(untagged(poll1(core, values + 8 * t + g, WAIT_QUERY)), 0.0f);
+        value[t] = 0;
+        if (has_value) missing_values |= 1u << t;
+    }
+    Spin spin(core.params, core.place, WAIT_QUERY);
+    while (missing_keys | missing_values) {
+#pragma unroll
+        for (int i = 0; i < 2 * cache::KEY_CHUNKS; ++i) {
+            if (missing_keys >> i & 1u) key[i / 2][i % 2] = peek4(keys + (i / 2) * CHUNK_COLUMNS + 8 * j + 4 * (i % 2));
+        }
+#pragma unroll
+        for (int t = 0; t < cache::VALUE_TILES; ++t) {
+            if (missing_values >> t & 1u) value[t] = load_relaxed(values + 8 * t + g);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * cache::KEY_CHUNKS; ++i) {
+            if (fresh(key[i / 2][i % 2], core.epoch)) missing_keys &= ~(1u << i);
+        }
+#pragma unroll
+        for (int t = 0; t < cache::VALUE_TILES; ++t) {
+            if (((value[t] ^ core.epoch) & 1u) == 0) missing_values &= ~(1u << t);
+        }
+        if ((missing_keys | missing_values) && spin.hopeless()) break;
     }
     __syncwarp();
+    const int i_new = p >> 3;
+    if (has_key) {
+#pragma unroll
+        for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
+            const float4 a = numbers(key[k][0]), b = numbers(key[k][1]);
+            const uint4 halves = make_uint4(pack_f16(a.x, a.y), pack_f16(a.z, a.w), pack_f16(b.x, b.y), pack_f16(b.z, b.w));
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                if (i == i_new) block.keys[i * cache::KEY_CHUNKS + k] = halves;
+            }
+        }
+    }
+    if (has_value) {
+        const u32 shift = (p & 1) * 16, keep = p & 1 ? 0x0000ffffu : 0xffff0000u;
+#pragma unroll
+        for (int t = 0; t < cache::VALUE_TILES; ++t) {
+            const u32 half = (pack_f16(untagged(value[t]), 0.0f) & 0xffffu) << shift;
+            uint4& v = block.values[t];
+            if (i_new == 0) v.x = (v.x & keep) | half;
+            if (i_new == 1) v.y = (v.y & keep) | half;
+            if (i_new == 2) v.z = (v.z & keep) | half;
+            if (i_new == 3) v.w = (v.w & keep) | half;
+        }
+    }
 }
 
 DEVICE void post_partial(Core& core, u64* item, int g, int d, const Merged& m) {
@@ -287,31 +320,25 @@ DEVICE void run(Core& core, int layer) {
     const int stride = item.splits * WARPS;
     int index = item.split * WARPS + int(core.warp);
     RunningSoftmax row;
-    if (index <= item.blocks) {
+    if (index < item.blocks) {
         KvBlock block;
         const auto at = [&](int i) { return cache::block(core.params.kv, layer, item.head, item.first_block + i); };
-        if (index < item.blocks) {  // before the queries are there
-            block.load_keys(at(index), lane);
-            block.load_values(at(index), lane);
-        }
+        block.load_keys(at(index), lane);  // before the queries are there
+        block.load_values(at(index), lane);
         QueryRows query;
         fetch_queries(core, layer, item.head, query);
         core.profile.input_ready();
-        while (index <= item.blocks) {
-            int base = (item.first_block + index) * cache::BLOCK, first = item.first, last = core.position;
-            if (index == item.blocks) {
-                fetch_newest(core, layer, item.head, block);
-                base = first = 0;
-                last = 1;
-            } else if (base + cache::BLOCK > core.position) {
+        while (true) {
+            const int base = (item.first_block + index) * cache::BLOCK;
+            if (index == item.blocks - 1) {
                 block.forget_values_from(core.position - base, lane);
+                insert_newest(core, layer, item.head, core.position - base, block);
             }
-            row.add(query, block, base, first, last, lane);
+            row.add(query, block, base, item.first, core.position + 1, lane);
             index += stride;
-            if (index < item.blocks) {
-                block.load_keys(at(index), lane);
-                block.load_values(at(index), lane);
-            }
+            if (index >= item.blocks) break;
+            block.load_keys(at(index), lane);
+            block.load_values(at(index), lane);
         }
     }
     float* rows = core.shared.merge();

@@ -53,6 +53,7 @@ struct Groups {
     DEVICE explicit Groups(int tiles)
         : count(ceil_div(tiles, MAX_TILES)), base(count ? tiles / count : 0), larger_ones(count ? tiles % count : 0) {}
     DEVICE int size(int group) const { return base + (group < larger_ones ? 1 : 0); }
+    DEVICE int first(int group) const { return group * base + smaller(group, larger_ones); }
 };
 
 constexpr int MAX_COLUMNS = larger(larger(model::HIDDEN, Matrix<ATTN_OUT>::COLUMNS),

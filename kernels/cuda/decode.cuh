@@ -136,10 +136,11 @@ DEVICE void layers(Core& core, const u16* row) {
         core.profile.begin();
         if (core.shares[QKV].tiles) {
             ++core.staged;
+            QkvFinish finish{core, layer};
+            GroupRun<QKV, QkvFinish> groups(core, finish);
             stage_normed<model::HIDDEN>(core, layer ? core.mail(layer - 1) + mail::AFTER_MLP + stream : nullptr,
                                         layer ? nullptr : row, norms);
-            QkvFinish finish{core, layer};
-            run_groups<QKV>(core, finish);
+            groups.run();
         }
         core.phase_end();
         finish_step(core, STEP_QKV, layer);
@@ -152,9 +153,10 @@ DEVICE void layers(Core& core, const u16* row) {
         core.place.phase = ATTN_OUT;
         core.profile.begin();
         if (core.shares[ATTN_OUT].tiles) {
-            stage_plain<Matrix<ATTN_OUT>::COLUMNS>(core, here + mail::HEADS_OUT + core.model_lane * LANE_Q);
             ResidualFinish<true> finish(core, layer);
-            run_groups<ATTN_OUT>(core, finish);
+            GroupRun<ATTN_OUT, ResidualFinish<true>> groups(core, finish);
+            stage_plain<Matrix<ATTN_OUT>::COLUMNS>(core, here + mail::HEADS_OUT + core.model_lane * LANE_Q);
+            groups.run();
         }
         core.phase_end();
         finish_step(core, STEP_ATTN_OUT, layer);
@@ -163,9 +165,10 @@ DEVICE void layers(Core& core, const u16* row) {
         core.profile.begin();
         if (core.shares[GATE_UP].tiles) {
             ++core.staged;
-            stage_normed<model::HIDDEN>(core, here + mail::AFTER_ATTENTION + stream, nullptr, norms + model::HIDDEN);
             GateUpFinish finish{core, layer};
-            run_groups<GATE_UP>(core, finish);
+            GroupRun<GATE_UP, GateUpFinish> groups(core, finish);
+            stage_normed<model::HIDDEN>(core, here + mail::AFTER_ATTENTION + stream, nullptr, norms + model::HIDDEN);
+            groups.run();
         }
         core.phase_end();
         finish_step(core, STEP_GATE_UP, layer);
@@ -173,9 +176,10 @@ DEVICE void layers(Core& core, const u16* row) {
         core.place.phase = DOWN;
         core.profile.begin();
         if (core.shares[DOWN].tiles) {
-            stage_plain<Matrix<DOWN>::COLUMNS>(core, here + mail::GATED + core.model_lane * LANE_FFN);
             ResidualFinish<false> finish(core, layer);
-            run_groups<DOWN>(core, finish);
+            GroupRun<DOWN, ResidualFinish<false>> groups(core, finish);
+            stage_plain<Matrix<DOWN>::COLUMNS>(core, here + mail::GATED + core.model_lane * LANE_FFN);
+            groups.run();
         }
         core.phase_end();
         finish_step(core, STEP_DOWN, layer);
@@ -193,12 +197,13 @@ DEVICE u64 head(Core& core, float* kept) {
         const u16* norm = p.norms + size_t(2 * model::LAYERS) * model::HIDDEN;
         const u32* streams = core.mail(model::LAYERS - 1) + mail::AFTER_MLP;
         ++core.staged;
+        GroupRun<HEAD, HeadFinish> groups(core, finish);
         if constexpr (model::LANES == 1 || model::HEAD_KIND == 1) {
             stage_normed<model::HIDDEN>(core, streams + core.model_lane * model::HIDDEN, nullptr, norm);
         } else {
             stage_lanes(core, streams, norm);
         }
-        run_groups<HEAD>(core, finish);
+        groups.run();
     }
     finish_step(core, STEP_HEAD, 0);
     return finish.best;

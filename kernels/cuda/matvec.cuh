@@ -201,31 +201,45 @@ DEVICE void multiply_group_of(Core& core, int tiles, int chunks) {
     }
 }
 
-// Runs the groups of one phase. `Finish` prepares a pair of rows before the products (prepare) and posts it after.
+// The groups of one phase on one SM. Group g is finished by one warp, in turn; what that warp can load ahead it asks
+// for before the phase's input is there (prepare).
 template <int PHASE, class Finish>
-DEVICE void run_groups(Core& core, Finish& finish) {
-    const Share share = core.shares[PHASE];
-    const Groups groups(share.tiles);
-    int tile = share.first;
-    for (int g = 0; g < groups.count; ++g) {
-        const int tiles = groups.size(g);
-        const int pair = tile * (TILE_ROWS / 2) + int(core.lane);
-        const bool mine = core.warp == (core.group & (WARPS - 1)) && int(core.lane) < tiles * (TILE_ROWS / 2);
-        if (mine) finish.prepare(pair);
-        multiply_group_of(core, tiles, chunks_of(Matrix<PHASE>::COLUMNS));
-        consumers_sync();
-        if (mine) {
-            const float2* from = core.shared.partial(core.group & 1) + core.lane;
-            float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll
-            for (int w = 0; w < WARPS; ++w) {
-                const float2 part = from[w * PAIRS];
-                sum.x += part.x;
-                sum.y += part.y;
-            }
-            finish.post(pair, sum.x, sum.y);
-        }
-        ++core.group;
-        tile += tiles;
+class GroupRun {
+public:
+    DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.shares[PHASE].tiles) {
+        const int first = int((core.warp - core.group) & (WARPS - 1));
+        if (first < groups_.count && in_group(first)) finish.prepare(pair_of(first));
     }
-}
+
+    DEVICE void run() {
+        for (int g = 0; g < groups_.count; ++g) {
+            multiply_group_of(core_, groups_.size(g), chunks_of(Matrix<PHASE>::COLUMNS));
+            consumers_sync();
+            if (core_.warp == (core_.group & (WARPS - 1)) && in_group(g)) finish_group(g);
+            ++core_.group;
+        }
+    }
+
+private:
+    DEVICE bool in_group(int g) const { return int(core_.lane) < groups_.size(g) * (TILE_ROWS / 2); }
+    DEVICE int pair_of(int g) const {
+        return (core_.shares[PHASE].first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
+    }
+    DEVICE void finish_group(int g) {
+        const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;
+        float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            const float2 part = from[w * PAIRS];
+            sum.x += part.x;
+            sum.y += part.y;
+        }
+        finish_.post(pair_of(g), sum.x, sum.y);
+        const int next = g + WARPS;
+        if (next < groups_.count && in_group(next)) finish_.prepare(pair_of(next));
+    }
+
+    Core& core_;
+    Finish& finish_;
+    const Groups groups_;
+};

@@ -28,7 +28,7 @@ struct Producer {
                 }
             }
         }
-        if (issued - waited >= u32(model::SLOTS_IN_FLIGHT)) land();
+        if (issued - waited >= u32(params.slots_in_flight)) land();
         barrier_expect(&shared.full[fill.slot], bytes);
         bulk_copy(shared.ring[fill.slot], from, bytes, &shared.full[fill.slot], policy);
         fill.advance(SLOTS);
@@ -75,7 +75,7 @@ DEVICE void produce(const Params& params, Shared& shared, u32 sm) {
     producer.tape = params.tape + params.tape_offset[sm];
     producer.policy = evict_first_policy();
     for (int at = params.first; at < params.prefill_end && !producer.ended; at += prefill::CHUNK) producer.pass(true);
-    while (!producer.ended) producer.pass(false);
+    while (!producer.ended && !*static_cast<volatile u32*>(&shared.done)) producer.pass(false);
     producer.drain();
 }
 

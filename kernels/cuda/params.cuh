@@ -77,5 +77,6 @@ struct Params {
     int stop_count;
     int keep_logits;            // 1: row i of `logits` is kept for the id at first + i
     int trace_first, trace_last;
+    int slots_in_flight;        // copies on their way to one SM at a time
     u32 serial;                 // number of this launch's first decode pass, over all launches; from 1
 };

@@ -46,7 +46,9 @@ class CudaBackend:
         self.layout = make_layout(made, native, tuning, context)
         self._kernels: dict[bool, Any] = {}
         memory = load_model(self.device, self.layout, model.weights, self._packing)
-        self.machine = Machine(self.device, self.layout, memory, self._kernel)
+        self.machine = Machine(
+            self.device, self.layout, memory, self._kernel, slots_in_flight=tuning.slots_in_flight
+        )
         self._kernel(tuning.profile)
         name = self.device.name
         self.topology = Topology(

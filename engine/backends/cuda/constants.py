@@ -160,7 +160,6 @@ def header(layout: Layout) -> str:
         "SMS_A_LANE": plan.cores_a_lane,
         "SLOT_UNITS": tuning.slot_units,
         "SLOTS": layout.slots,
-        "SLOTS_IN_FLIGHT": tuning.slots_in_flight,
         "GROUP_SIZES": _mask(plan.group_sizes()),
         "LAYER_GROUP_SIZES": _mask(plan.group_sizes(LAYER_MATRICES)),
         "RESIDUAL_ROWS": _residual_rows(plan),

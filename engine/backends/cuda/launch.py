@@ -63,7 +63,7 @@ _POINTERS = (
 )
 _INTEGERS = (
     *("first", "prefill_end", "ids_count", "max_new", "stop_count", "keep_logits"),
-    *("trace_first", "trace_last"),
+    *("trace_first", "trace_last", "slots_in_flight"),
 )
 
 
@@ -90,6 +90,7 @@ class Machine:
     """The monokernel, with or without the profile compiled in."""
     serial: int = 1
     spin_budget_s: float = 1.5
+    slots_in_flight: int = 3
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ class CudaLaunch:
             keep_logits=int(work.keep_logits),
             trace_first=work.trace[0],
             trace_last=work.trace[1],
+            slots_in_flight=machine.slots_in_flight,
             serial=machine.serial & 0xFFFFFFFF,
         )
         for name in _POINTERS:
