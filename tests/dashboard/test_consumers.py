@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from channels.db import database_sync_to_async
 from channels.testing import WebsocketCommunicator
+from django.db import connections
 
 from config.asgi import application
 from dashboard import services
@@ -14,6 +16,14 @@ from tests.dashboard import factories
 from tests.dashboard.stack import Stack
 
 ORIGIN = (b"origin", b"http://localhost:8000")
+
+
+@pytest.fixture(autouse=True)
+async def own_connection(stack: Stack) -> AsyncIterator[None]:
+    """The thread that asynchronous code asks the database from outlives a test; its connection must not."""
+    yield
+    await database_sync_to_async(lambda: connections["default"].close())()
+    await database_sync_to_async(connections.__delitem__)("default")
 
 
 def socket(query: str = "") -> Any:
