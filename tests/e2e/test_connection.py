@@ -73,7 +73,8 @@ def test_a_broken_socket_is_named_and_comes_back(
         """() => {
           window.states = [];
           const place = document.getElementById("connection");
-          new MutationObserver(() => window.states.push(place.dataset.state)).observe(place, {attributes: true});
+          const note = () => window.states.push(place.dataset.state);
+          new MutationObserver(note).observe(place, { attributes: true });
         }"""
     )
     playground.set(max_tokens=400)

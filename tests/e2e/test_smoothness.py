@@ -40,8 +40,6 @@ def test_a_stream_at_5000_tok_s_stays_at_55_frames_a_second(
     page.evaluate("takeFrames()")
     playground.wait_for_end()
     taken = page.evaluate("takeFrames()")
-    print(
-        f"{taken['fps']:.1f} frames/s at {TOK_S} tok/s, {idle:.1f} idle; longest task {taken['longest']:.0f} ms"
-    )
+    print(f"{taken['fps']:.1f} frames/s, {idle:.1f} when idle, longest task {taken['longest']:.0f} ms")
     assert playground.tokens == TOKENS
     assert taken["fps"] >= min(55, 0.9 * idle)

@@ -70,6 +70,7 @@ function start() {
 }
 
 function halt() {
+  if (session.stopping) return;
   const waits = session.stop();
   if (!waits) end();
   refresh();
@@ -172,7 +173,7 @@ function refresh() {
   const busy = generation !== null && !generation.over;
   const focused = document.activeElement;
   run.disabled = busy || !workers?.length;
-  stop.disabled = !busy || session.stopping;
+  stop.disabled = !busy;
   if (busy && focused === run) stop.focus(); // a disabled button would drop the focus to the page's top
   if (!busy && focused === stop) run.focus();
   const seed = generation?.started?.seed;

@@ -1,0 +1,213 @@
+"""How the pages look and how they are reached: themes, narrow screens, keyboard, screen readers, weight.
+
+Pictures of every state go to `screenshots/` under MONOLANE_HOME, to be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.e2e.conftest import SCREENSHOTS, watched
+from tests.e2e.playground_page import PlaygroundPage
+from tests.e2e.stack import ROOT, Service, Stack
+
+PAGES = ("/", "/dashboard/", "/dashboard/history/", "/dashboard/sweeps/")
+AXE = ROOT / "node_modules/axe-core/axe.min.js"
+FIRST_LOAD_BYTES = 350_000
+SHAPES = {
+    "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 800}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 800}},
+    "narrow": {"color_scheme": "dark", "viewport": {"width": 360, "height": 780}},
+}
+
+
+@pytest.fixture(params=SHAPES)
+def shaped(
+    request: pytest.FixtureRequest, browser: Browser, stack: Stack, complaints: list[str]
+) -> Iterator[tuple[str, Page]]:
+    """A page in one theme and size, with that shape's name."""
+    context = browser.new_context(base_url=stack.url, **SHAPES[request.param])
+    yield request.param, watched(context, complaints)
+    context.close()
+
+
+def serious_violations(page: Page) -> list[str]:
+    """What axe-core calls serious or critical, one line each."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run().then(result => result.violations)")
+    return [
+        f"{one['id']}: {one['help']} at {', '.join(str(node['target'][0]) for node in one['nodes'][:3])}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+def scrolls_sideways(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+def test_a_finished_run_is_readable_and_accessible_in_every_shape(
+    shaped: tuple[str, Page], worker: Service
+) -> None:
+    shape, page = shaped
+    playground = PlaygroundPage.open(page)
+    playground.set(temperature=0, max_tokens=120)
+    playground.run()
+    playground.wait_for_tokens(20)
+    page.screenshot(path=SCREENSHOTS / f"playground-{shape}-running.png")
+    playground.wait_for_end()
+    page.screenshot(path=SCREENSHOTS / f"playground-{shape}.png", full_page=True)
+    assert not scrolls_sideways(page)
+    assert serious_violations(page) == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_accessible_and_fits_in_every_shape(shaped: tuple[str, Page], path: str) -> None:
+    shape, page = shaped
+    page.goto(path)
+    page.wait_for_load_state("networkidle")
+    name = path.strip("/").replace("/", "-") or "playground-empty"
+    page.screenshot(path=SCREENSHOTS / f"{name}-{shape}.png", full_page=True)
+    assert not scrolls_sideways(page)
+    assert serious_violations(page) == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_fits_in_320_pixels(page: Page, path: str) -> None:
+    page.set_viewport_size({"width": 320, "height": 640})
+    page.goto(path)
+    assert not scrolls_sideways(page)
+
+
+def test_a_chosen_theme_is_remembered_and_the_system_s_is_the_default(page: Page) -> None:
+    page.emulate_media(color_scheme="light")
+    page.goto("/")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.get_by_role("radio", name="Light").check()
+    page.goto("/dashboard/")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == "rgb(245, 244, 240)"
+
+
+def test_the_first_load_is_light_and_asks_no_other_host(
+    context: BrowserContext, page: Page, stack: Stack
+) -> None:
+    hosts: set[str] = set()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    devtools = context.new_cdp_session(page)
+    devtools.send("Network.enable")
+    sizes: list[float] = []
+    devtools.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    PlaygroundPage.open(page)
+    page.wait_for_load_state("networkidle")
+    assert hosts == {urlsplit(stack.url).netloc}
+    assert len(sizes) >= 6
+    assert sum(sizes) < FIRST_LOAD_BYTES
+
+
+def test_everything_can_be_done_from_the_keyboard(
+    playground: PlaygroundPage, paced: Callable[[int], Service]
+) -> None:
+    paced(200)
+    playground.wait_until_ready()
+    page = playground.page
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_in_viewport()
+    reached: list[str] = []
+    for _ in range(14):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
+        if "cm-content" in reached[-1]:
+            break
+    assert "example" in reached
+    assert "cm-content" in reached[-1]
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")  # Escape first: Tab alone indents
+    expect(playground.run_button).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(playground.stop_button).to_be_focused()
+    playground.wait_for_tokens(10)
+    page.keyboard.press("Enter")
+    playground.wait_for_end()
+    expect(playground.run_button).to_be_focused()
+
+
+def test_a_screen_reader_hears_the_start_and_the_end_but_not_each_token(
+    playground: PlaygroundPage, paced: Callable[[int], Service]
+) -> None:
+    paced(200)
+    page = playground.page
+    playground.wait_until_ready()
+    page.evaluate(
+        """() => {
+          window.heard = [];
+          const note = () => window.heard.push(document.getElementById("announcer").textContent);
+          new MutationObserver(note).observe(document.getElementById("announcer"), { childList: true });
+        }"""
+    )
+    playground.set(max_tokens=100)
+    playground.run("hello")
+    playground.wait_for_end()
+    heard = page.evaluate("window.heard")
+    assert heard[0] == "Generating."
+    assert heard[1].startswith("Finished: 100 tokens at ")
+    assert len(heard) == 2
+    assert page.locator("#output").get_attribute("aria-live") is None
+
+
+def test_the_view_follows_the_end_until_the_reader_scrolls_away(
+    playground: PlaygroundPage, paced: Callable[[int], Service]
+) -> None:
+    paced(1000)
+    page = playground.page
+    playground.set(max_tokens=6000)
+    playground.run("hello")
+    playground.wait_for_tokens(2000)
+    position = """() => {
+      const { scrollTop, scrollHeight, clientHeight } = document.getElementById("output");
+      return [scrollTop, scrollHeight - scrollTop - clientHeight];
+    }"""
+    assert page.evaluate(position)[1] < 30
+    page.locator("#output").hover()
+    page.mouse.wheel(0, -400)
+    expect(page.get_by_role("button", name="Follow the end")).to_be_visible()
+    before = page.evaluate(position)[0]
+    page.wait_for_timeout(500)
+    assert page.evaluate(position)[0] == before
+    page.get_by_role("button", name="Follow the end").click()
+    page.wait_for_timeout(300)
+    assert page.evaluate(position)[1] < 30
+
+
+def test_nothing_around_the_text_moves_while_a_run_starts_streams_and_ends(
+    playground: PlaygroundPage, paced: Callable[[int], Service]
+) -> None:
+    paced(300)
+    page = playground.page
+    playground.set(max_tokens=300)
+    page.wait_for_selector("#engine[data-state=ready]")
+    page.evaluate(
+        """() => {
+          const watched = ["engine", "modes", "run", "stop", "copy", "meter-ttft", "meter-overall", "output",
+            "fate", "connection"];
+          window.places = new Set();
+          const note = () => {
+            const boxes = watched.map((id) => document.getElementById(id).getBoundingClientRect());
+            window.places.add(JSON.stringify(boxes.map(({ left, top }, i) => [watched[i], left, top])));
+            requestAnimationFrame(note);
+          };
+          note();
+        }"""
+    )
+    playground.run()
+    playground.wait_for_end()
+    page.wait_for_timeout(1500)  # the worker is ready again
+    assert len(page.evaluate("[...window.places]")) == 1
