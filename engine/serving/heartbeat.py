@@ -82,12 +82,16 @@ class Pulse:
     def _run(self) -> None:
         self._taken = self._name_is_taken()
         self._claimed.set()
+        heard = True
         while not self._closing.is_set() and not self._taken:
             self._changed.clear()
             try:
                 self._beat()
+                heard = True
             except (RedisError, OSError) as error:
-                log.warning("no heartbeat: %s", error)
+                if heard:
+                    log.warning("no heartbeat until Redis answers again: %s", error)
+                heard = False
             except Exception:
                 log.exception("no heartbeat")
             self._changed.wait(Heartbeat.EVERY_S)

@@ -130,6 +130,23 @@ def test_worker_that_is_told_to_end_finishes_a_request_that_is_nearly_done(clien
     assert client.workers() == [], "it is still on the list of workers"
 
 
+def test_second_signal_does_not_wait_for_the_request_in_hand(client, workers):
+    only = workers.start("only", "words", "paced", grace_s=60.0, options={"tok_s": 200})
+    client.submit(chat("slow", tokens=4000))
+
+    def end_twice() -> None:
+        only.process.terminate()
+        time.sleep(0.5)
+        assert only.process.poll() is None, "it did not finish what it could have finished"
+        only.process.terminate()
+        assert only.process.wait(5) == 0
+        workers.start("next", "words", "paced", options={"tok_s": 100_000})
+
+    story = read_story(client, "slow", {50: end_twice})
+    assert story.workers == ["only", "next"]
+    assert len(story.ids) == 4000
+
+
 def test_idle_worker_ends_at_once_when_told_to(workers, chatterbox):
     begin = time.monotonic()
     assert workers.start("only", chatterbox).terminate() == 0
