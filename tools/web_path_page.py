@@ -55,7 +55,7 @@ async def watch(port: int, count: int, tokens: int) -> list[Stream]:
             f"ws://127.0.0.1:{port}/ws/playground/", origin=f"http://127.0.0.1:{port}", loop=loop
         )
         # Whoever has 40 ends to write down at once may take a while to say goodbye.
-        factory.setProtocolOptions(closeHandshakeTimeout=20)
+        factory.setProtocolOptions(closeHandshakeTimeout=20)  # type: ignore[no-untyped-call]
         factory.protocol = _page_of(stream, {"type": "start", "prompt": "to", "max_tokens": tokens})
         await loop.create_connection(factory, "127.0.0.1", port)
     await asyncio.gather(*(stream.ended.wait() for stream in streams))

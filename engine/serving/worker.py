@@ -25,6 +25,7 @@ from engine.errors import (
     CheckpointError,
     ConfigError,
     EngineError,
+    RequestError,
 )
 from engine.serving.engines import Engine, EngineSlot, EngineSpec, Opener, open_engine
 from engine.serving.generation import Generation, Refused
@@ -175,7 +176,12 @@ class Worker:
 
     def _serve(self, taken: Taken) -> None:
         begun = time.monotonic()
-        output = self._publisher.open(taken.id)
+        try:
+            output = self._publisher.open(taken.id)
+        except RequestError as error:
+            log.error("the output of %s cannot be continued, so it is dropped: %s", taken.id, error)
+            self._inbox.drop(taken.id)
+            return
         self._pulse.hold(output)
         try:
             if output.history and isinstance(output.history[-1], FINAL):

@@ -125,6 +125,14 @@ def test_an_entry_that_cannot_be_read_is_refused_and_gone(client, redis_url, wor
         assert raw.xlen(INTERACTIVE) == 0
 
 
+def test_an_output_that_somebody_spoiled_does_not_stop_the_worker(client, redis_url, worker):
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.xadd("ml:out:g", {"json": "nonsense"}, id="1-0")
+        raw.xadd(INTERACTIVE, ask("g").to_entry())
+        wait_until(lambda: raw.xlen(INTERACTIVE) == 0)
+    assert isinstance(answer(client, ask("next"))[-1], Done)
+
+
 def test_a_prompt_that_a_model_without_words_cannot_read_is_refused(client, redis_url):
     with working(redis_url, model="random:tiny-llama", backend="numpy", options={}):
         (last,) = answer(client, ask("g"))
