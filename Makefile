@@ -43,6 +43,9 @@ check-peers: setup-dev ## compare greedy output with llama.cpp on the same file 
 bench-cpu: setup-dev ## the CPU kernel beside llama.cpp, same file, same run, both orders
 	$(PY) -m tools.bench_cpu
 
+link-latency: setup-dev ## draw what a slow link costs with and without delay, on virtual devices
+	$(PY) -m tools.plot_link_latency
+
 web-path: setup-dev ## measure what the web adds at 3,000 tok/s, one stream and 40
 	$(PY) -m tools.measure_web_path
 
@@ -50,10 +53,10 @@ screenshots: setup-dev ## take the README's pictures from the running product
 	$(PY) -m tools.screenshots
 
 lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
-	@for f in base dev node peers; do .venv/bin/uv pip compile -q --python-version 3.11 --generate-hashes \
+	@for f in base dev gpu node peers; do .venv/bin/uv pip compile -q --python-version 3.11 --generate-hashes \
 	    --no-emit-index-url requirements/$$f.in -o requirements/$$f.txt || exit 1; done
 
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run setup setup-dev python test lint format check-peers bench-cpu web-path screenshots lock clean
+.PHONY: help run setup setup-dev python test lint format check-peers bench-cpu link-latency web-path screenshots lock clean
