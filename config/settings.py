@@ -119,7 +119,7 @@ DATABASES: dict[str, dict[str, Any]] = {
 }
 
 STATIC_URL = "static/"
-STATIC_ROOT = HOME / "static"
+STATIC_ROOT = Path(env.str("STATIC_ROOT", default="") or HOME / "static")
 # The front end's build may not exist yet when a management command runs.
 STATICFILES_DIRS = [
     folder for folder in (BASE_DIR / "static/dist", BASE_DIR / "static/img") if folder.is_dir()

@@ -1,0 +1,56 @@
+# Two images from one tree: `web` (daphne, Celery, beat, management commands) and `worker` (the engine, with
+# what a GPU needs). docker-compose.yml builds both.
+ARG PYTHON=3.11-slim-bookworm
+
+FROM node:20-bookworm-slim AS front-end
+WORKDIR /src
+COPY package.json package-lock.json ./
+RUN npm ci --ignore-scripts --no-audit --no-fund
+COPY static ./static
+RUN npm run build
+
+FROM python:${PYTHON} AS packages
+COPY requirements ./requirements
+RUN pip install --no-cache-dir --require-hashes --prefix /packages -r requirements/base.txt
+
+FROM python:${PYTHON} AS gpu-packages
+COPY requirements ./requirements
+RUN pip install --no-cache-dir --require-hashes --prefix /packages -r requirements/gpu.txt
+
+FROM python:${PYTHON} AS cpu-kernel
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+COPY --from=packages /packages /usr/local
+WORKDIR /app
+COPY engine ./engine
+COPY kernels ./kernels
+RUN python -m kernels.cpu.build
+
+FROM python:${PYTHON} AS base
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    MONOLANE_HOME=/var/lib/monolane STATIC_ROOT=/app/collected LOG_JSON=1
+RUN useradd --system --uid 10001 --home-dir /var/lib/monolane --create-home monolane
+COPY --from=packages /packages /usr/local
+WORKDIR /app
+COPY manage.py ./
+COPY engine ./engine
+COPY kernels ./kernels
+COPY --from=cpu-kernel /app/kernels/build ./kernels/build
+
+FROM base AS web
+COPY config ./config
+COPY dashboard ./dashboard
+COPY playground ./playground
+COPY templates ./templates
+COPY static ./static
+COPY benchmarks ./benchmarks
+COPY --from=front-end /src/static/dist ./static/dist
+# The key only lets the command start: it signs nothing, and no image holds one.
+RUN SECRET_KEY=only-while-collecting python manage.py collectstatic --no-input
+USER monolane
+EXPOSE 8000
+CMD ["daphne", "--bind", "0.0.0.0", "--port", "8000", "--proxy-headers", "--no-server-name", "config.asgi:application"]
+
+FROM base AS worker
+COPY --from=gpu-packages /packages /usr/local
+USER monolane
+CMD ["python", "-m", "engine", "worker"]
