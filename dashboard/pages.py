@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from dashboard.charts import PhaseChart, SampleStrip, phase_chart, sample_strip
@@ -21,7 +22,7 @@ class RunPage:
     phases: PhaseChart | None
     strip: SampleStrip
     unaccounted_us: float | None
-    """Microseconds of a token that no phase accounts for (host, publishing); None without phases."""
+    """Mean microseconds between tokens that no phase accounts for; None without phases or raw gaps."""
     environment: tuple[tuple[str, str], ...]
     around: Neighbours
     change: float | None
@@ -31,6 +32,7 @@ class RunPage:
 def run_page(row: Measurement) -> RunPage:
     result = Result.from_dict(row.document)
     chart = phase_chart(result.phases_us)
+    gaps = [gap for repeat in result.samples.itl_us for gap in repeat]
     around = neighbours(row)
     return RunPage(
         row=row,
@@ -38,7 +40,7 @@ def run_page(row: Measurement) -> RunPage:
         sampling=sampling_label(result.settings.sampling),
         phases=chart,
         strip=sample_strip(result.decode.samples, result.decode.median, result.decode.ci95),
-        unaccounted_us=None if chart is None else result.itl_us.p50 - chart.total,
+        unaccounted_us=fmean(gaps) - chart.total if chart and gaps else None,
         environment=tuple(flatten(result.environment)),
         around=around,
         change=row.tok_s / around.previous.tok_s - 1 if around.previous else None,

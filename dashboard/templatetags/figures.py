@@ -56,7 +56,8 @@ def millis(value: float) -> str:
 @register.filter
 def plain_us(value: float) -> str:
     """Microseconds in a column that names the unit."""
-    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+    text = f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 @register.filter

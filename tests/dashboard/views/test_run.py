@@ -9,6 +9,7 @@ from django.test import Client
 
 from dashboard.models import Measurement
 from engine.backends.base import PhaseTime
+from engine.measurement import Samples
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db
@@ -98,3 +99,10 @@ def test_page_needs_no_inline_style_or_script(client: Client) -> None:
     page = page_of(client, factories.stored())
     assert not re.search(r"\sstyle=|\son\w+=|<style", page)
     assert all("nonce=" in tag for tag in re.findall(r"<script[^>]*>", page))
+
+
+def test_time_that_no_phase_accounts_for_is_told_from_the_raw_gaps(client: Client) -> None:
+    gaps = Samples(itl_us=((10.0, 12.0), (11.0, 11.0)))
+    row = factories.stored(phases_us={"qkv": PhaseTime(6.0), "head": PhaseTime(2.0)}, samples=gaps)
+    assert "Mean between tokens, less all phases 3.0" in text(page_of(client, row))
+    assert "less all phases" not in page_of(client, factories.stored())
