@@ -8,6 +8,7 @@ from typing import cast
 
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.db import DatabaseError
 
 from engine.backends.base import FinishReason
 from engine.errors import EngineError
@@ -91,6 +92,10 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             await self._send(error_frame("unavailable", str(error), retryable=True))
         except EngineError as error:
             await self._send(error_frame("bad_request", str(error)))
+        except DatabaseError as error:
+            log.error("database_failed", error=str(error))
+            message = "the database does not answer; try again in a moment"
+            await self._send(error_frame("unavailable", message, retryable=True))
 
     async def _start(self, request: GenerateRequest) -> None:
         self._check_free()
@@ -98,12 +103,16 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             await self._send(error_frame("no_worker", NO_WORKER, retryable=True))
             return
         position = await engine_client().submit(request)
-        # The worker is at it by now: the rows below cost no time that anybody waits for.
-        await services.record_generation(request=request, owner=self._owner)
-        await presence.arrive(request.id, self._viewer)
+        # The worker is at it by now: writing the row costs no time that anybody waits for.
+        try:
+            await services.record_generation(request=request, owner=self._owner)
+        except DatabaseError:
+            await engine_client().cancel(request.id)
+            raise
         eta = await engine_client().eta(request.id) if position else 0.0
         await self._send(queued_frame(request.id, position, eta))
         self._follow(request.id, seed=request.sampling.seed, after=0)
+        await presence.arrive(request.id, self._viewer)
 
     async def _stop(self) -> None:
         if self._pump is not None and not self._pump.ended:
@@ -155,6 +164,8 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             await self.close(TOO_SLOW, "what was sent has not been acknowledged")
         except Exception:
             log.exception("pump_failed", generation=pump.generation)
+            if pump.ended:
+                return  # the page has all of it; only the record failed
             message = "the server failed while streaming; reload the page to go on"
             await self._send(error_frame("internal", message, retryable=True, generation=pump.generation))
             await self.close(INTERNAL)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
+from redis.exceptions import RedisError
 
 from engine.serving.client import QueueUnavailable
 from engine.serving.messages import Done, Failed, Started, Tokens
@@ -26,11 +27,17 @@ def _viewers_key(generation: str) -> str:
 
 
 async def arrive(generation: str, viewer: str) -> None:
-    """`viewer` (any name of its own) watches from now on."""
+    """`viewer` (any name of its own) watches from now on.
+
+    Raises QueueUnavailable if Redis does not answer.
+    """
     pipe = engine_redis().pipeline(transaction=False)
     pipe.sadd(_viewers_key(generation), viewer)
     pipe.expire(_viewers_key(generation), FORGET_S)
-    await pipe.execute()
+    try:
+        await pipe.execute()
+    except (RedisError, OSError) as error:
+        raise QueueUnavailable(f"Redis does not answer ({error}); check that it runs") from error
 
 
 def leave(generation: str, viewer: str) -> None:
@@ -48,7 +55,7 @@ async def _wait_then_cancel(generation: str, viewer: str) -> None:
         log.info("generation_abandoned", generation=generation)
         await engine_client().cancel(generation)
         await _record_rest(generation)
-    except (QueueUnavailable, OSError) as error:
+    except (QueueUnavailable, RedisError, OSError) as error:
         log.warning("abandoned_generation_not_cancelled", generation=generation, error=str(error))
 
 
