@@ -9,8 +9,8 @@ from typing import Any
 
 from dashboard.charts import PhaseChart, SampleStrip, phase_chart, sample_strip
 from dashboard.matrix import sampling_label
-from dashboard.models import Measurement
-from dashboard.selectors import Neighbours, Series, neighbours
+from dashboard.models import Configuration, Measurement
+from dashboard.selectors import Neighbours, Sample, Series, neighbours
 from engine.measurement import Measurement as Result
 
 
@@ -69,6 +69,22 @@ def _plain(value: object) -> str:
             return ", ".join(_plain(v) for v in value)
         case _:
             return str(value)
+
+
+TABLE_ROWS = 200
+"""More rows than this help nobody on a page; the exports have them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    configuration: Configuration
+    sample: Sample
+
+
+def history_table(series: Sequence[Series]) -> list[HistoryRow]:
+    """The newest samples of each series, newest first, TABLE_ROWS in all at most."""
+    most = TABLE_ROWS // max(1, len(series))
+    return [HistoryRow(one.configuration, s) for one in series for s in reversed(one.samples[-most:])]
 
 
 def chart_data(series: Sequence[Series], unit: str) -> dict[str, Any]:

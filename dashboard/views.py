@@ -19,7 +19,7 @@ from dashboard import exports, selectors, services
 from dashboard.errors import DashboardError
 from dashboard.forms import HistoryForm, RunFilterForm
 from dashboard.models import Measurement, Sweep, SweepRun, Trigger
-from dashboard.pages import chart_data, run_page
+from dashboard.pages import chart_data, history_table, run_page
 
 PAGE_SIZE = 50
 CAN_RUN = "dashboard.can_run_sweep"
@@ -107,6 +107,8 @@ def history(request: HttpRequest) -> HttpResponse:
         "title": title,
         "unit": unit,
         "series": series,
+        "table": history_table(series),
+        "samples": sum(len(one.samples) for one in series),
         "chart": chart_data(series, unit),
         "query": request.GET.urlencode(),
         "section": "history",

@@ -13,7 +13,7 @@ from dashboard.templatetags import figures
         ("speed", 3144.75, "3,145"),
         ("speed", 165.44, "165.4"),
         ("speed", 26.8312, "26.83"),
-        ("percent", 0.8765, "87.7 %"),
+        ("percent", 0.877, "87.7 %"),
         ("percent", None, "unknown"),
         ("change", -0.0312, "−3.1 %"),
         ("change", 0.05, "+5.0 %"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from dashboard import pages
 from dashboard.models import Configuration
 from tests.dashboard import factories
 
@@ -95,3 +96,13 @@ def test_csv_and_json_hold_the_series(client: Client, two: list[int]) -> None:
     rows = client.get(f"/dashboard/history.json?{query}").json()["rows"]
     assert [r["value"] for r in rows] == [100, 101, 102]
     assert client.get(f"/dashboard/history.csv?{query}").content.decode().count("\r\n") == 4
+
+
+def test_long_history_shows_its_newest_runs_and_says_that_there_are_more(
+    client: Client, two: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "TABLE_ROWS", 2)
+    page = client.get(f"{URL}?configuration={two[0]}").content.decode()
+    assert "The newest 2 of 3 runs" in page
+    assert re.findall(r">(\d{4}-\d\d-\d\d) \d\d:\d\d<", page) == ["2026-01-03", "2026-01-02"]
+    assert len(chart(client, f"configuration={two[0]}")["series"][0]["samples"]) == 3
