@@ -167,11 +167,11 @@ struct Item {
     int head = -1, split = 0, splits = 1;
     int first, first_block, blocks;  // positions [first, position] lie in `blocks` cache blocks
 
-    DEVICE Item(int position, int window, int sm) {
+    DEVICE Item(int position, int window, int sm, int blocks_a_split) {
         first = window && position + 1 > window ? position + 1 - window : 0;
         first_block = first / cache::BLOCK;
         blocks = position / cache::BLOCK - first_block + 1;
-        splits = smaller(ceil_div(blocks, WARPS * model::BLOCKS_A_WARP), model::MAX_SPLITS);
+        splits = smaller(ceil_div(blocks, blocks_a_split), model::MAX_SPLITS);
         const int items = model::KV_HEADS * splits;
         const int item = ceil_div(sm * items, model::SMS);
         if (item < items && item * model::SMS / items == sm) {
@@ -180,22 +180,6 @@ struct Item {
         }
     }
 };
-
-// How many splits there are changes with the position, so a partial result is not written in every pass and parity
-// alone could mistake an old one: its words carry the number of the pass instead.
-DEVICE void post_numbered(Core& core, u64* to, float value) {
-    post(to, u64(core.serial) << 32 | __float_as_uint(value));
-}
-
-DEVICE float poll_numbered(Core& core, const u64* from) {
-    Spin spin(core.params, core.place, WAIT_PARTIAL);
-    u64 v = load_relaxed(from);
-    while (u32(v >> 32) != core.serial) {
-        if (spin.hopeless()) break;
-        v = load_relaxed(from);
-    }
-    return __uint_as_float(u32(v));
-}
 
 DEVICE float4 numbers(const uint4& v) {
     return make_float4(untagged(v.x), untagged(v.y), untagged(v.z), untagged(v.w));
@@ -295,30 +279,77 @@ DEVICE void insert_newest(Core& core, int layer, int head, int p, KvBlock& block
     }
 }
 
+// How many splits there are changes with the position, so a partial result is not written in every pass and parity
+// alone could mistake an old one: its words carry the number of the pass instead.
+DEVICE u64 numbered(const Core& core, float value) { return u64(core.serial) << 32 | __float_as_uint(value); }
+DEVICE bool is_current(const Core& core, u64 word) { return u32(word >> 32) == core.serial; }
+DEVICE float number(u64 word) { return __uint_as_float(u32(word)); }
+
 DEVICE void post_partial(Core& core, u64* item, int g, int d, const Merged& m) {
     u64* row = item + g * mail::PARTIAL_ROW;
-    post_numbered(core, row + d, m.value);
+    post(row + d, numbered(core, m.value));
     if (d == 0) {
-        post_numbered(core, row + model::HEAD_DIM, m.maximum);
-        post_numbered(core, row + model::HEAD_DIM + 1, m.sum);
+        post(row + model::HEAD_DIM, numbered(core, m.maximum));
+        post(row + model::HEAD_DIM + 1, numbered(core, m.sum));
     }
 }
 
-DEVICE void add_partial(Core& core, const u64* item, int g, int d, Merged& m) {
-    const u64* row = item + g * mail::PARTIAL_ROW;
-    const float maximum = poll_numbered(core, row + model::HEAD_DIM);
-    const float sum = poll_numbered(core, row + model::HEAD_DIM + 1);
-    m.add(maximum, sum, poll_numbered(core, row + d));
+// Adds the parts of splits 1 .. splits - 1, in order, a few at a time so that their loads overlap.
+DEVICE void add_partials(Core& core, const u64* partials, int splits, int g, int d, Merged& m) {
+    constexpr int AT_ONCE = 4;
+    for (int first = 1; first < splits; first += AT_ONCE) {
+        u64 value[AT_ONCE];
+        ulonglong2 scale[AT_ONCE];
+        u32 missing = 0;
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; ++s) {
+            if (first + s < splits) missing |= 1u << s;
+        }
+        const u32 here = missing;
+        Spin spin(core.params, core.place, WAIT_PARTIAL);
+        while (missing) {
+#pragma unroll
+            for (int s = 0; s < AT_ONCE; ++s) {
+                if (!(missing >> s & 1u)) continue;
+                const u64* row = partials + (first + s) * mail::PARTIAL_ITEM + g * mail::PARTIAL_ROW;
+                value[s] = load_relaxed(row + d);
+                scale[s] = peek2(row + model::HEAD_DIM);
+            }
+#pragma unroll
+            for (int s = 0; s < AT_ONCE; ++s) {
+                if ((missing >> s & 1u) && is_current(core, value[s]) && is_current(core, scale[s].x) &&
+                    is_current(core, scale[s].y)) {
+                    missing &= ~(1u << s);
+                }
+            }
+            if (missing && spin.hopeless()) break;
+        }
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; ++s) {
+            if (here >> s & 1u) m.add(number(scale[s].x), number(scale[s].y), number(value[s]));
+        }
+    }
+}
+
+// Blocks of an item go to its warps in turn; those of a head to its splits in turn before that.
+DEVICE int first_index(const Core& core, const Item& item) { return item.split + item.splits * int(core.warp); }
+
+// Asks for a warp's first blocks while the layer's earlier phases still compute.
+DEVICE void prefetch(Core& core, const Item& item, int layer) {
+    if (item.head < 0 || core.lane >= 2) return;
+    const int index = first_index(core, item) + int(core.lane) * item.splits * WARPS;
+    if (index < item.blocks) {
+        prefetch_l2(cache::block(core.params.kv, layer, item.head, item.first_block + index), cache::BLOCK_HALVES * 2);
+    }
 }
 
 // Waits for: queries, and the newest key and value. Publishes: the head's result, or its part of it to the SM that
 // has the head's first part.
-DEVICE void run(Core& core, int layer) {
-    const Item item(core.position, window_of(layer), int(core.place.sm));
+DEVICE void run(Core& core, const Item& item, int layer) {
     if (item.head < 0) return;
     const u32 lane = core.lane;
     const int stride = item.splits * WARPS;
-    int index = item.split * WARPS + int(core.warp);
+    int index = first_index(core, item);
     RunningSoftmax row;
     if (index < item.blocks) {
         KvBlock block;
@@ -328,6 +359,7 @@ DEVICE void run(Core& core, int layer) {
         QueryRows query;
         fetch_queries(core, layer, item.head, query);
         core.profile.input_ready();
+#pragma unroll 1
         while (true) {
             const int base = (item.first_block + index) * cache::BLOCK;
             if (index == item.blocks - 1) {
@@ -345,6 +377,7 @@ DEVICE void run(Core& core, int layer) {
     row.leave(rows + core.warp * QUERIES * MERGE_ROW, QUERIES, lane);
     consumers_sync();
     u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * mail::PARTIAL_ITEM;
+#pragma unroll 1
     for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
         Merged m = merge_warps(rows, QUERIES, g, d);
@@ -352,7 +385,7 @@ DEVICE void run(Core& core, int layer) {
             post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
             continue;
         }
-        for (int s = 1; s < item.splits; ++s) add_partial(core, partials + s * mail::PARTIAL_ITEM, g, d, m);
+        if (item.splits > 1) add_partials(core, partials, item.splits, g, d, m);
         post(core.mail(layer) + mail::HEADS_OUT + (item.head * QUERIES + g) * model::HEAD_DIM + d,
              tagged(m.result(), core.epoch));
     }

@@ -39,6 +39,12 @@ struct Matrix<HEAD> {
     static constexpr int COLUMNS = model::HEAD_COLUMNS;
 };
 
+// Bit t: some SM has a group of t tiles of this matrix.
+DEVICE constexpr int group_sizes(int phase) {
+    constexpr int sizes[] = MODEL_GROUP_SIZES;
+    return sizes[phase];
+}
+
 DEVICE constexpr int chunks_of(int columns) { return ceil_div(columns, CHUNK_COLUMNS); }
 DEVICE constexpr int phase_chunks(int phase) {
     return chunks_of(phase == ATTN_OUT ? Matrix<ATTN_OUT>::COLUMNS
@@ -66,7 +72,7 @@ constexpr int ATTENTION_ROWS = 8;
 constexpr int MERGE_ROW = model::HEAD_DIM + 2;
 constexpr int DECODE_MERGE_BYTES = WARPS * model::QUERIES_PER_KV * MERGE_ROW * 4;
 constexpr int PREFILL_MERGE_BYTES = WARPS * ATTENTION_ROWS * MERGE_ROW * 4;
-constexpr int PREFILL_TOKENS_A_STEP = 2 * model::PREFILL_TILE_TOKENS;
+constexpr int PREFILL_TOKENS_A_STEP = 16;  // what partial sums of a group take bounds the ring
 constexpr int PREFILL_PARTIAL_BYTES = WARPS * PREFILL_TOKENS_A_STEP * PAIRS * int(sizeof(float2));
 constexpr int FILTER_BYTES = 256 * 8 + 64 * 8;
 constexpr int DECODE_BYTES = OPERAND_BYTES + PARTIAL_BYTES + larger(DECODE_MERGE_BYTES, FILTER_BYTES);

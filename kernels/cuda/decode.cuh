@@ -134,6 +134,8 @@ DEVICE void layers(Core& core, const u16* row) {
 
         core.place.phase = QKV;
         core.profile.begin();
+        const decode_attention::Item item(core.position, window_of(layer), int(core.place.sm), p.blocks_a_split);
+        decode_attention::prefetch(core, item, layer);
         if (core.shares[QKV].tiles) {
             ++core.staged;
             QkvFinish finish{core, layer};
@@ -146,7 +148,7 @@ DEVICE void layers(Core& core, const u16* row) {
         finish_step(core, STEP_QKV, layer);
 
         core.profile.begin();
-        decode_attention::run(core, layer);
+        decode_attention::run(core, item, layer);
         core.phase_end();
         finish_step(core, STEP_ATTENTION, layer);
 

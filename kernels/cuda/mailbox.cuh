@@ -32,6 +32,11 @@ DEVICE uint4 peek4(const u32* from) {
                  : "memory");
     return v;
 }
+DEVICE ulonglong2 peek2(const u64* from) {
+    ulonglong2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(from) : "memory");
+    return v;
+}
 DEVICE uint2 peek2(const u32* from) {
     uint2 v;
     asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");

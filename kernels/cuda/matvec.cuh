@@ -149,10 +149,12 @@ template <int T>
 DEVICE void multiply(Core& core, int chunks, float (&sums)[T][4]) {
     constexpr int CHUNKS_A_SLOT = SLOT_UNITS / T;
     const u32 lane = core.lane;
+#pragma unroll 1
     for (int first = 0; first < chunks; first += CHUNKS_A_SLOT) {
         const int last = smaller(first + CHUNKS_A_SLOT, chunks);
         core.wait_full();
         const u8* slot = core.shared.ring[core.cursor.slot];
+#pragma unroll 1
         for (int c = first + ((int(core.warp) - first) & (WARPS - 1)); c < last; c += WARPS) {
             uint4 high = make_uint4(0, 0, 0, 0), low = make_uint4(0, 0, 0, 0);
             if (lane < 4) {
@@ -187,17 +189,17 @@ DEVICE void multiply_group(Core& core, int chunks) {
     }
 }
 
-// A model has few group sizes; only those are compiled.
-template <int T = MAX_TILES>
+// A matrix has few group sizes; only those are compiled: what a layer runs should fit the instruction cache.
+template <int PHASE, int T = MAX_TILES>
 DEVICE void multiply_group_of(Core& core, int tiles, int chunks) {
     if constexpr (T >= 1) {
-        if constexpr ((model::GROUP_SIZES >> T) & 1) {
+        if constexpr ((group_sizes(PHASE) >> T) & 1) {
             if (tiles == T) {
                 multiply_group<T>(core, chunks);
                 return;
             }
         }
-        multiply_group_of<T - 1>(core, tiles, chunks);
+        multiply_group_of<PHASE, T - 1>(core, tiles, chunks);
     }
 }
 
@@ -212,8 +214,9 @@ public:
     }
 
     DEVICE void run() {
+#pragma unroll 1
         for (int g = 0; g < groups_.count; ++g) {
-            multiply_group_of(core_, groups_.size(g), chunks_of(Matrix<PHASE>::COLUMNS));
+            multiply_group_of<PHASE>(core_, groups_.size(g), chunks_of(Matrix<PHASE>::COLUMNS));
             consumers_sync();
             if (core_.warp == (core_.group & (WARPS - 1)) && in_group(g)) finish_group(g);
             ++core_.group;

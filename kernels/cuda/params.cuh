@@ -78,5 +78,6 @@ struct Params {
     int keep_logits;            // 1: row i of `logits` is kept for the id at first + i
     int trace_first, trace_last;
     int slots_in_flight;        // copies on their way to one SM at a time
+    int blocks_a_split;         // cache blocks of a head before one more SM shares it
     u32 serial;                 // number of this launch's first decode pass, over all launches; from 1
 };

@@ -14,7 +14,7 @@ constexpr int TILES = model::PREFILL_TILES;
 constexpr int TILE_TOKENS = model::PREFILL_TILE_TOKENS;
 constexpr int CHUNK = TILES * TILE_TOKENS;
 constexpr bool SPLIT = model::PREFILL_SPLIT;
-constexpr int TILES_A_STEP = 2;
+constexpr int TILES_A_STEP = PREFILL_TOKENS_A_STEP / TILE_TOKENS;
 static_assert(TILE_TOKENS == (SPLIT ? 8 : 16) && TILES % TILES_A_STEP == 0, "whole fragments, whole steps");
 constexpr int HISTORY = model::DELAY + 1;
 constexpr int UNIT_HALVES = UNIT_BYTES / 2;
@@ -74,10 +74,12 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
     const u32 lane = core.lane;
     uint4 next[TILES][2];
     load_operand<T>(operand, smaller(int(core.warp), chunks - 1), lane, next);
+#pragma unroll 1
     for (int first = 0; first < chunks; first += CHUNKS_A_SLOT) {
         const int last = smaller(first + CHUNKS_A_SLOT, chunks);
         core.wait_full();
         const u8* slot = core.shared.ring[core.cursor.slot];
+#pragma unroll 1
         for (int c = first + ((int(core.warp) - first) & (WARPS - 1)); c < last; c += WARPS) {
             uint4 a[TILES][2];
 #pragma unroll
@@ -148,16 +150,16 @@ DEVICE void group(Core& core, Finish& finish, const Chunk& chunk, const u16* ope
     }
 }
 
-template <int T, class Finish>
+template <int PHASE, int T, class Finish>
 DEVICE void group_of(Core& core, Finish& finish, const Chunk& chunk, const u16* operand, int tiles, int chunks, int first_pair) {
     if constexpr (T >= 1) {
-        if constexpr ((model::LAYER_GROUP_SIZES >> T) & 1) {
+        if constexpr ((group_sizes(PHASE) >> T) & 1) {
             if (tiles == T) {
                 group<T>(core, finish, chunk, operand, chunks, first_pair);
                 return;
             }
         }
-        group_of<T - 1>(core, finish, chunk, operand, tiles, chunks, first_pair);
+        group_of<PHASE, T - 1>(core, finish, chunk, operand, tiles, chunks, first_pair);
     }
 }
 
@@ -170,9 +172,10 @@ DEVICE void matrix(Core& core, const Chunk& chunk, const u16* operand, Finish fi
     const u16* mine = fragment(const_cast<u16*>(operand), core.model_lane * CHUNKS, 0, 0);
     int tile = share.first;
     core.place.phase = PHASE;
+#pragma unroll 1
     for (int g = 0; g < groups.count; ++g) {
         const int tiles = groups.size(g);
-        group_of<MAX_TILES>(core, finish, chunk, mine, tiles, CHUNKS, tile * (TILE_ROWS / 2));
+        group_of<PHASE, MAX_TILES>(core, finish, chunk, mine, tiles, CHUNKS, tile * (TILE_ROWS / 2));
         tile += tiles;
     }
 }

@@ -125,14 +125,43 @@ DEVICE u64 warp_max(u64 v) {
     return v;
 }
 
-DEVICE u64 poll_parity(Core& core, const u64* from) {
-    Spin spin(core.params, core.place, WAIT_CANDIDATE);
-    u64 v = load_relaxed(from);
-    while ((u32(v) ^ core.epoch) & 1u) {
-        if (spin.hopeless()) break;
-        v = load_relaxed(from);
+// The largest of all SMs' candidates, and the word beside them. All lanes of one warp; loads overlap.
+struct Exchanged {
+    u64 top;
+    u32 word;
+};
+
+DEVICE Exchanged collect(Core& core) {
+    constexpr int EACH = ceil_div(model::SMS + 1, 32);
+    u64 words[EACH];
+    u32 missing = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        words[i] = 0;
+        if (i * 32 + int(core.lane) <= model::SMS) missing |= 1u << i;
     }
-    return v;
+    Spin spin(core.params, core.place, WAIT_CANDIDATE);
+    while (missing) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            if (missing >> i & 1u) words[i] = load_relaxed(core.params.candidates + i * 32 + core.lane);
+        }
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            if (((u32(words[i]) ^ core.epoch) & 1u) == 0) missing &= ~(1u << i);
+        }
+        if (missing && spin.hopeless()) break;
+    }
+    __syncwarp();
+    u64 top = 0;
+    u32 word = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const int from = i * 32 + int(core.lane);
+        if (from == model::SMS) word = u32(words[i]);
+        if (from < model::SMS && words[i] > top) top = words[i];
+    }
+    return {warp_max(top), __shfl_sync(ALL_LANES, word, model::SMS % 32)};
 }
 
 // A draw from what top-k, top-p and min-p leave, by one SM's consumer threads over all scores.
@@ -278,15 +307,9 @@ DEVICE Chosen choose(Core& core, u64 mine, u32 stop_flag) {
             post(core.params.candidates + core.place.sm, (best & ~1ull) | core.epoch);
             if (core.place.sm == 0) post(core.params.candidates + model::SMS, (stop_flag ? STOP_ASKED : 0u) | core.epoch);
         }
-        u64 top = 0;
-        for (int i = int(core.lane); i < model::SMS; i += 32) {
-            const u64 v = poll_parity(core, core.params.candidates + i);
-            if (v > top) top = v;
-        }
-        const u64 word = poll_parity(core, core.params.candidates + model::SMS);
-        top = warp_max(top);
+        const Exchanged all = collect(core);
         if (core.lane == 0) {
-            int id = candidate_id(top);
+            int id = candidate_id(all.top);
             if (filter) {
                 Spin spin(core.params, core.place, WAIT_TOKEN);
                 u64 v = load_relaxed(core.params.choice);
@@ -298,7 +321,7 @@ DEVICE Chosen choose(Core& core, u64 mine, u32 stop_flag) {
             }
             __threadfence();
             core.shared.token = u32(id) < u32(model::VOCAB) ? u32(id) : 0u;
-            core.shared.verdict = u32(word) & STOP_ASKED;
+            core.shared.verdict = all.word & STOP_ASKED;
         }
     }
     consumers_sync();

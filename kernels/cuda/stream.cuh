@@ -59,6 +59,11 @@ DEVICE void bulk_copy(void* to, const void* from, u32 bytes, u64* barrier, u64 p
         : "memory");
 }
 
+// Asks for `bytes` (a multiple of 16) to be in the L2 soon.
+DEVICE void prefetch_l2(const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 // A walk over ring slots, the same on both ends.
 struct Cursor {
     u32 slot = 0;

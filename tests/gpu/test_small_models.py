@@ -84,7 +84,7 @@ def test_prefill_of_any_length_leaves_the_cache_that_decode_leaves(opened: Open,
 
 def test_one_pass_over_rounded_activations_stays_within_half_precision(opened: Open) -> None:
     model = Model(LLAMA, RandomWeights(LLAMA, 4))
-    backend = opened(model, prefill_split=False)
+    backend = opened(model, prefill_split=True)
     tokens = sequence(LLAMA.vocab, 150)
     error = relative_error(backend.logits_after_prefill(tokens), reference_logits(model, tokens)[-1])
     print("rounded prefill", error)

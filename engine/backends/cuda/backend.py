@@ -47,7 +47,12 @@ class CudaBackend:
         self._kernels: dict[bool, Any] = {}
         memory = load_model(self.device, self.layout, model.weights, self._packing)
         self.machine = Machine(
-            self.device, self.layout, memory, self._kernel, slots_in_flight=tuning.slots_in_flight
+            self.device,
+            self.layout,
+            memory,
+            self._kernel,
+            slots_in_flight=tuning.slots_in_flight,
+            blocks_a_split=tuning.blocks_a_split,
         )
         self._kernel(tuning.profile)
         name = self.device.name

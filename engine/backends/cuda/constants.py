@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.config import Exchange, HeadKind, ModelConfig, RopeLayout
 from engine.errors import ConfigError
-from engine.tape import LAYER_MATRICES, TILE_ROWS, UNIT_BYTES, Matrix, Plan
+from engine.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan
 from engine.weights import DType
 
 SHARED_BYTES = 232448
@@ -16,6 +16,7 @@ _EXCHANGES = {Exchange.NONE: 0, Exchange.PRESENT: 1, Exchange.PAST: 2}
 _HEADS = {HeadKind.REPLICATE: 0, HeadKind.VOCAB_PARALLEL: 1, HeadKind.LANE: 2}
 _WARPS = 8
 _MAX_CAPACITY = 32768
+_PREFILL_STEP_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +25,15 @@ class Tuning:
 
     `slot_units` (512 bytes each) is the size of a copy, `slots_in_flight` how many are asked for at once.
     `prefill_tiles` token tiles of 8 tokens (`prefill_split`: activations in two parts, as in decode) or 16
-    (rounded once) make a prefill chunk. A warp attends to `blocks_a_warp` blocks of 32 positions before a
-    head is split over more SMs. `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
+    (rounded once) make a prefill chunk. A head is split over more SMs for
+    every `blocks_a_split` blocks of 32 positions. `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
     """
 
     slot_units: int = 32
     slots_in_flight: int = 3
     prefill_tiles: int = 4
-    prefill_split: bool = True
-    blocks_a_warp: int = 2
+    prefill_split: bool = False
+    blocks_a_split: int = 2
     sync_barrier: bool = False
     profile: bool = False
 
@@ -59,7 +60,7 @@ class Layout:
 
     @property
     def max_splits(self) -> int:
-        return max(1, self.plan.cores // self.config.kv_heads)
+        return min(16, max(1, self.plan.cores // self.config.kv_heads))
 
     @property
     def chunk_tokens(self) -> int:
@@ -117,8 +118,7 @@ def _scratch_bytes(plan: Plan, tuning: Tuning) -> int:
     merge_row = (c.head_dim + 2) * 4
     decode = -(-widest // 32) * 128 + 2 * _WARPS * pairs * 8
     decode += max(_WARPS * c.queries_per_kv * merge_row, 256 * 8 + 64 * 8)
-    step_tokens = 2 * (8 if tuning.prefill_split else 16)
-    prefill = max(_WARPS * step_tokens * pairs * 8, _WARPS * 8 * merge_row)
+    prefill = max(_WARPS * _PREFILL_STEP_TOKENS * pairs * 8, _WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
 
 
@@ -160,12 +160,9 @@ def header(layout: Layout) -> str:
         "SMS_A_LANE": plan.cores_a_lane,
         "SLOT_UNITS": tuning.slot_units,
         "SLOTS": layout.slots,
-        "GROUP_SIZES": _mask(plan.group_sizes()),
-        "LAYER_GROUP_SIZES": _mask(plan.group_sizes(LAYER_MATRICES)),
         "RESIDUAL_ROWS": _residual_rows(plan),
         "SEEN_WORDS": _seen_words(plan),
         "MAX_SPLITS": layout.max_splits,
-        "BLOCKS_A_WARP": tuning.blocks_a_warp,
         "PREFILL_TILES": tuning.prefill_tiles,
         "PREFILL_TILE_TOKENS": 8 if tuning.prefill_split else 16,
         "SHARED_BYTES": SHARED_BYTES,
@@ -196,6 +193,7 @@ def header(layout: Layout) -> str:
         ("MODEL_ATTENTION_EXCHANGE", [_exchange(lanes.attention_exchange(i), lanes.delay) for i in layers]),
         ("MODEL_MLP_EXCHANGE", [_exchange(lanes.mlp_exchange(i), lanes.delay) for i in layers]),
         ("MODEL_WINDOWS", list(c.windows)),
+        ("MODEL_GROUP_SIZES", [_mask(plan.group_sizes((matrix,))) for matrix in Matrix]),
     ):
         lines.append(f"#define {name} {{{', '.join(map(str, values))}}}")
     return "\n".join(lines) + "\n"

@@ -63,7 +63,7 @@ _POINTERS = (
 )
 _INTEGERS = (
     *("first", "prefill_end", "ids_count", "max_new", "stop_count", "keep_logits"),
-    *("trace_first", "trace_last", "slots_in_flight"),
+    *("trace_first", "trace_last", "slots_in_flight", "blocks_a_split"),
 )
 
 
@@ -91,6 +91,7 @@ class Machine:
     serial: int = 1
     spin_budget_s: float = 1.5
     slots_in_flight: int = 3
+    blocks_a_split: int = 2
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,7 @@ class CudaLaunch:
             trace_first=work.trace[0],
             trace_last=work.trace[1],
             slots_in_flight=machine.slots_in_flight,
+            blocks_a_split=machine.blocks_a_split,
             serial=machine.serial & 0xFFFFFFFF,
         )
         for name in _POINTERS:
