@@ -22,7 +22,7 @@ GENERATIONS = Counter(
 TOKENS = Counter("monolane_tokens_total", "Tokens by kind", ["source", "kind"], registry=REGISTRY)
 FIRST_TOKEN = Histogram(
     "monolane_first_token_seconds",
-    "From the worker taking a request to its first token, by the worker's clock",
+    "From a request's arrival to its first token, the queue included",
     ["source"],
     registry=REGISTRY,
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
