@@ -22,7 +22,7 @@ def test_a_prompt_is_run_and_its_tokens_arrive_one_after_the_other(playground: P
     assert len(playground.text) > len(early)
     assert "self.items.append(item)" in playground.text
     assert playground.tokens == 48
-    expect(playground.fate).to_contain_text("Reached the limit of 48 tokens. smollm2-135m on")
+    expect(playground.fate).to_contain_text("Limit of 48 tokens. smollm2-135m on")
 
 
 def test_the_figures_are_the_worker_s_and_the_page_s_apart(playground: PlaygroundPage) -> None:

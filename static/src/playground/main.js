@@ -178,7 +178,7 @@ function refresh() {
   if (!busy && focused === stop) run.focus();
   const seed = generation?.started?.seed;
   keepSeed.hidden = busy || seed === undefined;
-  keepSeed.textContent = `Keep seed ${seed}`;
+  keepSeed.title = `Take ${seed} as the seed of the next run too`;
   const words = generation
     ? fateWords(generation, { maxTokens, stopping: session.stopping, workers: workers?.length ?? 0 })
     : "Nothing has run yet.";

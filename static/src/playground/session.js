@@ -30,6 +30,7 @@ export class Session {
   #asking = null;
   #stopping = false;
   #acked = 0;
+  #ackedAt = -Infinity;
   #ackTimer = 0;
   #socket;
   #events;
@@ -105,8 +106,12 @@ export class Session {
     return true;
   }
 
-  /** Says that all text so far is on the screen; goes out once in ACK_EVERY_MS. */
+  /**
+   * Says that all text so far is on the screen; goes out once in ACK_EVERY_MS. The timer only sees to the
+   * last one: in a hidden tab it may ring a minute late.
+   */
   shown() {
+    if (this.#now() - this.#ackedAt >= ACK_EVERY_MS) this.#sendAck();
     if (this.#ackTimer || !this.generation || this.generation.tokens === this.#acked) return;
     this.#ackTimer = this.#later(() => {
       this.#ackTimer = 0;
@@ -145,6 +150,7 @@ export class Session {
   #sendAck() {
     const generation = this.generation;
     if (!generation || generation.over || generation.tokens === this.#acked) return;
+    this.#ackedAt = this.#now();
     if (this.#socket.send({ type: "ack", seq: generation.tokens })) this.#acked = generation.tokens;
   }
 

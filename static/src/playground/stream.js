@@ -21,6 +21,7 @@ export class OutputStream {
   #tail = null;
   #frame = 0;
   #timer = 0;
+  #flushedAt = 0;
   #following = true;
   #lastTop = 0;
   #scroller;
@@ -36,6 +37,9 @@ export class OutputStream {
     this.#scroller = scroller;
     this.#body = body;
     this.#onFlush = events.onFlush;
+    document.addEventListener("visibilitychange", () => {
+      if (this.#frame) this.flush(); // a tab that has just been hidden gets no more frames
+    });
     scroller.addEventListener("scroll", () => this.#noteScroll(events.onFollow), { passive: true });
   }
 
@@ -62,10 +66,12 @@ export class OutputStream {
 
   /** Shows what is pending at the next frame and calls `onFlush` then, even if there is no text. */
   schedule() {
-    if (document.hidden) {
-      this.#timer ||= window.setTimeout(() => this.flush(), HIDDEN_FLUSH_MS);
-    } else {
+    if (!document.hidden) {
       this.#frame ||= requestAnimationFrame(() => this.flush());
+    } else if (performance.now() - this.#flushedAt >= HIDDEN_FLUSH_MS) {
+      this.flush(); // a hidden tab's timers may be a minute late, its messages are not
+    } else {
+      this.#timer ||= window.setTimeout(() => this.flush(), HIDDEN_FLUSH_MS);
     }
   }
 
@@ -73,6 +79,7 @@ export class OutputStream {
     cancelAnimationFrame(this.#frame);
     clearTimeout(this.#timer);
     this.#frame = this.#timer = 0;
+    this.#flushedAt = performance.now();
     const text = this.#pending.join("");
     this.#pending = [];
     if (text) {

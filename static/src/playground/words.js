@@ -65,7 +65,7 @@ export function fateWords(generation, { maxTokens, stopping, workers }) {
 function endWords(reason, maxTokens) {
   if (reason === "cancelled") return "Stopped.";
   if (reason === "stop") return "Finished.";
-  return maxTokens === null ? "Reached its token limit." : `Reached the limit of ${plural(maxTokens, "token")}.`;
+  return maxTokens === null ? "Its limit of tokens." : `Limit of ${plural(maxTokens, "token")}.`;
 }
 
 /** @param {{position: number, etaS: number | null}} queue */

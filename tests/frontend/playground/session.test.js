@@ -145,13 +145,28 @@ test("what is shown is acknowledged at most once in a while, with the latest cou
   session.start(START);
   network.socket.say(queued(0), started(), tokens(0, "abc"));
   session.shown();
+  network.time += 20;
   network.socket.say(tokens(3, "de"));
+  session.shown();
+  network.socket.say(tokens(5, "f"));
   session.shown();
   assert.equal(network.timers.length, 1);
   network.ring();
-  assert.deepEqual(network.socket.sent.slice(1), [{ type: "ack", seq: 5 }]);
+  assert.deepEqual(network.socket.sent.slice(1), [{ type: "ack", seq: 3 }, { type: "ack", seq: 6 }]);
   session.shown();
   assert.equal(network.timers.length, 0);
+});
+
+test("acknowledgements go out with what arrives, though timers do not ring in a hidden tab", () => {
+  const { network, session } = open();
+  session.start(START);
+  network.socket.say(queued(0), started());
+  for (let at = 0; at < 5; at++) {
+    network.time += 250;
+    network.socket.say(tokens(at, "x"));
+    session.shown();
+  }
+  assert.deepEqual(network.socket.sent.slice(1).map((frame) => frame.seq), [1, 2, 3, 4, 5]);
 });
 
 test("a gap makes it start over on a fresh socket, from nothing", () => {

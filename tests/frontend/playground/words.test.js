@@ -47,8 +47,8 @@ test("a long prompt is said to be read before the first token", () => {
 
 test("the end says why and where", () => {
   const run = [queued(0), started(), tokens(0, "abcdefgh")];
-  assert.equal(fateWords(after(...run, done("length")), PAGE), "Reached the limit of 8 tokens. smollm2-135m on numpy.");
-  assert.equal(fateWords(after(...run, done("length")), { ...PAGE, maxTokens: null }), "Reached its token limit. smollm2-135m on numpy.");
+  assert.equal(fateWords(after(...run, done("length")), PAGE), "Limit of 8 tokens. smollm2-135m on numpy.");
+  assert.equal(fateWords(after(...run, done("length")), { ...PAGE, maxTokens: null }), "Its limit of tokens. smollm2-135m on numpy.");
   assert.equal(fateWords(after(...run, done("cancelled")), PAGE), "Stopped. smollm2-135m on numpy.");
 });
 
