@@ -106,7 +106,7 @@ def cancel(*, run: SweepRun, who: User | None = None) -> None:
             Point.objects.filter(run=run, state=State.RUNNING).values_list("request_id", flat=True)
         )
         Point.objects.filter(run=run, state__in=ACTIVE).update(state=State.CANCELLED, ended=now)
-        SweepRun.objects.filter(pk=run.pk).update(owner="", label="", done=_ended_points(run.pk))
+        SweepRun.objects.filter(pk=run.pk).update(owner="", label="", done=_tried_points(run.pk))
         _log(who, run, "Cancelled.")
         transaction.on_commit(lambda: _withdraw(in_flight))
     announce(run_id=run.pk)
@@ -136,7 +136,7 @@ def retry_failed(*, run: SweepRun, who: User | None = None) -> int:
                 raise NothingToDo(f"No point of run {run.pk} failed; there is nothing to retry.")
             Point.objects.filter(pk__in=[p.pk for p in failed]).update(current=False)
             Point.objects.bulk_create(_again(point) for point in failed)
-            SweepRun.objects.filter(pk=run.pk).update(done=_ended_points(run.pk))
+            SweepRun.objects.filter(pk=run.pk).update(done=_tried_points(run.pk))
             _log(who, run, f"Retried {len(failed)} failed points.")
             transaction.on_commit(lambda: _tell_celery(run.pk))
     except IntegrityError as error:
@@ -240,7 +240,7 @@ def _end_point(point: Point, owner: str, **values: Any) -> bool:
     )
     if not mine.update(ended=timezone.now(), **values):
         return False
-    _change(SweepRun.objects.filter(pk=point.run_id), done=_ended_points(point.run_id))
+    _change(SweepRun.objects.filter(pk=point.run_id), done=_tried_points(point.run_id))
     return True
 
 
@@ -277,7 +277,7 @@ def _give_up(mine: models.QuerySet[SweepRun], run_id: int, message: str) -> bool
     Point.objects.filter(run_id=run_id, state__in=ACTIVE).update(
         state=State.FAILED, error_code="run_failed", error=message, ended=now
     )
-    SweepRun.objects.filter(pk=run_id).update(done=_ended_points(run_id))
+    SweepRun.objects.filter(pk=run_id).update(done=_tried_points(run_id))
     return True
 
 
@@ -486,8 +486,8 @@ def _change(rows: models.QuerySet[SweepRun], **values: Any) -> int:
     return rows.update(version=F("version") + 1, **values)
 
 
-def _ended_points(run_id: int) -> int:
-    return Point.objects.filter(run_id=run_id, current=True, state__in=ENDED).count()
+def _tried_points(run_id: int) -> int:
+    return Point.objects.filter(run_id=run_id, current=True, state__in=(State.FINISHED, State.FAILED)).count()
 
 
 def _tell_celery(run_id: int) -> None:

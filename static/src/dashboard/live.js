@@ -3,9 +3,11 @@
  * the fragment again. Without a socket it asks every few seconds.
  */
 
-import { backoff, isNews } from "./freshness.js";
+import { isNews } from "./freshness.js";
+import { listen } from "./socket.js";
 
 const POLL_MS = 3000;
+const PRESSED_MS = 200;
 
 /**
  * @param {HTMLElement} region its `data-live` is where the fragment is, `data-sweep-run` the run's key
@@ -21,6 +23,10 @@ export function followSweep(region) {
   async function refresh() {
     if (reading) {
       again = true;
+      return;
+    }
+    if (region.querySelector(":active")) {
+      setTimeout(refresh, PRESSED_MS); // a button that is replaced while it is pressed would not click
       return;
     }
     reading = true;
@@ -41,29 +47,16 @@ export function followSweep(region) {
     }
   }
 
-  let connected = false;
-  let failures = 0;
-  function connect() {
-    if (!isActive(region)) return;
-    const scheme = location.protocol === "https:" ? "wss" : "ws";
-    const socket = new WebSocket(`${scheme}://${location.host}/ws/dashboard/?sweep=${run}`);
-    socket.addEventListener("open", () => {
-      connected = true;
-      failures = 0;
-      void refresh(); // what changed before the socket was open
-    });
-    socket.addEventListener("message", (event) => {
-      if (isNews(String(event.data), run, version)) void refresh();
-    });
-    socket.addEventListener("close", () => {
-      connected = false;
-      setTimeout(connect, backoff(failures++, Math.random()));
-    });
-  }
-  connect();
+  const socket = listen(`?sweep=${run}`, {
+    wanted: () => isActive(region),
+    open: () => void refresh(),
+    hint: (text) => {
+      if (isNews(text, run, version)) void refresh();
+    },
+  });
   const timer = setInterval(() => {
     if (!isActive(region)) clearInterval(timer);
-    else if (!connected) void refresh();
+    else if (!socket.connected) void refresh();
   }, POLL_MS);
 }
 

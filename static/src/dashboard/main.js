@@ -4,11 +4,15 @@
 import "uplot/dist/uPlot.min.css";
 import "./dashboard.css";
 
+import { announceArrivals } from "./arrivals.js";
 import { drawHistory } from "./history.js";
 import { followSweep } from "./live.js";
 
 for (const figure of document.querySelectorAll("[data-history]")) {
   if (figure instanceof HTMLElement) drawHistory(figure);
+}
+for (const notice of document.querySelectorAll("[data-arrivals]")) {
+  if (notice instanceof HTMLElement) announceArrivals(notice);
 }
 for (const region of document.querySelectorAll("[data-sweep-run]")) {
   if (region instanceof HTMLElement) followSweep(region);
