@@ -234,7 +234,7 @@ def main() -> int:
         "--seconds", type=float, default=8.0, help="length of a stream (default: %(default)s)"
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/web_path.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/checks/web_path.json")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--redis", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -256,6 +256,7 @@ def main() -> int:
         "targets_one_stream": TARGETS,
         "results": results,
         "load_average_before": load_before,
+        "nice": os.nice(0),
         "environment": capture(),
     }
     args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
