@@ -12,6 +12,9 @@ help: ## list the targets
 run: setup ## set up what is missing, start everything, print the URL (PORT=8000, MONOLANE_HOME=var)
 	@exec $(PY) -m tools.supervisor
 
+admin: setup ## make an administrator for /admin/
+	@$(PY) manage.py createsuperuser
+
 setup: python ## what `make run` needs: packages, weights, front end
 	@$(PYTHON) tools/setup.py run
 
@@ -59,4 +62,4 @@ lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run setup setup-dev python test lint format check-peers bench-cpu link-latency web-path screenshots lock clean
+.PHONY: help run admin setup setup-dev python test lint format check-peers bench-cpu link-latency web-path screenshots lock clean

@@ -21,7 +21,7 @@ import numpy as np
 
 from engine import environment
 from engine.backends import open_backend
-from engine.backends.base import Job
+from engine.backends.base import Job, Token
 from engine.bandwidth import usable_cores
 from engine.config import HeadKind, Lanes, ModelConfig
 from engine.errors import EngineError
@@ -66,7 +66,7 @@ def token_us(delay: int, latency_us: float) -> list[float]:
     try:
         for _ in range(REPEATS + 1):
             launch = backend.launch(Job(prompt, TOKENS))
-            tokens = []
+            tokens: list[Token] = []
             while launch.outcome is None:
                 tokens += launch.poll(0.5)
             tokens += launch.poll(0)

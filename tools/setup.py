@@ -155,7 +155,7 @@ def front_end(env: dict[str, str] | None = None) -> None:
 
 
 def native() -> None:
-    """Builds the CPU kernel where there is a compiler; the engine says so and uses NumPy where there is none."""
+    """Builds the CPU kernel where there is a compiler; without one the engine says so and uses NumPy."""
     sources = ROOT / "kernels" / "cpu"
     if not (sources / "build.py").exists() or not (shutil.which("c++") or shutil.which("g++")):
         return
@@ -163,9 +163,7 @@ def native() -> None:
         "cpu-kernel",
         [sources],
         ROOT / "kernels",
-        lambda: call(
-            [PYTHON, "-m", "kernels.cpu.build"], "compiling the CPU kernel", "read the log"
-        ),
+        lambda: call([PYTHON, "-m", "kernels.cpu.build"], "compiling the CPU kernel", "read the log"),
     )
 
 

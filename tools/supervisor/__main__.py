@@ -88,7 +88,11 @@ class Supervisor:
         if not self._announced and all(self._said.get(child.service.name) for child in self._children):
             self._announced = True
             logs = self._plan.home / "logs"
-            print(f"\n  Monolane runs at {self._plan.url}  (Ctrl-C stops it; logs: {logs})\n", flush=True)
+            print(f"\n  Monolane runs at {self._plan.url}  (Ctrl-C stops it; logs: {logs})", flush=True)
+            print(
+                f"  Sweeps are run from {self._plan.url}admin/  (`make admin` makes an administrator)\n",
+                flush=True,
+            )
 
     def _tell_state(self, name: str, state: str) -> None:
         if state and state != self._said.get(name):

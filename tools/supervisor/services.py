@@ -78,7 +78,10 @@ def services(plan: Plan) -> list[Service]:
         "config.asgi:application",
     ]
     own_worker = [*run, "engine", "worker", "--redis", plan.redis_url, "--name", plan.worker_name]
-    queue = ["worker", "--concurrency", "1", "--without-gossip", "--without-mingle", "--loglevel", "INFO"]
+    # Threads: the tasks only wait for the worker, a long sweep must not hold up the reaper, and a stopped
+    # one hands its run back at once, which a forked child would not hear of.
+    queue = ["worker", "--pool", "threads", "--concurrency", "4"]
+    queue += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
     return [
         Service("web", [*run, *web], lambda: READY if page_answers(plan.port) else "", plan.environment),
         Service("worker", own_worker, lambda: worker_state(plan), plan.environment),
