@@ -104,6 +104,8 @@ def test_the_place_in_the_queue_is_shown(
     second.set(max_tokens=20)
     second.run("second")
     expect(second.fate).to_contain_text("in the queue")
+    waited = second.page.locator("#meter-total").inner_text()
+    expect(second.page.locator("#meter-total")).not_to_have_text(waited)
     playground.stop_button.click()
     second.wait_for_end()
     assert second.tokens == 20

@@ -24,11 +24,12 @@ def test_the_page_notices_when_a_worker_comes_and_goes(
     expect(notice).to_be_visible()
     service = paced(500)
     expect(notice).to_be_hidden(timeout=30_000)
+    playground.set(max_tokens=1500)
     playground.run("hello")
-    playground.wait_for_tokens(1)
     playground.wait_for_end()
     service.stop()
     expect(notice).to_be_visible(timeout=30_000)
+    expect(notice).to_be_in_viewport()  # however long the output is
 
 
 def test_a_worker_that_dies_is_said_to_be_missed_until_it_is_back(

@@ -21,6 +21,8 @@ const OUT_OF_SIGHT = new Set(["unavailable", "internal"]);
 /** Errors that say that there is nothing to take up again. */
 const FORGOTTEN = new Set(["unknown_generation", "expired", "failed"]);
 const WIDE = "(min-width: 75rem)";
+/** Time passes in a queue too, where no token moves the figures. */
+const TICK_MS = 100;
 
 const run = element("run", HTMLButtonElement);
 const stop = element("stop", HTMLButtonElement);
@@ -35,6 +37,8 @@ const settingsChanged = element("settings-changed", HTMLElement);
 let workers = null;
 /** @type {number | null} of the generation in hand; unknown after a reload */
 let maxTokens = null;
+/** Of the ticks while a generation is in hand, else 0. */
+let ticking = 0;
 /** Whether the generation in hand was found after a reload and had ended before. */
 let reopened = false;
 /** What the generation in hand answers or continues. */
@@ -127,6 +131,10 @@ function onFrame(generation, frame, effect) {
   else if (frame.type !== "tokens") refresh();
 }
 
+function tick() {
+  if (session.generation) output.measure(session.generation, performance.now());
+}
+
 /** The text so far is on the screen. */
 function shown() {
   session.shown();
@@ -171,6 +179,12 @@ function remember(generation) {
 function refresh() {
   const generation = session.generation;
   const busy = generation !== null && !generation.over;
+  if (busy) {
+    ticking ||= window.setInterval(tick, TICK_MS);
+  } else {
+    clearInterval(ticking);
+    ticking = 0;
+  }
   const focused = document.activeElement;
   run.disabled = busy || !workers?.length;
   stop.disabled = !busy;
