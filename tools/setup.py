@@ -151,7 +151,8 @@ def front_end(env: dict[str, str] | None = None) -> None:
         call(["npm", "run", "build"], "building the front end", "read the log", env or node_environment())
 
     step("npm", locked, ROOT / "node_modules", install)
-    step("front-end", [*locked, ROOT / "static" / "src"], ROOT / "static" / "dist", build)
+    sources = [*locked, ROOT / "static" / "build.js", ROOT / "static" / "src"]
+    step("front-end", sources, ROOT / "static" / "dist", build)
 
 
 def native() -> None:

@@ -194,7 +194,7 @@ def test_a_service_that_crashes_is_started_again_and_it_says_so(run):
     web.kill()
     running.wait_for(lambda: "web      ended (signal SIGKILL)" in running.output)
     running.wait_for(running.page_answers)
-    assert running.output.count("web      ready") == 2
+    running.wait_for(lambda: running.output.count("web      ready") == 2)
 
 
 @pytest.mark.slow
