@@ -5,7 +5,6 @@ The socket and the HTTP API share them; `Invalid.param` names the member, as the
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
@@ -31,7 +30,7 @@ class Invalid(Exception):
 
 
 def text_of(data: Mapping[str, Any], name: str, *, default: str | None = None) -> str | None:
-    """A string member. Lone surrogates are refused: they have no UTF-8 form."""
+    """A string member. Raises Invalid for text that `check_unicode` refuses."""
     value = data.get(name)
     if value is None:
         return default
@@ -42,6 +41,9 @@ def text_of(data: Mapping[str, Any], name: str, *, default: str | None = None) -
 
 
 def check_unicode(value: str, name: str) -> None:
+    """Refuses lone surrogates, which have no UTF-8 form, and NUL, which PostgreSQL cannot keep."""
+    if "\0" in value:
+        raise Invalid(f"{name} holds a NUL at character {value.index(chr(0))}; leave it out", name)
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -53,7 +55,7 @@ def whole_of(data: Mapping[str, Any], name: str, low: int, high: int) -> int | N
     value = data.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:  # NaN's is NaN
         raise Invalid(f"{name} is {shown(value)}; it must be a whole number", name)
     if not low <= value <= high:
         raise Invalid(f"{name} is {shown(value)}; allowed are {low} to {high}", name)
@@ -65,9 +67,9 @@ def number_of(data: Mapping[str, Any], name: str, low: float, high: float) -> fl
     value = data.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise Invalid(f"{name} is {shown(value)}; it must be a number", name)
-    if not low <= value <= high:
+    if not low <= value <= high:  # refuses NaN and infinity too
         raise Invalid(f"{name} is {shown(value)}; allowed are {low:g} to {high:g}", name)
     return float(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -32,6 +33,12 @@ MESSAGES = [{"role": "user", "content": "y"}]
         ({"type": "start", "prompt": "x", "stop": ["a"] * 17}, "bad_request", "at most 16"),
         ({"type": "start", "prompt": "x", "stop": ["a" * 257]}, "bad_request", "256 bytes"),
         ({"type": "start", "prompt": "\udcff"}, "bad_request", "surrogate"),
+        ({"type": "start", "prompt": "a\0b"}, "bad_request", "NUL at character 1"),
+        ({"type": "start", "prompt": "x", "stop": ["\0"]}, "bad_request", "NUL"),
+        ({"type": "start", "prompt": "x", "max_tokens": 10**400}, "bad_request", "allowed are 1 to"),
+        ({"type": "start", "prompt": "x", "sampling": {"top_p": 10**400}}, "bad_request", "are 0 to 1"),
+        ({"type": "start", "prompt": "x", "sampling": {"min_p": math.nan}}, "bad_request", "are 0 to 1"),
+        ({"type": "ack", "seq": math.inf}, "bad_request", "whole number"),
         ({"type": "resume", "generation": "../../etc", "after": 0}, "bad_request", "generation"),
         ({"type": "resume", "generation": "a" * 32}, "bad_request", "after is missing"),
         ({"type": "ack", "seq": -1}, "bad_request", "seq is -1"),
