@@ -61,12 +61,17 @@ class Pump:
         self._acked.set()
 
     async def run(self) -> None:
-        """Until the final frame is sent. Raises TooSlow if the page does not keep up."""
+        """Until the final frame is sent.
+
+        Raises TooSlow if the page does not keep up, RequestError if the output holds what is no frame.
+        """
         reader = asyncio.create_task(self._read())
         try:
             while not self.ended:
                 await self._wait_for_room()
                 batch = await self._next_frames()
+                if not batch and reader.done():
+                    reader.result()  # raises what ended it: nothing else will come
                 if not batch and not self._started:
                     await self._tell_position()
                 for frame in merged(frame for frame in batch if self._is_new(frame)):

@@ -1,9 +1,10 @@
-"""A database that fails costs the record, not the reader."""
+"""What fails beside the stream costs the record; what fails in it is told to the reader."""
 
 from __future__ import annotations
 
 from django.db import OperationalError
 
+from engine.serving.messages import out_key
 from playground import services
 from tests.playground.conftest import done, started, tokens
 
@@ -30,6 +31,15 @@ async def test_an_end_that_cannot_be_recorded_leaves_the_page_as_it_is(open_page
         await page.hear_until("done")
         assert await page.socket.receive_nothing(0.3)
         await page.start()
+
+
+async def test_an_output_that_cannot_be_read_is_told_and_closes_the_socket(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.redis.xadd(out_key(generation), {"json": '{"type": "from a newer version"}'}, id="1-0")
+        frames = await page.hear_until("error")
+        assert (frames[-1]["code"], frames[-1]["retryable"]) == ("internal", True)
+        assert await page.closed_with() == 1011
 
 
 async def test_a_fault_in_mid_stream_is_told_and_closes_the_socket(open_page, worker, monkeypatch):
