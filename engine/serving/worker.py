@@ -207,7 +207,7 @@ class Worker:
             return self._generate(request, output)
         except Refused as error:
             return Failed(error.code, str(error))
-        except HomeLost:
+        except (HomeLost, _StoppedLoading):
             output.abandon(_HAND_BACK_S)
             self._inbox.release(taken.id, INTERACTIVE)
             raise
@@ -289,7 +289,7 @@ class HomeLost(EngineError):
 
 
 class _StoppedLoading(Exception):
-    """A signal came while the model was being opened; nothing is in hand yet."""
+    """A signal came while the worker's own model was being opened; a request in hand is handed back."""
 
 
 def _portrait(engine: Engine) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -235,6 +236,25 @@ def test_a_worker_that_cannot_reopen_its_model_leaves_the_request_to_another(cli
     assert len(story.ids) == 1000
 
 
+def test_a_worker_told_to_end_while_its_model_comes_back_leaves_the_request_to_another(client, redis_url):
+    def opener(spec: EngineSpec) -> Engine:
+        opened.append(spec)
+        if len(opened) == 2:
+            client.submit(ask("g"))  # taken next, while the model of the benchmark is still open
+        if len(opened) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return open_engine(spec)
+
+    opened: list[EngineSpec] = []
+    client.submit(BenchRequest("b", "random:tiny-llama", "numpy", 1, 10**6, 2, 1))
+    Worker(redis_url, "words", "paced", "told", options={"tok_s": 2000}, opener=opener).run()
+    assert [spec.model for spec in opened] == ["words", "random:tiny-llama", "words"]
+    with working(redis_url, "next"):
+        story = read_story(client, "g")
+    assert isinstance(story.end, Done)
+    assert story.workers == ["next"]
+
+
 def caught(call) -> list[Exception]:
     try:
         call()
@@ -315,7 +335,7 @@ def test_a_generation_does_not_wait_for_the_benchmarks_behind_it(client, redis_u
     client.submit(ask("g"))
     with working(redis_url):
         read_story(client, "g")
-        assert client.position("b1") is None or client.position("b2") == 2
+        assert client.position("b2") in (1, 2)  # 1 if the first one is in the worker's hands by now
         assert not any(isinstance(f.frame, Measured) for f in client.read("b1"))
         assert isinstance(read_story(client, "b2").end, Measured)
 
