@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <vector>
 
 #include "interface.h"
+#include "simd.h"
 
 namespace ml {
 
@@ -63,44 +65,83 @@ class Draw {
   uint32_t words_[4] = {};
 };
 
-// Scores that the filters keep: those no less than the returned threshold. `scores` are scaled by the temperature.
-// Candidates are cut by top-k first; what top-p sorts is only what could matter.
-static inline float filter_threshold(const float* scores, int count, const MlJob& job, std::vector<float>& scratch) {
-  scratch.assign(scores, scores + count);
-  auto descending = [](float a, float b) { return a > b; };
-  float threshold = -std::numeric_limits<float>::infinity();
-  if (job.top_k > 0 && job.top_k < count) {
-    std::nth_element(scratch.begin(), scratch.begin() + job.top_k - 1, scratch.end(), descending);
-    threshold = scratch[job.top_k - 1];
-    scratch.resize(std::partition(scratch.begin(), scratch.end(), [=](float s) { return s >= threshold; }) -
-                   scratch.begin());
+// The k-th largest of `count` scores, 1 <= k <= count. A heap of k serves small k: after the first few hundred
+// scores hardly any beats its least, and whole vectors are passed over.
+static inline float kth_largest(const float* scores, int count, int k, std::vector<float>& scratch) {
+  constexpr int kHeaped = 1024;
+  if (k > kHeaped) {
+    scratch.assign(scores, scores + count);
+    std::nth_element(scratch.begin(), scratch.begin() + k - 1, scratch.end(), std::greater<float>());
+    return scratch[k - 1];
   }
-  const float peak = *std::max_element(scratch.begin(), scratch.end());
+  std::vector<float>& heap = scratch;
+  heap.assign(scores, scores + k);
+  std::make_heap(heap.begin(), heap.end(), std::greater<float>());
+  auto offer = [&](float score) {
+    if (!(score > heap.front())) return;
+    std::pop_heap(heap.begin(), heap.end(), std::greater<float>());
+    heap.back() = score;
+    std::push_heap(heap.begin(), heap.end(), std::greater<float>());
+  };
+  int i = k;
+  for (; i + kWidth <= count; i += kWidth)
+    if (any(load(scores + i) > heap.front()))
+      for (int j = 0; j < kWidth; ++j) offer(scores[i + j]);
+  for (; i < count; ++i) offer(scores[i]);
+  return heap.front();
+}
+
+// The scores that are at least `least`, into `kept`.
+static inline void collect(const float* scores, int count, float least, std::vector<float>& kept) {
+  kept.clear();
+  int i = 0;
+  for (; i + kWidth <= count; i += kWidth)
+    if (any(load(scores + i) >= least))
+      for (int j = 0; j < kWidth; ++j)
+        if (scores[i + j] >= least) kept.push_back(scores[i + j]);
+  for (; i < count; ++i)
+    if (scores[i] >= least) kept.push_back(scores[i]);
+}
+
+// Sum of e^(score - peak) over the scores that are at least `least`.
+static inline float total_weight(const float* scores, int count, float peak, float least) {
+  Vec sums{};
+  int i = 0;
+  for (; i + kWidth <= count; i += kWidth) {
+    const Vec v = load(scores + i);
+    sums += from_bits(bits(exp(v - peak)) & (v >= least));
+  }
+  float total = sum(sums);
+  for (; i < count; ++i)
+    if (scores[i] >= least) total += std::exp(scores[i] - peak);
+  return total;
+}
+
+// The least score that top-k, top-p and min-p keep: whoever scores no less takes part in the draw. `scores` are
+// divided by the temperature already.
+static inline float filter_threshold(const float* scores, int count, const MlJob& job, std::vector<float>& scratch) {
+  const float nothing = -std::numeric_limits<float>::infinity();
+  float threshold = nothing;
+  if (job.top_k > 0 && job.top_k < count) threshold = kth_largest(scores, count, job.top_k, scratch);
+  const float peak = kth_largest(scores, count, 1, scratch);
   if (job.top_p < 1.0f) {
-    float total = 0;
-    for (float s : scratch) total += std::exp(s - peak);
-    // Sort only as deep as the nucleus reaches.
+    const float total = total_weight(scores, count, peak, threshold);
+    // All that weigh less than this weigh together less than 1 - top_p: the walk down ends before it meets them.
+    const float lightest = (1.0f - job.top_p) * total / float(count);
+    collect(scores, count, std::max(threshold, peak + std::log(lightest)), scratch);
+    std::sort(scratch.begin(), scratch.end(), std::greater<float>());
     float before = 0;
-    size_t sorted = 0, step = 64;
-    while (sorted < scratch.size()) {
-      const size_t end = std::min(scratch.size(), sorted + step);
-      std::nth_element(scratch.begin() + sorted, scratch.begin() + (end - 1), scratch.end(), descending);
-      std::sort(scratch.begin() + sorted, scratch.begin() + end, descending);
-      size_t i = sorted;
-      for (; i < end && (i == 0 || before < job.top_p); ++i) {
-        threshold = scratch[i];
-        before += std::exp(scratch[i] - peak) / total;
-      }
-      if (i < end) break;
-      sorted = end;
-      step *= 4;
+    for (size_t i = 0; i < scratch.size() && (i == 0 || before < job.top_p); ++i) {
+      threshold = scratch[i];
+      before += std::exp(scratch[i] - peak) / total;
     }
   }
   if (job.min_p > 0) {
-    // e^(score - peak) >= min_p, compared as the reference compares it.
+    // e^(score - peak) >= min_p, compared as the reference compares it: the border is settled by the weights.
+    collect(scores, count, std::max(threshold, peak + std::log(job.min_p) - 1e-3f), scratch);
     float least = std::numeric_limits<float>::infinity();
     for (float s : scratch)
-      if (s >= threshold && std::exp(s - peak) >= job.min_p) least = std::min(least, s);
+      if (std::exp(s - peak) >= job.min_p) least = std::min(least, s);
     threshold = std::max(threshold, least);
   }
   return threshold;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512F__) || defined(__F16C__)
+#if defined(__AVX2__) || defined(__F16C__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -37,6 +37,19 @@ static inline float sum(Vec v) {
   float total = 0;
   for (int i = 0; i < kWidth; ++i) total += v[i];
   return total;
+}
+
+// True if a comparison held for any element.
+static inline bool any(IVec v) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)v) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_epi8((__m256i)v) != 0;
+#else
+  int32_t found = 0;
+  for (int i = 0; i < kWidth; ++i) found |= v[i];
+  return found != 0;
+#endif
 }
 
 enum class Half : int { kFloat16 = 0, kBfloat16 = 1 };
