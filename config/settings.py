@@ -14,6 +14,7 @@ from csp.constants import NONCE, NONE, SELF
 
 from config.broker import celery_broker
 from config.database import database
+from config.duration import days
 from config.logs import configure_structlog, logging_config
 from config.secret import kept_secret
 from engine.settings import home, redis_url
@@ -165,6 +166,16 @@ CELERY_TIMEZONE = "UTC"
 READY_FILE: str = env.str("READY_FILE", default="")
 """A file that the Celery worker and beat touch once they are up; the supervisor waits for it."""
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
+    # Expires before the next one comes: while no Celery worker runs they must not pile up.
+    "playground: forget old generations": {
+        "task": "playground.forget",
+        "schedule": 3600.0,
+        "options": {"expire_seconds": 3000},
+    }
+}
+GENERATION_DAYS = days("GENERATION_DAYS", env.str("GENERATION_DAYS", default="") or "30")
+"""How long prompts and their answers stay in the database."""
 
 # What it says ---------------------------------------------------------------------------------------
 LOGGING = logging_config(env.str("LOG_LEVEL", default="INFO"), as_json=env.bool("LOG_JSON", default=False))

@@ -33,7 +33,10 @@ class Generation(models.Model):
 
     class Meta:
         ordering = ["-created"]
-        indexes = [models.Index(fields=["owner", "-created"])]
+        indexes = [
+            models.Index(fields=["owner", "-created"]),
+            models.Index(fields=["created"], name="generation_age"),
+        ]
         constraints = [
             models.CheckConstraint(
                 name="generation_state_known",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.utils import timezone
 
 from engine.serving.messages import Done, Failed, GenerateRequest, Started
 from playground.models import Generation
 
 State = Generation.State
+FORGET_TASK = "playground.forget"
 
 
 async def record_generation(*, request: GenerateRequest, owner: str) -> None:
@@ -20,9 +23,11 @@ async def record_generation(*, request: GenerateRequest, owner: str) -> None:
 async def record_end(*, generation: str, started: Started | None, end: Done | Failed, text: str) -> bool:
     """It ended with `text`. False if an end was recorded before."""
     state = _state_after(end)
-    changed = await Generation.objects.filter(id=generation, state=State.RUNNING).aupdate(
+    changed = await Generation.objects.filter(
+        id=generation, state=State.RUNNING
+    ).aupdate(
         state=state,
-        text=text,
+        text=text.replace("\0", "\N{REPLACEMENT CHARACTER}"),  # PostgreSQL keeps no NUL
         model=started.model if started else "",
         backend=started.backend if started else "",
         timings={} if isinstance(end, Failed) else asdict(end.timings),
@@ -31,6 +36,13 @@ async def record_end(*, generation: str, started: Started | None, end: Done | Fa
         finished=timezone.now(),
     )
     return changed == 1
+
+
+def forget_old(*, now: datetime | None = None) -> int:
+    """Deletes generations asked for more than GENERATION_DAYS ago; returns how many there were."""
+    oldest = (now or timezone.now()) - timedelta(days=settings.GENERATION_DAYS)
+    deleted, _ = Generation.objects.filter(created__lt=oldest).delete()
+    return deleted
 
 
 def _state_after(end: Done | Failed) -> Generation.State:

@@ -115,3 +115,9 @@ def test_a_switch_is_off_unless_it_is_turned_on(tmp_path, variable):
     assert read(tmp_path, variable)[variable] is False
     assert read(tmp_path, variable, **{variable: "0"})[variable] is False
     assert read(tmp_path, variable, **{variable: "1"})[variable] is True
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "a week", "40000"])
+def test_how_long_generations_stay_is_a_number_of_days(tmp_path, value):
+    with pytest.raises(RuntimeError, match=f"GENERATION_DAYS is '{value}'; it must be a whole number"):
+        read(tmp_path, "GENERATION_DAYS", GENERATION_DAYS=value)

@@ -1,0 +1,59 @@
+"""Nothing is kept for ever."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.utils import timezone
+from django_celery_beat.models import PeriodicTask
+from django_celery_beat.schedulers import ModelEntry
+
+from playground import services, tasks
+from playground.models import Generation
+from tests.playground.conftest import done
+
+pytestmark = pytest.mark.django_db
+
+
+def generation(name: str, age: timedelta, state: str = "done") -> None:
+    Generation.objects.create(id=name * 32, request={}, state=state, created=timezone.now() - age)
+
+
+def test_generations_older_than_the_setting_are_deleted_whatever_became_of_them(settings):
+    settings.GENERATION_DAYS = 7
+    generation("a", timedelta(days=7, hours=1))
+    generation("b", timedelta(days=8), state="running")
+    generation("c", timedelta(days=6, hours=23))
+    assert services.forget_old() == 2
+    assert [row.id[0] for row in Generation.objects.all()] == ["c"]
+
+
+def test_the_hourly_task_drops_old_generations_and_expired_sessions():
+    generation("a", timedelta(days=400))
+    for name, hours in (("old", -1), ("new", 1)):
+        Session.objects.create(
+            session_key=name, session_data="", expire_date=timezone.now() + timedelta(hours=hours)
+        )
+    tasks.forget()
+    assert not Generation.objects.exists()
+    assert [session.session_key for session in Session.objects.all()] == ["new"]
+
+
+def test_beat_is_told_to_run_the_task_that_exists(settings):
+    from config.celery import app
+
+    app.loader.import_default_modules()
+    [(name, entry)] = settings.CELERY_BEAT_SCHEDULE.items()
+    ModelEntry.from_entry(name, app=app, **entry)
+    planned = PeriodicTask.objects.get(name=name)
+    assert planned.task in app.tasks
+    assert (str(planned.interval), planned.expire_seconds) == ("every 3600 seconds", 3000)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_nul_that_a_model_wrote_is_kept_as_a_sign_that_every_database_takes():
+    await Generation.objects.acreate(id="d" * 32, request={})
+    assert await services.record_end(generation="d" * 32, started=None, end=done(1), text="a\0b")
+    assert (await Generation.objects.aget(id="d" * 32)).text == "a\ufffdb"
