@@ -160,22 +160,24 @@ namespace decode_attention {
 
 constexpr int QUERIES = model::QUERIES_PER_KV;
 static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
-static_assert(model::KV_HEADS <= model::SMS, "a KV head has an SM of its own");
+constexpr int HEADS_A_TURN = model::KV_HEADS / model::SEATS;
+static_assert(HEADS_A_TURN <= model::SMS && HEADS_A_TURN * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
 
 // Which part of which head this SM attends to, if any: heads x splits spread evenly over the SMs.
 struct Item {
     int head = -1, split = 0, splits = 1;
     int first, first_block, blocks;  // positions [first, position] lie in `blocks` cache blocks
 
-    DEVICE Item(int position, int window, int sm, int blocks_a_split) {
+    DEVICE Item(int position, int window, int sm, int seat, int blocks_a_split) {
         first = window && position + 1 > window ? position + 1 - window : 0;
         first_block = first / cache::BLOCK;
         blocks = position / cache::BLOCK - first_block + 1;
         splits = smaller(ceil_div(blocks, blocks_a_split), model::MAX_SPLITS);
-        const int items = model::KV_HEADS * splits;
+        const int items = HEADS_A_TURN * splits;
         const int item = ceil_div(sm * items, model::SMS);
         if (item < items && item * model::SMS / items == sm) {
-            head = item / splits;
+            const int turn_head = item / splits;
+            head = (turn_head / LANE_KV_HEADS * model::SEATS + seat) * LANE_KV_HEADS + turn_head % LANE_KV_HEADS;
             split = item % splits;
         }
     }
@@ -185,98 +187,91 @@ DEVICE float4 numbers(const uint4& v) {
     return make_float4(untagged(v.x), untagged(v.y), untagged(v.z), untagged(v.w));
 }
 
-DEVICE void fetch_queries(Core& core, int layer, int head, QueryRows& query) {
-    const int g = int(core.lane >> 2), j = int(core.lane & 3);
-    const u32* from = core.mail(layer) + mail::QUERIES + (head * QUERIES + g) * model::HEAD_DIM;
-    uint4 words[cache::KEY_CHUNKS][2];
-    u32 missing = 0;
-#pragma unroll
-    for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
-        words[k][0] = words[k][1] = make_uint4(0, 0, 0, 0);
-        if (g < QUERIES && k * CHUNK_COLUMNS + 8 * j < model::HEAD_DIM) missing |= 3u << 2 * k;
-    }
-    Spin spin(core.params, core.place, WAIT_QUERY);
-    while (missing) {
-#pragma unroll
-        for (int i = 0; i < 2 * cache::KEY_CHUNKS; ++i) {
-            if (missing >> i & 1u) words[i / 2][i % 2] = peek4(from + (i / 2) * CHUNK_COLUMNS + 8 * j + 4 * (i % 2));
-        }
-#pragma unroll
-        for (int i = 0; i < 2 * cache::KEY_CHUNKS; ++i) {
-            if (fresh(words[i / 2][i % 2], core.epoch)) missing &= ~(1u << i);
-        }
-        if (missing && spin.hopeless()) break;
-    }
-    __syncwarp();
-#pragma unroll
-    for (int k = 0; k < cache::KEY_CHUNKS; ++k) query.set(k, numbers(words[k][0]), numbers(words[k][1]));
-}
+// The key and value of the token being computed, still in the mailbox: what of them this lane holds in a block.
+struct Newest {
+    uint4 key[cache::KEY_CHUNKS];      // eight elements a chunk
+    u32 value[cache::VALUE_TILES];     // one element a tile, in the low half
 
-// The token being computed: its key and value are still in the mailbox. Puts them where the cache would have them in
-// the block's registers, for position `p` of the block. All loads are on their way before the first is looked at.
-DEVICE void insert_newest(Core& core, int layer, int head, int p, KvBlock& block) {
-    const int g = int(core.lane >> 2), j = int(core.lane & 3);
-    const u32* keys = core.mail(layer) + mail::KEYS + head * model::HEAD_DIM;
-    const u32* values = core.mail(layer) + mail::VALUES + head * model::HEAD_DIM;
-    const bool has_key = g == (p & 7), has_value = j == (p >> 1 & 3);
-    uint4 key[cache::KEY_CHUNKS][2];
-    u32 value[cache::VALUE_TILES];
-    u32 missing_keys = 0, missing_values = 0;
+    // Puts them where the cache would have them, position `p` of the block.
+    DEVICE void insert(int p, u32 lane, KvBlock& block) const {
+        const int g = int(lane >> 2), j = int(lane & 3), group = p >> 3;
+        if (g == (p & 7)) {
 #pragma unroll
-    for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
-        key[k][0] = key[k][1] = make_uint4(0, 0, 0, 0);
-        if (has_key && k * CHUNK_COLUMNS + 8 * j < model::HEAD_DIM) missing_keys |= 3u << 2 * k;
-    }
+            for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
 #pragma unroll
-    for (int t = 0; t < cache::VALUE_TILES; ++t) {
-        value[t] = 0;
-        if (has_value) missing_values |= 1u << t;
-    }
-    Spin spin(core.params, core.place, WAIT_QUERY);
-    while (missing_keys | missing_values) {
-#pragma unroll
-        for (int i = 0; i < 2 * cache::KEY_CHUNKS; ++i) {
-            if (missing_keys >> i & 1u) key[i / 2][i % 2] = peek4(keys + (i / 2) * CHUNK_COLUMNS + 8 * j + 4 * (i % 2));
+                for (int i = 0; i < 4; ++i) {
+                    if (i == group) block.keys[i * cache::KEY_CHUNKS + k] = key[k];
+                }
+            }
         }
+        if (j == (p >> 1 & 3)) {
+            const u32 shift = (p & 1) * 16, keep = p & 1 ? 0x0000ffffu : 0xffff0000u;
 #pragma unroll
-        for (int t = 0; t < cache::VALUE_TILES; ++t) {
-            if (missing_values >> t & 1u) value[t] = load_relaxed(values + 8 * t + g);
-        }
-#pragma unroll
-        for (int i = 0; i < 2 * cache::KEY_CHUNKS; ++i) {
-            if (fresh(key[i / 2][i % 2], core.epoch)) missing_keys &= ~(1u << i);
-        }
-#pragma unroll
-        for (int t = 0; t < cache::VALUE_TILES; ++t) {
-            if (((value[t] ^ core.epoch) & 1u) == 0) missing_values &= ~(1u << t);
-        }
-        if ((missing_keys | missing_values) && spin.hopeless()) break;
-    }
-    __syncwarp();
-    const int i_new = p >> 3;
-    if (has_key) {
-#pragma unroll
-        for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
-            const float4 a = numbers(key[k][0]), b = numbers(key[k][1]);
-            const uint4 halves = make_uint4(pack_f16(a.x, a.y), pack_f16(a.z, a.w), pack_f16(b.x, b.y), pack_f16(b.z, b.w));
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                if (i == i_new) block.keys[i * cache::KEY_CHUNKS + k] = halves;
+            for (int t = 0; t < cache::VALUE_TILES; ++t) {
+                const u32 half = value[t] << shift;
+                uint4& v = block.values[t];
+                if (group == 0) v.x = (v.x & keep) | half;
+                if (group == 1) v.y = (v.y & keep) | half;
+                if (group == 2) v.z = (v.z & keep) | half;
+                if (group == 3) v.w = (v.w & keep) | half;
             }
         }
     }
-    if (has_value) {
-        const u32 shift = (p & 1) * 16, keep = p & 1 ? 0x0000ffffu : 0xffff0000u;
+};
+
+// Queries, and for the warp that has the last block the newest key and value: all asked for before any is looked at,
+// because a look at the mailbox takes about a microsecond while the weights stream.
+DEVICE void fetch_inputs(Core& core, int layer, int head, bool has_newest, int p, QueryRows& query, Newest& newest) {
+    constexpr int PIECES = 2 * cache::KEY_CHUNKS;
+    const int g = int(core.lane >> 2), j = int(core.lane & 3);
+    const u32* queries = core.mail(layer) + mail::QUERIES + (head * QUERIES + g) * model::HEAD_DIM + 8 * j;
+    const u32* keys = core.mail(layer) + mail::KEYS + head * model::HEAD_DIM + 8 * j;
+    const u32* values = core.mail(layer) + mail::VALUES + head * model::HEAD_DIM + g;
+    const bool key_here = has_newest && g == (p & 7), value_here = has_newest && j == (p >> 1 & 3);
+    uint4 query_words[PIECES], key_words[PIECES];
+    u32 value_words[cache::VALUE_TILES];
+    u32 missing_queries = 0, missing_keys = 0, missing_values = value_here ? (1u << cache::VALUE_TILES) - 1u : 0u;
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        query_words[i] = key_words[i] = make_uint4(0, 0, 0, 0);
+        const bool in_head = i / 2 * CHUNK_COLUMNS + 8 * j < model::HEAD_DIM;
+        if (in_head && g < QUERIES) missing_queries |= 1u << i;
+        if (in_head && key_here) missing_keys |= 1u << i;
+    }
+#pragma unroll
+    for (int t = 0; t < cache::VALUE_TILES; ++t) value_words[t] = 0;
+    Spin spin(core.params, core.place, WAIT_QUERY);
+#pragma unroll 1
+    while (missing_queries | missing_keys | missing_values) {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (missing_queries >> i & 1u) query_words[i] = peek4(queries + i / 2 * CHUNK_COLUMNS + i % 2 * 4);
+            if (missing_keys >> i & 1u) key_words[i] = peek4(keys + i / 2 * CHUNK_COLUMNS + i % 2 * 4);
+        }
 #pragma unroll
         for (int t = 0; t < cache::VALUE_TILES; ++t) {
-            const u32 half = (pack_f16(untagged(value[t]), 0.0f) & 0xffffu) << shift;
-            uint4& v = block.values[t];
-            if (i_new == 0) v.x = (v.x & keep) | half;
-            if (i_new == 1) v.y = (v.y & keep) | half;
-            if (i_new == 2) v.z = (v.z & keep) | half;
-            if (i_new == 3) v.w = (v.w & keep) | half;
+            if (missing_values >> t & 1u) value_words[t] = load_relaxed(values + 8 * t);
         }
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (fresh(query_words[i], core.epoch)) missing_queries &= ~(1u << i);
+            if (fresh(key_words[i], core.epoch)) missing_keys &= ~(1u << i);
+        }
+#pragma unroll
+        for (int t = 0; t < cache::VALUE_TILES; ++t) {
+            if (((value_words[t] ^ core.epoch) & 1u) == 0) missing_values &= ~(1u << t);
+        }
+        if ((missing_queries | missing_keys | missing_values) && spin.hopeless()) break;
     }
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
+        query.set(k, numbers(query_words[2 * k]), numbers(query_words[2 * k + 1]));
+        const float4 a = numbers(key_words[2 * k]), b = numbers(key_words[2 * k + 1]);
+        newest.key[k] = make_uint4(pack_f16(a.x, a.y), pack_f16(a.z, a.w), pack_f16(b.x, b.y), pack_f16(b.z, b.w));
+    }
+#pragma unroll
+    for (int t = 0; t < cache::VALUE_TILES; ++t) newest.value[t] = pack_f16(untagged(value_words[t]), 0.0f) & 0xffffu;
 }
 
 // How many splits there are changes with the position, so a partial result is not written in every pass and parity
@@ -357,14 +352,16 @@ DEVICE void run(Core& core, const Item& item, int layer) {
         block.load_keys(at(index), lane);  // before the queries are there
         block.load_values(at(index), lane);
         QueryRows query;
-        fetch_queries(core, layer, item.head, query);
+        Newest newest;
+        const bool has_newest = (item.blocks - 1 - index) % stride == 0;
+        fetch_inputs(core, layer, item.head, has_newest, core.position % cache::BLOCK, query, newest);
         core.profile.input_ready();
 #pragma unroll 1
         while (true) {
             const int base = (item.first_block + index) * cache::BLOCK;
             if (index == item.blocks - 1) {
                 block.forget_values_from(core.position - base, lane);
-                insert_newest(core, layer, item.head, core.position - base, block);
+                newest.insert(core.position - base, lane, block);
             }
             row.add(query, block, base, item.first, core.position + 1, lane);
             index += stride;

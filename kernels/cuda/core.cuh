@@ -53,6 +53,12 @@ DEVICE constexpr int phase_chunks(int phase) {
                                        : model::HIDDEN);
 }
 
+// Chunks of a group of `tiles` tiles that a slot holds: as many for each warp as for every other where that can be.
+DEVICE constexpr int chunks_a_slot(int tiles) {
+    const int fit = SLOT_UNITS / tiles;
+    return fit < WARPS ? fit : fit - fit % WARPS;
+}
+
 // A share is cut into groups of at most MAX_TILES tiles, as even as possible, the larger ones first.
 struct Groups {
     int count, base, larger_ones;
@@ -83,7 +89,8 @@ struct Shared {
     u8 scratch[SCRATCH_BYTES];     // decode: operand, partial sums, attention; prefill: its own partial sums
     u64 full[SLOTS];
     u64 empty[SLOTS];
-    float residual[model::RESIDUAL_ROWS];  // decode: the rows of its lane's stream that this SM finishes
+    float residual[model::SEATS][model::RESIDUAL_ROWS];  // decode: the rows of its lanes' streams that this SM finishes
+    Share shares[model::SEATS][MATRICES];
     float squares[2][WARPS];       // sums of squares of the vector in use, and of the next
     float lane_squares[WARPS][model::LANES];
     u64 best[WARPS];
@@ -102,6 +109,22 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= model::SHARED_BYTES, "shared memory of one SM");
 
+// The order of a decode pass within a layer. With two seats the second lane is half a layer behind, so that nothing
+// follows directly on what it needs: one lane's vectors travel while the other one computes. engine/tape.py has the
+// same order, without attention, which reads no tape.
+constexpr int ATTENTION = MATRICES;
+struct Turn {
+    u8 phase, seat, behind;
+};
+constexpr int TURNS = model::SEATS == 1 ? 5 : 10;
+constexpr int ROUNDS = model::LAYERS + model::SEATS - 1;
+DEVICE Turn turn(int i) {
+    constexpr Turn one[] = {{QKV, 0, 0}, {ATTENTION, 0, 0}, {ATTN_OUT, 0, 0}, {GATE_UP, 0, 0}, {DOWN, 0, 0}};
+    constexpr Turn two[] = {{QKV, 0, 0}, {GATE_UP, 1, 1}, {ATTENTION, 0, 0}, {DOWN, 1, 1}, {ATTN_OUT, 0, 0},
+                            {QKV, 1, 0}, {GATE_UP, 0, 0}, {ATTENTION, 1, 0}, {DOWN, 0, 0}, {ATTN_OUT, 1, 0}};
+    return model::SEATS == 1 ? one[i % 5] : two[i];
+}
+
 // Among the consumers of this block.
 DEVICE void consumers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
 
@@ -109,10 +132,10 @@ DEVICE void consumers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) :
 struct Core {
     const Params& params;
     Shared& shared;
-    Share shares[MATRICES];
     Place place;
     u32 lane, warp;
-    int model_lane;        // the lane of the model that this SM's layers belong to
+    int seat = 0;          // which of this SM's lanes is being worked on
+    int model_lane;        // and which lane of the model that is
     Cursor cursor;
     u32 group = 0;         // groups finished so far: turns the partial buffers and the finishing warp
     u32 staged = 0;        // vectors staged so far: turns `squares`
@@ -122,10 +145,20 @@ struct Core {
     int position = 0;
     Profile profile;
 
+    DEVICE const Share& share(int phase) const { return shared.shares[seat][phase]; }
+
+    // SMs that belong to no group of lanes have empty shares; any lane will do for them.
+    DEVICE void sit(int which) {
+        seat = which;
+        model_lane = smaller(int(place.sm) / model::SMS_A_GROUP, model::LANES / model::SEATS - 1) * model::SEATS + which;
+    }
+
     DEVICE u32* mail(int layer) const { return params.mail + size_t(layer) * mail::LAYER; }
 
     DEVICE void wait_full() {
+        const u64 before = model::PROFILE ? Profile::now() : 0;
         barrier_wait(&shared.full[cursor.slot], cursor.round, params, place, WAIT_FULL);
+        if constexpr (model::PROFILE) profile.starved += Profile::now() - before;
     }
     DEVICE void free_slot() {
         __syncwarp();

@@ -7,12 +7,15 @@ namespace decode {
 
 // Sets up the residual rows that this SM finishes. Read only after a later block barrier.
 DEVICE void begin(Core& core, const u16* row) {
-    const Share share = core.shares[ATTN_OUT];
-    for (int p = int(threadIdx.x); p < share.tiles * (TILE_ROWS / 2); p += CONSUMERS) {
-        const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
-        if (r >= model::HIDDEN) continue;
-        const u32 w = __ldg(reinterpret_cast<const u32*>(row + r));
-        *reinterpret_cast<float2*>(core.shared.residual + 2 * p) = make_float2(weight_low(w), weight_high(w));
+    for (int seat = 0; seat < model::SEATS; ++seat) {
+        core.sit(seat);
+        const Share share = core.share(ATTN_OUT);
+        for (int p = int(threadIdx.x); p < share.tiles * (TILE_ROWS / 2); p += CONSUMERS) {
+            const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
+            if (r >= model::HIDDEN) continue;
+            const u32 w = __ldg(reinterpret_cast<const u32*>(row + r));
+            *reinterpret_cast<float2*>(core.shared.residual[seat] + 2 * p) = make_float2(weight_low(w), weight_high(w));
+        }
     }
 }
 
@@ -118,89 +121,105 @@ DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
 }
 
 DEVICE void finish_step(Core& core, StepKind kind, int layer) {
-    const int step = kind == STEP_HEAD     ? model::LAYERS * 5
-                     : kind == STEP_SAMPLE ? model::LAYERS * 5 + 1
-                                           : layer * 5 + int(kind);
+    constexpr int LAYER_STEPS = model::LAYERS * 5 * model::SEATS;
+    const int step = kind == STEP_HEAD     ? LAYER_STEPS
+                     : kind == STEP_SAMPLE ? LAYER_STEPS + 1
+                                           : (layer * 5 + int(kind)) * model::SEATS + core.seat;
     core.profile.end(core.params, core.shared.totals, core.place.sm, kind, step, core.profile.passes);
 }
 
+DEVICE const u16* norm_of(const Core& core, int index) { return core.params.norms + size_t(index) * model::HIDDEN; }
+
+DEVICE void qkv(Core& core, int layer, const u16* row) {
+    if (!core.share(QKV).tiles) return;
+    ++core.staged;
+    QkvFinish finish{core, layer};
+    GroupRun<QKV, QkvFinish> groups(core, finish);
+    const u32* from = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.model_lane * model::HIDDEN;
+    stage_normed<model::HIDDEN>(core, from, layer ? nullptr : row, norm_of(core, 2 * layer));
+    groups.run();
+}
+
+DEVICE void attn_out(Core& core, int layer) {
+    if (!core.share(ATTN_OUT).tiles) return;
+    ResidualFinish<true> finish(core, layer);
+    GroupRun<ATTN_OUT, ResidualFinish<true>> groups(core, finish);
+    stage_plain<Matrix<ATTN_OUT>::COLUMNS>(core, core.mail(layer) + mail::HEADS_OUT + core.model_lane * LANE_Q);
+    groups.run();
+}
+
+DEVICE void gate_up(Core& core, int layer) {
+    if (!core.share(GATE_UP).tiles) return;
+    ++core.staged;
+    GateUpFinish finish{core, layer};
+    GroupRun<GATE_UP, GateUpFinish> groups(core, finish);
+    const u32* from = core.mail(layer) + mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN;
+    stage_normed<model::HIDDEN>(core, from, nullptr, norm_of(core, 2 * layer + 1));
+    groups.run();
+}
+
+DEVICE void down(Core& core, int layer) {
+    if (!core.share(DOWN).tiles) return;
+    ResidualFinish<false> finish(core, layer);
+    GroupRun<DOWN, ResidualFinish<false>> groups(core, finish);
+    stage_plain<Matrix<DOWN>::COLUMNS>(core, core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN);
+    groups.run();
+}
+
+// All layers of all this SM's lanes. The next layer's cache blocks are asked for as soon as its qkv begins.
 DEVICE void layers(Core& core, const u16* row) {
-    const Params& p = core.params;
-    for (int layer = 0; layer < model::LAYERS; ++layer) {
-        u32* here = core.mail(layer);
-        const u16* norms = p.norms + size_t(2 * layer) * model::HIDDEN;
-        const int stream = core.model_lane * model::HIDDEN;
-        core.place.layer = layer;
-
-        core.place.phase = QKV;
-        core.profile.begin();
-        const decode_attention::Item item(core.position, window_of(layer), int(core.place.sm), p.blocks_a_split);
-        decode_attention::prefetch(core, item, layer);
-        if (core.shares[QKV].tiles) {
-            ++core.staged;
-            QkvFinish finish{core, layer};
-            GroupRun<QKV, QkvFinish> groups(core, finish);
-            stage_normed<model::HIDDEN>(core, layer ? core.mail(layer - 1) + mail::AFTER_MLP + stream : nullptr,
-                                        layer ? nullptr : row, norms);
-            groups.run();
+    using decode_attention::Item;
+#pragma unroll 1
+    for (int round = 0; round < ROUNDS; ++round) {
+#pragma unroll 1
+        for (int i = 0; i < TURNS; ++i) {
+            const Turn now = turn(i);
+            const int layer = round - now.behind;
+            if (layer < 0 || layer >= model::LAYERS) continue;
+            core.sit(now.seat);
+            core.place.layer = layer;
+            core.place.phase = now.phase;
+            core.profile.begin();
+            StepKind kind = STEP_ATTENTION;
+            if (now.phase == QKV || now.phase == ATTENTION) {
+                const Item item(core.position, window_of(layer), int(core.place.sm), now.seat, core.params.blocks_a_split);
+                if (now.phase == QKV) {
+                    decode_attention::prefetch(core, item, layer);
+                    qkv(core, layer, row);
+                    kind = STEP_QKV;
+                } else {
+                    decode_attention::run(core, item, layer);
+                }
+            } else if (now.phase == ATTN_OUT) {
+                attn_out(core, layer);
+                kind = STEP_ATTN_OUT;
+            } else if (now.phase == GATE_UP) {
+                gate_up(core, layer);
+                kind = STEP_GATE_UP;
+            } else {
+                down(core, layer);
+                kind = STEP_DOWN;
+            }
+            core.phase_end();
+            finish_step(core, kind, layer);
         }
-        core.phase_end();
-        finish_step(core, STEP_QKV, layer);
-
-        core.profile.begin();
-        decode_attention::run(core, item, layer);
-        core.phase_end();
-        finish_step(core, STEP_ATTENTION, layer);
-
-        core.place.phase = ATTN_OUT;
-        core.profile.begin();
-        if (core.shares[ATTN_OUT].tiles) {
-            ResidualFinish<true> finish(core, layer);
-            GroupRun<ATTN_OUT, ResidualFinish<true>> groups(core, finish);
-            stage_plain<Matrix<ATTN_OUT>::COLUMNS>(core, here + mail::HEADS_OUT + core.model_lane * LANE_Q);
-            groups.run();
-        }
-        core.phase_end();
-        finish_step(core, STEP_ATTN_OUT, layer);
-
-        core.place.phase = GATE_UP;
-        core.profile.begin();
-        if (core.shares[GATE_UP].tiles) {
-            ++core.staged;
-            GateUpFinish finish{core, layer};
-            GroupRun<GATE_UP, GateUpFinish> groups(core, finish);
-            stage_normed<model::HIDDEN>(core, here + mail::AFTER_ATTENTION + stream, nullptr, norms + model::HIDDEN);
-            groups.run();
-        }
-        core.phase_end();
-        finish_step(core, STEP_GATE_UP, layer);
-
-        core.place.phase = DOWN;
-        core.profile.begin();
-        if (core.shares[DOWN].tiles) {
-            ResidualFinish<false> finish(core, layer);
-            GroupRun<DOWN, ResidualFinish<false>> groups(core, finish);
-            stage_plain<Matrix<DOWN>::COLUMNS>(core, here + mail::GATED + core.model_lane * LANE_FFN);
-            groups.run();
-        }
-        core.phase_end();
-        finish_step(core, STEP_DOWN, layer);
     }
 }
 
 // Returns this thread's best candidate.
 DEVICE u64 head(Core& core, float* kept) {
-    const Params& p = core.params;
     core.place.phase = HEAD;
     core.place.layer = model::LAYERS;
     core.profile.begin();
     HeadFinish finish{core, kept};
-    if (core.shares[HEAD].tiles) {
-        const u16* norm = p.norms + size_t(2 * model::LAYERS) * model::HIDDEN;
-        const u32* streams = core.mail(model::LAYERS - 1) + mail::AFTER_MLP;
+    const u16* norm = norm_of(core, 2 * model::LAYERS);
+    const u32* streams = core.mail(model::LAYERS - 1) + mail::AFTER_MLP;
+    for (int seat = 0; seat < (HEAD_PARTS > 1 ? model::SEATS : 1); ++seat) {
+        core.sit(seat);
+        if (!core.share(HEAD).tiles) continue;
         ++core.staged;
         GroupRun<HEAD, HeadFinish> groups(core, finish);
-        if constexpr (model::LANES == 1 || model::HEAD_KIND == 1) {
+        if constexpr (model::LANES == 1 || HEAD_PARTS > 1) {
             stage_normed<model::HIDDEN>(core, streams + core.model_lane * model::HIDDEN, nullptr, norm);
         } else {
             stage_lanes(core, streams, norm);

@@ -144,32 +144,84 @@ DEVICE void stage_plain(Core& core, const u32* from) {
     store_operand<COLUMNS>(core, values);
 }
 
-// All chunks of one group of T tiles: adds this warp's part of each row's product to `sums`.
+// A warp's sums for T tiles. Few tiles get two chains each, so that one product need not wait for the one before.
 template <int T>
-DEVICE void multiply(Core& core, int chunks, float (&sums)[T][4]) {
-    constexpr int CHUNKS_A_SLOT = SLOT_UNITS / T;
-    const u32 lane = core.lane;
-#pragma unroll 1
-    for (int first = 0; first < chunks; first += CHUNKS_A_SLOT) {
-        const int last = smaller(first + CHUNKS_A_SLOT, chunks);
-        core.wait_full();
-        const u8* slot = core.shared.ring[core.cursor.slot];
-#pragma unroll 1
-        for (int c = first + ((int(core.warp) - first) & (WARPS - 1)); c < last; c += WARPS) {
-            uint4 high = make_uint4(0, 0, 0, 0), low = make_uint4(0, 0, 0, 0);
-            if (lane < 4) {
+struct Sums {
+    static constexpr int CHAINS = T <= 4 ? 2 : 1;
+    float chain[CHAINS][T][4];
+
+    DEVICE Sums() {
+#pragma unroll
+        for (int k = 0; k < CHAINS; ++k) {
+#pragma unroll
+            for (int t = 0; t < T; ++t) chain[k][t][0] = chain[k][t][1] = chain[k][t][2] = chain[k][t][3] = 0.0f;
+        }
+    }
+    // Both parts of the vector, all chains: the two rows of a pair.
+    DEVICE float2 pair(int t) const {
+        float2 sum = make_float2(chain[0][t][0] + chain[0][t][2], chain[0][t][1] + chain[0][t][3]);
+        if constexpr (CHAINS == 2) {
+            sum.x += chain[1][t][0] + chain[1][t][2];
+            sum.y += chain[1][t][1] + chain[1][t][3];
+        }
+        return sum;
+    }
+};
+
+// A warp's part of one slot in registers: operand and weights of its chunks.
+template <int T>
+struct SlotPart {
+    static constexpr int CHUNKS = chunks_a_slot(T);
+    static constexpr int EACH = ceil_div(CHUNKS, WARPS);  // chunks of a slot that fall to one warp, at most
+
+    uint4 high[EACH], low[EACH], weights[EACH][T];
+
+    // `slot` holds chunks first .. last - 1. Past the warp's last chunk: some weights, times zero. False if none is its.
+    DEVICE bool load(const Core& core, const u8* slot, int first, int last) {
+        const u32 lane = core.lane;
+        const int mine = first + ((int(core.warp) - first) & (WARPS - 1));
+        if (mine >= last) return false;
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int c = mine + e * WARPS;
+            high[e] = low[e] = make_uint4(0, 0, 0, 0);
+            if (lane < 4 && c < last) {
                 const u8* a = core.shared.operand() + c * CHUNK_OPERAND_BYTES + lane * 16;
-                high = *reinterpret_cast<const uint4*>(a);
-                low = *reinterpret_cast<const uint4*>(a + CHUNK_COLUMNS * 2);
+                high[e] = *reinterpret_cast<const uint4*>(a);
+                low[e] = *reinterpret_cast<const uint4*>(a + CHUNK_COLUMNS * 2);
             }
-            const u8* units = slot + (c - first) * (T * UNIT_BYTES) + lane * 16;
-            uint4 b[T];
+            const u8* units = slot + (c < last ? c - first : 0) * (T * UNIT_BYTES) + lane * 16;
 #pragma unroll
-            for (int t = 0; t < T; ++t) b[t] = *reinterpret_cast<const uint4*>(units + t * UNIT_BYTES);
+            for (int t = 0; t < T; ++t) weights[e][t] = *reinterpret_cast<const uint4*>(units + t * UNIT_BYTES);
+        }
+        return true;
+    }
+    DEVICE void multiply(Sums<T>& sums) const {
 #pragma unroll
-            for (int t = 0; t < T; ++t) mma_weights(sums[t], high.x, low.x, high.y, low.y, b[t].x, b[t].y);
+        for (int e = 0; e < EACH; ++e) {
 #pragma unroll
-            for (int t = 0; t < T; ++t) mma_weights(sums[t], high.z, low.z, high.w, low.w, b[t].z, b[t].w);
+            for (int t = 0; t < T; ++t) {
+                mma_weights(sums.chain[0][t], high[e].x, low[e].x, high[e].y, low[e].y, weights[e][t].x, weights[e][t].y);
+            }
+#pragma unroll
+            for (int t = 0; t < T; ++t) {
+                mma_weights(sums.chain[Sums<T>::CHAINS - 1][t], high[e].z, low[e].z, high[e].w, low[e].w, weights[e][t].z,
+                            weights[e][t].w);
+            }
+        }
+    }
+};
+
+// All chunks of one group of T tiles: adds this warp's part of each row's product to `sums`. Keeping the next slot's
+// weights in registers meanwhile was tried and spilled.
+template <int T>
+DEVICE void multiply(Core& core, int chunks, Sums<T>& sums) {
+#pragma unroll 1
+    for (int first = 0; first < chunks; first += SlotPart<T>::CHUNKS) {
+        core.wait_full();
+        SlotPart<T> part;
+        if (part.load(core, core.shared.ring[core.cursor.slot], first, smaller(first + SlotPart<T>::CHUNKS, chunks))) {
+            part.multiply(sums);
         }
         core.free_slot();
     }
@@ -178,14 +230,12 @@ DEVICE void multiply(Core& core, int chunks, float (&sums)[T][4]) {
 // Leaves the warp's sums of each row pair in shared memory: [warp][pair].
 template <int T>
 DEVICE void multiply_group(Core& core, int chunks) {
-    float sums[T][4];
-#pragma unroll
-    for (int t = 0; t < T; ++t) sums[t][0] = sums[t][1] = sums[t][2] = sums[t][3] = 0.0f;
+    Sums<T> sums;
     multiply<T>(core, chunks, sums);
     if (core.lane < 4) {
         float2* mine = core.shared.partial(core.group & 1) + core.warp * PAIRS;
 #pragma unroll
-        for (int t = 0; t < T; ++t) mine[t * 4 + core.lane] = make_float2(sums[t][0] + sums[t][2], sums[t][1] + sums[t][3]);
+        for (int t = 0; t < T; ++t) mine[t * 4 + core.lane] = sums.pair(t);
     }
 }
 
@@ -208,7 +258,7 @@ DEVICE void multiply_group_of(Core& core, int tiles, int chunks) {
 template <int PHASE, class Finish>
 class GroupRun {
 public:
-    DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.shares[PHASE].tiles) {
+    DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.share(PHASE).tiles) {
         const int first = int((core.warp - core.group) & (WARPS - 1));
         if (first < groups_.count && in_group(first)) finish.prepare(pair_of(first));
     }
@@ -226,7 +276,7 @@ public:
 private:
     DEVICE bool in_group(int g) const { return int(core_.lane) < groups_.size(g) * (TILE_ROWS / 2); }
     DEVICE int pair_of(int g) const {
-        return (core_.shares[PHASE].first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
+        return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
     }
     DEVICE void finish_group(int g) {
         const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;

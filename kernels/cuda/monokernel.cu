@@ -8,10 +8,10 @@ struct Producer {
     const Params& params;
     Shared& shared;
     Place place;
-    Share shares[MATRICES];
     const u8* tape;
     u64 policy;
     Cursor fill, landed;
+    u64 layer_bytes = 0;
     u32 issued = 0;
     u32 waited = 0;     // slots known to have landed
     bool ended = false;
@@ -39,29 +39,46 @@ struct Producer {
         landed.advance(SLOTS);
         ++waited;
     }
-    DEVICE void phase(int which, const u8*& from) {
+    DEVICE u64 share_bytes(int which, int seat) const {
+        return u64(shared.shares[seat][which].tiles) * u32(phase_chunks(which) * UNIT_BYTES);
+    }
+    DEVICE void matrix(int layer, int which, int seat) {
+        const u8* from = tape + (which == HEAD ? u64(model::LAYERS) : u64(layer)) * layer_bytes;
+        for (int m = 0; m < which && which != HEAD; ++m) {
+            for (int s = 0; s < model::SEATS; ++s) from += share_bytes(m, s);
+        }
+        for (int s = 0; s < seat; ++s) from += share_bytes(which, s);
+        place.layer = layer;
+        place.phase = which;
         const int chunks = phase_chunks(which);
-        const Groups groups(shares[which].tiles);
+        const Groups groups(shared.shares[seat][which].tiles);
         for (int g = 0; g < groups.count && !ended; ++g) {
             const int tiles = groups.size(g);
-            const int chunks_a_slot = SLOT_UNITS / tiles;
-            for (int c = 0; c < chunks && !ended; c += chunks_a_slot) {
-                const u32 bytes = u32(smaller(chunks_a_slot, chunks - c) * tiles * UNIT_BYTES);
+            const int step = chunks_a_slot(tiles);
+            for (int c = 0; c < chunks && !ended; c += step) {
+                const u32 bytes = u32(smaller(step, chunks - c) * tiles * UNIT_BYTES);
                 copy(from, bytes);
                 from += bytes;
             }
         }
     }
     // Prefill needs of the last layer only keys and values, and no head.
-    DEVICE void pass(bool prefill) {
-        const u8* from = tape;
-        for (int layer = 0; layer < model::LAYERS && !ended; ++layer) {
-            place.layer = layer;
-            phase(QKV, from);
-            if (prefill && layer == model::LAYERS - 1) break;
-            for (int which = ATTN_OUT; which <= DOWN && !ended; ++which) phase(which, from);
+    DEVICE void prefill_pass() {
+        for (int layer = 0; layer < model::LAYERS; ++layer) {
+            for (int which = QKV; which <= (layer == model::LAYERS - 1 ? QKV : DOWN); ++which) {
+                for (int seat = 0; seat < model::SEATS && !ended; ++seat) matrix(layer, which, seat);
+            }
         }
-        if (!prefill && !ended) phase(HEAD, from);
+    }
+    DEVICE void decode_pass() {
+        for (int round = 0; round < ROUNDS; ++round) {
+            for (int i = 0; i < TURNS && !ended; ++i) {
+                const Turn now = turn(i);
+                const int layer = round - now.behind;
+                if (now.phase != ATTENTION && layer >= 0 && layer < model::LAYERS) matrix(layer, now.phase, now.seat);
+            }
+        }
+        for (int seat = 0; seat < model::SEATS && !ended; ++seat) matrix(model::LAYERS, HEAD, seat);
     }
     // Nothing may still be on its way into shared memory when the block leaves.
     DEVICE void drain() {
@@ -71,11 +88,13 @@ struct Producer {
 
 DEVICE void produce(const Params& params, Shared& shared, u32 sm) {
     Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}};
-    for (int i = 0; i < MATRICES; ++i) producer.shares[i] = params.shares[sm * MATRICES + i];
+    for (int which = QKV; which <= DOWN; ++which) {
+        for (int seat = 0; seat < model::SEATS; ++seat) producer.layer_bytes += producer.share_bytes(which, seat);
+    }
     producer.tape = params.tape + params.tape_offset[sm];
     producer.policy = evict_first_policy();
-    for (int at = params.first; at < params.prefill_end && !producer.ended; at += prefill::CHUNK) producer.pass(true);
-    while (!producer.ended && !*static_cast<volatile u32*>(&shared.done)) producer.pass(false);
+    for (int at = params.first; at < params.prefill_end && !producer.ended; at += prefill::CHUNK) producer.prefill_pass();
+    while (!producer.ended && !*static_cast<volatile u32*>(&shared.done)) producer.decode_pass();
     producer.drain();
 }
 
@@ -111,9 +130,8 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     core.place = Place{sm, threadIdx.x / 32, MATRICES, 0, 0};
     core.warp = threadIdx.x / 32;
     core.lane = threadIdx.x & 31;
-    core.model_lane = smaller(int(sm) / model::SMS_A_LANE, model::LANES - 1);
+    core.sit(0);
     core.serial = params.serial;
-    for (int i = 0; i < MATRICES; ++i) core.shares[i] = params.shares[sm * MATRICES + i];
     const bool reports = sm == 0 && threadIdx.x == 0;
     Reporter reporter(params);
     const u64 begun_ns = global_ns(), begun_clock = Profile::now();
@@ -177,6 +195,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
             for (int k = 0; k < STEP_KINDS; ++k) {
                 out[2 * k] = shared.totals.wait[k];
                 out[2 * k + 1] = shared.totals.work[k];
+                out[20 + k] = shared.totals.starved[k];
             }
             out[14] = u64(core.profile.passes);
             out[16] = begun_ns;
@@ -200,10 +219,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         barrier_init(&shared.empty[threadIdx.x], WARPS);
     }
     for (int i = int(threadIdx.x); i < model::SEEN_WORDS; i += THREADS) shared.seen[i] = 0;
+    if (threadIdx.x < model::SEATS * MATRICES) {
+        shared.shares[threadIdx.x / MATRICES][threadIdx.x % MATRICES] = params.shares[blockIdx.x * model::SEATS * MATRICES + threadIdx.x];
+    }
     if (threadIdx.x == 0) {
         shared.done = 0;
         if constexpr (model::PROFILE) {
-            for (int k = 0; k < STEP_KINDS; ++k) shared.totals.wait[k] = shared.totals.work[k] = 0;
+            for (int k = 0; k < STEP_KINDS; ++k) shared.totals.wait[k] = shared.totals.work[k] = shared.totals.starved[k] = 0;
         }
         fence_barrier_init();
     }

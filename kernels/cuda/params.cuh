@@ -46,7 +46,7 @@ struct Sampling {
 struct Params {
     const u8* tape;             // all SMs' tapes
     const u64* tape_offset;     // [SMS] bytes
-    const Share* shares;        // [SMS][MATRICES]
+    const Share* shares;        // [SMS][SEATS][MATRICES]
     const u16* embed;           // [VOCAB][HIDDEN]
     const u16* norms;           // [2 * LAYERS + 1][HIDDEN]: attention and MLP of each layer, then the last
     const float2* rotation;     // [CAPACITY][HEAD_DIM / 2] cosine, sine

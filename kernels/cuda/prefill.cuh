@@ -70,7 +70,7 @@ DEVICE void load_operand(const u16* operand, int chunk, u32 lane, uint4 (&a)[TIL
 
 template <int T>
 DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T][TILES][4]) {
-    constexpr int CHUNKS_A_SLOT = SLOT_UNITS / T;
+    constexpr int CHUNKS_A_SLOT = chunks_a_slot(T);
     const u32 lane = core.lane;
     uint4 next[TILES][2];
     load_operand<T>(operand, smaller(int(core.warp), chunks - 1), lane, next);
@@ -163,20 +163,22 @@ DEVICE void group_of(Core& core, Finish& finish, const Chunk& chunk, const u16* 
     }
 }
 
-// Waits for: the barrier before it. `operand` is the whole vector of all lanes; this SM's lane has its own part.
+// Waits for: the barrier before it. `operand` is the whole vector of all lanes; each of this SM's lanes has its own part.
 template <int PHASE, class Finish>
 DEVICE void matrix(Core& core, const Chunk& chunk, const u16* operand, Finish finish) {
     constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
-    const Share share = core.shares[PHASE];
-    const Groups groups(share.tiles);
-    const u16* mine = fragment(const_cast<u16*>(operand), core.model_lane * CHUNKS, 0, 0);
-    int tile = share.first;
     core.place.phase = PHASE;
 #pragma unroll 1
-    for (int g = 0; g < groups.count; ++g) {
-        const int tiles = groups.size(g);
-        group_of<PHASE, MAX_TILES>(core, finish, chunk, mine, tiles, CHUNKS, tile * (TILE_ROWS / 2));
-        tile += tiles;
+    for (int seat = 0; seat < model::SEATS; ++seat) {
+        core.sit(seat);
+        const Share share = core.share(PHASE);
+        const Groups groups(share.tiles);
+        const u16* mine = fragment(const_cast<u16*>(operand), core.model_lane * CHUNKS, 0, 0);
+#pragma unroll 1
+        for (int g = 0; g < groups.count; ++g) {
+            const int pair = (share.first + groups.first(g)) * (TILE_ROWS / 2);
+            group_of<PHASE, MAX_TILES>(core, finish, chunk, mine, groups.size(g), CHUNKS, pair);
+        }
     }
 }
 

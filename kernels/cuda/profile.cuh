@@ -9,16 +9,17 @@
 #include "model.h"
 
 enum StepKind : int { STEP_QKV = 0, STEP_ATTENTION, STEP_ATTN_OUT, STEP_GATE_UP, STEP_DOWN, STEP_HEAD, STEP_SAMPLE, STEP_KINDS };
-constexpr int STEPS_A_PASS = model::LAYERS * 5 + 2;
-constexpr int PROFILE_WORDS_AN_SM = 24;  // 7 kinds x (wait, work), passes, then two (nanoseconds, clock) pairs
+constexpr int STEPS_A_PASS = model::LAYERS * 5 * model::SEATS + 2;
+constexpr int PROFILE_WORDS_AN_SM = 32;  // 7 kinds x (wait, work), passes, two (nanoseconds, clock) pairs, 7 x starved
 
 struct ProfileTotals {
     u64 wait[model::PROFILE ? STEP_KINDS : 1];
     u64 work[model::PROFILE ? STEP_KINDS : 1];
+    u64 starved[model::PROFILE ? STEP_KINDS : 1];  // part of the work: weights were not there yet
 };
 
 struct Profile {
-    u64 begun = 0, ready = 0;
+    u64 begun = 0, ready = 0, starved = 0;
     int passes = 0;
 
     DEVICE static u64 now() {
@@ -27,7 +28,10 @@ struct Profile {
         return t;
     }
     DEVICE void begin() {
-        if constexpr (model::PROFILE) begun = ready = now();
+        if constexpr (model::PROFILE) {
+            begun = ready = now();
+            starved = 0;
+        }
     }
     DEVICE void input_ready() {
         if constexpr (model::PROFILE) ready = now();
@@ -39,6 +43,7 @@ struct Profile {
             const u64 finished = now();
             totals.wait[kind] += ready - begun;
             totals.work[kind] += finished - ready;
+            totals.starved[kind] += starved;
             if (pass < params.trace_first || pass >= params.trace_last) return;
             u64* stamps = params.profile + model::SMS * PROFILE_WORDS_AN_SM +
                           ((size_t(pass - params.trace_first) * model::SMS + sm) * STEPS_A_PASS + step) * 3;

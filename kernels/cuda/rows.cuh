@@ -214,8 +214,8 @@ struct ResidualFinish {
                 add = make_float2(a + sum.x, b + sum.y);
             }
         }
-        const int local = (pair - core.shares[ATTN_OUT].first * (TILE_ROWS / 2)) * 2;
-        float2* residual = reinterpret_cast<float2*>(core.shared.residual + local);
+        const int local = (pair - core.share(ATTN_OUT).first * (TILE_ROWS / 2)) * 2;
+        float2* residual = reinterpret_cast<float2*>(core.shared.residual[core.seat] + local);
         const float2 x = make_float2(residual->x + add.x, residual->y + add.y);
         *residual = x;
         ::post(core.mail(layer) + STREAM + core.model_lane * model::HIDDEN + r, tagged(x.x, core.epoch),

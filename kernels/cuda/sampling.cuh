@@ -53,12 +53,17 @@ DEVICE int head_tile(int id) {
 
 // Which ids the sequence holds, for the rows of this SM. All consumer threads.
 DEVICE void remember(Core& core, int id) {
-    const Share share = core.shares[HEAD];
-    const int tile = head_tile(id) - share.first;
     constexpr int PART = model::VOCAB / HEAD_PARTS;
-    if (tile < 0 || tile >= share.tiles) return;
-    const int row = tile * TILE_ROWS + id % PART % TILE_ROWS;
-    atomicOr(&core.shared.seen[row / 32], 1u << row % 32);
+    int before = 0;
+    for (int seat = 0; seat < model::SEATS; ++seat) {
+        const Share share = core.shared.shares[seat][HEAD];
+        const int tile = head_tile(id) - share.first;
+        if (tile >= 0 && tile < share.tiles) {
+            const int row = (before + tile) * TILE_ROWS + id % PART % TILE_ROWS;
+            atomicOr(&core.shared.seen[row / 32], 1u << row % 32);
+        }
+        before += share.tiles;
+    }
 }
 
 struct HeadFinish {
@@ -93,7 +98,8 @@ struct HeadFinish {
             if (both) kept[id + 1] = b;
         }
         const Sampling& s = core.params.sampling;
-        const int local = (pair - core.shares[HEAD].first * (TILE_ROWS / 2)) * 2;
+        const int before = core.seat ? core.shared.shares[0][HEAD].tiles : 0;
+        const int local = (pair + (before - core.share(HEAD).first) * (TILE_ROWS / 2)) * 2;
         a = score(a, local);
         b = score(b, local + 1);
         if (s.filtered) {

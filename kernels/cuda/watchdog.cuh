@@ -41,6 +41,7 @@ __device__ __noinline__ void report_stuck(Control* c, Place place, Wait wait) {
 
 class Spin {
 public:
+
     DEVICE Spin(const Params& params, const Place& place, Wait wait) : params_(params), place_(place), wait_(wait) {}
 
     // True once waiting has become pointless. Cheap except every 256th time.

@@ -9,6 +9,7 @@ import pytest
 
 from engine.backends.base import Job, SamplingParams
 from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda.memory import share_table
 from engine.reference import Reference
 from engine.sampling import choose
 from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Bf16Weights, Model, RandomWeights, StoredWeights
@@ -193,7 +194,6 @@ def test_a_stuck_kernel_ends_with_a_report_and_the_next_launch_runs(opened: Open
     with pytest.raises(BackendFailure, match="waited over"):
         launch.wait()
     launch.close()
-    shares = np.array([[(s.first, s.tiles) for s in core] for core in backend.layout.plan.shares], np.int32)
-    backend.device.upload(backend.machine.memory.shares, shares)
+    backend.device.upload(backend.machine.memory.shares, share_table(backend.layout.plan))
     backend.machine.spin_budget_s = 1.5
     assert np.array_equal(backend.logits(tokens), clean)

@@ -41,7 +41,7 @@ class CudaBackend:
         self.device = Device(0)
         _require_hopper(self.device)
         native: DType = "bf16" if model.weights.native == "bf16" else "f16"
-        made = plan(model.config, self.device.attribute("MULTIPROCESSOR_COUNT"))
+        made = plan(model.config, self.device.attribute("MULTIPROCESSOR_COUNT"), tuning.seats)
         validate(made, tuning.slot_units)
         self.layout = make_layout(made, native, tuning, context)
         self._kernels: dict[bool, Any] = {}

@@ -26,14 +26,15 @@ class Tuning:
     `slot_units` (512 bytes each) is the size of a copy, `slots_in_flight` how many are asked for at once.
     `prefill_tiles` token tiles of 8 tokens (`prefill_split`: activations in two parts, as in decode) or 16
     (rounded once) make a prefill chunk. A head is split over more SMs for
-    every `blocks_a_split` blocks of 32 positions. `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
+    every `blocks_a_split` blocks of 32 positions. `seats` lanes share a core (None: two where that can be). `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
     """
 
     slot_units: int = 32
     slots_in_flight: int = 3
     prefill_tiles: int = 4
     prefill_split: bool = False
-    blocks_a_split: int = 2
+    blocks_a_split: int = 4
+    seats: int | None = 1
     sync_barrier: bool = False
     profile: bool = False
 
@@ -60,7 +61,7 @@ class Layout:
 
     @property
     def max_splits(self) -> int:
-        return min(16, max(1, self.plan.cores // self.config.kv_heads))
+        return min(16, max(1, self.plan.cores * self.plan.seats // self.config.kv_heads))
 
     @property
     def chunk_tokens(self) -> int:
@@ -97,7 +98,7 @@ def make_layout(plan: Plan, weights: DType, tuning: Tuning, capacity: int | None
         )
     for what, value, most in (
         ("query heads a KV head", config.queries_per_kv, 8),
-        ("KV heads", config.kv_heads, plan.cores),
+        ("KV heads", config.kv_heads, plan.cores * plan.seats),
         ("vocabulary entries", config.vocab, 1 << 20),
     ):
         if value > most:
@@ -123,16 +124,29 @@ def _scratch_bytes(plan: Plan, tuning: Tuning) -> int:
 
 
 def _residual_rows(plan: Plan) -> int:
-    return max(2, max(shares[Matrix.ATTN_OUT].tiles for shares in plan.shares) * TILE_ROWS)
+    most = max(seat[Matrix.ATTN_OUT].tiles for core in plan.shares for seat in core)
+    return max(2, most * TILE_ROWS)
 
 
 def _seen_words(plan: Plan) -> int:
-    return max(1, -(-max(shares[Matrix.HEAD].tiles for shares in plan.shares) * TILE_ROWS // 32))
+    most = max(sum(seat[Matrix.HEAD].tiles for seat in core) for core in plan.shares)
+    return max(1, -(-most * TILE_ROWS // 32))
 
 
 def _fixed_bytes(plan: Plan) -> int:
     lanes = plan.config.lanes.count
-    return 4 * (_residual_rows(plan) + 2 * _WARPS + _WARPS * lanes + _seen_words(plan)) + 8 * _WARPS + 512
+    return (
+        4
+        * (
+            plan.seats * _residual_rows(plan)
+            + 10 * plan.seats
+            + 2 * _WARPS
+            + _WARPS * lanes
+            + _seen_words(plan)
+        )
+        + 8 * _WARPS
+        + 512
+    )
 
 
 def header(layout: Layout) -> str:
@@ -157,7 +171,8 @@ def header(layout: Layout) -> str:
         "HEAD_KIND": _HEADS[lanes.head],
         "HEAD_COLUMNS": _head_columns(c),
         "SMS": plan.cores,
-        "SMS_A_LANE": plan.cores_a_lane,
+        "SEATS": plan.seats,
+        "SMS_A_GROUP": plan.cores_a_group,
         "SLOT_UNITS": tuning.slot_units,
         "SLOTS": layout.slots,
         "RESIDUAL_ROWS": _residual_rows(plan),
@@ -193,7 +208,7 @@ def header(layout: Layout) -> str:
         ("MODEL_ATTENTION_EXCHANGE", [_exchange(lanes.attention_exchange(i), lanes.delay) for i in layers]),
         ("MODEL_MLP_EXCHANGE", [_exchange(lanes.mlp_exchange(i), lanes.delay) for i in layers]),
         ("MODEL_WINDOWS", list(c.windows)),
-        ("MODEL_GROUP_SIZES", [_mask(plan.group_sizes((matrix,))) for matrix in Matrix]),
+        ("MODEL_GROUP_SIZES", [_mask(plan.group_sizes(matrix)) for matrix in Matrix]),
     ):
         lines.append(f"#define {name} {{{', '.join(map(str, values))}}}")
     return "\n".join(lines) + "\n"

@@ -91,7 +91,7 @@ class Machine:
     serial: int = 1
     spin_budget_s: float = 1.5
     slots_in_flight: int = 3
-    blocks_a_split: int = 2
+    blocks_a_split: int = 4
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,7 @@ class CudaLaunch:
         self._read = 0
         self._outcome: Outcome | None = None
         self._failure: str | None = None
+        self.starved_us: Mapping[str, float] = {}
         vocab = machine.layout.config.vocab
         self._host, ring_address = device.mapped(8 * max(1, work.max_new) + 64)
         self._ring: NDArray[np.uint64] = self._host[64:].view(np.uint64)
@@ -308,6 +309,7 @@ class CudaLaunch:
             spans: tuple[TraceSpan, ...] = ()
             if self._profile:
                 words = device.download(self._profile_address, (self._profile.size // 8,), np.uint64)
+                self.starved_us = self._profile.starved_us(words)
                 phases, spans = self._profile.phases_us(words), self._profile.spans(words)
             self._outcome = Outcome(reason, self.prefilled, prefill_ns, phases, spans)
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, padded_columns
 from engine.backends.cuda.driver import Device
 from engine.rope import rotation_table
-from engine.tape import LAYER_MATRICES, Matrix, columns, row_sources, tensors
+from engine.tape import LAYER_MATRICES, Matrix, Plan, columns, row_sources, tensors
 from engine.weights import RandomWeights, Weights, tensor_shapes
 
 Progress = Callable[[str, int, int], None]
@@ -78,7 +79,7 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
 
     cosine, sine = rotation_table(config.rope, config.head_dim, layout.capacity)
     kv_bytes, mail_bytes = layout.kv_halves * 2, layout.mail_words * 4
-    shares = np.array([[(s.first, s.tiles) for s in core] for core in plan.shares], np.int32)
+    shares = share_table(plan)
     return Memory(
         tape=tape,
         tape_bytes=tape_bytes,
@@ -105,6 +106,12 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         control=device.allocate(64, zero=True),
         stop_flag=device.allocate(16, zero=True),
     )
+
+
+def share_table(plan: Plan) -> NDArray[np.int32]:
+    """(first tile, tiles) of every share: [cores, seats, matrices, 2]."""
+    table = [[[(s.first, s.tiles) for s in seat] for seat in core] for core in plan.shares]
+    return np.array(table, np.int32)
 
 
 class _Loader:
@@ -145,15 +152,16 @@ class _Loader:
         done = 0
         for layer in range(config.layers + 1):
             for matrix in LAYER_MATRICES if layer < config.layers else (Matrix.HEAD,):
-                self._pack(tape, offsets[:-1], layer, matrix)
-                done += sum(plan.share_bytes(core, matrix) for core in range(plan.cores))
+                for seat in range(plan.seats):
+                    self._pack(tape, offsets[:-1], layer, matrix, seat)
+                    done += sum(plan.share_bytes(core, matrix, seat) for core in range(plan.cores))
                 self._progress("packing weights", done, total)
         return tape, total
 
-    def _pack(self, tape: int, offsets: np.ndarray, layer: int, matrix: Matrix) -> None:
+    def _pack(self, tape: int, offsets: np.ndarray, layer: int, matrix: Matrix, seat: int) -> None:
         device, plan, config = self._device, self._layout.plan, self._layout.config
-        starts = [plan.matrix_offset(core, layer, matrix) for core in range(plan.cores)]
-        shares = np.array([(s[matrix].first, s[matrix].tiles) for s in plan.shares], np.int32)
+        starts = [plan.matrix_offset(core, layer, matrix, seat) for core in range(plan.cores)]
+        shares = share_table(plan)[:, seat, matrix]
         scratch = [
             device.put(row_sources(config, matrix)),
             device.put(shares),

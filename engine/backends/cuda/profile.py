@@ -9,7 +9,7 @@ from engine.backends.base import PhaseTime, TraceSpan
 from engine.backends.cuda.constants import Layout
 
 _KINDS = ("qkv", "attention", "attn_out", "gate_up", "down", "head", "sample")
-_WORDS_AN_SM = 24
+_WORDS_AN_SM = 32
 _PASSES, _BEGUN = 14, 16
 
 Words = NDArray[np.uint64]
@@ -21,11 +21,12 @@ class ProfileBuffer:
     def __init__(self, layout: Layout, trace: tuple[int, int]) -> None:
         self._sms = layout.plan.cores
         self._layers = layout.config.layers
+        self._seats = layout.plan.seats
         self._first, self._traced = trace[0], max(0, trace[1] - trace[0])
 
     @property
     def _steps(self) -> int:
-        return self._layers * 5 + 2
+        return self._layers * 5 * self._seats + 2
 
     @property
     def size(self) -> int:
@@ -45,6 +46,12 @@ class ProfileBuffer:
             wait, work = (heads[:, 2 * kind + part] * us / passes for part in (0, 1))
             result[name] = PhaseTime(work=float(work.mean()), wait_local=float(wait.mean()))
         return result
+
+    def starved_us(self, words: Words) -> dict[str, float]:
+        """The part of each phase's work in which weights were not there yet: mean microseconds of a pass."""
+        heads = self._heads(words)
+        us = self._us_a_clock(heads) / max(1, int(heads[0, _PASSES]))
+        return {name: float((heads[:, 20 + kind] * us).mean()) for kind, name in enumerate(_KINDS)}
 
     def spans(self, words: Words) -> tuple[TraceSpan, ...]:
         """Every step of the traced passes on every SM, on the launch's clock."""
@@ -69,8 +76,11 @@ class ProfileBuffer:
         return tuple(spans)
 
     def _name(self, step: int) -> str:
-        layer, kind = divmod(step, 5)
-        return f"{_KINDS[kind]} {layer}" if layer < self._layers else _KINDS[5 + kind]
+        place, seat = divmod(step, self._seats)
+        layer, kind = divmod(place, 5)
+        if layer >= self._layers:
+            return _KINDS[5 + step - self._layers * 5 * self._seats]
+        return f"{_KINDS[kind]} {layer}" + ("" if self._seats == 1 else "ab"[seat])
 
     @staticmethod
     def _us_a_clock(heads: Words) -> NDArray[np.float64]:
