@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from dashboard.charts import WIDTH, phase_chart, sample_strip
 from engine.backends.base import PHASES, PhaseTime
 
-microseconds = st.floats(0, 1e6)
+# Clocks count nanoseconds: nothing lasts a part of one.
+microseconds = st.integers(0, 10**9).map(lambda ns: ns / 1e3)
 phases = st.dictionaries(
     st.sampled_from([*PHASES, "other"]), st.builds(PhaseTime, microseconds, microseconds, microseconds)
 )
