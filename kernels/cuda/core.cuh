@@ -71,6 +71,7 @@ struct Groups {
 constexpr int MAX_COLUMNS = larger(larger(model::HIDDEN, Matrix<ATTN_OUT>::COLUMNS),
                                    larger(Matrix<DOWN>::COLUMNS, Matrix<HEAD>::COLUMNS));
 constexpr int CHUNK_OPERAND_BYTES = 2 * CHUNK_COLUMNS * 2;  // both parts of the split, 32 columns
+constexpr int OPERAND_STEP_BYTES = CHUNK_OPERAND_BYTES / 2;  // one product of 16 columns
 constexpr int OPERAND_BYTES = chunks_of(MAX_COLUMNS) * CHUNK_OPERAND_BYTES;
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
 constexpr int PARTIAL_BYTES = 2 * WARPS * PAIRS * int(sizeof(float2));

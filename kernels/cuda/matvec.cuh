@@ -77,7 +77,8 @@ DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMN
     }
 }
 
-// Writes this warp's part of the operand: for each chunk the high parts of 32 columns, then the low parts.
+// Writes this warp's part of the operand: for each chunk two products of 16 columns. Row 0 has the high parts, row 8
+// the low parts; the other rows are zero and exist in registers only.
 // Only the same warp reads it, after __syncwarp.
 template <int COLUMNS>
 DEVICE void store_operand(Core& core, const float4 (&values)[Pieces<COLUMNS>::COUNT]) {
@@ -86,9 +87,9 @@ DEVICE void store_operand(Core& core, const float4 (&values)[Pieces<COLUMNS>::CO
     for (int i = 0; i < pieces.COUNT; ++i) {
         if (!pieces.in_operand(i)) continue;
         const Split a = split_weights_type(values[i].x, values[i].y), b = split_weights_type(values[i].z, values[i].w);
-        u8* to = core.shared.operand() + pieces.chunk(i) * CHUNK_OPERAND_BYTES + (core.lane & 7) * 8;
-        *reinterpret_cast<uint2*>(to) = make_uint2(a.high, b.high);
-        *reinterpret_cast<uint2*>(to + CHUNK_COLUMNS * 2) = make_uint2(a.low, b.low);
+        const u32 quad = core.lane & 7;
+        u8* to = core.shared.operand() + pieces.chunk(i) * CHUNK_OPERAND_BYTES + (quad & 1) * OPERAND_STEP_BYTES + quad / 2 * 16;
+        *reinterpret_cast<Operand*>(to) = make_uint4(a.high, a.low, b.high, b.low);
     }
     __syncwarp();
 }
@@ -174,7 +175,8 @@ struct SlotPart {
     static constexpr int CHUNKS = chunks_a_slot(T);
     static constexpr int EACH = ceil_div(CHUNKS, WARPS);  // chunks of a slot that fall to one warp, at most
 
-    uint4 high[EACH], low[EACH], weights[EACH][T];
+    Operand a[EACH][2];
+    uint4 weights[EACH][T];
 
     // `slot` holds chunks first .. last - 1. Past the warp's last chunk: some weights, times zero. False if none is its.
     DEVICE bool load(const Core& core, const u8* slot, int first, int last) {
@@ -184,11 +186,11 @@ struct SlotPart {
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
             const int c = mine + e * WARPS;
-            high[e] = low[e] = make_uint4(0, 0, 0, 0);
+            a[e][0] = a[e][1] = make_uint4(0, 0, 0, 0);
             if (lane < 4 && c < last) {
-                const u8* a = core.shared.operand() + c * CHUNK_OPERAND_BYTES + lane * 16;
-                high[e] = *reinterpret_cast<const uint4*>(a);
-                low[e] = *reinterpret_cast<const uint4*>(a + CHUNK_COLUMNS * 2);
+                const u8* from = core.shared.operand() + c * CHUNK_OPERAND_BYTES + lane * 16;
+                a[e][0] = *reinterpret_cast<const Operand*>(from);
+                a[e][1] = *reinterpret_cast<const Operand*>(from + OPERAND_STEP_BYTES);
             }
             const u8* units = slot + (c < last ? c - first : 0) * (T * UNIT_BYTES) + lane * 16;
 #pragma unroll
@@ -201,12 +203,11 @@ struct SlotPart {
         for (int e = 0; e < EACH; ++e) {
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-                mma_weights(sums.chain[0][t], high[e].x, low[e].x, high[e].y, low[e].y, weights[e][t].x, weights[e][t].y);
+                mma_weights(sums.chain[0][t], a[e][0], weights[e][t].x, weights[e][t].y);
             }
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-                mma_weights(sums.chain[Sums<T>::CHAINS - 1][t], high[e].z, low[e].z, high[e].w, low[e].w, weights[e][t].z,
-                            weights[e][t].w);
+                mma_weights(sums.chain[Sums<T>::CHAINS - 1][t], a[e][1], weights[e][t].z, weights[e][t].w);
             }
         }
     }

@@ -11,6 +11,11 @@ constexpr int TILE_ROWS = 8;
 constexpr int CHUNK_COLUMNS = 32;
 constexpr int UNIT_BYTES = TILE_ROWS * CHUNK_COLUMNS * 2;  // eight rows of 32 columns: 16 bytes a lane
 
+// Operand A of one product in the four consecutive registers that the tensor cores want: for columns 4 s .. 4 s + 3 of
+// a lane's eight, words (row g, first two), (row g + 8, first two), (row g, last two), (row g + 8, last two). Operands in
+// memory lie in this order, 16 bytes a lane and product, so that loading one is one instruction and no moves.
+using Operand = uint4;
+
 DEVICE void mma_f16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -26,11 +31,11 @@ DEVICE void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
 }
 
 // With the weights' own type.
-DEVICE void mma_weights(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+DEVICE void mma_weights(float (&c)[4], const Operand& a, u32 b0, u32 b1) {
     if constexpr (model::WEIGHTS_BF16) {
-        mma_bf16(c, a0, a1, a2, a3, b0, b1);
+        mma_bf16(c, a.x, a.y, a.z, a.w, b0, b1);
     } else {
-        mma_f16(c, a0, a1, a2, a3, b0, b1);
+        mma_f16(c, a.x, a.y, a.z, a.w, b0, b1);
     }
 }
 

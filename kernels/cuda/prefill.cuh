@@ -2,9 +2,9 @@
 // instead of one, so a chunk costs little more than a token. Phases are parted by a barrier of all SMs: they last tens
 // of microseconds here, and plain buffers then do in place of mailboxes.
 //
-// Operands lie in memory in fragment order: for each 32-column chunk, each tile of tokens and each of its two parts,
-// 16 bytes a lane. With PREFILL_SPLIT the parts are the high and low halves of 8 tokens' numbers, else the numbers of
-// tokens 0-7 and 8-15, rounded once.
+// Operands lie in memory as the tensor cores take them (mma.cuh): for each 32-column chunk, each tile of tokens and each
+// of two products, 16 bytes a lane. With PREFILL_SPLIT rows 0-7 and 8-15 are the high and low parts of 8 tokens' numbers,
+// else the numbers of 16 tokens, rounded once.
 #pragma once
 #include "attention.cuh"
 
@@ -24,32 +24,44 @@ struct Chunk {
     int tokens;  // at most CHUNK
 };
 
-DEVICE u16* fragment(u16* operand, int chunk, int tile, int part) {
-    return operand + ((size_t(chunk) * TILES + tile) * 2 + part) * UNIT_HALVES;
+// The operands of one product (16 columns) for one tile of tokens.
+DEVICE u16* fragment(u16* operand, int chunk, int tile, int step) {
+    return operand + ((size_t(chunk) * TILES + tile) * 2 + step) * UNIT_HALVES;
+}
+
+// Where two columns from an even `column` of a token lie: the word of row `within` mod 8, and the one after it, which
+// holds the low parts (SPLIT) or the token eight further.
+DEVICE u32* operand_words(u16* operand, int chunk, int column, int token) {
+    const int tile = token / TILE_TOKENS, row = token % TILE_TOKENS & 7;
+    u16* at = fragment(operand, chunk, tile, column / 4 & 1) + (row * 4 + column / 8) * 8;
+    return reinterpret_cast<u32*>(at) + (column / 2 & 1) * 2;
+}
+
+DEVICE void store_pair(u16* operand, int chunk, int column, int token, float a, float b) {
+    const Split s = split_weights_type(a, b);
+    u32* words = operand_words(operand, chunk, column, token);
+    if constexpr (SPLIT) {
+        words[0] = s.high;
+        words[1] = s.low;
+    } else {
+        words[token % TILE_TOKENS >> 3] = s.high;
+    }
 }
 
 DEVICE void store_element(u16* operand, int chunk, int column, int token, float value) {
-    const int tile = token / TILE_TOKENS, within = token % TILE_TOKENS;
-    const int at = ((within & 7) * 4 + column / 8) * 8 + column % 8;
     const Split s = split_weights_type(value, 0.0f);
+    u16* halves = reinterpret_cast<u16*>(operand_words(operand, chunk, column & ~1, token)) + (column & 1);
     if constexpr (SPLIT) {
-        fragment(operand, chunk, tile, 0)[at] = u16(s.high);
-        fragment(operand, chunk, tile, 1)[at] = u16(s.low);
+        halves[0] = u16(s.high);
+        halves[2] = u16(s.low);
     } else {
-        fragment(operand, chunk, tile, within >> 3)[at] = u16(s.high);
+        halves[(token % TILE_TOKENS >> 3) * 2] = u16(s.high);
     }
 }
 
 DEVICE void store_four(u16* operand, int chunk, int column, int token, const float4& v) {
-    const int tile = token / TILE_TOKENS, within = token % TILE_TOKENS;
-    const int at = ((within & 7) * 4 + column / 8) * 8 + column % 8;
-    const Split a = split_weights_type(v.x, v.y), b = split_weights_type(v.z, v.w);
-    if constexpr (SPLIT) {
-        *reinterpret_cast<uint2*>(fragment(operand, chunk, tile, 0) + at) = make_uint2(a.high, b.high);
-        *reinterpret_cast<uint2*>(fragment(operand, chunk, tile, 1) + at) = make_uint2(a.low, b.low);
-    } else {
-        *reinterpret_cast<uint2*>(fragment(operand, chunk, tile, within >> 3) + at) = make_uint2(a.high, b.high);
-    }
+    store_pair(operand, chunk, column, token, v.x, v.y);
+    store_pair(operand, chunk, column + 2, token, v.z, v.w);
 }
 
 // Module outputs of a layer: [LANES][CHUNK][HIDDEN].
@@ -58,12 +70,12 @@ DEVICE float* outputs(const Params& p, bool attention, int layer) {
 }
 
 template <int T>
-DEVICE void load_operand(const u16* operand, int chunk, u32 lane, uint4 (&a)[TILES][2]) {
+DEVICE void load_operand(const u16* operand, int chunk, u32 lane, Operand (&a)[TILES][2]) {
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
 #pragma unroll
-        for (int part = 0; part < 2; ++part) {
-            a[m][part] = __ldcg(reinterpret_cast<const uint4*>(fragment(const_cast<u16*>(operand), chunk, m, part)) + lane);
+        for (int step = 0; step < 2; ++step) {
+            a[m][step] = __ldcg(reinterpret_cast<const Operand*>(fragment(const_cast<u16*>(operand), chunk, m, step)) + lane);
         }
     }
 }
@@ -72,7 +84,7 @@ template <int T>
 DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T][TILES][4]) {
     constexpr int CHUNKS_A_SLOT = chunks_a_slot(T);
     const u32 lane = core.lane;
-    uint4 next[TILES][2];
+    Operand next[TILES][2];
     load_operand<T>(operand, smaller(int(core.warp), chunks - 1), lane, next);
 #pragma unroll 1
     for (int first = 0; first < chunks; first += CHUNKS_A_SLOT) {
@@ -81,7 +93,7 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
         const u8* slot = core.shared.ring[core.cursor.slot];
 #pragma unroll 1
         for (int c = first + ((int(core.warp) - first) & (WARPS - 1)); c < last; c += WARPS) {
-            uint4 a[TILES][2];
+            Operand a[TILES][2];
 #pragma unroll
             for (int m = 0; m < TILES; ++m) {
                 a[m][0] = next[m][0];
@@ -93,9 +105,9 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
             for (int t = 0; t < T; ++t) {
                 const uint4 b = *reinterpret_cast<const uint4*>(units + t * UNIT_BYTES);
 #pragma unroll
-                for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y, b.x, b.y);
+                for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][0], b.x, b.y);
 #pragma unroll
-                for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w, b.z, b.w);
+                for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][1], b.z, b.w);
             }
         }
         core.free_slot();
