@@ -20,6 +20,7 @@ import numpy as np
 
 from engine.backends.base import Backend
 from engine.bandwidth import usable_cores
+from engine.processor import processor_features, processor_name
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _TIMEOUT_S = 10.0
@@ -155,15 +156,8 @@ def _is_fact(text: str, kind: type[str] | type[float]) -> bool:
 
 
 def _cpu_facts() -> dict[str, Any]:
-    fields: dict[str, str] = {}
-    for line in _read("/proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        fields.setdefault(key.strip(), value.strip())
-    facts: dict[str, Any] = {"cores": usable_cores()}
-    if name := fields.get("model name") or platform.processor():
-        facts["model"] = name
-    flags = fields.get("flags") or fields.get("Features") or ""
-    if used := sorted(_FLAGS.intersection(flags.split())):
+    facts: dict[str, Any] = {"cores": usable_cores(), "model": processor_name()}
+    if used := sorted(_FLAGS & processor_features()):
         facts["flags"] = used
     governor = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip()
     if governor:

@@ -6,11 +6,9 @@ interpreter lock inside its matrix products, so that the caller's thread stays r
 
 from __future__ import annotations
 
-import platform
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +31,7 @@ from engine.backends.base import (
 )
 from engine.bandwidth import datasheet_gbs, measure_read_gbs, usable_cores
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
+from engine.processor import processor_name
 from engine.reference import Reference
 from engine.sampling import choose
 
@@ -73,7 +72,7 @@ class NumpyBackend:
 
     def __init__(self, model: Loaded, threads: int = 1) -> None:
         self.config = model.config
-        processor = _processor()
+        processor = processor_name()
         self.topology = Topology(
             devices=(DeviceInfo(processor, datasheet_gbs(processor)),), lanes=model.config.lanes.count
         )
@@ -248,13 +247,3 @@ class _Recorder:
         if decoded < 1:
             return {}
         return {phase: PhaseTime(total / decoded / 1e3) for phase, total in self._sums_ns.items()}
-
-
-def _processor() -> str:
-    """The processor's own name for itself, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
