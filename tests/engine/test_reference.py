@@ -30,7 +30,7 @@ TOKENS = tuple(int(t) for t in np.random.default_rng(0).integers(0, 96, 40))
 
 
 @pytest.mark.parametrize("config", [TINY, DELAYED], ids=["one lane", "delayed lanes"])
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(cuts=st.lists(st.integers(1, 39), max_size=6))
 def test_any_division_into_calls_gives_the_same_logits(config: ModelConfig, cuts: list[int]) -> None:
     reference = Reference(RandomWeights(config))

@@ -27,7 +27,7 @@ def test_median_splits_the_samples_in_half(samples: list[float]) -> None:
     assert sum(s > middle for s in samples) <= len(samples) / 2
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(few)
 def test_interval_encloses_the_median_and_stays_within_the_samples(samples: list[float]) -> None:
     low, high = median_interval(samples)
@@ -36,7 +36,7 @@ def test_interval_encloses_the_median_and_stays_within_the_samples(samples: list
     assert median(samples) - slack <= high <= max(samples) + slack
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(few, st.floats(0.5, 100.0))
 def test_interval_scales_with_its_samples(samples: list[float], factor: float) -> None:
     low, high = median_interval(samples)
@@ -80,7 +80,6 @@ def test_p95_has_a_twentieth_of_the_samples_above_it(samples: list[float]) -> No
     assert sum(s > p95 for s in samples) <= 0.05 * len(samples) + 1
 
 
-@settings(deadline=None)
 @given(st.integers(6, 3000), st.sampled_from([0.05, 0.5, 0.9, 0.95, 0.99]))
 def test_quantile_interval_uses_the_ranks_that_scipys_binomial_gives(n: int, q: float) -> None:
     interval = quantile_interval(np.arange(n, dtype=float).tolist(), q)

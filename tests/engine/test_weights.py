@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ def element(seed: int, name: str, index: int, scale: float, offset: float) -> np
     return np.float16(np.float32(scale) * unit + np.float32(offset))
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**40), data=st.data())
 def test_any_element_follows_the_documented_formula(seed: int, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([n for n in NAMES if n.rsplit(".", 1)[-1] in ("wq", "w_gate", "w_up")]))
@@ -110,7 +109,6 @@ def test_a_name_that_the_model_lacks_is_refused() -> None:
         RandomWeights(TINY).get("layers.9.wq")
 
 
-@settings(deadline=None)
 @given(
     arrays.arrays(
         np.float32, st.integers(0, 50), elements=st.floats(width=32, allow_nan=False, max_value=2.0**127)
@@ -122,7 +120,6 @@ def test_bfloat16_rounds_as_torch_does(values: NDArray[np.float32]) -> None:
     np.testing.assert_array_equal(cast_tensor(values, "bf16"), theirs)
 
 
-@settings(deadline=None)
 @given(arrays.arrays(np.float16, st.integers(0, 50), elements=st.floats(width=16, allow_nan=False)))
 def test_fp16_survives_the_way_through_float32(values: NDArray[np.float16]) -> None:
     np.testing.assert_array_equal(cast_tensor(cast_tensor(values, "f32"), "f16"), values)

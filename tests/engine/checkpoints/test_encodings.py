@@ -3,7 +3,7 @@
 import gguf
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ FLOATS = arrays.arrays(
 )
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), blocks=st.integers(1, 40), encoding=st.sampled_from(BLOCKS))
 def test_block_formats_decode_as_the_gguf_library_does(seed: int, blocks: int, encoding: Encoding) -> None:
     kind = gguf.GGMLQuantizationType[encoding.value]
@@ -55,13 +54,11 @@ def test_a_block_format_is_one_fp16_model_whatever_type_is_asked_for(encoding: E
     np.testing.assert_array_equal(single, half.astype(np.float32))
 
 
-@settings(deadline=None)
 @given(FLOATS)
 def test_stored_floats_come_back_exactly(values: NDArray[np.float32]) -> None:
     np.testing.assert_array_equal(decode(values.view(np.uint8), Encoding.F32, "f32", "t"), values)
 
 
-@settings(deadline=None)
 @given(FLOATS)
 def test_bfloat16_widens_to_the_float_with_the_same_upper_bits(values: NDArray[np.float32]) -> None:
     stored = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
@@ -72,7 +69,6 @@ def test_bfloat16_widens_to_the_float_with_the_same_upper_bits(values: NDArray[n
     np.testing.assert_array_equal(widen(stored, "bf16"), ours)
 
 
-@settings(deadline=None)
 @given(FLOATS)
 def test_narrowing_to_fp16_rounds_as_numpy_does(values: NDArray[np.float32]) -> None:
     ours = decode(values.view(np.uint8), Encoding.F32, "f16", "t")

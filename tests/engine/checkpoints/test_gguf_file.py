@@ -121,7 +121,7 @@ def test_announced_sizes_are_never_allocated(tmp_path: Path, content: bytes) -> 
     assert peak < 1 << 20
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_anywhere_never_ends_in_another_exception(
     data: st.DataObject, whole: bytes, tmp_path_factory: pytest.TempPathFactory

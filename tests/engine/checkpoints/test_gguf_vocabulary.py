@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.checkpoints.gguf_vocabulary import vocabulary_from_gguf
@@ -77,7 +77,6 @@ def _or_bytes(piece: str) -> Sequence[str]:
     return [piece] if piece in SPM_TOKENS else [f"<0x{b:02X}>" for b in piece.encode()]
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_sentencepiece_vocabularies_encode_by_their_definition(text: str) -> None:
     ids = _spm().encode(text)
@@ -85,7 +84,6 @@ def test_sentencepiece_vocabularies_encode_by_their_definition(text: str) -> Non
     assert [SPM_TOKENS[i] for i in ids] == sentencepiece(text)
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_sentencepiece_text_comes_back_after_the_space_it_starts_with(text: str) -> None:
     tokenizer = _spm()
@@ -110,7 +108,6 @@ def test_byte_tokens_spell_one_byte() -> None:
     assert _spm().token_bytes(3 + 0xF0) == b"\xf0"
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_byte_level_text_comes_back_whole(text: str) -> None:
     tokenizer = _bpe()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.checkpoints.safetensors_file import INDEX, read_folder, read_safetensors, weight_files
@@ -85,7 +85,6 @@ def test_a_file_that_is_not_safetensors_is_one_error(tmp_path: Path, content: by
         read_safetensors(path)
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_damage_anywhere_never_ends_in_another_exception(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
