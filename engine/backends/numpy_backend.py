@@ -63,7 +63,7 @@ class NumpyBackend:
 
     By default one core stays free for whoever passes the tokens on. The threads of a matrix product wait
     for each other by spinning, so that without an idle core each product takes a time slice of the system:
-    on 2 busy cores SmolLM2 fell from 68 to 7 tok/s with 2 threads, and from 54 to 50 with 1.
+    on 2 busy cores SmolLM2 fell to 7 tok/s with 2 threads and to 32 with 1 (docs/decisions/numpy-threads.md).
 
     The number of threads holds for every matrix product of the process until `close`.
     """
