@@ -14,6 +14,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
+from engine.errors import ConfigError
+
 BLOCK_S = 2.0
 """The longest that a blocking read waits in the server before it is asked again."""
 _REPLY_S = 5.0
@@ -22,10 +24,22 @@ _BLOCKING_REPLY_S = 30.0
 
 
 def _options(url: str, reply_s: float) -> dict[str, Any]:
+    _check(url)
     options = {"decode_responses": True, "socket_timeout": reply_s, "socket_connect_timeout": 5.0}
     if not url.startswith("unix:"):  # a socket file has no such thing
         options["socket_keepalive"] = True
     return options
+
+
+def _check(url: str) -> None:
+    """Raises ConfigError if `url` is no Redis URL; the message leaves it out, as it may hold a password."""
+    try:
+        redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise ConfigError(
+            "the Redis URL (REDIS_URL, --redis) cannot be read;"
+            " it must be redis://HOST:6379/0, rediss://HOST:6379/0 or unix:///PATH"
+        ) from error
 
 
 def _patience() -> tuple[ExponentialBackoff, int]:

@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from engine.backends.base import SamplingParams
+from engine.errors import ConfigError
 from engine.serving.client import AsyncClient, Client, QueueFull, QueueUnavailable
 from engine.serving.messages import (
     BENCH,
@@ -133,6 +134,15 @@ def test_cancelling_an_unknown_request_does_nothing(client, redis_url):
     assert client.cancel("nobody") is False
     with redis.Redis.from_url(redis_url) as raw:
         assert raw.keys("*") == []
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:6379", "http://:hunter2@host", "redis://:hunter2@host:port/0", ""]
+)
+def test_a_wrong_redis_url_is_one_sentence_without_its_password(url):
+    with pytest.raises(ConfigError, match=r"it must be redis://HOST:6379/0") as refused:
+        Client(url)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_no_redis_is_one_sentence():
