@@ -229,15 +229,14 @@ def chunks_a_slot(slot_units: int, tiles: int) -> int:
     return fit if fit < 8 else fit - fit % 8
 
 
-def plan(config: ModelConfig, cores: int, seats: int | None = None) -> Plan:
-    """Shares a model out over `cores` cores, `seats` lanes to a core (None: as many as pay).
+def plan(config: ModelConfig, cores: int, seats: int = 1) -> Plan:
+    """Shares a model out over `cores` cores, `seats` lanes (1 or 2) to a core.
 
     Each group of lanes has as many cores as every other and all of them cut their matrices alike, so that a
     core needs its own lanes' vectors only; cores that are left over work on a shared head alone. Raises
     ConfigError if there are more groups than cores, or a dimension does not fit the kernels' 16-byte pieces.
     """
     lanes = config.lanes.count
-    seats = seats or (2 if can_take_turns(config) else 1)
     if seats > 1 and not can_take_turns(config):
         raise ConfigError(f"{config.name}: its lanes wait for each other within a layer; a core takes one")
     groups = lanes // seats

@@ -127,9 +127,11 @@ DEVICE bool is_stop(const Params& params, int id) {
 
 DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     Core core{params, shared};
-    core.place = Place{sm, threadIdx.x / 32, MATRICES, 0, 0};
-    core.warp = threadIdx.x / 32;
-    core.lane = threadIdx.x & 31;
+    u32 thread;  // read once: the compiler would read the special register again in every loop to save one of its own
+    asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread));
+    core.warp = thread / 32;
+    core.lane = thread % 32;
+    core.place = Place{sm, core.warp, MATRICES, 0, 0};
     core.sit(0);
     core.serial = params.serial;
     const bool reports = sm == 0 && threadIdx.x == 0;

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.backends.base import DeviceInfo, Job, Loaded, Topology, check_job, check_sequence
 from engine.backends.cuda.compile import compile_kernel
-from engine.backends.cuda.constants import Tuning, header, make_layout
+from engine.backends.cuda.constants import Tuning, header, make_layout, slots_in_flight
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.launch import CudaLaunch, Machine, Work, work_of
 from engine.backends.cuda.memory import load_model
@@ -51,7 +51,7 @@ class CudaBackend:
             self.layout,
             memory,
             self._kernel,
-            slots_in_flight=tuning.slots_in_flight,
+            slots_in_flight=slots_in_flight(made, tuning),
             blocks_a_split=tuning.blocks_a_split,
         )
         self._kernel(tuning.profile)

@@ -17,24 +17,26 @@ _HEADS = {HeadKind.REPLICATE: 0, HeadKind.VOCAB_PARALLEL: 1, HeadKind.LANE: 2}
 _WARPS = 8
 _MAX_CAPACITY = 32768
 _PREFILL_STEP_TOKENS = 16
+_LEAST_SLOTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What may be chosen for speed; results do not depend on it beyond rounding.
 
-    `slot_units` (512 bytes each) is the size of a copy, `slots_in_flight` how many are asked for at once.
-    `prefill_tiles` token tiles of 8 tokens (`prefill_split`: activations in two parts, as in decode) or 16
-    (rounded once) make a prefill chunk. A head is split over more SMs for
-    every `blocks_a_split` blocks of 32 positions. `seats` lanes share a core (None: two where that can be). `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
+    `slot_units` (512 bytes each) is the size of a copy, `slots_in_flight` how many are asked for at once
+    (None: by the length of the phases). `prefill_tiles` tiles of 8 tokens (`prefill_split`: activations in
+    two parts, as in decode) or of 16 (rounded once) make a prefill chunk. A head is split over one more SM
+    for every `blocks_a_split` blocks of 32 positions. `seats` lanes share an SM (engine.tape).
+    `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
     """
 
     slot_units: int = 32
-    slots_in_flight: int = 3
+    slots_in_flight: int | None = None
     prefill_tiles: int = 4
     prefill_split: bool = False
-    blocks_a_split: int = 4
-    seats: int | None = 1
+    blocks_a_split: int = 2
+    seats: int = 1
     sync_barrier: bool = False
     profile: bool = False
 
@@ -84,17 +86,26 @@ class Layout:
         return c.layers * c.kv_heads * (self.capacity // 32) * units * (UNIT_BYTES // 2)
 
 
+def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
+    """Copies that an SM asks for at once: many keep memory busy, few let exchanges through (measured on H200)."""
+    if tuning.slots_in_flight is not None:
+        return tuning.slots_in_flight
+    phases = 4 * plan.config.layers + 1
+    bytes_a_phase = max(plan.tape_bytes(core) for core in range(plan.cores)) / phases
+    return 1 if bytes_a_phase < 64 << 10 else 2 if bytes_a_phase < 350 << 10 else 3
+
+
 def make_layout(plan: Plan, weights: DType, tuning: Tuning, capacity: int | None = None) -> Layout:
     """Raises ConfigError if the model's vectors leave no room for a ring in shared memory."""
     config = plan.config
     room = min(capacity or config.context, config.context, _MAX_CAPACITY)
-    scratch = _scratch_bytes(plan, tuning)
+    scratch = _scratch_bytes(plan)
     slot_bytes = tuning.slot_units * UNIT_BYTES
     slots = (SHARED_BYTES - scratch - _fixed_bytes(plan)) // (slot_bytes + 16)
-    if slots < tuning.slots_in_flight + 1:
+    if slots < _LEAST_SLOTS:
         raise ConfigError(
             f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots}"
-            f" ring slots of {slot_bytes} bytes; at least {tuning.slots_in_flight + 1} are needed"
+            f" ring slots of {slot_bytes} bytes; at least {_LEAST_SLOTS} are needed"
         )
     for what, value, most in (
         ("query heads a KV head", config.queries_per_kv, 8),
@@ -110,7 +121,7 @@ def _head_columns(config: ModelConfig) -> int:
     return config.hidden * (config.lanes.count if config.lanes.head is HeadKind.LANE else 1)
 
 
-def _scratch_bytes(plan: Plan, tuning: Tuning) -> int:
+def _scratch_bytes(plan: Plan) -> int:
     """Mirrors SCRATCH_BYTES in core.cuh; the compiler asserts that all of shared memory fits."""
     c = plan.config
     lanes = c.lanes.count

@@ -88,10 +88,10 @@ class Machine:
     memory: Memory
     kernel: Callable[[bool], Any]
     """The monokernel, with or without the profile compiled in."""
+    slots_in_flight: int
+    blocks_a_split: int
     serial: int = 1
     spin_budget_s: float = 1.5
-    slots_in_flight: int = 3
-    blocks_a_split: int = 4
 
 
 @dataclass(frozen=True)
@@ -319,8 +319,8 @@ class CudaLaunch:
         what = _WAITS.get(wait, "nothing")
         seconds, phase_name = self._machine.spin_budget_s, _PHASES[min(phase, 5)]
         return (
-            f"the monokernel stood still: SM {sm}, warp {warp} waited over {seconds:g} s for {what} in {phase_name}"
-            f" of layer {layer} at position {position}; this request has ended, the next may run"
+            f"the monokernel stood still: SM {sm}, warp {warp} waited over {seconds:g} s for {what}"
+            f" in {phase_name} of layer {layer} at position {position}; this request has ended, the next may run"
         )
 
     def _recover(self) -> None:

@@ -1,0 +1,103 @@
+"""NVRTC compiles without a GPU: every kind of specialisation must build for sm_90a within recorded limits."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.backends.cuda.compile import compile_kernel
+from engine.backends.cuda.constants import SHARED_BYTES, Tuning, header, make_layout
+from engine.backends.cuda.launch import Params
+from engine.config import ModelConfig
+from engine.errors import BackendUnavailable, ConfigError
+from engine.presets import load_preset
+from engine.tape import plan
+from engine.weights import DType
+from tests.gpu.models import CONFIGS
+
+LIMITS: dict[str, int] = json.loads(Path(__file__).with_name("limits.json").read_text())
+"""Bytes that registers may spill in a whole kernel: no specialisation may need more than when recorded."""
+SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
+    "laneformer-2b": ("laneformer-2b", "f16", {}),
+    "laneformer-2b, two seats": ("laneformer-2b", "f16", {"seats": 2}),
+    "llama-3.2-1b": ("llama-3.2-1b", "f16", {}),
+    "smollm2-135m, profile": ("smollm2-135m", "f16", {"profile": True}),
+    "bf16": ("test-llama", "bf16", {}),
+    "split prefill": ("test-llama", "f16", {"prefill_split": True}),
+    "head dim 128": ("head-dim-128", "f16", {}),
+    "barrier": ("test-laneformer", "f16", {"sync_barrier": True}),
+    "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {"seats": 2}),
+    "head of all lanes": ("head-of-all-lanes", "f16", {}),
+}
+
+
+def config_of(name: str) -> ModelConfig:
+    return CONFIGS[name] if name in CONFIGS else load_preset(name).config
+
+
+def header_of(name: str, weights: DType = "f16", **tuning: Any) -> str:
+    tuned = Tuning(**tuning)
+    return header(make_layout(plan(config_of(name), 132, tuned.seats), weights, tuned))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", SPECIALISATIONS)
+def test_specialisations_compile_within_their_limits(which: str) -> None:
+    name, weights, tuning = SPECIALISATIONS[which]
+    compiled = compile_kernel("monokernel.cu", header_of(name, weights, **tuning), verbose=True, cache=False)
+    entry = compiled.log.split("Function properties for monokernel")[1]
+    registers = int(re.search(r"Used (\d+) registers", entry)[1])  # type: ignore[index]
+    spilled = int(re.search(r"(\d+) bytes spill stores", entry)[1])  # type: ignore[index]
+    assert compiled.image.startswith(b"\x7fELF")
+    assert registers * 384 <= 65536
+    assert spilled <= LIMITS[which], f"{which} spills {spilled} bytes, {LIMITS[which]} when recorded"
+    assert "warning" not in compiled.log
+
+
+def test_the_packing_kernels_compile() -> None:
+    assert compile_kernel("pack.cu", "", cache=False).image.startswith(b"\x7fELF")
+
+
+def test_a_compiled_kernel_is_kept_and_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
+    said: list[str] = []
+    first = compile_kernel("pack.cu", "", progress=said.append)
+    second = compile_kernel("pack.cu", "", progress=said.append)
+    assert first.image == second.image
+    assert second.seconds == 0.0
+    assert said == ["compiling pack.cu for sm_90a (once for this model)"]
+
+
+def test_a_source_that_does_not_compile_is_an_error_with_the_compilers_words() -> None:
+    with pytest.raises(BackendUnavailable, match=r"monokernel\.cu does not compile for sm_90a"):
+        compile_kernel("monokernel.cu", "namespace model {}", cache=False)
+
+
+def test_host_and_device_agree_on_the_parameters_of_a_launch() -> None:
+    """The struct's fields in the order of params.cuh, and its size as the compiler would lay it out."""
+    text = (Path(__file__).parents[3] / "kernels/cuda/params.cuh").read_text()
+    body = text.split("struct Params {")[1].split("};")[0]
+    lines = [re.sub(r"//.*", "", line).strip().rstrip(";") for line in body.splitlines()]
+    names = [re.sub(r".*[\s*]", "", part.strip()) for line in lines if line for part in line.split(",")]
+    assert names == [name for name, *_ in Params._fields_]
+    assert ctypes.sizeof(Params) % 8 == 0
+
+
+def test_vectors_that_leave_no_room_for_a_ring_are_refused() -> None:
+    from dataclasses import replace
+
+    wide = replace(load_preset("llama-3.2-1b").config, ffn=49152)
+    with pytest.raises(ConfigError, match="ring slots"):
+        make_layout(plan(wide, 132), "f16", Tuning())
+
+
+def test_rings_use_what_activations_leave_of_shared_memory() -> None:
+    for name in ("laneformer-2b", "llama-3.2-1b", "smollm2-135m"):
+        layout = make_layout(plan(load_preset(name).config, 132), "f16", Tuning())
+        used = layout.slots * layout.tuning.slot_units * 512 + layout.scratch_bytes
+        assert SHARED_BYTES - used < 2 * layout.tuning.slot_units * 512
