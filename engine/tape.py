@@ -224,7 +224,7 @@ _TWO_SEATS = (
 
 
 def chunks_a_slot(slot_units: int, tiles: int) -> int:
-    """Chunks of a group of `tiles` tiles in a slot: a multiple of the eight warps that share it, if it can be."""
+    """Chunks of a group of `tiles` tiles in a slot: if it can be, a multiple of the eight warps on it."""
     fit = slot_units // tiles
     return fit if fit < 8 else fit - fit % 8
 
@@ -427,7 +427,7 @@ def validate(made: Plan, slot_units: int) -> None:
 
 
 def _validate_order(made: Plan) -> None:
-    """Each lane's matrices come in the order of the model, and after what other lanes' past must give them."""
+    """Each lane's matrices come in the order of the model, after what other lanes' past must give."""
     done: set[tuple[int, Matrix, int]] = set()
     delay = made.config.lanes.delay
     for layer, matrix, seat in made.steps():

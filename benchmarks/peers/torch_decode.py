@@ -1,8 +1,9 @@
 """Batch-1 decode in plain PyTorch: the peer that the CUDA backend's figures stand beside.
 
-A Llama-shaped model with random FP16 weights, one token a step, greedy, all state on the device. The step is
-replayed from a CUDA graph, as PyTorch runs it (`graph`) or compiled with Inductor first (`compile`). Lanes are
-not modelled: the same matrices in one lane move the same bytes with fewer dependencies, which favours this peer.
+A Llama-shaped model with random FP16 weights, one token a step, greedy, all state on the device. The step
+is replayed from a CUDA graph, as PyTorch runs it (`graph`) or compiled with Inductor first (`compile`).
+Lanes are not modelled: the same matrices in one lane move the same bytes with fewer dependencies, which
+favours this peer.
 
     python benchmarks/peers/torch_decode.py --model laneformer-2b --context 256 --mode compile
 """

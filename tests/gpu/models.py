@@ -35,7 +35,7 @@ class Bf16Weights:
 
 
 class StoredWeights:
-    """Random weights handed over as arrays, as a checkpoint would: packed and uploaded, not made on the GPU."""
+    """Random weights handed over as arrays, as a checkpoint hands them: packed from host memory."""
 
     native: DType = "f16"
 
@@ -48,12 +48,31 @@ class StoredWeights:
 
 
 LLAMA = ModelConfig(
-    name="test-llama", hidden=256, layers=3, heads=8, kv_heads=2, head_dim=64, ffn=704, vocab=1000, context=512, norm_eps=1e-5
-)  # fmt: skip
+    name="test-llama",
+    hidden=256,
+    layers=3,
+    heads=8,
+    kv_heads=2,
+    head_dim=64,
+    ffn=704,
+    vocab=1000,
+    context=512,
+)
 LANEFORMER = ModelConfig(
-    name="test-laneformer", hidden=192, layers=6, heads=16, kv_heads=8, head_dim=32, ffn=768, vocab=512, context=256,
-    rope=Rope(layout=RopeLayout.INTERLEAVED), windows=(40, 40, 40, 0, 0, 0), lanes=Lanes(count=8, delay=2, early_comm=False),
-)  # fmt: skip
+    name="test-laneformer",
+    hidden=192,
+    layers=6,
+    heads=16,
+    kv_heads=8,
+    head_dim=32,
+    ffn=768,
+    vocab=512,
+    context=256,
+    rope=Rope(layout=RopeLayout.INTERLEAVED),
+    windows=(40, 40, 40, 0, 0, 0),
+    lanes=Lanes(count=8, delay=2, early_comm=False),
+)
+_THREE_LANES = replace(LANEFORMER.lanes, count=3)
 
 
 def _laneformer(name: str, **changes: Any) -> ModelConfig:
@@ -64,7 +83,10 @@ CONFIGS: dict[str, ModelConfig] = {
     c.name: c
     for c in (
         LLAMA,
-        replace(LLAMA, name="head-dim-96-tied", heads=4, kv_heads=4, head_dim=96, tied_head=True, windows=(33, 0, 64)),
+        replace(
+            LLAMA, name="head-dim-96-tied", heads=4, kv_heads=4, head_dim=96, tied_head=True,
+            windows=(33, 0, 64),
+        ),
         replace(
             LLAMA, name="head-dim-128", heads=8, kv_heads=1, head_dim=128, vocab=1003,
             rope=Rope(500000.0, RopeLayout.HALF, RopeScaling(8.0, 1.0, 4.0, 64)),
@@ -77,6 +99,6 @@ CONFIGS: dict[str, ModelConfig] = {
         _laneformer("vocabulary-of-lanes", head=HeadKind.VOCAB_PARALLEL),
         _laneformer("head-of-all-lanes", head=HeadKind.LANE),
         _laneformer("sum-of-lanes", sum_before_norm=True),
-        replace(LANEFORMER, name="three-lanes", heads=6, kv_heads=3, ffn=600, lanes=replace(LANEFORMER.lanes, count=3)),
+        replace(LANEFORMER, name="three-lanes", heads=6, kv_heads=3, ffn=600, lanes=_THREE_LANES),
     )
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Full-size models in PyTorch and FP32 on the GPU, from the same random weights: no cache, no kernels of ours."""
+"""Full-size models in PyTorch and FP32 on the GPU, from the same random weights: no cache, no own kernels."""
 
 from __future__ import annotations
 

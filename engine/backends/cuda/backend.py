@@ -104,7 +104,8 @@ class CudaBackend:
         launch = self._start(Work(tokens, 1, prefill_end=last))
         launch.close()
         launch.wait()
-        return self._scored(Work(tokens, 1, first=last, prefill_end=last, keep_logits=True))[0]
+        rows = self._scored(Work(tokens, 1, first=last, prefill_end=last, keep_logits=True))
+        return rows.reshape(-1)
 
     def _scored(self, work: Work) -> NDArray[np.float32]:
         launch = self._start(work)

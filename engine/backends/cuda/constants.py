@@ -87,7 +87,7 @@ class Layout:
 
 
 def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
-    """Copies that an SM asks for at once: many keep memory busy, few let exchanges through (measured on H200)."""
+    """Copies that an SM asks for at once: many keep memory busy, few let exchanges through."""
     if tuning.slots_in_flight is not None:
         return tuning.slots_in_flight
     phases = 4 * plan.config.layers + 1

@@ -320,7 +320,7 @@ class CudaLaunch:
         seconds, phase_name = self._machine.spin_budget_s, _PHASES[min(phase, 5)]
         return (
             f"the monokernel stood still: SM {sm}, warp {warp} waited over {seconds:g} s for {what}"
-            f" in {phase_name} of layer {layer} at position {position}; this request has ended, the next may run"
+            f" in {phase_name} of layer {layer} at position {position}; the request has ended, others may run"
         )
 
     def _recover(self) -> None:
