@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -42,6 +42,7 @@ _TRIPS_A_FRAME = 4
 LOOK_S = 0.05
 """How often a request without new tokens (in prefill, say) asks whether it was cancelled."""
 _RETRY_S = (0.05, 1.0)
+_LEAVE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,16 @@ class Output:
         batch = _Batch(tuple(ids), text, t_us, ttft_ms)
         self._put(batch, hurry=batch.size >= FRAME_BYTES)
 
-    def finish(self, frame: Frame, service_ms: float) -> bool:
-        """Sends the last frame and waits until it is out; False if the request is another worker's."""
+    def finish(self, frame: Frame, service_ms: float, leave: Callable[[], bool] = lambda: False) -> bool:
+        """Sends the last frame and waits until it is out; False if the request is another worker's.
+
+        So it is if `leave` says, while Redis is away, that there is no more time to wait: whoever has the
+        request next ends it.
+        """
         self._put(_Plain(frame, service_ms), hurry=True)
-        self.settled.wait()
+        while not self.settled.wait(_LEAVE_S):
+            if leave():
+                return False
         return not self.lost.is_set()
 
     def abandon(self, timeout: float) -> None:

@@ -189,7 +189,8 @@ class Worker:
                 return
             last = self._answer(taken, output)
             if last is not None:
-                output.finish(last, (time.monotonic() - begun) * 1e3)
+                took_ms = (time.monotonic() - begun) * 1e3
+                output.finish(last, took_ms, leave=lambda: self._must_leave(-_HAND_BACK_S))
         finally:
             if not output.settled.is_set():
                 output.abandon(0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,8 +27,10 @@ from engine.serving.messages import (
     Progress,
     Prompt,
     Started,
+    Tokens,
 )
 from engine.serving.worker import HomeLost, Worker
+from tests.conftest import running_redis
 from tests.engine.serving.workers import read_story, wait_until
 
 
@@ -36,7 +39,7 @@ def working(redis_url: str, name: str = "w", **more) -> Iterator[Worker]:
     """A worker in a thread, ready; by default it emits words without a model."""
     settings = {"model": "words", "backend": "paced", "options": {"tok_s": 2000}, **more}
     worker = Worker(redis_url, name=name, **settings)
-    thread = threading.Thread(target=worker.run)
+    thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     try:
         with Client(redis_url) as client:
@@ -253,6 +256,21 @@ def test_a_worker_told_to_end_while_its_model_comes_back_leaves_the_request_to_a
         story = read_story(client, "g")
     assert isinstance(story.end, Done)
     assert story.workers == ["next"]
+
+
+@pytest.mark.slow
+def test_a_worker_told_to_end_does_not_wait_for_a_redis_that_is_away(tmp_path):
+    server = running_redis(tmp_path)
+    server.start()
+    try:
+        with working(server.connection_url) as worker, Client(server.connection_url) as client:
+            client.submit(ask("g", max_tokens=2000))
+            wait_until(lambda: any(isinstance(found.frame, Tokens) for found in client.read("g")))
+            server.terminate()
+            time.sleep(1.5)  # it has got to the end by now, and cannot say so
+            worker.stop()  # `working` fails if it goes on
+    finally:
+        server.terminate()
 
 
 def caught(call) -> list[Exception]:
