@@ -134,7 +134,7 @@ class Measurement:
     samples: Samples = field(default_factory=Samples)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: DESIGN's schema 1, `decode` holding both `tok_s` and `itl_us`."""
+        """The JSON form: schema 1, `decode` holding both `tok_s` and `itl_us`."""
         data = asdict(self)
         data["decode"] = {"tok_s": data["decode"], "itl_us": data.pop("itl_us")}
         return {"schema": SCHEMA, **data}

@@ -281,7 +281,10 @@ def _template(folder: Path, setting: Any) -> str | None:
     """The default chat template: a file of its own, a string, or the entry named default in a list."""
     path = folder / "chat_template.jinja"
     if path.exists():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TokenizerError(f"{path} cannot be read as UTF-8 text: {error}") from error
     if isinstance(setting, list):
         named = {t.get("name"): t.get("template") for t in setting if isinstance(t, dict)}
         setting = named.get("default")

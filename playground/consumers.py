@@ -109,7 +109,10 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         except DatabaseError:
             await engine_client().cancel(request.id)
             raise
-        eta = await engine_client().eta(request.id) if position else 0.0
+        try:
+            eta = await engine_client().eta(request.id) if position else 0.0
+        except QueueUnavailable:
+            eta = None  # an estimate is not worth losing sight of what was submitted
         await self._send(queued_frame(request.id, position, eta))
         self._follow(request.id, seed=request.sampling.seed, after=0)
         await presence.arrive(request.id, self._viewer)

@@ -215,6 +215,14 @@ def test_the_default_of_several_templates_is_taken(trained: Path, tmp_path: Path
     assert Tokenizer.from_folder(folder).chat_template == "yes"
 
 
+def test_a_template_that_is_no_text_is_one_sentence(trained: Path, tmp_path: Path) -> None:
+    folder = copy(trained, tmp_path)
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+
+    with pytest.raises(TokenizerError, match="chat_template.jinja cannot be read as UTF-8 text"):
+        Tokenizer.from_folder(folder)
+
+
 def test_a_model_without_template_takes_no_messages(trained: Path, tmp_path: Path) -> None:
     folder = copy(trained, tmp_path)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
