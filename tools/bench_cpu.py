@@ -173,9 +173,7 @@ def compare(model: Model, repeats: int) -> tuple[list[Row], dict[str, Any]]:
         row(f"1 to {threads} threads", ratio("ours", "single"), MUST_SCALING, "x"),
     ], {
         **peer.about,
-        "decode": samples["theirs"],
-        "prefill": samples["theirs_prefill"],
-        "read": samples["gbs"],
+        "rounds": samples,
     }
 
 

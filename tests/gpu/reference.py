@@ -31,7 +31,7 @@ def random_tensor(weights: RandomWeights, name: str) -> torch.Tensor:
 
 
 class TorchReference:
-    """The rule of DESIGN's models, written once more: logits of every position of a sequence at once."""
+    """The rule of models with lanes, written once more: logits of every position of a sequence at once."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,4 +1,4 @@
-"""Database, known measurements and static files, brought up to date when what they are made from has changed."""
+"""Database, measurements and static files, brought up to date when what they are made from has changed."""
 
 from __future__ import annotations
 
