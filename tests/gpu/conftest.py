@@ -1,6 +1,6 @@
 """These tests need a Hopper GPU, NumPy, PyTorch and cuda-bindings, and nothing of the web.
 
-Run them with `python -m pytest tests/gpu -c /dev/null --rootdir . -q`.
+Run them with `python -m pytest tests/gpu -c /dev/null --rootdir . --confcutdir tests/gpu -q`.
 """
 
 from __future__ import annotations
