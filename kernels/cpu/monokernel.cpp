@@ -283,16 +283,15 @@ class Member {
   bool project(int tensor, int layer, const float* in, int64_t in_shard);
   bool gate_up(int layer);
   bool add_outputs(int kind, int layer);
-  bool head(const float* x, int tokens, int64_t stride);
+  bool head(const float* x, int tokens, int64_t vocab);
   bool head_vector(const float* x, int tokens);
-  bool all_logits(int first);
   int sample(int32_t* id);
-  float* row_scores(int unit, int token, int* rows, int* first_id);
 
   template <Half kHalf>
   void multiply(int tensor, int layer, const float* in, int64_t in_shard, float* to_lines);
   template <class Emit>
   bool gather(int units, int64_t lines_a_unit, int tensor, Emit&& emit);
+  void close_local();
   void send(int64_t number, const float* rows, int panels);
   bool receive(int64_t number, int from, float* rows, int panels);
   void tell(const float* words, int count);
@@ -492,6 +491,13 @@ void Member::multiply(int tensor, int layer, const float* in, int64_t in_shard, 
   ahead_end_ = ahead_ + kAheadWaiting;
 }
 
+// Everybody here has read this exchange, and with it what other devices had sent before it.
+void Member::close_local() {
+  local_.close();
+  for (auto& [at, lines] : peer_reads_) clear_lines(at, lines);
+  peer_reads_.clear();
+}
+
 // Reads `lines_a_unit` lines of each unit of a phase, in order, from whichever thread published them.
 template <class Emit>
 bool Member::gather(int units, int64_t lines_a_unit, int tensor, Emit&& emit) {
@@ -503,9 +509,7 @@ bool Member::gather(int units, int64_t lines_a_unit, int tensor, Emit&& emit) {
     }
   for (int thread = 0; thread < plan_.threads; ++thread)
     if (plan_.run(tensor, device_, thread).count() == 0 && !local_.read_presence(thread, idle())) return false;
-  local_.close();
-  for (auto& [at, lines] : peer_reads_) clear_lines(at, lines);
-  peer_reads_.clear();
+  close_local();
   return true;
 }
 
@@ -622,9 +626,7 @@ bool Member::attention_of_one(int layer) {
       weights[q] = merged.weight;
     }
   }
-  local_.close();
-  for (auto& [at, count] : peer_reads_) clear_lines(at, count);
-  peer_reads_.clear();
+  close_local();
   for (int q = 0; q < heads * group; ++q)
     for (int d = 0; d < dim; ++d) heads_[int64_t(q) * dim + d] /= weights[q];
   return true;
@@ -655,7 +657,7 @@ bool Member::attention_of_many(int layer) {
   local_.publish(0, 0);
   for (int thread = 0; thread < plan_.threads; ++thread)
     if (!local_.read_presence(thread, idle())) return false;
-  local_.close();
+  close_local();
 
   float* to = local_.open();
   float* out = partials_.get();
@@ -687,9 +689,7 @@ bool Member::attention_of_many(int layer) {
   for (int thread = 0; thread < plan_.threads; ++thread)
     if (share(heads * t_count, thread, plan_.threads).count() == 0 && !local_.read_presence(thread, idle()))
       return false;
-  local_.close();
-  for (auto& [at, count] : peer_reads_) clear_lines(at, count);
-  peer_reads_.clear();
+  close_local();
   return true;
 }
 
