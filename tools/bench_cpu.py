@@ -191,7 +191,7 @@ launch = backend.launch(Job(tuple(model.tokenizer.encode("def fibonacci(n):")), 
 while not launch.poll(1.0): pass
 first = time.perf_counter() - start
 launch.close()
-print(first, resident("RssAnon:"), resident("VmHWM:"))
+print(first, resident("RssAnon:"))
 """
 
 
@@ -202,7 +202,7 @@ def cold_start(repeats: int, weights_mb: float) -> list[Row]:
         done = subprocess.run(
             [sys.executable, "-c", _COLD, MODEL], capture_output=True, text=True, check=True, cwd=ROOT
         )
-        first, anonymous, _peak = (float(v) for v in done.stdout.split())
+        first, anonymous = (float(v) for v in done.stdout.split())
         seconds.append(first)
         memory.append(anonymous - weights_mb)
     return [
