@@ -1,4 +1,4 @@
-"""The rows behind the dashboard. Verbs live in `services`, queries in `selectors`.
+"""Sweeps, their runs and their points.
 
 A sweep run and its points live the same life: queued, running with a heartbeat, then finished, failed or
 cancelled. A change of state is an UPDATE whose WHERE names the old state; one row changed means you won.
@@ -6,10 +6,7 @@ cancelled. A change of state is an UPDATE whose WHERE names the old state; one r
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.conf import settings
-from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
@@ -37,48 +34,6 @@ class Trigger(models.TextChoices):
     PAGE = "page", "on the dashboard"
     SHELL = "shell", "from a shell"
     SCHEDULE = "schedule", "by its schedule"
-
-
-class Configuration(models.Model):
-    """One way to run one model: what must be equal before two speeds form one history.
-
-    `hardware` names the devices as the measurement does ("2 x NVIDIA H200"); `sampling` is
-    `matrix.sampling_label`. The repeats are left out: they change the spread, not the speed.
-    """
-
-    model = models.CharField(max_length=200)
-    backend = models.CharField(max_length=40)
-    hardware = models.CharField(max_length=300)
-    devices = models.PositiveSmallIntegerField()
-    parallelism = models.CharField(max_length=20)
-    context = models.PositiveIntegerField(help_text="tokens in the prompt")
-    tokens = models.PositiveIntegerField(help_text="tokens generated")
-    sampling = models.CharField(max_length=120)
-
-    NATURAL_KEY = ("model", "backend", "hardware", "devices", "parallelism", "context", "tokens", "sampling")
-
-    class Meta:
-        ordering = ["model", "backend", "hardware", "context", "tokens"]
-        constraints = [
-            models.UniqueConstraint(
-                fields=[
-                    "model",
-                    "backend",
-                    "hardware",
-                    "devices",
-                    "parallelism",
-                    "context",
-                    "tokens",
-                    "sampling",
-                ],
-                name="configuration_natural_key",
-            )
-        ]
-
-    def __str__(self) -> str:
-        return (
-            f"{self.model} on {self.backend}, {self.hardware}, context {self.context}, {self.tokens} tokens"
-        )
 
 
 class Sweep(models.Model):
@@ -219,60 +174,3 @@ class Point(models.Model):
     @property
     def sampling_label(self) -> str:
         return sampling_label(SamplingParams(**self.sampling))
-
-
-class Measurement(models.Model):
-    """A result ("run" on the pages): the schema-1 document, and the figures that lists sort by.
-
-    Speeds are tokens a second, `ttft_ms` milliseconds, `itl_*` microseconds; a percentile that n does
-    not carry is null. `digest` is the SHA-256 of the document's canonical JSON.
-    """
-
-    configuration = models.ForeignKey(Configuration, on_delete=models.PROTECT, related_name="measurements")
-    point = models.OneToOneField(
-        Point, on_delete=models.SET_NULL, null=True, blank=True, related_name="measurement"
-    )
-    digest = models.CharField(max_length=64, unique=True, editable=False)
-    source = models.CharField(max_length=200, help_text="the sweep run or the file that it came from")
-    created = models.DateTimeField(db_index=True, help_text="when it was measured")
-    stored = models.DateTimeField(default=timezone.now)
-    git_sha = models.CharField(max_length=64, blank=True, db_index=True)
-    tok_s = models.FloatField()
-    ci_low = models.FloatField()
-    ci_high = models.FloatField()
-    samples = models.PositiveIntegerField(help_text="how many repeats the median and its interval rest on")
-    mbu_datasheet = models.FloatField(null=True, blank=True)
-    mbu_measured = models.FloatField(null=True, blank=True)
-    ttft_ms = models.FloatField()
-    prefill_tok_s = models.FloatField()
-    itl_p50 = models.FloatField()
-    itl_p90 = models.FloatField(null=True, blank=True)
-    itl_p99 = models.FloatField(null=True, blank=True)
-    verified = models.BooleanField(help_text="its tokens were compared and found equal")
-    document = models.JSONField(encoder=DjangoJSONEncoder)
-
-    class Meta:
-        ordering = ["-created", "-pk"]
-        indexes = [models.Index(fields=["configuration", "created"], name="measurement_history")]
-        constraints = [
-            models.CheckConstraint(condition=Q(tok_s__gt=0), name="measurement_speed_positive"),
-            models.CheckConstraint(condition=Q(ci_low__lte=F("ci_high")), name="measurement_interval_order"),
-            models.CheckConstraint(condition=Q(samples__gte=1), name="measurement_has_samples"),
-            *(
-                models.CheckConstraint(
-                    condition=Q(**{f"{name}__isnull": True}) | Q(**{f"{name}__gt": 0, f"{name}__lte": 1.2}),
-                    name=f"measurement_{name}_possible",
-                )
-                for name in ("mbu_datasheet", "mbu_measured")
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.tok_s:.1f} tok/s, {self.configuration}"
-
-    def get_absolute_url(self) -> str:
-        return reverse("dashboard:run", args=[self.pk])
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        return dict(self.document.get("environment", {}))
