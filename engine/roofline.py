@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from engine.bandwidth import Memory, hardware
 from engine.config import ModelConfig
 from engine.measurement import BytesPerToken
+from engine.presets import load_preset, preset_names
 
 
 def bytes_per_token(
@@ -149,6 +150,83 @@ def active_model(name: str) -> ActiveModel:
         if row.name.lower() == name.lower():
             return row
     raise KeyError(f"model {name!r} is not known; known are {', '.join(row.name for row in MODELS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCost:
+    """What one token of a model asks for: bytes of `weights` and of `kv`, and launches for each layer."""
+
+    name: str
+    weights: float
+    kv: float
+    layers: int
+    source: str
+
+    @property
+    def bytes(self) -> float:
+        return self.weights + self.kv
+
+
+def known_models() -> tuple[str, ...]:
+    """The names that `token_cost` takes: the presets, then the table of active parameters."""
+    return (*preset_names(), *(row.name for row in MODELS))
+
+
+def token_cost(
+    name: str,
+    *,
+    context: int = 0,
+    weight_bytes: float | None = None,
+    kv_bytes: float | None = None,
+    layers: int | None = None,
+) -> TokenCost:
+    """A model of `known_models` at `context` cached tokens.
+
+    `weight_bytes` is that of every weight and `kv_bytes` that of one cached token over all layers; None
+    means the model's own: FP16 and the shape's windows for a preset, the formats of the table and no KV
+    otherwise. Raises KeyError for an unknown name, ValueError for a context that the model does not hold.
+    """
+    if name.lower() in preset_names():
+        return shape_cost(
+            load_preset(name.lower()).config,
+            context,
+            weight_bytes=weight_bytes,
+            kv_bytes=kv_bytes,
+            layers=layers,
+        )
+    if name.lower() not in (row.name.lower() for row in MODELS):
+        raise KeyError(f"model {name!r} is not known; known are {', '.join(known_models())}")
+    return active_cost(
+        active_model(name), context, weight_bytes=weight_bytes, kv_bytes=kv_bytes, layers=layers
+    )
+
+
+def shape_cost(
+    config: ModelConfig,
+    context: int,
+    *,
+    weight_bytes: float | None = None,
+    kv_bytes: float | None = None,
+    layers: int | None = None,
+) -> TokenCost:
+    """A model whose shape is known; the arguments are those of `token_cost`."""
+    read = bytes_per_token(config, context, 1)
+    kv = float(read.kv) if kv_bytes is None else kv_bytes * context
+    weights = read.weights * (FP16 if weight_bytes is None else weight_bytes)
+    return TokenCost(config.name, weights, kv, layers or config.layers, "the preset's shape, FP16")
+
+
+def active_cost(
+    model: ActiveModel,
+    context: int,
+    *,
+    weight_bytes: float | None = None,
+    kv_bytes: float | None = None,
+    layers: int | None = None,
+) -> TokenCost:
+    """A model by its active parameters; the arguments are those of `token_cost`."""
+    weights = model.bytes_per_token if weight_bytes is None else model.params * weight_bytes
+    return TokenCost(model.name, weights, (kv_bytes or 0.0) * context, layers or model.layers, model.source)
 
 
 @dataclass(frozen=True, slots=True)

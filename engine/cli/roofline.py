@@ -12,8 +12,18 @@ from engine.bandwidth import HARDWARE, Memory, hardware, measure_read_gbs
 from engine.cli.options import Commands, UsageError, command
 from engine.cli.terminal import print_json, table
 from engine.models import open_model
-from engine.presets import preset_names
-from engine.roofline import MODELS, active_model, bytes_per_token, launch_overhead_us, plan
+from engine.roofline import (
+    MODELS,
+    ActiveModel,
+    Share,
+    TokenCost,
+    active_cost,
+    known_models,
+    launch_overhead_us,
+    plan,
+    shape_cost,
+    token_cost,
+)
 
 _HERE = "this machine"
 T = TypeVar("T")
@@ -30,11 +40,14 @@ def add(commands: Commands) -> None:
         "--active", type=float, metavar="PARAMS", help="in place of --model: parameters a token meets"
     )
     parser.add_argument(
-        "--weight-bytes", type=float, default=2.0, metavar="B", help="bytes a weight (default: 2)"
-    )
+        "--weight-bytes", type=float, metavar="B",
+        help="bytes a weight (default: the formats of the named model, else 2)",
+    )  # fmt: skip
+    parser.add_argument("--context", type=int, default=0, metavar="N", help="cached tokens")
     parser.add_argument(
-        "--context", type=int, default=0, metavar="N", help="cached tokens; with a preset or file"
-    )
+        "--kv-bytes", type=float, metavar="B",
+        help="KV bytes of one cached token, all layers (default: by the model's shape, where it is known)",
+    )  # fmt: skip
     parser.add_argument(
         "--hardware", action="append", metavar="NAME",
         help=f"one of {', '.join(row.name for row in HARDWARE)}; repeatable (default: all, and {_HERE})",
@@ -62,30 +75,36 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 < args.mbu <= 1:
         raise UsageError(f"--mbu is {args.mbu:g}; it is a share, above 0 and at most 1")
-    name, weights, kv, layers = _model(args)
+    cost = _checked(lambda: _model(args))
     rows = _checked(
         lambda: plan(
-            weights + kv,
+            cost.bytes,
             _hardware(args),
             devices=args.devices,
             by_read=args.bandwidth == "read",
             utilisation=args.mbu,
-            layers=args.layers or layers,
+            layers=cost.layers,
             kernels=args.kernels,
             launch_us=args.launch_us,
             tokens=args.tokens,
         )
     )
-    layers = args.layers or layers
+    layers = cost.layers
     overhead = launch_overhead_us(layers, args.kernels, args.launch_us)
     if args.json:
-        read = {"weights": weights, "kv": kv}
+        read = {"weights": cost.weights, "kv": cost.kv}
         print_json(
-            {"model": name, "bytes_per_token": read, "launch_us": overhead, "rows": [asdict(r) for r in rows]}
+            {
+                "model": cost.name,
+                "bytes_per_token": read,
+                "launch_us": overhead,
+                "rows": [asdict(r) for r in rows],
+            }
         )
         return 0
     print(
-        f"{name}: {(weights + kv) / 1e9:,.3f} GB a token ({weights / 1e9:,.3f} weights, {kv / 1e9:,.3f} KV)"
+        f"{cost.name}: {cost.bytes / 1e9:,.3f} GB a token "
+        f"({cost.weights / 1e9:,.3f} weights, {cost.kv / 1e9:,.3f} KV)"
     )
     print(
         f"{layers} layers x {args.kernels} kernels x {args.launch_us:g} us = {overhead:,.0f} us of launches"
@@ -115,17 +134,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _model(args: argparse.Namespace) -> tuple[str, float, float, int]:
-    """Name, bytes of weights and of KV a token, layers."""
+def _model(args: argparse.Namespace) -> TokenCost:
+    """Raises ValueError if the context is beyond what the model holds."""
+    for flag, value in (("--context", args.context), ("--kv-bytes", args.kv_bytes or 0)):
+        if value < 0:
+            raise UsageError(f"{flag} is {value:g}; it must not be negative")
+    asked = {"weight_bytes": args.weight_bytes, "kv_bytes": args.kv_bytes, "layers": args.layers}
     if args.active is not None:
-        return f"{args.active / 1e9:g} B active", args.active * args.weight_bytes, 0.0, args.layers or 1
-    if any(args.model.lower() == row.name.lower() for row in MODELS):
-        row = active_model(args.model)
-        return row.name, row.bytes_per_token, 0.0, row.layers
-    # Only the shape matters, so a preset does not have to be pulled.
-    config = open_model(args.model, seed=0 if args.model in preset_names() else None).config
-    read = _checked(lambda: bytes_per_token(config, args.context, 1))
-    return config.name, read.weights * args.weight_bytes, float(read.kv), config.layers
+        own = ActiveModel(
+            f"{args.active / 1e9:g} B active", (Share(args.active, 2.0),), 1, "the command line"
+        )
+        return active_cost(own, args.context, **asked)
+    if args.model.lower() in (name.lower() for name in known_models()):
+        return token_cost(args.model, context=args.context, **asked)
+    return shape_cost(open_model(args.model).config, args.context, **asked)
 
 
 def _hardware(args: argparse.Namespace) -> list[Memory]:

@@ -110,6 +110,7 @@ def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None
         (["pull", "no-such"], "no-such"),
         (["roofline", "--hardware", "H300"], "H300"),
         (["roofline", "--mbu", "36"], "--mbu"),
+        (["roofline", "--kv-bytes", "-1"], "--kv-bytes"),
         (["roofline", "--model", "tiny-llama", "--context", "99999"], "99999"),
     ],
 )
@@ -444,6 +445,12 @@ def test_roofline_answers_in_json_what_the_table_shows(capsys: pytest.CaptureFix
 def test_roofline_needs_no_weights(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, "roofline", "--model", model, "--devices", "8")
     assert found["bytes_per_token"]["weights"] > 0
+
+
+def test_roofline_adds_the_kv_that_it_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("--active", "2e9", "--context", "100", "--kv-bytes", "1000", "--hardware", "H200")
+    found = run_json(capsys, "roofline", *argv)
+    assert found["bytes_per_token"] == {"weights": 4e9, "kv": 100_000.0}
 
 
 def test_check_says_what_runs_here_and_at_what_bandwidth(capsys: pytest.CaptureFixture[str]) -> None:

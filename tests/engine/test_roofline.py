@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from engine.bandwidth import HARDWARE, datasheet_gbs, hardware, measure_read_gbs
 from engine.config import HeadKind, Lanes, ModelConfig
+from engine.presets import load_preset
 from engine.roofline import (
     PUBLISHED,
     active_model,
     bytes_per_token,
     ceiling,
+    known_models,
     launch_limit,
     launch_overhead_us,
     mbu,
@@ -22,6 +24,7 @@ from engine.roofline import (
     plan,
     read_gbs,
     seconds_for,
+    token_cost,
 )
 from engine.weights import tensor_shapes
 
@@ -189,6 +192,36 @@ def test_plan_gives_a_row_for_each_kind_of_hardware() -> None:
 def test_plan_refuses_figures_that_are_not_positive(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         plan(4e9, HARDWARE, **wrong)  # type: ignore[arg-type]
+
+
+def test_every_known_model_has_a_cost() -> None:
+    assert {"laneformer-2b", "GPT-OSS-120B"} <= set(known_models())
+    assert all(token_cost(name).weights > 0 and token_cost(name).layers > 0 for name in known_models())
+
+
+def test_cost_of_a_preset_is_that_of_its_shape() -> None:
+    cost = token_cost("tiny-llama", context=16)
+    shape = bytes_per_token(load_preset("tiny-llama").config, 16)
+    assert (cost.weights, cost.kv, cost.bytes) == (shape.weights, shape.kv, shape.total)
+
+
+def test_cost_of_a_mixture_counts_kv_only_as_told() -> None:
+    own = token_cost("GPT-OSS-120B", context=1000)
+    told = token_cost("GPT-OSS-120B", context=1000, kv_bytes=73_728)
+    assert (own.kv, told.kv) == (0.0, 73_728_000.0)
+    assert own.weights == told.weights == active_model("GPT-OSS-120B").bytes_per_token
+
+
+def test_one_format_for_all_weights_replaces_the_models_own() -> None:
+    cost = token_cost("Kimi-K2.6", weight_bytes=1.0, layers=10)
+    assert (cost.weights, cost.layers) == (active_model("Kimi-K2.6").params, 10)
+
+
+def test_cost_of_an_unknown_model_or_a_context_too_long_says_what_there_is() -> None:
+    with pytest.raises(KeyError, match=r"laneformer-2b.*GPT-OSS-120B"):
+        token_cost("gpt-9")
+    with pytest.raises(ValueError, match="laneformer-2b holds 0 to 4096"):
+        token_cost("laneformer-2b", context=5000)
 
 
 @pytest.mark.parametrize(
