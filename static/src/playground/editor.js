@@ -64,6 +64,12 @@ export class Editor {
     return this.#view.state.doc.toString();
   }
 
+  /** What is selected; empty if nothing is. */
+  get selected() {
+    const { doc, selection } = this.#view.state;
+    return doc.sliceString(selection.main.from, selection.main.to);
+  }
+
   /** The text before the cursor and after it. */
   get halves() {
     const { doc, selection } = this.#view.state;

@@ -1,15 +1,12 @@
-/** The output pane: the text as it comes, the figures beside it, and what can be done with the text. */
+/** The output: the text as it comes, and what can be done with it. */
 
 import { element } from "./dom.js";
 import * as highlight from "./highlight.js";
-import { Lane } from "./lane.js";
 import { fileExtension } from "./languages.js";
-import { Meters } from "./meters.js";
 import { OutputStream } from "./stream.js";
 
-/** @typedef {import("./generation.js").Generation} Generation */
-/** @typedef {import("./languages.js").LanguageName} LanguageName */
-/** @typedef {{mode: string, language: LanguageName, prompt: string}} Origin what the text answers or continues */
+/** @typedef {import("./runs.js").Origin} Origin */
+/** @typedef {import("./runs.js").Run} Run */
 
 const COPIED_MS = 1500;
 
@@ -23,24 +20,18 @@ export class OutputPane {
   #copy = element("copy", HTMLButtonElement);
   #download = element("download", HTMLButtonElement);
   #insert = element("insert", HTMLButtonElement);
-  #lane = new Lane(element("lane", HTMLCanvasElement), element("lane-scale", HTMLElement));
-  #meters = new Meters({
-    root: element("meters", HTMLElement),
-    rate: element("meter-rate", HTMLElement),
-    ttft: element("meter-ttft", HTMLElement),
-    tokens: element("meter-tokens", HTMLElement),
-    total: element("meter-total", HTMLElement),
-    overall: element("meter-overall", HTMLElement),
-  });
   #stream;
-  /** @type {Origin} */
-  #origin = { mode: "completion", language: "text", prompt: "" };
+  /** @type {Origin | null} of what is shown */
+  #origin = null;
   #onRetry = () => {};
 
   /** @param {{onShown: () => void, onInsert: (text: string) => void}} events */
   constructor({ onShown, onInsert }) {
     this.#stream = new OutputStream(this.#scroller, element("text", HTMLDivElement), {
-      onFlush: onShown,
+      onFlush: () => {
+        this.#allow(this.#stream.length > 0);
+        onShown();
+      },
       onFollow: (following) => (this.#toEnd.hidden = following),
     });
     this.#toEnd.addEventListener("click", () => this.#stream.followEnd());
@@ -50,20 +41,20 @@ export class OutputPane {
     this.#insert.addEventListener("click", () => onInsert(this.#stream.text));
   }
 
-  /** @param {Origin} origin of the generation that begins here */
-  begin(origin) {
+  /** @param {Run} run that begins here */
+  begin({ origin }) {
     this.#origin = origin;
-    this.clearText();
+    this.clear();
     this.#scroller.scrollIntoView({ block: "nearest" }); // on a narrow screen it lies below the prompt
     this.#hint.hidden = true;
     this.#problem.hidden = true;
     this.#setState("running");
   }
 
-  clearText() {
+  clear() {
     highlight.clear();
-    this.#stream.clear(lastLine(this.#origin.prompt));
-    this.#lane.clear();
+    this.#stream.clear(lastLine(this.#origin?.prompt ?? ""));
+    this.#allow(false);
   }
 
   /** @param {string} text */
@@ -71,28 +62,11 @@ export class OutputPane {
     this.#stream.append(text);
   }
 
-  /**
-   * @param {number} n tokens that arrived
-   * @param {number} tUs time of the last one by the worker's clock
-   */
-  arrived(n, tUs) {
-    this.#lane.add(n, tUs);
-  }
-
-  /**
-   * @param {Generation} generation
-   * @param {number} now
-   */
-  measure(generation, now) {
-    if (this.#meters.draw(generation, now)) this.#lane.draw();
-    this.#allow(this.#stream.length > 0);
-  }
-
   /** The text is whole: it can be coloured now. */
-  finish() {
+  end() {
     this.#stream.flush();
     this.#setState("over");
-    highlight.paint(this.#stream.nodes, highlight.tokensOf(this.#stream.text, this.#origin));
+    if (this.#origin) highlight.paint(this.#stream.nodes, highlight.tokensOf(this.#stream.text, this.#origin));
   }
 
   /**
@@ -110,13 +84,12 @@ export class OutputPane {
   }
 
   /** As before the first run. */
-  empty() {
-    this.#origin = { mode: "completion", language: "text", prompt: "" };
-    this.clearText();
+  forget() {
+    this.#origin = null;
+    this.clear();
     this.#hint.hidden = false;
     this.#problem.hidden = true;
     this.#setState("empty");
-    this.#allow(false);
   }
 
   /** @param {"empty" | "running" | "over"} state */
@@ -142,10 +115,9 @@ export class OutputPane {
   }
 
   #downloadText() {
-    const { mode, language } = this.#origin;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([this.#stream.text], { type: "text/plain;charset=utf-8" }));
-    link.download = `monolane.${mode === "chat" ? "md" : fileExtension(language)}`;
+    link.download = `monolane.${this.#origin?.mode === "chat" ? "md" : fileExtension(this.#origin?.language ?? "text")}`;
     link.click();
     URL.revokeObjectURL(link.href);
   }

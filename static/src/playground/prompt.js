@@ -69,10 +69,20 @@ export class PromptPane {
     return modeNamed(checked instanceof HTMLInputElement ? checked.value : "");
   }
 
-  /** What the output goes on from; empty for an answer, which goes on from nothing. */
-  get context() {
-    if (this.mode === "chat") return "";
-    return this.mode === "infill" ? this.#editor.halves.before : this.#editor.text;
+  get text() {
+    return this.#editor.text;
+  }
+
+  get selected() {
+    return this.#editor.selected;
+  }
+
+  /** @returns {import("./runs.js").Origin} of a run that begins now */
+  get origin() {
+    const { mode, language } = this;
+    // An answer goes on from nothing.
+    const prompt = mode === "chat" ? "" : mode === "infill" ? this.#editor.halves.before : this.#editor.text;
+    return { place: "output", mode, language, prompt };
   }
 
   /**
@@ -121,6 +131,11 @@ export class PromptPane {
   /** @param {string} text of the output; a completion belongs at the end, the rest where the cursor is */
   insert(text) {
     this.#editor.insert(text, this.mode === "completion" ? "end" : "cursor");
+  }
+
+  /** @param {string} text */
+  replace(text) {
+    this.#editor.replace(text);
   }
 
   #load() {

@@ -18,6 +18,7 @@
  * @property {string} [suffix] text after the gap that the model fills in; goes with prompt
  * @property {Message[]} [messages]
  * @property {string} [model]
+ * @property {string} [worker] the only one that may take it; else whichever is free
  * @property {number} max_tokens
  * @property {Sampling} sampling
  * @property {string[]} stop

@@ -44,7 +44,9 @@ function slot(kind, key) {
  *
  * @typedef {object} Running
  * @property {string} generation
- * @property {string} mode
+ * @property {import("./protocol.js").Start | null} [request]
+ * @property {import("./runs.js").PlaceName} [place]
+ * @property {"completion" | "infill" | "chat"} mode
  * @property {string} language
  * @property {string} prompt what the output continues
  * @property {boolean} over whether its end was seen
