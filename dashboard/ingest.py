@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from dashboard.matrix import sampling_label
 from engine.errors import MeasurementError
 from engine.measurement import Measurement
+from engine.statistics import median_interval, quantile_interval
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
@@ -71,6 +72,28 @@ def columns_of(result: Measurement) -> dict[str, Any]:
         "itl_p99": result.itl_us.p99,
         "verified": result.verified.tokens_equal,
     }
+
+
+def spread_of(result: Measurement) -> dict[str, Any]:
+    """The columns of its `Spread`. Raises MeasurementError if a raw sample is not a finite number."""
+    gaps = [gap for repeat in result.samples.itl_us for gap in repeat]
+    try:
+        intervals = {
+            "ttft": _median_interval(result.samples.ttft_ms),
+            "prefill": _median_interval(result.samples.prefill_tok_s),
+            "itl_p50": quantile_interval(gaps, 0.5),
+            "itl_p99": quantile_interval(gaps, 0.99),
+        }
+    except ValueError as error:
+        raise MeasurementError(f"a raw sample of the latencies cannot be true: {error}") from error
+    columns: dict[str, Any] = {"ttft_n": result.ttft_ms.n, "itl_n": result.itl_us.n}
+    for name, interval in intervals.items():
+        columns[f"{name}_low"], columns[f"{name}_high"] = interval or (None, None)
+    return columns
+
+
+def _median_interval(samples: Sequence[float]) -> tuple[float, float] | None:
+    return median_interval(samples) if samples else None
 
 
 def _instant(text: str) -> datetime:

@@ -26,9 +26,20 @@ from django_celery_beat.models import CrontabSchedule, IntervalSchedule, Periodi
 
 from dashboard import bench_queue, hints
 from dashboard.errors import NothingToDo, SweepBusy, UnknownSweep
-from dashboard.ingest import columns_of, configuration_of, digest_of
+from dashboard.ingest import columns_of, configuration_of, digest_of, spread_of
 from dashboard.matrix import expand, sampling_dict
-from dashboard.models import ACTIVE, ENDED, Configuration, Measurement, Point, State, Sweep, SweepRun, Trigger
+from dashboard.models import (
+    ACTIVE,
+    ENDED,
+    Configuration,
+    Measurement,
+    Point,
+    Spread,
+    State,
+    Sweep,
+    SweepRun,
+    Trigger,
+)
 from dashboard.preset_files import presets
 from dashboard.schedule import parse_crontab
 from engine.errors import MeasurementError
@@ -348,6 +359,7 @@ def record_measurement(
     digest = digest_of(document)
     key = configuration_of(result)
     columns = {**columns_of(result), "document": document, "source": source[:200]}
+    spread = spread_of(result)
     try:
         Configuration(**key).clean_fields()
         Measurement(**columns).clean_fields(exclude=["configuration", "digest", "point", "document"])
@@ -355,9 +367,12 @@ def record_measurement(
         raise MeasurementError("; ".join(_problems(error))) from error
     with transaction.atomic():
         configuration, _ = Configuration.objects.get_or_create(**key)
-        return Measurement.objects.get_or_create(
+        stored, new = Measurement.objects.get_or_create(
             digest=digest, defaults={**columns, "configuration": configuration, "point": point}
         )
+        if new:
+            Spread.objects.create(measurement=stored, **spread)
+    return stored, new
 
 
 def _problems(error: ValidationError) -> list[str]:

@@ -110,3 +110,29 @@ class Measurement(models.Model):
     @property
     def environment(self) -> dict[str, Any]:
         return dict(self.document.get("environment", {}))
+
+
+class Spread(models.Model):
+    """95 % intervals of a measurement's medians and percentiles, from its raw samples, in its own units.
+
+    Kept beside the measurement so that a history draws its bands without opening documents. The ends are
+    null where the document kept no raw samples, or too few to bound the figure; `n` is how many the figure
+    rests on (of prefill, as many as of decode speed, which has its interval in the measurement itself).
+    """
+
+    measurement = models.OneToOneField(
+        Measurement, on_delete=models.CASCADE, primary_key=True, related_name="spread"
+    )
+    ttft_low = models.FloatField(null=True, blank=True)
+    ttft_high = models.FloatField(null=True, blank=True)
+    ttft_n = models.PositiveIntegerField()
+    prefill_low = models.FloatField(null=True, blank=True)
+    prefill_high = models.FloatField(null=True, blank=True)
+    itl_p50_low = models.FloatField(null=True, blank=True)
+    itl_p50_high = models.FloatField(null=True, blank=True)
+    itl_p99_low = models.FloatField(null=True, blank=True)
+    itl_p99_high = models.FloatField(null=True, blank=True)
+    itl_n = models.PositiveIntegerField()
+
+    def __str__(self) -> str:
+        return f"spread of run {self.pk}"
