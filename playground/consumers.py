@@ -35,7 +35,7 @@ from playground.protocol import (
     status_frame,
 )
 from playground.pump import Pump, TooSlow
-from playground.validation import Invalid
+from playground.validation import Invalid, shown
 from playground.workers import engine_client, worker_watch
 
 log = structlog.get_logger(__name__)
@@ -99,9 +99,11 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
 
     async def _start(self, request: GenerateRequest) -> None:
         self._check_free()
-        if not await engine_client().workers():
+        workers = await engine_client().workers()
+        if not workers:
             await self._send(error_frame("no_worker", NO_WORKER, retryable=True))
             return
+        check_worker(request.worker, workers)
         position = await engine_client().submit(request)
         # The worker is at it by now: writing the row costs no time that anybody waits for.
         try:
@@ -184,6 +186,17 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         text = encode(frame)
         await self.send(text_data=text)
         return len(text.encode())
+
+
+def check_worker(name: str, workers: list[Heartbeat]) -> None:
+    """Raises Invalid if a request names a worker that is not there; an empty name is anyone's."""
+    names = [worker.name for worker in workers]
+    if name and name not in names:
+        raise Invalid(
+            f"the worker {shown(name)} is not running; there are {', '.join(names)}: choose one of them",
+            "worker",
+            "no_such_worker",
+        )
 
 
 async def _workers() -> list[Heartbeat]:

@@ -98,6 +98,7 @@ def _generate_request(data: Mapping[str, Any]) -> GenerateRequest:
         id=new_generation_id(),
         prompt=_prompt(data),
         model=text_of(data, "model", default="") or "",
+        worker=text_of(data, "worker", default="") or "",
         max_tokens=whole_of(data, "max_tokens", 1, LIMITS.max_tokens) or DEFAULTS["max_tokens"],
         sampling=sampling_of(sampling, defaults),
         stop=stop_of(data.get("stop")),

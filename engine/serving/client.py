@@ -7,10 +7,12 @@ event loop. Both raise QueueUnavailable when Redis does not answer.
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 from redis.exceptions import RedisError
@@ -37,18 +39,39 @@ from engine.serving.messages import (
     out_key,
     owner_key,
     service_key,
+    worker_inbox,
     worker_key,
 )
 from engine.serving.reading import FROM_START, StreamFrame, TokenCounter, parse_entries
 
+log = logging.getLogger(__name__)
 OUTAGE_S = 30.0
 """How long a reader of frames waits for a Redis that went away before it gives up."""
 RECOVERY_S = 10.0
 """How long Redis may know nothing of a request that it knew before: its worker publishes it again."""
+GONE_S = 10.0
+"""How long the one worker that may take a request can be without a sign of life before the request ends."""
 
 
 class QueueFull(EngineError):
     """An inbox holds as many requests as it may."""
+
+
+class TurnFull(EngineError):
+    """As many requests of one submitter wait as may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Whose request it is, so that nobody's many requests keep everybody else waiting.
+
+    At most `width` of the requests submitted under `name` are in the inbox or a worker's hands at once; up
+    to `waiting` more are held outside and enter, in order, as those end.
+    """
+
+    name: str
+    width: int = 1
+    waiting: int = 8
 
 
 class QueueUnavailable(EngineError):
@@ -63,6 +86,7 @@ class Client:
         self._blocking = connect_blocking(redis_url)
         self._submit = self._redis.register_script(scripts.SUBMIT)
         self._cancel = self._redis.register_script(scripts.CANCEL)
+        self._lose_script = self._redis.register_script(scripts.LOSE)
 
     def close(self) -> None:
         self._redis.close()
@@ -74,15 +98,15 @@ class Client:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def submit(self, request: Request, limit: int = INBOX_LIMIT) -> int:
+    def submit(self, request: Request, limit: int = INBOX_LIMIT, turn: Turn | None = None) -> int:
         """Puts a generation or a benchmark point in its inbox; returns its place in the queue (1 is next).
 
         It counts as created now, unless it says when.
         Doing it again with the same id changes nothing (0 if a worker has it by now). Raises QueueFull
-        if the inbox already holds `limit` requests.
+        if `limit` requests are waiting or in hand already, TurnFull if `turn` has no room.
         """
         with _explained():
-            reply = self._submit(keys=[request.inbox], args=_submit_args(request, limit))
+            reply = self._submit(keys=[request.inbox], args=_submit_args(request, limit, turn))
         return _place(reply, request, limit)
 
     def frames(
@@ -101,6 +125,7 @@ class Client:
                 yield from found
                 if not found and not watch.over:
                     yield from watch.idle(self._standing(request_id))
+                    watch.gone(self._lose(request_id, ends=watch.gone_for(GONE_S)))
             except QueueUnavailable:
                 watch.outage()
                 time.sleep(0.2)
@@ -144,11 +169,18 @@ class Client:
     def depth(self) -> dict[str, int]:
         """How many requests each inbox holds, the one in a worker's hands included."""
         with _explained():
+            names = cast("set[str]", self._redis.smembers(WORKERS))
             pipe = self._redis.pipeline(transaction=False)
-            pipe.xlen(INTERACTIVE)
             pipe.xlen(BENCH)
-            interactive, bench = pipe.execute()
-        return {"interactive": interactive, "bench": bench}
+            for inbox in (INTERACTIVE, *map(worker_inbox, names)):
+                pipe.xlen(inbox)
+            bench, *interactive = pipe.execute()
+        return {"interactive": sum(interactive), "bench": bench}
+
+    def _lose(self, request_id: str, *, ends: bool) -> bool:
+        """Whether only one worker may take the request and that one is gone; `ends` it if so."""
+        with _explained():
+            return bool(self._lose_script(keys=_lose_keys(request_id), args=_lose_args(request_id, ends)))
 
     def _standing(self, request_id: str) -> tuple[bool, StreamFrame | None]:
         """Whether Redis knows the request, and the newest frame of its output."""
@@ -167,6 +199,7 @@ class AsyncClient:
         self._redis = connect_async(redis_url)
         self._submit = self._redis.register_script(scripts.SUBMIT)
         self._cancel = self._redis.register_script(scripts.CANCEL)
+        self._lose_script = self._redis.register_script(scripts.LOSE)
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -177,10 +210,10 @@ class AsyncClient:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def submit(self, request: Request, limit: int = INBOX_LIMIT) -> int:
+    async def submit(self, request: Request, limit: int = INBOX_LIMIT, turn: Turn | None = None) -> int:
         """As Client.submit."""
         with _explained():
-            reply = await self._submit(keys=[request.inbox], args=_submit_args(request, limit))
+            reply = await self._submit(keys=[request.inbox], args=_submit_args(request, limit, turn))
         return _place(reply, request, limit)
 
     async def frames(
@@ -196,6 +229,7 @@ class AsyncClient:
                 if not found and not watch.over:
                     for frame in watch.idle(await self._standing(request_id)):
                         yield frame
+                    watch.gone(await self._lose(request_id, ends=watch.gone_for(GONE_S)))
             except QueueUnavailable:
                 watch.outage()
                 await asyncio.sleep(0.2)
@@ -237,14 +271,27 @@ class AsyncClient:
                 pipe.hgetall(worker_key(name))
             return _live(await pipe.execute())
 
+    async def environment(self, worker: str) -> dict[str, Any]:
+        """What `engine.environment.capture` said when a worker opened its model; {} once it is gone."""
+        with _explained():
+            found = await cast("Awaitable[str | None]", self._redis.hget(worker_key(worker), "environment"))
+        return cast("dict[str, Any]", json.loads(found or "{}"))
+
     async def depth(self) -> dict[str, int]:
         """As Client.depth."""
         with _explained():
+            names = await cast("Awaitable[set[str]]", self._redis.smembers(WORKERS))
             pipe = self._redis.pipeline(transaction=False)
-            pipe.xlen(INTERACTIVE)
             pipe.xlen(BENCH)
-            interactive, bench = await pipe.execute()
-        return {"interactive": interactive, "bench": bench}
+            for inbox in (INTERACTIVE, *map(worker_inbox, names)):
+                pipe.xlen(inbox)
+            bench, *interactive = await pipe.execute()
+        return {"interactive": sum(interactive), "bench": bench}
+
+    async def _lose(self, request_id: str, *, ends: bool) -> bool:
+        keys, args = _lose_keys(request_id), _lose_args(request_id, ends)
+        with _explained():
+            return bool(await self._lose_script(keys=keys, args=args))
 
     async def _standing(self, request_id: str) -> tuple[bool, StreamFrame | None]:
         with _explained():
@@ -268,6 +315,7 @@ class _Watch:
         self._known = False
         self._lost_at: float | None = None
         self._away_at: float | None = None
+        self._gone_at: float | None = None
 
     def take(self, frames: list[StreamFrame]) -> list[StreamFrame]:
         """The new frames among `frames`."""
@@ -296,6 +344,13 @@ class _Watch:
         self.over = True
         return [StreamFrame(self.after, _lost(self._id, self._known))]
 
+    def gone(self, gone: bool) -> None:
+        """Whether the one worker that may take the request shows no sign of life now."""
+        self._gone_at = (self._gone_at or time.monotonic()) if gone else None
+
+    def gone_for(self, seconds: float) -> bool:
+        return self._gone_at is not None and time.monotonic() - self._gone_at >= seconds
+
     def outage(self) -> None:
         """Redis did not answer. Raises QueueUnavailable (again) once that has lasted OUTAGE_S."""
         now = time.monotonic()
@@ -315,20 +370,25 @@ def _lost(request_id: str, was_known: bool) -> Failed:
     )
 
 
+def unavailable(error: Exception) -> QueueUnavailable:
+    """What readers may know of a failure. The log has the rest: addresses are nobody else's business."""
+    log.warning("Redis does not answer: %s", error)
+    return QueueUnavailable("Redis does not answer; check REDIS_URL and that it runs")
+
+
 @contextmanager
 def _explained() -> Iterator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
-        raise QueueUnavailable(
-            f"Redis does not answer ({error}); check REDIS_URL and that it runs"
-        ) from error
+        raise unavailable(error) from error
 
 
-def _submit_args(request: Request, limit: int) -> list[str | int | float]:
+def _submit_args(request: Request, limit: int, turn: Turn | None) -> list[str | int | float]:
     offset = scripts.BENCH_OFFSET if request.inbox == BENCH else 0
     stamped = request if request.created_ms else replace(request, created_ms=int(time.time() * 1000))
-    return [request.id, stamped.to_entry()["json"], limit, offset]
+    whose = ["", 0, 0] if turn is None else [turn.name, turn.width, turn.waiting]
+    return [request.id, stamped.to_entry()["json"], limit, offset, *whose]
 
 
 def _place(reply: tuple[str, int], request: Request, limit: int) -> int:
@@ -338,6 +398,8 @@ def _place(reply: tuple[str, int], request: Request, limit: int) -> int:
             f"the {request.kind} queue holds {number} requests and takes at most {limit};"
             " try again in a moment"
         )
+    if verdict == "crowded":
+        raise TurnFull(f"{number} of your generations are under way or wait already; let one end first")
     return number
 
 
@@ -348,6 +410,15 @@ def _cancel_keys(request_id: str) -> list[str]:
 def _cancel_args(request_id: str) -> list[str]:
     never_began = Done("cancelled", "", Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0))
     return [request_id, encode_frame(never_began)["json"]]
+
+
+def _lose_keys(request_id: str) -> list[str]:
+    return [out_key(request_id), owner_key(request_id)]
+
+
+def _lose_args(request_id: str, ends: bool) -> list[str]:
+    message = f"the worker that this request named has been gone for {GONE_S:.0f} s; choose another"
+    return [request_id, encode_frame(Failed("worker_lost", message, True))["json"] if ends else ""]
 
 
 def _block_ms(seconds: float) -> int | None:

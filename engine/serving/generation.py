@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
 from typing import Literal
 
 from engine.backends.base import FinishReason, Job, Launch, Token
 from engine.errors import EngineError, RequestError
 from engine.serving.continuation import Published
 from engine.serving.engines import Engine
-from engine.serving.messages import Done, GenerateRequest, Progress, Started, Timings
+from engine.serving.messages import Done, GenerateRequest, Progress, Scored, Started, Timings
 from engine.serving.publisher import Output
+from engine.serving.scoring import check_room, scores
 from engine.text_stream import TextStream
 
 POLL_S = 0.02
@@ -45,18 +47,23 @@ class Generation:
             )
         self._begun = time.monotonic()
         self._engine = engine
+        self._tokenizer = engine.model.tokenizer
+        self._logprobs = request.logprobs
         self._output = output
         self._worker = worker
         self._published = Published.of(output.history)
         self._queue_ms = queue_ms if self._published.queue_ms is None else self._published.queue_ms
-        self._prompt = tuple(engine.model.tokenizer.encode_prompt(request.prompt))
+        self._prompt = tuple(self._tokenizer.encode_prompt(request.prompt))
         self._sampling = request.sampling
-        self._stop_ids = engine.model.tokenizer.eos_ids | frozenset(engine.model.config.eos_ids)
+        self._stop_ids = self._tokenizer.eos_ids | frozenset(engine.model.config.eos_ids)
         self._limit = _limit(engine, len(self._prompt), request.max_tokens)
-        self._stream = TextStream(engine.model.tokenizer, request.stop)
+        if request.logprobs is not None:
+            check_room(engine.backend, self._prompt, self._limit)
+        self._stream = TextStream(self._tokenizer, request.stop)
         replayed = "".join(self._stream.push(token) for token in self._published.ids)
         self._unsent = replayed[len(self._published.text) :]
-        self._count = len(self._published.ids)
+        self._ids = list(self._published.ids)
+        self._text_bytes = len(self._published.text.encode())
         self._first: Token | None = None
         self._last: Token | None = None
         self._launched = 0
@@ -70,16 +77,22 @@ class Generation:
         `leave` is asked after every poll with the seconds that are probably left (infinite if unknown);
         once it says yes, or another worker has the request, the result is None. Raises BackendFailure.
         """
+        done = self._generate(leave)
+        if done is not None and done.finish_reason != "cancelled" and self._logprobs is not None:
+            self._score(self._logprobs, self._text_bytes + len(done.text.encode()))
+        return done
+
+    def _generate(self, leave: Callable[[float], bool]) -> Done | None:
         engine = self._engine
         self._output.frame(
             Started(self._worker, engine.name, engine.backend.name, len(self._prompt), self._queue_ms)
         )
         if self._stream.stopped:
             return self._done("stop")
-        if self._count >= self._limit:
+        if len(self._ids) >= self._limit:
             return self._done("length")
         tokens = self._prompt + self._published.ids
-        job = Job(tokens, self._limit - self._count, self._sampling, self._stop_ids)
+        job = Job(tokens, self._limit - len(self._ids), self._sampling, self._stop_ids)
         launch = engine.backend.launch(job)
         try:
             return self._follow(launch, leave)
@@ -118,9 +131,24 @@ class Generation:
             self._last = token
             if self._stream.stopped:
                 break
-        self._count += len(ids)
+        self._ids += ids
         self._launched += len(ids)
+        self._text_bytes += len(text.encode())
         self._output.tokens(ids, text, self._decode_us(), self._ttft_ms)
+
+    def _score(self, alternatives: int, text_bytes: int) -> None:
+        """Sends the log-probabilities of the tokens that the text shows: none of a stop string's own."""
+        scored = sum(len(frame.chosen) for frame in self._output.history if isinstance(frame, Scored))
+        answer = self._ids
+        if self._stream.stopped:
+            ends = accumulate(len(self._tokenizer.token_bytes(token)) for token in answer)
+            answer = [
+                token for token, end in zip(answer, chain((0,), ends), strict=False) if end < text_bytes
+            ]
+        for frame in scores(
+            self._engine.backend, self._tokenizer, self._prompt, answer, alternatives, scored
+        ):
+            self._output.frame(frame)
 
     def _tell_prefill(self, launch: Launch) -> None:
         now = time.monotonic()
@@ -138,7 +166,7 @@ class Generation:
     def _seconds_left(self) -> float:
         if self._launched < 2:
             return float("inf")
-        return (self._limit - self._count) * self._decode_us() / 1e6 / (self._launched - 1)
+        return (self._limit - len(self._ids)) * self._decode_us() / 1e6 / (self._launched - 1)
 
     def _done(self, reason: FinishReason) -> Done:
         finish: Literal["stop", "length", "cancelled"] = reason
@@ -151,7 +179,7 @@ class Generation:
             decode_ms=decode_us / 1e3,
             decode_tok_s=round(gaps * 1e6 / decode_us, 2) if decode_us else 0.0,
             prompt_tokens=len(self._prompt),
-            completion_tokens=self._count,
+            completion_tokens=len(self._ids),
         )
         return Done(finish, self._unsent + self._stream.finish(), timings)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -34,6 +36,7 @@ class Pulse:
         self._token = token
         self._lock = threading.Lock()
         self._now = first
+        self._environment = "{}"
         self._output: Output | None = None
         self._changed = threading.Event()
         self._closing = threading.Event()
@@ -59,6 +62,11 @@ class Pulse:
         with self._lock:
             self._now = dataclasses.replace(self._now, **changes)
         self._changed.set()
+
+    def describe(self, environment: Mapping[str, Any]) -> None:
+        """Facts of the machine and the code (`engine.environment`), beside every beat from now on."""
+        with self._lock:
+            self._environment = json.dumps(environment)
 
     def hold(self, output: Output | None) -> None:
         """The request to keep for this worker; None if there is none."""
@@ -113,10 +121,11 @@ class Pulse:
 
     def _beat(self) -> None:
         with self._lock:
-            now, output = self._now, self._output
+            now, output, environment = self._now, self._output, self._environment
         key = worker_key(now.name)
         pipe = self._redis.pipeline(transaction=False)
-        pipe.hset(key, mapping={"json": now.to_hash()["json"], "beat": f"{self._token} {time.monotonic()}"})
+        beat = f"{self._token} {time.monotonic()}"
+        pipe.hset(key, mapping={"json": now.to_hash()["json"], "beat": beat, "environment": environment})
         pipe.expire(key, Heartbeat.TTL_S)
         pipe.sadd(WORKERS, now.name)
         pipe.execute()

@@ -1,4 +1,4 @@
-"""A worker's side of the two inboxes: take one request at a time, keep it, or hand it back.
+"""A worker's side of the inboxes, its own and the shared: take one request at a time, keep it or hand it back.
 
 Taking (reading the group, claiming from dead workers, becoming the owner) is one script, so a request
 is never assigned to a worker that does not know: a lost reply is cured by asking again. Waiting for the
@@ -16,7 +16,15 @@ from redis.exceptions import ResponseError
 
 from engine.serving import scripts
 from engine.serving.connection import connect, connect_blocking
-from engine.serving.messages import BENCH, GROUP, INBOXES, Heartbeat, out_key, owner_key
+from engine.serving.messages import (
+    BENCH,
+    GROUP,
+    INBOXES,
+    Heartbeat,
+    out_key,
+    owner_key,
+    worker_inbox,
+)
 
 DEAD_MS = int(3.5 * Heartbeat.EVERY_S * 1000)
 """A request whose worker has not said for so long that it is alive belongs to whoever asks next."""
@@ -50,6 +58,7 @@ class Inbox:
         self._redis = connect(redis_url)
         self._blocking = connect_blocking(redis_url)
         self._worker = worker
+        self._inboxes = (worker_inbox(worker), *INBOXES)
         self._token = token
         self._dead_ms = dead_ms
         self._take = self._redis.register_script(scripts.TAKE)
@@ -110,13 +119,13 @@ class Inbox:
 
     def _create_groups(self) -> None:
         """The groups start at the beginning: what was submitted before there was a worker counts."""
-        for inbox in INBOXES:
+        for inbox in self._inboxes:
             with suppress(ResponseError):  # the group exists
                 self._redis.xgroup_create(inbox, GROUP, id="0", mkstream=True)
 
     def _arrival(self, ends: list[str], wait_s: float) -> bool:
         """Waits until an inbox grows beyond `ends`; False if none did."""
-        since = dict(zip(INBOXES, ends, strict=True))
+        since = dict(zip(self._inboxes, ends, strict=True))
         return bool(
             self._blocking.xread(cast("dict[Any, Any]", since), count=1, block=max(1, int(wait_s * 1000)))
         )

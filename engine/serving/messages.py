@@ -24,12 +24,22 @@ WAITING = "ml:waiting"
 """Sorted set of the ids that no worker has taken, in the order in which they will be."""
 ENTRIES = "ml:entries"
 """Hash: request id to "<inbox> <entry id>", until the request ends."""
+TURNS = "ml:turns"
+"""Hash: request id to "<width> <turn>", for requests that were submitted as part of one (client.Turn)."""
 WORKERS = "ml:workers"
 """Set of the worker names that may have a heartbeat."""
 EXPIRES_S = 15 * 60
 """How long an output stream outlives the end of its generation."""
 INBOX_LIMIT = 256
 """Requests that may wait in one inbox; a further one is refused, never trimmed."""
+
+MAX_LOGPROBS = 20
+"""Alternatives to a token that a request may ask for, as in the OpenAI API."""
+
+
+def worker_inbox(name: str) -> str:
+    """The inbox of the requests that only the worker `name` may take."""
+    return f"ml:inbox:worker:{name}"
 
 
 def out_key(request_id: str) -> str:
@@ -92,15 +102,19 @@ class GenerateRequest:
     prompt: Prompt
     model: str = ""
     """Empty means whatever the worker holds; otherwise a worker with another model refuses."""
+    worker: str = ""
+    """Empty means whichever is free; otherwise the one of that name, or none."""
     max_tokens: int = 256
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    """How many alternatives to each token the worker is to score with it; None for no scores at all."""
     created_ms: int = 0
     kind: Literal["generate"] = "generate"
 
     @property
     def inbox(self) -> str:
-        return INTERACTIVE
+        return worker_inbox(self.worker) if self.worker else INTERACTIVE
 
     def to_entry(self) -> dict[str, str]:
         return {"id": self.id, "json": json.dumps(asdict(self))}
@@ -177,10 +191,12 @@ def _check_types(request: Request) -> None:
         value = getattr(request, name)
         if not isinstance(value, int) or isinstance(value, bool):
             raise RequestError(f"{name} is {value!r}; it must be a whole number")
+    if isinstance(request, GenerateRequest) and request.logprobs not in (None, *range(MAX_LOGPROBS + 1)):
+        raise RequestError(f"logprobs is {request.logprobs!r}; allowed are none and 0 to {MAX_LOGPROBS}")
     texts: list[Any] = [request.id, request.model]
     if isinstance(request, GenerateRequest):
         prompt = request.prompt
-        texts += [*request.stop, prompt.text or "", prompt.suffix or ""]
+        texts += [request.worker, *request.stop, prompt.text or "", prompt.suffix or ""]
         texts += [text for message in prompt.messages for text in (message.role, message.content)]
     if bad := [text for text in texts if not isinstance(text, str)]:
         raise RequestError(f"{bad[0]!r} stands where a text must be")
@@ -214,6 +230,32 @@ class Tokens:
     text: str
     t_us: int
     type: Literal["tokens"] = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token and ln p(token | everything before it), by the model alone: no temperature, filter, penalty.
+
+    `token` is how to show it (Tokenizer.label). `bytes` are what it adds to the text, possibly a part of a
+    character; none for a special token.
+    """
+
+    token: str
+    bytes: tuple[int, ...]
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """How likely the model found the tokens from number `seq` on, all of them after the last Tokens frame.
+
+    `alternatives[i]` are the most likely tokens at the place of `chosen[i]`, the likeliest first.
+    """
+
+    seq: int
+    chosen: tuple[Candidate, ...]
+    alternatives: tuple[tuple[Candidate, ...], ...]
+    type: Literal["scored"] = "scored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,13 +324,14 @@ ERROR_CODES = (
     "internal",
 )
 
-Frame = Started | Tokens | Done | Progress | Measured | Failed
+Frame = Started | Tokens | Scored | Done | Progress | Measured | Failed
 FINAL = (Done, Measured, Failed)
 """Frames after which nothing follows."""
 
 _FRAMES: dict[str, type[Frame]] = {
     "started": Started,
     "tokens": Tokens,
+    "scored": Scored,
     "done": Done,
     "progress": Progress,
     "measured": Measured,
@@ -309,11 +352,18 @@ def decode_frame(entry: Mapping[str, str]) -> Frame:
         kind = _FRAMES[data["type"]]
         if kind is Tokens:
             data["ids"] = tuple(data["ids"])
+        if kind is Scored:
+            data["chosen"] = _candidates(data["chosen"])
+            data["alternatives"] = tuple(map(_candidates, data["alternatives"]))
         if kind is Done:
             data["timings"] = Timings(**data["timings"])
         return kind(**data)
     except (KeyError, TypeError, ValueError) as error:
         raise RequestError(f"not a frame: {error}") from error
+
+
+def _candidates(rows: list[dict[str, Any]]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(row["token"], tuple(row["bytes"]), row["logprob"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +388,7 @@ class Heartbeat:
     TTL_S = 5
 
     def to_hash(self) -> dict[str, str]:
+        """Beside it the hash holds `environment`: what `engine.environment.capture` says of the worker."""
         return {"json": json.dumps(asdict(self))}
 
     @classmethod

@@ -10,12 +10,31 @@ said), `ttft_ms` (from creation to the first token).
 
 from __future__ import annotations
 
-from engine.serving.messages import ENTRIES, EXPIRES_S, GROUP, INBOXES, WAITING, WORKERS
+from engine.serving.messages import (
+    BENCH,
+    ENTRIES,
+    EXPIRES_S,
+    GROUP,
+    INBOXES,
+    INTERACTIVE,
+    TURNS,
+    WAITING,
+    WORKERS,
+    service_key,
+    worker_inbox,
+    worker_key,
+)
 
 BENCH_OFFSET = 4e15
 """Added to a benchmark's score in the waiting set (microseconds since 1970): they go last."""
+_HELD_OFFSET = 2e15
+"""The same for a request that waits for its submitter's turn: after whatever is in the inboxes by now."""
+_HELD = "-"
+"""Stands for the inbox of such a request."""
 RELEASED = "(handed back)"
 """The consumer that holds what a worker handed back; no worker is called so."""
+LOST = "(lost)"
+"""The owner of a request whose one worker is gone: if that worker wakes, it stays silent."""
 _FOREVER_MS = 3_600_000
 """Idle time given to a handed-back entry, so that the next worker claims it at once."""
 _SERVICE_SAMPLES = 32
@@ -32,39 +51,103 @@ end
 _PLACE = f"""
 local function place(id)
   local where = redis.call('HGET', '{ENTRIES}', id)
-  if where then return string.match(where, '^(%S+) (%S+)$') end
+  if where then return string.match(where, '^(.+) (%S+)$') end
+end
+"""
+
+_TURNS = f"""
+local function rank_at(id, offset)
+  local now = redis.call('TIME')
+  redis.call('ZADD', '{WAITING}', now[1] * 1000000 + now[2] + offset, id)
+end
+
+local function enter(inbox, id, json, offset)
+  local entry = redis.call('XADD', inbox, '*', 'id', id, 'json', json)
+  redis.call('HSET', '{ENTRIES}', id, inbox .. ' ' .. entry)
+  rank_at(id, offset)
+end
+
+-- Lets into the inbox whoever of `turn` may be there by now; forgets those that ended unseen.
+local function advance(turn, width)
+  local line = 'ml:turn:' .. turn
+  for _, id in ipairs(redis.call('LRANGE', line, 0, -1)) do
+    if redis.call('HEXISTS', '{ENTRIES}', id) == 0 then
+      redis.call('LREM', line, 0, id)
+      redis.call('HDEL', '{TURNS}', id)
+      redis.call('DEL', 'ml:held:' .. id)
+    end
+  end
+  for _, id in ipairs(redis.call('LRANGE', line, 0, width - 1)) do
+    local held = redis.call('HMGET', 'ml:held:' .. id, 'inbox', 'json', 'offset')
+    if held[1] then
+      redis.call('DEL', 'ml:held:' .. id)
+      enter(held[1], id, held[2], tonumber(held[3]))
+    end
+  end
+end
+
+local function leave_turn(id)
+  local width, turn = string.match(redis.call('HGET', '{TURNS}', id) or '', '^(%d+) (.+)$')
+  if not turn then return end
+  redis.call('HDEL', '{TURNS}', id)
+  redis.call('DEL', 'ml:held:' .. id)
+  redis.call('LREM', 'ml:turn:' .. turn, 0, id)
+  advance(turn, tonumber(width))
 end
 """
 
 _FINISH = f"""
 {_PLACE}
+{_TURNS}
 local function finish(id)
   local inbox, entry = place(id)
   if inbox then
-    redis.call('XACK', inbox, '{GROUP}', entry)
-    redis.call('XDEL', inbox, entry)
+    if inbox ~= '{_HELD}' then
+      redis.call('XACK', inbox, '{GROUP}', entry)
+      redis.call('XDEL', inbox, entry)
+    end
     redis.call('HDEL', '{ENTRIES}', id)
   end
   redis.call('ZREM', '{WAITING}', id)
   redis.call('DEL', 'ml:cancel:' .. id)
+  leave_turn(id)
   return inbox
 end
 """
 
 SUBMIT = f"""
--- KEYS inbox; ARGV id, json, limit, score offset. Returns {{'queued'|'known'|'full', place or length}}.
-local id = ARGV[1]
+-- KEYS inbox; ARGV id, json, limit, score offset, turn or '', how many of the turn may be in the inbox,
+-- how many more of it may wait outside.
+-- Returns {{'queued'|'known', place}}, {{'full', length}} or {{'crowded', how many of the turn there are}}.
+{_TURNS}
+local id, turn = ARGV[1], ARGV[5]
 if redis.call('HEXISTS', '{ENTRIES}', id) == 1 or redis.call('EXISTS', 'ml:out:' .. id) == 1 then
   return {{'known', (redis.call('ZRANK', '{WAITING}', id) or -1) + 1}}
 end
-local length = redis.call('XLEN', KEYS[1])
+local held = redis.call('ZCOUNT', '{WAITING}', {_HELD_OFFSET}, '({BENCH_OFFSET}')
+local length = redis.call('XLEN', KEYS[1]) + (tonumber(ARGV[4]) == 0 and held or 0)
 if length >= tonumber(ARGV[3]) then
   return {{'full', length}}
 end
-local entry = redis.call('XADD', KEYS[1], '*', 'id', id, 'json', ARGV[2])
-redis.call('HSET', '{ENTRIES}', id, KEYS[1] .. ' ' .. entry)
-local now = redis.call('TIME')
-redis.call('ZADD', '{WAITING}', now[1] * 1000000 + now[2] + tonumber(ARGV[4]), id)
+local waits = false
+if turn ~= '' then
+  local line, width = 'ml:turn:' .. turn, tonumber(ARGV[6])
+  advance(turn, width)
+  local before = redis.call('LLEN', line)
+  if before >= width + tonumber(ARGV[7]) then
+    return {{'crowded', before}}
+  end
+  redis.call('RPUSH', line, id)
+  redis.call('HSET', '{TURNS}', id, width .. ' ' .. turn)
+  waits = before >= width
+end
+if waits then
+  redis.call('HSET', 'ml:held:' .. id, 'inbox', KEYS[1], 'json', ARGV[2], 'offset', ARGV[4])
+  redis.call('HSET', '{ENTRIES}', id, '{_HELD} {_HELD}')
+  rank_at(id, {_HELD_OFFSET})
+else
+  enter(KEYS[1], id, ARGV[2], tonumber(ARGV[4]))
+end
 return {{'queued', redis.call('ZRANK', '{WAITING}', id) + 1}}
 """
 
@@ -89,6 +172,7 @@ TAKE = f"""
 -- ARGV worker name, its token, idle ms after which another worker counts as dead.
 -- Returns {{'request', id, json, attempts, last error}}, or {{'nothing', last id of each inbox...}}.
 -- In each inbox: first what this worker holds already, then what a dead one held, then what is new.
+-- Its own inbox and the shared interactive one are served by age.
 local name, token, dead = ARGV[1], ARGV[2], ARGV[3]
 
 local function begin(inbox, entry, pairs)
@@ -133,10 +217,27 @@ local function new(inbox)
   return entry and begin(inbox, entry[1], entry[2])
 end
 
+local function next_ms(inbox)
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', inbox)) do
+    local info = {{}}
+    for i = 1, #group, 2 do info[group[i]] = group[i + 1] end
+    if info['name'] == '{GROUP}' then
+      local entry = redis.call('XRANGE', inbox, '(' .. info['last-delivered-id'], '+', 'COUNT', 1)[1]
+      return entry and tonumber(string.match(entry[1], '^%d+')) or math.huge
+    end
+  end
+  return math.huge
+end
+
+local own, shared, bench = '{worker_inbox("")}' .. name, '{INTERACTIVE}', '{BENCH}'
+local older, newer = shared, own
+if next_ms(own) < next_ms(shared) then older, newer = own, shared end
+local found = held(own) or held(shared) or abandoned(own) or abandoned(shared) or new(older) or new(newer)
+  or held(bench) or abandoned(bench) or new(bench)
+if found then return found end
+
 local ends = {{'nothing'}}
-for _, inbox in ipairs({{{_INBOXES}}}) do
-  local found = held(inbox) or abandoned(inbox) or new(inbox)
-  if found then return found end
+for _, inbox in ipairs({{own, shared, bench}}) do
   local info = redis.call('XINFO', 'STREAM', inbox)
   for i = 1, #info, 2 do
     if info[i] == 'last-generated-id' then table.insert(ends, info[i + 1]) end
@@ -203,7 +304,7 @@ redis.call('EXPIRE', KEYS[2], {EXPIRES_S})
 if ARGV[5] ~= '' and added then
   local inbox = finish(ARGV[2])
   if inbox then
-    local times = string.gsub(inbox, 'inbox', 'service')
+    local times = inbox == '{BENCH}' and '{service_key(BENCH)}' or '{service_key(INTERACTIVE)}'
     redis.call('LPUSH', times, ARGV[5])
     redis.call('LTRIM', times, 0, {_SERVICE_SAMPLES - 1})
   end
@@ -218,30 +319,64 @@ finish(ARGV[1])
 return 1
 """
 
+LOSE = f"""
+-- KEYS out, owner; ARGV id, a final frame or ''. Ends a request that only one worker may take, where that
+-- worker shows no sign of life. Returns 1 if it shows none; the request ends only if a frame is given.
+{_LAST_FRAME}
+{_FINISH}
+local inbox = place(ARGV[1])
+local name = inbox and string.match(inbox, '^{worker_inbox("")}(.+)$')
+if not name or redis.call('EXISTS', '{worker_key("")}' .. name) == 1 then return 0 end
+if ARGV[2] == '' then return 1 end
+redis.call('HSET', KEYS[2], 'worker', '{LOST}')
+redis.call('XADD', KEYS[1], (last_frame(KEYS[1]) + 1) .. '-0', 'json', ARGV[2])
+for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, {EXPIRES_S}) end
+finish(ARGV[1])
+return 1
+"""
+
 TIDY = f"""
--- Drops what nothing will ever finish: places of requests whose entry is gone, names of workers without
--- a heartbeat, consumers unused for a day. Returns how many things it dropped.
-{_PLACE}
+-- Drops what nothing will ever finish: places and turns of requests whose entry is gone, what waits for a
+-- worker that has been away for too long, names of workers without a heartbeat, consumers unused for a day.
+-- Returns how many things it dropped.
+{_FINISH}
+local function entry_exists(id)
+  local inbox, entry = place(id)
+  if inbox == '{_HELD}' then return redis.call('EXISTS', 'ml:held:' .. id) == 1 end
+  return #redis.call('XRANGE', inbox, entry, entry) > 0
+end
 local function consumers(inbox)
   local found = redis.pcall('XINFO', 'CONSUMERS', inbox, '{GROUP}')
   return found.err and {{}} or found
 end
 local dropped = 0
 for _, id in ipairs(redis.call('HKEYS', '{ENTRIES}')) do
-  local inbox, entry = place(id)
-  if #redis.call('XRANGE', inbox, entry, entry) == 0 then
+  if not entry_exists(id) then
     redis.call('HDEL', '{ENTRIES}', id)
     dropped = dropped + 1
   end
+end
+for _, id in ipairs(redis.call('HKEYS', '{TURNS}')) do
+  if redis.call('HEXISTS', '{ENTRIES}', id) == 0 then leave_turn(id) end
 end
 for _, id in ipairs(redis.call('ZRANGE', '{WAITING}', 0, -1)) do
   if redis.call('HEXISTS', '{ENTRIES}', id) == 0 then
     dropped = dropped + redis.call('ZREM', '{WAITING}', id)
   end
 end
+local oldest = redis.call('TIME')[1] - {EXPIRES_S}
 for _, name in ipairs(redis.call('SMEMBERS', '{WORKERS}')) do
-  if redis.call('EXISTS', 'ml:worker:' .. name) == 0 then
-    dropped = dropped + redis.call('SREM', '{WORKERS}', name)
+  if redis.call('EXISTS', '{worker_key("")}' .. name) == 0 then
+    local own = '{worker_inbox("")}' .. name
+    for _, entry in ipairs(redis.call('XRANGE', own, '-', oldest .. '000')) do
+      finish(entry[2][2])
+      redis.call('XDEL', own, entry[1])
+      dropped = dropped + 1
+    end
+    if redis.call('XLEN', own) == 0 then
+      redis.call('DEL', own)
+      dropped = dropped + redis.call('SREM', '{WORKERS}', name)
+    end
   end
 end
 for _, inbox in ipairs({{{_INBOXES}}}) do

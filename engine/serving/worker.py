@@ -19,6 +19,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from engine.bench import BenchStopped, Point, run_point
+from engine.environment import capture
 from engine.errors import (
     BackendFailure,
     BackendUnavailable,
@@ -152,6 +153,7 @@ class Worker:
             raise HomeLost(f"the worker {self.name} cannot open its model: {error}") from error
         finally:
             self._loading = False
+        self._pulse.describe(capture(engine.backend, engine.model))
         self._pulse.update(**_portrait(engine), state="idle")
         log.info("%s serves %s on %s", self.name, engine.name, engine.backend.name)
 

@@ -105,3 +105,13 @@ async def test_a_refused_frame_is_answered_and_the_socket_stays_open(open_page, 
         assert "binary" in (await page.hear())["message"]
         await page.start()
     assert len(worker.requests()) == 1
+
+
+async def test_a_start_that_names_a_worker_which_is_gone_hears_which_there_are(open_page, worker):
+    async with open_page() as page:
+        await page.say(type="start", prompt="x", max_tokens=1, worker="away")
+        frame = await page.hear()
+    assert (frame["code"], frame["message"]) == (
+        "no_such_worker", "the worker 'away' is not running; there are w1: choose one of them",
+    )  # fmt: skip
+    assert worker.requests() == []

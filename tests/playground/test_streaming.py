@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.serving.messages import worker_inbox
 from playground.models import Generation
 from tests.playground.conftest import done, started, tokens
 
@@ -104,3 +105,12 @@ async def test_a_page_runs_one_generation_at_a_time(open_page, worker):
         frame = await page.hear()
     assert (frame["type"], frame["code"]) == ("error", "busy")
     assert len(worker.requests()) == 1
+
+
+async def test_a_start_may_name_the_only_worker_that_takes_it(open_page, worker):
+    worker.beat(name="w2")
+    async with open_page() as page:
+        generation = await page.start(worker="w2")
+    [(_, entry)] = worker.redis.xrange(worker_inbox("w2"))
+    assert entry["id"] == generation
+    assert worker.requests() == []

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 
 import pytest
 import redis
 
 from engine.backends.base import SamplingParams
 from engine.errors import ConfigError
+from engine.serving import client as serving_client
 from engine.serving.client import AsyncClient, Client, QueueFull, QueueUnavailable
 from engine.serving.messages import (
     BENCH,
     INTERACTIVE,
+    WORKERS,
     BenchRequest,
     Done,
     Failed,
@@ -22,6 +26,7 @@ from engine.serving.messages import (
     encode_frame,
     frame_id,
     out_key,
+    worker_key,
 )
 
 TIMINGS = Timings(1.0, 2.0, 3.0, 4.0, 5.0, 6, 7)
@@ -174,3 +179,44 @@ async def test_a_reader_outlasts_the_clients_default_time_limit(redis_url):
         publish(redis_url, "g")
         assert (await first).frame == FRAMES[0]
         await frames.aclose()
+
+
+def test_a_request_for_a_worker_that_is_gone_ends_with_a_sentence(client, monkeypatch):
+    monkeypatch.setattr(serving_client, "GONE_S", 0.0)
+    client.submit(replace(generate("g"), worker="away"))
+    [(_, failed)] = client.frames("g")
+    assert (failed.code, failed.retryable) == ("worker_lost", True)
+    assert "choose another" in failed.message
+    assert client.position("g") is None
+
+
+def test_a_request_for_a_worker_that_lives_goes_on_waiting(client, redis_url, monkeypatch):
+    monkeypatch.setattr(serving_client, "GONE_S", 0.0)
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.hset(worker_key("here"), "json", "{}")
+    client.submit(replace(generate("g"), worker="here"))
+    for _ in range(3):
+        assert client._lose("g", ends=True) is False
+    assert client.position("g") == 1
+
+
+def test_a_request_that_anyone_may_take_outlives_every_worker(client):
+    client.submit(generate("g"))
+    assert client._lose("g", ends=True) is False
+    assert client.position("g") == 1
+
+
+def test_requests_for_one_worker_count_as_interactive_ones(client, redis_url):
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.sadd(WORKERS, "w")
+    client.submit(replace(generate("named"), worker="w"))
+    client.submit(generate("any"))
+    assert client.depth() == {"interactive": 2, "bench": 0}
+
+
+async def test_a_worker_s_environment_can_be_asked_for_while_it_lives(redis_url):
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.hset(worker_key("w"), "environment", json.dumps({"cpu": {"model": "x"}}))
+    async with AsyncClient(redis_url) as client:
+        assert await client.environment("w") == {"cpu": {"model": "x"}}
+        assert await client.environment("gone") == {}

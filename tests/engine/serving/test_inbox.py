@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 import redis
@@ -16,6 +17,7 @@ from engine.serving.messages import (
     BenchRequest,
     GenerateRequest,
     Prompt,
+    worker_inbox,
 )
 
 
@@ -171,6 +173,55 @@ def test_taking_goes_on_after_redis_lost_everything(inbox, client, raw):
     assert worker.take().id == "g"
 
 
+def test_a_request_that_names_a_worker_is_for_that_one_only(inbox, client):
+    client.submit(replace(generate("g"), worker="b"))
+    assert inbox("a").take() is None
+    assert inbox("b").take().id == "g"
+
+
+def test_a_worker_named_with_spaces_gets_its_requests_and_can_finish_them(inbox, client, raw):
+    client.submit(replace(generate("g"), worker="a b"))
+    worker = inbox("a b")
+    assert worker.take().id == "g"
+    worker.drop("g")
+    assert raw.hlen(ENTRIES) == raw.xlen(worker_inbox("a b")) == 0
+
+
+def test_named_and_unnamed_requests_are_taken_in_the_order_in_which_they_came(inbox, client):
+    names = ["", "a", "a", "", "a", ""]
+    for number, name in enumerate(names):
+        client.submit(replace(generate(f"g{number}"), worker=name))
+        time.sleep(0.002)  # an entry's age is told in milliseconds
+    worker, taken = inbox("a"), []
+    while (found := worker.take()) is not None:
+        taken.append(found.id)
+        worker.drop(found.id)
+    assert taken == [f"g{number}" for number in range(len(names))]
+
+
+def test_a_named_request_that_was_handed_back_waits_for_its_worker_to_return(inbox, client):
+    client.submit(replace(generate("g"), worker="a"))
+    first = inbox("a", "1")
+    first.take()
+    assert first.release("g", worker_inbox("a")) is True
+    assert inbox("b").take() is None
+    assert (inbox("a", "2").take().id, client.position("g")) == ("g", None)
+
+
+def test_tidying_drops_what_waited_too_long_for_a_worker_that_is_gone(inbox, client, raw):
+    raw.sadd(WORKERS, "gone")
+    raw.xadd(worker_inbox("gone"), {"id": "old", "json": "{}"}, id="1-0")
+    raw.hset(ENTRIES, "old", f"{worker_inbox('gone')} 1-0")
+    client.submit(replace(generate("young"), worker="gone"))
+    worker = inbox("a")
+    worker.tidy()
+    assert raw.hkeys(ENTRIES) == ["young"]
+    assert raw.smembers(WORKERS) == {"gone"}
+    client.cancel("young")
+    worker.tidy()
+    assert raw.exists(worker_inbox("gone")) == raw.scard(WORKERS) == 0
+
+
 def test_tidying_drops_what_is_dead_and_nothing_else(inbox, client, raw):
     worker = inbox()
     client.submit(generate("in hand"))
@@ -200,5 +251,5 @@ def test_a_finished_request_leaves_nothing_in_the_queue(inbox, client, raw):
     client.cancel("g")
     worker.drop("g")
     assert raw.xlen(INTERACTIVE) == 0
-    assert set(raw.keys("*")) == {INTERACTIVE, BENCH, "ml:owner:g"}
+    assert set(raw.keys("*")) == {worker_inbox("a"), INTERACTIVE, BENCH, "ml:owner:g"}
     assert raw.ttl("ml:owner:g") > 0

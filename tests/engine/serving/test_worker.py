@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 import threading
 import time
@@ -290,6 +291,21 @@ def test_two_workers_share_the_requests(client, redis_url):
     assert all(len(names) == 1 for names in served)
     share = sum(names == ["a"] for names in served)
     assert 5 <= share <= 15, f"a served {share} of 20"
+
+
+def test_a_request_that_names_a_worker_is_answered_by_that_one_though_another_is_free(client, redis_url):
+    with working(redis_url, "one"), working(redis_url, "two"):
+        for number, name in enumerate(("two", "one", "two")):
+            client.submit(GenerateRequest(f"g{number}", Prompt("hello"), worker=name, max_tokens=3))
+            assert read_story(client, f"g{number}").workers == [name]
+
+
+def test_a_worker_says_what_machine_and_code_it_is(worker, redis_url):
+    with redis.Redis.from_url(redis_url, decode_responses=True) as raw:
+        wait_until(lambda: "cpu" in json.loads(raw.hget("ml:worker:w", "environment")))
+        facts = json.loads(raw.hget("ml:worker:w", "environment"))
+    assert facts["backend"]["devices"] == ["test clock at 2000 tok/s"]
+    assert facts["cpu"]["cores"] >= 1
 
 
 def test_a_second_worker_of_the_same_name_refuses_to_run(redis_url, worker):

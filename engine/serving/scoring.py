@@ -1,0 +1,89 @@
+"""The log-probabilities of a finished answer, from one more pass of the model over it.
+
+The launches give tokens alone: their logits never leave the device. So whoever asks for log-probabilities
+pays for scoring prompt and answer once more, at the speed of a prefill, after the last token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.base import Backend
+from engine.config import ModelConfig
+from engine.errors import RequestError
+from engine.serving.messages import Candidate, Scored
+from engine.tokenizer import Tokenizer
+
+LOGITS_BYTES = 1 << 29
+"""The most memory that the logits of one request may take: 4 bytes for each token and vocabulary entry."""
+FRAME_TOKENS = 64
+"""Scored tokens in one frame, and rows in one step of the arithmetic."""
+
+
+def check_room(backend: Backend, prompt: Sequence[int], limit: int) -> None:
+    """Raises RequestError, before anything is generated, if an answer of `limit` tokens cannot be scored."""
+    most = _most_tokens(backend.config)
+    if len(prompt) + limit > most:
+        raise RequestError(
+            f"logprobs are given for {most:,} tokens at most, prompt and answer together; this request may come"
+            f" to {len(prompt) + limit:,}: lower max_tokens to {max(0, most - len(prompt)):,}, or leave them out"
+        )
+    backend.logits(prompt[:1])  # a backend without logits says so now
+
+
+def _most_tokens(config: ModelConfig) -> int:
+    return LOGITS_BYTES // (4 * config.vocab)
+
+
+def scores(
+    backend: Backend,
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    alternatives: int,
+    first: int = 0,
+) -> Iterator[Scored]:
+    """The scores of `answer` from its token `first` on, each with so many alternatives.
+
+    Raises BackendFailure, or RequestError if the backend computes no logits.
+    """
+    if first >= len(answer):
+        return
+    rows = backend.logits([*prompt, *answer[:-1]])[len(prompt) - 1 :]
+    for start in range(first, len(answer), FRAME_TOKENS):
+        chosen = np.asarray(answer[start : start + FRAME_TOKENS])
+        logprobs = _log_softmax(rows[start : start + len(chosen)])
+        yield Scored(
+            start,
+            tuple(_candidate(tokenizer, row, token) for row, token in zip(logprobs, chosen, strict=True)),
+            tuple(
+                tuple(_candidate(tokenizer, row, token) for token in _likeliest(row, alternatives))
+                for row in logprobs
+            ),
+        )
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """ln softmax of each row, in double precision: [n, vocab] to the same."""
+    rows = logits.astype(np.float64)
+    rows -= rows.max(axis=1, keepdims=True)
+    normalised: NDArray[np.float64] = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    return normalised
+
+
+def _likeliest(row: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """The ids of the `count` largest entries, largest first; of equals the lower id."""
+    count = min(count, len(row))
+    if count == 0:
+        return np.empty(0, np.int64)
+    threshold = np.partition(row, -count)[-count]
+    ids = np.flatnonzero(row >= threshold)
+    return ids[np.argsort(-row[ids], kind="stable")][:count]
+
+
+def _candidate(tokenizer: Tokenizer, row: NDArray[np.float64], token: int) -> Candidate:
+    identity = int(token)
+    return Candidate(tokenizer.label(identity), tuple(tokenizer.token_bytes(identity)), float(row[identity]))
