@@ -49,6 +49,7 @@ CONTENT_SECURITY_POLICY: dict[str, Any] = {
         "img-src": [SELF, "data:"],
         "font-src": [SELF],
         "connect-src": [SELF],
+        "frame-src": [SELF],  # the sandbox, the only page of ours that may be framed
         "manifest-src": [SELF],
         "base-uri": [NONE],
         "form-action": [SELF],
@@ -176,6 +177,8 @@ CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
 }
 GENERATION_DAYS = days("GENERATION_DAYS", env.str("GENERATION_DAYS", default="") or "30")
 """How long prompts and their answers stay in the database."""
+SHARE_DAYS = days("SHARE_DAYS", env.str("SHARE_DAYS", default="") or "365")
+"""How long a page that its owner shared stays up, with what it shows, unless it is revoked before."""
 
 # What it says ---------------------------------------------------------------------------------------
 LOGGING = logging_config(env.str("LOG_LEVEL", default="INFO"), as_json=env.bool("LOG_JSON", default=False))

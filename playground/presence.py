@@ -11,9 +11,10 @@ import structlog
 from redis.exceptions import RedisError
 
 from engine.serving.client import QueueUnavailable
-from engine.serving.messages import Done, Failed, Started, Tokens
+from engine.serving.messages import Done, Failed
 from playground import metrics, services
 from playground.background import in_background
+from playground.transcript import Transcript
 from playground.workers import engine_client, engine_redis
 
 log = structlog.get_logger(__name__)
@@ -61,15 +62,10 @@ async def _wait_then_cancel(generation: str, viewer: str) -> None:
 
 async def _record_rest(generation: str) -> None:
     """Keeps what an abandoned generation had written, as its last viewer would have."""
-    text: list[str] = []
-    started: Started | None = None
+    transcript = Transcript()
     async for _, frame in engine_client().frames(generation):
-        if isinstance(frame, Started):
-            started = frame
-        elif isinstance(frame, Tokens):
-            text.append(frame.text)
-        elif isinstance(frame, Done | Failed):
-            text.append(frame.text if isinstance(frame, Done) else "")
-            whole = "".join(text)
-            if await services.record_end(generation=generation, started=started, end=frame, text=whole):
-                metrics.ended("playground", frame)
+        transcript.add(frame)
+        if isinstance(frame, Done | Failed) and await services.record_end(
+            generation=generation, transcript=transcript, end=frame
+        ):
+            metrics.ended("playground", frame)

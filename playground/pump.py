@@ -19,6 +19,7 @@ from playground.protocol import (
     started_frame,
     tokens_frame,
 )
+from playground.transcript import Transcript
 from playground.window import MAX_FRAMES, AckWindow
 from playground.workers import engine_client
 
@@ -50,8 +51,7 @@ class Pump:
         self._window = window or AckWindow()
         self._acked = asyncio.Event()
         self._frames: asyncio.Queue[Frame] = asyncio.Queue(MAX_FRAMES)
-        self._text: list[str] = []
-        self._started: Started | None = None
+        self._transcript = Transcript()
         self._position: int | None = None
         self.ended = False
         """Whether the final frame has been sent."""
@@ -72,7 +72,7 @@ class Pump:
                 batch = await self._next_frames()
                 if not batch and reader.done():
                     reader.result()  # raises what ended it: nothing else will come
-                if not batch and not self._started:
+                if not batch and not self._transcript.started:
                     await self._tell_position()
                 for frame in merged(frame for frame in batch if self._is_new(frame)):
                     await self._forward(frame)
@@ -112,7 +112,6 @@ class Pump:
     async def _forward(self, frame: Frame) -> None:
         match frame:
             case Started():
-                self._started = frame
                 await self._send(started_frame(self.generation, frame, self._seed))
             case Tokens():
                 size = await self._send(tokens_frame(self.generation, frame))
@@ -123,23 +122,21 @@ class Pump:
                 pass  # progress of a prefill: nothing for the page yet
 
     def _is_new(self, frame: Frame) -> bool:
-        """Whether the page lacks it. Keeps the text of token frames either way."""
+        """Whether the page lacks it. It is kept either way."""
+        self._transcript.add(frame)
         if not isinstance(frame, Tokens):
             return True
-        self._text.append(frame.text)
         return frame.seq + len(frame.ids) > self._after
 
     async def _finish(self, last: Done | Failed) -> None:
         if isinstance(last, Failed):
             await self._send(failed_frame(self.generation, last))
         else:
-            self._text.append(last.text)
             await self._send(done_frame(self.generation, last))
         self.ended = True
         if isinstance(last, Failed) and last.code == "unavailable":
             return  # the generation may well go on: only this process has lost sight of it
-        text = "".join(self._text)
-        if await services.record_end(generation=self.generation, started=self._started, end=last, text=text):
+        if await services.record_end(generation=self.generation, transcript=self._transcript, end=last):
             metrics.ended("playground", last)
 
     async def _tell_position(self) -> None:

@@ -1,4 +1,4 @@
-"""A worker's side of the inboxes, its own and the shared: take one request at a time, keep it or hand it back.
+"""A worker's side of the inboxes, its own and the shared: take one request, keep it or hand it back.
 
 Taking (reading the group, claiming from dead workers, becoming the owner) is one script, so a request
 is never assigned to a worker that does not know: a lost reply is cured by asking again. Waiting for the

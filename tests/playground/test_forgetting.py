@@ -11,8 +11,9 @@ from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import ModelEntry
 
 from playground import services, tasks
-from playground.models import Generation
-from tests.playground.conftest import done
+from playground.models import Generation, Lane, Share
+from playground.transcript import Transcript
+from tests.playground.conftest import done, tokens
 
 pytestmark = pytest.mark.django_db
 
@@ -28,6 +29,17 @@ def test_generations_older_than_the_setting_are_deleted_whatever_became_of_them(
     generation("c", timedelta(days=6, hours=23))
     assert services.forget_old() == 2
     assert [row.id[0] for row in Generation.objects.all()] == ["c"]
+
+
+def test_what_a_shared_page_shows_is_kept_as_long_as_the_page(settings):
+    settings.GENERATION_DAYS, settings.SHARE_DAYS = 7, 30
+    generation("a", timedelta(days=31))
+    share = Share.objects.create(owner="o" * 32)
+    Lane.objects.create(share=share, place=0, generation_id="a" * 32)
+    assert services.forget_old() == 0
+    Share.objects.update(created=timezone.now() - timedelta(days=30, hours=1))
+    assert services.forget_old() == 1
+    assert not Share.objects.exists()
 
 
 def test_the_hourly_task_drops_old_generations_and_expired_sessions():
@@ -55,5 +67,7 @@ def test_beat_is_told_to_run_the_task_that_exists(settings):
 @pytest.mark.django_db(transaction=True)
 async def test_a_nul_that_a_model_wrote_is_kept_as_a_sign_that_every_database_takes():
     await Generation.objects.acreate(id="d" * 32, request={})
-    assert await services.record_end(generation="d" * 32, started=None, end=done(1), text="a\0b")
+    transcript = Transcript()
+    transcript.add(tokens(0, "a\0b"))
+    assert await services.record_end(generation="d" * 32, transcript=transcript, end=done(1))
     assert (await Generation.objects.aget(id="d" * 32)).text == "a\ufffdb"

@@ -1,0 +1,36 @@
+"""What is kept of a generation, gathered from its frames as they pass."""
+
+from __future__ import annotations
+
+from engine.serving.messages import Done, Frame, Started, Tokens
+from playground.pace import Pace, PaceData
+
+
+class Transcript:
+    """Takes every frame of one generation once, in order."""
+
+    def __init__(self) -> None:
+        self.started: Started | None = None
+        """By whom, last."""
+        self._text: list[str] = []
+        self._pace = Pace()
+
+    def add(self, frame: Frame) -> None:
+        match frame:
+            case Started():
+                self.started = frame
+            case Tokens():
+                self._text.append(frame.text)
+                self._pace.add(frame)
+            case Done():
+                self._text.append(frame.text)
+            case _:
+                pass
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def pace(self) -> PaceData:
+        return self._pace.data
