@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path, register_converter
 
 from dashboard import views
+from dashboard.planner.views import roofline
 
 
 class ExportForm:
@@ -29,6 +30,7 @@ urlpatterns = [
     path("runs/<int:pk>.<export:form>", views.run_export, name="run_export"),
     path("history/", views.history, name="history"),
     path("history.<export:form>", views.history_export, name="history_export"),
+    path("roofline/", roofline, name="roofline"),
     path("sweeps/", views.sweeps, name="sweeps"),
     path("sweeps/start/", views.sweep_start, name="sweep_start"),
     path("sweeps/<int:pk>/", views.sweep_run, name="sweep_run"),

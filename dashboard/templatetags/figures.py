@@ -81,6 +81,42 @@ def megabytes(value: int) -> str:
 
 
 @register.filter
+def gigabytes(value: float) -> str:
+    """Bytes as GB (10^9), in a place that names the unit."""
+    return _significant(value / 1e9)
+
+
+@register.filter
+def terabytes(gbs: float) -> str:
+    """GB/s as TB/s, in a place that names the unit."""
+    return _significant(gbs / 1e3)
+
+
+def _significant(value: float) -> str:
+    """Three significant figures or more, thousands apart, never as a power."""
+    if value == 0 or value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}" if value >= 1e-3 else f"{value:.1e}"
+
+
+@register.filter
+def intcomma(value: int) -> str:
+    """A count, thousands apart."""
+    return f"{value:,}"
+
+
+@register.filter
+def span(seconds: float) -> str:
+    """How long something takes, in the unit that reads best."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:,.1f}\N{NO-BREAK SPACE}{unit}"
+    return (
+        f"{seconds:.1f}\N{NO-BREAK SPACE}s" if seconds >= 1 else f"{seconds * 1000:.3g}\N{NO-BREAK SPACE}ms"
+    )
+
+
+@register.filter
 def duration(seconds: float | None) -> str:
     """A span that a person waits for."""
     if seconds is None:

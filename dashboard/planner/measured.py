@@ -1,0 +1,84 @@
+"""What the database has to put beside the roofline: measured speeds, and the bandwidths they were read at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import OuterRef, Subquery
+from django.urls import reverse
+
+from dashboard.models import Configuration, Measurement
+
+MAX_POINTS = 60
+"""Newest verified measurements, one a configuration; a chart with more is a cloud."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPoint:
+    """The newest speed of a configuration. `bytes` is what a token read; `read_gbs` of all its devices."""
+
+    pk: int
+    model: str
+    backend: str
+    hardware: str
+    context: int
+    created: datetime
+    tok_s: float
+    bytes: float
+    mbu_measured: float | None
+    read_gbs: float
+
+    @property
+    def url(self) -> str:
+        return reverse("dashboard:run", args=[self.pk])
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredHardware:
+    """GB/s (10^9 bytes) that all devices of one kind of machine read together, as last measured."""
+
+    name: str
+    gbs: float
+    created: datetime
+
+
+def measured_points() -> list[MeasuredPoint]:
+    """The newest verified measurement of each configuration, the newest MAX_POINTS of them. Two queries."""
+    newest = (
+        Measurement.objects.filter(configuration=OuterRef("pk"), verified=True)
+        .order_by("-created", "-pk")
+        .values("pk")[:1]
+    )
+    wanted = (
+        Configuration.objects.annotate(newest=Subquery(newest))
+        .filter(newest__isnull=False)
+        .values_list("newest", flat=True)
+    )
+    rows = (
+        Measurement.objects.filter(pk__in=list(wanted))
+        .order_by("-created", "-pk")
+        .values_list(
+            "pk", "configuration__model", "configuration__backend", "configuration__hardware",
+            "configuration__context", "created", "tok_s", "document__model__bytes_per_token",
+            "mbu_measured", "document__devices",
+        )
+    )  # fmt: skip
+    return [
+        MeasuredPoint(
+            pk, model, backend, hardware, context, created, tok_s,
+            bytes=float(read["weights"] + read["kv"]),
+            mbu_measured=mbu,
+            read_gbs=sum(float(device["measured_gbs"]) for device in devices),
+        )
+        for pk, model, backend, hardware, context, created, tok_s, read, mbu, devices in rows[:MAX_POINTS]
+    ]  # fmt: skip
+
+
+def measured_hardware(points: list[MeasuredPoint]) -> list[MeasuredHardware]:
+    """Each kind of machine among `points` whose bandwidth was measured, with its newest figure."""
+    found: dict[str, MeasuredHardware] = {}
+    for point in points:
+        if point.read_gbs > 0 and point.hardware not in found:
+            found[point.hardware] = MeasuredHardware(point.hardware, point.read_gbs, point.created)
+    return list(found.values())
