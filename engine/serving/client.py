@@ -387,7 +387,7 @@ def _explained() -> Iterator[None]:
 def _submit_args(request: Request, limit: int, turn: Turn | None) -> list[str | int | float]:
     offset = scripts.BENCH_OFFSET if request.inbox == BENCH else 0
     stamped = request if request.created_ms else replace(request, created_ms=int(time.time() * 1000))
-    whose = ["", 0, 0] if turn is None else [turn.name, turn.width, turn.waiting]
+    whose: list[str | int] = ["", 0, 0] if turn is None else [turn.name, turn.width, turn.waiting]
     return [request.id, stamped.to_entry()["json"], limit, offset, *whose]
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import Backend
-from engine.config import ModelConfig
 from engine.errors import RequestError
 from engine.serving.messages import Candidate, Scored
 from engine.tokenizer import Tokenizer
@@ -25,17 +24,13 @@ FRAME_TOKENS = 64
 
 def check_room(backend: Backend, prompt: Sequence[int], limit: int) -> None:
     """Raises RequestError, before anything is generated, if an answer of `limit` tokens cannot be scored."""
-    most = _most_tokens(backend.config)
+    most = LOGITS_BYTES // (4 * backend.config.vocab)
     if len(prompt) + limit > most:
         raise RequestError(
-            f"logprobs are given for {most:,} tokens at most, prompt and answer together; this request may come"
-            f" to {len(prompt) + limit:,}: lower max_tokens to {max(0, most - len(prompt)):,}, or leave them out"
+            f"logprobs are given for at most {most:,} tokens, prompt and answer together; these may come"
+            f" to {len(prompt) + limit:,}: lower max_tokens to {max(0, most - len(prompt)):,}"
         )
     backend.logits(prompt[:1])  # a backend without logits says so now
-
-
-def _most_tokens(config: ModelConfig) -> int:
-    return LOGITS_BYTES // (4 * config.vocab)
 
 
 def scores(
