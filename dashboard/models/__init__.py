@@ -1,20 +1,39 @@
 """The rows behind the dashboard. Verbs live in `services`, queries in `selectors`."""
 
 from dashboard.models.annotations import Annotation
+from dashboard.models.audit import AuditEntry
 from dashboard.models.measurements import Configuration, Measurement, Spread
 from dashboard.models.peers import Peer
-from dashboard.models.sweeps import ACTIVE, ENDED, Point, State, Sweep, SweepRun, Trigger
+from dashboard.models.regressions import (
+    CLOSED_FATES,
+    STANDING_FATES,
+    Fate,
+    Label,
+    Regression,
+    RegressionComment,
+    Standing,
+)
+from dashboard.models.sweeps import ACTIVE, ENDED, DeviceHold, Point, State, Sweep, SweepRun, Trigger
 from dashboard.models.traces import Trace
 
 __all__ = [
     "ACTIVE",
+    "CLOSED_FATES",
     "ENDED",
+    "STANDING_FATES",
     "Annotation",
+    "AuditEntry",
     "Configuration",
+    "DeviceHold",
+    "Fate",
+    "Label",
     "Measurement",
     "Peer",
     "Point",
+    "Regression",
+    "RegressionComment",
     "Spread",
+    "Standing",
     "State",
     "Sweep",
     "SweepRun",

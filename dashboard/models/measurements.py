@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.serializers.json import DjangoJSONEncoder
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
@@ -28,6 +29,13 @@ class Configuration(models.Model):
     context = models.PositiveIntegerField(help_text="tokens in the prompt")
     tokens = models.PositiveIntegerField(help_text="tokens generated")
     sampling = models.CharField(max_length=120)
+    threshold = models.FloatField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.005), MaxValueValidator(1.0)],
+        help_text="relative change that counts as a regression, 0.005 to 1; empty: three times the noise of "
+        "its own history, at least 5 %",
+    )
 
     NATURAL_KEY = ("model", "backend", "hardware", "devices", "parallelism", "context", "tokens", "sampling")
 

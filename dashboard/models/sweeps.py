@@ -6,6 +6,8 @@ cancelled. A change of state is an UPDATE whose WHERE names the old state; one r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
@@ -29,6 +31,16 @@ ACTIVE = (State.QUEUED, State.RUNNING)
 ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
 
 
+BOTH = "cpu+gpu"
+DEVICE_OF = {"cuda": "gpu"}
+"""The kind of device that a backend keeps busy; every other backend computes on the CPU."""
+
+
+def device_of(backends: Iterable[str]) -> str:
+    """What a run over `backends` needs to itself: "cpu", "gpu" or "cpu+gpu"."""
+    return "+".join(sorted({DEVICE_OF.get(backend, "cpu") for backend in backends}))
+
+
 class Trigger(models.TextChoices):
     ADMIN = "admin", "in the admin"
     PAGE = "page", "on the dashboard"
@@ -47,6 +59,9 @@ class Sweep(models.Model):
         "django_celery_beat.PeriodicTask", on_delete=models.SET_NULL, null=True, blank=True, editable=False
     )
     changed = models.DateTimeField(auto_now=True)
+    slot = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="the time of its schedule that was served last"
+    )
 
     class Meta:
         ordering = ["name"]
@@ -76,6 +91,7 @@ class SweepRun(models.Model):
     sweep = models.ForeignKey(Sweep, on_delete=models.SET_NULL, null=True, related_name="runs")
     name = models.CharField(max_length=80)
     repeats = models.PositiveSmallIntegerField()
+    device = models.CharField(max_length=10, choices=[(d, d) for d in ("cpu", "gpu", BOTH)], default=BOTH)
     state = models.CharField(max_length=10, choices=State, default=State.QUEUED)
     trigger = models.CharField(max_length=10, choices=Trigger)
     who = models.ForeignKey(
@@ -124,6 +140,21 @@ class SweepRun(models.Model):
     @property
     def active(self) -> bool:
         return self.state in ACTIVE
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The kinds of device that it holds while it runs."""
+        return tuple(self.device.split("+"))
+
+
+class DeviceHold(models.Model):
+    """Says which run has a kind of device. Its key is the lock: one sweep a device at a time."""
+
+    device = models.CharField(max_length=10, primary_key=True)
+    run = models.ForeignKey(SweepRun, on_delete=models.CASCADE, related_name="holds")
+
+    def __str__(self) -> str:
+        return f"{self.device}: run {self.run_id}"
 
 
 class Point(models.Model):
