@@ -40,6 +40,7 @@ from dashboard.models import (
     SweepRun,
     Trigger,
 )
+from dashboard.peer_files import import_peers
 from dashboard.preset_files import presets
 from dashboard.schedule import parse_crontab
 from engine.errors import MeasurementError
@@ -381,7 +382,7 @@ def _problems(error: ValidationError) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of one file: measurements added, measurements already known, or why it was refused."""
+    """What became of one file: how much of it was new, how much was known, or why it was refused."""
 
     path: Path
     added: int = 0
@@ -390,11 +391,16 @@ class Imported:
 
 
 def import_measurements(*, paths: Iterable[Path]) -> list[Imported]:
-    """Reads measurement files, each whole or not at all; a bad one does not stop the others."""
+    """Reads measurement files (and peers, `.jsonl`), each whole or not at all; none stops the others."""
     return [_import_file(path) for path in paths]
 
 
 def _import_file(path: Path) -> Imported:
+    if path.suffix == ".jsonl":
+        try:
+            return Imported(path, *import_peers(path=path))
+        except MeasurementError as error:
+            return Imported(path, error=str(error))
     try:
         documents = read_documents(path)
     except MeasurementError as error:

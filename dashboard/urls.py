@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path, register_converter
 
 from dashboard import views
+from dashboard.overview.views import overview
 from dashboard.planner.views import roofline
 
 
@@ -24,7 +25,8 @@ register_converter(ExportForm, "export")
 
 app_name = "dashboard"
 urlpatterns = [
-    path("", views.runs, name="runs"),
+    path("", overview, name="overview"),
+    path("runs/", views.runs, name="runs"),
     path("runs.<export:form>", views.runs_export, name="runs_export"),
     path("runs/<int:pk>/", views.run, name="run"),
     path("runs/<int:pk>.<export:form>", views.run_export, name="run_export"),

@@ -69,7 +69,7 @@ def take_dashboard(page: Page, environment: dict[str, str]) -> None:
     command = [sys.executable, "manage.py", "sweep", sweep]
     print(f"  measuring {sweep}: minutes", flush=True)
     subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=SWEEP_S, stdout=subprocess.DEVNULL)
-    page.goto("/dashboard/")
+    page.goto("/dashboard/runs/")
     page.locator("table.runs tbody a").first.click()
     page.wait_for_load_state("networkidle")
     save(page, "dashboard.png")

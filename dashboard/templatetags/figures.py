@@ -17,6 +17,12 @@ def speed(value: float) -> str:
 
 
 @register.filter
+def svg(value: float) -> str:
+    """A length in a drawing: two decimals at most, a point whatever the language."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+@register.filter
 def percent(value: float | None) -> str:
     """A ratio of bandwidth; a bandwidth that nobody knows gives no ratio."""
     return UNKNOWN if value is None else f"{value * 100:.1f}\N{NO-BREAK SPACE}%"

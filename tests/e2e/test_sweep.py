@@ -54,7 +54,7 @@ def test_a_sweep_started_in_the_admin_shows_its_measurement_on_the_dashboard(ope
     chart = operator.locator("svg.phases")
     expect(chart).to_be_visible()
     assert chart.locator("rect").count() >= 5
-    operator.goto("/dashboard/")
+    operator.goto("/dashboard/runs/")
     expect(operator.get_by_role("row").filter(has_text=MODEL)).to_have_count(1)
 
 

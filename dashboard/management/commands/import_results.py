@@ -1,4 +1,4 @@
-"""`manage.py import_results FILES…`: loads schema-1 measurement files. Again is harmless."""
+"""`manage.py import_results FILES…`: loads measurement files (schema 1) and peers. Again is harmless."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
 class Command(BaseCommand):
-    help = "Loads measurement files (schema 1); without FILES, those of benchmarks/. Again is harmless."
+    help = "Loads measurements (schema 1) and peers (.jsonl); without FILES, those of benchmarks/."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("files", nargs="*", type=Path, metavar="FILES")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        files: list[Path] = options["files"] or sorted(BENCHMARKS.glob("*.json"))
+        files: list[Path] = options["files"] or [*sorted(BENCHMARKS.glob("*.json")), *sorted(BENCHMARKS.glob("peers/*.jsonl"))]
         outcomes = services.import_measurements(paths=files)
         for outcome in outcomes:
             out = self.stderr if outcome.error else self.stdout

@@ -3,6 +3,7 @@
 
 import "uplot/dist/uPlot.min.css";
 import "./dashboard.css";
+import "./overview.css";
 import "./roofline.css";
 
 import { announceArrivals } from "./arrivals.js";

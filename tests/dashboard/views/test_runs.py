@@ -16,7 +16,7 @@ from tests.dashboard import factories
 from tests.dashboard.test_services import work
 
 pytestmark = pytest.mark.django_db
-URL = "/dashboard/"
+URL = "/dashboard/runs/"
 
 
 def shown(client: Client, query: str = "") -> list[float]:
