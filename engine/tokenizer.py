@@ -127,6 +127,19 @@ class Tokenizer:
             known = self._bytes[token] = self._spell(token)
         return known
 
+    def label(self, token: int) -> str:
+        """How to show `token` by itself: its text, a special token's name, or its bytes if they are no text.
+
+        The last in the OpenAI API's notation, as in `bytes:\\xf0\\x9f`.
+        """
+        spelled = self.token_bytes(token)
+        if not spelled:
+            return self._name(token)
+        try:
+            return spelled.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelled)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of `tokens`, special tokens left out, broken characters as U+FFFD."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")

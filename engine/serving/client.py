@@ -43,6 +43,7 @@ from engine.serving.messages import (
     worker_key,
 )
 from engine.serving.reading import FROM_START, StreamFrame, TokenCounter, parse_entries
+from engine.serving.shared_reader import Feed, SharedReader
 
 log = logging.getLogger(__name__)
 OUTAGE_S = 30.0
@@ -193,15 +194,17 @@ class Client:
 
 
 class AsyncClient:
-    """The same for one event loop; each blocking read uses a connection of its own while it waits."""
+    """The same for one event loop. However many requests are followed, one read waits for all of them."""
 
     def __init__(self, redis_url: str) -> None:
         self._redis = connect_async(redis_url)
+        self._reader = SharedReader(self._redis, unavailable)
         self._submit = self._redis.register_script(scripts.SUBMIT)
         self._cancel = self._redis.register_script(scripts.CANCEL)
         self._lose_script = self._redis.register_script(scripts.LOSE)
 
     async def close(self) -> None:
+        await self._reader.close()
         await self._redis.aclose()
 
     async def __aenter__(self) -> Self:
@@ -221,18 +224,33 @@ class AsyncClient:
     ) -> AsyncIterator[StreamFrame]:
         """As Client.frames."""
         watch = _Watch(request_id, after, after_tokens)
-        while not watch.over:
-            try:
-                found = watch.take(await self.read(request_id, watch.after, block_s=watch.block_s))
-                for frame in found:
-                    yield frame
-                if not found and not watch.over:
-                    for frame in watch.idle(await self._standing(request_id)):
+        feed: Feed | None = None
+        try:
+            while not watch.over:
+                try:
+                    if watch.block_s and feed is None:
+                        feed = self._reader.follow(out_key(request_id), watch.after)
+                    for frame in await self._next(watch, feed, request_id):
                         yield frame
-                    watch.gone(await self._lose(request_id, ends=watch.gone_for(GONE_S)))
-            except QueueUnavailable:
-                watch.outage()
-                await asyncio.sleep(0.2)
+                except QueueUnavailable:
+                    watch.outage()
+                    await asyncio.sleep(0.2)
+        finally:
+            if feed is not None:
+                feed.close()
+
+    @property
+    def following(self) -> int:
+        """How many requests' outputs are waited for now."""
+        return self._reader.followed
+
+    async def _next(self, watch: _Watch, feed: Feed | None, request_id: str) -> list[StreamFrame]:
+        found = await (self.read(request_id, watch.after) if feed is None else feed.take(watch.block_s))
+        fresh = watch.take(found)
+        if not found and not watch.over:
+            fresh = watch.idle(await self._standing(request_id))
+            watch.gone(await self._lose(request_id, ends=watch.gone_for(GONE_S)))
+        return fresh
 
     async def read(
         self, request_id: str, after: str = FROM_START, *, count: int = 1000, block_s: float = 0.0
