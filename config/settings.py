@@ -16,6 +16,7 @@ from config.broker import celery_broker
 from config.database import database
 from config.duration import days
 from config.logs import configure_structlog, logging_config
+from config.rates import networks, rate, whole
 from config.secret import kept_secret
 from engine.settings import home, redis_url
 
@@ -31,6 +32,17 @@ ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=[]) or ["localhost"
 HTTPS: bool = env.bool("HTTPS", default=False)
 """Whether a proxy in front speaks TLS and sets X-Forwarded-Proto."""
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+
+TRUSTED_PROXIES = networks("TRUSTED_PROXIES", env.list("TRUSTED_PROXIES", default=[]))
+"""Whose X-Forwarded-For is believed; nobody's unless said."""
+API_KEY_REQUIRED: bool = env.bool("API_KEY_REQUIRED", default=HTTPS)
+"""Whether /v1 refuses whoever has no key; the page needs none."""
+LIMIT_SESSION = rate("LIMIT_SESSION", env.str("LIMIT_SESSION", default="") or "240/300000")
+LIMIT_ADDRESS = rate("LIMIT_ADDRESS", env.str("LIMIT_ADDRESS", default="") or "480/600000")
+LIMIT_KEY = rate("LIMIT_KEY", env.str("LIMIT_KEY", default="") or "600/600000")
+"""Requests and generated tokens a minute; None for no limit."""
+QUEUE_LIMIT = whole("QUEUE_LIMIT", env.str("QUEUE_LIMIT", default="") or "64", 1, 100_000)
+"""How many generations may wait or be in hand for each worker that lives."""
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True

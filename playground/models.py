@@ -1,11 +1,15 @@
-"""What the playground keeps of a generation once its stream has expired, and what its owner has shared."""
+"""What the playground keeps: generations after their stream, what was shared of them, keys to the API."""
 
 from __future__ import annotations
 
 import secrets
 
+from django.conf import settings
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
+
+from config.rates import Rate
 
 
 class Generation(models.Model):
@@ -101,3 +105,41 @@ class Lane(models.Model):
 
     def __str__(self) -> str:
         return f"lane {self.place} of {self.share_id[:6]}"
+
+
+class ApiKey(models.Model):
+    """A key to `/v1`, by its digest: the key itself is shown once and kept nowhere."""
+
+    name = models.CharField(max_length=100, help_text="Whose it is, or what for.")
+    prefix = models.CharField(max_length=16, unique=True, editable=False)
+    """How the key begins: tells keys apart where the key must not be seen."""
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    requests_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1)], help_text="Empty: as LIMIT_KEY says."
+    )
+    tokens_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1)], help_text="Empty: as LIMIT_KEY says."
+    )
+    created = models.DateTimeField(db_default=Now())
+    last_used = models.DateTimeField(null=True, blank=True, editable=False)
+    """To the minute."""
+    revoked = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        ordering = ["-created"]
+        verbose_name = "API key"
+
+    def __str__(self) -> str:
+        return f"{self.prefix}… ({self.name})"
+
+    @property
+    def rate(self) -> Rate | None:
+        """What it may take a minute; None for no limit."""
+        usual: Rate | None = settings.LIMIT_KEY
+        if usual is None and self.requests_per_minute is None and self.tokens_per_minute is None:
+            return None
+        unlimited = 10**9
+        return Rate(
+            self.requests_per_minute or (usual.requests if usual else unlimited),
+            self.tokens_per_minute or (usual.tokens if usual else unlimited),
+        )

@@ -1,0 +1,50 @@
+"""How much one visitor may take a minute, and whose word about addresses counts, as settings give them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_RATE = re.compile(r"(\d{1,9})/(\d{1,9})")
+
+
+class Rate(NamedTuple):
+    """A minute's worth, which may also come at once."""
+
+    requests: int
+    tokens: int
+    """Generated ones; prompts are not counted."""
+
+
+def rate(name: str, text: str) -> Rate | None:
+    """REQUESTS/TOKENS a minute, or None for `off`. Raises ImproperlyConfigured."""
+    if text == "off":
+        return None
+    found = _RATE.fullmatch(text)
+    if found is None or not int(found[1]) or not int(found[2]):
+        raise ImproperlyConfigured(
+            f"{name} is {text[:40]!r}; it must be REQUESTS/TOKENS a minute, as in 240/300000, or off"
+        )
+    return Rate(int(found[1]), int(found[2]))
+
+
+def whole(name: str, text: str, low: int, high: int) -> int:
+    """A whole number. Raises ImproperlyConfigured."""
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise ImproperlyConfigured(f"{name} is {text[:20]!r}; it must be a whole number, {low} to {high:,}")
+    return int(text)
+
+
+def networks(name: str, texts: Sequence[str]) -> tuple[Network, ...]:
+    """Addresses and networks, as in 10.0.0.0/8. Raises ImproperlyConfigured."""
+    try:
+        return tuple(ipaddress.ip_network(text.strip()) for text in texts)
+    except ValueError as error:
+        raise ImproperlyConfigured(
+            f"{name} holds what is no address or network ({error}); write it as in 10.0.0.0/8,::1"
+        ) from error

@@ -1,0 +1,42 @@
+"""Which address a request comes from, where a proxy may stand in between."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from config.rates import Network
+
+IPV6_PREFIX = 64
+"""Bits of an IPv6 address that tell networks apart: one visitor has all the rest to choose from."""
+
+
+def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
+    """The address to count by; "" where there is none, as on a Unix socket.
+
+    `peer` is the other end of the connection, `forwarded` the X-Forwarded-For header. Each address is
+    believed about the one before it only if it is a trusted proxy: whatever else the header holds,
+    anybody could have written.
+    """
+    found = _parse(peer)
+    hops = [hop.strip() for hop in forwarded.split(",") if hop.strip()]
+    while found is not None and hops and any(found in network for network in trusted):
+        before = _parse(hops.pop())
+        if before is None:
+            break
+        found = before
+    return "" if found is None else _network_of(found)
+
+
+def _parse(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def _network_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((address, IPV6_PREFIX), strict=False).network_address)

@@ -1,0 +1,84 @@
+"""Who asks, and the one way from there into the engine's inbox, for the websocket and for HTTP alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+
+from engine.errors import EngineError
+from engine.serving.client import Turn
+from engine.serving.messages import GenerateRequest
+from playground import quota
+from playground.addresses import client_address
+from playground.models import ApiKey
+from playground.quota import Allowance, Subject
+from playground.workers import engine_client
+
+SESSION_WIDTH, SESSION_WAITING = 1, 8
+"""Of one browser session one generation runs for a worker (a race names several), and so many more wait."""
+API_WIDTH, API_WAITING = 4, 32
+"""The same of an API key, or of an address that uses the API without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever sends a request: a page has a session, a client of the API may have a key."""
+
+    address: str = ""
+    session: str = ""
+    key: ApiKey | None = None
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """Who is counted for it, the one that it is told about last. A key answers for itself alone."""
+        if self.key is not None:
+            rate = self.key.rate
+            return [Subject("key", self.key.prefix, rate)] if rate else []
+        address, session = settings.LIMIT_ADDRESS, settings.LIMIT_SESSION
+        found = [Subject("address", self.address, address)] if self.address and address else []
+        return [*found, Subject("session", self.session, session)] if self.session and session else found
+
+    def turn(self, worker: str) -> Turn | None:
+        """Whose turn its requests for `worker` (empty: any) wait for; None for a caller without limits."""
+        subjects = self.subjects
+        if not subjects:
+            return None
+        whose = subjects[-1]
+        if whose.kind == "session":
+            return Turn(f"session:{whose.name}:{worker}", SESSION_WIDTH, SESSION_WAITING)
+        return Turn(f"{whose.kind}:{whose.name}", API_WIDTH, API_WAITING)
+
+
+def caller_of(scope: Mapping[str, Any], *, session: str = "", key: ApiKey | None = None) -> Caller:
+    """Whoever is at the other end of an ASGI connection."""
+    headers = [value for name, value in scope.get("headers", ()) if name == b"x-forwarded-for"]
+    forwarded = b",".join(headers).decode("latin-1")
+    peer = (scope.get("client") or ("",))[0] or ""
+    return Caller(client_address(peer, forwarded, settings.TRUSTED_PROXIES), session, key)
+
+
+async def submit(
+    requests: Sequence[GenerateRequest], caller: Caller, *, workers: int
+) -> tuple[list[int], Allowance]:
+    """Submits all of them or none, to an inbox that `workers` serve.
+
+    Returns the place of each in the queue, and what is left to the caller. Raises QuotaExceeded, TurnFull,
+    QueueFull or QueueUnavailable.
+    """
+    allowance = await quota.admit(
+        caller.subjects, [request.id for request in requests], requests=len(requests)
+    )
+    places: list[int] = []
+    try:
+        for request in requests:
+            # One worker alone serves an inbox of its own name.
+            limit = settings.QUEUE_LIMIT * (1 if request.worker else max(1, workers))
+            places.append(await engine_client().submit(request, limit, caller.turn(request.worker)))
+    except EngineError:
+        for request in requests[: len(places)]:
+            await engine_client().cancel(request.id)
+        raise
+    return places, allowance

@@ -1,0 +1,199 @@
+"""How much anybody may ask for: token buckets in Redis, the same for the websocket and for HTTP.
+
+A subject (a browser session, an address, an API key) has two buckets, each holding a minute's worth at most
+and refilling evenly: one of requests, one of generated tokens. A request takes from the first when it is
+admitted; what it generated is taken from the second when it ends, and may leave it in debt. So nobody has to
+guess how long an answer will be, and whoever took more than a minute's worth waits until it is made good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import structlog
+from redis.exceptions import RedisError
+
+from config.rates import Rate
+from engine.serving.client import unavailable
+from playground.workers import engine_redis
+
+log = structlog.get_logger(__name__)
+What = Literal["requests", "tokens"]
+_MINUTE_MS = 60_000
+_BILL_S = 3600
+"""A generation has ended by then: it waits for 15 minutes at most and a context's length bounds the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Who is counted: `name` tells it apart from all others of any kind."""
+
+    kind: Literal["session", "address", "key"]
+    name: str
+    rate: Rate
+
+    def bucket(self, what: What) -> str:
+        return f"ml:quota:{self.kind}:{self.name}:{what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One bucket after a request: what it holds of `limit`, and in how many seconds it is full again."""
+
+    limit: int
+    remaining: int
+    full_s: float
+
+
+Allowance = dict[What, Level]
+"""What is left to one subject."""
+
+
+class QuotaExceeded(Exception):
+    """A subject's bucket is empty. `retry_s`: when it will hold enough. The message is for its sender."""
+
+    def __init__(self, subject: Subject, what: What, retry_s: float, allowance: Allowance) -> None:
+        limit = getattr(subject.rate, what)
+        whose = {"session": "session", "address": "address", "key": "API key"}[subject.kind]
+        unit = "requests" if what == "requests" else "generated tokens"
+        super().__init__(
+            f"this {whose} has used its {limit:,} {unit} a minute; try again in {wait(retry_s):,} s"
+        )
+        self.what = what
+        self.retry_s = retry_s
+        self.allowance = allowance
+
+
+def wait(seconds: float) -> int:
+    """Whole seconds to wait, as Retry-After says them: at least one."""
+    return max(1, math.ceil(seconds))
+
+
+_REFILL = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + clock[2] / 1000
+local function level_of(bucket, capacity, per_ms)
+  local state = redis.call('HMGET', bucket, 'level', 'at')
+  if not state[1] then return capacity end
+  return math.min(capacity, tonumber(state[1]) + math.max(0, now - tonumber(state[2])) * per_ms)
+end
+local function keep(bucket, capacity, per_ms, level)
+  redis.call('HSET', bucket, 'level', tostring(level), 'at', string.format('%.3f', now))
+  redis.call('PEXPIRE', bucket, math.ceil((capacity - level) / per_ms) + 1000)
+end
+"""
+
+ADMIT = (
+    _REFILL
+    + f"""
+-- KEYS for each subject its bucket of requests and its bucket of tokens, then bills, one a generation.
+-- ARGV how many subjects, how many requests, then for each subject its requests and tokens a minute.
+-- Takes from every subject, or from none if one lacks something. Returns which bucket lacks the most time
+-- (0: none), the milliseconds until it has enough, and the level of each bucket.
+local subjects, requests = tonumber(ARGV[1]), tonumber(ARGV[2])
+local levels, lacking, wait = {{}}, 0, 0
+for i = 1, 2 * subjects do
+  local capacity = tonumber(ARGV[2 + i])
+  local per_ms = capacity / {_MINUTE_MS}
+  local level = level_of(KEYS[i], capacity, per_ms)
+  local need = i % 2 == 1 and math.min(requests, capacity) or 1
+  if level < need and (need - level) / per_ms > wait then
+    lacking, wait = i, (need - level) / per_ms
+  end
+  levels[i] = level
+end
+local bill = {{'taken', 0}}
+for i = 1, 2 * subjects do
+  if i % 2 == 1 and lacking == 0 then
+    local capacity = tonumber(ARGV[2 + i])
+    levels[i] = levels[i] - requests
+    keep(KEYS[i], capacity, capacity / {_MINUTE_MS}, levels[i])
+  elseif i % 2 == 0 then
+    table.insert(bill, KEYS[i])
+    table.insert(bill, ARGV[2 + i])
+  end
+end
+if lacking == 0 then
+  for i = 2 * subjects + 1, #KEYS do
+    redis.call('HSET', KEYS[i], unpack(bill))
+    redis.call('EXPIRE', KEYS[i], {_BILL_S})
+  end
+end
+local reply = {{lacking, math.ceil(wait)}}
+for i, level in ipairs(levels) do reply[2 + i] = tostring(level) end
+return reply
+"""
+)
+
+CHARGE = (
+    _REFILL
+    + f"""
+-- KEYS a bill; ARGV how many tokens its generation has by now. Takes those that were not taken yet.
+local fields = redis.call('HGETALL', KEYS[1])
+if #fields == 0 then return 0 end
+local taken = tonumber(redis.call('HGET', KEYS[1], 'taken'))
+local fresh = tonumber(ARGV[1]) - taken
+if fresh <= 0 then return 0 end
+redis.call('HSET', KEYS[1], 'taken', ARGV[1])
+for i = 1, #fields, 2 do
+  if fields[i] ~= 'taken' then
+    local capacity = tonumber(fields[i + 1])
+    local per_ms = capacity / {_MINUTE_MS}
+    keep(fields[i], capacity, per_ms, level_of(fields[i], capacity, per_ms) - fresh)
+  end
+end
+return fresh
+"""
+)
+
+
+def _bill(generation: str) -> str:
+    return f"ml:bill:{generation}"
+
+
+async def admit(
+    subjects: Sequence[Subject], generations: Sequence[str] = (), *, requests: int = 1
+) -> Allowance:
+    """Takes `requests` from every subject, and notes whom the generations' tokens are charged to.
+
+    Returns what is left to the last subject. Raises QuotaExceeded, having taken nothing from anybody, or
+    QueueUnavailable.
+    """
+    if not subjects:
+        return {}
+    keys = [subject.bucket(what) for subject in subjects for what in ("requests", "tokens")]
+    rates = [limit for subject in subjects for limit in subject.rate]
+    args = [len(subjects), requests, *rates]
+    try:
+        script = engine_redis().register_script(ADMIT)
+        reply = cast("list[Any]", await script(keys=[*keys, *map(_bill, generations)], args=args))
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from error
+    lacking, wait_ms, *levels = reply
+    left = [_level(limit, float(level)) for limit, level in zip(rates, levels, strict=True)]
+    if lacking:
+        at = lacking - 1
+        what: What = "tokens" if at % 2 else "requests"
+        raise QuotaExceeded(subjects[at // 2], what, wait_ms / 1000, _allowance(left, at // 2))
+    return _allowance(left, len(subjects) - 1)
+
+
+async def charge(generation: str, tokens: int) -> None:
+    """The generation has made `tokens` so far. May be said often and by several: each token counts once."""
+    if not tokens:
+        return
+    try:
+        await engine_redis().register_script(CHARGE)(keys=[_bill(generation)], args=[tokens])
+    except (RedisError, OSError) as error:
+        log.warning("tokens_not_charged", generation=generation, tokens=tokens, error=str(error))
+
+
+def _level(limit: int, level: float) -> Level:
+    return Level(limit, max(0, math.floor(level)), (limit - level) * 60 / limit)
+
+
+def _allowance(levels: Sequence[Level], subject: int) -> Allowance:
+    return {"requests": levels[2 * subject], "tokens": levels[2 * subject + 1]}
