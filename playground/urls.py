@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from django.urls import path
+from django.urls import path, register_converter
 
-from playground import health, views
+from playground import health, race, sharing_views, views
 from playground.api import views as api
+from playground.sharing import ShareId
+
+register_converter(ShareId, "share")
 
 app_name = "playground"
 urlpatterns = [
     path("", views.index, name="index"),
+    path("race/", race.race, name="race"),
+    path("g/", sharing_views.shared_pages, name="shared_pages"),
+    path("g/<share:share>/", sharing_views.shared, name="shared"),
+    path("g/<share:share>/revoke/", sharing_views.revoke, name="revoke"),
+    path("g/<share:share>/card.png", sharing_views.card, name="card"),
+    path("g/<share:share>/<int:place>.txt", sharing_views.output, name="shared_output"),
     path("v1/models", api.models, name="models"),
     path("v1/models/<path:name>", api.model, name="model"),
     path("v1/completions", api.completions, name="completions"),

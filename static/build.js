@@ -17,7 +17,7 @@ const source = join(here, "src");
 const dist = join(here, "dist");
 const modules = join(here, "..", "node_modules");
 
-const PAGES = ["playground", "dashboard"];
+const PAGES = ["playground", "race", "share", "dashboard"];
 /** Only the Latin subsets: other scripts fall back to the reader's own fonts. */
 const FONTS = {
   "plex-sans.woff2": "@fontsource-variable/ibm-plex-sans/files/ibm-plex-sans-latin-wght-normal.woff2",

@@ -2,8 +2,9 @@
 
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import playground.models
 from django.db import migrations, models
+
+import playground.models
 
 
 class Migration(migrations.Migration):

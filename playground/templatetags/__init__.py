@@ -1,0 +1,1 @@
+"""What the playground's templates can do beyond Django's own."""
