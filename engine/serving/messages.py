@@ -380,6 +380,8 @@ class Heartbeat:
     infill: bool = False
     parallelism: str = "none"
     lanes: int = 1
+    sync: str = ""
+    """How the backend's threads or devices wait for each other, where it has a choice."""
     last_tok_s: float = 0.0
     request: str = ""
     started_ms: int = 0

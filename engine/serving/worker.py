@@ -307,6 +307,7 @@ def _portrait(engine: Engine) -> dict[str, Any]:
         "infill": tokenizer is not None and tokenizer.infill is not None,
         "parallelism": topology.parallelism,
         "lanes": topology.lanes,
+        "sync": str(getattr(engine.backend, "facts", {}).get("sync", "")),
     }
 
 
