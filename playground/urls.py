@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, register_converter
 
-from playground import health, race, sharing_views, views
+from playground import health, race, sandbox, sharing_views, views
 from playground.api import views as api
 from playground.sharing import ShareId
 
@@ -13,6 +13,7 @@ register_converter(ShareId, "share")
 app_name = "playground"
 urlpatterns = [
     path("", views.index, name="index"),
+    path("sandbox/", sandbox.frame, name="sandbox"),
     path("race/", race.race, name="race"),
     path("g/", sharing_views.shared_pages, name="shared_pages"),
     path("g/<share:share>/", sharing_views.shared, name="shared"),

@@ -1,11 +1,13 @@
 /**
  * Bundles the front end: static/src/<page>/main.js with its styles, base.css, theme.js and the fonts
  * into static/dist. The same sources give the same bytes; Django adds the content hash to the names.
+ * static/dist/run holds the sandbox that runs Python: Pyodide as npm gave it, and the scripts around it
+ * (built once, also with --watch).
  *
  *     node static/build.js [--watch]
  */
 
-import { cp, mkdir, rm } from "node:fs/promises";
+import { cp, mkdir, readFile, rm, stat } from "node:fs/promises";
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -25,6 +27,9 @@ const FONTS = {
   "LICENSE.txt": "@fontsource/ibm-plex-mono/LICENSE",
 };
 
+const PYODIDE = { wasm: "pyodide.asm.wasm", stdlib: "python_stdlib.zip" };
+const TARGET = ["es2022", "chrome111", "firefox115", "safari16.4"];
+
 /** @type {Record<string, string>} */
 const entryPoints = { theme: join(source, "theme.js"), base: join(source, "base.css") };
 for (const page of PAGES) {
@@ -42,7 +47,7 @@ const options = {
   sourcesContent: true,
   legalComments: "linked",
   format: "iife",
-  target: ["es2022", "chrome111", "firefox115", "safari16.4"],
+  target: TARGET,
   charset: "utf8",
   external: ["*.woff2"],
   logLevel: "info",
@@ -52,6 +57,30 @@ await rm(dist, { recursive: true, force: true });
 await mkdir(join(dist, "fonts"), { recursive: true });
 for (const [name, file] of Object.entries(FONTS)) await cp(join(modules, file), join(dist, "fonts", name));
 
+/** @returns {Promise<Record<string, string>>} what the page's bundle must know about the sandbox's files */
+async function buildSandbox() {
+  const pyodide = join(modules, "pyodide");
+  const { info } = JSON.parse(await readFile(join(pyodide, "pyodide-lock.json"), "utf8"));
+  await esbuild.build({
+    entryPoints: { frame: join(source, "run/frame.js"), worker: join(source, "run/worker.js") },
+    outdir: join(dist, "run"),
+    bundle: true,
+    minify: true,
+    format: "iife",
+    target: TARGET,
+    charset: "utf8",
+    loader: { ".py": "text" },
+    define: { PYODIDE_LOCK_INFO: JSON.stringify(info), "import.meta.url": '""' },
+    external: ["node:*", "ws"], // Pyodide's way to load under Node, never taken in a browser
+    logLevel: "warning",
+  });
+  for (const file of Object.values(PYODIDE)) await cp(join(pyodide, file), join(dist, "run", file));
+  await cp(join(source, "run/NOTICE.txt"), join(dist, "run/NOTICE.txt"));
+  const sizes = Object.entries({ worker: "worker.js", ...PYODIDE }).map(async ([name, file]) => [name, (await stat(join(dist, "run", file))).size]);
+  return { RUN_FILE_BYTES: JSON.stringify(Object.fromEntries(await Promise.all(sizes))) };
+}
+
+options.define = await buildSandbox();
 if (process.argv.includes("--watch")) {
   const context = await esbuild.context(options);
   await context.watch();

@@ -10,6 +10,7 @@ import { PromptPane } from "./prompt.js";
 import { socketUrl } from "./protocol.js";
 import { Runs } from "./runs.js";
 import { Session } from "./session.js";
+import { mountRun } from "../run/panel.js";
 import { mountSpeed } from "./speed.js";
 import { mountStatus } from "./status.js";
 import { settingsOpen } from "./storage.js";
@@ -32,7 +33,7 @@ const prompt = new PromptPane({
   onRun: start,
   onMode: (mode) => element("system-field", HTMLElement).toggleAttribute("hidden", mode !== "chat"),
 });
-const tabs = new Tabs(element("tabs", HTMLElement), () => {});
+const tabs = new Tabs(element("tabs", HTMLElement), (tab) => tell("tab", /** @type {import("./playground.js").TabName} */ (tab)));
 const session = new Session(socketUrl(location), {
   onConnection: (connection, retryInMs) => tell("connection", { connection, retryInMs }),
   onWorkers: (workers) => {
@@ -98,6 +99,7 @@ playground.on("asked", ({ reopened }) => !reopened && playground.announce("Gener
 playground.on("ended", ({ generation }) => playground.announce(summaryWords(generation)));
 mountStatus(playground, runs);
 mountSpeed(playground);
+mountRun(playground);
 
 element("run", HTMLButtonElement).addEventListener("click", start);
 element("stop", HTMLButtonElement).addEventListener("click", () => playground.stop());

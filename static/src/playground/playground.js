@@ -38,6 +38,7 @@
  * @property {Worker[]} workers who is there; the first time is when the server has said
  * @property {Values} settings one was changed
  * @property {{connection: Connection, retryInMs: number}} connection
+ * @property {TabName} tab the one that is shown now
  *
  * @typedef {object} Prompt the editor
  * @property {string} text

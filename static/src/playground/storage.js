@@ -58,5 +58,7 @@ export const draft = slot("local", "monolane.draft");
 export const settings = slot("local", "monolane.settings");
 /** @type {ReturnType<typeof slot<boolean>>} */
 export const settingsOpen = slot("local", "monolane.settings-open");
+/** @type {ReturnType<typeof slot<{program: string, tests: string, taken: string}>>} */
+export const runIt = slot("local", "monolane.run-it");
 /** @type {ReturnType<typeof slot<Running>>} */
 export const running = slot("session", "monolane.running");

@@ -1,0 +1,48 @@
+/**
+ * What a program may not have. The frame's content security policy and its opaque origin are the wall; this
+ * takes away the tools as well, and makes WebAssembly's memory end at a limit.
+ */
+
+const PAGE_BYTES = 65_536;
+
+/** Ways out of a worker, and ways to run JavaScript beside it. */
+const TOOLS = [
+  "fetch", "XMLHttpRequest", "WebSocket", "WebSocketStream", "WebTransport", "EventSource",
+  "Worker", "SharedWorker", "BroadcastChannel", "MessageChannel", "indexedDB", "caches", "Notification",
+];
+
+/** What Emscripten's own growth adds beyond what was asked for, so that a heap does not grow a page at a time. */
+const SPARE = 1.2;
+
+/**
+ * @typedef {object} Heap the module that Emscripten made, as far as its memory goes
+ * @property {Uint8Array} HEAPU8
+ * @property {(bytes: number) => number | undefined} growMemory 1 if it grew
+ */
+
+/**
+ * Makes the C library's request for a larger heap fail beyond a limit: Python then raises MemoryError.
+ *
+ * @param {WebAssembly.Imports} imports of the program; its resize function is replaced
+ * @param {Heap} heap
+ * @param {{bytes: number}} limit read at every request
+ */
+export function guardGrowth(imports, heap, limit) {
+  const env = /** @type {Record<string, WebAssembly.ImportValue>} */ (imports.env);
+  if (typeof env.emscripten_resize_heap !== "function" || typeof heap.growMemory !== "function") {
+    throw new Error("this Pyodide grows its heap in another way: its memory cannot be limited");
+  }
+  env.emscripten_resize_heap = (/** @type {number} */ requested) => {
+    const least = requested >>> 0; // it comes as a signed 32-bit number
+    const most = Math.floor(limit.bytes / PAGE_BYTES) * PAGE_BYTES;
+    if (least > most) return 0;
+    return heap.growMemory(Math.min(most, Math.max(least, heap.HEAPU8.length * SPARE))) ? 1 : 0;
+  };
+}
+
+/** Takes the tools from this worker; nothing that runs in it later can bring them back. */
+export function sealedWorker() {
+  for (const name of TOOLS) {
+    Object.defineProperty(globalThis, name, { value: undefined, writable: false, configurable: false });
+  }
+}

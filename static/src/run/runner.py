@@ -1,0 +1,194 @@
+"""Runs a program and then its tests, inside the Python that the playground starts in the browser.
+
+The tests are plain functions whose names begin with `test_`; there is no pytest here. They see what the
+program defines, in its own namespace and as the module `program`. Every outcome is reported as one line of
+JSON as soon as it is known, so that a run that is cut short has told what came before:
+
+    {"type": "program", "outcome": "passed" | "failed", "message", "traceback", "ms"}
+    {"type": "test", "name", "outcome": "passed" | "failed", "message", "traceback", "ms"}
+
+`message` and `traceback` are empty for what passed; times are milliseconds of wall clock.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import json
+import linecache
+import reprlib
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import NoReturn
+
+PROGRAM = "program.py"
+TESTS = "tests.py"
+LONGEST_MESSAGE = 1_000
+LONGEST_TRACEBACK = 6_000
+LONGEST_VALUE = 200
+
+Report = Callable[[str], object]
+Namespace = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one piece of code ended; `type` is "program" or "test"."""
+
+    type: str
+    name: str
+    outcome: str = "passed"
+    message: str = ""
+    traceback: str = ""
+    ms: float = 0.0
+
+
+def run(program: str, tests: str, report: Report) -> None:
+    """Runs both texts and reports each outcome; nothing that they raise comes out of here."""
+    sys.stdin = _Nobody()
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = sys.modules["program"] = module
+    for outcome in _outcomes(program, tests, vars(module)):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        report(json.dumps(asdict(outcome)))
+
+
+def _outcomes(program: str, tests: str, names: Namespace) -> Iterator[Outcome]:
+    of_program = _tried(Outcome("program", PROGRAM), lambda: exec(_compiled(program, PROGRAM), names))  # noqa: S102
+    yield of_program
+    if of_program.outcome == "failed" or not (tests.strip() or _test_functions(names)):
+        return
+    names[_SHORTENED] = _shortened
+    of_tests = _tried(Outcome("test", TESTS), lambda: exec(_compiled(tests, TESTS), names))  # noqa: S102
+    functions = _test_functions(names)
+    # A file of functions alone has nothing to say by itself; one of bare asserts is a test of its own.
+    if of_tests.outcome == "failed" or not functions:
+        yield of_tests
+    if of_tests.outcome == "passed":
+        yield from (_tried(Outcome("test", name), function) for name, function in functions)
+
+
+def _test_functions(names: Namespace) -> list[tuple[str, Callable[[], object]]]:
+    return [(name, it) for name, it in names.items() if name.startswith("test_") and inspect.isfunction(it)]
+
+
+def _tried(blank: Outcome, action: Callable[[], object]) -> Outcome:
+    began = time.perf_counter()
+    failure: BaseException | None = None
+    try:
+        result = action()
+        if inspect.iscoroutine(result):
+            result.close()
+            raise TypeError("an async test is not run here: call asyncio.run in a plain one")
+    except SystemExit as left:
+        failure = None if left.code in (None, 0) else left
+    except BaseException as error:
+        failure = error
+    ended = replace(blank, ms=(time.perf_counter() - began) * 1000)
+    if failure is None:
+        return ended
+    return replace(ended, outcome="failed", message=_message(failure), traceback=_traceback(failure))
+
+
+def _message(failure: BaseException) -> str:
+    kind = type(failure).__name__
+    try:
+        said = str(failure)
+    except Exception:
+        said = "its text cannot be shown"
+    if isinstance(failure, AssertionError) and said:
+        return _cut(said, LONGEST_MESSAGE)
+    return _cut(f"{kind}: {said}" if said else kind, LONGEST_MESSAGE)
+
+
+def _traceback(failure: BaseException) -> str:
+    """The traceback with the frames of the person's two files only, and those of its causes."""
+    told = traceback.TracebackException.from_exception(failure)
+    for one in _chain(told):
+        own = [frame for frame in one.stack if frame.filename in (PROGRAM, TESTS)]
+        one.stack = traceback.StackSummary.from_list(own)
+    return _cut("".join(told.format()), LONGEST_TRACEBACK)
+
+
+def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    yield told
+    for cause in (told.__cause__, told.__context__, *(getattr(told, "exceptions", None) or ())):
+        if cause is not None:
+            yield from _chain(cause)
+
+
+def _cut(text: str, most: int) -> str:
+    """Keeps the beginning and the end: where it came from, and what it was."""
+    return text if len(text) <= most else f"{text[: most // 3]}\n[…]\n{text[-(most - most // 3) :]}"
+
+
+def _compiled(source: str, file: str) -> types.CodeType:
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    tree = ast.parse(source, file)
+    if file == TESTS:
+        tree = ast.fix_missing_locations(_TellingAsserts().visit(tree))
+    return compile(tree, file, "exec")
+
+
+class _TellingAsserts(ast.NodeTransformer):
+    """Makes an assert without a message say what it compared: both sides are kept as they are evaluated.
+
+    `assert f(1) == 2` becomes `assert (left := f(1)) == (right := 2), <a text with their values>`.
+    """
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Assert:
+        if node.msg is not None:
+            return node
+        test, told = node.test, list[ast.expr]()
+        if isinstance(node.test, ast.Compare) and len(node.test.ops) == 1:
+            sides = [node.test.left, node.test.comparators[0]]
+            told = [part for i, side in enumerate(sides) if not _is_literal(side) for part in _said(side, i)]
+            kept = [side if _is_literal(side) else _kept(side, i) for i, side in enumerate(sides)]
+            test = ast.Compare(kept[0], node.test.ops, [kept[1]])
+        text = ast.JoinedStr([ast.Constant(f"assert {ast.unparse(node.test)}"), *told])
+        return ast.copy_location(ast.Assert(test, text), node)
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        return False
+    return True
+
+
+def _kept(side: ast.expr, i: int) -> ast.expr:
+    return ast.NamedExpr(ast.Name(f"_side_{i}", ast.Store()), side)
+
+
+def _said(side: ast.expr, i: int) -> list[ast.expr]:
+    value = ast.Call(ast.Name(_SHORTENED, ast.Load()), [ast.Name(f"_side_{i}", ast.Load())], [])
+    return [ast.Constant(f"\n{ast.unparse(side)} is "), ast.FormattedValue(value, -1)]
+
+
+_SHORTENED = "_monolane_shortened"
+
+
+def _shortened(value: object) -> str:
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = LONGEST_VALUE
+    return short.repr(value)
+
+
+class _Nobody(io.TextIOBase):
+    """Standard input where nobody types."""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, _size: int | None = -1, /) -> NoReturn:
+        raise EOFError("input() has nobody to ask here: write the value into the program or a test")
+
+    def readline(self, size: int = -1, /) -> NoReturn:  # type: ignore[override]
+        self.read(size)
