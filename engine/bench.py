@@ -177,11 +177,11 @@ def run_point(
     """
     check_point(model.config, point)
     bench = _Bench(backend, point, prompt_tokens(model, point.context), on_progress, stop)
-    before = environment.state()
+    before = environment.state(backend)
     bandwidth = backend.measure_bandwidth()
     bench.warm_up()
     runs = [bench.run(f"timed run {i + 1}") for i in range(point.repeats)]
-    after = environment.state()
+    after = environment.state(backend)
     needed_gbs = _token_bytes(model, point).total * median([run.tok_s for run in runs]) / 1e9
     for reading in range(1 + EXTRA_READS):
         if reading == 0 or 0 < sum(bandwidth) < needed_gbs:

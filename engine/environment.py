@@ -79,7 +79,7 @@ def capture(backend: Backend | None = None, model: Identified | None = None) -> 
         "system": {"kernel": platform.release(), "os": platform.system(), "machine": platform.machine()},
         "packages": _package_versions(),
         "gpus": [{key: gpu[key] for key in gpu if key not in _GPU_STATE} for gpu in gpus],
-        "state": _state(gpus),
+        "state": _state(gpus, backend),
     }
     if backend is not None:
         found["backend"] = _backend_facts(backend)
@@ -88,18 +88,22 @@ def capture(backend: Backend | None = None, model: Identified | None = None) -> 
     return {topic: value for topic, value in found.items() if value not in (None, {}, [])}
 
 
-def _state(gpus: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _state(gpus: Sequence[dict[str, Any]], backend: Backend | None) -> dict[str, Any]:
     state: dict[str, Any] = {"captured": datetime.now(UTC).isoformat(timespec="seconds")}
     if hasattr(os, "getloadavg"):
         state["load_average"] = [round(load, 2) for load in os.getloadavg()]
     if gpus:
         state["gpus"] = [{key: gpu[key] for key in gpu if key in _GPU_STATE} for gpu in gpus]
-    return state
+    tell = getattr(backend, "state", None)
+    return {**state, **tell()} if callable(tell) else state
 
 
-def state() -> dict[str, Any]:
-    """What changes by the minute, now: time, load, and each GPU's clocks, power, temperature, throttling."""
-    return _state(gpu_facts())
+def state(backend: Backend | None = None) -> dict[str, Any]:
+    """What changes by the minute, now: time, load, and each GPU's clocks, power, temperature, throttling.
+
+    A backend that knows more, as the cpu backend does of where its cores lie, adds it by a method `state`.
+    """
+    return _state(gpu_facts(), backend)
 
 
 def git_facts(folder: Path) -> dict[str, Any]:

@@ -87,7 +87,10 @@ ML_API int32_t ml_finish(MlKernel* kernel, int64_t* prefill_ns, int32_t* prefill
 // Mean nanoseconds a decode token: out[phase][kind], averaged over threads. Returns the tokens counted.
 ML_API int32_t ml_profile(MlKernel* kernel, double* out, int32_t phases);
 ML_API int32_t ml_spans(MlKernel* kernel, MlSpan* out, int32_t capacity);
-ML_API int64_t ml_memory(MlKernel* kernel, int64_t* weights);
+// What `threads` threads together read from memory, GB/s: the best of several passes over a buffer beyond the caches.
+ML_API int ml_read_bandwidth(int32_t threads, double* gbs);
+// Nanoseconds that a cache line takes between the first two cores that the process may use; 0 if it has only one.
+ML_API int ml_core_distance(double* ns);
 
 #if defined(__cplusplus)
 }

@@ -18,6 +18,8 @@
 #include <thread>
 
 #include "attention.h"
+#include "bandwidth.h"
+#include "distance.h"
 #include "exchange.h"
 #include "interface.h"
 #include "panel.h"
@@ -265,7 +267,7 @@ class Member {
     int64_t since = 0;
     void operator()(bool begin) {
       if (begin && m.timed_) since = now_ns();
-      m.fetch_ahead();
+      m.fetch_ahead(kLinesAPoll);
     }
     void ended() {
       if (m.timed_) m.waited_[kind] += now_ns() - since;
@@ -301,10 +303,8 @@ class Member {
   void rotate(float* rows, int heads, int head_stride_rows);
   void turn_tables();
 
-  void fetch_ahead() {
-    if (ahead_ >= ahead_end_) return;
-    __builtin_prefetch(ahead_, 0, 2);
-    ahead_ += 64;
+  void fetch_ahead(int lines) {
+    for (; lines > 0 && ahead_ < ahead_end_; --lines, ahead_ += 64) __builtin_prefetch(ahead_, 0, 2);
   }
   void tape_at(int tensor, int layer) {
     tape_ = shared_.tapes[index_].data() + plan_.offset(tensor, layer, device_, thread_);
@@ -314,6 +314,7 @@ class Member {
   }
   void mark(Phase phase, int layer);
 
+  static constexpr int kLinesAPoll = 4;
   static constexpr int64_t kAheadWaiting = 256 << 10;
 
   Shared& shared_;
@@ -486,8 +487,8 @@ void Member::multiply(int tensor, int layer, const float* in, int64_t in_shard, 
     for (int i = 0; i < now * t; ++i) publish_line(to_lines + (int64_t(unit) * t + i) * kLine, y + i * kLine);
     unit += now;
   }
-  // What comes next on the tape is what a wait may fetch.
-  ahead_ = reinterpret_cast<const char*>(tape_);
+  // What comes next on the tape is what a wait may fetch. A vector's product has asked for the first of it.
+  ahead_ = reinterpret_cast<const char*>(tape_) + (t == 1 ? kAhead : 0);
   ahead_end_ = ahead_ + kAheadWaiting;
 }
 
@@ -1108,6 +1109,14 @@ int Member::run() {
   }
 }
 
+static int usable_cores() {
+#if defined(__linux__)
+  cpu_set_t allowed;
+  if (!sched_getaffinity(0, sizeof allowed, &allowed)) return CPU_COUNT(&allowed);
+#endif
+  return int(std::thread::hardware_concurrency());
+}
+
 static void pin_to_core(int index) {
 #if defined(__linux__)
   cpu_set_t allowed, one;
@@ -1154,7 +1163,7 @@ struct MlKernel {
 
   // A member's life: sleep, run a job, sleep again.
   void serve(int index) {
-    if (shared.team.pin && shared.members <= int(std::thread::hardware_concurrency())) pin_to_core(index);
+    if (shared.team.pin && shared.members <= usable_cores()) pin_to_core(index);
     int64_t served = 0;
     while (true) {
       {
@@ -1338,10 +1347,35 @@ int32_t ml_spans(MlKernel* kernel, MlSpan* out, int32_t capacity) {
   return n;
 }
 
-int64_t ml_memory(MlKernel* kernel, int64_t* weights) {
-  *weights = kernel->shared.embedding.bytes();
-  for (const auto& tape : kernel->shared.tapes) *weights += tape.bytes();
-  return *weights;
+int ml_read_bandwidth(int32_t threads, double* gbs) {
+  constexpr int64_t kBytes = int64_t(512) << 20;  // several times a last-level cache
+  constexpr int kRounds = 20;
+  *gbs = 0;
+  if (threads < 1 || threads > 1024) return ML_BAD_SHAPE;
+  try {
+    const Pages<char> memory(kBytes + kAhead, PageSize::kHuge);
+    std::memset(memory.data(), 1, kBytes + kAhead);  // a page that was never written is one page of zeros
+    *gbs = read_gbs(memory.data(), kBytes, threads, kRounds, pin_to_core, now_ns);
+    return ML_OK;
+  } catch (const std::bad_alloc&) {
+    return ML_NO_MEMORY;
+  } catch (const std::system_error&) {
+    return ML_NO_THREADS;
+  }
+}
+
+int ml_core_distance(double* ns) {
+  constexpr int kRounds = 15;  // a fraction of a second if the cores are busy, 2 to 10 ms if not
+  *ns = 0;
+  if (usable_cores() < 2) return ML_OK;
+  try {
+    *ns = core_distance_ns(kRounds, pin_to_core, now_ns);
+    return ML_OK;
+  } catch (const std::bad_alloc&) {
+    return ML_NO_MEMORY;
+  } catch (const std::system_error&) {
+    return ML_NO_THREADS;
+  }
 }
 
 }  // extern "C"

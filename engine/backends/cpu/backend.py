@@ -27,7 +27,7 @@ from engine.backends.base import (
 )
 from engine.backends.cpu import library
 from engine.backends.cpu.library import NativeJob, Shape, Span, Team, check
-from engine.bandwidth import measure_read_gbs, usable_cores
+from engine.bandwidth import usable_cores
 from engine.config import HeadKind, ModelConfig, RopeLayout
 from engine.errors import BackendUnavailable, CheckpointError, RequestError
 from engine.processor import processor_name
@@ -164,8 +164,24 @@ class CpuBackend:
             return out
 
     def measure_bandwidth(self) -> tuple[float, ...]:
-        """GB/s that all threads together read from memory; virtual devices share it."""
-        return (measure_read_gbs() / len(self.topology.devices),) * len(self.topology.devices)
+        """GB/s that all cores together read from memory; virtual devices share it."""
+        gbs = ctypes.c_double()
+        check(
+            self._library.ml_read_bandwidth(usable_cores(), ctypes.byref(gbs)),
+            "measuring the memory's bandwidth",
+        )
+        devices = len(self.topology.devices)
+        return (gbs.value / devices,) * devices
+
+    def core_distance_ns(self) -> float:
+        """Nanoseconds that a cache line takes between the first two usable cores; 0 if there is only one."""
+        distance = ctypes.c_double()
+        check(self._library.ml_core_distance(ctypes.byref(distance)), "measuring the cores' distance")
+        return distance.value
+
+    def state(self) -> dict[str, Any]:
+        """For the environment: a virtual machine's cores may share a die now and lie apart a minute later."""
+        return {"core_distance_ns": round(self.core_distance_ns(), 1)}
 
     def close(self) -> None:
         with self._lock:

@@ -111,7 +111,8 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ml_finish": (c_int32, (c_void_p, POINTER(c_int64), POINTER(c_int32))),
     "ml_profile": (c_int32, (c_void_p, POINTER(c_double), c_int32)),
     "ml_spans": (c_int32, (c_void_p, POINTER(Span), c_int32)),
-    "ml_memory": (c_int64, (c_void_p, POINTER(c_int64))),
+    "ml_read_bandwidth": (c_int32, (c_int32, POINTER(c_double))),
+    "ml_core_distance": (c_int32, (POINTER(c_double),)),
 }
 
 
