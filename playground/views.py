@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
@@ -16,5 +17,10 @@ from playground.ownership import ensure_owner
 @require_safe
 async def index(request: HttpRequest) -> HttpResponse:
     await ensure_owner(request.session)
-    context = {"examples": list(EXAMPLES), "defaults": DEFAULTS, "limits": asdict(LIMITS)}
+    context = {
+        "examples": list(EXAMPLES),
+        "defaults": DEFAULTS,
+        "limits": asdict(LIMITS),
+        "kept_days": settings.GENERATION_DAYS,
+    }
     return render(request, "playground/index.html", context)

@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from tests.e2e.playground_page import PlaygroundPage
+from tests.e2e.scripted import ScriptedServer
 from tests.e2e.stack import ROOT, Service, Stack, running_stack
 
 SCREENSHOTS = Path(os.environ.get("MONOLANE_HOME") or ROOT / "var") / "screenshots"
@@ -99,6 +100,14 @@ def complaints() -> Iterator[list[str]]:
 def playground(page: Page) -> PlaygroundPage:
     """The playground, opened, whether or not there is a worker."""
     return PlaygroundPage.open(page)
+
+
+@pytest.fixture
+def server(context: BrowserContext) -> ScriptedServer:
+    """Must be asked for before the page."""
+    scripted = ScriptedServer()
+    scripted.serve(context)
+    return scripted
 
 
 def watched(context: BrowserContext, complaints: list[str]) -> Page:

@@ -16,9 +16,12 @@ class PlaygroundPage:
     page: Page
 
     @classmethod
-    def open(cls, page: Page) -> Self:
+    def open(cls, page: Page, *, ghost: bool = False) -> Self:
+        """`ghost`: with ghost text, as a new visitor has it; else the engine is for the test's runs alone."""
+        if not ghost:
+            page.add_init_script("location.host && localStorage.setItem('monolane.ghost', 'false')")
         page.goto("/")
-        page.wait_for_selector(".cm-content")
+        page.wait_for_selector("#editor .cm-content")
         return cls(page)
 
     @property
@@ -31,7 +34,7 @@ class PlaygroundPage:
 
     @property
     def editor(self) -> Locator:
-        return self.page.locator(".cm-content")
+        return self.page.locator("#editor .cm-content")
 
     @property
     def fate(self) -> Locator:
@@ -75,6 +78,24 @@ class PlaygroundPage:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{self.tokens} tokens after {timeout_s:g} s; {self.fate.inner_text()}")
             self.page.wait_for_timeout(20)
+
+    def show(self, tab: str) -> None:
+        self.page.get_by_role("tab", name=tab).click()
+
+    def ask(self, question: str) -> None:
+        """Sends a message in the chat."""
+        self.wait_until_ready()
+        self.show("Chat")
+        self.page.get_by_label("Your message").fill(question)
+        self.page.get_by_role("button", name="Send").click()
+
+    @property
+    def answers(self) -> Locator:
+        return self.page.locator(".turn[data-role=assistant]")
+
+    def wait_for_answer(self, timeout_s: float = 120) -> None:
+        newest = self.page.locator(".turn[data-role=assistant][aria-busy=false]:last-child")
+        newest.wait_for(timeout=timeout_s * 1000)
 
     def wait_for_end(self, timeout_s: float = 120) -> None:
         self.page.wait_for_selector("#output[data-state=over]", timeout=timeout_s * 1000)

@@ -132,6 +132,8 @@ def test_everything_can_be_done_from_the_keyboard(
     assert "cm-content" in reached[-1]
     page.keyboard.press("Escape")
     page.keyboard.press("Tab")  # Escape first: Tab alone indents
+    expect(page.get_by_role("switch", name="Ghost text")).to_be_focused()
+    page.keyboard.press("Tab")
     expect(playground.run_button).to_be_focused()
     page.keyboard.press("Enter")
     expect(playground.stop_button).to_be_focused()

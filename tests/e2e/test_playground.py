@@ -89,15 +89,6 @@ def test_a_worker_killed_in_mid_stream_comes_back_and_goes_on(
     assert interrupted == playground.text
 
 
-def test_a_chat_model_answers_messages(playground: PlaygroundPage) -> None:
-    playground.wait_until_ready()
-    playground.page.get_by_role("radio", name="Chat").check()
-    playground.set(temperature=0, max_tokens=24)
-    playground.run("Say hello.")
-    playground.wait_for_end()
-    assert "hello" in playground.text.lower()
-
-
 def test_an_example_fills_the_editor_and_undo_brings_the_old_prompt_back(playground: PlaygroundPage) -> None:
     playground.wait_until_ready()
     playground.type_prompt("my own prompt")

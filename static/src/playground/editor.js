@@ -14,20 +14,33 @@ import {
   placeholder,
 } from "@codemirror/view";
 
+import { ghostText, suggest, take } from "./ghost_text.js";
 import { editorSupport } from "./languages.js";
 import { highlighter } from "./palette.js";
 
 /** @typedef {import("./languages.js").LanguageName} LanguageName */
+/**
+ * @typedef {object} EditorEvents
+ * @property {() => void} onRun
+ * @property {() => void} onContinue the selection shall be continued
+ * @property {() => void} onChange
+ * @property {() => void} onTyped somebody typed, rather than loaded or undid
+ * @property {() => void} onLeft the cursor or the focus went elsewhere, or Escape was pressed
+ * @property {(text: string) => void} onGhost what is suggested now; empty for nothing
+ * @property {(selected: string) => void} onSelect
+ */
 
 export class Editor {
   #language = new Compartment();
   #label = new Compartment();
+  /** @type {number | null} */
+  #mark = null;
   #view;
 
   /**
    * @param {HTMLElement} parent
    * @param {{text: string, language: LanguageName, nonce: string}} initial
-   * @param {{onRun: () => void, onChange: () => void}} events
+   * @param {EditorEvents} events
    */
   constructor(parent, initial, events) {
     this.#view = new EditorView({
@@ -37,7 +50,8 @@ export class Editor {
         selection: { anchor: initial.text.length },
         extensions: [
           EditorView.cspNonce.of(initial.nonce),
-          Prec.highest(keymap.of([{ key: "Mod-Enter", run: () => (events.onRun(), true) }])),
+          Prec.highest(keymap.of([{ key: "Mod-Enter", run: () => (events.onRun(), true), shift: () => (events.onContinue(), true) }])),
+          ghostText(events),
           lineNumbers(),
           highlightActiveLineGutter(),
           highlightSpecialChars(),
@@ -53,7 +67,9 @@ export class Editor {
           this.#language.of(editorSupport(initial.language)),
           this.#label.of([]),
           EditorView.updateListener.of((update) => {
+            if (this.#mark !== null) this.#mark = update.changes.mapPos(this.#mark, 1);
             if (update.docChanged) events.onChange();
+            if (update.docChanged || update.selectionSet) events.onSelect(this.selected);
           }),
         ],
       }),
@@ -92,16 +108,39 @@ export class Editor {
   }
 
   /**
+   * Marks a place; typing before it moves it along.
+   *
+   * @param {"cursor" | "end"} where the end of the selection, or of the text
+   */
+  mark(where) {
+    const { doc, selection } = this.#view.state;
+    this.#mark = where === "end" ? doc.length : selection.main.to;
+  }
+
+  /**
    * @param {string} text
-   * @param {"cursor" | "end"} where
+   * @param {"mark" | "cursor"} where
    */
   insert(text, where) {
     const { doc, selection } = this.#view.state;
-    const at = where === "end" ? doc.length : selection.main.head;
+    const at = where === "mark" ? Math.min(this.#mark ?? doc.length, doc.length) : selection.main.head;
     this.#view.dispatch({
       changes: { from: at, insert: text },
       selection: { anchor: at + this.#view.state.toText(text).length },
       userEvent: "input.paste",
+      scrollIntoView: true,
+    });
+    this.#view.focus();
+  }
+
+  /** @param {string} text in the place of the selection, or of everything if nothing is selected */
+  exchange(text) {
+    const { doc, selection } = this.#view.state;
+    const { from, to } = selection.main.empty ? { from: 0, to: doc.length } : selection.main;
+    this.#view.dispatch({
+      changes: { from, to, insert: text },
+      selection: { anchor: from + this.#view.state.toText(text).length },
+      userEvent: "input.replace",
       scrollIntoView: true,
     });
     this.#view.focus();
@@ -123,6 +162,22 @@ export class Editor {
         placeholder(hint),
       ]),
     });
+  }
+
+  /** @param {string} text at the cursor, no part of the document until it is taken; empty for none */
+  suggest(text) {
+    suggest(this.#view, text);
+  }
+
+  /** @param {"all" | "word"} part of what is suggested */
+  take(part) {
+    take(this.#view, part);
+    this.#view.focus();
+  }
+
+  /** Whether somebody could be typing here, and is not in the middle of composing a character. */
+  get attended() {
+    return this.#view.hasFocus && !this.#view.composing && this.#view.state.selection.main.empty;
   }
 
   focus() {

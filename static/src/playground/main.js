@@ -2,14 +2,19 @@
 
 import "./playground.css";
 
+import { ChatPanel } from "./chat.js";
+import { CompareDialog } from "./compare.js";
 import { Controls } from "./controls.js";
 import { element } from "./dom.js";
+import { Ghost } from "./ghost.js";
 import { OutputPane } from "./output.js";
 import { Playground } from "./playground.js";
-import { PromptPane } from "./prompt.js";
+import { PromptPane, completionOf } from "./prompt.js";
 import { socketUrl } from "./protocol.js";
 import { Runs } from "./runs.js";
+import { SelectionActions } from "./selection.js";
 import { Session } from "./session.js";
+import { mountShortcuts } from "./shortcuts.js";
 import { mountRun } from "../run/panel.js";
 import { mountSpeed } from "./speed.js";
 import { mountStatus } from "./status.js";
@@ -19,6 +24,11 @@ import { summaryWords } from "./words.js";
 
 /** @typedef {import("./playground.js").Events} Events */
 
+const TESTS = {
+  python: "Write tests for this code with pytest.",
+  javascript: "Write tests for this code with node:test.",
+  text: "Write tests for this code.",
+};
 const WIDE = "(min-width: 75rem)";
 
 const announcer = element("announcer", HTMLElement);
@@ -28,11 +38,27 @@ const settingsChanged = element("settings-changed", HTMLElement);
 
 const output = new OutputPane({ onShown: () => runs.shown(), onInsert: (text) => prompt.insert(text) });
 const controls = new Controls(element("controls", HTMLFormElement), showChanged);
-const prompt = new PromptPane({
-  nonce: element("app", HTMLScriptElement).nonce,
+const nonce = element("app", HTMLScriptElement).nonce;
+const prompt = new PromptPane(nonce, {
   onRun: start,
-  onMode: (mode) => element("system-field", HTMLElement).toggleAttribute("hidden", mode !== "chat"),
+  onContinue: () => act("continue"),
+  onTyped: () => ghost.typed(),
+  onLeft: () => ghost.leave(),
+  onGhost: (text) => ghost.shown(text),
+  onSelect: (selected) => selection.show(selected),
+  onQuestion: (text) => {
+    tabs.show("chat");
+    chat.draft(text);
+  },
 });
+const compare = new CompareDialog(nonce);
+const chat = new ChatPanel({
+  onShown: () => runs.shown(),
+  onInsert: (code) => prompt.editor.insert(code, "cursor"),
+  onCompare: compareWithEditor,
+  onAsk: ask,
+});
+const selection = new SelectionActions(act);
 const tabs = new Tabs(element("tabs", HTMLElement), (tab) => tell("tab", /** @type {import("./playground.js").TabName} */ (tab)));
 const session = new Session(socketUrl(location), {
   onConnection: (connection, retryInMs) => tell("connection", { connection, retryInMs }),
@@ -45,9 +71,9 @@ const session = new Session(socketUrl(location), {
 const nowhere = { begin() {}, append: () => runs.shown(), clear() {}, end() {}, fail() {}, forget() {} };
 const runs = new Runs({
   session,
-  places: { output, chat: nowhere, none: nowhere },
+  places: { output, chat, none: nowhere },
   tell,
-  beforeStart: () => {},
+  beforeStart: () => ghost.leave(),
 });
 const playground = new Playground({
   prompt,
@@ -57,6 +83,7 @@ const playground = new Playground({
   request: () => prompt.startFrame(controls.values),
   announce: (words) => (announcer.textContent = words),
 });
+const ghost = new Ghost(playground, prompt.editor);
 
 /**
  * @template {keyof Events} T
@@ -75,7 +102,42 @@ function start() {
     output.fail(problem, null);
     return;
   }
+  prompt.editor.mark(prompt.mode === "infill" ? "cursor" : "end");
   runs.start(playground.request(), prompt.origin);
+}
+
+/**
+ * @param {import("./protocol.js").Start} request of the chat
+ * @returns {string | null} why it cannot be asked for, in words
+ */
+function ask(request) {
+  if (playground.busy) return "A run is in hand: stop it, or wait for its end.";
+  const problem = controls.problem();
+  if (problem) return problem;
+  runs.start(request, { place: "chat", mode: "chat", language: prompt.language, prompt: "" });
+  return null;
+}
+
+/** @param {import("./selection.js").Action} action on what is selected */
+function act(action) {
+  const code = prompt.selected;
+  if (!code.trim() || playground.busy) return;
+  if (action !== "continue") {
+    tabs.show("chat");
+    chat.ask(action === "explain" ? "Explain this code." : TESTS[prompt.language], code);
+    return;
+  }
+  tabs.show("output");
+  prompt.editor.mark("cursor");
+  runs.start(completionOf(code, controls.values), { ...prompt.origin, mode: "completion", prompt: code });
+}
+
+/** @param {string} code that the chat suggests */
+function compareWithEditor(code) {
+  const part = prompt.selected;
+  const title = part ? "Compare with the selection" : "Compare with the editor";
+  const texts = { title, before: part || prompt.text, after: code, language: prompt.language };
+  compare.open(texts, (text) => prompt.editor.exchange(text));
 }
 
 /** @param {number} changed settings that differ from their defaults */
@@ -94,12 +156,17 @@ function showSettings(open) {
 playground.on("workers", (workers) => {
   controls.offerModels([...new Set(workers.map((worker) => worker.model))]);
   prompt.offer(workers);
+  const chats = workers.some((worker) => worker.chat);
+  selection.offerChat(chats);
+  element("system-field", HTMLElement).hidden = !chats;
 });
 playground.on("asked", ({ reopened }) => !reopened && playground.announce("Generating."));
 playground.on("ended", ({ generation }) => playground.announce(summaryWords(generation)));
 mountStatus(playground, runs);
 mountSpeed(playground);
 mountRun(playground);
+mountShortcuts();
+chat.mount(playground);
 
 element("run", HTMLButtonElement).addEventListener("click", start);
 element("stop", HTMLButtonElement).addEventListener("click", () => playground.stop());
@@ -114,15 +181,22 @@ settingsToggle.addEventListener("click", () => {
   settingsOpen.write(!settings.hidden);
 });
 document.addEventListener("keydown", (event) => {
+  if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
+  const mod = event.ctrlKey || event.metaKey;
   if (event.key === "Escape") playground.stop();
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.defaultPrevented) start();
+  if (event.key === "Enter" && mod && !event.shiftKey) start();
+  if (event.key.toLowerCase() === "i" && mod && !event.shiftKey) {
+    event.preventDefault();
+    tabs.show("chat");
+    chat.focus();
+  }
 });
 addEventListener("online", () => session.retryNow());
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) session.retryNow();
 });
 
-if (/Mac|iPhone|iPad/.test(navigator.platform)) element("run-keys", HTMLElement).textContent = "⌘ ↵";
 showSettings(settingsOpen.read() ?? matchMedia(WIDE).matches);
 runs.takeUp();
+if (playground.run?.origin.place === "chat") tabs.show("chat");
 session.connect();

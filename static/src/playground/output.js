@@ -1,14 +1,13 @@
 /** The output: the text as it comes, and what can be done with it. */
 
+import { copyText } from "./clipboard.js";
 import { element } from "./dom.js";
 import * as highlight from "./highlight.js";
 import { fileExtension } from "./languages.js";
-import { OutputStream } from "./stream.js";
+import { TextStream } from "./stream.js";
+import { TextBlocks } from "./text_blocks.js";
 
-/** @typedef {import("./runs.js").Origin} Origin */
 /** @typedef {import("./runs.js").Run} Run */
-
-const COPIED_MS = 1500;
 
 export class OutputPane {
   #scroller = element("output", HTMLDivElement);
@@ -20,30 +19,32 @@ export class OutputPane {
   #copy = element("copy", HTMLButtonElement);
   #download = element("download", HTMLButtonElement);
   #insert = element("insert", HTMLButtonElement);
+  #blocks = new TextBlocks(element("text", HTMLDivElement));
   #stream;
-  /** @type {Origin | null} of what is shown */
-  #origin = null;
+  /** @type {Run | null} whose text is shown */
+  #run = null;
   #onRetry = () => {};
 
   /** @param {{onShown: () => void, onInsert: (text: string) => void}} events */
   constructor({ onShown, onInsert }) {
-    this.#stream = new OutputStream(this.#scroller, element("text", HTMLDivElement), {
+    this.#stream = new TextStream(this.#scroller, {
+      write: (text) => this.#blocks.write(text),
       onFlush: () => {
-        this.#allow(this.#stream.length > 0);
+        this.#allow();
         onShown();
       },
       onFollow: (following) => (this.#toEnd.hidden = following),
     });
     this.#toEnd.addEventListener("click", () => this.#stream.followEnd());
     this.#retry.addEventListener("click", () => this.#onRetry());
-    this.#copy.addEventListener("click", () => this.#copyText());
+    this.#copy.addEventListener("click", () => copyText(this.#text, this.#copy, element("text", HTMLDivElement)));
     this.#download.addEventListener("click", () => this.#downloadText());
-    this.#insert.addEventListener("click", () => onInsert(this.#stream.text));
+    this.#insert.addEventListener("click", () => onInsert(this.#text));
   }
 
   /** @param {Run} run that begins here */
-  begin({ origin }) {
-    this.#origin = origin;
+  begin(run) {
+    this.#run = run;
     this.clear();
     this.#scroller.scrollIntoView({ block: "nearest" }); // on a narrow screen it lies below the prompt
     this.#hint.hidden = true;
@@ -53,8 +54,9 @@ export class OutputPane {
 
   clear() {
     highlight.clear();
-    this.#stream.clear(lastLine(this.#origin?.prompt ?? ""));
-    this.#allow(false);
+    this.#blocks.clear(lastLine(this.#run?.origin.prompt ?? ""));
+    this.#stream.clear();
+    this.#allow();
   }
 
   /** @param {string} text */
@@ -62,16 +64,16 @@ export class OutputPane {
     this.#stream.append(text);
   }
 
-  /** The text is whole: it can be coloured now. */
-  end() {
+  /** @param {Run} run whose text is whole: it can be coloured now */
+  end({ text, origin }) {
     this.#stream.flush();
     this.#setState("over");
-    if (this.#origin) highlight.paint(this.#stream.nodes, highlight.tokensOf(this.#stream.text, this.#origin));
+    highlight.paint(this.#blocks.nodes, highlight.tokensOf(text, origin));
   }
 
   /**
    * @param {string} message a sentence
-   * @param {{label: string, act: () => void} | null} retry
+   * @param {import("./runs.js").Retry} retry
    */
   fail(message, retry) {
     this.#problemText.textContent = message;
@@ -85,11 +87,15 @@ export class OutputPane {
 
   /** As before the first run. */
   forget() {
-    this.#origin = null;
+    this.#run = null;
     this.clear();
     this.#hint.hidden = false;
     this.#problem.hidden = true;
     this.#setState("empty");
+  }
+
+  get #text() {
+    return this.#run?.text ?? "";
   }
 
   /** @param {"empty" | "running" | "over"} state */
@@ -98,26 +104,14 @@ export class OutputPane {
     this.#scroller.setAttribute("aria-busy", String(state === "running"));
   }
 
-  /** @param {boolean} hasText */
-  #allow(hasText) {
-    for (const button of [this.#copy, this.#download, this.#insert]) button.disabled = !hasText;
-  }
-
-  async #copyText() {
-    try {
-      await navigator.clipboard.writeText(this.#stream.text);
-      this.#copy.textContent = "Copied";
-    } catch {
-      getSelection()?.selectAllChildren(element("text", HTMLDivElement));
-      this.#copy.textContent = "Selected"; // the browser withholds the clipboard: the reader's own copy key works
-    }
-    setTimeout(() => (this.#copy.textContent = "Copy"), COPIED_MS);
+  #allow() {
+    for (const button of [this.#copy, this.#download, this.#insert]) button.disabled = this.#text === "";
   }
 
   #downloadText() {
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([this.#stream.text], { type: "text/plain;charset=utf-8" }));
-    link.download = `monolane.${this.#origin?.mode === "chat" ? "md" : fileExtension(this.#origin?.language ?? "text")}`;
+    link.href = URL.createObjectURL(new Blob([this.#text], { type: "text/plain;charset=utf-8" }));
+    link.download = `monolane.${fileExtension(this.#run?.origin.language ?? "text")}`;
     link.click();
     URL.revokeObjectURL(link.href);
   }

@@ -9,11 +9,11 @@ import { draft } from "./storage.js";
 /** @typedef {import("./protocol.js").Worker} Worker */
 /** @typedef {import("./controls.js").Values} Values */
 /** @typedef {import("./languages.js").LanguageName} LanguageName */
-/** @typedef {"completion" | "infill" | "chat"} Mode */
+/** @typedef {"completion" | "infill"} Mode */
 /**
  * @typedef {object} Example as playground/examples.py declares it
  * @property {string} title
- * @property {Mode} kind
+ * @property {Mode | "chat"} kind
  * @property {string} prompt
  * @property {string} [suffix]
  * @property {string} [language]
@@ -23,7 +23,6 @@ const REMEMBER_AFTER_MS = 400;
 const LABELS = {
   completion: ["Prompt to continue", "Code or text that the model goes on from"],
   infill: ["Text around the gap", "The model fills the gap at the cursor"],
-  chat: ["Message to the model", "What to ask the model"],
 };
 
 export class PromptPane {
@@ -33,23 +32,27 @@ export class PromptPane {
   #language = element("language", HTMLSelectElement);
   #modes = element("modes", HTMLFieldSetElement);
   #select = element("example", HTMLSelectElement);
-  #editor;
+  editor;
   #timer = 0;
-  #onMode;
+  #onQuestion;
   /** @type {Mode} what was chosen; what is used may differ while no worker offers it */
   #wanted;
 
-  /** @param {{nonce: string, onRun: () => void, onMode: (mode: Mode) => void}} options */
-  constructor({ nonce, onRun, onMode }) {
+  /**
+   * @param {string} nonce of the page's style policy
+   * @param {Omit<import("./editor.js").EditorEvents, "onChange"> & {onQuestion: (text: string) => void}} events
+   *   `onQuestion`: an example for the chat was chosen
+   */
+  constructor(nonce, { onQuestion, ...events }) {
     const first = this.#examples[0];
     const remembered = draft.read() ?? { text: first?.prompt ?? "", language: first?.language ?? "python", mode: "completion" };
-    this.#onMode = onMode;
+    this.#onQuestion = onQuestion;
     this.#wanted = modeNamed(remembered.mode);
     this.#language.value = languageNamed(remembered.language);
-    this.#editor = new Editor(
+    this.editor = new Editor(
       element("editor", HTMLDivElement),
       { text: remembered.text, language: this.language, nonce },
-      { onRun, onChange: () => this.#rememberSoon() },
+      { ...events, onChange: () => this.#rememberSoon() },
     );
     this.#language.addEventListener("change", () => this.#setLanguage(this.language));
     this.#modes.addEventListener("change", (event) => this.#choose(modeNamed(/** @type {HTMLInputElement} */ (event.target).value)));
@@ -70,18 +73,17 @@ export class PromptPane {
   }
 
   get text() {
-    return this.#editor.text;
+    return this.editor.text;
   }
 
   get selected() {
-    return this.#editor.selected;
+    return this.editor.selected;
   }
 
   /** @returns {import("./runs.js").Origin} of a run that begins now */
   get origin() {
     const { mode, language } = this;
-    // An answer goes on from nothing.
-    const prompt = mode === "chat" ? "" : mode === "infill" ? this.#editor.halves.before : this.#editor.text;
+    const prompt = mode === "infill" ? this.editor.halves.before : this.editor.text;
     return { place: "output", mode, language, prompt };
   }
 
@@ -94,6 +96,7 @@ export class PromptPane {
       infill: workers.some((worker) => worker.infill),
       chat: workers.some((worker) => worker.chat),
     };
+    this.#modes.hidden = !offered.infill;
     for (const input of this.#modes.querySelectorAll("input")) {
       const mode = modeNamed(input.value);
       input.closest("label")?.toggleAttribute("hidden", !offered[mode] && !(workers.length === 0 && mode === this.#wanted));
@@ -105,8 +108,8 @@ export class PromptPane {
 
   /** @returns {string | null} why the prompt cannot be run, in words */
   problem() {
-    if (this.#editor.text.trim() === "") return "The prompt is empty: type some code, or choose an example.";
-    const bytes = new TextEncoder().encode(this.#editor.text).length;
+    if (this.editor.text.trim() === "") return "The prompt is empty: type some code, or choose an example.";
+    const bytes = new TextEncoder().encode(this.editor.text).length;
     if (bytes <= this.#promptBytes) return null;
     const [has, most] = [bytes, this.#promptBytes].map((n) => n.toLocaleString("en-GB"));
     return `The prompt has ${has} bytes; at most ${most} are taken: shorten it.`;
@@ -116,39 +119,37 @@ export class PromptPane {
    * @param {Values} values
    * @returns {Start}
    */
-  startFrame({ model, system, max_tokens, sampling, stop }) {
-    const shared = { type: /** @type {const} */ ("start"), ...(model && { model }), max_tokens, sampling, stop };
-    if (this.mode === "completion") return { ...shared, prompt: this.#editor.text };
-    if (this.mode === "infill") {
-      const { before, after } = this.#editor.halves;
-      return { ...shared, prompt: before, suffix: after };
-    }
-    const message = { role: /** @type {const} */ ("user"), content: this.#editor.text };
-    const messages = system ? [{ role: /** @type {const} */ ("system"), content: system }, message] : [message];
-    return { ...shared, messages };
+  startFrame(values) {
+    if (this.mode === "completion") return completionOf(this.editor.text, values);
+    const { before, after } = this.editor.halves;
+    return { ...completionOf(before, values), suffix: after };
   }
 
-  /** @param {string} text of the output; a completion belongs at the end, the rest where the cursor is */
+  /** @param {string} text of the output */
   insert(text) {
-    this.#editor.insert(text, this.mode === "completion" ? "end" : "cursor");
+    this.editor.insert(text, "mark");
   }
 
   /** @param {string} text */
   replace(text) {
-    this.#editor.replace(text);
+    this.editor.replace(text);
   }
 
   #load() {
     const example = this.#examples[Number(this.#select.value)];
     this.#select.value = "";
     if (!example) return;
+    if (example.kind === "chat") {
+      this.#onQuestion(example.prompt);
+      return;
+    }
     this.#choose(example.kind);
     this.#setLanguage(languageNamed(example.language ?? "text"));
-    this.#editor.replace(example.prompt, example.suffix);
-    this.#editor.focus();
+    this.editor.replace(example.prompt, example.suffix);
+    this.editor.focus();
   }
 
-  /** @param {Record<Mode, boolean>} offered */
+  /** @param {Record<Mode | "chat", boolean>} offered */
   #listExamples(offered) {
     const options = this.#examples
       .map((example, index) => ({ example, index }))
@@ -169,14 +170,13 @@ export class PromptPane {
   #check(mode) {
     for (const input of this.#modes.querySelectorAll("input")) input.checked = input.value === mode;
     const [label, hint] = LABELS[mode];
-    this.#editor.describe(label ?? "", hint ?? "");
-    this.#onMode(mode);
+    this.editor.describe(label ?? "", hint ?? "");
   }
 
   /** @param {LanguageName} language */
   #setLanguage(language) {
     this.#language.value = language;
-    this.#editor.setLanguage(language);
+    this.editor.setLanguage(language);
     this.#remember();
   }
 
@@ -187,7 +187,7 @@ export class PromptPane {
 
   #remember() {
     clearTimeout(this.#timer);
-    draft.write({ text: this.#editor.text, language: this.language, mode: this.#wanted });
+    draft.write({ text: this.editor.text, language: this.language, mode: this.#wanted });
   }
 }
 
@@ -196,5 +196,14 @@ export class PromptPane {
  * @returns {Mode}
  */
 function modeNamed(name) {
-  return name === "chat" || name === "infill" ? name : "completion";
+  return name === "infill" ? name : "completion";
+}
+
+/**
+ * @param {string} prompt
+ * @param {Values} values
+ * @returns {Start}
+ */
+export function completionOf(prompt, { model, max_tokens, sampling, stop }) {
+  return { type: "start", prompt, ...(model && { model }), max_tokens, sampling, stop };
 }

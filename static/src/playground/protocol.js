@@ -37,6 +37,7 @@
  * @property {number} context tokens
  * @property {string} parallelism
  * @property {number} lanes
+ * @property {string} sync how its threads or devices wait for each other; empty where it has no choice
  * @property {number} last_tok_s
  *
  * @typedef {object} Timings
@@ -55,7 +56,8 @@
  * @typedef {{type: "tokens", generation: string, seq: number, n: number, text: string, t_us: number}} TokensFrame
  * @typedef {{type: "done", generation: string, finish_reason: "stop" | "length" | "cancelled", text: string,
  *   timings: Timings}} DoneFrame
- * @typedef {{type: "error", code: string, message: string, retryable: boolean, generation?: string}} ErrorFrame
+ * @typedef {{type: "error", code: string, message: string, retryable: boolean, generation?: string,
+ *   retry_after_s?: number}} ErrorFrame
  *
  * @typedef {QueuedFrame | StartedFrame | TokensFrame | DoneFrame | ErrorFrame} GenerationFrame
  * @typedef {StatusFrame | GenerationFrame} ServerFrame

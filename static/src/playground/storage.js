@@ -1,5 +1,6 @@
 /**
- * What the page remembers: the draft and the settings for good, the generation in hand for this tab.
+ * What the page remembers: the draft and the settings for good, the
+ * generation in hand and the conversation for this tab.
  * Where the browser blocks storage, everything still works until the page closes.
  */
 
@@ -58,6 +59,10 @@ export const draft = slot("local", "monolane.draft");
 export const settings = slot("local", "monolane.settings");
 /** @type {ReturnType<typeof slot<boolean>>} */
 export const settingsOpen = slot("local", "monolane.settings-open");
+/** @type {ReturnType<typeof slot<boolean>>} */
+export const ghostOn = slot("local", "monolane.ghost");
+/** @type {ReturnType<typeof slot<import("./conversation.js").Turn[]>>} */
+export const conversation = slot("session", "monolane.conversation");
 /** @type {ReturnType<typeof slot<{program: string, tests: string, taken: string}>>} */
 export const runIt = slot("local", "monolane.run-it");
 /** @type {ReturnType<typeof slot<Running>>} */

@@ -23,7 +23,7 @@ function after(...frames) {
 function worker(state, model = "smollm2-135m") {
   return {
     name: "w0", model, backend: "numpy", devices: ["cpu"], state, chat: true, infill: false, context: 2048,
-    parallelism: "none", lanes: 1, last_tok_s: 0,
+    parallelism: "none", lanes: 1, sync: "", last_tok_s: 0,
   };
 }
 

@@ -1,0 +1,162 @@
+/** One message of the conversation on the page: prose as it is, code in blocks that can be used. */
+
+import { highlightCode } from "@lezer/highlight";
+
+import { copyText } from "./clipboard.js";
+import { FenceReader } from "./fences.js";
+import { MOST_CHARS } from "./highlight.js";
+import { languageOfFence, parserFor } from "./languages.js";
+import { highlighter } from "./palette.js";
+import { TextBlocks } from "./text_blocks.js";
+
+/** @typedef {import("./languages.js").LanguageName} LanguageName */
+/**
+ * @typedef {object} CodeActions what can be done with a block of code
+ * @property {(code: string) => void} onInsert
+ * @property {(code: string) => void} onCompare with the editor
+ */
+
+export class MessageView {
+  #body;
+  #actions;
+  #reader;
+  /** @type {TextBlocks | null} of the stretch that is being written */
+  #blocks = null;
+  /** @type {CodeBlock | null} */
+  #code = null;
+
+  /**
+   * @param {HTMLElement} body
+   * @param {CodeActions} actions
+   */
+  constructor(body, actions) {
+    this.#body = body;
+    this.#actions = actions;
+    this.#reader = this.#newReader();
+  }
+
+  /** @param {string} text */
+  write(text) {
+    this.#reader.read(text);
+  }
+
+  /** The message is whole. */
+  end() {
+    this.#reader.end();
+  }
+
+  clear() {
+    this.#body.replaceChildren();
+    this.#blocks = this.#code = null;
+    this.#reader = this.#newReader();
+  }
+
+  #newReader() {
+    return new FenceReader({
+      onProse: (text) => this.#prose(text),
+      onOpen: (tag) => {
+        this.#blocks = null;
+        this.#code = new CodeBlock(tag, this.#actions);
+        this.#body.append(this.#code.root);
+      },
+      onCode: (text) => this.#code?.write(text),
+      onClose: () => {
+        this.#code?.end();
+        this.#code = null;
+      },
+    });
+  }
+
+  /** @param {string} text */
+  #prose(text) {
+    if (!this.#blocks) {
+      if (text.trim() === "") return; // empty lines around a block of code
+      const prose = document.createElement("div");
+      prose.className = "prose";
+      this.#body.append(prose);
+      this.#blocks = new TextBlocks(prose);
+    }
+    this.#blocks.write(text);
+  }
+}
+
+class CodeBlock {
+  root = document.createElement("figure");
+  #pre = document.createElement("pre");
+  #blocks = new TextBlocks(this.#pre);
+  /** @type {string[]} */
+  #parts = [];
+  #language;
+
+  /**
+   * @param {string} tag
+   * @param {CodeActions} actions
+   */
+  constructor(tag, { onInsert, onCompare }) {
+    this.#language = languageOfFence(tag);
+    this.root.className = "code";
+    const caption = document.createElement("figcaption");
+    const name = document.createElement("span");
+    name.textContent = tag || "code";
+    const tools = document.createElement("span");
+    tools.className = "pane-tools";
+    const copy = button("Copy", () => copyText(this.text, copy, this.#pre));
+    tools.append(
+      button("Insert", () => onInsert(this.text)),
+      copy,
+      button("Compare", () => onCompare(this.text)),
+    );
+    caption.append(name, tools);
+    this.#pre.tabIndex = 0; // it scrolls, so the keyboard must reach it
+    this.#pre.setAttribute("role", "group");
+    this.#pre.ariaLabel = `Code, ${tag || "no language named"}`;
+    this.root.append(caption, this.#pre);
+  }
+
+  /** The code without the newline before the fence that closes it. */
+  get text() {
+    return this.#parts.join("").replace(/\n$/, "");
+  }
+
+  /** @param {string} text */
+  write(text) {
+    this.#parts.push(text);
+    this.#blocks.write(text);
+  }
+
+  /** The code is whole: it is coloured, and keeps its place. */
+  end() {
+    const parser = parserFor(this.#language);
+    const { text } = this;
+    if (!parser || text.length > MOST_CHARS) return;
+    const line = document.createElement("div");
+    line.className = "block";
+    highlightCode(text, parser.parse(text), highlighter, (piece, classes) => line.append(coloured(piece, classes)), () => line.append("\n"));
+    this.#pre.replaceChildren(line);
+  }
+}
+
+/**
+ * @param {string} piece
+ * @param {string} classes
+ */
+function coloured(piece, classes) {
+  if (!classes) return piece;
+  const span = document.createElement("span");
+  span.className = classes;
+  span.textContent = piece;
+  return span;
+}
+
+/**
+ * @param {string} label
+ * @param {() => void} act
+ */
+function button(label, act) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.className = "quiet";
+  made.textContent = label;
+  made.addEventListener("click", act);
+  return made;
+}

@@ -1,0 +1,122 @@
+/** Ghost text in CodeMirror: a suggestion at the cursor that is no part of the document until it is taken. */
+
+import { Prec, StateEffect, StateField, Transaction } from "@codemirror/state";
+import { Decoration, EditorView, WidgetType, keymap } from "@codemirror/view";
+
+import { firstWord } from "./ghost_context.js";
+
+/** @typedef {{text: string, at: number}} Ghost */
+
+/** What CodeMirror calls typing; a paste, a drop, an undo or another document is none. */
+const TYPED = /^(input(\.type.*|\.complete|\.indent)?|delete.*)$/;
+
+/** @type {import("@codemirror/state").StateEffectType<Ghost | null>} */
+const show = StateEffect.define();
+
+class GhostWidget extends WidgetType {
+  /** @param {string} text */
+  constructor(text) {
+    super();
+    this.text = text;
+  }
+
+  /** @param {GhostWidget} other */
+  eq(other) {
+    return other.text === this.text;
+  }
+
+  toDOM() {
+    const span = document.createElement("span");
+    span.className = "cm-ghost";
+    span.ariaHidden = "true"; // it is announced once it is whole
+    span.textContent = this.text;
+    return span;
+  }
+}
+
+/** @type {StateField<Ghost | null>} */
+const field = StateField.define({
+  create: () => null,
+  update: after,
+  provide: (self) =>
+    EditorView.decorations.from(self, (ghost) =>
+      ghost ? Decoration.set(Decoration.widget({ widget: new GhostWidget(ghost.text), side: 1 }).range(ghost.at)) : Decoration.none,
+    ),
+});
+
+/**
+ * @param {Ghost | null} ghost
+ * @param {Transaction} transaction
+ * @returns {Ghost | null} what is left of it: typing what it says keeps the rest
+ */
+function after(ghost, transaction) {
+  for (const effect of transaction.effects) if (effect.is(show)) return effect.value;
+  if (!ghost || (!transaction.docChanged && !transaction.selection)) return ghost;
+  if (!transaction.docChanged) return null;
+  /** @type {(string | null)[]} */
+  const typed = [];
+  transaction.changes.iterChanges((from, to, _from, _to, inserted) => {
+    typed.push(from === ghost.at && to === ghost.at ? inserted.toString() : null);
+  });
+  const [first = null, second] = typed;
+  if (first === null || second !== undefined || !ghost.text.startsWith(first)) return null;
+  const rest = ghost.text.slice(first.length);
+  return rest ? { text: rest, at: ghost.at + first.length } : null;
+}
+
+/**
+ * @param {{onTyped: () => void, onLeft: () => void, onGhost: (text: string) => void}} events typed text
+ *   changed, or the cursor or the focus went elsewhere; what is suggested now, "" for nothing
+ */
+export function ghostText({ onTyped, onLeft, onGhost }) {
+  return [
+    field,
+    Prec.highest(
+      keymap.of([
+        { key: "Tab", run: (view) => take(view, "all") },
+        { key: "Mod-ArrowRight", run: (view) => take(view, "word") },
+        // Goes on to the editor's own Escape, after which Tab leaves it.
+        { key: "Escape", run: (view) => (suggest(view, ""), onLeft(), false) },
+      ]),
+    ),
+    EditorView.updateListener.of((update) => {
+      const [old, now] = [update.startState.field(field), update.state.field(field)];
+      if (old?.text !== now?.text) onGhost(now?.text ?? "");
+      if (update.docChanged && update.transactions.some(isTyped)) onTyped();
+      else if (update.docChanged || update.selectionSet || (update.focusChanged && !update.view.hasFocus)) onLeft();
+    }),
+  ];
+}
+
+/** @param {Transaction} transaction */
+function isTyped(transaction) {
+  return TYPED.test(transaction.annotation(Transaction.userEvent) ?? "");
+}
+
+/**
+ * @param {EditorView} view
+ * @param {string} text to show at the cursor; empty for none
+ */
+export function suggest(view, text) {
+  const { main } = view.state.selection;
+  if (!text && !view.state.field(field)) return;
+  view.dispatch({ effects: show.of(text && main.empty ? { text, at: main.head } : null) });
+}
+
+/**
+ * @param {EditorView} view
+ * @param {"all" | "word"} part
+ * @returns {boolean} whether there was something to take
+ */
+export function take(view, part) {
+  const ghost = view.state.field(field);
+  if (!ghost) return false;
+  const text = part === "all" ? ghost.text : firstWord(ghost.text);
+  view.dispatch({
+    changes: { from: ghost.at, insert: text },
+    selection: { anchor: ghost.at + text.length },
+    userEvent: "input.complete",
+    scrollIntoView: true,
+  });
+  return true;
+}

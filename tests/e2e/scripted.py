@@ -1,0 +1,82 @@
+"""A server in the browser test's hands: it answers every run with what the test says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from playwright.sync_api import BrowserContext, WebSocketRoute
+
+WORKER = {
+    "name": "scripted", "model": "scripted", "backend": "none", "devices": [], "state": "idle", "chat": True,
+    "infill": True, "context": 4096, "parallelism": "none", "lanes": 1, "last_tok_s": 0.0,
+}  # fmt: skip
+TIMINGS = {
+    "queue_ms": 0, "prefill_ms": 1, "ttft_ms": 1, "decode_ms": 10, "decode_tok_s": 100, "prompt_tokens": 1,
+    "completion_tokens": 2,
+}  # fmt: skip
+
+
+@dataclass
+class ScriptedServer:
+    """`server(text)` makes every run answer with that text; `server(error=...)` with that error.
+
+    With `endless`, a run goes on after its text until it is stopped. Must be asked for before the page.
+    """
+
+    worker: dict[str, Any] = field(default_factory=lambda: dict(WORKER))
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    heard: list[str] = field(default_factory=list)
+    """The types of frames that were sent, in order, acknowledgements aside."""
+    _text: str = ""
+    _error: dict[str, Any] | None = None
+    _endless: bool = False
+    _ids: itertools.count[int] = field(default_factory=itertools.count)
+
+    def __call__(
+        self, text: str = "", *, error: dict[str, Any] | None = None, endless: bool = False
+    ) -> list[dict[str, Any]]:
+        """Returns the start frames that have been, and will be, asked for."""
+        self._text, self._error, self._endless = text, error, endless
+        return self.asked
+
+    def serve(self, context: BrowserContext) -> None:
+        context.route_web_socket("**/ws/playground/", self._speak)
+
+    def _speak(self, route: WebSocketRoute) -> None:
+        generation = ""
+
+        def say(**frame: Any) -> None:
+            route.send(json.dumps({"generation": generation, **frame}))
+
+        def end(reason: str) -> None:
+            say(type="done", finish_reason=reason, text="", timings=TIMINGS)
+
+        def hear(message: str | bytes) -> None:
+            nonlocal generation
+            frame = json.loads(message)
+            if frame["type"] != "ack":
+                self.heard.append(frame["type"])
+            if frame["type"] == "stop":
+                end("cancelled")
+            if frame["type"] != "start":
+                return
+            self.asked.append(frame)
+            if self._error:
+                route.send(json.dumps({"type": "error", **self._error}))
+                return
+            generation = f"{next(self._ids):032x}"
+            say(type="queued", position=0, eta_s=0.0)
+            say(
+                type="started", model="scripted", backend="none", worker="s", prompt_tokens=1, queue_ms=0,
+                seed=1,
+            )  # fmt: skip
+            say(type="tokens", seq=0, n=1, text=self._text[:1], t_us=0)
+            say(type="tokens", seq=1, n=1, text=self._text[1:], t_us=10_000)
+            if not self._endless:
+                end("stop")
+
+        route.on_message(hear)
+        route.send(json.dumps({"type": "status", "workers": [self.worker]}))

@@ -1,0 +1,181 @@
+"""The chat beside the editor, and what can be asked about a selection."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from tests.e2e.playground_page import PlaygroundPage
+from tests.e2e.scripted import ScriptedServer
+
+ANSWER = "Here:\n\n```python\nprint(1)\n\nprint(2)\n```\nThat is all."
+
+
+def selected(playground: PlaygroundPage, text: str) -> None:
+    playground.type_prompt(text)
+    playground.page.keyboard.press("ControlOrMeta+a")
+
+
+def test_the_model_hears_the_whole_conversation_and_the_system_message(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    asked = server("One.")
+    playground.wait_until_ready()
+    playground.set(system="Be brief.")
+    playground.ask("First?")
+    playground.wait_for_answer()
+    playground.ask("Second?")
+    expect(playground.answers).to_have_count(2)
+    playground.wait_for_answer()
+    assert asked[1]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "First?"},
+        {"role": "assistant", "content": "One."},
+        {"role": "user", "content": "Second?"},
+    ]
+    assert "prompt" not in asked[1]
+
+
+def test_a_new_chat_forgets_the_old_one(server: ScriptedServer, playground: PlaygroundPage) -> None:
+    asked = server("One.")
+    playground.ask("First?")
+    playground.wait_for_answer()
+    playground.page.get_by_role("button", name="New chat").click()
+    expect(playground.answers).to_have_count(0)
+    playground.ask("Second?")
+    playground.wait_for_answer()
+    assert asked[1]["messages"] == [{"role": "user", "content": "Second?"}]
+
+
+def test_code_in_an_answer_is_inserted_and_copied_without_its_fences(
+    server: ScriptedServer, context: BrowserContext, playground: PlaygroundPage
+) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    server(ANSWER)
+    playground.wait_until_ready()
+    playground.type_prompt("# start\n")
+    playground.ask("Print.")
+    playground.wait_for_answer()
+    code = playground.answers.locator(".code")
+    expect(code).to_have_count(1)
+    assert code.locator("pre").inner_text().strip() == "print(1)\n\nprint(2)"
+    code.get_by_role("button", name="Copy").click()
+    expect(code.get_by_role("button", name="Copied")).to_be_visible()
+    assert playground.page.evaluate("navigator.clipboard.readText()") == "print(1)\n\nprint(2)"
+    code.get_by_role("button", name="Insert").click()
+    expect(playground.editor).to_contain_text("# startprint(1)print(2)")  # lines are elements of their own
+
+
+def test_code_is_compared_with_the_editor_and_a_change_can_be_rejected(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server("```python\na = 1\nb = 20\nc = 3\nd = 4\ne = 50\n```")
+    playground.wait_until_ready()
+    playground.type_prompt("a = 1\nb = 2\nc = 3\nd = 4\ne = 5")
+    playground.ask("Tenfold.")
+    playground.wait_for_answer()
+    playground.answers.get_by_role("button", name="Compare").click()
+    dialog = playground.page.get_by_role("dialog", name="Compare with the editor")
+    expect(dialog.locator(".cm-deletedChunk")).to_have_count(2)
+    dialog.get_by_role("button", name="Reject").first.click()
+    expect(dialog.locator(".cm-deletedChunk")).to_have_count(1)
+    dialog.get_by_role("button", name="Use the result").click()
+    expect(dialog).to_be_hidden()
+    expect(playground.editor).to_contain_text("a = 1b = 2c = 3d = 4e = 50")
+
+
+def test_a_selection_is_continued_and_the_text_belongs_at_its_end(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    asked = server(" + 1")
+    playground.wait_until_ready()
+    playground.type_prompt("x = 1\ny = 2")
+    playground.page.keyboard.press("ControlOrMeta+Home")
+    playground.page.keyboard.press("Shift+End")
+    playground.page.keyboard.press("ControlOrMeta+Shift+Enter")
+    playground.wait_for_end()
+    assert asked[0]["prompt"] == "x = 1"
+    playground.page.get_by_role("button", name="Insert into prompt").click()
+    expect(playground.editor).to_contain_text("x = 1 + 1y = 2")
+
+
+@pytest.mark.parametrize(
+    ("button", "question"),
+    [("Explain", "Explain this code."), ("Write tests", "Write tests for this code with pytest.")],
+)
+def test_the_model_is_asked_about_a_selection(
+    server: ScriptedServer, playground: PlaygroundPage, button: str, question: str
+) -> None:
+    asked = server("It adds.")
+    playground.wait_until_ready()
+    selected(playground, "x = 1 + 2")
+    playground.page.get_by_role("button", name=button).click()
+    playground.wait_for_answer()
+    assert asked[0]["messages"] == [{"role": "user", "content": f"{question}\n\n```python\nx = 1 + 2\n```"}]
+    expect(playground.answers).to_contain_text("It adds.")
+
+
+def test_the_code_goes_along_if_the_reader_wants_it(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    asked = server("Yes.")
+    playground.wait_until_ready()
+    playground.type_prompt("x = 1")
+    playground.show("Chat")
+    playground.page.get_by_role("switch", name="With the code").check()
+    playground.ask("Right?")
+    playground.wait_for_answer()
+    assert asked[0]["messages"][0]["content"] == "Right?\n\n```python\nx = 1\n```"
+
+
+def test_without_a_chat_template_the_panel_says_so_and_how_to_get_one(
+    server: ScriptedServer, page: Page
+) -> None:
+    server.worker["chat"] = False
+    playground = PlaygroundPage.open(page)
+    playground.show("Chat")
+    expect(page.locator("#chat-none")).to_contain_text("scripted has no chat template")
+    expect(page.locator("#chat-none")).to_contain_text("python -m engine worker --model smollm2-135m")
+    expect(page.get_by_label("Your message")).to_be_disabled()
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()
+
+
+def test_a_refused_question_says_why_and_can_be_asked_again(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server(error={"code": "queue_full", "message": "The queue is full.", "retryable": True})
+    playground.ask("Well?")
+    expect(playground.page.get_by_role("alert")).to_contain_text("The queue is full.")
+    server("Now.")
+    playground.page.get_by_role("button", name="Try again").click()
+    playground.wait_for_answer()
+    expect(playground.answers).to_have_text("The model answeredNow.")
+    expect(playground.answers).to_have_count(1)
+
+
+def test_an_example_for_the_chat_is_put_in_its_question(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server("ok")
+    playground.wait_until_ready()
+    playground.page.get_by_label("Example").select_option(label="Chat: explain a closure")
+    question = playground.page.get_by_label("Your message")
+    expect(question).to_be_focused()
+    expect(question).to_have_value("Explain what a closure is in JavaScript, with one short example.")
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_real_model_answers_and_a_reload_in_mid_answer_goes_on(playground: PlaygroundPage) -> None:
+    playground.wait_until_ready()
+    playground.set(temperature=0, max_tokens=60)
+    playground.ask("What is a list?")
+    playground.wait_for_tokens(8)
+    playground.page.reload()
+    playground.wait_for_answer()
+    playground.show("Chat")
+    assert "list" in playground.answers.inner_text()
+    first = playground.answers.inner_text()
+    playground.page.get_by_role("button", name="New chat").click()
+    playground.ask("What is a list?")
+    playground.wait_for_answer()
+    assert playground.answers.inner_text() == first
