@@ -40,17 +40,23 @@ struct KvBlock {
     }
 };
 
-// Query rows in operand form, scaled so that scores are in units of log 2.
-struct QueryRows {
-    Split part[cache::KEY_CHUNKS][4];
+// Scores are in units of log 2.
+constexpr float QUERY_SCALE = model::ATTENTION_SCALE * 1.4426950408889634f;
 
-    DEVICE void set(int chunk, const float4& a, const float4& b) {
-        constexpr float SCALE = model::ATTENTION_SCALE * 1.4426950408889634f;
-        part[chunk][0] = split_f16(a.x * SCALE, a.y * SCALE);
-        part[chunk][1] = split_f16(a.z * SCALE, a.w * SCALE);
-        part[chunk][2] = split_f16(b.x * SCALE, b.y * SCALE);
-        part[chunk][3] = split_f16(b.z * SCALE, b.w * SCALE);
+// Eight columns of a query row in operand form.
+struct QueryChunk {
+    Split part[4];
+};
+
+// Query rows in registers.
+struct QueryRows {
+    QueryChunk chunks[cache::KEY_CHUNKS];
+
+    DEVICE void set(int k, const float4& a, const float4& b) {
+        chunks[k] = {{split_f16(a.x * QUERY_SCALE, a.y * QUERY_SCALE), split_f16(a.z * QUERY_SCALE, a.w * QUERY_SCALE),
+                      split_f16(b.x * QUERY_SCALE, b.y * QUERY_SCALE), split_f16(b.z * QUERY_SCALE, b.w * QUERY_SCALE)}};
     }
+    DEVICE const QueryChunk& chunk(int k) const { return chunks[k]; }
 };
 
 // Running softmax of query row lane / 4. `sum` counts this lane's own positions only.
@@ -65,23 +71,32 @@ struct RunningSoftmax {
     }
 
     // Adds the block whose first position is `base`; the row attends to positions first .. last - 1.
-    DEVICE void add(const QueryRows& query, const KvBlock& block, int base, int first, int last, u32 lane) {
-        float scores[4][2];
+    template <class Query>
+    DEVICE void add(const Query& query, const KvBlock& block, int base, int first, int last, u32 lane) {
+        float c[4][4], scores[4][2];
         float peak = NO_SCORE;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (int i = 0; i < 4; ++i) c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0.0f;
 #pragma unroll
-            for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
+        for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
+            const QueryChunk q = query.chunk(k);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
                 const uint4& b = block.keys[i * cache::KEY_CHUNKS + k];
-                const auto& q = query.part[k];
-                mma_f16(c, q[0].high, q[0].low, q[1].high, q[1].low, b.x, b.y);
-                mma_f16(c, q[2].high, q[2].low, q[3].high, q[3].low, b.z, b.w);
+                mma_f16(c[i], q.part[0].high, q.part[0].low, q.part[1].high, q.part[1].low, b.x, b.y);
             }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const uint4& b = block.keys[i * cache::KEY_CHUNKS + k];
+                mma_f16(c[i], q.part[2].high, q.part[2].low, q.part[3].high, q.part[3].low, b.z, b.w);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int p = base + 8 * i + 2 * int(lane & 3) + e;
-                scores[i][e] = p >= first && p < last ? c[e] + c[2 + e] : NO_SCORE;
+                scores[i][e] = p >= first && p < last ? c[i][e] + c[i][2 + e] : NO_SCORE;
                 peak = fmaxf(peak, scores[i][e]);
             }
         }
@@ -163,44 +178,122 @@ static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the
 constexpr int HEADS_A_TURN = model::KV_HEADS / model::SEATS;
 static_assert(HEADS_A_TURN <= model::SMS && HEADS_A_TURN * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
 
-// Which part of which head this SM attends to, if any: heads x splits spread evenly over the SMs.
-struct Item {
-    int head = -1, split = 0, splits = 1;
-    int first, first_block, blocks;  // positions [first, position] lie in `blocks` cache blocks
-
-    DEVICE Item(int position, int window, int sm, int seat, int blocks_a_split) {
-        first = window && position + 1 > window ? position + 1 - window : 0;
-        first_block = first / cache::BLOCK;
-        blocks = position / cache::BLOCK - first_block + 1;
-        splits = smaller(ceil_div(blocks, blocks_a_split), model::MAX_SPLITS);
-        const int items = HEADS_A_TURN * splits;
-        const int item = ceil_div(sm * items, model::SMS);
-        if (item < items && item * model::SMS / items == sm) {
-            const int turn_head = item / splits;
-            head = (turn_head / LANE_KV_HEADS * model::SEATS + seat) * LANE_KV_HEADS + turn_head % LANE_KV_HEADS;
-            split = item % splits;
-        }
+// Heads x splits spread evenly over the SMs.
+DEVICE AttentionItem item_of(int position, int window, int sm, int seat, int blocks_a_split) {
+    AttentionItem item{-1, 0, 1, 0, 0, 0};
+    item.first = window && position + 1 > window ? position + 1 - window : 0;
+    item.first_block = item.first / cache::BLOCK;
+    item.blocks = position / cache::BLOCK - item.first_block + 1;
+    item.splits = smaller(ceil_div(item.blocks, blocks_a_split), model::MAX_SPLITS);
+    const int items = HEADS_A_TURN * item.splits;
+    const int mine = ceil_div(sm * items, model::SMS);
+    if (mine < items && mine * model::SMS / items == sm) {
+        const int turn_head = mine / item.splits;
+        item.head = (turn_head / LANE_KV_HEADS * model::SEATS + seat) * LANE_KV_HEADS + turn_head % LANE_KV_HEADS;
+        item.split = mine % item.splits;
     }
-};
+    return item;
+}
+
+// All layers' items of a pass, a thread each. Read only after a block barrier.
+DEVICE void plan_items(Core& core) {
+    for (int i = int(threadIdx.x); i < model::SEATS * model::LAYERS; i += CONSUMERS) {
+        const int seat = i / model::LAYERS, layer = i % model::LAYERS;
+        core.shared.items[seat][layer] =
+            item_of(core.position, window_of(layer), int(core.place.sm), seat, core.params.blocks_a_split);
+    }
+}
 
 DEVICE float4 numbers(const uint4& v) {
     return make_float4(untagged(v.x), untagged(v.y), untagged(v.z), untagged(v.w));
 }
 
-// The key and value of the token being computed, still in the mailbox: what of them this lane holds in a block.
-struct Newest {
-    uint4 key[cache::KEY_CHUNKS];      // eight elements a chunk
-    u32 value[cache::VALUE_TILES];     // one element a tile, in the low half
+// Queries, and for the warp that has the last block the newest key and value, through shared memory: each lane fetches
+// whole pieces, all asked for before any is looked at, because a look at the mailbox takes about a microsecond while
+// the weights stream. Queries wait in the rows that will hold the warp's result.
+struct Inputs {
+    static constexpr int HEAD_QUADS = model::HEAD_DIM / 4;
+    static constexpr int QUERY_PIECES = ceil_div(QUERIES * HEAD_QUADS, 32);
+    static constexpr int PIECES = QUERY_PIECES + ceil_div(2 * HEAD_QUADS, 32);
+    static_assert(mail::VALUES == mail::KEYS + model::KV_DIM && PIECES < 32, "pieces of a head");
 
-    // Puts them where the cache would have them, position `p` of the block.
-    DEVICE void insert(int p, u32 lane, KvBlock& block) const {
-        const int g = int(lane >> 2), j = int(lane & 3), group = p >> 3;
+    int g, j;      // query row and column group of this lane
+    u32* queries;  // this warp's, a quad of numbers in operand form every four words
+    u16* newest;   // key, then value
+
+    DEVICE explicit Inputs(Core& core)
+        : g(int(core.lane >> 2)), j(int(core.lane & 3)), queries(reinterpret_cast<u32*>(core.shared.merge() + core.warp * QUERIES * MERGE_ROW)), newest(core.shared.newest()) {}
+
+    DEVICE void fetch(Core& core, int layer, int head, bool has_newest) {
+        const u32* mail = core.mail(layer);
+        const u32* from[PIECES];
+        uint4 words[PIECES];
+        u32 missing = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            words[i] = make_uint4(0, 0, 0, 0);
+            const int quad = (i < QUERY_PIECES ? i : i - QUERY_PIECES) * 32 + int(core.lane);
+            if (i < QUERY_PIECES) {
+                from[i] = mail + mail::QUERIES + head * QUERIES * model::HEAD_DIM + quad * 4;
+                if (quad < QUERIES * HEAD_QUADS) missing |= 1u << i;
+            } else {
+                const int value = quad >= HEAD_QUADS;
+                from[i] = mail + mail::KEYS + value * model::KV_DIM + head * model::HEAD_DIM + (quad - value * HEAD_QUADS) * 4;
+                if (has_newest && quad < 2 * HEAD_QUADS) missing |= 1u << i;
+            }
+        }
+        const u32 wanted = missing;
+        Spin spin(core.params, core.place, WAIT_QUERY);
+#pragma unroll 1
+        while (missing) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (missing >> i & 1u) words[i] = peek4(from[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (fresh(words[i], core.epoch)) missing &= ~(1u << i);
+            }
+            if (missing && spin.hopeless()) break;
+        }
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (!(wanted >> i & 1u)) continue;
+            const int quad = (i < QUERY_PIECES ? i : i - QUERY_PIECES) * 32 + int(core.lane);
+            const float4 v = numbers(words[i]);
+            if (i < QUERY_PIECES) {
+                const Split a = split_f16(v.x * QUERY_SCALE, v.y * QUERY_SCALE), b = split_f16(v.z * QUERY_SCALE, v.w * QUERY_SCALE);
+                *reinterpret_cast<uint4*>(queries + quad * 4) = make_uint4(a.high, a.low, b.high, b.low);
+            } else {
+                *reinterpret_cast<uint2*>(newest + quad * 4) = make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
+            }
+        }
+        __syncwarp();
+    }
+
+    DEVICE QueryChunk chunk(int k) const {
+        const int d = k * CHUNK_COLUMNS + 8 * j;
+        uint4 a = make_uint4(0, 0, 0, 0), b = a;
+        if (g < QUERIES && d < model::HEAD_DIM) {
+            const u32* row = queries + g * model::HEAD_DIM + d;
+            a = *reinterpret_cast<const uint4*>(row);
+            b = *reinterpret_cast<const uint4*>(row + 4);
+        }
+        return {{{a.x, a.y}, {a.z, a.w}, {b.x, b.y}, {b.z, b.w}}};
+    }
+
+    // Puts the newest key and value where the cache would have them, position `p` of the block.
+    DEVICE void insert(int p, KvBlock& block) const {
+        const int group = p >> 3;
         if (g == (p & 7)) {
 #pragma unroll
             for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
+                const int d = k * CHUNK_COLUMNS + 8 * j;
+                uint4 key = make_uint4(0, 0, 0, 0);
+                if (d < model::HEAD_DIM) key = *reinterpret_cast<const uint4*>(newest + d);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    if (i == group) block.keys[i * cache::KEY_CHUNKS + k] = key[k];
+                    if (i == group) block.keys[i * cache::KEY_CHUNKS + k] = key;
                 }
             }
         }
@@ -208,7 +301,7 @@ struct Newest {
             const u32 shift = (p & 1) * 16, keep = p & 1 ? 0x0000ffffu : 0xffff0000u;
 #pragma unroll
             for (int t = 0; t < cache::VALUE_TILES; ++t) {
-                const u32 half = value[t] << shift;
+                const u32 half = u32(newest[model::HEAD_DIM + 8 * t + g]) << shift;
                 uint4& v = block.values[t];
                 if (group == 0) v.x = (v.x & keep) | half;
                 if (group == 1) v.y = (v.y & keep) | half;
@@ -218,61 +311,6 @@ struct Newest {
         }
     }
 };
-
-// Queries, and for the warp that has the last block the newest key and value: all asked for before any is looked at,
-// because a look at the mailbox takes about a microsecond while the weights stream.
-DEVICE void fetch_inputs(Core& core, int layer, int head, bool has_newest, int p, QueryRows& query, Newest& newest) {
-    constexpr int PIECES = 2 * cache::KEY_CHUNKS;
-    const int g = int(core.lane >> 2), j = int(core.lane & 3);
-    const u32* queries = core.mail(layer) + mail::QUERIES + (head * QUERIES + g) * model::HEAD_DIM + 8 * j;
-    const u32* keys = core.mail(layer) + mail::KEYS + head * model::HEAD_DIM + 8 * j;
-    const u32* values = core.mail(layer) + mail::VALUES + head * model::HEAD_DIM + g;
-    const bool key_here = has_newest && g == (p & 7), value_here = has_newest && j == (p >> 1 & 3);
-    uint4 query_words[PIECES], key_words[PIECES];
-    u32 value_words[cache::VALUE_TILES];
-    u32 missing_queries = 0, missing_keys = 0, missing_values = value_here ? (1u << cache::VALUE_TILES) - 1u : 0u;
-#pragma unroll
-    for (int i = 0; i < PIECES; ++i) {
-        query_words[i] = key_words[i] = make_uint4(0, 0, 0, 0);
-        const bool in_head = i / 2 * CHUNK_COLUMNS + 8 * j < model::HEAD_DIM;
-        if (in_head && g < QUERIES) missing_queries |= 1u << i;
-        if (in_head && key_here) missing_keys |= 1u << i;
-    }
-#pragma unroll
-    for (int t = 0; t < cache::VALUE_TILES; ++t) value_words[t] = 0;
-    Spin spin(core.params, core.place, WAIT_QUERY);
-#pragma unroll 1
-    while (missing_queries | missing_keys | missing_values) {
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (missing_queries >> i & 1u) query_words[i] = peek4(queries + i / 2 * CHUNK_COLUMNS + i % 2 * 4);
-            if (missing_keys >> i & 1u) key_words[i] = peek4(keys + i / 2 * CHUNK_COLUMNS + i % 2 * 4);
-        }
-#pragma unroll
-        for (int t = 0; t < cache::VALUE_TILES; ++t) {
-            if (missing_values >> t & 1u) value_words[t] = load_relaxed(values + 8 * t);
-        }
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (fresh(query_words[i], core.epoch)) missing_queries &= ~(1u << i);
-            if (fresh(key_words[i], core.epoch)) missing_keys &= ~(1u << i);
-        }
-#pragma unroll
-        for (int t = 0; t < cache::VALUE_TILES; ++t) {
-            if (((value_words[t] ^ core.epoch) & 1u) == 0) missing_values &= ~(1u << t);
-        }
-        if ((missing_queries | missing_keys | missing_values) && spin.hopeless()) break;
-    }
-    __syncwarp();
-#pragma unroll
-    for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
-        query.set(k, numbers(query_words[2 * k]), numbers(query_words[2 * k + 1]));
-        const float4 a = numbers(key_words[2 * k]), b = numbers(key_words[2 * k + 1]);
-        newest.key[k] = make_uint4(pack_f16(a.x, a.y), pack_f16(a.z, a.w), pack_f16(b.x, b.y), pack_f16(b.z, b.w));
-    }
-#pragma unroll
-    for (int t = 0; t < cache::VALUE_TILES; ++t) newest.value[t] = pack_f16(untagged(value_words[t]), 0.0f) & 0xffffu;
-}
 
 // How many splits there are changes with the position, so a partial result is not written in every pass and parity
 // alone could mistake an old one: its words carry the number of the pass instead.
@@ -327,10 +365,10 @@ DEVICE void add_partials(Core& core, const u64* partials, int splits, int g, int
 }
 
 // Blocks of an item go to its warps in turn; those of a head to its splits in turn before that.
-DEVICE int first_index(const Core& core, const Item& item) { return item.split + item.splits * int(core.warp); }
+DEVICE int first_index(const Core& core, const AttentionItem& item) { return item.split + item.splits * int(core.warp); }
 
 // Asks for a warp's first blocks while the layer's earlier phases still compute.
-DEVICE void prefetch(Core& core, const Item& item, int layer) {
+DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
     if (item.head < 0 || core.lane >= 2) return;
     const int index = first_index(core, item) + int(core.lane) * item.splits * WARPS;
     if (index < item.blocks) {
@@ -340,38 +378,41 @@ DEVICE void prefetch(Core& core, const Item& item, int layer) {
 
 // Waits for: queries, and the newest key and value. Publishes: the head's result, or its part of it to the SM that
 // has the head's first part.
-DEVICE void run(Core& core, const Item& item, int layer) {
+DEVICE void run(Core& core, const AttentionItem& item, int layer) {
     if (item.head < 0) return;
     const u32 lane = core.lane;
     const int stride = item.splits * WARPS;
     int index = first_index(core, item);
-    RunningSoftmax row;
+    float* rows = core.shared.merge();
+    float* mine = rows + core.warp * QUERIES * MERGE_ROW;
     if (index < item.blocks) {
         KvBlock block;
         const auto at = [&](int i) { return cache::block(core.params.kv, layer, item.head, item.first_block + i); };
         block.load_keys(at(index), lane);  // before the queries are there
         block.load_values(at(index), lane);
-        QueryRows query;
-        Newest newest;
-        const bool has_newest = (item.blocks - 1 - index) % stride == 0;
-        fetch_inputs(core, layer, item.head, has_newest, core.position % cache::BLOCK, query, newest);
+        const int last = item.blocks - 1;
+        Inputs inputs(core);
+        inputs.fetch(core, layer, item.head, last % stride == index);
         core.profile.input_ready();
+        RunningSoftmax row;
 #pragma unroll 1
         while (true) {
             const int base = (item.first_block + index) * cache::BLOCK;
-            if (index == item.blocks - 1) {
+            if (index == last) {
                 block.forget_values_from(core.position - base, lane);
-                newest.insert(core.position - base, lane, block);
+                inputs.insert(core.position - base, block);
             }
-            row.add(query, block, base, item.first, core.position + 1, lane);
+            row.add(inputs, block, base, item.first, core.position + 1, lane);
             index += stride;
             if (index >= item.blocks) break;
             block.load_keys(at(index), lane);
             block.load_values(at(index), lane);
         }
+        __syncwarp();  // all lanes have read their queries, which lie where the result goes
+        row.leave(mine, QUERIES, lane);
+    } else {
+        for (int i = int(lane); i < QUERIES * MERGE_ROW; i += 32) mine[i] = i % MERGE_ROW == model::HEAD_DIM ? NO_SCORE : 0.0f;
     }
-    float* rows = core.shared.merge();
-    row.leave(rows + core.warp * QUERIES * MERGE_ROW, QUERIES, lane);
     consumers_sync();
     u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * mail::PARTIAL_ITEM;
 #pragma unroll 1

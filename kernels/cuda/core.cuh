@@ -60,10 +60,13 @@ DEVICE constexpr int chunks_a_slot(int tiles) {
 }
 
 // A share is cut into groups of at most MAX_TILES tiles, as even as possible, the larger ones first.
+// Made once a launch: dividing takes longer than the phase of a small model can spare.
 struct Groups {
     int count, base, larger_ones;
-    DEVICE explicit Groups(int tiles)
-        : count(ceil_div(tiles, MAX_TILES)), base(count ? tiles / count : 0), larger_ones(count ? tiles % count : 0) {}
+    DEVICE static Groups of(int tiles) {
+        const int count = ceil_div(tiles, MAX_TILES);
+        return {count, count ? tiles / count : 0, count ? tiles % count : 0};
+    }
     DEVICE int size(int group) const { return base + (group < larger_ones ? 1 : 0); }
     DEVICE int first(int group) const { return group * base + smaller(group, larger_ones); }
 };
@@ -76,14 +79,21 @@ constexpr int OPERAND_BYTES = chunks_of(MAX_COLUMNS) * CHUNK_OPERAND_BYTES;
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
 constexpr int PARTIAL_BYTES = 2 * WARPS * PAIRS * int(sizeof(float2));
 constexpr int ATTENTION_ROWS = 8;
-constexpr int MERGE_ROW = model::HEAD_DIM + 2;
+constexpr int MERGE_ROW = model::HEAD_DIM + 4;              // accumulator, maximum, sum; whole 16 bytes
 constexpr int DECODE_MERGE_BYTES = WARPS * model::QUERIES_PER_KV * MERGE_ROW * 4;
 constexpr int PREFILL_MERGE_BYTES = WARPS * ATTENTION_ROWS * MERGE_ROW * 4;
 constexpr int PREFILL_TOKENS_A_STEP = 16;  // what partial sums of a group take bounds the ring
 constexpr int PREFILL_PARTIAL_BYTES = WARPS * PREFILL_TOKENS_A_STEP * PAIRS * int(sizeof(float2));
 constexpr int FILTER_BYTES = 256 * 8 + 64 * 8;
-constexpr int DECODE_BYTES = OPERAND_BYTES + PARTIAL_BYTES + larger(DECODE_MERGE_BYTES, FILTER_BYTES);
+constexpr int NEWEST_BYTES = 2 * model::HEAD_DIM * 2;
+constexpr int DECODE_BYTES = OPERAND_BYTES + PARTIAL_BYTES + larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES);
 constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
+
+// Which part of which head an SM attends to in a layer, if any (attention.cuh).
+struct AttentionItem {
+    int head, split, splits;         // head < 0: none
+    int first, first_block, blocks;  // positions [first, position] lie in `blocks` cache blocks
+};
 
 struct Shared {
     u8 ring[SLOTS][SLOT_BYTES];    // whole launch: the tape, in flight or ready
@@ -92,6 +102,8 @@ struct Shared {
     u64 empty[SLOTS];
     float residual[model::SEATS][model::RESIDUAL_ROWS];  // decode: the rows of its lanes' streams that this SM finishes
     Share shares[model::SEATS][MATRICES];
+    Groups groups[model::SEATS][MATRICES];
+    AttentionItem items[model::SEATS][model::LAYERS];    // decode: of this pass
     float squares[2][WARPS];       // sums of squares of the vector in use, and of the next
     float lane_squares[WARPS][model::LANES];
     u64 best[WARPS];
@@ -106,6 +118,7 @@ struct Shared {
         return reinterpret_cast<float2*>(scratch + OPERAND_BYTES) + buffer * (WARPS * PAIRS);
     }
     DEVICE float* merge() { return reinterpret_cast<float*>(scratch + OPERAND_BYTES + PARTIAL_BYTES); }
+    DEVICE u16* newest() { return reinterpret_cast<u16*>(scratch + OPERAND_BYTES + PARTIAL_BYTES + DECODE_MERGE_BYTES); }
     DEVICE u8* filter() { return scratch + OPERAND_BYTES + PARTIAL_BYTES; }
 };
 static_assert(sizeof(Shared) <= model::SHARED_BYTES, "shared memory of one SM");
@@ -119,12 +132,10 @@ struct Turn {
 };
 constexpr int TURNS = model::SEATS == 1 ? 5 : 10;
 constexpr int ROUNDS = model::LAYERS + model::SEATS - 1;
-DEVICE Turn turn(int i) {
-    constexpr Turn one[] = {{QKV, 0, 0}, {ATTENTION, 0, 0}, {ATTN_OUT, 0, 0}, {GATE_UP, 0, 0}, {DOWN, 0, 0}};
-    constexpr Turn two[] = {{QKV, 0, 0}, {GATE_UP, 1, 1}, {ATTENTION, 0, 0}, {DOWN, 1, 1}, {ATTN_OUT, 0, 0},
-                            {QKV, 1, 0}, {GATE_UP, 0, 0}, {ATTENTION, 1, 0}, {DOWN, 0, 0}, {ATTN_OUT, 1, 0}};
-    return model::SEATS == 1 ? one[i % 5] : two[i];
-}
+__constant__ const Turn ONE_SEAT[] = {{QKV, 0, 0}, {ATTENTION, 0, 0}, {ATTN_OUT, 0, 0}, {GATE_UP, 0, 0}, {DOWN, 0, 0}};
+__constant__ const Turn TWO_SEATS[] = {{QKV, 0, 0}, {GATE_UP, 1, 1}, {ATTENTION, 0, 0}, {DOWN, 1, 1}, {ATTN_OUT, 0, 0},
+                                       {QKV, 1, 0}, {GATE_UP, 0, 0}, {ATTENTION, 1, 0}, {DOWN, 0, 0}, {ATTN_OUT, 1, 0}};
+DEVICE Turn turn(int i) { return model::SEATS == 1 ? ONE_SEAT[i] : TWO_SEATS[i]; }
 
 // Among the consumers of this block.
 DEVICE void consumers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
@@ -147,6 +158,11 @@ struct Core {
     Profile profile;
 
     DEVICE const Share& share(int phase) const { return shared.shares[seat][phase]; }
+    DEVICE const Groups& groups(int phase) const { return shared.groups[seat][phase]; }
+
+    // What follows from a thread's place is computed anew in each phase: hoisted out of the loop over layers it would be
+    // more than the registers hold, and a spilled word comes back from the L2, as slow as a look at the mailbox.
+    DEVICE void refresh() { asm volatile("" : "+r"(lane), "+r"(warp), "+r"(place.sm), "+r"(model_lane)); }
 
     // SMs that belong to no group of lanes have empty shares; any lane will do for them.
     DEVICE void sit(int which) {

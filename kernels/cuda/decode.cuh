@@ -5,8 +5,9 @@
 
 namespace decode {
 
-// Sets up the residual rows that this SM finishes. Read only after a later block barrier.
+// Sets up the residual rows that this SM finishes, and what it attends to.
 DEVICE void begin(Core& core, const u16* row) {
+    decode_attention::plan_items(core);
     for (int seat = 0; seat < model::SEATS; ++seat) {
         core.sit(seat);
         const Share share = core.share(ATTN_OUT);
@@ -17,6 +18,7 @@ DEVICE void begin(Core& core, const u16* row) {
             *reinterpret_cast<float2*>(core.shared.residual[seat] + 2 * p) = make_float2(weight_low(w), weight_high(w));
         }
     }
+    consumers_sync();
 }
 
 // The head's input when the model has several lanes and one normalised vector: every lane is normalised first.
@@ -168,7 +170,6 @@ DEVICE void down(Core& core, int layer) {
 
 // All layers of all this SM's lanes. The next layer's cache blocks are asked for as soon as its qkv begins.
 DEVICE void layers(Core& core, const u16* row) {
-    using decode_attention::Item;
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; ++round) {
 #pragma unroll 1
@@ -177,12 +178,13 @@ DEVICE void layers(Core& core, const u16* row) {
             const int layer = round - now.behind;
             if (layer < 0 || layer >= model::LAYERS) continue;
             core.sit(now.seat);
+            core.refresh();
             core.place.layer = layer;
             core.place.phase = now.phase;
             core.profile.begin();
             StepKind kind = STEP_ATTENTION;
             if (now.phase == QKV || now.phase == ATTENTION) {
-                const Item item(core.position, window_of(layer), int(core.place.sm), now.seat, core.params.blocks_a_split);
+                const AttentionItem item = core.shared.items[now.seat][layer];
                 if (now.phase == QKV) {
                     decode_attention::prefetch(core, item, layer);
                     qkv(core, layer, row);
@@ -216,6 +218,7 @@ DEVICE u64 head(Core& core, float* kept) {
     const u32* streams = core.mail(model::LAYERS - 1) + mail::AFTER_MLP;
     for (int seat = 0; seat < (HEAD_PARTS > 1 ? model::SEATS : 1); ++seat) {
         core.sit(seat);
+        core.refresh();
         if (!core.share(HEAD).tiles) continue;
         ++core.staged;
         GroupRun<HEAD, HeadFinish> groups(core, finish);

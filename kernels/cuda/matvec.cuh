@@ -12,7 +12,7 @@ DEVICE float inverse_rms(const float (&squares)[WARPS]) {
     float sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) sum += squares[w];
-    return rsqrtf(sum / float(model::HIDDEN) + model::NORM_EPS);
+    return rsqrtf(sum * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
 }
 
 DEVICE float warp_sum(float v) {
@@ -259,7 +259,7 @@ DEVICE void multiply_group_of(Core& core, int tiles, int chunks) {
 template <int PHASE, class Finish>
 class GroupRun {
 public:
-    DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.share(PHASE).tiles) {
+    DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
         const int first = int((core.warp - core.group) & (WARPS - 1));
         if (first < groups_.count && in_group(first)) finish.prepare(pair_of(first));
     }

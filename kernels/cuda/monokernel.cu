@@ -51,7 +51,7 @@ struct Producer {
         place.layer = layer;
         place.phase = which;
         const int chunks = phase_chunks(which);
-        const Groups groups(shared.shares[seat][which].tiles);
+        const Groups groups = shared.groups[seat][which];
         for (int g = 0; g < groups.count && !ended; ++g) {
             const int tiles = groups.size(g);
             const int step = chunks_a_slot(tiles);
@@ -222,7 +222,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
     }
     for (int i = int(threadIdx.x); i < model::SEEN_WORDS; i += THREADS) shared.seen[i] = 0;
     if (threadIdx.x < model::SEATS * MATRICES) {
-        shared.shares[threadIdx.x / MATRICES][threadIdx.x % MATRICES] = params.shares[blockIdx.x * model::SEATS * MATRICES + threadIdx.x];
+        const u32 seat = threadIdx.x / MATRICES, matrix = threadIdx.x % MATRICES;
+        const Share share = params.shares[blockIdx.x * model::SEATS * MATRICES + threadIdx.x];
+        shared.shares[seat][matrix] = share;
+        shared.groups[seat][matrix] = Groups::of(share.tiles);
     }
     if (threadIdx.x == 0) {
         shared.done = 0;

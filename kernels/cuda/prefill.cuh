@@ -183,8 +183,9 @@ DEVICE void matrix(Core& core, const Chunk& chunk, const u16* operand, Finish fi
 #pragma unroll 1
     for (int seat = 0; seat < model::SEATS; ++seat) {
         core.sit(seat);
+        core.refresh();
         const Share share = core.share(PHASE);
-        const Groups groups(share.tiles);
+        const Groups groups = core.groups(PHASE);
         const u16* mine = fragment(const_cast<u16*>(operand), core.model_lane * CHUNKS, 0, 0);
 #pragma unroll 1
         for (int g = 0; g < groups.count; ++g) {
@@ -245,6 +246,7 @@ struct GateUpStore {
 DEVICE void normalise(Core& core, const Chunk& chunk, int module, int layer, const u16* norm) {
     constexpr int QUADS = model::HIDDEN / 4;
     constexpr int EACH = ceil_div(QUADS, CONSUMERS);
+    core.refresh();
     const Params& p = core.params;
     const bool attention = module == 1;
     const int exchange = module == 0 ? EXCHANGE_NONE : attention ? attention_exchange(layer) : mlp_exchange(layer);
@@ -307,6 +309,7 @@ DEVICE void normalise(Core& core, const Chunk& chunk, int module, int layer, con
 
 // One head and eight tokens at a time; the warps share the blocks of the cache, which already holds this chunk.
 DEVICE void attention(Core& core, const Chunk& chunk, int layer) {
+    core.refresh();
     const int octets = ceil_div(chunk.tokens, 8);
     const int window = window_of(layer);
     const u32 lane = core.lane;

@@ -5,18 +5,14 @@
 // How a layer's module takes the other lanes' output into the residual stream (engine.config.Exchange).
 enum Exchange : int { EXCHANGE_NONE = 0, EXCHANGE_PRESENT = 1, EXCHANGE_PAST = 2 };
 
-DEVICE int attention_exchange(int layer) {
-    constexpr u8 table[] = MODEL_ATTENTION_EXCHANGE;
-    return table[layer];
-}
-DEVICE int mlp_exchange(int layer) {
-    constexpr u8 table[] = MODEL_MLP_EXCHANGE;
-    return table[layer];
-}
-DEVICE int window_of(int layer) {
-    constexpr int table[] = MODEL_WINDOWS;
-    return table[layer];
-}
+// Constant memory: a table in a function would be written to the stack each time it is read.
+__constant__ const u8 ATTENTION_EXCHANGES[] = MODEL_ATTENTION_EXCHANGE;
+__constant__ const u8 MLP_EXCHANGES[] = MODEL_MLP_EXCHANGE;
+__constant__ const int WINDOWS[] = MODEL_WINDOWS;
+
+DEVICE int attention_exchange(int layer) { return ATTENTION_EXCHANGES[layer]; }
+DEVICE int mlp_exchange(int layer) { return MLP_EXCHANGES[layer]; }
+DEVICE int window_of(int layer) { return WINDOWS[layer]; }
 
 constexpr int LANE_HEADS = model::HEADS / model::LANES;
 constexpr int LANE_KV_HEADS = model::KV_HEADS / model::LANES;

@@ -35,7 +35,7 @@ class Tuning:
     slots_in_flight: int | None = None
     prefill_tiles: int = 4
     prefill_split: bool = False
-    blocks_a_split: int = 2
+    blocks_a_split: int = 4
     seats: int = 1
     sync_barrier: bool = False
     profile: bool = False
@@ -127,9 +127,9 @@ def _scratch_bytes(plan: Plan) -> int:
     lanes = c.lanes.count
     widest = max(c.hidden, c.q_dim // lanes, c.ffn // lanes, _head_columns(c))
     pairs = 8 * TILE_ROWS // 2
-    merge_row = (c.head_dim + 2) * 4
+    merge_row = (c.head_dim + 4) * 4
     decode = -(-widest // 32) * 128 + 2 * _WARPS * pairs * 8
-    decode += max(_WARPS * c.queries_per_kv * merge_row, 256 * 8 + 64 * 8)
+    decode += max(_WARPS * c.queries_per_kv * merge_row + 4 * c.head_dim, 256 * 8 + 64 * 8)
     prefill = max(_WARPS * _PREFILL_STEP_TOKENS * pairs * 8, _WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
 
@@ -150,7 +150,7 @@ def _fixed_bytes(plan: Plan) -> int:
         4
         * (
             plan.seats * _residual_rows(plan)
-            + 10 * plan.seats
+            + (10 + 15 + 6 * plan.config.layers) * plan.seats
             + 2 * _WARPS
             + _WARPS * lanes
             + _seen_words(plan)
