@@ -18,6 +18,7 @@ from config.duration import days
 from config.logs import configure_structlog, logging_config
 from config.rates import networks, rate, whole
 from config.secret import kept_secret
+from config.webhook import webhook
 from engine.settings import home, redis_url
 
 env = environ.Env()
@@ -43,6 +44,10 @@ LIMIT_KEY = rate("LIMIT_KEY", env.str("LIMIT_KEY", default="") or "600/600000")
 """Requests and generated tokens a minute; None for no limit."""
 QUEUE_LIMIT = whole("QUEUE_LIMIT", env.str("QUEUE_LIMIT", default="") or "64", 1, 100_000)
 """How many generations may wait or be in hand for each worker that lives."""
+
+DASHBOARD_PUBLIC: bool = env.bool("DASHBOARD_PUBLIC", default=True)
+"""Whether the dashboard and its API may be read without an account."""
+LOGIN_URL = "admin:login"
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
@@ -191,6 +196,19 @@ GENERATION_DAYS = days("GENERATION_DAYS", env.str("GENERATION_DAYS", default="")
 """How long prompts and their answers stay in the database."""
 SHARE_DAYS = days("SHARE_DAYS", env.str("SHARE_DAYS", default="") or "365")
 """How long a page that its owner shared stays up, with what it shows, unless it is revoked before."""
+
+# Whom it tells of a regression ----------------------------------------------------------------------
+SITE_URL: str = env.str("SITE_URL", default="").rstrip("/")
+"""How the outside reaches this site ("https://bench.example.org"), for links in messages."""
+REGRESSION_EMAILS: list[str] = env.list("REGRESSION_EMAILS", default=[])
+REGRESSION_WEBHOOK = webhook(
+    "REGRESSION_WEBHOOK",
+    env.str("REGRESSION_WEBHOOK_URL", default=""),
+    env.str("REGRESSION_WEBHOOK_SECRET", default=""),
+)
+vars().update(env.email_url("EMAIL_URL", default="consolemail://"))
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL: str = env.str("EMAIL_FROM", default="") or "monolane@localhost"
 
 # What it says ---------------------------------------------------------------------------------------
 LOGGING = logging_config(env.str("LOG_LEVEL", default="INFO"), as_json=env.bool("LOG_JSON", default=False))

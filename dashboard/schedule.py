@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from celery.schedules import ParseException, crontab
 from django.core.exceptions import ValidationError
 
@@ -27,3 +29,31 @@ def parse_crontab(text: str) -> dict[str, str]:
 def format_crontab(schedule: object) -> str:
     """The same five fields of a CrontabSchedule, as text."""
     return " ".join(str(getattr(schedule, field)) for field in FIELDS)
+
+
+LOOK_BACK_DAYS = 4 * 366
+"""Far enough for a 29 February."""
+
+
+def latest_slot(text: str, now: datetime) -> datetime | None:
+    """The last time at or before `now` that the crontab `text` names (UTC); None if none in four years.
+
+    Raises ValidationError if it is not a crontab.
+    """
+    times = crontab(**parse_crontab(text))
+    now = now.astimezone(UTC)
+    for back in range(LOOK_BACK_DAYS):
+        day = (now - timedelta(days=back)).date()
+        # Celery counts weekdays from Sunday, as cron does.
+        if not (
+            day.month in times.month_of_year
+            and day.day in times.day_of_month
+            and day.isoweekday() % 7 in times.day_of_week
+        ):
+            continue
+        for hour in sorted(times.hour, reverse=True):
+            for minute in sorted(times.minute, reverse=True):
+                slot = datetime(day.year, day.month, day.day, hour, minute, tzinfo=UTC)
+                if slot <= now:
+                    return slot
+    return None

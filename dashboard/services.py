@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from celery import current_app
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, models, transaction
 from django.db.models import F, Q
@@ -24,7 +23,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
-from dashboard import bench_queue, hints
+from dashboard import audit, bench_queue, devices, hints
 from dashboard.errors import NothingToDo, SweepBusy, UnknownSweep
 from dashboard.ingest import columns_of, configuration_of, digest_of, spread_of
 from dashboard.matrix import expand, sampling_dict
@@ -40,9 +39,11 @@ from dashboard.models import (
     SweepRun,
     Trigger,
 )
+from dashboard.models.sweeps import device_of
 from dashboard.peer_files import import_peers
 from dashboard.preset_files import presets
-from dashboard.schedule import parse_crontab
+from dashboard.regressions import services as regressions
+from dashboard.schedule import latest_slot, parse_crontab
 from engine.errors import MeasurementError
 from engine.measurement import Measurement as Result
 from engine.measurement import read_documents
@@ -59,6 +60,8 @@ STALE_AFTER = timedelta(seconds=45)
 """A run whose heartbeat is older has lost its process (a heartbeat comes every two seconds)."""
 REMIND_AFTER = timedelta(minutes=10)
 """A run queued for longer than this since Celery was told is told again: the broker may have forgotten."""
+CLOCK_SKEW = timedelta(seconds=30)
+"""Beat may tell of a time that this machine's clock has not reached."""
 MAX_RESUMES = 5
 """A run that loses its process more often than this is given up: something in it kills processes."""
 
@@ -76,6 +79,7 @@ def start_sweep(*, sweep: Sweep, trigger: Trigger, who: User | None = None, enqu
                 sweep=sweep,
                 name=sweep.name,
                 repeats=sweep.repeats,
+                device=device_of(spec.backend for spec in specs),
                 trigger=trigger,
                 who=who,
                 total=len(specs),
@@ -94,7 +98,7 @@ def start_sweep(*, sweep: Sweep, trigger: Trigger, who: User | None = None, enqu
                 )
                 for index, spec in enumerate(specs)
             )
-            _log(who, run, f"Started {trigger.label}: {len(specs)} points.")
+            _log(who, run, "sweep started", f"{len(specs)} points", by=_BY[trigger])
             if enqueue:
                 transaction.on_commit(lambda: _tell_celery(run.pk))
     except IntegrityError as error:
@@ -105,6 +109,21 @@ def start_sweep(*, sweep: Sweep, trigger: Trigger, who: User | None = None, enqu
             f"The sweep {sweep.name} is already {active.state} (run {active.pk}); wait for it or cancel it."
         ) from error
     return run
+
+
+def start_scheduled(*, sweep: Sweep, now: datetime | None = None) -> SweepRun | None:
+    """Starts `sweep` for the latest time of its schedule, unless that has been served: then None.
+
+    Celery may be told of one time twice, and of many at once when it has been away; all that was missed is
+    one time, the latest. Raises SweepBusy if the last run has not ended (the time counts as served).
+    """
+    slot = latest_slot(sweep.crontab, (now or timezone.now()) + CLOCK_SKEW) if sweep.crontab else None
+    if slot is None:
+        return None
+    unserved = Q(slot__isnull=True) | Q(slot__lt=slot)
+    if not Sweep.objects.filter(unserved, pk=sweep.pk).update(slot=slot):
+        return None
+    return start_sweep(sweep=sweep, trigger=Trigger.SCHEDULE)
 
 
 def cancel(*, run: SweepRun, who: User | None = None) -> None:
@@ -119,8 +138,9 @@ def cancel(*, run: SweepRun, who: User | None = None) -> None:
         )
         Point.objects.filter(run=run, state__in=ACTIVE).update(state=State.CANCELLED, ended=now)
         SweepRun.objects.filter(pk=run.pk).update(owner="", label="", done=_tried_points(run.pk))
-        _log(who, run, "Cancelled.")
+        _log(who, run, "sweep cancelled")
         transaction.on_commit(lambda: _withdraw(in_flight))
+        _free(run.pk)
     announce(run_id=run.pk)
 
 
@@ -149,7 +169,7 @@ def retry_failed(*, run: SweepRun, who: User | None = None) -> int:
             Point.objects.filter(pk__in=[p.pk for p in failed]).update(current=False)
             Point.objects.bulk_create(_again(point) for point in failed)
             SweepRun.objects.filter(pk=run.pk).update(done=_tried_points(run.pk))
-            _log(who, run, f"Retried {len(failed)} failed points.")
+            _log(who, run, "failed points retried", f"{len(failed)} points")
             transaction.on_commit(lambda: _tell_celery(run.pk))
     except IntegrityError as error:
         raise SweepBusy(
@@ -175,19 +195,47 @@ def _again(failed: Point) -> Point:
 
 # The life of a run, told by the process that works on it ---------------------------------------------
 def claim_run(*, run_id: int, owner: str) -> SweepRun | None:
-    """Takes a queued run. None if somebody else has it or it has ended."""
+    """Takes a queued run and its devices. None if somebody else has it, it has ended, or it must wait for
+    another sweep on one of its devices; in that case the one that is next in line is told of."""
     now = timezone.now()
-    won = _change(
-        SweepRun.objects.filter(pk=run_id, state=State.QUEUED),
-        state=State.RUNNING,
-        owner=owner,
-        heartbeat=now,
-        started=Coalesce(F("started"), now, output_field=models.DateTimeField()),
-    )
-    if not won:
-        return None
+    with transaction.atomic():
+        run = SweepRun.objects.filter(pk=run_id, state=State.QUEUED).first()
+        if run is None:
+            return None
+        if not devices.take(run):
+            _wake_next()
+            return None
+        won = _change(
+            SweepRun.objects.filter(pk=run_id, state=State.QUEUED),
+            state=State.RUNNING,
+            owner=owner,
+            heartbeat=now,
+            started=Coalesce(F("started"), now, output_field=models.DateTimeField()),
+        )
+        if not won:  # cancelled, or taken, in this moment
+            devices.free(run_id)
+            return None
     announce(run_id=run_id)
     return SweepRun.objects.get(pk=run_id)
+
+
+def _free(run_id: int) -> None:
+    """Gives back a run's devices; whoever waits for them is told, and so are the pages of the queue."""
+    devices.free(run_id)
+    _wake_next()
+    for waiting in SweepRun.objects.filter(state=State.QUEUED).exclude(pk=run_id):
+        _change(SweepRun.objects.filter(pk=waiting.pk))
+        announce(run_id=waiting.pk)
+
+
+def _wake_next() -> None:
+    """Tells Celery of the runs that nothing stands before any more. More than once does no harm."""
+
+    def tell() -> None:
+        for key in devices.startable():
+            _tell_celery(key)
+
+    transaction.on_commit(tell)
 
 
 def heartbeat(*, run_id: int, owner: str, label: str) -> bool:
@@ -232,6 +280,7 @@ def finish_point(*, point: Point, owner: str, document: Mapping[str, Any], worke
         source = f"sweep run {point.run_id}"
         measurement, _ = record_measurement(document=document, source=source, point=point)
         transaction.on_commit(lambda: hints.measurement_added(measurement.pk))
+        regressions.judge_later([measurement.configuration_id])
     announce(run_id=point.run_id)
     return measurement
 
@@ -270,6 +319,8 @@ def finish_run(*, run_id: int, owner: str) -> bool:
             owner="",
             label="",
         )
+        if won:
+            _free(run_id)
     announce(run_id=run_id)
     return bool(won)
 
@@ -290,20 +341,23 @@ def _give_up(mine: models.QuerySet[SweepRun], run_id: int, message: str) -> bool
         state=State.FAILED, error_code="run_failed", error=message, ended=now
     )
     SweepRun.objects.filter(pk=run_id).update(done=_tried_points(run_id))
+    _free(run_id)
     return True
 
 
 def release_run(*, run_id: int, owner: str) -> bool:
     """Hands a run back to the queue, for a process that is asked to stop. The next one goes on from there."""
-    return bool(
-        _change(
+    with transaction.atomic():
+        won = _change(
             SweepRun.objects.filter(pk=run_id, state=State.RUNNING, owner=owner),
             state=State.QUEUED,
             owner="",
             label="waiting for a Celery worker",
             enqueued=None,
         )
-    )
+        if won:
+            devices.free(run_id)
+    return bool(won)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +390,7 @@ def reap(*, now: datetime | None = None, remind_after: timedelta = REMIND_AFTER)
             elif _change(
                 mine, state=State.QUEUED, owner="", enqueued=None, resumed=F("resumed") + 1, label="resuming"
             ):
+                devices.free(run.pk)
                 found.resumed.append(run.pk)
         announce(run_id=run.pk)
     forgotten = Q(enqueued__isnull=True) | Q(enqueued__lte=now - remind_after)
@@ -411,6 +466,7 @@ def _import_file(path: Path) -> Imported:
             new = [measurement for measurement, is_new in stored if is_new]
             if new:
                 transaction.on_commit(lambda: hints.measurement_added(new[-1].pk))
+                regressions.judge_later(measurement.configuration_id for measurement in new)
     except MeasurementError as error:
         return Imported(path, error=f"{path}: {error}")
     return Imported(path, added=len(new), known=len(stored) - len(new))
@@ -527,6 +583,13 @@ def _withdraw(request_ids: Iterable[str | None]) -> None:
             log.warning("bench_cancel_lost", request=request_id, error=str(error))
 
 
-def _log(who: User | None, run: SweepRun, message: str) -> None:
-    if who is not None:
-        LogEntry.objects.log_actions(who.pk, [run], CHANGE, change_message=message, single_object=True)
+_BY = {
+    Trigger.ADMIN: "the admin",
+    Trigger.PAGE: "the dashboard",
+    Trigger.SHELL: "a shell",
+    Trigger.SCHEDULE: "its schedule",
+}
+
+
+def _log(who: User | None, run: SweepRun, act: str, detail: str = "", *, by: str = "a shell") -> None:
+    audit.record(act, run, who=who, by=by, url=run.get_absolute_url(), detail=detail)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from smtplib import SMTPException
 from typing import Any
 
 import structlog
 from celery import shared_task, signals
+from django.conf import settings
 
 from dashboard import bench_queue, runner, services
 from dashboard.errors import SweepBusy
-from dashboard.models import Sweep, Trigger
+from dashboard.models import Regression, Sweep
+from dashboard.regressions import notices
+from dashboard.regressions import services as regressions
 
 log = structlog.get_logger(__name__)
 _stopping = threading.Event()
@@ -30,13 +34,15 @@ def run_sweep(run_id: int) -> None:
 
 @shared_task(name=services.SCHEDULED_TASK)
 def start_scheduled(sweep_id: int) -> None:
-    """What a schedule calls. A sweep whose last run has not ended is skipped, not queued up."""
+    """What a schedule calls. A sweep whose last run has not ended is skipped, not queued up, and so is a
+    time of the schedule that was served before."""
     sweep = Sweep.objects.filter(pk=sweep_id).first()
     if sweep is None:
         log.warning("scheduled_sweep_is_gone", sweep=sweep_id)
         return
     try:
-        services.start_sweep(sweep=sweep, trigger=Trigger.SCHEDULE)
+        if services.start_scheduled(sweep=sweep) is None:
+            log.info("schedule_already_served", sweep=sweep.name)
     except SweepBusy as busy:
         log.warning("scheduled_sweep_skipped", sweep=sweep.name, reason=str(busy))
 
@@ -47,7 +53,36 @@ def reap(at_start: bool = False) -> None:
 
     When a worker starts, the broker may be a new one that knows of no queued run: it is told of all.
     """
+    regressions.ask_again()
     services.reap(remind_after=timedelta(0) if at_start else services.REMIND_AFTER)
+
+
+@shared_task(
+    name=regressions.EMAIL_TASK,
+    autoretry_for=(OSError, SMTPException),
+    retry_backoff=10,
+    retry_jitter=True,
+    max_retries=5,
+)
+def email_regression(key: int) -> None:
+    """Delivers one e-mail, once; a mail server that is away is tried again after 10 s, 20 s, …"""
+    regression = Regression.objects.select_related("configuration").filter(pk=key, emailed=None).first()
+    if regression is not None:
+        notices.email(regression)
+
+
+@shared_task(
+    name=regressions.WEBHOOK_TASK,
+    autoretry_for=(notices.NotDelivered,),
+    retry_backoff=10,
+    retry_jitter=True,
+    max_retries=5,
+)
+def call_webhook(key: int) -> None:
+    """Delivers one call, at least once: `Monolane-Delivery` lets a receiver tell a second one."""
+    regression = Regression.objects.select_related("configuration").filter(pk=key, called=None).first()
+    if regression is not None and settings.REGRESSION_WEBHOOK is not None:
+        notices.call(regression, settings.REGRESSION_WEBHOOK)
 
 
 @signals.worker_ready.connect

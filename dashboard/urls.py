@@ -7,6 +7,7 @@ from django.urls import path, register_converter
 from dashboard import views
 from dashboard.overview.views import overview
 from dashboard.planner.views import roofline
+from dashboard.regressions import views as regressions
 
 
 class ExportForm:
@@ -32,6 +33,11 @@ urlpatterns = [
     path("runs/<int:pk>.<export:form>", views.run_export, name="run_export"),
     path("history/", views.history, name="history"),
     path("history.<export:form>", views.history_export, name="history_export"),
+    path("regressions/", regressions.regressions, name="regressions"),
+    path("regressions/<int:pk>/", regressions.regression, name="regression"),
+    path("regressions/<int:pk>/acknowledge/", regressions.acknowledge, name="regression_acknowledge"),
+    path("regressions/<int:pk>/accept/", regressions.accept, name="regression_accept"),
+    path("regressions/<int:pk>/comment/", regressions.comment, name="regression_comment"),
     path("roofline/", roofline, name="roofline"),
     path("sweeps/", views.sweeps, name="sweeps"),
     path("sweeps/start/", views.sweep_start, name="sweep_start"),

@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
             name="threshold",
             field=models.FloatField(
                 blank=True,
-                help_text="relative change that counts as a regression, 0.005 to 1; empty: three times the noise of its own history, at least 5 %",
+                help_text="share that counts as a regression, 0.005 to 1; empty: from its own spread",
                 null=True,
                 validators=[
                     django.core.validators.MinValueValidator(0.005),

@@ -33,8 +33,7 @@ class Configuration(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(0.005), MaxValueValidator(1.0)],
-        help_text="relative change that counts as a regression, 0.005 to 1; empty: three times the noise of "
-        "its own history, at least 5 %",
+        help_text="share that counts as a regression, 0.005 to 1; empty: from its own spread",
     )
 
     NATURAL_KEY = ("model", "backend", "hardware", "devices", "parallelism", "context", "tokens", "sampling")

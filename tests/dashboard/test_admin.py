@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client
 from django_celery_beat.models import PeriodicTask
 
 from dashboard import services
-from dashboard.models import Measurement, State, Sweep, SweepRun
+from dashboard.models import AuditEntry, Measurement, State, Sweep, SweepRun
 from tests.dashboard import factories
 from tests.dashboard.test_services import work
 
@@ -115,7 +114,8 @@ def test_run_now_asks_first_then_starts_and_leaves_a_log_entry(as_operator: Clie
     response = as_operator.post(url)
     run = SweepRun.objects.get()
     assert response["Location"] == run.get_absolute_url()
-    assert LogEntry.objects.get(user=operator).object_id == str(run.pk)
+    entry = AuditEntry.objects.get(who=operator)
+    assert (entry.act, entry.url) == ("sweep started", run.get_absolute_url())
 
 
 def test_run_now_of_a_running_sweep_says_so(as_operator: Client) -> None:
@@ -171,8 +171,9 @@ def test_cancel_and_retry_from_the_admin(as_operator: Client) -> None:
 
 
 def test_actions_on_runs_tell_how_each_went(as_operator: Client) -> None:
-    active, ended = factories.run_of(factories.sweep("a")), factories.run_of(factories.sweep("b"))
+    ended = factories.run_of(factories.sweep("b"))
     work(ended)
+    active = factories.run_of(factories.sweep("a"))
     data = {"action": "cancel_runs", "_selected_action": [active.pk, ended.pk]}
     page = as_operator.post("/admin/dashboard/sweeprun/", data, follow=True).content.decode()
     assert f"Run {active.pk} (a) is cancelled." in page

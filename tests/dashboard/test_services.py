@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -14,7 +13,7 @@ from django_celery_beat.models import PeriodicTask
 
 from dashboard import services
 from dashboard.errors import NothingToDo, SweepBusy, UnknownSweep
-from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trigger
+from dashboard.models import AuditEntry, Measurement, Point, State, Sweep, SweepRun, Trigger
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db
@@ -88,8 +87,13 @@ def test_sweep_whose_matrix_became_invalid_is_not_started() -> None:
 def test_start_by_a_person_is_in_the_log() -> None:
     who = User.objects.create_user("ada")
     run = services.start_sweep(sweep=factories.sweep(), trigger=Trigger.ADMIN, who=who, enqueue=False)
-    entry = LogEntry.objects.get(user=who)
-    assert (entry.object_id, entry.change_message) == (str(run.pk), "Started in the admin: 2 points.")
+    entry = AuditEntry.objects.get(who=who)
+    assert (entry.by, entry.act, entry.url) == ("ada", "sweep started", run.get_absolute_url())
+
+
+def test_start_by_nobody_names_what_started_it() -> None:
+    services.start_sweep(sweep=factories.sweep(), trigger=Trigger.SCHEDULE, enqueue=False)
+    assert AuditEntry.objects.get().by == "its schedule"
 
 
 # Working ---------------------------------------------------------------------------------------------

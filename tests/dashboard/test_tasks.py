@@ -136,7 +136,9 @@ def test_start_while_the_broker_is_away_waits_for_the_reaper(
 
 def test_schedule_starts_the_sweep_and_skips_while_it_runs(stack: Stack) -> None:
     sweep = factories.sweep()
+    services.set_schedule(sweep=sweep, crontab="* * * * *")
     tasks.start_scheduled(sweep.pk)
+    Sweep.objects.update(slot=None)
     tasks.start_scheduled(sweep.pk)
     run = SweepRun.objects.get()
     assert run.trigger == Trigger.SCHEDULE

@@ -4,6 +4,7 @@
 import "uplot/dist/uPlot.min.css";
 import "./dashboard.css";
 import "./overview.css";
+import "./regressions.css";
 import "./roofline.css";
 
 import { announceArrivals } from "./arrivals.js";

@@ -1,0 +1,1 @@
+"""Regressions: the rule, what it has opened, who handles it, and who is told."""

@@ -1,0 +1,243 @@
+"""The verbs: judge configurations, open and close regressions, acknowledge, accept, comment.
+
+Judging reads the newest points and nothing else, so it may be done at any time and as often as one likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from celery import current_app
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
+from django.utils import timezone
+
+from dashboard import audit
+from dashboard.errors import NothingToDo
+from dashboard.models import (
+    STANDING_FATES,
+    Configuration,
+    Fate,
+    Label,
+    Measurement,
+    Regression,
+    RegressionComment,
+    Standing,
+)
+from dashboard.regressions.rule import IN_A_ROW, WATCHED, WINDOW, Verdict, judge, recovered
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+log = structlog.get_logger(__name__)
+
+EMAIL_TASK = "dashboard.email_regression"
+WEBHOOK_TASK = "dashboard.call_webhook"
+COMMENT_LENGTH = 2000
+ASK_AGAIN = timedelta(hours=1)
+GIVE_UP = timedelta(days=2)
+"""A notice that could not be delivered is asked for every hour; after two days it is no news."""
+
+
+# Judging ---------------------------------------------------------------------------------------------
+def judge_configurations(keys: Iterable[int], *, using: str = DEFAULT_DB_ALIAS) -> list[Regression]:
+    """Brings the standings of these configurations up to date; returns the regressions that it opened."""
+    opened = []
+    for configuration in Configuration.objects.using(using).filter(pk__in=set(keys)):
+        try:
+            opened += _judge(configuration, using)
+        except IntegrityError:  # another process judged it in this moment, by the same points
+            log.info("judged_elsewhere", configuration=configuration.pk)
+    return opened
+
+
+def judge_later(keys: Iterable[int]) -> None:
+    """Judges once the transaction is through; a rule that fails costs no measurement."""
+    wanted = set(keys)
+
+    def judge_now() -> None:
+        judge_configurations(wanted)
+
+    transaction.on_commit(judge_now, robust=True)
+
+
+def judge_missing(*, using: str = DEFAULT_DB_ALIAS) -> None:
+    """Judges the configurations that never were: those that were stored before there was a rule."""
+    never = Configuration.objects.using(using).filter(standings__isnull=True, measurements__isnull=False)
+    judge_configurations(never.values_list("pk", flat=True).distinct(), using=using)
+
+
+def _judge(configuration: Configuration, using: str) -> list[Regression]:
+    rows = list(
+        Measurement.objects.using(using)
+        .filter(configuration=configuration, verified=True)
+        .order_by("-created", "-pk")
+        .only("pk", "created", "git_sha", "configuration_id", *WATCHED)[: WINDOW + IN_A_ROW]
+    )[::-1]
+    opened = []
+    verdicts: dict[str, Verdict] = {}
+    with transaction.atomic(using=using):
+        standing = {
+            row.metric: row
+            for row in Regression.objects.using(using)
+            .select_for_update()
+            .filter(configuration=configuration, fate__in=STANDING_FATES)
+        }
+        normal_since = _accepted(configuration, using)
+        for metric, better in WATCHED.items():
+            points = [
+                row
+                for row in rows
+                if getattr(row, metric) is not None
+                and (metric not in normal_since or row.created >= normal_since[metric])
+            ]
+            verdict = judge([getattr(row, metric) for row in points], better, configuration.threshold)
+            if metric in standing:
+                verdict = _follow(standing[metric], points, better, verdict)
+            elif verdict.label is Label.REGRESSION:
+                opened.append(_open(configuration, metric, points, verdict, using))
+            verdicts[metric] = verdict
+        _note(configuration, verdicts, using)
+    return opened
+
+
+def _accepted(configuration: Configuration, using: str) -> dict[str, datetime]:
+    """Since when the present speed counts as normal, by metric, where somebody has said so."""
+    rows = Regression.objects.using(using).filter(configuration=configuration, fate=Fate.ACCEPTED)
+    return dict(rows.order_by("since").values_list("metric", "since"))
+
+
+def _follow(regression: Regression, points: Sequence[Measurement], better: int, verdict: Verdict) -> Verdict:
+    """A regression that stands keeps its own baseline until the newest points are back at it."""
+    values = [getattr(row, regression.metric) for row in points]
+    if not values:
+        return verdict
+    regression.value = values[-1]
+    if recovered(values, regression.baseline, regression.threshold, better):
+        regression.fate, regression.closed = Fate.RECOVERED, timezone.now()
+        audit.record("regression recovered", regression, by="the rule", url=regression.get_absolute_url())
+    else:
+        verdict = Verdict(
+            Label.REGRESSION, verdict.n, regression.baseline, regression.threshold, regression.change
+        )
+    regression.save(update_fields=["value", "fate", "closed"])
+    return verdict
+
+
+def _open(
+    configuration: Configuration, metric: str, points: Sequence[Measurement], verdict: Verdict, using: str
+) -> Regression:
+    first_bad, last_good = points[-IN_A_ROW], points[-IN_A_ROW - 1]
+    regression = Regression.objects.using(using).create(
+        configuration=configuration,
+        metric=metric,
+        baseline=verdict.baseline,
+        threshold=verdict.threshold,
+        value=getattr(points[-1], metric),
+        last_good=last_good,
+        first_bad=first_bad,
+        good_sha=last_good.git_sha,
+        bad_sha=first_bad.git_sha,
+        since=first_bad.created,
+    )
+    audit.record("regression opened", regression, by="the rule", url=regression.get_absolute_url())
+    transaction.on_commit(lambda: ask_for_notices(regression), using=using)
+    return regression
+
+
+def _note(configuration: Configuration, verdicts: dict[str, Verdict], using: str) -> None:
+    """Keeps the standings: one statement, whether they are new or not."""
+    rows = [
+        Standing(
+            configuration=configuration,
+            metric=metric,
+            label=verdict.label,
+            n=verdict.n,
+            baseline=verdict.baseline,
+            threshold=verdict.threshold,
+            change=verdict.change,
+        )
+        for metric, verdict in verdicts.items()
+    ]
+    Standing.objects.using(using).bulk_create(
+        rows,
+        update_conflicts=True,
+        unique_fields=["configuration", "metric"],
+        update_fields=["label", "n", "baseline", "threshold", "change", "judged"],
+    )
+
+
+# Handling --------------------------------------------------------------------------------------------
+def acknowledge(*, regression: Regression, who: User) -> None:
+    """Says that somebody looks into it. Raises NothingToDo if it is not open."""
+    _move(regression, (Fate.OPEN,), who, "regression acknowledged", fate=Fate.ACKNOWLEDGED)
+
+
+def accept(*, regression: Regression, who: User) -> None:
+    """Closes it for good: what came since its first bad point is the baseline from now on."""
+    _move(regression, STANDING_FATES, who, "regression accepted", fate=Fate.ACCEPTED, closed=timezone.now())
+    judge_configurations([regression.configuration_id])
+
+
+def _move(regression: Regression, fates: Sequence[str], who: User, act: str, **values: Any) -> None:
+    with transaction.atomic():
+        rows = Regression.objects.filter(pk=regression.pk, fate__in=fates)
+        if not rows.update(handler=who, **values):
+            regression.refresh_from_db()
+            raise NothingToDo(
+                f"Regression {regression.pk} is already {regression.get_fate_display()}; "
+                "look at its page again."
+            )
+        regression.refresh_from_db()
+        audit.record(act, regression, who=who, url=regression.get_absolute_url())
+
+
+def comment(*, regression: Regression, who: User, text: str) -> RegressionComment:
+    """Raises ValidationError if the text is empty or too long."""
+    text = text.strip()
+    if not text:
+        raise ValidationError("The comment is empty; write what you know or leave it.")
+    if len(text) > COMMENT_LENGTH:
+        raise ValidationError(f"The comment has {len(text)} characters; at most {COMMENT_LENGTH} are kept.")
+    with transaction.atomic():
+        made = RegressionComment.objects.create(
+            regression=regression, who=who, by=who.get_username(), text=text
+        )
+        audit.record("regression commented on", regression, who=who, url=regression.get_absolute_url())
+    return made
+
+
+# Telling ---------------------------------------------------------------------------------------------
+def ask_for_notices(regression: Regression) -> None:
+    """Tells Celery to deliver the notices that are configured and not delivered yet."""
+    tasks = []
+    if settings.REGRESSION_EMAILS and regression.emailed is None:
+        tasks.append(EMAIL_TASK)
+    if settings.REGRESSION_WEBHOOK is not None and regression.called is None:
+        tasks.append(WEBHOOK_TASK)
+    if not tasks:
+        return
+    Regression.objects.filter(pk=regression.pk).update(asked=timezone.now())
+    for name in tasks:
+        _tell_celery(name, regression.pk)
+
+
+def ask_again(*, now: datetime | None = None) -> None:
+    """Asks once more for notices that should have been delivered by now. Called every minute."""
+    now = now or timezone.now()
+    late = Regression.objects.filter(fate=Fate.OPEN, opened__gte=now - GIVE_UP).exclude(
+        asked__gt=now - ASK_AGAIN
+    )
+    for regression in late:
+        ask_for_notices(regression)
+
+
+def _tell_celery(name: str, key: int) -> None:
+    try:
+        current_app.send_task(name, args=[key])
+    except Exception as error:  # the broker is down: ask_again comes within the hour
+        log.warning("notice_not_asked_for", task=name, regression=key, error=str(error))
