@@ -182,7 +182,8 @@ def _exhibit(lane: Lane, budget: int) -> Exhibit:
 
 def _pacer(tok_s: float, tokens: int) -> Exhibit:
     """It begins at once and keeps its pace to the limit of tokens: what an engine would need at best."""
-    figures = Figures(tok_s, tokens, 0, 0.0, 0.0, 0.0, 0.0, tokens / tok_s * 1000)
+    gap_ms = 1000 / tok_s
+    figures = Figures(tok_s, tokens, 0, 0.0, 0.0, 0.0, gap_ms, (tokens - 1) * gap_ms)
     return Exhibit(f"Pacer at {tok_s:g} tok/s", "", True, figures, "A pace, not an engine", "", (), ())
 
 

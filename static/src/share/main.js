@@ -2,12 +2,12 @@
 
 import "./share.css";
 
+import { copyText } from "../playground/clipboard.js";
 import { element } from "../playground/dom.js";
-import { copyText } from "./copy.js";
 
 const button = document.getElementById("copy-address");
 if (button instanceof HTMLButtonElement) {
   const address = element("address", HTMLElement);
   button.hidden = false;
-  button.addEventListener("click", () => copyText(button, address.textContent ?? "", address));
+  button.addEventListener("click", () => copyText(address.textContent ?? "", button, address));
 }

@@ -1,0 +1,32 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { places, workerDetail } from "../../../static/src/race/lanes.js";
+
+/** @typedef {import("../../../static/src/race/lanes.js").LaneState} LaneState */
+
+/**
+ * @param {LaneState} state
+ * @param {number | null} workerMs
+ */
+function reading(state, workerMs) {
+  return { state, words: "", tokens: 0, tokS: null, firstMs: null, pageMs: 0, workerMs };
+}
+
+test("places go by the workers' clocks, and only to those who got there", () => {
+  assert.deepEqual(places([reading("done", 300), reading("running", null), reading("done", 200)]), [2, null, 1]);
+  assert.deepEqual(places([reading("done", 200), reading("stopped", 100), reading("failed", null)]), [1, null, null]);
+});
+
+test("equal times share a place", () => {
+  assert.deepEqual(places([reading("done", 200), reading("done", 200), reading("done", 300)]), [1, 1, 3]);
+});
+
+test("a worker is told apart by its devices, its lanes, how it waits, and its name", () => {
+  const worker = {
+    name: "node-7", model: "m", backend: "cuda", devices: Array(8).fill("NVIDIA H200"), chat: false, infill: false,
+    state: /** @type {const} */ ("idle"), context: 1, parallelism: "dtp", lanes: 8, sync: "mailbox", last_tok_s: 0,
+  };
+  assert.equal(workerDetail(worker), "8 × NVIDIA H200 · dtp, 8 lanes · mailbox · node-7");
+  assert.equal(workerDetail({ ...worker, devices: ["cpu"], parallelism: "none", lanes: 1, sync: "" }), "cpu · node-7");
+});
