@@ -28,7 +28,7 @@ export class CodeEditor {
         doc: text,
         extensions: [
           EditorView.cspNonce.of(nonce),
-          EditorView.contentAttributes.of({ "aria-label": label, "aria-describedby": help }),
+          EditorView.contentAttributes.of({ "aria-label": label, "aria-describedby": help, tabindex: "0" }),
           EditorView.lineWrapping,
           EditorView.updateListener.of((update) => update.docChanged && onChange()),
           placeholder(hint),

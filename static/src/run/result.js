@@ -29,6 +29,7 @@ export class ResultView {
     this.#output.replaceChildren();
     this.#printed.hidden = true;
     this.#loading.hidden = true;
+    this.#root.scrollIntoView({ block: "nearest" }); // in a low pane it lies below the editors
   }
 
   /**

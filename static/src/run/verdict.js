@@ -41,7 +41,7 @@ export function verdictOf(outcomes, ended, { limits }) {
 function cutShort({ reason, detail }, limits) {
   if (reason === "time") return `Ended at its time limit of ${duration(limits.timeMs)}: it was still running.`;
   if (reason === "output") return `Ended at its output limit: it printed more than ${limits.outputBytes / 1024} kB.`;
-  if (reason === "crashed") return `The interpreter itself gave up: ${detail || "no reason was given"}.`;
+  if (reason === "crashed") return `The interpreter itself gave up: ${sentence(detail || "no reason was given")}`;
   return "";
 }
 
@@ -65,8 +65,13 @@ function defeat(outcomes, ended, limits) {
   const memory = outcomes.some(({ message }) => message.startsWith("MemoryError"))
     ? ` Its memory limit is ${limits.memoryBytes / 2 ** 20} MB.`
     : "";
-  if (program) return `The program failed: ${program.message.split("\n", 1)[0]}.${memory}`;
+  if (program) return `The program failed: ${sentence(program.message)}${memory}`;
   return `${count(outcomes.filter(({ type }) => type === "test"))} in ${duration(ended.ms)}.${memory}`;
+}
+
+/** @param {string} message its first line, with a full stop */
+function sentence(message) {
+  return `${(message.split("\n", 1)[0] ?? "").replace(/[.\s]+$/, "")}.`;
 }
 
 /** @param {Outcome[]} tests */

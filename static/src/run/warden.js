@@ -12,6 +12,8 @@
  * @property {(source: ArrayBuffer) => string} [address] of a script made of these bytes
  * @property {(bytes: ArrayBuffer) => Promise<WebAssembly.Module>} [compile]
  * @property {() => number} [now] ms
+ * @property {(action: () => void, ms: number) => number} [later]
+ * @property {(timer: number) => void} [forget]
  */
 
 export class Warden {
@@ -25,13 +27,14 @@ export class Warden {
   /** @type {Job | null} of the run in hand */
   #job = null;
   #begunAt = 0;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  #timer;
+  #timer = 0;
   #tell;
   #open;
   #address;
   #compile;
   #now;
+  #later;
+  #forget;
 
   /**
    * @param {(message: FromFrame) => void} tell
@@ -43,6 +46,8 @@ export class Warden {
     this.#address = surroundings.address ?? ((source) => URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
     this.#compile = surroundings.compile ?? ((bytes) => WebAssembly.compile(bytes));
     this.#now = surroundings.now ?? (() => performance.now());
+    this.#later = surroundings.later ?? ((action, ms) => window.setTimeout(action, ms));
+    this.#forget = surroundings.forget ?? ((timer) => clearTimeout(timer));
   }
 
   /**
@@ -93,7 +98,7 @@ export class Warden {
       case "started":
         if (!this.#job) return;
         this.#begunAt = this.#now();
-        this.#timer = setTimeout(() => this.#end("time"), this.#job.limits.timeMs);
+        this.#timer = this.#later(() => this.#end("time"), this.#job.limits.timeMs);
         this.#tell(message);
         return;
       case "over":
@@ -110,7 +115,7 @@ export class Warden {
    * @param {number} [memoryBytes] 0 where nobody could ask any more
    */
   #end(reason, detail = "", memoryBytes = 0) {
-    clearTimeout(this.#timer);
+    this.#forget(this.#timer);
     const ms = this.#begunAt ? this.#now() - this.#begunAt : 0;
     this.#worker?.terminate();
     this.#job = null;

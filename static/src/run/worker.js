@@ -9,6 +9,7 @@ import createPyodideModule from "pyodide/pyodide.asm.mjs";
 import { loadPyodide } from "pyodide";
 
 import { guardGrowth, sealedWorker } from "./confines.js";
+import blockingLoop from "./blocking_loop.py";
 import runner from "./runner.py";
 
 /** @typedef {import("./messages.js").ToWorker} ToWorker */
@@ -61,10 +62,23 @@ async function prepare(module, stdlib) {
   });
   for (const name of JS_MODULES) loaded.unregisterJsModule(name);
   sealedWorker();
-  loaded.FS.writeFile("monolane_runner.py", runner);
-  loaded.pyimport("monolane_runner").destroy();
-  loaded.FS.unlink("monolane_runner.py");
+  imported(loaded, "monolane_runner", runner);
+  imported(loaded, "monolane_loop", blockingLoop).install();
+  loaded.runPython(`import sys; [sys.modules.pop(name, None) for name in ${JSON.stringify(JS_MODULES)}]; del sys`);
   return loaded;
+}
+
+/**
+ * @param {Pyodide} loaded
+ * @param {string} name
+ * @param {string} source
+ * @returns {any} the module, of which no file is left
+ */
+function imported(loaded, name, source) {
+  loaded.FS.writeFile(`${name}.py`, source);
+  const module = loaded.pyimport(name);
+  loaded.FS.unlink(`${name}.py`);
+  return module;
 }
 
 /** @param {Job} job */

@@ -1,0 +1,48 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { guardGrowth } from "../../../static/src/run/confines.js";
+
+const PAGE = 65_536;
+
+/** @param {number} pages of the heap as it is */
+function heap(pages) {
+  const made = { HEAPU8: new Uint8Array(pages * PAGE), asked: /** @type {number[]} */ ([]), growMemory: (/** @type {number} */ bytes) => (made.asked.push(bytes), 1) };
+  return made;
+}
+
+/**
+ * @param {ReturnType<typeof heap>} of
+ * @param {{bytes: number}} limit
+ */
+function guarded(of, limit) {
+  const env = { emscripten_resize_heap: (/** @type {number} */ _requested) => 1 };
+  guardGrowth({ env }, of, limit);
+  return env.emscripten_resize_heap;
+}
+
+test("a heap grows up to its limit and not beyond, its spare room included", () => {
+  const one = heap(10);
+  const limit = { bytes: 11 * PAGE + 5 };
+  const grow = guarded(one, limit);
+  assert.equal(grow(10 * PAGE + 1), 1);
+  assert.deepEqual(one.asked, [11 * PAGE]);
+  assert.equal(grow(11 * PAGE + 1), 0);
+  assert.equal(one.asked.length, 1);
+});
+
+test("a limit that is set later counts from then on", () => {
+  const limit = { bytes: 2 ** 31 };
+  const grow = guarded(heap(1), limit);
+  assert.equal(grow(100 * PAGE), 1);
+  limit.bytes = 50 * PAGE;
+  assert.equal(grow(100 * PAGE), 0);
+});
+
+test("a size above two gigabytes, which arrives as a negative number, is refused", () => {
+  assert.equal(guarded(heap(1), { bytes: 2 ** 31 })(-PAGE), 0);
+});
+
+test("a build of Pyodide that grows otherwise is refused rather than run without a limit", () => {
+  assert.throws(() => guardGrowth({ env: {} }, heap(1), { bytes: 1 }), /its memory cannot be limited/);
+});
