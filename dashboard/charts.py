@@ -65,19 +65,20 @@ def phase_chart(phases: Mapping[str, PhaseTime]) -> PhaseChart | None:
     rows = []
     for index, name in enumerate(names):
         y = index * _ROW + (_ROW - _BAR) / 2
-        segments = _segments(phases[name], scale)
-        end = segments[-1].x + segments[-1].width if segments else _LABEL
+        parts = segments(phases[name], scale, _LABEL)
+        end = parts[-1].x + parts[-1].width if parts else _LABEL
         rows.append(
             PhaseRow(
-                name, y, y + _BAR * 0.75, end + 6, phases[name], totals[name], totals[name] / total, segments
+                name, y, y + _BAR * 0.75, end + 6, phases[name], totals[name], totals[name] / total, parts
             )
         )
     sums = PhaseTime(*(sum(getattr(phases[n], kind) for n in names) for kind in KINDS))
     return PhaseChart(WIDTH, len(rows) * _ROW, _BAR, _LABEL - 8, tuple(rows), total, sums)
 
 
-def _segments(time: PhaseTime, scale: float) -> tuple[Segment, ...]:
-    x, found = _LABEL, []
+def segments(time: PhaseTime, scale: float, x: float) -> tuple[Segment, ...]:
+    """The parts of `time` one behind the other from `x` on, `scale` units a microsecond."""
+    found = []
     for kind in KINDS:
         us = getattr(time, kind)
         if us > 0:

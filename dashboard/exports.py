@@ -9,8 +9,8 @@ from typing import Any
 
 from django.http import HttpResponse, JsonResponse
 
+from dashboard.history.series import Series
 from dashboard.models import Measurement, Point
-from dashboard.selectors import Series
 
 MAX_ROWS = 10_000
 """An export holds at most this many rows; a larger one is refused, never cut short in silence."""
@@ -94,7 +94,7 @@ def history_rows(series: Sequence[Series], metric: str, unit: str) -> list[dict[
     return [
         {
             "configuration": str(one.configuration),
-            "run": sample.pk,
+            "run": sample.key,
             "created": sample.created.isoformat(),
             "metric": metric,
             "unit": unit,

@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 from django.http import QueryDict
 
-from dashboard.selectors import MAX_SERIES, METRICS, SORTS, RunFilter
+from dashboard.selectors import SORTS, RunFilter
 
 _ANY = ("", "any")
 
@@ -50,31 +50,3 @@ class RunFilterForm(forms.Form):
     def filter(self) -> RunFilter:
         """Only after is_valid()."""
         return RunFilter(**{**self.cleaned_data, "sort": self.cleaned_data["sort"] or "-created"})
-
-
-class HistoryForm(forms.Form):
-    """What the history page shows: ?configuration=3&configuration=7&metric=tok_s."""
-
-    metric = forms.ChoiceField(required=False, choices=[(k, v[0]) for k, v in METRICS.items()])
-    configuration = forms.TypedMultipleChoiceField(
-        required=False,
-        coerce=int,
-        error_messages={"invalid_choice": "There is no configuration %(value)s; choose from the table."},
-    )
-
-    def __init__(self, query: QueryDict, known: list[int]) -> None:
-        super().__init__(query)
-        field = self.fields["configuration"]
-        assert isinstance(field, forms.TypedMultipleChoiceField)  # noqa: S101
-        field.choices = [(str(pk), str(pk)) for pk in known]
-
-    def clean_metric(self) -> str:
-        return self.cleaned_data["metric"] or "tok_s"
-
-    def clean_configuration(self) -> list[int]:
-        chosen: list[int] = list(dict.fromkeys(self.cleaned_data["configuration"]))
-        if len(chosen) > MAX_SERIES:
-            raise forms.ValidationError(
-                f"{len(chosen)} configurations are chosen; a chart shows at most {MAX_SERIES}."
-            )
-        return chosen

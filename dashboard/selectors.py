@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import Avg, Count, F, Max, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Avg, Count, F, OuterRef, Q, QuerySet, Subquery
 
 from dashboard.matrix import PointSpec, sampling_dict
 from dashboard.models import ACTIVE, Configuration, Measurement, Point, State, Sweep, SweepRun
 
+TREND = 30
+"""How many of its newest measurements a configuration's trend has."""
 SORTS = {
     "-created": "newest first",
     "created": "oldest first",
@@ -21,18 +23,7 @@ SORTS = {
     "ttft_ms": "shortest time to first token",
     "itl_p50": "shortest inter-token latency",
 }
-METRICS = {
-    "tok_s": ("Decode speed", "tok/s"),
-    "mbu_measured": ("MBU, of measured bandwidth", "%"),
-    "mbu_datasheet": ("MBU, of datasheet bandwidth", "%"),
-    "ttft_ms": ("Time to first token, p50", "ms"),
-    "itl_p50": ("Inter-token latency, p50", "µs"),
-    "itl_p99": ("Inter-token latency, p99", "µs"),
-    "prefill_tok_s": ("Prefill speed", "tok/s"),
-}
 FACETS = ("model", "backend", "hardware", "context", "sampling")
-MAX_SERIES = 6
-"""More lines than this in one chart cannot be told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +73,11 @@ def measurement(pk: int) -> Measurement:
     return Measurement.objects.select_related("configuration", "point__run").get(pk=pk)
 
 
+def with_documents(keys: Iterable[int]) -> dict[int, Measurement]:
+    """Those measurements with their documents and configurations; keys that nobody has are left out."""
+    return Measurement.objects.select_related("configuration").in_bulk(list(keys))
+
+
 class Neighbours(NamedTuple):
     previous: Measurement | None
     next: Measurement | None
@@ -98,59 +94,37 @@ def neighbours(of: Measurement) -> Neighbours:
     )
 
 
-def configurations() -> QuerySet[Configuration]:
-    """Configurations by the age of their newest measurement; `count`, `newest` and `newest_tok_s` added."""
-    newest = Measurement.objects.filter(configuration=OuterRef("pk")).order_by("-created", "-pk")
-    return (
-        Configuration.objects.annotate(count=Count("measurements"), newest=Max("measurements__created"))
-        .filter(count__gt=0)
-        .annotate(newest_tok_s=Subquery(newest.values("tok_s")[:1]))
-        .order_by("-newest", "pk")
-    )
+class Newest(NamedTuple):
+    """A configuration, the key of its newest measurement, and from when its trend begins."""
 
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One measurement in a history: value with its spread (equal to it where the metric has none)."""
-
-    pk: int
-    created: datetime
-    value: float
-    low: float
-    high: float
-    n: int
-    git_sha: str
-    verified: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
     configuration: Configuration
-    samples: tuple[Sample, ...] = field(default_factory=tuple)
+    measurement: int
+    created: datetime
+    runs: int
+    trend_since: datetime
 
 
-def history(configuration_ids: Sequence[int], metric: str) -> list[Series]:
-    """One series a configuration, oldest sample first, in the order asked. Units as METRICS says.
+def newest_of_each() -> list[Newest]:
+    """Every configuration that was measured, the one measured last first. One query."""
+    same = Measurement.objects.filter(configuration=OuterRef("pk")).order_by("-created", "-pk")
+    count = same.order_by().values("configuration").annotate(n=Count("pk")).values("n")
+    rows: QuerySet[Configuration] = Configuration.objects.annotate(
+        newest=Subquery(same.values("pk")[:1]),
+        newest_created=Subquery(same.values("created")[:1]),
+        count=Subquery(count),
+        since=Subquery(same.values("created")[TREND - 1 : TREND]),
+        first=Subquery(same.order_by("created").values("created")[:1]),
+    ).filter(newest__isnull=False)
+    found = [
+        Newest(row, row.newest, row.newest_created, row.count, row.since or row.first)  # type: ignore[attr-defined]
+        for row in rows
+    ]
+    return sorted(found, key=lambda n: (n.created, n.measurement), reverse=True)
 
-    Measurements that do not have the metric (an unknown bandwidth, an n too small) are left out.
-    """
-    chosen = Configuration.objects.in_bulk(list(configuration_ids))
-    rows = (
-        Measurement.objects.filter(configuration__in=chosen, **{f"{metric}__isnull": False})
-        .order_by("created", "pk")
-        .values_list(
-            "configuration_id", "pk", "created", metric, "ci_low", "ci_high", "samples", "git_sha", "verified"
-        )
-    )
-    by_configuration: dict[int, list[Sample]] = {key: [] for key in chosen}
-    scale = 100.0 if metric.startswith("mbu") else 1.0
-    for key, pk, created, value, low, high, n, sha, verified in rows:
-        if metric != "tok_s":
-            low = high = value
-        by_configuration[key].append(
-            Sample(pk, created, value * scale, low * scale, high * scale, n, sha, verified)
-        )
-    return [Series(chosen[key], tuple(by_configuration[key])) for key in configuration_ids if key in chosen]
+
+def measurements_by_key(keys: Iterable[int]) -> dict[int, Measurement]:
+    """Those measurements, without their documents."""
+    return Measurement.objects.defer("document").in_bulk(list(keys))
 
 
 # Sweeps ----------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -40,13 +39,11 @@ from dashboard.models import (
     Trigger,
 )
 from dashboard.models.sweeps import device_of
-from dashboard.peer_files import import_peers
 from dashboard.preset_files import presets
 from dashboard.regressions import services as regressions
 from dashboard.schedule import latest_slot, parse_crontab
 from engine.errors import MeasurementError
 from engine.measurement import Measurement as Result
-from engine.measurement import read_documents
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -433,43 +430,6 @@ def record_measurement(
 
 def _problems(error: ValidationError) -> list[str]:
     return [f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """What became of one file: how much of it was new, how much was known, or why it was refused."""
-
-    path: Path
-    added: int = 0
-    known: int = 0
-    error: str = ""
-
-
-def import_measurements(*, paths: Iterable[Path]) -> list[Imported]:
-    """Reads measurement files (and peers, `.jsonl`), each whole or not at all; none stops the others."""
-    return [_import_file(path) for path in paths]
-
-
-def _import_file(path: Path) -> Imported:
-    if path.suffix == ".jsonl":
-        try:
-            return Imported(path, *import_peers(path=path))
-        except MeasurementError as error:
-            return Imported(path, error=str(error))
-    try:
-        documents = read_documents(path)
-    except MeasurementError as error:
-        return Imported(path, error=str(error))
-    try:
-        with transaction.atomic():
-            stored = [record_measurement(document=d, source=path.name) for d in documents]
-            new = [measurement for measurement, is_new in stored if is_new]
-            if new:
-                transaction.on_commit(lambda: hints.measurement_added(new[-1].pk))
-                regressions.judge_later(measurement.configuration_id for measurement in new)
-    except MeasurementError as error:
-        return Imported(path, error=f"{path}: {error}")
-    return Imported(path, added=len(new), known=len(stored) - len(new))
 
 
 # Sweeps ----------------------------------------------------------------------------------------------

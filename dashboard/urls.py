@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.urls import path, register_converter
 
 from dashboard import views
+from dashboard.compare.views import compare_runs
+from dashboard.history import views as history
 from dashboard.overview.views import overview
 from dashboard.planner.views import roofline
 from dashboard.regressions import views as regressions
@@ -31,8 +33,11 @@ urlpatterns = [
     path("runs.<export:form>", views.runs_export, name="runs_export"),
     path("runs/<int:pk>/", views.run, name="run"),
     path("runs/<int:pk>.<export:form>", views.run_export, name="run_export"),
-    path("history/", views.history, name="history"),
-    path("history.<export:form>", views.history_export, name="history_export"),
+    path("compare/", compare_runs, name="compare"),
+    path("history/", history.history, name="history"),
+    path("history.<export:form>", history.history_export, name="history_export"),
+    path("history/notes/", history.note_add, name="note_add"),
+    path("history/notes/<int:pk>/remove/", history.note_remove, name="note_remove"),
     path("regressions/", regressions.regressions, name="regressions"),
     path("regressions/<int:pk>/", regressions.regression, name="regression"),
     path("regressions/<int:pk>/acknowledge/", regressions.acknowledge, name="regression_acknowledge"),

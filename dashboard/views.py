@@ -17,9 +17,9 @@ from django.views.decorators.http import require_GET, require_POST
 
 from dashboard import exports, selectors, services
 from dashboard.errors import DashboardError
-from dashboard.forms import HistoryForm, RunFilterForm
+from dashboard.forms import RunFilterForm
 from dashboard.models import Measurement, Sweep, SweepRun, Trigger
-from dashboard.pages import chart_data, history_table, run_page
+from dashboard.pages import run_page
 
 PAGE_SIZE = 50
 CAN_RUN = "dashboard.can_run_sweep"
@@ -86,47 +86,6 @@ def _measurement(pk: int) -> Measurement:
         return selectors.measurement(pk)
     except Measurement.DoesNotExist as error:
         raise Http404(f"There is no run {pk}.") from error
-
-
-# History ---------------------------------------------------------------------------------------------
-@require_GET
-def history(request: HttpRequest) -> HttpResponse:
-    known = list(selectors.configurations())
-    form = HistoryForm(request.GET, [c.pk for c in known])
-    valid = form.is_valid()
-    chosen = form.cleaned_data["configuration"] if valid else []
-    metric = form.cleaned_data["metric"] if valid else "tok_s"
-    series = selectors.history(chosen, metric)
-    title, unit = selectors.METRICS[metric]
-    context = {
-        "form": form,
-        "configurations": known,
-        "chosen": chosen,
-        "metric": metric,
-        "metrics": selectors.METRICS,
-        "title": title,
-        "unit": unit,
-        "series": series,
-        "table": history_table(series),
-        "samples": sum(len(one.samples) for one in series),
-        "chart": chart_data(series, unit),
-        "query": request.GET.urlencode(),
-        "section": "history",
-    }
-    status = HTTPStatus.OK if valid else HTTPStatus.BAD_REQUEST
-    return render(request, "dashboard/history.html", context, status=status)
-
-
-@require_GET
-def history_export(request: HttpRequest, form: str) -> HttpResponse:
-    asked = HistoryForm(request.GET, [c.pk for c in selectors.configurations()])
-    if not asked.is_valid():
-        return _refused(asked.errors.get_json_data())
-    metric = asked.cleaned_data["metric"]
-    unit = selectors.METRICS[metric][1]
-    series = selectors.history(asked.cleaned_data["configuration"], metric)
-    rows = exports.history_rows(series, metric, unit)
-    return exports.respond(form, rows, exports.HISTORY_COLUMNS, f"history-{metric}", {"unit": unit})
 
 
 # Sweeps ----------------------------------------------------------------------------------------------

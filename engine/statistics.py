@@ -64,23 +64,17 @@ def bootstrap_quantiles(samples: Sequence[float], q: float, rng: np.random.Gener
 
 
 def ratio_interval(
-    before: Sequence[float],
-    after: Sequence[float],
-    *,
-    q: float = 0.5,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
+    before: NDArray[np.float64], after: NDArray[np.float64], *, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Percentile-bootstrap interval of quantile(after) / quantile(before) - 1, the two drawn independently.
+    """Percentile-bootstrap interval of after / before - 1, from the `bootstrap_quantiles` of each.
 
-    `q` is 0.5 for medians. Raises ValueError as `median` does, or if a sample is not above 0.
+    The two were drawn independently unless they are the same samples. Raises ValueError if a draw is not
+    above 0: it has no ratio.
     """
-    if min(*before, *after, math.inf) <= 0.0:
+    if min(before.min(), after.min()) <= 0.0:
         raise ValueError("a relative change needs samples above 0")
-    rng = np.random.Generator(np.random.Philox(seed))
-    ratios = bootstrap_quantiles(after, q, rng) / bootstrap_quantiles(before, q, rng) - 1.0
     tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(ratios, (tail, 1.0 - tail))
+    low, high = np.quantile(after / before - 1.0, (tail, 1.0 - tail))
     return float(low), float(high)
 
 

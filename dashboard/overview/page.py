@@ -10,8 +10,8 @@ from itertools import groupby
 from dashboard.models import Configuration, Measurement, Peer
 from dashboard.overview import selectors
 from dashboard.overview.scale import Mark, Scale, scale
-from dashboard.overview.selectors import Newest
 from dashboard.overview.sparkline import Sparkline, sparkline
+from dashboard.selectors import Newest, measurements_by_key
 from engine.bandwidth import HARDWARE
 from engine.roofline import PUBLISHED, Published
 
@@ -69,7 +69,7 @@ def _by_age(members: list[Newest]) -> list[Newest]:
 def groups(keys: Sequence[Key]) -> list[Group]:
     """Those groups with their figures. Three queries."""
     shown = [one for key in keys for one in key.members[:ROWS_A_GROUP]]
-    newest = selectors.measurements_by_key(one.measurement for one in shown)
+    newest = measurements_by_key(one.measurement for one in shown)
     trends = selectors.trends(shown)
     peers = selectors.best_peers([one.configuration for one in shown])
     found = []

@@ -11,7 +11,6 @@ from django.views.decorators.http import require_GET
 
 from dashboard import selectors
 from dashboard.overview import forms, page
-from dashboard.overview.selectors import newest_of_each
 from engine.roofline import PUBLISHED
 
 GROUPS_A_PAGE = 12
@@ -20,7 +19,7 @@ GROUPS_A_PAGE = 12
 @require_GET
 def overview(request: HttpRequest) -> HttpResponse:
     """The newest figures of every hardware, model and backend, or of those that the filters name."""
-    newest = newest_of_each()
+    newest = selectors.newest_of_each()
     form = forms.OverviewForm(request.GET, [one.configuration for one in newest])
     valid = form.is_valid()
     shown = [one for one in newest if form.admits(one.configuration)] if valid else []

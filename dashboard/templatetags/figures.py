@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 from django import template
 
 register = template.Library()
@@ -23,6 +27,19 @@ def svg(value: float) -> str:
 
 
 @register.filter
+def exact(value: float) -> str:
+    """A figure to seven significant digits: what a chart says of one point."""
+    text = f"{value:,.{max(0, 6 - math.floor(math.log10(abs(value))))}f}" if value else "0"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+@register.filter
+def index(values: Sequence[Any], place: int) -> Any:
+    """The value at `place`, which a template cannot write where the place is itself a variable."""
+    return values[place]
+
+
+@register.filter
 def percent(value: float | None) -> str:
     """A ratio of bandwidth; a bandwidth that nobody knows gives no ratio."""
     return UNKNOWN if value is None else f"{value * 100:.1f}\N{NO-BREAK SPACE}%"
@@ -35,8 +52,9 @@ def share(value: float) -> str:
 
 @register.filter
 def change(value: float) -> str:
-    """A relative change with its sign."""
-    return f"{value * 100:+.1f}\N{NO-BREAK SPACE}%".replace("-", "\N{MINUS SIGN}")
+    """A relative change with its sign; no change is 0."""
+    text = f"{value * 100:+.1f}"
+    return f"{'0' if not text.strip('+-0.') else text}\N{NO-BREAK SPACE}%".replace("-", "\N{MINUS SIGN}")
 
 
 @register.filter
@@ -64,6 +82,19 @@ def plain_us(value: float) -> str:
     """Microseconds in a column that names the unit."""
     text = f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
     return text.replace("-", "\N{MINUS SIGN}")
+
+
+@register.filter
+def signed_us(value: float) -> str:
+    """A difference in microseconds with its sign; no difference is 0."""
+    text = f"{value:+,.1f}" if abs(value) < 1000 else f"{value:+,.0f}"
+    return "0" if not text.strip("+-0.") else text.replace("-", "\N{MINUS SIGN}")
+
+
+@register.filter
+def add_to(value: float, more: float) -> float:
+    """Django's own `add` takes whole numbers only."""
+    return value + more
 
 
 @register.filter

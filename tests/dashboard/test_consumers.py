@@ -12,6 +12,7 @@ from django.db import connections
 
 from config.asgi import application
 from dashboard import services
+from dashboard.importing import import_files
 from tests.dashboard import factories
 from tests.dashboard.stack import Stack
 
@@ -55,7 +56,7 @@ async def test_list_of_runs_hears_of_an_import(stack: Stack, tmp_path: Any) -> N
     await page.connect()
     path = tmp_path / "m.json"
     path.write_text(json.dumps(factories.document()))
-    await database_sync_to_async(services.import_measurements)(paths=[path])
+    await database_sync_to_async(import_files)(paths=[path])
     assert (await page.receive_json_from(5))["type"] == "measurement"
     await page.disconnect()
 

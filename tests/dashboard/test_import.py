@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dashboard import services
+from dashboard.importing import import_files
 from dashboard.ingest import digest_of
 from dashboard.models import Configuration, Measurement
 from engine.errors import MeasurementError
@@ -43,10 +44,10 @@ def test_import_twice_in_any_order_equals_import_once(
 ) -> None:
     Measurement.objects.all().delete()
     distinct = {digest_of(d) for d in found}
-    first = services.import_measurements(paths=[write(tmp_path / "a.json", found)])[0]
+    first = import_files(paths=[write(tmp_path / "a.json", found)])[0]
     again = copy.deepcopy(found)
     random.shuffle(again)
-    second = services.import_measurements(paths=[write(tmp_path / "b.json", again)])[0]
+    second = import_files(paths=[write(tmp_path / "b.json", again)])[0]
     assert (first.error, first.added) == ("", len(distinct))
     assert (second.error, second.added, second.known) == ("", 0, len(found))
     assert set(Measurement.objects.values_list("digest", flat=True)) == distinct
@@ -57,7 +58,7 @@ def test_import_twice_in_any_order_equals_import_once(
 def test_exported_document_is_known_when_it_is_imported(tmp_path: Path, document: dict[str, Any]) -> None:
     row, _ = services.record_measurement(document=document, source="x")
     row.refresh_from_db()
-    outcome = services.import_measurements(paths=[write(tmp_path / "out.json", row.document)])[0]
+    outcome = import_files(paths=[write(tmp_path / "out.json", row.document)])[0]
     assert (outcome.added, outcome.known) == (0, 1)
 
 
@@ -66,8 +67,8 @@ def test_field_that_a_later_version_added_does_not_make_an_old_file_new(tmp_path
     old = factories.document()
     (old if part == "samples" else old["settings"]).pop(part)
     path = write(tmp_path / "old.json", old)
-    services.import_measurements(paths=[path])
-    assert services.import_measurements(paths=[path])[0].known == 1
+    import_files(paths=[path])
+    assert import_files(paths=[path])[0].known == 1
     assert Measurement.objects.get().document == old
 
 
@@ -81,7 +82,7 @@ def test_configurations_are_shared_by_runs_that_differ_only_in_time() -> None:
 def test_file_with_one_bad_measurement_adds_none(tmp_path: Path) -> None:
     bad = factories.document(day=2)
     del bad["verified"]
-    outcome = services.import_measurements(paths=[write(tmp_path / "m.json", [factories.document(), bad])])[0]
+    outcome = import_files(paths=[write(tmp_path / "m.json", [factories.document(), bad])])[0]
     assert "verified" in outcome.error
     assert not Measurement.objects.exists()
 
@@ -98,7 +99,7 @@ def test_file_with_one_bad_measurement_adds_none(tmp_path: Path) -> None:
 def test_file_that_is_no_measurement_says_why(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
-    outcome = services.import_measurements(paths=[path])[0]
+    outcome = import_files(paths=[path])[0]
     assert message in outcome.error and str(path) in outcome.error
 
 
@@ -163,5 +164,5 @@ def test_command_without_files_reads_the_committed_benchmarks(
 def test_committed_benchmarks_can_all_be_imported() -> None:
     from dashboard.management.commands.import_results import BENCHMARKS
 
-    outcomes = services.import_measurements(paths=sorted(BENCHMARKS.glob("*.json")))
+    outcomes = import_files(paths=sorted(BENCHMARKS.glob("*.json")))
     assert [o.error for o in outcomes if o.error] == []

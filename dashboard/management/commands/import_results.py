@@ -1,4 +1,4 @@
-"""`manage.py import_results FILES…`: loads measurement files (schema 1) and peers. Again is harmless."""
+"""`manage.py import_results FILES…`: loads measurements (schema 1), peers and notes. Again is harmless."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard import services
-from dashboard.services import Imported
+from dashboard.importing import Imported, import_files
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+KINDS = ("*.json", "peers/*.jsonl", "notes/*.json")
+"""In this order: a note finds the configurations that it is about."""
 
 
 class Command(BaseCommand):
-    help = "Loads measurements (schema 1) and peers (.jsonl); without FILES, those of benchmarks/."
+    help = "Loads measurements (schema 1), peers (.jsonl) and notes; without FILES, those of benchmarks/."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("files", nargs="*", type=Path, metavar="FILES")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        files: list[Path] = options["files"] or [*sorted(BENCHMARKS.glob("*.json")), *sorted(BENCHMARKS.glob("peers/*.jsonl"))]
-        outcomes = services.import_measurements(paths=files)
+        files: list[Path] = options["files"] or [f for kind in KINDS for f in sorted(BENCHMARKS.glob(kind))]
+        outcomes = import_files(paths=files)
         for outcome in outcomes:
             out = self.stderr if outcome.error else self.stdout
             out.write(_line(outcome))

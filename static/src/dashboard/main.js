@@ -3,16 +3,22 @@
 
 import "uplot/dist/uPlot.min.css";
 import "./dashboard.css";
+import "./compare.css";
+import "./history/history.css";
 import "./overview.css";
 import "./regressions.css";
 import "./roofline.css";
 
 import { announceArrivals } from "./arrivals.js";
-import { drawHistory } from "./history.js";
+import { offerCopy } from "./copy_link.js";
+import { drawHistory } from "./history/history.js";
 import { followSweep } from "./live.js";
 
 for (const figure of document.querySelectorAll("[data-history]")) {
   if (figure instanceof HTMLElement) drawHistory(figure);
+}
+for (const button of document.querySelectorAll("[data-copy-link]")) {
+  if (button instanceof HTMLButtonElement) offerCopy(button);
 }
 for (const notice of document.querySelectorAll("[data-arrivals]")) {
   if (notice instanceof HTMLElement) announceArrivals(notice);

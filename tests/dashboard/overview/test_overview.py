@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from dashboard import services
+from dashboard.importing import Imported, import_files
 from dashboard.models import Peer
 from engine.measurement import MeasuredDevice
 from tests.dashboard import factories
@@ -40,10 +40,10 @@ def peer(**changes: object) -> Path:
     return Path(json.dumps({**line, "samples": [50.0, 51.0, 49.0], **changes}))
 
 
-def add_peer(folder: Path, **changes: object) -> services.Imported:
+def add_peer(folder: Path, **changes: object) -> Imported:
     path = folder / f"{len(list(folder.iterdir()))}.jsonl"
     path.write_text(str(peer(**changes)))
-    return services.import_measurements(paths=[path])[0]
+    return import_files(paths=[path])[0]
 
 
 def test_empty_dashboard_says_how_to_get_a_first_run(client: Client) -> None:
@@ -186,7 +186,7 @@ def test_page_needs_no_inline_style_or_script(client: Client) -> None:
 def test_peers_are_stored_once(tmp_path: Path) -> None:
     path = tmp_path / "peers.jsonl"
     path.write_text(f"{peer()}\n\n{peer(peer='x')}\n")
-    first, second = (services.import_measurements(paths=[path])[0] for _ in range(2))
+    first, second = (import_files(paths=[path])[0] for _ in range(2))
     assert (first.added, first.known, second.added, second.known) == (2, 0, 0, 2)
     found = Peer.objects.get(name="another engine")
     assert (found.tok_s, found.samples, found.source) == (50.0, 3, "peers.jsonl")
@@ -211,6 +211,6 @@ def test_a_peer_that_makes_no_sense_is_refused_with_its_line_and_nothing_is_stor
 ) -> None:
     path = tmp_path / "peers.jsonl"
     path.write_text(f"{peer()}\n{line}\n")
-    (outcome,) = services.import_measurements(paths=[path])
+    (outcome,) = import_files(paths=[path])
     assert "peers.jsonl, line 2" in outcome.error and reason in outcome.error
     assert not Peer.objects.exists()

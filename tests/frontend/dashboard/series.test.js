@@ -1,36 +1,86 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { align, describe, figure, padded, timeLabels } from "../../../static/src/dashboard/series.js";
+import {
+  align,
+  commitLabels,
+  describe,
+  figure,
+  levels,
+  padded,
+  placeOfNote,
+  timeLabels,
+} from "../../../static/src/dashboard/history/series.js";
 
-/** @param {Partial<import("../../../static/src/dashboard/series.js").Sample>} changes */
-function sample(changes) {
-  return { pk: 1, created: 0, value: 10, low: 9, high: 11, n: 5, git_sha: "", verified: true, ...changes };
+/**
+ * @param {number[]} time
+ * @param {Partial<import("../../../static/src/dashboard/history/series.js").Series>} [changes]
+ */
+function series(time, changes = {}) {
+  const value = time.map((_, k) => 10 + k);
+  const rest = { run: value, low: value.map((v) => v - 1), high: value.map((v) => v + 1), n: value.map(() => 5) };
+  return { label: "a", time, value, sha: value.map(() => 0), differs: [], ...rest, ...changes };
+}
+
+/** @param {import("../../../static/src/dashboard/history/series.js").Series[]} all */
+function history(...all) {
+  return { unit: "tok/s", series: all, commits: ["aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"], steps: [], notes: [] };
 }
 
 test("series with different times share one axis and leave gaps", () => {
-  const history = {
-    unit: "tok/s",
-    series: [
-      { label: "a", samples: [sample({ created: 1, value: 1 }), sample({ created: 3, value: 3 })] },
-      { label: "b", samples: [sample({ created: 2, value: 2 })] },
-    ],
-  };
-  const { columns, samples } = align(history);
+  const { columns, samples } = align(history(series([1, 3]), series([2])), "time");
   assert.deepEqual(columns[0], [1, 2, 3]);
-  assert.deepEqual(columns[1], [1, null, 3]);
-  assert.deepEqual(columns[5], [null, 2, null]);
+  assert.deepEqual(columns[1], [10, null, 11]);
+  assert.deepEqual(columns[5], [null, 10, null]);
   assert.equal(columns.length, 9);
-  assert.equal(samples[1]?.[1]?.value, 2);
+  assert.deepEqual([...(samples[0] ?? [])], [0, -1, 1]);
 });
 
 test("wrong tokens get a column of their own", () => {
-  const history = { unit: "", series: [{ label: "a", samples: [sample({ value: 7, verified: false })] }] };
-  assert.deepEqual(align(history).columns[4], [7]);
+  const { columns } = align(history(series([1, 2], { differs: [1] })), "time");
+  assert.deepEqual(columns[4], [null, 11]);
+});
+
+test("a value without raw samples has a band of no width", () => {
+  const { columns } = align(history(series([1], { low: [null], high: [null] })), "time");
+  assert.deepEqual([columns[2], columns[3]], [[10], [10]]);
+});
+
+test("by commit, commits stand in the order of their first measurement in any series", () => {
+  const one = series([10, 30], { sha: [1, 0] });
+  const two = series([5, 20], { sha: [2, 0] });
+  const { commits, columns, places } = align(history(one, two), "commit");
+  assert.deepEqual(commits.map((c) => c[0]), ["c", "b", "a"]);
+  assert.deepEqual(columns[0], [0, 1, 2]);
+  assert.deepEqual(places, [[1, 2], [0, 2]]);
+});
+
+test("by commit, the newest sample of a commit stands for it", () => {
+  const { columns, samples } = align(history(series([1, 2, 3], { sha: [0, 0, 1] })), "commit");
+  assert.deepEqual(columns[1], [11, 12]);
+  assert.deepEqual([...(samples[0] ?? [])], [1, 2]);
 });
 
 test("an empty history has an empty axis", () => {
-  assert.deepEqual(align({ unit: "", series: [] }).columns, [[]]);
+  assert.deepEqual(align(history(), "time").columns, [[]]);
+});
+
+test("levels run from step to step and to both ends", () => {
+  const found = { ...history(series([1, 2, 3, 4, 5, 6])), steps: [{ series: 0, at: 4, before: 10, after: 14, better: true }] };
+  assert.deepEqual(levels(found, 0), [
+    { from: 0, to: 3, level: 10 },
+    { from: 4, to: 5, level: 14 },
+  ]);
+  assert.deepEqual(levels(history(series([1])), 0), []);
+});
+
+test("a note stands at its moment, or at its commit, or at the first one measured later", () => {
+  const found = history(series([10, 20], { sha: [0, 1] }));
+  const note = { at: 15, commit: "", text: "" };
+  assert.equal(placeOfNote(note, found, align(found, "time")), 15);
+  assert.equal(placeOfNote(note, found, align(found, "commit")), 1);
+  assert.equal(placeOfNote({ ...note, commit: "aaaa" }, found, align(found, "commit")), 0);
+  assert.equal(placeOfNote({ ...note, at: 99 }, found, align(found, "commit")), null);
 });
 
 test("the range keeps room around a flat line and never starts below zero", () => {
@@ -40,23 +90,25 @@ test("the range keeps room around a flat line and never starts below zero", () =
   assert.ok(high > 101);
 });
 
-test("figures keep four or five digits", () => {
-  assert.equal(figure(26.8312), "26.83");
-  assert.equal(figure(3144.753), "3,144.8");
+test("figures keep the digits that the server sent", () => {
+  assert.equal(figure(26.8312), "26.8312");
+  assert.equal(figure(3144.753), "3,144.753");
 });
 
-test("a sample is described with its spread, n, time, commit and doubt", () => {
-  const text = describe("x", sample({ created: 86_400, git_sha: "0123456789ab", verified: false }), "tok/s");
-  assert.equal(text, "x: 10 tok/s (9 – 11), n = 5, 1970-01-02 00:00, 012345678, tokens differ");
+test("a sample is described with its value, spread, n, time, commit and doubt", () => {
+  const found = history(series([86_400], { differs: [0] }));
+  assert.equal(describe(found, 0, 0), "a: 10 tok/s (9 – 11), n = 5, 1970-01-02 00:00, aaaaaaaaa, tokens differ");
 });
 
-test("a metric without an interval is described without one", () => {
-  assert.ok(!describe("x", sample({ low: 10, high: 10 }), "ms").includes("("));
+test("a value without raw samples says so", () => {
+  const found = history(series([0], { low: [null], high: [null] }));
+  assert.ok(describe(found, 0, 0).includes("no raw samples"));
 });
 
-test("time labels name the year once for days and the day once for minutes", () => {
-  const day = 86_400;
-  assert.deepEqual(timeLabels([0, day, 2 * day], day), ["1 Jan\n1970", "2 Jan", "3 Jan"]);
-  assert.deepEqual(timeLabels([0, 3600, day], 3600), ["00:00\n1 Jan", "01:00", "00:00\n2 Jan"]);
-  assert.deepEqual(timeLabels([1], 1), ["00:00:01\n1 Jan"]);
+test("the day is written where it begins", () => {
+  assert.deepEqual(timeLabels([0, 43_200, 86_400], 43_200), ["00:00\n1 Jan", "12:00", "00:00\n2 Jan"]);
+});
+
+test("commits are written at whole places only", () => {
+  assert.deepEqual(commitLabels([0, 0.5, 1, 9], ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]), ["aaaaaaa", "", "bbbbbbb", ""]);
 });

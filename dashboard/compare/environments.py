@@ -1,0 +1,112 @@
+"""What differs between the surroundings of runs, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard.facts import flatten
+from dashboard.templatetags.figures import commit
+from engine.measurement import Measurement
+
+MISSING = "not recorded"
+_CODE = ("git.", "backend.kernel")
+_RESULTS = ("peer.", "state.")
+"""Not surroundings: what a peer reached in the same run, and what changes by the minute (`_conditions`)."""
+_CLOCK_TOLERANCE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A fact that is not the same in all runs, and what each run says of it."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """`environment` makes a comparison doubtful, `settings` makes it one of different things; `code` is
+    what a comparison is usually about."""
+
+    environment: tuple[Difference, ...]
+    settings: tuple[Difference, ...]
+    code: tuple[Difference, ...]
+
+
+def differences(results: Sequence[Measurement]) -> Differences:
+    facts = [dict(flatten(result.environment)) for result in results]
+    surroundings = [
+        {**{k: v for k, v in one.items() if not k.startswith((*_CODE, *_RESULTS))}, **_devices(result)}
+        for one, result in zip(facts, results, strict=True)
+    ]
+    code = [{k: v for k, v in one.items() if k.startswith(_CODE)} for one in facts]
+    for one, result in zip(code, results, strict=True):
+        one["git.sha"] = commit(result.git_sha)
+    return Differences(
+        (*_differing(surroundings), *_conditions(results)),
+        tuple(_differing([_settings(result) for result in results])),
+        tuple(_differing(code)),
+    )
+
+
+def _differing(facts: Sequence[Mapping[str, str]]) -> Iterator[Difference]:
+    for name in dict.fromkeys(key for one in facts for key in one):
+        values = tuple(one.get(name, MISSING) for one in facts)
+        if len(set(values)) > 1:
+            yield Difference(name, values)
+
+
+def _settings(result: Measurement) -> dict[str, str]:
+    s = result.settings
+    return {
+        "model": result.model.name,
+        "backend": result.backend,
+        "context": str(s.context),
+        "tokens": str(s.tokens),
+        "parallelism": f"{s.parallelism}, {s.lanes} lanes, delay {s.delay}",
+        "sampling": ", ".join(f"{k} {v}" for k, v in flatten(_plain(s.sampling))),
+    }
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def _devices(result: Measurement) -> dict[str, str]:
+    return {"devices": ", ".join(device.name for device in result.devices)}
+
+
+def _conditions(results: Sequence[Measurement]) -> Iterator[Difference]:
+    """Throttling and clocks after the timed runs: of what changes by the minute, what changes a speed."""
+    states = [list(_gpu_states(result)) for result in results]
+    throttles = tuple(_listed(state, "throttle") for state in states)
+    if len(set(throttles)) > 1:
+        yield Difference("throttling after the run", throttles)
+    for clock in ("sm_mhz", "memory_mhz"):
+        values = [[gpu.get(clock) for gpu in state] for state in states]
+        if any(_apart(values[0], other) for other in values[1:]):
+            yield Difference(f"{clock} after the run", tuple(_listed(state, clock) for state in states))
+
+
+def _gpu_states(result: Measurement) -> Iterator[Mapping[str, Any]]:
+    state = result.environment.get("state")
+    after = state.get("after") if isinstance(state, Mapping) else None
+    gpus = after.get("gpus", ()) if isinstance(after, Mapping) else ()
+    yield from (gpu for gpu in gpus if isinstance(gpu, Mapping))
+
+
+def _listed(state: Sequence[Mapping[str, Any]], name: str) -> str:
+    return ", ".join(str(gpu.get(name, MISSING)) for gpu in state) or MISSING
+
+
+def _apart(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    if len(one) != len(other):
+        return bool(one and other)
+    return any(
+        isinstance(a, int | float)
+        and isinstance(b, int | float)
+        and abs(a - b) > _CLOCK_TOLERANCE * max(a, b)
+        for a, b in zip(one, other, strict=True)
+    )

@@ -1,0 +1,77 @@
+"""The page that compares runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from dashboard.compare.breakdown import breakdown
+from dashboard.compare.environments import differences
+from dashboard.compare.figures import Compared, compare
+from dashboard.compare.forms import MAX_RUNS, CompareForm
+from dashboard.models import Measurement
+from dashboard.selectors import with_documents
+from engine.measurement import Measurement as Result
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One run of the comparison. `without` is the query of the same comparison without it."""
+
+    row: Measurement
+    result: Result
+    number: int
+    without: str
+
+
+@require_GET
+def compare_runs(request: HttpRequest) -> HttpResponse:
+    """Two to six runs side by side; with fewer, how to choose them."""
+    form = CompareForm(request.GET)
+    valid = form.is_valid()
+    keys: list[int] = form.cleaned_data["runs"] if valid else []
+    columns = _columns(keys)
+    context = {
+        "form": form,
+        "columns": columns,
+        "keys": keys,
+        "most": MAX_RUNS,
+        "section": "compare",
+        **(_comparison(columns) if len(columns) > 1 else {}),
+    }
+    status = HTTPStatus.OK if valid else HTTPStatus.BAD_REQUEST
+    return render(request, "dashboard/compare.html", context, status=status)
+
+
+def _columns(keys: list[int]) -> list[Column]:
+    found = with_documents(keys)
+    if missing := [str(key) for key in keys if key not in found]:
+        raise Http404(f"There is no run {', '.join(missing)}.")
+    results = {key: Result.from_dict(row.document) for key, row in found.items()}
+    return [
+        Column(found[key], results[key], number, _query([*keys[:number], *keys[number + 1 :]]))
+        for number, key in enumerate(keys)
+    ]
+
+
+def _query(keys: list[int]) -> str:
+    return "&".join(f"run={key}" for key in keys)
+
+
+def _comparison(columns: list[Column]) -> dict[str, object]:
+    results = [column.result for column in columns]
+    found = differences(results)
+    return {
+        "rows": compare([Compared(column.result, column.row.digest) for column in columns]),
+        "differences": found,
+        "difference_groups": [
+            ("Environment", found.environment),
+            ("Settings", found.settings),
+            ("Code", found.code),
+        ],
+        "breakdown": breakdown([result.phases_us for result in results]),
+    }
