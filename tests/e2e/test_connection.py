@@ -15,22 +15,26 @@ from tests.e2e.conftest import watched
 from tests.e2e.playground_page import PlaygroundPage
 from tests.e2e.stack import Service
 
+CUTS = 50
+TOKENS = 16_000
+
 
 class Line:
     """The connection between a page and the server, in the test's hands."""
 
     def __init__(self) -> None:
         self._route: WebSocketRoute | None = None
-        self.connections = 0
 
     def take(self, route: WebSocketRoute) -> None:
         route.connect_to_server()
         self._route = route
-        self.connections += 1
 
-    def cut(self) -> None:
-        assert self._route is not None
-        self._route.close(code=3001)
+    def cut(self) -> bool:
+        """Returns whether there was a connection to cut."""
+        route, self._route = self._route, None
+        if route is not None:
+            route.close(code=3001)
+        return route is not None
 
 
 @pytest.fixture
@@ -41,23 +45,27 @@ def line(context: BrowserContext) -> Line:
     return line
 
 
-def test_a_socket_cut_at_random_loses_and_doubles_nothing(
+def test_a_socket_cut_fifty_times_at_random_loses_and_doubles_nothing(
     line: Line, playground: PlaygroundPage, paced: Callable[[int], Service]
 ) -> None:
-    paced(300)
-    playground.set(max_tokens=2400)
+    slow = paced(500)
+    playground.set(max_tokens=TOKENS)
     playground.run("hello")
-    pauses = random.Random(20261121)
+    chance = random.Random(20261121)
     cuts = 0
-    while playground.page.locator("#output[data-state=running]").count():
-        playground.page.wait_for_timeout(pauses.randint(50, 600))
-        line.cut()
-        cuts += 1
+    while cuts < CUTS:
+        playground.page.wait_for_timeout(chance.randint(1, 250))
+        cuts += line.cut()
+        if chance.random() < 0.7:  # or the page waits out its own pause
+            playground.page.evaluate("dispatchEvent(new Event('online'))")
+    assert 0 < playground.tokens < TOKENS, "the cuts must fall into the stream"
     playground.wait_for_end()
-    assert cuts >= 5
-    assert playground.tokens == 2400
+    assert playground.tokens == TOKENS
     broken = playground.text
-    assert len(broken.split()) == 2400
+    assert len(broken.split()) == TOKENS
+    slow.stop()
+    expect(playground.page.locator("#no-worker")).to_be_visible()
+    paced(50_000)
     playground.run()
     playground.wait_for_end()
     assert playground.text == broken

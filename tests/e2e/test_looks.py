@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,6 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e.conftest import SCREENSHOTS, watched
 from tests.e2e.playground_page import PlaygroundPage
+from tests.e2e.scripted import ScriptedServer
 from tests.e2e.stack import ROOT, Service, Stack
 
 PAGES = ("/", "/dashboard/", "/dashboard/history/", "/dashboard/sweeps/")
@@ -38,13 +40,24 @@ def shaped(
 
 def serious_violations(page: Page) -> list[str]:
     """What axe-core calls serious or critical, one line each."""
+    return [_line(one) for one in _violations(page, "{}") if one["impact"] in ("serious", "critical")]
+
+
+def breaches_of_wcag_aa(page: Page) -> list[str]:
+    """Every rule of WCAG 2.2 A and AA that axe-core finds broken, of whatever impact."""
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+    return [_line(one) for one in _violations(page, json.dumps({"runOnly": tags}))]
+
+
+def _violations(page: Page, options: str) -> list[dict[str, Any]]:
     page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run().then(result => result.violations)")
-    return [
-        f"{one['id']}: {one['help']} at {', '.join(str(node['target'][0]) for node in one['nodes'][:3])}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
-    ]
+    found: list[dict[str, Any]] = page.evaluate(f"axe.run({options}).then(result => result.violations)")
+    return found
+
+
+def _line(violation: dict[str, Any]) -> str:
+    places = ", ".join(str(node["target"][0]) for node in violation["nodes"][:3])
+    return f"{violation['id']}: {violation['help']} at {places}"
 
 
 def scrolls_sideways(page: Page) -> bool:
@@ -64,6 +77,61 @@ def test_a_finished_run_is_readable_and_accessible_in_every_shape(
     page.screenshot(path=SCREENSHOTS / f"playground-{shape}.png", full_page=True)
     assert not scrolls_sideways(page)
     assert serious_violations(page) == []
+
+
+ANSWER = """A longer answer, with `code` in it.
+
+```python
+class Stack:
+    def __init__(self):
+        self.items = []
+
+    def pop(self):
+        return self.items.pop()
+```
+
+\u05e9\u05dc\u05d5\u05dd \u05e2\u05d5\u05dc\u05dd"""
+
+
+def test_every_state_of_the_playground_is_accessible_and_fits_in_every_shape(
+    shaped: tuple[str, Page],
+) -> None:
+    shape, page = shaped
+    if shape == "narrow":
+        page.set_viewport_size({"width": 320, "height": 780})
+    server = ScriptedServer()
+    server.serve(page.context)
+    server(" self.items.append(item)\n        return self")
+    playground = PlaygroundPage.open(page, ghost=True)
+    playground.wait_until_ready()
+
+    def check(state: str) -> None:
+        page.screenshot(path=SCREENSHOTS / f"playground-{shape}-{state}.png")
+        assert not scrolls_sideways(page), state
+        assert breaches_of_wcag_aa(page) == [], state
+
+    playground.editor.click()
+    page.keyboard.press("ControlOrMeta+End")
+    page.keyboard.type("\n#")
+    expect(page.locator(".cm-ghost")).to_be_visible()
+    check("ghost")
+    page.keyboard.press("Escape")
+    page.keyboard.press("ControlOrMeta+a")
+    server(ANSWER)
+    page.get_by_role("button", name="Explain").click()
+    playground.wait_for_answer()
+    page.evaluate("document.getElementById('panel-chat').scrollIntoView()")
+    check("chat")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#compare .cm-deletedChunk").first).to_be_visible()
+    check("diff")
+    page.get_by_role("button", name="Close").click()
+    server(error={"code": "rate_limited", "message": "Too many.", "retryable": True, "retry_after_s": 9})
+    playground.ask("Again?")
+    expect(page.get_by_role("button", name="Try again in")).to_be_disabled()
+    check("refused")
+    page.keyboard.press("F1")
+    check("keys")
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -111,6 +179,41 @@ def test_the_first_load_is_light_and_asks_no_other_host(
     assert hosts == {urlsplit(stack.url).netloc}
     assert len(sizes) >= 6
     assert sum(sizes) < FIRST_LOAD_BYTES
+
+
+def test_the_first_paint_comes_within_a_second(page: Page) -> None:
+    PlaygroundPage.open(page)
+    page.wait_for_timeout(200)
+    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    print(f"first contentful paint after {paint:.0f} ms")
+    assert paint < 1000
+
+
+def test_the_tabs_follow_the_arrow_keys(playground: PlaygroundPage) -> None:
+    page = playground.page
+    page.get_by_role("tab", name="Output").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Chat")).to_be_focused()
+    expect(page.get_by_role("tabpanel", name="Chat")).to_be_visible()
+    expect(page.locator("#panel-output")).to_be_hidden()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("tabpanel", name="Output")).to_be_visible()
+
+
+def test_the_page_says_how_long_prompts_are_kept(playground: PlaygroundPage) -> None:
+    notice = playground.page.get_by_text("Prompts and answers, ghost text's too, are kept for 30 days.")
+    expect(notice).to_be_visible()
+
+
+def test_the_keys_are_listed_on_f1_and_escape_closes_the_list(playground: PlaygroundPage) -> None:
+    page = playground.page
+    playground.editor.click()
+    page.keyboard.press("F1")
+    keys = page.get_by_role("dialog", name="Keyboard")
+    expect(keys).to_contain_text("Leaves the editor")
+    page.keyboard.press("Escape")
+    expect(keys).to_be_hidden()
+    expect(playground.editor).to_be_focused()
 
 
 def test_everything_can_be_done_from_the_keyboard(

@@ -8,8 +8,8 @@ from tests.e2e.playground_page import PlaygroundPage
 from tests.e2e.stack import Service
 
 TOK_S = 5000
-TOKENS = 32_000
-"""As many as the server lets one run have: six seconds and a half."""
+TOKENS, RUNS = 25_000, 4
+"""Five seconds each: the server lets no run have the tokens of twenty."""
 WATCH_FRAMES = """() => {
   const watch = { frames: 0, from: performance.now(), busy: 0 };
   new PerformanceObserver((list) => {
@@ -35,11 +35,12 @@ def test_a_stream_at_5000_tok_s_stays_at_55_frames_a_second(
     page.evaluate(WATCH_FRAMES)
     page.wait_for_timeout(1000)
     idle = page.evaluate("takeFrames()")["fps"]
-    playground.run("hello")
-    playground.wait_for_tokens(1)
-    page.evaluate("takeFrames()")
-    playground.wait_for_end()
-    taken = page.evaluate("takeFrames()")
-    print(f"{taken['fps']:.1f} frames/s, {idle:.1f} when idle, longest task {taken['longest']:.0f} ms")
-    assert playground.tokens == TOKENS
-    assert taken["fps"] >= min(55, 0.9 * idle)
+    for _ in range(RUNS):
+        playground.run("hello")
+        playground.wait_for_tokens(1)
+        page.evaluate("takeFrames()")
+        playground.wait_for_end()
+        taken = page.evaluate("takeFrames()")
+        print(f"{taken['fps']:.1f} frames/s, {idle:.1f} when idle, longest task {taken['longest']:.0f} ms")
+        assert playground.tokens == TOKENS
+        assert taken["fps"] >= min(55, 0.9 * idle)

@@ -4,6 +4,7 @@ import { MessageView } from "./answer.js";
 import { BYTES_A_TOKEN, Conversation, withCode } from "./conversation.js";
 import { element, pageData } from "./dom.js";
 import { plural } from "./format.js";
+import { Problem } from "./problem.js";
 import { conversation as kept } from "./storage.js";
 import { TextStream } from "./stream.js";
 
@@ -25,9 +26,11 @@ export class ChatPanel {
   #hint = element("chat-hint", HTMLElement);
   #none = element("chat-none", HTMLElement);
   #left = element("chat-left", HTMLElement);
-  #problem = element("chat-problem", HTMLElement);
-  #problemText = element("chat-problem-text", HTMLElement);
-  #retry = element("chat-retry", HTMLButtonElement);
+  #problem = new Problem(
+    element("chat-problem", HTMLElement),
+    element("chat-problem-text", HTMLElement),
+    element("chat-retry", HTMLButtonElement),
+  );
   #question = element("chat-question", HTMLTextAreaElement);
   #attach = element("chat-attach", HTMLInputElement);
   #send = element("chat-send", HTMLButtonElement);
@@ -36,7 +39,6 @@ export class ChatPanel {
   #answer = null;
   /** @type {HTMLElement | null} */
   #answerTurn = null;
-  #onRetry = () => {};
   #stream;
   #actions;
   #onAsk;
@@ -61,7 +63,6 @@ export class ChatPanel {
     });
     this.#question.addEventListener("keydown", (event) => this.#key(event));
     this.#clear.addEventListener("click", () => this.#startOver());
-    this.#retry.addEventListener("click", () => this.#onRetry());
     for (const turn of this.#conversation.turns) this.#show(turn);
     this.#refresh();
   }
@@ -106,7 +107,7 @@ export class ChatPanel {
     if (run.reopened || !this.#answer) this.#takeUpAnswer();
     this.#answer?.clear();
     this.#stream.clear();
-    this.#problem.hidden = true;
+    this.#problem.hide();
     this.#setBusy(true);
   }
 
@@ -135,17 +136,13 @@ export class ChatPanel {
    * @param {Retry} retry
    */
   fail(message, retry) {
-    this.#problemText.textContent = message;
-    this.#retry.hidden = retry === null;
-    this.#retry.textContent = retry?.label ?? "";
-    this.#onRetry = retry?.act ?? (() => {});
-    this.#problem.hidden = false;
+    this.#problem.show(message, retry);
     this.#stream.followEnd();
   }
 
   forget() {
     this.#setBusy(false);
-    const again = { label: "Ask again", act: () => this.#askAgain() };
+    const again = { label: "Ask again", act: () => this.#askAgain(), afterS: 0 };
     this.fail("The server has no more of this answer.", again);
   }
   // -------------------------------------------------------------------------------------------------
@@ -247,7 +244,8 @@ export class ChatPanel {
     this.#conversation.turns.length = 0;
     this.#turns.replaceChildren();
     this.#answer = this.#answerTurn = null;
-    this.#problem.hidden = this.#left.hidden = true;
+    this.#problem.hide();
+    this.#left.hidden = true;
     kept.clear();
     this.#refresh();
     this.focus();

@@ -3,8 +3,6 @@
  * network included, stands apart as time to first token, total and end to end.
  */
 
-import { duration } from "./format.js";
-
 /** @typedef {import("./generation.js").Generation} Generation */
 
 /**
@@ -35,19 +33,25 @@ export function figuresOf(generation, now) {
   };
 }
 
+/** @typedef {"queue" | "prefill" | "handling" | "network"} PartName */
+
 /**
- * Where the time to the first token went, in words, once the worker has said.
+ * Where the time to the first token went, in order, once the worker has said. Queue and prefill are the
+ * worker's; handling is what else it did before the first token; network is what this page waited beyond
+ * that, the web server's and its own time included, and is left out where it did not see the start.
  *
  * @param {Generation} generation
- * @returns {string}
+ * @returns {{name: PartName, ms: number}[] | null}
  */
-export function ttftParts(generation) {
-  const { done, askedAt, firstAt } = generation;
-  if (!done) return "";
-  const { queue_ms: queue, prefill_ms: prefill } = done.timings;
-  const parts = [`queue ${duration(queue)}`, `prefill ${duration(prefill)}`];
-  if (askedAt !== null && firstAt !== null) {
-    parts.push(`network and page ${duration(Math.max(0, firstAt - askedAt - queue - prefill))}`);
-  }
-  return parts.join(", ");
+export function firstTokenParts({ done, askedAt, firstAt }) {
+  if (!done || !done.timings.completion_tokens) return null;
+  const { queue_ms, prefill_ms, ttft_ms } = done.timings;
+  /** @type {{name: PartName, ms: number}[]} */
+  const parts = [
+    { name: "queue", ms: queue_ms },
+    { name: "prefill", ms: prefill_ms },
+    { name: "handling", ms: Math.max(0, ttft_ms - queue_ms - prefill_ms) },
+  ];
+  if (askedAt !== null && firstAt !== null) parts.push({ name: "network", ms: Math.max(0, firstAt - askedAt - ttft_ms) });
+  return parts;
 }

@@ -17,6 +17,8 @@ export class Lane {
   #strip = new Strip();
   #most = 1;
   #colour = "";
+  /** @type {number | null} the dash under the pointer */
+  #pointed = null;
 
   /**
    * @param {HTMLCanvasElement} canvas
@@ -26,6 +28,8 @@ export class Lane {
     this.#canvas = canvas;
     this.#scale = scale;
     new ResizeObserver(() => this.draw()).observe(canvas);
+    canvas.addEventListener("pointermove", (event) => this.#point(Math.floor(event.offsetX / (DASH_PX + GAP_PX))));
+    canvas.addEventListener("pointerleave", () => this.#point(null));
     onThemeChange(() => {
       this.#colour = "";
       this.draw();
@@ -52,15 +56,32 @@ export class Lane {
     context.clearRect(0, 0, width, HEIGHT_PX);
     const rates = this.#strip.rates.slice(0, -1); // the last stretch is not over
     const peak = Math.max(...rates, 1);
-    this.#scale.textContent = rates.length
-      ? `up to ${rate(peak)} tok/s in ${duration((rates.length * this.#strip.dashUs) / 1000)}`
-      : "";
+    this.#scale.textContent = this.#words(rates);
     this.#colour ||= colour("--lane"); // asking the browser for it in every frame would cost a style pass
     context.fillStyle = this.#colour;
     rates.forEach((tokS, index) => {
       const height = Math.max(1, (tokS / peak) * (HEIGHT_PX - 2));
       context.fillRect(index * (DASH_PX + GAP_PX), HEIGHT_PX - height, DASH_PX, height);
     });
+  }
+
+  /** @param {number[]} rates */
+  #words(rates) {
+    const dashMs = this.#strip.dashUs / 1000;
+    const pointed = this.#pointed === null ? undefined : rates[this.#pointed];
+    if (this.#pointed !== null && pointed !== undefined) {
+      return `${rate(pointed)} tok/s after ${duration((this.#pointed + 0.5) * dashMs)}`;
+    }
+    if (!rates.length) return "";
+    const [least, most] = [rate(Math.min(...rates)), rate(Math.max(...rates))];
+    return `${least === most ? most : `${least} to ${most}`} tok/s in ${duration(rates.length * dashMs)}`;
+  }
+
+  /** @param {number | null} index of the dash that is asked about */
+  #point(index) {
+    if (index === this.#pointed) return;
+    this.#pointed = index;
+    this.draw();
   }
 
   #fit() {

@@ -1,6 +1,6 @@
 /** Writes the figures beside the output. */
 
-import { figuresOf, ttftParts } from "./figures.js";
+import { figuresOf } from "./figures.js";
 import { count, duration, rate } from "./format.js";
 
 /** @typedef {import("./generation.js").Generation} Generation */
@@ -33,8 +33,6 @@ export class Meters {
     cells.tokens.textContent = count(figures.tokens);
     cells.total.textContent = duration(figures.total);
     cells.overall.textContent = figures.overall === null ? rate(null) : `${rate(figures.overall)} tok/s`;
-    const parts = ttftParts(generation);
-    cells.ttft.title = parts && `Of which ${parts}`;
     return true;
   }
 }

@@ -4,6 +4,7 @@ import { copyText } from "./clipboard.js";
 import { element } from "./dom.js";
 import * as highlight from "./highlight.js";
 import { fileExtension } from "./languages.js";
+import { Problem } from "./problem.js";
 import { TextStream } from "./stream.js";
 import { TextBlocks } from "./text_blocks.js";
 
@@ -12,9 +13,11 @@ import { TextBlocks } from "./text_blocks.js";
 export class OutputPane {
   #scroller = element("output", HTMLDivElement);
   #hint = element("hint", HTMLParagraphElement);
-  #problem = element("problem", HTMLDivElement);
-  #problemText = element("problem-text", HTMLParagraphElement);
-  #retry = element("retry", HTMLButtonElement);
+  #problem = new Problem(
+    element("problem", HTMLElement),
+    element("problem-text", HTMLElement),
+    element("retry", HTMLButtonElement),
+  );
   #toEnd = element("to-end", HTMLButtonElement);
   #copy = element("copy", HTMLButtonElement);
   #download = element("download", HTMLButtonElement);
@@ -23,7 +26,6 @@ export class OutputPane {
   #stream;
   /** @type {Run | null} whose text is shown */
   #run = null;
-  #onRetry = () => {};
 
   /** @param {{onShown: () => void, onInsert: (text: string) => void}} events */
   constructor({ onShown, onInsert }) {
@@ -36,7 +38,6 @@ export class OutputPane {
       onFollow: (following) => (this.#toEnd.hidden = following),
     });
     this.#toEnd.addEventListener("click", () => this.#stream.followEnd());
-    this.#retry.addEventListener("click", () => this.#onRetry());
     this.#copy.addEventListener("click", () => copyText(this.#text, this.#copy, element("text", HTMLDivElement)));
     this.#download.addEventListener("click", () => this.#downloadText());
     this.#insert.addEventListener("click", () => onInsert(this.#text));
@@ -48,7 +49,7 @@ export class OutputPane {
     this.clear();
     this.#scroller.scrollIntoView({ block: "nearest" }); // on a narrow screen it lies below the prompt
     this.#hint.hidden = true;
-    this.#problem.hidden = true;
+    this.#problem.hide();
     this.#setState("running");
   }
 
@@ -76,13 +77,8 @@ export class OutputPane {
    * @param {import("./runs.js").Retry} retry
    */
   fail(message, retry) {
-    this.#problemText.textContent = message;
-    this.#retry.hidden = retry === null;
-    this.#retry.textContent = retry?.label ?? "";
-    this.#onRetry = retry?.act ?? (() => {});
     this.#hint.hidden = true;
-    this.#problem.hidden = false;
-    this.#problem.scrollIntoView({ block: "nearest" });
+    this.#problem.show(message, retry);
   }
 
   /** As before the first run. */
@@ -90,7 +86,7 @@ export class OutputPane {
     this.#run = null;
     this.clear();
     this.#hint.hidden = false;
-    this.#problem.hidden = true;
+    this.#problem.hide();
     this.#setState("empty");
   }
 

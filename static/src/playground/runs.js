@@ -23,7 +23,7 @@
  * @property {boolean} reopened whether it was found after a reload
  * @property {string} text so far
  *
- * @typedef {{label: string, act: () => void} | null} Retry
+ * @typedef {{label: string, act: () => void, afterS: number} | null} Retry what to try, and not before when
  *
  * @typedef {object} Place
  * @property {(run: Run) => void} begin
@@ -196,8 +196,9 @@ export class Runs {
   #retryFor({ generation, request, origin }) {
     const { error, id } = generation;
     if (!error?.retryable) return null;
-    if (id !== null && OUT_OF_SIGHT.has(error.code)) return { label: "Look again", act: () => this.takeUp() };
-    return request && { label: "Try again", act: () => !this.busy && this.start(request, origin) };
+    const afterS = error.retry_after_s ?? 0;
+    if (id !== null && OUT_OF_SIGHT.has(error.code)) return { label: "Look again", act: () => this.takeUp(), afterS };
+    return request && { label: "Try again", act: () => !this.busy && this.start(request, origin), afterS };
   }
 
   /** @param {Run} run so that a reload finds it */

@@ -1,11 +1,28 @@
-/** The figures of the run in hand, and its speed as a strip. */
+/** The figures of the run in hand, its speed as a strip, where its first token's time went, and who sets the pace. */
 
+import "./speed.css";
+
+import { Bottleneck } from "./bottleneck.js";
+import { budget, COMMON_TOK_S } from "./budget.js";
 import { element } from "./dom.js";
+import { firstTokenParts } from "./figures.js";
+import { duration } from "./format.js";
 import { Lane } from "./lane.js";
 import { Meters } from "./meters.js";
 
-/** @param {import("./playground.js").Playground} playground */
+/** @typedef {import("./generation.js").Generation} Generation */
+/** @typedef {import("./playground.js").Playground} Playground */
+
+/** @param {Playground} playground */
 export function mountSpeed(playground) {
+  mountFigures(playground);
+  mountFirstToken(playground);
+  mountLimit(playground);
+  mountBudget(playground);
+}
+
+/** @param {Playground} playground */
+function mountFigures(playground) {
   const lane = new Lane(element("lane", HTMLCanvasElement), element("lane-scale", HTMLElement));
   const meters = new Meters({
     root: element("meters", HTMLElement),
@@ -24,4 +41,87 @@ export function mountSpeed(playground) {
   playground.on("tokens", ({ n, tUs }) => lane.add(n, tUs));
   playground.on("shown", draw);
   playground.on("ended", draw);
+}
+
+/** @param {Playground} playground */
+function mountFirstToken(playground) {
+  const place = element("first-token", HTMLElement);
+  const show = (/** @type {Generation | null} */ generation) => {
+    const parts = generation && firstTokenParts(generation);
+    place.dataset.known = String(parts !== null);
+    for (const cell of place.querySelectorAll("[data-part]")) {
+      const part = parts?.find(({ name }) => name === /** @type {HTMLElement} */ (cell).dataset.part);
+      const figure = cell.querySelector(".figure");
+      if (figure) figure.textContent = duration(part?.ms ?? null);
+      cell.querySelector("meter")?.setAttribute("value", String(part?.ms ?? 0));
+    }
+    const whole = parts?.reduce((sum, { ms }) => sum + ms, 0) ?? 1;
+    for (const meter of place.querySelectorAll("meter")) meter.max = whole || 1;
+  };
+  playground.on("asked", () => show(null));
+  playground.on("emptied", () => show(null));
+  playground.on("ended", ({ generation }) => show(generation));
+  show(null);
+}
+
+/** @param {Playground} playground */
+function mountLimit(playground) {
+  const place = element("limit", HTMLElement);
+  let watch = new Bottleneck();
+  let frame = 0;
+  const look = () => {
+    frame = requestAnimationFrame((now) => {
+      if (document.hidden) watch.unseen();
+      else watch.painted(now);
+      if (playground.busy) look();
+    });
+  };
+  const say = (/** @type {string} */ limit, /** @type {string} */ words) => {
+    place.dataset.limit = limit;
+    if (place.textContent !== words) place.textContent = words;
+  };
+  playground.on("asked", () => {
+    cancelAnimationFrame(frame);
+    watch = new Bottleneck();
+    say("", "");
+    look();
+  });
+  playground.on("restarted", () => (watch = new Bottleneck()));
+  playground.on("emptied", () => say("", ""));
+  playground.on("tokens", ({ tUs }) => watch.arrived(tUs, performance.now()));
+  playground.on("shown", ({ generation }) => {
+    if (generation.over || !generation.tokens) return;
+    const words = { engine: "The engine sets the pace", network: `The network is ${duration(watch.behindMs)} behind`, browser: "This browser cannot keep up" };
+    say(watch.limit, words[watch.limit]);
+  });
+  playground.on("ended", ({ generation }) => {
+    cancelAnimationFrame(frame);
+    if (!generation.tokens) return say("", "");
+    const { network, browser } = watch.held;
+    if (Math.max(network, browser) === 0) say("engine", "The engine set the pace");
+    else if (network >= browser) say("network", `The network held it back for ${duration(network)}`);
+    else say("browser", `This browser held it back for ${duration(browser)}`);
+  });
+}
+
+/** @param {Playground} playground */
+function mountBudget(playground) {
+  const field = element("budget-tokens", HTMLInputElement);
+  const here = element("budget-here", HTMLElement);
+  const common = element("budget-common", HTMLElement);
+  /** @type {{tokS: number, ttftMs: number} | null} */
+  let measured = null;
+  const show = () => {
+    const told = budget(field.valueAsNumber, measured);
+    here.textContent = told.here;
+    common.textContent = `${told.common} at ${COMMON_TOK_S} tok/s`;
+  };
+  field.addEventListener("input", show);
+  playground.on("ended", ({ generation }) => {
+    const timings = generation.done?.timings;
+    if (!timings?.decode_tok_s) return;
+    measured = { tokS: timings.decode_tok_s, ttftMs: timings.ttft_ms };
+    show();
+  });
+  show();
 }
