@@ -1,5 +1,6 @@
 // One SM's state: shared memory, the two ends of the ring, and what a consumer thread knows about itself.
 #pragma once
+#include "exchange.cuh"
 #include "mailbox.cuh"
 #include "profile.cuh"
 #include "stream.cuh"
@@ -105,7 +106,7 @@ struct Shared {
     Groups groups[model::SEATS][MATRICES];
     AttentionItem items[model::SEATS][model::LAYERS];    // decode: of this pass
     float squares[2][WARPS];       // sums of squares of the vector in use, and of the next
-    float lane_squares[WARPS][model::LANES];
+    float lane_squares[WARPS][model::STREAMS];
     u64 best[WARPS];
     u32 seen[model::SEEN_WORDS];   // ids in the sequence, among the vocabulary rows of this SM
     u32 token;
@@ -147,13 +148,13 @@ struct Core {
     Place place;
     u32 lane, warp;
     int seat = 0;          // which of this SM's lanes is being worked on
-    int model_lane;        // and which lane of the model that is
+    int model_lane;        // and which of this GPU's lanes that is
     Cursor cursor;
     u32 group = 0;         // groups finished so far: turns the partial buffers and the finishing warp
     u32 staged = 0;        // vectors staged so far: turns `squares`
     u32 serial;            // number of the pass, over all launches
     u32 epoch;             // its parity
-    u32 barriers = 0;
+    u32 barriers = 0, node_barriers = 0;
     int position = 0;
     Profile profile;
 
@@ -169,6 +170,11 @@ struct Core {
         seat = which;
         model_lane = smaller(int(place.sm) / model::SMS_A_GROUP, model::LANES / model::SEATS - 1) * model::SEATS + which;
     }
+
+    // The lane's number in the whole model.
+    DEVICE int whole_lane() const { return params.rank * model::LANES + model_lane; }
+    // Its residual stream's; GPUs that split a model without lanes all keep the same one.
+    DEVICE int stream() const { return model::STREAMS == model::LANES ? model_lane : whole_lane(); }
 
     DEVICE u32* mail(int layer) const { return params.mail + size_t(layer) * mail::LAYER; }
 
@@ -197,6 +203,35 @@ struct Core {
                 if (spin.hopeless()) break;
             }
             __threadfence();
+        }
+        consumers_sync();
+    }
+
+    // All SMs of all GPUs; what any of them wrote before it, in whatever GPU's memory, is visible after it.
+    DEVICE void node_barrier() {
+        if constexpr (model::RANKS == 1) {
+            grid_barrier();
+            return;
+        }
+        ++barriers;
+        ++node_barriers;
+        consumers_sync();
+        if (threadIdx.x == 0) {
+            __threadfence_system();
+            const bool last = atomicAdd(&params.control->arrivals, 1u) + 1 == barriers * model::SMS;
+            if (last) {
+                __threadfence_system();
+                for (int r = 0; r < model::RANKS; ++r) {
+                    post_far(&params.peers[r].control->ranks_arrived[params.rank], node_barriers);
+                }
+            }
+            Spin spin(params, place, WAIT_RANKS);
+            for (int r = 0; r < model::RANKS; ++r) {
+                while (load_far(&params.control->ranks_arrived[r]) < node_barriers) {
+                    if (spin.hopeless()) break;
+                }
+            }
+            __threadfence_system();
         }
         consumers_sync();
     }

@@ -25,30 +25,33 @@ DEVICE void begin(Core& core, const u16* row) {
 DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
     constexpr int COUNT = Pieces<model::HIDDEN>::COUNT;
     constexpr bool SUM = model::SUM_BEFORE_NORM, SIDE_BY_SIDE = model::HEAD_KIND == 2;
-    static_assert(model::LANES * COUNT <= 32 || model::LANES == 1, "one bit a piece");
+    static_assert(model::STREAMS * COUNT <= 32 || model::STREAMS == 1, "one bit a piece");
     const Pieces<model::HIDDEN> pieces(core);
-    uint4 words[model::LANES][COUNT];
+    uint4 words[model::STREAMS][COUNT];
     uint2 norm[COUNT];
     load_norm<model::HIDDEN>(core, norm_weights, norm);
     u32 missing = 0;
 #pragma unroll
-    for (int m = 0; m < model::LANES; ++m) {
+    for (int m = 0; m < model::STREAMS; ++m) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
             words[m][i] = make_uint4(0, 0, 0, 0);
             if (pieces.in_vector(i)) missing |= 1u << (m * COUNT + i);
         }
     }
+    const u32 near = ~(~0ull << model::LANES * COUNT) << core.params.rank * model::LANES * COUNT;
+    core.profile.near_ready();
     Spin spin(core.params, core.place, WAIT_VECTOR);
     while (missing) {
 #pragma unroll
-        for (int k = 0; k < model::LANES * COUNT; ++k) {
-            if (missing >> k & 1u) words[k / COUNT][k % COUNT] = peek4(from + k / COUNT * model::HIDDEN + pieces.column(k % COUNT));
+        for (int k = 0; k < model::STREAMS * COUNT; ++k) {
+            if (missing >> k & 1u) words[k / COUNT][k % COUNT] = peek4_far(from + k / COUNT * model::HIDDEN + pieces.column(k % COUNT));
         }
 #pragma unroll
-        for (int k = 0; k < model::LANES * COUNT; ++k) {
+        for (int k = 0; k < model::STREAMS * COUNT; ++k) {
             if (fresh(words[k / COUNT][k % COUNT], core.epoch)) missing &= ~(1u << k);
         }
+        if (missing & near) core.profile.near_ready();
         if (missing && spin.hopeless()) break;
     }
     __syncwarp();
@@ -61,7 +64,7 @@ DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
         for (int i = 0; i < COUNT; ++i) {
             total[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-            for (int m = 0; m < model::LANES; ++m) {
+            for (int m = 0; m < model::STREAMS; ++m) {
                 const float4 v = value(m, i);
                 total[i] = make_float4(total[i].x + v.x, total[i].y + v.y, total[i].z + v.z, total[i].w + v.w);
             }
@@ -74,7 +77,7 @@ DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
         return;
     }
 #pragma unroll
-    for (int m = 0; m < model::LANES; ++m) {
+    for (int m = 0; m < model::STREAMS; ++m) {
         float squares = 0.0f;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) squares += dot_self(value(m, i));
@@ -82,15 +85,15 @@ DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
         if (core.lane == 0) core.shared.lane_squares[core.warp][m] = squares;
     }
     consumers_sync();
-    float inverse[model::LANES];
+    float inverse[model::STREAMS];
 #pragma unroll
-    for (int m = 0; m < model::LANES; ++m) {
+    for (int m = 0; m < model::STREAMS; ++m) {
         float sum = 0.0f;
         for (int w = 0; w < WARPS; ++w) sum += core.shared.lane_squares[w][m];
         inverse[m] = rsqrtf(sum / float(model::HIDDEN) + model::NORM_EPS);
     }
     if constexpr (SIDE_BY_SIDE) {
-        constexpr int WIDE = model::LANES * model::HIDDEN;
+        constexpr int WIDE = model::STREAMS * model::HIDDEN;
         const Pieces<WIDE> wide(core);
         float4 values[Pieces<WIDE>::COUNT];
         fetch<WIDE>(core, from, values);
@@ -111,9 +114,9 @@ DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
         for (int i = 0; i < COUNT; ++i) {
             mean[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-            for (int m = 0; m < model::LANES; ++m) {
+            for (int m = 0; m < model::STREAMS; ++m) {
                 const float4 v = value(m, i);
-                const float s = inverse[m] / float(model::LANES);
+                const float s = inverse[m] / float(model::STREAMS);
                 mean[i] = make_float4(mean[i].x + v.x * s, mean[i].y + v.y * s, mean[i].z + v.z * s, mean[i].w + v.w * s);
             }
             scale_by(mean[i], norm[i]);
@@ -137,7 +140,7 @@ DEVICE void qkv(Core& core, int layer, const u16* row) {
     ++core.staged;
     QkvFinish finish{core, layer};
     GroupRun<QKV, QkvFinish> groups(core, finish);
-    const u32* from = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.model_lane * model::HIDDEN;
+    const u32* from = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.stream() * model::HIDDEN;
     stage_normed<model::HIDDEN>(core, from, layer ? nullptr : row, norm_of(core, 2 * layer));
     groups.run();
 }
@@ -222,8 +225,8 @@ DEVICE u64 head(Core& core, float* kept) {
         if (!core.share(HEAD).tiles) continue;
         ++core.staged;
         GroupRun<HEAD, HeadFinish> groups(core, finish);
-        if constexpr (model::LANES == 1 || HEAD_PARTS > 1) {
-            stage_normed<model::HIDDEN>(core, streams + core.model_lane * model::HIDDEN, nullptr, norm);
+        if constexpr (model::STREAMS == 1 || model::HEAD_KIND == 1) {
+            stage_normed<model::HIDDEN>(core, streams + core.stream() * model::HIDDEN, nullptr, norm);
         } else {
             stage_lanes(core, streams, norm);
         }

@@ -98,7 +98,7 @@ DEVICE void produce(const Params& params, Shared& shared, u32 sm) {
     producer.drain();
 }
 
-// What SM 0 tells the host.
+// What SM 0 of the first GPU tells the host.
 struct Reporter {
     const Params& params;
     u64 start;
@@ -134,7 +134,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     core.place = Place{sm, core.warp, MATRICES, 0, 0};
     core.sit(0);
     core.serial = params.serial;
-    const bool reports = sm == 0 && threadIdx.x == 0;
+    const bool ends = sm == 0 && threadIdx.x == 0, reports = ends && params.rank == 0;
     Reporter reporter(params);
     const u64 begun_ns = global_ns(), begun_clock = Profile::now();
 
@@ -198,6 +198,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
                 out[2 * k] = shared.totals.wait[k];
                 out[2 * k + 1] = shared.totals.work[k];
                 out[20 + k] = shared.totals.starved[k];
+                out[27 + k] = shared.totals.peer[k];
             }
             out[14] = u64(core.profile.passes);
             out[16] = begun_ns;
@@ -206,7 +207,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
             out[19] = Profile::now();
         }
     }
-    if (reports) {
+    if (ends) {
         params.status->generated = u32(generated);
         params.status->passes = core.serial - params.serial;
         params.status->finish = finish;
@@ -230,7 +231,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
     if (threadIdx.x == 0) {
         shared.done = 0;
         if constexpr (model::PROFILE) {
-            for (int k = 0; k < STEP_KINDS; ++k) shared.totals.wait[k] = shared.totals.work[k] = shared.totals.starved[k] = 0;
+            for (int k = 0; k < STEP_KINDS; ++k) {
+                shared.totals.wait[k] = shared.totals.work[k] = shared.totals.starved[k] = shared.totals.peer[k] = 0;
+            }
         }
         fence_barrier_init();
     }

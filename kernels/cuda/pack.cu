@@ -4,6 +4,8 @@
 
 struct Tensor {
     const u16* values;  // [rows][columns], or null: random
+    u64 first;          // random: where the GPU's part begins in the whole tensor, and how far apart its rows are
+    u32 stride;
     u32 key;
     float scale;
 };
@@ -62,8 +64,8 @@ extern "C" __global__ void pack_matrix(const __grid_constant__ Job job) {
             values[i] = 0;
             if (source.x < 0 || column + i >= job.columns) continue;
             const Tensor& t = job.tensors[source.x];
-            const u64 at = u64(source.y) * job.columns + column + i;
-            values[i] = t.values ? t.values[at] : random_half(u32(at), t.key, t.scale, 0.0f);
+            values[i] = t.values ? t.values[u64(source.y) * job.columns + column + i]
+                                 : random_half(u32(t.first + u64(source.y) * t.stride + column + i), t.key, t.scale, 0.0f);
         }
         u8* to = job.tape + job.offsets[core] + (u64(group_first) * chunks + u64(chunk) * group_tiles + (tile - group_first)) * UNIT_BYTES;
         uint4 out;

@@ -7,7 +7,7 @@ enum Phase : int { QKV = 0, ATTN_OUT = 1, GATE_UP = 2, DOWN = 3, HEAD = 4, MATRI
 
 // What a spin was waiting for when the watchdog ended it (launch.py holds the words).
 enum Wait : u32 { WAIT_FULL = 1, WAIT_EMPTY, WAIT_VECTOR, WAIT_QUERY, WAIT_PARTIAL, WAIT_LANES, WAIT_CANDIDATE,
-                  WAIT_TOKEN, WAIT_BARRIER, WAIT_LANDED };
+                  WAIT_TOKEN, WAIT_BARRIER, WAIT_LANDED, WAIT_RANKS };
 
 enum Finish : u32 { FINISH_RUNNING = 0, FINISH_STOP = 1, FINISH_LENGTH = 2, FINISH_CANCELLED = 3, FINISH_ABORTED = 4 };
 
@@ -17,11 +17,23 @@ struct Share {
     int tiles;
 };
 
+constexpr int MAX_RANKS = 8;  // GPUs that run one model together
+
 // Device memory; zero before each launch. `aborted` and what follows it are the watchdog's report.
 struct Control {
     u32 arrivals;
     u32 aborted;
     u32 sm, warp, wait, phase, layer, position;
+    u32 ranks_arrived[MAX_RANKS];  // written by each GPU: how many barriers of all GPUs it has come to
+};
+
+// What one GPU writes in another one's memory.
+struct Peer {
+    u32* mail;
+    u64* candidates;
+    u64* choice;
+    float* outputs;
+    Control* control;
 };
 
 // Host memory, mapped: the device writes, the host reads.
@@ -52,15 +64,15 @@ struct Params {
     const float2* rotation;     // [CAPACITY][HEAD_DIM / 2] cosine, sine
     u16* kv;                    // attention.cuh gives the layout
     u32* mail;                  // mailbox.cuh
-    u64* candidates;            // [SMS + 1]
+    u64* candidates;            // [RANKS * SMS + 1]
     u64* choice;                // the token that a filtered draw chose
     float* stream;              // prefill: [LANES][CHUNK][HIDDEN] residual
-    float* outputs;             // prefill: [2][DELAY + 1][LANES][CHUNK][HIDDEN] module outputs
+    float* outputs;             // prefill: [2][DELAY + 1][TOTAL_LANES][CHUNK][HIDDEN] module outputs
     float* queries;             // prefill: [CHUNK][Q_DIM]
     u16* operand_hidden;        // prefill operands in fragment order (prefill.cuh)
     u16* operand_heads;
     u16* operand_ffn;
-    float* logits;              // [steps kept][VOCAB], or one row of scratch
+    float* logits;              // [steps kept][VOCAB], or one row of scratch: the first GPU's, on all of them
     const int* ids;             // the sequence so far
     const int* stop_ids;
     Control* control;
@@ -68,6 +80,7 @@ struct Params {
     u64* ring;                  // mapped host memory: one word a generated token
     Status* status;
     u64* profile;               // PROFILE only: profile.cuh gives the layout
+    Peer peers[MAX_RANKS];      // by rank, this GPU among them
     u64 spin_budget_ns;
     Sampling sampling;
     int first;                  // index of the first id to process; those before it are in the cache
@@ -79,5 +92,6 @@ struct Params {
     int trace_first, trace_last;
     int slots_in_flight;        // copies on their way to one SM at a time
     int blocks_a_split;         // cache blocks of a head before one more SM shares it
+    int rank;                   // which GPU this is; the first one tells the host
     u32 serial;                 // number of this launch's first decode pass, over all launches; from 1
 };

@@ -64,9 +64,12 @@ DEVICE void store_four(u16* operand, int chunk, int column, int token, const flo
     store_pair(operand, chunk, column + 2, token, v.z, v.w);
 }
 
-// Module outputs of a layer: [LANES][CHUNK][HIDDEN].
+// Module outputs of a layer: [TOTAL_LANES][CHUNK][HIDDEN]. The other GPUs' lanes write theirs here as well.
+DEVICE size_t outputs_offset(bool attention, int layer) {
+    return ((attention ? 0 : HISTORY) + layer % HISTORY) * size_t(model::TOTAL_LANES) * CHUNK * model::HIDDEN;
+}
 DEVICE float* outputs(const Params& p, bool attention, int layer) {
-    return p.outputs + ((attention ? 0 : HISTORY) + layer % HISTORY) * size_t(model::LANES) * CHUNK * model::HIDDEN;
+    return p.outputs + outputs_offset(attention, layer);
 }
 
 template <int T>
@@ -220,13 +223,14 @@ struct QkvStore {
 
 struct OutputStore {
     Core& core;
-    float* outputs;
+    size_t outputs;  // outputs_offset
 
     DEVICE void store(int pair, int token, float a, float b) const {
         const int row = 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES);
         if (row >= model::HIDDEN) return;
-        float* to = outputs + (size_t(core.model_lane) * CHUNK + token) * model::HIDDEN + row;
-        *reinterpret_cast<float2*>(to) = make_float2(a, b);
+        const size_t at = outputs + (size_t(core.whole_lane()) * CHUNK + token) * model::HIDDEN + row;
+        *reinterpret_cast<float2*>(core.params.outputs + at) = make_float2(a, b);
+        for_each_peer(core.params, [&](const Peer& peer) { *reinterpret_cast<float2*>(peer.outputs + at) = make_float2(a, b); });
     }
 };
 
@@ -241,6 +245,13 @@ struct GateUpStore {
     }
 };
 
+DEVICE void add_scaled(float4& x, const float4& v, float scale) {
+    x.x += v.x * scale;
+    x.y += v.y * scale;
+    x.z += v.z * scale;
+    x.w += v.w * scale;
+}
+
 // Adds what the module before produced to the residual stream and leaves the normalised operand. One block a row.
 // `module`: 0 the embedding, 1 attention's output of `layer`, 2 the MLP's.
 DEVICE void normalise(Core& core, const Chunk& chunk, int module, int layer, const u16* norm) {
@@ -252,6 +263,7 @@ DEVICE void normalise(Core& core, const Chunk& chunk, int module, int layer, con
     const int exchange = module == 0 ? EXCHANGE_NONE : attention ? attention_exchange(layer) : mlp_exchange(layer);
     for (int row = int(core.place.sm); row < model::LANES * chunk.tokens; row += model::SMS) {
         const int lane = row / chunk.tokens, token = row % chunk.tokens;
+        const int whole_lane = p.rank * model::LANES + lane;
         float4* stream = reinterpret_cast<float4*>(p.stream + (size_t(lane) * CHUNK + token) * model::HIDDEN);
         const int id = module == 0 ? p.ids[chunk.first + token] : 0;
         float4 x[EACH];
@@ -270,21 +282,16 @@ DEVICE void normalise(Core& core, const Chunk& chunk, int module, int layer, con
                                                                   (size_t(m) * CHUNK + token) * model::HIDDEN) + q);
                 };
                 x[i] = __ldcg(stream + q);
-                const float4 own = of(layer, lane);
-                const float scale = exchange == EXCHANGE_NONE ? model::SQRT_LANES : 1.0f;
-                x[i].x += own.x * scale;
-                x[i].y += own.y * scale;
-                x[i].z += own.z * scale;
-                x[i].w += own.w * scale;
-                if (model::LANES > 1 && exchange != EXCHANGE_NONE) {
+                if (exchange != EXCHANGE_PRESENT) {
+                    const float scale = exchange == EXCHANGE_NONE ? model::SQRT_LANES : 1.0f;
+                    add_scaled(x[i], of(layer, whole_lane), scale);
+                }
+                if (model::TOTAL_LANES > 1 && exchange != EXCHANGE_NONE) {
 #pragma unroll
-                    for (int m = 0; m < model::LANES; ++m) {
-                        if (m == lane) continue;
-                        const float4 other = of(exchange == EXCHANGE_PAST ? layer - model::DELAY : layer, m);
-                        x[i].x += other.x;
-                        x[i].y += other.y;
-                        x[i].z += other.z;
-                        x[i].w += other.w;
+                    for (int m = 0; m < model::TOTAL_LANES; ++m) {
+                        if (exchange == EXCHANGE_PRESENT || m != whole_lane) {
+                            add_scaled(x[i], of(exchange == EXCHANGE_PAST ? layer - model::DELAY : layer, m), 1.0f);
+                        }
                     }
                 }
             }
@@ -374,14 +381,14 @@ DEVICE void pass(Core& core, const Chunk& chunk) {
         if (layer == model::LAYERS - 1) break;
         attention(core, chunk, layer);
         core.grid_barrier();
-        matrix<ATTN_OUT>(core, chunk, p.operand_heads, OutputStore{core, outputs(p, true, layer)});
-        core.grid_barrier();
+        matrix<ATTN_OUT>(core, chunk, p.operand_heads, OutputStore{core, outputs_offset(true, layer)});
+        core.node_barrier();
         normalise(core, chunk, 1, layer, norms + model::HIDDEN);
         core.grid_barrier();
         matrix<GATE_UP>(core, chunk, p.operand_hidden, GateUpStore{core});
         core.grid_barrier();
-        matrix<DOWN>(core, chunk, p.operand_ffn, OutputStore{core, outputs(p, false, layer)});
-        core.grid_barrier();
+        matrix<DOWN>(core, chunk, p.operand_ffn, OutputStore{core, outputs_offset(false, layer)});
+        core.node_barrier();
     }
 }
 

@@ -2,24 +2,27 @@
 //
 // Each step of a pass (five a layer, then head and sample) has three stamps, taken by one thread of the SM: begin,
 // input ready, end. Totals go to profile[sm][step kind][2] (wait, work) and the stamps of traced passes to
-// profile[SMS * 16 + 8 + ((pass * SMS + sm) * STEPS + step) * 3]. profile[sm][14..15] and the pairs kept at the end
-// tie the SM's clock to the launch's nanoseconds.
+// profile[SMS * PROFILE_WORDS_AN_SM + ((pass * SMS + sm) * STEPS + step) * 3]. The pairs kept at profile[sm][16..19]
+// tie the SM's clock to the launch's nanoseconds. Of the time until input is ready, what is spent on words that only
+// other GPUs still owe is counted apart.
 #pragma once
 #include "params.cuh"
 #include "model.h"
 
 enum StepKind : int { STEP_QKV = 0, STEP_ATTENTION, STEP_ATTN_OUT, STEP_GATE_UP, STEP_DOWN, STEP_HEAD, STEP_SAMPLE, STEP_KINDS };
 constexpr int STEPS_A_PASS = model::LAYERS * 5 * model::SEATS + 2;
-constexpr int PROFILE_WORDS_AN_SM = 32;  // 7 kinds x (wait, work), passes, two (nanoseconds, clock) pairs, 7 x starved
+// 7 kinds x (wait, work), passes, two (nanoseconds, clock) pairs, 7 x starved, 7 x waiting for another GPU
+constexpr int PROFILE_WORDS_AN_SM = 40;
 
 struct ProfileTotals {
     u64 wait[model::PROFILE ? STEP_KINDS : 1];
     u64 work[model::PROFILE ? STEP_KINDS : 1];
     u64 starved[model::PROFILE ? STEP_KINDS : 1];  // part of the work: weights were not there yet
+    u64 peer[model::PROFILE ? STEP_KINDS : 1];     // waiting for other GPUs
 };
 
 struct Profile {
-    u64 begun = 0, ready = 0, starved = 0;
+    u64 begun = 0, near = 0, ready = 0, starved = 0;
     int passes = 0;
 
     DEVICE static u64 now() {
@@ -29,19 +32,27 @@ struct Profile {
     }
     DEVICE void begin() {
         if constexpr (model::PROFILE) {
-            begun = ready = now();
+            begun = near = ready = now();
             starved = 0;
         }
     }
     DEVICE void input_ready() {
-        if constexpr (model::PROFILE) ready = now();
+        if constexpr (model::PROFILE) {
+            ready = now();
+            if (near == begun) near = ready;
+        }
+    }
+    // What this GPU itself owes is there; called again and again until it is.
+    DEVICE void near_ready() {
+        if constexpr (model::PROFILE && model::RANKS > 1) near = now();
     }
     // `step` counts within the pass, `pass` from the first decode pass.
     DEVICE void end(const Params& params, ProfileTotals& totals, u32 sm, StepKind kind, int step, int pass) {
         if constexpr (model::PROFILE) {
             if (threadIdx.x != 0) return;
             const u64 finished = now();
-            totals.wait[kind] += ready - begun;
+            totals.wait[kind] += near - begun;
+            atomicAdd(&totals.peer[kind], ready - near);
             totals.work[kind] += finished - ready;
             totals.starved[kind] += starved;
             if (pass < params.trace_first || pass >= params.trace_last) return;
@@ -52,4 +63,27 @@ struct Profile {
             stamps[2] = finished;
         }
     }
+};
+
+// A finishing warp's wait for other GPUs, if there is one; the others meet it later, as a vector that is late.
+class PeerWait {
+public:
+    DEVICE PeerWait(ProfileTotals& totals, StepKind kind, bool missing) : totals_(totals), kind_(kind) {
+        if constexpr (model::PROFILE && model::RANKS > 1) {
+            threads_ = __activemask();
+            begun_ = __any_sync(threads_, missing) ? Profile::now() : 0;
+        }
+    }
+    DEVICE ~PeerWait() {
+        if constexpr (model::PROFILE && model::RANKS > 1) {
+            __syncwarp(threads_);
+            if (begun_ && threadIdx.x % 32 == 0) atomicAdd(&totals_.peer[kind_], Profile::now() - begun_);
+        }
+    }
+
+private:
+    ProfileTotals& totals_;
+    const StepKind kind_;
+    u32 threads_ = 0;
+    u64 begun_ = 0;
 };

@@ -26,7 +26,8 @@ constexpr int QKV_LANE_TILES = ceil_div(LANE_Q + 2 * LANE_KV, TILE_ROWS);
 constexpr int OUT_LANE_TILES = ceil_div(model::HIDDEN, TILE_ROWS);
 constexpr int GATE_UP_LANE_TILES = ceil_div(2 * LANE_FFN, TILE_ROWS);
 constexpr int HEAD_PARTS = model::HEAD_KIND == 1 ? model::LANES : 1;  // vocab_parallel: a part a lane
-constexpr int HEAD_PART_TILES = ceil_div(model::VOCAB / HEAD_PARTS, TILE_ROWS);
+constexpr int HEAD_PART = model::VOCAB_SHARE / HEAD_PARTS;            // vocabulary rows of one
+constexpr int HEAD_PART_TILES = ceil_div(HEAD_PART, TILE_ROWS);
 
 // The pair `pair` (rows 2 pair, 2 pair + 1 of the packed matrix), counted within its lane.
 DEVICE int pair_in_lane(int pair, int lane, int lane_tiles) { return pair - lane * lane_tiles * (TILE_ROWS / 2); }
@@ -147,13 +148,14 @@ template <bool ATTENTION>
 struct ResidualFinish {
     static constexpr int OWN = ATTENTION ? mail::LANES_ATTENTION : mail::LANES_MLP;
     static constexpr int STREAM = ATTENTION ? mail::AFTER_ATTENTION : mail::AFTER_MLP;
-    static constexpr int OTHERS = model::LANES > 1 ? model::LANES : 1;
+    static constexpr int LANES = model::TOTAL_LANES;
+    static constexpr bool TO_HEADS = !ATTENTION && model::STREAMS > model::LANES && model::HEAD_KIND != 1;
 
     Core& core;
     int layer;
     int exchange;
     bool read_later;
-    uint2 past[OTHERS];
+    uint2 past[LANES];
 
     DEVICE ResidualFinish(Core& c, int l) : core(c), layer(l) {
         exchange = how(l);
@@ -167,46 +169,67 @@ struct ResidualFinish {
     }
     // Asks for the other lanes' outputs early; they are `DELAY` layers old and have most likely arrived.
     DEVICE void prepare(int pair) {
-        if constexpr (model::LANES > 1) {
+        if constexpr (LANES > 1) {
             if (exchange != EXCHANGE_PAST || row(pair) >= model::HIDDEN) return;
 #pragma unroll
-            for (int m = 0; m < model::LANES; ++m) {
-                if (m != core.model_lane) past[m] = peek2(outputs(layer - model::DELAY, m, row(pair)));
+            for (int m = 0; m < LANES; ++m) {
+                if (m != core.whole_lane()) past[m] = peek2_far(outputs(layer - model::DELAY, m, row(pair)));
             }
         }
     }
-    DEVICE float2 others(int l, int r) {
-        float2 sum = make_float2(0.0f, 0.0f);
+    // This lane's output of the layer, where every lane can read it: in each GPU's own memory.
+    DEVICE void share(int r, u32 a, u32 b) {
+        const size_t at = size_t(layer) * mail::LAYER + OWN + core.whole_lane() * model::HIDDEN + r;
+        ::post(core.params.mail + at, a, b);
+        for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, a, b); });
+    }
+    // The sum over lanes in their order, so that it is the same wherever it is made; `own` takes this lane's place.
+    DEVICE float2 sum_of_lanes(int l, int r, float2 own) {
+        constexpr StepKind STEP = ATTENTION ? STEP_ATTN_OUT : STEP_DOWN;
+        u32 missing = missing_lanes();
+        const PeerWait waited(core.shared.totals, STEP, (missing & ~(((1u << model::LANES) - 1u) << core.params.rank * model::LANES)) != 0);
         Spin spin(core.params, core.place, WAIT_LANES);
+        while (missing) {
 #pragma unroll
-        for (int m = 0; m < model::LANES; ++m) {
-            if (m == core.model_lane) continue;
-            while (!fresh(past[m], core.epoch)) {
-                if (spin.hopeless()) break;
-                past[m] = peek2(outputs(l, m, r));
+            for (int m = 0; m < LANES; ++m) {
+                if (missing >> m & 1u) past[m] = peek2_far(outputs(l, m, r));
             }
-            sum.x += untagged(past[m].x);
-            sum.y += untagged(past[m].y);
+            missing = missing_lanes();
+            if (missing && spin.hopeless()) break;
+        }
+        float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int m = 0; m < LANES; ++m) {
+            const bool here = m == core.whole_lane();
+            sum.x += here ? own.x : untagged(past[m].x);
+            sum.y += here ? own.y : untagged(past[m].y);
         }
         return sum;
+    }
+    // Bit m: lane m's output has not arrived.
+    DEVICE u32 missing_lanes() const {
+        u32 missing = 0;
+#pragma unroll
+        for (int m = 0; m < LANES; ++m) {
+            if (m != core.whole_lane() && !fresh(past[m], core.epoch)) missing |= 1u << m;
+        }
+        return missing;
     }
     DEVICE void post(int pair, float a, float b) {
         const int r = row(pair);
         if (r >= model::HIDDEN) return;
         float2 add = make_float2(a, b);
-        if constexpr (model::LANES > 1) {
-            if (read_later) {
-                ::post(core.mail(layer) + OWN + core.model_lane * model::HIDDEN + r, tagged(a, core.epoch),
-                       tagged(b, core.epoch));
-            }
+        const u32 first = tagged(a, core.epoch), second = tagged(b, core.epoch);
+        if constexpr (LANES > 1) {
             if (exchange == EXCHANGE_NONE) {
                 add = make_float2(a * model::SQRT_LANES, b * model::SQRT_LANES);
-            } else {
-                if (exchange == EXCHANGE_PRESENT) {
+            } else if (exchange == EXCHANGE_PRESENT) {
+                share(r, first, second);
 #pragma unroll
-                    for (int m = 0; m < model::LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
-                }
-                const float2 sum = others(exchange == EXCHANGE_PAST ? layer - model::DELAY : layer, r);
+                for (int m = 0; m < LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
+                add = sum_of_lanes(layer, r, make_float2(untagged(first), untagged(second)));
+            } else {
+                const float2 sum = sum_of_lanes(layer - model::DELAY, r, make_float2(0.0f, 0.0f));
                 add = make_float2(a + sum.x, b + sum.y);
             }
         }
@@ -214,7 +237,16 @@ struct ResidualFinish {
         float2* residual = reinterpret_cast<float2*>(core.shared.residual[core.seat] + local);
         const float2 x = make_float2(residual->x + add.x, residual->y + add.y);
         *residual = x;
-        ::post(core.mail(layer) + STREAM + core.model_lane * model::HIDDEN + r, tagged(x.x, core.epoch),
-               tagged(x.y, core.epoch));
+        const u32 stream_a = tagged(x.x, core.epoch), stream_b = tagged(x.y, core.epoch);
+        const size_t at = size_t(layer) * mail::LAYER + STREAM + (ATTENTION ? core.model_lane : core.stream()) * model::HIDDEN + r;
+        ::post(core.params.mail + at, stream_a, stream_b);
+        if constexpr (TO_HEADS) {
+            if (layer == model::LAYERS - 1) {
+                for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, stream_a, stream_b); });
+            }
+        }
+        if constexpr (LANES > 1) {
+            if (read_later && exchange != EXCHANGE_PRESENT) share(r, first, second);
+        }
     }
 };

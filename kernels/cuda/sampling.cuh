@@ -38,28 +38,31 @@ DEVICE float gumbel(u32 word) {
 
 DEVICE float penalised(float logit, float penalty) { return logit > 0.0f ? logit / penalty : logit * penalty; }
 
-// The vocabulary row of a pair of head rows: its first id, or -1 if the pair is padding.
-DEVICE int head_id(int pair) {
-    constexpr int PART = model::VOCAB / HEAD_PARTS;
-    const int part = pair / (HEAD_PART_TILES * (TILE_ROWS / 2));
-    const int within = 2 * pair_in_lane(pair, part, HEAD_PART_TILES);
-    return within < PART ? part * PART + within : -1;
-}
+// The vocabulary rows of a pair of head rows: the first one's id, or -1 if the pair is padding, and how many they are.
+struct HeadPair {
+    int id;
+    bool both;
 
-DEVICE int head_tile(int id) {
-    constexpr int PART = model::VOCAB / HEAD_PARTS;
-    return id / PART * HEAD_PART_TILES + id % PART / TILE_ROWS;
-}
+    DEVICE HeadPair(int pair, int rank) {
+        const int part = pair / (HEAD_PART_TILES * (TILE_ROWS / 2));
+        const int within = 2 * pair_in_lane(pair, part, HEAD_PART_TILES);
+        id = rank * model::VOCAB_SHARE + part * HEAD_PART + within;
+        if (within >= HEAD_PART || id >= model::VOCAB) id = -1;
+        both = within + 1 < HEAD_PART && id + 1 < model::VOCAB;
+    }
+};
 
 // Which ids the sequence holds, for the rows of this SM. All consumer threads.
 DEVICE void remember(Core& core, int id) {
-    constexpr int PART = model::VOCAB / HEAD_PARTS;
+    const int local = id - core.params.rank * model::VOCAB_SHARE;
+    if (local < 0 || local >= model::VOCAB_SHARE) return;
+    const int head_tile = local / HEAD_PART * HEAD_PART_TILES + local % HEAD_PART / TILE_ROWS;
     int before = 0;
     for (int seat = 0; seat < model::SEATS; ++seat) {
         const Share share = core.shared.shares[seat][HEAD];
-        const int tile = head_tile(id) - share.first;
+        const int tile = head_tile - share.first;
         if (tile >= 0 && tile < share.tiles) {
-            const int row = (before + tile) * TILE_ROWS + id % PART % TILE_ROWS;
+            const int row = (before + tile) * TILE_ROWS + local % HEAD_PART % TILE_ROWS;
             atomicOr(&core.shared.seen[row / 32], 1u << row % 32);
         }
         before += share.tiles;
@@ -86,10 +89,10 @@ struct HeadFinish {
         if (word > best) best = word;
     }
     DEVICE void post(int pair, float a, float b) {
-        const int id = head_id(pair);
+        const HeadPair rows(pair, core.params.rank);
+        const int id = rows.id;
+        const bool both = rows.both;
         if (id < 0) return;
-        constexpr int PART = model::VOCAB / HEAD_PARTS;
-        const bool both = PART % 2 == 0 || id % PART + 1 < PART;
         const float scale = PRESCALED ? 1.0f : inverse_rms(core.shared.squares[core.staged & 1]);
         a *= scale;
         b *= scale;
@@ -131,43 +134,49 @@ DEVICE u64 warp_max(u64 v) {
     return v;
 }
 
-// The largest of all SMs' candidates, and the word beside them. All lanes of one warp; loads overlap.
+// The largest of all SMs' candidates, of all GPUs, and the word beside them. All lanes of one warp; loads overlap.
 struct Exchanged {
     u64 top;
     u32 word;
 };
 
 DEVICE Exchanged collect(Core& core) {
-    constexpr int EACH = ceil_div(model::SMS + 1, 32);
+    constexpr int COUNT = model::RANKS * model::SMS;
+    constexpr int EACH = ceil_div(COUNT + 1, 32);
+    static_assert(EACH <= 64, "one bit a word");
     u64 words[EACH];
-    u32 missing = 0;
+    u64 missing = 0;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         words[i] = 0;
-        if (i * 32 + int(core.lane) <= model::SMS) missing |= 1u << i;
+        if (i * 32 + int(core.lane) <= COUNT) missing |= 1ull << i;
     }
     Spin spin(core.params, core.place, WAIT_CANDIDATE);
     while (missing) {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            if (missing >> i & 1u) words[i] = load_relaxed(core.params.candidates + i * 32 + core.lane);
+            if (missing >> i & 1u) words[i] = load_far(core.params.candidates + i * 32 + core.lane);
         }
+        bool near = false;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            if (((u32(words[i]) ^ core.epoch) & 1u) == 0) missing &= ~(1u << i);
+            if (((u32(words[i]) ^ core.epoch) & 1u) == 0) missing &= ~(1ull << i);
+            near |= (missing >> i & 1u) && (i * 32 + int(core.lane)) / model::SMS == core.params.rank;
         }
+        if (model::PROFILE && model::RANKS > 1 && near) core.profile.near_ready();
         if (missing && spin.hopeless()) break;
     }
     __syncwarp();
+    core.profile.input_ready();
     u64 top = 0;
     u32 word = 0;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int from = i * 32 + int(core.lane);
-        if (from == model::SMS) word = u32(words[i]);
-        if (from < model::SMS && words[i] > top) top = words[i];
+        if (from == COUNT) word = u32(words[i]);
+        if (from < COUNT && words[i] > top) top = words[i];
     }
-    return {warp_max(top), __shfl_sync(ALL_LANES, word, model::SMS % 32)};
+    return {warp_max(top), __shfl_sync(ALL_LANES, word, COUNT % 32)};
 }
 
 // A draw from what top-k, top-p and min-p leave, by one SM's consumer threads over all scores.
@@ -286,7 +295,7 @@ DEVICE int draw(Core& core) {
 
 }  // namespace filtered
 
-// Bits of the word that SM 0 adds to the exchange, beside the parity.
+// Bits of the word that SM 0 of the first GPU adds to the exchange, beside the parity.
 constexpr u32 STOP_ASKED = 2u;
 
 struct Chosen {
@@ -294,34 +303,45 @@ struct Chosen {
     bool stop_asked;
 };
 
-// Waits for: every SM's best candidate. This exchange is also what lets the next pass overwrite the mailboxes, and,
-// with the fences around it, what makes this pass's cache entries visible to the next.
+// A word for every GPU, at the same place of `which` of its mailboxes.
+DEVICE void tell_all(const Params& params, u64* Peer::*which, int at, u64 word) {
+    post_far(params.peers[params.rank].*which + at, word);
+    for_each_peer(params, [&](const Peer& peer) { post_far(peer.*which + at, word); });
+}
+
+// Waits for: the best candidate of every SM of every GPU. This exchange is also what lets the next pass overwrite the
+// mailboxes, and, with the fences around it, what makes this pass's cache entries visible to the next.
 DEVICE Chosen choose(Core& core, u64 mine, u32 stop_flag) {
     mine = warp_max(mine);
     if (core.lane == 0) core.shared.best[core.warp] = mine;
     const bool filter = core.params.sampling.filtered != 0;
-    if (filter) core.grid_barrier(); else consumers_sync();
-    if (filter && core.place.sm == 0) {
+    const bool first = core.place.sm == 0 && core.params.rank == 0;
+    if (filter) core.node_barrier(); else consumers_sync();
+    if (filter && first) {
         const int id = filtered::draw(core);
-        if (threadIdx.x == 0) post(core.params.choice, u64(core.serial) << 32 | u32(id));
+        if (threadIdx.x == 0) tell_all(core.params, &Peer::choice, 0, u64(core.serial) << 32 | u32(id));
     }
     if (core.warp == 0) {
         u64 best = core.lane < WARPS && !filter ? core.shared.best[core.lane] : 0;
         best = warp_max(best);
         if (core.lane == 0) {
             __threadfence();
-            post(core.params.candidates + core.place.sm, (best & ~1ull) | core.epoch);
-            if (core.place.sm == 0) post(core.params.candidates + model::SMS, (stop_flag ? STOP_ASKED : 0u) | core.epoch);
+            tell_all(core.params, &Peer::candidates, core.params.rank * model::SMS + int(core.place.sm),
+                     (best & ~1ull) | core.epoch);
+            if (first) {
+                tell_all(core.params, &Peer::candidates, model::RANKS * model::SMS,
+                         (stop_flag ? STOP_ASKED : 0u) | core.epoch);
+            }
         }
         const Exchanged all = collect(core);
         if (core.lane == 0) {
             int id = candidate_id(all.top);
             if (filter) {
                 Spin spin(core.params, core.place, WAIT_TOKEN);
-                u64 v = load_relaxed(core.params.choice);
+                u64 v = load_far(core.params.choice);
                 while (u32(v >> 32) != core.serial) {
                     if (spin.hopeless()) break;
-                    v = load_relaxed(core.params.choice);
+                    v = load_far(core.params.choice);
                 }
                 id = int(u32(v));
             }

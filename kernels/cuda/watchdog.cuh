@@ -1,6 +1,7 @@
 // No spin waits for ever. A spin that outlasts its budget writes who waited for what and raises `aborted`;
 // from then on every spin gives up at once, so that all threads run to the end of the pass and leave together.
 #pragma once
+#include "model.h"
 #include "params.cuh"
 
 DEVICE u64 global_ns() {
@@ -28,7 +29,8 @@ struct Place {
 };
 
 // By value: a reference would keep the caller's place in local memory.
-__device__ __noinline__ void report_stuck(Control* c, Place place, Wait wait) {
+__device__ __noinline__ void report_stuck(const Params* params, Place place, Wait wait) {
+    Control* c = params->control;
     if (atomicCAS(&c->wait, 0u, u32(wait)) != 0u) return;
     c->sm = place.sm;
     c->warp = place.warp;
@@ -37,6 +39,9 @@ __device__ __noinline__ void report_stuck(Control* c, Place place, Wait wait) {
     c->position = u32(place.position);
     __threadfence();
     atomicExch(&c->aborted, 1u);
+    for (int r = 0; r < model::RANKS; ++r) {  // the others would only find out by waiting as long
+        if (r != params->rank) *static_cast<volatile u32*>(&params->peers[r].control->aborted) = 1u;
+    }
 }
 
 class Spin {
@@ -51,7 +56,7 @@ public:
         const u64 now = global_ns();
         if (!start_) start_ = now;
         if (now - start_ < params_.spin_budget_ns) return false;
-        report_stuck(params_.control, place_, wait_);
+        report_stuck(&params_, place_, wait_);
         return true;
     }
 

@@ -9,7 +9,7 @@ from engine.backends.base import Loaded
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.compile import _nvrtc
 from engine.backends.cuda.driver import Device
-from engine.errors import BackendUnavailable, EngineError
+from engine.errors import EngineError
 
 
 def available() -> tuple[bool, str]:
@@ -29,7 +29,5 @@ def available() -> tuple[bool, str]:
 
 
 def open(model: Loaded, *, devices: int, options: Mapping[str, Any]) -> CudaBackend:
-    """Raises BackendUnavailable for several devices, an unknown option, or a machine that lacks something."""
-    if devices != 1:
-        raise BackendUnavailable(f"devices is {devices}; the backend cuda runs on 1 GPU so far")
-    return CudaBackend(model, options)
+    """Raises BackendUnavailable for more GPUs than there are or the model takes, or for an unknown option."""
+    return CudaBackend(model, options, devices=devices)

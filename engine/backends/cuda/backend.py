@@ -1,11 +1,12 @@
-"""The cuda backend: a model on one Hopper GPU, one launch a request."""
+"""The cuda backend: a model on one or several Hopper GPUs, one launch on each a request."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Tuning, header, make_layout, slots_in_flight
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.launch import CudaLaunch, Machine, Work, work_of
-from engine.backends.cuda.memory import load_model
+from engine.backends.cuda.memory import Memory, load_model
+from engine.backends.cuda.sharding import Sharding, deal
+from engine.backends.cuda.team import TeamLaunch
 from engine.bandwidth import datasheet_gbs
 from engine.errors import BackendUnavailable, RequestError
 from engine.tape import plan, validate
@@ -30,52 +33,82 @@ Report = Callable[[str], None]
 
 
 class CudaBackend:
-    """Implements engine.backends.base.Backend. Options: Tuning's fields, and `context`, the cache's size."""
+    """Implements engine.backends.base.Backend.
+
+    Options: Tuning's fields; `context`, the cache's size; `virtual`, which gives all `devices` a part of the
+    first GPU's SMs each, to try how a model lies on several GPUs where there is one.
+    """
 
     name = "cuda"
 
-    def __init__(self, model: Loaded, options: Mapping[str, Any], *, report: Report | None = None) -> None:
+    def __init__(
+        self, model: Loaded, options: Mapping[str, Any], *, devices: int = 1, report: Report | None = None
+    ) -> None:
         self.config = model.config
         self._report = report or (lambda _text: None)
-        tuning, context = _tuning(options)
-        self.device = Device(0)
-        _require_hopper(self.device)
+        chosen = _chosen(options)
+        sharding = deal(model.config, devices)
+        self._devices = [Device(0 if chosen.virtual else rank) for rank in range(devices)]
+        for device in self._devices:
+            _require_hopper(device)
+            for other in self._devices:
+                device.reach(other)
         native: DType = "bf16" if model.weights.native == "bf16" else "f16"
-        made = plan(model.config, self.device.attribute("MULTIPROCESSOR_COUNT"), tuning.seats)
-        validate(made, tuning.slot_units)
-        self.layout = make_layout(made, native, tuning, context)
-        self._kernels: dict[bool, Any] = {}
-        memory = load_model(self.device, self.layout, model.weights, self._packing)
-        self.machine = Machine(
-            self.device,
-            self.layout,
-            memory,
-            self._kernel,
-            slots_in_flight=slots_in_flight(made, tuning),
-            blocks_a_split=tuning.blocks_a_split,
-        )
-        self._kernel(tuning.profile)
-        name = self.device.name
-        self.topology = Topology(
-            devices=(DeviceInfo(name, datasheet_gbs(name)),), lanes=model.config.lanes.count
-        )
-        self._current: CudaLaunch | None = None
+        sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
+        made = plan(sharding.part, sms // devices if chosen.virtual else sms, chosen.tuning.seats)
+        validate(made, chosen.tuning.slot_units)
+        self.layout = make_layout(made, native, chosen.tuning, chosen.context, sharding)
+        self._kernels: dict[tuple[int, bool], Any] = {}
+        memories = [self._load(model, rank) for rank in range(devices)]
+        self.machines = [
+            Machine(
+                device,
+                self.layout,
+                memory,
+                partial(self._kernel, rank),
+                slots_in_flight=slots_in_flight(made, chosen.tuning),
+                blocks_a_split=chosen.tuning.blocks_a_split,
+                rank=rank,
+                team=memories,
+            )
+            for rank, (device, memory) in enumerate(zip(self._devices, memories, strict=True))
+        ]
+        for rank in range(devices):
+            self._kernel(rank, chosen.tuning.profile)
+        self.topology = _topology(self._devices, sharding)
+        self._current: CudaLaunch | TeamLaunch | None = None
         self._lock = threading.Lock()
+
+    @property
+    def device(self) -> Device:
+        """The first GPU."""
+        return self._devices[0]
+
+    @property
+    def machine(self) -> Machine:
+        """What launches share on the first GPU."""
+        return self.machines[0]
+
+    def _load(self, model: Loaded, rank: int) -> Memory:
+        self._devices[rank].activate()
+        return load_model(self._devices[rank], self.layout, model.weights, self._packing, rank)
 
     def _packing(self, what: str, done: int, total: int) -> None:
         if done == total:
             self._report(f"{what}: {total / 1e9:.2f} GB")
 
-    def _kernel(self, profile: bool) -> Any:
-        if profile not in self._kernels:
+    def _kernel(self, rank: int, profile: bool) -> Any:
+        if (rank, profile) not in self._kernels:
+            device = self._devices[rank]
+            device.activate()
             tuned = replace(self.layout.tuning, profile=profile)
             layout = replace(self.layout, tuning=tuned)
             compiled = compile_kernel("monokernel.cu", header(layout), progress=self._report)
-            found = self.device.module(compiled.image, {"monokernel": layout.shared_bytes})
-            self._kernels[profile] = found["monokernel"]
-        return self._kernels[profile]
+            found = device.module(compiled.image, {"monokernel": layout.shared_bytes})
+            self._kernels[rank, profile] = found["monokernel"]
+        return self._kernels[rank, profile]
 
-    def launch(self, job: Job) -> CudaLaunch:
+    def launch(self, job: Job) -> CudaLaunch | TeamLaunch:
         check_job(self.config, job)
         context = min(self.config.context, self.layout.capacity)
         if len(job.tokens) >= context:
@@ -116,16 +149,30 @@ class CudaBackend:
         finally:
             launch.close()
 
-    def _start(self, work: Work) -> CudaLaunch:
+    def _start(self, work: Work) -> CudaLaunch | TeamLaunch:
         with self._lock:
             if self._current is not None and not self._current.ended:
                 raise RequestError("the backend cuda runs one launch at a time; close the other one first")
+            if len(self.machines) > 1:
+                self._current = TeamLaunch(self.machines, work)
+                return self._current
+            if isinstance(self._current, CudaLaunch) and self._current.needs_recovery:
+                self.machine.empty_mailboxes()
             self._current = CudaLaunch(self.machine, work)
+            self._current.start()
             return self._current
 
     def measure_bandwidth(self) -> tuple[float, ...]:
-        """GB/s (10^9 bytes) that a plain kernel reads from memory: best of ten over 4 GiB."""
-        device = self.device
+        """GB/s (10^9 bytes) that a plain kernel reads from each GPU's memory: best of ten over 4 GiB.
+
+        Virtual GPUs have an equal part each of what one has.
+        """
+        if len({device.ordinal for device in self._devices}) == 1:
+            count = len(self._devices)
+            return (self._read_gbs(self.device) / count,) * count
+        return tuple(self._read_gbs(device) for device in self._devices)
+
+    def _read_gbs(self, device: Device) -> float:
         device.activate()
         kernel = device.module(compile_kernel("pack.cu", "").image, {"read_all": 0})["read_all"]
         buffer, sink = device.allocate(_READ_BYTES, zero=True), device.allocate(16)
@@ -140,30 +187,50 @@ class CudaBackend:
             best = max(best, _READ_BYTES / device.call("cuEventElapsedTime", begin, end) / 1e6)
         device.free(buffer)
         device.free(sink)
-        return (best,)
+        return best
 
     def close(self) -> None:
         with self._lock:
             if self._current is not None:
                 self._current.close()
                 self._current = None
-            self.device.close()
+            for device in self._devices:
+                device.close()
 
 
-def _tuning(options: Mapping[str, Any]) -> tuple[Tuning, int | None]:
-    known = {f.name for f in fields(Tuning)}
-    unknown = sorted(set(options) - known - {"context"})
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    tuning: Tuning
+    context: int | None
+    virtual: bool
+
+
+def _chosen(options: Mapping[str, Any]) -> _Chosen:
+    tunable = {f.name for f in fields(Tuning)}
+    known = tunable | {"context", "virtual"}
+    unknown = sorted(set(options) - known)
     if unknown:
         raise BackendUnavailable(
-            f"the backend cuda has no option {unknown[0]!r}; it has context, {', '.join(sorted(known))}"
+            f"the backend cuda has no option {unknown[0]!r}; it has {', '.join(sorted(known))}"
         )
-    chosen = {name: value for name, value in options.items() if name in known}
-    return Tuning(**chosen), options.get("context")
+    tuning = Tuning(**{name: value for name, value in options.items() if name in tunable})
+    return _Chosen(tuning, options.get("context"), bool(options.get("virtual", False)))
+
+
+def _topology(devices: Sequence[Device], sharding: Sharding) -> Topology:
+    links = sorted({a.link(b) for a in devices for b in devices if a is not b})
+    return Topology(
+        devices=tuple(DeviceInfo(d.name, datasheet_gbs(d.name)) for d in devices),
+        parallelism=sharding.parallelism,
+        lanes=sharding.whole.lanes.count,
+        link=", ".join(links),
+    )
 
 
 def _require_hopper(device: Device) -> None:
     major, minor = device.compute_capability
     if major != 9:
         raise BackendUnavailable(
-            f"GPU 0 is a {device.name} (compute capability {major}.{minor}); the kernels need 9.0: H100, H200"
+            f"GPU {device.ordinal} is a {device.name} (compute capability {major}.{minor});"
+            " the kernels need 9.0: H100, H200"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from engine.backends.cuda.sharding import Sharding, deal
 from engine.config import Exchange, HeadKind, ModelConfig, RopeLayout
 from engine.errors import ConfigError
 from engine.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan
@@ -43,8 +44,12 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Everything that follows from a model, a plan and a tuning, as the kernels see it."""
+    """Everything that follows from a model, a plan and a tuning, as the kernels see it.
 
+    `plan` is of one GPU's part of the model; all GPUs have the same one.
+    """
+
+    sharding: Sharding
     plan: Plan
     tuning: Tuning
     weights: DType
@@ -54,6 +59,7 @@ class Layout:
 
     @property
     def config(self) -> ModelConfig:
+        """Of the part of the model that one GPU holds."""
         return self.plan.config
 
     @property
@@ -73,10 +79,16 @@ class Layout:
     def mail_words(self) -> int:
         """32-bit words of all layers' mailboxes (mailbox.cuh)."""
         c = self.config
-        lanes = c.lanes.count
-        words = 2 * c.q_dim + 2 * c.kv_dim + c.ffn + lanes * c.hidden * (4 if lanes > 1 else 2)
+        shared = self.sharding.total_lanes
+        streams = c.lanes.count + self.sharding.streams + (2 * shared if shared > 1 else 0)
+        words = 2 * c.q_dim + 2 * c.kv_dim + c.ffn + streams * c.hidden
         words += c.heads * self.max_splits * (c.head_dim + 2) * 2
         return -(-words // 32) * 32 * c.layers
+
+    @property
+    def candidates_bytes(self) -> int:
+        """A word from every SM of every GPU, and one from the first of them (sampling.cuh)."""
+        return 8 * (self.sharding.ranks * self.plan.cores + 1)
 
     @property
     def kv_halves(self) -> int:
@@ -95,13 +107,20 @@ def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
     return 1 if bytes_a_phase < 64 << 10 else 2 if bytes_a_phase < 350 << 10 else 3
 
 
-def make_layout(plan: Plan, weights: DType, tuning: Tuning, capacity: int | None = None) -> Layout:
+def make_layout(
+    plan: Plan,
+    weights: DType,
+    tuning: Tuning,
+    capacity: int | None = None,
+    sharding: Sharding | None = None,
+) -> Layout:
     """Raises ConfigError if the model's vectors leave no room for a ring in shared memory."""
     config = plan.config
+    sharding = sharding or deal(config, 1)
     room = min(capacity or config.context, config.context, _MAX_CAPACITY)
     scratch = _scratch_bytes(plan)
     slot_bytes = tuning.slot_units * UNIT_BYTES
-    slots = (SHARED_BYTES - scratch - _fixed_bytes(plan)) // (slot_bytes + 16)
+    slots = (SHARED_BYTES - scratch - _fixed_bytes(plan, sharding.streams)) // (slot_bytes + 16)
     if slots < _LEAST_SLOTS:
         raise ConfigError(
             f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots}"
@@ -110,11 +129,11 @@ def make_layout(plan: Plan, weights: DType, tuning: Tuning, capacity: int | None
     for what, value, most in (
         ("query heads a KV head", config.queries_per_kv, 8),
         ("KV heads", config.kv_heads, plan.cores * plan.seats),
-        ("vocabulary entries", config.vocab, 1 << 20),
+        ("vocabulary entries", sharding.whole.vocab, 1 << 20),
     ):
         if value > most:
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
-    return Layout(plan, tuning, weights, -(-room // 32) * 32, slots, scratch)
+    return Layout(sharding, plan, tuning, weights, -(-room // 32) * 32, slots, scratch)
 
 
 def _head_columns(config: ModelConfig) -> int:
@@ -144,15 +163,14 @@ def _seen_words(plan: Plan) -> int:
     return max(1, -(-most * TILE_ROWS // 32))
 
 
-def _fixed_bytes(plan: Plan) -> int:
-    lanes = plan.config.lanes.count
+def _fixed_bytes(plan: Plan, streams: int) -> int:
     return (
         4
         * (
             plan.seats * _residual_rows(plan)
             + (10 + 15 + 6 * plan.config.layers) * plan.seats
             + 2 * _WARPS
-            + _WARPS * lanes
+            + _WARPS * streams
             + _seen_words(plan)
         )
         + 8 * _WARPS
@@ -162,8 +180,8 @@ def _fixed_bytes(plan: Plan) -> int:
 
 def header(layout: Layout) -> str:
     """The text of model.h."""
-    c, tuning, plan = layout.config, layout.tuning, layout.plan
-    lanes = c.lanes
+    c, tuning, plan, sharding = layout.config, layout.tuning, layout.plan, layout.sharding
+    lanes = sharding.whole.lanes
     prescaled = lanes.count > 1 and lanes.head is not HeadKind.VOCAB_PARALLEL and not lanes.sum_before_norm
     numbers: dict[str, int] = {
         "HIDDEN": c.hidden,
@@ -175,9 +193,13 @@ def header(layout: Layout) -> str:
         "Q_DIM": c.q_dim,
         "KV_DIM": c.kv_dim,
         "FFN": c.ffn,
-        "VOCAB": c.vocab,
+        "VOCAB": sharding.whole.vocab,
+        "VOCAB_SHARE": c.vocab,
         "CAPACITY": layout.capacity,
-        "LANES": lanes.count,
+        "RANKS": sharding.ranks,
+        "LANES": c.lanes.count,
+        "TOTAL_LANES": sharding.total_lanes,
+        "STREAMS": sharding.streams,
         "DELAY": lanes.delay,
         "HEAD_KIND": _HEADS[lanes.head],
         "HEAD_COLUMNS": _head_columns(c),
@@ -216,18 +238,13 @@ def header(layout: Layout) -> str:
     lines.append("}")
     layers = range(c.layers)
     for name, values in (
-        ("MODEL_ATTENTION_EXCHANGE", [_exchange(lanes.attention_exchange(i), lanes.delay) for i in layers]),
-        ("MODEL_MLP_EXCHANGE", [_exchange(lanes.mlp_exchange(i), lanes.delay) for i in layers]),
+        ("MODEL_ATTENTION_EXCHANGE", [_EXCHANGES[sharding.exchange(i, attention=True)] for i in layers]),
+        ("MODEL_MLP_EXCHANGE", [_EXCHANGES[sharding.exchange(i, attention=False)] for i in layers]),
         ("MODEL_WINDOWS", list(c.windows)),
         ("MODEL_GROUP_SIZES", [_mask(plan.group_sizes(matrix)) for matrix in Matrix]),
     ):
         lines.append(f"#define {name} {{{', '.join(map(str, values))}}}")
     return "\n".join(lines) + "\n"
-
-
-def _exchange(how: Exchange, delay: int) -> int:
-    """Without delay, what the others produced "in the past" is what they produce now."""
-    return _EXCHANGES[Exchange.PRESENT if how is Exchange.PAST and delay == 0 else how]
 
 
 def _mask(sizes: frozenset[int]) -> int:

@@ -38,9 +38,10 @@ class Device:
     def __init__(self, ordinal: int = 0) -> None:
         self.driver = load()
         self.ordinal = ordinal
-        count = self.call("cuDeviceGetCount")
-        if ordinal >= count:
-            raise BackendUnavailable(f"GPU {ordinal} was asked for; this machine has {count}")
+        self.count = int(self.call("cuDeviceGetCount"))
+        """GPUs of this machine."""
+        if ordinal >= self.count:
+            raise BackendUnavailable(f"GPU {ordinal} was asked for; this machine has {self.count}, from 0")
         self._device = self.call("cuDeviceGet", ordinal)
         self._context = self.call("cuDevicePrimaryCtxRetain", self._device)
         self.activate()
@@ -115,6 +116,32 @@ class Device:
         self._host_allocations.remove(host)
         self.call("cuMemFreeHost", host)
 
+    def reach(self, other: Device) -> None:
+        """Lets kernels here use memory of `other`. Raises BackendUnavailable if nothing links them."""
+        if other._device == self._device:
+            return
+        if not self.call("cuDeviceCanAccessPeer", self._device, other._device):
+            raise BackendUnavailable(
+                f"GPU {self.ordinal} cannot reach the memory of GPU {other.ordinal}; a model on several GPUs"
+                " needs peer access between all of them, as NVLink gives it"
+            )
+        self.activate()
+        (status,) = self.driver.cuCtxEnablePeerAccess(other._context, 0)
+        result = self.driver.CUresult
+        if status not in (result.CUDA_SUCCESS, result.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED):
+            raise BackendFailure(
+                f"cuCtxEnablePeerAccess failed from GPU {self.ordinal} to GPU {other.ordinal}: "
+                f"{_name(self.driver, status)}"
+            )
+
+    def link(self, other: Device) -> str:
+        """What joins this GPU to `other`: atomics that work across tell NVLink from PCIe."""
+        if other._device == self._device:
+            return "one GPU"
+        which = self.driver.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+        atomics = self.call("cuDeviceGetP2PAttribute", which, self._device, other._device)
+        return "NVLink" if atomics else "PCIe"
+
     def stream(self) -> Any:
         """Does not wait for the default stream, nor that for it."""
         return self.call("cuStreamCreate", self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
@@ -129,6 +156,7 @@ class Device:
         attribute = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         for name, shared in kernels.items():
             found[name] = self.call("cuModuleGetFunction", module, name.encode())
+            self.call("cuFuncLoad", found[name])  # now: later it would wait for whatever runs by then
             if shared:
                 self.call("cuFuncSetAttribute", found[name], attribute, shared)
         return found

@@ -1,4 +1,7 @@
-"""One request on the device: its parameters, the token ring that the host reads, and how it ended."""
+"""One request on one GPU: its parameters, the token ring that the host reads, and how it ended.
+
+Of several GPUs that run a model together each has a launch of its own (engine.backends.cuda.team).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.profile import ProfileBuffer
+from engine.backends.cuda.sharding import MAX_RANKS
 from engine.errors import BackendFailure
 
 _FINISH: dict[int, FinishReason] = {1: "stop", 2: "length", 3: "cancelled"}
@@ -34,9 +38,14 @@ _WAITS = {
     8: "the chosen token",
     9: "the barrier of all SMs",
     10: "a copy to land",
+    11: "the barrier of all GPUs",
 }
 _PHASES = ("qkv", "attn_out", "gate_up", "down", "head", "between phases")
 _ID_BITS = 20
+CONTROL_BYTES = 64
+"""params.cuh's Control: eight words and one for each GPU."""
+_ABORTED_AT = 4
+"""Bytes to `aborted` within it."""
 _STOP_WORD = 12
 """A word of the status block, always 1, that `stop` copies into the device's flag."""
 _SPIN_SECONDS = 50e-6
@@ -67,21 +76,36 @@ _INTEGERS = (
 )
 
 
+_PEER_POINTERS = ("mail", "candidates", "choice", "outputs", "control")
+
+
+class PeerAddresses(ctypes.Structure):
+    """params.cuh's Peer."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in _PEER_POINTERS)
+
+
 class Params(ctypes.Structure):
     """params.cuh's Params."""
 
     _fields_ = (
         *((name, ctypes.c_uint64) for name in _POINTERS),
+        ("peers", PeerAddresses * MAX_RANKS),
         ("spin_budget_ns", ctypes.c_uint64),
         ("sampling", _Sampling),
         *((name, ctypes.c_int32) for name in _INTEGERS),
+        ("rank", ctypes.c_int32),
         ("serial", ctypes.c_uint32),
     )
 
 
 @dataclass
 class Machine:
-    """What every launch of a model shares. `serial` numbers decode passes over all launches, from 1."""
+    """What every launch of a model on one GPU shares.
+
+    `serial` numbers decode passes over all launches, from 1; `team` has the memory of all GPUs that run the
+    model together, by rank.
+    """
 
     device: Device
     layout: Layout
@@ -90,8 +114,24 @@ class Machine:
     """The monokernel, with or without the profile compiled in."""
     slots_in_flight: int
     blocks_a_split: int
+    rank: int
+    team: Sequence[Memory]
     serial: int = 1
     spin_budget_s: float = 1.5
+
+    @property
+    def all_resident(self) -> bool:
+        """Whether this launch has the GPU to itself, and the driver is to check that all of it fits."""
+        return self.layout.plan.cores == self.device.attribute("MULTIPROCESSOR_COUNT")
+
+    def empty_mailboxes(self) -> None:
+        """After an abort they hold words of an unfinished pass: start over. No GPU may be running."""
+        self.device.activate()
+        self.device.fill(self.memory.mail, self.memory.mail_bytes)
+        self.device.fill(self.memory.candidates, self.layout.candidates_bytes)
+        self.device.fill(self.memory.choice, 8)
+        self.device.synchronise()
+        self.serial = 1
 
 
 @dataclass(frozen=True)
@@ -123,7 +163,11 @@ def work_of(job: Job, context: int) -> Work:
 
 
 class CudaLaunch:
-    """One request in flight. Implements engine.backends.base.Launch."""
+    """One request on one GPU. Implements engine.backends.base.Launch.
+
+    Made ready by the constructor; `start` makes it run. In between no GPU of a team is busy, so that memory
+    which the others write is ready on all of them before any begins.
+    """
 
     def __init__(self, machine: Machine, work: Work) -> None:
         self._machine, self._work = machine, work
@@ -135,16 +179,22 @@ class CudaLaunch:
         self._outcome: Outcome | None = None
         self._failure: str | None = None
         self.starved_us: Mapping[str, float] = {}
-        vocab = machine.layout.config.vocab
+        self.needs_recovery = False
+        """True once the watchdog has ended it; `Machine.empty_mailboxes` must come before the next launch."""
+        self.stuck = False
+        """True if it was its own wait that took too long, not another GPU's."""
+        vocab = machine.layout.sharding.whole.vocab
         self._host, ring_address = device.mapped(8 * max(1, work.max_new) + 64)
         self._ring: NDArray[np.uint64] = self._host[64:].view(np.uint64)
         self._status: NDArray[np.uint32] = self._host[:64].view(np.uint32)
         self._status[_STOP_WORD] = 1
         self._stream, self._side = device.stream(), device.stream()
-        device.fill(memory.control, 64, 0, self._stream)
+        device.fill(memory.control, CONTROL_BYTES, 0, self._stream)
         device.fill(memory.stop_flag, 4, 0, self._stream)
         steps = len(work.ids) - work.first
-        self._logits = self._own(steps * vocab * 4) if work.keep_logits else 0
+        self.logits_address = memory.scores
+        if work.keep_logits and machine.rank == 0:
+            self.logits_address = self._own(steps * vocab * 4)
         self._profile = ProfileBuffer(machine.layout, work.trace) if work.profile else None
         profile = self._own(self._profile.size) if self._profile else 0
         if self._profile:
@@ -155,7 +205,7 @@ class CudaLaunch:
         params = Params(
             ring=ring_address + 64,
             status=ring_address,
-            logits=self._logits or memory.scores,
+            logits=self.logits_address,
             ids=self._put(ids),
             stop_ids=self._put(stops),
             profile=profile,
@@ -171,25 +221,33 @@ class CudaLaunch:
             trace_last=work.trace[1],
             slots_in_flight=machine.slots_in_flight,
             blocks_a_split=machine.blocks_a_split,
+            rank=machine.rank,
             serial=machine.serial & 0xFFFFFFFF,
         )
+        for rank, other in enumerate(machine.team):
+            for name in _PEER_POINTERS:
+                setattr(params.peers[rank], name, getattr(other, name))
         for name in _POINTERS:
             if hasattr(memory, name):
                 setattr(params, name, getattr(memory, name))
         self._params = params
-        tuning = machine.layout.tuning
+        self._kernel = machine.kernel(work.profile or machine.layout.tuning.profile)
         device.synchronise()
-        self._started = time.perf_counter_ns()
-        kernel = machine.kernel(work.profile or tuning.profile)
-        shared = machine.layout.shared_bytes
-        device.launch(
-            kernel,
+
+    def start(self, logits: int | None = None) -> None:
+        """`logits` is where the first GPU of a team collects them."""
+        machine = self._machine
+        machine.device.activate()
+        if logits is not None:
+            self._params.logits = logits
+        machine.device.launch(
+            self._kernel,
             (machine.layout.plan.cores, 1),
             THREADS,
-            shared,
-            (params,),
+            machine.layout.shared_bytes,
+            (self._params,),
             stream=self._stream,
-            all_resident=True,
+            all_resident=machine.all_resident,
         )
 
     @property
@@ -206,15 +264,25 @@ class CudaLaunch:
         """True once it has an outcome or has broken down."""
         return self._outcome is not None or self._failure is not None
 
+    @property
+    def failure(self) -> str | None:
+        """What broke down, in a sentence."""
+        return self._failure
+
+    @property
+    def usable(self) -> bool:
+        """False once the GPU has failed and the driver refuses everything on it."""
+        return self._failure is None or self.needs_recovery
+
     def poll(self, timeout: float) -> Sequence[Token]:
         deadline = time.perf_counter() + timeout
         while True:
-            tokens = self._take()
+            tokens = self.take()
             if tokens:
                 return tokens
             self._look()
             if self.ended:
-                tokens = self._take()
+                tokens = self.take()
                 if not tokens and self._failure is not None:
                     raise BackendFailure(self._failure)
                 return tokens
@@ -232,6 +300,17 @@ class CudaLaunch:
             source = self._host.ctypes.data + 4 * _STOP_WORD
             device.call("cuMemcpyHtoDAsync", self._machine.memory.stop_flag, source, 4, self._side)
 
+    def abort(self) -> None:
+        """Makes every wait on this GPU give up: another one, whose words it would wait for, is lost."""
+        with self._lock:
+            if self.ended or not self._side:
+                return
+            device = self._machine.device
+            device.activate()
+            source = self._host.ctypes.data + 4 * _STOP_WORD
+            aborted = self._machine.memory.control + _ABORTED_AT
+            device.call("cuMemcpyHtoDAsync", aborted, source, 4, self._side)
+
     def close(self) -> None:
         """Asks a launch that still runs to stop, waits for it, and frees what it held."""
         self.stop()
@@ -239,7 +318,10 @@ class CudaLaunch:
             self._look()
             time.sleep(_SPIN_SECONDS)
         with self._lock:
+            if not self.usable:
+                return
             device = self._machine.device
+            device.activate()
             for pointer in self._owned:
                 device.free(pointer)
             self._owned.clear()
@@ -252,8 +334,8 @@ class CudaLaunch:
 
     def logits(self) -> NDArray[np.float32]:
         """Of every id from `first` on, [ids - first, vocab], once a launch with `keep_logits` has ended."""
-        shape = (len(self._work.ids) - self._work.first, self._machine.layout.config.vocab)
-        return self._machine.device.download(self._logits, shape, np.float32)
+        shape = (len(self._work.ids) - self._work.first, self._machine.layout.sharding.whole.vocab)
+        return self._machine.device.download(self.logits_address, shape, np.float32)
 
     def wait(self) -> Outcome:
         """Blocks until the end. Raises BackendFailure if the device broke down."""
@@ -273,7 +355,8 @@ class CudaLaunch:
         self._owned.append(self._machine.device.put(values))
         return self._owned[-1]
 
-    def _take(self) -> list[Token]:
+    def take(self) -> list[Token]:
+        """Tokens since the last call, without waiting."""
         end = self._read
         while end < len(self._ring) and self._ring[end]:
             end += 1
@@ -301,7 +384,7 @@ class CudaLaunch:
             self._machine.serial += int(self._status[5])
             if finish == _ABORTED or finish not in _FINISH:
                 self._failure = self._report()
-                self._recover()
+                self.needs_recovery = True
                 return
             reason = _FINISH[finish]
             prefill_ns = int(self._status[:2].view(np.uint64)[0])
@@ -316,21 +399,14 @@ class CudaLaunch:
     def _report(self) -> str:
         control = self._machine.device.download(self._machine.memory.control, (8,), np.uint32)
         _, _, sm, warp, wait, phase, layer, position = control.tolist()
+        self.stuck = wait != 0
         what = _WAITS.get(wait, "nothing")
         seconds, phase_name = self._machine.spin_budget_s, _PHASES[min(phase, 5)]
         return (
-            f"the monokernel stood still: SM {sm}, warp {warp} waited over {seconds:g} s for {what}"
-            f" in {phase_name} of layer {layer} at position {position}; the request has ended, others may run"
+            f"the monokernel stood still: GPU {self._machine.rank}, SM {sm}, warp {warp} waited over"
+            f" {seconds:g} s for {what} in {phase_name} of layer {layer} at position {position};"
+            " the request has ended, others may run"
         )
-
-    def _recover(self) -> None:
-        """After an abort mailboxes hold words of an unfinished pass: start over from empty ones."""
-        device, memory = self._machine.device, self._machine.memory
-        device.fill(memory.mail, memory.mail_bytes)
-        device.fill(memory.candidates, (self._machine.layout.plan.cores + 1) * 8)
-        device.fill(memory.choice, 8)
-        device.synchronise()
-        self._machine.serial = 1
 
 
 def _sampling(params: SamplingParams, vocab: int) -> _Sampling:

@@ -22,7 +22,13 @@ _THREADS = 256
 
 
 class _Tensor(ctypes.Structure):
-    _fields_ = (("values", ctypes.c_uint64), ("key", ctypes.c_uint32), ("scale", ctypes.c_float))
+    _fields_ = (
+        ("values", ctypes.c_uint64),
+        ("first", ctypes.c_uint64),
+        ("stride", ctypes.c_uint32),
+        ("key", ctypes.c_uint32),
+        ("scale", ctypes.c_float),
+    )
 
 
 class _PackJob(ctypes.Structure):
@@ -66,10 +72,10 @@ class Memory:
     stop_flag: int
 
 
-def load_model(device: Device, layout: Layout, weights: Weights, progress: Progress) -> Memory:
-    """Packs or makes the weights on the device and reserves everything that a launch needs."""
-    config, plan = layout.config, layout.plan
-    loader = _Loader(device, layout, weights, progress)
+def load_model(device: Device, layout: Layout, weights: Weights, progress: Progress, rank: int = 0) -> Memory:
+    """Packs or makes this GPU's part of the weights and reserves everything that a launch needs."""
+    config, plan, sharding = layout.config, layout.plan, layout.sharding
+    loader = _Loader(device, layout, weights, progress, rank)
     tape, tape_bytes = loader.tape()
     lanes, tokens = config.lanes.count, layout.chunk_tokens
     parts = 2 if layout.tuning.prefill_split else 1
@@ -94,15 +100,17 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         kv_bytes=kv_bytes,
         mail=device.allocate(mail_bytes, zero=True),
         mail_bytes=mail_bytes,
-        candidates=device.allocate((plan.cores + 1) * 8, zero=True),
+        candidates=device.allocate(layout.candidates_bytes, zero=True),
         choice=device.allocate(8, zero=True),
         stream=device.allocate(lanes * tokens * config.hidden * 4),
-        outputs=device.allocate(2 * (config.lanes.delay + 1) * lanes * tokens * config.hidden * 4),
+        outputs=device.allocate(
+            2 * (config.lanes.delay + 1) * sharding.total_lanes * tokens * config.hidden * 4
+        ),
         queries=device.allocate(tokens * config.q_dim * 4),
         operand_hidden=operand(config.hidden),
         operand_heads=operand(config.q_dim // lanes),
         operand_ffn=operand(config.ffn // lanes),
-        scores=device.allocate(config.vocab * 4),
+        scores=device.allocate(sharding.whole.vocab * 4),
         control=device.allocate(64, zero=True),
         stop_flag=device.allocate(16, zero=True),
     )
@@ -115,11 +123,14 @@ def share_table(plan: Plan) -> NDArray[np.int32]:
 
 
 class _Loader:
-    def __init__(self, device: Device, layout: Layout, weights: Weights, progress: Progress) -> None:
+    def __init__(
+        self, device: Device, layout: Layout, weights: Weights, progress: Progress, rank: int
+    ) -> None:
         self._device, self._layout, self._weights, self._progress = device, layout, weights, progress
+        self._rank = rank
         image = compile_kernel("pack.cu", "").image
         self._kernels = device.module(image, {"pack_matrix": 0, "fill_random": 0})
-        self._shapes = dict(tensor_shapes(layout.config))
+        self._shapes = dict(tensor_shapes(layout.sharding.whole))
 
     def rows(self, names: list[str]) -> int:
         """Tensors one after the other as they are."""
@@ -177,10 +188,12 @@ class _Loader:
         for i, name in enumerate(tensors(config, layer, matrix)):
             if isinstance(self._weights, RandomWeights):
                 key, scale, _ = self._weights.recipe(name)
-                job.tensors[i] = _Tensor(0, key, scale)
+                region = self._layout.sharding.region(name, self._rank, job.columns)
+                job.tensors[i] = _Tensor(0, region.first, region.stride, key, scale)
             else:
-                scratch.append(device.put(self._weights.get(name, self._layout.weights)))
-                job.tensors[i] = _Tensor(scratch[-1], 0, 0.0)
+                values = self._weights.get(name, self._layout.weights)
+                scratch.append(device.put(self._layout.sharding.slice(name, self._rank, values)))
+                job.tensors[i] = _Tensor(scratch[-1])
         device.launch(self._kernels["pack_matrix"], (32, plan.cores), _THREADS, 0, (job,))
         device.synchronise()
         for pointer in scratch:

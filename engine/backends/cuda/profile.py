@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,8 +11,10 @@ from engine.backends.base import PhaseTime, TraceSpan
 from engine.backends.cuda.constants import Layout
 
 _KINDS = ("qkv", "attention", "attn_out", "gate_up", "down", "head", "sample")
-_WORDS_AN_SM = 32
-_PASSES, _BEGUN = 14, 16
+_WORDS_AN_SM = 40
+_PASSES, _BEGUN, _STARVED, _PEER = 14, 16, 20, 27
+_HANDED_ON = {"attn_out": "gate_up", "down": "qkv"}
+"""Phases that end with an exchange between lanes, and who waits for what comes out."""
 
 Words = NDArray[np.uint64]
 
@@ -37,21 +41,29 @@ class ProfileBuffer:
         return words[: self._sms * _WORDS_AN_SM].reshape(self._sms, _WORDS_AN_SM)
 
     def phases_us(self, words: Words) -> dict[str, PhaseTime]:
-        """Mean microseconds of a pass, over SMs and passes."""
+        """Mean microseconds of a pass, over SMs and passes.
+
+        A wait for another GPU at the end of a phase reaches most warps as a vector that comes late: what
+        they wait for it in the phase after counts as waiting for that GPU, once.
+        """
         heads = self._heads(words)
         us = self._us_a_clock(heads)
         passes = max(1, int(heads[0, _PASSES]))
         result = {"embed": PhaseTime(0.0)}
         for kind, name in enumerate(_KINDS):
             wait, work = (heads[:, 2 * kind + part] * us / passes for part in (0, 1))
-            result[name] = PhaseTime(work=float(work.mean()), wait_local=float(wait.mean()))
+            peer = heads[:, _PEER + kind] * us / passes
+            result[name] = PhaseTime(float(work.mean()), float(wait.mean()), float(peer.mean()))
+        for name, after in _HANDED_ON.items():
+            late = result[after]
+            result[after] = replace(late, wait_local=max(0.0, late.wait_local - result[name].wait_peer))
         return result
 
     def starved_us(self, words: Words) -> dict[str, float]:
         """The part of each phase's work in which weights were not there yet: mean microseconds of a pass."""
         heads = self._heads(words)
         us = self._us_a_clock(heads) / max(1, int(heads[0, _PASSES]))
-        return {name: float((heads[:, 20 + kind] * us).mean()) for kind, name in enumerate(_KINDS)}
+        return {name: float((heads[:, _STARVED + kind] * us).mean()) for kind, name in enumerate(_KINDS)}
 
     def spans(self, words: Words) -> tuple[TraceSpan, ...]:
         """Every step of the traced passes on every SM, on the launch's clock."""

@@ -12,7 +12,8 @@ import pytest
 
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import SHARED_BYTES, Tuning, header, make_layout
-from engine.backends.cuda.launch import Params
+from engine.backends.cuda.launch import CONTROL_BYTES, Params, PeerAddresses
+from engine.backends.cuda.sharding import MAX_RANKS, deal
 from engine.config import ModelConfig
 from engine.errors import BackendUnavailable, ConfigError
 from engine.presets import load_preset
@@ -25,6 +26,10 @@ LIMITS: dict[str, int] = json.loads(Path(__file__).with_name("limits.json").read
 SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "laneformer-2b": ("laneformer-2b", "f16", {}),
     "laneformer-2b, two seats": ("laneformer-2b", "f16", {"seats": 2}),
+    "laneformer-2b, 2 GPUs": ("laneformer-2b", "f16", {"devices": 2}),
+    "laneformer-2b, 4 GPUs": ("laneformer-2b", "f16", {"devices": 4}),
+    "laneformer-2b, 8 GPUs": ("laneformer-2b", "f16", {"devices": 8}),
+    "llama-3.2-1b, 4 GPUs, profile": ("llama-3.2-1b", "f16", {"devices": 4, "profile": True}),
     "llama-3.2-1b": ("llama-3.2-1b", "f16", {}),
     "smollm2-135m, profile": ("smollm2-135m", "f16", {"profile": True}),
     "bf16": ("test-llama", "bf16", {}),
@@ -40,9 +45,10 @@ def config_of(name: str) -> ModelConfig:
     return CONFIGS[name] if name in CONFIGS else load_preset(name).config
 
 
-def header_of(name: str, weights: DType = "f16", **tuning: Any) -> str:
+def header_of(name: str, weights: DType = "f16", devices: int = 1, **tuning: Any) -> str:
     tuned = Tuning(**tuning)
-    return header(make_layout(plan(config_of(name), 132, tuned.seats), weights, tuned))
+    sharding = deal(config_of(name), devices)
+    return header(make_layout(plan(sharding.part, 132, tuned.seats), weights, tuned, sharding=sharding))
 
 
 @pytest.mark.slow
@@ -84,8 +90,14 @@ def test_host_and_device_agree_on_the_parameters_of_a_launch() -> None:
     body = text.split("struct Params {")[1].split("};")[0]
     lines = [re.sub(r"//.*", "", line).strip().rstrip(";") for line in body.splitlines()]
     names = [re.sub(r".*[\s*]", "", part.strip()) for line in lines if line for part in line.split(",")]
-    assert names == [name for name, *_ in Params._fields_]
+    assert [re.sub(r"\[.*", "", name) for name in names] == [name for name, *_ in Params._fields_]
     assert ctypes.sizeof(Params) % 8 == 0
+    assert f"constexpr int MAX_RANKS = {MAX_RANKS};" in text
+    peer = text.split("struct Peer {")[1].split("};")[0]
+    assert re.findall(r"(\w+);", peer) == [name for name, *_ in PeerAddresses._fields_]
+    control = text.split("struct Control {")[1].split("};")[0]
+    assert re.findall(r"\w+(?=[,;[])", control)[:2] == ["arrivals", "aborted"]
+    assert CONTROL_BYTES == 4 * (8 + MAX_RANKS)
 
 
 def test_vectors_that_leave_no_room_for_a_ring_are_refused() -> None:

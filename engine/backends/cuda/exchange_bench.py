@@ -1,0 +1,195 @@
+"""How long an exchange between GPUs takes: kernels/cuda/exchange_bench.cu, and NCCL beside it.
+
+Protocol: a launch of TIMED exchanges after UNTIMED ones, each of which needs the result of the one before;
+its duration on the first GPU's clock over TIMED is a sample, `repeats` launches give a median. Results are
+checked, to the last bit that a word carries. NCCL's all-reduces run in a captured CUDA graph, in
+processes of their own, right after (engine.backends.cuda.nccl).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from engine.backends.cuda.compile import compile_kernel
+from engine.backends.cuda.driver import Device
+from engine.backends.cuda.launch import CONTROL_BYTES, Params
+from engine.errors import BackendFailure, BackendUnavailable
+from engine.settings import child_environment
+from engine.statistics import median
+
+UNTIMED, TIMED = 200, 2000
+_THREADS = 256
+_BUFFERS = 2
+"""exchange_bench.cu's."""
+_STEP = 2.0**-10
+_LIMIT_S = 120.0
+"""Of NCCL's processes, which take many seconds to find each other."""
+
+
+class _Exchanges(ctypes.Structure):
+    """exchange_bench.cu's Exchanges."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("mine", "gathered", "values", "times")),
+        *((name, ctypes.c_int32) for name in ("count", "untimed", "timed", "gather")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeTime:
+    """Microseconds of one exchange of `floats` FP32 between `devices` GPUs: the median and all samples.
+
+    `rows_us`: every SM has the sums of the rows it works on. `whole_us`: every SM has read the whole sum.
+    `nccl_us`: an all-reduce by NCCL; None if it could not run, and `nccl` says why.
+    """
+
+    floats: int
+    devices: int
+    rows_us: float
+    whole_us: float
+    rows_samples: tuple[float, ...]
+    whole_samples: tuple[float, ...]
+    nccl_us: float | None = None
+    nccl: str = ""
+
+
+def measure(
+    devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool = False, nccl: bool = True
+) -> list[ExchangeTime]:
+    """Raises BackendUnavailable without so many GPUs that reach each other, BackendFailure if wrong."""
+    for floats in sizes:
+        if floats < 4 or floats % 4:
+            raise BackendUnavailable(f"a size of {floats} floats: exchanges are of multiples of 4 floats")
+    team = _Team(devices, max(sizes), virtual)
+    try:
+        found = []
+        for floats in sizes:
+            rows, whole = (
+                tuple(team.exchange(floats, gather) for _ in range(repeats)) for gather in (False, True)
+            )
+            found.append(ExchangeTime(floats, devices, median(rows), median(whole), rows, whole))
+    finally:
+        team.close()
+    return _with_nccl(found, devices, sizes, repeats) if nccl else found
+
+
+class _Team:
+    """GPUs that reach each other's memory, with mailboxes for the largest size."""
+
+    def __init__(self, count: int, floats: int, virtual: bool) -> None:
+        self._devices = [Device(0 if virtual else rank) for rank in range(count)]
+        self._floats = floats
+        self._params: list[Params] = []
+        self._jobs: list[_Exchanges] = []
+        self._kernels: list[Any] = []
+        image = compile_kernel("exchange_bench.cu", _header(count)).image
+        for device in self._devices:
+            device.activate()
+            for other in self._devices:
+                device.reach(other)
+            device.activate()
+            self._kernels.append(device.module(image, {"exchange_bench": 0})["exchange_bench"])
+            self._params.append(Params(control=device.allocate(CONTROL_BYTES), spin_budget_ns=10**9))
+            self._jobs.append(
+                _Exchanges(
+                    mine=device.allocate(_BUFFERS * count * floats * 4),
+                    gathered=device.allocate(_BUFFERS * floats * 4),
+                    values=device.allocate(floats * 4),
+                    times=device.allocate(16),
+                )
+            )
+        for rank, params in enumerate(self._params):
+            params.rank = rank
+            for peer, theirs in enumerate(self._jobs):
+                params.peers[peer].mail = theirs.mine
+                params.peers[peer].control = self._params[peer].control
+        self._streams = [self._stream(device) for device in self._devices]
+        sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
+        self._blocks = sms // count if virtual else sms
+
+    @staticmethod
+    def _stream(device: Device) -> Any:
+        device.activate()
+        return device.stream()
+
+    def exchange(self, floats: int, gather: bool) -> float:
+        """Microseconds of one exchange, over one launch."""
+        count = len(self._devices)
+        start = [np.arange(floats, dtype=np.float32) % 7 + rank for rank in range(count)]
+        for device, params, job, values in zip(self._devices, self._params, self._jobs, start, strict=True):
+            device.activate()
+            job.count, job.untimed, job.timed, job.gather = floats, UNTIMED, TIMED, int(gather)
+            device.fill(job.mine, _BUFFERS * count * self._floats * 4)
+            device.fill(job.gathered, _BUFFERS * self._floats * 4)
+            device.fill(params.control, CONTROL_BYTES)
+            device.upload(job.values, values)
+            device.synchronise()
+        for rank, device in enumerate(self._devices):
+            device.activate()
+            arguments = (self._params[rank], self._jobs[rank])
+            grid, stream = (self._blocks, 1), self._streams[rank]
+            device.launch(self._kernels[rank], grid, _THREADS, 0, arguments, stream=stream)
+        for device, stream in zip(self._devices, self._streams, strict=True):
+            device.activate()
+            device.call("cuStreamSynchronize", stream)
+        self._check(floats, np.mean(start, axis=0))
+        begun, ended = self._devices[0].download(self._jobs[0].times, (2,), np.uint64).tolist()
+        return float(ended - begun) / 1e3 / TIMED
+
+    def _check(self, floats: int, mean: np.ndarray) -> None:
+        wanted = mean + np.float32((UNTIMED + TIMED) * _STEP)
+        for rank, (device, job) in enumerate(zip(self._devices, self._jobs, strict=True)):
+            device.activate()
+            found = device.download(job.values, (floats,), np.float32)
+            if not np.array_equal(found, wanted.astype(np.float32)):
+                worst = int(np.argmax(np.abs(found - wanted)))
+                raise BackendFailure(
+                    f"an exchange of {floats} floats between {len(self._devices)} GPUs is wrong on GPU"
+                    f" {rank}: element {worst} is {found[worst]}, not {wanted[worst]}"
+                )
+
+    def close(self) -> None:
+        for device in self._devices:
+            device.activate()
+            device.close()
+
+
+def _header(ranks: int) -> str:
+    return f"#pragma once\nnamespace model {{\nconstexpr int RANKS = {ranks};\n}}\n"
+
+
+def _with_nccl(
+    found: list[ExchangeTime], devices: int, sizes: Sequence[int], repeats: int
+) -> list[ExchangeTime]:
+    times, why = run_nccl(devices, sizes, repeats)
+    return [replace(f, nccl_us=times.get(f.floats), nccl=why) for f in found]
+
+
+def run_nccl(devices: int, sizes: Sequence[int], repeats: int) -> tuple[dict[int, float], str]:
+    """Microseconds of NCCL's all-reduce by size, and its version; nothing and why not, if it cannot run."""
+    command = [sys.executable, "-m", "engine.backends.cuda.nccl", str(devices), str(repeats)]
+    # Multicast stays off: on a host that is shared it can put the others' GPUs out of service.
+    environment = child_environment(NCCL_NVLS_ENABLE="0", PYTHONPATH=os.pathsep.join(sys.path))
+    started = time.monotonic()
+    try:
+        done = subprocess.run(
+            [*command, *map(str, sizes)], env=environment, capture_output=True, text=True, timeout=_LIMIT_S,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {}, f"NCCL did not answer within {time.monotonic() - started:.0f} s"
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["it ended without a word"]
+        return {}, f"NCCL did not run: {lines[-1]}"
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    return {int(size): float(us) for size, us in answer["us"].items()}, str(answer["version"])

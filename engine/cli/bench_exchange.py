@@ -1,0 +1,91 @@
+"""`bench-exchange`: how long GPUs take to add up a vector between them, beside NCCL."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from engine.backends.cuda.driver import Device
+from engine.backends.cuda.exchange_bench import TIMED, ExchangeTime, measure
+from engine.cli.options import Commands, UsageError, command
+from engine.cli.terminal import print_json, table
+
+SIZES = (256, 1024, 3072, 4096, 8192)
+REPEATS = 9
+
+
+def add(commands: Commands) -> None:
+    parser = command(commands, "bench-exchange", "the latency of an exchange between GPUs, by its size", run)
+    parser.add_argument(
+        "--devices", type=int, action="append", metavar="N",
+        help="how many GPUs take part; repeatable (default: 2, 4, 8, as many of these as there are)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--size", type=int, action="append", metavar="FLOATS",
+        help=f"FP32 numbers in the vector; repeatable (default: {', '.join(map(str, SIZES))})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--repeats", type=int, default=REPEATS, metavar="N",
+        help=f"launches of {TIMED} exchanges each (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--virtual",
+        action="store_true",
+        help="on parts of one GPU: tries the protocol, says nothing of links",
+    )
+    parser.add_argument("--no-nccl", action="store_true", help="leave NCCL out")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.repeats < 1:
+        raise UsageError(f"--repeats is {args.repeats}; it must be at least 1")
+    sizes = tuple(args.size or SIZES)
+    nccl = not (args.no_nccl or args.virtual)
+    found = [
+        time
+        for devices in _devices(args)
+        for time in measure(devices, sizes, args.repeats, virtual=args.virtual, nccl=nccl)
+    ]
+    if args.json:
+        print_json([asdict(time) for time in found])
+    else:
+        print(_report(found, nccl))
+    return 0
+
+
+def _devices(args: argparse.Namespace) -> list[int]:
+    there = Device(0).count
+    if args.devices:
+        for asked in args.devices:
+            if not 2 <= asked <= (8 if args.virtual else there):
+                raise UsageError(
+                    f"--devices is {asked}; this machine has {there} GPUs, and two or more take part"
+                )
+        return list(args.devices)
+    chosen = [count for count in (2, 4, 8) if args.virtual or count <= there]
+    if not chosen:
+        raise UsageError("an exchange needs at least 2 GPUs; this machine has 1 (--virtual splits it)")
+    return chosen
+
+
+def _report(found: Sequence[ExchangeTime], nccl: bool) -> str:
+    rows = [
+        [
+            str(t.devices),
+            f"{t.floats:,}",
+            f"{t.rows_us:.2f}",
+            f"{t.whole_us:.2f}",
+            "-" if t.nccl_us is None else f"{t.nccl_us:.2f}",
+        ]
+        for t in found
+    ]
+    notes = [
+        "own rows: every SM has the sum of the rows it works on; whole: every SM has read all of it.",
+        f"Medians over launches of {TIMED} exchanges, each of which needs the one before.",
+    ]
+    if nccl:
+        said = dict.fromkeys(t.nccl for t in found)
+        notes += [f"NCCL: {text}" for text in said]
+    header = ["GPUs", "FP32", "own rows, us", "whole, us", "NCCL all-reduce, us"]
+    return "\n".join([table(header, rows), "", *notes])

@@ -1,0 +1,44 @@
+// Words that carry their own readiness: the lowest mantissa bit of a number is the parity of the pass that wrote it, so
+// a reader knows a fresh word from the one of the pass before. The bit costs half a unit in the last place of FP32; no
+// value can be mistaken, nothing has to be cleared, and no fence is needed because the flag is in the data.
+#pragma once
+#include "types.cuh"
+
+DEVICE u32 tagged(float value, u32 epoch) { return (__float_as_uint(value) & ~1u) | epoch; }
+DEVICE float untagged(u32 word) { return __uint_as_float(word & ~1u); }
+
+// Relaxed: orders nothing but itself.
+DEVICE void post(u32* to, u32 word) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+DEVICE void post(u32* to, u32 first, u32 second) {
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(first), "r"(second) : "memory");
+}
+DEVICE void post(u64* to, u64 word) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+
+// Relaxed, past the L1: four words, each valid by itself.
+DEVICE uint4 peek4(const u32* from) {
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from)
+                 : "memory");
+    return v;
+}
+DEVICE ulonglong2 peek2(const u64* from) {
+    ulonglong2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(from) : "memory");
+    return v;
+}
+DEVICE uint2 peek2(const u32* from) {
+    uint2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");
+    return v;
+}
+
+DEVICE bool fresh(const uint4& v, u32 epoch) {
+    return (((v.x ^ epoch) | (v.y ^ epoch) | (v.z ^ epoch) | (v.w ^ epoch)) & 1u) == 0;
+}
+DEVICE bool fresh(const uint2& v, u32 epoch) { return (((v.x ^ epoch) | (v.y ^ epoch)) & 1u) == 0; }

@@ -1,0 +1,154 @@
+"""A model on several GPUs: virtual ones on any machine with a GPU, real ones where there are so many.
+
+Virtual GPUs are parts of one GPU's SMs that talk through the mailboxes, launches and barriers of real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.backends.base import Job, SamplingParams
+from engine.backends.cuda import available
+from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda.driver import Device
+from engine.backends.cuda.exchange_bench import measure
+from engine.backends.cuda.memory import share_table
+from engine.errors import BackendFailure
+from engine.weights import RandomWeights
+from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Model, StoredWeights
+from tests.gpu.test_small_models import TOLERANCE, generated, reference_logits, relative_error, sequence
+
+Open = Callable[..., CudaBackend]
+FOUR_HEADS = replace(LLAMA, name="four-heads", kv_heads=4)
+MODELS = {
+    "laneformer": LANEFORMER,
+    "early": CONFIGS["early"],
+    "no-delay": CONFIGS["no-delay"],
+    "no-mlp-exchange": CONFIGS["no-mlp-exchange"],
+    "vocabulary-of-lanes": CONFIGS["vocabulary-of-lanes"],
+    "sum-of-lanes": CONFIGS["sum-of-lanes"],
+    "llama": FOUR_HEADS,
+    "llama, tied head, odd vocabulary": replace(FOUR_HEADS, name="tied", tied_head=True, vocab=1003),
+}
+
+
+def _gpus() -> int:
+    return Device(0).count if available()[0] else 0
+
+
+@pytest.fixture(params=[(2, True), (4, True), (2, False), (4, False)], ids=["2v", "4v", "2", "4"])
+def dealt(request: pytest.FixtureRequest) -> Iterator[Callable[[Model], CudaBackend]]:
+    """Opens a model on several GPUs, virtual or real."""
+    devices, virtual = request.param
+    if not virtual and _gpus() < devices:
+        pytest.skip(f"this machine has {_gpus()} GPUs, the test needs {devices}")
+    backends: list[CudaBackend] = []
+
+    def open_model(model: Model, **options: object) -> CudaBackend:
+        backends.append(CudaBackend(model, {**options, "virtual": virtual}, devices=devices))
+        return backends[-1]
+
+    yield open_model
+    for backend in backends:
+        backend.close()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_decode_and_prefill_over_gpus_give_the_reference_logits(dealt: Open, name: str) -> None:
+    config = MODELS[name]
+    model = Model(config, RandomWeights(config, 3))
+    backend = dealt(model)
+    tokens = sequence(config.vocab, 101)
+    wanted = reference_logits(model, tokens)
+    assert relative_error(backend.logits(tokens), wanted) < TOLERANCE
+    assert relative_error(backend.logits_after_prefill(tokens), wanted[-1]) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(),
+        SamplingParams(repetition_penalty=1.3),
+        SamplingParams(temperature=0.8, seed=2**40 + 17),
+        SamplingParams(temperature=1.5, top_k=50, top_p=0.9, min_p=0.02, seed=4),
+    ],
+    ids=["greedy", "penalty", "temperature", "filters"],
+)
+def test_tokens_are_those_of_one_gpu(dealt: Open, opened: Open, sampling: SamplingParams) -> None:
+    model = Model(LANEFORMER, RandomWeights(LANEFORMER, 6))
+    job = Job(tuple(sequence(LANEFORMER.vocab, 45)), 60, sampling)
+    assert generated(dealt(model), job) == generated(opened(model), job)
+
+
+def test_stored_weights_are_dealt_like_random_ones(dealt: Open) -> None:
+    for config in (LANEFORMER, FOUR_HEADS):
+        tokens = sequence(config.vocab, 10)
+        made = dealt(Model(config, RandomWeights(config, 9))).logits(tokens)
+        packed = dealt(Model(config, StoredWeights(config, 9))).logits(tokens)
+        assert np.array_equal(made, packed)
+
+
+def test_repeated_launches_over_used_mailboxes_give_the_same_bits(dealt: Open) -> None:
+    backend = dealt(Model(LANEFORMER, RandomWeights(LANEFORMER, 8)))
+    tokens = sequence(LANEFORMER.vocab, 80)
+    first = backend.logits(tokens)
+    for _ in range(5):
+        generated(backend, Job(tuple(tokens[:33]), 7, SamplingParams(temperature=1.0, top_p=0.9)))
+        assert np.array_equal(backend.logits(tokens), first)
+
+
+def test_a_launch_stops_on_all_gpus_at_a_stop_id_and_when_asked(dealt: Open) -> None:
+    backend = dealt(Model(LANEFORMER, RandomWeights(LANEFORMER, 6)))
+    prompt = tuple(sequence(LANEFORMER.vocab, 10))
+    free = generated(backend, Job(prompt, 30))
+    launch = backend.launch(Job(prompt, 30, stop_ids=frozenset([free[12]])))
+    assert launch.wait().finish_reason == "stop"
+    assert [t.id for t in launch.poll(0)] == free[: free.index(free[12])]
+    launch.close()
+    launch = backend.launch(Job(prompt, 240))
+    launch.poll(2.0)
+    launch.stop()
+    assert launch.wait().finish_reason in ("cancelled", "length")
+    launch.close()
+
+
+def test_a_gpu_that_stands_still_ends_the_request_on_all_and_the_next_one_runs(dealt: Open) -> None:
+    backend = dealt(Model(LANEFORMER, RandomWeights(LANEFORMER, 8)))
+    tokens = sequence(LANEFORMER.vocab, 20)
+    clean = backend.logits(tokens)
+    last = backend.machines[-1]
+    for machine in backend.machines:
+        machine.spin_budget_s = 0.2
+        machine.serial += 1
+    last.device.activate()
+    last.device.fill(last.memory.shares, 5 * 8, 0)  # one SM of the last GPU forgets its rows
+    launch = backend.launch(Job(tuple(tokens), 5))
+    with pytest.raises(BackendFailure, match=r"GPU \d, SM \d+, warp \d waited over"):
+        launch.wait()
+    launch.close()
+    last.device.activate()
+    last.device.upload(last.memory.shares, share_table(backend.layout.plan))
+    for machine in backend.machines:
+        machine.spin_budget_s = 1.5
+    assert np.array_equal(backend.logits(tokens), clean)
+
+
+def test_the_profile_says_what_waits_for_other_gpus(dealt: Open) -> None:
+    backend = dealt(Model(CONFIGS["no-delay"], RandomWeights(CONFIGS["no-delay"], 8)))
+    launch = backend.launch(Job(tuple(sequence(512, 20)), 40, profile=True))
+    phases = launch.wait().phases_us
+    launch.close()
+    assert phases["attn_out"].wait_peer > 0
+    assert phases["qkv"].wait_peer == 0
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_exchanges_add_up_exactly(devices: int) -> None:
+    """`measure` refuses a wrong sum."""
+    virtual = _gpus() < devices
+    found = measure(devices, (4, 1000, 3072), 2, virtual=virtual, nccl=False)
+    assert all(0 < time.rows_us <= 100 for time in found)
