@@ -118,7 +118,7 @@ class Device:
 
     def reach(self, other: Device) -> None:
         """Lets kernels here use memory of `other`. Raises BackendUnavailable if nothing links them."""
-        if other._device == self._device:
+        if other.ordinal == self.ordinal:
             return
         if not self.call("cuDeviceCanAccessPeer", self._device, other._device):
             raise BackendUnavailable(
@@ -136,7 +136,7 @@ class Device:
 
     def link(self, other: Device) -> str:
         """What joins this GPU to `other`: atomics that work across tell NVLink from PCIe."""
-        if other._device == self._device:
+        if other.ordinal == self.ordinal:
             return "one GPU"
         which = self.driver.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
         atomics = self.call("cuDeviceGetP2PAttribute", which, self._device, other._device)
