@@ -17,7 +17,10 @@ from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.exchange_bench import measure
 from engine.backends.cuda.memory import share_table
+from engine.config import Lanes
 from engine.errors import BackendFailure
+from engine.presets import load_preset
+from engine.verification import agrees
 from engine.weights import RandomWeights
 from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Model, StoredWeights
 from tests.gpu.test_small_models import TOLERANCE, generated, reference_logits, relative_error, sequence
@@ -152,3 +155,24 @@ def test_exchanges_add_up_exactly(devices: int) -> None:
     virtual = _gpus() < devices
     found = measure(devices, (4, 1000, 3072), 2, virtual=virtual, nccl=False)
     assert all(0 < time.rows_us <= 100 for time in found)
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("lanes", [True, False], ids=["dtp", "tp"])
+def test_the_full_size_model_says_the_same_on_several_gpus(opened: Open, devices: int, lanes: bool) -> None:
+    if _gpus() < devices:
+        pytest.skip(f"this machine has {_gpus()} GPUs, the test needs {devices}")
+    config = load_preset("laneformer-2b").config
+    config = config if lanes else replace(config, name="plain", lanes=Lanes())
+    model = Model(config, RandomWeights(config, 0))
+    tokens = sequence(config.vocab, 300)
+    one, several = opened(model), CudaBackend(model, {}, devices=devices)
+    try:
+        assert relative_error(several.logits_after_prefill(tokens), one.logits_after_prefill(tokens)) < 1e-3
+        job = Job(tuple(tokens[:65]), 64)
+        found = generated(several, job)
+        rows = one.logits([*job.tokens, *found[:-1]])[len(job.tokens) - 1 :]
+        assert relative_error(several.logits([*job.tokens, *found[:-1]])[len(job.tokens) - 1 :], rows) < 1e-4
+        assert agrees(rows, found)
+    finally:
+        several.close()
