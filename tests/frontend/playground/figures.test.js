@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { figuresOf, ttftParts } from "../../../static/src/playground/figures.js";
+import { figuresOf, firstTokenParts } from "../../../static/src/playground/figures.js";
 import { Generation } from "../../../static/src/playground/generation.js";
 import { ID, TIMINGS, done, queued, started, tokens } from "./frames.js";
 
@@ -40,7 +40,19 @@ test("a generation kept by its end alone still has its count", () => {
 
 test("the time to the first token is split where its parts are known", () => {
   const generation = finished();
-  assert.equal(ttftParts(generation), "");
+  assert.equal(firstTokenParts(generation), null);
   generation.accept(done(), 2010);
-  assert.equal(ttftParts(generation), "queue 4.0 ms, prefill 20 ms, network and page 26 ms");
+  const { queue_ms, prefill_ms, ttft_ms } = TIMINGS;
+  assert.deepEqual(firstTokenParts(generation), [
+    { name: "queue", ms: queue_ms },
+    { name: "prefill", ms: prefill_ms },
+    { name: "handling", ms: ttft_ms - queue_ms - prefill_ms },
+    { name: "network", ms: 50 - ttft_ms },
+  ]);
+});
+
+test("after a reload the network's part of the first token is not made up", () => {
+  const generation = new Generation({ id: ID });
+  generation.accept(done("stop", "whole text"), 5);
+  assert.deepEqual(firstTokenParts(generation)?.map(({ name }) => name), ["queue", "prefill", "handling"]);
 });
