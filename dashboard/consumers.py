@@ -7,6 +7,7 @@ from urllib.parse import parse_qs
 
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
+from dashboard.access import may_look
 from dashboard.hints import Hint, group_of
 
 
@@ -18,6 +19,9 @@ class HintsConsumer(AsyncJsonWebsocketConsumer):
     """
 
     async def connect(self) -> None:
+        if not may_look(self.scope.get("user")):
+            await self.close(code=4403)
+            return
         sweep = parse_qs(self.scope["query_string"].decode("ascii", "replace")).get("sweep", [""])[0]
         if sweep and not (sweep.isascii() and sweep.isdecimal() and len(sweep) < 19):
             await self.close(code=4400)

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connection
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_safe
 
 from engine.serving.client import QueueUnavailable
@@ -39,14 +39,12 @@ async def readyz(_request: HttpRequest) -> JsonResponse:
     return JsonResponse({"ready": ready, **findings}, status=200 if ready else 503)
 
 
-@require_safe
-async def prometheus(_request: HttpRequest) -> HttpResponse:
+async def exposition() -> bytes:
     """What `playground.metrics` has counted; the queue's figures are left out while Redis is away."""
     try:
-        text = metrics.exposition(await engine_client().workers(), await engine_client().depth())
+        return metrics.exposition(await engine_client().workers(), await engine_client().depth())
     except QueueUnavailable:
-        text = metrics.exposition([], {})
-    return HttpResponse(text, content_type=metrics.CONTENT_TYPE)
+        return metrics.exposition([], {})
 
 
 async def _redis() -> Finding:

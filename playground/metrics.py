@@ -15,6 +15,12 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 REGISTRY = CollectorRegistry()
 SOCKETS = Gauge("monolane_playground_sockets", "Open playground websockets", registry=REGISTRY)
 WORKERS = Gauge("monolane_workers", "Live engine workers by state", ["state"], registry=REGISTRY)
+WORKER_SPEED = Gauge(
+    "monolane_worker_tokens_per_second",
+    "Decode speed of a live worker's last generation",
+    ["worker", "model", "backend"],
+    registry=REGISTRY,
+)
 WAITING = Gauge("monolane_inbox_requests", "Requests in an inbox", ["inbox"], registry=REGISTRY)
 GENERATIONS = Counter(
     "monolane_generations_total", "Generations by how they ended", ["source", "outcome"], registry=REGISTRY
@@ -65,8 +71,11 @@ def ended(source: Source, end: Done | Failed) -> None:
 def exposition(workers: list[Heartbeat], depth: dict[str, int]) -> bytes:
     """The text that Prometheus scrapes; `workers` and `depth` are as seen now."""
     WORKERS.clear()
+    WORKER_SPEED.clear()
     for worker in workers:
         WORKERS.labels(worker.state).inc()
+        if worker.last_tok_s:
+            WORKER_SPEED.labels(worker.name, worker.model, worker.backend).set(worker.last_tok_s)
     for inbox, requests in depth.items():
         WAITING.labels(inbox).set(requests)
     return generate_latest(REGISTRY)

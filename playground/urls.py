@@ -27,5 +27,4 @@ urlpatterns = [
     path("v1/<path:unknown>", api.unknown, name="unknown"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
-    path("metrics", health.prometheus, name="metrics"),
 ]

@@ -131,6 +131,7 @@ def _follow(regression: Regression, points: Sequence[Measurement], better: int, 
 def _open(
     configuration: Configuration, metric: str, points: Sequence[Measurement], verdict: Verdict, using: str
 ) -> Regression:
+    assert verdict.baseline is not None and verdict.threshold is not None  # noqa: S101 - it is no verdict else
     first_bad, last_good = points[-IN_A_ROW], points[-IN_A_ROW - 1]
     regression = Regression.objects.using(using).create(
         configuration=configuration,

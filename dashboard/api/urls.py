@@ -1,0 +1,19 @@
+"""Paths of the dashboard's API."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from dashboard.api import views
+
+app_name = "dashboard_api"
+urlpatterns = [
+    path("runs", views.runs, name="runs"),
+    path("runs/<int:pk>", views.run, name="run"),
+    path("configurations", views.configurations, name="configurations"),
+    path("series", views.series, name="series"),
+    path("comparisons", views.comparisons, name="comparisons"),
+    path("regressions", views.regressions, name="regressions"),
+    path("badge.svg", views.badge, name="badge"),
+    path("<path:path>", views.unknown, name="unknown"),
+]
