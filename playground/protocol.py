@@ -147,6 +147,7 @@ class WorkerStatus(TypedDict):
     context: int
     parallelism: str
     lanes: int
+    sync: str
     last_tok_s: float
 
 
@@ -196,6 +197,7 @@ class ErrorFrame(TypedDict):
     message: str
     retryable: bool
     generation: NotRequired[str]
+    retry_after_s: NotRequired[int]
 
 
 ServerFrame = StatusFrame | QueuedFrame | StartedFrame | TokensFrame | DoneFrame | ErrorFrame
@@ -221,6 +223,7 @@ def worker_status(worker: Heartbeat) -> WorkerStatus:
         "context": worker.context,
         "parallelism": worker.parallelism,
         "lanes": worker.lanes,
+        "sync": worker.sync,
         "last_tok_s": worker.last_tok_s,
     }
 
@@ -268,9 +271,16 @@ def failed_frame(generation: str, failed: Failed) -> ErrorFrame:
 
 
 def error_frame(
-    code: str, message: str, *, retryable: bool = False, generation: str | None = None
+    code: str,
+    message: str,
+    *,
+    retryable: bool = False,
+    generation: str | None = None,
+    retry_after_s: int | None = None,
 ) -> ErrorFrame:
     frame: ErrorFrame = {"type": "error", "code": code, "message": message, "retryable": retryable}
     if generation is not None:
         frame["generation"] = generation
+    if retry_after_s is not None:
+        frame["retry_after_s"] = retry_after_s
     return frame
