@@ -12,9 +12,10 @@ from django.db import DatabaseError
 
 from engine.backends.base import FinishReason
 from engine.errors import EngineError
-from engine.serving.client import QueueFull, QueueUnavailable
+from engine.serving.client import QueueFull, QueueUnavailable, TurnFull
 from engine.serving.messages import Done, GenerateRequest, Heartbeat, Timings
 from playground import metrics, presence, selectors, services
+from playground.admission import caller_of, submit
 from playground.background import end, in_background
 from playground.models import Generation
 from playground.ownership import owner_of
@@ -35,6 +36,7 @@ from playground.protocol import (
     status_frame,
 )
 from playground.pump import Pump, TooSlow
+from playground.quota import QuotaExceeded, wait
 from playground.validation import Invalid, shown
 from playground.workers import engine_client, worker_watch
 
@@ -52,6 +54,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         self._viewer = uuid.uuid4().hex
         self._owner = await owner_of(self.scope["session"])
+        self._caller = caller_of(self.scope, session=self._owner)
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._status: StatusFrame | None = None
@@ -86,6 +89,11 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
                     await self._resume(frame)
         except Invalid as error:
             await self._send(error_frame(error.code, error.message))
+        except QuotaExceeded as error:
+            retry = wait(error.retry_s)
+            await self._send(error_frame("rate_limited", str(error), retryable=True, retry_after_s=retry))
+        except TurnFull as error:
+            await self._send(error_frame("too_many", str(error), retryable=True))
         except QueueFull as error:
             await self._send(error_frame("queue_full", str(error), retryable=True))
         except QueueUnavailable as error:
@@ -104,7 +112,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             await self._send(error_frame("no_worker", NO_WORKER, retryable=True))
             return
         check_worker(request.worker, workers)
-        position = await engine_client().submit(request)
+        [position], _ = await submit([request], self._caller, workers=len(workers))
         # The worker is at it by now: writing the row costs no time that anybody waits for.
         try:
             await services.record_generation(request=request, owner=self._owner)

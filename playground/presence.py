@@ -10,10 +10,11 @@ import asyncio
 import structlog
 from redis.exceptions import RedisError
 
-from engine.serving.client import QueueUnavailable
+from engine.serving.client import QueueUnavailable, unavailable
 from engine.serving.messages import Done, Failed
 from playground import metrics, services
 from playground.background import in_background
+from playground.quota import charge
 from playground.transcript import Transcript
 from playground.workers import engine_client, engine_redis
 
@@ -38,7 +39,7 @@ async def arrive(generation: str, viewer: str) -> None:
     try:
         await pipe.execute()
     except (RedisError, OSError) as error:
-        raise QueueUnavailable(f"Redis does not answer ({error}); check that it runs") from error
+        raise unavailable(error) from error
 
 
 def leave(generation: str, viewer: str) -> None:
@@ -48,9 +49,10 @@ def leave(generation: str, viewer: str) -> None:
 
 async def _wait_then_cancel(generation: str, viewer: str) -> None:
     try:
+        # Whoever comes back has another name by then, so this one can stay on the list until the end.
+        await asyncio.sleep(GRACE_S)
         redis = engine_redis()
         await redis.srem(_viewers_key(generation), viewer)
-        await asyncio.sleep(GRACE_S)
         if await redis.scard(_viewers_key(generation)):
             return
         log.info("generation_abandoned", generation=generation)
@@ -69,3 +71,4 @@ async def _record_rest(generation: str) -> None:
             generation=generation, transcript=transcript, end=frame
         ):
             metrics.ended("playground", frame)
+    await charge(generation, transcript.tokens)

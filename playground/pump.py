@@ -10,7 +10,7 @@ from engine.serving.client import QueueUnavailable
 from engine.serving.messages import Done, Failed, Frame, Started, Tokens
 from engine.serving.reading import merge_tokens
 from playground import metrics, services
-from playground.background import end
+from playground.background import end, in_background
 from playground.protocol import (
     ServerFrame,
     done_frame,
@@ -19,6 +19,7 @@ from playground.protocol import (
     started_frame,
     tokens_frame,
 )
+from playground.quota import charge
 from playground.transcript import Transcript
 from playground.window import MAX_FRAMES, AckWindow
 from playground.workers import engine_client
@@ -77,6 +78,8 @@ class Pump:
                 for frame in merged(frame for frame in batch if self._is_new(frame)):
                     await self._forward(frame)
         finally:
+            # This task may itself be being cancelled: whatever it awaited now would be too.
+            in_background(charge(self.generation, self._transcript.tokens))
             await end(reader)
 
     async def _read(self) -> None:

@@ -12,6 +12,8 @@ class Transcript:
     def __init__(self) -> None:
         self.started: Started | None = None
         """By whom, last."""
+        self.tokens = 0
+        """How many there have been."""
         self._text: list[str] = []
         self._pace = Pace()
 
@@ -20,6 +22,7 @@ class Transcript:
             case Started():
                 self.started = frame
             case Tokens():
+                self.tokens = frame.seq + len(frame.ids)
                 self._text.append(frame.text)
                 self._pace.add(frame)
             case Done():

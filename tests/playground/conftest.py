@@ -13,7 +13,9 @@ import redis
 from channels.testing import WebsocketCommunicator
 from django.contrib.sessions.backends.db import SessionStore
 
+from engine.serving import scripts
 from engine.serving.messages import (
+    FINAL,
     INTERACTIVE,
     WAITING,
     WORKERS,
@@ -55,6 +57,7 @@ class Worker:
     def __init__(self, url: str) -> None:
         self.redis = redis.Redis.from_url(url, decode_responses=True)
         self._frames: dict[str, int] = {}
+        self._ended: list[GenerateRequest] = []
 
     def beat(self, state: str = "idle", name: str = "w1", **said: Any) -> None:
         heartbeat = Heartbeat(
@@ -67,6 +70,10 @@ class Worker:
         self.redis.delete(worker_key(name))
 
     def requests(self) -> list[GenerateRequest]:
+        """What has come to the inbox, those that have ended first."""
+        return [*self._ended, *self._waiting()]
+
+    def _waiting(self) -> list[GenerateRequest]:
         return [GenerateRequest.from_entry(fields) for _, fields in self.redis.xrange(INTERACTIVE)]
 
     def take(self, generation: str) -> None:
@@ -77,6 +84,9 @@ class Worker:
         for frame in frames:
             number = self._frames[generation] = self._frames.get(generation, 0) + 1
             self.redis.xadd(out_key(generation), encode_frame(frame), id=f"{number}-0")
+        if frames and isinstance(frames[-1], FINAL):
+            self._ended += [request for request in self._waiting() if request.id == generation]
+            self.redis.register_script(scripts.DROP)(args=[generation])
 
     def cancelled(self, generation: str) -> bool:
         return bool(self.redis.exists(f"ml:cancel:{generation}"))

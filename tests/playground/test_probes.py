@@ -68,4 +68,4 @@ async def test_metrics_count_generations_tokens_and_workers(open_page, async_cli
     assert grown("monolane_tokens_total", source="playground", kind="completion") == 2
     assert grown("monolane_tokens_total", source="playground", kind="prompt") == 3
     assert sample(text, "monolane_workers", state="idle") == 1
-    assert sample(text, "monolane_inbox_requests", inbox="interactive") == 1
+    assert sample(text, "monolane_inbox_requests", inbox="interactive") == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from engine.serving import client as serving_client
 from playground import pump
 from tests.playground.conftest import done, started
 
@@ -51,14 +50,8 @@ async def test_nothing_is_said_of_the_queue_once_a_worker_has_it(open_page, work
         assert [frame["type"] for frame in await page.hear_until("done")] == ["started", "done"]
 
 
-async def test_a_full_inbox_is_an_error_that_says_to_come_back(open_page, worker, monkeypatch):
-    monkeypatch.setattr(serving_client, "INBOX_LIMIT", 0)
-    submit = serving_client.AsyncClient.submit
-
-    async def full(self, request):
-        return await submit(self, request, 0)
-
-    monkeypatch.setattr(serving_client.AsyncClient, "submit", full)
+async def test_a_full_inbox_is_an_error_that_says_to_come_back(open_page, worker, settings):
+    settings.QUEUE_LIMIT = 0
     async with open_page() as page:
         await page.say(type="start", prompt="x", max_tokens=4)
         frame = await page.hear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.serving.messages import worker_inbox
 from playground.models import Generation
 from tests.playground.conftest import done, started, tokens
+from tests.playground.test_leaving import until
 
 
 async def test_a_page_hears_the_whole_life_of_a_generation(open_page, worker):
@@ -31,6 +32,11 @@ async def test_a_finished_generation_is_kept_with_its_text_and_timings(open_page
         generation = await page.start()
         worker.publish(generation, started(), tokens(0, "x"), done(1, "y"))
         await page.hear_until("done")
+
+    async def recorded() -> bool:  # the page hears of the end before its row does
+        return (await Generation.objects.aget(id=generation)).state != "running"
+
+    await until(recorded)
     row = await Generation.objects.aget(id=generation)
     assert (row.owner, row.state, row.text, row.model) == ("b" * 32, "done", "xy", "tiny")
     assert row.timings["completion_tokens"] == 1

@@ -1,0 +1,118 @@
+"""What a page hears when it asks for more than its share."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.rates import Rate
+from playground import pump
+from playground.workers import engine_redis
+from tests.playground.conftest import done, started, tokens
+
+
+@pytest.fixture(autouse=True)
+def look_often(monkeypatch):
+    monkeypatch.setattr(pump, "LOOK_EVERY_S", 0.05)
+
+
+async def run(page, worker, count: int = 2) -> None:
+    """A generation of `count` tokens from start to end."""
+    generation = await page.start()
+    worker.take(generation)
+    worker.publish(generation, started(), *[tokens(n, "x") for n in range(count)], done(count))
+    await page.hear_until("done")
+
+
+async def test_too_many_requests_are_an_error_that_says_when_to_come_back(open_page, worker, settings):
+    settings.LIMIT_SESSION = Rate(2, 1000)
+    async with open_page() as page:
+        await run(page, worker)
+        await run(page, worker)
+        await page.say(type="start", prompt="x", max_tokens=4)
+        frame = await page.hear()
+    assert (frame["code"], frame["retryable"]) == ("rate_limited", True)
+    assert 25 <= frame["retry_after_s"] <= 30
+    assert frame["message"].startswith("this session has used its 2 requests a minute")
+
+
+async def test_generated_tokens_count_whether_or_not_the_page_stays(open_page, worker, settings):
+    settings.LIMIT_SESSION = Rate(100, 3)
+    async with open_page() as page:
+        await run(page, worker, count=5)
+    async with open_page() as page:
+        for _ in range(20):
+            await page.say(type="start", prompt="x", max_tokens=4)
+            frame = await page.hear()
+            if frame["type"] == "error":
+                break
+            await page.say(type="stop")
+            await page.hear_until("done")
+    assert frame["code"] == "rate_limited"
+    assert "tokens a minute" in frame["message"]
+
+
+async def test_another_session_of_the_same_address_shares_only_the_addresss_limit(
+    open_page, worker, settings
+):
+    settings.LIMIT_SESSION = Rate(1, 1000)
+    async with open_page(owner="a" * 32) as first, open_page(owner="b" * 32) as second:
+        await run(first, worker)
+        await run(second, worker)
+
+
+async def test_a_limit_that_is_off_limits_nothing(open_page, worker, settings):
+    settings.LIMIT_SESSION = settings.LIMIT_ADDRESS = None
+    async with open_page() as page:
+        for _ in range(3):
+            await run(page, worker)
+    async with open_page() as page:
+        await page.start()
+    assert await engine_redis().keys("ml:quota:*") == []
+
+
+async def test_a_second_generation_of_a_session_waits_for_the_first_and_hears_its_place(open_page, worker):
+    async with open_page() as first, open_page() as second:
+        ahead = await first.start()
+        await second.say(type="start", prompt="x", max_tokens=4)
+        queued = await second.hear()
+        assert (queued["type"], queued["position"]) == ("queued", 2)
+        assert [request.id for request in worker.requests()] == [ahead]
+        await first.say(type="stop")
+        assert (await second.hear())["position"] == 1
+        assert [request.id for request in worker.requests()] == [queued["generation"]]
+
+
+async def test_generations_for_workers_that_a_session_names_run_side_by_side(open_page, worker):
+    worker.beat(name="w2")
+    async with open_page() as first, open_page() as second:
+        await first.start(worker="w1")
+        await second.start(worker="w2")
+    assert worker.redis.xlen("ml:inbox:worker:w1") == worker.redis.xlen("ml:inbox:worker:w2") == 1
+
+
+async def test_a_waiting_generation_that_is_stopped_ends_at_once(open_page, worker):
+    async with open_page() as first, open_page() as second:
+        await first.start()
+        await second.start()
+        await second.say(type="stop")
+        assert (await second.hear_until("done"))[-1]["finish_reason"] == "cancelled"
+
+
+async def test_a_session_with_too_many_waiting_is_told_so(open_page, worker, monkeypatch):
+    monkeypatch.setattr("playground.admission.SESSION_WAITING", 1)
+    async with open_page() as first, open_page() as second, open_page() as third:
+        await first.start()
+        await second.start()
+        await third.say(type="start", prompt="x", max_tokens=4)
+        frame = await third.hear()
+    assert (frame["code"], frame["retryable"]) == ("too_many", True)
+
+
+async def test_the_queues_limit_grows_with_the_workers(open_page, worker, settings):
+    settings.QUEUE_LIMIT = 1
+    async with open_page(owner="a" * 32) as first, open_page(owner="b" * 32) as second:
+        await first.start()
+        await second.say(type="start", prompt="x", max_tokens=4)
+        assert (await second.hear())["code"] == "queue_full"
+        worker.beat(name="w2")
+        await second.start()
