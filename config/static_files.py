@@ -33,7 +33,9 @@ class AsyncWhiteNoiseMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]  # 
 
 
 def _read(static_file: Any, request: HttpRequest) -> HttpResponse:
-    """The whole file at once: ours are small, and a file handed out piecewise would need a thread a piece."""
+    """The whole file at once: handed out piecewise it would need a thread a piece, and the largest is
+    Pyodide's program of 3.5 MB compressed, which a browser fetches once.
+    """
     answer = static_file.get_response(request.method, request.META)
     content = b""
     if answer.file is not None:

@@ -33,6 +33,7 @@
  *   | {type: "output", stream: "out" | "err", text: string}
  *   | {type: "outcome", outcome: Outcome}
  *   | {type: "ended", reason: Reason, detail: string, ms: number, memoryBytes: number}} FromFrame
+ *   `memoryBytes`: the most it had, for WebAssembly gives none back; 0 where nobody could ask any more
  *
  * @typedef {{type: "prepare", module: WebAssembly.Module, stdlib: ArrayBuffer} | {type: "run", job: Job}} ToWorker
  * @typedef {{type: "ready"} | {type: "broken", message: string}

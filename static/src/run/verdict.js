@@ -50,9 +50,9 @@ function cutShort({ reason, detail }, limits) {
  * @param {Ended} ended
  */
 function success(tests, ended) {
-  if (tests.length === 0) return `Ran to its end in ${duration(ended.ms)}. There were no tests.`;
+  if (tests.length === 0) return `Ran to its end ${spent(ended)}. There were no tests.`;
   const passed = tests.length === 1 ? "The test passed" : `All ${plural(tests.length, "test")} passed`;
-  return `${passed} in ${duration(ended.ms)}.`;
+  return `${passed} ${spent(ended)}.`;
 }
 
 /**
@@ -66,7 +66,12 @@ function defeat(outcomes, ended, limits) {
     ? ` Its memory limit is ${limits.memoryBytes / 2 ** 20} MB.`
     : "";
   if (program) return `The program failed: ${sentence(program.message)}${memory}`;
-  return `${count(outcomes.filter(({ type }) => type === "test"))} in ${duration(ended.ms)}.${memory}`;
+  return `${count(outcomes.filter(({ type }) => type === "test"))} ${spent(ended)}.${memory}`;
+}
+
+/** @param {Ended} ended */
+function spent({ ms, memoryBytes }) {
+  return `in ${duration(ms)} and ${Math.round(memoryBytes / 2 ** 20)} MB`;
 }
 
 /** @param {string} message its first line, with a full stop */

@@ -23,23 +23,23 @@ function outcome(name, message = "") {
  * @param {Partial<Ended>} [ended]
  */
 function verdict(outcomes, ended = {}) {
-  return verdictOf(outcomes, { type: "ended", reason: "finished", detail: "", ms: 12, memoryBytes: 0, ...ended }, JOB);
+  return verdictOf(outcomes, { type: "ended", reason: "finished", detail: "", ms: 12, memoryBytes: 2 ** 25, ...ended }, JOB);
 }
 
 test("a program that ran to its end has passed, and it is said that there were no tests", () => {
   assert.deepEqual(verdict([outcome("program.py")]), {
     state: "passed",
-    headline: "Ran to its end in 12 ms. There were no tests.",
+    headline: "Ran to its end in 12 ms and 32 MB. There were no tests.",
     failure: "",
   });
 });
 
 test("all tests must pass", () => {
   const good = [outcome("program.py"), outcome("test_a"), outcome("test_b")];
-  assert.equal(verdict(good).headline, "All 2 tests passed in 12 ms.");
+  assert.equal(verdict(good).headline, "All 2 tests passed in 12 ms and 32 MB.");
   const bad = verdict([...good, outcome("test_c", "assert x == 1")]);
   assert.equal(bad.state, "failed");
-  assert.equal(bad.headline, "2 of 3 tests passed in 12 ms.");
+  assert.equal(bad.headline, "2 of 3 tests passed in 12 ms and 32 MB.");
   assert.equal(bad.failure, "Traceback of test_c");
 });
 
