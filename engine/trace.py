@@ -6,16 +6,25 @@ thread as nested, so spans that merely overlap are laid on further rows of the s
 
 from __future__ import annotations
 
+import gzip
 import json
+import math
+import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.backends.base import TraceSpan
+from engine.errors import MeasurementError
 
 ROWS = 1000
 """Thread ids are track * ROWS + row, so that a track's rows stand together and in order."""
+MAX_JSON_BYTES = 96 * 2**20
+"""A trace that is larger when it is unpacked is refused."""
+MAX_SPANS = 400_000
+_MAX_NAME = 80
+_KINDS = ("work", "wait_local", "wait_peer")
 
 
 def chrome_trace(
@@ -47,6 +56,94 @@ def chrome_trace(
 def write_trace(path: Path, spans: Sequence[TraceSpan], *, devices: Sequence[str] = ()) -> None:
     """Writes the trace to `path`. Raises OSError."""
     path.write_text(json.dumps(chrome_trace(spans, devices=devices), separators=(",", ":")), encoding="utf-8")
+
+
+def packed(trace: Mapping[str, Any]) -> bytes:
+    """The trace as gzip of its JSON; the same trace gives the same bytes."""
+    return gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), compresslevel=6, mtime=0)
+
+
+def unpacked(data: bytes) -> dict[str, Any]:
+    """A trace from JSON or its gzip, with nothing in it but what `chrome_trace` writes.
+
+    Names of processes and threads, and complete events with their kind (work, unless they say another);
+    other events are left out. Raises MeasurementError if it is none, has no event, or is too large.
+    """
+    try:
+        events = json.loads(_inflated(data))["traceEvents"]
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise MeasurementError(f"this is no Chrome trace: {type(error).__name__}: {error}") from error
+    if not isinstance(events, list):
+        raise MeasurementError("this is no Chrome trace: `traceEvents` is not a list")
+    found: list[dict[str, Any]] = []
+    spans = 0
+    for event in events:
+        kept = _known_event(event)
+        if kept is not None:
+            spans += kept["ph"] == "X"
+            found.append(kept)
+        if spans > MAX_SPANS:
+            raise MeasurementError(f"the trace has more than {MAX_SPANS:,} spans; record fewer tokens")
+    if not spans:
+        raise MeasurementError("the trace has no complete events (ph X); there is nothing to show")
+    return {"traceEvents": found, "displayTimeUnit": "ns"}
+
+
+def _inflated(data: bytes) -> bytes:
+    """`data`, unpacked if it is gzip. Raises MeasurementError beyond MAX_JSON_BYTES."""
+    too_large = f"the trace has more than {MAX_JSON_BYTES // 2**20} MiB when unpacked; record fewer tokens"
+    if data[:2] != b"\x1f\x8b":
+        if len(data) > MAX_JSON_BYTES:
+            raise MeasurementError(too_large)
+        return data
+    inflate = zlib.decompressobj(wbits=31)
+    try:
+        text = inflate.decompress(data, MAX_JSON_BYTES)
+    except zlib.error as error:
+        raise MeasurementError(f"this is no gzip: {error}") from error
+    if inflate.unconsumed_tail:
+        raise MeasurementError(too_large)
+    if not inflate.eof:
+        raise MeasurementError("the trace's gzip is cut short")
+    return text
+
+
+def _known_event(event: Any) -> dict[str, Any] | None:
+    """What is kept of one event; None if it is of no known kind. Raises MeasurementError if malformed."""
+    if not isinstance(event, Mapping) or event.get("ph") not in ("X", "M"):
+        return None
+    args = event.get("args")
+    args = args if isinstance(args, Mapping) else {}
+    try:
+        place = {"pid": _whole(event["pid"]), "tid": _whole(event["tid"])}
+        name = str(event["name"])[:_MAX_NAME]
+        if event["ph"] == "M":
+            if name not in ("process_name", "thread_name"):
+                return None
+            label = str(args.get("name", ""))[:_MAX_NAME]
+            return {"name": name, "ph": "M", **place, "args": {"name": label}}
+        start, duration = float(event["ts"]), float(event["dur"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise MeasurementError(f"an event of the trace has the wrong form: {error!r}") from error
+    if not (math.isfinite(start) and math.isfinite(duration) and duration >= 0.0):
+        raise MeasurementError(f"an event of the trace lasts from {start} for {duration} us; it cannot")
+    kind = args.get("kind", "work")
+    kind = kind if kind in _KINDS else "work"
+    return {
+        "name": name,
+        "cat": kind,
+        "ph": "X",
+        "ts": start,
+        "dur": duration,
+        **place,
+        "args": {"kind": kind},
+    }
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+        raise ValueError(f"{value!r} is no process or thread")
+    return value
 
 
 def nested_rows(spans: Iterable[TraceSpan]) -> list[list[TraceSpan]]:

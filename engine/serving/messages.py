@@ -151,6 +151,8 @@ class BenchRequest:
     repeats: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     created_ms: int = 0
+    trace: bool = False
+    """Whether the answer shall hold a trace of one token."""
     kind: Literal["bench"] = "bench"
 
     @property
@@ -193,6 +195,8 @@ def _check_types(request: Request) -> None:
             raise RequestError(f"{name} is {value!r}; it must be a whole number")
     if isinstance(request, GenerateRequest) and request.logprobs not in (None, *range(MAX_LOGPROBS + 1)):
         raise RequestError(f"logprobs is {request.logprobs!r}; allowed are none and 0 to {MAX_LOGPROBS}")
+    if isinstance(request, BenchRequest) and not isinstance(request.trace, bool):
+        raise RequestError(f"trace is {request.trace!r}; it must be true or false")
     texts: list[Any] = [request.id, request.model]
     if isinstance(request, GenerateRequest):
         prompt = request.prompt
@@ -296,11 +300,20 @@ class Progress:
     type: Literal["progress"] = "progress"
 
 
+MAX_TRACE_BYTES = 4 * 2**20
+"""A packed trace that is larger stays with the worker: Redis holds an answer for EXPIRES_S."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A benchmark point's result: a schema-1 measurement (engine.measurement)."""
+    """A benchmark point's result: a schema-1 measurement (engine.measurement).
+
+    `trace` is a Chrome trace (engine.trace.packed) in base64; empty if none was asked for, the backend
+    records none, or it has more than MAX_TRACE_BYTES.
+    """
 
     measurement: dict[str, Any]
+    trace: str = ""
     type: Literal["measured"] = "measured"
 
 

@@ -6,18 +6,20 @@ come), the publisher's, and the heartbeat's.
 
 from __future__ import annotations
 
+import base64
 import logging
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from redis.exceptions import RedisError
 
+from engine.backends.base import TraceRange, TraceSpan
 from engine.bench import BenchStopped, Point, run_point
 from engine.environment import capture
 from engine.errors import (
@@ -36,6 +38,7 @@ from engine.serving.messages import (
     EXPIRES_S,
     FINAL,
     INTERACTIVE,
+    MAX_TRACE_BYTES,
     BenchRequest,
     Done,
     Failed,
@@ -50,11 +53,14 @@ from engine.serving.messages import (
     decode_request,
 )
 from engine.serving.publisher import Output, Publisher
+from engine.trace import chrome_trace, packed
 
 log = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 """A worker that is told to stop may take so long to finish what it is doing; else it hands it back."""
+TRACED = TraceRange(1, 2)
+"""Which tokens a benchmark point records where a trace is asked for: the second one, a whole decode step."""
 _IDLE_WAIT_S = 0.5
 """How long an idle worker waits for a new request before it looks for one that was left behind."""
 _HAND_BACK_S = 2.0
@@ -248,11 +254,14 @@ class Worker:
         output.frame(
             Started(self.name, engine.name, engine.backend.name, request.context, _waited_ms(request))
         )
+        spans: list[TraceSpan] = []
+        trace = TRACED if request.trace else None
         try:
             measurement = run_point(
                 engine.backend,
                 engine.model,
-                Point(request.context, request.tokens, request.repeats, request.sampling),
+                Point(request.context, request.tokens, request.repeats, request.sampling, trace),
+                on_trace=spans.extend,
                 on_progress=lambda done, total, unit: output.frame(Progress(done, total, unit)),
                 stop=lambda: output.cancelled.is_set() or output.lost.is_set() or self._stopping,
             )
@@ -261,7 +270,7 @@ class Worker:
                 return Done("cancelled", "", Timings(_waited_ms(request), 0.0, 0.0, 0.0, 0.0, 0, 0))
             self._hand_back(request, output)
             return None
-        return Measured(measurement.to_dict())
+        return Measured(measurement.to_dict(), _packed_trace(spans, [d.name for d in measurement.devices]))
 
     def _must_leave(self, seconds_left: float) -> bool:
         """Whether the request in hand will not end before the worker has to."""
@@ -285,6 +294,17 @@ class Worker:
             return Failed("backend_failed", str(error), True)
         self._hand_back(request, output, str(error))
         return None
+
+
+def _packed_trace(spans: Sequence[TraceSpan], devices: Sequence[str]) -> str:
+    """The spans as `Measured` carries them."""
+    if not spans:
+        return ""
+    data = packed(chrome_trace(spans, devices=devices))
+    if len(data) > MAX_TRACE_BYTES:
+        log.warning("a trace of %d bytes is not sent; at most %d are", len(data), MAX_TRACE_BYTES)
+        return ""
+    return base64.b64encode(data).decode("ascii")
 
 
 class HomeLost(EngineError):
