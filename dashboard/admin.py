@@ -17,11 +17,22 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 
-from dashboard import selectors, services
+from dashboard import audit, selectors, services
 from dashboard.admin_forms import SweepForm
 from dashboard.errors import DashboardError
 from dashboard.matrix import expand
-from dashboard.models import Configuration, Measurement, Point, Sweep, SweepRun, Trigger
+from dashboard.models import (
+    AuditEntry,
+    Configuration,
+    Measurement,
+    Point,
+    Regression,
+    Sweep,
+    SweepRun,
+    Trigger,
+)
+from dashboard.regressions.services import judge_later
+from dashboard.sweeps.estimates import estimate
 from dashboard.templatetags.figures import percent, speed
 
 CAN_RUN = "dashboard.can_run_sweep"
@@ -48,7 +59,16 @@ class SweepAdmin(_SweepModelAdmin):
         (
             "Matrix",
             {
-                "fields": ("models", "backends", "devices", "context", "tokens", "sampling", "repeats"),
+                "fields": (
+                    "models",
+                    "backends",
+                    "devices",
+                    "context",
+                    "tokens",
+                    "sampling",
+                    "repeats",
+                    "trace",
+                ),
                 "description": "Every combination becomes one benchmark point.",
             },
         ),
@@ -85,13 +105,23 @@ class SweepAdmin(_SweepModelAdmin):
             crontab=form.cleaned_data["schedule_crontab"],
             enabled=form.cleaned_data["schedule_enabled"],
         )
+        points = len(expand(obj.matrix))
+        times = f"at {obj.crontab}" if obj.crontab else "no schedule"
+        audit.record(
+            "sweep changed" if change else "sweep defined",
+            obj,
+            who=_who(request),
+            url=reverse("admin:dashboard_sweep_change", args=[obj.pk]),
+            detail=f"{points} points, {obj.repeats} repeats, {times}",
+        )
 
-    def delete_model(self, request: HttpRequest, obj: Sweep) -> None:  # noqa: ARG002
+    def delete_model(self, request: HttpRequest, obj: Sweep) -> None:
+        audit.record("sweep deleted", obj, who=_who(request))
         services.delete_sweep(sweep=obj)
 
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Sweep]) -> None:  # noqa: ARG002
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Sweep]) -> None:
         for sweep in queryset:
-            services.delete_sweep(sweep=sweep)
+            self.delete_model(request, sweep)
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
@@ -119,7 +149,7 @@ class SweepAdmin(_SweepModelAdmin):
             "problems": [str(message) for messages_ in wrong.values() for message in messages_],
             "specs": specs,
             "repeats": form.cleaned_data.get("repeats"),
-            "estimate": selectors.estimate(specs) if specs else None,
+            "estimate": estimate(specs) if specs else None,
         }
         return TemplateResponse(request, "admin/dashboard/sweep/preview.html", context)
 
@@ -140,7 +170,7 @@ class SweepAdmin(_SweepModelAdmin):
             "sweep": sweep,
             "specs": specs,
             "repeats": sweep.repeats,
-            "estimate": selectors.estimate(specs),
+            "estimate": estimate(specs),
         }
         return TemplateResponse(request, "admin/dashboard/sweep/preview.html", context)
 
@@ -315,8 +345,41 @@ class MeasurementAdmin(ReadOnly):
         return format_html('<a href="{}">open</a>', row.get_absolute_url())
 
 
+def _who(request: HttpRequest) -> Any:
+    """The account; the admin lets nobody in without one."""
+    return request.user
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ReadOnly):
+    list_display = ("when", "by", "act", "about", "detail")
+    list_filter = ("act",)
+    search_fields = ("by", "about", "detail")
+    date_hierarchy = "when"
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+
+@admin.register(Regression)
+class RegressionAdmin(ReadOnly):
+    """To look things up; they are handled on their pages."""
+
+    list_display = ("opened", "configuration", "metric", "fate", "closed", "page")
+    list_filter = ("fate", "metric")
+    list_select_related = ("configuration",)
+
+    @admin.display(description="page")
+    def page(self, row: Regression) -> str:
+        return format_html('<a href="{}">open</a>', row.get_absolute_url())
+
+
 @admin.register(Configuration)
-class ConfigurationAdmin(ReadOnly):
+class ConfigurationAdmin(_ModelAdmin):
+    """Only the threshold of its regressions can be changed: the rest is what was measured."""
+
+    fields = (*Configuration.NATURAL_KEY, "threshold")
+    readonly_fields = Configuration.NATURAL_KEY
     list_display = (
         "model",
         "backend",
@@ -328,6 +391,16 @@ class ConfigurationAdmin(ReadOnly):
         "sampling",
     )
     list_filter = ("backend", "model")
+
+    def save_model(self, request: HttpRequest, obj: Configuration, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if "threshold" in form.changed_data:
+            said = f"{obj.threshold:.1%}" if obj.threshold else "from its own spread"
+            audit.record("threshold changed", obj, who=_who(request), detail=said)
+            judge_later([obj.pk])
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
+        return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return False

@@ -109,7 +109,7 @@ class SweepForm(_SweepModelForm):
 
     class Meta:
         model = Sweep
-        fields = ("name", "description", "repeats")
+        fields = ("name", "description", "repeats", "trace")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

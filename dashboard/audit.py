@@ -12,6 +12,25 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 
+ACTS = (
+    "sweep started",
+    "sweep cancelled",
+    "failed points retried",
+    "sweep defined",
+    "sweep changed",
+    "sweep deleted",
+    "threshold changed",
+    "regression opened",
+    "regression acknowledged",
+    "regression accepted",
+    "regression commented on",
+    "regression recovered",
+    "note added",
+    "note removed",
+)
+"""Every act that is written; `record` refuses another, so that a filter by act misses none."""
+
+
 def record(
     act: str,
     about: object,
@@ -21,7 +40,12 @@ def record(
     url: str = "",
     detail: str = "",
 ) -> None:
-    """Writes one line, in the caller's transaction. `by` names what acted where there is no account."""
+    """Writes one line, in the caller's transaction. `by` names what acted where there is no account.
+
+    Raises ValueError for an act that ACTS does not have.
+    """
+    if act not in ACTS:
+        raise ValueError(f"{act!r} is not one of the acts of the audit log")
     AuditEntry.objects.create(
         who=who,
         by=(who.get_username() if who else by)[:150],

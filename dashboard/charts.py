@@ -124,13 +124,13 @@ def sample_strip(samples: Sequence[float], median: float, ci: tuple[float, float
         round(max(x(ci[1]) - x(ci[0]), 1.0), 2),
         x(median),
         tuple(Tick(x(s), f"{s:,.2f}") for s in samples),
-        tuple(Tick(x(v), label) for v, label in _ticks(low, high)),
+        tuple(Tick(x(v), label) for v, label in round_ticks(low, high)),
     )
 
 
-def _ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """About five round values between `low` and `high`, with their labels."""
-    rough = (high - low) / 5
+def round_ticks(low: float, high: float, about: int = 5) -> list[tuple[float, str]]:
+    """About so many round values between `low` and `high`, with their labels."""
+    rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough)
     decimals = max(0, -math.floor(math.log10(step)))

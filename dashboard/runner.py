@@ -7,6 +7,7 @@ point's request id is in the database before the request is sent, and the inbox 
 
 from __future__ import annotations
 
+import base64
 import os
 import socket
 import threading
@@ -20,7 +21,8 @@ import structlog
 from django.db import Error as DatabaseError
 
 from dashboard import services
-from dashboard.models import Point, SweepRun
+from dashboard.models import Measurement, Point, SweepRun
+from dashboard.traces.store import store_trace
 from engine.backends.base import SamplingParams
 from engine.errors import MeasurementError
 from engine.serving.client import QueueFull, QueueUnavailable
@@ -131,9 +133,11 @@ class _Runner:
         answer = self._answer(wait)
         if isinstance(answer, Measured):
             try:
-                services.finish_point(
+                stored = services.finish_point(
                     point=point, owner=self._owner, document=answer.measurement, worker=wait.worker
                 )
+                if stored is not None and answer.trace:
+                    _keep_trace(stored, answer.trace)
                 return
             except MeasurementError as error:
                 answer = Failed("bad_measurement", str(error))
@@ -162,7 +166,7 @@ class _Runner:
         now = self._clock()
         if now - max(wait.asked, wait.heard) < ASK_AGAIN_S:
             return
-        self._bench.submit(_request(wait.point, self._run.repeats))
+        self._bench.submit(_request(wait.point, self._run))
         wait.asked = now
         if not wait.worker:
             position = self._bench.position(wait.point.request_id or "")
@@ -198,7 +202,16 @@ def _take(wait: _Wait, frame: Frame) -> Measured | Failed | None:
     return None
 
 
-def _request(point: Point, repeats: int) -> BenchRequest:
+def _keep_trace(measurement: Measurement, encoded: str) -> None:
+    """A trace that cannot be kept costs the page its waterfall, not the measurement."""
+    try:
+        data = base64.b64decode(encoded, validate=True)
+        store_trace(measurement=measurement, data=data, source=measurement.source)
+    except (ValueError, MeasurementError) as error:
+        log.warning("trace_not_kept", run=measurement.pk, error=str(error))
+
+
+def _request(point: Point, run: SweepRun) -> BenchRequest:
     return BenchRequest(
         id=point.request_id or "",
         model=point.model,
@@ -206,7 +219,8 @@ def _request(point: Point, repeats: int) -> BenchRequest:
         devices=point.devices,
         context=point.context,
         tokens=point.tokens,
-        repeats=repeats,
+        repeats=run.repeats,
+        trace=run.trace,
         sampling=SamplingParams(**point.sampling),
         created_ms=int((point.started or point.run.created).timestamp() * 1000),
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any, NamedTuple
 
-from django.db.models import Avg, Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
-from dashboard.matrix import PointSpec, sampling_dict
 from dashboard.models import ACTIVE, Configuration, Measurement, Point, State, Sweep, SweepRun
 
 TREND = 30
@@ -127,6 +125,22 @@ def measurements_by_key(keys: Iterable[int]) -> dict[int, Measurement]:
     return Measurement.objects.defer("document").in_bulk(list(keys))
 
 
+def failures_like(row: Measurement, most: int = 10) -> QuerySet[Point]:
+    """The newest failed points that asked for what `row` measured, whatever hardware they met."""
+    wanted = row.configuration
+    return (
+        Point.objects.filter(
+            state=State.FAILED,
+            model__in=(wanted.model, f"random:{wanted.model}"),
+            backend=wanted.backend,
+            context=wanted.context,
+            tokens=wanted.tokens,
+        )
+        .select_related("run")
+        .order_by("-ended", "-pk")[:most]
+    )
+
+
 # Sweeps ----------------------------------------------------------------------------------------------
 def sweeps() -> QuerySet[Sweep]:
     """Every sweep with `active_run` (the key of its run that has not ended) and `last_state`."""
@@ -160,50 +174,3 @@ def points(run: SweepRun) -> QuerySet[Point]:
 def failed_points() -> QuerySet[Point]:
     """Every failure that was ever stored, newest first, retried or not."""
     return Point.objects.filter(state=State.FAILED).select_related("run").order_by("-ended", "-pk")
-
-
-class Estimate(NamedTuple):
-    """Seconds that points will take, from finished ones like them; `known` of `total` had any to go by."""
-
-    seconds: float
-    known: int
-    total: int
-
-
-def estimate(specs: Sequence[PointSpec]) -> Estimate:
-    """How long a sweep will take. One query a distinct model and backend."""
-    known: dict[tuple[Any, ...], float] = {}
-    for model, backend in {(s.model, s.backend) for s in specs}:
-        rows = (
-            Point.objects.filter(state=State.FINISHED, model=model, backend=backend)
-            .values("devices", "context", "tokens", "sampling")
-            .annotate(took=Avg(F("ended") - F("started")))
-        )
-        for row in rows:
-            key = (
-                model,
-                backend,
-                row["devices"],
-                row["context"],
-                row["tokens"],
-                json.dumps(row["sampling"], sort_keys=True),
-            )
-            known[key] = row["took"].total_seconds()
-    times = [known[k] for s in specs if (k := _like(s)) in known]
-    return Estimate(sum(times), len(times), len(specs))
-
-
-def remaining_seconds(run: SweepRun, now: datetime) -> float | None:
-    """Seconds until the run ends, judging by its own finished points; None before the first."""
-    own = Point.objects.filter(run=run, current=True)
-    mean = own.filter(state=State.FINISHED).aggregate(mean=Avg(F("ended") - F("started")))["mean"]
-    if mean is None:
-        return None
-    begun = own.filter(state=State.RUNNING).values_list("started", flat=True).first()
-    spent = min(now - begun, mean) if begun else timedelta(0)
-    return float((mean * (run.total - run.done) - spent).total_seconds())
-
-
-def _like(spec: PointSpec) -> tuple[Any, ...]:
-    sampling = json.dumps(sampling_dict(spec.sampling), sort_keys=True)
-    return (spec.model, spec.backend, spec.devices, spec.context, spec.tokens, sampling)

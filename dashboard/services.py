@@ -76,6 +76,7 @@ def start_sweep(*, sweep: Sweep, trigger: Trigger, who: User | None = None, enqu
                 sweep=sweep,
                 name=sweep.name,
                 repeats=sweep.repeats,
+                trace=sweep.trace,
                 device=device_of(spec.backend for spec in specs),
                 trigger=trigger,
                 who=who,

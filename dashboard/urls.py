@@ -10,6 +10,8 @@ from dashboard.history import views as history
 from dashboard.overview.views import overview
 from dashboard.planner.views import roofline
 from dashboard.regressions import views as regressions
+from dashboard.sweeps import views as sweeps
+from dashboard.traces.views import trace
 
 
 class ExportForm:
@@ -32,6 +34,7 @@ urlpatterns = [
     path("runs/", views.runs, name="runs"),
     path("runs.<export:form>", views.runs_export, name="runs_export"),
     path("runs/<int:pk>/", views.run, name="run"),
+    path("runs/<int:pk>/trace.json", trace, name="run_trace"),
     path("runs/<int:pk>.<export:form>", views.run_export, name="run_export"),
     path("compare/", compare_runs, name="compare"),
     path("history/", history.history, name="history"),
@@ -44,11 +47,12 @@ urlpatterns = [
     path("regressions/<int:pk>/accept/", regressions.accept, name="regression_accept"),
     path("regressions/<int:pk>/comment/", regressions.comment, name="regression_comment"),
     path("roofline/", roofline, name="roofline"),
-    path("sweeps/", views.sweeps, name="sweeps"),
-    path("sweeps/start/", views.sweep_start, name="sweep_start"),
-    path("sweeps/<int:pk>/", views.sweep_run, name="sweep_run"),
-    path("sweeps/<int:pk>.<export:form>", views.sweep_run_export, name="sweep_run_export"),
-    path("sweeps/<int:pk>/live/", views.sweep_run_live, name="sweep_run_live"),
-    path("sweeps/<int:pk>/cancel/", views.sweep_run_cancel, name="sweep_run_cancel"),
-    path("sweeps/<int:pk>/retry/", views.sweep_run_retry, name="sweep_run_retry"),
+    path("audit/", sweeps.audit_log, name="audit"),
+    path("sweeps/", sweeps.sweeps, name="sweeps"),
+    path("sweeps/start/", sweeps.sweep_start, name="sweep_start"),
+    path("sweeps/<int:pk>/", sweeps.sweep_run, name="sweep_run"),
+    path("sweeps/<int:pk>.<export:form>", sweeps.sweep_run_export, name="sweep_run_export"),
+    path("sweeps/<int:pk>/live/", sweeps.sweep_run_live, name="sweep_run_live"),
+    path("sweeps/<int:pk>/cancel/", sweeps.sweep_run_cancel, name="sweep_run_cancel"),
+    path("sweeps/<int:pk>/retry/", sweeps.sweep_run_retry, name="sweep_run_retry"),
 ]

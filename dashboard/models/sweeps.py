@@ -55,6 +55,10 @@ class Sweep(models.Model):
     description = models.CharField(max_length=300, blank=True)
     matrix = models.JSONField(validators=[validate_matrix])
     repeats = models.PositiveSmallIntegerField(default=5, validators=[validate_repeats])
+    trace = models.BooleanField(
+        default=False,
+        help_text="Keep a trace of one token of each point for its waterfall: hundreds of kB each.",
+    )
     schedule = models.OneToOneField(
         "django_celery_beat.PeriodicTask", on_delete=models.SET_NULL, null=True, blank=True, editable=False
     )
@@ -82,7 +86,7 @@ class Sweep(models.Model):
 
 
 class SweepRun(models.Model):
-    """One run of a sweep. `name` and `repeats` are copies: the sweep may change or go afterwards.
+    """One run of a sweep. `name`, `repeats` and `trace` are copies: the sweep may change or go afterwards.
 
     `owner` is the token of the process that works on it; whoever holds another token writes nothing.
     `attempt` counts how often its failed points were retried, `resumed` how often another process took over.
@@ -91,6 +95,7 @@ class SweepRun(models.Model):
     sweep = models.ForeignKey(Sweep, on_delete=models.SET_NULL, null=True, related_name="runs")
     name = models.CharField(max_length=80)
     repeats = models.PositiveSmallIntegerField()
+    trace = models.BooleanField(default=False)
     device = models.CharField(max_length=10, choices=[(d, d) for d in ("cpu", "gpu", BOTH)], default=BOTH)
     state = models.CharField(max_length=10, choices=State, default=State.QUEUED)
     trigger = models.CharField(max_length=10, choices=Trigger)

@@ -137,6 +137,11 @@ def _significant(value: float) -> str:
 
 
 @register.filter
+def minus(value: int, other: int) -> int:
+    return value - other
+
+
+@register.filter
 def intcomma(value: int) -> str:
     """A count, thousands apart."""
     return f"{value:,}"

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard import bench_queue, runner, selectors, services
+from dashboard import bench_queue, devices, runner, selectors, services
 from dashboard.errors import DashboardError
 from dashboard.models import State, SweepRun, Trigger
 from dashboard.templatetags.figures import duration, micros, millis, percent, speed
@@ -49,9 +49,18 @@ class Command(BaseCommand):
         stopping = threading.Event()
         with bench_queue.connect() as bench:
             try:
+                self._wait_for_turn(run)
                 runner.work_on(run.pk, bench, stopping=stopping, on_change=self._say)
             except KeyboardInterrupt:
                 services.cancel(run=run)
+
+    def _wait_for_turn(self, run: SweepRun) -> None:
+        """Another sweep may have the device, or have been first to ask for it."""
+        said = ""
+        while blocker := devices.blocker_of(run):
+            if said != (said := f"waiting for {blocker} on the same device"):
+                self._say(said)
+            time.sleep(LOOK_S)
 
     def _watch(self, run: SweepRun) -> None:
         said = ""

@@ -6,6 +6,7 @@ import "./dashboard.css";
 import "./compare.css";
 import "./history/history.css";
 import "./overview.css";
+import "./run.css";
 import "./regressions.css";
 import "./roofline.css";
 
@@ -13,6 +14,7 @@ import { announceArrivals } from "./arrivals.js";
 import { offerCopy } from "./copy_link.js";
 import { drawHistory } from "./history/history.js";
 import { followSweep } from "./live.js";
+import { showWaterfall } from "./waterfall/waterfall.js";
 
 for (const figure of document.querySelectorAll("[data-history]")) {
   if (figure instanceof HTMLElement) drawHistory(figure);
@@ -25,4 +27,7 @@ for (const notice of document.querySelectorAll("[data-arrivals]")) {
 }
 for (const region of document.querySelectorAll("[data-sweep-run]")) {
   if (region instanceof HTMLElement) followSweep(region);
+}
+for (const figure of document.querySelectorAll("[data-waterfall]")) {
+  if (figure instanceof HTMLElement) showWaterfall(figure);
 }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from dashboard import services
-from dashboard.models import State, SweepRun
+from dashboard.models import Point, State, SweepRun
 from tests.dashboard import factories
 from tests.dashboard.test_services import work
 
@@ -58,16 +63,26 @@ def test_fragment_answers_not_modified_until_something_changes(client: Client, r
     assert b"running" in changed.content and b"<html" not in changed.content
 
 
-def test_remaining_time_is_judged_by_the_run_itself(client: Client, run: SweepRun) -> None:
+def test_remaining_time_is_judged_by_the_runs_own_points_where_nothing_else_is_known(
+    client: Client, run: SweepRun
+) -> None:
     services.claim_run(run_id=run.pk, owner="me")
     point = services.claim_point(run_id=run.pk, owner="me")
     assert point is not None
-    assert client.get(url(run)).context["remaining_s"] is None
+    page = client.get(url(run))
+    assert page.context["left"].known == 0 and "left" not in _run_line(page)
     services.finish_point(point=point, owner="me", document=factories.document(), worker="w")
-    point.refresh_from_db()
-    assert point.ended is not None and point.started is not None
-    took = (point.ended - point.started).total_seconds()
-    assert client.get(url(run)).context["remaining_s"] == pytest.approx(took, abs=1e-3)
+    now = timezone.now()
+    Point.objects.filter(pk=point.pk).update(started=now - timedelta(seconds=7), ended=now)
+    page = client.get(url(run))
+    assert page.context["left"] == pytest.approx((7, 1, 1))
+    assert "about 7\N{NO-BREAK SPACE}s left" in _run_line(page)
+
+
+def _run_line(page: Any) -> str:
+    found = re.search(r'<p class="run-line".*?</p>', page.content.decode(), re.DOTALL)
+    assert found is not None
+    return found[0]
 
 
 def test_operator_cancels(as_operator: Client, run: SweepRun) -> None:

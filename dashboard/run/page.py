@@ -1,15 +1,18 @@
-"""What one page shows, as values: read from rows and documents, ready for a template."""
+"""The page of one run as values, ready for its template."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 
 from dashboard.charts import PhaseChart, SampleStrip, phase_chart, sample_strip
-from dashboard.facts import flatten
 from dashboard.matrix import sampling_label
-from dashboard.models import Measurement
-from dashboard.selectors import Neighbours, neighbours
+from dashboard.models import Measurement, Point, Trace
+from dashboard.run.contexts import ContextChart, context_chart, other_contexts
+from dashboard.run.distribution import Distribution, distribution
+from dashboard.run.environment import Condition, Topic, conditions, topics
+from dashboard.selectors import Neighbours, failures_like, neighbours
 from engine.measurement import Measurement as Result
 
 
@@ -22,16 +25,23 @@ class RunPage:
     strip: SampleStrip
     unaccounted_us: float | None
     """Mean microseconds between tokens that no phase accounts for; None without phases or raw gaps."""
-    environment: tuple[tuple[str, str], ...]
+    gaps: Distribution | None
+    contexts: ContextChart | None
+    trace: Trace | None
+    failures: tuple[Point, ...]
+    """Points like this one that failed, the newest first."""
+    topics: tuple[Topic, ...]
+    conditions: tuple[Condition, ...]
     around: Neighbours
     change: float | None
     """Relative to the previous measurement of the same configuration."""
 
 
 def run_page(row: Measurement) -> RunPage:
+    """Nine queries at most, `row`'s own not counted."""
     result = Result.from_dict(row.document)
     chart = phase_chart(result.phases_us)
-    gaps = [gap for repeat in result.samples.itl_us for gap in repeat]
+    gaps = list(chain.from_iterable(result.samples.itl_us))
     around = neighbours(row)
     return RunPage(
         row=row,
@@ -40,7 +50,12 @@ def run_page(row: Measurement) -> RunPage:
         phases=chart,
         strip=sample_strip(result.decode.samples, result.decode.median, result.decode.ci95),
         unaccounted_us=fmean(gaps) - chart.total if chart and gaps else None,
-        environment=tuple(flatten(result.environment)),
+        gaps=distribution(gaps),
+        contexts=context_chart(other_contexts(row), row.pk),
+        trace=Trace.objects.defer("content").filter(pk=row.pk).first(),
+        failures=tuple(failures_like(row)),
+        topics=tuple(topics(result.environment)),
+        conditions=tuple(conditions(result.environment)),
         around=around,
         change=row.tok_s / around.previous.tok_s - 1 if around.previous else None,
     )

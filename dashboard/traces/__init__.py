@@ -1,0 +1,1 @@
+"""Traces of runs: kept, handed out, and drawn as a waterfall."""
