@@ -41,6 +41,7 @@ from engine.bandwidth import datasheet_gbs
 from engine.config import ModelConfig
 from engine.errors import BackendFailure, EngineError, RequestError
 from engine.measurement import (
+    MAILBOX,
     BytesPerToken,
     DecodeSpeed,
     FirstToken,
@@ -168,12 +169,14 @@ def run_point(
     stop: Callable[[], bool] | None = None,
     on_trace: Callable[[Sequence[TraceSpan]], None] | None = None,
     verifier: Callable[[Sequence[int], Sequence[int]], Verified] | None = None,
+    commit: str = "",
 ) -> Measurement:
     """Measures one point by the protocol above.
 
     `stop` is asked after every poll. `on_trace` receives the spans of `point.trace`. `verifier` takes the
-    place of engine.verification: it is given the prompt and the greedy tokens. Raises RequestError for a
-    point that this model cannot run, BackendFailure if a run breaks down, BenchStopped, MeasurementError.
+    place of engine.verification: it is given the prompt and the greedy tokens. `commit` is that of this
+    code where no repository tells it. Raises RequestError for a point that this model cannot run,
+    BackendFailure if a run breaks down, BenchStopped, MeasurementError.
     """
     check_point(model.config, point)
     bench = _Bench(backend, point, prompt_tokens(model, point.context), on_progress, stop)
@@ -191,7 +194,7 @@ def run_point(
         on_trace(profile.outcome.trace)
     check = verifier or (lambda prompt, tokens: verify(backend, model, prompt, tokens))
     verified = _verified(bench, runs, check)
-    facts = environment.capture(backend, model)
+    facts = environment.capture(backend, model, commit=commit)
     facts["state"] = {"before": before, "after": after}
     facts["protocol"] = PROTOCOL
     measurement = _measurement(backend, model, point, runs, bandwidth, profile.outcome, verified, facts)
@@ -357,9 +360,11 @@ def _measurement(
             context=point.context,
             tokens=point.tokens,
             repeats=point.repeats,
+            devices=len(topology.devices),
             parallelism=topology.parallelism,
             delay=config.lanes.delay,
             lanes=topology.lanes,
+            sync=str(getattr(backend, "facts", {}).get("sync", MAILBOX)),
             sampling=point.sampling,
         ),
         decode=DecodeSpeed(median(speeds), median_interval(speeds), speeds),

@@ -1,6 +1,7 @@
 """Where a measurement was taken: the facts that decide whether two runs may be compared.
 
-Nothing here raises. A fact that this machine does not tell is absent, never guessed.
+A fact that this machine does not tell is absent, never guessed; the one thing that raises is a
+MONOLANE_GIT_SHA that is no commit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from engine import settings
 from engine.backends.base import Backend
 from engine.bandwidth import usable_cores
 from engine.processor import processor_features, processor_name
@@ -62,8 +64,10 @@ class Identified(Protocol):
     def digest(self) -> str: ...
 
 
-def capture(backend: Backend | None = None, model: Identified | None = None) -> dict[str, Any]:
-    """The facts as JSON values, by topic.
+def capture(
+    backend: Backend | None = None, model: Identified | None = None, *, commit: str = ""
+) -> dict[str, Any]:
+    """The facts as JSON values, by topic. `commit` counts where no repository says which one this is.
 
     `state` holds what changes by the minute (load, clocks, temperature); the rest belongs to the machine
     and the code, and two runs that differ there are not the same experiment. A backend may add its own
@@ -71,7 +75,7 @@ def capture(backend: Backend | None = None, model: Identified | None = None) -> 
     """
     gpus = gpu_facts()
     found: dict[str, Any] = {
-        "git": git_facts(_REPOSITORY),
+        "git": git_facts(_REPOSITORY) or told_commit(commit or settings.git_sha()),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "numpy": _numpy_facts(),
         "cpu": _cpu_facts(),
@@ -114,6 +118,11 @@ def git_facts(folder: Path) -> dict[str, Any]:
     changes = _output(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])
     dirty = {} if changes is None else {"dirty": bool(changes.strip())}
     return {"sha": sha.strip(), **dirty}
+
+
+def told_commit(sha: str) -> dict[str, Any]:
+    """{"sha", "told"} of a commit that somebody named, rather than a repository; empty if nobody did."""
+    return {"sha": sha, "told": True} if sha else {}
 
 
 def gpu_facts() -> list[dict[str, Any]]:

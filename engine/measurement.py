@@ -17,6 +17,7 @@ from engine.backends.base import PhaseTime, SamplingParams
 from engine.errors import MeasurementError, RequestError
 
 SCHEMA = 1
+MAILBOX = "mailbox"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,20 @@ class MeasuredDevice:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What was run. A file without `sampling` was measured greedily."""
+    """What was run. A file without `sampling` was measured greedily, one without `sync` by mailboxes."""
 
     context: int
     tokens: int
     repeats: int
+    devices: int = 1
+    """How many shared the model; a file that does not say it has one entry a device in its list."""
     parallelism: str = "none"
+    """"none", "tp" (a slice of every matrix on each device) or "dtp" (whole lanes on each, with a delay)."""
     delay: int = 0
+    """Layers by which a lane sees the others' output late."""
     lanes: int = 1
+    sync: str = MAILBOX
+    """How a phase knows that its input is there: by the words themselves, or by barriers between phases."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
@@ -157,7 +164,13 @@ class Measurement:
                 ),
                 backend=str(data["backend"]),
                 devices=tuple(MeasuredDevice(**d) for d in data["devices"]),
-                settings=Settings(**{**settings, "sampling": SamplingParams(**settings.get("sampling", {}))}),
+                settings=Settings(
+                    **{
+                        "devices": len(data["devices"]),
+                        **settings,
+                        "sampling": SamplingParams(**settings.get("sampling", {})),
+                    }
+                ),
                 decode=DecodeSpeed(
                     float(speed["median"]),
                     (float(speed["ci95"][0]), float(speed["ci95"][1])),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from engine.errors import ConfigError
 
+COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -37,6 +39,17 @@ def default_devices() -> int:
     if not given.isdecimal() or int(given) < 1:
         raise ConfigError(f"MONOLANE_DEVICES is {given!r}; it must be a whole number, at least 1")
     return int(given)
+
+
+def git_sha() -> str:
+    """The commit of this code, for a machine that holds no repository: MONOLANE_GIT_SHA, "" if unset.
+
+    Raises ConfigError if it is no commit's name.
+    """
+    given = os.environ.get("MONOLANE_GIT_SHA", "")
+    if given and not COMMIT.fullmatch(given):
+        raise ConfigError(f"MONOLANE_GIT_SHA is {given!r}; a commit is 7 to 64 hexadecimal digits")
+    return given
 
 
 def redis_url() -> str:

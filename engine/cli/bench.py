@@ -11,10 +11,12 @@ from engine.bench import PROTOCOL, Point, check_point, run_point
 from engine.cli.options import (
     Commands,
     UsageError,
+    add_commit_flag,
     add_model_flags,
     add_sampling_flags,
     backend_of,
     command,
+    commit_of,
     model_of,
     sampling,
     write_text,
@@ -46,6 +48,7 @@ def add(commands: Commands) -> None:
         help="which new tokens, A up to but not B; 0 is the first (default: 1:3)",
     )  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="write the measurements as schema-1 JSON")
+    add_commit_flag(parser)
     add_sampling_flags(parser)
     add_model_flags(parser)
 
@@ -56,12 +59,15 @@ def run(args: argparse.Namespace) -> int:
     for point in points:
         check_point(model.config, point)
     _check_writable(args.out, args.trace)
+    commit = commit_of(args)
     with backend_of(args, model) as backend:
         measured = []
         for i, point in enumerate(points):
             with ProgressBar(f"{model.config.name}, context {point.context}") as bar:
                 trace = _trace_writer(args.trace, backend) if i == 0 else None
-                measured.append(run_point(backend, model, point, on_progress=bar.update, on_trace=trace))
+                measured.append(
+                    run_point(backend, model, point, on_progress=bar.update, on_trace=trace, commit=commit)
+                )
     documents = [m.to_dict() for m in measured]
     value = documents if len(documents) > 1 else documents[0]
     if args.out:

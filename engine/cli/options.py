@@ -12,6 +12,7 @@ from typing import Any
 from engine import settings
 from engine.backends import AUTO, BACKENDS, open_backend
 from engine.backends.base import Backend, SamplingParams
+from engine.environment import git_facts
 from engine.errors import EngineError
 from engine.models import Model, open_model
 
@@ -60,6 +61,26 @@ def add_model_flags(parser: Any, *, backends: Sequence[str] = (AUTO, *BACKENDS))
         metavar="KEY=VALUE",
         help="an option of the backend, such as threads=2; may be given several times",
     )
+
+
+def add_commit_flag(parser: Any) -> None:
+    parser.add_argument(
+        "--git-sha",
+        default="",
+        metavar="SHA",
+        help="the commit of this code, where there is no repository to ask (default: MONOLANE_GIT_SHA)",
+    )
+
+
+def commit_of(args: argparse.Namespace) -> str:
+    """The commit that the flag names. Raises UsageError if it is none, or the repository says otherwise."""
+    given = str(args.git_sha)
+    if given and not settings.COMMIT.fullmatch(given):
+        raise UsageError(f"--git-sha is {given!r}; a commit is 7 to 64 hexadecimal digits")
+    found = str(git_facts(Path(__file__).parent).get("sha", ""))
+    if given and found and not found.startswith(given):
+        raise UsageError(f"--git-sha is {given}, but this is a checkout of {found}: leave the flag out")
+    return given or settings.git_sha()
 
 
 def add_sampling_flags(parser: Any) -> None:

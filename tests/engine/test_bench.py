@@ -95,7 +95,21 @@ def test_utilisation_counts_the_bandwidth_of_all_devices() -> None:
     found = measure(backend)
     read = mean_bytes_per_token(MODEL.config, 16, 40).total
     assert found.mbu.measured == pytest.approx(read * 4000 / 8300e9)
-    assert found.settings.parallelism == "tp"
+    assert (found.settings.parallelism, found.settings.devices) == ("tp", 2)
+
+
+def test_a_measurement_says_how_phases_waited_for_their_input() -> None:
+    class WithBarriers(ScriptedBackend):
+        facts = {"sync": "barrier"}
+
+    assert measure(ScriptedBackend(MODEL.config)).settings.sync == "mailbox"
+    assert measure(WithBarriers(MODEL.config)).settings.sync == "barrier"
+
+
+def test_a_measurement_names_the_commit_that_it_was_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.environment, "git_facts", lambda _folder: {})
+    found = run_point(ScriptedBackend(MODEL.config), MODEL, POINT, verifier=approve, commit="1234567")
+    assert found.git_sha == "1234567"
 
 
 def test_utilisation_of_an_unknown_bandwidth_is_unknown() -> None:

@@ -30,7 +30,7 @@ from engine.reference import Reference
 from engine.sampling import choose
 from engine.serving.messages import Prompt
 
-COMMANDS = ("models", "pull", "generate", "score", "bench", "roofline", "worker", "check")
+COMMANDS = ("models", "pull", "generate", "score", "bench", "bench-exchange", "roofline", "worker", "check")
 TINY = ("--model", "random:tiny-llama", "--backend", "numpy")
 
 
@@ -106,6 +106,7 @@ def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None
         (["bench", *TINY, "--context", "99999"], "99999"),
         (["bench", *TINY, "--out", "/no/such/folder/x.json"], "/no/such/folder"),
         (["bench", *TINY, "--repeats", "0"], "repeats is 0"),
+        (["bench", *TINY, "--git-sha", "main"], "7 to 64 hexadecimal digits"),
         (["pull", "tiny-llama"], "nothing to pull"),
         (["pull", "no-such"], "no-such"),
         (["roofline", "--hardware", "H300"], "H300"),
@@ -123,6 +124,15 @@ def test_what_the_caller_can_change_is_one_line_and_code_2(
     assert err.startswith(f"monolane {argv[0]}: ")
     assert err.count("\n") == 1
     assert words in err
+
+
+def test_a_commit_that_the_repository_contradicts_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("engine.cli.options.git_facts", lambda _folder: {"sha": "fedcba9876"})
+    code, _, err = run(capsys, "bench", *TINY, "--git-sha", "1234567")
+    assert code == 2
+    assert "this is a checkout of fedcba9876" in err
 
 
 def test_text_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,6 +81,17 @@ def test_a_folder_outside_any_checkout_has_no_git_facts(tmp_path: Path) -> None:
     assert git_facts(tmp_path) == {}
 
 
+def test_a_commit_that_is_told_counts_only_where_no_repository_knows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(environment, "git_facts", lambda _folder: {})
+    monkeypatch.setenv("MONOLANE_GIT_SHA", "1234567")
+    assert capture()["git"] == {"sha": "1234567", "told": True}
+    assert capture(commit="89abcde")["git"]["sha"] == "89abcde"
+    monkeypatch.setattr(environment, "git_facts", lambda _folder: {"sha": "fedcba9", "dirty": False})
+    assert capture(commit="89abcde")["git"] == {"sha": "fedcba9", "dirty": False}
+
+
 def test_gpus_are_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = f'case "$1" in *reasons*) echo 0x0000000000000004;; *) echo "{SMI_ROW}";; esac'
     fake_smi(tmp_path, monkeypatch, script)
@@ -120,6 +131,7 @@ def test_a_driver_that_hangs_is_left_alone(tmp_path: Path, monkeypatch: pytest.M
 
 def test_no_program_on_the_path_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("MONOLANE_GIT_SHA", raising=False)
     facts = capture()
     assert "git" not in facts
     assert "gpus" not in facts

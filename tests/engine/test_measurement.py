@@ -46,6 +46,10 @@ measurements = st.builds(
         st.integers(1),
         st.integers(2),
         st.integers(1),
+        devices=st.integers(1, 8),
+        parallelism=words,
+        delay=st.integers(0, 4),
+        sync=st.sampled_from(["mailbox", "barrier"]),
         sampling=st.builds(SamplingParams, temperature=st.floats(0, 10), seed=st.integers(0, 2**64 - 1)),
     ),
     decode=st.builds(
@@ -101,6 +105,16 @@ def test_the_json_form_has_the_names_of_schema_1(document: dict[str, Any]) -> No
     assert set(document["decode"]) == {"tok_s", "itl_us"}
     assert set(document["decode"]["itl_us"]) == {"p50", "p90", "p99", "n"}
     assert document["model"]["bytes_per_token"] == {"weights": 20, "kv": 4}
+
+
+def test_a_file_from_before_a_setting_was_written_down_still_says_what_ran(document: dict[str, Any]) -> None:
+    document["devices"] *= 4
+    for later in ("sync", "devices", "sampling"):
+        del document["settings"][later]
+    settings = Measurement.from_dict(document).settings
+    assert settings.devices == 4
+    assert settings.sync == "mailbox"
+    assert settings.sampling == SamplingParams()
 
 
 @pytest.mark.parametrize("field", ["model", "decode", "verified", "devices", "mbu", "ttft_ms"])

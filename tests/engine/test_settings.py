@@ -73,3 +73,17 @@ def test_a_child_inherits_the_environment_with_changes(monkeypatch: pytest.Monke
     child = settings.child_environment(TMPDIR="/elsewhere")
 
     assert (child["KEPT"], child["TMPDIR"]) == ("1", "/elsewhere")
+
+
+def test_a_commit_is_told_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MONOLANE_GIT_SHA", raising=False)
+    assert settings.git_sha() == ""
+    monkeypatch.setenv("MONOLANE_GIT_SHA", "0123abcd")
+    assert settings.git_sha() == "0123abcd"
+
+
+@pytest.mark.parametrize("value", ["main", "0123AB", "12345", "g" * 40, "a" * 65])
+def test_what_is_no_commit_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("MONOLANE_GIT_SHA", value)
+    with pytest.raises(ConfigError, match="MONOLANE_GIT_SHA is"):
+        settings.git_sha()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -76,6 +76,11 @@ class CudaBackend:
         for rank in range(devices):
             self._kernel(rank, chosen.tuning.profile)
         self.topology = _topology(self._devices, sharding)
+        self.facts: dict[str, Any] = {
+            "sync": "barrier" if chosen.tuning.sync_barrier else "mailbox",
+            "tuning": asdict(chosen.tuning),
+        }
+        """What of it belongs to a measurement's environment."""
         self._current: CudaLaunch | TeamLaunch | None = None
         self._lock = threading.Lock()
 
