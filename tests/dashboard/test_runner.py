@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from dashboard import runner, services
-from dashboard.models import Measurement, Point, State, SweepRun
+from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trace
+from engine.backends.base import TraceSpan
 from engine.serving.client import QueueFull, QueueUnavailable
 from engine.serving.messages import (
     BenchRequest,
@@ -23,6 +25,7 @@ from engine.serving.messages import (
     Timings,
 )
 from engine.serving.reading import StreamFrame
+from engine.trace import chrome_trace, packed
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db
@@ -91,6 +94,24 @@ def test_measurement_is_stored_with_its_point_and_worker(run: SweepRun) -> None:
     point = Point.objects.get(run=run)
     assert (point.state, point.worker, point.measurement.tok_s) == (State.FINISHED, "w1", 123.0)
     assert point.measurement.source == f"sweep run {run.pk}"
+
+
+def test_sweep_that_wants_traces_asks_for_them_and_keeps_them() -> None:
+    sweep = factories.sweep(context=[8])
+    Sweep.objects.filter(pk=sweep.pk).update(trace=True)
+    sweep.refresh_from_db()
+    data = base64.b64encode(packed(chrome_trace([TraceSpan("qkv", 0, 0, 1.0, 2.0)]))).decode()
+    bench = ScriptedBench(STARTED, Measured(factories.document(), data))
+    work(factories.run_of(sweep), bench)
+    assert bench.submitted[0].trace
+    assert Trace.objects.get().spans == 1
+
+
+@pytest.mark.parametrize("data", ["not base64!", base64.b64encode(b"no trace").decode()])
+def test_trace_that_cannot_be_kept_does_not_cost_the_measurement(run: SweepRun, data: str) -> None:
+    work(run, ScriptedBench(STARTED, Measured(factories.document(), data)))
+    assert run.state == State.FINISHED
+    assert Measurement.objects.count() == 1 and not Trace.objects.exists()
 
 
 def test_failure_of_a_point_is_stored_and_the_next_one_is_measured() -> None:

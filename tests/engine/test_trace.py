@@ -1,17 +1,22 @@
-"""A Chrome trace keeps every span, and no two blocks of one row cross."""
+"""A Chrome trace keeps every span, no two blocks of one row cross, and only a trace is read as one."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine import trace as trace_module
 from engine.backends.base import TraceSpan
-from engine.trace import chrome_trace, nested_rows, write_trace
+from engine.errors import MeasurementError
+from engine.trace import chrome_trace, nested_rows, packed, unpacked, write_trace
 
 spans = st.lists(
     st.builds(
@@ -87,3 +92,84 @@ def test_a_trace_file_is_json_that_viewers_read(tmp_path: Path) -> None:
     write_trace(tmp_path / "t.json", [TraceSpan("qkv", 0, 0, 1.5, 2.5)])
     data = json.loads((tmp_path / "t.json").read_text())
     assert [(b["name"], b["ts"], b["dur"]) for b in blocks(data)] == [("qkv", 1.5, 2.5)]
+
+
+@given(spans.filter(bool))
+def test_a_packed_trace_comes_back_whole(given_spans: list[TraceSpan]) -> None:
+    trace = chrome_trace(given_spans, devices=("first",))
+    assert blocks(unpacked(packed(trace))) == blocks(trace)
+
+
+def test_the_same_trace_gives_the_same_bytes() -> None:
+    trace = chrome_trace([TraceSpan("qkv", 0, 0, 1.0, 2.0)])
+    assert packed(trace) == packed(trace)
+
+
+def test_what_viewers_add_and_nobody_draws_is_left_out() -> None:
+    event = {
+        "name": "qkv",
+        "ph": "X",
+        "ts": 1,
+        "dur": 2,
+        "pid": 0,
+        "tid": 0,
+        "args": {"kind": "lunch", "x": 1},
+    }
+    counter = {"name": "bytes", "ph": "C", "ts": 1, "pid": 0, "args": {"n": 5}}
+    found = unpacked(json.dumps({"traceEvents": [event, counter, "?"], "secret": 1}).encode())
+    assert found["traceEvents"] == [
+        {
+            "name": "qkv",
+            "cat": "work",
+            "ph": "X",
+            "ts": 1,
+            "dur": 2,
+            "pid": 0,
+            "tid": 0,
+            "args": {"kind": "work"},
+        }
+    ]
+    assert "secret" not in found
+
+
+def _one(**changes: Any) -> bytes:
+    event = {"name": "qkv", "ph": "X", "ts": 1.0, "dur": 2.0, "pid": 0, "tid": 0, **changes}
+    return json.dumps({"traceEvents": [event]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"not json", "no Chrome trace"),
+        (b"[]", "no Chrome trace"),
+        (b'{"traceEvents": {}}', "not a list"),
+        (b'{"traceEvents": []}', "nothing to show"),
+        (b"[" * 100_000, "no Chrome trace"),
+        (b"\x1f\x8bnot gzip", "no gzip"),
+        (gzip.compress(_one())[:-9], "cut short"),
+        (_one(pid=-1), "wrong form"),
+        (_one(tid="a"), "wrong form"),
+        (_one(ts="soon"), "wrong form"),
+        (_one(dur=-1.0), "cannot"),
+        (_one(ts=float("nan")), "cannot"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_words(data: bytes, complaint: str) -> None:
+    with pytest.raises(MeasurementError, match=complaint):
+        unpacked(data)
+
+
+@pytest.mark.parametrize("shape", [bytes, gzip.compress])
+def test_a_trace_beyond_the_limit_is_refused_before_it_is_read(
+    shape: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_module, "MAX_JSON_BYTES", 50)
+    with pytest.raises(MeasurementError, match="record fewer tokens"):
+        unpacked(shape(_one()))
+
+
+def test_a_trace_of_too_many_spans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "MAX_SPANS", 2)
+    many = chrome_trace([TraceSpan("qkv", 0, 0, float(t), 1.0) for t in range(3)])
+    with pytest.raises(MeasurementError, match="more than 2 spans"):
+        unpacked(packed(many))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import signal
@@ -31,6 +32,7 @@ from engine.serving.messages import (
     Tokens,
 )
 from engine.serving.worker import HomeLost, Worker
+from engine.trace import unpacked
 from tests.conftest import running_redis
 from tests.engine.serving.workers import read_story, wait_until
 
@@ -360,6 +362,15 @@ def test_a_benchmark_of_another_model_is_measured_and_the_worker_returns_to_its_
     wait_until(lambda: client.workers()[0].state == "idle")
     assert client.workers()[0].model == "words"
     assert answer(client, ask("g"))[0].model == "words"
+
+
+@pytest.mark.slow
+def test_a_benchmark_sends_a_trace_where_one_is_asked_for(client, worker):
+    traced, plain = (answer(client, bench(name, trace=name == "b1"))[-1] for name in ("b1", "b2"))
+    assert isinstance(traced, Measured) and isinstance(plain, Measured)
+    spans = [e for e in unpacked(base64.b64decode(traced.trace))["traceEvents"] if e["ph"] == "X"]
+    assert {"head", "sample"} <= {span["name"] for span in spans}
+    assert plain.trace == ""
 
 
 @pytest.mark.slow
