@@ -1,8 +1,8 @@
 """Backends: numpy (the reference, everywhere), cpu (native code), cuda (Hopper GPUs).
 
 A backend is a module here with two functions: `available() -> (usable, sentence)` and
-`open(model, *, devices, options) -> Backend`. Modules are imported when asked for, so that a missing
-driver or compiler only matters to the one who wants it.
+`open(model, *, devices, options, progress) -> Backend`. Modules are imported when asked for, so that a
+missing driver or compiler only matters to the one who wants it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
 
-from engine.backends.base import Backend, Loaded
+from engine.backends.base import Backend, Loaded, LoadProgress, unheard
 from engine.errors import BackendUnavailable
 
 BACKENDS = ("numpy", "cpu", "cuda")
@@ -22,7 +22,12 @@ _BEST_FIRST = ("cuda", "cpu", "numpy")
 
 
 def open_backend(
-    name: str, model: Loaded, *, devices: int = 1, options: Mapping[str, Any] | None = None
+    name: str,
+    model: Loaded,
+    *,
+    devices: int = 1,
+    options: Mapping[str, Any] | None = None,
+    progress: LoadProgress = unheard,
 ) -> Backend:
     """Loads `model` on a backend; "auto" takes the first usable one of cuda, cpu, numpy.
 
@@ -39,7 +44,8 @@ def open_backend(
     usable, why = _ask(chosen)
     if not usable:
         raise BackendUnavailable(f"the backend {chosen} cannot run here: {why}")
-    return cast("Backend", _load(chosen).open(model, devices=devices, options=options or {}))
+    opened = _load(chosen).open(model, devices=devices, options=options or {}, progress=progress)
+    return cast("Backend", opened)
 
 
 def availability() -> list[tuple[str, bool, str]]:

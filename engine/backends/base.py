@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -174,6 +174,14 @@ class Loaded(Protocol):
 
     @property
     def weights(self) -> Weights: ...
+
+
+LoadProgress = Callable[[str, int, int, str], None]
+"""Called while a model is opened with (what is being done, done, in all or 0 if unknown, unit)."""
+
+
+def unheard(_what: str, _done: int, _total: int, _unit: str) -> None:
+    """A LoadProgress that nobody watches."""
 
 
 class Backend(Protocol):

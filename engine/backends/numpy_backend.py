@@ -21,6 +21,7 @@ from engine.backends.base import (
     FinishReason,
     Job,
     Loaded,
+    LoadProgress,
     Outcome,
     PhaseTime,
     Token,
@@ -28,6 +29,7 @@ from engine.backends.base import (
     TraceSpan,
     check_job,
     check_sequence,
+    unheard,
 )
 from engine.bandwidth import datasheet_gbs, measure_read_gbs, usable_cores
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
@@ -43,8 +45,11 @@ def available() -> tuple[bool, str]:
     return True, f"NumPy {np.__version__} runs the reference in FP32"
 
 
-def open(model: Loaded, *, devices: int, options: Mapping[str, Any]) -> NumpyBackend:
+def open(
+    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = unheard
+) -> NumpyBackend:
     """`options` may hold "threads". Raises BackendUnavailable for anything else, or a second device."""
+    progress("taking the weights as they are", 1, 1, "model")
     if devices != 1:
         raise BackendUnavailable(
             f"devices is {devices}; the backend numpy has 1, virtual devices come with the backend cpu"

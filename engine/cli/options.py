@@ -12,6 +12,7 @@ from typing import Any
 from engine import settings
 from engine.backends import AUTO, BACKENDS, open_backend
 from engine.backends.base import Backend, SamplingParams
+from engine.cli.terminal import ProgressBar
 from engine.environment import git_facts
 from engine.errors import EngineError
 from engine.models import Model, open_model
@@ -127,7 +128,15 @@ def devices_of(args: argparse.Namespace) -> int:
 @contextmanager
 def backend_of(args: argparse.Namespace, model: Model) -> Iterator[Backend]:
     """The backend that the flags name, loaded with `model`; closed at the end."""
-    backend = open_backend(args.backend, model, devices=devices_of(args), options=dict(args.option))
+    with ProgressBar(model.config.name) as bar:
+
+        def show(what: str, done: int, total: int, unit: str) -> None:
+            bar.label = f"{model.config.name}: {what}"
+            bar.update(done, total, unit)
+
+        backend = open_backend(
+            args.backend, model, devices=devices_of(args), options=dict(args.option), progress=show
+        )
     try:
         yield backend
     finally:

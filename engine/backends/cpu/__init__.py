@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.backends.base import Loaded
+from engine.backends.base import Loaded, LoadProgress, unheard
 from engine.backends.cpu.backend import CpuBackend, Options, default_threads
 from engine.backends.cpu.library import runnable
 from engine.errors import BackendUnavailable
@@ -25,12 +25,14 @@ def available() -> tuple[bool, str]:
     return True, f"native code for {best.name}, compiled by {program} on first use"
 
 
-def open(model: Loaded, *, devices: int, options: Mapping[str, Any]) -> CpuBackend:
+def open(
+    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = unheard
+) -> CpuBackend:
     """Options: threads, sync, link_latency_us, block, pin, isa.
 
     Raises BackendUnavailable for an unknown option or a value that is not allowed.
     """
-    return CpuBackend(model.weights, devices, _parse(options, devices))
+    return CpuBackend(model.weights, devices, _parse(options, devices), progress)
 
 
 def _parse(options: Mapping[str, Any], devices: int) -> Options:

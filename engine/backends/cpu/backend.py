@@ -17,6 +17,7 @@ from engine.backends.base import (
     DeviceInfo,
     FinishReason,
     Job,
+    LoadProgress,
     Outcome,
     PhaseTime,
     Token,
@@ -24,6 +25,7 @@ from engine.backends.base import (
     TraceSpan,
     check_job,
     check_sequence,
+    unheard,
 )
 from engine.backends.cpu import library
 from engine.backends.cpu.library import NativeJob, Shape, Span, Team, check
@@ -56,8 +58,11 @@ class CpuBackend:
 
     name = "cpu"
 
-    def __init__(self, weights: Weights, devices: int, options: Options) -> None:
+    def __init__(
+        self, weights: Weights, devices: int, options: Options, progress: LoadProgress = unheard
+    ) -> None:
         self.config = weights.config
+        progress("building the kernel", 0, 1, "library")
         self._library, target = library.open_library(options.isa)
         self._lock = threading.Lock()
         self._current: CpuLaunch | None = None
@@ -72,7 +77,7 @@ class CpuBackend:
         self.facts: dict[str, Any] = {**asdict(options), "isa": target.name, "kernel": digest()}
         self._kernel = self._create(devices, options, weights.native)
         try:
-            self._pack(weights, devices)
+            self._pack(weights, devices, progress)
         except BaseException:
             self.close()
             raise
@@ -92,13 +97,14 @@ class CpuBackend:
         check(code, f"preparing {self.config.name} for the CPU")
         return kernel
 
-    def _pack(self, weights: Weights, devices: int) -> None:
+    def _pack(self, weights: Weights, devices: int, progress: LoadProgress) -> None:
         """Layers side by side: decoding and packing let go of the interpreter, and each has its own place."""
         with ThreadPoolExecutor(usable_cores()) as pool:
             done = [pool.submit(self._pack_ends, weights)]
             done += [pool.submit(self._pack_layer, weights, i, devices) for i in range(self.config.layers)]
-            for future in done:
+            for ready, future in enumerate(done, 1):
                 future.result()
+                progress("packing weights", ready, len(done), "layers")
 
     def _pack_layer(self, weights: Weights, layer: int, devices: int) -> None:
         lanes = self.config.lanes.count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.backends.base import Loaded
+from engine.backends.base import Loaded, LoadProgress, unheard
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.compile import _nvrtc
 from engine.backends.cuda.driver import Device
@@ -28,6 +28,8 @@ def available() -> tuple[bool, str]:
     return True, f"{device.name}, {device.attribute('MULTIPROCESSOR_COUNT')} SMs"
 
 
-def open(model: Loaded, *, devices: int, options: Mapping[str, Any]) -> CudaBackend:
+def open(
+    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = unheard
+) -> CudaBackend:
     """Raises BackendUnavailable for more GPUs than there are or the model takes, or for an unknown option."""
-    return CudaBackend(model, options, devices=devices)
+    return CudaBackend(model, options, devices=devices, progress=progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -12,9 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import DeviceInfo, Job, Loaded, Topology, check_job, check_sequence
+from engine.backends.base import (
+    DeviceInfo,
+    Job,
+    Loaded,
+    LoadProgress,
+    Topology,
+    check_job,
+    check_sequence,
+    unheard,
+)
 from engine.backends.cuda.compile import compile_kernel
-from engine.backends.cuda.constants import Tuning, header, make_layout, slots_in_flight
+from engine.backends.cuda.constants import Layout, Tuning, header, make_layout, slots_in_flight
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.launch import CudaLaunch, Machine, Work, work_of
 from engine.backends.cuda.memory import Memory, load_model
@@ -25,11 +34,10 @@ from engine.errors import BackendUnavailable, RequestError
 from engine.tape import plan, validate
 from engine.weights import DType
 
+MONOKERNEL = "monokernel.cu"
 _SCORE_TOKENS = 256
 """Tokens scored in one launch: their logits stay on the device until it ends."""
 _READ_BYTES = 4 << 30
-
-Report = Callable[[str], None]
 
 
 class CudaBackend:
@@ -42,22 +50,23 @@ class CudaBackend:
     name = "cuda"
 
     def __init__(
-        self, model: Loaded, options: Mapping[str, Any], *, devices: int = 1, report: Report | None = None
+        self,
+        model: Loaded,
+        options: Mapping[str, Any],
+        *,
+        devices: int = 1,
+        progress: LoadProgress = unheard,
     ) -> None:
         self.config = model.config
-        self._report = report or (lambda _text: None)
+        self._progress = progress
         chosen = _chosen(options)
-        sharding = deal(model.config, devices)
         self._devices = [Device(0 if chosen.virtual else rank) for rank in range(devices)]
         for device in self._devices:
             _require_hopper(device)
             for other in self._devices:
                 device.reach(other)
-        native: DType = "bf16" if model.weights.native == "bf16" else "f16"
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
-        made = plan(sharding.part, sms // devices if chosen.virtual else sms, chosen.tuning.seats)
-        validate(made, chosen.tuning.slot_units)
-        self.layout = make_layout(made, native, chosen.tuning, chosen.context, sharding)
+        self.layout = _layout(model, devices, sms, chosen)
         self._kernels: dict[tuple[int, bool], Any] = {}
         memories = [self._load(model, rank) for rank in range(devices)]
         self.machines = [
@@ -66,7 +75,7 @@ class CudaBackend:
                 self.layout,
                 memory,
                 partial(self._kernel, rank),
-                slots_in_flight=slots_in_flight(made, chosen.tuning),
+                slots_in_flight=slots_in_flight(self.layout.plan, chosen.tuning),
                 blocks_a_split=chosen.tuning.blocks_a_split,
                 rank=rank,
                 team=memories,
@@ -75,7 +84,7 @@ class CudaBackend:
         ]
         for rank in range(devices):
             self._kernel(rank, chosen.tuning.profile)
-        self.topology = _topology(self._devices, sharding)
+        self.topology = _topology(self._devices, self.layout.sharding)
         self.facts: dict[str, Any] = {
             "sync": "barrier" if chosen.tuning.sync_barrier else "mailbox",
             "tuning": asdict(chosen.tuning),
@@ -96,20 +105,22 @@ class CudaBackend:
 
     def _load(self, model: Loaded, rank: int) -> Memory:
         self._devices[rank].activate()
-        return load_model(self._devices[rank], self.layout, model.weights, self._packing, rank)
+        where = f" on GPU {rank + 1} of {len(self._devices)}" if len(self._devices) > 1 else ""
 
-    def _packing(self, what: str, done: int, total: int) -> None:
-        if done == total:
-            self._report(f"{what}: {total / 1e9:.2f} GB")
+        def packed(what: str, done: int, total: int) -> None:
+            self._progress(what + where, round(done / 1e6), round(total / 1e6), "MB")
+
+        return load_model(self._devices[rank], self.layout, model.weights, packed, rank)
+
+    def _compiling(self, what: str) -> None:
+        self._progress(what, 0, 1, "kernel")
 
     def _kernel(self, rank: int, profile: bool) -> Any:
         if (rank, profile) not in self._kernels:
             device = self._devices[rank]
             device.activate()
-            tuned = replace(self.layout.tuning, profile=profile)
-            layout = replace(self.layout, tuning=tuned)
-            compiled = compile_kernel("monokernel.cu", header(layout), progress=self._report)
-            found = device.module(compiled.image, {"monokernel": layout.shared_bytes})
+            compiled = compile_kernel(MONOKERNEL, _header(self.layout, profile), progress=self._compiling)
+            found = device.module(compiled.image, {"monokernel": self.layout.shared_bytes})
             self._kernels[rank, profile] = found["monokernel"]
         return self._kernels[rank, profile]
 
@@ -203,6 +214,15 @@ class CudaBackend:
                 device.close()
 
 
+def kernel_headers(model: Loaded, devices: int, sms: int, options: Mapping[str, Any]) -> tuple[str, str]:
+    """What specialises MONOKERNEL for a model on GPUs of `sms` SMs: without and with the profile.
+
+    Needs no GPU. Raises as opening the backend does.
+    """
+    layout = _layout(model, devices, sms, _chosen(options))
+    return _header(layout, False), _header(layout, True)
+
+
 @dataclass(frozen=True, slots=True)
 class _Chosen:
     tuning: Tuning
@@ -220,6 +240,18 @@ def _chosen(options: Mapping[str, Any]) -> _Chosen:
         )
     tuning = Tuning(**{name: value for name, value in options.items() if name in tunable})
     return _Chosen(tuning, options.get("context"), bool(options.get("virtual", False)))
+
+
+def _layout(model: Loaded, devices: int, sms: int, chosen: _Chosen) -> Layout:
+    native: DType = "bf16" if model.weights.native == "bf16" else "f16"
+    sharding = deal(model.config, devices)
+    made = plan(sharding.part, sms // devices if chosen.virtual else sms, chosen.tuning.seats)
+    validate(made, chosen.tuning.slot_units)
+    return make_layout(made, native, chosen.tuning, chosen.context, sharding)
+
+
+def _header(layout: Layout, profile: bool) -> str:
+    return header(replace(layout, tuning=replace(layout.tuning, profile=profile)))
 
 
 def _topology(devices: Sequence[Device], sharding: Sharding) -> Topology:

@@ -65,7 +65,17 @@ def test_devices_and_options_reach_the_backend(monkeypatch) -> None:
 
     open_backend("cuda", MODEL, devices=4, options={"graph": True})
 
-    assert seen == {"devices": 4, "options": {"graph": True}}
+    assert (seen["devices"], seen["options"]) == (4, {"graph": True})
+
+
+def test_whoever_waits_hears_how_far_the_opening_is(monkeypatch) -> None:
+    seen = install(monkeypatch, "cuda", usable=True)
+    heard = []
+
+    open_backend("cuda", MODEL, progress=lambda *what: heard.append(what))
+    seen["progress"]("packing weights", 3, 9, "MB")
+
+    assert heard == [("packing weights", 3, 9, "MB")]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +98,8 @@ def install(monkeypatch, name: str, *, usable: bool) -> dict:
     seen: dict = {}
     module = ModuleType(f"engine.backends.{name}")
 
-    def opened(model, *, devices, options):
-        seen.update(devices=devices, options=options)
+    def opened(model, *, devices, options, progress):
+        seen.update(devices=devices, options=options, progress=progress)
         return SimpleNamespace(name=name)
 
     module.available = lambda: (usable, f"there is {'a' if usable else 'no'} {name} in this test")

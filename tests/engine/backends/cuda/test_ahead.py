@@ -1,0 +1,42 @@
+"""Kernels are compiled side by side before anyone waits for them; none of it needs a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.backends.cuda.ahead import compile_ahead
+from engine.backends.cuda.backend import kernel_headers
+from engine.backends.cuda.compile import compile_kernel
+from engine.errors import BackendUnavailable
+from engine.models import open_model
+
+TWO_GPUS = "#pragma once\nnamespace model {\nconstexpr int RANKS = 2;\n}\n"
+
+
+def test_each_kernel_is_compiled_once_and_found_in_the_cache_afterwards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
+    heard: list[tuple[str, int, int, str]] = []
+    sources = [("pack.cu", ""), ("exchange_bench.cu", TWO_GPUS), ("pack.cu", "")]
+    assert compile_ahead(sources, lambda *what: heard.append(what)) == 2
+    assert [(done, total) for _, done, total, _ in heard] == [(1, 2), (2, 2)]
+    assert compile_kernel("exchange_bench.cu", TWO_GPUS).seconds == 0.0
+
+
+def test_a_kernel_that_does_not_compile_is_an_error_here_already(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
+    with pytest.raises(BackendUnavailable, match=r"exchange_bench\.cu does not compile"):
+        compile_ahead([("exchange_bench.cu", "namespace model {}")], lambda *_: None)
+
+
+def test_a_model_has_a_kernel_of_its_own_for_each_number_of_gpus_and_with_the_profile() -> None:
+    model = open_model("random:laneformer-2b")
+    headers = [header for devices in (1, 2, 4, 8) for header in kernel_headers(model, devices, 132, {})]
+    assert len(set(headers)) == 8
+    assert "RANKS = 4;" in headers[4]
+    assert ["PROFILE = true" in header for header in headers] == [False, True] * 4
