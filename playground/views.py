@@ -22,5 +22,6 @@ async def index(request: HttpRequest) -> HttpResponse:
         "defaults": DEFAULTS,
         "limits": asdict(LIMITS),
         "kept_days": settings.GENERATION_DAYS,
+        "share_days": settings.SHARE_DAYS,
     }
     return render(request, "playground/index.html", context)

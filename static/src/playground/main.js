@@ -15,7 +15,9 @@ import { Runs } from "./runs.js";
 import { SelectionActions } from "./selection.js";
 import { Session } from "./session.js";
 import { mountShortcuts } from "./shortcuts.js";
+import { mountHistory } from "../history/panel.js";
 import { mountRun } from "../run/panel.js";
+import { mountShare } from "../share/panel.js";
 import { mountSpeed } from "./speed.js";
 import { mountStatus } from "./status.js";
 import { settingsOpen } from "./storage.js";
@@ -165,6 +167,8 @@ playground.on("ended", ({ generation }) => playground.announce(summaryWords(gene
 mountStatus(playground, runs);
 mountSpeed(playground);
 mountRun(playground);
+mountShare(playground);
+mountHistory(playground);
 mountShortcuts();
 chat.mount(playground);
 

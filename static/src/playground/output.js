@@ -1,5 +1,6 @@
 /** The output: the text as it comes, and what can be done with it. */
 
+import { downloadText } from "../share/download.js";
 import { copyText } from "./clipboard.js";
 import { element } from "./dom.js";
 import * as highlight from "./highlight.js";
@@ -105,11 +106,7 @@ export class OutputPane {
   }
 
   #downloadText() {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([this.#text], { type: "text/plain;charset=utf-8" }));
-    link.download = `monolane.${fileExtension(this.#run?.origin.language ?? "text")}`;
-    link.click();
-    URL.revokeObjectURL(link.href);
+    downloadText(this.#text, `monolane.${fileExtension(this.#run?.origin.language ?? "text")}`);
   }
 }
 

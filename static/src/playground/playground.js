@@ -46,6 +46,8 @@
  * @property {LanguageName} language
  * @property {(text: string) => void} insert where the output belongs: at the end, or at the gap
  * @property {(text: string) => void} replace everything, as one step that can be undone
+ * @property {(mode: "completion" | "infill", language: LanguageName, before: string, after?: string) => void} restore
+ *   a prompt of before: its mode and language too
  */
 
 /** @typedef {"output" | "chat" | "run" | "history"} TabName */

@@ -135,6 +135,21 @@ export class PromptPane {
     this.editor.replace(text);
   }
 
+  /**
+   * Takes up a prompt again: its mode and language too, the cursor where the gap is.
+   *
+   * @param {Mode} mode
+   * @param {LanguageName} language
+   * @param {string} before
+   * @param {string} [after] the gap
+   */
+  restore(mode, language, before, after) {
+    this.#choose(this.#modes.hidden ? "completion" : mode);
+    this.#setLanguage(language);
+    this.editor.replace(before, after);
+    this.editor.focus();
+  }
+
   #load() {
     const example = this.#examples[Number(this.#select.value)];
     this.#select.value = "";
@@ -143,10 +158,7 @@ export class PromptPane {
       this.#onQuestion(example.prompt);
       return;
     }
-    this.#choose(example.kind);
-    this.#setLanguage(languageNamed(example.language ?? "text"));
-    this.editor.replace(example.prompt, example.suffix);
-    this.editor.focus();
+    this.restore(example.kind, languageNamed(example.language ?? "text"), example.prompt, example.suffix);
   }
 
   /** @param {Record<Mode | "chat", boolean>} offered */

@@ -47,16 +47,19 @@ function mountFigures(playground) {
 function mountFirstToken(playground) {
   const place = element("first-token", HTMLElement);
   const show = (/** @type {Generation | null} */ generation) => {
-    const parts = generation && firstTokenParts(generation);
-    place.dataset.known = String(parts !== null);
-    for (const cell of place.querySelectorAll("[data-part]")) {
-      const part = parts?.find(({ name }) => name === /** @type {HTMLElement} */ (cell).dataset.part);
-      const figure = cell.querySelector(".figure");
-      if (figure) figure.textContent = duration(part?.ms ?? null);
-      cell.querySelector("meter")?.setAttribute("value", String(part?.ms ?? 0));
+    const parts = (generation && firstTokenParts(generation)) ?? [];
+    const whole = parts.reduce((sum, { ms }) => sum + ms, 0) || 1;
+    for (const cell of place.querySelectorAll("dl [data-part] dd")) {
+      const name = cell.parentElement?.dataset.part;
+      cell.textContent = duration(parts.find((part) => part.name === name)?.ms ?? null);
     }
-    const whole = parts?.reduce((sum, { ms }) => sum + ms, 0) ?? 1;
-    for (const meter of place.querySelectorAll("meter")) meter.max = whole || 1;
+    let from = 0;
+    for (const bar of place.querySelectorAll("rect")) {
+      const share = ((parts.find(({ name }) => name === bar.dataset.part)?.ms ?? 0) / whole) * 100;
+      bar.setAttribute("x", String(from));
+      bar.setAttribute("width", String(share));
+      from += share;
+    }
   };
   playground.on("asked", () => show(null));
   playground.on("emptied", () => show(null));

@@ -67,3 +67,5 @@ export const conversation = slot("session", "monolane.conversation");
 export const runIt = slot("local", "monolane.run-it");
 /** @type {ReturnType<typeof slot<Running>>} */
 export const running = slot("session", "monolane.running");
+/** @type {ReturnType<typeof slot<boolean>>} whether the history takes runs */
+export const keepRuns = slot("local", "monolane.keep-runs");

@@ -1,0 +1,80 @@
+"""A run leaves the page: as code that sends the same request, and as a page of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.e2e.conftest import watched
+from tests.e2e.playground_page import PlaygroundPage
+from tests.e2e.stack import Service
+
+PROMPT = 'it\'s = "a $HOME `test`"\ndef add(a, b):\n    return'
+RUNNERS = {"curl": ["sh"], "python": [sys.executable], "javascript": ["node"]}
+TOKENS = 12
+
+
+def run_as_is(program: Path, kind: str) -> str:
+    """What a person sees who runs the file without any key."""
+    env = {name: value for name, value in os.environ.items() if name != "MONOLANE_API_KEY"}
+    done = subprocess.run(
+        [*RUNNERS[kind], program], capture_output=True, text=True, timeout=60, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_the_downloaded_code_says_what_the_page_said(
+    playground: PlaygroundPage, worker: Service, tmp_path: Path, kind: str
+) -> None:
+    page = playground.page
+    playground.set(temperature=0, max_tokens=TOKENS)
+    playground.run(PROMPT)
+    playground.wait_for_end()
+    page.get_by_role("button", name="Code", exact=True).click()
+    page.locator(f"[name=code-kind][value={kind}]").check()
+    code = page.get_by_role("dialog", name="The same request as code")
+    expect(code.get_by_label("Code", exact=True)).to_contain_text("environment variable MONOLANE_API_KEY")
+    with page.expect_download() as download:
+        code.get_by_role("button", name="Download").click()
+    program = tmp_path / download.value.suggested_filename
+    download.value.save_as(program)
+    said = run_as_is(program, kind)
+    if kind == "curl":
+        assert said.count('"text"') >= 2
+        assert said.rstrip().endswith("data: [DONE]")
+    else:
+        assert said.rstrip("\n") == playground.text.rstrip("\n")
+
+
+def test_a_run_is_shared_under_an_address_and_revoked_by_its_owner(
+    playground: PlaygroundPage, worker: Service, browser: Browser, complaints: list[str]
+) -> None:
+    page = playground.page
+    expect(page.get_by_role("button", name="Share")).to_be_disabled()
+    playground.set(temperature=0, max_tokens=TOKENS)
+    playground.run("def add(a, b):\n    return")
+    playground.wait_for_end()
+    page.get_by_role("button", name="Share").click()
+    page.get_by_role("button", name="Make the page").click()
+    link = page.locator("#share-link")
+    expect(link).to_be_focused()
+    address = link.inner_text()
+
+    stranger = browser.new_context()
+    try:
+        visit = watched(stranger, complaints)
+        visit.goto(address)
+        expect(visit.locator(".output-text")).to_contain_text(playground.text.strip())
+        page.goto(address)
+        page.get_by_role("button", name="Revoke").click()
+        expect(page.get_by_text("Nothing yet.")).to_be_visible()
+        assert visit.request.get(address).status == 404
+    finally:
+        stranger.close()
