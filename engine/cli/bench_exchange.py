@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from engine.backends.cuda.driver import Device
-from engine.backends.cuda.exchange_bench import TIMED, ExchangeTime, measure
+from engine.backends.cuda.exchange_bench import TIMED, ExchangeTime, beside_nccl, measure
 from engine.cli.options import Commands, UsageError, command
 from engine.cli.terminal import print_json, table
 
@@ -45,12 +45,14 @@ def run(args: argparse.Namespace) -> int:
     found = [
         time
         for devices in _devices(args)
-        for time in measure(devices, sizes, args.repeats, virtual=args.virtual, nccl=nccl)
+        for time in measure(devices, sizes, args.repeats, virtual=args.virtual)
     ]
+    if nccl:
+        found = beside_nccl(found, args.repeats)
     if args.json:
         print_json([asdict(time) for time in found])
     else:
-        print(_report(found, nccl))
+        print(report(found))
     return 0
 
 
@@ -69,7 +71,8 @@ def _devices(args: argparse.Namespace) -> list[int]:
     return chosen
 
 
-def _report(found: Sequence[ExchangeTime], nccl: bool) -> str:
+def report(found: Sequence[ExchangeTime]) -> str:
+    """A row a size and number of GPUs, and what the columns mean."""
     rows = [
         [
             str(t.devices),
@@ -84,8 +87,6 @@ def _report(found: Sequence[ExchangeTime], nccl: bool) -> str:
         "own rows: every SM has the sum of the rows it works on; whole: every SM has read all of it.",
         f"Medians over launches of {TIMED} exchanges, each of which needs the one before.",
     ]
-    if nccl:
-        said = dict.fromkeys(t.nccl for t in found)
-        notes += [f"NCCL: {text}" for text in said]
+    notes += [f"NCCL: {text}" for text in dict.fromkeys(t.nccl for t in found) if text]
     header = ["GPUs", "FP32", "own rows, us", "whole, us", "NCCL all-reduce, us"]
     return "\n".join([table(header, rows), "", *notes])

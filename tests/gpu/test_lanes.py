@@ -153,7 +153,7 @@ def test_the_profile_says_what_waits_for_other_gpus(dealt: Open) -> None:
 def test_exchanges_add_up_exactly(devices: int) -> None:
     """`measure` refuses a wrong sum."""
     virtual = _gpus() < devices
-    found = measure(devices, (4, 1000, 3072), 2, virtual=virtual, nccl=False)
+    found = measure(devices, (4, 1000, 3072), 2, virtual=virtual)
     assert all(0 < time.rows_us <= 100 for time in found)
 
 

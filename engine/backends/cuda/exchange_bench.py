@@ -27,6 +27,7 @@ from engine.errors import BackendFailure, BackendUnavailable
 from engine.settings import child_environment
 from engine.statistics import median
 
+EXCHANGE_KERNEL = "exchange_bench.cu"
 UNTIMED, TIMED = 200, 2000
 _THREADS = 256
 _BUFFERS = 2
@@ -63,9 +64,7 @@ class ExchangeTime:
     nccl: str = ""
 
 
-def measure(
-    devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool = False, nccl: bool = True
-) -> list[ExchangeTime]:
+def measure(devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool = False) -> list[ExchangeTime]:
     """Raises BackendUnavailable without so many GPUs that reach each other, BackendFailure if wrong."""
     for floats in sizes:
         if floats < 4 or floats % 4:
@@ -80,7 +79,14 @@ def measure(
             found.append(ExchangeTime(floats, devices, median(rows), median(whole), rows, whole))
     finally:
         team.close()
-    return _with_nccl(found, devices, sizes, repeats) if nccl else found
+    return found
+
+
+def beside_nccl(found: Sequence[ExchangeTime], repeats: int) -> list[ExchangeTime]:
+    """The same with what NCCL takes, measured now: for all numbers of GPUs in one set of processes."""
+    teams, sizes = sorted({f.devices for f in found}), sorted({f.floats for f in found})
+    times, why = run_nccl(teams, sizes, repeats)
+    return [replace(f, nccl_us=times.get((f.devices, f.floats)), nccl=why) for f in found]
 
 
 class _Team:
@@ -92,7 +98,7 @@ class _Team:
         self._params: list[Params] = []
         self._jobs: list[_Exchanges] = []
         self._kernels: list[Any] = []
-        image = compile_kernel("exchange_bench.cu", _header(count)).image
+        image = compile_kernel(EXCHANGE_KERNEL, exchange_header(count)).image
         for device in self._devices:
             device.activate()
             for other in self._devices:
@@ -164,20 +170,16 @@ class _Team:
             device.close()
 
 
-def _header(ranks: int) -> str:
+def exchange_header(ranks: int) -> str:
+    """What specialises EXCHANGE_KERNEL."""
     return f"#pragma once\nnamespace model {{\nconstexpr int RANKS = {ranks};\n}}\n"
 
 
-def _with_nccl(
-    found: list[ExchangeTime], devices: int, sizes: Sequence[int], repeats: int
-) -> list[ExchangeTime]:
-    times, why = run_nccl(devices, sizes, repeats)
-    return [replace(f, nccl_us=times.get(f.floats), nccl=why) for f in found]
-
-
-def run_nccl(devices: int, sizes: Sequence[int], repeats: int) -> tuple[dict[int, float], str]:
-    """Microseconds of NCCL's all-reduce by size, and its version; nothing and why not, if it cannot run."""
-    command = [sys.executable, "-m", "engine.backends.cuda.nccl", str(devices), str(repeats)]
+def run_nccl(
+    teams: Sequence[int], sizes: Sequence[int], repeats: int
+) -> tuple[dict[tuple[int, int], float], str]:
+    """Microseconds of NCCL's all-reduce by (GPUs, size), and its version; if it cannot run, nothing and why."""
+    command = [sys.executable, "-m", "engine.backends.cuda.nccl", ",".join(map(str, teams)), str(repeats)]
     # Multicast stays off: on a host that is shared it can put the others' GPUs out of service.
     environment = child_environment(NCCL_NVLS_ENABLE="0", PYTHONPATH=os.pathsep.join(sys.path))
     started = time.monotonic()
@@ -192,4 +194,4 @@ def run_nccl(devices: int, sizes: Sequence[int], repeats: int) -> tuple[dict[int
         lines = done.stderr.strip().splitlines() or ["it ended without a word"]
         return {}, f"NCCL did not run: {lines[-1]}"
     answer = json.loads(done.stdout.strip().splitlines()[-1])
-    return {int(size): float(us) for size, us in answer["us"].items()}, str(answer["version"])
+    return {(team, size): us for team, size, us in answer["us"]}, str(answer["version"])

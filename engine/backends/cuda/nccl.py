@@ -1,7 +1,8 @@
-"""NCCL's all-reduce, timed, beside our exchange: `python -m engine.backends.cuda.nccl GPUS REPEATS SIZES`.
+"""NCCL's all-reduce, timed, beside our exchange: `python -m engine.backends.cuda.nccl GPUS,... REPEATS SIZES`.
 
-One process a GPU, as NCCL is used. Each size is captured into a CUDA graph of many all-reduces one after the
-other, so that no launch and no host stands between them; the last line of the output is JSON.
+One process a GPU, as NCCL is used; with several numbers of GPUs, each time the first so many take part. Each
+size is captured into a CUDA graph of many all-reduces one after the other, so that no launch and no host stands
+between them; the last line of the output is JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _IN_A_GRAPH = 100
 
 
 def main(arguments: list[str]) -> int:
-    devices, repeats, *sizes = map(int, arguments)
+    teams = [int(count) for count in arguments[0].split(",")]
+    repeats, *sizes = map(int, arguments[1:])
+    devices = max(teams)
     try:
         import torch
         import torch.multiprocessing as multiprocessing
@@ -26,7 +29,7 @@ def main(arguments: list[str]) -> int:
         return _refuse(f"{devices} GPUs were asked for; there are {torch.cuda.device_count()}")
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29531")
-    multiprocessing.spawn(_rank, (devices, repeats, sizes), nprocs=devices)  # type: ignore[attr-defined,no-untyped-call]
+    multiprocessing.spawn(_rank, (teams, repeats, sizes), nprocs=devices)  # type: ignore[attr-defined,no-untyped-call]
     return 0
 
 
@@ -35,13 +38,17 @@ def _refuse(why: str) -> int:
     return 1
 
 
-def _rank(rank: int, devices: int, repeats: int, sizes: list[int]) -> None:
+def _rank(rank: int, teams: list[int], repeats: int, sizes: list[int]) -> None:
     import torch
     import torch.distributed as distributed
 
     torch.cuda.set_device(rank)
-    distributed.init_process_group("nccl", rank=rank, world_size=devices)
-    times = {size: _time(torch, distributed, size, repeats) for size in sizes}
+    distributed.init_process_group("nccl", rank=rank, world_size=max(teams))
+    times = []
+    for team in teams:
+        group = distributed.new_group(list(range(team)))  # every process takes part in making it
+        if rank < team:
+            times += [(team, size, _time(torch, distributed, group, size, repeats)) for size in sizes]
     if rank == 0:
         version = "NCCL " + ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
         sys.stdout.write(json.dumps({"version": version, "us": times}) + "\n")
@@ -49,20 +56,20 @@ def _rank(rank: int, devices: int, repeats: int, sizes: list[int]) -> None:
     distributed.destroy_process_group()
 
 
-def _time(torch: Any, distributed: Any, size: int, repeats: int) -> float:
+def _time(torch: Any, distributed: Any, group: Any, size: int, repeats: int) -> float:
     """Microseconds of one all-reduce of `size` FP32, the median over replays of the graph."""
     values = torch.ones(size, dtype=torch.float32, device="cuda")
     for _ in range(3):
-        distributed.all_reduce(values)
+        distributed.all_reduce(values, group=group)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(_IN_A_GRAPH):
-            distributed.all_reduce(values)
+            distributed.all_reduce(values, group=group)
     samples = []
     for _ in range(repeats + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        distributed.barrier()
+        distributed.barrier(group=group)
         begin.record()
         graph.replay()
         end.record()

@@ -1,0 +1,79 @@
+"""`bench-exchange`: which GPUs take part, and what stands beside NCCL. Timing itself needs GPUs (tests/gpu)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from engine.backends.cuda import exchange_bench
+from engine.backends.cuda.exchange_bench import ExchangeTime, beside_nccl, run_nccl
+from engine.cli import app, bench_exchange
+
+
+@dataclass
+class FourGpus:
+    ordinal: int
+    count: int = 4
+
+
+def timed(devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool = False) -> list[ExchangeTime]:
+    return [
+        ExchangeTime(
+            size, devices, devices / 4, devices / 2, (devices / 4,) * repeats, (devices / 2,) * repeats
+        )
+        for size in sizes
+    ]
+
+
+@pytest.fixture(autouse=True)
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_exchange, "Device", FourGpus)
+    monkeypatch.setattr(bench_exchange, "measure", timed)
+    monkeypatch.setattr(
+        exchange_bench,
+        "run_nccl",
+        lambda teams, sizes, _repeats: ({(t, s): float(t * s) for t in teams for s in sizes}, "NCCL 2.28.9"),
+    )
+
+
+def test_every_number_of_gpus_that_is_there_takes_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["bench-exchange", "--size", "256", "--size", "3072"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in table[1:5]] == [
+        ["2", "256", "0.50", "1.00", "512.00"],
+        ["2", "3,072", "0.50", "1.00", "6144.00"],
+        ["4", "256", "1.00", "2.00", "1024.00"],
+        ["4", "3,072", "1.00", "2.00", "12288.00"],
+    ]
+    assert table[-1] == "NCCL: NCCL 2.28.9"
+
+
+def test_without_nccl_its_column_is_empty_and_nothing_is_said_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert app.main(["bench-exchange", "--devices", "2", "--size", "256", "--no-nccl", "--json"]) == 0
+    (time,) = json.loads(capsys.readouterr().out)
+    assert (time["nccl_us"], time["nccl"]) == (None, "")
+    assert len(time["rows_samples"]) == bench_exchange.REPEATS
+
+
+@pytest.mark.parametrize("devices", ["1", "8"])
+def test_gpus_that_are_not_there_are_refused(devices: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["bench-exchange", "--devices", devices]) == 2
+    assert f"--devices is {devices}; this machine has 4 GPUs" in capsys.readouterr().err
+
+
+def test_nccl_that_does_not_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "NCCL did not run: no GPU"
+    monkeypatch.setattr(exchange_bench, "run_nccl", lambda *_: ({}, why))
+    (found,) = beside_nccl(timed(2, [256], 1), 1)
+    assert (found.nccl_us, found.nccl) == (None, why)
+
+
+def test_a_machine_without_gpus_has_no_times_of_nccl() -> None:
+    times, why = run_nccl([2, 64], [256], 1)
+    assert times == {}
+    assert why.startswith("NCCL did not run: ")
