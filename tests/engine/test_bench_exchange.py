@@ -1,4 +1,4 @@
-"""`bench-exchange`: which GPUs take part, and what stands beside NCCL. Timing itself needs GPUs (tests/gpu)."""
+"""`bench-exchange`: which GPUs take part, and what stands beside NCCL; timing it needs GPUs (tests/gpu)."""
 
 from __future__ import annotations
 

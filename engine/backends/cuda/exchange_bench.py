@@ -178,7 +178,7 @@ def exchange_header(ranks: int) -> str:
 def run_nccl(
     teams: Sequence[int], sizes: Sequence[int], repeats: int
 ) -> tuple[dict[tuple[int, int], float], str]:
-    """Microseconds of NCCL's all-reduce by (GPUs, size), and its version; if it cannot run, nothing and why."""
+    """Microseconds of NCCL's all-reduce by (GPUs, size), and its version; nothing and why, if it cannot."""
     command = [sys.executable, "-m", "engine.backends.cuda.nccl", ",".join(map(str, teams)), str(repeats)]
     # Multicast stays off: on a host that is shared it can put the others' GPUs out of service.
     environment = child_environment(NCCL_NVLS_ENABLE="0", PYTHONPATH=os.pathsep.join(sys.path))

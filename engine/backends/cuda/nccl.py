@@ -1,8 +1,8 @@
-"""NCCL's all-reduce, timed, beside our exchange: `python -m engine.backends.cuda.nccl GPUS,... REPEATS SIZES`.
+"""NCCL's all-reduce, timed beside our exchange: `python -m engine.backends.cuda.nccl GPUS,... REPEATS SIZES`.
 
 One process a GPU, as NCCL is used; with several numbers of GPUs, each time the first so many take part. Each
-size is captured into a CUDA graph of many all-reduces one after the other, so that no launch and no host stands
-between them; the last line of the output is JSON.
+size is captured into a CUDA graph of many all-reduces one after the other, so that no launch and no host
+stands between them; the last line of the output is JSON.
 """
 
 from __future__ import annotations
