@@ -386,6 +386,8 @@ class ConfigurationAdmin(_ModelAdmin):
         "hardware",
         "devices",
         "parallelism",
+        "delay",
+        "sync",
         "context",
         "tokens",
         "sampling",

@@ -27,6 +27,7 @@ REPEATS = (5, 100)
 RANGES = {"devices": (1, 64), "context": (1, 1 << 20), "tokens": (2, 1 << 16)}
 """A decode speed needs two tokens: it counts the gaps between them."""
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:+-]{0,199}", re.ASCII)
+GREEDY = "greedy"
 SAMPLING_NAMES = frozenset(f.name for f in fields(SamplingParams))
 
 
@@ -94,7 +95,7 @@ def sampling_label(sampling: SamplingParams) -> str:
 
     The seed is left out: it changes which tokens come, not how fast.
     """
-    parts = ["greedy"] if sampling.temperature == 0 else [f"t={sampling.temperature:g}"]
+    parts = [GREEDY] if sampling.temperature == 0 else [f"t={sampling.temperature:g}"]
     if sampling.temperature != 0:
         parts += [
             f"{name}={getattr(sampling, name):g}"

@@ -17,6 +17,8 @@ def configuration(of: Configuration) -> dict[str, Any]:
         "hardware": of.hardware,
         "devices": of.devices,
         "parallelism": of.parallelism,
+        "delay": of.delay,
+        "sync": of.sync,
         "context": of.context,
         "tokens": of.tokens,
         "sampling": of.sampling,

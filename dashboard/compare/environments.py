@@ -13,6 +13,8 @@ from engine.measurement import Measurement
 MISSING = "not recorded"
 _CODE = ("git.", "backend.kernel")
 _RESULTS = ("peer.", "state.")
+_SETTINGS = ("backend.parallelism", "backend.sync")
+"""Told by `_settings`, too: what was asked for is no matter of surroundings."""
 """Not surroundings: what a peer reached in the same run, and what changes by the minute (`_conditions`)."""
 _CLOCK_TOLERANCE = 0.02
 
@@ -37,8 +39,9 @@ class Differences:
 
 def differences(results: Sequence[Measurement]) -> Differences:
     facts = [dict(flatten(result.environment)) for result in results]
+    elsewhere = (*_CODE, *_RESULTS, *_SETTINGS)
     surroundings = [
-        {**{k: v for k, v in one.items() if not k.startswith((*_CODE, *_RESULTS))}, **_devices(result)}
+        {**{k: v for k, v in one.items() if not k.startswith(elsewhere)}, **_devices(result)}
         for one, result in zip(facts, results, strict=True)
     ]
     code = [{k: v for k, v in one.items() if k.startswith(_CODE)} for one in facts]
@@ -66,6 +69,8 @@ def _settings(result: Measurement) -> dict[str, str]:
         "context": str(s.context),
         "tokens": str(s.tokens),
         "parallelism": f"{s.parallelism}, {s.lanes} lanes, delay {s.delay}",
+        "devices": str(s.devices),
+        "sync": s.sync,
         "sampling": ", ".join(f"{k} {v}" for k, v in flatten(_plain(s.sampling))),
     }
 

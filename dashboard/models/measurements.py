@@ -11,7 +11,9 @@ from django.db.models import F, Q
 from django.urls import reverse
 from django.utils import timezone
 
+from dashboard.matrix import GREEDY
 from dashboard.models.sweeps import Point
+from engine.measurement import MAILBOX
 
 
 class Configuration(models.Model):
@@ -25,7 +27,15 @@ class Configuration(models.Model):
     backend = models.CharField(max_length=40)
     hardware = models.CharField(max_length=300)
     devices = models.PositiveSmallIntegerField()
-    parallelism = models.CharField(max_length=20)
+    parallelism = models.CharField(
+        max_length=20, help_text="none, tp or dtp: how the devices share the model"
+    )
+    delay = models.PositiveSmallIntegerField(
+        default=0, help_text="layers by which a lane sees the others' output late"
+    )
+    sync = models.CharField(
+        max_length=20, default=MAILBOX, help_text="how a phase knows that its input is there"
+    )
     context = models.PositiveIntegerField(help_text="tokens in the prompt")
     tokens = models.PositiveIntegerField(help_text="tokens generated")
     sampling = models.CharField(max_length=120)
@@ -36,7 +46,18 @@ class Configuration(models.Model):
         help_text="share that counts as a regression, 0.005 to 1; empty: from its own spread",
     )
 
-    NATURAL_KEY = ("model", "backend", "hardware", "devices", "parallelism", "context", "tokens", "sampling")
+    NATURAL_KEY = (
+        "model",
+        "backend",
+        "hardware",
+        "devices",
+        "parallelism",
+        "delay",
+        "sync",
+        "context",
+        "tokens",
+        "sampling",
+    )
 
     class Meta:
         ordering = ["model", "backend", "hardware", "context", "tokens"]
@@ -48,6 +69,8 @@ class Configuration(models.Model):
                     "hardware",
                     "devices",
                     "parallelism",
+                    "delay",
+                    "sync",
                     "context",
                     "tokens",
                     "sampling",
@@ -57,9 +80,22 @@ class Configuration(models.Model):
         ]
 
     def __str__(self) -> str:
-        return (
-            f"{self.model} on {self.backend}, {self.hardware}, context {self.context}, {self.tokens} tokens"
-        )
+        where = f"{self.model} on {self.backend}, {self.hardware}"
+        return ", ".join([where, f"context {self.context}, {self.tokens} tokens", *self.manner])
+
+    @property
+    def arrangement(self) -> list[str]:
+        """What sets it apart from one device without delay that uses mailboxes, in words."""
+        return [
+            *([self.parallelism] if self.parallelism != "none" else []),
+            *([f"delay {self.delay}"] if self.delay else []),
+            *([self.sync] if self.sync != MAILBOX else []),
+        ]
+
+    @property
+    def manner(self) -> list[str]:
+        """Its `arrangement`, and its sampling unless that is greedy."""
+        return [*self.arrangement, *([self.sampling] if self.sampling != GREEDY else [])]
 
 
 class Measurement(models.Model):

@@ -15,7 +15,7 @@ WIDTH = 720.0
 HEIGHT = 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 16.0, 12.0, 34.0
 MAX_CONTEXTS = 40
-_SAME = ("model", "backend", "hardware", "devices", "parallelism", "tokens", "sampling")
+_SAME = tuple(name for name in Configuration.NATURAL_KEY if name != "context")
 
 
 @dataclass(frozen=True, slots=True)
