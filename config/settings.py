@@ -47,7 +47,12 @@ QUEUE_LIMIT = whole("QUEUE_LIMIT", env.str("QUEUE_LIMIT", default="") or "64", 1
 
 DASHBOARD_PUBLIC: bool = env.bool("DASHBOARD_PUBLIC", default=True)
 """Whether the dashboard and its API may be read without an account."""
-LOGIN_URL = "admin:login"
+LOGIN_URL = "dashboard:sign_in"
+LOGIN_REDIRECT_URL = "dashboard:overview"
+AUTHENTICATION_BACKENDS = [
+    "dashboard.sign_in.throttle.Throttle",
+    "django.contrib.auth.backends.ModelBackend",
+]
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True

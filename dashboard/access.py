@@ -15,6 +15,8 @@ from django.shortcuts import resolve_url
 from django.utils.deprecation import MiddlewareMixin
 
 PAGES, API = "dashboard", "dashboard_api"
+OPEN = ("sign_in",)
+"""The names of the pages that everybody may see."""
 
 
 class DashboardAccess(MiddlewareMixin):
@@ -23,7 +25,7 @@ class DashboardAccess(MiddlewareMixin):
     def process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
         match = request.resolver_match
         app = match.app_name if match else ""
-        if app not in (PAGES, API) or may_look(request.user):
+        if app not in (PAGES, API) or may_look(request.user) or match.url_name in OPEN:
             return None
         if app == PAGES:
             return redirect_to_login(request.get_full_path(), resolve_url(settings.LOGIN_URL))

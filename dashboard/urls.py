@@ -10,6 +10,7 @@ from dashboard.history import views as history
 from dashboard.overview.views import overview
 from dashboard.planner.views import roofline
 from dashboard.regressions import views as regressions
+from dashboard.sign_in.views import SignIn, SignOut
 from dashboard.sweeps import views as sweeps
 from dashboard.traces.views import trace
 
@@ -47,6 +48,8 @@ urlpatterns = [
     path("regressions/<int:pk>/accept/", regressions.accept, name="regression_accept"),
     path("regressions/<int:pk>/comment/", regressions.comment, name="regression_comment"),
     path("roofline/", roofline, name="roofline"),
+    path("sign-in/", SignIn.as_view(), name="sign_in"),
+    path("sign-out/", SignOut.as_view(), name="sign_out"),
     path("audit/", sweeps.audit_log, name="audit"),
     path("sweeps/", sweeps.sweeps, name="sweeps"),
     path("sweeps/start/", sweeps.sweep_start, name="sweep_start"),

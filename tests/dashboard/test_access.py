@@ -31,7 +31,7 @@ def test_public_dashboard_needs_no_account(client: Client, page: str) -> None:
 def test_private_dashboard_asks_to_sign_in_and_comes_back(client: Client, private: None, page: str) -> None:
     response = client.get(f"/dashboard/{page}?a=1")
     assert response.status_code == 302
-    assert response["Location"] == f"/admin/login/?next=/dashboard/{page}%3Fa%3D1"
+    assert response["Location"] == f"/dashboard/sign-in/?next=/dashboard/{page}%3Fa%3D1"
 
 
 def test_private_api_answers_401_in_json(client: Client, private: None) -> None:

@@ -1,0 +1,90 @@
+"""Signing in: no need to be staff, back to where one came from, and no endless guessing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.cache import cache
+from django.test import Client
+
+from dashboard.sign_in.throttle import MOST
+
+pytestmark = pytest.mark.django_db
+URL = "/dashboard/sign-in/"
+
+
+@pytest.fixture(autouse=True)
+def ada() -> Iterator[User]:
+    cache.clear()
+    yield User.objects.create_user("ada", password="right")
+    cache.clear()
+
+
+def sign_in(client: Client, password: str, name: str = "ada", **more: str) -> Any:
+    return client.post(URL, {"username": name, "password": password, **more}, follow=True)
+
+
+def signed_in(response: Any) -> bool:
+    return "Sign out" in response.content.decode()
+
+
+def test_account_that_is_not_staff_signs_in_and_out(client: Client) -> None:
+    assert signed_in(sign_in(client, "right"))
+    page = client.post("/dashboard/sign-out/", follow=True).content.decode()
+    assert "Sign out" not in page and URL in page
+
+
+def test_signing_out_needs_a_post(client: Client) -> None:
+    assert client.get("/dashboard/sign-out/").status_code == 405
+
+
+def test_one_comes_back_to_where_one_was(client: Client) -> None:
+    assert sign_in(client, "right", next="/dashboard/sweeps/").redirect_chain == [("/dashboard/sweeps/", 302)]
+
+
+@pytest.mark.parametrize("elsewhere", ["https://example.org/", "//example.org/", "javascript:alert(1)"])
+def test_nobody_is_sent_to_another_site(client: Client, elsewhere: str) -> None:
+    assert sign_in(client, "right", next=elsewhere).redirect_chain == [("/dashboard/", 302)]
+
+
+def test_wrong_password_says_so_and_keeps_the_name(client: Client) -> None:
+    page = sign_in(client, "wrong").content.decode()
+    assert "No active account" in page and 'value="ada"' in page
+
+
+def test_page_is_open_where_the_dashboard_is_not(client: Client, settings: Any) -> None:
+    settings.DASHBOARD_PUBLIC = False
+    assert client.get(URL).status_code == 200
+
+
+@pytest.mark.parametrize("path", [URL, "/admin/login/"])
+def test_too_many_guesses_have_to_wait_even_with_the_right_password(client: Client, path: str) -> None:
+    User.objects.filter(username="ada").update(is_staff=True)
+    for _ in range(MOST):
+        client.post(path, {"username": "ada", "password": "wrong"})
+    client.post(path, {"username": "ADA" if path == URL else "ada", "password": "right"})
+    assert "_auth_user_id" not in client.session
+    assert "wait 5 minutes" in sign_in(client, "right").content.decode()
+
+
+def test_guesses_for_one_name_do_not_keep_another_out(client: Client) -> None:
+    for _ in range(MOST):
+        sign_in(client, "wrong", "mallory")
+    assert signed_in(sign_in(client, "right"))
+
+
+def test_right_password_in_time_forgets_the_wrong_ones(client: Client) -> None:
+    for _ in range(MOST - 1):
+        sign_in(client, "wrong")
+    sign_in(client, "right")
+    client.post("/dashboard/sign-out/")
+    sign_in(client, "wrong")
+    assert signed_in(sign_in(client, "right"))
+
+
+def test_requests_without_csrf_token_are_refused() -> None:
+    strict = Client(enforce_csrf_checks=True)
+    assert strict.post(URL, {"username": "ada", "password": "right"}).status_code == 403
