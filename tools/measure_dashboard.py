@@ -47,12 +47,13 @@ def pages(repeats: int) -> int:
     for name, address in addresses().items():
         with CaptureQueriesContext(connection) as captured:
             size = _ask(client, address)[1]
+        queries = len(captured)
         times = [_ask(client, address)[0] for _ in range(repeats)]
         p95 = quantile(times, 0.95) or 0.0  # the parser asks for enough repeats
         slow += p95 >= MUST_MS
         verdict = "" if p95 < MUST_MS else "  TOO SLOW"
         print(
-            f"{name:<34} p50 {median(times):6.1f} ms  p95 {p95:6.1f} ms  {len(captured):3d} queries"
+            f"{name:<34} p50 {median(times):6.1f} ms  p95 {p95:6.1f} ms  {queries:3d} queries"
             f"  {size / 1000:7.1f} kB{verdict}"
         )
     return int(slow > 0)

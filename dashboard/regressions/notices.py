@@ -20,7 +20,10 @@ from django.core.mail import send_mail
 from django.utils import timezone
 
 from config.webhook import Webhook
+from dashboard.api import shapes
+from dashboard.history.metrics import METRICS
 from dashboard.models import Regression
+from dashboard.templatetags.figures import exact
 
 TIMEOUT_S = 5.0
 SIGNATURE = "Monolane-Signature"
@@ -32,11 +35,20 @@ class NotDelivered(Exception):
 
 def summary(regression: Regression) -> str:
     """One line that says what got slower, by how much and since which commit."""
-    since = f" since {regression.bad_sha[:9]}" if regression.bad_sha else ""
+    metric = METRICS[regression.metric]
     return (
-        f"{regression.metric} of {regression.configuration}: {regression.change:+.1%} "
-        f"({regression.baseline:,.1f} to {regression.value:,.1f}){since}"
+        f"{metric.title} of {regression.configuration}: {regression.change:+.1%} "
+        f"({exact(regression.baseline)} to {exact(regression.value)} {metric.unit}){_since(regression)}"
     )
+
+
+def _since(regression: Regression) -> str:
+    if not regression.bad_sha:
+        return ""
+    commit = regression.bad_sha[:9]
+    if regression.bad_sha == regression.good_sha:
+        return f" at one commit, {commit}: look at the environment"
+    return f" since {commit}"
 
 
 def address(regression: Regression) -> str:
@@ -71,7 +83,6 @@ def call(regression: Regression, webhook: Webhook) -> None:
 
 def payload(regression: Regression) -> dict[str, Any]:
     """What the webhook is sent: figures in the metric's unit, changes as shares."""
-    c = regression.configuration
     return {
         "event": "regression.opened",
         "id": regression.pk,
@@ -85,16 +96,7 @@ def payload(regression: Regression) -> dict[str, Any]:
         "good_sha": regression.good_sha,
         "bad_sha": regression.bad_sha,
         "since": regression.since.isoformat(),
-        "configuration": {
-            "id": c.pk,
-            "model": c.model,
-            "backend": c.backend,
-            "hardware": c.hardware,
-            "devices": c.devices,
-            "context": c.context,
-            "tokens": c.tokens,
-            "sampling": c.sampling,
-        },
+        "configuration": shapes.configuration(regression.configuration),
     }
 
 

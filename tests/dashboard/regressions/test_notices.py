@@ -104,6 +104,19 @@ def test_email_names_the_change_the_commits_and_the_page(regression: Regression,
     assert f"https://bench.example.org/dashboard/regressions/{regression.pk}/" in message.body
 
 
+def test_summary_has_the_metrics_name_and_unit(regression: Regression) -> None:
+    regression.baseline, regression.value = 100.25, 80.2
+    regression.good_sha, regression.bad_sha = "a" * 40, "b" * 40
+    found = notices.summary(regression)
+    assert found.startswith("Decode speed of test-model on numpy")
+    assert found.endswith("-20.0% (100.25 to 80.2 tok/s) since bbbbbbbbb")
+
+
+def test_summary_points_at_the_environment_where_the_commit_is_the_same(regression: Regression) -> None:
+    regression.good_sha = regression.bad_sha = "a" * 40
+    assert notices.summary(regression).endswith(" at one commit, aaaaaaaaa: look at the environment")
+
+
 def test_email_is_sent_once_however_often_the_task_is_delivered(
     regression: Regression, settings: Any
 ) -> None:
