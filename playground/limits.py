@@ -19,6 +19,8 @@ class Limits:
     stop_strings: int = 16
     stop_bytes: int = 256
     """Of one stop string."""
+    choices: int = 16
+    """Of one answer of the API, all its prompts together."""
 
 
 LIMITS = Limits()

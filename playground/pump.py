@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from engine.serving.client import QueueUnavailable
@@ -85,8 +86,9 @@ class Pump:
     async def _read(self) -> None:
         """Fills a short queue and waits while it is full: what has not been read stays in Redis."""
         try:
-            async for _, frame in engine_client().frames(self.generation):
-                await self._frames.put(frame)
+            async with aclosing(engine_client().frames(self.generation)) as frames:
+                async for _, frame in frames:
+                    await self._frames.put(frame)
         except QueueUnavailable as error:
             await self._frames.put(Failed("unavailable", str(error), retryable=True))
 

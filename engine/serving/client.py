@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -221,7 +221,7 @@ class AsyncClient:
 
     async def frames(
         self, request_id: str, *, after: str = FROM_START, after_tokens: int = 0
-    ) -> AsyncIterator[StreamFrame]:
+    ) -> AsyncGenerator[StreamFrame]:
         """As Client.frames."""
         watch = _Watch(request_id, after, after_tokens)
         feed: Feed | None = None

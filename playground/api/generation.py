@@ -1,7 +1,8 @@
-"""One generation for the API: submitted, followed to its end, and cancelled if the client goes away."""
+"""The answer to a request: its generations followed to their ends, and cancelled if the client goes away."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -10,95 +11,117 @@ from typing import Any
 import structlog
 
 from engine.errors import EngineError
-from engine.serving.client import QueueFull, QueueUnavailable
-from engine.serving.messages import Done, Failed, Frame, Heartbeat, Tokens
+from engine.serving.client import QueueUnavailable
+from engine.serving.messages import Done, Failed, Frame, Scored, Tokens
 from playground import metrics
 from playground.api import shapes
-from playground.api.errors import ApiError, from_worker, model_not_found, unavailable
+from playground.api.errors import ApiError, from_worker, unavailable
+from playground.api.logprobs import logprobs_of
 from playground.api.parameters import ApiRequest
-from playground.background import in_background
+from playground.background import end, in_background
+from playground.quota import charge
 from playground.workers import engine_client
 
 log = structlog.get_logger(__name__)
-NO_WORKER = "No engine worker is running; try again once one is"
 
+KEEP_ALIVE_S = 10.0
+"""A stream on which nothing has come for so long says so, lest a proxy takes it for dead."""
+WAITING_FRAMES = 8
+"""How many frames of all choices may wait for the client; what it has not taken stays in Redis."""
 
-async def live_workers() -> list[Heartbeat]:
-    """The workers that serve something. Raises ApiError if there is none."""
-    try:
-        workers = await engine_client().workers()
-    except QueueUnavailable as error:
-        raise unavailable(str(error), "queue_unavailable") from error
-    if not workers:
-        raise unavailable(NO_WORKER, "no_worker")
-    return workers
+_TOLD = (Tokens, Scored, Done, Failed)
+"""Frames that a client hears of: of a long prefill only that its stream is alive."""
 
-
-async def submit(request: ApiRequest) -> None:
-    """Puts the request in the inbox. Raises ApiError if no worker serves its model, or the inbox is full."""
-    served = sorted({worker.model for worker in await live_workers()})
-    if request.generate.model not in served:
-        raise model_not_found(request.generate.model, served)
-    try:
-        await engine_client().submit(request.generate)
-    except QueueFull as error:
-        raise unavailable(str(error), "queue_full") from error
-    except QueueUnavailable as error:
-        raise unavailable(str(error), "queue_unavailable") from error
+Arrival = tuple[int, Frame]
+"""Which choice, and what has come of it."""
 
 
 async def outcome(request: ApiRequest) -> dict[str, Any]:
     """The whole answer at once. Raises ApiError."""
-    text: list[str] = []
-    async with aclosing(_frames(request)) as frames:
-        async for frame in frames:
-            if isinstance(frame, Tokens):
-                text.append(frame.text)
-            elif isinstance(frame, Done):
-                whole = "".join(text) + frame.text
-                return shapes.whole_answer(
-                    request, request.generate.model, whole, frame.finish_reason, frame.timings
-                )
-    raise AssertionError("frames end with a final one")
+    choices = [shapes.Choice() for _ in request.choices]
+    async with aclosing(_arrivals(request)) as arrivals:
+        async for arrival in arrivals:
+            if arrival is not None:
+                _keep(choices[arrival[0]], arrival[1])
+    return shapes.whole_answer(request, choices)
+
+
+def _keep(choice: shapes.Choice, frame: Frame) -> None:
+    match frame:
+        case Tokens():
+            choice.text.append(frame.text)
+        case Scored():
+            choice.scores.append(frame)
+        case Done():
+            choice.done = frame
 
 
 async def events(request: ApiRequest) -> AsyncGenerator[bytes]:
     """The answer as server-sent events.
 
-    The first event is awaited before any is yielded, so a refusal by the worker can still be an HTTP
-    status: it raises ApiError. A later failure becomes an `error` event, and no [DONE] follows it.
+    Until something has been yielded a refusal by the worker raises ApiError, as it can still be an HTTP
+    status. A later failure becomes an `error` event, and no [DONE] follows it.
     """
-    model = request.generate.model
+    streams = [_ChoiceStream(request, index) for index in range(len(request.choices))]
     begun = False
-    async with aclosing(_frames(request)) as frames:
-        try:
-            async for frame in frames:
-                if not begun and request.chat and isinstance(frame, Tokens | Done):
-                    yield event(shapes.chunk(request, model, role=True))
-                begun = begun or isinstance(frame, Tokens)
-                if isinstance(frame, Tokens) and frame.text:
-                    yield event(shapes.chunk(request, model, text=frame.text))
-                elif isinstance(frame, Done):
-                    for data in _ending(request, model, frame):
-                        yield event(data)
-                    yield b"data: [DONE]\n\n"
-        except ApiError as error:
-            if not begun:
-                raise
-            yield event(error.body())
+    try:
+        async with aclosing(_arrivals(request)) as arrivals:
+            async for arrival in arrivals:
+                if arrival is None:
+                    begun = True
+                    yield await _still_waiting(request)
+                    continue
+                for data in streams[arrival[0]].chunks(arrival[1]):
+                    begun = True
+                    yield event(data)
+        if request.include_usage:
+            timings = [stream.done.timings for stream in streams if stream.done]
+            yield event(shapes.usage_chunk(request, timings))
+        yield b"data: [DONE]\n\n"
+    except ApiError as error:
+        if not begun:
+            raise
+        yield event(error.body())
 
 
-def _ending(request: ApiRequest, model: str, done: Done) -> list[dict[str, Any]]:
-    chunks = []
-    if done.text and request.chat:
-        chunks.append(shapes.chunk(request, model, text=done.text))
-    last_text = None if request.chat else done.text
-    chunks.append(
-        shapes.chunk(request, model, text=last_text, finish_reason=done.finish_reason, timings=done.timings)
-    )
-    if request.include_usage:
-        chunks.append(shapes.usage_chunk(request, model, done.timings))
-    return chunks
+class _ChoiceStream:
+    """Turns the frames of one choice into the stream's chunks."""
+
+    def __init__(self, request: ApiRequest, index: int) -> None:
+        self._request = request
+        self._index = index
+        self._introduced = not request.chat
+        self._logprobs = logprobs_of(chat=request.chat)
+        self.done: Done | None = None
+
+    def chunks(self, frame: Frame) -> list[dict[str, Any]]:
+        match frame:
+            case Tokens():
+                return self._introduction() + (self._text(frame.text) if frame.text else [])
+            case Scored():
+                return [self._chunk(text="", scores=self._logprobs.of(frame))]
+            case Done():
+                self.done = frame
+                return self._introduction() + self._ending(frame)
+        return []
+
+    def _introduction(self) -> list[dict[str, Any]]:
+        """A chat's first chunk says who speaks."""
+        if self._introduced:
+            return []
+        self._introduced = True
+        return [self._chunk(role=True)]
+
+    def _text(self, text: str) -> list[dict[str, Any]]:
+        return [self._chunk(text=text)]
+
+    def _ending(self, done: Done) -> list[dict[str, Any]]:
+        if not self._request.chat:
+            return [self._chunk(text=done.text, done=done)]
+        return (self._text(done.text) if done.text else []) + [self._chunk(done=done)]
+
+    def _chunk(self, **content: Any) -> dict[str, Any]:
+        return shapes.chunk(self._request, self._index, **content)
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -106,30 +129,79 @@ def event(data: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
-async def _frames(request: ApiRequest) -> AsyncGenerator[Frame]:
-    """The request's frames. A failure, or a cancellation that nobody here asked for, raises ApiError."""
-    generation = request.generate.id
-    ended = False
+async def _still_waiting(request: ApiRequest) -> bytes:
+    """A comment, which clients skip: where the first choice stands that no worker has taken."""
     try:
-        async for _, frame in engine_client().frames(generation):
-            if isinstance(frame, Done | Failed):
-                ended = True
-                metrics.ended("api", frame)
-                _check_end(frame)
-            yield frame
-    except QueueUnavailable as error:
-        raise unavailable(str(error), "queue_unavailable") from error
+        for choice in request.choices:
+            place = await engine_client().position(choice.id)
+            if place is not None:
+                eta = await engine_client().eta(choice.id)
+                about = "" if eta is None else f", about {eta:.0f} s to go"
+                return f": waiting, place {place} in the queue{about}\n\n".encode()
+    except QueueUnavailable:
+        pass  # the followers wait for Redis, and say so if that takes too long
+    return b": waiting for the engine\n\n"
+
+
+# Following ------------------------------------------------------------------------------------------
+async def _arrivals(request: ApiRequest) -> AsyncGenerator[Arrival | None]:
+    """The frames of all choices as they come, and None whenever nothing has come for KEEP_ALIVE_S.
+
+    Ends with the last choice. Raises ApiError as soon as one fails; whatever has not ended is cancelled.
+    """
+    queue: asyncio.Queue[Arrival] = asyncio.Queue(WAITING_FRAMES)
+    followers = [
+        asyncio.create_task(_follow(index, choice.id, queue)) for index, choice in enumerate(request.choices)
+    ]
+    left = len(followers)
+    try:
+        while left:
+            arrival = await _next(queue)
+            if arrival is not None:
+                left -= _is_end(arrival[1])
+            yield arrival
     finally:
-        if not ended:
-            # This task may itself be being cancelled: whatever it awaited now would be too.
-            in_background(_cancel(generation))
+        # This task may itself be being cancelled: whatever it awaited now would be too.
+        for follower in followers:
+            in_background(end(follower))
 
 
-def _check_end(frame: Done | Failed) -> None:
+async def _next(queue: asyncio.Queue[Arrival]) -> Arrival | None:
+    try:
+        async with asyncio.timeout(KEEP_ALIVE_S):
+            return await queue.get()
+    except TimeoutError:
+        return None
+
+
+def _is_end(frame: Frame) -> bool:
+    """Whether its choice is done. Raises ApiError if that failed, or nobody here asked for its end."""
     if isinstance(frame, Failed):
         raise from_worker(frame)
-    if frame.finish_reason == "cancelled":
+    if isinstance(frame, Done) and frame.finish_reason == "cancelled":
         raise unavailable("The generation was cancelled by the server; send it again", "cancelled")
+    return isinstance(frame, Done)
+
+
+async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) -> None:
+    """Reads one generation; ends it if it is itself ended first. What was generated is charged either way."""
+    tokens, ended = 0, False
+    try:
+        async with aclosing(engine_client().frames(generation)) as frames:
+            async for _, frame in frames:
+                if isinstance(frame, Tokens):
+                    tokens = frame.seq + len(frame.ids)
+                if isinstance(frame, Done | Failed):
+                    ended = True
+                    metrics.ended("api", frame)
+                if isinstance(frame, _TOLD):
+                    await queue.put((index, frame))
+    except QueueUnavailable as error:
+        await queue.put((index, Failed("unavailable", str(error), retryable=True)))
+    finally:
+        in_background(charge(generation, tokens))
+        if not ended:
+            in_background(_cancel(generation))
 
 
 async def _cancel(generation: str) -> None:

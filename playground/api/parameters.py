@@ -1,23 +1,20 @@
-"""What a request to the API may hold, and what becomes of it.
-
-Four kinds of parameter: those that are obeyed; those that cannot change the text and are ignored; those
-that would change its meaning and are refused unless they ask for nothing; and unknown ones, refused.
-"""
+"""What a request to the API holds: generations to submit, and how to answer."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.http import HttpRequest
 from django.http.request import RawPostDataException, UnreadablePostError
 
 from engine.backends.base import SamplingParams
-from engine.serving.messages import GenerateRequest, Prompt
+from engine.serving.messages import MAX_LOGPROBS, GenerateRequest, Prompt
 from playground.api.errors import ApiError
+from playground.api.support import UNSUPPORTED, check_supported, unsupported
 from playground.limits import BODY_BYTES, LIMITS
 from playground.protocol import new_generation_id
 from playground.validation import (
@@ -36,54 +33,14 @@ COMPLETION_TOKENS = 16
 """max_tokens of /v1/completions where nothing is said: the OpenAI API's own default."""
 SAMPLING = SamplingParams(temperature=1.0)
 """As the OpenAI API: draws from the model's whole distribution unless told otherwise."""
-
-_OBEYED = {
-    "model", "stream", "stream_options", "stop", "seed", "n", "max_tokens",
-    "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-}  # fmt: skip
-_IGNORED = {
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention", "parallel_tool_calls", "prediction", "verbosity",
-}  # fmt: skip
-
-
-def _is_zero(value: object) -> bool:
-    return value in (0, None)
-
-
-def _is_empty(value: object) -> bool:
-    return value in (None, False, [], {}, "none", "auto")
-
-
-_REFUSED_UNLESS: dict[str, Callable[[object], bool]] = {
-    "n": lambda value: value in (None, 1),
-    "best_of": lambda value: value in (None, 1),
-    "echo": _is_empty,
-    "logprobs": lambda value: value in (None, False),
-    "top_logprobs": _is_zero,
-    "logit_bias": _is_empty,
-    "presence_penalty": _is_zero,
-    "frequency_penalty": _is_zero,
-    "tools": _is_empty,
-    "tool_choice": _is_empty,
-    "functions": _is_empty,
-    "function_call": _is_empty,
-    "response_format": lambda value: value in (None, {"type": "text"}),
-    "modalities": lambda value: value in (None, ["text"]),
-    "audio": _is_empty,
-    "reasoning_effort": _is_empty,
-    "web_search_options": _is_empty,
-}
-_COMPLETION_ONLY = {"prompt", "suffix", "best_of", "echo"}
-_CHAT_ONLY = {
-    "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice", "functions", "function_call",
-    "response_format", "modalities", "audio", "reasoning_effort", "web_search_options",
-}  # fmt: skip
+SEEDS = 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    generate: GenerateRequest
+    choices: tuple[GenerateRequest, ...]
+    """One generation for each choice of the answer: `n` for each prompt, prompt after prompt."""
+    n: int
     chat: bool
     stream: bool
     include_usage: bool
@@ -92,7 +49,11 @@ class ApiRequest:
 
     @property
     def id(self) -> str:
-        return ("chatcmpl-" if self.chat else "cmpl-") + self.generate.id
+        return ("chatcmpl-" if self.chat else "cmpl-") + self.choices[0].id
+
+    @property
+    def model(self) -> str:
+        return self.choices[0].model
 
 
 def read_body(request: HttpRequest) -> Mapping[str, Any]:
@@ -102,7 +63,7 @@ def read_body(request: HttpRequest) -> Mapping[str, Any]:
     """
     if request.content_type != "application/json":
         raise ApiError(415, f"Content-Type is '{request.content_type}'; it must be application/json")
-    _check_size(int(request.META.get("CONTENT_LENGTH") or 0))
+    _check_size(_announced(request))
     try:
         body = request.body
         _check_size(len(body))  # a chunked body announces no length
@@ -114,6 +75,14 @@ def read_body(request: HttpRequest) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise ApiError(400, f"The body is a {kind_of(data)}; it must be an object")
     return data
+
+
+def _announced(request: HttpRequest) -> int:
+    """The length that the request says its body has; 0 where it says nothing."""
+    length = request.headers.get("Content-Length") or "0"
+    if not (length.isascii() and length.isdecimal()):
+        raise ApiError(400, f"Content-Length is {shown(length)}; it must be a number of bytes")
+    return int(length)
 
 
 def _check_size(length: int) -> None:
@@ -134,69 +103,94 @@ def parse_chat(data: Mapping[str, Any]) -> ApiRequest:
 
 def _parse(data: Mapping[str, Any], *, chat: bool) -> ApiRequest:
     try:
-        _check_supported(data, chat=chat)
-        generate = GenerateRequest(
-            id=new_generation_id(),
-            prompt=_chat_prompt(data) if chat else _text_prompt(data),
-            model=_model(data),
+        check_supported(data, chat=chat)
+        prompts = [chat_prompt(data)] if chat else _text_prompts(data)
+        first = GenerateRequest(
+            id="",
+            prompt=prompts[0],
+            model=model_of(data),
             max_tokens=_max_tokens(data, chat=chat),
             sampling=sampling_of(data, SAMPLING),
             stop=stop_of(data.get("stop")),
+            logprobs=_chat_logprobs(data) if chat else whole_of(data, "logprobs", 0, MAX_LOGPROBS),
         )
-        stream = _flag(data, "stream")
+        n = _count(data, len(prompts))
+        stream = flag_of(data, "stream")
         usage = _include_usage(data, stream=stream)
     except Invalid as error:
-        raise _api_error(error) from error
-    return ApiRequest(generate, chat, stream, usage, int(time.time()))
+        raise api_error(error) from error
+    return ApiRequest(_choices(first, prompts, n), n, chat, stream, usage, int(time.time()))
 
 
-def _api_error(error: Invalid) -> ApiError:
-    status = 413 if error.code == "too_long" else 400
+def api_error(error: Invalid) -> ApiError:
+    status = {"too_long": 413, UNSUPPORTED: 422}.get(error.code, 400)
     code = {"bad_request": None, "too_long": "request_too_large"}.get(error.code, error.code)
     return ApiError(status, error.message, param=error.param or None, code=code)
 
 
-def _check_supported(data: Mapping[str, Any], *, chat: bool) -> None:
-    known = _OBEYED | _IGNORED | set(_REFUSED_UNLESS) | _COMPLETION_ONLY | _CHAT_ONLY
-    known -= _COMPLETION_ONLY if chat else _CHAT_ONLY
-    for name, value in data.items():
-        if name not in known:
-            raise Invalid(f"Unrecognized request argument supplied: {shown(name)}", name, "unknown_parameter")
-        asks_nothing = _REFUSED_UNLESS.get(name)
-        if asks_nothing is not None and not asks_nothing(value):
-            raise Invalid(
-                f"{name} is {shown(value)}, which this server does not support: leave it out",
-                name,
-                "unsupported_parameter",
-            )
+def _choices(first: GenerateRequest, prompts: list[Prompt], n: int) -> tuple[GenerateRequest, ...]:
+    """Choice i of a prompt draws with the seed + i, so that the first is what one choice would have been."""
+    seeds = [(first.sampling.seed + i) % SEEDS for i in range(n)]
+    return tuple(
+        replace(first, id=new_generation_id(), prompt=prompt, sampling=replace(first.sampling, seed=seed))
+        for prompt in prompts
+        for seed in seeds
+    )
 
 
-def _model(data: Mapping[str, Any]) -> str:
+def _count(data: Mapping[str, Any], prompts: int) -> int:
+    """How many choices each prompt gets."""
+    n = whole_of(data, "n", 1, LIMITS.choices) or 1
+    if prompts * n > LIMITS.choices:
+        raise Invalid(
+            f"n is {n} for each of {prompts} prompts; at most {LIMITS.choices} choices are given in all", "n"
+        )
+    best_of = data.get("best_of")
+    if best_of not in (None, n):
+        raise unsupported("best_of", best_of)
+    return n
+
+
+def model_of(data: Mapping[str, Any]) -> str:
     model = text_of(data, "model")
     if not model:
         raise Invalid("you must provide a model parameter; GET /v1/models lists them", "model")
     return model
 
 
-def _text_prompt(data: Mapping[str, Any]) -> Prompt:
-    prompt = data.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
-        prompt = prompt[0]
-    if not isinstance(prompt, str):
+def _text_prompts(data: Mapping[str, Any]) -> list[Prompt]:
+    given = data.get("prompt")
+    texts = given if isinstance(given, list) and given else [given]
+    if len(texts) > LIMITS.choices:
+        raise Invalid(f"prompt holds {len(texts)} texts; at most {LIMITS.choices} are taken", "prompt")
+    prompts = [text_prompt(text, data) for text in texts]
+    check_prompt_size(*(part for prompt in prompts for part in (prompt.text, prompt.suffix)))
+    return prompts
+
+
+def text_prompt(text: object, data: Mapping[str, Any]) -> Prompt:
+    """A text, with the suffix that `data` may have."""
+    if not isinstance(text, str):
         raise Invalid(
-            f"prompt is a {kind_of(prompt)}; it must be one string (several, or token ids, are not taken)",
+            f"prompt is a {kind_of(text)}; it must be a string or a list of strings: token ids are not taken",
             "prompt",
         )
-    text = text_of({"prompt": prompt}, "prompt")
-    suffix = text_of(data, "suffix") or None
-    check_prompt_size(text, suffix)
-    return Prompt(text=text, suffix=suffix)
+    return Prompt(text=text_of({"prompt": text}, "prompt"), suffix=text_of(data, "suffix") or None)
 
 
-def _chat_prompt(data: Mapping[str, Any]) -> Prompt:
+def chat_prompt(data: Mapping[str, Any]) -> Prompt:
     messages = messages_of(data.get("messages"))
     check_prompt_size(*(message.content for message in messages))
     return Prompt(messages=messages)
+
+
+def _chat_logprobs(data: Mapping[str, Any]) -> int | None:
+    """How many alternatives to each token the answer shows; None where it shows no scores."""
+    wanted = flag_of(data, "logprobs")
+    top = whole_of(data, "top_logprobs", 0, MAX_LOGPROBS)
+    if top is not None and not wanted:
+        raise Invalid("top_logprobs goes with logprobs: true only", "top_logprobs")
+    return (top or 0) if wanted else None
 
 
 def _max_tokens(data: Mapping[str, Any], *, chat: bool) -> int:
@@ -206,7 +200,7 @@ def _max_tokens(data: Mapping[str, Any], *, chat: bool) -> int:
     return found or (LIMITS.max_tokens if chat else COMPLETION_TOKENS)
 
 
-def _flag(data: Mapping[str, Any], name: str) -> bool:
+def flag_of(data: Mapping[str, Any], name: str) -> bool:
     value = data.get(name)
     if value not in (None, True, False):
         raise Invalid(f"{name} is {shown(value)}; it must be true or false", name)
@@ -225,4 +219,4 @@ def _include_usage(data: Mapping[str, Any], *, stream: bool) -> bool:
     if unknown is not None:
         name = f"stream_options.{unknown}"
         raise Invalid(f"Unrecognized request argument supplied: {name}", name, "unknown_parameter")
-    return _flag(options, "include_usage")
+    return flag_of(options, "include_usage")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from engine.serving.messages import Heartbeat, Timings
+from engine.serving.messages import Done, Heartbeat, Scored, Timings
+from playground.api import logprobs
 from playground.api.parameters import ApiRequest
 
 
@@ -24,73 +26,105 @@ def model_object(name: str, workers: list[Heartbeat], created: int) -> dict[str,
     }
 
 
-def usage(timings: Timings) -> dict[str, Any]:
-    """OpenAI's counts, and Groq's times in seconds."""
-    return {
-        "prompt_tokens": timings.prompt_tokens,
-        "completion_tokens": timings.completion_tokens,
-        "total_tokens": timings.prompt_tokens + timings.completion_tokens,
-        "queue_time": timings.queue_ms / 1000,
-        "prompt_time": timings.prefill_ms / 1000,
-        "completion_time": timings.decode_ms / 1000,
-        "total_time": (timings.queue_ms + timings.prefill_ms + timings.decode_ms) / 1000,
-    }
+@dataclass
+class Choice:
+    """What has come of one choice of an answer that is sent as a whole."""
+
+    text: list[str] = field(default_factory=list)
+    scores: list[Scored] = field(default_factory=list)
+    done: Done | None = None
 
 
-def whole_answer(
-    request: ApiRequest, model: str, text: str, finish_reason: str, timings: Timings
-) -> dict[str, Any]:
-    """The answer to a request that does not stream."""
-    if request.chat:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
-    else:
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+def whole_answer(request: ApiRequest, choices: Sequence[Choice]) -> dict[str, Any]:
+    """The answer to a request that does not stream. Every choice must be done.
+
+    `timings` stands beside a single choice, and in each of several.
+    """
+    ends = [choice.done for choice in choices if choice.done is not None]
+    objects = [
+        _whole_choice(request, index, choice, done)
+        for index, (choice, done) in enumerate(zip(choices, ends, strict=True))
+    ]
+    timings = [asdict(done.timings) for done in ends]
+    if len(objects) > 1:
+        objects = [{**one, "timings": times} for one, times in zip(objects, timings, strict=True)]
     return {
         "id": request.id,
         "object": "chat.completion" if request.chat else "text_completion",
         "created": request.created,
-        "model": model,
-        "choices": [choice],
-        "usage": usage(timings),
-        "timings": asdict(timings),
+        "model": request.model,
+        "choices": objects,
+        "usage": usage(request, [done.timings for done in ends]),
+        **({"timings": timings[0]} if len(objects) == 1 else {}),
+    }
+
+
+def _whole_choice(request: ApiRequest, index: int, choice: Choice, done: Done) -> dict[str, Any]:
+    text = "".join(choice.text) + done.text
+    said = {"message": {"role": "assistant", "content": text, "refusal": None}}
+    scored = request.choices[index].logprobs is not None
+    return {
+        "index": index,
+        **(said if request.chat else {"text": text}),
+        "logprobs": logprobs.whole(choice.scores, chat=request.chat) if scored else None,
+        "finish_reason": done.finish_reason,
+    }
+
+
+def usage(request: ApiRequest, timings: Sequence[Timings]) -> dict[str, Any]:
+    """OpenAI's counts, and Groq's times in seconds, of all choices together.
+
+    A prompt counts once, however many choices it has. The queue's time is that of the choice that began
+    first, as later ones wait for the earlier.
+    """
+    prompt = sum(one.prompt_tokens for one in timings[:: request.n])
+    completion = sum(one.completion_tokens for one in timings)
+    queue_s = min(one.queue_ms for one in timings) / 1000
+    prompt_s = sum(one.prefill_ms for one in timings) / 1000
+    completion_s = sum(one.decode_ms for one in timings) / 1000
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "queue_time": queue_s,
+        "prompt_time": prompt_s,
+        "completion_time": completion_s,
+        "total_time": queue_s + prompt_s + completion_s,
     }
 
 
 def chunk(
     request: ApiRequest,
-    model: str,
+    index: int,
     *,
     role: bool = False,
     text: str | None = None,
-    finish_reason: str | None = None,
-    timings: Timings | None = None,
+    scores: dict[str, Any] | None = None,
+    done: Done | None = None,
 ) -> dict[str, Any]:
-    """One event of a stream. `timings` goes with the last one that has a choice."""
-    choice: dict[str, Any]
-    if request.chat:
-        delta = {**({"role": "assistant", "content": ""} if role else {}), **_content(text)}
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-    else:
-        choice = {"index": 0, "text": text or "", "logprobs": None, "finish_reason": finish_reason}
-    return {**_frame(request, model, [choice]), **({"timings": asdict(timings)} if timings else {})}
+    """One event of a stream, about one choice. The choice's last one, of `done`, has its `timings`."""
+    content = {} if text is None else {"content": text}
+    said = {"delta": {**({"role": "assistant", "content": ""} if role else {}), **content}}
+    choice = {
+        "index": index,
+        **(said if request.chat else {"text": text or ""}),
+        "logprobs": scores,
+        "finish_reason": done.finish_reason if done else None,
+    }
+    return {**_frame(request, [choice]), **({"timings": asdict(done.timings)} if done else {})}
 
 
-def usage_chunk(request: ApiRequest, model: str, timings: Timings) -> dict[str, Any]:
+def usage_chunk(request: ApiRequest, timings: Sequence[Timings]) -> dict[str, Any]:
     """The event after the last choice, where the client asked for usage."""
-    return {**_frame(request, model, []), "usage": usage(timings)}
+    return {**_frame(request, []), "usage": usage(request, timings)}
 
 
-def _content(text: str | None) -> dict[str, str]:
-    return {} if text is None else {"content": text}
-
-
-def _frame(request: ApiRequest, model: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+def _frame(request: ApiRequest, choices: list[dict[str, Any]]) -> dict[str, Any]:
     frame: dict[str, Any] = {
         "id": request.id,
         "object": "chat.completion.chunk" if request.chat else "text_completion",
         "created": request.created,
-        "model": model,
+        "model": request.model,
         "choices": choices,
     }
     return {**frame, "usage": None} if request.include_usage else frame

@@ -12,29 +12,34 @@ from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
-from playground.api import shapes
-from playground.api.errors import ApiError, model_not_found
-from playground.api.generation import events, live_workers, outcome, submit
+from playground.admission import Caller
+from playground.api import access, shapes
+from playground.api.admission import live_workers, serving, submit
+from playground.api.errors import ApiError
+from playground.api.generation import events, outcome
 from playground.api.parameters import ApiRequest, parse_chat, parse_completion, read_body
 
 P = ParamSpec("P")
-View = Callable[Concatenate[HttpRequest, P], Coroutine[Any, Any, HttpResponseBase]]
+View = Callable[Concatenate[HttpRequest, Caller, P], Coroutine[Any, Any, HttpResponseBase]]
+Answer = Callable[Concatenate[HttpRequest, P], Coroutine[Any, Any, HttpResponseBase]]
 
 
-def endpoint(method: str) -> Callable[[View[P]], View[P]]:
-    """Answers one HTTP method and writes every ApiError the way clients read it.
+def endpoint(method: str = "") -> Callable[[View[P]], Answer[P]]:
+    """Answers one HTTP method (or any), lets in who may come, and writes every ApiError as clients read it.
 
     No cookie counts here, so neither does a CSRF token; `read_body` says why that is safe.
     """
 
-    def decorate(view: View[P]) -> View[P]:
+    def decorate(view: View[P]) -> Answer[P]:
         @csrf_exempt
         @functools.wraps(view)
         async def answer(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             try:
-                if request.method != method:
-                    raise ApiError(405, f"{request.method} is not allowed here; use {method}")
-                return await view(request, *args, **kwargs)
+                caller = await access.caller(request)
+                if method and request.method != method:
+                    message = f"{request.method} is not allowed here; use {method}"
+                    raise ApiError(405, message, headers={"Allow": method})
+                return await view(request, caller, *args, **kwargs)
             except ApiError as error:
                 return error.response()
 
@@ -44,7 +49,7 @@ def endpoint(method: str) -> Callable[[View[P]], View[P]]:
 
 
 @endpoint("GET")
-async def models(_request: HttpRequest) -> JsonResponse:
+async def models(_request: HttpRequest, _caller: Caller) -> JsonResponse:
     workers = await live_workers()
     names = sorted({worker.model for worker in workers})
     data = [shapes.model_object(name, workers, int(time.time())) for name in names]
@@ -52,40 +57,35 @@ async def models(_request: HttpRequest) -> JsonResponse:
 
 
 @endpoint("GET")
-async def model(_request: HttpRequest, name: str) -> JsonResponse:
-    workers = await live_workers()
-    names = sorted({worker.model for worker in workers})
-    if name not in names:
-        raise model_not_found(name, names)
-    return JsonResponse(shapes.model_object(name, workers, int(time.time())))
+async def model(_request: HttpRequest, _caller: Caller, name: str) -> JsonResponse:
+    return JsonResponse(shapes.model_object(name, serving(name, await live_workers()), int(time.time())))
 
 
 @endpoint("POST")
-async def completions(request: HttpRequest) -> HttpResponseBase:
-    return await _answer(parse_completion(read_body(request)))
+async def completions(request: HttpRequest, caller: Caller) -> HttpResponseBase:
+    return await _answer(parse_completion(read_body(request)), caller)
 
 
 @endpoint("POST")
-async def chat_completions(request: HttpRequest) -> HttpResponseBase:
-    return await _answer(parse_chat(read_body(request)))
+async def chat_completions(request: HttpRequest, caller: Caller) -> HttpResponseBase:
+    return await _answer(parse_chat(read_body(request)), caller)
 
 
-async def unknown(request: HttpRequest, unknown: str) -> JsonResponse:
-    return ApiError(
-        404, f"Unknown request URL: {request.method} /v1/{unknown}", code="unknown_url"
-    ).response()
+@endpoint()
+async def unknown(request: HttpRequest, _caller: Caller, unknown: str) -> JsonResponse:
+    raise ApiError(404, f"Unknown request URL: {request.method} /v1/{unknown}", code="unknown_url")
 
 
-async def _answer(request: ApiRequest) -> HttpResponseBase:
-    await submit(request)
+async def _answer(asked: ApiRequest, caller: Caller) -> HttpResponseBase:
+    request, headers = await submit(asked, caller)
+    headers["x-request-id"] = request.id
     if not request.stream:
-        return JsonResponse(await outcome(request))
+        return JsonResponse(await outcome(request), headers=headers)
     stream = events(request)
     first = await anext(stream)
-    response = StreamingHttpResponse(_from(first, stream), content_type="text/event-stream")
-    response["Cache-Control"] = "no-cache"
-    response["X-Accel-Buffering"] = "no"  # nginx would collect the events
-    return response
+    headers["Cache-Control"] = "no-cache"
+    headers["X-Accel-Buffering"] = "no"  # nginx would collect the events
+    return StreamingHttpResponse(_from(first, stream), content_type="text/event-stream", headers=headers)
 
 
 async def _from(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

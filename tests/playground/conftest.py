@@ -61,7 +61,13 @@ class Worker:
 
     def beat(self, state: str = "idle", name: str = "w1", **said: Any) -> None:
         heartbeat = Heartbeat(
-            name, said.pop("model", "tiny"), "numpy", ("cpu",), state, 512, chat=True, infill=True, **said
+            name,
+            said.pop("model", "tiny"),
+            "numpy",
+            ("cpu",),
+            state,
+            512,
+            **{"chat": True, "infill": True, **said},
         )
         self.redis.sadd(WORKERS, name)
         self.redis.hset(worker_key(name), mapping=heartbeat.to_hash())
@@ -71,9 +77,9 @@ class Worker:
 
     def requests(self) -> list[GenerateRequest]:
         """What has come to the inbox, those that have ended first."""
-        return [*self._ended, *self._waiting()]
+        return [*self._ended, *self.waiting()]
 
-    def _waiting(self) -> list[GenerateRequest]:
+    def waiting(self) -> list[GenerateRequest]:
         return [GenerateRequest.from_entry(fields) for _, fields in self.redis.xrange(INTERACTIVE)]
 
     def take(self, generation: str) -> None:
@@ -85,7 +91,7 @@ class Worker:
             number = self._frames[generation] = self._frames.get(generation, 0) + 1
             self.redis.xadd(out_key(generation), encode_frame(frame), id=f"{number}-0")
         if frames and isinstance(frames[-1], FINAL):
-            self._ended += [request for request in self._waiting() if request.id == generation]
+            self._ended += [request for request in self.waiting() if request.id == generation]
             self.redis.register_script(scripts.DROP)(args=[generation])
 
     def cancelled(self, generation: str) -> bool:
@@ -164,7 +170,9 @@ def open_page(transactional_db: None) -> OpenPage:
     """Opens a page as the browser session of `owner`, over the whole ASGI application."""
 
     @asynccontextmanager
-    async def opened(owner: str = "a" * 32, origin: bytes = ORIGIN) -> AsyncIterator[Page]:
+    async def opened(
+        owner: str = "a" * 32, origin: bytes = ORIGIN, client: tuple[str, int] | None = None
+    ) -> AsyncIterator[Page]:
         from config.asgi import application
 
         session = SessionStore()
@@ -176,6 +184,8 @@ def open_page(transactional_db: None) -> OpenPage:
             (b"cookie", f"sessionid={session.session_key}".encode()),
         ]
         communicator = WebsocketCommunicator(application, "/ws/playground/", headers=headers)
+        if client is not None:
+            communicator.scope["client"] = client
         connected, code = await communicator.connect(timeout=5)
         assert connected, code
         try:

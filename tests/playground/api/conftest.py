@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,19 +29,28 @@ Post = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 
 @pytest.fixture
 def post() -> Post:
-    """Posts a JSON body to the API. With `frames`, answers it as the worker would."""
+    """Posts a JSON body to the API. With `frames`, answers it as the worker would; with `choices`, each of
+    its generations with frames of its own, the last one first."""
 
     async def send(
-        path: str, body: Any, *, worker: Worker | None = None, frames: tuple[Frame, ...] = (), **extra: Any
+        path: str,
+        body: Any,
+        *,
+        worker: Worker | None = None,
+        frames: tuple[Frame, ...] = (),
+        choices: Sequence[tuple[Frame, ...]] = (),
+        **extra: Any,
     ) -> HttpResponseBase:
         text = body if isinstance(body, str) else json.dumps(body)
         content_type = extra.pop("content_type", "application/json")
         sent = asyncio.create_task(AsyncClient().post(path, text, content_type=content_type, **extra))
         if worker is not None:
+            answers = choices or [frames]
             async with asyncio.timeout(5):
-                while not (requests := worker.requests()):
+                while len(requests := worker.waiting()) < len(answers):
                     await asyncio.sleep(0.01)
-            worker.publish(requests[-1].id, *frames)
+            for request, answer in reversed([*zip(requests, answers, strict=True)]):
+                worker.publish(request.id, *answer)
         return await sent
 
     return send

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from engine.serving import client as serving_client
 from engine.serving.messages import Done, Failed, Timings
 from playground.limits import BODY_BYTES, LIMITS
 from tests.playground.api.conftest import Post, body_of
@@ -30,8 +29,16 @@ async def refusal(post: Post, path: str, body: Any, **extra: Any) -> tuple[int, 
     [
         ({"model": None}, "model"),
         ({"prompt": None}, "prompt"),
-        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": []}, "prompt"),
         ({"prompt": [1, 2, 3]}, "prompt"),
+        ({"prompt": ["x"] * (LIMITS.choices + 1)}, "prompt"),
+        ({"prompt": ["x", "y"], "n": LIMITS.choices}, "n"),
+        ({"suffix": 3}, "suffix"),
+        ({"n": 0}, "n"),
+        ({"n": LIMITS.choices + 1}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"seed": 1.5}, "seed"),
         ({"prompt": "\ud800"}, "prompt"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
@@ -57,10 +64,8 @@ async def test_a_bad_value_is_400_and_names_its_parameter(post, worker, change, 
 @pytest.mark.parametrize(
     "change",
     [
-        {"n": 2},
         {"best_of": 2},
         {"echo": True},
-        {"logprobs": 1},
         {"logit_bias": {"50256": -100}},
         {"presence_penalty": 0.5},
         {"frequency_penalty": -1},
@@ -68,7 +73,7 @@ async def test_a_bad_value_is_400_and_names_its_parameter(post, worker, change, 
 )
 async def test_what_would_change_the_answer_and_is_not_supported_is_refused(post, worker, change):
     status, error = await refusal(post, "/v1/completions", {**TEXT, **change})
-    assert (status, error["code"], error["param"]) == (400, "unsupported_parameter", next(iter(change)))
+    assert (status, error["code"], error["param"]) == (422, "unsupported_parameter", next(iter(change)))
     assert worker.requests() == []
 
 
@@ -78,12 +83,26 @@ async def test_what_would_change_the_answer_and_is_not_supported_is_refused(post
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
         {"response_format": {"type": "json_object"}},
         {"modalities": ["audio"]},
-        {"logprobs": True},
     ],
 )
 async def test_chat_features_that_are_not_supported_are_refused(post, worker, change):
     status, error = await refusal(post, "/v1/chat/completions", {**CHAT, **change})
-    assert (status, error["code"]) == (400, "unsupported_parameter")
+    assert (status, error["code"]) == (422, "unsupported_parameter")
+
+
+async def test_alternatives_without_logprobs_are_refused(post, worker):
+    status, error = await refusal(post, "/v1/chat/completions", {**CHAT, "top_logprobs": 2})
+    assert (status, error["param"]) == (400, "top_logprobs")
+
+
+async def test_what_the_model_cannot_do_is_422_and_never_reaches_a_worker(post, worker):
+    worker.beat(model="plain", chat=False, infill=False)
+    text, chat = {**TEXT, "model": "plain", "suffix": "y"}, {**CHAT, "model": "plain"}
+    status, error = await refusal(post, "/v1/completions", text)
+    assert (status, error["param"], error["code"]) == (422, "suffix", "infill_unsupported")
+    status, error = await refusal(post, "/v1/chat/completions", chat)
+    assert (status, error["param"], error["code"]) == (422, "messages", "chat_unsupported")
+    assert worker.requests() == []
 
 
 async def test_an_unknown_parameter_is_refused_by_name(post, worker):
@@ -111,9 +130,16 @@ async def test_an_unknown_model_is_404_and_says_what_there_is(post, worker, asyn
     assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_a_body_that_is_too_large_is_413_before_it_is_read(post, worker):
+async def test_a_body_that_is_too_large_is_413_before_it_is_parsed(post, worker):
     status, error = await refusal(post, "/v1/completions", {**TEXT, "prompt": "x" * BODY_BYTES})
     assert (status, error["code"]) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize("length", ["many", "-1", "1e3", "²"])
+async def test_a_length_that_is_no_number_is_400(post, worker, length):
+    status, error = await refusal(post, "/v1/completions", TEXT, headers={"Content-Length": length})
+    assert (status, error["type"]) == (400, "invalid_request_error")
+    assert "Content-Length" in error["message"]
 
 
 async def test_a_prompt_that_is_too_large_is_413(post, worker):
@@ -128,9 +154,8 @@ async def test_no_worker_is_503_and_says_when_to_come_back(post, redis_url):
     assert json.loads(response.content)["error"]["code"] == "no_worker"
 
 
-async def test_a_full_queue_is_503_and_says_when_to_come_back(post, worker, monkeypatch):
-    submit = serving_client.AsyncClient.submit
-    monkeypatch.setattr(serving_client.AsyncClient, "submit", lambda self, request: submit(self, request, 0))
+async def test_a_full_queue_is_503_and_says_when_to_come_back(post, worker, settings):
+    settings.QUEUE_LIMIT = 0
     response = await post("/v1/completions", TEXT)
     assert (response.status_code, response["Retry-After"]) == (503, "2")
     assert json.loads(response.content)["error"]["code"] == "queue_full"
@@ -146,7 +171,7 @@ async def test_a_redis_that_is_away_is_503(post, settings):
     ("failed", "status", "code"),
     [
         (Failed("too_long", "the prompt has 900 tokens"), 400, "context_length_exceeded"),
-        (Failed("bad_request", "this model cannot chat"), 400, "bad_request"),
+        (Failed("bad_request", "this model cannot score"), 422, "bad_request"),
         (Failed("wrong_model", "serves another"), 404, "model_not_found"),
         (Failed("backend_failed", "the device is lost", True), 500, "backend_failed"),
         (Failed("worker_lost", "gone", True), 503, "worker_lost"),

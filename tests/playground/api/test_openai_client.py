@@ -57,9 +57,9 @@ def test_leaving_before_a_whole_answer_gives_the_worker_back(client, live):
 def test_errors_are_the_clients_own_exceptions(client):
     with pytest.raises(openai.NotFoundError, match="gpt-9"):
         client.completions.create(model="gpt-9", prompt="x")
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.completions.create(model="words", prompt="x", n=2)
-    assert (refused.value.param, refused.value.code) == ("n", "unsupported_parameter")
+    with pytest.raises(openai.UnprocessableEntityError) as refused:
+        client.completions.create(model="words", prompt="x", echo=True)
+    assert (refused.value.param, refused.value.code) == ("echo", "unsupported_parameter")
     with pytest.raises(openai.APIStatusError) as too_large:
         client.completions.create(model="words", prompt="x" * 100_000)
     assert too_large.value.status_code == 413

@@ -1,0 +1,84 @@
+"""From a request to the engine's inbox: is its model served, can it do that, may the caller ask now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.serving.client import QueueFull, QueueUnavailable, TurnFull
+from engine.serving.messages import Heartbeat, Prompt
+from playground import admission
+from playground.admission import Caller
+from playground.api.allowance import allowance_headers
+from playground.api.errors import model_not_found, not_supported, rate_limited, too_many, unavailable
+from playground.api.parameters import ApiRequest
+from playground.quota import QuotaExceeded
+from playground.workers import engine_client
+
+NO_WORKER = "No engine worker is running; try again once one is"
+
+
+async def live_workers() -> list[Heartbeat]:
+    """The workers that serve something. Raises ApiError if there is none."""
+    try:
+        workers = await engine_client().workers()
+    except QueueUnavailable as error:
+        raise unavailable(str(error), "queue_unavailable") from error
+    if not workers:
+        raise unavailable(NO_WORKER, "no_worker")
+    return workers
+
+
+def serving(model: str, workers: list[Heartbeat]) -> list[Heartbeat]:
+    """The workers with that model. Raises ApiError if there is none."""
+    found = [worker for worker in workers if worker.model == model]
+    if not found:
+        raise model_not_found(model, sorted({worker.model for worker in workers}))
+    return found
+
+
+def check_capable(prompt: Prompt, workers: list[Heartbeat]) -> None:
+    """Raises ApiError if the model of those workers has no tokens for such a prompt."""
+    model = workers[0].model
+    if prompt.messages and not any(worker.chat for worker in workers):
+        raise not_supported(
+            f"The model '{model}' has no chat template; use /v1/completions", "messages", "chat_unsupported"
+        )
+    if prompt.suffix is not None and not any(worker.infill for worker in workers):
+        raise not_supported(
+            f"The model '{model}' has no fill-in-the-middle tokens; leave the suffix out",
+            "suffix",
+            "infill_unsupported",
+        )
+
+
+async def submit(request: ApiRequest, caller: Caller) -> tuple[ApiRequest, dict[str, str]]:
+    """Puts every choice in the inbox, or none.
+
+    Returns what was submitted, and what is left to the caller, as headers. Raises ApiError.
+    """
+    workers = await live_workers()
+    able = serving(request.model, workers)
+    check_capable(request.choices[0].prompt, able)
+    if len(able) < len(workers):
+        request = _addressed(request, able)
+    try:
+        _, allowance = await admission.submit(request.choices, caller, workers=len(workers))
+    except QuotaExceeded as error:
+        raise rate_limited(error, allowance_headers(error.allowance)) from error
+    except TurnFull as error:
+        raise too_many(str(error)) from error
+    except QueueFull as error:
+        raise unavailable(str(error), "queue_full") from error
+    except QueueUnavailable as error:
+        raise unavailable(str(error), "queue_unavailable") from error
+    return request, allowance_headers(allowance)
+
+
+def _addressed(request: ApiRequest, able: list[Heartbeat]) -> ApiRequest:
+    """To workers by name, the idle first: from the shared inbox one with another model might take it."""
+    by_load = sorted(able, key=lambda worker: worker.state != "idle")
+    choices = tuple(
+        replace(choice, worker=by_load[index % len(by_load)].name)
+        for index, choice in enumerate(request.choices)
+    )
+    return replace(request, choices=choices)
