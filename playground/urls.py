@@ -24,6 +24,7 @@ urlpatterns = [
     path("v1/models/<path:name>", api.model, name="model"),
     path("v1/completions", api.completions, name="completions"),
     path("v1/chat/completions", api.chat_completions, name="chat_completions"),
+    path("tokenize", api.tokenize, name="tokenize"),
     path("v1/<path:unknown>", api.unknown, name="unknown"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),

@@ -1,7 +1,7 @@
 """The process that owns the devices: takes requests one at a time, answers them, tells that it lives.
 
-Three threads: the engine's (this one: launches and polls, never waits for the network while tokens
-come), the publisher's, and the heartbeat's.
+Four threads: the engine's (this one: launches and polls, never waits for the network while tokens
+come), the publisher's, the heartbeat's, and one that says what a prompt is in tokens.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from engine.serving.messages import (
     decode_request,
 )
 from engine.serving.publisher import Output, Publisher
+from engine.serving.tokenizing import TokenDesk
 from engine.trace import chrome_trace, packed
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class Worker:
         self._slot = EngineSlot(opener)
         self._inbox = Inbox(redis_url, self.name, self._token)
         self._publisher = Publisher(redis_url, self._token)
+        self._desk = TokenDesk(redis_url)
         first = Heartbeat(self.name, model, backend, (), "loading")
         self._pulse = Pulse(redis_url, self._inbox, first, self._token)
         self._stop_at: float | None = None
@@ -110,6 +112,7 @@ class Worker:
             except _StoppedLoading:
                 log.info("stopped while loading")
             finally:
+                self._desk.close()
                 self._pulse.close()
                 self._publisher.close()
                 self._slot.close()
@@ -160,6 +163,7 @@ class Worker:
         finally:
             self._loading = False
         self._pulse.describe(capture(engine.backend, engine.model))
+        self._desk.open(engine.name, engine.model.tokenizer, engine.model.config.context)
         self._pulse.update(**_portrait(engine), state="idle")
         log.info("%s serves %s on %s", self.name, engine.name, engine.backend.name)
 

@@ -18,6 +18,7 @@ from playground.api.admission import live_workers, serving, submit
 from playground.api.errors import ApiError
 from playground.api.generation import events, outcome
 from playground.api.parameters import ApiRequest, parse_chat, parse_completion, read_body
+from playground.api.tokenize import parse_tokenize, tokenized
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, Caller, P], Coroutine[Any, Any, HttpResponseBase]]
@@ -69,6 +70,12 @@ async def completions(request: HttpRequest, caller: Caller) -> HttpResponseBase:
 @endpoint("POST")
 async def chat_completions(request: HttpRequest, caller: Caller) -> HttpResponseBase:
     return await _answer(parse_chat(read_body(request)), caller)
+
+
+@endpoint("POST")
+async def tokenize(request: HttpRequest, caller: Caller) -> JsonResponse:
+    answer, headers = await tokenized(parse_tokenize(read_body(request)), caller)
+    return JsonResponse(answer, headers=headers)
 
 
 @endpoint()

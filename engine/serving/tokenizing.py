@@ -1,0 +1,152 @@
+"""What a prompt is in tokens: asked over Redis, answered by a worker on a thread of its own.
+
+The web process has no tokenizer, and a question must not wait behind generations. Questions to one model
+lie in one list; whichever worker of that model takes one pushes the answer to a list of the question's own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Awaitable
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from engine.errors import EngineError, RequestError
+from engine.serving.client import QueueFull, QueueUnavailable, unavailable
+from engine.serving.connection import BLOCK_S, connect_blocking
+from engine.serving.messages import ChatMessage, Prompt
+from engine.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 64
+"""Questions to one model; a further one is refused."""
+PATIENCE_S = 5.0
+"""How long a question waits for its answer; a worker leaves older ones aside."""
+_OUTAGE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The ids that the model would see, each with its label if that was asked for."""
+
+    ids: tuple[int, ...]
+    labels: tuple[str, ...] | None
+    context: int
+
+
+def _questions(model: str) -> str:
+    return f"ml:tokenize:{model}"
+
+
+def _answer(question: str) -> str:
+    return f"ml:tokens:{question}"
+
+
+async def tokenize(
+    connection: redis.asyncio.Redis, model: str, prompt: Prompt, *, labels: bool = False
+) -> Tokenized:
+    """Asks a worker that serves `model`.
+
+    Raises RequestError if the model cannot take such a prompt, QueueFull if many ask already,
+    QueueUnavailable if Redis or the worker does not answer.
+    """
+    question = uuid.uuid4().hex
+    asked = {"id": question, "prompt": asdict(prompt), "labels": labels, "asked": time.time()}
+    key = _questions(model)
+    try:
+        if await connection.llen(key) >= MOST_WAITING:
+            raise QueueFull(f"{MOST_WAITING} prompts wait to be tokenised already; try again in a moment")
+        pipe = connection.pipeline(transaction=False)
+        pipe.rpush(key, json.dumps(asked))
+        pipe.expire(key, int(2 * PATIENCE_S))
+        await pipe.execute()
+        reply = await cast(
+            "Awaitable[tuple[str, str] | None]", connection.blpop([_answer(question)], timeout=PATIENCE_S)
+        )
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from error
+    if reply is None:
+        raise QueueUnavailable(f"no worker with the model {model} answered within {PATIENCE_S:g} s")
+    return _read(json.loads(reply[1]))
+
+
+def _read(answer: dict[str, Any]) -> Tokenized:
+    if "error" in answer:
+        raise RequestError(answer["error"])
+    labels = answer["labels"]
+    return Tokenized(tuple(answer["ids"]), None if labels is None else tuple(labels), answer["context"])
+
+
+class TokenDesk:
+    """A worker's side. Nothing is answered until `open`; the tokenizer is safe to share with the engine."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._redis = connect_blocking(redis_url)
+        self._wake = _questions(f"(wake {uuid.uuid4().hex})")
+        self._open: tuple[str, Tokenizer, int] | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tokenizer", daemon=True)
+
+    def open(self, model: str, tokenizer: Tokenizer | None, context: int) -> None:
+        """Answers for `model` from now on. One without a tokenizer can only be benchmarked."""
+        if tokenizer is None:
+            return
+        self._open = (model, tokenizer, context)
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread.is_alive():
+            try:
+                pipe = self._redis.pipeline(transaction=False)
+                pipe.rpush(self._wake, "")
+                pipe.expire(self._wake, int(PATIENCE_S))
+                pipe.execute()
+            except (RedisError, OSError) as error:
+                log.warning("the tokenizer's thread ends by itself: %s", error)
+            self._thread.join(timeout=BLOCK_S)
+        self._redis.close()
+
+    def _run(self) -> None:
+        while self._open is not None and not self._closing.is_set():
+            model, tokenizer, context = self._open
+            try:
+                taken = self._redis.blpop([self._wake, _questions(model)], timeout=BLOCK_S)
+                if taken is None or self._closing.is_set():
+                    continue
+                self._answer(json.loads(cast("tuple[str, str]", taken)[1]), tokenizer, context)
+            except (RedisError, OSError) as error:
+                log.warning("nothing is tokenised until Redis answers again: %s", error)
+                self._closing.wait(_OUTAGE_S)
+            except Exception:  # a question that is none must not end the thread
+                log.exception("a prompt was not tokenised")
+
+    def _answer(self, asked: dict[str, Any], tokenizer: Tokenizer, context: int) -> None:
+        if time.time() - asked["asked"] > PATIENCE_S:
+            return
+        answer: dict[str, Any]
+        try:
+            ids = tokenizer.encode_prompt(_prompt(asked["prompt"]))
+            labels = [tokenizer.label(token) for token in ids] if asked["labels"] else None
+            answer = {"ids": ids, "labels": labels, "context": context}
+        except EngineError as error:
+            answer = {"error": str(error)}
+        key = _answer(asked["id"])
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.rpush(key, json.dumps(answer))
+        pipe.expire(key, int(2 * PATIENCE_S))
+        pipe.execute()
+
+
+def _prompt(data: dict[str, Any]) -> Prompt:
+    messages = tuple(ChatMessage(**message) for message in data["messages"])
+    return Prompt(data["text"], data["suffix"], messages)
