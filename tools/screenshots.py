@@ -55,7 +55,9 @@ def running_product(environment: dict[str, str]) -> Iterator[None]:
 def take_playground(page: Page) -> None:
     page.goto("/")
     expect(page.locator("#engine")).to_have_attribute("data-state", "ready", timeout=START_S * 1000)
+    page.get_by_role("button", name="Settings").click()
     page.locator("[name=temperature]").fill("0")
+    page.get_by_role("button", name="Settings").click()
     page.locator("#run").click()
     page.wait_for_selector("#output[data-state=over]", timeout=START_S * 1000)
     page.wait_for_selector("#engine[data-state=ready]")  # it says so a moment later

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.e2e.playground_page import PlaygroundPage
 from tests.e2e.scripted import ScriptedServer
@@ -19,6 +19,8 @@ from tests.e2e.stack import ROOT, Service, Stack, running_stack
 
 SCREENSHOTS = Path(os.environ.get("MONOLANE_HOME") or ROOT / "var") / "screenshots"
 MODEL = "smollm2-135m"
+EXPECT_MS = 15_000
+"""How long a condition may take to come true: a machine may be busy with something else."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,6 +45,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def browser(chromium: str) -> Iterator[Browser]:
+    expect.set_options(timeout=EXPECT_MS)
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         started = playwright.chromium.launch(executable_path=chromium, args=arguments)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
 from playwright.sync_api import Locator, Page, expect
 
 TEXT = "[...document.querySelectorAll('#text .block')].map(block => block.textContent).join('')"
+
+
+def wait_until(page: Page, holds: Callable[[], bool], timeout_s: float = 30) -> bool:
+    """Whether `holds` came true in time. The page's security policy forbids Playwright's own polling."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        page.wait_for_timeout(20)
+    return True
 
 
 @dataclass(frozen=True)
@@ -73,11 +84,8 @@ class PlaygroundPage:
         self.page.keyboard.press("ControlOrMeta+Enter")
 
     def wait_for_tokens(self, at_least: int, timeout_s: float = 60) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self.tokens < at_least:  # the page's security policy forbids Playwright's own polling
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{self.tokens} tokens after {timeout_s:g} s; {self.fate.inner_text()}")
-            self.page.wait_for_timeout(20)
+        if not wait_until(self.page, lambda: self.tokens >= at_least, timeout_s):
+            raise AssertionError(f"{self.tokens} tokens after {timeout_s:g} s; {self.fate.inner_text()}")
 
     def show(self, tab: str) -> None:
         self.page.get_by_role("tab", name=tab).click()

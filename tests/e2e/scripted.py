@@ -33,6 +33,8 @@ class ScriptedServer:
     _text: str = ""
     _error: dict[str, Any] | None = None
     _endless: bool = False
+    _gone: bool = False
+    _lines: list[WebSocketRoute] = field(default_factory=list)
     _ids: itertools.count[int] = field(default_factory=itertools.count)
 
     def __call__(
@@ -45,7 +47,17 @@ class ScriptedServer:
     def serve(self, context: BrowserContext) -> None:
         context.route_web_socket("**/ws/playground/", self._speak)
 
+    def hang_up(self) -> None:
+        """Cuts the page's connections, and every one that it tries from now on."""
+        self._gone = True
+        for line in self._lines:
+            line.close(code=3001)
+
     def _speak(self, route: WebSocketRoute) -> None:
+        if self._gone:
+            route.close(code=3001)
+            return
+        self._lines.append(route)
         generation = ""
 
         def say(**frame: Any) -> None:

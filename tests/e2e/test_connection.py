@@ -105,7 +105,7 @@ def test_the_place_in_the_queue_is_shown(
     paced: Callable[[int], Service],
 ) -> None:
     paced(100)
-    playground.set(max_tokens=800)
+    playground.set(max_tokens=6000)
     playground.run("first")
     playground.wait_for_tokens(1)
     second = PlaygroundPage.open(watched(context, complaints))
@@ -126,7 +126,7 @@ def test_a_queued_run_can_be_stopped(
     paced: Callable[[int], Service],
 ) -> None:
     paced(100)
-    playground.set(max_tokens=800)
+    playground.set(max_tokens=6000)
     playground.run("first")
     playground.wait_for_tokens(1)
     second = PlaygroundPage.open(watched(context, complaints))

@@ -37,7 +37,7 @@ def test_the_downloaded_code_says_what_the_page_said(
     playground.set(temperature=0, max_tokens=TOKENS)
     playground.run(PROMPT)
     playground.wait_for_end()
-    page.get_by_role("button", name="Code", exact=True).click()
+    page.get_by_role("button", name="Export").click()
     page.locator(f"[name=code-kind][value={kind}]").check()
     code = page.get_by_role("dialog", name="The same request as code")
     expect(code.get_by_label("Code", exact=True)).to_contain_text("environment variable MONOLANE_API_KEY")

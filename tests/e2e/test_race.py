@@ -52,10 +52,10 @@ def seconds(text: str) -> float:
 
 def test_engines_of_different_speed_start_together_and_take_their_places(page: Page, engine: Start) -> None:
     engine("slow", 150)
-    engine("fast", 600)
+    engine("fast", 300)
     open_race(page, 2)
     expect(page.locator("#entry-3")).to_have_value("pacer")
-    start(page, 300)
+    start(page, 600)
     expect(page.locator(".race-lane[data-state='running']")).to_have_count(3)
     wait_for_end(page)
     places = {page.locator(".race-lane [data-part=detail]").nth(i).inner_text().rsplit(" · ")[-1]:
@@ -64,11 +64,11 @@ def test_engines_of_different_speed_start_together_and_take_their_places(page: P
     assert lane(page, 2).locator("[data-part=place]").inner_text() == "Third"
     assert "Not an engine" in lane(page, 2).inner_text()
     clocks = [seconds(lane(page, i).locator("[data-part=clock]").inner_text()) for i in range(3)]
-    assert sorted(clocks)[0] < 1.5
-    assert clocks[2] == pytest.approx(3.0, abs=0.01)
-    slow = max(clocks[:2])
-    assert 2.0 <= slow < 3.0, "a contestant that waited for another would take the sum"
-    assert page.locator("#announcer").inner_text().startswith("The race is over. 1: words on paced at 6")
+    assert clocks[2] == pytest.approx(6.0, abs=0.01)
+    fast, slow = sorted(clocks[:2])
+    assert 2.0 <= fast < 3.5
+    assert 4.0 <= slow < 5.5, "a contestant that waited for the other would take the sum, 6 s"
+    assert page.locator("#announcer").inner_text().startswith("The race is over. 1: words on paced at ")
 
 
 def test_a_race_is_shared_under_an_address_that_its_owner_takes_back(
@@ -142,7 +142,6 @@ def test_a_race_is_readable_and_accessible_in_every_shape(
         open_race(page, 2)
         start(page, 200)
         expect(page.locator(".race-lane[data-state='running']")).to_have_count(3)
-        page.wait_for_timeout(600)
         page.screenshot(path=SCREENSHOTS / f"race-{shape}-running.png")
         wait_for_end(page)
         page.screenshot(path=SCREENSHOTS / f"race-{shape}.png", full_page=True)

@@ -31,7 +31,8 @@ const TESTS = {
   javascript: "Write tests for this code with node:test.",
   text: "Write tests for this code.",
 };
-const WIDE = "(min-width: 75rem)";
+/** Where the settings leave the panes beside them wide enough. */
+const WIDE = "(min-width: 100rem)";
 
 const announcer = element("announcer", HTMLElement);
 const settings = element("settings", HTMLElement);
@@ -183,6 +184,7 @@ element("controls", HTMLFormElement).addEventListener("input", () => tell("setti
 settingsToggle.addEventListener("click", () => {
   showSettings(settings.hasAttribute("hidden"));
   settingsOpen.write(!settings.hidden);
+  if (!settings.hidden) settings.scrollIntoView({ block: "nearest" }); // on a narrow screen it lies at the end
 });
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
