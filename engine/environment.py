@@ -11,7 +11,7 @@ import io
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -54,7 +54,7 @@ _GPU_FIELDS: dict[str, tuple[str, type[str] | type[float]]] = {
 }
 _GPU_STATE = {"sm_mhz", "memory_mhz", "power_w", "temperature_c", "throttle"}
 _THROTTLE_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""The same bit mask in newer and older drivers; an unknown name fails the whole query."""
+"""The same bit mask in newer and older drivers; an unknown name fails the whole query, and each is slow."""
 
 
 class Identified(Protocol):
@@ -130,22 +130,15 @@ def gpu_facts() -> list[dict[str, Any]]:
 
     Clocks in MHz, power in W, temperature in degrees C; `throttle` is the driver's bit mask (0x1: idle).
     """
-    rows = _query_gpus(tuple(_GPU_FIELDS))
-    gpus = [
-        {
-            key: kind(text)
-            for (key, kind), text in zip(_GPU_FIELDS.values(), row, strict=True)
-            if _is_fact(text, kind)
-        }
-        for row in rows
-    ]
-    for field in _THROTTLE_FIELDS if gpus else ():
-        masks = _query_gpus((field,))
-        if len(masks) == len(gpus):
-            for gpu, (mask,) in zip(gpus, masks, strict=True):
-                gpu["throttle"] = mask
-            break
-    return gpus
+    for throttle in (*_THROTTLE_FIELDS, None):
+        fields = _GPU_FIELDS if throttle is None else {**_GPU_FIELDS, throttle: ("throttle", str)}
+        if rows := _query_gpus(tuple(fields)):
+            return [_facts_of(row, fields.values()) for row in rows]
+    return []
+
+
+def _facts_of(row: Sequence[str], fields: Iterable[tuple[str, type[str] | type[float]]]) -> dict[str, Any]:
+    return {key: kind(text) for (key, kind), text in zip(fields, row, strict=True) if _is_fact(text, kind)}
 
 
 def _query_gpus(fields: Sequence[str]) -> list[list[str]]:

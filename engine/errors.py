@@ -33,5 +33,9 @@ class BackendFailure(EngineError):
     """A backend that had started broke down (device lost, watchdog fired)."""
 
 
+class DeviceLost(BackendFailure):
+    """A device is gone for this process: nothing runs on it again until the process is started afresh."""
+
+
 class MeasurementError(EngineError):
     """A measurement file does not follow schema 1."""

@@ -41,6 +41,14 @@ def default_devices() -> int:
     return int(given)
 
 
+def fewer_devices() -> bool:
+    """Whether a worker makes do with fewer devices: MONOLANE_FEWER_DEVICES, 0 or 1. Raises ConfigError."""
+    given = os.environ.get("MONOLANE_FEWER_DEVICES") or "0"
+    if given not in ("0", "1"):
+        raise ConfigError(f"MONOLANE_FEWER_DEVICES is {given!r}; it must be 0 or 1")
+    return given == "1"
+
+
 def git_sha() -> str:
     """The commit of this code, for a machine that holds no repository: MONOLANE_GIT_SHA, "" if unset.
 

@@ -148,6 +148,7 @@ class WorkerStatus(TypedDict):
     parallelism: str
     lanes: int
     sync: str
+    link: str
     last_tok_s: float
 
 
@@ -224,6 +225,7 @@ def worker_status(worker: Heartbeat) -> WorkerStatus:
         "parallelism": worker.parallelism,
         "lanes": worker.lanes,
         "sync": worker.sync,
+        "link": worker.link,
         "last_tok_s": worker.last_tok_s,
     }
 

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from engine.backends import AUTO, availability, open_backend
-from engine.backends.base import Job, SamplingParams
+from engine.backends.base import Job, SamplingParams, Topology
 from engine.cli.options import Commands, add_model_flags, command, devices_of
 from engine.cli.terminal import ProgressBar, print_json, table
 from engine.config import ModelConfig
 from engine.errors import EngineError
 from engine.models import open_model
 from engine.presets import preset_names
+from engine.probe import probe
 from engine.roofline import bytes_per_token, ceiling
 from engine.verification import verify
 
-_PROBE = "random:tiny-llama"
 _PROBE_TOKENS = 8
 
 
@@ -46,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
             bar.label = f"trying {name}"
             bar.update(i, len(asked), "backends")
             ours = devices if args.backend == name else 1
-            findings.append(probe(name, ours, dict(args.option)) if usable else Finding(name, False, why))
+            findings.append(
+                tried(name, ours, dict(args.option), why, bar) if usable else Finding(name, False, why)
+            )
     config, model_here, model_word = _model(args.model)
     ok = any(f.usable for f in findings) and model_here
     if args.json:
@@ -67,11 +69,19 @@ def run(args: argparse.Namespace) -> int:
     return 0 if ok else 2
 
 
-def probe(name: str, devices: int, options: dict[str, object]) -> Finding:
-    """Runs a tiny random model, compares its tokens with the reference, and measures the memory."""
-    model = open_model(_PROBE)
+def tried(name: str, devices: int, options: dict[str, object], there: str, bar: ProgressBar) -> Finding:
+    """Runs a small random model, compares its tokens with the reference, and measures the memory.
+
+    `there` is what the backend says of the machine.
+    """
+    model = probe()
+
+    def show(what: str, done: int, total: int, unit: str) -> None:
+        bar.label = f"{name}: {what}"
+        bar.update(done, total, unit)
+
     try:
-        backend = open_backend(name, model, devices=devices, options=options)
+        backend = open_backend(name, model, devices=devices, options=options, progress=show)
     except EngineError as error:
         return Finding(name, False, str(error))
     try:
@@ -92,12 +102,21 @@ def probe(name: str, devices: int, options: dict[str, object]) -> Finding:
             return Finding(
                 name, False, f"it runs, but its tokens differ from those of: {found.against}", names
             )
-        why = f"a tiny model's tokens are right; {', '.join(dict.fromkeys(names))}"
+        why = f"{there}; a small model's tokens are right{_spread(backend.topology)}"
         return Finding(name, True, why, names, tuple(round(gbs, 1) for gbs in backend.measure_bandwidth()))
     except EngineError as error:
         return Finding(name, False, str(error))
     finally:
         backend.close()
+
+
+def _spread(topology: Topology) -> str:
+    """How the small model lay on several devices."""
+    count = len(topology.devices)
+    if count == 1:
+        return ""
+    link = f", {topology.link}" if topology.link else ""
+    return f" on {count} devices, {topology.lanes // count} of its {topology.lanes} lanes on each{link}"
 
 
 def _model(name: str) -> tuple[ModelConfig | None, bool, str]:

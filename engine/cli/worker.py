@@ -24,6 +24,11 @@ def add(commands: Commands) -> None:
         help="the same after a restart, and no other worker's: it finds its unfinished request by it"
         " (default: from host, model and backend)",
     )  # fmt: skip
+    parser.add_argument(
+        "--fewer-devices", action=argparse.BooleanOptionalAction, default=None,
+        help="serve on as many devices as answer where --devices do not, as after one was lost"
+        " (default: MONOLANE_FEWER_DEVICES, or end with the reason)",
+    )  # fmt: skip
     add_model_flags(parser, backends=(AUTO, *BACKENDS, _PACED))
 
 
@@ -38,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
         args.name,
         devices=devices_of(args),
         options=dict(args.option),
+        fewer_devices=settings.fewer_devices() if args.fewer_devices is None else args.fewer_devices,
     ).run()
     return 0
 

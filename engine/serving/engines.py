@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
+from engine.errors import BackendUnavailable
 from engine.models import Model, open_model
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,8 @@ class EngineSpec:
     backend: str = "auto"
     devices: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
+    fewer: bool = False
+    """Whether fewer devices will do where so many cannot be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Engine:
         return (
             self.answers_to(spec.model)
             and spec.backend in (self.spec.backend, self.backend.name)
-            and spec.devices == self.spec.devices
+            and (spec == self.spec or spec.devices == len(self.backend.topology.devices))
             and spec.options in ({}, self.spec.options)
         )
 
@@ -55,7 +62,7 @@ def open_engine(spec: EngineSpec) -> Engine:
         model = paced.words_model() if spec.model == paced.WORDS else open_model(spec.model)
         return Engine(spec, model, paced.open(model, devices=spec.devices, options=spec.options))
     model = open_model(spec.model)
-    backend = open_backend(spec.backend, model, devices=spec.devices, options=spec.options)
+    backend = _open_backend(spec, model)
     engine = Engine(spec, model, backend)
     try:
         warm_up(engine)
@@ -63,6 +70,38 @@ def open_engine(spec: EngineSpec) -> Engine:
         backend.close()
         raise
     return engine
+
+
+def _open_backend(spec: EngineSpec, model: Model) -> Backend:
+    """On spec.devices, or, if it allows that, on the most below that can be had."""
+    for count in range(spec.devices, 0, -1):
+        try:
+            return open_backend(
+                spec.backend, model, devices=count, options=spec.options, progress=LoadLog(model.config.name)
+            )
+        except BackendUnavailable as error:
+            if not spec.fewer or count == 1:
+                raise
+            log.warning("%s does not run on %d devices: %s", model.config.name, count, error)
+    raise BackendUnavailable(f"devices is {spec.devices}; it must be at least 1")
+
+
+class LoadLog:
+    """A LoadProgress that writes a line every EVERY_S seconds, and one when something else begins."""
+
+    EVERY_S = 5.0
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._what = ""
+        self._said_at = 0.0
+
+    def __call__(self, what: str, done: int, total: int, unit: str) -> None:
+        now = time.monotonic()
+        if what == self._what and now - self._said_at < self.EVERY_S:
+            return
+        self._what, self._said_at = what, now
+        log.info("%s: %s, %d of %d %s", self._name, what, done, total, unit)
 
 
 def warm_up(engine: Engine) -> None:

@@ -395,6 +395,8 @@ class Heartbeat:
     lanes: int = 1
     sync: str = ""
     """How the backend's threads or devices wait for each other, where it has a choice."""
+    link: str = ""
+    """What joins the devices ("NVLink"), where there are several."""
     last_tok_s: float = 0.0
     request: str = ""
     started_ms: int = 0

@@ -27,6 +27,7 @@ from engine.errors import (
     BackendUnavailable,
     CheckpointError,
     ConfigError,
+    DeviceLost,
     EngineError,
     RequestError,
 )
@@ -73,6 +74,7 @@ class Worker:
 
     `name` is stable over restarts; two live workers must not share one. Benchmark points may name
     another model or backend: it is opened in place of the worker's own, which comes back after.
+    With `fewer_devices` it serves on as many as answer where `devices` do not.
     """
 
     def __init__(
@@ -84,11 +86,12 @@ class Worker:
         *,
         devices: int = 1,
         options: Mapping[str, Any] | None = None,
+        fewer_devices: bool = False,
         grace_s: float = GRACE_S,
         opener: Opener = open_engine,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{model.rsplit('/', 1)[-1]}-{backend}"
-        self._home = EngineSpec(model, backend, devices, dict(options or {}))
+        self._home = EngineSpec(model, backend, devices, dict(options or {}), fewer_devices)
         self._grace_s = grace_s
         self._token = f"{self.name} {os.urandom(8).hex()}"
         self._slot = EngineSlot(opener)
@@ -100,6 +103,7 @@ class Worker:
         self._stop_at: float | None = None
         """By when to be done, once told to stop. A plain value: signal handlers must not take locks."""
         self._loading = False
+        self._lost: DeviceLost | None = None
 
     def run(self) -> None:
         """Works until SIGTERM, SIGINT or `stop`. Raises HomeLost if its model cannot be opened (again)."""
@@ -171,6 +175,8 @@ class Worker:
         pause, longest = _OUTAGE_S
         wait_s = 0.0
         while not self._stopping:
+            if self._lost is not None:
+                raise HomeLost(f"the worker {self.name} has to be started afresh: {self._lost}")
             if self._slot.engine is None:  # it broke down: whoever can run takes the next request
                 self._load_home()
             try:
@@ -289,10 +295,14 @@ class Worker:
     def _recover(self, taken: Taken, output: Output, error: BackendFailure) -> Frame | None:
         """The device broke down: start afresh, and let the request be continued by whoever can.
 
-        A benchmark point ends with the error instead, as its failure is a result.
+        A benchmark point ends with the error instead, as its failure is a result. So does every request
+        whose device is lost: what is left may not be able to carry it, and whoever waits ought to know.
         """
         log.error("the backend failed: %s", error)
         self._slot.close()
+        if isinstance(error, DeviceLost):
+            self._lost = error
+            return Failed("backend_failed", str(error), True)
         request = decode_request(taken.entry)
         if isinstance(request, BenchRequest):
             return Failed("backend_failed", str(error), True)
@@ -332,6 +342,7 @@ def _portrait(engine: Engine) -> dict[str, Any]:
         "parallelism": topology.parallelism,
         "lanes": topology.lanes,
         "sync": str(getattr(engine.backend, "facts", {}).get("sync", "")),
+        "link": topology.link,
     }
 
 

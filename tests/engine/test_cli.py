@@ -590,9 +590,10 @@ def test_worker_hands_its_flags_to_the_serving_worker(
     monkeypatch.setattr(logging.Logger, "root", logging.root)
     monkeypatch.setattr(logging.Logger, "manager", logging.Manager(logging.root))
     argv = ("worker", "--redis", "redis://r/0", "--name", "w", "--model", "words", "--backend", "paced")
-    code, _, err = run(capsys, *argv, "--option", "tok_s=50", "--devices", "1", "--json")
+    code, _, err = run(capsys, *argv, "--option", "tok_s=50", "--devices", "1", "--fewer-devices", "--json")
     assert code == 0
-    assert made == [(("redis://r/0", "words", "paced", "w"), {"devices": 1, "options": {"tok_s": 50}})]
+    given = {"devices": 1, "options": {"tok_s": 50}, "fewer_devices": True}
+    assert made == [(("redis://r/0", "words", "paced", "w"), given)]
     line = json.loads(err)
     assert (line["level"], line["logger"], line["message"]) == ("WARNING", "engine.serving", "up")
 

@@ -93,8 +93,7 @@ def test_a_commit_that_is_told_counts_only_where_no_repository_knows_it(
 
 
 def test_gpus_are_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = f'case "$1" in *reasons*) echo 0x0000000000000004;; *) echo "{SMI_ROW}";; esac'
-    fake_smi(tmp_path, monkeypatch, script)
+    fake_smi(tmp_path, monkeypatch, f'echo "{SMI_ROW}, 0x0000000000000004"')
     (gpu,) = gpu_facts()
     assert gpu["name"] == "NVIDIA H200"
     assert gpu["driver"] == "580.95.05"
@@ -109,11 +108,21 @@ def test_an_older_driver_still_tells_why_it_throttles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = (
-        'case "$1" in *event_reasons*) echo "not a valid field"; exit 2;; *throttle_reasons*) echo 0x1;;'
-        f' *) echo "{SMI_ROW}";; esac'
+        'case "$1" in *event_reasons*) echo "not a valid field"; exit 2;;'
+        f' *throttle_reasons*) echo "{SMI_ROW}, 0x1";; *) echo "{SMI_ROW}";; esac'
     )
     fake_smi(tmp_path, monkeypatch, script)
     assert gpu_facts()[0]["throttle"] == "0x1"
+
+
+def test_a_driver_that_knows_no_reasons_still_tells_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f'case "$1" in *reasons*) echo "not a valid field"; exit 2;; *) echo "{SMI_ROW}";; esac'
+    fake_smi(tmp_path, monkeypatch, script)
+    (gpu,) = gpu_facts()
+    assert gpu["name"] == "NVIDIA H200"
+    assert "throttle" not in gpu
 
 
 @pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'", "echo", "printf '\\377'"])
@@ -140,8 +149,7 @@ def test_no_program_on_the_path_is_no_reason_to_fail(monkeypatch: pytest.MonkeyP
 def test_what_changes_by_the_minute_is_apart_from_what_the_machine_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = f'case "$1" in *reasons*) echo 0x4;; *) echo "{SMI_ROW}";; esac'
-    fake_smi(tmp_path, monkeypatch, script)
+    fake_smi(tmp_path, monkeypatch, f'echo "{SMI_ROW}, 0x4"')
     facts = capture()
     assert facts["gpus"][0]["vbios"] == "96.00.A5.00.01"
     assert "temperature_c" not in facts["gpus"][0]

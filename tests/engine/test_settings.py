@@ -75,6 +75,20 @@ def test_a_child_inherits_the_environment_with_changes(monkeypatch: pytest.Monke
     assert (child["KEPT"], child["TMPDIR"]) == ("1", "/elsewhere")
 
 
+@pytest.mark.parametrize(("value", "meant"), [("", False), ("0", False), ("1", True)])
+def test_fewer_devices_will_do_only_where_that_was_said(
+    monkeypatch: pytest.MonkeyPatch, value: str, meant: bool
+) -> None:
+    monkeypatch.setenv("MONOLANE_FEWER_DEVICES", value)
+    assert settings.fewer_devices() is meant
+
+
+def test_a_yes_that_is_not_1_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLANE_FEWER_DEVICES", "yes")
+    with pytest.raises(ConfigError, match="it must be 0 or 1"):
+        settings.fewer_devices()
+
+
 def test_a_commit_is_told_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MONOLANE_GIT_SHA", raising=False)
     assert settings.git_sha() == ""

@@ -9,6 +9,7 @@ from engine.backends.base import Loaded, LoadProgress, unheard
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.compile import _nvrtc
 from engine.backends.cuda.driver import Device
+from engine.backends.cuda.gpus import survey
 from engine.errors import EngineError
 
 
@@ -23,9 +24,9 @@ def available() -> tuple[bool, str]:
                 f"GPU 0 is a {device.name} (compute capability {major}.{minor}); the kernels need 9.0",
             )
         _nvrtc()
+        return True, str(survey())
     except EngineError as error:
         return False, str(error)
-    return True, f"{device.name}, {device.attribute('MULTIPROCESSOR_COUNT')} SMs"
 
 
 def open(

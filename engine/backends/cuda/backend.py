@@ -24,7 +24,7 @@ from engine.backends.base import (
 )
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, Tuning, header, make_layout, slots_in_flight
-from engine.backends.cuda.driver import Device
+from engine.backends.cuda.driver import Device, answering
 from engine.backends.cuda.launch import CudaLaunch, Machine, Work, work_of
 from engine.backends.cuda.memory import Memory, load_model
 from engine.backends.cuda.sharding import Sharding, deal
@@ -60,7 +60,7 @@ class CudaBackend:
         self.config = model.config
         self._progress = progress
         chosen = _chosen(options)
-        self._devices = [Device(0 if chosen.virtual else rank) for rank in range(devices)]
+        self._devices = [Device(0) for _ in range(devices)] if chosen.virtual else answering(devices)
         for device in self._devices:
             _require_hopper(device)
             for other in self._devices:

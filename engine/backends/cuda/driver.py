@@ -27,6 +27,38 @@ def load() -> Any:
     return driver
 
 
+def answering(count: int) -> list[Device]:
+    """The first `count` GPUs of this machine that answer: one that fell off its bus may still be listed.
+
+    Raises BackendUnavailable, with the reasons, if there are fewer.
+    """
+    found: list[Device] = []
+    silent: list[str] = []
+    listed = device_count()
+    for ordinal in range(listed):
+        if len(found) == count:
+            break
+        try:
+            found.append(Device(ordinal))
+        except BackendFailure as error:
+            silent.append(str(error))
+    if len(found) < count:
+        why = "".join(f"; {reason}" for reason in silent)
+        raise BackendUnavailable(
+            f"{count} GPUs were asked for; of the {listed} of this machine {len(found)} answer{why}"
+        )
+    return found
+
+
+def device_count() -> int:
+    """How many GPUs the driver lists. Raises BackendUnavailable without one."""
+    driver = load()
+    error, count = driver.cuDeviceGetCount()
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise BackendUnavailable(f"the NVIDIA driver does not list its GPUs: {_name(driver, error)}")
+    return int(count)
+
+
 def _name(driver: Any, error: Any) -> str:
     _, text = driver.cuGetErrorName(error)
     return text.decode() if isinstance(text, bytes) else str(error)

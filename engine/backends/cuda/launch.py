@@ -21,7 +21,7 @@ from engine.backends.cuda.driver import Device
 from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.profile import ProfileBuffer
 from engine.backends.cuda.sharding import MAX_RANKS
-from engine.errors import BackendFailure
+from engine.errors import BackendFailure, DeviceLost
 
 _FINISH: dict[int, FinishReason] = {1: "stop", 2: "length", 3: "cancelled"}
 _ABORTED = 4
@@ -274,6 +274,11 @@ class CudaLaunch:
         """False once the GPU has failed and the driver refuses everything on it."""
         return self._failure is None or self.needs_recovery
 
+    @property
+    def breakdown(self) -> BackendFailure:
+        """The failure, as what it means for the process."""
+        return (BackendFailure if self.usable else DeviceLost)(self._failure)
+
     def poll(self, timeout: float) -> Sequence[Token]:
         deadline = time.perf_counter() + timeout
         while True:
@@ -284,7 +289,7 @@ class CudaLaunch:
             if self.ended:
                 tokens = self.take()
                 if not tokens and self._failure is not None:
-                    raise BackendFailure(self._failure)
+                    raise self.breakdown
                 return tokens
             if time.perf_counter() >= deadline:
                 return []
@@ -343,7 +348,7 @@ class CudaLaunch:
             self._look()
             time.sleep(_SPIN_SECONDS)
         if self._failure is not None:
-            raise BackendFailure(self._failure)
+            raise self.breakdown
         assert self._outcome is not None  # noqa: S101  ended without failure
         return self._outcome
 
@@ -376,9 +381,7 @@ class CudaLaunch:
             if status == result.CUDA_ERROR_NOT_READY:
                 return
             if status != result.CUDA_SUCCESS:
-                self._failure = (
-                    f"GPU {device.ordinal} failed during a launch: {status.name}; restart the process"
-                )
+                self._failure = f"GPU {device.ordinal} was lost while it ran a request ({status.name})"
                 return
             finish = int(self._status[3])
             self._machine.serial += int(self._status[5])

@@ -25,7 +25,7 @@ class TeamLaunch:
 
     def __init__(self, machines: Sequence[Machine], work: Work) -> None:
         self._machines = machines
-        self._failure: str | None = None
+        self._failure: BackendFailure | None = None
         self._outcome: Outcome | None = None
         self._launches: list[CudaLaunch] = []
         try:
@@ -67,7 +67,7 @@ class TeamLaunch:
             if self.ended:
                 tokens = self._launches[0].take()
                 if not tokens and self._failure is not None:
-                    raise BackendFailure(self._failure)
+                    raise self._failure
                 return tokens
             if time.perf_counter() >= deadline:
                 return []
@@ -91,7 +91,7 @@ class TeamLaunch:
             self._look()
             time.sleep(_LOOK_SECONDS)
         if self._failure is not None:
-            raise BackendFailure(self._failure)
+            raise self._failure
         assert self._outcome is not None  # noqa: S101  ended without failure
         return self._outcome
 
@@ -116,7 +116,7 @@ class TeamLaunch:
             if all(launch.usable for launch in self._launches):
                 for machine in self._machines:
                     machine.empty_mailboxes()
-            self._failure = first.failure
+            self._failure = first.breakdown
             return
         ended = [outcome for outcome in outcomes if outcome is not None]
         if len(ended) == len(outcomes):

@@ -38,6 +38,7 @@
  * @property {string} parallelism
  * @property {number} lanes
  * @property {string} sync how its threads or devices wait for each other; empty where it has no choice
+ * @property {string} link what joins its devices, such as NVLink; empty where there is one
  * @property {number} last_tok_s
  *
  * @typedef {object} Timings

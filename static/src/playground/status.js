@@ -1,7 +1,7 @@
 /** What the page says of the engine, the connection and the run in hand, and which buttons that leaves. */
 
 import { element } from "./dom.js";
-import { connectionWords, engineWords, fateWords } from "./words.js";
+import { connectionWords, engineWords, fateWords, topologyWords } from "./words.js";
 
 /** @typedef {import("./playground.js").Playground} Playground */
 /** @typedef {import("./protocol.js").Worker} Worker */
@@ -29,7 +29,7 @@ function showEngine(workers) {
   const engine = element("engine", HTMLElement);
   engine.dataset.state = state;
   engine.title = workers
-    .map((worker) => `${worker.name}: ${worker.model}, ${worker.backend} on ${worker.devices.join(", ")}`)
+    .map((worker) => `${worker.name}: ${worker.model}, ${worker.backend} on ${topologyWords(worker)}`)
     .join("\n");
   element("engine-model", HTMLElement).textContent = model;
   element("engine-detail", HTMLElement).textContent = detail;

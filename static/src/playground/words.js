@@ -23,11 +23,30 @@ export function engineWords(workers) {
   const best = workers.find((worker) => worker.state === "idle") ?? workers[0];
   if (!best) return { state: "none", model: "No worker", detail: "" };
   const others = workers.length > 1 ? `, ${plural(workers.length, "worker")}` : "";
+  const on = best.devices.length > 1 ? ` on ${best.devices.length} devices` : "";
   return {
     state: best.state === "idle" ? "ready" : "busy",
     model: best.model,
-    detail: `${best.backend}, ${STATES[best.state] ?? best.state}${others}`,
+    detail: `${best.backend}${on}, ${STATES[best.state] ?? best.state}${others}`,
   };
+}
+
+/**
+ * What a worker's model lies on: its devices, what joins them, and how many lanes each has.
+ *
+ * @param {Pick<Worker, "devices" | "parallelism" | "lanes" | "link">} worker
+ */
+export function topologyWords({ devices, parallelism, lanes, link }) {
+  const counted = [...new Set(devices)].map((device) => {
+    const many = devices.filter((other) => other === device).length;
+    return many > 1 ? `${many} × ${device}` : device;
+  });
+  const parts = [counted.join(", ") + (link && ` over ${link}`)];
+  if (parallelism !== "none") {
+    const each = lanes > 1 && devices.length > 1 ? `, ${lanes / devices.length} on each` : "";
+    parts.push(lanes > 1 ? `${parallelism}, ${lanes} lanes${each}` : parallelism);
+  }
+  return parts.filter(Boolean).join(" · ");
 }
 
 /**

@@ -29,6 +29,7 @@
 
 import { figuresOf } from "../playground/figures.js";
 import { plural } from "../playground/format.js";
+import { topologyWords } from "../playground/words.js";
 import { Pacer } from "./pacer.js";
 
 /** @typedef {import("../playground/generation.js").Generation} Generation */
@@ -202,15 +203,8 @@ export function places(readings) {
  *
  * @param {Worker} worker
  */
-export function workerDetail({ name, devices, parallelism, lanes, sync }) {
-  const counted = [...new Set(devices)].map((device) => {
-    const many = devices.filter((other) => other === device).length;
-    return many > 1 ? `${many} × ${device}` : device;
-  });
-  const parts = [counted.join(", ")];
-  if (parallelism !== "none") parts.push(lanes > 1 ? `${parallelism}, ${lanes} lanes` : parallelism);
-  if (sync) parts.push(sync);
-  return [...parts.filter(Boolean), name].join(" · ");
+export function workerDetail(worker) {
+  return [topologyWords(worker), worker.sync, worker.name].filter(Boolean).join(" · ");
 }
 
 /**

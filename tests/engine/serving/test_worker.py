@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 import redis
 
-from engine.errors import BackendFailure, BackendUnavailable
+from engine.errors import BackendFailure, BackendUnavailable, DeviceLost
 from engine.measurement import Measurement
 from engine.serving.client import Client
 from engine.serving.engines import Engine, EngineSpec, open_engine
@@ -164,28 +164,30 @@ def test_a_mistake_in_the_worker_ends_one_request_only(client, redis_url):
 class Breaking:
     """A launch that breaks down after some tokens."""
 
-    def __init__(self, launch, tokens: int) -> None:
-        self._launch, self._left = launch, tokens
+    def __init__(self, launch, tokens: int, failure: Exception) -> None:
+        self._launch, self._left, self._failure = launch, tokens, failure
 
     def __getattr__(self, name: str):
         return getattr(self._launch, name)
 
     def poll(self, timeout: float):
         if self._left <= 0:
-            raise BackendFailure("device 0 was lost")
+            raise self._failure
         found = self._launch.poll(timeout)
         self._left -= len(found)
         return found
 
 
-def breaking_opener(breakdowns: list[int]):
+def breaking_opener(breakdowns: list[int], failure: Exception | None = None):
     """Opens engines whose launches break down after so many tokens, as long as the list lasts."""
 
     def opener(spec: EngineSpec) -> Engine:
         engine = open_engine(spec)
         launch = engine.backend.launch
         engine.backend.launch = lambda job: (
-            Breaking(launch(job), breakdowns.pop(0)) if breakdowns else launch(job)
+            Breaking(launch(job), breakdowns.pop(0), failure or BackendFailure("device 0 stood still"))
+            if breakdowns
+            else launch(job)
         )
         opened.append(spec)
         return engine
@@ -211,7 +213,21 @@ def test_a_request_that_breaks_the_device_again_is_given_up_with_the_reason(clie
     with working(redis_url, opener=opener):
         *_, last = answer(client, ask("g", max_tokens=4000))
         assert last.code == "worker_lost"
-        assert last.message.endswith("device 0 was lost")
+        assert last.message.endswith("device 0 stood still")
+
+
+def test_a_lost_device_ends_the_request_in_words_and_the_worker_with_the_reason(client, redis_url):
+    opener, opened = breaking_opener([7], DeviceLost("GPU 2 was lost while it ran a request"))
+    worker = Worker(redis_url, "words", "paced", "w", options={"tok_s": 2000}, opener=opener)
+    ended: list[Exception] = []
+    thread = threading.Thread(target=lambda: ended.extend(caught(worker.run)))
+    thread.start()
+    *_, last = answer(client, ask("g", max_tokens=1000))
+    thread.join(20)
+    assert last == Failed("backend_failed", "GPU 2 was lost while it ran a request", True)
+    assert isinstance(ended[0], HomeLost)
+    assert "has to be started afresh: GPU 2 was lost" in str(ended[0])
+    assert len(opened) == 1, "it tried to go on in the same process"
 
 
 def test_a_worker_whose_model_cannot_be_opened_ends_with_the_reason(redis_url):

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Generation } from "../../../static/src/playground/generation.js";
-import { connectionWords, engineWords, fateWords, summaryWords } from "../../../static/src/playground/words.js";
+import { connectionWords, engineWords, fateWords, summaryWords, topologyWords } from "../../../static/src/playground/words.js";
 import { done, error, queued, started, tokens } from "./frames.js";
 
 /** @typedef {import("../../../static/src/playground/protocol.js").GenerationFrame} GenerationFrame */
@@ -23,7 +23,7 @@ function after(...frames) {
 function worker(state, model = "smollm2-135m") {
   return {
     name: "w0", model, backend: "numpy", devices: ["cpu"], state, chat: true, infill: false, context: 2048,
-    parallelism: "none", lanes: 1, sync: "", last_tok_s: 0,
+    parallelism: "none", lanes: 1, sync: "", link: "", last_tok_s: 0,
   };
 }
 
@@ -34,6 +34,14 @@ test("the engine is named by a worker that is free, if there is one", () => {
   assert.deepEqual(engineWords([]), { state: "none", model: "No worker", detail: "" });
   assert.equal(engineWords(null).state, "unknown");
   assert.equal(engineWords([worker("loading")]).detail, "numpy, loading the model");
+});
+
+test("an engine on several devices says on how many, and how its model lies on them", () => {
+  const four = { ...worker("idle"), devices: Array(4).fill("NVIDIA H200"), parallelism: "dtp", lanes: 8, link: "NVLink" };
+  assert.equal(engineWords([four]).detail, "numpy on 4 devices, ready");
+  assert.equal(topologyWords(four), "4 × NVIDIA H200 over NVLink · dtp, 8 lanes, 2 on each");
+  assert.equal(topologyWords({ ...four, parallelism: "tp", lanes: 1 }), "4 × NVIDIA H200 over NVLink · tp");
+  assert.equal(topologyWords(worker("idle")), "cpu");
 });
 
 test("a place in the queue is told with its estimate", () => {

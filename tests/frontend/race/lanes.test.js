@@ -25,8 +25,10 @@ test("equal times share a place", () => {
 test("a worker is told apart by its devices, its lanes, how it waits, and its name", () => {
   const worker = {
     name: "node-7", model: "m", backend: "cuda", devices: Array(8).fill("NVIDIA H200"), chat: false, infill: false,
-    state: /** @type {const} */ ("idle"), context: 1, parallelism: "dtp", lanes: 8, sync: "mailbox", last_tok_s: 0,
+    state: /** @type {const} */ ("idle"), context: 1, parallelism: "dtp", lanes: 8, sync: "mailbox", link: "NVLink",
+    last_tok_s: 0,
   };
-  assert.equal(workerDetail(worker), "8 × NVIDIA H200 · dtp, 8 lanes · mailbox · node-7");
-  assert.equal(workerDetail({ ...worker, devices: ["cpu"], parallelism: "none", lanes: 1, sync: "" }), "cpu · node-7");
+  assert.equal(workerDetail(worker), "8 × NVIDIA H200 over NVLink · dtp, 8 lanes, 1 on each · mailbox · node-7");
+  const alone = { ...worker, devices: ["cpu"], parallelism: "none", lanes: 1, sync: "", link: "" };
+  assert.equal(workerDetail(alone), "cpu · node-7");
 });
