@@ -46,6 +46,11 @@ check-peers: setup-dev ## compare greedy output with llama.cpp on the same file 
 bench-cpu: setup-dev ## the CPU kernel beside llama.cpp, same file, same run, both orders
 	$(PY) -m tools.bench_cpu
 
+bench-node: ## what this node's GPUs reach, checks first, in under 8 minutes (ARGS=--quick, or ARGS="--backend cpu")
+	@python=$$([ -x $(PY) ] && echo $(PY) || echo $(PYTHON)); \
+	$$python -c "import numpy" 2>/dev/null || { $(MAKE) --no-print-directory setup && python=$(PY); }; \
+	exec $$python -m tools.bench_node $(ARGS)
+
 link-latency: setup-dev ## draw what a slow link costs with and without delay, on virtual devices
 	$(PY) -m tools.plot_link_latency
 
@@ -62,4 +67,4 @@ lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run admin setup setup-dev python test lint format check-peers bench-cpu link-latency web-path screenshots lock clean
+.PHONY: help run admin setup setup-dev python test lint format check-peers bench-cpu bench-node link-latency web-path screenshots lock clean

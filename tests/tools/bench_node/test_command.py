@@ -1,0 +1,119 @@
+"""The whole run, on virtual devices: checks first, every point on disk, tables last, honest exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.measurement import read_measurements
+from tools.bench_node import command, correctness, run
+from tools.bench_node.command import main
+from tools.bench_node.plan import Scale
+
+MODEL = "tiny-laneformer"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.bench.WARM_UP_S", 0.0)
+    monkeypatch.setattr(command, "DRY", Scale(MODEL, (16,), 12, 2))
+
+
+def dry(out: Path, *more: str) -> int:
+    return main(
+        ["--backend", "cpu", "--devices", "1", "2", "--out", str(out), "--option", "threads=1", *more]
+    )
+
+
+def test_a_dry_run_checks_measures_writes_draws_and_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dry(tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("check full models:") < printed.index("tok/s (")
+    found = [m for path in sorted(tmp_path.glob("*.json")) for m in read_measurements(path)]
+    kinds = {(m.model.name, m.settings.devices, m.settings.parallelism, m.settings.delay) for m in found}
+    assert kinds == {
+        (MODEL, 1, "none", 2),
+        (MODEL, 2, "dtp", 2),
+        (f"{MODEL}-plain", 1, "none", 0),
+        (f"{MODEL}-plain", 2, "tp", 0),
+        (f"{MODEL}-delay0", 2, "dtp", 0),
+        (f"{MODEL}-delay1", 2, "dtp", 1),
+    }
+    assert all(m.verified.tokens_equal and m.phases_us for m in found)
+    summary = json.loads((tmp_path / "checks" / "node-cpu-x2.json").read_text())
+    assert all(check["right"] for check in summary["correctness"])
+    assert list(summary["stages_s"])[:4] == ["compile", "check small models", "open", "check full models"]
+    assert (tmp_path / command.PLOT).read_text().startswith("<svg")
+    assert [path.name for path in (tmp_path / "traces").iterdir()] == [f"{MODEL}-cpu-x2.trace.json.gz"]
+
+
+def test_points_for_which_there_is_no_time_are_named_and_the_run_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dry(tmp_path, "--limit", "0") == 1
+    assert "tiny-laneformer x2, context 16: the limit of 0 s was reached before it" in capsys.readouterr().out
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_run_that_is_cut_off_keeps_what_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure, calls = run.run_point, []
+
+    def second_is_interrupted(*args, **more):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return measure(*args, **more)
+
+    monkeypatch.setattr(run, "run_point", second_is_interrupted)
+    assert dry(tmp_path) == 1
+    assert [path.name for path in tmp_path.glob("*.json")] == [f"{MODEL}-cpu-x2.json"]
+    assert "tok/s" in capsys.readouterr().out
+
+
+def test_a_model_that_is_wrong_on_some_devices_is_not_timed_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def swapped(backend, prompt, tokens):
+        found = greedy(backend, prompt, tokens)
+        wrong = len(backend.topology.devices) == 2 and backend.config.name == MODEL
+        return [(t + 1) % backend.config.vocab for t in found] if wrong else found
+
+    greedy = correctness.greedy
+    monkeypatch.setattr(correctness, "greedy", swapped)
+    assert dry(tmp_path) == 1
+    assert "its tokens are wrong, so its speed would say nothing" in capsys.readouterr().out
+    names = {path.name for path in tmp_path.glob("*.json")}
+    assert f"{MODEL}-cpu-x2.json" not in names
+    assert f"{MODEL}-cpu-x1.json" in names
+
+
+def test_files_that_are_there_are_shown_again_without_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dry(tmp_path)
+    table = capsys.readouterr().out.strip().split("\n\n")[-2]
+    monkeypatch.setattr(run, "run_point", None)
+    assert main(["--report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip().split("\n\n")[-1].splitlines()[0] == table.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--backend", "cpu", "--devices", "0"], "the least is 1"),
+        (["--backend", "cpu", "--git-sha", "main"], "7 to 64 hexadecimal digits"),
+        (["--report", "/no/such"], "holds no file of this benchmark"),
+        (["--backend", "cuda"], "driver"),
+    ],
+)
+def test_what_cannot_run_is_one_line(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("bench_node: ")
+    assert words in err

@@ -1,0 +1,182 @@
+"""One run on a node: kernels compiled, models opened, checked, then timed, each point written at once."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from engine.backends import open_backend
+from engine.backends.base import Backend, TraceSpan
+from engine.backends.cuda.ahead import Source, compile_ahead
+from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
+from engine.backends.cuda.driver import Device
+from engine.backends.cuda.exchange_bench import (
+    EXCHANGE_KERNEL,
+    ExchangeTime,
+    beside_nccl,
+    exchange_header,
+    measure,
+)
+from engine.bench import Point, run_point
+from engine.errors import EngineError
+from tools.bench_node.correctness import Check, against_fewest, against_reference, passed, small_setups
+from tools.bench_node.plan import QUICK, Order, Setup
+from tools.bench_node.results import Results
+
+EXCHANGE_SIZES = (256, 1024, 3072, 4096, 8192)
+EXCHANGE_REPEATS = 9
+Say = Callable[[str], None]
+
+
+class NodeRun:
+    """Does what an order asks. What fails is told, kept in `not_run`, and does not stop the rest."""
+
+    def __init__(self, order: Order, results: Results, say: Say) -> None:
+        self.order, self.results = order, results
+        self.checks: list[Check] = []
+        self.exchanges: list[ExchangeTime] = []
+        self.seconds: dict[str, float] = {}
+        self.not_run: dict[str, str] = {}
+        self._say = say
+        self._begun = time.monotonic()
+        self._opened: dict[Setup, Backend] = {}
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._begun
+
+    def run(self) -> None:
+        """Everything, in order. Raises EngineError if not even the kernels compile."""
+        try:
+            with self._stage("compile"):
+                self._compile()
+            with self._stage("check small models"):
+                self._check(against_reference(self.order))
+            with self._stage("open"):
+                self._open()
+            with self._stage("check full models"):
+                self._check(against_fewest(self.order, self._opened))
+            with self._stage("exchange"):
+                self._exchange()
+            with self._stage("measure"):
+                self._measure()
+            with self._stage("NCCL"):
+                self._nccl()
+        finally:
+            for backend in self._opened.values():
+                backend.close()
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        begun = self.elapsed_s
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.elapsed_s - begun
+            self._say(f"{name}: {self.seconds[name]:.1f} s")
+            self.results.write_summary(
+                self.order.most, self.checks, self.exchanges, self.seconds, self.not_run
+            )
+
+    def _compile(self) -> None:
+        if self.order.backend == "cuda":
+            count = compile_ahead(kernel_sources(self.order), lambda *_: None)
+            self._say(f"{count} kernels are ready")
+
+    def _open(self) -> None:
+        for setup in self.order.setups():
+            with self._caught(setup.name):
+                opened = open_backend(
+                    self.order.backend, setup.model, devices=setup.devices, options=self.order.options
+                )
+                virtual = self.order.backend == "cpu"
+                self._opened[setup] = cast("Backend", FromCache(opened)) if virtual else opened
+
+    def _check(self, checks: Iterator[Check]) -> None:
+        with self._caught("checks"):
+            for check in checks:
+                self.checks.append(check)
+                self._say(f"{check.what} x{check.devices}: {check.found}{'' if check.right else '  WRONG'}")
+
+    def _measure(self) -> None:
+        for setup, point in self.order.points():
+            name = f"{setup.name}, context {point.context}"
+            if setup not in self._opened:
+                continue  # why it did not open has been told
+            if not passed(self.checks, self.order, setup):
+                self.not_run[name] = "its tokens are wrong, so its speed would say nothing"
+            elif self.elapsed_s > self.order.limit_s:
+                self.not_run[name] = f"the limit of {self.order.limit_s:g} s was reached before it"
+            else:
+                with self._caught(name):
+                    self._point(setup, point, name)
+
+    def _point(self, setup: Setup, point: Point, name: str) -> None:
+        spans: list[TraceSpan] = []
+        found = run_point(
+            self._opened[setup], setup.model, point, on_trace=spans.extend, commit=self.order.commit
+        )
+        self.results.add(found)
+        if spans:
+            self.results.add_trace(found, spans)
+        self._say(f"{name}: {found.decode.median:,.1f} tok/s ({self.elapsed_s:.0f} s)")
+
+    def _exchange(self) -> None:
+        teams = [count for count in self.order.devices if count > 1]
+        if not teams:
+            return
+        if self.order.backend != "cuda":
+            self.not_run["exchange"] = "virtual devices share one memory: there is no link to time"
+            return
+        with self._caught("exchange"):
+            for count in teams:
+                self.exchanges += measure(count, EXCHANGE_SIZES, EXCHANGE_REPEATS)
+
+    def _nccl(self) -> None:
+        """Last, as it needs processes of its own that take long to find each other."""
+        if self.exchanges and self.order.scale is not QUICK:
+            with self._caught("NCCL"):
+                self.exchanges = beside_nccl(self.exchanges, EXCHANGE_REPEATS)
+
+    @contextmanager
+    def _caught(self, what: str) -> Iterator[None]:
+        """A part that fails is a row with its error; the others go on."""
+        try:
+            yield
+        except EngineError as error:
+            self.not_run[what] = str(error)
+        except Exception as error:
+            traceback.print_exc()
+            self.not_run[what] = f"{type(error).__name__}: {error}"
+        if what in self.not_run:
+            self._say(f"{what}: {self.not_run[what]}")
+
+
+class FromCache:
+    """The backend of a dry run: its model lies in caches, so what memory reads says nothing about it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def measure_bandwidth(self) -> tuple[float, ...]:
+        """Unknown, for every device."""
+        return (0.0,) * len(self._backend.topology.devices)
+
+
+def kernel_sources(order: Order) -> list[Source]:
+    """Every kernel that a run on GPUs needs, so that none is compiled while something waits for it."""
+    sms = Device(0).attribute("MULTIPROCESSOR_COUNT")
+    sources: list[Source] = [("pack.cu", "")]
+    for setup in order.setups():
+        headers = kernel_headers(setup.model, setup.devices, sms, order.options)
+        sources += [(MONOKERNEL, header) for header in headers]
+    for setup in small_setups(order):
+        sources.append((MONOKERNEL, kernel_headers(setup.model, setup.devices, sms, order.options)[0]))
+    sources += [(EXCHANGE_KERNEL, exchange_header(count)) for count in order.devices if count > 1]
+    return sources
