@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,15 +33,22 @@ Worker(**json.loads(sys.argv[1])).run()
 """
 
 
-def write_chatterbox(folder: Path) -> Path:
-    """A random Llama over bytes with a long context: some 0.5 ms a token, no end token, broken UTF-8."""
+def write_chatterbox(folder: Path, *, special: Sequence[str] = (), chat_template: str = "") -> Path:
+    """A random Llama over bytes with a long context: some 0.5 ms a token, broken UTF-8, no end token.
+
+    `special` tokens come on top, as a fill-in-the-middle model has them.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.add_special_tokens([tokenizers.AddedToken(text, special=True) for text in special])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    config = ModelConfig("chatterbox", 32, 2, 2, 1, 16, 64, len(alphabet), 4096)
+    config = ModelConfig(folder.name, 32, 2, 2, 1, 16, 64, len(alphabet) + len(special), 4096)
     write_checkpoint(RandomWeights(config, 7), folder)
     tokenizer.save(str(folder / "tokenizer.json"))
+    if chat_template:
+        settings = json.dumps({"chat_template": chat_template})
+        (folder / "tokenizer_config.json").write_text(settings, encoding="utf-8")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The API in this process, with the test as its worker, and live: daphne and a paced worker as processes."""
+"""The API in this process, with the test as its worker, and live: daphne and workers as processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from django.test import AsyncClient
 from engine.serving.client import Client
 from engine.serving.messages import Frame
 from tests.conftest import free_port, running_redis
+from tests.engine.serving.workers import write_chatterbox
 from tests.playground.conftest import Worker
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,26 +69,43 @@ async def body_of(response: Any) -> bytes:
 class Live:
     url: str
     redis_url: str
+    environment: dict[str, str]
+
+    def manage(self, *arguments: str) -> str:
+        """What a management command of that server prints."""
+        return _run(self.environment, "manage.py", *arguments)
+
+
+CODER = {
+    "special": ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    "chat_template": "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: ",
+}
 
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Redis, daphne and a worker that says one word after the other, 400 a second."""
+    """Redis, daphne and two workers: "words" says one word after the other, 400 a second; "coder" is a real
+    model of no sense that chats, fills in and scores."""
     home = tmp_path_factory.mktemp("live")
+    coder = write_chatterbox(home / "coder", **CODER)
     with running_redis(home / "redis") as server:
         port = free_port()
         environment = {
             **os.environ, "MONOLANE_HOME": str(home), "REDIS_URL": server.connection_url, "PORT": str(port),
-            "DATABASE_URL": "",
+            "DATABASE_URL": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
         }  # fmt: skip
         _run(environment, "manage.py", "migrate", "--no-input")
-        web = ["-m", "daphne", "-b", "127.0.0.1", "-p", str(port), "config.asgi:application"]
-        worker = ["-m", "engine", "worker", "--name", "paced", "--model", "words", "--backend", "paced"]
-        worker += ["--option", "tok_s=400"]
-        with (home / "web.log").open("wb") as web_log, (home / "worker.log").open("wb") as worker_log:
-            processes = [_start(environment, web_log, *web), _start(environment, worker_log, *worker)]
+        worker = ["-m", "engine", "worker", "--name"]
+        commands = {
+            "web": ["-m", "daphne", "-b", "127.0.0.1", "-p", str(port), "config.asgi:application"],
+            "words": [*worker, "w", "--model", "words", "--backend", "paced", "--option", "tok_s=400"],
+            "coder": [*worker, "c", "--model", str(coder), "--backend", "numpy"],
+        }
+        with ExitStack() as logs:
+            opened = {name: logs.enter_context((home / f"{name}.log").open("wb")) for name in commands}
+            processes = [_start(environment, opened[name], *command) for name, command in commands.items()]
             try:
-                found = Live(f"http://localhost:{port}", server.connection_url)
+                found = Live(f"http://localhost:{port}", server.connection_url, environment)
                 _wait_until_ready(found, home)
                 yield found
             finally:
@@ -102,15 +121,19 @@ def _start(environment: dict[str, str], log: Any, *arguments: str) -> subprocess
     )
 
 
-def _run(environment: dict[str, str], *arguments: str) -> None:
-    subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, check=True, capture_output=True)
+def _run(environment: dict[str, str], *arguments: str) -> str:
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def _wait_until_ready(live: Live, home: Path) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
-            if httpx2.get(f"{live.url}/readyz", timeout=2).status_code == 200:
+            models = httpx2.get(f"{live.url}/v1/models", timeout=2).json().get("data", [])
+            if {model["id"] for model in models} == {"coder", "words"}:
                 return
         except httpx2.TransportError:
             pass
