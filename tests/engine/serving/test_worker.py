@@ -345,6 +345,14 @@ def test_heartbeat_says_what_the_worker_is_and_does(client, redis_url, worker):
     assert client.workers()[0].request == ""
 
 
+def test_heartbeat_says_how_a_model_lies_on_several_devices(client, redis_url):
+    lanes = {"model": "random:tiny-laneformer", "backend": "cpu", "devices": 4, "options": {"threads": 1}}
+    with working(redis_url, **lanes):
+        (beat,) = client.workers()
+    assert len(beat.devices) == 4
+    assert (beat.parallelism, beat.lanes, beat.sync, beat.link) == ("dtp", 8, "mailbox", "virtual, 0 us")
+
+
 def test_waiting_time_is_told_from_what_recent_requests_took(client, redis_url, worker):
     answer(client, ask("before", max_tokens=1000))
     client.submit(ask("in hand", max_tokens=4000))

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from engine.backends import open_backend
+from engine.backends.base import Backend
+from engine.backends.cpu.backend import CpuBackend
+from engine.backends.cuda.exchange_bench import ExchangeTime
 from engine.measurement import read_measurements
+from engine.models import Model
 from tools.bench_node import command, correctness, run
 from tools.bench_node.command import main
 from tools.bench_node.plan import Scale
@@ -49,6 +56,63 @@ def test_a_dry_run_checks_measures_writes_draws_and_tells(
     assert list(summary["stages_s"])[:4] == ["compile", "check small models", "open", "check full models"]
     assert (tmp_path / command.PLOT).read_text().startswith("<svg")
     assert [path.name for path in (tmp_path / "traces").iterdir()] == [f"{MODEL}-cpu-x2.trace.json.gz"]
+
+
+@dataclass
+class FourGpus:
+    ordinal: int
+    count: int = 4
+    name: str = "NVIDIA H200"
+
+    def attribute(self, which: str) -> int:
+        return {"MULTIPROCESSOR_COUNT": 132}[which]
+
+
+@pytest.fixture
+def played_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """A node of four GPUs that exist in name only: virtual devices of the CPU do their work."""
+
+    def exchange(count: int, sizes: Sequence[int], repeats: int) -> list[ExchangeTime]:
+        return [ExchangeTime(size, count, 1.0, 2.0, (1.0,) * repeats, (2.0,) * repeats) for size in sizes]
+
+    def nccl(found: list[ExchangeTime], _repeats: int) -> list[ExchangeTime]:
+        return [replace(f, nccl_us=20.0, nccl="NCCL 2") for f in found]
+
+    def virtual(_name: str, model: Model, *, devices: int, options: object) -> Backend:
+        return open_backend("cpu", model, devices=devices, options={"threads": 1})
+
+    compiled: list[tuple[str, str]] = []
+    for module in (command, run):
+        monkeypatch.setattr(module, "Device", FourGpus)
+    for module in (correctness, run):
+        monkeypatch.setattr(module, "open_backend", virtual)
+    monkeypatch.setattr(
+        run, "compile_ahead", lambda sources, _progress: compiled.extend(sources) or len(compiled)
+    )
+    monkeypatch.setattr(run, "measure", exchange)
+    monkeypatch.setattr(run, "beside_nccl", nccl)
+    monkeypatch.setattr(CpuBackend, "measure_bandwidth", lambda self: (1e6,) * len(self.topology.devices))
+    monkeypatch.setattr(command, "FULL", Scale(MODEL, (16,), 12, 2))
+    return compiled
+
+
+def test_on_gpus_it_compiles_ahead_and_times_the_exchange_beside_nccl(
+    tmp_path: Path, played_gpus: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--devices", "1", "4", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert {name for name, _ in played_gpus} == {"pack.cu", "monokernel.cu", "exchange_bench.cu"}
+    assert ["4", "3,072", "1.00", "2.00", "20.00"] in [line.split() for line in printed.splitlines()]
+    names = {path.name for path in tmp_path.glob("*.json")}
+    assert {f"{MODEL}-h200-x1.json", f"{MODEL}-h200-x4.json", f"{MODEL}-delay0-h200-x4.json"} < names
+
+
+def test_gpus_that_are_not_there_are_refused(
+    played_gpus: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--devices", "8"]) == 2
+    assert "--devices names 8; this machine has 4 GPUs" in capsys.readouterr().err
+    assert not played_gpus
 
 
 def test_points_for_which_there_is_no_time_are_named_and_the_run_is_no_success(
