@@ -46,10 +46,10 @@ def fill(count: int) -> Iterator[int]:
     configurations = Configuration.objects.bulk_create(_configurations())
     each = -(-count // len(configurations))
     for number, configuration in enumerate(configurations):
-        _fill_one(configuration, min(each, count - number * each), np.random.default_rng(number))
+        add_history(configuration, min(each, count - number * each))
         yield min(count, (number + 1) * each)
     judge_configurations(one.pk for one in configurations)
-    _fill_sweeps(max(1, count // 100))
+    add_sweeps(max(1, count // 100))
     _fill_regressions(configurations, max(1, count // 100))
     _fill_words(max(1, count // 100))
     _fill_trace()
@@ -65,8 +65,10 @@ def _configurations() -> Iterator[Configuration]:
                 )  # fmt: skip
 
 
-def _fill_one(configuration: Configuration, count: int, rng: np.random.Generator) -> None:
-    rows = list(_rows(configuration, count, rng))
+def add_history(configuration: Configuration, count: int, first: int = 0) -> None:
+    """So many runs of it, beginning with number `first`."""
+    rng = np.random.default_rng((configuration.pk, first))
+    rows = list(_rows(configuration, first, first + count, rng))
     for at in range(0, len(rows), BATCH):
         stored = Measurement.objects.bulk_create([row for row, _ in rows[at : at + BATCH]])
         Spread.objects.bulk_create(
@@ -76,12 +78,12 @@ def _fill_one(configuration: Configuration, count: int, rng: np.random.Generator
 
 
 def _rows(
-    configuration: Configuration, count: int, rng: np.random.Generator
+    configuration: Configuration, first: int, end: int, rng: np.random.Generator
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """A history with two steps and noise of half a percent; three runs a commit."""
     base = 200.0 + 20.0 * (configuration.pk % 40)
-    for index in range(count):
-        level = base * (1.0 + 0.08 * (index > count // 3) - 0.05 * (index > 2 * count // 3))
+    for index in range(first, end):
+        level = base * (1.0 + 0.08 * (index > end // 3) - 0.05 * (index > 2 * end // 3))
         speed = float(level * rng.normal(1.0, 0.005))
         created = FIRST_DAY + timedelta(hours=6 * index, minutes=configuration.pk)
         commit = hashlib.sha256(f"{index // 3}".encode()).hexdigest()[:40]
@@ -135,7 +137,7 @@ def _document(
     }  # fmt: skip
 
 
-def _fill_sweeps(runs: int) -> None:
+def add_sweeps(runs: int) -> None:
     """So many ended runs of 20 points each; of each the last point failed."""
     made = SweepRun.objects.bulk_create(_sweep_run(FIRST_DAY + timedelta(hours=9 * n)) for n in range(runs))
     Point.objects.bulk_create(

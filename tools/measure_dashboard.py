@@ -83,12 +83,12 @@ def _operator() -> Any:
 
 def addresses() -> dict[str, str]:
     """Every page, and the answers that read most, by what they are called."""
-    from dashboard.models import Configuration, Measurement, Regression, SweepRun
+    from dashboard.models import Configuration, Measurement, Regression, SweepRun, Trace
 
     configurations = list(Configuration.objects.values_list("pk", flat=True)[:6])
     some = "&".join(f"configuration={pk}" for pk in configurations)
     runs = "&".join(f"run={pk}" for pk in Measurement.objects.order_by("pk").values_list("pk", flat=True)[:6])
-    last = Measurement.objects.latest("pk")
+    last = Trace.objects.select_related("measurement__configuration").latest("pk").measurement
     return {
         "overview": "/dashboard/",
         "overview, one model": f"/dashboard/?model={last.configuration.model}",

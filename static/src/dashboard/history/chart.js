@@ -3,6 +3,7 @@
 import uPlot from "uplot";
 
 import { colour } from "../../colours.js";
+import { fillBand } from "./bands.js";
 import { COLUMNS, commitLabels, levels, padded, placeOfNote, timeLabels } from "./series.js";
 
 /** @typedef {import("./series.js").History} History */
@@ -23,15 +24,13 @@ const PIXELS_A_POINT = 12;
 export function chartOptions(history, aligned, width, range, hooks) {
   const strokes = history.series.map((_one, index) => colour(`--series-${index + 1}`));
   const ink = colour("--ink-2");
-  const { series, bands } = lines(history, strokes);
   const grid = { stroke: colour("--line"), width: 1 };
   const font = `12px ${getComputedStyle(document.body).fontFamily}`;
   const axis = { stroke: ink, grid, ticks: grid, font };
   return {
     width,
     height: HEIGHT,
-    series,
-    bands,
+    series: lines(history, strokes),
     axes: [{ ...axis, ...labels(aligned) }, { ...axis, size: 64 }],
     scales: {
       x: { time: aligned.axis === "time", range: (_chart, low, high) => (low === null ? range : [low, high]) },
@@ -42,7 +41,7 @@ export function chartOptions(history, aligned, width, range, hooks) {
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
     hooks: {
       ...hooks,
-      drawAxes: [(chart) => drawNotes(chart, history, aligned, ink)],
+      drawAxes: [(chart) => drawNotes(chart, history, aligned, ink), (chart) => drawBands(chart, strokes)],
       draw: [(chart) => drawLevels(chart, history, aligned, strokes)],
     },
   };
@@ -61,27 +60,41 @@ function labels(aligned) {
 }
 
 /**
+ * Of each configuration a line, both ends of its intervals (the axis has to hold them), and wrong tokens.
+ *
  * @param {History} history
  * @param {string[]} strokes
- * @returns {{series: uPlot.Series[], bands: uPlot.Band[]}}
+ * @returns {uPlot.Series[]}
  */
 function lines(history, strokes) {
-  /** @type {uPlot.Series[]} */
-  const series = [{}];
-  /** @type {uPlot.Band[]} */
-  const bands = [];
-  history.series.forEach((one, index) => {
-    const stroke = strokes[index] ?? "black";
-    const edge = { stroke: "transparent", points: { show: false }, spanGaps: true };
-    const points = { show: fewEnough, size: 6, fill: stroke };
-    const wrong = { show: one.differs.length > 0, size: 13, width: 2, stroke: colour("--bad"), fill: "transparent" };
-    series.push({ label: one.label, stroke, width: 1.5, spanGaps: true, points });
-    series.push({ ...edge, label: "low" }, { ...edge, label: "high" });
-    series.push({ label: "tokens differ", stroke: "transparent", points: wrong });
-    const first = COLUMNS * index;
-    bands.push({ series: [first + 3, first + 2], fill: `color-mix(in srgb, ${stroke} 20%, transparent)` });
+  const hidden = { paths: () => null, points: { show: false } };
+  return [
+    {},
+    ...history.series.flatMap((one, index) => {
+      const stroke = strokes[index] ?? "black";
+      const points = { show: fewEnough, size: 6, fill: stroke };
+      const wrong = { show: one.differs.length > 0, size: 13, width: 2, stroke: colour("--bad"), fill: "transparent" };
+      return [
+        { label: one.label, stroke, width: 1.5, spanGaps: true, points },
+        { ...hidden, label: "low" },
+        { ...hidden, label: "high" },
+        { ...hidden, label: "tokens differ", points: wrong },
+      ];
+    }),
+  ];
+}
+
+/**
+ * @param {uPlot} chart
+ * @param {string[]} strokes
+ */
+function drawBands(chart, strokes) {
+  chart.ctx.save();
+  clip(chart);
+  strokes.forEach((stroke, index) => {
+    fillBand(chart, COLUMNS * index + 2, `color-mix(in srgb, ${stroke} 20%, transparent)`);
   });
-  return { series, bands };
+  chart.ctx.restore();
 }
 
 /**

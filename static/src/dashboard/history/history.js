@@ -37,13 +37,19 @@ export function drawHistory(frame) {
   let range = readZoom(new URLSearchParams(location.search), aligned) ?? full;
   /** @type {uPlot | null} */
   let chart = null;
+  let ready = false; // until then the scale is uPlot's own guess, not a zoom
   const hooks = {
-    ready: [(/** @type {uPlot} */ u) => u.setScale("x", { min: range[0], max: range[1] })],
+    ready: [
+      (/** @type {uPlot} */ u) => {
+        ready = true;
+        u.setScale("x", { min: range[0], max: range[1] });
+      },
+    ],
     setCursor: [(/** @type {uPlot} */ u) => readOut(u, history, aligned, readout)],
     setScale: [
       (/** @type {uPlot} */ u, /** @type {string} */ key) => {
         const { min, max } = u.scales["x"] ?? {};
-        if (key !== "x" || typeof min !== "number" || typeof max !== "number") return;
+        if (!ready || key !== "x" || typeof min !== "number" || typeof max !== "number") return;
         range = [min, max];
         remember(range, aligned);
       },
@@ -51,6 +57,7 @@ export function drawHistory(frame) {
   };
   const draw = () => {
     chart?.destroy();
+    ready = false;
     const options = chartOptions(history, aligned, plot.clientWidth, full, hooks);
     chart = new uPlot(options, /** @type {uPlot.AlignedData} */ (aligned.columns), plot);
     listen(chart, history, aligned, () => range, zoomTo);

@@ -8,7 +8,7 @@ import { blockAt, describeBlock, extent, KINDS, lastStarted, micros, rowsOf } fr
 /** @typedef {import("../history/zoom.js").Range} Range */
 
 const MOST_PX = 540;
-const ROW_PX = [3, 16];
+const ROW_PX = [3, 26];
 const AXIS_PX = 22;
 const LABEL_PX = 62;
 const WHEEL_FACTOR = 1.15;
@@ -143,7 +143,7 @@ function paint(view) {
 
 /** @param {number} count */
 function rowPitch(count) {
-  return Math.min(Math.max(MOST_PX / Math.max(1, count), ROW_PX[0] ?? 3), ROW_PX[1] ?? 16);
+  return Math.min(Math.max(MOST_PX / Math.max(1, count), ROW_PX[0] ?? 3), ROW_PX[1] ?? 26);
 }
 
 /**
