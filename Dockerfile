@@ -48,7 +48,7 @@ COPY --from=front-end /src/static/dist ./static/dist
 RUN SECRET_KEY=only-while-collecting python manage.py collectstatic --no-input
 USER monolane
 EXPOSE 8000
-CMD ["daphne", "--bind", "0.0.0.0", "--port", "8000", "--proxy-headers", "--no-server-name", "config.asgi:application"]
+CMD ["python", "-m", "config.server", "--bind", "0.0.0.0", "--port", "8000", "--no-server-name", "config.asgi:application"]
 
 FROM base AS worker
 COPY --from=gpu-packages /packages /usr/local

@@ -36,7 +36,7 @@ CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
 TRUSTED_PROXIES = networks("TRUSTED_PROXIES", env.list("TRUSTED_PROXIES", default=[]))
 """Whose X-Forwarded-For is believed; nobody's unless said."""
-API_KEY_REQUIRED: bool = env.bool("API_KEY_REQUIRED", default=HTTPS)
+API_KEY_REQUIRED: bool = env.bool("API_KEY_REQUIRED") if env.str("API_KEY_REQUIRED", default="") else HTTPS
 """Whether /v1 refuses whoever has no key; the page needs none."""
 LIMIT_SESSION = rate("LIMIT_SESSION", env.str("LIMIT_SESSION", default="") or "240/300000")
 LIMIT_ADDRESS = rate("LIMIT_ADDRESS", env.str("LIMIT_ADDRESS", default="") or "480/600000")

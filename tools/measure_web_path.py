@@ -78,7 +78,7 @@ def site(folder: Path) -> Iterator[Site]:
         )
         _run([sys.executable, "manage.py", "migrate", "-v", "0"], environment)
         _run([sys.executable, "manage.py", "collectstatic", "--noinput", "-v", "0"], environment)
-        command = [sys.executable, "-m", "daphne", "-b", "127.0.0.1", "-p", str(port), "-v", "0"]
+        command = [sys.executable, "-m", "config.server", "-b", "127.0.0.1", "-p", str(port), "-v", "0"]
         with _process([*command, "config.asgi:application"], environment, folder / "daphne.log"):
             _wait(lambda: _answers(port), "daphne", folder / "daphne.log")
             yield Site(server.connection_url, port, environment)
@@ -166,13 +166,17 @@ def report(results: list[dict[str, Any]], tok_s: float) -> str:
     return "\n".join(lines)
 
 
+_PARTS = {"config.server": "daphne", "valkey": "redis"}
+"""By what their command lines hold."""
+
+
 def _busy_s() -> dict[str, float]:
     """CPU seconds so far, of each part and of the whole machine (what else runs here included)."""
     seconds = {"redis": 0.0, "daphne": 0.0, "workers": 0.0, "client": _cpu_of(psutil.Process())}
     for process in psutil.Process().children():
         words = " ".join(process.cmdline())
-        part = next((name for name in ("daphne", "valkey") if name in words), "workers")
-        seconds["redis" if part == "valkey" else part] += _cpu_of(process)
+        part = next((part for mark, part in _PARTS.items() if mark in words), "workers")
+        seconds[part] += _cpu_of(process)
     machine = psutil.cpu_times()
     return {**seconds, "machine": sum(machine[:8]) - machine.idle - machine.iowait}
 

@@ -75,3 +75,10 @@ def test_everything_the_dockerfile_copies_from_the_tree_exists():
     for line in re.findall(r"^COPY (?!--from)(.*)$", (ROOT / "Dockerfile").read_text(), re.M):
         for source in line.split()[:-1]:
             assert (ROOT / source).exists(), source
+
+
+def test_the_address_of_a_visitor_is_no_strangers_to_choose():
+    # daphne's own option takes the first address of X-Forwarded-For, which anybody may write.
+    assert "--proxy-headers" not in (ROOT / "Dockerfile").read_text()
+    assert "172.16.0.0/12" in SERVICES["web"]["environment"]["TRUSTED_PROXIES"]
+    assert SERVICES["web"]["environment"]["API_KEY_REQUIRED"].endswith(":-1}")

@@ -121,3 +121,17 @@ def test_a_switch_is_off_unless_it_is_turned_on(tmp_path, variable):
 def test_how_long_generations_stay_is_a_number_of_days(tmp_path, value):
     with pytest.raises(RuntimeError, match=f"GENERATION_DAYS is '{value}'; it must be a whole number"):
         read(tmp_path, "GENERATION_DAYS", GENERATION_DAYS=value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "required"),
+    [
+        ({}, False),
+        ({"HTTPS": "1"}, True),
+        ({"HTTPS": "1", "API_KEY_REQUIRED": ""}, True),
+        ({"HTTPS": "1", "API_KEY_REQUIRED": "0"}, False),
+        ({"API_KEY_REQUIRED": "1"}, True),
+    ],
+)
+def test_what_is_served_to_the_outside_asks_for_a_key_unless_told_otherwise(tmp_path, environment, required):
+    assert read(tmp_path, "API_KEY_REQUIRED", **environment)["API_KEY_REQUIRED"] is required

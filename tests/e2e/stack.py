@@ -164,7 +164,7 @@ def running_stack(folder: Path) -> Iterator[Stack]:
             stack.manage("migrate", "--noinput")
             stack.manage("collectstatic", "--noinput")
             stack.start_service(
-                "daphne", "daphne", "-b", "127.0.0.1", "-p", str(port), "config.asgi:application"
+                "daphne", "config.server", "-b", "127.0.0.1", "-p", str(port), "config.asgi:application"
             )
             stack.start_service("celery", "celery", "-A", "config", "worker", "-c", "1", "-l", "INFO")
             stack.wait_until_ready()

@@ -190,7 +190,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(run):
 def test_a_service_that_crashes_is_started_again_and_it_says_so(run):
     running = run()
     running.wait_for(running.announced)
-    [web] = [process for process in running.processes() if "daphne" in process.cmdline()]
+    [web] = [process for process in running.processes() if "config.server" in process.cmdline()]
     web.kill()
     running.wait_for(lambda: "web      ended (signal SIGKILL)" in running.output)
     running.wait_for(running.page_answers)

@@ -69,7 +69,7 @@ def services(plan: Plan) -> list[Service]:
     for path in ready.values():
         path.unlink(missing_ok=True)
     web = [
-        "daphne",
+        "config.server",
         "--bind",
         "127.0.0.1",
         "--port",

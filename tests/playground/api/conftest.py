@@ -97,7 +97,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         _run(environment, "manage.py", "migrate", "--no-input")
         worker = ["-m", "engine", "worker", "--name"]
         commands = {
-            "web": ["-m", "daphne", "-b", "127.0.0.1", "-p", str(port), "config.asgi:application"],
+            "web": ["-m", "config.server", "-b", "127.0.0.1", "-p", str(port), "config.asgi:application"],
             "words": [*worker, "w", "--model", "words", "--backend", "paced", "--option", "tok_s=400"],
             "coder": [*worker, "c", "--model", str(coder), "--backend", "numpy"],
         }

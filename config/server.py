@@ -1,0 +1,142 @@
+"""daphne with the bounds that it leaves to a proxy: `python -m config.server`, with daphne's own arguments.
+
+A request's body is refused once it is too large, before the rest of it is taken in. And an answer that its
+client does not read makes the application wait, instead of piling up in this process; see django/daphne#170.
+(Websockets have daphne's limit on what comes in, and acknowledgements for what goes out.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import daphne.server  # must be the first to import Twisted's reactor
+from daphne.cli import CommandLineInterface
+from daphne.http_protocol import HTTPFactory, WebRequest
+
+BODY_BYTES = 1 << 20
+"""The most that any path takes; /v1 refuses more than a quarter of it by itself."""
+DISCARDED_BYTES = 8 << 20
+"""So much of a refused body is read and dropped, for the client to get to the answer; then it is cut off."""
+PATIENCE_S = 60.0
+"""A client that reads nothing for so long is cut off."""
+
+
+class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
+    """One HTTP request. Twisted calls the methods that are not in snake case."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._received = 0
+        self._refused = False
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        super().__init__(*args, **kwargs)
+
+    # The body, on its way in ------------------------------------------------------------------------
+    def gotLength(self, length: int | None) -> None:
+        super().gotLength(length)
+        if length is not None and length > BODY_BYTES:
+            self._refuse()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        self._received += len(data)
+        if self._received > BODY_BYTES and not self._refused:
+            self._refuse()
+        if not self._refused:
+            super().handleContentChunk(data)
+        elif self._received > DISCARDED_BYTES:
+            self.channel.forceAbortClient()
+
+    def process(self) -> Any:
+        """All of the request is there."""
+        if self._refused:
+            self.channel.loseConnection()
+            return None
+        return super().process()
+
+    def _refuse(self) -> None:
+        """Answers and half-closes: a socket closed on unread bytes would take the answer with it."""
+        self._refused = True
+        message = f"The body has more than {BODY_BYTES:,} bytes; send less"
+        error = {
+            "message": message,
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "request_too_large",
+        }
+        body = json.dumps({"error": error}).encode()
+        head = [
+            b"HTTP/1.1 413 Content Too Large",
+            b"Content-Type: application/json",
+            b"Content-Length: %d" % len(body),
+            b"Connection: close",
+        ]
+        transport = self.channel.transport
+        transport.write(b"\r\n".join([*head, b"", body]))
+        transport.loseWriteConnection()
+
+    # The answer, on its way out ---------------------------------------------------------------------
+    def handle_reply(self, message: dict[str, Any]) -> None:
+        starts = message.get("type") == "http.response.start"
+        if starts and self.channel is not None and not self.finished and self.producer is None:
+            self.registerProducer(self, True)
+        super().handle_reply(message)
+
+    def pauseProducing(self) -> None:
+        self._has_room.clear()
+
+    def resumeProducing(self) -> None:
+        self._has_room.set()
+
+    def stopProducing(self) -> None:
+        self._has_room.set()
+
+    def finish(self) -> None:
+        self._release()
+        super().finish()
+
+    def connectionLost(self, reason: Any) -> None:
+        self._has_room.set()
+        super().connectionLost(reason)
+
+    def _release(self) -> None:
+        if self.producer is not None:
+            self.unregisterProducer()
+
+    async def has_room(self) -> None:
+        """Until the client has read most of what was sent, or is gone."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._has_room.wait()
+        except TimeoutError:
+            self.channel.transport.abortConnection()
+
+
+class Factory(HTTPFactory):  # type: ignore[misc]
+    def buildProtocol(self, addr: Any) -> Any:
+        protocol = super().buildProtocol(addr)
+        protocol.requestFactory = Request
+        return protocol
+
+
+class Server(daphne.server.Server):  # type: ignore[misc]
+    async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
+        await super().handle_reply(protocol, message)
+        if isinstance(protocol, Request):
+            await protocol.has_room()
+
+
+class Command(CommandLineInterface):  # type: ignore[misc]
+    description = "The project's HTTP and websocket server"
+    server_class = Server
+
+
+def main() -> None:
+    daphne.server.HTTPFactory = Factory  # Server.run names it, and offers no other way in
+    Command().run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

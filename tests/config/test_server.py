@@ -1,0 +1,97 @@
+"""What the server takes in and what it holds back, over plain sockets."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+from config.server import BODY_BYTES
+from tests.config.flood import CHUNK, CHUNKS
+from tests.conftest import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+TOTAL = len(CHUNK) * CHUNKS
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[int, psutil.Process]]:
+    port = free_port()
+    command = [sys.executable, "-m", "config.server", "-p", str(port), "tests.config.flood:application"]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                httpx2.get(f"http://127.0.0.1:{port}/", timeout=1)
+                break
+            except httpx2.TransportError:
+                time.sleep(0.05)
+        yield port, psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@contextmanager
+def connection(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as found:
+        yield found
+
+
+def read_all(found: socket.socket) -> bytes:
+    parts = []
+    while part := found.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_a_body_within_the_limit_arrives_whole(server):
+    answer = httpx2.post(f"http://127.0.0.1:{server[0]}/", content=b"x" * BODY_BYTES)
+    assert (answer.status_code, answer.text) == (200, str(BODY_BYTES))
+
+
+def test_a_body_that_says_it_is_too_large_is_refused_before_any_of_it_is_sent(server):
+    with connection(server[0]) as found:
+        found.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
+        answer = read_all(found)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"code": "request_too_large"' in answer
+
+
+def test_a_client_that_sends_all_of_it_first_still_reads_why(server):
+    answer = httpx2.post(f"http://127.0.0.1:{server[0]}/", content=b"x" * (4 * BODY_BYTES))
+    assert answer.status_code == 413
+
+
+def test_a_body_in_pieces_is_refused_once_they_are_too_many(server):
+    answer = httpx2.post(f"http://127.0.0.1:{server[0]}/", content=(b"x" * 65536 for _ in range(40)))
+    assert answer.status_code == 413
+
+
+def test_whoever_goes_on_sending_is_cut_off(server):
+    with connection(server[0]) as found, pytest.raises(OSError):
+        found.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
+        for _ in range(4000):
+            found.sendall(b"x" * 65536)
+
+
+def test_a_client_that_does_not_read_makes_the_application_wait(server):
+    port, process = server
+    before = process.memory_info().rss
+    with connection(port) as found:
+        found.sendall(b"GET /flood HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        time.sleep(1.0)
+        taken = int(httpx2.get(f"http://127.0.0.1:{port}/taken").text)
+        grown = process.memory_info().rss - before
+        assert taken * len(CHUNK) < TOTAL / 4  # what the kernel's buffers on loopback take
+        assert grown < TOTAL / 8
+        assert len(read_all(found)) > TOTAL  # and reading brings the rest
