@@ -1,4 +1,4 @@
-"""Rows as the API writes them. Times are ISO 8601 in UTC; units stand in the names, or in docs/dashboard.md."""
+"""Rows as the API writes them. Times are ISO 8601 in UTC; docs/dashboard.md has the units."""
 
 from __future__ import annotations
 

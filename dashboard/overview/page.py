@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from dashboard.models import Configuration, Measurement, Peer
+from dashboard.models import Configuration, Measurement, Peer, Standing
 from dashboard.overview import selectors
 from dashboard.overview.scale import Mark, Scale, scale
 from dashboard.overview.sparkline import Sparkline, sparkline
+from dashboard.regressions.selectors import standings_of
 from dashboard.selectors import Newest, measurements_by_key
 from engine.bandwidth import HARDWARE
 from engine.roofline import PUBLISHED, Published
@@ -28,6 +29,8 @@ class Row:
     count: int
     trend: Sparkline | None
     scale: Scale
+    standing: Standing | None
+    """What the regression rule says of its decode speed; None before it was judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +70,23 @@ def _by_age(members: list[Newest]) -> list[Newest]:
 
 
 def groups(keys: Sequence[Key]) -> list[Group]:
-    """Those groups with their figures. Three queries."""
+    """Those groups with their figures. Four queries."""
     shown = [one for key in keys for one in key.members[:ROWS_A_GROUP]]
     newest = measurements_by_key(one.measurement for one in shown)
     trends = selectors.trends(shown)
     peers = selectors.best_peers([one.configuration for one in shown])
+    standings = standings_of(one.configuration.pk for one in shown)
     found = []
     for key in keys:
-        members = sorted(
-            key.members[:ROWS_A_GROUP], key=lambda n: (n.configuration.context, n.configuration.tokens)
-        )
+        members = sorted(key.members[:ROWS_A_GROUP], key=_place)
         rows = tuple(
-            _row(one, newest[one.measurement], trends[one.configuration.pk], peers.get(one.configuration.pk))
+            _row(
+                one,
+                newest[one.measurement],
+                trends[one.configuration.pk],
+                peers.get(one.configuration.pk),
+                standings.get(one.configuration.pk),
+            )
             for one in members
             if one.measurement in newest
         )
@@ -86,9 +94,17 @@ def groups(keys: Sequence[Key]) -> list[Group]:
     return found
 
 
-def _row(one: Newest, newest: Measurement, speeds: list[float], peer: Peer | None) -> Row:
+def _place(one: Newest) -> tuple[int, int, list[str]]:
+    """By context; where that is the same, the ordinary manner comes first."""
+    return one.configuration.context, one.configuration.tokens, one.configuration.manner
+
+
+def _row(
+    one: Newest, newest: Measurement, speeds: list[float], peer: Peer | None, standing: Standing | None
+) -> Row:
     marks = [*_peer_mark(peer), *_published_marks(one.configuration), *_ceiling_mark(newest)]
-    return Row(one.configuration, newest, one.runs, sparkline(speeds), scale(newest.tok_s, marks))
+    drawn = scale(newest.tok_s, marks)
+    return Row(one.configuration, newest, one.runs, sparkline(speeds), drawn, standing)
 
 
 def _peer_mark(peer: Peer | None) -> list[Mark]:

@@ -53,8 +53,8 @@ def regression_chart(regression: Regression, points: Sequence[Measurement]) -> R
         return None
     values = [float(getattr(point, regression.metric)) for point in points]
     margin = regression.baseline * regression.threshold
-    low = min(*values, regression.baseline - margin)
-    high = max(*values, regression.baseline + margin)
+    floor, ceiling = max(0.0, regression.baseline - margin), regression.baseline + margin
+    low, high = min(*values, floor), max(*values, ceiling)
     room = (high - low) * 0.06
 
     def y(value: float) -> float:
@@ -75,9 +75,9 @@ def regression_chart(regression: Regression, points: Sequence[Measurement]) -> R
     levels = (high, regression.baseline, low) if low < regression.baseline < high else (high, low)
     return RegressionChart(
         WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM,
-        band_y=y(regression.baseline + margin),
+        band_y=y(ceiling),
         band_width=WIDTH - RIGHT - LEFT,
-        band_height=round(y(regression.baseline - margin) - y(regression.baseline + margin), 2),
+        band_height=round(y(floor) - y(ceiling), 2),
         baseline_y=y(regression.baseline),
         levels=tuple(Level(y(value), f"{value:,.4g}") for value in levels),
         line=" ".join(f"{dot.x:g},{dot.y:g}" for dot in dots),

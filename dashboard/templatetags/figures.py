@@ -8,6 +8,8 @@ from typing import Any
 
 from django import template
 
+from dashboard.history.metrics import METRICS
+
 register = template.Library()
 
 UNKNOWN = "unknown"
@@ -134,6 +136,23 @@ def _significant(value: float) -> str:
     if value == 0 or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if value >= 1 else f"{value:.3g}" if value >= 1e-3 else f"{value:.1e}"
+
+
+@register.filter
+def metric_title(name: str) -> str:
+    return METRICS[name].title
+
+
+@register.filter
+def metric_unit(name: str) -> str:
+    return METRICS[name].unit
+
+
+@register.filter
+def in_unit(value: float, name: str) -> str:
+    """A value of that metric to four significant digits, with its unit."""
+    places = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    return f"{value:,.{places}f}\N{NO-BREAK SPACE}{METRICS[name].unit}"
 
 
 @register.filter

@@ -266,8 +266,9 @@ function onKey(event, view, say) {
   const on = view.rows[row];
   const before = view.rows[view.row];
   if (!on || !before) return;
-  const time = before.start[view.block] ?? view.range[0];
-  const near = down ? Math.max(0, lastStarted(on, time)) : view.block + across;
+  const start = before.start[view.block] ?? view.range[0];
+  const middle = (start + (before.end[view.block] ?? start)) / 2;
+  const near = down ? lastStarted(on, middle) : view.block + across;
   const block = Math.min(Math.max(near, 0), on.start.length - 1);
   intoView(view, on.start[block] ?? 0);
   say(row, block);
