@@ -246,8 +246,9 @@ def _layout(model: Loaded, devices: int, sms: int, chosen: _Chosen) -> Layout:
     native: DType = "bf16" if model.weights.native == "bf16" else "f16"
     sharding = deal(model.config, devices)
     made = plan(sharding.part, sms // devices if chosen.virtual else sms, chosen.tuning.seats)
-    validate(made, chosen.tuning.slot_units)
-    return make_layout(made, native, chosen.tuning, chosen.context, sharding)
+    layout = make_layout(made, native, chosen.tuning, chosen.context, sharding)
+    validate(made, layout.slot_units)
+    return layout
 
 
 def _header(layout: Layout, profile: bool) -> str:

@@ -19,20 +19,23 @@ _WARPS = 8
 _MAX_CAPACITY = 32768
 _PREFILL_STEP_TOKENS = 16
 _LEAST_SLOTS = 4
+_SLOT_UNITS = 32
+_SLOT_UNITS_OF_SEVERAL = 48
+"""On 2 and 4 GPUs groups mostly have five or six tiles: 24 KB hold a chunk of them for each warp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What may be chosen for speed; results do not depend on it beyond rounding.
 
-    `slot_units` (512 bytes each) is the size of a copy, `slots_in_flight` how many are asked for at once
-    (None: by the length of the phases). `prefill_tiles` tiles of 8 tokens (`prefill_split`: activations in
-    two parts, as in decode) or of 16 (rounded once) make a prefill chunk. A head is split over one more SM
-    for every `blocks_a_split` blocks of 32 positions. `seats` lanes share an SM (engine.tape).
-    `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
+    `slot_units` (512 bytes each) is the size of a copy (None: by the number of GPUs), `slots_in_flight` how
+    many are asked for at once (None: by the length of the phases). `prefill_tiles` tiles of 8 tokens
+    (`prefill_split`: activations in two parts, as in decode) or of 16 (rounded once) make a prefill chunk.
+    A head is split over one more SM for every `blocks_a_split` blocks of 32 positions. `seats` lanes share
+    an SM (engine.tape). `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
     """
 
-    slot_units: int = 32
+    slot_units: int | None = None
     slots_in_flight: int | None = None
     prefill_tiles: int = 4
     prefill_split: bool = False
@@ -54,6 +57,7 @@ class Layout:
     tuning: Tuning
     weights: DType
     capacity: int
+    slot_units: int
     slots: int
     scratch_bytes: int
 
@@ -119,7 +123,8 @@ def make_layout(
     sharding = sharding or deal(config, 1)
     room = min(capacity or config.context, config.context, _MAX_CAPACITY)
     scratch = _scratch_bytes(plan)
-    slot_bytes = tuning.slot_units * UNIT_BYTES
+    slot_units = _slot_units(tuning, sharding)
+    slot_bytes = slot_units * UNIT_BYTES
     slots = (SHARED_BYTES - scratch - _fixed_bytes(plan, sharding.streams)) // (slot_bytes + 16)
     if slots < _LEAST_SLOTS:
         raise ConfigError(
@@ -133,7 +138,14 @@ def make_layout(
     ):
         if value > most:
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
-    return Layout(sharding, plan, tuning, weights, -(-room // 32) * 32, slots, scratch)
+    capacity = -(-room // 32) * 32
+    return Layout(sharding, plan, tuning, weights, capacity, slot_units, slots, scratch)
+
+
+def _slot_units(tuning: Tuning, sharding: Sharding) -> int:
+    if tuning.slot_units is not None:
+        return tuning.slot_units
+    return _SLOT_UNITS if sharding.ranks == 1 else _SLOT_UNITS_OF_SEVERAL
 
 
 def _head_columns(config: ModelConfig) -> int:
@@ -206,7 +218,7 @@ def header(layout: Layout) -> str:
         "SMS": plan.cores,
         "SEATS": plan.seats,
         "SMS_A_GROUP": plan.cores_a_group,
-        "SLOT_UNITS": tuning.slot_units,
+        "SLOT_UNITS": layout.slot_units,
         "SLOTS": layout.slots,
         "RESIDUAL_ROWS": _residual_rows(plan),
         "SEEN_WORDS": _seen_words(plan),
