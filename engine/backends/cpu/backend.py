@@ -72,7 +72,7 @@ class CpuBackend:
             devices=(processor,) * devices,
             parallelism="none" if devices == 1 else "dtp" if lanes > 1 else "tp",
             lanes=lanes,
-            link="" if devices == 1 else f"virtual, {options.link_latency_us:g} us",
+            link="" if devices == 1 else _link(options.link_latency_us),
         )
         self.facts: dict[str, Any] = {**asdict(options), "isa": target.name, "kernel": digest()}
         self._kernel = self._create(devices, options, weights.native)
@@ -354,6 +354,11 @@ def _shape(config: ModelConfig, devices: int, native: DType) -> Shape:
         mlp_exchanges=ints(*mlp),
         inverse_frequencies=(ctypes.c_double * len(frequencies))(*frequencies),
     )
+
+
+def _link(latency_us: float) -> str:
+    """What joins virtual devices."""
+    return f"a link of {latency_us:g} us" if latency_us else "shared memory"
 
 
 def _exchange(name: str, delay: int) -> int:

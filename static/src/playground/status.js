@@ -28,9 +28,11 @@ function showEngine(workers) {
   const { state, model, detail } = engineWords(workers);
   const engine = element("engine", HTMLElement);
   engine.dataset.state = state;
-  engine.title = workers
-    .map((worker) => `${worker.name}: ${worker.model}, ${worker.backend} on ${topologyWords(worker)}`)
-    .join("\n");
+  const topology = workers.map(
+    (worker) => `${worker.name}: ${worker.model}, ${worker.backend} on ${topologyWords(worker)}`,
+  );
+  engine.title = topology.join("\n");
+  element("engine-topology", HTMLElement).textContent = topology.join("; ");
   element("engine-model", HTMLElement).textContent = model;
   element("engine-detail", HTMLElement).textContent = detail;
   element("no-worker", HTMLElement).hidden = workers.length > 0;

@@ -350,7 +350,7 @@ def test_heartbeat_says_how_a_model_lies_on_several_devices(client, redis_url):
     with working(redis_url, **lanes):
         (beat,) = client.workers()
     assert len(beat.devices) == 4
-    assert (beat.parallelism, beat.lanes, beat.sync, beat.link) == ("dtp", 8, "mailbox", "virtual, 0 us")
+    assert (beat.parallelism, beat.lanes, beat.sync, beat.link) == ("dtp", 8, "mailbox", "shared memory")
 
 
 def test_waiting_time_is_told_from_what_recent_requests_took(client, redis_url, worker):
