@@ -21,6 +21,10 @@ PAUSE_MS = 250
 def typing(server: ScriptedServer, page: Page) -> PlaygroundPage:
     """The page as a new visitor has it, with an empty editor."""
     server(" world\n    again")
+    return open_for_typing(page)
+
+
+def open_for_typing(page: Page) -> PlaygroundPage:
     playground = PlaygroundPage.open(page, ghost=True)
     playground.wait_until_ready()
     playground.editor.click()
@@ -88,15 +92,16 @@ def test_typing_what_is_suggested_keeps_the_rest_of_it(
     expect(ghost(typing)).to_have_count(0)
 
 
-def test_fast_typing_asks_once(server: ScriptedServer, typing: PlaygroundPage) -> None:
-    clock = typing.page.clock
-    clock.install()
-    clock.pause_at(time.time() + 60)
+def test_fast_typing_asks_once(server: ScriptedServer, page: Page) -> None:
+    server(" world")
+    page.clock.install()  # before the page has any timer
+    typing = open_for_typing(page)
+    page.clock.pause_at(time.time() + 60)
     for letter in "hello there":
-        typing.page.keyboard.type(letter)
-        clock.run_for(PAUSE_MS - 1)
+        page.keyboard.type(letter)
+        page.clock.run_for(PAUSE_MS - 1)
     assert server.asked == []
-    clock.resume()
+    page.clock.resume()
     expect(ghost(typing)).to_be_visible()
     assert [one["prompt"] for one in server.asked] == ["hello there"]
 

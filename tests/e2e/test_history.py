@@ -48,6 +48,21 @@ def test_a_run_keeps_the_name_that_it_is_given(runs: PlaygroundPage) -> None:
     expect(runs.page.locator(".history-title").first).to_have_text("the better one")
 
 
+def test_a_run_that_ends_disturbs_nobody_who_types_in_the_list(
+    server: ScriptedServer, runs: PlaygroundPage
+) -> None:
+    server(" pass", endless=True)
+    entries(runs).first.locator("summary").click()
+    runs.run_button.click()
+    runs.show("History")
+    entries(runs).first.get_by_label("Name").fill("half a na")
+    runs.page.keyboard.press("Escape")  # stops the run
+    expect(entries(runs)).to_have_count(3)
+    name = entries(runs).nth(1).get_by_label("Name")
+    expect(name).to_have_value("half a na")
+    expect(name).to_be_focused()
+
+
 def test_a_deleted_run_is_gone_unless_it_is_brought_back(runs: PlaygroundPage) -> None:
     entries(runs).first.locator("summary").click()
     entries(runs).first.get_by_role("button", name="Delete").click()

@@ -30,6 +30,8 @@ class HistoryPanel {
   #list = element("history-list", HTMLElement);
   #template = element("history-entry", HTMLTemplateElement);
   #playground;
+  /** @type {Map<string, HTMLElement>} what is in the list, by the run's id */
+  #views = new Map();
   /** @type {Entry[]} that Undo brings back */
   #deleted = [];
 
@@ -62,12 +64,23 @@ class HistoryPanel {
     const found = this.#history.search(this.#search.value);
     this.#clear.disabled = this.#history.entries.length === 0;
     this.#note.textContent = this.#words(found.length);
-    const actions = {
-      onRestore: (/** @type {Entry} */ entry) => this.#restore(entry),
-      onRename: (/** @type {Entry} */ entry, /** @type {string} */ title) => this.#history.rename(entry.id, title),
-      onDelete: (/** @type {Entry} */ entry) => this.#delete([entry]),
-    };
-    this.#list.replaceChildren(...found.map((entry) => entryView(this.#template, entry, actions)));
+    const views = new Map(found.map((entry) => [entry.id, this.#views.get(entry.id) ?? this.#view(entry)]));
+    for (const [id, view] of this.#views) if (!views.has(id)) view.remove();
+    let at = this.#list.firstElementChild;
+    for (const view of views.values()) {
+      if (view === at) at = view.nextElementSibling;
+      else this.#list.insertBefore(view, at); // what stays is not moved: somebody may be typing in it
+    }
+    this.#views = views;
+  }
+
+  /** @param {Entry} entry */
+  #view(entry) {
+    return entryView(this.#template, entry, {
+      onRestore: (each) => this.#restore(each),
+      onRename: (each, title) => this.#history.rename(each.id, title),
+      onDelete: (each) => this.#delete([each]),
+    });
   }
 
   /** @param {Entry} entry */
