@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
+#include "plan.h"
 #include "simd.h"
-#include "mailbox.h"
 
 namespace ml {
-
-constexpr int kBlock = kLine;  // positions in a block of keys
 
 // One KV head of one layer. float16, whatever the weights are.
 struct CacheView {
@@ -34,15 +33,16 @@ struct Partial {
   float weight = 0;
 };
 
-// Scores of kQueries queries (already scaled, `dim` apart) against one block of keys: each key is widened once.
-template <int kQueries>
-static inline void score_block(const uint16_t* keys, const float* queries, int dim, float* scores, int64_t stride) {
-  constexpr int kVecs = kBlock / kWidth;
+// Scores of kQueries queries (already scaled, `dim` apart) against kBlocks blocks of keys: each key is widened once, each
+// query is broadcast once.
+template <int kQueries, int kBlocks>
+static inline void score_blocks(const uint16_t* keys, const float* queries, int dim, float* scores, int64_t stride) {
+  constexpr int kVecs = kBlocks * kBlock / kWidth, kInBlock = kBlock / kWidth;
   Vec even[kQueries][kVecs] = {}, odd[kQueries][kVecs] = {};
   for (int d = 0; d < dim; d += 2)
     for (int v = 0; v < kVecs; ++v) {
-      const Vec a = widen<Half::kFloat16>(keys + d * kBlock + v * kWidth);
-      const Vec b = widen<Half::kFloat16>(keys + (d + 1) * kBlock + v * kWidth);
+      const uint16_t* at = keys + (int64_t(v / kInBlock) * dim + d) * kBlock + v % kInBlock * kWidth;
+      const Vec a = widen<Half::kFloat16>(at), b = widen<Half::kFloat16>(at + kBlock);
       for (int q = 0; q < kQueries; ++q) {
         even[q][v] += a * queries[q * dim + d];
         odd[q][v] += b * queries[q * dim + d + 1];
@@ -56,12 +56,8 @@ static inline void score_block(const uint16_t* keys, const float* queries, int d
 static inline Partial soften(float* scores, int count) {
   Partial part;
   Vec peaks = load(scores);
-  for (int i = kWidth; i < count; i += kWidth) {
-    const Vec v = load(scores + i);
-    const IVec more = v > peaks;
-    peaks = from_bits((bits(v) & more) | (bits(peaks) & ~more));
-  }
-  for (int i = 0; i < kWidth; ++i) part.peak = std::max(part.peak, peaks[i]);
+  for (int i = kWidth; i < count; i += kWidth) peaks = larger(load(scores + i), peaks);
+  part.peak = largest(peaks);
   Vec total{};
   for (int i = 0; i < count; i += kWidth) {
     const Vec e = exp(load(scores + i) - part.peak);
@@ -73,27 +69,38 @@ static inline Partial soften(float* scores, int count) {
 }
 
 // kTile vectors of the values' width, weighted and added up, for kQueries sets of weights.
-template <int kQueries, int kTile>
+template <int kQueries, int kTile, class Meanwhile>
 static inline void mix_tile(const uint16_t* rows, int dim, int positions, const float* weights, int64_t stride,
-                            float* out, int64_t out_stride) {
+                            float* out, int64_t out_stride, Meanwhile&& meanwhile) {
   Vec acc[kQueries][kTile] = {};
-  for (int p = 0; p < positions; ++p)
-    for (int v = 0; v < kTile; ++v) {
-      const Vec value = widen<Half::kFloat16>(rows + int64_t(p) * dim + v * kWidth);
-      for (int q = 0; q < kQueries; ++q) acc[q][v] += value * weights[q * stride + p];
-    }
+  for (int start = 0; start < positions; start += kBlock) {
+    meanwhile();
+    for (int p = start; p < std::min(start + kBlock, positions); ++p)
+      for (int v = 0; v < kTile; ++v) {
+        const Vec value = widen<Half::kFloat16>(rows + int64_t(p) * dim + v * kWidth);
+        for (int q = 0; q < kQueries; ++q) acc[q][v] += value * weights[q * stride + p];
+      }
+  }
   for (int q = 0; q < kQueries; ++q)
     for (int v = 0; v < kTile; ++v) store(out + q * out_stride + v * kWidth, acc[q][v]);
 }
 
+constexpr int kBlocksAtOnce = kWidth == 16 ? 2 : 1;  // as many as the registers hold for four queries
+
 // kQueries queries of one KV head against positions first .. last - 1, first < last. `scores` has room for kQueries
 // rows of `stride`, each the positions and a block more. Writes head_dim floats, out_stride apart, and `parts`.
-template <int kQueries>
+template <int kQueries, class Meanwhile>
 static inline void attend_some(const CacheView& cache, const float* queries, int first, int last, float* scores,
-                               int64_t stride, float* out, int64_t out_stride, Partial* parts) {
+                               int64_t stride, float* out, int64_t out_stride, Partial* parts, Meanwhile&& meanwhile) {
   const int dim = cache.head_dim, from = first / kBlock, to = (last + kBlock - 1) / kBlock;
-  for (int b = from; b < to; ++b)
-    score_block<kQueries>(cache.keys + int64_t(b) * dim * kBlock, queries, dim, scores + (b - from) * kBlock, stride);
+  int b = from;
+  for (; b + kBlocksAtOnce <= to; b += kBlocksAtOnce) {
+    meanwhile();
+    score_blocks<kQueries, kBlocksAtOnce>(cache.keys + int64_t(b) * dim * kBlock, queries, dim,
+                                          scores + (b - from) * kBlock, stride);
+  }
+  for (; b < to; ++b)
+    score_blocks<kQueries, 1>(cache.keys + int64_t(b) * dim * kBlock, queries, dim, scores + (b - from) * kBlock, stride);
   // Positions outside first .. last - 1 share its end blocks; they must weigh nothing.
   const float nothing = -std::numeric_limits<float>::infinity();
   for (int q = 0; q < kQueries; ++q) {
@@ -107,9 +114,11 @@ static inline void attend_some(const CacheView& cache, const float* queries, int
   const int vecs = dim / kWidth, positions = last - first;
   int v = 0;
   for (; v + 4 <= vecs; v += 4)
-    mix_tile<kQueries, 4>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride);
+    mix_tile<kQueries, 4>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
+                          meanwhile);
   for (; v < vecs; ++v)
-    mix_tile<kQueries, 1>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride);
+    mix_tile<kQueries, 1>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
+                          meanwhile);
   for (int q = 0; q < kQueries; ++q)
     for (int d = vecs * kWidth; d < dim; ++d) {
       float total = 0;
@@ -121,17 +130,21 @@ static inline void attend_some(const CacheView& cache, const float* queries, int
 
 constexpr int kTogether = 4;  // queries that share a pass over the cache
 
-// As attend_some, for any number of queries.
+// As attend_some, for any number of queries. `meanwhile` is called every few hundred multiplications.
+template <class Meanwhile>
 static inline void attend(const CacheView& cache, const float* queries, int count, int first, int last, float* scores,
-                          int64_t stride, float* out, int64_t out_stride, Partial* parts) {
+                          int64_t stride, float* out, int64_t out_stride, Partial* parts, Meanwhile&& meanwhile) {
   for (int q = 0; q < count; q += kTogether) {
     const float* query = queries + int64_t(q) * cache.head_dim;
     float* to = out + q * out_stride;
+    auto some = [&](auto queries_now) {
+      attend_some<queries_now>(cache, query, first, last, scores, stride, to, out_stride, parts + q, meanwhile);
+    };
     switch (std::min(kTogether, count - q)) {
-      case 1: attend_some<1>(cache, query, first, last, scores, stride, to, out_stride, parts + q); break;
-      case 2: attend_some<2>(cache, query, first, last, scores, stride, to, out_stride, parts + q); break;
-      case 3: attend_some<3>(cache, query, first, last, scores, stride, to, out_stride, parts + q); break;
-      default: attend_some<4>(cache, query, first, last, scores, stride, to, out_stride, parts + q);
+      case 1: some(std::integral_constant<int, 1>{}); break;
+      case 2: some(std::integral_constant<int, 2>{}); break;
+      case 3: some(std::integral_constant<int, 3>{}); break;
+      default: some(std::integral_constant<int, kTogether>{});
     }
   }
 }

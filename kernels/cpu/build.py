@@ -26,6 +26,7 @@ FLAGS = (
     "-Wall",
     "-Wextra",
     "-Wno-maybe-uninitialized",  # GCC 12 warns inside its own intrinsics
+    "-Wno-uninitialized",  # as above
     "-Wno-psabi",
     "-fPIC",
     "-fvisibility=hidden",

@@ -94,6 +94,8 @@ class TokenRing {
     ids_[n] = id;
     times_[n] = t_ns;
     produced_.store(n + 1, std::memory_order_release);
+    if (n > 0 && t_ns - signalled_ns_ < kSignalEveryNs) return;
+    signalled_ns_ = t_ns;
     signal();
   }
   // Wakes the host, if it sleeps.
@@ -129,8 +131,12 @@ class TokenRing {
   }
 
  private:
+  // Where every core computes, a host that wakes takes one away from the team: not at each of many tokens.
+  static constexpr int64_t kSignalEveryNs = 10000000;
+
   std::vector<int32_t> ids_;
   std::vector<int64_t> times_;
+  int64_t signalled_ns_ = 0;
   std::atomic<uint32_t> produced_{0}, bell_{0};
   std::atomic<bool> sleeping_{false};
   uint32_t taken_ = 0;
@@ -267,7 +273,7 @@ class Member {
     int64_t since = 0;
     void operator()(bool begin) {
       if (begin && m.timed_) since = now_ns();
-      m.fetch_ahead(kLinesAPoll);
+      m.asked_.ask(kLinesAPoll);
     }
     void ended() {
       if (m.timed_) m.waited_[kind] += now_ns() - since;
@@ -303,26 +309,32 @@ class Member {
   void rotate(float* rows, int heads, int head_stride_rows);
   void turn_tables();
 
-  void fetch_ahead(int lines) {
-    for (; lines > 0 && ahead_ < ahead_end_; --lines, ahead_ += 64) __builtin_prefetch(ahead_, 0, 2);
-  }
   void tape_at(int tensor, int layer) {
     tape_ = shared_.tapes[index_].data() + plan_.offset(tensor, layer, device_, thread_);
+    const char* at = reinterpret_cast<const char*>(tape_);
+    if (asked_.upto < at || asked_.upto > at + kAheadWaiting + kAhead) asked_.upto = at;
     // What fits in half of a second-level cache; the sum of the phases up to there is read next in any case.
-    ahead_ = reinterpret_cast<const char*>(tape_);
-    ahead_end_ = ahead_ + kAheadWaiting;
+    asked_.end = at + kAheadWaiting;
+    if (tokens_ == 1) asked_.ask(int((at + kAhead - asked_.upto) / 64));
   }
+  int64_t plan_cache_reads(int layer);
+  void read_cache_early(int lines);
+  AttentionSplit attention_split(int layer) const;
   void mark(Phase phase, int layer);
 
-  static constexpr int kLinesAPoll = 4;
-  static constexpr int64_t kAheadWaiting = 256 << 10;
+  // Lines of the tape asked for in a poll of a wait, with a line gathered, and every few hundred multiplications.
+  static constexpr int kLinesAPoll = 12, kLinesALine = 4, kLinesMeanwhile = 16;
+  // Half of a second-level cache of 1 MB, between them.
+  static constexpr int64_t kAheadWaiting = 256 << 10, kCacheAhead = 384 << 10;
 
   Shared& shared_;
   const Plan& plan_;
   const int index_, device_, thread_;
   Exchange local_, global_;
   const uint16_t* tape_ = nullptr;
-  const char *ahead_ = nullptr, *ahead_end_ = nullptr;
+  Asked asked_;
+  std::vector<Asked> cache_asked_;  // what attention will read, in that order
+  size_t cache_at_ = 0;
 
   int tokens_ = 0, position_ = 0;
   int64_t peer_base_ = 0;  // number of the block's first peer exchange
@@ -371,6 +383,7 @@ Member::Member(Shared& shared, int index)
   partials_ = allocate<float>(partials);
   std::fill(partials_.get(), partials_.get() + partials, 0.0f);
   parts_.resize(plan_.group);
+  cache_asked_.reserve(int64_t(2) * plan_.shards * plan_.kv_heads);
   cos_ = allocate<float>(t * s.head_dim);
   sin_ = allocate<float>(t * s.head_dim);
   for (int kind = 0; kind < 2; ++kind) {
@@ -413,9 +426,29 @@ void Member::turn_tables() {
     }
 }
 
+// One head of one token: the two of a pair lie `apart` words apart, the pairs kStep words. One loop of vectors, once
+// inlined.
+template <int kStep>
+static void turn_head(float* __restrict head, const float* __restrict cosines, const float* __restrict sines, int half,
+                      int apart) {
+  for (int j = 0; j < half; ++j) {
+    const float u = head[kStep * j], v = head[kStep * j + apart];
+    head[kStep * j] = u * cosines[j] - v * sines[j];
+    head[kStep * j + apart] = v * cosines[j] + u * sines[j];
+  }
+}
+
 // Turns `heads` heads of [head_dim][tokens] rows in place.
 void Member::rotate(float* rows, int heads, int head_rows) {
   const int half = plan_.s.head_dim / 2, t_count = tokens_;
+  if (t_count == 1) {
+    for (int h = 0; h < heads; ++h) {
+      float* head = rows + int64_t(h) * head_rows;
+      plan_.s.rope_interleaved ? turn_head<2>(head, cos_.get(), sin_.get(), half, 1)
+                               : turn_head<1>(head, cos_.get(), sin_.get(), half, half);
+    }
+    return;
+  }
   for (int h = 0; h < heads; ++h) {
     float* head = rows + int64_t(h) * head_rows * t_count;
     for (int j = 0; j < half; ++j) {
@@ -466,6 +499,8 @@ void Member::multiply(int tensor, int layer, const float* in, int64_t in_shard, 
   const int64_t panel = int64_t(cols) * kLine;
   float* y = lines_.get();
   tape_at(tensor, layer);
+  const bool attends_next = tensor == ML_QKV && t == 1 && run.count() > 0;
+  const int cache_lines = attends_next ? int(plan_cache_reads(layer) / (64 * run.count())) + 1 : 0;
   for (int unit = run.first; unit < run.last;) {
     const float* x = in + unit / per_shard * in_shard;
     // Two panels at a time where the registers hold them: a gate and its up, or two of one shard.
@@ -473,23 +508,57 @@ void Member::multiply(int tensor, int layer, const float* in, int64_t in_shard, 
     const int now = pair && panels == 1 ? 2 : 1;
     const int count = pair ? 2 : 1;
     if (t == 1) {
-      for (int p = 0; p < count; ++p) panel_vector<kHalf>(tape_ + p * panel, x, cols, y + p * kLine);
+      for (int p = 0; p < count; ++p) panel_vector<kHalf>(tape_ + p * panel, x, cols, y + p * kLine, asked_);
     } else if (count == 2 && kTilePanels == 2) {
       panel_block<kHalf, kTilePanels>(tape_, x, cols, t, y);
     } else {
       for (int p = 0; p < count; ++p) panel_block<kHalf, 1>(tape_ + p * panel, x, cols, t, y + p * t * kLine);
     }
     tape_ += count * panel;
-    ahead_ = std::max(ahead_, reinterpret_cast<const char*>(tape_));
+    if (cache_lines) read_cache_early(cache_lines);
     if (panels == 2) {
       for (int i = 0; i < t * kLine; i += kWidth) store(y + i, silu(load(y + i)) * load(y + t * kLine + i));
     }
     for (int i = 0; i < now * t; ++i) publish_line(to_lines + (int64_t(unit) * t + i) * kLine, y + i * kLine);
     unit += now;
   }
-  // What comes next on the tape is what a wait may fetch. A vector's product has asked for the first of it.
-  ahead_ = reinterpret_cast<const char*>(tape_) + (t == 1 ? kAhead : 0);
-  ahead_end_ = ahead_ + kAheadWaiting;
+  // What comes next on the tape is what a wait may ask for.
+  const char* next = reinterpret_cast<const char*>(tape_);
+  asked_ = {std::max(asked_.upto, next), next + kAheadWaiting};
+}
+
+AttentionSplit Member::attention_split(int layer) const {
+  const int window = shared_.windows[layer];
+  return {window ? std::max(0, position_ + 1 - window) : 0, position_ + 1, plan_.shards * plan_.kv_heads,
+          plan_.threads};
+}
+
+// What this thread will read of the cache in a layer, as far as a second-level cache holds it. Returns the bytes.
+int64_t Member::plan_cache_reads(int layer) {
+  const AttentionSplit split = attention_split(layer);
+  const Run mine = split.heads_of(thread_);
+  int64_t left = kCacheAhead;
+  cache_asked_.clear();
+  cache_at_ = 0;
+  auto add = [&](const uint16_t* first, const uint16_t* last) {
+    const char *from = reinterpret_cast<const char*>(first), *to = reinterpret_cast<const char*>(last);
+    to = std::min(to, from + left);
+    cache_asked_.push_back({from, to});
+    left -= to - from;
+  };
+  for (int head = mine.first; head < mine.last; ++head) {
+    const CacheView cache = shared_.cache(device_, layer, head);
+    const Run positions = split.positions_of(thread_, head);
+    const int64_t first = positions.first / kBlock * kBlock, last = panels_of(positions.last) * kBlock;
+    add(cache.keys + first * cache.head_dim, cache.keys + last * cache.head_dim);
+    add(cache.values + first * cache.head_dim, cache.values + last * cache.head_dim);
+  }
+  return kCacheAhead - left;
+}
+
+// Among the products of the queries, keys and values the cache is read as the tape is, so that attention finds it near.
+void Member::read_cache_early(int lines) {
+  while (cache_at_ < cache_asked_.size() && (lines = cache_asked_[cache_at_].touch(lines)) > 0) ++cache_at_;
 }
 
 // Everybody here has read this exchange, and with it what other devices had sent before it.
@@ -506,6 +575,7 @@ bool Member::gather(int units, int64_t lines_a_unit, int tensor, Emit&& emit) {
   for (int unit = 0; unit < units; ++unit)
     for (int64_t i = 0; i < lines_a_unit; ++i) {
       if (!local_.read(unit * lines_a_unit + i, line, idle())) return false;
+      asked_.ask(kLinesALine);
       emit(unit, int(i), line);
     }
   for (int thread = 0; thread < plan_.threads; ++thread)
@@ -576,32 +646,26 @@ bool Member::attention(int layer) { return tokens_ == 1 ? attention_of_one(layer
 // Decode: (KV head, block of positions) units are dealt to the threads; readers merge what shares a head.
 bool Member::attention_of_one(int layer) {
   const int dim = plan_.s.head_dim, heads = plan_.shards * plan_.kv_heads, group = plan_.group;
-  const int window = shared_.windows[layer], first = window ? std::max(0, position_ + 1 - window) : 0;
-  const int first_block = first / kBlock, blocks = position_ / kBlock + 1 - first_block;
   const int lines = panels_of(dim + 2), per_head = group * lines;
+  const AttentionSplit split = attention_split(layer);
   auto rows_of = [&](int head) {
     return gathered_.get() + int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine;
   };
-  auto heads_of = [&](int thread) {
-    const Run units = share(heads * blocks, thread, plan_.threads);
-    return units.count() ? Run{units.first / blocks, (units.last - 1) / blocks + 1} : Run{0, 0};
-  };
 
-  const Run units = share(heads * blocks, thread_, plan_.threads), mine = heads_of(thread_);
+  const Run mine = split.heads_of(thread_);
   float* out = local_.open() + int64_t(thread_) * heads * per_head * kLine;
   float* packed = partials_.get();
   for (int head = mine.first; head < mine.last; ++head) {
     const CacheView cache = shared_.cache(device_, layer, head);
     const float* rows = rows_of(head);
     const int in_shard = head % plan_.kv_heads;
-    const int from = std::max(first, (first_block + std::max(0, units.first - head * blocks)) * kBlock);
-    const int to = std::min(position_ + 1, (first_block + std::min(blocks, units.last - head * blocks)) * kBlock);
+    const auto [from, to] = split.positions_of(thread_, head);
     if (to == position_ + 1) {
       const float* key = rows + int64_t(plan_.q_heads + in_shard) * dim;
       cache.append(position_, key, key + int64_t(plan_.kv_heads) * dim);
     }
     attend(cache, rows + int64_t(in_shard) * group * dim, group, from, to, scores_.get(), scores_stride_, packed,
-           lines * kLine, parts_.data());
+           lines * kLine, parts_.data(), [&] { asked_.ask(kLinesMeanwhile); });
     for (int g = 0; g < group; ++g) {
       packed[g * lines * kLine + dim] = parts_[g].peak;
       packed[g * lines * kLine + dim + 1] = parts_[g].weight;
@@ -616,7 +680,7 @@ bool Member::attention_of_one(int layer) {
   weights.assign(2 * heads * group, 0);
   float* peaks = weights.data() + heads * group;
   for (int thread = 0; thread < plan_.threads; ++thread) {
-    const Run theirs = heads_of(thread);
+    const Run theirs = split.heads_of(thread);
     if (!theirs.count() && !local_.read_presence(thread, idle())) return false;
     for (int q = theirs.first * group; q < theirs.last * group; ++q) {
       for (int i = 0; i < lines; ++i)
@@ -668,7 +732,7 @@ bool Member::attention_of_many(int layer) {
     const float* queries = row(head, in_shard * group * dim);
     for (int d = 0; d < group * dim; ++d) column[d] = queries[int64_t(d) * t_count + t];
     attend(shared_.cache(device_, layer, head), column.data(), group, first, last, scores_.get(), scores_stride_, out,
-           lines * kLine, parts_.data());
+           lines * kLine, parts_.data(), [] {});
     for (int g = 0; g < group; ++g) {
       float* mixed = out + g * lines * kLine;
       for (int d = 0; d < dim; ++d) mixed[d] /= parts_[g].weight;
@@ -896,8 +960,8 @@ bool Member::head(const float* x, int tokens, int64_t vocab) {
   for (int unit = run.first; unit < run.last; ++unit, tape_ += panel) {
     const float* in = normed_.get() + (plan_.head_by_stream ? unit / plan_.head_panels * stream : 0);
     if (tokens == 1) {
-      plan_.s.bfloat16 ? panel_vector<Half::kBfloat16>(tape_, in, plan_.head_cols, y)
-                       : panel_vector<Half::kFloat16>(tape_, in, plan_.head_cols, y);
+      plan_.s.bfloat16 ? panel_vector<Half::kBfloat16>(tape_, in, plan_.head_cols, y, asked_)
+                       : panel_vector<Half::kFloat16>(tape_, in, plan_.head_cols, y, asked_);
     } else {
       plan_.s.bfloat16 ? panel_block<Half::kBfloat16, 1>(tape_, in, plan_.head_cols, tokens, y)
                        : panel_block<Half::kFloat16, 1>(tape_, in, plan_.head_cols, tokens, y);
@@ -934,6 +998,13 @@ void Member::wait_for_link(int64_t sent) {
   waiting(true);
   while (now_ns() < sent + latency) relax();
   waiting.ended();
+}
+
+// True if one of a line of scores is greater.
+static bool any_above(const float* scores, float best) {
+  bool found = false;
+  for (int i = 0; i < kLine; i += kWidth) found |= any(load(scores + i) > best);
+  return found;
 }
 
 // The next token, agreed by all members, or one of the codes below.
@@ -974,9 +1045,13 @@ int Member::sample(int32_t* id) {
   }
   Candidate best;
   if (greedy) {
-    each_row([&](int row, float score) {
-      if (score > best.score || best.id == INT32_MAX) best = {score, row};
-    });
+    for (int unit = run.first; unit < run.last; ++unit) {
+      int first_id, rows;
+      unit_ids(plan_, device_, unit, &first_id, &rows);
+      if (rows == kLine && best.id != INT32_MAX && !any_above(scores + first_id, best.score)) continue;
+      for (int r = 0; r < rows; ++r)
+        if (scores[first_id + r] > best.score || best.id == INT32_MAX) best = {scores[first_id + r], first_id + r};
+    }
   } else {
     Draw draw(job.seed, position_ + 1);
     each_row([&](int row, float score) {

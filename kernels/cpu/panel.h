@@ -26,26 +26,51 @@ static inline void pack_panel(uint16_t* panel, const uint16_t* matrix, int rows,
   }
 }
 
-// How far ahead of its use the tape is asked for: more than a memory round trip at the core's share of the
+// How far ahead of its use the tape is asked for at least: more than a memory round trip at the core's share of the
 // bandwidth, across page ends, where the hardware prefetcher stops.
 constexpr int64_t kAhead = 8192;
 
+// Where a stream has been asked for up to. A thread that waits runs further ahead; a product then asks for less than it
+// reads until the lead is spent, so that the memory works through the wait and the product outruns it afterwards.
+struct Asked {
+  const char* upto = nullptr;
+  const char* end = nullptr;
+
+  // Asks for `lines` more. The processor drops what exceeds its buffers: this costs nothing, and promises nothing.
+  void ask(int lines) {
+    for (; lines > 0 && upto < end; --lines, upto += 64) __builtin_prefetch(upto, 0, 2);
+  }
+  // Reads `lines` more, whatever that takes; returns how many of them were beyond the end.
+  int touch(int lines) {
+    for (; lines > 0 && upto < end; --lines, upto += 64) (void)*reinterpret_cast<const volatile char*>(upto);
+    return lines;
+  }
+};
+
 // One panel times one vector. `y` gets sixteen sums. Eight columns in flight hide the latency of the FMA.
 template <Half kHalf>
-static inline void panel_vector(const uint16_t* panel, const float* x, int cols, float* y) {
-  constexpr int kFlight = 8;
+static inline void panel_vector(const uint16_t* panel, const float* x, int cols, float* y, Asked& asked) {
+  constexpr int kFlight = 8, kLines = kFlight / 2;
   Vec acc[kFlight][kVecs] = {};
+  const char* upto = asked.upto;
   int k = 0;
   for (; k + kFlight <= cols; k += kFlight) {
     const uint16_t* w = panel + int64_t(k) * kRows;
-    for (int line = 0; line < kFlight / 2; ++line)
-      __builtin_prefetch(reinterpret_cast<const char*>(w) + kAhead + 64 * line, 0, 3);
+    for (int line = 0; line < kLines - 1; ++line) __builtin_prefetch(upto + 64 * line, 0, 3);
+    upto += 64 * (kLines - 1);
+    if (upto - reinterpret_cast<const char*>(w) <= kAhead) {
+      __builtin_prefetch(upto, 0, 3);
+      upto += 64;
+    }
     for (int j = 0; j < kFlight; ++j)
       for (int v = 0; v < kVecs; ++v) acc[j][v] += widen<kHalf>(w + j * kRows + v * kWidth) * x[k + j];
   }
   for (; k < cols; ++k)
     for (int v = 0; v < kVecs; ++v)
       acc[0][v] += widen<kHalf>(panel + int64_t(k) * kRows + v * kWidth) * x[k];
+  for (const char* least = reinterpret_cast<const char*>(panel + int64_t(cols) * kRows) + kAhead; upto < least; upto += 64)
+    __builtin_prefetch(upto, 0, 3);
+  asked.upto = upto;
   for (int half = kFlight / 2; half >= 1; half /= 2)
     for (int j = 0; j < half; ++j)
       for (int v = 0; v < kVecs; ++v) acc[j][v] += acc[j + half][v];

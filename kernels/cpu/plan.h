@@ -2,6 +2,7 @@
 // contiguous, nearly equal runs, and a thread's runs of all phases, one after another, are its tape.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +20,34 @@ static inline Run share(int total, int part, int parts) {
   return {int(int64_t(total) * part / parts), int(int64_t(total) * (part + 1) / parts)};
 }
 static inline int panels_of(int rows) { return (rows + kLine - 1) / kLine; }
+
+constexpr int kBlock = kLine;  // positions in a block of the cache
+
+// Decode's attention: (KV head, block of positions) units are dealt to the threads of a device, so that two threads
+// share three heads evenly.
+class AttentionSplit {
+ public:
+  // Positions first .. last - 1, first < last.
+  AttentionSplit(int first, int last, int heads, int threads)
+      : first_(first), last_(last), first_block_(first / kBlock), blocks_((last - 1) / kBlock + 1 - first_block_),
+        heads_(heads), threads_(threads) {}
+
+  Run heads_of(int thread) const {
+    const Run units = units_of(thread);
+    return units.count() ? Run{units.first / blocks_, (units.last - 1) / blocks_ + 1} : Run{};
+  }
+  // Of a head that is the thread's, at least in part.
+  Run positions_of(int thread, int head) const {
+    const Run units = units_of(thread);
+    const int from = std::max(0, units.first - head * blocks_), to = std::min(blocks_, units.last - head * blocks_);
+    return {std::max(first_, (first_block_ + from) * kBlock), std::min(last_, (first_block_ + to) * kBlock)};
+  }
+
+ private:
+  Run units_of(int thread) const { return share(heads_ * blocks_, thread, threads_); }
+
+  int first_, last_, first_block_, blocks_, heads_, threads_;
+};
 
 enum Phase { kEmbed, kQkv, kAttention, kAttnOut, kGateUp, kDown, kHead, kSample, kPhases };
 

@@ -34,9 +34,32 @@ static inline IVec bits(Vec v) { return reinterpret_cast<IVec>(v); }
 static inline Vec from_bits(IVec v) { return reinterpret_cast<Vec>(v); }
 
 static inline float sum(Vec v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
   float total = 0;
   for (int i = 0; i < kWidth; ++i) total += v[i];
   return total;
+#endif
+}
+
+static inline Vec larger(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  const IVec more = a > b;
+  return from_bits((bits(a) & more) | (bits(b) & ~more));
+#endif
+}
+
+static inline float largest(Vec v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float most = v[0];
+  for (int i = 1; i < kWidth; ++i) most = v[i] > most ? v[i] : most;
+  return most;
+#endif
 }
 
 // True if a comparison held for any element.
