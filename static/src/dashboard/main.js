@@ -16,6 +16,8 @@ import { drawHistory } from "./history/history.js";
 import { followSweep } from "./live.js";
 import { showWaterfall } from "./waterfall/waterfall.js";
 
+// On a narrow screen the tabs scroll; the one that is open must be seen.
+document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
 for (const figure of document.querySelectorAll("[data-history]")) {
   if (figure instanceof HTMLElement) drawHistory(figure);
 }
