@@ -17,6 +17,8 @@ class Preset:
     name: str
     description: str
     repeats: int
+    trace: bool
+    """Whether each point keeps a trace of one token."""
     matrix: dict[str, Any]
 
 
@@ -29,4 +31,4 @@ def _read(path: Path) -> Preset:
     data = json.loads(path.read_text(encoding="utf-8"))
     validate_matrix(data["matrix"])
     validate_repeats(data["repeats"])
-    return Preset(path.stem, data["description"], data["repeats"], data["matrix"])
+    return Preset(path.stem, data["description"], data["repeats"], data["trace"], data["matrix"])

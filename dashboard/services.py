@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -442,15 +442,7 @@ def find_sweep(*, name: str) -> Sweep:
     if name not in known:
         names = sorted({*known, *Sweep.objects.values_list("name", flat=True)})
         raise UnknownSweep(f"No sweep is called {name!r}; there are {', '.join(names)}.")
-    preset = known[name]
-    return Sweep.objects.get_or_create(
-        name=name,
-        defaults={
-            "description": preset.description,
-            "repeats": preset.repeats,
-            "matrix": preset.matrix,
-        },
-    )[0]
+    return Sweep.objects.get_or_create(name=name, defaults=asdict(known[name]))[0]
 
 
 def load_presets(*, using: str = DEFAULT_DB_ALIAS) -> int:
@@ -458,8 +450,7 @@ def load_presets(*, using: str = DEFAULT_DB_ALIAS) -> int:
     known = set(Sweep.objects.using(using).values_list("name", flat=True))
     missing = [preset for preset in presets() if preset.name not in known]
     Sweep.objects.using(using).bulk_create(
-        [Sweep(name=p.name, description=p.description, repeats=p.repeats, matrix=p.matrix) for p in missing],
-        ignore_conflicts=True,
+        [Sweep(**asdict(preset)) for preset in missing], ignore_conflicts=True
     )
     return len(missing)
 

@@ -324,7 +324,8 @@ def test_presets_are_there_after_migration_and_a_changed_one_stays_changed() -> 
 
 def test_preset_that_was_deleted_can_still_be_run_by_name() -> None:
     Sweep.objects.filter(name="cpu-quick").delete()
-    assert services.find_sweep(name="cpu-quick").matrix["backend"] == ["numpy"]
+    sweep = services.find_sweep(name="cpu-quick")
+    assert (sweep.matrix["backend"], sweep.trace) == (["numpy"], True)
 
 
 def test_unknown_sweep_is_answered_with_the_known_names() -> None:
