@@ -28,4 +28,5 @@ urlpatterns = [
     path("v1/<path:unknown>", api.unknown, name="unknown"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
+    path("health", health.readyz, name="health"),  # where clients of inference servers look
 ]

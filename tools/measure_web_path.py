@@ -75,6 +75,7 @@ def site(folder: Path) -> Iterator[Site]:
             DATABASE_URL=f"sqlite:///{folder / 'db.sqlite3'}",
             PORT=str(port),
             LOG_LEVEL="WARNING",
+            LIMIT_ADDRESS="off",  # one address opens all the streams
         )
         _run([sys.executable, "manage.py", "migrate", "-v", "0"], environment)
         _run([sys.executable, "manage.py", "collectstatic", "--noinput", "-v", "0"], environment)

@@ -55,7 +55,8 @@ class Generation:
         self._queue_ms = queue_ms if self._published.queue_ms is None else self._published.queue_ms
         self._prompt = tuple(self._tokenizer.encode_prompt(request.prompt))
         self._sampling = request.sampling
-        self._stop_ids = self._tokenizer.eos_ids | frozenset(engine.model.config.eos_ids)
+        ends = self._tokenizer.eos_ids | frozenset(engine.model.config.eos_ids)
+        self._stop_ids = frozenset() if request.ignore_eos else ends
         self._limit = _limit(engine, len(self._prompt), request.max_tokens)
         if request.logprobs is not None:
             check_room(engine.backend, self._prompt, self._limit)

@@ -109,6 +109,8 @@ class GenerateRequest:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     """How many alternatives to each token the worker is to score with it; None for no scores at all."""
+    ignore_eos: bool = False
+    """Whether to go on to max_tokens whatever the model says, as measurements want."""
     created_ms: int = 0
     kind: Literal["generate"] = "generate"
 
@@ -195,8 +197,9 @@ def _check_types(request: Request) -> None:
             raise RequestError(f"{name} is {value!r}; it must be a whole number")
     if isinstance(request, GenerateRequest) and request.logprobs not in (None, *range(MAX_LOGPROBS + 1)):
         raise RequestError(f"logprobs is {request.logprobs!r}; allowed are none and 0 to {MAX_LOGPROBS}")
-    if isinstance(request, BenchRequest) and not isinstance(request.trace, bool):
-        raise RequestError(f"trace is {request.trace!r}; it must be true or false")
+    name = "trace" if isinstance(request, BenchRequest) else "ignore_eos"
+    if not isinstance(getattr(request, name), bool):
+        raise RequestError(f"{name} is {getattr(request, name)!r}; it must be true or false")
     texts: list[Any] = [request.id, request.model]
     if isinstance(request, GenerateRequest):
         prompt = request.prompt

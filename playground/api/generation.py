@@ -12,7 +12,7 @@ import structlog
 
 from engine.errors import EngineError
 from engine.serving.client import QueueUnavailable
-from engine.serving.messages import Done, Failed, Frame, Scored, Tokens
+from engine.serving.messages import Done, Failed, Frame, Scored, Started, Tokens
 from playground import metrics
 from playground.api import shapes
 from playground.api.errors import ApiError, from_worker, unavailable
@@ -29,7 +29,7 @@ KEEP_ALIVE_S = 10.0
 WAITING_FRAMES = 8
 """How many frames of all choices may wait for the client; what it has not taken stays in Redis."""
 
-_TOLD = (Tokens, Scored, Done, Failed)
+_TOLD = (Started, Tokens, Scored, Done, Failed)
 """Frames that a client hears of: of a long prefill only that its stream is alive."""
 
 Arrival = tuple[int, Frame]
@@ -74,7 +74,7 @@ async def events(request: ApiRequest) -> AsyncGenerator[bytes]:
                 for data in streams[arrival[0]].chunks(arrival[1]):
                     begun = True
                     yield event(data)
-        if request.include_usage:
+        if request.usage.at_the_end:
             timings = [stream.done.timings for stream in streams if stream.done]
             yield event(shapes.usage_chunk(request, timings))
         yield b"data: [DONE]\n\n"
@@ -92,11 +92,16 @@ class _ChoiceStream:
         self._index = index
         self._introduced = not request.chat
         self._logprobs = logprobs_of(chat=request.chat)
+        self._prompt_tokens = 0
+        self._tokens = 0
         self.done: Done | None = None
 
     def chunks(self, frame: Frame) -> list[dict[str, Any]]:
         match frame:
+            case Started():
+                self._prompt_tokens = frame.prompt_tokens
             case Tokens():
+                self._tokens = frame.seq + len(frame.ids)
                 return self._introduction() + (self._text(frame.text) if frame.text else [])
             case Scored():
                 return [self._chunk(text="", scores=self._logprobs.of(frame))]
@@ -121,7 +126,8 @@ class _ChoiceStream:
         return (self._text(done.text) if done.text else []) + [self._chunk(done=done)]
 
     def _chunk(self, **content: Any) -> dict[str, Any]:
-        return shapes.chunk(self._request, self._index, **content)
+        counts = shapes.counts(self._prompt_tokens, self._tokens)
+        return shapes.chunk(self._request, self._index, counts=counts, **content)
 
 
 def event(data: dict[str, Any]) -> bytes:

@@ -37,13 +37,22 @@ SEEDS = 2**64
 
 
 @dataclass(frozen=True, slots=True)
+class UsageWanted:
+    """What `stream_options` ask for."""
+
+    at_the_end: bool = False
+    on_every_chunk: bool = False
+    """vLLM's `continuous_usage_stats`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApiRequest:
     choices: tuple[GenerateRequest, ...]
     """One generation for each choice of the answer: `n` for each prompt, prompt after prompt."""
     n: int
     chat: bool
     stream: bool
-    include_usage: bool
+    usage: UsageWanted
     created: int
     """Seconds since 1970, as every object of the answer repeats it."""
 
@@ -112,11 +121,12 @@ def _parse(data: Mapping[str, Any], *, chat: bool) -> ApiRequest:
             max_tokens=_max_tokens(data, chat=chat),
             sampling=sampling_of(data, SAMPLING),
             stop=stop_of(data.get("stop")),
+            ignore_eos=flag_of(data, "ignore_eos"),
             logprobs=_chat_logprobs(data) if chat else whole_of(data, "logprobs", 0, MAX_LOGPROBS),
         )
         n = _count(data, len(prompts))
         stream = flag_of(data, "stream")
-        usage = _include_usage(data, stream=stream)
+        usage = _usage_wanted(data, stream=stream)
     except Invalid as error:
         raise api_error(error) from error
     return ApiRequest(_choices(first, prompts, n), n, chat, stream, usage, int(time.time()))
@@ -207,16 +217,19 @@ def flag_of(data: Mapping[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _include_usage(data: Mapping[str, Any], *, stream: bool) -> bool:
+_STREAM_OPTIONS = ("include_usage", "continuous_usage_stats", "include_obfuscation")
+
+
+def _usage_wanted(data: Mapping[str, Any], *, stream: bool) -> UsageWanted:
     options = data.get("stream_options")
     if options is None:
-        return False
+        return UsageWanted()
     if not stream:
         raise Invalid("stream_options goes with stream: true only", "stream_options")
     if not isinstance(options, dict):
         raise Invalid(f"stream_options is a {kind_of(options)}; it must be an object", "stream_options")
-    unknown = next((name for name in options if name not in ("include_usage", "include_obfuscation")), None)
+    unknown = next((name for name in options if name not in _STREAM_OPTIONS), None)
     if unknown is not None:
         name = f"stream_options.{unknown}"
         raise Invalid(f"Unrecognized request argument supplied: {name}", name, "unknown_parameter")
-    return flag_of(options, "include_usage")
+    return UsageWanted(flag_of(options, "include_usage"), flag_of(options, "continuous_usage_stats"))

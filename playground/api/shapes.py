@@ -71,6 +71,10 @@ def _whole_choice(request: ApiRequest, index: int, choice: Choice, done: Done) -
     }
 
 
+def counts(prompt: int, completion: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
 def usage(request: ApiRequest, timings: Sequence[Timings]) -> dict[str, Any]:
     """OpenAI's counts, and Groq's times in seconds, of all choices together.
 
@@ -83,9 +87,7 @@ def usage(request: ApiRequest, timings: Sequence[Timings]) -> dict[str, Any]:
     prompt_s = sum(one.prefill_ms for one in timings) / 1000
     completion_s = sum(one.decode_ms for one in timings) / 1000
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
+        **counts(prompt, completion),
         "queue_time": queue_s,
         "prompt_time": prompt_s,
         "completion_time": completion_s,
@@ -101,8 +103,12 @@ def chunk(
     text: str | None = None,
     scores: dict[str, Any] | None = None,
     done: Done | None = None,
+    counts: dict[str, int] | None = None,
 ) -> dict[str, Any]:
-    """One event of a stream, about one choice. The choice's last one, of `done`, has its `timings`."""
+    """One event of a stream, about one choice. The choice's last one, of `done`, has its `timings`.
+
+    `counts` are the choice's tokens so far, for a client that wants them with every chunk.
+    """
     content = {} if text is None else {"content": text}
     said = {"delta": {**({"role": "assistant", "content": ""} if role else {}), **content}}
     choice = {
@@ -111,7 +117,10 @@ def chunk(
         "logprobs": scores,
         "finish_reason": done.finish_reason if done else None,
     }
-    return {**_frame(request, [choice]), **({"timings": asdict(done.timings)} if done else {})}
+    frame = _frame(request, [choice])
+    if request.usage.on_every_chunk:
+        frame["usage"] = counts
+    return {**frame, **({"timings": asdict(done.timings)} if done else {})}
 
 
 def usage_chunk(request: ApiRequest, timings: Sequence[Timings]) -> dict[str, Any]:
@@ -127,4 +136,4 @@ def _frame(request: ApiRequest, choices: list[dict[str, Any]]) -> dict[str, Any]
         "model": request.model,
         "choices": choices,
     }
-    return {**frame, "usage": None} if request.include_usage else frame
+    return {**frame, "usage": None} if request.usage.at_the_end else frame

@@ -16,7 +16,7 @@ UNSUPPORTED = "unsupported_parameter"
 
 _OBEYED = {
     "model", "stream", "stream_options", "stop", "seed", "n", "logprobs", "max_tokens",
-    "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "ignore_eos",
 }  # fmt: skip
 _IGNORED = {
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",

@@ -15,8 +15,9 @@ async def test_alive_needs_nothing_else(async_client, settings):
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_ready_when_redis_database_and_worker_are(async_client, worker):
-    response = await async_client.get("/readyz")
+@pytest.mark.parametrize("path", ["/readyz", "/health"])
+async def test_ready_when_redis_database_and_worker_are(async_client, worker, path):
+    response = await async_client.get(path)
     found = response.json()
     assert response.status_code == 200
     assert all(found[part]["ok"] for part in ("redis", "database", "worker"))

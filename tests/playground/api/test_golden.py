@@ -129,3 +129,19 @@ async def test_the_models_are_those_that_workers_serve(worker, async_client):
     model = (await async_client.get("/v1/models/tiny")).json()
     assert (model["id"], model["object"], model["owned_by"]) == ("tiny", "model", "monolane")
     assert model["context_length"] == 512
+
+
+async def test_usage_can_come_with_every_chunk(post, worker):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    text = await transcript(
+        post, "/v1/completions", {**TEXT, "stream": True, "stream_options": options}, worker
+    )
+    chunks = [json.loads(event[6:]) for event in text.split("\n\n")[:-2]]
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 3, 3, 3]
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {3}
+
+
+async def test_a_measurement_can_have_the_model_go_on_to_the_limit(post, worker):
+    await transcript(post, "/v1/completions", {**TEXT, "ignore_eos": True}, worker)
+    [request] = worker.requests()
+    assert request.ignore_eos is True
