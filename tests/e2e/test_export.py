@@ -53,6 +53,28 @@ def test_the_downloaded_code_says_what_the_page_said(
         assert said.rstrip("\n") == playground.text.rstrip("\n")
 
 
+def test_a_conversation_is_exported_as_it_was_last_sent(
+    playground: PlaygroundPage, worker: Service, tmp_path: Path
+) -> None:
+    page = playground.page
+    playground.show("Chat")
+    export = page.locator("#panel-chat").get_by_role("button", name="Export")
+    expect(export).to_be_disabled()
+    playground.set(temperature=0, max_tokens=TOKENS)
+    playground.ask("Say hello.")
+    playground.wait_for_answer()
+    export.click()
+    page.get_by_role("radio", name="JavaScript").check()
+    with page.expect_download() as download:
+        page.locator("#code").get_by_role("button", name="Download").click()
+    program = tmp_path / download.value.suggested_filename
+    download.value.save_as(program)
+    assert (
+        run_as_is(program, "javascript").strip()
+        == playground.answers.locator(".turn-body").inner_text().strip()
+    )
+
+
 def test_a_run_is_shared_under_an_address_and_revoked_by_its_owner(
     playground: PlaygroundPage, worker: Service, browser: Browser, complaints: list[str]
 ) -> None:

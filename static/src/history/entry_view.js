@@ -30,7 +30,7 @@ export function entryView(template, entry, { onRestore, onRename, onDelete }) {
   const name = /** @type {HTMLInputElement} */ (part("name"));
   part("title").textContent = name.value = entry.title;
   part("facts").textContent = factsOf(entry);
-  root.querySelector("details")?.addEventListener("toggle", () => {
+  root.querySelector("summary")?.addEventListener("click", () => {
     part("prompt").textContent = entry.suffix ? `${entry.prompt}${GAP}${entry.suffix}` : entry.prompt; // only now: most are never opened
     part("text").textContent = entry.text;
   });

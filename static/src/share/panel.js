@@ -9,6 +9,7 @@ import { downloadText } from "./download.js";
 import { publish } from "./publish.js";
 
 /** @typedef {import("../playground/playground.js").Playground} Playground */
+/** @typedef {import("../playground/protocol.js").Start} Start */
 /** @typedef {import("./code.js").Kind} Kind */
 
 const FILES = { curl: "monolane.sh", python: "monolane_request.py", javascript: "monolane.mjs" };
@@ -65,14 +66,30 @@ function mountCode(playground) {
   const dialog = element("code", HTMLDialogElement);
   const kinds = element("code-kinds", HTMLFieldSetElement);
   const text = element("code-text", HTMLElement);
+  const ofChat = element("chat-export", HTMLButtonElement);
+  /** @type {Start | null} what the chat asked for last */
+  let asked = null;
+  let start = playground.request();
   const kind = () => /** @type {Kind} */ (kinds.querySelector("input:checked")?.getAttribute("value") ?? "curl");
   const show = () => {
     const model = playground.workers?.[0]?.model ?? "";
-    text.textContent = codeFor(kind(), playground.request(), { origin: location.origin, model });
+    text.textContent = codeFor(kind(), start, { origin: location.origin, model });
   };
-  element("code-open", HTMLButtonElement).addEventListener("click", () => {
+  const open = (/** @type {Start} */ request, /** @type {string} */ words) => {
+    start = request;
+    element("code-what", HTMLElement).textContent = words;
     show();
     dialog.showModal();
+  };
+  const hold = (/** @type {Start | null} */ request) => {
+    asked = request;
+    ofChat.disabled = asked === null;
+  };
+  playground.on("asked", ({ origin, request }) => origin.place === "chat" && hold(request));
+  element("chat-clear", HTMLButtonElement).addEventListener("click", () => hold(null));
+  ofChat.addEventListener("click", () => asked && open(asked, "With the conversation as it was last sent."));
+  element("code-open", HTMLButtonElement).addEventListener("click", () => {
+    open(playground.request(), "With the prompt and the settings as they are now.");
   });
   kinds.addEventListener("change", show);
   element("code-close", HTMLButtonElement).addEventListener("click", () => dialog.close());
