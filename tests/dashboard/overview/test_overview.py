@@ -12,6 +12,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from dashboard.importing import Imported, import_files
 from dashboard.models import Peer
+from dashboard.regressions.services import judge_configurations
 from engine.measurement import MeasuredDevice
 from tests.dashboard import factories
 
@@ -214,3 +215,14 @@ def test_a_peer_that_makes_no_sense_is_refused_with_its_line_and_nothing_is_stor
     (outcome,) = import_files(paths=[path])
     assert "peers.jsonl, line 2" in outcome.error and reason in outcome.error
     assert not Peer.objects.exists()
+
+
+def test_each_configuration_carries_the_badge_of_the_regression_rule(client: Client) -> None:
+    for day in range(6):
+        factories.stored(day=day, context=16)
+    steady = factories.stored(day=6, context=16)
+    short = factories.stored(day=6, context=32)
+    judge_configurations([steady.configuration_id, short.configuration_id])
+    page = client.get("/dashboard/").content.decode()
+    assert 'class="standing steady"' in page
+    assert 'class="standing insufficient"' in page and "(1 point)" in page
