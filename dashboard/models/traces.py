@@ -32,4 +32,4 @@ class Trace(models.Model):
         constraints = [models.CheckConstraint(condition=Q(spans__gt=0), name="trace_has_spans")]
 
     def __str__(self) -> str:
-        return f"{self.spans} spans on {self.tracks} tracks"
+        return f"{self.spans} spans on {self.tracks} track{'' if self.tracks == 1 else 's'}"
