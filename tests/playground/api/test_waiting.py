@@ -8,6 +8,7 @@ import json
 import pytest
 
 from engine.serving.messages import Failed, Progress
+from playground import background
 from playground.api import generation
 from tests.playground.api.conftest import body_of
 from tests.playground.conftest import done, started, tokens
@@ -25,6 +26,13 @@ async def submitted(worker, count: int = 1) -> list[str]:
         while len(found := worker.waiting()) < count:
             await asyncio.sleep(0.01)
     return [request.id for request in found]
+
+
+async def leave(asked: asyncio.Task) -> None:
+    """Goes away, and waits for what the server does about that: the loop ends with the test."""
+    await background.end(asked)
+    while background._running:
+        await asyncio.wait(set(background._running))
 
 
 async def test_a_stream_that_waits_says_so_in_comments_that_clients_skip(post, worker):
@@ -73,7 +81,7 @@ async def test_a_request_goes_to_a_worker_with_its_model_where_others_have_anoth
         while not worker.redis.xlen("ml:inbox:worker:w2"):
             await asyncio.sleep(0.01)
     assert worker.waiting() == []
-    asked.cancel()
+    await leave(asked)
 
 
 async def test_an_idle_worker_is_asked_before_a_busy_one(post, worker):
@@ -84,4 +92,4 @@ async def test_an_idle_worker_is_asked_before_a_busy_one(post, worker):
         while worker.redis.xlen("ml:inbox:worker:w2") < 2:
             await asyncio.sleep(0.01)
     assert worker.redis.xlen("ml:inbox:worker:w0") == 1
-    asked.cancel()
+    await leave(asked)
