@@ -100,7 +100,7 @@ def draw(measured: Sequence[Measurement], base: str) -> str:
     plot.axes(counts)
     plot.line(limits, LIMIT, "5 4")
     if limits:
-        plot.name(*limits[-1], "memory alone", LIMIT)
+        plot.name(*limits[-1], f"memory alone: {limits[-1][1]:,.0f}", LIMIT)
     for rows, colour in zip(series.values(), (WHOLE, SLICED), strict=True):
         _draw_series(plot, rows, colour)
     for row in published:

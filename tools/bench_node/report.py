@@ -17,7 +17,7 @@ MUST = {
     ("laneformer-2b-plain", 4): 2100.0,
     ("laneformer-2b-plain", 8): 3000.0,
 }
-"""Tokens a second that issues 5 and 8 ask of so many H200, at a context of MUST_CONTEXT."""
+"""Tokens a second that this project set out to reach on so many H200, at a context of MUST_CONTEXT."""
 MUST_CONTEXT, MUST_DEVICE = 256, "H200"
 
 
