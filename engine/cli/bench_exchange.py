@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from engine.backends.cuda.driver import Device
+from engine.backends.cuda.driver import device_count
 from engine.backends.cuda.exchange_bench import TIMED, ExchangeTime, beside_nccl, measure
 from engine.cli.options import Commands, UsageError, command
 from engine.cli.terminal import print_json, table
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _devices(args: argparse.Namespace) -> list[int]:
-    there = Device(0).count
+    there = device_count()
     if args.devices:
         for asked in args.devices:
             if not 2 <= asked <= (8 if args.virtual else there):

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pytest
 
 from engine.backends.cuda import exchange_bench
 from engine.backends.cuda.exchange_bench import ExchangeTime, beside_nccl, run_nccl
 from engine.cli import app, bench_exchange
-
-
-@dataclass
-class FourGpus:
-    ordinal: int
-    count: int = 4
 
 
 def timed(devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool = False) -> list[ExchangeTime]:
@@ -30,7 +23,7 @@ def timed(devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool = F
 
 @pytest.fixture(autouse=True)
 def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_exchange, "Device", FourGpus)
+    monkeypatch.setattr(bench_exchange, "device_count", lambda: 4)
     monkeypatch.setattr(bench_exchange, "measure", timed)
     monkeypatch.setattr(
         exchange_bench,

@@ -14,7 +14,7 @@ import pytest
 from engine.backends.base import Job, SamplingParams
 from engine.backends.cuda import available
 from engine.backends.cuda.backend import CudaBackend
-from engine.backends.cuda.driver import Device
+from engine.backends.cuda.driver import device_count
 from engine.backends.cuda.exchange_bench import measure
 from engine.backends.cuda.memory import share_table
 from engine.config import Lanes
@@ -40,7 +40,7 @@ MODELS = {
 
 
 def _gpus() -> int:
-    return Device(0).count if available()[0] else 0
+    return device_count() if available()[0] else 0
 
 
 @pytest.fixture(params=[(2, True), (4, True), (2, False), (4, False)], ids=["2v", "4v", "2", "4"])

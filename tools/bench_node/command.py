@@ -17,7 +17,7 @@ import signal
 import sys
 from pathlib import Path
 
-from engine.backends.cuda.driver import Device
+from engine.backends.cuda.driver import answering, device_count
 from engine.cli.options import add_commit_flag, commit_of, key_value
 from engine.errors import EngineError, MeasurementError
 from engine.settings import home
@@ -104,19 +104,19 @@ def order_of(args: argparse.Namespace) -> Order:
     devices = tuple(sorted(set(args.devices or _present(args.backend))))
     if devices[0] < 1:
         raise ValueError(f"--devices names {devices[0]}; the least is 1")
-    if args.backend == "cuda" and devices[-1] > (there := Device(0).count):
+    if args.backend == "cuda" and devices[-1] > (there := device_count()):
         raise ValueError(f"--devices names {devices[-1]}; this machine has {there} GPUs")
     scale: Scale = DRY if args.backend == "cpu" else QUICK if args.quick else FULL
     return Order(args.backend, scale, devices, dict(args.option), args.limit, commit_of(args))
 
 
 def _present(backend: str) -> list[int]:
-    there = DEVICES[-1] if backend == "cpu" else Device(0).count
+    there = DEVICES[-1] if backend == "cpu" else device_count()
     return [count for count in DEVICES if count <= there]
 
 
 def _hardware(order: Order) -> str:
-    return short_name(Device(0).name) if order.backend == "cuda" else "cpu"
+    return short_name(answering(1)[0].name) if order.backend == "cuda" else "cpu"
 
 
 def _svg_beside(out: Path) -> Path:

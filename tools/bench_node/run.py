@@ -12,7 +12,7 @@ from engine.backends import open_backend
 from engine.backends.base import Backend, TraceSpan
 from engine.backends.cuda.ahead import Source, compile_ahead
 from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
-from engine.backends.cuda.driver import Device
+from engine.backends.cuda.driver import answering
 from engine.backends.cuda.exchange_bench import (
     EXCHANGE_KERNEL,
     ExchangeTime,
@@ -171,7 +171,7 @@ class FromCache:
 
 def kernel_sources(order: Order) -> list[Source]:
     """Every kernel that a run on GPUs needs, so that none is compiled while something waits for it."""
-    sms = Device(0).attribute("MULTIPROCESSOR_COUNT")
+    sms = answering(1)[0].attribute("MULTIPROCESSOR_COUNT")
     sources: list[Source] = [("pack.cu", "")]
     for setup in order.setups():
         headers = kernel_headers(setup.model, setup.devices, sms, order.options)

@@ -6,23 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.backends.base import Loaded, LoadProgress, unheard
-from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda.backend import CudaBackend, require_hopper
 from engine.backends.cuda.compile import _nvrtc
-from engine.backends.cuda.driver import Device
+from engine.backends.cuda.driver import answering
 from engine.backends.cuda.gpus import survey
 from engine.errors import EngineError
 
 
 def available() -> tuple[bool, str]:
-    """Whether this machine has a Hopper GPU, a driver and NVRTC."""
+    """Whether this machine has a Hopper GPU that answers, a driver and NVRTC."""
     try:
-        device = Device(0)
-        major, minor = device.compute_capability
-        if major != 9:
-            return (
-                False,
-                f"GPU 0 is a {device.name} (compute capability {major}.{minor}); the kernels need 9.0",
-            )
+        require_hopper(answering(1)[0])
         _nvrtc()
         return True, str(survey())
     except EngineError as error:

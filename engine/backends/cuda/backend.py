@@ -60,9 +60,9 @@ class CudaBackend:
         self.config = model.config
         self._progress = progress
         chosen = _chosen(options)
-        self._devices = [Device(0) for _ in range(devices)] if chosen.virtual else answering(devices)
+        self._devices = answering(devices, virtual=chosen.virtual)
         for device in self._devices:
-            _require_hopper(device)
+            require_hopper(device)
             for other in self._devices:
                 device.reach(other)
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
@@ -265,7 +265,8 @@ def _topology(devices: Sequence[Device], sharding: Sharding) -> Topology:
     )
 
 
-def _require_hopper(device: Device) -> None:
+def require_hopper(device: Device) -> None:
+    """Raises BackendUnavailable for a GPU of another generation."""
     major, minor = device.compute_capability
     if major != 9:
         raise BackendUnavailable(

@@ -27,11 +27,15 @@ def load() -> Any:
     return driver
 
 
-def answering(count: int) -> list[Device]:
+def answering(count: int, *, virtual: bool = False) -> list[Device]:
     """The first `count` GPUs of this machine that answer: one that fell off its bus may still be listed.
 
-    Raises BackendUnavailable, with the reasons, if there are fewer.
+    With `virtual` it is the first of them `count` times. Raises BackendUnavailable, with the reasons, if
+    there are fewer.
     """
+    if virtual:
+        first = answering(1)[0].ordinal
+        return [Device(first) for _ in range(count)]
     found: list[Device] = []
     silent: list[str] = []
     listed = device_count()
@@ -44,8 +48,9 @@ def answering(count: int) -> list[Device]:
             silent.append(str(error))
     if len(found) < count:
         why = "".join(f"; {reason}" for reason in silent)
+        asked = "1 GPU was" if count == 1 else f"{count} GPUs were"
         raise BackendUnavailable(
-            f"{count} GPUs were asked for; of the {listed} of this machine {len(found)} answer{why}"
+            f"{asked} asked for; of the {listed} of this machine {len(found)} answer{why}"
         )
     return found
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from engine.backends.cuda.compile import compile_kernel
-from engine.backends.cuda.driver import Device
+from engine.backends.cuda.driver import Device, answering
 from engine.backends.cuda.launch import CONTROL_BYTES, Params
 from engine.errors import BackendFailure, BackendUnavailable
 from engine.settings import child_environment
@@ -93,7 +93,7 @@ class _Team:
     """GPUs that reach each other's memory, with mailboxes for the largest size."""
 
     def __init__(self, count: int, floats: int, virtual: bool) -> None:
-        self._devices = [Device(0 if virtual else rank) for rank in range(count)]
+        self._devices = answering(count, virtual=virtual)
         self._floats = floats
         self._params: list[Params] = []
         self._jobs: list[_Exchanges] = []

@@ -61,7 +61,6 @@ def test_a_dry_run_checks_measures_writes_draws_and_tells(
 @dataclass
 class FourGpus:
     ordinal: int
-    count: int = 4
     name: str = "NVIDIA H200"
 
     def attribute(self, which: str) -> int:
@@ -83,7 +82,8 @@ def played_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     compiled: list[tuple[str, str]] = []
     for module in (command, run):
-        monkeypatch.setattr(module, "Device", FourGpus)
+        monkeypatch.setattr(module, "answering", lambda count: [FourGpus(n) for n in range(count)])
+    monkeypatch.setattr(command, "device_count", lambda: 4)
     for module in (correctness, run):
         monkeypatch.setattr(module, "open_backend", virtual)
     monkeypatch.setattr(
