@@ -85,17 +85,17 @@ def _run_nvrtc(
     encoded = [o.encode() for o in options]
     (failed,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
+    log = bytearray(size)  # it is written in place: a bytes object may be one that everybody shares
     nvrtc.nvrtcGetProgramLog(program, log)
     text = log.rstrip(b"\0 \n").decode(errors="replace")
     if failed != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise BackendUnavailable(f"{name} does not compile for {ARCHITECTURE}: {text[-4000:]}")
     error, size = nvrtc.nvrtcGetCUBINSize(program)
     _check(nvrtc, error, "nvrtcGetCUBINSize")
-    image = b" " * size
+    image = bytearray(size)
     nvrtc.nvrtcGetCUBIN(program, image)
     nvrtc.nvrtcDestroyProgram(program)
-    return image, text
+    return bytes(image), text
 
 
 def _check(nvrtc: Any, error: Any, call: str) -> None:

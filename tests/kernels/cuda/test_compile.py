@@ -125,3 +125,9 @@ def test_copies_are_larger_where_several_gpus_share_a_model_unless_their_size_is
         chosen = make_layout(made, "f16", Tuning(slot_units=16), sharding=sharding)
         assert chosen.slot_units == 16
     assert sizes == {1: 32, 2: 48, 4: 48, 8: 48}
+
+
+def test_compiling_leaves_the_bytes_that_the_interpreter_shares_alone() -> None:
+    compile_kernel("pack.cu", "", cache=False)
+    (code,) = bytes([32])  # the interpreter keeps one object for each single byte
+    assert code == 32
