@@ -95,6 +95,7 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
 
     def finish(self) -> None:
         self._release()
+        self._has_room.set()
         super().finish()
 
     def connectionLost(self, reason: Any) -> None:
@@ -123,9 +124,20 @@ class Factory(HTTPFactory):  # type: ignore[misc]
 
 class Server(daphne.server.Server):  # type: ignore[misc]
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
-        await super().handle_reply(protocol, message)
-        if isinstance(protocol, Request):
+        ours = isinstance(protocol, Request)
+        if ours and _ends_with_content(message):
+            # Whoever has finished is not told of room any more: the end waits until the content is read.
+            await super().handle_reply(protocol, {**message, "more_body": True})
             await protocol.has_room()
+            message = {"type": "http.response.body"}
+        await super().handle_reply(protocol, message)
+        if ours and not protocol.finished:
+            await protocol.has_room()
+
+
+def _ends_with_content(message: dict[str, Any]) -> bool:
+    is_body = message["type"] == "http.response.body"
+    return is_body and bool(message.get("body")) and not message.get("more_body")
 
 
 class Command(CommandLineInterface):  # type: ignore[misc]

@@ -6,11 +6,13 @@ from typing import Any
 
 CHUNK = b"x" * 65536
 CHUNKS = 2000
+PIECE = b"x" * 20_000_000
 taken = 0
+pieces = 0
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    global taken
+    global pieces, taken
     if scope["type"] != "http":
         return
     body = b""
@@ -25,5 +27,9 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
             taken += 1
         await send({"type": "http.response.body", "body": b""})
         return
-    said = str(taken if scope["path"] == "/taken" else len(body)).encode()
+    if scope["path"] == "/piece":
+        await send({"type": "http.response.body", "body": PIECE})
+        pieces += 1
+        return
+    said = str({"/taken": taken, "/pieces": pieces}.get(scope["path"], len(body))).encode()
     await send({"type": "http.response.body", "body": said})

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from config.server import BODY_BYTES
-from tests.config.flood import CHUNK, CHUNKS
+from tests.config.flood import CHUNK, CHUNKS, PIECE
 from tests.conftest import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,3 +95,16 @@ def test_a_client_that_does_not_read_makes_the_application_wait(server):
         assert taken * len(CHUNK) < TOTAL / 4  # what the kernel's buffers on loopback take
         assert grown < TOTAL / 8
         assert len(read_all(found)) > TOTAL  # and reading brings the rest
+
+
+def test_a_large_answer_in_one_piece_ends_as_soon_as_it_has_been_read(server):
+    port, _ = server
+    with connection(port) as found:
+        found.sendall(b"GET /piece HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        time.sleep(0.3)  # it fills the kernel's buffers
+        assert httpx2.get(f"http://127.0.0.1:{port}/pieces").text == "0"
+        assert len(read_all(found)) > len(PIECE)
+    deadline = time.monotonic() + 3.0
+    while (ended := httpx2.get(f"http://127.0.0.1:{port}/pieces").text) != "1":
+        assert time.monotonic() < deadline, f"{ended} of 1 sends have returned"
+        time.sleep(0.05)
