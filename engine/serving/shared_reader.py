@@ -145,8 +145,9 @@ class SharedReader:
     async def _run(self) -> None:
         woken = "0-0"
         while self._feeds:
+            wanted = self._wanted()
             try:
-                reply = await self._read({self._wake_key: woken, **self._wanted()})
+                reply = await self._read({self._wake_key: woken, **wanted})
             except (RedisError, OSError) as error:
                 self._fail_all(self._unavailable(error))
                 await asyncio.sleep(_OUTAGE_PAUSE_S)
@@ -155,7 +156,7 @@ class SharedReader:
                 if key == self._wake_key:
                     woken = entries[-1][0]
                 else:
-                    self._deliver(key, entries)
+                    self._deliver(key, entries, wanted[key])
 
     async def _read(self, streams: dict[Any, Any]) -> Any:
         self._reading = True
@@ -173,8 +174,11 @@ class SharedReader:
                 wanted[key] = min(open_feeds, key=frame_number)
         return wanted
 
-    def _deliver(self, key: str, entries: list[tuple[str, Mapping[str, str]]]) -> None:
-        feeds = [feed for feed in self._feeds.get(key, ()) if feed.wants_more]
+    def _deliver(self, key: str, entries: list[tuple[str, Mapping[str, str]]], start: str) -> None:
+        """Whoever stands further back than `start` would lose what lies between: the next read is theirs."""
+        begun = frame_number(start)
+        waiting = [feed for feed in self._feeds.get(key, ()) if feed.wants_more]
+        feeds = [feed for feed in waiting if frame_number(feed.after) >= begun]
         try:
             frames = [StreamFrame(entry_id, decode_frame(fields)) for entry_id, fields in entries]
         except RequestError as error:

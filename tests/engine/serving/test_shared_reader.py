@@ -111,6 +111,28 @@ async def test_two_readers_of_a_stream_each_get_all_after_their_own_place(reader
     assert await numbers(late, 3) == [3, 4, 5]
 
 
+async def test_whoever_joins_further_back_during_a_read_loses_nothing(reader, out):
+    await out.put("a", 3)
+    late = reader.follow(out_key("a"), "3-0")
+    assert await late.take(0.1) == []  # a read from the third frame on is under way
+    early = reader.follow(out_key("a"), FROM_START)
+    await out.put("a")  # ends that read before anything else can
+    assert await numbers(early, 4) == [1, 2, 3, 4]
+    assert await numbers(late, 1) == [4]
+
+
+async def test_whoever_has_room_again_during_a_read_loses_nothing(reader, out):
+    slow, quick = (reader.follow(out_key("a"), FROM_START) for _ in range(2))
+    for _ in range(3):
+        await out.put("a", BUFFER_FRAMES)
+        await numbers(quick, BUFFER_FRAMES)
+    await quick.take(0.1)  # a read from the quicker one's place on is under way
+    held = await slow.take(1.0)
+    await out.put("a")
+    rest = await numbers(slow, 3 * BUFFER_FRAMES + 1 - len(held))
+    assert [frame.frame.ids[0] for frame in held] + rest == list(range(1, 3 * BUFFER_FRAMES + 2))
+
+
 async def test_nothing_is_read_once_nobody_follows(reader, out):
     feed = reader.follow(out_key("a"), FROM_START)
     await feed.take(0.05)
