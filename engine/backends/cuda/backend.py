@@ -61,6 +61,16 @@ class CudaBackend:
         self._progress = progress
         chosen = _chosen(options)
         self._devices = answering(devices, virtual=chosen.virtual)
+        try:
+            self._open(model, chosen)
+        except BaseException:  # whoever opens another model after this needs the memory
+            self._close_devices()
+            raise
+        self._current: CudaLaunch | TeamLaunch | None = None
+        self._lock = threading.Lock()
+
+    def _open(self, model: Loaded, chosen: _Chosen) -> None:
+        devices = len(self._devices)
         for device in self._devices:
             require_hopper(device)
             for other in self._devices:
@@ -90,8 +100,6 @@ class CudaBackend:
             "tuning": asdict(chosen.tuning),
         }
         """What of it belongs to a measurement's environment."""
-        self._current: CudaLaunch | TeamLaunch | None = None
-        self._lock = threading.Lock()
 
     @property
     def device(self) -> Device:
@@ -210,8 +218,11 @@ class CudaBackend:
             if self._current is not None:
                 self._current.close()
                 self._current = None
-            for device in self._devices:
-                device.close()
+            self._close_devices()
+
+    def _close_devices(self) -> None:
+        for device in self._devices:
+            device.close()
 
 
 def kernel_headers(model: Loaded, devices: int, sms: int, options: Mapping[str, Any]) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,10 +172,10 @@ class CudaLaunch:
 
     def __init__(self, machine: Machine, work: Work) -> None:
         self._machine, self._work = machine, work
-        device, memory = machine.device, machine.memory
-        device.activate()
         self._lock = threading.Lock()
         self._owned: list[int] = []
+        self._streams: list[Any] = []
+        self._host: NDArray[np.uint8] | None = None
         self._read = 0
         self._outcome: Outcome | None = None
         self._failure: str | None = None
@@ -183,12 +184,25 @@ class CudaLaunch:
         """True once the watchdog has ended it; `Machine.empty_mailboxes` must come before the next launch."""
         self.stuck = False
         """True if it was its own wait that took too long, not another GPU's."""
+        try:
+            self._prepare()
+        except BaseException:
+            with suppress(BackendFailure):  # the failure that led here says more
+                self._release()
+            raise
+
+    def _prepare(self) -> None:
+        machine, work = self._machine, self._work
+        device, memory = machine.device, machine.memory
+        device.activate()
         vocab = machine.layout.sharding.whole.vocab
         self._host, ring_address = device.mapped(8 * max(1, work.max_new) + 64)
         self._ring: NDArray[np.uint64] = self._host[64:].view(np.uint64)
         self._status: NDArray[np.uint32] = self._host[:64].view(np.uint32)
         self._status[_STOP_WORD] = 1
-        self._stream, self._side = device.stream(), device.stream()
+        for _ in range(2):
+            self._streams.append(device.stream())
+        self._stream, self._side = self._streams
         device.fill(memory.control, CONTROL_BYTES, 0, self._stream)
         device.fill(memory.stop_flag, 4, 0, self._stream)
         steps = len(work.ids) - work.first
@@ -302,7 +316,7 @@ class CudaLaunch:
             device = self._machine.device
             device.activate()
             # A copy engine does this; a kernel would find no room beside the one that runs.
-            source = self._host.ctypes.data + 4 * _STOP_WORD
+            source = self._status.ctypes.data + 4 * _STOP_WORD
             device.call("cuMemcpyHtoDAsync", self._machine.memory.stop_flag, source, 4, self._side)
 
     def abort(self) -> None:
@@ -312,7 +326,7 @@ class CudaLaunch:
                 return
             device = self._machine.device
             device.activate()
-            source = self._host.ctypes.data + 4 * _STOP_WORD
+            source = self._status.ctypes.data + 4 * _STOP_WORD
             aborted = self._machine.memory.control + _ABORTED_AT
             device.call("cuMemcpyHtoDAsync", aborted, source, 4, self._side)
 
@@ -325,17 +339,21 @@ class CudaLaunch:
         with self._lock:
             if not self.usable:
                 return
-            device = self._machine.device
-            device.activate()
-            for pointer in self._owned:
-                device.free(pointer)
-            self._owned.clear()
-            if self._side:
-                device.call("cuStreamDestroy", self._stream)
-                device.call("cuStreamDestroy", self._side)
-                self._side = None
-                self._status, self._ring = self._status.copy(), self._ring.copy()
-                device.free_mapped(self._host)
+            self._status, self._ring = self._status.copy(), self._ring.copy()
+            self._release()
+
+    def _release(self) -> None:
+        """Frees what is held; a second time there is nothing left."""
+        device = self._machine.device
+        device.activate()
+        while self._owned:
+            device.free(self._owned.pop())
+        while self._streams:
+            device.call("cuStreamDestroy", self._streams.pop())
+        self._side = None
+        if self._host is not None:
+            host, self._host = self._host, None
+            device.free_mapped(host)
 
     def logits(self) -> NDArray[np.float32]:
         """Of every id from `first` on, [ids - first, vocab], once a launch with `keep_logits` has ended."""
@@ -357,8 +375,9 @@ class CudaLaunch:
         return self._owned[-1]
 
     def _put(self, values: NDArray[Any]) -> int:
-        self._owned.append(self._machine.device.put(values))
-        return self._owned[-1]
+        pointer = self._own(values.nbytes)
+        self._machine.device.upload(pointer, values)
+        return pointer
 
     def take(self) -> list[Token]:
         """Tokens since the last call, without waiting."""

@@ -1,0 +1,47 @@
+"""What a backend gives back. The GPUs are played: memory that leaks there is seen nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.backends.cuda import backend
+from engine.backends.cuda.backend import CudaBackend
+from engine.errors import BackendFailure
+from engine.models import open_model
+
+
+class PlayedDevice:
+    name = "NVIDIA H200"
+    compute_capability = (9, 0)
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.closed = False
+
+    def reach(self, _other: PlayedDevice) -> None:
+        pass
+
+    def activate(self) -> None:
+        pass
+
+    def attribute(self, which: str) -> int:
+        return {"MULTIPROCESSOR_COUNT": 132}[which]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_gpus_on_which_a_model_does_not_open_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = [PlayedDevice(0), PlayedDevice(1)]
+
+    def full(device: PlayedDevice, *_: Any) -> None:
+        if device.ordinal == 1:
+            raise BackendFailure("cuMemAlloc failed on GPU 1: CUDA_ERROR_OUT_OF_MEMORY")
+
+    monkeypatch.setattr(backend, "answering", lambda _count, **_: devices)
+    monkeypatch.setattr(backend, "load_model", full)
+    with pytest.raises(BackendFailure, match="OUT_OF_MEMORY"):
+        CudaBackend(open_model("random:laneformer-2b"), {}, devices=2)
+    assert [device.closed for device in devices] == [True, True]
