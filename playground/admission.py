@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from django.conf import settings
 
 from engine.errors import EngineError
@@ -13,10 +14,12 @@ from engine.serving.client import Turn
 from engine.serving.messages import GenerateRequest
 from playground import quota
 from playground.addresses import client_address
+from playground.background import in_background
 from playground.models import ApiKey
 from playground.quota import Allowance, Subject
 from playground.workers import engine_client
 
+log = structlog.get_logger(__name__)
 SESSION_WIDTH, SESSION_WAITING = 1, 8
 """Of one browser session one generation runs for a worker (a race names several), and so many more wait."""
 API_WIDTH, API_WAITING = 4, 32
@@ -77,8 +80,16 @@ async def submit(
             # One worker alone serves an inbox of its own name.
             limit = settings.QUEUE_LIMIT * (1 if request.worker else max(1, workers))
             places.append(await engine_client().submit(request, limit, caller.turn(request.worker)))
-    except EngineError:
-        for request in requests[: len(places)]:
-            await engine_client().cancel(request.id)
+    except BaseException:  # a client that leaves cancels this task
+        # The one that was being submitted may be in the inbox: only its reply is known to be missing.
+        in_background(_withdraw(requests[: len(places) + 1]))
         raise
     return places, allowance
+
+
+async def _withdraw(requests: Sequence[GenerateRequest]) -> None:
+    for request in requests:
+        try:
+            await engine_client().cancel(request.id)
+        except EngineError as error:
+            log.warning("not_withdrawn", generation=request.id, error=str(error))

@@ -1,0 +1,62 @@
+"""All of a caller's requests are submitted, or none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from engine.serving.client import AsyncClient, QueueUnavailable
+from engine.serving.messages import GenerateRequest, Prompt
+from playground.admission import Caller, submit
+
+
+def requests(count: int) -> list[GenerateRequest]:
+    return [GenerateRequest(f"g{number}", Prompt("def f(")) for number in range(count)]
+
+
+async def nothing_waits(worker: Any) -> None:
+    async with asyncio.timeout(5):
+        while worker.waiting():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_leaves_while_its_choices_are_submitted_leaves_none_in_the_queue(
+    worker, monkeypatch
+):
+    third = asyncio.Event()
+    real = AsyncClient.submit
+
+    async def stalls(self, request, *args):
+        place = await real(self, request, *args)
+        if request.id == "g2":  # it has arrived, and its reply never does
+            third.set()
+            await asyncio.Event().wait()
+        return place
+
+    monkeypatch.setattr(AsyncClient, "submit", stalls)
+    submission = asyncio.create_task(submit(requests(8), Caller(), workers=1))
+    await third.wait()
+    assert len(worker.waiting()) == 3
+    submission.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await submission
+    await nothing_waits(worker)
+
+
+async def test_one_that_cannot_be_withdrawn_does_not_keep_the_others(worker, monkeypatch, settings):
+    real = AsyncClient.cancel
+
+    async def fails_once(self, request_id):
+        if request_id == "g0":
+            raise QueueUnavailable("Redis does not answer")
+        return await real(self, request_id)
+
+    monkeypatch.setattr(AsyncClient, "cancel", fails_once)
+    settings.QUEUE_LIMIT = 3
+    with pytest.raises(Exception, match="queue holds 3"):
+        await submit(requests(8), Caller(), workers=1)
+    async with asyncio.timeout(5):
+        while [request.id for request in worker.waiting()] != ["g0"]:
+            await asyncio.sleep(0.02)
