@@ -104,7 +104,8 @@ class Client:
 
         It counts as created now, unless it says when.
         Doing it again with the same id changes nothing (0 if a worker has it by now). Raises QueueFull
-        if `limit` requests are waiting or in hand already, TurnFull if `turn` has no room.
+        if `limit` requests are in the inbox already, or held outside for a turn where this one would be;
+        TurnFull if `turn` has no room.
         """
         with _explained():
             reply = self._submit(keys=[request.inbox], args=_submit_args(request, limit, turn))

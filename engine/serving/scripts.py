@@ -124,22 +124,24 @@ local id, turn = ARGV[1], ARGV[5]
 if redis.call('HEXISTS', '{ENTRIES}', id) == 1 or redis.call('EXISTS', 'ml:out:' .. id) == 1 then
   return {{'known', (redis.call('ZRANK', '{WAITING}', id) or -1) + 1}}
 end
-local held = redis.call('ZCOUNT', '{WAITING}', {_HELD_OFFSET}, '({BENCH_OFFSET}')
-local length = redis.call('XLEN', KEYS[1]) + (tonumber(ARGV[4]) == 0 and held or 0)
-if length >= tonumber(ARGV[3]) then
-  return {{'full', length}}
-end
-local waits = false
+local line, width, before = 'ml:turn:' .. turn, tonumber(ARGV[6]), 0
 if turn ~= '' then
-  local line, width = 'ml:turn:' .. turn, tonumber(ARGV[6])
   advance(turn, width)
-  local before = redis.call('LLEN', line)
+  before = redis.call('LLEN', line)
   if before >= width + tonumber(ARGV[7]) then
     return {{'crowded', before}}
   end
+end
+-- Those held outside take no room from whoever may enter: else one visitor's turns close it to everybody.
+local waits = turn ~= '' and before >= width
+local length = waits and redis.call('ZCOUNT', '{WAITING}', {_HELD_OFFSET}, '({BENCH_OFFSET}')
+  or redis.call('XLEN', KEYS[1])
+if length >= tonumber(ARGV[3]) then
+  return {{'full', length}}
+end
+if turn ~= '' then
   redis.call('RPUSH', line, id)
   redis.call('HSET', '{TURNS}', id, width .. ' ' .. turn)
-  waits = before >= width
 end
 if waits then
   redis.call('HSET', 'ml:held:' .. id, 'inbox', KEYS[1], 'json', ARGV[2], 'offset', ARGV[4])

@@ -121,11 +121,29 @@ def test_cancelling_the_one_whose_turn_it_is_lets_the_next_one_in(client, hands)
     assert hands.entered() == ["a2"]
 
 
-def test_held_requests_count_towards_the_limit_of_the_inbox(client, hands):
-    client.submit(generate("a1"), turn=MINE)
-    client.submit(generate("a2"), turn=MINE)
-    with pytest.raises(QueueFull):
-        client.submit(generate("b"), limit=2, turn=Turn("another"))
+def test_many_turns_that_wait_do_not_close_the_inbox_to_others(client, hands):
+    for cookie in range(3):
+        for number in range(3):
+            client.submit(generate(f"{cookie}{number}"), limit=6, turn=Turn(f"cookie {cookie}", waiting=8))
+    assert client.submit(generate("b"), limit=6, turn=Turn("another")) == 4
+    assert hands.entered() == ["00", "10", "20", "b"]
+
+
+def test_no_more_requests_are_held_than_an_inbox_takes(client, hands):
+    for name in ("a", "b"):
+        for number in range(2):
+            client.submit(generate(f"{name}{number}"), limit=3, turn=Turn(name))
+    client.submit(generate("a2"), limit=3, turn=Turn("a"))
+    with pytest.raises(QueueFull, match="holds 3 requests"):
+        client.submit(generate("b2"), limit=3, turn=Turn("b"))
+
+
+def test_a_full_inbox_takes_nobodys_first_request(client, hands):
+    for name in ("a", "b"):
+        client.submit(generate(name), limit=2, turn=Turn(name))
+    with pytest.raises(QueueFull, match="holds 2 requests"):
+        client.submit(generate("c"), limit=2, turn=Turn("c"))
+    assert hands.redis.exists("ml:turn:c") == 0
 
 
 def test_a_turn_whose_request_vanished_is_not_stuck(client, hands):
