@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -78,6 +79,7 @@ class CudaBackend:
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
         self.layout = _layout(model, devices, sms, chosen)
         self._kernels: dict[tuple[int, bool], Any] = {}
+        self._readers: dict[int, Any] = {}
         memories = [self._load(model, rank) for rank in range(devices)]
         self.machines = [
             Machine(
@@ -198,19 +200,23 @@ class CudaBackend:
 
     def _read_gbs(self, device: Device) -> float:
         device.activate()
-        kernel = device.module(compile_kernel("pack.cu", "").image, {"read_all": 0})["read_all"]
-        buffer, sink = device.allocate(_READ_BYTES, zero=True), device.allocate(16)
-        arguments = (ctypes.c_uint64(buffer), ctypes.c_uint64(_READ_BYTES // 16), ctypes.c_uint64(sink))
-        begin, end = (device.call("cuEventCreate", 0) for _ in range(2))
-        best = 0.0
-        for _ in range(10):
-            device.call("cuEventRecord", begin, 0)
-            device.launch(kernel, (self.layout.plan.cores * 8, 1), 256, 0, arguments)
-            device.call("cuEventRecord", end, 0)
-            device.call("cuEventSynchronize", end)
-            best = max(best, _READ_BYTES / device.call("cuEventElapsedTime", begin, end) / 1e6)
-        device.free(buffer)
-        device.free(sink)
+        if device.ordinal not in self._readers:
+            image = compile_kernel("pack.cu", "").image
+            self._readers[device.ordinal] = device.module(image, {"read_all": 0})["read_all"]
+        kernel = self._readers[device.ordinal]
+        with ExitStack() as held:
+            buffer = held.enter_context(device.scratch(_READ_BYTES))
+            sink = held.enter_context(device.scratch(16))
+            device.fill(buffer, _READ_BYTES)
+            arguments = (ctypes.c_uint64(buffer), ctypes.c_uint64(_READ_BYTES // 16), ctypes.c_uint64(sink))
+            begin, end = held.enter_context(device.event()), held.enter_context(device.event())
+            best = 0.0
+            for _ in range(10):
+                device.call("cuEventRecord", begin, 0)
+                device.launch(kernel, (self.layout.plan.cores * 8, 1), 256, 0, arguments)
+                device.call("cuEventRecord", end, 0)
+                device.call("cuEventSynchronize", end)
+                best = max(best, _READ_BYTES / device.call("cuEventElapsedTime", begin, end) / 1e6)
         return best
 
     def close(self) -> None:

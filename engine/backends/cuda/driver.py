@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ class Device:
         self.activate()
         self._allocations: list[int] = []
         self._host_allocations: list[int] = []
+        self._modules: list[Any] = []
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Calls the driver; the result without its status, unpacked if it is one value."""
@@ -119,6 +121,15 @@ class Device:
     def free(self, pointer: int) -> None:
         self._allocations.remove(pointer)
         self.call("cuMemFree", pointer)
+
+    @contextmanager
+    def scratch(self, size: int) -> Iterator[int]:
+        """Device memory for as long as it is used."""
+        pointer = self.allocate(size)
+        try:
+            yield pointer
+        finally:
+            self.free(pointer)
 
     def fill(self, pointer: int, size: int, byte: int = 0, stream: Any = 0) -> None:
         self.call("cuMemsetD8Async", pointer, byte, size, stream)
@@ -183,12 +194,25 @@ class Device:
         """Does not wait for the default stream, nor that for it."""
         return self.call("cuStreamCreate", self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
 
+    @contextmanager
+    def event(self) -> Iterator[Any]:
+        """A moment on a stream, for as long as it is used."""
+        event = self.call("cuEventCreate", 0)
+        try:
+            yield event
+        finally:
+            self.call("cuEventDestroy", event)
+
     def synchronise(self) -> None:
         self.call("cuCtxSynchronize")
 
     def module(self, image: bytes, kernels: Mapping[str, int]) -> dict[str, Any]:
-        """The named kernels of a cubin, each allowed so many bytes of dynamic shared memory."""
+        """The named kernels of a cubin, each allowed so many bytes of dynamic shared memory.
+
+        They are there until `close`.
+        """
         module = self.call("cuModuleLoadData", image)
+        self._modules.append(module)
         found = {}
         attribute = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         for name, shared in kernels.items():
@@ -229,8 +253,14 @@ class Device:
         )
 
     def close(self) -> None:
-        """Frees all that was allocated here; after a fault, when the driver refuses everything, nothing."""
-        for name, pointers in (("cuMemFree", self._allocations), ("cuMemFreeHost", self._host_allocations)):
-            for pointer in pointers:
-                getattr(self.driver, name)(pointer)
-            pointers.clear()
+        """Gives back all memory and modules; after a fault, when the driver refuses everything, nothing."""
+        self.driver.cuCtxSetCurrent(self._context)
+        kept: tuple[tuple[str, list[Any]], ...] = (
+            ("cuMemFree", self._allocations),
+            ("cuMemFreeHost", self._host_allocations),
+            ("cuModuleUnload", self._modules),
+        )
+        for name, held in kept:
+            for each in held:
+                getattr(self.driver, name)(each)
+            held.clear()
