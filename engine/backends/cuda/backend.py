@@ -185,7 +185,11 @@ class CudaBackend:
             if isinstance(self._current, CudaLaunch) and self._current.needs_recovery:
                 self.machine.empty_mailboxes()
             self._current = CudaLaunch(self.machine, work)
-            self._current.start()
+            try:
+                self._current.start()
+            except BaseException:  # or it would count as running for ever
+                self._current.close()
+                raise
             return self._current
 
     def measure_bandwidth(self) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +34,7 @@ class TeamLaunch:
                 self._launches.append(CudaLaunch(machine, work))
             for launch in self._launches:
                 launch.start(self._launches[0].logits_address)
-        except BackendFailure:
+        except BaseException:
             self._give_up()
             raise
 
@@ -113,9 +114,7 @@ class TeamLaunch:
         if failed:
             first = next((f for f in failed if not f.needs_recovery), None)
             first = first or next((f for f in failed if f.stuck), failed[0])
-            if all(launch.usable for launch in self._launches):
-                for machine in self._machines:
-                    machine.empty_mailboxes()
+            self._start_over()
             self._failure = first.breakdown
             return
         ended = [outcome for outcome in outcomes if outcome is not None]
@@ -128,6 +127,14 @@ class TeamLaunch:
             launch.abort()
         for launch in self._launches:
             launch.close()
+        with suppress(BackendFailure):  # the failure that led here says more
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """Some have counted a pass more than others and hold words of it: the next one is the first."""
+        if all(launch.usable for launch in self._launches):
+            for machine in self._machines:
+                machine.empty_mailboxes()
 
 
 def _joined(outcomes: Sequence[Outcome]) -> Outcome:

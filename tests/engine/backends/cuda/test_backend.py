@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from engine.backends.cuda import backend
 from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda.launch import Work
 from engine.errors import BackendFailure
 from engine.models import open_model
 
@@ -45,3 +47,28 @@ def test_gpus_on_which_a_model_does_not_open_are_given_back(monkeypatch: pytest.
     with pytest.raises(BackendFailure, match="OUT_OF_MEMORY"):
         CudaBackend(open_model("random:laneformer-2b"), {}, devices=2)
     assert [device.closed for device in devices] == [True, True]
+
+
+def test_a_launch_that_does_not_start_does_not_count_as_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+
+    class Refused:
+        needs_recovery = False
+
+        def __init__(self, *_: Any) -> None:
+            self.ended = False
+
+        def start(self) -> None:
+            raise BackendFailure("cuLaunchCooperativeKernel failed on GPU 0")
+
+        def close(self) -> None:
+            self.ended = True
+            closed.append(self)
+
+    monkeypatch.setattr(backend, "CudaLaunch", Refused)
+    opened = CudaBackend.__new__(CudaBackend)
+    opened.machines, opened._current, opened._lock = [None], None, threading.Lock()  # type: ignore[list-item]
+    for _ in range(2):
+        with pytest.raises(BackendFailure, match="cuLaunchCooperativeKernel"):
+            opened._start(Work((1, 2), 8))
+    assert len(closed) == 2

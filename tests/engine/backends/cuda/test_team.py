@@ -23,10 +23,13 @@ class Machine:
     rank: int
     lost: bool = False
     stuck: bool = False
+    refuses: bool = False
     emptied: int = 0
+    serial: int = 5
 
     def empty_mailboxes(self) -> None:
         self.emptied += 1
+        self.serial = 1
 
 
 @dataclass
@@ -42,7 +45,9 @@ class PlayedLaunch:
     outcome: Outcome | None = None
 
     def start(self, _logits: int) -> None:
-        pass
+        if self.machine.refuses:
+            raise BackendFailure(f"GPU {self.machine.rank} refused to start")
+        self.machine.serial += 1  # by the pass that it begins and does not end
 
     @property
     def ended(self) -> bool:
@@ -115,3 +120,18 @@ def test_closing_a_broken_request_frees_what_every_gpu_held() -> None:
     launch = TeamLaunch([Machine(0), Machine(1, lost=True)], WORK)  # type: ignore[arg-type, list-item]
     launch.close()
     assert all(each.closed for each in launch._launches)
+
+
+def test_gpus_of_which_not_all_start_agree_on_the_next_pass() -> None:
+    machines = [Machine(rank, refuses=rank == 2) for rank in range(4)]
+    with pytest.raises(BackendFailure, match="GPU 2 refused to start"):
+        TeamLaunch(machines, WORK)  # type: ignore[arg-type]
+    assert [machine.serial for machine in machines] == [1, 1, 1, 1]
+    assert [machine.emptied for machine in machines] == [1, 1, 1, 1]
+
+
+def test_mailboxes_are_left_alone_when_a_gpu_is_lost_while_the_others_start() -> None:
+    machines = [Machine(0, lost=True), Machine(1, refuses=True)]
+    with pytest.raises(BackendFailure, match="GPU 1 refused to start"):
+        TeamLaunch(machines, WORK)  # type: ignore[arg-type]
+    assert not any(machine.emptied for machine in machines), "the driver would refuse"
