@@ -9,11 +9,11 @@ from typing import Any
 import structlog
 from django.conf import settings
 
+from config.addresses import client_address
 from engine.errors import EngineError
 from engine.serving.client import Turn
 from engine.serving.messages import GenerateRequest
 from playground import quota
-from playground.addresses import client_address
 from playground.background import in_background
 from playground.models import ApiKey
 from playground.quota import Allowance, Subject

@@ -8,10 +8,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.signals import user_logged_in, user_login_failed
 from django.core.cache import cache
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
+
+from config.addresses import client_address
 
 MOST = 10
 WAIT_S = 300
@@ -45,7 +48,9 @@ def forget(request: HttpRequest | None = None, user: Any = None, **_: Any) -> No
 
 
 def _key(request: HttpRequest, username: str) -> str:
-    who = f"{request.META.get('REMOTE_ADDR', '')} {username.casefold()}"
+    peer, forwarded = (request.META.get(name) or "" for name in ("REMOTE_ADDR", "HTTP_X_FORWARDED_FOR"))
+    # Behind a proxy the peer is the proxy for everybody: anybody's guesses would keep the owner out.
+    who = f"{client_address(peer, forwarded, settings.TRUSTED_PROXIES)} {username.casefold()}"
     return f"sign-in:{hashlib.sha256(who.encode()).hexdigest()}"
 
 

@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.core.cache import cache
 from django.test import Client
 
+from config.rates import networks
 from dashboard.sign_in.throttle import MOST
 
 pytestmark = pytest.mark.django_db
@@ -74,6 +75,24 @@ def test_guesses_for_one_name_do_not_keep_another_out(client: Client) -> None:
     for _ in range(MOST):
         sign_in(client, "wrong", "mallory")
     assert signed_in(sign_in(client, "right"))
+
+
+def test_guesses_from_one_visitor_behind_the_proxy_do_not_keep_another_out(settings: Any) -> None:
+    settings.TRUSTED_PROXIES = networks("TRUSTED_PROXIES", ["10.0.0.5"])
+    behind = {"REMOTE_ADDR": "10.0.0.5", "HTTP_X_FORWARDED_FOR": "192.0.2.7"}
+    thief = Client(**behind)
+    for _ in range(MOST):
+        sign_in(thief, "wrong")
+    assert not signed_in(sign_in(thief, "right"))
+    owner = Client(**{**behind, "HTTP_X_FORWARDED_FOR": "198.51.100.1"})
+    assert signed_in(sign_in(owner, "right"))
+
+
+def test_nobody_escapes_the_wait_with_a_header_of_their_own(settings: Any) -> None:
+    settings.TRUSTED_PROXIES = []
+    for number in range(MOST):
+        sign_in(Client(HTTP_X_FORWARDED_FOR=f"192.0.2.{number}"), "wrong")
+    assert not signed_in(sign_in(Client(), "right"))
 
 
 def test_right_password_in_time_forgets_the_wrong_ones(client: Client) -> None:

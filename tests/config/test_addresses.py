@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from config.addresses import client_address
 from config.rates import networks
-from playground.addresses import client_address
 
 TRUSTED = networks("TRUSTED_PROXIES", ["10.0.0.0/8", "::1"])
 
