@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, register_converter
 
-from dashboard import views
+from dashboard import keys, views  # noqa: F401 - keys registers <key:pk>
 from dashboard.compare.views import compare_runs
 from dashboard.history import views as history
 from dashboard.overview.views import overview
@@ -34,28 +34,28 @@ urlpatterns = [
     path("", overview, name="overview"),
     path("runs/", views.runs, name="runs"),
     path("runs.<export:form>", views.runs_export, name="runs_export"),
-    path("runs/<int:pk>/", views.run, name="run"),
-    path("runs/<int:pk>/trace.json", trace, name="run_trace"),
-    path("runs/<int:pk>.<export:form>", views.run_export, name="run_export"),
+    path("runs/<key:pk>/", views.run, name="run"),
+    path("runs/<key:pk>/trace.json", trace, name="run_trace"),
+    path("runs/<key:pk>.<export:form>", views.run_export, name="run_export"),
     path("compare/", compare_runs, name="compare"),
     path("history/", history.history, name="history"),
     path("history.<export:form>", history.history_export, name="history_export"),
     path("history/notes/", history.note_add, name="note_add"),
-    path("history/notes/<int:pk>/remove/", history.note_remove, name="note_remove"),
+    path("history/notes/<key:pk>/remove/", history.note_remove, name="note_remove"),
     path("regressions/", regressions.regressions, name="regressions"),
-    path("regressions/<int:pk>/", regressions.regression, name="regression"),
-    path("regressions/<int:pk>/acknowledge/", regressions.acknowledge, name="regression_acknowledge"),
-    path("regressions/<int:pk>/accept/", regressions.accept, name="regression_accept"),
-    path("regressions/<int:pk>/comment/", regressions.comment, name="regression_comment"),
+    path("regressions/<key:pk>/", regressions.regression, name="regression"),
+    path("regressions/<key:pk>/acknowledge/", regressions.acknowledge, name="regression_acknowledge"),
+    path("regressions/<key:pk>/accept/", regressions.accept, name="regression_accept"),
+    path("regressions/<key:pk>/comment/", regressions.comment, name="regression_comment"),
     path("roofline/", roofline, name="roofline"),
     path("sign-in/", SignIn.as_view(), name="sign_in"),
     path("sign-out/", SignOut.as_view(), name="sign_out"),
     path("audit/", sweeps.audit_log, name="audit"),
     path("sweeps/", sweeps.sweeps, name="sweeps"),
     path("sweeps/start/", sweeps.sweep_start, name="sweep_start"),
-    path("sweeps/<int:pk>/", sweeps.sweep_run, name="sweep_run"),
-    path("sweeps/<int:pk>.<export:form>", sweeps.sweep_run_export, name="sweep_run_export"),
-    path("sweeps/<int:pk>/live/", sweeps.sweep_run_live, name="sweep_run_live"),
-    path("sweeps/<int:pk>/cancel/", sweeps.sweep_run_cancel, name="sweep_run_cancel"),
-    path("sweeps/<int:pk>/retry/", sweeps.sweep_run_retry, name="sweep_run_retry"),
+    path("sweeps/<key:pk>/", sweeps.sweep_run, name="sweep_run"),
+    path("sweeps/<key:pk>.<export:form>", sweeps.sweep_run_export, name="sweep_run_export"),
+    path("sweeps/<key:pk>/live/", sweeps.sweep_run_live, name="sweep_run_live"),
+    path("sweeps/<key:pk>/cancel/", sweeps.sweep_run_cancel, name="sweep_run_cancel"),
+    path("sweeps/<key:pk>/retry/", sweeps.sweep_run_retry, name="sweep_run_retry"),
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from django.urls import path
 
+from dashboard import keys  # noqa: F401 - registers <key:pk>
 from dashboard.api import views
 
 app_name = "dashboard_api"
 urlpatterns = [
     path("runs", views.runs, name="runs"),
-    path("runs/<int:pk>", views.run, name="run"),
+    path("runs/<key:pk>", views.run, name="run"),
     path("configurations", views.configurations, name="configurations"),
     path("series", views.series, name="series"),
     path("comparisons", views.comparisons, name="comparisons"),
