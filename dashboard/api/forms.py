@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
@@ -14,6 +15,17 @@ from dashboard.models import Fate
 
 MAX_KEY = (1 << 63) - 1
 YES_NO = {"true": True, "false": False}
+
+
+class Moment(forms.DateTimeField):
+    """A time whose UTC is a year from 1 to 9999, so that any database can be asked about it."""
+
+    def to_python(self, value: Any) -> datetime | None:
+        try:
+            moment = super().to_python(value)
+            return moment.astimezone(UTC) if moment else None
+        except OverflowError as error:
+            raise forms.ValidationError("That time is outside the years 1 to 9999 in UTC.") from error
 
 
 class Parameters(forms.Form):
@@ -58,8 +70,8 @@ class RunsForm(Page):
     context = forms.IntegerField(required=False, min_value=0, max_value=1 << 31)
     sampling = forms.CharField(required=False, max_length=120)
     sha = forms.RegexField(r"^[0-9A-Za-z.+-]{1,64}$", required=False)
-    since = forms.DateTimeField(required=False)
-    until = forms.DateTimeField(required=False)
+    since = Moment(required=False)
+    until = Moment(required=False)
     verified = forms.TypedChoiceField(
         required=False, choices=[(k, k) for k in YES_NO], coerce=YES_NO.__getitem__, empty_value=None
     )
@@ -69,8 +81,8 @@ class SeriesForm(Page):
     most, usual = 2000, 500
     configuration = forms.IntegerField(min_value=1, max_value=MAX_KEY)
     metric = forms.ChoiceField(required=False, choices=[(name, name) for name in METRICS])
-    since = forms.DateTimeField(required=False)
-    until = forms.DateTimeField(required=False)
+    since = Moment(required=False)
+    until = Moment(required=False)
 
     def clean_metric(self) -> str:
         return self.cleaned_data["metric"] or "tok_s"

@@ -148,6 +148,12 @@ def test_regressions_are_listed_by_fate(client: Client) -> None:
     assert get(client, "regressions", fate="recovered")["regressions"] == []
 
 
+@pytest.mark.parametrize("digits", [18, 19, 23, 400])
+def test_a_number_that_no_run_has_is_not_found_however_long(client: Client, digits: int) -> None:
+    status, said, _ = refusal(client, f"runs/{'9' * digits}")
+    assert status == 404 and "There is no" in said
+
+
 @pytest.mark.parametrize(
     ("path", "query", "message", "field"),
     [
@@ -157,11 +163,19 @@ def test_regressions_are_listed_by_fate(client: Client) -> None:
         ("runs", {"cursor": "x"}, "cursor is 'x'", "cursor"),
         ("runs", {"cursor": "999999999999999999.1"}, "is no time", "cursor"),
         ("runs", {"since": "yesterday"}, "since: Enter a valid date/time.", "since"),
+        ("runs", {"since": "9999-12-31T23:59:59-12:00"}, "since: That time is outside the years", "since"),
+        ("runs", {"until": "0001-01-01T00:00:00+12:00"}, "until: That time is outside the years", "until"),
         ("runs", {"verified": "maybe"}, "Select a valid choice", "verified"),
         ("runs", {"sha": "a b"}, "Enter a valid value", "sha"),
         ("runs", {"configuration": str(1 << 63)}, "less than or equal", "configuration"),
         ("runs", {"model": "\x00"}, "Null characters are not allowed", "model"),
         ("series", {}, "configuration: This field is required.", "configuration"),
+        (
+            "series",
+            {"configuration": "1", "until": "9999-12-31T23:59:59-12:00"},
+            "until: That time is outside the years",
+            "until",
+        ),
         ("series", {"configuration": "1", "metric": "joy"}, "Select a valid choice", "metric"),
         ("comparisons", {"run": "1"}, "1 runs are given; a comparison takes 2 to 6", None),
         ("comparisons", {"run": ["1", "x"]}, "“x” is no run", None),
