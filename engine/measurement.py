@@ -194,6 +194,9 @@ class Measurement:
 
     def check(self) -> None:
         """Raises MeasurementError if a figure cannot be true."""
+        context = self.settings.context
+        if not isinstance(context, int) or context < 1:
+            raise MeasurementError(f"settings.context is {context!r}; a prompt has 1 token or more")
         if not self.decode.samples:
             raise MeasurementError("decode.tok_s.samples is empty; keep the raw samples")
         for speed in (self.decode.median, *self.decode.samples):

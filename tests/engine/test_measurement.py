@@ -160,6 +160,15 @@ def test_a_speed_that_cannot_be_true_is_refused(
         Measurement.from_dict(document)
 
 
+@pytest.mark.parametrize("context", [0, -1, "many"])
+def test_a_run_without_a_prompt_is_refused(document: dict[str, Any], context: object) -> None:
+    document["settings"]["context"] = context
+    with pytest.raises(
+        MeasurementError, match=f"settings.context is {context!r}; a prompt has 1 token or more"
+    ):
+        Measurement.from_dict(document)
+
+
 @pytest.mark.parametrize("which", ["datasheet", "measured"])
 def test_a_speed_beyond_the_memory_is_refused(document: dict[str, Any], which: str) -> None:
     document["mbu"][which] = 1.3
