@@ -123,7 +123,7 @@ def _known_event(event: Any) -> dict[str, Any] | None:
             label = str(args.get("name", ""))[:_MAX_NAME]
             return {"name": name, "ph": "M", **place, "args": {"name": label}}
         start, duration = float(event["ts"]), float(event["dur"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise MeasurementError(f"an event of the trace has the wrong form: {error!r}") from error
     if not (math.isfinite(start) and math.isfinite(duration) and duration >= 0.0):
         raise MeasurementError(f"an event of the trace lasts from {start} for {duration} us; it cannot")

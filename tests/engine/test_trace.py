@@ -150,6 +150,7 @@ def _one(**changes: Any) -> bytes:
         pytest.param(_one(pid=-1), "wrong form", id="process-below-zero"),
         pytest.param(_one(tid="a"), "wrong form", id="thread-no-number"),
         pytest.param(_one(ts="soon"), "wrong form", id="start-no-number"),
+        pytest.param(_one(ts=10**400), "wrong form", id="start-beyond-any-float"),
         pytest.param(_one(dur=-1.0), "cannot", id="negative-duration"),
         pytest.param(_one(ts=float("nan")), "cannot", id="start-not-finite"),
     ],
