@@ -72,15 +72,12 @@ def judge_missing(*, using: str = DEFAULT_DB_ALIAS) -> None:
 
 
 def _judge(configuration: Configuration, using: str) -> list[Regression]:
-    rows = list(
-        Measurement.objects.using(using)
-        .filter(configuration=configuration, verified=True)
-        .order_by("-created", "-pk")
-        .only("pk", "created", "git_sha", "configuration_id", *WATCHED)[: WINDOW + IN_A_ROW]
-    )[::-1]
     opened = []
     verdicts: dict[str, Verdict] = {}
     with transaction.atomic(using=using):
+        # Who comes second waits here, and then reads what the first one did not know yet.
+        configuration = Configuration.objects.using(using).select_for_update().get(pk=configuration.pk)
+        rows = _newest(configuration, using)
         standing = {
             row.metric: row
             for row in Regression.objects.using(using)
@@ -103,6 +100,13 @@ def _judge(configuration: Configuration, using: str) -> list[Regression]:
             verdicts[metric] = verdict
         _note(configuration, verdicts, using)
     return opened
+
+
+def _newest(configuration: Configuration, using: str) -> list[Measurement]:
+    """The points that the rule looks at, oldest first."""
+    rows = Measurement.objects.using(using).filter(configuration=configuration, verified=True)
+    columns = ("pk", "created", "git_sha", "configuration_id", *WATCHED)
+    return list(rows.order_by("-created", "-pk").only(*columns)[: WINDOW + IN_A_ROW])[::-1]
 
 
 def _accepted(configuration: Configuration, using: str) -> dict[str, datetime]:
@@ -202,6 +206,8 @@ def comment(*, regression: Regression, who: User, text: str) -> RegressionCommen
     text = text.strip()
     if not text:
         raise ValidationError("The comment is empty; write what you know or leave it.")
+    if "\0" in text:
+        raise ValidationError("The comment holds a null character, which cannot be stored; remove it.")
     if len(text) > COMMENT_LENGTH:
         raise ValidationError(f"The comment has {len(text)} characters; at most {COMMENT_LENGTH} are kept.")
     with transaction.atomic():

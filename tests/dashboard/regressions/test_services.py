@@ -8,6 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from dashboard.errors import NothingToDo
 from dashboard.models import AuditEntry, Configuration, Fate, Label, Measurement, Regression, Standing
@@ -150,7 +151,9 @@ def test_closed_regression_cannot_be_accepted(who: User) -> None:
         services.accept(regression=Regression.objects.get(), who=who)
 
 
-@pytest.mark.parametrize(("text", "message"), [("  \n", "is empty"), ("x" * 2001, "2001 characters")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("  \n", "is empty"), ("x" * 2001, "2001 characters"), ("a\0b", "null")]
+)
 def test_comment_must_say_something_and_not_too_much(who: User, text: str, message: str) -> None:
     history(*GOOD, 80, 80)
     with pytest.raises(ValidationError, match=message):
@@ -187,6 +190,22 @@ def test_measurements_stored_before_the_rule_are_judged_once() -> None:
     services.judge_missing()
     assert Regression.objects.count() == 1
     assert Measurement.objects.count() == 7
+
+
+def test_points_that_came_while_it_waited_for_another_process_are_judged_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configuration = history(*GOOD)
+    lock = QuerySet.select_for_update
+
+    def lock_after_the_other(rows: QuerySet[Any], *args: Any, **kwargs: Any) -> QuerySet[Any]:
+        if rows.model is Configuration:
+            for day in (5, 6):
+                factories.stored(tok_s=80.0, day=day)
+        return lock(rows, *args, **kwargs)
+
+    monkeypatch.setattr(QuerySet, "select_for_update", lock_after_the_other)
+    assert len(services.judge_configurations([configuration.pk])) == 1
 
 
 def test_judging_takes_the_same_number_of_queries_however_long_the_history(
