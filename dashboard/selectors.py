@@ -166,6 +166,11 @@ def sweep_run(pk: int) -> SweepRun:
     return sweep_runs().get(pk=pk)
 
 
+def sweep_run_version(pk: int) -> int | None:
+    """How often the run has changed, in one small query; None if there is no such run."""
+    return SweepRun.objects.filter(pk=pk).values_list("version", flat=True).first()
+
+
 def points(run: SweepRun) -> QuerySet[Point]:
     """The run's points with their measurements; earlier attempts stand before the one that replaced them."""
     return Point.objects.filter(run=run).select_related("measurement").order_by("index", "attempt")

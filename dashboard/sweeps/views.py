@@ -40,7 +40,7 @@ def sweeps(request: HttpRequest) -> HttpResponse:
 @require_POST
 @permission_required(CAN_RUN, raise_exception=True)
 def sweep_start(request: HttpRequest) -> HttpResponse:
-    sweep = get_object_or_404(Sweep, name=request.POST.get("sweep", ""))
+    sweep = get_object_or_404(Sweep, name=_without_nul(request.POST.get("sweep", "")))
     try:
         started = services.start_sweep(sweep=sweep, trigger=Trigger.PAGE, who=_user(request))
     except (DashboardError, ValidationError) as error:
@@ -57,14 +57,18 @@ def sweep_run(request: HttpRequest, pk: int) -> HttpResponse:
 @require_GET
 def sweep_run_live(request: HttpRequest, pk: int) -> HttpResponse:
     """The part of the page that changes. Answers 304 while the run is still at the version asked about."""
+    version = selectors.sweep_run_version(pk)
+    if version is not None and request.headers.get("If-None-Match") == _tag(version):
+        return HttpResponseNotModified(headers={"ETag": _tag(version)})
     context = _sweep_run_context(pk)
-    tag = f'"{context["run"].version}"'
-    if request.headers.get("If-None-Match") == tag:
-        return HttpResponseNotModified(headers={"ETag": tag})
     response = render(request, "dashboard/_sweep_run_live.html", context)
-    response["ETag"] = tag
+    response["ETag"] = _tag(context["run"].version)
     response["Cache-Control"] = "no-cache"
     return response
+
+
+def _tag(version: int) -> str:
+    return f'"{version}"'
 
 
 def _sweep_run_context(pk: int) -> dict[str, Any]:
@@ -117,7 +121,8 @@ def sweep_run_retry(request: HttpRequest, pk: int) -> HttpResponse:
 @require_GET
 @permission_required("dashboard.view_auditentry", raise_exception=True)
 def audit_log(request: HttpRequest) -> HttpResponse:
-    act, by = request.GET.get("act", "")[:40], request.GET.get("by", "").strip()[:150]
+    act, by = (_without_nul(request.GET.get(name, "")) for name in ("act", "by"))
+    act, by = act[:40], by.strip()[:150]
     query = urlencode({name: value for name, value in (("act", act), ("by", by)) if value})
     context = {
         "page": Paginator(audit.entries(act=act, by=by), PAGE_SIZE).get_page(request.GET.get("page")),
@@ -128,6 +133,11 @@ def audit_log(request: HttpRequest) -> HttpResponse:
         "section": "sweeps",
     }
     return render(request, "dashboard/audit.html", context)
+
+
+def _without_nul(text: str) -> str:
+    """PostgreSQL takes no text with a null character, not even to look for it."""
+    return text.replace("\0", "")
 
 
 def _user(request: HttpRequest) -> Any:

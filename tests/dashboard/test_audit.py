@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from dashboard import audit, services
 from dashboard.models import AuditEntry, Configuration, Label, Standing, Trigger
@@ -32,6 +34,13 @@ def test_life_of_a_sweep_is_on_the_page_with_who_and_what(as_auditor: Client, op
     assert page.index("sweep cancelled</td>") < page.index("sweep started</td>"), "newest first"
     assert page.count(f'<a href="{run.get_absolute_url()}">') == 2
     assert "<td>operator</td>" in page
+
+
+def test_null_character_never_reaches_the_database(as_auditor: Client) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        assert as_auditor.get(URL, {"act": "sweep\0", "by": "a\0b"}).status_code == 200
+    assert any("'ab'" in query["sql"] for query in captured)
+    assert "\0" not in "".join(query["sql"] for query in captured)
 
 
 def test_log_is_filtered_by_act_and_by_who(as_auditor: Client, operator: User) -> None:

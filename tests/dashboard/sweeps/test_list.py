@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from dashboard.models import Sweep, SweepRun
 from tests.dashboard import factories
@@ -62,6 +64,13 @@ def test_start_from_another_site_is_refused(as_operator: Client) -> None:
 
 def test_unknown_sweep_is_not_found(as_operator: Client) -> None:
     assert as_operator.post(START, {"sweep": "nothing"}).status_code == 404
+
+
+def test_null_character_never_reaches_the_database(as_operator: Client) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        assert as_operator.post(START, {"sweep": "noth\0ing"}).status_code == 404
+    assert any("nothing" in query["sql"] for query in captured)
+    assert not any("\0" in query["sql"] for query in captured)
 
 
 def test_page_without_any_sweep_says_how_to_get_one(client: Client) -> None:

@@ -63,6 +63,17 @@ def test_fragment_answers_not_modified_until_something_changes(client: Client, r
     assert b"running" in changed.content and b"<html" not in changed.content
 
 
+def test_not_modified_costs_one_query(client: Client, run: SweepRun, django_assert_num_queries: Any) -> None:
+    tag = client.get(url(run, "live/"))["ETag"]
+    with django_assert_num_queries(1):
+        assert client.get(url(run, "live/"), headers={"If-None-Match": tag}).status_code == 304
+
+
+def test_tag_of_no_run_is_not_found(client: Client) -> None:
+    headers = {"If-None-Match": '"None"'}
+    assert client.get("/dashboard/sweeps/999/live/", headers=headers).status_code == 404
+
+
 def test_remaining_time_is_judged_by_the_runs_own_points_where_nothing_else_is_known(
     client: Client, run: SweepRun
 ) -> None:
