@@ -337,10 +337,9 @@ class _Watch:
         self._gone_at: float | None = None
 
     def take(self, frames: list[StreamFrame]) -> list[StreamFrame]:
-        """The new frames among `frames`."""
-        self._away_at = None
+        """The new frames among `frames`. None at all is no sign that Redis answers: `idle` is."""
         if frames:
-            self._lost_at = None
+            self._away_at = self._lost_at = None
             self._known = True
             self.after = frames[-1].id
             self.over = frames[-1].final
@@ -349,6 +348,7 @@ class _Watch:
     def idle(self, standing: tuple[bool, StreamFrame | None]) -> list[StreamFrame]:
         """Nothing came: go on waiting (no frame), or end, with a Failed frame if the request is lost."""
         known, newest = standing
+        self._away_at = None
         self.block_s = BLOCK_S
         now = time.monotonic()
         if known:

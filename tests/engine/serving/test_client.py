@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import time
 from dataclasses import replace
@@ -188,6 +190,43 @@ def test_a_request_for_a_worker_that_is_gone_ends_with_a_sentence(client, monkey
     assert (failed.code, failed.retryable) == ("worker_lost", True)
     assert "choose another" in failed.message
     assert client.position("g") is None
+
+
+async def test_a_stream_ends_once_redis_has_answered_nothing_for_too_long(redis_url, monkeypatch):
+    monkeypatch.setattr(serving_client, "OUTAGE_S", 0.6)
+    monkeypatch.setattr(serving_client, "BLOCK_S", 0.05)
+
+    async def hangs(*_):
+        raise QueueUnavailable("Redis does not answer")
+
+    async with AsyncClient(redis_url) as asker:
+        await asker.submit(generate("g"))
+        frames = asker.frames("g")
+        waiting = asyncio.create_task(anext(frames))
+        await asyncio.sleep(0.2)  # it stands in the queue, which Redis has said
+        monkeypatch.setattr(asker, "_standing", hangs)
+        with pytest.raises(QueueUnavailable, match="has not answered for"):
+            await asyncio.wait_for(waiting, 5.0)
+
+
+async def test_short_outages_do_not_add_up(redis_url, monkeypatch):
+    monkeypatch.setattr(serving_client, "OUTAGE_S", 0.6)
+    monkeypatch.setattr(serving_client, "BLOCK_S", 0.05)
+    async with AsyncClient(redis_url) as asker:
+        real, calls = asker._standing, itertools.count()
+
+        async def every_other(request_id):
+            if next(calls) % 2:
+                raise QueueUnavailable("Redis does not answer")
+            return await real(request_id)
+
+        monkeypatch.setattr(asker, "_standing", every_other)
+        await asker.submit(generate("g"))
+        waiting = asyncio.create_task(anext(asker.frames("g")))
+        await asyncio.sleep(2.0)
+        assert not waiting.done()
+        publish(redis_url, "g")
+        assert (await asyncio.wait_for(waiting, 5.0)).frame == FRAMES[0]
 
 
 def test_a_request_for_a_worker_that_lives_goes_on_waiting(client, redis_url, monkeypatch):
