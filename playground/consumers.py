@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import cast
+from typing import Any, cast
 
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
@@ -50,6 +50,14 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
     channel_layer_alias = (
         "none"  # tokens come from Redis streams; a channel layer would only add a subscription
     )
+    _open = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Whatever ends it, a cancellation or an error too, the socket is gone then."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._gone()
 
     async def connect(self) -> None:
         self._viewer = uuid.uuid4().hex
@@ -59,18 +67,25 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         self._pumping: asyncio.Task[None] | None = None
         self._status: StatusFrame | None = None
         await self.accept()
+        self._open = True
         metrics.SOCKETS.inc()
         worker_watch().add(self._workers_seen)
         self._workers_seen(await _workers())
 
     async def disconnect(self, code: int) -> None:
+        log.debug("socket_closed", code=code)
+        await self._gone()
+
+    async def _gone(self) -> None:
+        if not self._open:
+            return
+        self._open = False
         worker_watch().remove(self._workers_seen)
         metrics.SOCKETS.dec()
-        log.debug("socket_closed", code=code)
         if self._pump is None or self._pumping is None or self._pump.ended:
             return  # one that has ended may still be writing its row
-        await end(self._pumping)
         presence.leave(self._pump.generation, self._viewer)
+        await end(self._pumping)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         try:
