@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from engine.backends.cuda.driver import device_count
 from engine.backends.cuda.exchange_bench import TIMED, ExchangeTime, beside_nccl, measure
+from engine.backends.cuda.sharding import MAX_RANKS
 from engine.cli.options import Commands, UsageError, command
 from engine.cli.terminal import print_json, table
 
@@ -60,7 +61,9 @@ def _devices(args: argparse.Namespace) -> list[int]:
     there = device_count()
     if args.devices:
         for asked in args.devices:
-            if not 2 <= asked <= (8 if args.virtual else there):
+            if asked > MAX_RANKS:
+                raise UsageError(f"--devices is {asked}; at most {MAX_RANKS} GPUs take part in an exchange")
+            if not 2 <= asked <= (MAX_RANKS if args.virtual else there):
                 raise UsageError(
                     f"--devices is {asked}; this machine has {there} GPUs, and two or more take part"
                 )

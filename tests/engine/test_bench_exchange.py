@@ -59,6 +59,15 @@ def test_gpus_that_are_not_there_are_refused(devices: str, capsys: pytest.Captur
     assert f"--devices is {devices}; this machine has 4 GPUs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [[], ["--virtual"]])
+def test_more_gpus_than_take_part_are_refused(
+    more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_exchange, "device_count", lambda: 16)
+    assert app.main(["bench-exchange", "--devices", "9", *more]) == 2
+    assert "--devices is 9; at most 8 GPUs take part in an exchange" in capsys.readouterr().err
+
+
 def test_nccl_that_does_not_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "NCCL did not run: no GPU"
     monkeypatch.setattr(exchange_bench, "run_nccl", lambda *_: ({}, why))

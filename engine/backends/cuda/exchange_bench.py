@@ -2,7 +2,7 @@
 
 Protocol: a launch of TIMED exchanges after UNTIMED ones, each of which needs the result of the one before;
 its duration on the first GPU's clock over TIMED is a sample, `repeats` launches give a median. Results are
-checked, to the last bit that a word carries. NCCL's all-reduces run in a captured CUDA graph, in
+checked: one number that comes an exchange late shows. NCCL's all-reduces run in a captured CUDA graph, in
 processes of their own, right after (engine.backends.cuda.nccl).
 """
 
@@ -23,6 +23,7 @@ import numpy as np
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.driver import Device, answering
 from engine.backends.cuda.launch import CONTROL_BYTES, Params
+from engine.backends.cuda.sharding import MAX_RANKS
 from engine.errors import BackendFailure, BackendUnavailable
 from engine.settings import child_environment
 from engine.statistics import median
@@ -33,6 +34,9 @@ _THREADS = 256
 _BUFFERS = 2
 """exchange_bench.cu's."""
 _STEP = 2.0**-10
+_TOLERANCE = 1e-6
+"""Relative: a GPU multiplies by 1 / count, which is inexact unless count is a power of two."""
+_SPIN_BUDGET_S = 1.0
 _LIMIT_S = 120.0
 """Of NCCL's processes, which take many seconds to find each other."""
 
@@ -66,6 +70,8 @@ class ExchangeTime:
 
 def measure(devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool = False) -> list[ExchangeTime]:
     """Raises BackendUnavailable without so many GPUs that reach each other, BackendFailure if wrong."""
+    if not 2 <= devices <= MAX_RANKS:
+        raise BackendUnavailable(f"an exchange between {devices} GPUs: from 2 to {MAX_RANKS} take part")
     for floats in sizes:
         if floats < 4 or floats % 4:
             raise BackendUnavailable(f"a size of {floats} floats: exchanges are of multiples of 4 floats")
@@ -98,6 +104,21 @@ class _Team:
         self._params: list[Params] = []
         self._jobs: list[_Exchanges] = []
         self._kernels: list[Any] = []
+        try:
+            self._prepare(virtual)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, virtual: bool) -> None:
+        count, floats = len(self._devices), self._floats
+        sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
+        self._blocks = sms // count if virtual else sms
+        largest = 4 * _THREADS * self._blocks  # a thread has four neighbours, or none
+        if floats > largest:
+            raise BackendUnavailable(
+                f"a size of {floats} floats: exchanges on {self._blocks} SMs are of at most {largest}"
+            )
         image = compile_kernel(EXCHANGE_KERNEL, exchange_header(count)).image
         for device in self._devices:
             device.activate()
@@ -105,7 +126,9 @@ class _Team:
                 device.reach(other)
             device.activate()
             self._kernels.append(device.module(image, {"exchange_bench": 0})["exchange_bench"])
-            self._params.append(Params(control=device.allocate(CONTROL_BYTES), spin_budget_ns=10**9))
+            self._params.append(
+                Params(control=device.allocate(CONTROL_BYTES), spin_budget_ns=int(_SPIN_BUDGET_S * 1e9))
+            )
             self._jobs.append(
                 _Exchanges(
                     mine=device.allocate(_BUFFERS * count * floats * 4),
@@ -120,8 +143,6 @@ class _Team:
                 params.peers[peer].mail = theirs.mine
                 params.peers[peer].control = self._params[peer].control
         self._streams = [self._stream(device) for device in self._devices]
-        sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
-        self._blocks = sms // count if virtual else sms
 
     @staticmethod
     def _stream(device: Device) -> Any:
@@ -148,16 +169,28 @@ class _Team:
         for device, stream in zip(self._devices, self._streams, strict=True):
             device.activate()
             device.call("cuStreamSynchronize", stream)
+        self._check_ended(floats)
         self._check(floats, np.mean(start, axis=0))
         begun, ended = self._devices[0].download(self._jobs[0].times, (2,), np.uint64).tolist()
         return float(ended - begun) / 1e3 / TIMED
+
+    def _check_ended(self, floats: int) -> None:
+        """Raises BackendFailure if the watchdog ended a launch: what it left is no result."""
+        for rank, (device, params) in enumerate(zip(self._devices, self._params, strict=True)):
+            device.activate()
+            _, _, sm, warp, wait, *_ = device.download(params.control, (8,), np.uint32).tolist()
+            if wait:  # the others only hear of it
+                raise BackendFailure(
+                    f"an exchange of {floats} floats between {len(self._devices)} GPUs stood still:"
+                    f" GPU {rank}, SM {sm}, warp {warp} waited over {_SPIN_BUDGET_S:g} s for the others"
+                )
 
     def _check(self, floats: int, mean: np.ndarray) -> None:
         wanted = mean + np.float32((UNTIMED + TIMED) * _STEP)
         for rank, (device, job) in enumerate(zip(self._devices, self._jobs, strict=True)):
             device.activate()
             found = device.download(job.values, (floats,), np.float32)
-            if not np.array_equal(found, wanted.astype(np.float32)):
+            if not np.allclose(found, wanted, rtol=_TOLERANCE, atol=0.0):
                 worst = int(np.argmax(np.abs(found - wanted)))
                 raise BackendFailure(
                     f"an exchange of {floats} floats between {len(self._devices)} GPUs is wrong on GPU"
