@@ -21,13 +21,12 @@ from engine.backends.cuda.exchange_bench import (
     measure,
 )
 from engine.bench import Point, run_point
+from engine.cli.bench_exchange import REPEATS, SIZES
 from engine.errors import EngineError
 from tools.bench_node.correctness import Check, against_fewest, against_reference, passed, small_setups
 from tools.bench_node.plan import QUICK, Order, Setup
 from tools.bench_node.results import Results
 
-EXCHANGE_SIZES = (256, 1024, 3072, 4096, 8192)
-EXCHANGE_REPEATS = 9
 Say = Callable[[str], None]
 
 
@@ -133,13 +132,13 @@ class NodeRun:
             return
         with self._caught("exchange"):
             for count in teams:
-                self.exchanges += measure(count, EXCHANGE_SIZES, EXCHANGE_REPEATS)
+                self.exchanges += measure(count, SIZES, REPEATS)
 
     def _nccl(self) -> None:
         """Last, as it needs processes of its own that take long to find each other."""
         if self.exchanges and self.order.scale is not QUICK:
             with self._caught("NCCL"):
-                self.exchanges = beside_nccl(self.exchanges, EXCHANGE_REPEATS)
+                self.exchanges = beside_nccl(self.exchanges, REPEATS)
 
     @contextmanager
     def _caught(self, what: str) -> Iterator[None]:
