@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 import pytest
 
@@ -131,47 +130,36 @@ async def test_leaving_in_the_queue_gives_the_place_up(open_page, worker):
     assert worker.requests() == []
 
 
-async def ended_by(page, worker, end) -> str:
-    """A generation is being streamed when `end` ends the task of its socket. Returns its id."""
-    generation = await page.start()
-    worker.take(generation)
-    worker.publish(generation, started(), tokens(0, "a"))
-    await page.hear_until("tokens")
-    await end(page.socket)
+async def assert_left(open_page, worker, end, raised) -> None:
+    """A generation is being streamed when `end` makes the task of its socket end with `raised`."""
+    before = metrics.SOCKETS._value.get()
+    with pytest.raises(raised):  # the communicator raises it again as it is closed
+        async with open_page() as page:
+            generation = await page.start()
+            worker.take(generation)
+            worker.publish(generation, started(), tokens(0, "a"))
+            await page.hear_until("tokens")
+            await end(page.socket)
+            await asyncio.wait({page.socket.future}, timeout=5.0)
+    assert worker_watch().listeners == 0
+    assert metrics.SOCKETS._value.get() == before
 
     async def asked() -> bool:
         return worker.cancelled(generation)
 
     await until(asked)
-    return str(generation)
 
 
 async def test_a_socket_whose_task_is_cancelled_leaves_nothing_behind(open_page, worker):
-    before = metrics.SOCKETS._value.get()
-
     async def cancel(socket) -> None:
         socket.future.cancel()
-        with suppress(asyncio.CancelledError):
-            await socket.future
 
-    with suppress(asyncio.CancelledError):
-        async with open_page() as page:
-            await ended_by(page, worker, cancel)
-            assert worker_watch().listeners == 0
-            assert metrics.SOCKETS._value.get() == before
+    await assert_left(open_page, worker, cancel, asyncio.CancelledError)
 
 
 async def test_a_socket_that_ends_in_an_error_leaves_nothing_behind(open_page, worker, monkeypatch):
-    before = metrics.SOCKETS._value.get()
-
     async def fail(socket) -> None:
         monkeypatch.setattr("playground.consumers.parse_client_frame", lambda _: 1 / 0)
         await socket.send_json_to({"type": "stop"})
-        with suppress(ZeroDivisionError):
-            await socket.future
 
-    with suppress(ZeroDivisionError):
-        async with open_page() as page:
-            await ended_by(page, worker, fail)
-            assert worker_watch().listeners == 0
-            assert metrics.SOCKETS._value.get() == before
+    await assert_left(open_page, worker, fail, ZeroDivisionError)
