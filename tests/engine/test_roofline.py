@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.bandwidth import HARDWARE, datasheet_gbs, hardware, measure_read_gbs
+from engine.bandwidth import HARDWARE, PUBLISHED_READ_GBS, datasheet_gbs, hardware, measure_read_gbs
 from engine.config import HeadKind, Lanes, ModelConfig
+from engine.measurement import read_measurements
 from engine.presets import load_preset
 from engine.roofline import (
     PUBLISHED,
@@ -28,6 +30,7 @@ from engine.roofline import (
 )
 from engine.weights import tensor_shapes
 
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 LANEFORMER = ModelConfig(
     name="laneformer-2b",
     hidden=3072,
@@ -66,12 +69,27 @@ def test_five_kernels_a_layer_cap_at_about_1800_tok_s() -> None:
 
 def test_2b_weights_in_fp16_on_8_h200_have_a_ceiling_of_about_7700_tok_s() -> None:
     assert active_model("2B dense").bytes_per_token == 4e9
-    assert round(read_gbs("H200", 8) / 1000, 1) == 30.7
-    assert rounded(ceiling(4e9, read_gbs("H200", 8)), 100) == 7700
+    assert rounded(ceiling(4e9, PUBLISHED_READ_GBS["H200"]), 100) == 7700
+
+
+def test_published_read_figures_are_80_percent_of_the_makers() -> None:
+    for name, gbs in PUBLISHED_READ_GBS.items():
+        assert round(gbs / (8000 * hardware(name).stated_tbs), 1) == 0.8
+
+
+def test_an_h200_reads_what_was_measured_on_one() -> None:
+    runs = read_measurements(BENCHMARKS / "laneformer-2b-h200.json")
+    measured = [device.measured_gbs for run in runs for device in run.devices]
+    assert round(min(measured) / 1000, 2) == hardware("H200").read_tbs
+
+
+def test_no_kept_measurement_is_above_the_ceiling_of_a_plain_read() -> None:
+    for run in read_measurements(BENCHMARKS / "laneformer-2b-h200.json"):
+        assert run.decode.median < ceiling(run.model.bytes_per_token.total, read_gbs("H200", 1))
 
 
 def test_3000_tok_s_of_a_2b_model_on_8_mi300x_is_36_percent_of_bandwidth() -> None:
-    assert round(mbu(4e9, 3000, read_gbs("MI300X", 8)), 2) == 0.36
+    assert round(mbu(4e9, 3000, PUBLISHED_READ_GBS["MI300X"]), 2) == 0.36
 
 
 @pytest.mark.parametrize(
@@ -90,14 +108,15 @@ def test_3000_tok_s_of_a_2b_model_on_8_mi300x_is_36_percent_of_bandwidth() -> No
 def test_mixtures_of_experts_at_todays_utilisation_match_the_published_projection(
     model: str, gpu: str, tok_s: int, step: int
 ) -> None:
-    today = mbu(4e9, 3000, read_gbs("MI300X", 8))  # the 36 %
-    speed = ceiling(active_model(model).bytes_per_token, read_gbs(gpu, 8), utilisation=today)
+    today = mbu(4e9, 3000, PUBLISHED_READ_GBS["MI300X"])  # the 36 %
+    speed = ceiling(active_model(model).bytes_per_token, PUBLISHED_READ_GBS[gpu], utilisation=today)
     assert rounded(speed, step) == tok_s
 
 
 def test_deepseek_v4_flash_has_the_published_ceiling_on_8_mi300x() -> None:
     assert (
-        rounded(ceiling(active_model("DeepSeek-V4-Flash").bytes_per_token, read_gbs("MI300X", 8)), 10) == 3560
+        rounded(ceiling(active_model("DeepSeek-V4-Flash").bytes_per_token, PUBLISHED_READ_GBS["MI300X"]), 10)
+        == 3560
     )
 
 
