@@ -1,22 +1,27 @@
 """How long the dashboard's pages take when it holds 100,000 measurements.
 
-    DATABASE_URL=sqlite:////tmp/many.sqlite3 python -m tools.measure_dashboard fill [--measurements 100000]
-    DATABASE_URL=sqlite:////tmp/many.sqlite3 python -m tools.measure_dashboard pages [--repeats 100]
+    DATABASE_URL=sqlite:///var/many.sqlite3 python -m tools.measure_dashboard fill [--measurements 100000]
+    DATABASE_URL=sqlite:///var/many.sqlite3 python -m tools.measure_dashboard pages [--repeats 100]
 
 `fill` writes made-up measurements into an empty database and refuses any other. `pages` asks each page
-through Django's own handler (everything but the network), signed in as somebody who may see all of it, and
-prints the median, the 95th percentile and the number of queries; it fails if a page's p95 is MUST_MS or more.
+through Django's own handler (everything but the network), signed in as somebody who may see all of it, made
+for this and removed after; it refuses a database that `fill` did not write. It prints the median, the 95th
+percentile and the number of queries, and fails if a page's p95 is MUST_MS or more.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.statistics import median, quantile, samples_needed
+
+if TYPE_CHECKING:
+    from django.test import Client
 
 MUST_MS = 300.0
 
@@ -36,12 +41,42 @@ def fill(count: int) -> None:
 
 
 def pages(repeats: int) -> int:
-    from django.db import connection
     from django.test import Client
+
+    refuse_what_is_not_made_up()
+    client = Client(HTTP_HOST="localhost")
+    operator = _operator()
+    try:
+        client.force_login(operator)
+        return _time_pages(client, repeats)
+    finally:
+        client.logout()
+        operator.delete()
+
+
+def refuse_what_is_not_made_up() -> None:
+    """Raises SystemExit unless the database holds what `fill` writes, and no other measurement."""
+    from django.db import DatabaseError
+
+    from dashboard.models import Configuration, Measurement, Trace
+    from tools.made_up_dashboard import HARDWARE
+
+    try:
+        real = Configuration.objects.exclude(hardware__in=HARDWARE).exists()
+        if not real and Measurement.objects.exists() and Trace.objects.exists():
+            return
+    except DatabaseError as error:
+        raise SystemExit(
+            f"measure_dashboard: the database cannot be read ({error}); `fill` it first"
+        ) from error
+    what = "measurements that were not made up" if real else "no made-up measurements"
+    raise SystemExit(f"measure_dashboard: the database holds {what}; `fill` an empty one and name that")
+
+
+def _time_pages(client: Client, repeats: int) -> int:
+    from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
-    client = Client(HTTP_HOST="localhost")
-    client.force_login(_operator())
     slow = 0
     print(f"{connection.vendor}, {_count():,} measurements, {repeats} times each")
     for name, address in addresses().items():
@@ -78,7 +113,7 @@ def _count() -> int:
 def _operator() -> Any:
     from django.contrib.auth.models import User
 
-    return User.objects.get_or_create(username="measure", is_superuser=True, is_staff=True)[0]
+    return User.objects.create_superuser(f"measure-{secrets.token_hex(8)}")
 
 
 def addresses() -> dict[str, str]:
@@ -122,9 +157,25 @@ def addresses() -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The dashboard's pages with 100,000 measurements.")
-    parser.add_argument("what", choices=("fill", "pages"))
-    parser.add_argument("--measurements", type=int, default=100_000)
-    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument(
+        "what",
+        choices=("fill", "pages"),
+        help="fill the empty database of DATABASE_URL, or time the pages of one that was filled",
+    )
+    parser.add_argument(
+        "--measurements",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="how many `fill` makes up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=100,
+        metavar="N",
+        help="how often `pages` asks for each (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     if arguments.repeats < samples_needed(0.95):
         parser.error(
