@@ -86,6 +86,8 @@ class Device:
         self._allocations: list[int] = []
         self._host_allocations: list[int] = []
         self._modules: list[Any] = []
+        self.abandoned = False
+        """True once a kernel on it does not end: to free anything would wait for that for ever."""
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Calls the driver; the result without its status, unpacked if it is one value."""
@@ -254,6 +256,8 @@ class Device:
 
     def close(self) -> None:
         """Gives back all memory and modules; after a fault, when the driver refuses everything, nothing."""
+        if self.abandoned:
+            return
         self.driver.cuCtxSetCurrent(self._context)
         kept: tuple[tuple[str, list[Any]], ...] = (
             ("cuMemFree", self._allocations),

@@ -49,6 +49,12 @@ _ABORTED_AT = 4
 """Bytes to `aborted` within it."""
 _STOP_WORD = 12
 """A word of the status block, always 1, that `stop` copies into the device's flag."""
+_START_GRACE_S = 10.0
+"""For the driver to bring a process's first kernel onto the GPU, and for a host that was held up itself."""
+_BUDGETS_A_PASS = 4
+"""How many spin budgets a pass, of decode or of a chunk of the prompt, may take. One that is well takes a
+fraction of one, and the watchdog ends a launch in which any single wait takes one; what outlasts four runs no
+watchdog at all."""
 _SPIN_SECONDS = 50e-6
 """How long `poll` sleeps between looks at the ring: a sixth of the fastest token."""
 
@@ -184,6 +190,10 @@ class CudaLaunch:
         """True once the watchdog has ended it; `Machine.empty_mailboxes` must come before the next launch."""
         self.stuck = False
         """True if it was its own wait that took too long, not another GPU's."""
+        self._moved, self._moved_at = (0, 0), 0.0
+        self._aborted_at: float | None = None
+        silent = max(1, len(work.ids) - work.prefill_end)  # passes over known ids tell the host nothing
+        self._patience_s = _START_GRACE_S + _BUDGETS_A_PASS * machine.spin_budget_s * silent
         try:
             self._prepare()
         except BaseException:
@@ -254,6 +264,7 @@ class CudaLaunch:
         machine.device.activate()
         if logits is not None:
             self._params.logits = logits
+        self._moved_at = time.perf_counter()
         machine.device.launch(
             self._kernel,
             (machine.layout.plan.cores, 1),
@@ -324,6 +335,8 @@ class CudaLaunch:
         with self._lock:
             if self.ended or not self._side:
                 return
+            if self._aborted_at is None:
+                self._aborted_at = time.perf_counter()
             device = self._machine.device
             device.activate()
             source = self._status.ctypes.data + 4 * _STOP_WORD
@@ -398,6 +411,12 @@ class CudaLaunch:
             result = device.driver.CUresult
             (status,) = device.driver.cuStreamQuery(self._stream)
             if status == result.CUDA_ERROR_NOT_READY:
+                if self._lifeless():
+                    device.abandoned = True
+                    self._failure = (
+                        f"GPU {device.ordinal} was lost while it ran a request: no token, no part of the"
+                        f" prompt and no end in {self._patience_s:g} s"
+                    )
                 return
             if status != result.CUDA_SUCCESS:
                 self._failure = f"GPU {device.ordinal} was lost while it ran a request ({status.name})"
@@ -417,6 +436,20 @@ class CudaLaunch:
                 self.starved_us = self._profile.starved_us(words)
                 phases, spans = self._profile.phases_us(words), self._profile.spans(words)
             self._outcome = Outcome(reason, self.prefilled, prefill_ns, phases, spans)
+
+    def _lifeless(self) -> bool:
+        """Whether the kernel has shown nothing for longer than a pass can take: it does not run.
+
+        Only the first GPU of a team shows what it does; the others must end once they were told to give up.
+        """
+        now = time.perf_counter()
+        written = self._moved[1]
+        while written < len(self._ring) and self._ring[written]:
+            written += 1
+        if (moved := (self.prefilled, written)) != self._moved:
+            self._moved, self._moved_at = moved, now
+        since = self._moved_at if self._machine.rank == 0 else self._aborted_at
+        return since is not None and now - since > self._patience_s
 
     def _report(self) -> str:
         control = self._machine.device.download(self._machine.memory.control, (8,), np.uint32)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from engine.backends.cuda import launch as module
 from engine.backends.cuda.launch import _PEER_POINTERS, CudaLaunch, Work
-from engine.errors import BackendFailure
+from engine.errors import BackendFailure, DeviceLost
 
 WORK = Work((1, 2, 3), 8)
 
@@ -20,6 +21,11 @@ class PlayedDevice:
     """Counts what is held on it, by kind; the call named by `refuses` fails."""
 
     ordinal = 0
+    abandoned = False
+    driver = SimpleNamespace(
+        CUresult=SimpleNamespace(CUDA_SUCCESS="OK", CUDA_ERROR_NOT_READY="RUNNING"),
+        cuStreamQuery=lambda _stream: ("RUNNING",),
+    )
 
     def __init__(self, refuses: str = "") -> None:
         self.held: Counter[str] = Counter()
@@ -61,15 +67,21 @@ class PlayedDevice:
     def stream(self) -> int:
         return self._hold("stream")
 
+    def launch(self, *_arguments: Any, **_more: Any) -> None:
+        pass
+
     def call(self, name: str, *_arguments: Any) -> None:
         if name == "cuStreamDestroy":
             self.held["stream"] -= 1
 
 
-def machine(device: PlayedDevice, kernel: Any = lambda _profile: "kernel") -> Any:
+def machine(device: PlayedDevice, kernel: Any = lambda _profile: "kernel", rank: int = 0) -> Any:
     memory = SimpleNamespace(**dict.fromkeys(_PEER_POINTERS, 8), stop_flag=8, scores=8)
     layout = SimpleNamespace(
-        sharding=SimpleNamespace(whole=SimpleNamespace(vocab=100)), tuning=SimpleNamespace(profile=False)
+        plan=SimpleNamespace(cores=132),
+        shared_bytes=0,
+        sharding=SimpleNamespace(whole=SimpleNamespace(vocab=100)),
+        tuning=SimpleNamespace(profile=False),
     )
     return SimpleNamespace(
         device=device,
@@ -78,10 +90,11 @@ def machine(device: PlayedDevice, kernel: Any = lambda _profile: "kernel") -> An
         kernel=kernel,
         slots_in_flight=4,
         blocks_a_split=4,
-        rank=0,
+        rank=rank,
         team=[memory],
         serial=1,
         spin_budget_s=1.5,
+        all_resident=True,
     )
 
 
@@ -103,3 +116,73 @@ def test_a_launch_whose_kernel_does_not_compile_holds_nothing() -> None:
         CudaLaunch(machine(device, broken), WORK)
     assert set(device.held) == {"memory", "pinned memory", "stream"}
     assert not any(device.held.values())
+
+
+class Clock:
+    """Goes on by so much with each sleep."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self._step = 100.0, step
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, _seconds: float) -> None:
+        self.now += self._step
+
+
+def started(monkeypatch: pytest.MonkeyPatch, work: Work, rank: int = 0) -> tuple[CudaLaunch, Clock]:
+    """A launch whose kernel never says that it has ended."""
+    clock = Clock(1.0)
+    monkeypatch.setattr(module, "time", clock)
+    launch = CudaLaunch(machine(PlayedDevice(), rank=rank), work)
+    launch.start()
+    return launch, clock
+
+
+def test_a_kernel_that_never_runs_is_a_lost_gpu_whose_memory_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch, clock = started(monkeypatch, Work((1, 2, 3), 8, prefill_end=2))
+    with pytest.raises(DeviceLost, match="GPU 0 was lost while it ran a request: no token"):
+        launch.wait()
+    assert clock.now == pytest.approx(100 + 10 + 4 * 1.5, abs=2.5)
+    launch.close()
+    device = launch._machine.device
+    assert device.abandoned
+    assert device.held["stream"] == 2
+
+
+def test_a_kernel_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch, clock = started(monkeypatch, Work((1, 2, 3), 8, prefill_end=2))
+    for chunk in (1, 2):
+        clock.now += 15
+        launch._status[2] = chunk
+        assert launch.outcome is None
+    for token in range(3):
+        clock.now += 15
+        launch._ring[token] = 7
+        assert launch.outcome is None
+    assert not launch.ended
+    clock.now += 17
+    assert launch.outcome is None
+    assert launch.ended
+
+
+def test_passes_that_tell_the_host_nothing_have_the_time_of_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch, clock = started(monkeypatch, Work((1,) * 100, 1, keep_logits=True))
+    clock.now += 10 + 100 * 4 * 1.5 - 1
+    assert launch.outcome is None
+    assert not launch.ended
+
+
+def test_another_gpu_of_a_team_must_end_once_it_was_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch, clock = started(monkeypatch, Work((1, 2, 3), 8, prefill_end=2), rank=1)
+    clock.now += 1000
+    assert launch.outcome is None
+    assert not launch.ended
+    launch.abort()
+    with pytest.raises(DeviceLost):
+        launch.wait()
