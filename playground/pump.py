@@ -11,7 +11,7 @@ from engine.serving.client import QueueUnavailable
 from engine.serving.messages import Done, Failed, Frame, Started, Tokens
 from engine.serving.reading import merge_tokens
 from playground import metrics, services
-from playground.background import end, in_background
+from playground.background import end
 from playground.protocol import (
     ServerFrame,
     done_frame,
@@ -20,7 +20,7 @@ from playground.protocol import (
     started_frame,
     tokens_frame,
 )
-from playground.quota import charge
+from playground.quota import Tally
 from playground.transcript import Transcript
 from playground.window import MAX_FRAMES, AckWindow
 from playground.workers import engine_client
@@ -54,6 +54,7 @@ class Pump:
         self._acked = asyncio.Event()
         self._frames: asyncio.Queue[Frame] = asyncio.Queue(MAX_FRAMES)
         self._transcript = Transcript()
+        self._tally = Tally(generation)
         self._position: int | None = None
         self.ended = False
         """Whether the final frame has been sent."""
@@ -78,9 +79,10 @@ class Pump:
                     await self._tell_position()
                 for frame in merged(frame for frame in batch if self._is_new(frame)):
                     await self._forward(frame)
+                self._tally.count(self._transcript.tokens)
         finally:
-            # This task may itself be being cancelled: whatever it awaited now would be too.
-            in_background(charge(self.generation, self._transcript.tokens))
+            self._tally.count(self._transcript.tokens)
+            self._tally.settle()
             await end(reader)
 
     async def _read(self) -> None:

@@ -2,7 +2,7 @@
 
 A subject (a browser session, an address, an API key) has two buckets, each holding a minute's worth at most
 and refilling evenly: one of requests, one of generated tokens. A request takes from the first when it is
-admitted; what it generated is taken from the second when it ends, and may leave it in debt. So nobody has to
+admitted; what it generates is taken from the second as it comes, and may leave it in debt. So nobody has to
 guess how long an answer will be, and whoever took more than a minute's worth waits until it is made good.
 """
 
@@ -18,13 +18,15 @@ from redis.exceptions import RedisError
 
 from config.rates import Rate
 from engine.serving.client import unavailable
+from playground.background import in_background
 from playground.workers import engine_redis
 
 log = structlog.get_logger(__name__)
 What = Literal["requests", "tokens"]
 _MINUTE_MS = 60_000
 _BILL_S = 3600
-"""A generation has ended by then: it waits for 15 minutes at most and a context's length bounds the rest."""
+"""So long after the last charge nothing more is charged: it is charged every CHARGED_TOKENS until it ends."""
+CHARGED_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ CHARGE = (
 -- KEYS a bill; ARGV how many tokens its generation has by now. Takes those that were not taken yet.
 local fields = redis.call('HGETALL', KEYS[1])
 if #fields == 0 then return 0 end
+redis.call('EXPIRE', KEYS[1], {_BILL_S})
 local taken = tonumber(redis.call('HGET', KEYS[1], 'taken'))
 local fresh = tonumber(ARGV[1]) - taken
 if fresh <= 0 then return 0 end
@@ -189,6 +192,26 @@ async def charge(generation: str, tokens: int) -> None:
         await engine_redis().register_script(CHARGE)(keys=[_bill(generation)], args=[tokens])
     except (RedisError, OSError) as error:
         log.warning("tokens_not_charged", generation=generation, tokens=tokens, error=str(error))
+
+
+class Tally:
+    """The tokens of one generation as somebody sees them come: charged now and then, and when told to."""
+
+    def __init__(self, generation: str) -> None:
+        self._generation = generation
+        self._seen = 0
+        self._charged = 0
+
+    def count(self, tokens: int) -> None:
+        """There are `tokens` in all by now."""
+        self._seen = tokens
+        if self._seen - self._charged >= CHARGED_TOKENS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Charges what has been seen, beside whatever the caller does: it may be being cancelled."""
+        self._charged = self._seen
+        in_background(charge(self._generation, self._seen))
 
 
 def _level(limit: int, level: float) -> Level:

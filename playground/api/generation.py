@@ -19,7 +19,7 @@ from playground.api.errors import ApiError, from_worker, unavailable
 from playground.api.logprobs import logprobs_of
 from playground.api.parameters import ApiRequest
 from playground.background import end, in_background
-from playground.quota import charge
+from playground.quota import Tally
 from playground.workers import engine_client
 
 log = structlog.get_logger(__name__)
@@ -191,12 +191,12 @@ def _is_end(frame: Frame) -> bool:
 
 async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) -> None:
     """Reads one generation; ends it if it is itself ended first. What was generated is charged either way."""
-    tokens, ended = 0, False
+    tally, ended = Tally(generation), False
     try:
         async with aclosing(engine_client().frames(generation)) as frames:
             async for _, frame in frames:
                 if isinstance(frame, Tokens):
-                    tokens = frame.seq + len(frame.ids)
+                    tally.count(frame.seq + len(frame.ids))
                 if isinstance(frame, Done | Failed):
                     ended = True
                     metrics.ended("api", frame)
@@ -205,7 +205,7 @@ async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) ->
     except QueueUnavailable as error:
         await queue.put((index, Failed("unavailable", str(error), retryable=True)))
     finally:
-        in_background(charge(generation, tokens))
+        tally.settle()
         if not ended:
             in_background(_cancel(generation))
 

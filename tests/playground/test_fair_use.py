@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from config.rates import Rate
 from playground import pump
+from playground.quota import CHARGED_TOKENS
 from playground.workers import engine_redis
 from tests.playground.conftest import done, started, tokens
 
@@ -116,3 +119,14 @@ async def test_the_queues_limit_grows_with_the_workers(open_page, worker, settin
         assert (await second.hear())["code"] == "queue_full"
         worker.beat(name="w2")
         await second.start()
+
+
+async def test_a_page_is_charged_while_a_long_generation_goes_on(open_page, worker, settings):
+    settings.LIMIT_SESSION = Rate(100, 100_000)
+    async with open_page() as page:
+        generation = await page.start()
+        worker.take(generation)
+        worker.publish(generation, started(), *[tokens(n, "x") for n in range(CHARGED_TOKENS)])
+        async with asyncio.timeout(5):
+            while await engine_redis().hget(f"ml:bill:{generation}", "taken") != str(CHARGED_TOKENS):
+                await asyncio.sleep(0.02)

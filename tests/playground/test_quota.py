@@ -9,7 +9,7 @@ import pytest
 
 from config.rates import Rate
 from playground import quota
-from playground.quota import QuotaExceeded, Subject, admit, charge
+from playground.quota import CHARGED_TOKENS, QuotaExceeded, Subject, Tally, admit, charge
 from playground.workers import engine_redis
 
 MINE = Subject("session", "mine", Rate(3, 100))
@@ -77,6 +77,24 @@ async def test_tokens_count_once_however_many_tell_of_them():
     assert (await admit([MINE]))["tokens"].remaining == 40
 
 
+async def test_a_charge_keeps_the_bill_of_a_generation_that_goes_on():
+    await admit([MINE], ["g"])
+    await engine_redis().expire("ml:bill:g", 5)
+    await charge("g", 10)
+    assert await engine_redis().ttl("ml:bill:g") > 3000
+
+
+async def test_a_long_generation_is_charged_as_it_goes():
+    await admit([MINE], ["g"])
+    tally = Tally("g")
+    tally.count(CHARGED_TOKENS - 1)
+    tally.count(CHARGED_TOKENS + 5)
+    tally.count(CHARGED_TOKENS + 9)
+    await _taken_is(CHARGED_TOKENS + 5)
+    tally.settle()
+    await _taken_is(CHARGED_TOKENS + 9)
+
+
 async def test_a_generation_without_a_bill_is_charged_to_nobody():
     await charge("unknown", 1000)
     assert await engine_redis().keys("ml:*") == []
@@ -108,6 +126,13 @@ async def test_buckets_leave_redis_once_they_are_full_again():
     redis = engine_redis()
     assert 0 < await redis.pttl(MINE.bucket("requests")) <= 61_000
     assert 0 < await redis.ttl("ml:bill:g") <= quota._BILL_S
+
+
+async def _taken_is(tokens: int) -> None:
+    """Waits for the charge, which is a task of its own."""
+    async with asyncio.timeout(5):
+        while await engine_redis().hget("ml:bill:g", "taken") != str(tokens):
+            await asyncio.sleep(0.01)
 
 
 async def _age(bucket: str, seconds: float) -> None:
