@@ -380,18 +380,7 @@ class ConfigurationAdmin(_ModelAdmin):
 
     fields = (*Configuration.NATURAL_KEY, "threshold")
     readonly_fields = Configuration.NATURAL_KEY
-    list_display = (
-        "model",
-        "backend",
-        "hardware",
-        "devices",
-        "parallelism",
-        "delay",
-        "sync",
-        "context",
-        "tokens",
-        "sampling",
-    )
+    list_display = Configuration.NATURAL_KEY
     list_filter = ("backend", "model")
 
     def save_model(self, request: HttpRequest, obj: Configuration, form: Any, change: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from django.http import HttpResponse, JsonResponse
 
 from dashboard.history.series import Series
-from dashboard.models import Measurement, Point
+from dashboard.models import Configuration, Measurement, Point
 
 MAX_ROWS = 10_000
 """An export holds at most this many rows; a larger one is refused, never cut short in silence."""
@@ -19,16 +19,7 @@ RUN_COLUMNS = (
     "id",
     "created",
     "git_sha",
-    "model",
-    "backend",
-    "hardware",
-    "devices",
-    "parallelism",
-    "delay",
-    "sync",
-    "context",
-    "tokens",
-    "sampling",
+    *Configuration.NATURAL_KEY,
     "tok_s",
     "ci_low",
     "ci_high",

@@ -15,6 +15,19 @@ from dashboard.matrix import GREEDY
 from dashboard.models.sweeps import Point
 from engine.measurement import MAILBOX
 
+_NATURAL_KEY = (
+    "model",
+    "backend",
+    "hardware",
+    "devices",
+    "parallelism",
+    "delay",
+    "sync",
+    "context",
+    "tokens",
+    "sampling",
+)
+
 
 class Configuration(models.Model):
     """One way to run one model: what must be equal before two speeds form one history.
@@ -46,35 +59,13 @@ class Configuration(models.Model):
         help_text="share that counts as a regression, 0.005 to 1; empty: from its own spread",
     )
 
-    NATURAL_KEY = (
-        "model",
-        "backend",
-        "hardware",
-        "devices",
-        "parallelism",
-        "delay",
-        "sync",
-        "context",
-        "tokens",
-        "sampling",
-    )
+    NATURAL_KEY = _NATURAL_KEY
 
     class Meta:
         ordering = ["model", "backend", "hardware", "context", "tokens"]
         constraints = [
             models.UniqueConstraint(
-                fields=[
-                    "model",
-                    "backend",
-                    "hardware",
-                    "devices",
-                    "parallelism",
-                    "delay",
-                    "sync",
-                    "context",
-                    "tokens",
-                    "sampling",
-                ],
+                fields=list(_NATURAL_KEY),
                 name="configuration_natural_key",
             )
         ]

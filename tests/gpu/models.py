@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.config import HeadKind, ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.probe import SMALL
 from engine.weights import DType, RandomWeights, Weights, cast_tensor
 
 
@@ -58,20 +59,7 @@ LLAMA = ModelConfig(
     vocab=1000,
     context=512,
 )
-LANEFORMER = ModelConfig(
-    name="test-laneformer",
-    hidden=192,
-    layers=6,
-    heads=16,
-    kv_heads=8,
-    head_dim=32,
-    ffn=768,
-    vocab=512,
-    context=256,
-    rope=Rope(layout=RopeLayout.INTERLEAVED),
-    windows=(40, 40, 40, 0, 0, 0),
-    lanes=Lanes(count=8, delay=2, early_comm=False),
-)
+LANEFORMER = replace(SMALL, name="test-laneformer")
 _THREE_LANES = replace(LANEFORMER.lanes, count=3)
 
 
