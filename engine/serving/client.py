@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from engine.errors import EngineError
 from engine.serving import scripts
-from engine.serving.connection import BLOCK_S, connect, connect_async, connect_blocking
+from engine.serving.connection import BLOCK_S, connect, connect_async
 from engine.serving.estimate import seconds_to_start
 from engine.serving.messages import (
     BENCH,
@@ -84,14 +84,12 @@ class Client:
 
     def __init__(self, redis_url: str) -> None:
         self._redis = connect(redis_url)
-        self._blocking = connect_blocking(redis_url)
         self._submit = self._redis.register_script(scripts.SUBMIT)
         self._cancel = self._redis.register_script(scripts.CANCEL)
         self._lose_script = self._redis.register_script(scripts.LOSE)
 
     def close(self) -> None:
         self._redis.close()
-        self._blocking.close()
 
     def __enter__(self) -> Self:
         return self
@@ -138,7 +136,7 @@ class Client:
         """At most `count` frames after the stream id `after`; waits up to `block_s`, at most BLOCK_S."""
         block = _block_ms(block_s)
         with _explained():
-            reply = self._blocking.xread({out_key(request_id): after}, count=count, block=block)
+            reply = self._redis.xread({out_key(request_id): after}, count=count, block=block)
         return parse_entries(reply)
 
     def cancel(self, request_id: str) -> bool:

@@ -1,31 +1,49 @@
 """How this project connects to Redis: one place for every time limit.
 
 redis-py 8 gives up on any reply after 5 s unless told otherwise, a blocking read's included. So every
-limit is set here, and a blocking read waits less than its connection does.
+limit is set here, and a read that blocks waits less than a reply may take.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
+from redis.exceptions import TimeoutError as Silence
 from redis.retry import Retry
 
 from engine.errors import ConfigError
 
+T = TypeVar("T")
+_Judge = Callable[[Exception], bool]
 BLOCK_S = 2.0
 """The longest that a blocking read waits in the server before it is asked again."""
-_REPLY_S = 5.0
-_BLOCKING_REPLY_S = 30.0
-"""Only a dead connection stays silent for so long: `BLOCK_S` has passed many times."""
+REPLY_S = 5.0
+"""How long a reply may take, a blocking read's wait included. A silent Redis is asked once more."""
+_TRIES_AGAIN = 5
+_PAUSE = {"cap": 0.5, "base": 0.05}
+"""Some 1.3 s of trying again: a dropped connection mends unseen, an outage is soon told."""
 
 
-def _options(url: str, reply_s: float) -> dict[str, Any]:
+def connect(url: str) -> redis.Redis:
+    """Connects on first use. Threads may share it."""
+    retry = _SyncRetry(ExponentialBackoff(**_PAUSE), _TRIES_AGAIN)
+    return redis.Redis.from_url(url, retry=retry, **_options(url))
+
+
+def connect_async(url: str) -> redis.asyncio.Redis:
+    """The same for one event loop."""
+    retry = _AsyncRetry(ExponentialBackoff(**_PAUSE), _TRIES_AGAIN)
+    return redis.asyncio.Redis.from_url(url, retry=retry, **_options(url))
+
+
+def _options(url: str) -> dict[str, Any]:
     _check(url)
-    options = {"decode_responses": True, "socket_timeout": reply_s, "socket_connect_timeout": 5.0}
+    options = {"decode_responses": True, "socket_timeout": REPLY_S, "socket_connect_timeout": REPLY_S}
     if not url.startswith("unix:"):  # a socket file has no such thing
         options["socket_keepalive"] = True
     return options
@@ -42,23 +60,35 @@ def _check(url: str) -> None:
         ) from error
 
 
-def _patience() -> tuple[ExponentialBackoff, int]:
-    """Some 1.3 s of trying again: a dropped connection mends unseen, an outage is soon told."""
-    return ExponentialBackoff(cap=0.5, base=0.05), 5
+class _SyncRetry(Retry):
+    def call_with_retry(
+        self,
+        do: Callable[[], T],
+        fail: Callable[..., Any],
+        is_retryable: _Judge | None = None,
+        with_failure_count: bool = False,
+    ) -> T:
+        return super().call_with_retry(do, fail, _silent_once(is_retryable), with_failure_count)
 
 
-def connect(url: str) -> redis.Redis:
-    """For commands that answer at once. Connects on first use."""
-    return redis.Redis.from_url(url, retry=Retry(*_patience()), **_options(url, _REPLY_S))
+class _AsyncRetry(AsyncRetry):
+    async def call_with_retry(
+        self,
+        do: Callable[[], Awaitable[T]],
+        fail: Callable[..., Any],
+        is_retryable: _Judge | None = None,
+        with_failure_count: bool = False,
+    ) -> T:
+        return await super().call_with_retry(do, fail, _silent_once(is_retryable), with_failure_count)
 
 
-def connect_blocking(url: str) -> redis.Redis:
-    """For reads that wait up to `BLOCK_S` seconds."""
-    return redis.Redis.from_url(url, retry=Retry(*_patience()), **_options(url, _BLOCKING_REPLY_S))
+def _silent_once(judge: _Judge | None) -> _Judge:
+    """Whether to try again. The tries are meant for refusals, which come at once; a silence takes REPLY_S."""
+    silences = 0
 
+    def again(error: Exception) -> bool:
+        nonlocal silences
+        silences += isinstance(error, Silence)
+        return silences <= 1 and (judge is None or judge(error))
 
-def connect_async(url: str) -> redis.asyncio.Redis:
-    """For one event loop, blocking reads included."""
-    return redis.asyncio.Redis.from_url(
-        url, retry=AsyncRetry(*_patience()), **_options(url, _BLOCKING_REPLY_S)
-    )
+    return again

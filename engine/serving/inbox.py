@@ -15,7 +15,7 @@ from typing import Any, cast
 from redis.exceptions import ResponseError
 
 from engine.serving import scripts
-from engine.serving.connection import connect, connect_blocking
+from engine.serving.connection import BLOCK_S, connect
 from engine.serving.messages import (
     BENCH,
     GROUP,
@@ -56,7 +56,6 @@ class Inbox:
 
     def __init__(self, redis_url: str, worker: str, token: str, *, dead_ms: int = DEAD_MS) -> None:
         self._redis = connect(redis_url)
-        self._blocking = connect_blocking(redis_url)
         self._worker = worker
         self._inboxes = (worker_inbox(worker), *INBOXES)
         self._token = token
@@ -78,8 +77,9 @@ class Inbox:
             if reply[0] == "request":
                 return Taken(*reply[1:])
             left = deadline - time.monotonic()
-            if left <= 0 or not self._arrival(reply[1:], left):
+            if left <= 0:
                 return None
+            self._wait(reply[1:], min(left, BLOCK_S))
 
     def keep(self, request_id: str) -> bool:
         """Says that this worker lives and is on the request. False if it is another's by now."""
@@ -105,7 +105,6 @@ class Inbox:
 
     def close(self) -> None:
         self._redis.close()
-        self._blocking.close()
 
     def _ask(self) -> list[Any]:
         args: list[str | int] = [self._worker, self._token, self._dead_ms]
@@ -123,9 +122,7 @@ class Inbox:
             with suppress(ResponseError):  # the group exists
                 self._redis.xgroup_create(inbox, GROUP, id="0", mkstream=True)
 
-    def _arrival(self, ends: list[str], wait_s: float) -> bool:
-        """Waits until an inbox grows beyond `ends`; False if none did."""
-        since = dict(zip(self._inboxes, ends, strict=True))
-        return bool(
-            self._blocking.xread(cast("dict[Any, Any]", since), count=1, block=max(1, int(wait_s * 1000)))
-        )
+    def _wait(self, ends: list[str], seconds: float) -> None:
+        """Until an inbox grows beyond `ends`, or for so long."""
+        since: dict[Any, Any] = dict(zip(self._inboxes, ends, strict=True))
+        self._redis.xread(since, count=1, block=max(1, int(seconds * 1000)))

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from engine.errors import EngineError, RequestError
 from engine.serving.client import QueueFull, QueueUnavailable, unavailable
-from engine.serving.connection import BLOCK_S, connect_blocking
+from engine.serving.connection import BLOCK_S, connect
 from engine.serving.messages import ChatMessage, Prompt
 from engine.tokenizer import Tokenizer
 
@@ -68,14 +68,22 @@ async def tokenize(
         pipe.rpush(key, json.dumps(asked))
         pipe.expire(key, int(2 * PATIENCE_S))
         await pipe.execute()
-        reply = await cast(
-            "Awaitable[tuple[str, str] | None]", connection.blpop([_answer(question)], timeout=PATIENCE_S)
-        )
+        reply = await _pop(connection, _answer(question), PATIENCE_S)
     except (RedisError, OSError) as error:
         raise unavailable(error) from error
     if reply is None:
         raise QueueUnavailable(f"no worker with the model {model} answered within {PATIENCE_S:g} s")
-    return _read(json.loads(reply[1]))
+    return _read(json.loads(reply))
+
+
+async def _pop(connection: redis.asyncio.Redis, key: str, wait_s: float) -> str | None:
+    """What comes to a list within `wait_s`; asks in turns that a reply's time limit allows."""
+    deadline = time.monotonic() + wait_s
+    while (left := deadline - time.monotonic()) > 0:
+        waiting = connection.blpop([key], timeout=max(0.01, min(left, BLOCK_S)))
+        if (reply := await cast("Awaitable[tuple[str, str] | None]", waiting)) is not None:
+            return reply[1]
+    return None
 
 
 def _read(answer: dict[str, Any]) -> Tokenized:
@@ -89,7 +97,7 @@ class TokenDesk:
     """A worker's side. Nothing is answered until `open`; the tokenizer is safe to share with the engine."""
 
     def __init__(self, redis_url: str) -> None:
-        self._redis = connect_blocking(redis_url)
+        self._redis = connect(redis_url)
         self._wake = _questions(f"(wake {uuid.uuid4().hex})")
         self._open: tuple[str, Tokenizer, int] | None = None
         self._closing = threading.Event()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -65,6 +67,16 @@ async def test_nobody_waits_for_ever(connection, monkeypatch):
     monkeypatch.setattr(tokenizing, "PATIENCE_S", 0.1)
     with pytest.raises(QueueUnavailable, match="no worker with the model nobody"):
         await tokenize(connection, "nobody", Prompt("a"))
+
+
+async def test_an_answer_is_waited_for_beyond_what_one_read_may_block(connection, monkeypatch):
+    monkeypatch.setattr(tokenizing, "BLOCK_S", 0.1)
+    asked = asyncio.create_task(tokenize(connection, "slow", Prompt("a")))
+    _, question = await connection.blpop(["ml:tokenize:slow"], timeout=1)
+    await asyncio.sleep(0.3)
+    answer = {"ids": [7], "labels": None, "context": 16}
+    await connection.rpush(f"ml:tokens:{json.loads(question)['id']}", json.dumps(answer))
+    assert (await asked).ids == (7,)
 
 
 async def test_questions_do_not_pile_up(connection):
