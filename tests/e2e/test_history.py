@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import BrowserContext, Locator, expect
 
+from tests.e2e.conftest import watched
 from tests.e2e.playground_page import PlaygroundPage
 from tests.e2e.scripted import ScriptedServer
 
@@ -30,6 +31,23 @@ def test_runs_are_listed_newest_first_and_outlive_the_page(runs: PlaygroundPage)
     runs.show("History")
     expect(runs.page.locator(".history-title")).to_have_text(["def second():", "def first():"])
     expect(runs.page.locator("#history-note")).to_contain_text("2 runs, in this browser alone")
+
+
+def test_a_second_tab_sees_what_becomes_of_the_runs(
+    context: BrowserContext, complaints: list[str], runs: PlaygroundPage
+) -> None:
+    second = PlaygroundPage.open(watched(context, complaints))
+    second.show("History")
+    expect(entries(second)).to_have_count(2)
+    entries(runs).first.locator("summary").click()
+    entries(runs).first.get_by_label("Name").fill("the better one")
+    runs.page.keyboard.press("Enter")
+    expect(second.page.locator(".history-title")).to_have_text(["the better one", "def first():"])
+    entries(runs).first.get_by_role("button", name="Delete").click()
+    expect(second.page.locator(".history-title")).to_have_text(["def first():"])
+    second.run("def third():")
+    second.wait_for_end()
+    expect(runs.page.locator(".history-title")).to_have_text(["def third():", "def first():"])
 
 
 def test_a_search_finds_a_run_by_what_it_wrote(runs: PlaygroundPage) -> None:

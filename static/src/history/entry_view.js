@@ -26,7 +26,7 @@ const WHEN = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: 
 export function entryView(template, entry, { onRestore, onRename, onDelete }) {
   const copy = /** @type {DocumentFragment} */ (template.content.cloneNode(true));
   const root = /** @type {HTMLElement} */ (copy.firstElementChild);
-  const part = (/** @type {string} */ name) => /** @type {HTMLElement} */ (root.querySelector(`[data-part="${name}"]`));
+  const part = (/** @type {string} */ name) => partOf(root, name);
   const name = /** @type {HTMLInputElement} */ (part("name"));
   part("title").textContent = name.value = entry.title;
   part("facts").textContent = factsOf(entry);
@@ -49,6 +49,25 @@ export function entryView(template, entry, { onRestore, onRename, onDelete }) {
   });
   part("delete").addEventListener("click", () => onDelete(entry));
   return root;
+}
+
+/**
+ * Shows another title, but leaves alone what somebody types.
+ * @param {HTMLElement} view
+ * @param {string} title
+ */
+export function retitle(view, title) {
+  const name = /** @type {HTMLInputElement} */ (partOf(view, "name"));
+  partOf(view, "title").textContent = title;
+  if (document.activeElement !== name) name.value = title;
+}
+
+/**
+ * @param {HTMLElement} view
+ * @param {string} name
+ */
+function partOf(view, name) {
+  return /** @type {HTMLElement} */ (view.querySelector(`[data-part="${name}"]`));
 }
 
 /** @param {Entry} entry */

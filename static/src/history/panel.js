@@ -6,7 +6,7 @@ import { element } from "../playground/dom.js";
 import { plural } from "../playground/format.js";
 import { languageNamed } from "../playground/languages.js";
 import { keepRuns } from "../playground/storage.js";
-import { entryView } from "./entry_view.js";
+import { entryView, retitle } from "./entry_view.js";
 import { History, MOST_ENTRIES } from "./store.js";
 
 /** @typedef {import("../playground/playground.js").Playground} Playground */
@@ -21,7 +21,7 @@ export function mountHistory(playground) {
 }
 
 class HistoryPanel {
-  #history = new History();
+  #history = new History(() => this.#show());
   #search = element("history-search", HTMLInputElement);
   #keep = element("history-keep", HTMLInputElement);
   #clear = element("history-clear", HTMLButtonElement);
@@ -67,7 +67,9 @@ class HistoryPanel {
     const views = new Map(found.map((entry) => [entry.id, this.#views.get(entry.id) ?? this.#view(entry)]));
     for (const [id, view] of this.#views) if (!views.has(id)) view.remove();
     let at = this.#list.firstElementChild;
-    for (const view of views.values()) {
+    for (const entry of found) {
+      const view = /** @type {HTMLElement} */ (views.get(entry.id));
+      retitle(view, entry.title); // another tab may have
       if (view === at) at = view.nextElementSibling;
       else this.#list.insertBefore(view, at); // what stays is not moved: somebody may be typing in it
     }

@@ -1,7 +1,7 @@
 /**
  * One's own runs, kept in this browser (IndexedDB): the newest ones, as many as fit the bounds. Everything is
- * held in memory beside, so that searching needs no database. Where the browser blocks IndexedDB the runs last
- * as long as the page.
+ * held in memory beside, so that searching needs no database; a tab that changes something tells the others,
+ * and they read again. Where the browser blocks IndexedDB the runs last as long as the page.
  *
  * @typedef {object} Entry
  * @property {string} id of the generation
@@ -23,17 +23,29 @@ export const MOST_ENTRIES = 300;
 export const MOST_CHARS = 4_000_000;
 const NAME = "monolane";
 const RUNS = "runs";
+const CHANGED = "monolane.history";
 
 export class History {
   /** @type {Entry[]} the newest first */
   entries = [];
   /** @type {IDBDatabase | null} null where the browser gives none */
   #database = null;
+  /** @type {BroadcastChannel | null} */
+  #otherTabs = null;
+  #writes = 0;
+  #onChange;
+
+  /** @param {() => void} [onChange] called once another tab's change is in `entries` */
+  constructor(onChange = () => {}) {
+    this.#onChange = onChange;
+  }
 
   /** @param {IDBFactory | undefined} factory */
   async open(factory = globalThis.indexedDB) {
     try {
       this.#database = await opened(factory);
+      this.#otherTabs = new BroadcastChannel(CHANGED);
+      this.#otherTabs.onmessage = () => this.#readAgain();
       const all = await done(this.#runs("readonly").getAll());
       this.entries = sorted([...this.entries, ...all]);
     } catch {
@@ -94,10 +106,28 @@ export class History {
   /** @param {(runs: IDBObjectStore) => void} change */
   #write(change) {
     if (!this.#database) return;
+    this.#writes += 1;
     try {
-      change(this.#runs("readwrite"));
+      const runs = this.#runs("readwrite");
+      change(runs);
+      runs.transaction.oncomplete = () => this.#otherTabs?.postMessage(null);
     } catch {
       this.#database = null; // deleted under our feet, or full: from now on memory alone
+    }
+  }
+
+  /** @returns {Promise<void>} */
+  async #readAgain() {
+    if (!this.#database) return;
+    const writes = this.#writes;
+    try {
+      const all = await done(this.#runs("readonly").getAll());
+      if (writes !== this.#writes) return await this.#readAgain(); // what was read is older than `entries`
+      const known = new Map(this.entries.map((entry) => [entry.id, entry]));
+      this.entries = sorted(all.map((entry) => Object.assign(known.get(entry.id) ?? entry, entry)));
+      this.#onChange();
+    } catch {
+      this.#database = null;
     }
   }
 
