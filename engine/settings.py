@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import ConfigError
@@ -67,6 +68,13 @@ def redis_url() -> str:
     its owner can open.
     """
     return os.environ.get("REDIS_URL") or f"unix://{home() / 'redis.sock'}"
+
+
+def visible_gpus(ordinals: Sequence[int]) -> str:
+    """CUDA_VISIBLE_DEVICES for a program that is to see only these of the GPUs that this process sees."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = given.split(",") if given else []
+    return ",".join(names[n].strip() if names else str(n) for n in ordinals)
 
 
 def child_environment(**changes: str) -> dict[str, str]:

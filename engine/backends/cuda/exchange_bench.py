@@ -11,10 +11,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +27,7 @@ from engine.backends.cuda.driver import Device, answering
 from engine.backends.cuda.launch import CONTROL_BYTES, Params
 from engine.backends.cuda.sharding import MAX_RANKS
 from engine.errors import BackendFailure, BackendUnavailable
-from engine.settings import child_environment
+from engine.settings import child_environment, visible_gpus
 from engine.statistics import median
 
 EXCHANGE_KERNEL = "exchange_bench.cu"
@@ -37,8 +39,8 @@ _STEP = 2.0**-10
 _TOLERANCE = 1e-6
 """Relative: a GPU multiplies by 1 / count, which is inexact unless count is a power of two."""
 _SPIN_BUDGET_S = 1.0
-_LIMIT_S = 120.0
-"""Of NCCL's processes, which take many seconds to find each other."""
+NCCL_LIMIT_S = 120.0
+"""Of its processes, which take many seconds to find each other."""
 
 
 class _Exchanges(ctypes.Structure):
@@ -88,10 +90,13 @@ def measure(devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool =
     return found
 
 
-def beside_nccl(found: Sequence[ExchangeTime], repeats: int) -> list[ExchangeTime]:
-    """The same with what NCCL takes, measured now: for all numbers of GPUs in one set of processes."""
+def beside_nccl(
+    found: Sequence[ExchangeTime], repeats: int, *, limit_s: float = NCCL_LIMIT_S
+) -> list[ExchangeTime]:
+    """The same with what NCCL takes on the same GPUs, measured now: for all numbers of GPUs in one run."""
     teams, sizes = sorted({f.devices for f in found}), sorted({f.floats for f in found})
-    times, why = run_nccl(teams, sizes, repeats)
+    gpus = [device.ordinal for device in answering(max(teams))]
+    times, why = run_nccl(gpus, teams, sizes, repeats, min(limit_s, NCCL_LIMIT_S))
     return [replace(f, nccl_us=times.get((f.devices, f.floats)), nccl=why) for f in found]
 
 
@@ -209,22 +214,43 @@ def exchange_header(ranks: int) -> str:
 
 
 def run_nccl(
-    teams: Sequence[int], sizes: Sequence[int], repeats: int
+    gpus: Sequence[int], teams: Sequence[int], sizes: Sequence[int], repeats: int, limit_s: float
 ) -> tuple[dict[tuple[int, int], float], str]:
-    """Microseconds of NCCL's all-reduce by (GPUs, size), and its version; nothing and why, if it cannot."""
-    command = [sys.executable, "-m", "engine.backends.cuda.nccl", ",".join(map(str, teams)), str(repeats)]
+    """Microseconds of NCCL's all-reduce by (GPUs, size), and its version; nothing and why, if it cannot.
+
+    A team is the first so many of `gpus`, which are the driver's ordinals in this process.
+    """
     # Multicast stays off: on a host that is shared it can put the others' GPUs out of service.
-    environment = child_environment(NCCL_NVLS_ENABLE="0", PYTHONPATH=os.pathsep.join(sys.path))
-    started = time.monotonic()
-    try:
-        done = subprocess.run(
-            [*command, *map(str, sizes)], env=environment, capture_output=True, text=True, timeout=_LIMIT_S,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {}, f"NCCL did not answer within {time.monotonic() - started:.0f} s"
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it ended without a word"]
+    environment = child_environment(
+        NCCL_NVLS_ENABLE="0", PYTHONPATH=os.pathsep.join(sys.path), CUDA_VISIBLE_DEVICES=visible_gpus(gpus)
+    )
+    with tempfile.TemporaryDirectory(prefix="nccl-") as place:  # to meet at: a port may be taken
+        arguments = [f"{place}/meeting", ",".join(map(str, teams)), str(repeats), *map(str, sizes)]
+        command = [sys.executable, "-m", "engine.backends.cuda.nccl", *arguments]
+        done = _ended(command, environment, limit_s)
+    if done is None:
+        return {}, f"NCCL did not answer within {limit_s:.0f} s"
+    code, output, errors = done
+    if code:
+        lines = errors.strip().splitlines() or ["it ended without a word"]
         return {}, f"NCCL did not run: {lines[-1]}"
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    answer = json.loads(output.strip().splitlines()[-1])
     return {(team, size): us for team, size, us in answer["us"]}, str(answer["version"])
+
+
+def _ended(
+    command: Sequence[str], environment: Mapping[str, str], limit_s: float
+) -> tuple[int, str, str] | None:
+    """How a program ended and what it said; None if it took too long. Nothing that it started is left."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as program:  # fmt: skip
+        try:
+            output, errors = program.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(ProcessLookupError):  # all of them have ended
+                os.killpg(program.pid, signal.SIGKILL)
+    return program.returncode, output, errors

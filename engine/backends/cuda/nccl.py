@@ -1,15 +1,17 @@
-"""NCCL's all-reduce, timed beside our exchange: `python -m engine.backends.cuda.nccl GPUS,... REPEATS SIZES`.
+"""NCCL's all-reduce, timed beside our exchange:
 
-One process a GPU, as NCCL is used; with several numbers of GPUs, each time the first so many take part. Each
-size is captured into a CUDA graph of many all-reduces one after the other, so that no launch and no host
-stands between them; the last line of the output is JSON.
+    python -m engine.backends.cuda.nccl MEETING-FILE GPUS,... REPEATS SIZE...
+
+One process a GPU, as NCCL is used; with several numbers of GPUs, each time the first so many that are visible
+take part. Each size is captured into a CUDA graph of many all-reduces one after the other, so that no launch
+and no host stands between them; the last line of the output is JSON.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -17,8 +19,9 @@ _IN_A_GRAPH = 100
 
 
 def main(arguments: list[str]) -> int:
-    teams = [int(count) for count in arguments[0].split(",")]
-    repeats, *sizes = map(int, arguments[1:])
+    meeting = Path(arguments[0]).absolute().as_uri()
+    teams = [int(count) for count in arguments[1].split(",")]
+    repeats, *sizes = map(int, arguments[2:])
     devices = max(teams)
     try:
         import torch
@@ -27,9 +30,7 @@ def main(arguments: list[str]) -> int:
         return _refuse(f"PyTorch, through which NCCL is called, is not installed ({missing})")
     if torch.cuda.device_count() < devices:
         return _refuse(f"{devices} GPUs were asked for; there are {torch.cuda.device_count()}")
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29531")
-    multiprocessing.spawn(_rank, (teams, repeats, sizes), nprocs=devices)  # type: ignore[attr-defined,no-untyped-call]
+    multiprocessing.spawn(_rank, (meeting, teams, repeats, sizes), nprocs=devices)  # type: ignore[attr-defined,no-untyped-call]
     return 0
 
 
@@ -38,12 +39,12 @@ def _refuse(why: str) -> int:
     return 1
 
 
-def _rank(rank: int, teams: list[int], repeats: int, sizes: list[int]) -> None:
+def _rank(rank: int, meeting: str, teams: list[int], repeats: int, sizes: list[int]) -> None:
     import torch
     import torch.distributed as distributed
 
     torch.cuda.set_device(rank)
-    distributed.init_process_group("nccl", rank=rank, world_size=max(teams))
+    distributed.init_process_group("nccl", init_method=meeting, rank=rank, world_size=max(teams))
     times = []
     for team in teams:
         group = distributed.new_group(list(range(team)))  # every process takes part in making it
