@@ -9,9 +9,8 @@ from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.bench import prompt_tokens
 from engine.errors import EngineError
-from engine.probe import SMALL, plain
 from engine.verification import agrees, relative_error, verify
-from tools.bench_node.plan import Order, Setup, other_delays
+from tools.bench_node.plan import Order, Setup
 
 _PROMPT, _TOKENS = 45, 48
 _REFERENCE_ERROR = 1e-3
@@ -31,21 +30,22 @@ class Check:
     found: str
 
 
-def small_setups(order: Order) -> tuple[Setup, ...]:
-    """The kinds of model that are measured, each on every number of devices."""
-    rest = [Setup(config, order.most) for config in other_delays(SMALL)] if order.most > 1 else []
-    kinds = (SMALL, plain(SMALL))
-    return (*(Setup(config, count) for config in kinds for count in order.devices), *rest)
-
-
 def against_reference(order: Order) -> Iterator[Check]:
     """Small models of each kind against the FP32 reference in NumPy."""
-    for setup in small_setups(order):
-        backend = open_backend(order.backend, setup.model, devices=setup.devices, options=order.options)
+    for setup in order.small_setups():
+        try:
+            backend = open_backend(order.backend, setup.model, devices=setup.devices, options=order.options)
+        except EngineError as error:
+            yield _broken(setup, error)
+            continue
         try:
             yield _against_reference(backend, setup)
         finally:
             backend.close()
+
+
+def _broken(setup: Setup, error: EngineError) -> Check:
+    return Check(setup.config.name, setup.devices, False, False, str(error))
 
 
 def _against_reference(backend: Backend, setup: Setup) -> Check:
@@ -53,41 +53,55 @@ def _against_reference(backend: Backend, setup: Setup) -> Check:
     try:
         found = verify(backend, setup.model, prompt, greedy(backend, prompt, _TOKENS))
     except EngineError as error:
-        return Check(setup.config.name, setup.devices, False, False, str(error))
+        return _broken(setup, error)
     distance = found.logit_rel_err
     right = found.tokens_equal and distance is not None and distance < _REFERENCE_ERROR
     words = "no logits to compare" if distance is None else f"logits within {distance:.1e} of FP32"
     return Check(setup.config.name, setup.devices, right, found.tokens_equal, words)
 
 
-def against_fewest(order: Order, opened: Mapping[Setup, Backend]) -> Iterator[Check]:
-    """Full models on several devices against the same model on the fewest that are measured."""
-    for config in (order.base, plain(order.base)):
-        first, *others = [Setup(config, count) for count in order.devices]
-        if first not in opened:
-            continue
-        prompt = prompt_tokens(first.model, min(_PROMPT, config.context // 4))
-        tokens = min(_TOKENS, config.context // 4)
-        wanted = greedy(opened[first], prompt, tokens)
-        for setup in others:
-            if setup in opened:
-                yield _against(opened[first], wanted, opened[setup], prompt, setup)
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a model says on the fewest devices, after which prompt."""
+
+    backend: Backend
+    prompt: tuple[int, ...]
+    tokens: Sequence[int]
 
 
-def _against(
-    one: Backend, wanted: Sequence[int], several: Backend, prompt: tuple[int, ...], setup: Setup
-) -> Check:
-    try:
-        found = greedy(several, prompt, len(wanted))
-        sequence = [*prompt, *found[:-1]]
-        rows, theirs = one.logits(sequence), several.logits(sequence)
-    except EngineError as error:
-        return Check(setup.config.name, setup.devices, False, False, str(error))
+def against_fewest(opened: Mapping[Setup, Backend]) -> Iterator[Check]:
+    """A full model on the fewest devices against its own full-sequence pass; on more against the fewest."""
+    said: _Said | None = None
+    for setup in sorted(opened, key=lambda setup: setup.devices):
+        try:
+            if said is None:
+                check, said = _by_itself(opened[setup], setup)
+            else:
+                check = _against(said, opened[setup], setup)
+        except EngineError as error:
+            check = _broken(setup, error)
+        yield check
+
+
+def _by_itself(backend: Backend, setup: Setup) -> tuple[Check, _Said | None]:
+    context = setup.config.context
+    prompt = prompt_tokens(setup.model, min(_PROMPT, context // 4))
+    tokens = greedy(backend, prompt, min(_TOKENS, context // 4))
+    right = agrees(backend.logits([*prompt, *tokens[:-1]])[len(prompt) - 1 :], tokens)
+    words = f"tokens {'are' if right else 'are not'} those of its full-sequence pass"
+    said = _Said(backend, prompt, tokens) if right else None
+    return Check(setup.config.name, setup.devices, right, right, words), said
+
+
+def _against(said: _Said, several: Backend, setup: Setup) -> Check:
+    found = greedy(several, said.prompt, len(said.tokens))
+    sequence = [*said.prompt, *found[:-1]]
+    rows, theirs = said.backend.logits(sequence), several.logits(sequence)
     distance = relative_error(theirs, rows)
-    equal = sum(a == b for a, b in zip(found, wanted, strict=True))
-    right = distance < _SPLIT_ERROR and agrees(rows[len(prompt) - 1 :], found)
-    words = f"{equal} of {len(wanted)} tokens equal, logits within {distance:.1e}"
-    return Check(setup.config.name, setup.devices, right, equal == len(wanted), words)
+    equal = sum(a == b for a, b in zip(found, said.tokens, strict=True))
+    right = distance < _SPLIT_ERROR and agrees(rows[len(said.prompt) - 1 :], found)
+    words = f"{equal} of {len(found)} tokens equal, logits within {distance:.1e}"
+    return Check(setup.config.name, setup.devices, right, equal == len(found), words)
 
 
 def greedy(backend: Backend, prompt: tuple[int, ...], tokens: int) -> list[int]:
@@ -106,11 +120,13 @@ def greedy(backend: Backend, prompt: tuple[int, ...], tokens: int) -> list[int]:
 
 
 def passed(checks: Sequence[Check], order: Order, setup: Setup) -> bool:
-    """Whether neither the model nor its small twin was found wrong on so many devices."""
-    twin = setup.config.name.replace(order.base.name, SMALL.name)
-    return all(c.right for c in checks if c.devices == setup.devices and c.what in (setup.config.name, twin))
+    """Whether both the model and its small twin were found right on so many devices."""
+    found = {check.what: check.right for check in checks if check.devices == setup.devices}
+    return all(found.get(name, False) for name in (setup.config.name, order.twin(setup.config)))
 
 
 def all_well(checks: Sequence[Check], order: Order) -> bool:
-    """Whether all were right, and models with lanes said the very same on every number of devices."""
-    return all(c.right and (c.same or c.what not in (order.base.name, SMALL.name)) for c in checks)
+    """Whether all was checked and right, and the model with lanes said the very same on any devices."""
+    checked = all(passed(checks, order, setup) for setup in order.setups())
+    same = all(c.same for c in checks if c.what in (order.base.name, order.twin(order.base)))
+    return checked and same

@@ -11,7 +11,7 @@ from engine.bench import Point
 from engine.config import ModelConfig
 from engine.models import Model
 from engine.presets import load_preset
-from engine.probe import plain
+from engine.probe import SMALL, plain
 from engine.weights import RandomWeights
 
 DEVICES = (1, 2, 4, 8)
@@ -55,7 +55,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One run: `devices` in rising order; `limit_s` seconds after which no further point is begun."""
+    """One run: `devices` in rising order; after `limit_s` seconds nothing further is begun."""
 
     backend: str
     scale: Scale
@@ -72,21 +72,39 @@ class Order:
     def most(self) -> int:
         return self.devices[-1]
 
-    def setups(self) -> tuple[Setup, ...]:
-        """The model as it is, its shape without lanes, and other delays where there are most devices."""
-        whole = [Setup(self.base, count) for count in self.devices]
-        slices = [Setup(plain(self.base), count) for count in self.devices]
-        late = [Setup(config, self.most) for config in other_delays(self.base)]
-        return (*whole, *slices, *(late if self.most > 1 else ()))
+    @property
+    def kinds(self) -> tuple[ModelConfig, ...]:
+        """By worth, as a run may be cut off: the model as it is, its shape without lanes, other delays."""
+        return self.base, plain(self.base), *(other_delays(self.base) if self.most > 1 else ())
 
-    def points(self) -> Iterator[tuple[Setup, Point]]:
-        """What says most comes first, as a run may be cut off: most devices, the shorter context."""
-        by_worth = sorted(self.setups(), key=lambda s: (s.config.name != self.base.name, -s.devices))
-        for i, context in enumerate(self.scale.contexts):
-            for setup in by_worth:
-                if i == 0 or setup.config.name in (self.base.name, plain(self.base).name):
-                    traced = i == 0 and setup.devices == self.most and setup.config.name == self.base.name
-                    yield setup, self._point(context, traced)
+    def setups(self) -> tuple[Setup, ...]:
+        """Every kind on every number of devices, the most devices first."""
+        return tuple(setup for kind in self.kinds for setup in self.setups_of(kind))
+
+    def setups_of(self, kind: ModelConfig) -> tuple[Setup, ...]:
+        return tuple(Setup(kind, count) for count in reversed(self.devices))
+
+    def small_setups(self) -> tuple[Setup, ...]:
+        """A small model of every kind on every number of devices: what the FP32 reference can follow."""
+        delays = other_delays(SMALL) if self.most > 1 else ()
+        return tuple(Setup(kind, n) for kind in (SMALL, plain(SMALL), *delays) for n in self.devices)
+
+    def twin(self, kind: ModelConfig) -> str:
+        """The name of the small model of a kind."""
+        return kind.name.replace(self.base.name, SMALL.name)
+
+    def first_points(self, kind: ModelConfig) -> Iterator[tuple[Setup, Point]]:
+        """A kind at the shortest context; the base is traced on the most devices."""
+        for setup in self.setups_of(kind):
+            traced = kind.name == self.base.name and setup.devices == self.most
+            yield setup, self._point(self.scale.contexts[0], traced)
+
+    def further_points(self) -> Iterator[tuple[Setup, Point]]:
+        """The longer contexts, of the model and of its shape without lanes."""
+        for context in self.scale.contexts[1:]:
+            for kind in (self.base, plain(self.base)):
+                for setup in self.setups_of(kind):
+                    yield setup, self._point(context, False)
 
     def _point(self, context: int, traced: bool) -> Point:
         """As many tokens as the model's context leaves room for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -22,12 +22,19 @@ from engine.backends.cuda.exchange_bench import (
 )
 from engine.bench import Point, run_point
 from engine.cli.bench_exchange import REPEATS, SIZES
+from engine.config import ModelConfig
 from engine.errors import EngineError
-from tools.bench_node.correctness import Check, against_fewest, against_reference, passed, small_setups
+from tools.bench_node.correctness import Check, against_fewest, against_reference, passed
 from tools.bench_node.plan import QUICK, Order, Setup
 from tools.bench_node.results import Results
 
 Say = Callable[[str], None]
+_NCCL_LEAST_S = 20.0
+"""Of seconds that are left, below which its processes would not even find each other."""
+
+
+class Skipped(EngineError):
+    """Why a part of the run was not begun."""
 
 
 class NodeRun:
@@ -47,26 +54,41 @@ class NodeRun:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._begun
 
+    def _in_time(self, needed_s: float = 0.0) -> None:
+        """Raises Skipped if the limit leaves less than `needed_s` seconds."""
+        if self.elapsed_s + needed_s > self.order.limit_s:
+            raise Skipped(f"the limit of {self.order.limit_s:g} s was reached before it")
+
     def run(self) -> None:
-        """Everything, in order. Raises EngineError if not even the kernels compile."""
+        """Everything, what says most first. Raises EngineError if not even the kernels compile."""
+        whole, sliced, *delays = self.order.kinds
         try:
             with self._stage("compile"):
                 self._compile()
             with self._stage("check small models"):
                 self._check(against_reference(self.order))
-            with self._stage("open"):
-                self._open()
-            with self._stage("check full models"):
-                self._check(against_fewest(self.order, self._opened))
+            for kind in (whole, sliced):
+                self._measure_kind(kind)
             with self._stage("exchange"):
                 self._exchange()
-            with self._stage("measure"):
-                self._measure()
+            for kind in delays:
+                self._measure_kind(kind)
+            with self._stage("longer contexts"):
+                self._measure(self.order.further_points())
             with self._stage("NCCL"):
                 self._nccl()
         finally:
             for backend in self._opened.values():
                 backend.close()
+
+    def _measure_kind(self, kind: ModelConfig) -> None:
+        """One model on every number of devices: opened, checked, timed."""
+        with self._stage(f"open {kind.name}"):
+            opened = self._open(self.order.setups_of(kind))
+        with self._stage(f"check {kind.name}"):
+            self._check(against_fewest(opened))
+        with self._stage(f"measure {kind.name}"):
+            self._measure(self.order.first_points(kind))
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -85,14 +107,17 @@ class NodeRun:
             count = compile_ahead(kernel_sources(self.order), lambda *_: None)
             self._say(f"{count} kernels are ready")
 
-    def _open(self) -> None:
-        for setup in self.order.setups():
+    def _open(self, setups: Sequence[Setup]) -> Mapping[Setup, Backend]:
+        for setup in setups:
             with self._caught(setup.name):
-                opened = open_backend(
-                    self.order.backend, setup.model, devices=setup.devices, options=self.order.options
-                )
-                virtual = self.order.backend == "cpu"
-                self._opened[setup] = cast("Backend", FromCache(opened)) if virtual else opened
+                self._in_time()
+                self._opened[setup] = self._backend(setup)
+        return {setup: self._opened[setup] for setup in setups if setup in self._opened}
+
+    def _backend(self, setup: Setup) -> Backend:
+        order = self.order
+        opened = open_backend(order.backend, setup.model, devices=setup.devices, options=order.options)
+        return cast("Backend", FromCache(opened)) if order.backend == "cpu" else opened
 
     def _check(self, checks: Iterator[Check]) -> None:
         with self._caught("checks"):
@@ -100,18 +125,16 @@ class NodeRun:
                 self.checks.append(check)
                 self._say(f"{check.what} x{check.devices}: {check.found}{'' if check.right else '  WRONG'}")
 
-    def _measure(self) -> None:
-        for setup, point in self.order.points():
+    def _measure(self, points: Iterator[tuple[Setup, Point]]) -> None:
+        for setup, point in points:
             name = f"{setup.name}, context {point.context}"
-            if setup not in self._opened:
-                continue  # why it did not open has been told
-            if not passed(self.checks, self.order, setup):
-                self.not_run[name] = "its tokens are wrong, so its speed would say nothing"
-            elif self.elapsed_s > self.order.limit_s:
-                self.not_run[name] = f"the limit of {self.order.limit_s:g} s was reached before it"
-            else:
-                with self._caught(name):
-                    self._point(setup, point, name)
+            with self._caught(name):
+                if setup not in self._opened:
+                    raise Skipped(self.not_run[setup.name])
+                if not passed(self.checks, self.order, setup):
+                    raise Skipped("its tokens were not found right, so its speed would say nothing")
+                self._in_time()
+                self._point(setup, point, name)
 
     def _point(self, setup: Setup, point: Point, name: str) -> None:
         spans: list[TraceSpan] = []
@@ -131,6 +154,7 @@ class NodeRun:
             self.not_run["exchange"] = "virtual devices share one memory: there is no link to time"
             return
         with self._caught("exchange"):
+            self._in_time()
             for count in teams:
                 self.exchanges += measure(count, SIZES, REPEATS)
 
@@ -138,7 +162,9 @@ class NodeRun:
         """Last, as it needs processes of its own that take long to find each other."""
         if self.exchanges and self.order.scale is not QUICK:
             with self._caught("NCCL"):
-                self.exchanges = beside_nccl(self.exchanges, REPEATS)
+                self._in_time(_NCCL_LEAST_S)
+                left_s = self.order.limit_s - self.elapsed_s
+                self.exchanges = beside_nccl(self.exchanges, REPEATS, limit_s=left_s)
 
     @contextmanager
     def _caught(self, what: str) -> Iterator[None]:
@@ -175,7 +201,7 @@ def kernel_sources(order: Order) -> list[Source]:
     for setup in order.setups():
         headers = kernel_headers(setup.model, setup.devices, sms, order.options)
         sources += [(MONOKERNEL, header) for header in headers]
-    for setup in small_setups(order):
+    for setup in order.small_setups():
         sources.append((MONOKERNEL, kernel_headers(setup.model, setup.devices, sms, order.options)[0]))
     sources += [(EXCHANGE_KERNEL, exchange_header(count)) for count in order.devices if count > 1]
     return sources

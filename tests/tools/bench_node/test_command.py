@@ -39,7 +39,7 @@ def test_a_dry_run_checks_measures_writes_draws_and_tells(
 ) -> None:
     assert dry(tmp_path) == 0
     printed = capsys.readouterr().out
-    assert printed.index("check full models:") < printed.index("tok/s (")
+    assert printed.index(f"check {MODEL}:") < printed.index("tok/s (")
     found = [m for path in sorted(tmp_path.glob("*.json")) for m in read_measurements(path)]
     kinds = {(m.model.name, m.settings.devices, m.settings.parallelism, m.settings.delay) for m in found}
     assert kinds == {
@@ -47,13 +47,19 @@ def test_a_dry_run_checks_measures_writes_draws_and_tells(
         (MODEL, 2, "dtp", 2),
         (f"{MODEL}-plain", 1, "none", 0),
         (f"{MODEL}-plain", 2, "tp", 0),
+        (f"{MODEL}-delay0", 1, "none", 0),
         (f"{MODEL}-delay0", 2, "dtp", 0),
+        (f"{MODEL}-delay1", 1, "none", 1),
         (f"{MODEL}-delay1", 2, "dtp", 1),
     }
     assert all(m.verified.tokens_equal and m.phases_us for m in found)
     summary = json.loads((tmp_path / "checks" / "node-cpu-x2.json").read_text())
     assert all(check["right"] for check in summary["correctness"])
-    assert list(summary["stages_s"])[:4] == ["compile", "check small models", "open", "check full models"]
+    assert list(summary["stages_s"])[:5] == [
+        "compile",
+        "check small models",
+        *(f"{step} {MODEL}" for step in ("open", "check", "measure")),
+    ]
     assert (tmp_path / command.PLOT).read_text().startswith("<svg")
     assert [path.name for path in (tmp_path / "traces").iterdir()] == [f"{MODEL}-cpu-x2.trace.json.gz"]
 
@@ -74,7 +80,8 @@ def played_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     def exchange(count: int, sizes: Sequence[int], repeats: int) -> list[ExchangeTime]:
         return [ExchangeTime(size, count, 1.0, 2.0, (1.0,) * repeats, (2.0,) * repeats) for size in sizes]
 
-    def nccl(found: list[ExchangeTime], _repeats: int) -> list[ExchangeTime]:
+    def nccl(found: list[ExchangeTime], _repeats: int, *, limit_s: float) -> list[ExchangeTime]:
+        assert 0 < limit_s < 450
         return [replace(f, nccl_us=20.0, nccl="NCCL 2") for f in found]
 
     def virtual(_name: str, model: Model, *, devices: int, options: object) -> Backend:
@@ -151,7 +158,7 @@ def test_a_model_that_is_wrong_on_some_devices_is_not_timed_there(
     greedy = correctness.greedy
     monkeypatch.setattr(correctness, "greedy", swapped)
     assert dry(tmp_path) == 1
-    assert "its tokens are wrong, so its speed would say nothing" in capsys.readouterr().out
+    assert "its tokens were not found right, so its speed would say nothing" in capsys.readouterr().out
     names = {path.name for path in tmp_path.glob("*.json")}
     assert f"{MODEL}-cpu-x2.json" not in names
     assert f"{MODEL}-cpu-x1.json" in names

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from engine.bench import Point
 from engine.config import Exchange
 from engine.probe import plain
-from tools.bench_node.plan import FULL, QUICK, Order
+from tools.bench_node.plan import FULL, QUICK, Order, Setup
 
 NODE = Order("cuda", FULL, (1, 2, 4, 8))
 
 
+def points_of(order: Order) -> list[tuple[Setup, Point]]:
+    """In the order in which they are measured."""
+    first = [point for kind in order.kinds for point in order.first_points(kind)]
+    return [*first, *order.further_points()]
+
+
 def test_the_headline_is_measured_first_and_long_contexts_last() -> None:
-    points = [(setup.name, point.context) for setup, point in NODE.points()]
+    points = [(setup.name, point.context) for setup, point in points_of(NODE)]
     assert points[:5] == [
         ("laneformer-2b x8", 256),
         ("laneformer-2b x4", 256),
@@ -19,23 +26,27 @@ def test_the_headline_is_measured_first_and_long_contexts_last() -> None:
         ("laneformer-2b-plain x8", 256),
     ]
     assert {context for _, context in points[-8:]} == {4000}
-    assert len(set(points)) == len(points) == 4 + 4 + 2 + 8
+    assert len(set(points)) == len(points) == 4 + 4 + 2 * 4 + 8
 
 
 def test_no_point_asks_for_more_tokens_than_the_model_holds() -> None:
-    assert {(p.context, p.tokens) for _, p in NODE.points()} == {(256, 1000), (4000, 96)}
+    assert {(p.context, p.tokens) for _, p in points_of(NODE)} == {(256, 1000), (4000, 96)}
 
 
-def test_other_delays_run_where_there_are_most_devices_and_nowhere_without_a_peer() -> None:
-    assert [s.name for s in NODE.setups() if "delay" in s.name] == [
-        "laneformer-2b-delay0 x8",
-        "laneformer-2b-delay1 x8",
+def test_other_delays_run_on_every_number_of_devices_and_nowhere_without_a_peer() -> None:
+    assert [s.name for s in NODE.setups() if "delay0" in s.name] == [
+        f"laneformer-2b-delay0 x{count}" for count in (8, 4, 2, 1)
     ]
     assert not [s for s in Order("cuda", FULL, (1,)).setups() if "delay" in s.name]
 
 
+def test_every_kind_that_is_timed_has_a_small_twin_that_is_checked() -> None:
+    small = {(setup.config.name, setup.devices) for setup in NODE.small_setups()}
+    assert {(NODE.twin(setup.config), setup.devices) for setup in NODE.setups()} == small
+
+
 def test_three_tokens_of_the_headline_are_traced_and_nothing_else() -> None:
-    traced = [(setup.name, point.trace) for setup, point in NODE.points() if point.trace]
+    traced = [(setup.name, point.trace) for setup, point in points_of(NODE) if point.trace]
     assert [name for name, _ in traced] == ["laneformer-2b x8"]
     assert all(trace and trace.last - trace.first == 3 for _, trace in traced)
 
@@ -47,4 +58,4 @@ def test_the_plain_shape_has_the_same_weights_and_no_lanes() -> None:
 
 
 def test_a_quick_run_leaves_out_the_long_context() -> None:
-    assert {p.context for _, p in Order("cuda", QUICK, (1, 2)).points()} == {256}
+    assert {p.context for _, p in points_of(Order("cuda", QUICK, (1, 2)))} == {256}
