@@ -331,8 +331,8 @@ DEVICE void post_partial(Core& core, u64* item, int g, int d, const Merged& m) {
 DEVICE void add_partials(Core& core, const u64* partials, int splits, int g, int d, Merged& m) {
     constexpr int AT_ONCE = 4;
     for (int first = 1; first < splits; first += AT_ONCE) {
-        u64 value[AT_ONCE];
-        ulonglong2 scale[AT_ONCE];
+        u64 value[AT_ONCE] = {};  // as rows.cuh's `past`
+        ulonglong2 scale[AT_ONCE] = {};
         u32 missing = 0;
 #pragma unroll
         for (int s = 0; s < AT_ONCE; ++s) {

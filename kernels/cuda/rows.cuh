@@ -155,7 +155,7 @@ struct ResidualFinish {
     int layer;
     int exchange;
     bool read_later;
-    uint2 past[LANES];
+    uint2 past[LANES] = {};  // unset on some path it would be live, and spilled, all the way back to the start
 
     DEVICE ResidualFinish(Core& c, int l) : core(c), layer(l) {
         exchange = how(l);
