@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,6 +63,15 @@ def device_count() -> int:
     if error != driver.CUresult.CUDA_SUCCESS:
         raise BackendUnavailable(f"the NVIDIA driver does not list its GPUs: {_name(driver, error)}")
     return int(count)
+
+
+def link_name(ask: Callable[..., Any], driver: Any, first: Any, second: Any) -> str:
+    """What joins two GPUs that reach each other: atomics that work across tell NVLink from PCIe.
+
+    `ask` calls the driver's function of a name.
+    """
+    atomics = driver.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+    return "NVLink" if ask("cuDeviceGetP2PAttribute", atomics, first, second) else "PCIe"
 
 
 def _name(driver: Any, error: Any) -> str:
@@ -185,12 +194,10 @@ class Device:
             )
 
     def link(self, other: Device) -> str:
-        """What joins this GPU to `other`: atomics that work across tell NVLink from PCIe."""
+        """What joins this GPU to `other`."""
         if other.ordinal == self.ordinal:
             return "one GPU"
-        which = self.driver.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
-        atomics = self.call("cuDeviceGetP2PAttribute", which, self._device, other._device)
-        return "NVLink" if atomics else "PCIe"
+        return link_name(self.call, self.driver, self._device, other._device)
 
     def stream(self) -> Any:
         """Does not wait for the default stream, nor that for it."""
