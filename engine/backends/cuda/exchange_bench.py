@@ -24,7 +24,7 @@ import numpy as np
 
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.driver import Device, answering
-from engine.backends.cuda.launch import CONTROL_BYTES, Params
+from engine.backends.cuda.params import CONTROL_BYTES, Params
 from engine.backends.cuda.sharding import MAX_RANKS
 from engine.errors import BackendFailure, BackendUnavailable
 from engine.settings import child_environment, visible_gpus

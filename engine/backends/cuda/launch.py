@@ -5,7 +5,6 @@ Of several GPUs that run a model together each has a launch of its own (engine.b
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +18,23 @@ from numpy.typing import NDArray
 from engine.backends.base import FinishReason, Job, Outcome, PhaseTime, SamplingParams, Token, TraceSpan
 from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.driver import Device
+from engine.backends.cuda.followed import FollowedLaunch
+from engine.backends.cuda.held import Held
 from engine.backends.cuda.memory import Memory
+from engine.backends.cuda.params import (
+    ABORTED_AT,
+    CONTROL_BYTES,
+    PEER_POINTERS,
+    POINTERS,
+    STATUS_BYTES,
+    STOP_WORD,
+    Params,
+    sampling_of,
+)
 from engine.backends.cuda.profile import ProfileBuffer
-from engine.backends.cuda.sharding import MAX_RANKS
 from engine.errors import BackendFailure, DeviceLost
 
 _FINISH: dict[int, FinishReason] = {1: "stop", 2: "length", 3: "cancelled"}
-_ABORTED = 4
 THREADS = 384
 """core.cuh's THREADS."""
 _WAITS = {
@@ -43,67 +52,12 @@ _WAITS = {
 }
 _PHASES = ("qkv", "attn_out", "gate_up", "down", "head", "between phases")
 _ID_BITS = 20
-CONTROL_BYTES = 64
-"""params.cuh's Control: eight words and one for each GPU."""
-_ABORTED_AT = 4
-"""Bytes to `aborted` within it."""
-_STOP_WORD = 12
-"""A word of the status block, always 1, that `stop` copies into the device's flag."""
 _START_GRACE_S = 10.0
 """For the driver to bring a process's first kernel onto the GPU, and for a host that was held up itself."""
 _BUDGETS_A_PASS = 4
 """How many spin budgets a pass, of decode or of a chunk of the prompt, may take. One that is well takes a
 fraction of one, and the watchdog ends a launch in which any single wait takes one; what outlasts four runs no
 watchdog at all."""
-_SPIN_SECONDS = 50e-6
-"""How long `poll` sleeps between looks at the ring: a sixth of the fastest token."""
-
-
-class _Sampling(ctypes.Structure):
-    _fields_ = (
-        ("temperature", ctypes.c_float),
-        ("top_p", ctypes.c_float),
-        ("min_p", ctypes.c_float),
-        ("repetition_penalty", ctypes.c_float),
-        ("top_k", ctypes.c_int32),
-        ("seed_low", ctypes.c_uint32),
-        ("seed_high", ctypes.c_uint32),
-        ("filtered", ctypes.c_uint32),
-    )
-
-
-_POINTERS = (
-    *("tape", "tape_offset", "shares", "embed", "norms", "rotation", "kv", "mail", "candidates", "choice"),
-    *("stream", "outputs", "queries", "operand_hidden", "operand_heads", "operand_ffn", "logits", "ids"),
-    *("stop_ids", "control", "stop_flag", "ring", "status", "profile"),
-)
-_INTEGERS = (
-    *("first", "prefill_end", "ids_count", "max_new", "stop_count", "keep_logits"),
-    *("trace_first", "trace_last", "slots_in_flight", "blocks_a_split"),
-)
-
-
-_PEER_POINTERS = ("mail", "candidates", "choice", "outputs", "control")
-
-
-class PeerAddresses(ctypes.Structure):
-    """params.cuh's Peer."""
-
-    _fields_ = tuple((name, ctypes.c_uint64) for name in _PEER_POINTERS)
-
-
-class Params(ctypes.Structure):
-    """params.cuh's Params."""
-
-    _fields_ = (
-        *((name, ctypes.c_uint64) for name in _POINTERS),
-        ("peers", PeerAddresses * MAX_RANKS),
-        ("spin_budget_ns", ctypes.c_uint64),
-        ("sampling", _Sampling),
-        *((name, ctypes.c_int32) for name in _INTEGERS),
-        ("rank", ctypes.c_int32),
-        ("serial", ctypes.c_uint32),
-    )
 
 
 @dataclass
@@ -131,6 +85,11 @@ class Machine:
         """Whether this launch has the GPU to itself, and the driver is to check that all of it fits."""
         return self.layout.plan.cores == self.device.attribute("MULTIPROCESSOR_COUNT")
 
+    @property
+    def vocab(self) -> int:
+        """Of the whole model: every GPU's launch can score all of it."""
+        return self.layout.sharding.whole.vocab
+
     def empty_mailboxes(self) -> None:
         """After an abort they hold words of an unfinished pass: start over. No GPU may be running."""
         self.device.activate()
@@ -155,6 +114,11 @@ class Work:
     profile: bool = False
     trace: tuple[int, int] = (0, 0)
 
+    @property
+    def steps(self) -> int:
+        """Ids that are processed, and scored with `keep_logits`."""
+        return len(self.ids) - self.first
+
 
 def work_of(job: Job, context: int) -> Work:
     """All but the last id of the prompt through prefill; the last one is the first decode step."""
@@ -169,7 +133,7 @@ def work_of(job: Job, context: int) -> Work:
     )
 
 
-class CudaLaunch:
+class CudaLaunch(FollowedLaunch):
     """One request on one GPU. Implements engine.backends.base.Launch.
 
     Made ready by the constructor; `start` makes it run. In between no GPU of a team is busy, so that memory
@@ -177,13 +141,11 @@ class CudaLaunch:
     """
 
     def __init__(self, machine: Machine, work: Work) -> None:
+        super().__init__()
         self._machine, self._work = machine, work
         self._lock = threading.Lock()
-        self._owned: list[int] = []
-        self._streams: list[Any] = []
-        self._host: NDArray[np.uint8] | None = None
+        self._held = Held(machine.device)
         self._read = 0
-        self._outcome: Outcome | None = None
         self._failure: str | None = None
         self.starved_us: Mapping[str, float] = {}
         self.needs_recovery = False
@@ -192,52 +154,51 @@ class CudaLaunch:
         """True if it was its own wait that took too long, not another GPU's."""
         self._moved, self._moved_at = (0, 0), 0.0
         self._aborted_at: float | None = None
-        silent = max(1, len(work.ids) - work.prefill_end)  # passes over known ids tell the host nothing
-        self._patience_s = _START_GRACE_S + _BUDGETS_A_PASS * machine.spin_budget_s * silent
         try:
             self._prepare()
         except BaseException:
             with suppress(BackendFailure):  # the failure that led here says more
-                self._release()
+                self._held.release()
             raise
 
     def _prepare(self) -> None:
         machine, work = self._machine, self._work
         device, memory = machine.device, machine.memory
         device.activate()
-        vocab = machine.layout.sharding.whole.vocab
-        self._host, ring_address = device.mapped(8 * max(1, work.max_new) + 64)
-        self._ring: NDArray[np.uint64] = self._host[64:].view(np.uint64)
-        self._status: NDArray[np.uint32] = self._host[:64].view(np.uint32)
-        self._status[_STOP_WORD] = 1
-        for _ in range(2):
-            self._streams.append(device.stream())
-        self._stream, self._side = self._streams
+        host, address = self._held.mapped(STATUS_BYTES + 8 * max(1, work.max_new))
+        self._status: NDArray[np.uint32] = host[:STATUS_BYTES].view(np.uint32)
+        self._ring: NDArray[np.uint64] = host[STATUS_BYTES:].view(np.uint64)
+        self._status[STOP_WORD] = 1
+        self._stream, self._side = self._held.stream(), self._held.stream()
         device.fill(memory.control, CONTROL_BYTES, 0, self._stream)
         device.fill(memory.stop_flag, 4, 0, self._stream)
-        steps = len(work.ids) - work.first
         self.logits_address = memory.scores
         if work.keep_logits and machine.rank == 0:
-            self.logits_address = self._own(steps * vocab * 4)
+            self.logits_address = self._held.memory(work.steps * machine.vocab * 4)
         self._profile = ProfileBuffer(machine.layout, work.trace) if work.profile else None
-        profile = self._own(self._profile.size) if self._profile else 0
+        self._profile_address = 0
         if self._profile:
-            device.fill(profile, self._profile.size, 0, self._stream)
-        self._profile_address = profile
-        ids = np.asarray(work.ids, np.int32)
-        stops = np.asarray(sorted(work.stop_ids) or [-1], np.int32)
+            self._profile_address = self._held.memory(self._profile.size)
+            device.fill(self._profile_address, self._profile.size, 0, self._stream)
+        self._params = self._told(address)
+        self._kernel = machine.kernel(work.profile or machine.layout.tuning.profile)
+        device.synchronise()
+
+    def _told(self, status: int) -> Params:
+        """What the kernel reads; `status` is the device's address of the status block."""
+        machine, work = self._machine, self._work
         params = Params(
-            ring=ring_address + 64,
-            status=ring_address,
+            ring=status + STATUS_BYTES,
+            status=status,
             logits=self.logits_address,
-            ids=self._put(ids),
-            stop_ids=self._put(stops),
-            profile=profile,
+            ids=self._held.put(np.asarray(work.ids, np.int32)),
+            stop_ids=self._held.put(np.asarray(sorted(work.stop_ids) or [-1], np.int32)),
+            profile=self._profile_address,
             spin_budget_ns=int(machine.spin_budget_s * 1e9),
-            sampling=_sampling(work.sampling, vocab),
+            sampling=sampling_of(work.sampling, machine.vocab),
             first=work.first,
             prefill_end=work.prefill_end,
-            ids_count=len(ids),
+            ids_count=len(work.ids),
             max_new=work.max_new,
             stop_count=len(work.stop_ids),
             keep_logits=int(work.keep_logits),
@@ -249,14 +210,12 @@ class CudaLaunch:
             serial=machine.serial & 0xFFFFFFFF,
         )
         for rank, other in enumerate(machine.team):
-            for name in _PEER_POINTERS:
+            for name in PEER_POINTERS:
                 setattr(params.peers[rank], name, getattr(other, name))
-        for name in _POINTERS:
-            if hasattr(memory, name):
-                setattr(params, name, getattr(memory, name))
-        self._params = params
-        self._kernel = machine.kernel(work.profile or machine.layout.tuning.profile)
-        device.synchronise()
+        for name in POINTERS:
+            if hasattr(machine.memory, name):
+                setattr(params, name, getattr(machine.memory, name))
+        return params
 
     def start(self, logits: int | None = None) -> None:
         """`logits` is where the first GPU of a team collects them."""
@@ -280,16 +239,6 @@ class CudaLaunch:
         return int(self._status[2])
 
     @property
-    def outcome(self) -> Outcome | None:
-        self._look()
-        return self._outcome
-
-    @property
-    def ended(self) -> bool:
-        """True once it has an outcome or has broken down."""
-        return self._outcome is not None or self._failure is not None
-
-    @property
     def failure(self) -> str | None:
         """What broke down, in a sentence."""
         return self._failure
@@ -300,109 +249,60 @@ class CudaLaunch:
         return self._failure is None or self.needs_recovery
 
     @property
-    def breakdown(self) -> BackendFailure:
-        """The failure, as what it means for the process."""
+    def breakdown(self) -> BackendFailure | None:
+        if self._failure is None:
+            return None
         return (BackendFailure if self.usable else DeviceLost)(self._failure)
-
-    def poll(self, timeout: float) -> Sequence[Token]:
-        deadline = time.perf_counter() + timeout
-        while True:
-            tokens = self.take()
-            if tokens:
-                return tokens
-            self._look()
-            if self.ended:
-                tokens = self.take()
-                if not tokens and self._failure is not None:
-                    raise self.breakdown
-                return tokens
-            if time.perf_counter() >= deadline:
-                return []
-            time.sleep(_SPIN_SECONDS)
 
     def stop(self) -> None:
         with self._lock:
-            if self.ended or not self._side:
-                return
-            device = self._machine.device
-            device.activate()
-            # A copy engine does this; a kernel would find no room beside the one that runs.
-            source = self._status.ctypes.data + 4 * _STOP_WORD
-            device.call("cuMemcpyHtoDAsync", self._machine.memory.stop_flag, source, 4, self._side)
+            if not self.ended:
+                self._raise_flag(self._machine.memory.stop_flag)
 
     def abort(self) -> None:
         """Makes every wait on this GPU give up: another one, whose words it would wait for, is lost."""
         with self._lock:
-            if self.ended or not self._side:
+            if self.ended:
                 return
             if self._aborted_at is None:
                 self._aborted_at = time.perf_counter()
-            device = self._machine.device
-            device.activate()
-            source = self._status.ctypes.data + 4 * _STOP_WORD
-            aborted = self._machine.memory.control + _ABORTED_AT
-            device.call("cuMemcpyHtoDAsync", aborted, source, 4, self._side)
+            self._raise_flag(self._machine.memory.control + ABORTED_AT)
+
+    def _raise_flag(self, address: int) -> None:
+        """A copy engine does this; a kernel would find no room beside the one that runs."""
+        device = self._machine.device
+        device.activate()
+        one = self._status.ctypes.data + 4 * STOP_WORD
+        device.call("cuMemcpyHtoDAsync", address, one, 4, self._side)
 
     def close(self) -> None:
         """Asks a launch that still runs to stop, waits for it, and frees what it held."""
         self.stop()
-        while not self.ended:
-            self._look()
-            time.sleep(_SPIN_SECONDS)
+        self._wait_for_end()
         with self._lock:
             if not self.usable:
                 return
             self._status, self._ring = self._status.copy(), self._ring.copy()
-            self._release()
-
-    def _release(self) -> None:
-        """Frees what is held; a second time there is nothing left."""
-        device = self._machine.device
-        device.activate()
-        while self._owned:
-            device.free(self._owned.pop())
-        while self._streams:
-            device.call("cuStreamDestroy", self._streams.pop())
-        self._side = None
-        if self._host is not None:
-            host, self._host = self._host, None
-            device.free_mapped(host)
+            self._held.release()
 
     def logits(self) -> NDArray[np.float32]:
         """Of every id from `first` on, [ids - first, vocab], once a launch with `keep_logits` has ended."""
-        shape = (len(self._work.ids) - self._work.first, self._machine.layout.sharding.whole.vocab)
+        shape = (self._work.steps, self._machine.vocab)
         return self._machine.device.download(self.logits_address, shape, np.float32)
 
-    def wait(self) -> Outcome:
-        """Blocks until the end. Raises BackendFailure if the device broke down."""
-        while not self.ended:
-            self._look()
-            time.sleep(_SPIN_SECONDS)
-        if self._failure is not None:
-            raise self.breakdown
-        assert self._outcome is not None  # noqa: S101  ended without failure
-        return self._outcome
-
-    def _own(self, size: int) -> int:
-        self._owned.append(self._machine.device.allocate(size))
-        return self._owned[-1]
-
-    def _put(self, values: NDArray[Any]) -> int:
-        pointer = self._own(values.nbytes)
-        self._machine.device.upload(pointer, values)
-        return pointer
-
     def take(self) -> list[Token]:
-        """Tokens since the last call, without waiting."""
-        end = self._read
-        while end < len(self._ring) and self._ring[end]:
-            end += 1
+        end = self._written(self._read)
         words = self._ring[self._read : end].tolist()
         self._read = end
         return [Token(word & (1 << _ID_BITS) - 1, word >> _ID_BITS) for word in words]
 
+    def _written(self, known: int) -> int:
+        """How many tokens are in the ring, of which the first `known` are."""
+        while known < len(self._ring) and self._ring[known]:
+            known += 1
+        return known
+
     def _look(self) -> None:
-        """Notices the end of the kernel."""
         with self._lock:
             if self.ended:
                 return
@@ -410,32 +310,40 @@ class CudaLaunch:
             device.activate()
             result = device.driver.CUresult
             (status,) = device.driver.cuStreamQuery(self._stream)
-            if status == result.CUDA_ERROR_NOT_READY:
-                if self._lifeless():
-                    device.abandoned = True
-                    self._failure = (
-                        f"GPU {device.ordinal} was lost while it ran a request: no token, no part of the"
-                        f" prompt and no end in {self._patience_s:g} s"
-                    )
-                return
-            if status != result.CUDA_SUCCESS:
+            if status == result.CUDA_SUCCESS:
+                self._finish()
+            elif status != result.CUDA_ERROR_NOT_READY:
                 self._failure = f"GPU {device.ordinal} was lost while it ran a request ({status.name})"
-                return
-            finish = int(self._status[3])
-            self._machine.serial += int(self._status[5])
-            if finish == _ABORTED or finish not in _FINISH:
-                self._failure = self._report()
-                self.needs_recovery = True
-                return
-            reason = _FINISH[finish]
-            prefill_ns = int(self._status[:2].view(np.uint64)[0])
-            phases: Mapping[str, PhaseTime] = {}
-            spans: tuple[TraceSpan, ...] = ()
-            if self._profile:
-                words = device.download(self._profile_address, (self._profile.size // 8,), np.uint64)
-                self.starved_us = self._profile.starved_us(words)
-                phases, spans = self._profile.phases_us(words), self._profile.spans(words)
-            self._outcome = Outcome(reason, self.prefilled, prefill_ns, phases, spans)
+            elif self._lifeless():
+                device.abandoned = True
+                self._failure = (
+                    f"GPU {device.ordinal} was lost while it ran a request: no token, no part of the"
+                    f" prompt and no end in {self._patience_s:g} s"
+                )
+
+    def _finish(self) -> None:
+        """Reads what the kernel left: an outcome, or why the watchdog ended it."""
+        reason = _FINISH.get(int(self._status[3]))
+        self._machine.serial += int(self._status[5])
+        if reason is None:
+            self._failure = self._report()
+            self.needs_recovery = True
+            return
+        prefill_ns = int(self._status[:2].view(np.uint64)[0])
+        phases: Mapping[str, PhaseTime] = {}
+        spans: tuple[TraceSpan, ...] = ()
+        if self._profile:
+            shape = (self._profile.size // 8,)
+            words = self._machine.device.download(self._profile_address, shape, np.uint64)
+            self.starved_us = self._profile.starved_us(words)
+            phases, spans = self._profile.phases_us(words), self._profile.spans(words)
+        self._outcome = Outcome(reason, self.prefilled, prefill_ns, phases, spans)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long it may show nothing: passes over known ids tell the host nothing."""
+        silent = max(1, len(self._work.ids) - self._work.prefill_end)
+        return _START_GRACE_S + _BUDGETS_A_PASS * self._machine.spin_budget_s * silent
 
     def _lifeless(self) -> bool:
         """Whether the kernel has shown nothing for longer than a pass can take: it does not run.
@@ -443,10 +351,7 @@ class CudaLaunch:
         Only the first GPU of a team shows what it does; the others must end once they were told to give up.
         """
         now = time.perf_counter()
-        written = self._moved[1]
-        while written < len(self._ring) and self._ring[written]:
-            written += 1
-        if (moved := (self.prefilled, written)) != self._moved:
+        if (moved := (self.prefilled, self._written(self._moved[1]))) != self._moved:
             self._moved, self._moved_at = moved, now
         since = self._moved_at if self._machine.rank == 0 else self._aborted_at
         return since is not None and now - since > self._patience_s
@@ -462,19 +367,3 @@ class CudaLaunch:
             f" {seconds:g} s for {what} in {phase_name} of layer {layer} at position {position};"
             " the request has ended, others may run"
         )
-
-
-def _sampling(params: SamplingParams, vocab: int) -> _Sampling:
-    filtered = params.temperature > 0 and (
-        0 < params.top_k < vocab or params.top_p < 1.0 or params.min_p > 0.0
-    )
-    return _Sampling(
-        params.temperature,
-        params.top_p,
-        params.min_p,
-        params.repetition_penalty,
-        params.top_k,
-        params.seed & 0xFFFFFFFF,
-        params.seed >> 32,
-        int(filtered),
-    )

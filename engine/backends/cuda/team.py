@@ -6,7 +6,6 @@ ends the request on all of them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,19 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import Outcome, PhaseTime, Token
+from engine.backends.cuda.followed import FollowedLaunch
 from engine.backends.cuda.launch import CudaLaunch, Machine, Work
 from engine.errors import BackendFailure
 
-_LOOK_SECONDS = 50e-6
 
+class TeamLaunch(FollowedLaunch):
+    """Implements engine.backends.base.Launch over one launch a GPU, in the order of their ranks.
 
-class TeamLaunch:
-    """Implements engine.backends.base.Launch over one launch a GPU, in the order of their ranks."""
+    It has ended once it has on every GPU.
+    """
 
     def __init__(self, machines: Sequence[Machine], work: Work) -> None:
+        super().__init__()
         self._machines = machines
-        self._failure: BackendFailure | None = None
-        self._outcome: Outcome | None = None
+        self._breakdown: BackendFailure | None = None
         self._launches: list[CudaLaunch] = []
         try:
             for machine in machines:
@@ -43,14 +44,8 @@ class TeamLaunch:
         return self._launches[0].prefilled
 
     @property
-    def outcome(self) -> Outcome | None:
-        self._look()
-        return self._outcome
-
-    @property
-    def ended(self) -> bool:
-        """True once it has an outcome or has broken down, on every GPU."""
-        return self._outcome is not None or self._failure is not None
+    def breakdown(self) -> BackendFailure | None:
+        return self._breakdown
 
     @property
     def starved_us(self) -> Mapping[str, float]:
@@ -58,21 +53,8 @@ class TeamLaunch:
         found = [launch.starved_us for launch in self._launches]
         return {name: float(np.mean([f[name] for f in found])) for name in found[0]}
 
-    def poll(self, timeout: float) -> Sequence[Token]:
-        deadline = time.perf_counter() + timeout
-        while True:
-            tokens = self._launches[0].take()
-            if tokens:
-                return tokens
-            self._look()
-            if self.ended:
-                tokens = self._launches[0].take()
-                if not tokens and self._failure is not None:
-                    raise self._failure
-                return tokens
-            if time.perf_counter() >= deadline:
-                return []
-            time.sleep(_LOOK_SECONDS)
+    def take(self) -> Sequence[Token]:
+        return self._launches[0].take()
 
     def stop(self) -> None:
         self._launches[0].stop()
@@ -80,21 +62,9 @@ class TeamLaunch:
     def close(self) -> None:
         """Asks a launch that still runs to stop, waits for all GPUs, and frees what they held."""
         self.stop()
-        while not self.ended:
-            self._look()
-            time.sleep(_LOOK_SECONDS)
+        self._wait_for_end()
         for launch in self._launches:
             launch.close()
-
-    def wait(self) -> Outcome:
-        """Blocks until the end. Raises BackendFailure if a GPU broke down."""
-        while not self.ended:
-            self._look()
-            time.sleep(_LOOK_SECONDS)
-        if self._failure is not None:
-            raise self._failure
-        assert self._outcome is not None  # noqa: S101  ended without failure
-        return self._outcome
 
     def logits(self) -> NDArray[np.float32]:
         """Of every id from the work's first on, [ids, vocab]: all GPUs write to the first one's memory."""
@@ -115,7 +85,7 @@ class TeamLaunch:
             first = next((f for f in failed if not f.needs_recovery), None)
             first = first or next((f for f in failed if f.stuck), failed[0])
             self._start_over()
-            self._failure = first.breakdown
+            self._breakdown = first.breakdown
             return
         ended = [outcome for outcome in outcomes if outcome is not None]
         if len(ended) == len(outcomes):

@@ -12,7 +12,7 @@ import pytest
 
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import SHARED_BYTES, Tuning, header, make_layout
-from engine.backends.cuda.launch import CONTROL_BYTES, Params, PeerAddresses
+from engine.backends.cuda.params import CONTROL_BYTES, Params, PeerAddresses
 from engine.backends.cuda.sharding import MAX_RANKS, deal
 from engine.config import ModelConfig
 from engine.errors import BackendUnavailable, ConfigError

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from engine.backends.cuda import followed
 from engine.backends.cuda import launch as module
-from engine.backends.cuda.launch import _PEER_POINTERS, CudaLaunch, Work
+from engine.backends.cuda.launch import CudaLaunch, Work
+from engine.backends.cuda.params import PEER_POINTERS
 from engine.errors import BackendFailure, DeviceLost
 
 WORK = Work((1, 2, 3), 8)
@@ -76,11 +78,10 @@ class PlayedDevice:
 
 
 def machine(device: PlayedDevice, kernel: Any = lambda _profile: "kernel", rank: int = 0) -> Any:
-    memory = SimpleNamespace(**dict.fromkeys(_PEER_POINTERS, 8), stop_flag=8, scores=8)
+    memory = SimpleNamespace(**dict.fromkeys(PEER_POINTERS, 8), stop_flag=8, scores=8)
     layout = SimpleNamespace(
         plan=SimpleNamespace(cores=132),
         shared_bytes=0,
-        sharding=SimpleNamespace(whole=SimpleNamespace(vocab=100)),
         tuning=SimpleNamespace(profile=False),
     )
     return SimpleNamespace(
@@ -92,6 +93,7 @@ def machine(device: PlayedDevice, kernel: Any = lambda _profile: "kernel", rank:
         blocks_a_split=4,
         rank=rank,
         team=[memory],
+        vocab=100,
         serial=1,
         spin_budget_s=1.5,
         all_resident=True,
@@ -134,7 +136,8 @@ class Clock:
 def started(monkeypatch: pytest.MonkeyPatch, work: Work, rank: int = 0) -> tuple[CudaLaunch, Clock]:
     """A launch whose kernel never says that it has ended."""
     clock = Clock(1.0)
-    monkeypatch.setattr(module, "time", clock)
+    for each in (module, followed):
+        monkeypatch.setattr(each, "time", clock)
     launch = CudaLaunch(machine(PlayedDevice(), rank=rank), work)
     launch.start()
     return launch, clock
