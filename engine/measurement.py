@@ -17,7 +17,9 @@ from engine.backends.base import PhaseTime, SamplingParams
 from engine.errors import MeasurementError, RequestError
 
 SCHEMA = 1
-MAILBOX = "mailbox"
+MAILBOX, BARRIER = "mailbox", "barrier"
+SYNCS = (MAILBOX, BARRIER)
+"""How a phase may know that its input is there: by the words themselves, or by barriers between phases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Settings:
     """Layers by which a lane sees the others' output late."""
     lanes: int = 1
     sync: str = MAILBOX
-    """How a phase knows that its input is there: by the words themselves, or by barriers between phases."""
+    """One of SYNCS."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
 

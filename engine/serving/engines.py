@@ -45,12 +45,12 @@ class Engine:
         return model in ("", self.name, self.spec.model)
 
     def serves(self, spec: EngineSpec) -> bool:
-        """Whether this is what `spec` asks for; without options of its own it takes this one's."""
+        """Whether this is what `spec` asks for."""
         return (
             self.answers_to(spec.model)
             and spec.backend in (self.spec.backend, self.backend.name)
             and (spec == self.spec or spec.devices == len(self.backend.topology.devices))
-            and spec.options in ({}, self.spec.options)
+            and spec.options == self.spec.options
         )
 
 

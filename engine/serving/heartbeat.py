@@ -57,6 +57,12 @@ class Pulse:
                 f"a worker called {self._now.name!r} is running; stop it or choose another --name"
             )
 
+    @property
+    def now(self) -> Heartbeat:
+        """What it says when it beats next."""
+        with self._lock:
+            return self._now
+
     def update(self, **changes: Any) -> None:
         """Changes fields of the heartbeat; it beats at once."""
         with self._lock:

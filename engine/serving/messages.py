@@ -153,6 +153,8 @@ class BenchRequest:
     repeats: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     created_ms: int = 0
+    sync: str = ""
+    """One of engine.measurement.SYNCS; empty for what the worker does by itself."""
     trace: bool = False
     """Whether the answer shall hold a trace of one token."""
     kind: Literal["bench"] = "bench"
@@ -201,7 +203,9 @@ def _check_types(request: Request) -> None:
     if not isinstance(getattr(request, name), bool):
         raise RequestError(f"{name} is {getattr(request, name)!r}; it must be true or false")
     texts: list[Any] = [request.id, request.model]
-    if isinstance(request, GenerateRequest):
+    if isinstance(request, BenchRequest):
+        texts.append(request.sync)
+    else:
         prompt = request.prompt
         texts += [request.worker, *request.stop, prompt.text or "", prompt.suffix or ""]
         texts += [text for message in prompt.messages for text in (message.role, message.content)]

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -258,9 +259,8 @@ class Worker:
         return done
 
     def _measure(self, request: BenchRequest, output: Output) -> Frame | None:
-        spec = EngineSpec(request.model, request.backend, request.devices)
         self._pulse.update(state="benchmarking", request=request.id, started_ms=_now_ms())
-        engine = self._slot.hold(spec)
+        engine = self._slot.hold(self._spec_of(request))
         output.frame(
             Started(self.name, engine.name, engine.backend.name, request.context, _waited_ms(request))
         )
@@ -281,6 +281,20 @@ class Worker:
             self._hand_back(request, output)
             return None
         return Measured(measurement.to_dict(), _packed_trace(spans, [d.name for d in measurement.devices]))
+
+    def _spec_of(self, point: BenchRequest) -> EngineSpec:
+        """What the point names: if that is the worker's own engine, with its options, but for `sync`."""
+        own = self._pulse.now
+        asked = EngineSpec(point.model, point.backend, point.devices)
+        if (
+            asked.model in (self._home.model, own.model)
+            and asked.backend in (self._home.backend, own.backend)
+            and asked.devices == len(own.devices)
+        ):
+            asked = self._home
+            if point.sync == own.sync:
+                return asked
+        return replace(asked, options={**asked.options, "sync": point.sync}) if point.sync else asked
 
     def _must_leave(self, seconds_left: float) -> bool:
         """Whether the request in hand will not end before the worker has to."""

@@ -102,7 +102,7 @@ def test_two_lanes_on_an_sm_give_the_same_logits(opened: Open) -> None:
 def test_barrier_mode_gives_the_same_bits(opened: Open) -> None:
     model = Model(LANEFORMER, RandomWeights(LANEFORMER, 4))
     tokens = sequence(LANEFORMER.vocab, 40)
-    assert np.array_equal(opened(model).logits(tokens), opened(model, sync_barrier=True).logits(tokens))
+    assert np.array_equal(opened(model).logits(tokens), opened(model, sync="barrier").logits(tokens))
 
 
 @pytest.mark.parametrize(

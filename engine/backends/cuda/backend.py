@@ -32,6 +32,7 @@ from engine.backends.cuda.sharding import Sharding, deal
 from engine.backends.cuda.team import TeamLaunch
 from engine.bandwidth import datasheet_gbs
 from engine.errors import BackendUnavailable, RequestError
+from engine.measurement import BARRIER, MAILBOX, SYNCS
 from engine.tape import plan, validate
 from engine.weights import DType
 
@@ -44,8 +45,9 @@ _READ_BYTES = 4 << 30
 class CudaBackend:
     """Implements engine.backends.base.Backend.
 
-    Options: Tuning's fields; `context`, the cache's size; `virtual`, which gives all `devices` a part of the
-    first GPU's SMs each, to try how a model lies on several GPUs where there is one.
+    Options: `sync`, "mailbox" or "barrier"; Tuning's other fields; `context`, the cache's size; `virtual`,
+    which gives all `devices` a part of the first GPU's SMs each, to try how a model lies on several GPUs
+    where there is one.
     """
 
     name = "cuda"
@@ -98,7 +100,7 @@ class CudaBackend:
             self._kernel(rank, chosen.tuning.profile)
         self.topology = _topology(self._devices, self.layout.sharding)
         self.facts: dict[str, Any] = {
-            "sync": "barrier" if chosen.tuning.sync_barrier else "mailbox",
+            "sync": BARRIER if chosen.tuning.sync_barrier else MAILBOX,
             "tuning": asdict(chosen.tuning),
         }
         """What of it belongs to a measurement's environment."""
@@ -252,14 +254,18 @@ class _Chosen:
 
 
 def _chosen(options: Mapping[str, Any]) -> _Chosen:
-    tunable = {f.name for f in fields(Tuning)}
-    known = tunable | {"context", "virtual"}
+    tunable = {f.name for f in fields(Tuning)} - {"sync_barrier"}
+    known = tunable | {"context", "sync", "virtual"}
     unknown = sorted(set(options) - known)
     if unknown:
         raise BackendUnavailable(
             f"the backend cuda has no option {unknown[0]!r}; it has {', '.join(sorted(known))}"
         )
-    tuning = Tuning(**{name: value for name, value in options.items() if name in tunable})
+    sync = options.get("sync", MAILBOX)
+    if sync not in SYNCS:
+        raise BackendUnavailable(f"sync is {sync!r}; allowed are {', '.join(SYNCS)}")
+    tuned = {name: value for name, value in options.items() if name in tunable}
+    tuning = Tuning(**tuned, sync_barrier=sync == BARRIER)
     return _Chosen(tuning, options.get("context"), bool(options.get("virtual", False)))
 
 

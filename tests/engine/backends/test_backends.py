@@ -3,9 +3,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from engine.backends import BACKENDS, availability, open_backend
+from engine.backends import BACKENDS, WITH_SYNC, availability, cpu, open_backend
+from engine.backends.cuda import backend as cuda_backend
 from engine.config import ModelConfig
 from engine.errors import BackendUnavailable
+from engine.measurement import SYNCS
+from engine.models import open_model
 from engine.weights import RandomWeights
 
 TINY = ModelConfig("tiny", hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, ffn=16, vocab=32, context=16)
@@ -85,12 +88,30 @@ def test_whoever_waits_hears_how_far_the_opening_is(monkeypatch) -> None:
         ("numpy", {"devices": 0}, "devices is 0"),
         ("numpy", {"devices": 2}, "devices is 2; the backend numpy has 1"),
         ("numpy", {"options": {"graph": True}}, "no option 'graph'; it takes threads"),
+        ("numpy", {"options": {"sync": "barrier"}}, "no option 'sync'"),
         ("numpy", {"options": {"threads": 0}}, "threads is 0; it must be"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_in_words(name, settings, message) -> None:
     with pytest.raises(BackendUnavailable, match=message):
         open_backend(name, MODEL, **settings)
+
+
+@pytest.mark.parametrize("name", WITH_SYNC)
+def test_a_way_to_synchronise_that_there_is_not_is_refused_with_those_there_are(name) -> None:
+    parse = {"cpu": lambda options: cpu._parse(options, 1), "cuda": cuda_backend._chosen}[name]
+    for sync in SYNCS:
+        parse({"sync": sync})
+    with pytest.raises(BackendUnavailable, match="sync is 'prayer'; allowed are mailbox, barrier"):
+        parse({"sync": "prayer"})
+
+
+def test_a_barrier_on_gpus_is_another_kernel() -> None:
+    with_barrier, without = (
+        cuda_backend.kernel_headers(open_model("random:tiny-laneformer"), 1, 132, {"sync": sync})
+        for sync in ("barrier", "mailbox")
+    )
+    assert with_barrier != without
 
 
 def install(monkeypatch, name: str, *, usable: bool) -> dict:

@@ -49,8 +49,13 @@ def test_what_runs_on_fewer_devices_is_still_what_its_worker_asked_for(on_fewer:
 
 
 def test_a_benchmark_for_more_devices_does_not_take_what_runs_on_fewer(on_fewer: Engine) -> None:
-    assert not on_fewer.serves(EngineSpec(MODEL, "cpu", 4))
-    assert on_fewer.serves(EngineSpec(MODEL, "cpu", 2))
+    assert not on_fewer.serves(EngineSpec(MODEL, "cpu", 4, {"threads": 1}, fewer=False))
+    assert on_fewer.serves(EngineSpec(MODEL, "cpu", 2, {"threads": 1}))
+
+
+def test_what_was_opened_with_other_options_is_not_what_is_asked_for(on_fewer: Engine) -> None:
+    assert not on_fewer.serves(EngineSpec(MODEL, "cpu", 2))
+    assert not on_fewer.serves(EngineSpec(MODEL, "cpu", 2, {"threads": 1, "sync": "barrier"}))
 
 
 def test_loading_is_told_when_something_else_begins_and_now_and_then(

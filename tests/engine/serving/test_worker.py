@@ -8,14 +8,17 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import pytest
 import redis
 
-from engine.errors import BackendFailure, BackendUnavailable, DeviceLost
+from engine.backends.cpu.backend import CpuBackend
+from engine.errors import BackendFailure, BackendUnavailable, DeviceLost, RequestError
 from engine.measurement import Measurement
+from engine.serving import worker as serving_worker
 from engine.serving.client import Client
 from engine.serving.engines import Engine, EngineSpec, open_engine
 from engine.serving.heartbeat import NameTaken
@@ -69,6 +72,14 @@ def ask(request_id: str, text: str = "to be", **more) -> GenerateRequest:
     return GenerateRequest(request_id, Prompt(text), **{"max_tokens": 20, **more})
 
 
+def bench(request_id: str, **more) -> BenchRequest:
+    settings = {
+        "model": "random:tiny-llama", "backend": "numpy", "devices": 1,
+        "context": 16, "tokens": 8, "repeats": 5, **more,
+    }  # fmt: skip
+    return BenchRequest(request_id, **settings)
+
+
 def test_a_generation_is_told_from_start_to_end(client, worker):
     story = read_story_of(client, ask("g"))
     started, end = story.frames[0], story.end
@@ -114,6 +125,7 @@ def test_an_answer_ends_where_the_context_does(client, redis_url, chatterbox):
         (BenchRequest("g", "tiny-llama", "tpu", 1, 16, 8, 2), "backend_failed", "no backend 'tpu'"),
         (BenchRequest("g", "gpt-7", "numpy", 1, 16, 8, 2), "backend_failed", "no model 'gpt-7'"),
         (BenchRequest("g", "tiny-llama", "numpy", 1, 16, 8000, 2), "bad_request", "8016 positions"),
+        (bench("g", sync="barrier"), "backend_failed", "numpy has no option 'sync'"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused_in_words(client, worker, request_, code, complaint):
@@ -365,14 +377,6 @@ def test_waiting_time_is_told_from_what_recent_requests_took(client, redis_url, 
     client.cancel("in hand")
 
 
-def bench(request_id: str, **more) -> BenchRequest:
-    settings = {
-        "model": "random:tiny-llama", "backend": "numpy", "devices": 1,
-        "context": 16, "tokens": 8, "repeats": 5, **more,
-    }  # fmt: skip
-    return BenchRequest(request_id, **settings)
-
-
 @pytest.mark.slow
 def test_a_benchmark_of_another_model_is_measured_and_the_worker_returns_to_its_own(client, worker):
     frames = answer(client, bench("b"))
@@ -386,6 +390,28 @@ def test_a_benchmark_of_another_model_is_measured_and_the_worker_returns_to_its_
     wait_until(lambda: client.workers()[0].state == "idle")
     assert client.workers()[0].model == "words"
     assert answer(client, ask("g"))[0].model == "words"
+
+
+def test_a_benchmark_may_choose_how_the_worker_s_own_engine_synchronises(client, redis_url, monkeypatch):
+    def opener(spec: EngineSpec) -> Engine:
+        opened.append(spec.options)
+        return open_engine(spec)
+
+    def measured(backend: CpuBackend, *_: Any, **__: Any) -> NoReturn:
+        synced.append(backend.facts["sync"])
+        raise RequestError("nothing is measured in this test")
+
+    monkeypatch.setattr(serving_worker, "run_point", measured)
+    opened: list[Mapping[str, Any]] = []
+    synced: list[str] = []
+    own = {"threads": 1}
+    with working(redis_url, model="random:tiny-llama", backend="cpu", options=own, opener=opener):
+        answer(client, bench("b1", backend="cpu", sync="mailbox"))
+        assert opened == [own], "that is what it does by itself"
+        answer(client, bench("b2", backend="cpu", sync="barrier"))
+        answer(client, bench("b3", backend="cpu"))
+    assert opened == [own, {**own, "sync": "barrier"}, own]
+    assert synced == ["mailbox", "barrier", "mailbox"]
 
 
 @pytest.mark.slow
