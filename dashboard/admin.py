@@ -63,6 +63,7 @@ class SweepAdmin(_SweepModelAdmin):
                     "models",
                     "backends",
                     "devices",
+                    "sync",
                     "context",
                     "tokens",
                     "sampling",

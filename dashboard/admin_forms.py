@@ -11,9 +11,10 @@ from django.core.exceptions import ValidationError
 from dashboard.matrix import AXES, SAMPLING_NAMES, sampling_dict, validate_matrix
 from dashboard.models import Sweep
 from dashboard.schedule import parse_crontab
-from engine.backends import BACKENDS
+from engine.backends import BACKENDS, WITH_SYNC
 from engine.backends.base import SamplingParams
 from engine.errors import RequestError
+from engine.measurement import SYNCS
 
 _SEPARATOR = re.compile(r"[,\s]+")
 _FIELD_OF_AXIS = {"model": "models", "backend": "backends"}
@@ -94,6 +95,14 @@ class SweepForm(_SweepModelForm):
         choices=[(b, b) for b in BACKENDS], widget=forms.CheckboxSelectMultiple
     )
     devices = NumbersField(initial=[1], help_text="How many devices, apart by commas.")
+    sync = forms.MultipleChoiceField(
+        label="Synchronisation",
+        choices=[(s, s) for s in SYNCS],
+        widget=forms.CheckboxSelectMultiple,
+        required=False,
+        help_text=f"How a phase knows that its input is there, on {' and '.join(WITH_SYNC)}. None chosen: as"
+        " each worker does it by itself.",
+    )
     context = NumbersField(help_text="Tokens in the prompt, apart by commas.")
     tokens = NumbersField(help_text="Tokens to generate, apart by commas; at least 2.")
     sampling = SamplingField(
@@ -140,4 +149,5 @@ class SweepForm(_SweepModelForm):
         return cleaned
 
     def matrix(self) -> dict[str, Any]:
-        return {axis: self.cleaned_data[_FIELD_OF_AXIS.get(axis, axis)] for axis in AXES}
+        matrix = {axis: self.cleaned_data[_FIELD_OF_AXIS.get(axis, axis)] for axis in AXES}
+        return {axis: values for axis, values in matrix.items() if axis != "sync" or values}

@@ -1,26 +1,29 @@
 """The matrix of a sweep: what may stand in it, and the benchmark points that it unfolds into.
 
-{"model": ["smollm2-135m"], "backend": ["cpu"], "devices": [1], "context": [64, 256], "tokens": [64],
- "sampling": [{}]}: six lists, each value in its own range. Their product, in the order given (the last
-axis turns fastest), is the list of points. `sampling` and `devices` may be left out (greedy; one).
+{"model": ["smollm2-135m"], "backend": ["cpu"], "devices": [1], "sync": ["mailbox", "barrier"],
+ "context": [64, 256], "tokens": [64], "sampling": [{}]}: lists, each value in its own range. Their product,
+in the order given (the last axis turns fastest), is the list of points. `devices`, `sync` and `sampling` may
+be left out (one; what the worker does by itself; greedy).
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from django.core.exceptions import ValidationError
 
-from engine.backends import BACKENDS
+from engine.backends import BACKENDS, WITH_SYNC
 from engine.backends.base import SamplingParams
 from engine.errors import RequestError
+from engine.measurement import SYNCS
 
-AXES = ("model", "backend", "devices", "context", "tokens", "sampling")
-DEFAULTS: dict[str, list[Any]] = {"devices": [1], "sampling": [{}]}
+AXES = ("model", "backend", "devices", "sync", "context", "tokens", "sampling")
+DEFAULTS: dict[str, list[Any]] = {"devices": [1], "sync": [""], "sampling": [{}]}
+CHOICES = {"backend": BACKENDS, "sync": SYNCS}
 MAX_POINTS = 500
 REPEATS = (5, 100)
 """Fewer than 5 repeats say nothing about the spread; more than 100 belong in a longer generation."""
@@ -38,6 +41,8 @@ class PointSpec:
     model: str
     backend: str
     devices: int
+    sync: str
+    """One of engine.measurement.SYNCS; empty for what the worker does by itself."""
     context: int
     tokens: int
     sampling: SamplingParams
@@ -47,10 +52,14 @@ class PointSpec:
         return sampling_label(self.sampling)
 
     def __str__(self) -> str:
-        return (
-            f"{self.model} on {self.backend} x{self.devices}, context {self.context}, "
-            f"{self.tokens} tokens, {self.label}"
-        )
+        where = place(self.model, self.backend, self.devices, self.sync, self.context, self.tokens)
+        return f"{where}, {self.label}"
+
+
+def place(model: str, backend: str, devices: int, sync: str, context: int, tokens: int) -> str:
+    """A point in words, its sampling left out."""
+    how = f", {sync}" if sync else ""
+    return f"{model} on {backend} x{devices}{how}, context {context}, {tokens} tokens"
 
 
 def expand(matrix: Mapping[str, Any]) -> list[PointSpec]:
@@ -58,8 +67,8 @@ def expand(matrix: Mapping[str, Any]) -> list[PointSpec]:
     validate_matrix(matrix)
     axes = [matrix.get(axis, DEFAULTS.get(axis)) for axis in AXES]
     return [
-        PointSpec(model, backend, devices, context, tokens, SamplingParams(**sampling))
-        for model, backend, devices, context, tokens, sampling in itertools.product(*axes)
+        PointSpec(model, backend, devices, sync, context, tokens, SamplingParams(**sampling))
+        for model, backend, devices, sync, context, tokens, sampling in itertools.product(*axes)
     ]
 
 
@@ -73,7 +82,10 @@ def validate_matrix(matrix: object) -> None:
         f"{key!r} is not an axis; allowed are {', '.join(AXES)}." for key in matrix if key not in AXES
     ]
     for axis in AXES:
-        problems.extend(_axis_problems(axis, matrix.get(axis, DEFAULTS.get(axis))))
+        if axis in matrix or axis not in DEFAULTS:
+            problems.extend(_axis_problems(axis, matrix.get(axis)))
+    if not problems and "sync" in matrix:
+        problems.extend(_sync_problems(matrix["backend"]))
     if not problems:
         count = _count(matrix)
         if count > MAX_POINTS:
@@ -138,9 +150,9 @@ def _axis_problems(axis: str, values: object) -> list[str]:
 def _value_problem(axis: str, value: object) -> str | None:
     if axis == "model":
         return _model_problem(value)
-    if axis == "backend":
-        if value not in BACKENDS:
-            return f"backend is {value!r}; allowed are {', '.join(BACKENDS)}."
+    if axis in CHOICES:
+        if value not in CHOICES[axis]:
+            return f"{axis} is {value!r}; allowed are {', '.join(CHOICES[axis])}."
         return None
     if axis == "sampling":
         return _sampling_problem(value)
@@ -148,6 +160,15 @@ def _value_problem(axis: str, value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         return f"{axis} is {value!r}; allowed are whole numbers from {low} to {high}."
     return None
+
+
+def _sync_problems(backends: Sequence[str]) -> list[str]:
+    without = [backend for backend in backends if backend not in WITH_SYNC]
+    return [
+        f"sync is chosen, but the backend {backend} has no choice of it ({' and '.join(WITH_SYNC)} have);"
+        f" leave out sync, or {backend}."
+        for backend in without
+    ]
 
 
 def _model_problem(value: object) -> str | None:

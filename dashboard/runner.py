@@ -217,6 +217,7 @@ def _request(point: Point, run: SweepRun) -> BenchRequest:
         model=point.model,
         backend=point.backend,
         devices=point.devices,
+        sync=point.sync,
         context=point.context,
         tokens=point.tokens,
         repeats=run.repeats,

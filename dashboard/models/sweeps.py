@@ -14,7 +14,7 @@ from django.db.models import F, Q
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard.matrix import sampling_label, validate_matrix, validate_repeats
+from dashboard.matrix import place, sampling_label, validate_matrix, validate_repeats
 from dashboard.schedule import format_crontab
 from engine.backends.base import SamplingParams
 
@@ -176,6 +176,9 @@ class Point(models.Model):
     model = models.CharField(max_length=200)
     backend = models.CharField(max_length=40)
     devices = models.PositiveSmallIntegerField()
+    sync = models.CharField(
+        max_length=20, blank=True, help_text="how it shall synchronise; empty: what the worker does by itself"
+    )
     context = models.PositiveIntegerField()
     tokens = models.PositiveIntegerField()
     sampling = models.JSONField(default=dict)
@@ -205,7 +208,7 @@ class Point(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.model} on {self.backend} x{self.devices}, context {self.context}, {self.tokens} tokens"
+        return place(self.model, self.backend, self.devices, self.sync, self.context, self.tokens)
 
     @property
     def sampling_label(self) -> str:

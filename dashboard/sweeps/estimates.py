@@ -14,7 +14,7 @@ from dashboard.models import ACTIVE, Point, State, SweepRun
 
 RECENT = 1000
 """How many finished points an estimate looks back over: enough for the newest of each kind, and quick."""
-_COLUMNS = ("model", "backend", "devices", "context", "tokens", "sampling")
+_COLUMNS = ("model", "backend", "devices", "sync", "context", "tokens", "sampling")
 Kind = tuple[Any, ...]
 
 
@@ -29,7 +29,8 @@ class Estimate(NamedTuple):
 def estimate(specs: Sequence[PointSpec]) -> Estimate:
     """How long a sweep over `specs` will take. One query."""
     kinds = [
-        _kind((s.model, s.backend, s.devices, s.context, s.tokens, sampling_dict(s.sampling))) for s in specs
+        _kind((s.model, s.backend, s.devices, s.sync, s.context, s.tokens, sampling_dict(s.sampling)))
+        for s in specs
     ]
     known = _means(_recent(kinds))
     times = [known[kind] for kind in kinds if kind in known]

@@ -46,6 +46,16 @@ def test_form_becomes_a_sweep_with_its_matrix_and_schedule(as_admin: Client) -> 
     assert sweep.crontab == "30 2 * * *"
 
 
+def test_form_names_ways_to_synchronise_and_shows_them_again(as_admin: Client) -> None:
+    asked = {**FORM, "backends": ["cpu"], "sync": ["barrier"]}
+    as_admin.post(ADD, asked)
+    sweep = Sweep.objects.get(name="nightly")
+    assert sweep.matrix["sync"] == ["barrier"]
+    url = f"/admin/dashboard/sweep/{sweep.pk}/change/"
+    assert as_admin.get(url).context["adminform"].form["sync"].value() == ["barrier"]
+    assert as_admin.post(PREVIEW, asked).content.decode().count("<td>barrier</td>") == 8
+
+
 def test_saved_sweep_fills_its_form_again(as_admin: Client) -> None:
     as_admin.post(ADD, FORM)
     url = f"/admin/dashboard/sweep/{Sweep.objects.get(name='nightly').pk}/change/"
@@ -70,6 +80,7 @@ def test_saved_sweep_fills_its_form_again(as_admin: Client) -> None:
         ({"sampling": "temperature=99"}, "temperature is 99"),
         ({"sampling": "top_k=1.5"}, "is not NAME=NUMBER"),
         ({"sampling": "__class__=1"}, "is not NAME=NUMBER"),
+        ({"sync": ["mailbox"]}, "the backend numpy has no choice of it"),
         ({"repeats": "2"}, "repeats is 2; allowed are 5 to 100"),
         ({"schedule_crontab": "every night"}, "it needs five"),
         ({"context": ",".join(map(str, range(1, 101)))}, "800 points; a sweep takes at most 500"),

@@ -83,6 +83,18 @@ def test_short_form_of_a_sampling_means_the_same(sampling: SamplingParams) -> No
     assert SamplingParams(**sampling_dict(sampling)) == sampling
 
 
+def test_points_that_synchronise_in_one_way_stand_together() -> None:
+    """A worker has to open its model again to change it."""
+    specs = expand({**MATRIX, "backend": ["cpu"], "sync": ["mailbox", "barrier"], "context": [8, 16]})
+    assert [(s.sync, s.context) for s in specs] == [
+        ("mailbox", 8), ("mailbox", 16), ("barrier", 8), ("barrier", 16)
+    ]  # fmt: skip
+
+
+def test_a_matrix_that_does_not_say_how_to_synchronise_leaves_it_to_the_worker() -> None:
+    assert {spec.sync for spec in expand(MATRIX)} == {""}
+
+
 def test_last_axis_turns_fastest() -> None:
     specs = expand({**MATRIX, "context": [8, 16], "tokens": [4, 5]})
     assert [(s.context, s.tokens) for s in specs] == [(8, 4), (8, 5), (16, 4), (16, 5)]
@@ -106,6 +118,13 @@ def test_last_axis_turns_fastest() -> None:
         ({"sampling": ["greedy"]}, "{} for greedy"),
         ({"context": [8, 8]}, "context holds 8 twice"),
         ({"sampling": [{}, {"temperature": 0.0}]}, "twice"),
+        ({"backend": ["cpu"], "sync": ["prayer"]}, "sync is 'prayer'; allowed are mailbox, barrier"),
+        ({"backend": ["cpu"], "sync": [""]}, "sync is ''"),
+        ({"backend": ["cpu"], "sync": []}, "sync is .*at least one value"),
+        (
+            {"backend": ["cpu", "numpy"], "sync": ["barrier"]},
+            "the backend numpy has no choice of it .*leave out sync, or numpy",
+        ),
         ({"lanes": [8]}, "'lanes' is not an axis"),
         ({"context": list(range(1, 300)), "tokens": [2, 3]}, "598 points; a sweep takes at most 500"),
         ({"context": list(range(1, MAX_POINTS + 2))}, "context has 501 values"),

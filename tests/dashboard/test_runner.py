@@ -89,6 +89,15 @@ def test_point_is_asked_for_as_it_stands_in_the_matrix(run: SweepRun) -> None:
     assert (request.context, request.tokens, request.repeats) == (8, 8, 5)
 
 
+def test_point_says_how_to_synchronise_again_when_it_is_retried() -> None:
+    run = factories.run_of(factories.sweep(backend=["cpu"], sync=["barrier"], context=[8]))
+    first, second = (ScriptedBench(Failed("backend_failed", "the device burst")) for _ in range(2))
+    work(run, first)
+    services.retry_failed(run=run)
+    work(run, second)
+    assert [bench.submitted[0].sync for bench in (first, second)] == ["barrier", "barrier"]
+
+
 def test_measurement_is_stored_with_its_point_and_worker(run: SweepRun) -> None:
     work(run, ScriptedBench(STARTED, measured(tok_s=123.0)))
     point = Point.objects.get(run=run)
