@@ -37,6 +37,7 @@ import numpy as np
 
 from engine import environment
 from engine.backends.base import Backend, Job, Loaded, Outcome, SamplingParams, Token, TraceRange, TraceSpan
+from engine.backends.running import follow
 from engine.bandwidth import datasheet_gbs
 from engine.config import ModelConfig
 from engine.errors import BackendFailure, EngineError, RequestError
@@ -295,22 +296,23 @@ class _Bench:
     def _launch(self, job: Job) -> Run:
         start = time.perf_counter_ns()
         launch = self._backend.launch(job)
+        tokens: list[Token] = []
+        ttft_ns = 0
+
+        def heard(fresh: Sequence[Token]) -> None:
+            nonlocal ttft_ns
+            if fresh and not tokens:
+                ttft_ns = time.perf_counter_ns() - start
+            tokens.extend(fresh)
+            self._tell(len(tokens))
+            if self._stop():
+                raise BenchStopped("the benchmark was stopped before it had a result")
+
         try:
-            tokens: list[Token] = []
-            ttft_ns = 0
-            while True:
-                outcome = launch.outcome  # read first: tokens may still wait in `poll` when it appears
-                fresh = launch.poll(POLL_S)
-                if fresh and not tokens:
-                    ttft_ns = time.perf_counter_ns() - start
-                tokens.extend(fresh)
-                if outcome is not None and not fresh:
-                    return Run(tuple(tokens), ttft_ns, outcome)
-                self._tell(len(tokens))
-                if self._stop():
-                    raise BenchStopped("the benchmark was stopped before it had a result")
+            outcome = follow(launch, POLL_S, heard)
         finally:
             launch.close()
+        return Run(tuple(tokens), ttft_ns, outcome)
 
     def _tell(self, tokens: int) -> None:
         now = time.monotonic()
@@ -343,30 +345,15 @@ def _measurement(
     verified: Verified,
     facts: dict[str, Any],
 ) -> Measurement:
-    config, topology = model.config, backend.topology
     speeds = tuple(run.tok_s for run in runs)
-    read = _token_bytes(model, point)
-    devices = tuple(
-        MeasuredDevice(d.name, d.datasheet_gbs or datasheet_gbs(d.name), gbs)
-        for d, gbs in zip(topology.devices, bandwidth, strict=True)
-    )
+    read, devices = _token_bytes(model, point), _devices(backend, bandwidth)
     return Measurement(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         git_sha=str(facts.get("git", {}).get("sha", "unknown")),
-        model=MeasuredModel(config.name, config.parameters, read),
+        model=MeasuredModel(model.config.name, model.config.parameters, read),
         backend=backend.name,
         devices=devices,
-        settings=Settings(
-            context=point.context,
-            tokens=point.tokens,
-            repeats=point.repeats,
-            devices=len(topology.devices),
-            parallelism=topology.parallelism,
-            delay=config.lanes.delay,
-            lanes=topology.lanes,
-            sync=str(getattr(backend, "facts", {}).get("sync", MAILBOX)),
-            sampling=point.sampling,
-        ),
+        settings=_settings(backend, model, point),
         decode=DecodeSpeed(median(speeds), median_interval(speeds), speeds),
         itl_us=_latency([gap for run in runs for gap in run.gaps_us]),
         prefill=PrefillSpeed(median([run.prefill_tok_s for run in runs]), runs[0].outcome.prefill_tokens),
@@ -378,11 +365,38 @@ def _measurement(
         phases_us=profile.phases_us,
         verified=verified,
         environment=facts,
-        samples=Samples(
-            ttft_ms=tuple(round(run.ttft_ns / 1e6, 4) for run in runs),
-            prefill_tok_s=tuple(round(run.prefill_tok_s, 2) for run in runs),
-            itl_us=tuple(tuple(round(gap, 2) for gap in run.gaps_us) for run in runs),
-        ),
+        samples=_samples(runs),
+    )
+
+
+def _devices(backend: Backend, bandwidth: Sequence[float]) -> tuple[MeasuredDevice, ...]:
+    return tuple(
+        MeasuredDevice(d.name, d.datasheet_gbs or datasheet_gbs(d.name), gbs)
+        for d, gbs in zip(backend.topology.devices, bandwidth, strict=True)
+    )
+
+
+def _settings(backend: Backend, model: Model, point: Point) -> Settings:
+    topology = backend.topology
+    return Settings(
+        context=point.context,
+        tokens=point.tokens,
+        repeats=point.repeats,
+        devices=len(topology.devices),
+        parallelism=topology.parallelism,
+        delay=model.config.lanes.delay,
+        lanes=topology.lanes,
+        sync=str(getattr(backend, "facts", {}).get("sync", MAILBOX)),
+        sampling=point.sampling,
+    )
+
+
+def _samples(runs: Sequence[Run]) -> Samples:
+    """Rounded to what the clocks are worth: a file keeps thousands."""
+    return Samples(
+        ttft_ms=tuple(round(run.ttft_ns / 1e6, 4) for run in runs),
+        prefill_tok_s=tuple(round(run.prefill_tok_s, 2) for run in runs),
+        itl_us=tuple(tuple(round(gap, 2) for gap in run.gaps_us) for run in runs),
     )
 
 

@@ -21,7 +21,8 @@ import numpy as np
 
 from engine import environment
 from engine.backends import open_backend
-from engine.backends.base import Job, Token
+from engine.backends.base import Job
+from engine.backends.running import complete
 from engine.bandwidth import usable_cores
 from engine.config import HeadKind, Lanes, ModelConfig
 from engine.errors import EngineError
@@ -65,11 +66,7 @@ def token_us(delay: int, latency_us: float) -> list[float]:
     times = []
     try:
         for _ in range(REPEATS + 1):
-            launch = backend.launch(Job(prompt, TOKENS))
-            tokens: list[Token] = []
-            while launch.outcome is None:
-                tokens += launch.poll(0.5)
-            tokens += launch.poll(0)
+            tokens = complete(backend, Job(prompt, TOKENS))
             times.append((tokens[-1].t_ns - tokens[0].t_ns) / (len(tokens) - 1) / 1e3)
     finally:
         backend.close()

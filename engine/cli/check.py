@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from engine.backends import AUTO, availability, open_backend
-from engine.backends.base import Job, SamplingParams, Topology
+from engine.backends.base import Job, Topology
+from engine.backends.running import complete
 from engine.cli.options import Commands, add_model_flags, command, devices_of
 from engine.cli.terminal import ProgressBar, print_json, table
 from engine.config import ModelConfig
@@ -86,16 +87,7 @@ def tried(name: str, devices: int, options: dict[str, object], there: str, bar: 
         return Finding(name, False, str(error))
     try:
         prompt = tuple(range(1, 9))
-        launch = backend.launch(Job(prompt, _PROBE_TOKENS, SamplingParams()))
-        tokens: list[int] = []
-        try:
-            while (outcome := launch.outcome) is None or len(tokens) < _PROBE_TOKENS:
-                fresh = launch.poll(0.1)
-                tokens.extend(token.id for token in fresh)
-                if outcome is not None and not fresh:
-                    break
-        finally:
-            launch.close()
+        tokens = [token.id for token in complete(backend, Job(prompt, _PROBE_TOKENS))]
         names = tuple(device.name for device in backend.topology.devices)
         found = verify(backend, model, prompt, tokens)
         if not found.tokens_equal:

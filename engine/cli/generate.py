@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from engine.backends.base import Backend, Job, SamplingParams, Token
+from engine.backends.base import Backend, Job, Outcome, SamplingParams, Token
+from engine.backends.running import follow
 from engine.cli.options import (
     Commands,
     UsageError,
@@ -153,26 +154,30 @@ def _generate(backend: Backend, job: Job, answer: _Answer) -> tuple[str, Timings
     launch = backend.launch(job)
     tokens: list[Token] = []
     ttft_ns = 0
+
+    def heard(fresh: Sequence[Token]) -> None:
+        nonlocal ttft_ns
+        if fresh and not tokens:
+            ttft_ns = time.perf_counter_ns() - start
+        for token in fresh:
+            if not answer.stopped:
+                tokens.append(token)
+                answer.push(token.id)
+        if answer.stopped:
+            launch.stop()
+
     try:
-        while True:
-            outcome = launch.outcome  # read first: tokens may still wait in `poll` when it appears
-            fresh = launch.poll(_POLL_S)
-            if fresh and not tokens:
-                ttft_ns = time.perf_counter_ns() - start
-            for token in fresh:
-                if not answer.stopped:
-                    tokens.append(token)
-                    answer.push(token.id)
-            if answer.stopped:
-                launch.stop()
-            if outcome is not None and not fresh:
-                break
+        outcome = follow(launch, _POLL_S, heard)
     finally:
         launch.close()
     reason = "stop" if answer.stopped else outcome.finish_reason
     answer.finish()
+    return reason, _timings(job, tokens, ttft_ns, outcome)
+
+
+def _timings(job: Job, tokens: Sequence[Token], ttft_ns: int, outcome: Outcome) -> Timings:
     decode_ns = tokens[-1].t_ns - tokens[0].t_ns if tokens else 0
-    return reason, Timings(
+    return Timings(
         queue_ms=0.0,
         prefill_ms=outcome.prefill_ns / 1e6,
         ttft_ms=ttft_ns / 1e6,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
+from engine.backends.running import complete
 from engine.bench import prompt_tokens
 from engine.errors import EngineError
 from engine.verification import agrees, relative_error, verify
@@ -106,17 +107,7 @@ def _against(said: _Said, several: Backend, setup: Setup) -> Check:
 
 def greedy(backend: Backend, prompt: tuple[int, ...], tokens: int) -> list[int]:
     """The likeliest continuation, `tokens` long."""
-    launch = backend.launch(Job(prompt, tokens))
-    found: list[int] = []
-    try:
-        while True:
-            outcome = launch.outcome  # read first: tokens may still wait in `poll` when it appears
-            fresh = launch.poll(0.1)
-            found.extend(token.id for token in fresh)
-            if outcome is not None and not fresh:
-                return found
-    finally:
-        launch.close()
+    return [token.id for token in complete(backend, Job(prompt, tokens))]
 
 
 def passed(checks: Sequence[Check], order: Order, setup: Setup) -> bool:

@@ -1,0 +1,33 @@
+"""A job run to its end, on any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engine.backends.base import Backend, Job, Launch, Outcome, Token
+
+_WAIT_S = 0.1
+
+
+def follow(launch: Launch, wait_s: float, heard: Callable[[Sequence[Token]], None]) -> Outcome:
+    """Tells `heard` the tokens as they come, and of none after every `wait_s` seconds without; how it ended.
+
+    Raises BackendFailure if the device broke down, and whatever `heard` raises.
+    """
+    while True:
+        outcome = launch.outcome  # read first: tokens may still wait in `poll` when it appears
+        fresh = launch.poll(wait_s)
+        if outcome is not None and not fresh:
+            return outcome
+        heard(fresh)
+
+
+def complete(backend: Backend, job: Job) -> list[Token]:
+    """All tokens of a job. Raises RequestError if it cannot run, BackendFailure if the device broke down."""
+    launch = backend.launch(job)
+    tokens: list[Token] = []
+    try:
+        follow(launch, _WAIT_S, tokens.extend)
+    finally:
+        launch.close()
+    return tokens
