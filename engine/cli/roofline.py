@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from engine.models import open_model
 from engine.roofline import (
     MODELS,
     ActiveModel,
+    Plan,
     Share,
     TokenCost,
     active_cost,
@@ -89,49 +90,46 @@ def run(args: argparse.Namespace) -> int:
             tokens=args.tokens,
         )
     )
-    layers = cost.layers
-    overhead = launch_overhead_us(layers, args.kernels, args.launch_us)
+    launches_us = launch_overhead_us(cost.layers, args.kernels, args.launch_us)
     if args.json:
-        read = {"weights": cost.weights, "kv": cost.kv}
         print_json(
             {
                 "model": cost.name,
-                "bytes_per_token": read,
-                "launch_us": overhead,
-                "rows": [asdict(r) for r in rows],
+                "bytes_per_token": {"weights": cost.weights, "kv": cost.kv},
+                "launch_us": launches_us,
+                "rows": [asdict(row) for row in rows],
             }
         )
-        return 0
-    print(
-        f"{cost.name}: {cost.bytes / 1e9:,.3f} GB a token "
-        f"({cost.weights / 1e9:,.3f} weights, {cost.kv / 1e9:,.3f} KV)"
-    )
-    print(
-        f"{layers} layers x {args.kernels} kernels x {args.launch_us:g} us = {overhead:,.0f} us of launches"
-        f" a token: at most {1e6 / overhead:,.0f} tok/s, however fast the memory"
-    )
-    print()
-    cells = [
-        [
-            f"{r.devices} x {r.hardware}",
-            f"{r.gbs / 1000:,.2f}",
-            f"{r.ceiling_tok_s:,.0f}",
-            f"{r.at_mbu_tok_s:,.0f}",
-            _duration(r.seconds),
-            r.source,
-        ]
-        for r in rows
-    ]
-    header = [
-        "hardware",
-        "TB/s",
-        "ceiling tok/s",
-        f"at {args.mbu:.0%} MBU",
-        f"{args.tokens:,} tokens",
-        "bandwidth from",
-    ]
-    print(table(header, cells))
+    else:
+        print(_report(args, cost, launches_us, rows))
     return 0
+
+
+def _report(args: argparse.Namespace, cost: TokenCost, launches_us: float, rows: Sequence[Plan]) -> str:
+    header = [
+        "hardware", "TB/s", "ceiling tok/s", f"at {args.mbu:.0%} MBU", f"{args.tokens:,} tokens",
+        "bandwidth from",
+    ]  # fmt: skip
+    lines = [
+        f"{cost.name}: {cost.bytes / 1e9:,.3f} GB a token "
+        f"({cost.weights / 1e9:,.3f} weights, {cost.kv / 1e9:,.3f} KV)",
+        f"{cost.layers} layers x {args.kernels} kernels x {args.launch_us:g} us = {launches_us:,.0f} us of"
+        f" launches a token: at most {1e6 / launches_us:,.0f} tok/s, however fast the memory",
+        "",
+        table(header, [_cells(row) for row in rows]),
+    ]
+    return "\n".join(lines)
+
+
+def _cells(row: Plan) -> list[str]:
+    return [
+        f"{row.devices} x {row.hardware}",
+        f"{row.gbs / 1000:,.2f}",
+        f"{row.ceiling_tok_s:,.0f}",
+        f"{row.at_mbu_tok_s:,.0f}",
+        _duration(row.seconds),
+        row.source,
+    ]
 
 
 def _model(args: argparse.Namespace) -> TokenCost:
