@@ -1,7 +1,4 @@
-"""Guessing passwords takes time: after MOST wrong ones for a name from one address, none counts for a while.
-
-The counts lie in the cache, so with Django's default one each web process counts for itself.
-"""
+"""Guessing passwords takes time: after MOST wrong ones for a name from one address, none counts a while."""
 
 from __future__ import annotations
 
@@ -9,42 +6,40 @@ import hashlib
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth.signals import user_logged_in, user_login_failed
-from django.core.cache import cache
+from django.contrib.auth.signals import user_logged_in
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 
 from config.addresses import client_address
+from dashboard.sign_in import counts
 
 MOST = 10
 WAIT_S = 300
+_COUNTED = "SIGN_IN_COUNTED"
 
 
 class Throttle:
-    """A backend that knows nobody: it keeps a name that was guessed too often from those that do."""
+    """A backend that knows nobody: it keeps a name that was guessed too often from those that do.
+
+    A password counts as wrong until it has proved right, so that guesses at the same time all count.
+    """
 
     def authenticate(self, request: HttpRequest | None, username: str | None = None, **_: Any) -> None:
-        if must_wait(request, username or ""):
+        if request is None:
+            return
+        key = _key(request, username or "")
+        if counts.increase(key, WAIT_S) > MOST:
             raise PermissionDenied
+        request.META[_COUNTED] = key
 
 
 def must_wait(request: HttpRequest | None, username: str) -> bool:
-    return request is not None and cache.get(_key(request, username), 0) >= MOST
+    return request is not None and counts.value(_key(request, username)) >= MOST
 
 
-def count(request: HttpRequest | None = None, credentials: Any = None, **_: Any) -> None:
-    """One more wrong password. What is refused meanwhile does not make the wait longer."""
-    username = (credentials or {}).get("username") or ""
-    if request is None or must_wait(request, username):
-        return
-    key = _key(request, username)
-    if not cache.add(key, 1, WAIT_S):
-        cache.incr(key)
-
-
-def forget(request: HttpRequest | None = None, user: Any = None, **_: Any) -> None:
-    if request is not None:
-        cache.delete(_key(request, user.get_username()))
+def forget(request: HttpRequest | None = None, **_: Any) -> None:
+    if request is not None and (key := request.META.pop(_COUNTED, None)):
+        counts.forget(key)
 
 
 def _key(request: HttpRequest, username: str) -> str:
@@ -55,5 +50,4 @@ def _key(request: HttpRequest, username: str) -> str:
 
 
 def connect() -> None:
-    user_login_failed.connect(count, dispatch_uid="sign-in-count")
     user_logged_in.connect(forget, dispatch_uid="sign-in-forget")

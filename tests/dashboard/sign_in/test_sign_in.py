@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.cache import cache
-from django.test import Client
+from django.core.exceptions import PermissionDenied
+from django.test import Client, RequestFactory
+from structlog.testing import capture_logs
 
 from config.rates import networks
-from dashboard.sign_in.throttle import MOST
+from dashboard.sign_in import counts
+from dashboard.sign_in.throttle import MOST, Throttle
 
 pytestmark = pytest.mark.django_db
 URL = "/dashboard/sign-in/"
+_GUESS = """
+import sys
+import django
+django.setup()
+from django.test import RequestFactory
+from dashboard.sign_in.throttle import Throttle
+for _ in range(int(sys.argv[1])):
+    Throttle().authenticate(RequestFactory().post("/"), "ada")
+"""
 
 
 @pytest.fixture(autouse=True)
-def ada() -> Iterator[User]:
+def ada(settings: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
+    settings.REDIS_URL = redis_url
+    monkeypatch.setattr(counts, "_quiet_until", float("-inf"))
     cache.clear()
     yield User.objects.create_user("ada", password="right")
     cache.clear()
@@ -69,6 +87,33 @@ def test_too_many_guesses_have_to_wait_even_with_the_right_password(client: Clie
     client.post(path, {"username": "ADA" if path == URL else "ada", "password": "right"})
     assert "_auth_user_id" not in client.session
     assert "wait 5 minutes" in sign_in(client, "right").content.decode()
+
+
+def test_guesses_that_another_web_process_heard_count_here(client: Client, redis_url: str) -> None:
+    program = [sys.executable, "-c", _GUESS, str(MOST)]
+    subprocess.run(program, check=True, env={**os.environ, "REDIS_URL": redis_url})
+    assert "wait 5 minutes" in sign_in(client, "right").content.decode()
+
+
+def test_guesses_at_the_same_time_all_count() -> None:
+    def allowed(_: int) -> bool:
+        try:
+            Throttle().authenticate(RequestFactory().post(URL), "ada")
+        except PermissionDenied:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(allowed, range(3 * MOST))) == MOST
+
+
+def test_while_redis_is_away_this_process_counts_and_the_log_says_so(client: Client, settings: Any) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    with capture_logs() as said:
+        for _ in range(MOST):
+            sign_in(client, "wrong")
+        assert not signed_in(sign_in(client, "right"))
+    assert [line["event"] for line in said] == ["each_process_counts_for_itself"]
 
 
 def test_guesses_for_one_name_do_not_keep_another_out(client: Client) -> None:

@@ -1,0 +1,72 @@
+"""Counts that every web process shares, in Redis; while that is away, each process counts for itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeVar, cast
+
+import redis
+import structlog
+from django.conf import settings
+from django.core.cache import cache
+from redis.exceptions import RedisError
+
+from engine.serving.connection import connect
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+QUIET_S = 10.0
+"""After a failure Redis is not asked for this long: nobody shall wait for it at every step."""
+_quiet_until = float("-inf")
+
+
+def increase(key: str, expires_s: int) -> int:
+    """One more. The count is gone `expires_s` seconds after its first."""
+
+    def ask(shared: redis.Redis) -> int:
+        pipe = shared.pipeline(transaction=True)
+        pipe.set(_name(key), 0, ex=expires_s, nx=True)
+        pipe.incr(_name(key))
+        return int(pipe.execute()[1])
+
+    found = _shared(ask)
+    if found is None:
+        cache.add(key, 0, expires_s)
+        found = cache.incr(key)
+    return found
+
+
+def value(key: str) -> int:
+    """How many there have been."""
+    found = _shared(lambda shared: int(cast("str | None", shared.get(_name(key))) or 0))
+    return cache.get(key, 0) if found is None else found
+
+
+def forget(key: str) -> None:
+    _shared(lambda shared: shared.delete(_name(key)))
+    cache.delete(key)
+
+
+def _shared(ask: Callable[[redis.Redis], T]) -> T | None:
+    """What Redis says; None while it is away."""
+    global _quiet_until
+    if time.monotonic() < _quiet_until:
+        return None
+    try:
+        return ask(_connection(settings.REDIS_URL))
+    except (RedisError, OSError) as error:
+        _quiet_until = time.monotonic() + QUIET_S
+        log.warning("each_process_counts_for_itself", error=str(error), quiet_s=QUIET_S)
+        return None
+
+
+@lru_cache(maxsize=1)
+def _connection(url: str) -> redis.Redis:
+    return connect(url)
+
+
+def _name(key: str) -> str:
+    return f"ml:count:{key}"
