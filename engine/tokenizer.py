@@ -18,7 +18,7 @@ import tokenizers
 from engine.chat import ChatTemplate
 from engine.checkpoints.gguf_vocabulary import Vocabulary, vocabulary_from_gguf
 from engine.errors import RequestError, TokenizerError
-from engine.serving.messages import ChatMessage, Prompt
+from engine.prompt import ChatMessage, Prompt
 
 _INFILL_NAMES = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),

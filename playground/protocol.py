@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NotRequired, TypedDict
 
 from engine.backends.base import SamplingParams
-from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, Prompt, Started, Tokens
+from engine.prompt import Prompt
+from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, Started, Tokens
 from playground.limits import BODY_BYTES, DEFAULTS, LIMITS
 from playground.validation import (
     Invalid,

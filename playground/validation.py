@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from engine.backends.base import SamplingParams
 from engine.errors import RequestError
-from engine.serving.messages import ChatMessage
+from engine.prompt import ChatMessage
 from playground.limits import LIMITS
 
 ROLES = ("system", "user", "assistant")

@@ -24,7 +24,8 @@ from engine.cli.options import (
 )
 from engine.cli.terminal import print_json
 from engine.models import Model
-from engine.serving.messages import ChatMessage, Prompt, Timings
+from engine.prompt import ChatMessage, Prompt
+from engine.serving.messages import Timings
 from engine.text_stream import TextStream
 
 _POLL_S = 0.1

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from engine.backends.base import Backend
 from engine.cli.options import Commands, UsageError, add_model_flags, backend_of, command, model_of, read_text
 from engine.cli.terminal import ProgressBar, print_json, table
-from engine.serving.messages import Prompt
+from engine.prompt import Prompt
 
 WINDOW = 512
 """Default tokens in one pass: what its logits take in memory is window x vocabulary x 4 bytes."""

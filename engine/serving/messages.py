@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 
 from engine.backends.base import SamplingParams
 from engine.errors import RequestError
+from engine.prompt import ChatMessage, Prompt
 
 GROUP = "workers"
 INTERACTIVE = "ml:inbox:interactive"
@@ -71,27 +72,6 @@ def frame_id(number: int) -> str:
 
 def frame_number(stream_id: str) -> int:
     return int(stream_id.partition("-")[0])
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Exactly one of: `text` (with an optional `suffix` to fill in before), or chat `messages`."""
-
-    text: str | None = None
-    suffix: str | None = None
-    messages: tuple[ChatMessage, ...] = ()
-
-    def __post_init__(self) -> None:
-        if (self.text is None) == (not self.messages):
-            raise RequestError("a prompt is either a text or a list of chat messages")
-        if self.suffix is not None and self.text is None:
-            raise RequestError("a suffix goes with a text prompt, not with chat messages")
 
 
 @dataclass(frozen=True, slots=True)

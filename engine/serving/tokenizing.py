@@ -19,9 +19,9 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from engine.errors import EngineError, RequestError
+from engine.prompt import ChatMessage, Prompt
 from engine.serving.client import QueueFull, QueueUnavailable, unavailable
 from engine.serving.connection import BLOCK_S, connect
-from engine.serving.messages import ChatMessage, Prompt
 from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ from django.http import HttpRequest
 from django.http.request import RawPostDataException, UnreadablePostError
 
 from engine.backends.base import SamplingParams
-from engine.serving.messages import MAX_LOGPROBS, GenerateRequest, Prompt
+from engine.prompt import Prompt
+from engine.serving.messages import MAX_LOGPROBS, GenerateRequest
 from playground.api.errors import ApiError
 from playground.api.support import UNSUPPORTED, check_supported, unsupported
 from playground.limits import BODY_BYTES, LIMITS

@@ -26,9 +26,9 @@ from engine.cli.terminal import ProgressBar, json_text, table
 from engine.errors import BackendUnavailable, CheckpointError
 from engine.measurement import Measurement, read_measurements
 from engine.models import Model, open_model
+from engine.prompt import Prompt
 from engine.reference import Reference
 from engine.sampling import choose
-from engine.serving.messages import Prompt
 
 COMMANDS = ("models", "pull", "generate", "score", "bench", "bench-exchange", "roofline", "worker", "check")
 TINY = ("--model", "random:tiny-llama", "--backend", "numpy")

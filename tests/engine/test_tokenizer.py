@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.errors import RequestError, TokenizerError
 from engine.models import open_model, pull
-from engine.serving.messages import ChatMessage, Prompt
+from engine.prompt import ChatMessage, Prompt
 from engine.text_stream import TextStream
 from engine.tokenizer import InfillTokens, Tokenizer
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from engine.prompt import Prompt
 from engine.serving.client import AsyncClient, QueueUnavailable
-from engine.serving.messages import GenerateRequest, Prompt
+from engine.serving.messages import GenerateRequest
 from playground.admission import Caller, submit
 
 

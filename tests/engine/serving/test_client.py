@@ -11,6 +11,7 @@ import redis
 
 from engine.backends.base import SamplingParams
 from engine.errors import ConfigError
+from engine.prompt import Prompt
 from engine.serving import client as serving_client
 from engine.serving.client import AsyncClient, Client, QueueFull, QueueUnavailable
 from engine.serving.messages import (
@@ -21,7 +22,6 @@ from engine.serving.messages import (
     Done,
     Failed,
     GenerateRequest,
-    Prompt,
     Started,
     Timings,
     Tokens,

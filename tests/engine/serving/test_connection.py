@@ -11,11 +11,12 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from engine.prompt import Prompt
 from engine.serving import connection
 from engine.serving.client import AsyncClient, Client, QueueUnavailable
 from engine.serving.connection import connect, connect_async
 from engine.serving.inbox import Inbox
-from engine.serving.messages import Prompt, out_key
+from engine.serving.messages import out_key
 from engine.serving.tokenizing import tokenize
 from tests.engine.serving.test_client import generate
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import redis
 
+from engine.prompt import Prompt
 from engine.serving.client import Client
 from engine.serving.inbox import Inbox
 from engine.serving.messages import (
@@ -16,7 +17,6 @@ from engine.serving.messages import (
     WORKERS,
     BenchRequest,
     GenerateRequest,
-    Prompt,
     worker_inbox,
 )
 

@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 
 from engine.backends.base import SamplingParams
 from engine.errors import RequestError
+from engine.prompt import ChatMessage, Prompt
 from engine.serving.messages import (
     BenchRequest,
-    ChatMessage,
     Done,
     Failed,
     GenerateRequest,
     Heartbeat,
     Measured,
     Progress,
-    Prompt,
     Started,
     Timings,
     Tokens,

@@ -5,13 +5,13 @@ import time
 import pytest
 import redis
 
+from engine.prompt import Prompt
 from engine.serving.inbox import Inbox
 from engine.serving.messages import (
     EXPIRES_S,
     INTERACTIVE,
     Done,
     GenerateRequest,
-    Prompt,
     Started,
     Timings,
     Tokens,

@@ -18,6 +18,7 @@ import redis
 from engine.backends.cpu.backend import CpuBackend
 from engine.errors import BackendFailure, BackendUnavailable, DeviceLost, RequestError
 from engine.measurement import Measurement
+from engine.prompt import Prompt
 from engine.serving import worker as serving_worker
 from engine.serving.client import Client
 from engine.serving.engines import Engine, EngineSpec, open_engine
@@ -30,7 +31,6 @@ from engine.serving.messages import (
     GenerateRequest,
     Measured,
     Progress,
-    Prompt,
     Started,
     Tokens,
 )

@@ -20,8 +20,9 @@ from tokenizers import decoders, models, pre_tokenizers
 from engine.backends.base import SamplingParams
 from engine.checkpoints.write import write_checkpoint
 from engine.config import ModelConfig
+from engine.prompt import Prompt
 from engine.serving.client import Client
-from engine.serving.messages import Done, Frame, GenerateRequest, Prompt, Started, Tokens
+from engine.serving.messages import Done, Frame, GenerateRequest, Started, Tokens
 from engine.weights import RandomWeights
 
 ROOT = Path(__file__).resolve().parents[3]
