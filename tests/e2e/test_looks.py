@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal, TypedDict
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
 
 from tests.e2e.conftest import SCREENSHOTS, watched
 from tests.e2e.playground_page import PlaygroundPage, wait_until
@@ -22,7 +22,16 @@ PAGES = ("/", "/dashboard/", "/dashboard/history/", "/dashboard/sweeps/")
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
 FIRST_LOAD_BYTES = 350_000
 LINE_PX = 30
-SHAPES = {
+
+
+class Shape(TypedDict, total=False):
+    """What a browser's context is made with."""
+
+    color_scheme: Literal["light", "dark"]
+    viewport: ViewportSize
+
+
+SHAPES: dict[str, Shape] = {
     "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 800}},
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 800}},
     "narrow": {"color_scheme": "dark", "viewport": {"width": 360, "height": 780}},

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.e2e.stack import ROOT, Stack
 
 DAYS = 40
 SLOWER_FROM = 38
-KINDS = ("work", "wait_local", "wait_peer")
+KINDS: tuple[Literal["work", "wait_local", "wait_peer"], ...] = ("work", "wait_local", "wait_peer")
 
 
 @pytest.fixture(scope="package")

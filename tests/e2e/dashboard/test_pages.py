@@ -7,9 +7,9 @@ from playwright.sync_api import Browser, expect
 
 from tests.e2e.conftest import SCREENSHOTS, watched
 from tests.e2e.stack import Stack
-from tests.e2e.test_looks import SHAPES, breaches_of_wcag_aa, scrolls_sideways
+from tests.e2e.test_looks import SHAPES, Shape, breaches_of_wcag_aa, scrolls_sideways
 
-NARROW = {**SHAPES["narrow"], "viewport": {"width": 320, "height": 780}}
+NARROW: Shape = {**SHAPES["narrow"], "viewport": {"width": 320, "height": 780}}
 PAGES = {
     "overview": "",
     "runs": "runs/",
