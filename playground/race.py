@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
 from playground.examples import EXAMPLES
@@ -15,6 +16,7 @@ from playground.sharing import MOST_LANES, PACERS
 
 
 @require_safe
+@gzip_page  # safe from BREACH: the page repeats nothing of the request
 async def race(request: HttpRequest) -> HttpResponse:
     await ensure_owner(request.session)
     context = {

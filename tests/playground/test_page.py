@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 
@@ -31,6 +32,20 @@ async def test_a_visit_gives_the_browser_a_session_that_owns_what_it_starts(asyn
     assert re.fullmatch("[0-9a-f]{32}", owner)
     await async_client.get("/")
     assert (await Session.objects.aget()).get_decoded()["playground_owner"] == owner
+
+
+@pytest.mark.parametrize("path", ["/", "/race/"])
+async def test_the_page_travels_compressed_and_repeats_nothing_of_the_request(async_client, path):
+    """The second is why the first gives nothing away: BREACH needs a guess beside the secret."""
+    response = await async_client.get(
+        f"{path}?guess=xyzzy-1", headers={"Accept-Encoding": "gzip", "User-Agent": "xyzzy-2"}
+    )
+    assert response["Content-Encoding"] == "gzip"
+    assert "Accept-Encoding" in response["Vary"]
+    page = gzip.decompress(response.content)
+    assert b"csrfmiddlewaretoken" in page
+    assert b"xyzzy" not in page
+    assert len(response.content) < len(page) / 2
 
 
 async def test_headers_forbid_what_the_page_does_not_need(async_client):
