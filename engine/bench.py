@@ -386,7 +386,7 @@ def _settings(backend: Backend, model: Model, point: Point) -> Settings:
         parallelism=topology.parallelism,
         delay=model.config.lanes.delay,
         lanes=topology.lanes,
-        sync=str(getattr(backend, "facts", {}).get("sync", MAILBOX)),
+        sync=str(backend.facts.get("sync", MAILBOX)),
         sampling=point.sampling,
     )
 

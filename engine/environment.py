@@ -70,8 +70,7 @@ def capture(
     """The facts as JSON values, by topic. `commit` counts where no repository says which one this is.
 
     `state` holds what changes by the minute (load, clocks, temperature); the rest belongs to the machine
-    and the code, and two runs that differ there are not the same experiment. A backend may add its own
-    (compiler, kernel build) as a mapping called `facts`.
+    and the code, and two runs that differ there are not the same experiment.
     """
     gpus = gpu_facts()
     found: dict[str, Any] = {
@@ -98,14 +97,13 @@ def _state(gpus: Sequence[dict[str, Any]], backend: Backend | None) -> dict[str,
         state["load_average"] = [round(load, 2) for load in os.getloadavg()]
     if gpus:
         state["gpus"] = [{key: gpu[key] for key in gpu if key in _GPU_STATE} for gpu in gpus]
-    tell = getattr(backend, "state", None)
-    return {**state, **tell()} if callable(tell) else state
+    return state if backend is None else {**state, **backend.state()}
 
 
 def state(backend: Backend | None = None) -> dict[str, Any]:
     """What changes by the minute, now: time, load, and each GPU's clocks, power, temperature, throttling.
 
-    A backend that knows more, as the cpu backend does of where its cores lie, adds it by a method `state`.
+    A backend adds what it knows.
     """
     return _state(gpu_facts(), backend)
 
@@ -207,7 +205,7 @@ def _backend_facts(backend: Backend) -> dict[str, Any]:
     }
     if topology.link:
         facts["link"] = topology.link
-    return {**facts, **dict(getattr(backend, "facts", {}))}
+    return {**facts, **backend.facts}
 
 
 def _read(path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,6 +190,15 @@ class Backend(Protocol):
     name: str
     config: ModelConfig
     topology: Topology
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What of it decides whether two measurements may be compared: options, the kernels' build."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """What it knows of the machine that changes by the minute, such as where its cores lie."""
+        ...
 
     def launch(self, job: Job) -> Launch:
         """Starts a request. Raises RequestError for a job that this model cannot run."""

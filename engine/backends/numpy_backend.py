@@ -81,11 +81,14 @@ class NumpyBackend:
         self.topology = Topology(
             devices=(DeviceInfo(processor, datasheet_gbs(processor)),), lanes=model.config.lanes.count
         )
-        self.facts = {"threads": threads}
+        self.facts: dict[str, Any] = {"threads": threads}
         self._limit = ThreadpoolController().limit(limits=threads, user_api="blas")
         self._reference = Reference(model.weights)
         self._current: NumpyLaunch | None = None
         self._lock = threading.Lock()
+
+    def state(self) -> dict[str, Any]:
+        return {}
 
     def launch(self, job: Job) -> NumpyLaunch:
         check_job(self.config, job)

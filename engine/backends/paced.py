@@ -110,8 +110,12 @@ class PacedBackend:
     def __init__(self, config: ModelConfig, ids: Sequence[int], options: Mapping[str, float]) -> None:
         self.config = config
         self.topology = Topology(devices=(DeviceInfo(f"test clock at {options['tok_s']:g} tok/s"),))
+        self.facts: dict[str, Any] = {}
         self._ids = tuple(ids)
         self._options = options
+
+    def state(self) -> dict[str, Any]:
+        return {}
 
     def launch(self, job: Job) -> PacedLaunch:
         check_job(self.config, job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +71,12 @@ class ScriptedBackend:
     bandwidths: list[tuple[float, ...]] = field(default_factory=lambda: [(4000.0,), (4400.0,)])
     finish: FinishReason = "length"
     endless: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
     jobs: list[Job] = field(default_factory=list)
     launches: list[ScriptedLaunch] = field(default_factory=list)
+
+    def state(self) -> dict[str, Any]:
+        return {}
 
     def launch(self, job: Job) -> ScriptedLaunch:
         self.jobs.append(job)

@@ -99,11 +99,9 @@ def test_utilisation_counts_the_bandwidth_of_all_devices() -> None:
 
 
 def test_a_measurement_says_how_phases_waited_for_their_input() -> None:
-    class WithBarriers(ScriptedBackend):
-        facts = {"sync": "barrier"}
-
+    barriers = ScriptedBackend(MODEL.config, facts={"sync": "barrier"})
     assert measure(ScriptedBackend(MODEL.config)).settings.sync == "mailbox"
-    assert measure(WithBarriers(MODEL.config)).settings.sync == "barrier"
+    assert measure(barriers).settings.sync == "barrier"
 
 
 def test_a_measurement_names_the_commit_that_it_was_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

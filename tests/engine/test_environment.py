@@ -27,6 +27,9 @@ class SomeBackend:
     topology: Topology = field(default_factory=lambda: Topology((DeviceInfo("a CPU"),), link="mailbox"))
     facts: dict[str, Any] = field(default_factory=lambda: {"compiler": "g++ 12"})
 
+    def state(self) -> dict[str, Any]:
+        return {"core_distance_ns": 48.0}
+
 
 @dataclass
 class SomeModel:
@@ -58,6 +61,7 @@ def test_capture_says_what_ran_but_not_where_the_model_lay() -> None:
         "link": "mailbox",
         "compiler": "g++ 12",
     }
+    assert facts["state"]["core_distance_ns"] == 48.0
     assert facts["model"] == {"digest": "abc123"}
     assert "/somewhere/private" not in json.dumps(facts)
 

@@ -103,7 +103,6 @@ class CudaBackend:
             "sync": BARRIER if chosen.tuning.sync_barrier else MAILBOX,
             "tuning": asdict(chosen.tuning),
         }
-        """What of it belongs to a measurement's environment."""
 
     @property
     def device(self) -> Device:
@@ -135,6 +134,9 @@ class CudaBackend:
             found = device.module(compiled.image, {"monokernel": self.layout.shared_bytes})
             self._kernels[rank, profile] = found["monokernel"]
         return self._kernels[rank, profile]
+
+    def state(self) -> dict[str, Any]:
+        return {}
 
     def launch(self, job: Job) -> CudaLaunch | TeamLaunch:
         check_job(self.config, job)
