@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from engine.backends.cuda.driver import device_count
-from engine.backends.cuda.exchange_bench import TIMED, ExchangeTime, beside_nccl, measure
+from engine.backends.cuda.exchange_bench import TIMED, ExchangeTime, measure
+from engine.backends.cuda.nccl import beside_nccl
 from engine.backends.cuda.sharding import MAX_RANKS
 from engine.cli.options import Commands, UsageError, command
 from engine.cli.terminal import print_json, table

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from engine.backends.cuda import exchange_bench
-from engine.backends.cuda.exchange_bench import ExchangeTime, beside_nccl, run_nccl
+from engine.backends.cuda import nccl
+from engine.backends.cuda.exchange_bench import ExchangeTime
+from engine.backends.cuda.nccl import beside_nccl, run_nccl
 from engine.cli import app, bench_exchange
 from engine.settings import visible_gpus
 
@@ -38,11 +39,11 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_exchange, "device_count", lambda: 4)
     monkeypatch.setattr(bench_exchange, "measure", timed)
     monkeypatch.setattr(
-        exchange_bench,
+        nccl,
         "run_nccl",
         lambda _gpus, teams, sizes, *_: ({(t, s): float(t * s) for t in teams for s in sizes}, "NCCL 2.28.9"),
     )
-    monkeypatch.setattr(exchange_bench, "answering", answering)
+    monkeypatch.setattr(nccl, "answering", answering)
 
 
 def test_every_number_of_gpus_that_is_there_takes_part(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +84,7 @@ def test_more_gpus_than_take_part_are_refused(
 
 def test_nccl_that_does_not_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "NCCL did not run: no GPU"
-    monkeypatch.setattr(exchange_bench, "run_nccl", lambda *_: ({}, why))
+    monkeypatch.setattr(nccl, "run_nccl", lambda *_: ({}, why))
     (found,) = beside_nccl(timed(2, [256], 1), 1)
     assert (found.nccl_us, found.nccl) == (None, why)
 
@@ -92,7 +93,7 @@ def test_nccl_is_timed_on_the_gpus_that_the_exchange_was_timed_on_and_within_wha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(exchange_bench, "run_nccl", lambda *asking: asked.append(asking) or ({}, ""))
+    monkeypatch.setattr(nccl, "run_nccl", lambda *asking: asked.append(asking) or ({}, ""))
     beside_nccl([*timed(2, [256], 1), *timed(3, [256], 1)], 5, limit_s=33.0)
     assert asked == [([0, 2, 3], [2, 3], [256], 5, 33.0)]
 
@@ -122,7 +123,7 @@ def test_nothing_is_left_of_processes_that_take_too_long(tmp_path: Path) -> None
         f"import os, pathlib, time; pathlib.Path({str(left)!r}).write_text(str(os.getpid())); time.sleep(60)"
     )
     starter = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
-    assert exchange_bench._ended([sys.executable, "-c", starter], dict(os.environ), 1.0) is None
+    assert nccl._ended([sys.executable, "-c", starter], dict(os.environ), 1.0) is None
     child_pid = int(left.read_text())
     assert gone_within(child_pid, 5.0)
 

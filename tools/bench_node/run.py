@@ -13,13 +13,8 @@ from engine.backends.base import Backend, TraceSpan
 from engine.backends.cuda.ahead import Source, compile_ahead
 from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
 from engine.backends.cuda.driver import answering
-from engine.backends.cuda.exchange_bench import (
-    EXCHANGE_KERNEL,
-    ExchangeTime,
-    beside_nccl,
-    exchange_header,
-    measure,
-)
+from engine.backends.cuda.exchange_bench import EXCHANGE_KERNEL, ExchangeTime, exchange_header, measure
+from engine.backends.cuda.nccl import beside_nccl
 from engine.bench import Point, run_point
 from engine.cli.bench_exchange import REPEATS, SIZES
 from engine.config import ModelConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.backends.base import Loaded, LoadProgress, unheard
 from engine.backends.cuda.backend import CudaBackend, require_hopper
-from engine.backends.cuda.compile import _nvrtc
+from engine.backends.cuda.compile import load_nvrtc
 from engine.backends.cuda.driver import answering
 from engine.backends.cuda.gpus import survey
 from engine.errors import EngineError
@@ -17,7 +17,7 @@ def available() -> tuple[bool, str]:
     """Whether this machine has a Hopper GPU that answers, a driver and NVRTC."""
     try:
         require_hopper(answering(1)[0])
-        _nvrtc()
+        load_nvrtc()
         return True, str(survey())
     except EngineError as error:
         return False, str(error)

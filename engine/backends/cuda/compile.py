@@ -43,7 +43,7 @@ def compile_kernel(
     options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++17", "--device-as-default-execution-space"]
     if verbose:
         options.append("--ptxas-options=-v")
-    nvrtc = _nvrtc()
+    nvrtc = load_nvrtc()
     kept = home() / "kernels" / f"{_digest(nvrtc, source, files, options)}.cubin"
     if cache and kept.exists():
         return Compiled(kept.read_bytes(), "", 0.0)
@@ -56,7 +56,8 @@ def compile_kernel(
     return Compiled(image, log, time.perf_counter() - started)
 
 
-def _nvrtc() -> Any:
+def load_nvrtc() -> Any:
+    """The compiler's bindings. Raises BackendUnavailable if they or the library are missing."""
     try:
         from cuda.bindings import nvrtc
 

@@ -1,23 +1,15 @@
-"""How long an exchange between GPUs takes: kernels/cuda/exchange_bench.cu, and NCCL beside it.
+"""How long an exchange between GPUs takes: kernels/cuda/exchange_bench.cu.
 
 Protocol: a launch of TIMED exchanges after UNTIMED ones, each of which needs the result of the one before;
 its duration on the first GPU's clock over TIMED is a sample, `repeats` launches give a median. Results are
-checked: one number that comes an exchange late shows. NCCL's all-reduces run in a captured CUDA graph, in
-processes of their own, right after (engine.backends.cuda.nccl).
+checked: one number that comes an exchange late shows.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +19,6 @@ from engine.backends.cuda.driver import Device, answering
 from engine.backends.cuda.params import CONTROL_BYTES, Params
 from engine.backends.cuda.sharding import MAX_RANKS
 from engine.errors import BackendFailure, BackendUnavailable
-from engine.settings import child_environment, visible_gpus
 from engine.statistics import median
 
 EXCHANGE_KERNEL = "exchange_bench.cu"
@@ -39,8 +30,6 @@ _STEP = 2.0**-10
 _TOLERANCE = 1e-6
 """Relative: a GPU multiplies by 1 / count, which is inexact unless count is a power of two."""
 _SPIN_BUDGET_S = 1.0
-NCCL_LIMIT_S = 120.0
-"""Of its processes, which take many seconds to find each other."""
 
 
 class _Exchanges(ctypes.Structure):
@@ -88,16 +77,6 @@ def measure(devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool =
     finally:
         team.close()
     return found
-
-
-def beside_nccl(
-    found: Sequence[ExchangeTime], repeats: int, *, limit_s: float = NCCL_LIMIT_S
-) -> list[ExchangeTime]:
-    """The same with what NCCL takes on the same GPUs, measured now: for all numbers of GPUs in one run."""
-    teams, sizes = sorted({f.devices for f in found}), sorted({f.floats for f in found})
-    gpus = [device.ordinal for device in answering(max(teams))]
-    times, why = run_nccl(gpus, teams, sizes, repeats, min(limit_s, NCCL_LIMIT_S))
-    return [replace(f, nccl_us=times.get((f.devices, f.floats)), nccl=why) for f in found]
 
 
 class _Team:
@@ -211,46 +190,3 @@ class _Team:
 def exchange_header(ranks: int) -> str:
     """What specialises EXCHANGE_KERNEL."""
     return f"#pragma once\nnamespace model {{\nconstexpr int RANKS = {ranks};\n}}\n"
-
-
-def run_nccl(
-    gpus: Sequence[int], teams: Sequence[int], sizes: Sequence[int], repeats: int, limit_s: float
-) -> tuple[dict[tuple[int, int], float], str]:
-    """Microseconds of NCCL's all-reduce by (GPUs, size), and its version; nothing and why, if it cannot.
-
-    A team is the first so many of `gpus`, which are the driver's ordinals in this process.
-    """
-    # Multicast stays off: on a host that is shared it can put the others' GPUs out of service.
-    environment = child_environment(
-        NCCL_NVLS_ENABLE="0", PYTHONPATH=os.pathsep.join(sys.path), CUDA_VISIBLE_DEVICES=visible_gpus(gpus)
-    )
-    with tempfile.TemporaryDirectory(prefix="nccl-") as place:  # to meet at: a port may be taken
-        arguments = [f"{place}/meeting", ",".join(map(str, teams)), str(repeats), *map(str, sizes)]
-        command = [sys.executable, "-m", "engine.backends.cuda.nccl", *arguments]
-        done = _ended(command, environment, limit_s)
-    if done is None:
-        return {}, f"NCCL did not answer within {limit_s:.0f} s"
-    code, output, errors = done
-    if code:
-        lines = errors.strip().splitlines() or ["it ended without a word"]
-        return {}, f"NCCL did not run: {lines[-1]}"
-    answer = json.loads(output.strip().splitlines()[-1])
-    return {(team, size): us for team, size, us in answer["us"]}, str(answer["version"])
-
-
-def _ended(
-    command: Sequence[str], environment: Mapping[str, str], limit_s: float
-) -> tuple[int, str, str] | None:
-    """How a program ended and what it said; None if it took too long. Nothing that it started is left."""
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as program:  # fmt: skip
-        try:
-            output, errors = program.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            with suppress(ProcessLookupError):  # all of them have ended
-                os.killpg(program.pid, signal.SIGKILL)
-    return program.returncode, output, errors

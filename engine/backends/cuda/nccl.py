@@ -1,83 +1,76 @@
-"""NCCL's all-reduce, timed beside our exchange:
+"""NCCL beside our exchange, on the same GPUs, right after it: what a library takes for the same sum.
 
-    python -m engine.backends.cuda.nccl MEETING-FILE GPUS,... REPEATS SIZE...
-
-One process a GPU, as NCCL is used; with several numbers of GPUs, each time the first so many that are visible
-take part. Each size is captured into a CUDA graph of many all-reduces one after the other, so that no launch
-and no host stands between them; the last line of the output is JSON.
+In processes of its own, one a GPU, as NCCL is used (engine.backends.cuda.nccl_rank).
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
-from pathlib import Path
-from statistics import median
-from typing import Any
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
-_IN_A_GRAPH = 100
+from engine.backends.cuda.driver import answering
+from engine.backends.cuda.exchange_bench import ExchangeTime
+from engine.settings import child_environment, visible_gpus
 
-
-def main(arguments: list[str]) -> int:
-    meeting = Path(arguments[0]).absolute().as_uri()
-    teams = [int(count) for count in arguments[1].split(",")]
-    repeats, *sizes = map(int, arguments[2:])
-    devices = max(teams)
-    try:
-        import torch
-        import torch.multiprocessing as multiprocessing
-    except ImportError as missing:
-        return _refuse(f"PyTorch, through which NCCL is called, is not installed ({missing})")
-    if torch.cuda.device_count() < devices:
-        return _refuse(f"{devices} GPUs were asked for; there are {torch.cuda.device_count()}")
-    multiprocessing.spawn(_rank, (meeting, teams, repeats, sizes), nprocs=devices)  # type: ignore[attr-defined,no-untyped-call]
-    return 0
+NCCL_LIMIT_S = 120.0
+"""Of its processes, which take many seconds to find each other."""
 
 
-def _refuse(why: str) -> int:
-    sys.stderr.write(why + "\n")
-    return 1
+def beside_nccl(
+    found: Sequence[ExchangeTime], repeats: int, *, limit_s: float = NCCL_LIMIT_S
+) -> list[ExchangeTime]:
+    """The same with what NCCL takes on the same GPUs, measured now: for all numbers of GPUs in one run."""
+    teams, sizes = sorted({f.devices for f in found}), sorted({f.floats for f in found})
+    gpus = [device.ordinal for device in answering(max(teams))]
+    times, why = run_nccl(gpus, teams, sizes, repeats, min(limit_s, NCCL_LIMIT_S))
+    return [replace(f, nccl_us=times.get((f.devices, f.floats)), nccl=why) for f in found]
 
 
-def _rank(rank: int, meeting: str, teams: list[int], repeats: int, sizes: list[int]) -> None:
-    import torch
-    import torch.distributed as distributed
+def run_nccl(
+    gpus: Sequence[int], teams: Sequence[int], sizes: Sequence[int], repeats: int, limit_s: float
+) -> tuple[dict[tuple[int, int], float], str]:
+    """Microseconds of NCCL's all-reduce by (GPUs, size), and its version; nothing and why, if it cannot.
 
-    torch.cuda.set_device(rank)
-    distributed.init_process_group("nccl", init_method=meeting, rank=rank, world_size=max(teams))
-    times = []
-    for team in teams:
-        group = distributed.new_group(list(range(team)))  # every process takes part in making it
-        if rank < team:
-            times += [(team, size, _time(torch, distributed, group, size, repeats)) for size in sizes]
-    if rank == 0:
-        version = "NCCL " + ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-        sys.stdout.write(json.dumps({"version": version, "us": times}) + "\n")
-        sys.stdout.flush()
-    distributed.destroy_process_group()
-
-
-def _time(torch: Any, distributed: Any, group: Any, size: int, repeats: int) -> float:
-    """Microseconds of one all-reduce of `size` FP32, the median over replays of the graph."""
-    values = torch.ones(size, dtype=torch.float32, device="cuda")
-    for _ in range(3):
-        distributed.all_reduce(values, group=group)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(_IN_A_GRAPH):
-            distributed.all_reduce(values, group=group)
-    samples = []
-    for _ in range(repeats + 1):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        distributed.barrier(group=group)
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        samples.append(begin.elapsed_time(end) * 1e3 / _IN_A_GRAPH)
-    return float(median(samples[1:]))
+    A team is the first so many of `gpus`, which are the driver's ordinals in this process.
+    """
+    # Multicast stays off: on a host that is shared it can put the others' GPUs out of service.
+    environment = child_environment(
+        NCCL_NVLS_ENABLE="0", PYTHONPATH=os.pathsep.join(sys.path), CUDA_VISIBLE_DEVICES=visible_gpus(gpus)
+    )
+    with tempfile.TemporaryDirectory(prefix="nccl-") as place:  # to meet at: a port may be taken
+        arguments = [f"{place}/meeting", ",".join(map(str, teams)), str(repeats), *map(str, sizes)]
+        command = [sys.executable, "-m", "engine.backends.cuda.nccl_rank", *arguments]
+        done = _ended(command, environment, limit_s)
+    if done is None:
+        return {}, f"NCCL did not answer within {limit_s:.0f} s"
+    code, output, errors = done
+    if code:
+        lines = errors.strip().splitlines() or ["it ended without a word"]
+        return {}, f"NCCL did not run: {lines[-1]}"
+    answer = json.loads(output.strip().splitlines()[-1])
+    return {(team, size): us for team, size, us in answer["us"]}, str(answer["version"])
 
 
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+def _ended(
+    command: Sequence[str], environment: Mapping[str, str], limit_s: float
+) -> tuple[int, str, str] | None:
+    """How a program ended and what it said; None if it took too long. Nothing that it started is left."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as program:  # fmt: skip
+        try:
+            output, errors = program.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(ProcessLookupError):  # all of them have ended
+                os.killpg(program.pid, signal.SIGKILL)
+    return program.returncode, output, errors
