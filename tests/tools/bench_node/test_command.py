@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +13,12 @@ from engine.backends import open_backend
 from engine.backends.base import Backend
 from engine.backends.cpu.backend import CpuBackend
 from engine.backends.cuda.exchange_bench import ExchangeTime
+from engine.errors import BackendUnavailable
 from engine.measurement import read_measurements
 from engine.models import Model
 from tools.bench_node import command, correctness, run
 from tools.bench_node.command import main
+from tools.bench_node.correctness import Check
 from tools.bench_node.plan import Scale
 
 MODEL = "tiny-laneformer"
@@ -162,6 +164,35 @@ def test_a_model_that_is_wrong_on_some_devices_is_not_timed_there(
     names = {path.name for path in tmp_path.glob("*.json")}
     assert f"{MODEL}-cpu-x2.json" not in names
     assert f"{MODEL}-cpu-x1.json" in names
+
+
+def test_a_model_that_does_not_open_is_told_at_each_of_its_points_and_the_others_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(name: str, model: Model, *, devices: int, options: dict[str, object]) -> Backend:
+        if (model.config.name, devices) == (MODEL, 2):
+            raise BackendUnavailable("GPU 1 does not answer")
+        return open_backend(name, model, devices=devices, options=options)
+
+    monkeypatch.setattr(run, "open_backend", breaks)
+    assert dry(tmp_path) == 1
+    assert f"{MODEL} x2, context 16: GPU 1 does not answer" in capsys.readouterr().out
+    names = {path.name for path in tmp_path.glob("*.json")}
+    assert f"{MODEL}-cpu-x2.json" not in names
+    assert {f"{MODEL}-cpu-x1.json", f"{MODEL}-plain-cpu-x2.json"} < names
+
+
+def test_what_was_never_checked_is_not_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(_order: object) -> Iterator[Check]:
+        raise OSError("the disk is full")
+        yield
+
+    monkeypatch.setattr(run, "against_reference", breaks)
+    assert dry(tmp_path) == 1
+    assert "its tokens were not found right" in capsys.readouterr().out
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_files_that_are_there_are_shown_again_without_measuring(
