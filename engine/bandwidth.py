@@ -60,12 +60,15 @@ def hardware(name: str) -> Memory:
     raise KeyError(f"hardware {name!r} is not known; known are {', '.join(row.name for row in HARDWARE)}")
 
 
+def row_of(device_name: str) -> Memory | None:
+    """The table's row for the device that a driver calls `device_name`; None if it is not known."""
+    return next((row for row in HARDWARE if re.search(row.pattern, device_name, re.IGNORECASE)), None)
+
+
 def datasheet_gbs(device_name: str) -> float:
     """GB/s (10^9 bytes) that the maker states for the device a driver calls `device_name`; 0 if unknown."""
-    for row in HARDWARE:
-        if re.search(row.pattern, device_name, re.IGNORECASE):
-            return row.stated_tbs * 1000.0
-    return 0.0
+    row = row_of(device_name)
+    return row.stated_tbs * 1000.0 if row else 0.0
 
 
 def measure_read_gbs(threads: int | None = None, *, megabytes: int = 512, rounds: int = 20) -> float:

@@ -19,6 +19,7 @@ head, of vocabulary rows. Matrices multiply column vectors: y = W @ x.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.config import HeadKind, ModelConfig
+from engine.errors import CheckpointError
 
 DType = Literal["f32", "f16", "bf16"]
 
@@ -90,8 +92,6 @@ class RandomWeights:
 
     def recipe(self, name: str) -> tuple[int, float, float]:
         """(key, scale, offset) of a tensor: what a device needs to make it."""
-        import zlib
-
         key = zlib.crc32(f"{self.seed}:{name}".encode())
         kind = name.rsplit(".", 1)[-1]
         if kind in ("attn_norm", "ffn_norm", "norm"):
@@ -106,8 +106,6 @@ class RandomWeights:
         return key, float(np.float32(scale)), 0.0
 
     def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
-        from engine.errors import CheckpointError
-
         if name not in self._shapes:
             raise CheckpointError(f"model {self.config.name!r} has no tensor {name!r}")
         shape = self._shapes[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,7 +12,7 @@ from dashboard.overview.scale import Mark, Scale, scale
 from dashboard.overview.sparkline import Sparkline, sparkline
 from dashboard.regressions.selectors import standings_of
 from dashboard.selectors import Newest, measurements_by_key
-from engine.bandwidth import HARDWARE
+from engine.bandwidth import row_of
 from engine.roofline import PUBLISHED, Published
 
 ROWS_A_GROUP = 4
@@ -144,4 +143,5 @@ def devices_of(published: Published) -> str:
 
 def _kind(hardware: str) -> str:
     """The short name of a driver's device name ("2 x NVIDIA H200" is "H200"); empty if it is not known."""
-    return next((row.name for row in HARDWARE if re.search(row.pattern, hardware, re.IGNORECASE)), "")
+    row = row_of(hardware)
+    return row.name if row else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -165,8 +166,6 @@ def _typed(value: str) -> Any:
 
 def read_text(path: str) -> str:
     """A file's text; "-" is standard input. Raises UsageError, naming the file."""
-    import sys
-
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from typing import Any
 from engine import environment
 from engine.backends.base import TraceSpan
 from engine.backends.cuda.exchange_bench import ExchangeTime
-from engine.bandwidth import HARDWARE
+from engine.bandwidth import row_of
 from engine.cli.terminal import json_text
 from engine.measurement import Measurement, read_measurements
 from engine.trace import chrome_trace, packed
@@ -102,10 +101,8 @@ def thinned(spans: Sequence[TraceSpan], most: int) -> list[TraceSpan]:
 
 def short_name(device: str) -> str:
     """A device for a file's name: "h200" for "NVIDIA H200", "cpu" for what is no known accelerator."""
-    for row in HARDWARE:
-        if re.search(row.pattern, device, re.IGNORECASE):
-            return row.name.lower().replace(" ", "-")
-    return "cpu"
+    row = row_of(device)
+    return row.name.lower().replace(" ", "-") if row else "cpu"
 
 
 def _file_of(measurement: Measurement) -> tuple[str, int]:
