@@ -12,7 +12,7 @@ from django.db import DatabaseError
 
 from engine.backends.base import FinishReason
 from engine.errors import EngineError
-from engine.serving.client import QueueFull, QueueUnavailable, TurnFull
+from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull
 from engine.serving.messages import Done, GenerateRequest, Heartbeat, Timings
 from playground import metrics, presence, selectors, services
 from playground.admission import caller_of, submit

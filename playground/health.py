@@ -10,7 +10,7 @@ from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_safe
 
-from engine.serving.client import QueueUnavailable
+from engine.serving.errors import QueueUnavailable
 from playground import metrics
 from playground.workers import engine_client
 

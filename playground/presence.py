@@ -10,7 +10,7 @@ import asyncio
 import structlog
 from redis.exceptions import RedisError
 
-from engine.serving.client import QueueUnavailable, unavailable
+from engine.serving.errors import QueueUnavailable, unavailable
 from engine.serving.messages import Done, Failed
 from playground import metrics, services
 from playground.background import in_background

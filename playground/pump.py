@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from engine.serving.client import QueueUnavailable
+from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, Failed, Frame, Started, Tokens
 from engine.serving.reading import merge_tokens
 from playground import metrics, services

@@ -17,7 +17,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from config.rates import Rate
-from engine.serving.client import unavailable
+from engine.serving.errors import unavailable
 from playground.background import in_background
 from playground.workers import engine_redis
 

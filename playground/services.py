@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from engine.serving.client import QueueUnavailable
+from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, Failed, GenerateRequest, Started
 from playground.models import Generation, Share
 from playground.transcript import Transcript

@@ -11,8 +11,9 @@ import redis.asyncio
 import structlog
 from django.conf import settings
 
-from engine.serving.client import AsyncClient, QueueUnavailable
+from engine.serving.client import AsyncClient
 from engine.serving.connection import connect_async
+from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Heartbeat
 
 log = structlog.get_logger(__name__)

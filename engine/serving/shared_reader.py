@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from engine.errors import EngineError, RequestError
 from engine.serving.connection import BLOCK_S
+from engine.serving.errors import unavailable
 from engine.serving.messages import decode_frame, frame_number
 from engine.serving.reading import StreamFrame
 
@@ -87,12 +88,8 @@ class Feed:
 class SharedReader:
     """Reads on a task of its own while anybody follows anything. Belongs to one event loop."""
 
-    def __init__(
-        self, connection: redis.asyncio.Redis, unavailable: Callable[[Exception], EngineError]
-    ) -> None:
-        """`unavailable` makes the error that readers get when Redis does not answer."""
+    def __init__(self, connection: redis.asyncio.Redis) -> None:
         self._redis = connection
-        self._unavailable = unavailable
         self._feeds: dict[str, list[Feed]] = {}
         self._wake_key = f"ml:wake:{uuid.uuid4().hex}"
         self._reading = False
@@ -149,7 +146,7 @@ class SharedReader:
             try:
                 reply = await self._read({self._wake_key: woken, **wanted})
             except (RedisError, OSError) as error:
-                self._fail_all(self._unavailable(error))
+                self._fail_all(unavailable(error))
                 await asyncio.sleep(_OUTAGE_PAUSE_S)
                 continue
             for key, entries in _streams(reply):

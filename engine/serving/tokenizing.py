@@ -20,8 +20,8 @@ from redis.exceptions import RedisError
 
 from engine.errors import EngineError, RequestError
 from engine.prompt import ChatMessage, Prompt
-from engine.serving.client import QueueFull, QueueUnavailable, unavailable
 from engine.serving.connection import BLOCK_S, connect
+from engine.serving.errors import QueueFull, QueueUnavailable, unavailable
 from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.http import HttpRequest
 
-from engine.serving.client import QueueUnavailable
+from engine.serving.errors import QueueUnavailable
 from playground import quota
 from playground.admission import Caller, caller_of
 from playground.api.allowance import allowance_headers

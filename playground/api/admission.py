@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.prompt import Prompt
-from engine.serving.client import QueueFull, QueueUnavailable, TurnFull
+from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull
 from engine.serving.messages import Heartbeat
 from playground import admission
 from playground.admission import Caller

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from engine.errors import EngineError
-from engine.serving.client import QueueUnavailable
+from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, Failed, Frame, Scored, Started, Tokens
 from playground import metrics
 from playground.api import shapes

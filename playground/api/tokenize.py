@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.errors import RequestError
 from engine.prompt import Prompt
-from engine.serving.client import QueueFull, QueueUnavailable
+from engine.serving.errors import QueueFull, QueueUnavailable
 from engine.serving.tokenizing import tokenize
 from playground.admission import Caller
 from playground.api.access import count

@@ -12,7 +12,7 @@ import pytest
 from dashboard import runner, services
 from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trace
 from engine.backends.base import TraceSpan
-from engine.serving.client import QueueFull, QueueUnavailable
+from engine.serving.errors import QueueFull, QueueUnavailable
 from engine.serving.messages import (
     BenchRequest,
     Done,

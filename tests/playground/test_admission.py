@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from engine.prompt import Prompt
-from engine.serving.client import AsyncClient, QueueUnavailable
+from engine.serving.client import AsyncClient
+from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import GenerateRequest
 from playground.admission import Caller, submit
 

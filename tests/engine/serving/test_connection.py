@@ -13,8 +13,9 @@ import redis
 
 from engine.prompt import Prompt
 from engine.serving import connection
-from engine.serving.client import AsyncClient, Client, QueueUnavailable
+from engine.serving.client import AsyncClient, Client
 from engine.serving.connection import connect, connect_async
+from engine.serving.errors import QueueUnavailable
 from engine.serving.inbox import Inbox
 from engine.serving.messages import out_key
 from engine.serving.tokenizing import tokenize

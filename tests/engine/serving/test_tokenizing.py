@@ -14,8 +14,9 @@ from engine.errors import RequestError
 from engine.models import open_model
 from engine.prompt import ChatMessage, Prompt
 from engine.serving import tokenizing
-from engine.serving.client import Client, QueueFull, QueueUnavailable
+from engine.serving.client import Client
 from engine.serving.connection import connect_async
+from engine.serving.errors import QueueFull, QueueUnavailable
 from engine.serving.tokenizing import TokenDesk, tokenize
 from engine.tokenizer import Tokenizer
 from tests.engine.serving.workers import Workers, chat

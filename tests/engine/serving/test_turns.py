@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from engine.serving.client import Client, QueueFull, Turn, TurnFull
+from engine.serving.client import Client, Turn
+from engine.serving.errors import QueueFull, TurnFull
 from engine.serving.inbox import Inbox
 from engine.serving.messages import INTERACTIVE, Done, Started, Timings
 from engine.serving.publisher import Publisher

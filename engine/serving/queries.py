@@ -1,0 +1,81 @@
+"""What is asked of Redis about requests and workers, said once for both clients, blocking and not.
+
+A query is a generator: it yields commands, receives their replies, and returns what they mean.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
+
+from engine.serving.estimate import seconds_to_start
+from engine.serving.messages import (
+    BENCH,
+    INTERACTIVE,
+    WAITING,
+    WORKERS,
+    Heartbeat,
+    out_key,
+    owner_key,
+    service_key,
+    worker_inbox,
+    worker_key,
+)
+from engine.serving.reading import StreamFrame, parse_entries
+
+T = TypeVar("T")
+Command = tuple[Any, ...]
+Query = Generator[Sequence[Command], list[Any], T]
+
+
+def position(request_id: str) -> Query[int | None]:
+    """Place in the queue, 1 is next; None once a worker has it (or if nobody knows it)."""
+    [rank] = yield [("ZRANK", WAITING, request_id)]
+    return None if rank is None else int(rank) + 1
+
+
+def eta(request_id: str) -> Query[float | None]:
+    """Seconds until the request starts, judging by recent ones; None if unknown, 0 once it has."""
+    rank, service_ms = yield [
+        ("ZRANK", WAITING, request_id),
+        ("LRANGE", service_key(INTERACTIVE), 0, -1),
+    ]
+    if rank is None:
+        return 0.0
+    found = yield from workers()
+    return seconds_to_start(rank + 1, [float(ms) for ms in service_ms], found, int(time.time() * 1000))
+
+
+def workers() -> Query[list[Heartbeat]]:
+    """The live workers, by name."""
+    [names] = yield [("SMEMBERS", WORKERS)]
+    hashes = yield [("HGETALL", worker_key(name)) for name in sorted(names)]
+    return [Heartbeat.from_hash(entry) for entry in hashes if entry]
+
+
+def environment(worker: str) -> Query[dict[str, Any]]:
+    """What `engine.environment.capture` said when a worker opened its model; {} once it is gone."""
+    [found] = yield [("HGET", worker_key(worker), "environment")]
+    told: dict[str, Any] = json.loads(found or "{}")
+    return told
+
+
+def depth() -> Query[dict[str, int]]:
+    """How many requests each inbox holds, the one in a worker's hands included."""
+    [names] = yield [("SMEMBERS", WORKERS)]
+    inboxes = (BENCH, INTERACTIVE, *map(worker_inbox, names))
+    bench, *interactive = yield [("XLEN", inbox) for inbox in inboxes]
+    return {"interactive": sum(interactive), "bench": bench}
+
+
+def standing(request_id: str) -> Query[tuple[bool, StreamFrame | None]]:
+    """Whether Redis knows the request, and the newest frame of its output."""
+    score, existing, newest = yield [
+        ("ZSCORE", WAITING, request_id),
+        ("EXISTS", owner_key(request_id), out_key(request_id)),
+        ("XREVRANGE", out_key(request_id), "+", "-", "COUNT", 1),
+    ]
+    frames = parse_entries({"": newest})
+    return score is not None or existing > 0, frames[0] if frames else None

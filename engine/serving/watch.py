@@ -1,0 +1,93 @@
+"""Following a request's output: how far the reader is, and whether anything can still come."""
+
+from __future__ import annotations
+
+import time
+
+from engine.serving.connection import BLOCK_S
+from engine.serving.errors import QueueUnavailable
+from engine.serving.messages import EXPIRES_S, Failed, frame_number
+from engine.serving.reading import StreamFrame, TokenCounter
+
+OUTAGE_S = 30.0
+"""How long a reader of frames waits for a Redis that went away before it gives up."""
+RECOVERY_S = 10.0
+"""How long Redis may know nothing of a request that it knew before: its worker publishes it again."""
+GONE_S = 10.0
+"""How long the one worker that may take a request can be without a sign of life before the request ends."""
+
+
+class Watch:
+    """What one reader knows of one request. It is told what Redis says, and does not ask."""
+
+    def __init__(self, request_id: str, after: str, after_tokens: int) -> None:
+        self.after = after
+        self.over = False
+        self.block_s = 0.0
+        """The first look does not wait, so that an unknown request is refused at once."""
+        self._id = request_id
+        self._counter = TokenCounter(after_tokens)
+        self._known = False
+        self._lost_at: float | None = None
+        self._away_at: float | None = None
+        self._gone_at: float | None = None
+
+    def take(self, frames: list[StreamFrame]) -> list[StreamFrame]:
+        """The new frames among `frames`. None at all is no sign that Redis answers: `idle` is."""
+        if frames:
+            self._away_at = self._lost_at = None
+            self._known = True
+            self.after = frames[-1].id
+            self.over = frames[-1].final
+        return self._counter.fresh(frames)
+
+    def idle(self, standing: tuple[bool, StreamFrame | None]) -> list[StreamFrame]:
+        """Nothing came: go on waiting (no frame), or end, with a Failed frame if the request is lost."""
+        known, newest = standing
+        self._away_at = None
+        self.block_s = BLOCK_S
+        now = time.monotonic()
+        if known:
+            self._known, self._lost_at = True, None
+            seen = newest is not None and frame_number(newest.id) <= frame_number(self.after)
+            self.over = seen and newest is not None and newest.final
+            return []
+        if self._known:
+            self._lost_at = self._lost_at or now
+            if now - self._lost_at < RECOVERY_S:
+                return []
+        self.over = True
+        return [StreamFrame(self.after, _lost(self._id, self._known))]
+
+    def gone(self, gone: bool) -> None:
+        """Whether the one worker that may take the request shows no sign of life now."""
+        self._gone_at = (self._gone_at or time.monotonic()) if gone else None
+
+    @property
+    def deserted(self) -> bool:
+        """Whether it has shown none for so long that the request ends."""
+        return self._gone_at is not None and time.monotonic() - self._gone_at >= GONE_S
+
+    def outage(self) -> None:
+        """Redis did not answer. Raises QueueUnavailable (again) once that has lasted OUTAGE_S."""
+        now = time.monotonic()
+        self._away_at = self._away_at or now
+        if now - self._away_at >= OUTAGE_S:
+            raise QueueUnavailable(f"Redis has not answered for {OUTAGE_S:.0f} s; check that it runs")
+
+
+def _lost(request_id: str, was_known: bool) -> Failed:
+    if was_known:
+        return Failed("worker_lost", f"Redis lost request {request_id} before it ended; send it again", True)
+    return Failed(
+        "expired",
+        f"nothing is known of request {request_id}; output is kept for {EXPIRES_S // 60} minutes after its"
+        " end: send the request again",
+        True,
+    )
+
+
+def deserted() -> Failed:
+    """The end of a request whose one worker does not come back."""
+    message = f"the worker that this request named has been gone for {GONE_S:.0f} s; choose another"
+    return Failed("worker_lost", message, True)
