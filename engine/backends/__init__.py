@@ -1,6 +1,7 @@
 """Backends: numpy (the reference, everywhere), cpu (native code), cuda (Hopper GPUs).
 
-A backend is a module here with two functions: `available() -> (usable, sentence)` and
+A backend is a module here with three functions: `available() -> (usable, sentence)`, `describe()`, which says
+in a sentence what a usable one finds on this machine and may take its time, and
 `open(model, *, devices, options, progress) -> Backend`. Modules are imported when asked for, so that a
 missing driver or compiler only matters to the one who wants it.
 """
@@ -52,7 +53,11 @@ def open_backend(
 
 def availability() -> list[tuple[str, bool, str]]:
     """Each backend's name, whether it can run here, and one sentence saying why (not)."""
-    return [(name, *_ask(name)) for name in BACKENDS]
+    return [_described(name, *_ask(name)) for name in BACKENDS]
+
+
+def _described(name: str, usable: bool, why: str) -> tuple[str, bool, str]:
+    return name, usable, str(_load(name).describe()) if usable else why
 
 
 def _first_usable() -> str:

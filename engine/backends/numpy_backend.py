@@ -45,6 +45,10 @@ def available() -> tuple[bool, str]:
     return True, f"NumPy {np.__version__} runs the reference in FP32"
 
 
+def describe() -> str:
+    return available()[1]
+
+
 def open(
     model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = unheard
 ) -> NumpyBackend:

@@ -25,6 +25,10 @@ def available() -> tuple[bool, str]:
     return True, f"native code for {best.name}, compiled by {program} on first use"
 
 
+def describe() -> str:
+    return available()[1]
+
+
 def open(
     model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = unheard
 ) -> CpuBackend:

@@ -14,13 +14,19 @@ from engine.errors import EngineError
 
 
 def available() -> tuple[bool, str]:
-    """Whether this machine has a Hopper GPU that answers, a driver and NVRTC."""
+    """Whether this machine has a Hopper GPU that answers, a driver and NVRTC. Wakes no GPU but the first."""
     try:
-        require_hopper(answering(1)[0])
+        first = answering(1)[0]
+        require_hopper(first)
         load_nvrtc()
-        return True, str(survey())
+        return True, f"{first.name} answers"
     except EngineError as error:
         return False, str(error)
+
+
+def describe() -> str:
+    """All GPUs, and what joins them. Wakes every one."""
+    return str(survey())
 
 
 def open(

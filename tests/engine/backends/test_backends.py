@@ -23,6 +23,15 @@ def test_every_backend_says_whether_it_can_run_and_why() -> None:
     assert ("numpy", True) in [(name, usable) for name, usable, _ in rows]
 
 
+def test_what_is_there_is_described_to_who_asks_and_not_looked_for_at_each_opening(monkeypatch) -> None:
+    asked = []
+    install(monkeypatch, "cuda", usable=True)
+    monkeypatch.setattr(sys.modules["engine.backends.cuda"], "describe", lambda: asked.append(1) or "4 GPUs")
+    open_backend("cuda", MODEL)
+    assert not asked
+    assert ("cuda", True, "4 GPUs") in availability()
+
+
 def test_numpy_opens_and_names_itself() -> None:
     assert open_backend("numpy", MODEL).name == "numpy"
 
@@ -124,6 +133,7 @@ def install(monkeypatch, name: str, *, usable: bool) -> dict:
         return SimpleNamespace(name=name)
 
     module.available = lambda: (usable, f"there is {'a' if usable else 'no'} {name} in this test")
+    module.describe = lambda: f"{name}, described"
     module.open = opened
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return seen
