@@ -11,8 +11,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
 from engine.backends.base import FinishReason
-from engine.errors import EngineError
-from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull
+from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, GenerateRequest, Heartbeat, Timings
 from playground import metrics, presence, selectors, services
 from playground.admission import caller_of, submit
@@ -23,6 +22,7 @@ from playground.protocol import (
     INTERNAL,
     TOO_SLOW,
     Ack,
+    ClientFrame,
     Resume,
     ServerFrame,
     Start,
@@ -36,7 +36,7 @@ from playground.protocol import (
     status_frame,
 )
 from playground.pump import Pump, TooSlow
-from playground.quota import QuotaExceeded, wait
+from playground.refusals import REFUSALS, refusal
 from playground.validation import Invalid, shown
 from playground.workers import engine_client, worker_watch
 
@@ -91,34 +91,23 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         try:
             if text_data is None:
                 raise Invalid(f"the frame is binary ({len(bytes_data or b''):,} bytes); it must be JSON text")
-            frame = parse_client_frame(text_data)
-            match frame:
-                case Start():
-                    await self._start(frame.request)
-                case Stop():
-                    await self._stop()
-                case Ack():
-                    if self._pump is not None:
-                        self._pump.ack(frame.seq)
-                case Resume():
-                    await self._resume(frame)
-        except Invalid as error:
-            await self._send(error_frame(error.code, error.message))
-        except QuotaExceeded as error:
-            retry = wait(error.retry_s)
-            await self._send(error_frame("rate_limited", str(error), retryable=True, retry_after_s=retry))
-        except TurnFull as error:
-            await self._send(error_frame("too_many", str(error), retryable=True))
-        except QueueFull as error:
-            await self._send(error_frame("queue_full", str(error), retryable=True))
-        except QueueUnavailable as error:
-            await self._send(error_frame("unavailable", str(error), retryable=True))
-        except EngineError as error:
-            await self._send(error_frame("bad_request", str(error)))
-        except DatabaseError as error:
-            log.error("database_failed", error=str(error))
-            message = "the database does not answer; try again in a moment"
-            await self._send(error_frame("unavailable", message, retryable=True))
+            await self._obey(parse_client_frame(text_data))
+        except REFUSALS as error:
+            if isinstance(error, DatabaseError):
+                log.error("database_failed", error=str(error))
+            await self._send(refusal(error))
+
+    async def _obey(self, frame: ClientFrame) -> None:
+        match frame:
+            case Start():
+                await self._start(frame.request)
+            case Stop():
+                await self._stop()
+            case Ack():
+                if self._pump is not None:
+                    self._pump.ack(frame.seq)
+            case Resume():
+                await self._resume(frame)
 
     async def _start(self, request: GenerateRequest) -> None:
         self._check_free()

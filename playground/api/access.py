@@ -8,11 +8,10 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.http import HttpRequest
 
-from engine.serving.errors import QueueUnavailable
 from playground import quota
 from playground.admission import Caller, caller_of
 from playground.api.allowance import allowance_headers
-from playground.api.errors import rate_limited, unauthorised, unavailable
+from playground.api.errors import refusals, unauthorised, unavailable
 from playground.keys import MARK, find_key
 
 if TYPE_CHECKING:
@@ -52,12 +51,8 @@ async def caller(request: HttpRequest) -> Caller:
 
 async def count(asking: Caller) -> dict[str, str]:
     """Counts one request that is no generation; returns what is left, as headers. Raises ApiError."""
-    try:
+    with refusals():
         return allowance_headers(await quota.admit(asking.subjects))
-    except quota.QuotaExceeded as error:
-        raise rate_limited(error, allowance_headers(error.allowance)) from error
-    except QueueUnavailable as error:
-        raise unavailable(str(error), "queue_unavailable") from error
 
 
 def _bearer(header: str) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.prompt import Prompt
-from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull
 from engine.serving.messages import Heartbeat
 from playground import admission
 from playground.admission import Caller
 from playground.api.allowance import allowance_headers
-from playground.api.errors import model_not_found, not_supported, rate_limited, too_many, unavailable
+from playground.api.errors import model_not_found, not_supported, refusals, unavailable
 from playground.api.parameters import ApiRequest
-from playground.quota import QuotaExceeded
 from playground.workers import engine_client
 
 NO_WORKER = "No engine worker is running; try again once one is"
@@ -20,10 +18,8 @@ NO_WORKER = "No engine worker is running; try again once one is"
 
 async def live_workers() -> list[Heartbeat]:
     """The workers that serve something. Raises ApiError if there is none."""
-    try:
+    with refusals():
         workers = await engine_client().workers()
-    except QueueUnavailable as error:
-        raise unavailable(str(error), "queue_unavailable") from error
     if not workers:
         raise unavailable(NO_WORKER, "no_worker")
     return workers
@@ -62,16 +58,8 @@ async def submit(request: ApiRequest, caller: Caller) -> tuple[ApiRequest, dict[
     check_capable(request.choices[0].prompt, able)
     if len(able) < len(workers):
         request = _addressed(request, able)
-    try:
+    with refusals():
         _, allowance = await admission.submit(request.choices, caller, workers=len(workers))
-    except QuotaExceeded as error:
-        raise rate_limited(error, allowance_headers(error.allowance)) from error
-    except TurnFull as error:
-        raise too_many(str(error)) from error
-    except QueueFull as error:
-        raise unavailable(str(error), "queue_full") from error
-    except QueueUnavailable as error:
-        raise unavailable(str(error), "queue_unavailable") from error
     return request, allowance_headers(allowance)
 
 

@@ -6,12 +6,15 @@ does not do. The official clients raise an exception of its own for each of 400,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from django.http import JsonResponse
 
+from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull
 from engine.serving.messages import Failed
+from playground.api.allowance import allowance_headers
 from playground.quota import QuotaExceeded, wait
 
 RETRY_AFTER_S = 2
@@ -61,10 +64,25 @@ def too_many(message: str) -> ApiError:
     )
 
 
-def rate_limited(error: QuotaExceeded, headers: Mapping[str, str]) -> ApiError:
-    """The caller has used its minute's worth; `headers` say how much that is."""
-    said = {**headers, **_retry_after(wait(error.retry_s))}
+def rate_limited(error: QuotaExceeded) -> ApiError:
+    """The caller has used its minute's worth; the headers say how much that is."""
+    said = {**allowance_headers(error.allowance), **_retry_after(wait(error.retry_s))}
     return ApiError(429, str(error), kind=error.what, code="rate_limit_exceeded", headers=said)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turns what keeps a request from the workers into the ApiError that says so."""
+    try:
+        yield
+    except QuotaExceeded as error:
+        raise rate_limited(error) from error
+    except TurnFull as error:
+        raise too_many(str(error)) from error
+    except QueueFull as error:
+        raise unavailable(str(error), "queue_full") from error
+    except QueueUnavailable as error:
+        raise unavailable(str(error), "queue_unavailable") from error
 
 
 def not_supported(message: str, param: str, code: str = "unsupported_parameter") -> ApiError:

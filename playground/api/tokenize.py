@@ -8,12 +8,11 @@ from typing import Any
 
 from engine.errors import RequestError
 from engine.prompt import Prompt
-from engine.serving.errors import QueueFull, QueueUnavailable
 from engine.serving.tokenizing import tokenize
 from playground.admission import Caller
 from playground.api.access import count
 from playground.api.admission import check_capable, live_workers, serving
-from playground.api.errors import not_supported, unavailable
+from playground.api.errors import not_supported, refusals
 from playground.api.parameters import api_error, chat_prompt, flag_of, model_of, text_prompt
 from playground.validation import Invalid, check_prompt_size, shown
 from playground.workers import engine_redis
@@ -49,13 +48,10 @@ async def tokenized(request: TokenizeRequest, caller: Caller) -> tuple[dict[str,
     check_capable(request.prompt, serving(request.model, await live_workers()))
     headers = await count(caller)
     try:
-        found = await tokenize(engine_redis(), request.model, request.prompt, labels=request.labels)
+        with refusals():
+            found = await tokenize(engine_redis(), request.model, request.prompt, labels=request.labels)
     except RequestError as error:
         raise not_supported(str(error), "prompt", "bad_request") from error
-    except QueueFull as error:
-        raise unavailable(str(error), "queue_full") from error
-    except QueueUnavailable as error:
-        raise unavailable(str(error), "queue_unavailable") from error
     answer = {
         "model": request.model,
         "count": len(found.ids),

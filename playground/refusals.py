@@ -1,0 +1,34 @@
+"""Why a page's frame was not obeyed, as the frame that tells the page."""
+
+from __future__ import annotations
+
+from django.db import DatabaseError
+
+from engine.errors import EngineError
+from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull
+from playground.protocol import ErrorFrame, error_frame
+from playground.quota import QuotaExceeded, wait
+from playground.validation import Invalid
+
+REFUSALS = (Invalid, QuotaExceeded, EngineError, DatabaseError)
+_CODES: dict[type[Exception], str] = {
+    TurnFull: "too_many",
+    QueueFull: "queue_full",
+    QueueUnavailable: "unavailable",
+}
+"""Of what passes by itself: the page may try again."""
+
+
+def refusal(error: Exception) -> ErrorFrame:
+    """`error` is one of REFUSALS."""
+    match error:
+        case Invalid():
+            return error_frame(error.code, error.message)
+        case QuotaExceeded():
+            retry = wait(error.retry_s)
+            return error_frame("rate_limited", str(error), retryable=True, retry_after_s=retry)
+        case DatabaseError():
+            message = "the database does not answer; try again in a moment"
+            return error_frame("unavailable", message, retryable=True)
+    code = _CODES.get(type(error))
+    return error_frame(code or "bad_request", str(error), retryable=code is not None)
