@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from engine.backends.base import Backend
 from engine.cli.options import Commands, UsageError, add_model_flags, backend_of, command, model_of, read_text
 from engine.cli.terminal import ProgressBar, print_json, table
 from engine.prompt import Prompt
+from engine.scoring import log_likelihoods
 
 WINDOW = 512
 """Default tokens in one pass: what its logits take in memory is window x vocabulary x 4 bytes."""
@@ -83,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             if len(tokens) < 2:
                 raise UsageError(f"{name} has {len(tokens)} tokens; a score takes at least 2")
             bar.label = name
-            found = log_likelihoods(backend, tokens, window, stride, bar)
+            found = log_likelihoods(backend, tokens, window, stride, bar.update)
             scores.append(Score(name, tuple(tokens), tuple(found), len(text.encode())))
     if args.json:
         print_json([score.to_dict() for score in scores])
@@ -104,32 +100,3 @@ def _window(args: argparse.Namespace, context: int) -> tuple[int, int]:
     if not 1 <= stride < window:
         raise UsageError(f"--stride is {stride}; it must be 1 to {window - 1}, less than the window")
     return window, stride
-
-
-def log_likelihoods(
-    backend: Backend, tokens: Sequence[int], window: int, stride: int, bar: ProgressBar
-) -> list[float]:
-    """ln p(token | up to `window` - 1 tokens before it), for all but the first token.
-
-    Every token but those of the first window sees at least window - stride tokens of context.
-    """
-    found: list[float] = []
-    end = 1
-    while end < len(tokens):
-        first_pass = end == 1
-        start = 0 if first_pass else max(0, end - (window - stride))
-        scored_from = end
-        end = min(len(tokens), start + window)
-        logits = backend.logits(tokens[start : end - 1])
-        targets = np.asarray(tokens[scored_from:end])
-        found.extend(_log_softmax_at(logits[scored_from - start - 1 :], targets))
-        bar.update(end, len(tokens), "tokens")
-    return found
-
-
-def _log_softmax_at(logits: NDArray[np.float32], targets: NDArray[np.int64]) -> list[float]:
-    """ln softmax(logits)[target], a row each, in double precision: [n, vocab], [n] to n values."""
-    rows = logits.astype(np.float64)
-    rows -= rows.max(axis=1, keepdims=True)
-    chosen = rows[np.arange(len(targets)), targets] - np.log(np.exp(rows).sum(axis=1))
-    return [float(value) for value in chosen]

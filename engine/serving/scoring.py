@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from engine.backends.base import Backend
 from engine.errors import RequestError
+from engine.scoring import log_softmax
 from engine.serving.messages import Candidate, Scored
 from engine.tokenizer import Tokenizer
 
@@ -50,7 +51,7 @@ def scores(
     rows = backend.logits([*prompt, *answer[:-1]])[len(prompt) - 1 :]
     for start in range(first, len(answer), FRAME_TOKENS):
         chosen = np.asarray(answer[start : start + FRAME_TOKENS])
-        logprobs = _log_softmax(rows[start : start + len(chosen)])
+        logprobs = log_softmax(rows[start : start + len(chosen)])
         yield Scored(
             start,
             tuple(_candidate(tokenizer, row, token) for row, token in zip(logprobs, chosen, strict=True)),
@@ -59,14 +60,6 @@ def scores(
                 for row in logprobs
             ),
         )
-
-
-def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """ln softmax of each row, in double precision: [n, vocab] to the same."""
-    rows = logits.astype(np.float64)
-    rows -= rows.max(axis=1, keepdims=True)
-    normalised: NDArray[np.float64] = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
-    return normalised
 
 
 def _likeliest(row: NDArray[np.float64], count: int) -> NDArray[np.int64]:

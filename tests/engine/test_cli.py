@@ -29,6 +29,7 @@ from engine.models import Model, open_model
 from engine.prompt import Prompt
 from engine.reference import Reference
 from engine.sampling import choose
+from engine.scoring import log_likelihoods
 
 COMMANDS = ("models", "pull", "generate", "score", "bench", "bench-exchange", "roofline", "worker", "check")
 TINY = ("--model", "random:tiny-llama", "--backend", "numpy")
@@ -352,7 +353,7 @@ def test_windows_score_every_token_once_with_the_context_they_promise(
 ) -> None:
     tokens = [int(t) for t in np.random.default_rng(3).integers(0, with_letters.config.vocab, 41)]
     backend = open_backend("numpy", with_letters)
-    found = score.log_likelihoods(backend, tokens, window, stride, ProgressBar("", io.StringIO()))
+    found = log_likelihoods(backend, tokens, window, stride)
     backend.close()
     # The first window is whole; each later one starts window - stride tokens before what it adds.
     expected = exact_score(with_letters, tokens[:window])
