@@ -19,7 +19,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends import open_backend
 from engine.cli import app, bench, check, generate, pull, score
 from engine.cli.options import key_value
 from engine.cli.terminal import ProgressBar, json_text, table
@@ -29,7 +28,6 @@ from engine.models import Model, open_model
 from engine.prompt import Prompt
 from engine.reference import Reference
 from engine.sampling import choose
-from engine.scoring import log_likelihoods
 
 COMMANDS = ("models", "pull", "generate", "score", "bench", "bench-exchange", "roofline", "worker", "check")
 TINY = ("--model", "random:tiny-llama", "--backend", "numpy")
@@ -345,21 +343,6 @@ def test_score_is_the_log_softmax_of_each_next_token(
     assert found["log_likelihood"] == pytest.approx(sum(exact), abs=1e-4)
     assert found["perplexity"] == pytest.approx(math.exp(-sum(exact) / len(exact)), rel=1e-5)
     assert found["bits_per_byte"] == pytest.approx(-sum(exact) / math.log(2) / 18, rel=1e-5)
-
-
-@pytest.mark.parametrize(("window", "stride"), [(2, 1), (7, 3), (8, 7), (16, 1), (40, 20)])
-def test_windows_score_every_token_once_with_the_context_they_promise(
-    window: int, stride: int, with_letters: Model
-) -> None:
-    tokens = [int(t) for t in np.random.default_rng(3).integers(0, with_letters.config.vocab, 41)]
-    backend = open_backend("numpy", with_letters)
-    found = log_likelihoods(backend, tokens, window, stride)
-    backend.close()
-    # The first window is whole; each later one starts window - stride tokens before what it adds.
-    expected = exact_score(with_letters, tokens[:window])
-    for start in range(stride, len(tokens) - window + stride, stride):
-        expected += exact_score(with_letters, tokens[start : start + window])[window - stride - 1 :]
-    assert found == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(
