@@ -19,14 +19,13 @@ from redis.exceptions import RedisError
 from config.rates import Rate
 from engine.serving.errors import unavailable
 from playground.background import in_background
+from playground.quota_scripts import ADMIT, CHARGE
 from playground.workers import engine_redis
 
 log = structlog.get_logger(__name__)
 What = Literal["requests", "tokens"]
-_MINUTE_MS = 60_000
-_BILL_S = 3600
-"""So long after the last charge nothing more is charged: it is charged every CHARGED_TOKENS until it ends."""
 CHARGED_TOKENS = 256
+"""A generation under way is charged for every so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,85 +71,6 @@ class QuotaExceeded(Exception):
 def wait(seconds: float) -> int:
     """Whole seconds to wait, as Retry-After says them: at least one."""
     return max(1, math.ceil(seconds))
-
-
-_REFILL = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + clock[2] / 1000
-local function level_of(bucket, capacity, per_ms)
-  local state = redis.call('HMGET', bucket, 'level', 'at')
-  if not state[1] then return capacity end
-  return math.min(capacity, tonumber(state[1]) + math.max(0, now - tonumber(state[2])) * per_ms)
-end
-local function keep(bucket, capacity, per_ms, level)
-  redis.call('HSET', bucket, 'level', tostring(level), 'at', string.format('%.3f', now))
-  redis.call('PEXPIRE', bucket, math.ceil((capacity - level) / per_ms) + 1000)
-end
-"""
-
-ADMIT = (
-    _REFILL
-    + f"""
--- KEYS for each subject its bucket of requests and its bucket of tokens, then bills, one a generation.
--- ARGV how many subjects, how many requests, then for each subject its requests and tokens a minute.
--- Takes from every subject, or from none if one lacks something. Returns which bucket lacks the most time
--- (0: none), the milliseconds until it has enough, and the level of each bucket.
-local subjects, requests = tonumber(ARGV[1]), tonumber(ARGV[2])
-local levels, lacking, wait = {{}}, 0, 0
-for i = 1, 2 * subjects do
-  local capacity = tonumber(ARGV[2 + i])
-  local per_ms = capacity / {_MINUTE_MS}
-  local level = level_of(KEYS[i], capacity, per_ms)
-  local need = i % 2 == 1 and math.min(requests, capacity) or 1
-  if level < need and (need - level) / per_ms > wait then
-    lacking, wait = i, (need - level) / per_ms
-  end
-  levels[i] = level
-end
-local bill = {{'taken', 0}}
-for i = 1, 2 * subjects do
-  if i % 2 == 1 and lacking == 0 then
-    local capacity = tonumber(ARGV[2 + i])
-    levels[i] = levels[i] - requests
-    keep(KEYS[i], capacity, capacity / {_MINUTE_MS}, levels[i])
-  elseif i % 2 == 0 then
-    table.insert(bill, KEYS[i])
-    table.insert(bill, ARGV[2 + i])
-  end
-end
-if lacking == 0 then
-  for i = 2 * subjects + 1, #KEYS do
-    redis.call('HSET', KEYS[i], unpack(bill))
-    redis.call('EXPIRE', KEYS[i], {_BILL_S})
-  end
-end
-local reply = {{lacking, math.ceil(wait)}}
-for i, level in ipairs(levels) do reply[2 + i] = tostring(level) end
-return reply
-"""
-)
-
-CHARGE = (
-    _REFILL
-    + f"""
--- KEYS a bill; ARGV how many tokens its generation has by now. Takes those that were not taken yet.
-local fields = redis.call('HGETALL', KEYS[1])
-if #fields == 0 then return 0 end
-redis.call('EXPIRE', KEYS[1], {_BILL_S})
-local taken = tonumber(redis.call('HGET', KEYS[1], 'taken'))
-local fresh = tonumber(ARGV[1]) - taken
-if fresh <= 0 then return 0 end
-redis.call('HSET', KEYS[1], 'taken', ARGV[1])
-for i = 1, #fields, 2 do
-  if fields[i] ~= 'taken' then
-    local capacity = tonumber(fields[i + 1])
-    local per_ms = capacity / {_MINUTE_MS}
-    keep(fields[i], capacity, per_ms, level_of(fields[i], capacity, per_ms) - fresh)
-  end
-end
-return fresh
-"""
-)
 
 
 def _bill(generation: str) -> str:
