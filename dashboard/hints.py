@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import structlog
 from asgiref.sync import async_to_sync
@@ -11,6 +12,8 @@ from channels.layers import get_channel_layer
 
 log = structlog.get_logger(__name__)
 
+PATIENCE_S = 5.0
+"""How long one hint may take; the channel layer itself, which waits for hints as well, knows no limit."""
 QUIET_S = 10.0
 """After a failure nobody is told for this long: an import must not wait for a dead Redis at every row."""
 _quiet_until = float("-inf")
@@ -43,7 +46,12 @@ def _send(group: str, hint: Hint) -> None:
     if layer is None or time.monotonic() < _quiet_until:
         return
     try:
-        async_to_sync(layer.group_send)(group, {"type": "dashboard.hint", "hint": hint})
+        async_to_sync(_publish)(layer, group, hint)
     except Exception as error:  # a dead Redis must not fail the sweep that reports its progress
         _quiet_until = time.monotonic() + QUIET_S
         log.warning("hints_lost", group=group, error=str(error), quiet_s=QUIET_S)
+
+
+async def _publish(layer: Any, group: str, hint: Hint) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await layer.group_send(group, {"type": "dashboard.hint", "hint": hint})
