@@ -156,6 +156,7 @@ struct Core {
     u32 epoch;             // its parity
     u32 barriers = 0, node_barriers = 0;
     int position = 0;
+    float squares = 0.0f;  // this thread's part of the sum of squares of the vector staged last
     Profile profile;
 
     DEVICE const Share& share(int phase) const { return shared.shares[seat][phase]; }
@@ -181,7 +182,7 @@ struct Core {
     DEVICE void wait_full() {
         const u64 before = model::PROFILE ? Profile::now() : 0;
         barrier_wait(&shared.full[cursor.slot], cursor.round, params, place, WAIT_FULL);
-        if constexpr (model::PROFILE) profile.starved += Profile::now() - before;
+        if constexpr (model::PROFILE) profile.starved_since(before);
     }
     DEVICE void free_slot() {
         __syncwarp();

@@ -71,8 +71,7 @@ DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
             squares += dot_self(total[i]);
             scale_by(total[i], norm[i]);
         }
-        squares = warp_sum(squares);
-        if (core.lane == 0) core.shared.squares[core.staged & 1][core.warp] = squares;
+        core.squares = squares;
         store_operand<model::HIDDEN>(core, total);
         return;
     }

@@ -126,15 +126,19 @@ DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16*
         fetch<COLUMNS>(core, from, values);
     }
     core.profile.input_ready();
-    float squares = 0.0f;
+    core.squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < Pieces<COLUMNS>::COUNT; ++i) {
-        squares += dot_self(values[i]);
+        core.squares += dot_self(values[i]);
         scale_by(values[i], norm[i]);
     }
-    squares = warp_sum(squares);
-    if (core.lane == 0) core.shared.squares[core.staged & 1][core.warp] = squares;
     store_operand<COLUMNS>(core, values);
+}
+
+// For inverse_rms. Only those who finish a group need it, so it comes after the first group's products.
+DEVICE void leave_squares(Core& core) {
+    const float squares = warp_sum(core.squares);
+    if (core.lane == 0) core.shared.squares[core.staged & 1][core.warp] = squares;
 }
 
 template <int COLUMNS>
@@ -169,105 +173,133 @@ struct Sums {
     }
 };
 
-// A warp's part of one slot in registers: operand and weights of its chunks.
+// A warp's part of one slot of a group of T tiles: every eighth chunk of columns.
 template <int T>
 struct SlotPart {
     static constexpr int CHUNKS = chunks_a_slot(T);
     static constexpr int EACH = ceil_div(CHUNKS, WARPS);  // chunks of a slot that fall to one warp, at most
 
-    Operand a[EACH][2];
-    uint4 weights[EACH][T];
+    // The first of the warp's chunks from `first` on.
+    DEVICE static int mine(const Core& core, int first) { return first + ((int(core.warp) - first) & (WARPS - 1)); }
+};
 
-    // `slot` holds chunks first .. last - 1. Past the warp's last chunk: some weights, times zero. False if none is its.
-    DEVICE bool load(const Core& core, const u8* slot, int first, int last) {
-        const u32 lane = core.lane;
-        const int mine = first + ((int(core.warp) - first) & (WARPS - 1));
-        if (mine >= last) return false;
+// Weights of a warp's part of one slot in registers, of a group of however many tiles.
+struct SlotWeights {
+    static constexpr int MOST = larger(MAX_TILES, ceil_div(SLOT_UNITS, WARPS));
+    uint4 units[MOST] = {};
+
+    // Takes chunks first .. last - 1 of a group from the slot at the cursor, and frees it. Past the warp's last chunk:
+    // some weights, which `multiply` takes times zero.
+    template <int T>
+    DEVICE void load(Core& core, int first, int last) {
+        core.wait_full();
+        const int mine = SlotPart<T>::mine(core, first);
+        if (mine < last) {
+            const u8* slot = core.shared.ring[core.cursor.slot] + core.lane * 16;
 #pragma unroll
-        for (int e = 0; e < EACH; ++e) {
+            for (int e = 0; e < SlotPart<T>::EACH; ++e) {
+                const int c = mine + e * WARPS;
+                const u8* from = slot + (c < last ? c - first : 0) * (T * UNIT_BYTES);
+#pragma unroll
+                for (int t = 0; t < T; ++t) units[e * T + t] = *reinterpret_cast<const uint4*>(from + t * UNIT_BYTES);
+            }
+        }
+        core.free_slot();
+    }
+
+    template <int T>
+    DEVICE void multiply(const Core& core, int first, int last, Sums<T>& sums) const {
+        const int mine = SlotPart<T>::mine(core, first);
+        if (mine >= last) return;
+        Operand a[SlotPart<T>::EACH][2];
+#pragma unroll
+        for (int e = 0; e < SlotPart<T>::EACH; ++e) {
             const int c = mine + e * WARPS;
             a[e][0] = a[e][1] = make_uint4(0, 0, 0, 0);
-            if (lane < 4 && c < last) {
-                const u8* from = core.shared.operand() + c * CHUNK_OPERAND_BYTES + lane * 16;
+            if (core.lane < 4 && c < last) {
+                const u8* from = core.shared.operand() + c * CHUNK_OPERAND_BYTES + core.lane * 16;
                 a[e][0] = *reinterpret_cast<const Operand*>(from);
                 a[e][1] = *reinterpret_cast<const Operand*>(from + OPERAND_STEP_BYTES);
             }
-            const u8* units = slot + (c < last ? c - first : 0) * (T * UNIT_BYTES) + lane * 16;
-#pragma unroll
-            for (int t = 0; t < T; ++t) weights[e][t] = *reinterpret_cast<const uint4*>(units + t * UNIT_BYTES);
         }
-        return true;
-    }
-    DEVICE void multiply(Sums<T>& sums) const {
 #pragma unroll
-        for (int e = 0; e < EACH; ++e) {
+        for (int e = 0; e < SlotPart<T>::EACH; ++e) {
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-                mma_weights(sums.chain[0][t], a[e][0], weights[e][t].x, weights[e][t].y);
+                mma_weights(sums.chain[0][t], a[e][0], units[e * T + t].x, units[e * T + t].y);
             }
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-                mma_weights(sums.chain[Sums<T>::CHAINS - 1][t], a[e][1], weights[e][t].z, weights[e][t].w);
+                mma_weights(sums.chain[Sums<T>::CHAINS - 1][t], a[e][1], units[e * T + t].z, units[e * T + t].w);
             }
         }
     }
 };
 
-// All chunks of one group of T tiles: adds this warp's part of each row's product to `sums`. Keeping the next slot's
-// weights in registers meanwhile was tried and spilled.
+// All chunks of one group of T tiles, the first slot of which is in `weights`: adds this warp's part of each row's
+// product to `sums`. Keeping the next slot's weights in registers meanwhile was tried and spilled.
 template <int T>
-DEVICE void multiply(Core& core, int chunks, Sums<T>& sums) {
+DEVICE void multiply(Core& core, int chunks, SlotWeights& weights, Sums<T>& sums) {
+    constexpr int STEP = SlotPart<T>::CHUNKS;
+    int first = 0;
 #pragma unroll 1
-    for (int first = 0; first < chunks; first += SlotPart<T>::CHUNKS) {
-        core.wait_full();
-        SlotPart<T> part;
-        if (part.load(core, core.shared.ring[core.cursor.slot], first, smaller(first + SlotPart<T>::CHUNKS, chunks))) {
-            part.multiply(sums);
-        }
-        core.free_slot();
+    while (true) {
+        weights.multiply<T>(core, first, smaller(first + STEP, chunks), sums);
+        first += STEP;
+        if (first >= chunks) break;
+        weights.load<T>(core, first, smaller(first + STEP, chunks));
     }
 }
 
 // Leaves the warp's sums of each row pair in shared memory: [warp][pair].
 template <int T>
-DEVICE void multiply_group(Core& core, int chunks) {
-    Sums<T> sums;
-    multiply<T>(core, chunks, sums);
-    if (core.lane < 4) {
-        float2* mine = core.shared.partial(core.group & 1) + core.warp * PAIRS;
+DEVICE void leave_sums(Core& core, const Sums<T>& sums) {
+    if (core.lane >= 4) return;
+    float2* mine = core.shared.partial(core.group & 1) + core.warp * PAIRS;
 #pragma unroll
-        for (int t = 0; t < T; ++t) mine[t * 4 + core.lane] = sums.pair(t);
-    }
+    for (int t = 0; t < T; ++t) mine[t * 4 + core.lane] = sums.pair(t);
 }
 
-// A matrix has few group sizes; only those are compiled: what a layer runs should fit the instruction cache.
-template <int PHASE, int T = MAX_TILES>
-DEVICE void multiply_group_of(Core& core, int tiles, int chunks) {
+// Calls `visit` with the number of tiles as a constant. A matrix has few group sizes; only those are compiled: what a
+// layer runs should fit the instruction cache.
+template <int T>
+struct Tiles {
+    static constexpr int COUNT = T;
+};
+template <int PHASE, int T = MAX_TILES, class Visit>
+DEVICE void with_tiles(int tiles, const Visit& visit) {
     if constexpr (T >= 1) {
         if constexpr ((group_sizes(PHASE) >> T) & 1) {
             if (tiles == T) {
-                multiply_group<T>(core, chunks);
+                visit(Tiles<T>());
                 return;
             }
         }
-        multiply_group_of<PHASE, T - 1>(core, tiles, chunks);
+        with_tiles<PHASE, T - 1>(tiles, visit);
     }
 }
 
-// The groups of one phase on one SM. Group g is finished by one warp, in turn; what that warp can load ahead it asks
-// for before the phase's input is there (prepare).
+// The groups of one phase on one SM. Group g is finished by one warp, in turn. What can be had before the phase's input
+// is there is asked for first: the weights of the first slot, and what the finishing warps add (prepare).
 template <int PHASE, class Finish>
 class GroupRun {
 public:
     DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
         const int first = int((core.warp - core.group) & (WARPS - 1));
         if (first < groups_.count && in_group(first)) finish.prepare(pair_of(first));
+        load_first(0);
     }
 
     DEVICE void run() {
 #pragma unroll 1
         for (int g = 0; g < groups_.count; ++g) {
-            multiply_group_of<PHASE>(core_, groups_.size(g), chunks_of(Matrix<PHASE>::COLUMNS));
+            if (g) load_first(g);
+            with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
+                Sums<tiles.COUNT> sums;
+                multiply<tiles.COUNT>(core_, CHUNKS, weights_, sums);
+                leave_sums<tiles.COUNT>(core_, sums);
+            });
+            if (NORMED && g == 0) leave_squares(core_);
             consumers_sync();
             if (core_.warp == (core_.group & (WARPS - 1)) && in_group(g)) finish_group(g);
             ++core_.group;
@@ -275,9 +307,17 @@ public:
     }
 
 private:
+    static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
+    static constexpr bool NORMED = PHASE == QKV || PHASE == GATE_UP || PHASE == HEAD;
+
     DEVICE bool in_group(int g) const { return int(core_.lane) < groups_.size(g) * (TILE_ROWS / 2); }
     DEVICE int pair_of(int g) const {
         return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
+    }
+    DEVICE void load_first(int g) {
+        with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
+            weights_.template load<tiles.COUNT>(core_, 0, smaller(SlotPart<tiles.COUNT>::CHUNKS, CHUNKS));
+        });
     }
     DEVICE void finish_group(int g) {
         const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;
@@ -296,4 +336,5 @@ private:
     Core& core_;
     Finish& finish_;
     const Groups groups_;
+    SlotWeights weights_;
 };

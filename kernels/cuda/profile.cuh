@@ -22,7 +22,7 @@ struct ProfileTotals {
 };
 
 struct Profile {
-    u64 begun = 0, near = 0, ready = 0, starved = 0;
+    u64 begun = 0, near = 0, ready = 0, starved = 0, early = 0;
     int passes = 0;
 
     DEVICE static u64 now() {
@@ -33,13 +33,21 @@ struct Profile {
     DEVICE void begin() {
         if constexpr (model::PROFILE) {
             begun = near = ready = now();
-            starved = 0;
+            starved = early = 0;
         }
     }
     DEVICE void input_ready() {
         if constexpr (model::PROFILE) {
             ready = now();
             if (near == begun) near = ready;
+        }
+    }
+    // A wait for weights, before the input has been looked for or after.
+    DEVICE void starved_since(u64 before) {
+        if constexpr (model::PROFILE) {
+            const u64 waited = now() - before;
+            starved += waited;
+            if (ready == begun) early += waited;
         }
     }
     // What this GPU itself owes is there; called again and again until it is.
@@ -51,9 +59,9 @@ struct Profile {
         if constexpr (model::PROFILE) {
             if (threadIdx.x != 0) return;
             const u64 finished = now();
-            totals.wait[kind] += near - begun;
+            totals.wait[kind] += near - begun - early;
             atomicAdd(&totals.peer[kind], ready - near);
-            totals.work[kind] += finished - ready;
+            totals.work[kind] += finished - ready + early;
             totals.starved[kind] += starved;
             if (pass < params.trace_first || pass >= params.trace_last) return;
             u64* stamps = params.profile + model::SMS * PROFILE_WORDS_AN_SM +

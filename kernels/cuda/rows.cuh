@@ -39,6 +39,7 @@ struct QkvPair {
     int turn;      // which rotation of the head
     int first, second;  // elements within the head
 
+    QkvPair() = default;
     DEVICE QkvPair(int pair, int lane) {
         int p = pair_in_lane(pair, lane, QKV_LANE_TILES);
         int heads = LANE_HEADS;
@@ -64,7 +65,7 @@ DEVICE float2 rotated(float a, float b, float2 turn) {
     return make_float2(a * turn.x - b * turn.y, b * turn.x + a * turn.y);
 }
 
-DEVICE float swiglu(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
+DEVICE float swiglu(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
 
 // The cache: [layer][kv head][block of 32 positions], a block first its keys, then its values, each in the order in
 // which the tensor cores take them (attention.cuh). FP16, whatever the weights' type.
@@ -104,28 +105,26 @@ DEVICE void append(u16* kv, int layer, int position, const QkvPair& at, u32 halv
 struct QkvFinish {
     Core& core;
     int layer;
+    QkvPair at{};
     float2 turn = make_float2(1.0f, 0.0f);
 
     DEVICE void prepare(int pair) {
-        const QkvPair at(pair, core.model_lane);
+        at = QkvPair(pair, core.model_lane);
         if (at.kind <= QkvPair::KEY) turn = __ldg(core.params.rotation + size_t(core.position) * HALF_HEAD + at.turn);
     }
-    DEVICE void post(int pair, float a, float b) {
-        const QkvPair at(pair, core.model_lane);
+    DEVICE void post(int, float a, float b) {
         if (at.kind == QkvPair::PADDING) return;
         const float scale = inverse_rms(core.shared.squares[core.staged & 1]);
         float2 v = make_float2(a * scale, b * scale);
         if (at.kind != QkvPair::VALUE) v = rotated(v.x, v.y, turn);
-        int base = mail::QUERIES;
-        if (at.kind != QkvPair::QUERY) {
-            base = at.kind == QkvPair::KEY ? mail::KEYS : mail::VALUES;
-            const u32 halves = pack_f16(clamp_f16(v.x), clamp_f16(v.y));
-            append(core.params.kv, layer, core.position, at, halves);
-            v = make_float2(f16_low(halves), f16_high(halves));
-        }
+        const bool cached = at.kind != QkvPair::QUERY;
+        const u32 halves = pack_f16(clamp_f16(v.x), clamp_f16(v.y));
+        if (cached) v = make_float2(f16_low(halves), f16_high(halves));
+        const int base = at.kind == QkvPair::QUERY ? mail::QUERIES : at.kind == QkvPair::KEY ? mail::KEYS : mail::VALUES;
         u32* to = core.mail(layer) + base + at.head * model::HEAD_DIM;
         ::post(to + at.first, tagged(v.x, core.epoch));
         ::post(to + at.second, tagged(v.y, core.epoch));
+        if (cached) append(core.params.kv, layer, core.position, at, halves);
     }
 };
 
