@@ -1,141 +1,234 @@
-// Attention on tensor cores. Rows of operand A are query rows (decode: the query heads that share a KV head;
-// prefill: eight tokens of one head), in two parts like every operand; eight positions of keys, then eight
-// elements of values, are operand B. Scores come out in the lanes that need them for the second product, because
-// the cache keeps values in that order: nothing is shuffled or staged.
+// Attention on tensor cores. Operand A is the cache as it lies in memory: 16 positions of keys, then 16 elements of the
+// values. Operand B are up to eight columns of query rows (decode: the query heads that share a KV head; prefill: eight
+// tokens of one head), in two parts like every vector: up to four rows have their parts side by side in one product,
+// more take two. Scores come out by position and column and are turned round (movmatrix) for the second product.
 #pragma once
 #include "rows.cuh"
 
 constexpr float NO_SCORE = -1e30f;
+// Scores are in units of log 2.
+constexpr float QUERY_SCALE = model::ATTENTION_SCALE * 1.4426950408889634f;
+
+DEVICE float exp2_fast(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+// An 8 x 8 matrix of 16-bit numbers, row g in lanes 4 g .. 4 g + 3, two to a lane, with rows for columns.
+DEVICE u32 transposed(u32 rows) {
+    u32 columns;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(columns) : "r"(rows));
+    return columns;
+}
+
+// Query rows as operand B, lane 4 g + j: for each unit the words of elements 4 j, 4 j + 1 and 4 j + 2, 4 j + 3 of column g.
+// PAIRED: column 2 r is the high part of row r, column 2 r + 1 the low one. Else column r is row r, one part at a time.
+template <bool PAIRED>
+struct QueryColumns {
+    static constexpr int PARTS = PAIRED ? 1 : 2;
+    static constexpr int ROWS = PAIRED ? 1 : 2;  // that a lane has scores of: row j, or rows 2 j and 2 j + 1
+    uint2 part[PARTS][cache::UNITS];
+
+    DEVICE static int row(int r, u32 lane) { return ROWS * int(lane & 3) + r; }
+};
 
 struct KvBlock {
-    uint4 keys[cache::KEY_UNITS];
-    uint4 values[cache::VALUE_TILES];
+    uint4 keys[cache::UNITS];
+    uint4 values[cache::UNITS];
 
     // Asynchronous until used. Past the L1: another SM may have written the block one token ago.
-    DEVICE void load_keys(const u16* block, u32 lane) {
+    DEVICE void load(const u16* block, u32 lane) {
         const u32* from = reinterpret_cast<const u32*>(block) + lane * 4;
 #pragma unroll
-        for (int u = 0; u < cache::KEY_UNITS; ++u) keys[u] = peek4(from + u * (cache::UNIT_HALVES / 2));
-    }
-    DEVICE void load_values(const u16* block, u32 lane) {
-        const u32* from = reinterpret_cast<const u32*>(block) + cache::KEY_UNITS * (cache::UNIT_HALVES / 2) + lane * 4;
+        for (int u = 0; u < cache::UNITS; ++u) keys[u] = peek4(from + u * (cache::UNIT_HALVES / 2));
 #pragma unroll
-        for (int u = 0; u < cache::VALUE_TILES; ++u) values[u] = peek4(from + u * (cache::UNIT_HALVES / 2));
+        for (int u = 0; u < cache::UNITS; ++u) values[u] = peek4(from + (cache::UNITS + u) * (cache::UNIT_HALVES / 2));
     }
     // Positions from `filled` on hold whatever an earlier request left: zero times that must be zero.
     DEVICE void forget_values_from(int filled, u32 lane) {
-        u32 mask[4];
+        u32 mask[2];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 2; ++i) {
             const int p = 8 * i + 2 * int(lane & 3);
             mask[i] = (p < filled ? 0xffffu : 0u) | (p + 1 < filled ? 0xffff0000u : 0u);
         }
 #pragma unroll
-        for (int u = 0; u < cache::VALUE_TILES; ++u) {
+        for (int u = 0; u < cache::UNITS; ++u) {
             values[u].x &= mask[0];
-            values[u].y &= mask[1];
-            values[u].z &= mask[2];
-            values[u].w &= mask[3];
+            values[u].y &= mask[0];
+            values[u].z &= mask[1];
+            values[u].w &= mask[1];
         }
     }
 };
 
-// Scores are in units of log 2.
-constexpr float QUERY_SCALE = model::ATTENTION_SCALE * 1.4426950408889634f;
-
-// Eight columns of a query row in operand form.
-struct QueryChunk {
-    Split part[4];
+// Positions that a row attends to: first .. last - 1.
+struct Reach {
+    int first, last;
 };
 
-// Query rows in registers.
-struct QueryRows {
-    QueryChunk chunks[cache::KEY_CHUNKS];
+// Scores of positions g and g + 8 of a block for the rows of this lane.
+template <bool PAIRED>
+struct Scores {
+    using Query = QueryColumns<PAIRED>;
+    float of[2][Query::ROWS];
 
-    DEVICE void set(int k, const float4& a, const float4& b) {
-        chunks[k] = {{split_f16(a.x * QUERY_SCALE, a.y * QUERY_SCALE), split_f16(a.z * QUERY_SCALE, a.w * QUERY_SCALE),
-                      split_f16(b.x * QUERY_SCALE, b.y * QUERY_SCALE), split_f16(b.z * QUERY_SCALE, b.w * QUERY_SCALE)}};
+    DEVICE Scores() {
+#pragma unroll
+        for (int r = 0; r < Query::ROWS; ++r) of[0][r] = of[1][r] = NO_SCORE;
     }
-    DEVICE const QueryChunk& chunk(int k) const { return chunks[k]; }
+    // The block's first position is `base`.
+    DEVICE void set(const Query& query, const KvBlock& block, int base, const Reach (&reach)[Query::ROWS], u32 lane) {
+        float c[2][4];  // two chains, so that one product need not wait for the one before
+#pragma unroll
+        for (int e = 0; e < 4; ++e) c[0][e] = c[1][e] = 0.0f;
+#pragma unroll
+        for (int u = 0; u < cache::UNITS; ++u) {
+#pragma unroll
+            for (int part = 0; part < Query::PARTS; ++part) {
+                const uint4& k = block.keys[u];
+                mma_f16(c[u & 1], k.x, k.y, k.z, k.w, query.part[part][u].x, query.part[part][u].y);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+            for (int r = 0; r < Query::ROWS; ++r) {
+                float score = c[0][2 * i + r] + c[1][2 * i + r];
+                if (PAIRED) score += c[0][2 * i + 1] + c[1][2 * i + 1];
+                const int p = base + 8 * i + int(lane >> 2);
+                of[i][r] = p >= reach[r].first && p < reach[r].last ? score : NO_SCORE;
+            }
+        }
+    }
 };
 
-// Running softmax of query row lane / 4. `sum` counts this lane's own positions only.
+// Running softmax of this lane's rows. `sum` counts this lane's own positions only.
+template <bool PAIRED>
 struct RunningSoftmax {
-    float maximum = NO_SCORE;
-    float sum = 0.0f;
-    float out[cache::VALUE_TILES][4];
+    using Query = QueryColumns<PAIRED>;
+    static constexpr int ROWS = Query::ROWS;
+    float maximum[ROWS], sum[ROWS];
+    float out[cache::UNITS][4];
 
     DEVICE RunningSoftmax() {
 #pragma unroll
-        for (int t = 0; t < cache::VALUE_TILES; ++t) out[t][0] = out[t][1] = out[t][2] = out[t][3] = 0.0f;
+        for (int r = 0; r < ROWS; ++r) {
+            maximum[r] = NO_SCORE;
+            sum[r] = 0.0f;
+        }
+#pragma unroll
+        for (int u = 0; u < cache::UNITS; ++u) out[u][0] = out[u][1] = out[u][2] = out[u][3] = 0.0f;
     }
 
-    // Adds the block whose first position is `base`; the row attends to positions first .. last - 1.
-    template <class Query>
-    DEVICE void add(const Query& query, const KvBlock& block, int base, int first, int last, u32 lane) {
-        float c[4][4], scores[4][2];
-        float peak = NO_SCORE;
+    // Over the lanes that have positions of the same row.
+    template <class Join>
+    DEVICE static float over_positions(float v, const Join& join) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0.0f;
+        for (int offset = 4; offset < 32; offset <<= 1) v = join(v, __shfl_xor_sync(ALL_LANES, v, offset));
+        return v;
+    }
+    // Makes room for scores of up to `peak`, which is this lane's own.
+    DEVICE void raise(const float (&peak)[ROWS]) {
+        float keep[ROWS];
 #pragma unroll
-        for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
-            const QueryChunk q = query.chunk(k);
+        for (int r = 0; r < ROWS; ++r) {
+            const float top = fmaxf(maximum[r], over_positions(peak[r], [](float a, float b) { return fmaxf(a, b); }));
+            keep[r] = exp2_fast(maximum[r] - top);
+            maximum[r] = top;
+            sum[r] *= keep[r];
+        }
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const uint4& b = block.keys[i * cache::KEY_CHUNKS + k];
-                mma_f16(c[i], q.part[0].high, q.part[0].low, q.part[1].high, q.part[1].low, b.x, b.y);
+        for (int u = 0; u < cache::UNITS; ++u) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) out[u][e] *= keep[PAIRED ? 0 : e & 1];
+        }
+    }
+    DEVICE void add(const Scores<PAIRED>& scores, const KvBlock& block) {
+        u32 weights[Query::PARTS][2];  // as operand B: positions 2 j and 2 j + 1 of either half of the block
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float w[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                w[r] = scores.of[i][r] == NO_SCORE ? 0.0f : exp2_fast(scores.of[i][r] - maximum[r]);
+                sum[r] += w[r];
             }
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const uint4& b = block.keys[i * cache::KEY_CHUNKS + k];
-                mma_f16(c[i], q.part[2].high, q.part[2].low, q.part[3].high, q.part[3].low, b.z, b.w);
+            if constexpr (PAIRED) {
+                weights[0][i] = transposed(pack_f16(w[0], w[0] - f16_low(pack_f16(w[0], 0.0f))));
+            } else {
+                const u32 high = pack_f16(w[0], w[1]);
+                weights[0][i] = transposed(high);
+                weights[1][i] = transposed(pack_f16(w[0] - f16_low(high), w[1] - f16_high(high)));
             }
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int u = 0; u < cache::UNITS; ++u) {
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const int p = base + 8 * i + 2 * int(lane & 3) + e;
-                scores[i][e] = p >= first && p < last ? c[i][e] + c[i][2 + e] : NO_SCORE;
-                peak = fmaxf(peak, scores[i][e]);
+            for (int part = 0; part < Query::PARTS; ++part) {
+                const uint4& v = block.values[u];
+                mma_f16(out[u], v.x, v.y, v.z, v.w, weights[part][0], weights[part][1]);
             }
-        }
-        peak = fmaxf(peak, __shfl_xor_sync(ALL_LANES, peak, 1));
-        peak = fmaxf(peak, __shfl_xor_sync(ALL_LANES, peak, 2));
-        const float top = fmaxf(maximum, peak);
-        const float keep = exp2f(maximum - top);
-        maximum = top;
-        sum *= keep;
-        Split weights[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float a = scores[i][0] == NO_SCORE ? 0.0f : exp2f(scores[i][0] - top);
-            const float b = scores[i][1] == NO_SCORE ? 0.0f : exp2f(scores[i][1] - top);
-            sum += a + b;
-            weights[i] = split_f16(a, b);
-        }
-#pragma unroll
-        for (int t = 0; t < cache::VALUE_TILES; ++t) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) out[t][e] *= keep;
-            const uint4& v = block.values[t];
-            mma_f16(out[t], weights[0].high, weights[0].low, weights[1].high, weights[1].low, v.x, v.y);
-            mma_f16(out[t], weights[2].high, weights[2].low, weights[3].high, weights[3].low, v.z, v.w);
         }
     }
 
-    // Leaves row lane / 4 in shared memory: accumulator, maximum, sum.
+    // Leaves the first `count` rows in shared memory: accumulator, maximum, sum.
     DEVICE void leave(float* rows, int count, u32 lane) {
-        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-        sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-        const int g = int(lane >> 2), j = int(lane & 3);
-        if (g >= count) return;
-        float* row = rows + g * MERGE_ROW;
+        const int g = int(lane >> 2);
 #pragma unroll
-        for (int t = 0; t < cache::VALUE_TILES; ++t) {
-            *reinterpret_cast<float2*>(row + 8 * t + 2 * j) = make_float2(out[t][0] + out[t][2], out[t][1] + out[t][3]);
+        for (int r = 0; r < ROWS; ++r) {
+            sum[r] = over_positions(sum[r], [](float a, float b) { return a + b; });
+            if (Query::row(r, lane) >= count) continue;
+            float* row = rows + Query::row(r, lane) * MERGE_ROW;
+#pragma unroll
+            for (int u = 0; u < cache::UNITS; ++u) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    if (16 * u + 8 * half >= model::HEAD_DIM) continue;
+                    row[16 * u + 8 * half + g] = PAIRED ? out[u][2 * half] + out[u][2 * half + 1] : out[u][2 * half + r];
+                }
+            }
+            if (g == 0) *reinterpret_cast<float2*>(row + model::HEAD_DIM) = make_float2(maximum[r], sum[r]);
         }
-        if (j == 0) *reinterpret_cast<float2*>(row + model::HEAD_DIM) = make_float2(maximum, sum);
+    }
+};
+
+// Up to N blocks in registers at once: index, index + stride, .. below `end`.
+template <int N, bool PAIRED>
+struct KvBlocks {
+    using Query = QueryColumns<PAIRED>;
+    KvBlock blocks[N] = {};
+
+    template <class At>
+    DEVICE void load(const At& at, int index, int stride, int end, u32 lane) {
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            if (index + k * stride < end) blocks[k].load(at(index + k * stride), lane);
+        }
+    }
+    // Adds those of their positions that a row attends to; the cache holds `filled` positions.
+    DEVICE void attend(RunningSoftmax<PAIRED>& row, const Query& query, int index, int stride, int end,
+                       const Reach (&reach)[Query::ROWS], int filled, u32 lane) {
+        Scores<PAIRED> scores[N];
+        float peak[Query::ROWS];
+#pragma unroll
+        for (int r = 0; r < Query::ROWS; ++r) peak[r] = NO_SCORE;
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const int i = index + k * stride;
+            if (i < end) scores[k].set(query, blocks[k], i * cache::BLOCK, reach, lane);
+#pragma unroll
+            for (int r = 0; r < Query::ROWS; ++r) peak[r] = fmaxf(peak[r], fmaxf(scores[k].of[0][r], scores[k].of[1][r]));
+        }
+        row.raise(peak);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const int i = index + k * stride;
+            if (i >= end) continue;
+            if ((i + 1) * cache::BLOCK > filled) blocks[k].forget_values_from(filled - i * cache::BLOCK, lane);
+            row.add(scores[k], blocks[k]);
+        }
     }
 };
 
@@ -154,19 +247,20 @@ struct Merged {
 };
 
 // Maxima first, so that the exponentials do not wait for each other.
-DEVICE Merged merge_warps(const float* rows, int rows_a_warp, int g, int d) {
+template <int PARTS>
+DEVICE Merged merge_parts(const float* rows, int rows_a_part, int g, int d) {
     Merged m;
-    float2 scale[WARPS];
+    float2 scale[PARTS];
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-        scale[w] = *reinterpret_cast<const float2*>(rows + (w * rows_a_warp + g) * MERGE_ROW + model::HEAD_DIM);
+    for (int w = 0; w < PARTS; ++w) {
+        scale[w] = *reinterpret_cast<const float2*>(rows + (w * rows_a_part + g) * MERGE_ROW + model::HEAD_DIM);
         m.maximum = fmaxf(m.maximum, scale[w].x);
     }
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
+    for (int w = 0; w < PARTS; ++w) {
         const float take = exp2f(scale[w].x - m.maximum);
         m.sum += scale[w].y * take;
-        m.value += rows[(w * rows_a_warp + g) * MERGE_ROW + d] * take;
+        m.value += rows[(w * rows_a_part + g) * MERGE_ROW + d] * take;
     }
     return m;
 }
@@ -174,17 +268,22 @@ DEVICE Merged merge_warps(const float* rows, int rows_a_warp, int g, int d) {
 namespace decode_attention {
 
 constexpr int QUERIES = model::QUERIES_PER_KV;
+constexpr bool PAIRED = QUERIES <= 4;
 static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
+// Blocks that a warp has in registers while it waits for the queries.
+constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : 2;
 constexpr int HEADS_A_TURN = model::KV_HEADS / model::SEATS;
 static_assert(HEADS_A_TURN <= model::SMS && HEADS_A_TURN * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
 
-// Heads x splits spread evenly over the SMs.
+// Heads x splits spread evenly over the SMs. A head is split when its blocks are more than an SM's warps hold at once:
+// before that another exchange costs more than it saves.
 DEVICE AttentionItem item_of(int position, int window, int sm, int seat, int blocks_a_split) {
+    if (!blocks_a_split) blocks_a_split = WARPS * TOGETHER;
     AttentionItem item{-1, 0, 1, 0, 0, 0};
     item.first = window && position + 1 > window ? position + 1 - window : 0;
     item.first_block = item.first / cache::BLOCK;
-    item.blocks = position / cache::BLOCK - item.first_block + 1;
-    item.splits = smaller(ceil_div(item.blocks, blocks_a_split), model::MAX_SPLITS);
+    item.blocks = ceil_div(position, cache::BLOCK) - item.first_block;
+    item.splits = larger(1, smaller(ceil_div(item.blocks, blocks_a_split), model::MAX_SPLITS));
     const int items = HEADS_A_TURN * item.splits;
     const int mine = ceil_div(sm * items, model::SMS);
     if (mine < items && mine * model::SMS / items == sm) {
@@ -195,12 +294,14 @@ DEVICE AttentionItem item_of(int position, int window, int sm, int seat, int blo
     return item;
 }
 
-// All layers' items of a pass, a thread each. Read only after a block barrier.
-DEVICE void plan_items(Core& core) {
-    for (int i = int(threadIdx.x); i < model::SEATS * model::LAYERS; i += CONSUMERS) {
+// All layers' items of the pass at `position`, a thread each of all warps but the first, which has other things to do.
+// Between two block barriers: after the last read of those before, and before the first of these.
+DEVICE void plan_items(Core& core, int position) {
+    if (core.warp == 0) return;
+    for (int i = int(threadIdx.x) - 32; i < model::SEATS * model::LAYERS; i += CONSUMERS - 32) {
         const int seat = i / model::LAYERS, layer = i % model::LAYERS;
         core.shared.items[seat][layer] =
-            item_of(core.position, window_of(layer), int(core.place.sm), seat, core.params.blocks_a_split);
+            item_of(position, window_of(layer), int(core.place.sm), seat, core.params.blocks_a_split);
     }
 }
 
@@ -217,12 +318,11 @@ struct Inputs {
     static constexpr int PIECES = QUERY_PIECES + ceil_div(2 * HEAD_QUADS, 32);
     static_assert(mail::VALUES == mail::KEYS + model::KV_DIM && PIECES < 32, "pieces of a head");
 
-    int g, j;      // query row and column group of this lane
-    u32* queries;  // this warp's, a quad of numbers in operand form every four words
+    u32* queries;  // this warp's, of each four numbers the high parts, then the low parts
     u16* newest;   // key, then value
 
     DEVICE explicit Inputs(Core& core)
-        : g(int(core.lane >> 2)), j(int(core.lane & 3)), queries(reinterpret_cast<u32*>(core.shared.merge() + core.warp * QUERIES * MERGE_ROW)), newest(core.shared.newest()) {}
+        : queries(reinterpret_cast<u32*>(core.shared.merge() + core.warp * QUERIES * MERGE_ROW)), newest(core.shared.newest()) {}
 
     DEVICE void fetch(Core& core, int layer, int head, bool has_newest) {
         const u32* mail = core.mail(layer);
@@ -245,7 +345,7 @@ struct Inputs {
         const u32 wanted = missing;
         Spin spin(core.params, core.place, WAIT_QUERY);
 #pragma unroll 1
-        while (missing) {
+        while (__any_sync(ALL_LANES, missing)) {
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
                 if (missing >> i & 1u) words[i] = peek4(from[i]);
@@ -254,7 +354,7 @@ struct Inputs {
             for (int i = 0; i < PIECES; ++i) {
                 if (fresh(words[i], core.epoch)) missing &= ~(1u << i);
             }
-            if (missing && spin.hopeless()) break;
+            if (missing && spin.hopeless()) missing = 0;
         }
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
@@ -263,7 +363,7 @@ struct Inputs {
             const float4 v = numbers(words[i]);
             if (i < QUERY_PIECES) {
                 const Split a = split_f16(v.x * QUERY_SCALE, v.y * QUERY_SCALE), b = split_f16(v.z * QUERY_SCALE, v.w * QUERY_SCALE);
-                *reinterpret_cast<uint4*>(queries + quad * 4) = make_uint4(a.high, a.low, b.high, b.low);
+                *reinterpret_cast<uint4*>(queries + quad * 4) = make_uint4(a.high, b.high, a.low, b.low);
             } else {
                 *reinterpret_cast<uint2*>(newest + quad * 4) = make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
             }
@@ -271,46 +371,45 @@ struct Inputs {
         __syncwarp();
     }
 
-    DEVICE QueryChunk chunk(int k) const {
-        const int d = k * CHUNK_COLUMNS + 8 * j;
-        uint4 a = make_uint4(0, 0, 0, 0), b = a;
-        if (g < QUERIES && d < model::HEAD_DIM) {
-            const u32* row = queries + g * model::HEAD_DIM + d;
-            a = *reinterpret_cast<const uint4*>(row);
-            b = *reinterpret_cast<const uint4*>(row + 4);
+    DEVICE QueryColumns<PAIRED> columns(u32 lane) const {
+        QueryColumns<PAIRED> columns;
+        const int g = int(lane >> 2), row = PAIRED ? g / 2 : g;
+        const u32* from = queries + row * model::HEAD_DIM + int(lane & 3) * 4 + (PAIRED ? g % 2 * 2 : 0);
+#pragma unroll
+        for (int u = 0; u < cache::UNITS; ++u) {
+            const bool here = row < QUERIES && 16 * u + int(lane & 3) * 4 < model::HEAD_DIM;
+#pragma unroll
+            for (int part = 0; part < columns.PARTS; ++part) {
+                columns.part[part][u] = here ? *reinterpret_cast<const uint2*>(from + 16 * u + 2 * part) : make_uint2(0, 0);
+            }
         }
-        return {{{a.x, a.y}, {a.z, a.w}, {b.x, b.y}, {b.z, b.w}}};
+        return columns;
     }
 
-    // Puts the newest key and value where the cache would have them, position `p` of the block.
-    DEVICE void insert(int p, KvBlock& block) const {
-        const int group = p >> 3;
-        if (g == (p & 7)) {
-#pragma unroll
-            for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
-                const int d = k * CHUNK_COLUMNS + 8 * j;
-                uint4 key = make_uint4(0, 0, 0, 0);
-                if (d < model::HEAD_DIM) key = *reinterpret_cast<const uint4*>(newest + d);
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    if (i == group) block.keys[i * cache::KEY_CHUNKS + k] = key;
-                }
+    // The newest position's part of the result, the same for all rows but for its score.
+    DEVICE void leave_newest(float* rows, u32 lane) const {
+        const u32* key = reinterpret_cast<const u32*>(newest);
+        const u32* value = key + model::HEAD_DIM / 2;
+#pragma unroll 1
+        for (int r = 0; r < QUERIES; ++r) {
+            const u32* query = queries + r * model::HEAD_DIM;
+            float* row = rows + r * MERGE_ROW;
+            float score = 0.0f;
+            for (int pair = int(lane); pair < model::HEAD_DIM / 2; pair += 32) {
+                const u32 high = query[pair / 2 * 4 + pair % 2], low = query[pair / 2 * 4 + 2 + pair % 2];
+                score += (f16_low(high) + f16_low(low)) * f16_low(key[pair]) + (f16_high(high) + f16_high(low)) * f16_high(key[pair]);
+                *reinterpret_cast<float2*>(row + 2 * pair) = make_float2(f16_low(value[pair]), f16_high(value[pair]));
             }
-        }
-        if (j == (p >> 1 & 3)) {
-            const u32 shift = (p & 1) * 16, keep = p & 1 ? 0x0000ffffu : 0xffff0000u;
-#pragma unroll
-            for (int t = 0; t < cache::VALUE_TILES; ++t) {
-                const u32 half = u32(newest[model::HEAD_DIM + 8 * t + g]) << shift;
-                uint4& v = block.values[t];
-                if (group == 0) v.x = (v.x & keep) | half;
-                if (group == 1) v.y = (v.y & keep) | half;
-                if (group == 2) v.z = (v.z & keep) | half;
-                if (group == 3) v.w = (v.w & keep) | half;
-            }
+            score = warp_sum(score);
+            if (lane == 0) *reinterpret_cast<float2*>(row + model::HEAD_DIM) = make_float2(score, 1.0f);
         }
     }
 };
+
+// Rows of nothing, where a warp has no positions.
+DEVICE void leave_nothing(float* rows, u32 lane) {
+    for (int i = int(lane); i < QUERIES * MERGE_ROW; i += 32) rows[i] = i % MERGE_ROW == model::HEAD_DIM ? NO_SCORE : 0.0f;
+}
 
 // How many splits there are changes with the position, so a partial result is not written in every pass and parity
 // alone could mistake an old one: its words carry the number of the pass instead.
@@ -369,7 +468,7 @@ DEVICE int first_index(const Core& core, const AttentionItem& item) { return ite
 
 // Asks for a warp's first blocks while the layer's earlier phases still compute.
 DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
-    if (item.head < 0 || core.lane >= 2) return;
+    if (item.head < 0 || core.lane >= TOGETHER) return;
     const int index = first_index(core, item) + int(core.lane) * item.splits * WARPS;
     if (index < item.blocks) {
         prefetch_l2(cache::block(core.params.kv, layer, item.head, item.first_block + index), cache::BLOCK_HALVES * 2);
@@ -380,45 +479,47 @@ DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
 // has the head's first part.
 DEVICE void run(Core& core, const AttentionItem& item, int layer) {
     if (item.head < 0) return;
+    constexpr int PARTS = WARPS + 1;  // the newest position is one of its own: the cache has it only later
     const u32 lane = core.lane;
-    const int stride = item.splits * WARPS;
-    int index = first_index(core, item);
+    const int stride = item.splits * WARPS, end = item.first_block + item.blocks;
+    int index = item.first_block + first_index(core, item);
+    const bool last_warp = core.warp == WARPS - 1, newest = last_warp && item.split == 0;
     float* rows = core.shared.merge();
     float* mine = rows + core.warp * QUERIES * MERGE_ROW;
-    if (index < item.blocks) {
-        KvBlock block;
-        const auto at = [&](int i) { return cache::block(core.params.kv, layer, item.head, item.first_block + i); };
-        block.load_keys(at(index), lane);  // before the queries are there
-        block.load_values(at(index), lane);
-        const int last = item.blocks - 1;
+    float* newest_rows = rows + WARPS * QUERIES * MERGE_ROW;
+    if (last_warp && !newest) leave_nothing(newest_rows, lane);
+    if (index < end || newest) {
+        const auto at = [&](int i) { return cache::block(core.params.kv, layer, item.head, i); };
+        KvBlocks<TOGETHER, PAIRED> blocks;
+        blocks.load(at, index, stride, end, lane);  // before the queries are there
         Inputs inputs(core);
-        inputs.fetch(core, layer, item.head, last % stride == index);
+        inputs.fetch(core, layer, item.head, newest);
         core.profile.input_ready();
-        RunningSoftmax row;
+        const QueryColumns<PAIRED> query = inputs.columns(lane);
+        const Reach cached{item.first, core.position};
+        Reach reach[query.ROWS];
+#pragma unroll
+        for (Reach& r : reach) r = cached;
+        RunningSoftmax<PAIRED> row;
 #pragma unroll 1
         while (true) {
-            const int base = (item.first_block + index) * cache::BLOCK;
-            if (index == last) {
-                block.forget_values_from(core.position - base, lane);
-                inputs.insert(core.position - base, block);
-            }
-            row.add(inputs, block, base, item.first, core.position + 1, lane);
-            index += stride;
-            if (index >= item.blocks) break;
-            block.load_keys(at(index), lane);
-            block.load_values(at(index), lane);
+            blocks.attend(row, query, index, stride, end, reach, core.position, lane);
+            index += TOGETHER * stride;
+            if (index >= end) break;
+            blocks.load(at, index, stride, end, lane);
         }
+        if (newest) inputs.leave_newest(newest_rows, lane);
         __syncwarp();  // all lanes have read their queries, which lie where the result goes
         row.leave(mine, QUERIES, lane);
     } else {
-        for (int i = int(lane); i < QUERIES * MERGE_ROW; i += 32) mine[i] = i % MERGE_ROW == model::HEAD_DIM ? NO_SCORE : 0.0f;
+        leave_nothing(mine, lane);
     }
     consumers_sync();
     u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * mail::PARTIAL_ITEM;
 #pragma unroll 1
     for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
-        Merged m = merge_warps(rows, QUERIES, g, d);
+        Merged m = merge_parts<PARTS>(rows, QUERIES, g, d);
         if (item.split) {
             post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
             continue;

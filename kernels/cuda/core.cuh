@@ -81,7 +81,7 @@ constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a fu
 constexpr int PARTIAL_BYTES = 2 * WARPS * PAIRS * int(sizeof(float2));
 constexpr int ATTENTION_ROWS = 8;
 constexpr int MERGE_ROW = model::HEAD_DIM + 4;              // accumulator, maximum, sum; whole 16 bytes
-constexpr int DECODE_MERGE_BYTES = WARPS * model::QUERIES_PER_KV * MERGE_ROW * 4;
+constexpr int DECODE_MERGE_BYTES = (WARPS + 1) * model::QUERIES_PER_KV * MERGE_ROW * 4;
 constexpr int PREFILL_MERGE_BYTES = WARPS * ATTENTION_ROWS * MERGE_ROW * 4;
 constexpr int PREFILL_TOKENS_A_STEP = 16;  // what partial sums of a group take bounds the ring
 constexpr int PREFILL_PARTIAL_BYTES = WARPS * PREFILL_TOKENS_A_STEP * PAIRS * int(sizeof(float2));
@@ -110,7 +110,7 @@ struct Shared {
     u64 best[WARPS];
     u32 seen[model::SEEN_WORDS];   // ids in the sequence, among the vocabulary rows of this SM
     u32 token;
-    u32 verdict;                   // Finish of the pass just done
+    u32 verdict;                   // on the pass just done: bits of Verdict (sampling.cuh)
     u32 done;                      // tells the producer to stop
     ProfileTotals totals;
 
@@ -181,7 +181,11 @@ struct Core {
 
     DEVICE void wait_full() {
         const u64 before = model::PROFILE ? Profile::now() : 0;
-        barrier_wait(&shared.full[cursor.slot], cursor.round, params, place, WAIT_FULL);
+        Spin spin(params, place, WAIT_FULL);
+        bool full = barrier_passed(&shared.full[cursor.slot], cursor.round);
+        while (!__all_sync(ALL_LANES, full)) {
+            full = full || barrier_passed(&shared.full[cursor.slot], cursor.round) || spin.hopeless();
+        }
         if constexpr (model::PROFILE) profile.starved_since(before);
     }
     DEVICE void free_slot() {

@@ -5,20 +5,26 @@
 
 namespace decode {
 
-// Sets up the residual rows that this SM finishes, and what it attends to.
-DEVICE void begin(Core& core, const u16* row) {
-    decode_attention::plan_items(core);
-    for (int seat = 0; seat < model::SEATS; ++seat) {
-        core.sit(seat);
-        const Share share = core.share(ATTN_OUT);
-        for (int p = int(threadIdx.x); p < share.tiles * (TILE_ROWS / 2); p += CONSUMERS) {
-            const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
-            if (r >= model::HIDDEN) continue;
-            const u32 w = __ldg(reinterpret_cast<const u32*>(row + r));
-            *reinterpret_cast<float2*>(core.shared.residual[seat] + 2 * p) = make_float2(weight_low(w), weight_high(w));
-        }
+// Asks for the embedding row at once: the first qkv looks at it only after all that it can do without.
+DEVICE void prefetch_row(const u16* row) {
+    constexpr int HALVES = SECTOR_BYTES / int(sizeof(u16));
+#pragma unroll
+    for (int first = 0; first < model::HIDDEN; first += CONSUMERS * HALVES) {
+        const int i = first + int(threadIdx.x) * HALVES;
+        if (i < model::HIDDEN) prefetch_sector(row + i);
     }
-    consumers_sync();
+}
+
+// Sets up the residual rows of the lane that this SM finishes. Nobody reads them before the first attn_out, so it comes
+// after the first qkv, off the path on which all SMs wait for that.
+DEVICE void begin_residual(Core& core, const u16* row) {
+    const Share share = core.share(ATTN_OUT);
+    for (int p = int(threadIdx.x); p < share.tiles * (TILE_ROWS / 2); p += CONSUMERS) {
+        const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
+        if (r >= model::HIDDEN) continue;
+        const u32 w = __ldg(reinterpret_cast<const u32*>(row + r));
+        *reinterpret_cast<float2*>(core.shared.residual[core.seat] + 2 * p) = make_float2(weight_low(w), weight_high(w));
+    }
 }
 
 // The head's input when the model has several lanes and one normalised vector: every lane is normalised first.
@@ -42,7 +48,7 @@ DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
     const u32 near = ~(~0ull << model::LANES * COUNT) << core.params.rank * model::LANES * COUNT;
     core.profile.near_ready();
     Spin spin(core.params, core.place, WAIT_VECTOR);
-    while (missing) {
+    while (__any_sync(ALL_LANES, missing)) {
 #pragma unroll
         for (int k = 0; k < model::STREAMS * COUNT; ++k) {
             if (missing >> k & 1u) words[k / COUNT][k % COUNT] = peek4_far(from + k / COUNT * model::HIDDEN + pieces.column(k % COUNT));
@@ -52,9 +58,8 @@ DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
             if (fresh(words[k / COUNT][k % COUNT], core.epoch)) missing &= ~(1u << k);
         }
         if (missing & near) core.profile.near_ready();
-        if (missing && spin.hopeless()) break;
+        if (missing && spin.hopeless()) missing = 0;
     }
-    __syncwarp();
     core.profile.input_ready();
     const auto value = [&](int m, int i) { return decode_attention::numbers(words[m][i]); };
     if constexpr (SUM) {
@@ -190,6 +195,7 @@ DEVICE void layers(Core& core, const u16* row) {
                 if (now.phase == QKV) {
                     decode_attention::prefetch(core, item, layer);
                     qkv(core, layer, row);
+                    if (layer == 0) begin_residual(core, row);
                     kind = STEP_QKV;
                 } else {
                     decode_attention::run(core, item, layer);
@@ -210,11 +216,20 @@ DEVICE void layers(Core& core, const u16* row) {
     }
 }
 
+// For the next pass to see the cache entries of this one. Thread 0 will post the SM's candidate, so it speaks for all that
+// have met it in a barrier since their last entry; the last `down`, whose seat is the current one, has one. Here the fence
+// does not hold up the exchange of candidates.
+DEVICE void release_cache(Core& core) {
+    if (!core.share(DOWN).tiles) consumers_sync();
+    if (threadIdx.x == 0) release_fence();
+}
+
 // Returns this thread's best candidate.
 DEVICE u64 head(Core& core, float* kept) {
     core.place.phase = HEAD;
     core.place.layer = model::LAYERS;
     core.profile.begin();
+    release_cache(core);
     HeadFinish finish{core, kept};
     const u16* norm = norm_of(core, 2 * model::LAYERS);
     const u32* streams = core.mail(model::LAYERS - 1) + mail::AFTER_MLP;

@@ -35,7 +35,8 @@ struct Pieces {
     DEVICE bool in_vector(int i) const { return column(i) < COLUMNS; }
 };
 
-// Polls until every piece of `from` carries this pass's parity.
+// Polls until every piece of `from` carries this pass's parity. The warp stays together, here and in whatever else waits:
+// lanes that left the loop one by one would go through what follows one by one as well, which cost a tenth of a token.
 template <int COLUMNS>
 DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     const Pieces<COLUMNS> pieces(core);
@@ -47,7 +48,7 @@ DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>:
         words[i] = make_uint4(0, 0, 0, 0);
     }
     Spin spin(core.params, core.place, WAIT_VECTOR);
-    while (missing) {
+    while (__any_sync(ALL_LANES, missing)) {
 #pragma unroll
         for (int i = 0; i < pieces.COUNT; ++i) {
             if (missing >> i & 1u) words[i] = peek4(from + pieces.column(i));
@@ -56,13 +57,12 @@ DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>:
         for (int i = 0; i < pieces.COUNT; ++i) {
             if (fresh(words[i], core.epoch)) missing &= ~(1u << i);
         }
-        if (missing && spin.hopeless()) break;
+        if (missing && spin.hopeless()) missing = 0;
     }
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
         values[i] = make_float4(untagged(words[i].x), untagged(words[i].y), untagged(words[i].z), untagged(words[i].w));
     }
-    __syncwarp();
 }
 
 // The row of the embedding table, without waiting.
@@ -297,9 +297,9 @@ public:
             with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
                 Sums<tiles.COUNT> sums;
                 multiply<tiles.COUNT>(core_, CHUNKS, weights_, sums);
+                if (NORMED && g == 0) leave_squares(core_);  // while the products end
                 leave_sums<tiles.COUNT>(core_, sums);
             });
-            if (NORMED && g == 0) leave_squares(core_);
             consumers_sync();
             if (core_.warp == (core_.group & (WARPS - 1)) && in_group(g)) finish_group(g);
             ++core_.group;

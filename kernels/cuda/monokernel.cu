@@ -118,13 +118,6 @@ struct Reporter {
     }
 };
 
-DEVICE bool is_stop(const Params& params, int id) {
-    for (int i = 0; i < params.stop_count; ++i) {
-        if (params.stop_ids[i] == id) return true;
-    }
-    return false;
-}
-
 DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     Core core{params, shared};
     u32 thread;  // read once: the compiler would read the special register again in every loop to save one of its own
@@ -141,6 +134,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     if (params.sampling.repetition_penalty != 1.0f) {
         for (int i = int(threadIdx.x); i < params.ids_count; i += CONSUMERS) remember(core, params.ids[i]);
     }
+    decode_attention::plan_items(core, params.prefill_end);
     consumers_sync();
     for (int at = params.first; at < params.prefill_end; at += prefill::CHUNK) {
         const prefill::Chunk chunk{at, smaller(prefill::CHUNK, params.prefill_end - at)};
@@ -155,19 +149,18 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         core.position = core.place.position = position;
         core.epoch = core.serial & 1u;
         const u16* row = params.embed + size_t(id) * model::HIDDEN;
-        decode::begin(core, row);
+        decode::prefetch_row(row);
         decode::layers(core, row);
         const u32 stop_flag = reports ? load_relaxed(params.stop_flag) : 0u;
         float* kept = params.keep_logits ? params.logits + size_t(position - params.first) * model::VOCAB : nullptr;
         const u64 best = decode::head(core, kept);
         core.profile.begin();
-        const Chosen chosen = choose(core, best, stop_flag);
+        const Chosen chosen =
+            choose(core, best, stop_flag, [&] { decode_attention::plan_items(core, position + 1); });
         decode::finish_step(core, STEP_SAMPLE, 0);
         ++core.serial;
         ++core.profile.passes;
-        if (load_relaxed(&params.control->aborted)) shared.done = 1;  // any thread that sees it speaks for the block
-        consumers_sync();
-        if (*static_cast<volatile u32*>(&shared.done)) {
+        if (chosen.aborted) {
             finish = FINISH_ABORTED;
             break;
         }
@@ -178,7 +171,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         }
         id = chosen.id;
         if (position + 1 == params.ids_count && reports) reporter.prefilled(params.ids_count);
-        if (is_stop(params, id)) {
+        if (chosen.ends) {
             finish = FINISH_STOP;
             break;
         }

@@ -64,7 +64,7 @@ struct Params {
     const float2* rotation;     // [CAPACITY][HEAD_DIM / 2] cosine, sine
     u16* kv;                    // attention.cuh gives the layout
     u32* mail;                  // mailbox.cuh
-    u64* candidates;            // [RANKS * SMS + 1]
+    u64* candidates;            // [2][RANKS * SMS + 1]
     u64* choice;                // the token that a filtered draw chose
     float* stream;              // prefill: [LANES][CHUNK][HIDDEN] residual
     float* outputs;             // prefill: [2][DELAY + 1][TOTAL_LANES][CHUNK][HIDDEN] module outputs
@@ -91,7 +91,7 @@ struct Params {
     int keep_logits;            // 1: row i of `logits` is kept for the id at first + i
     int trace_first, trace_last;
     int slots_in_flight;        // copies on their way to one SM at a time
-    int blocks_a_split;         // cache blocks of a head before one more SM shares it
+    int blocks_a_split;         // cache blocks of a head before one more SM shares it; 0: attention.cuh decides
     int rank;                   // which GPU this is; the first one tells the host
     u32 serial;                 // number of this launch's first decode pass, over all launches; from 1
 };

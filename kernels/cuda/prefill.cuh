@@ -320,45 +320,45 @@ DEVICE void attention(Core& core, const Chunk& chunk, int layer) {
     const int octets = ceil_div(chunk.tokens, 8);
     const int window = window_of(layer);
     const u32 lane = core.lane;
-    const int g = int(lane >> 2), j = int(lane & 3);
+    const int g = int(lane >> 2);
     float* rows = reinterpret_cast<float*>(core.shared.scratch);
     for (int item = int(core.place.sm); item < model::HEADS * octets; item += model::SMS) {
         const int head = item / octets, token0 = item % octets * 8;
         const int tokens = smaller(8, chunk.tokens - token0);
-        const int position = chunk.first + token0 + g;
-        const int last = g < tokens ? position + 1 : 0;
-        const int first = window && last > window ? last - window : 0;
-        QueryRows query;
+        QueryColumns<false> query;
 #pragma unroll
-        for (int k = 0; k < cache::KEY_CHUNKS; ++k) {
-            const int d = k * CHUNK_COLUMNS + 8 * j;
-            float4 a = make_float4(0.0f, 0.0f, 0.0f, 0.0f), b = a;
+        for (int u = 0; u < cache::UNITS; ++u) {
+            const int d = 16 * u + 4 * int(lane & 3);
+            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (g < tokens && d < model::HEAD_DIM) {
-                const float4* from = reinterpret_cast<const float4*>(
-                    core.params.queries + size_t(token0 + g) * model::Q_DIM + head * model::HEAD_DIM + d);
-                a = __ldcg(from);
-                b = __ldcg(from + 1);
+                v = __ldcg(reinterpret_cast<const float4*>(
+                    core.params.queries + size_t(token0 + g) * model::Q_DIM + head * model::HEAD_DIM + d));
             }
-            query.set(k, a, b);
+            const Split a = split_f16(v.x * QUERY_SCALE, v.y * QUERY_SCALE), b = split_f16(v.z * QUERY_SCALE, v.w * QUERY_SCALE);
+            query.part[0][u] = make_uint2(a.high, b.high);
+            query.part[1][u] = make_uint2(a.low, b.low);
+        }
+        Reach reach[query.ROWS];
+#pragma unroll
+        for (int r = 0; r < query.ROWS; ++r) {
+            const int token = query.row(r, lane), last = token < tokens ? chunk.first + token0 + token + 1 : 0;
+            reach[r] = {window && last > window ? last - window : 0, last};
         }
         const int seen_from = window && chunk.first + token0 + 1 > window ? chunk.first + token0 + 1 - window : 0;
         const int filled = chunk.first + chunk.tokens;
         const int block_end = ceil_div(chunk.first + token0 + tokens, cache::BLOCK);
-        RunningSoftmax row;
-        for (int i = seen_from / cache::BLOCK + int(core.warp); i < block_end; i += WARPS) {
-            const u16* at = cache::block(core.params.kv, layer, head / model::QUERIES_PER_KV, i);
-            KvBlock block;
-            block.load_keys(at, lane);
-            block.load_values(at, lane);
-            const int base = i * cache::BLOCK;
-            if (base + cache::BLOCK > filled) block.forget_values_from(filled - base, lane);
-            row.add(query, block, base, first, last, lane);
+        RunningSoftmax<false> row;
+        const auto at = [&](int i) { return cache::block(core.params.kv, layer, head / model::QUERIES_PER_KV, i); };
+        for (int i = seen_from / cache::BLOCK + 2 * int(core.warp); i < block_end; i += 2 * WARPS) {
+            KvBlocks<2, false> blocks;
+            blocks.load(at, i, 1, block_end, lane);
+            blocks.attend(row, query, i, 1, block_end, reach, filled, lane);
         }
         row.leave(rows + core.warp * ATTENTION_ROWS * MERGE_ROW, ATTENTION_ROWS, lane);
         consumers_sync();
         for (int e = int(threadIdx.x); e < tokens * model::HEAD_DIM; e += CONSUMERS) {
             const int r = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
-            const float value = merge_warps(rows, ATTENTION_ROWS, r, d).result();
+            const float value = merge_parts<WARPS>(rows, ATTENTION_ROWS, r, d).result();
             const int column = head % LANE_HEADS * model::HEAD_DIM + d;
             const int column_chunk = head / LANE_HEADS * chunks_of(LANE_Q) + column / CHUNK_COLUMNS;
             store_element(core.params.operand_heads, column_chunk, column % CHUNK_COLUMNS, token0 + r, value);

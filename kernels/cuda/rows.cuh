@@ -67,15 +67,14 @@ DEVICE float2 rotated(float a, float b, float2 turn) {
 
 DEVICE float swiglu(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
 
-// The cache: [layer][kv head][block of 32 positions], a block first its keys, then its values, each in the order in
-// which the tensor cores take them (attention.cuh). FP16, whatever the weights' type.
+// The cache: [layer][kv head][block of 16 positions], a block first its keys, then its values, in units of 16 elements of
+// the head, each as the tensor cores take it for operand A (attention.cuh): lane 4 g + j has four consecutive words. FP16,
+// whatever the weights' type.
 namespace cache {
-constexpr int BLOCK = 32;
-constexpr int KEY_CHUNKS = chunks_of(model::HEAD_DIM);
-constexpr int VALUE_TILES = model::HEAD_DIM / 8;
+constexpr int BLOCK = 16;
+constexpr int UNITS = ceil_div(model::HEAD_DIM, 16);
 constexpr int UNIT_HALVES = UNIT_BYTES / 2;
-constexpr int KEY_UNITS = BLOCK / 8 * KEY_CHUNKS;
-constexpr int BLOCK_HALVES = (KEY_UNITS + VALUE_TILES) * UNIT_HALVES;
+constexpr int BLOCK_HALVES = 2 * UNITS * UNIT_HALVES;
 constexpr int BLOCKS = model::CAPACITY / BLOCK;
 static_assert(model::HEAD_DIM % 8 == 0 && model::CAPACITY % BLOCK == 0, "whole units");
 static_assert(size_t(model::LAYERS) * model::KV_HEADS * BLOCKS * BLOCK_HALVES == model::KV_HALVES, "the host reserves as much");
@@ -83,13 +82,16 @@ static_assert(size_t(model::LAYERS) * model::KV_HEADS * BLOCKS * BLOCK_HALVES ==
 DEVICE u16* block(u16* kv, int layer, int head, int index) {
     return kv + ((size_t(layer) * model::KV_HEADS + head) * BLOCKS + index) * BLOCK_HALVES;
 }
-// Halves from the start of the block to element `d` of the key at position `p` (mod 32).
+// Halves from the start of the block to element `d` of the key at position `p` (mod 16). Rows of the operand are
+// positions; lane j has the elements 4 j .. 4 j + 3 of a unit.
 DEVICE int key_offset(int p, int d) {
-    return ((p >> 3) * KEY_CHUNKS + (d >> 5)) * UNIT_HALVES + ((p & 7) * 4 + (d >> 3 & 3)) * 8 + (d & 7);
+    const int lane = (p & 7) * 4 + (d >> 2 & 3), word = (d >> 1 & 1) * 2 + (p >> 3);
+    return (d >> 4) * UNIT_HALVES + lane * 8 + word * 2 + (d & 1);
 }
-// Position 8 i + 2 j + b is element 2 i + b of lane j: the order in which scores come out of the tensor cores.
+// To element `d` of its value. Rows are the elements; lane j has the positions 2 j, 2 j + 1, 2 j + 8 and 2 j + 9.
 DEVICE int value_offset(int p, int d) {
-    return (KEY_UNITS + (d >> 3)) * UNIT_HALVES + ((d & 7) * 4 + (p >> 1 & 3)) * 8 + (p >> 3) * 2 + (p & 1);
+    const int lane = (d & 7) * 4 + (p >> 1 & 3), word = (p >> 3) * 2 + (d >> 3 & 1);
+    return (UNITS + (d >> 4)) * UNIT_HALVES + lane * 8 + word * 2 + (p & 1);
 }
 }  // namespace cache
 

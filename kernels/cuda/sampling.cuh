@@ -126,24 +126,36 @@ struct HeadFinish {
 };
 
 DEVICE u64 warp_max(u64 v) {
-#pragma unroll
-    for (int offset = 16; offset; offset >>= 1) {
-        const u64 other = __shfl_xor_sync(ALL_LANES, v, offset);
-        if (other > v) v = other;
-    }
-    return v;
+    const u32 high = __reduce_max_sync(ALL_LANES, u32(v >> 32));
+    const u32 low = __reduce_max_sync(ALL_LANES, u32(v >> 32) == high ? u32(v) : 0u);
+    return u64(high) << 32 | low;
 }
 
-// The largest of all SMs' candidates, of all GPUs, and the word beside them. All lanes of one warp; loads overlap.
+// The candidates of a pass: a word of every SM of every GPU, then one with bits of Verdict. They lie in two arrays that
+// passes use in turn. An SM without a share of the layers is waited for nowhere but here, so that the others may have come
+// to the next exchange while it still reads the words of this one; to come to the one after they need its next candidate.
+// Zeros, with which both begin, are not fresh in the first pass of either.
+struct Ballot {
+    static constexpr int SENDERS = model::RANKS * model::SMS;
+
+    u32 first, parity;
+    DEVICE explicit Ballot(u32 serial) : first((serial & 1u) * (SENDERS + 1)), parity((serial + 1u) >> 1 & 1u) {}
+    DEVICE bool fresh(u64 word) const { return ((u32(word) ^ parity) & 1u) == 0; }
+};
+
+// The largest candidate, the word beside them, and whether the launch is to end as it is: an SM that has given up posts a
+// candidate as well. All lanes of one warp; loads overlap.
 struct Exchanged {
     u64 top;
     u32 word;
+    bool aborted;
 };
 
-DEVICE Exchanged collect(Core& core) {
-    constexpr int COUNT = model::RANKS * model::SMS;
+DEVICE Exchanged collect(Core& core, const Ballot& ballot) {
+    constexpr int COUNT = Ballot::SENDERS;
     constexpr int EACH = ceil_div(COUNT + 1, 32);
     static_assert(EACH <= 64, "one bit a word");
+    const u64* from = core.params.candidates + ballot.first + core.lane;
     u64 words[EACH];
     u64 missing = 0;
 #pragma unroll
@@ -151,32 +163,38 @@ DEVICE Exchanged collect(Core& core) {
         words[i] = 0;
         if (i * 32 + int(core.lane) <= COUNT) missing |= 1ull << i;
     }
+    u32 aborted = 0, given_up = 0;
     Spin spin(core.params, core.place, WAIT_CANDIDATE);
-    while (missing) {
+    while (__any_sync(ALL_LANES, missing != 0)) {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            if (missing >> i & 1u) words[i] = load_far(core.params.candidates + i * 32 + core.lane);
+            if (missing >> i & 1u) words[i] = load_far(from + i * 32);
         }
+        aborted = load_relaxed(&core.params.control->aborted);  // after each word, but on the same trip
         bool near = false;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            if (((u32(words[i]) ^ core.epoch) & 1u) == 0) missing &= ~(1ull << i);
+            if (ballot.fresh(words[i])) missing &= ~(1ull << i);
             near |= (missing >> i & 1u) && (i * 32 + int(core.lane)) / model::SMS == core.params.rank;
         }
         if (model::PROFILE && model::RANKS > 1 && near) core.profile.near_ready();
-        if (missing && spin.hopeless()) break;
+        if (missing && spin.hopeless()) {
+            missing = 0;
+            given_up = 1;
+        }
     }
+    acquire_fence();  // each lane for the SMs whose words it has read
     __syncwarp();
     core.profile.input_ready();
     u64 top = 0;
     u32 word = 0;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-        const int from = i * 32 + int(core.lane);
-        if (from == COUNT) word = u32(words[i]);
-        if (from < COUNT && words[i] > top) top = words[i];
+        const int sender = i * 32 + int(core.lane);
+        if (sender == COUNT) word = u32(words[i]);
+        if (sender < COUNT && words[i] > top) top = words[i];
     }
-    return {warp_max(top), __shfl_sync(ALL_LANES, word, COUNT % 32)};
+    return {warp_max(top), __shfl_sync(ALL_LANES, word, COUNT % 32), __any_sync(ALL_LANES, given_up || aborted) != 0};
 }
 
 // A draw from what top-k, top-p and min-p leave, by one SM's consumer threads over all scores.
@@ -295,12 +313,29 @@ DEVICE int draw(Core& core) {
 
 }  // namespace filtered
 
-// Bits of the word that SM 0 of the first GPU adds to the exchange, beside the parity.
-constexpr u32 STOP_ASKED = 2u;
+// What a block is told about the pass just done. STOP_ASKED also goes around with the candidates, beside the parity.
+enum Verdict : u32 { STOP_ASKED = 2, STOP_ID = 4, ABORTED = 8 };
 
 struct Chosen {
     int id;
-    bool stop_asked;
+    bool stop_asked, ends, aborted;
+};
+
+// The ids that end a sequence, looked up by one warp. The first ones are asked for before the token is known.
+class StopIds {
+public:
+    DEVICE explicit StopIds(const Core& core) : params_(core.params), lane_(int(core.lane)), own_(at(lane_)) {}
+    DEVICE bool have(int id) const {
+        bool found = own_ == id;
+        for (int i = lane_ + 32; i < params_.stop_count; i += 32) found |= at(i) == id;
+        return __any_sync(ALL_LANES, found) != 0;
+    }
+
+private:
+    DEVICE int at(int i) const { return i < params_.stop_count ? __ldg(params_.stop_ids + i) : -1; }
+
+    const Params& params_;
+    const int lane_, own_;
 };
 
 // A word for every GPU, at the same place of `which` of its mailboxes.
@@ -309,9 +344,49 @@ DEVICE void tell_all(const Params& params, u64* Peer::*which, int at, u64 word) 
     for_each_peer(params, [&](const Peer& peer) { post_far(peer.*which + at, word); });
 }
 
+// Waits for the token that the first SM draws. All lanes of one warp.
+DEVICE int drawn(Core& core, bool& aborted) {
+    Spin spin(core.params, core.place, WAIT_TOKEN);
+    u64 word = load_far(core.params.choice);
+    while (u32(word >> 32) != core.serial) {
+        if (spin.hopeless()) break;
+        word = load_far(core.params.choice);
+    }
+    const bool late = u32(word >> 32) != core.serial || load_relaxed(&core.params.control->aborted);
+    aborted |= __any_sync(ALL_LANES, late) != 0;
+    return int(u32(word));
+}
+
+// What the first warp does of `choose`: posts the SM's candidate, waits for all others, and leaves token and verdict.
+DEVICE void elect(Core& core, bool first, bool filter, u32 stop_flag) {
+    const Ballot ballot(core.serial);
+    const u64 best = warp_max(core.lane < WARPS && !filter ? core.shared.best[core.lane] : 0);
+    if (core.lane == 0) {
+        tell_all(core.params, &Peer::candidates, int(ballot.first) + core.params.rank * model::SMS + int(core.place.sm),
+                 (best & ~1ull) | ballot.parity);
+        if (first) {
+            tell_all(core.params, &Peer::candidates, int(ballot.first) + Ballot::SENDERS,
+                     (stop_flag ? u32(STOP_ASKED) : 0u) | ballot.parity);
+        }
+    }
+    const StopIds stop_ids(core);
+    const Exchanged all = collect(core, ballot);
+    bool aborted = all.aborted;
+    const u32 id = u32(filter ? drawn(core, aborted) : candidate_id(all.top));
+    const u32 token = id < u32(model::VOCAB) ? id : 0u;
+    const bool ends = stop_ids.have(int(token));
+    if (core.lane == 0) {
+        core.shared.token = token;
+        core.shared.verdict = (all.word & STOP_ASKED) | (ends ? STOP_ID : 0u) | (aborted ? ABORTED : 0u);
+    }
+}
+
 // Waits for: the best candidate of every SM of every GPU. This exchange is also what lets the next pass overwrite the
-// mailboxes, and, with the fences around it, what makes this pass's cache entries visible to the next.
-DEVICE Chosen choose(Core& core, u64 mine, u32 stop_flag) {
+// mailboxes: what an SM read of them has arrived before it posts, for which no fence is needed. With the one before it
+// (decode::release_cache) and the one in `collect` it makes this pass's cache entries visible to the next.
+// `meanwhile` is called by the other warps; all threads of a block are told the same.
+template <class Meanwhile>
+DEVICE Chosen choose(Core& core, u64 mine, u32 stop_flag, const Meanwhile& meanwhile) {
     mine = warp_max(mine);
     if (core.lane == 0) core.shared.best[core.warp] = mine;
     const bool filter = core.params.sampling.filtered != 0;
@@ -322,36 +397,11 @@ DEVICE Chosen choose(Core& core, u64 mine, u32 stop_flag) {
         if (threadIdx.x == 0) tell_all(core.params, &Peer::choice, 0, u64(core.serial) << 32 | u32(id));
     }
     if (core.warp == 0) {
-        u64 best = core.lane < WARPS && !filter ? core.shared.best[core.lane] : 0;
-        best = warp_max(best);
-        if (core.lane == 0) {
-            __threadfence();
-            tell_all(core.params, &Peer::candidates, core.params.rank * model::SMS + int(core.place.sm),
-                     (best & ~1ull) | core.epoch);
-            if (first) {
-                tell_all(core.params, &Peer::candidates, model::RANKS * model::SMS,
-                         (stop_flag ? STOP_ASKED : 0u) | core.epoch);
-            }
-        }
-        const Exchanged all = collect(core);
-        if (core.lane == 0) {
-            int id = candidate_id(all.top);
-            if (filter) {
-                Spin spin(core.params, core.place, WAIT_TOKEN);
-                u64 v = load_far(core.params.choice);
-                while (u32(v >> 32) != core.serial) {
-                    if (spin.hopeless()) break;
-                    v = load_far(core.params.choice);
-                }
-                id = int(u32(v));
-            }
-            __threadfence();
-            core.shared.token = u32(id) < u32(model::VOCAB) ? u32(id) : 0u;
-            core.shared.verdict = all.word & STOP_ASKED;
-        }
+        elect(core, first, filter, stop_flag);
+    } else {
+        meanwhile();
     }
-    consumers_sync();
-    const Chosen chosen{int(core.shared.token), core.shared.verdict != 0};
-    consumers_sync();
-    return chosen;
+    consumers_sync();  // the barrier above, in the next pass, parts these reads from what is written then
+    const u32 verdict = core.shared.verdict;
+    return {int(core.shared.token), (verdict & STOP_ASKED) != 0, (verdict & STOP_ID) != 0, (verdict & ABORTED) != 0};
 }

@@ -36,6 +36,7 @@ DEVICE bool barrier_passed(u64* barrier, u32 parity) {
     return done != 0;
 }
 
+// By one thread; consumers wait as a warp (Core::wait_full).
 DEVICE void barrier_wait(u64* barrier, u32 parity, const Params& params, const Place& place, Wait wait) {
     Spin spin(params, place, wait);
     while (!barrier_passed(barrier, parity)) {
@@ -63,6 +64,12 @@ DEVICE void bulk_copy(void* to, const void* from, u32 bytes, u64* barrier, u64 p
 DEVICE void prefetch_l2(const void* from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
+
+constexpr int SECTOR_BYTES = 32;
+
+// The same for the sector at `from`, by the calling thread itself, which spares the copy engine's delay. A plain load
+// whose result nobody uses would bring it into the L1, but the compiler removes that.
+DEVICE void prefetch_sector(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // A walk over ring slots, the same on both ends.
 struct Cursor {

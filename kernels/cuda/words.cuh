@@ -18,6 +18,12 @@ DEVICE void post(u64* to, u64 word) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
 
+// What was written before it, by this thread or by those it has met in a barrier, is visible to every thread that reads
+// a word which this thread posts after it, and then comes to an `acquire_fence`.
+DEVICE void release_fence() { asm volatile("fence.release.gpu;" ::: "memory"); }
+// The other half. It waits for nothing: it only empties the L1.
+DEVICE void acquire_fence() { asm volatile("fence.acquire.gpu;" ::: "memory"); }
+
 // Relaxed, past the L1: four words, each valid by itself.
 DEVICE uint4 peek4(const u32* from) {
     uint4 v;

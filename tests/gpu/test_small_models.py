@@ -195,7 +195,7 @@ def test_a_stuck_kernel_ends_with_a_report_and_the_next_launch_runs(opened: Open
     tokens = sequence(LLAMA.vocab, 20)
     clean = backend.logits(tokens)
     backend.machine.spin_budget_s = 0.05
-    backend.machine.serial += 1  # readers now wait for a parity that the candidates' last pass already had
+    backend.machine.serial += 1  # readers now wait for a parity that the mailboxes' last pass already had
     backend.device.fill(backend.machine.memory.shares, 5 * 8, 0)  # SM 0 forgets its rows
     launch = backend.launch(Job(tuple(tokens), 5))
     with pytest.raises(BackendFailure, match="waited over"):

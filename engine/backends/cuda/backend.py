@@ -276,7 +276,7 @@ def _layout(model: Loaded, devices: int, sms: int, chosen: _Chosen) -> Layout:
     sharding = deal(model.config, devices)
     made = plan(sharding.part, sms // devices if chosen.virtual else sms, chosen.tuning.seats)
     layout = make_layout(made, native, chosen.tuning, chosen.context, sharding)
-    validate(made, layout.slot_units)
+    validate(made, layout.tuning.slot_units)
     return layout
 
 

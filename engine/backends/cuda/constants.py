@@ -19,27 +19,25 @@ _WARPS = 8
 _MAX_CAPACITY = 32768
 _PREFILL_STEP_TOKENS = 16
 _LEAST_SLOTS = 4
-_SLOT_UNITS = 32
-_SLOT_UNITS_OF_SEVERAL = 48
-"""On 2 and 4 GPUs groups mostly have five or six tiles: 24 KB hold a chunk of them for each warp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What may be chosen for speed; results do not depend on it beyond rounding.
 
-    `slot_units` (512 bytes each) is the size of a copy (None: by the number of GPUs), `slots_in_flight` how
-    many are asked for at once (None: by the length of the phases). `prefill_tiles` tiles of 8 tokens
-    (`prefill_split`: activations in two parts, as in decode) or of 16 (rounded once) make a prefill chunk.
-    A head is split over one more SM for every `blocks_a_split` blocks of 32 positions. `seats` lanes share
-    an SM (engine.tape). `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
+    `slot_units` (512 bytes each) is the size of a copy: 24 KB hold a chunk of up to six tiles for each warp.
+    `slots_in_flight` is how many are asked for at once (None: by the length of the phases). `prefill_tiles`
+    tiles of 8 tokens (`prefill_split`: activations in two parts, as in decode) or of 16 (rounded once) make a
+    prefill chunk. A head is split over one more SM for every `blocks_a_split` blocks of 16 positions (0: as
+    many as the warps of one SM hold in registers). `seats` lanes share an SM (engine.tape). `sync_barrier`
+    ends every phase with a barrier of all SMs, for comparison.
     """
 
-    slot_units: int | None = None
+    slot_units: int = 48
     slots_in_flight: int | None = None
     prefill_tiles: int = 4
     prefill_split: bool = False
-    blocks_a_split: int = 4
+    blocks_a_split: int = 0
     seats: int = 1
     sync_barrier: bool = False
     profile: bool = False
@@ -57,7 +55,6 @@ class Layout:
     tuning: Tuning
     weights: DType
     capacity: int
-    slot_units: int
     slots: int
     scratch_bytes: int
 
@@ -91,15 +88,15 @@ class Layout:
 
     @property
     def candidates_bytes(self) -> int:
-        """A word from every SM of every GPU, and one from the first of them (sampling.cuh)."""
-        return 8 * (self.sharding.ranks * self.plan.cores + 1)
+        """Twice (sampling.cuh): a word from every SM of every GPU, and one from the first of them."""
+        return 2 * 8 * (self.sharding.ranks * self.plan.cores + 1)
 
     @property
     def kv_halves(self) -> int:
         """16-bit words of the cache (rows.cuh)."""
         c = self.config
-        units = 4 * -(-c.head_dim // 32) + c.head_dim // 8
-        return c.layers * c.kv_heads * (self.capacity // 32) * units * (UNIT_BYTES // 2)
+        units = 2 * -(-c.head_dim // 16)
+        return c.layers * c.kv_heads * (self.capacity // 16) * units * (UNIT_BYTES // 2)
 
 
 def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
@@ -123,8 +120,7 @@ def make_layout(
     sharding = sharding or deal(config, 1)
     room = min(capacity or config.context, config.context, _MAX_CAPACITY)
     scratch = _scratch_bytes(plan)
-    slot_units = _slot_units(tuning, sharding)
-    slot_bytes = slot_units * UNIT_BYTES
+    slot_bytes = tuning.slot_units * UNIT_BYTES
     slots = (SHARED_BYTES - scratch - _fixed_bytes(plan, sharding.streams)) // (slot_bytes + 16)
     if slots < _LEAST_SLOTS:
         raise ConfigError(
@@ -139,13 +135,7 @@ def make_layout(
         if value > most:
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
     capacity = -(-room // 32) * 32
-    return Layout(sharding, plan, tuning, weights, capacity, slot_units, slots, scratch)
-
-
-def _slot_units(tuning: Tuning, sharding: Sharding) -> int:
-    if tuning.slot_units is not None:
-        return tuning.slot_units
-    return _SLOT_UNITS if sharding.ranks == 1 else _SLOT_UNITS_OF_SEVERAL
+    return Layout(sharding, plan, tuning, weights, capacity, slots, scratch)
 
 
 def _head_columns(config: ModelConfig) -> int:
@@ -160,7 +150,7 @@ def _scratch_bytes(plan: Plan) -> int:
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
     decode = -(-widest // 32) * 128 + 2 * _WARPS * pairs * 8
-    decode += max(_WARPS * c.queries_per_kv * merge_row + 4 * c.head_dim, 256 * 8 + 64 * 8)
+    decode += max((_WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim, 256 * 8 + 64 * 8)
     prefill = max(_WARPS * _PREFILL_STEP_TOKENS * pairs * 8, _WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
 
@@ -227,7 +217,7 @@ def _integers(layout: Layout) -> dict[str, int]:
         "SMS": plan.cores,
         "SEATS": plan.seats,
         "SMS_A_GROUP": plan.cores_a_group,
-        "SLOT_UNITS": layout.slot_units,
+        "SLOT_UNITS": layout.tuning.slot_units,
         "SLOTS": layout.slots,
         "RESIDUAL_ROWS": _residual_rows(plan),
         "SEEN_WORDS": _seen_words(plan),

@@ -111,20 +111,8 @@ def test_vectors_that_leave_no_room_for_a_ring_are_refused() -> None:
 def test_rings_use_what_activations_leave_of_shared_memory() -> None:
     for name in ("laneformer-2b", "llama-3.2-1b", "smollm2-135m"):
         layout = make_layout(plan(load_preset(name).config, 132), "f16", Tuning())
-        used = layout.slots * layout.slot_units * 512 + layout.scratch_bytes
-        assert SHARED_BYTES - used < 2 * layout.slot_units * 512
-
-
-def test_copies_are_larger_where_several_gpus_share_a_model_unless_their_size_is_chosen() -> None:
-    config = load_preset("laneformer-2b").config
-    sizes = {}
-    for ranks in (1, 2, 4, 8):
-        sharding = deal(config, ranks)
-        made = plan(sharding.part, 132)
-        sizes[ranks] = make_layout(made, "f16", Tuning(), sharding=sharding).slot_units
-        chosen = make_layout(made, "f16", Tuning(slot_units=16), sharding=sharding)
-        assert chosen.slot_units == 16
-    assert sizes == {1: 32, 2: 48, 4: 48, 8: 48}
+        used = layout.slots * layout.tuning.slot_units * 512 + layout.scratch_bytes
+        assert SHARED_BYTES - used < 2 * layout.tuning.slot_units * 512
 
 
 def test_compiling_leaves_the_bytes_that_the_interpreter_shares_alone() -> None:
