@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import selectors
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
@@ -46,6 +46,8 @@ MUST = {"decode": 165.0, "decode_ratio": 1.4, "mbu": 0.82, "prefill": 800.0, "pr
 # Of AMD's dies: 20 to 60 ns within one, 150 to 300 between two.
 APART_NS = 100.0
 MUST_LOAD_S, MUST_MEMORY_MB, MUST_SCALING = 1.0, 150.0, 1.8
+PEER_TIMEOUT_S = 120.0
+OUT = ROOT / "benchmarks" / f"{MODEL}-cpu.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,11 @@ class Peer:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.about = self._answer()
+        try:
+            self.about = self._answer()
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, prompt: Sequence[int], tokens: int) -> Speed:
         assert self._process.stdin is not None  # noqa: S101 (Popen was given a pipe)
@@ -103,11 +109,19 @@ class Peer:
         return Speed(len(prompt) / times["prefill_s"], (tokens - 1) / times["decode_s"])
 
     def close(self) -> None:
-        self._process.terminate()
+        self._process.kill()
         self._process.wait()
 
     def _answer(self) -> dict[str, Any]:
+        """Raises CheckpointError if llama.cpp ended, or said nothing for PEER_TIMEOUT_S."""
         assert self._process.stdout is not None  # noqa: S101 (Popen was given a pipe)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(PEER_TIMEOUT_S):
+                raise CheckpointError(
+                    f"llama.cpp has not answered for {PEER_TIMEOUT_S:g} s, where it needs 1 s: see what else"
+                    " this machine does"
+                )
         line = self._process.stdout.readline()
         if not line:
             raise CheckpointError("llama.cpp ended without an answer: see its message above")
@@ -293,10 +307,17 @@ def print_placements(model: Model, samples: Sequence[Sample]) -> bool:
     return reached
 
 
+def rounds(text: str) -> int:
+    """A number of rounds. Raises ArgumentTypeError if it is none."""
+    if not text.isdecimal() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a number from 1 to 1000")
+    return int(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="The CPU kernel beside llama.cpp on the same file.")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds; the order turns in each")
-    parser.add_argument("--out", type=Path, help="the measurement file (benchmarks/ by default)")
+    parser.add_argument("--repeats", type=rounds, default=5, help="rounds; the order turns in each")
+    parser.add_argument("--out", type=Path, default=OUT, help=f"the measurement file ({OUT.name} by default)")
     arguments = parser.parse_args()
     try:
         model = open_model(MODEL)
@@ -311,8 +332,7 @@ def main() -> int:
         return 2
     reached = print_placements(model, samples)
     print_table("a new process, file cache warm", cold)
-    day = datetime.now(UTC).strftime("%Y-%m-%d")
-    out = arguments.out or ROOT / "benchmarks" / f"{day}-cpu-{MODEL}.json"
+    out = arguments.out
     data = measurement.to_dict()
     data["environment"]["peer"] = {**peer, "samples": [asdict(s) for s in samples]}
     out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 #include <vector>
 
+#include "crew.h"
 #include "panel.h"
 
 namespace ml {
@@ -23,29 +23,30 @@ static inline float read_through(const char* p, int64_t bytes) {
 }
 
 // The best of `rounds` passes over `bytes` at `memory` by `threads` threads, GB/s (10^9 bytes). Others' work can only
-// make a pass slower, so the best is what the memory gives. `memory` holds kAhead bytes more than are read.
+// make a pass slower, so the best is what the memory gives. `memory` holds kAhead bytes more than are read. Raises
+// std::system_error if the threads cannot be started.
 template <class Pin, class Now>
 double read_gbs(const char* memory, int64_t bytes, int threads, int rounds, Pin pin, Now now) {
   const int64_t slice = bytes / threads / 4096 * 4096;
   std::vector<int64_t> starts(int64_t(rounds) * threads), ends(starts.size());
   std::atomic<int> arrived{0};
   std::atomic<float> total{0};  // read by nobody: without it the reads could be left out
-  const std::atomic<bool> never{false};
-  std::vector<std::thread> team;
+  Crew crew;
   for (int thread = 0; thread < threads; ++thread)
-    team.emplace_back([&, thread] {
+    crew.start([&, thread] {
       pin(thread);
       for (int round = 0; round < rounds; ++round) {
         arrived.fetch_add(1, std::memory_order_acq_rel);
-        Spin spin(never);
-        while (arrived.load(std::memory_order_acquire) < (round + 1) * threads) spin.again();
+        Spin spin(crew.given_up());
+        while (arrived.load(std::memory_order_acquire) < (round + 1) * threads)
+          if (!spin.again()) return;
         const int64_t at = int64_t(round) * threads + thread;
         starts[at] = now();
         total.store(read_through(memory + thread * slice, slice), std::memory_order_relaxed);
         ends[at] = now();
       }
     });
-  for (auto& thread : team) thread.join();
+  crew.join();
   double best = 0;
   for (int round = 0; round < rounds; ++round) {
     const auto first = starts.begin() + int64_t(round) * threads, last = ends.begin() + int64_t(round) * threads;

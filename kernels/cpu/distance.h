@@ -4,15 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 #include <vector>
 
+#include "crew.h"
 #include "mailbox.h"
 
 namespace ml {
 
 // Median nanoseconds one way, over `rounds` rounds of `kHops` hops each way. `pin(i)` ties the calling thread to the
-// i-th core that the process may use; `now` reads a clock in nanoseconds.
+// i-th core that the process may use; `now` reads a clock in nanoseconds. Raises std::system_error if there is no thread.
 template <class Pin, class Now>
 double core_distance_ns(int rounds, Pin pin, Now now) {
   constexpr int kHops = 1000;
@@ -21,30 +21,31 @@ double core_distance_ns(int rounds, Pin pin, Now now) {
   };
   Slot there, back;
   const int last = rounds * kHops;
-  const std::atomic<bool> never{false};
-  std::thread echo([&] {
+  std::vector<double> times(rounds);
+  Crew crew;
+  crew.start([&] {
     pin(1);
     for (int i = 1; i <= last; ++i) {
-      Spin spin(never);
-      while (there.value.load(std::memory_order_acquire) != i) spin.again();
+      Spin spin(crew.given_up());
+      while (there.value.load(std::memory_order_acquire) != i)
+        if (!spin.again()) return;
       back.value.store(i, std::memory_order_release);
     }
   });
-  std::vector<double> times(rounds);
-  std::thread timed([&] {
+  crew.start([&] {
     pin(0);
     for (int round = 0, i = 1; round < rounds; ++round) {
       const int64_t start = now();
       for (int hop = 0; hop < kHops; ++hop, ++i) {
         there.value.store(i, std::memory_order_release);
-        Spin spin(never);
-        while (back.value.load(std::memory_order_acquire) != i) spin.again();
+        Spin spin(crew.given_up());
+        while (back.value.load(std::memory_order_acquire) != i)
+          if (!spin.again()) return;
       }
       times[round] = double(now() - start) / (2 * kHops);
     }
   });
-  timed.join();
-  echo.join();
+  crew.join();
   std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
   return times[rounds / 2];
 }

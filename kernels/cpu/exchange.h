@@ -50,7 +50,7 @@ class Exchange {
   Exchange(Board& board, int member, bool barrier, const std::atomic<bool>& abort)
       : board_(board), member_(member), barrier_(barrier), abort_(abort) {}
 
-  // Where line 0 of the exchange in hand lies. Call once, before publishing.
+  // Where line 0 of the exchange in hand lies. Call once, before publishing; forget() comes in between.
   float* open() {
     order_before_publishing();
     return lines();
@@ -80,13 +80,21 @@ class Exchange {
     return wait_line(presence(member), ignored, while_waiting);
   }
 
-  // All lines of all members have been read: what this member said one exchange ago is forgotten.
+  // All lines of all members have been read: what this member said one exchange ago may be forgotten.
   void close() {
     order_after_polling();
-    if (!barrier_ && before_) clear_lines(before_, before_count_);
+    stale_ = before_;
+    stale_count_ = before_count_;
     before_ = mine_;
     before_count_ = mine_count_;
     ++number_;
+  }
+  // Clears what is forgotten, once an exchange, between opening it and publishing the first line. Lines that another
+  // core has read are slow to store to, and what is stored next waits for them: better while memory is read anyway.
+  void forget() {
+    if (!barrier_ && stale_) clear_lines(stale_, stale_count_);
+    stale_ = nullptr;
+    order_before_publishing();
   }
 
  private:
@@ -123,7 +131,8 @@ class Exchange {
   int64_t number_ = 0;
   float* mine_ = nullptr;
   float* before_ = nullptr;
-  int64_t mine_count_ = 0, before_count_ = 0;
+  float* stale_ = nullptr;
+  int64_t mine_count_ = 0, before_count_ = 0, stale_count_ = 0;
 };
 
 // Sums that devices send each other. Each device has a buffer a sender and an exchange in its own memory; senders store

@@ -23,8 +23,9 @@ constexpr uint32_t kSentinel = 0xFFFFA5A5u;
 constexpr int kLine = 16;  // words in a cache line, rows in a panel
 constexpr int kBuffers = 3;
 
-// The thread sanitizer knows no fences and no vectors: for it, every word is an atomic with its own order.
-#if defined(__SANITIZE_THREAD__)
+// The thread sanitizer knows no fences and no vectors: for it, every word is an atomic with its own order. So it is on
+// processors for which as_loaded does nothing.
+#if defined(__SANITIZE_THREAD__) || !(defined(__x86_64__) || defined(__aarch64__))
 constexpr bool kWordAtomics = true;
 #else
 constexpr bool kWordAtomics = false;
@@ -75,6 +76,17 @@ static inline void clear_lines(float* at, int64_t lines) {
   }
 }
 
+// The value as it was loaded, once: a compiler may otherwise load twice, pass on what it saw first (no result yet) and
+// judge by what it saw then (a result).
+static inline Vec as_loaded(Vec v) {
+#if defined(__x86_64__)
+  asm volatile("" : "+v"(v));
+#elif defined(__aarch64__)
+  asm volatile("" : "+w"(v));
+#endif
+  return v;
+}
+
 // True if the line is complete; its words are then in `to`.
 static inline bool try_line(const float* from, float* to) {
   if constexpr (kWordAtomics) {
@@ -88,13 +100,13 @@ static inline bool try_line(const float* from, float* to) {
   } else {
     asm volatile("" ::: "memory");  // look again at memory, each time
 #if defined(__AVX512F__)
-    const __m512i v = _mm512_load_si512(from);
+    const __m512i v = (__m512i)as_loaded(load(from));
     _mm512_storeu_si512(to, v);
     return _mm512_cmpeq_epi32_mask(v, _mm512_set1_epi32(int32_t(kSentinel))) == 0;
 #else
     IVec missing{};
     for (int i = 0; i < kLine; i += kWidth) {
-      const Vec v = load(from + i);
+      const Vec v = as_loaded(load(from + i));
       store(to + i, v);
       missing |= bits(v) == int32_t(kSentinel);
     }

@@ -19,6 +19,7 @@
 
 #include "attention.h"
 #include "bandwidth.h"
+#include "course.h"
 #include "distance.h"
 #include "exchange.h"
 #include "interface.h"
@@ -131,8 +132,9 @@ class TokenRing {
   }
 
  private:
-  // Where every core computes, a host that wakes takes one away from the team: not at each of many tokens.
-  static constexpr int64_t kSignalEveryNs = 10000000;
+  // Where every core computes, a host that wakes takes one away from the team: not at each of many tokens, but
+  // as often as a screen shows a picture.
+  static constexpr int64_t kSignalEveryNs = 16000000;
 
   std::vector<int32_t> ids_;
   std::vector<int64_t> times_;
@@ -167,6 +169,8 @@ struct Shared {
   std::unique_ptr<Board> everyone;                     // all members: sampling and control
   std::vector<std::unique_ptr<PeerBoard>> peers;       // [device]
   Aligned<float> scores;                               // [vocab]
+  std::vector<Claims> claims;                          // [member]
+  std::vector<Middle> middles;                         // [member]: of the head, for a pair the first one's
 
   Job job;
   TokenRing ring;
@@ -238,8 +242,8 @@ Shared::Shared(const MlShape& shape, const MlTeam& wanted)
       const Run run = plan.run(ML_HEAD, device, thread);
       const uint16_t* at = tapes.back().data() + plan.offset(ML_HEAD, 0, device, thread);
       const int first = plan.head_by_stream ? device * plan.units(ML_HEAD) : 0;
-      for (int unit = run.first; unit < run.last; ++unit, at += int64_t(plan.head_cols) * kLine)
-        head_panels[first + unit] = at;
+      for (int unit = run.first; unit < run.last; ++unit)
+        head_panels[first + unit] = at + int64_t(plan.place(ML_HEAD, device, thread, unit)) * plan.head_cols * kLine;
     }
     keys.emplace_back(cache_values, PageSize::kSmall);
     values.emplace_back(cache_values, PageSize::kSmall);
@@ -250,7 +254,20 @@ Shared::Shared(const MlShape& shape, const MlTeam& wanted)
   }
   everyone = std::make_unique<Board>(members, members);
   scores = allocate<float>(s.vocab + kLine);
+  claims = std::vector<Claims>(members);
+  middles = std::vector<Middle>(members);
 }
+
+// Memory that will be read.
+struct Stretch {
+  const char *upto, *end;
+
+  // Reads `lines` of it, whatever that takes; returns how many of them were beyond the end.
+  int touch(int lines) {
+    for (; lines > 0 && upto < end; --lines, upto += 64) (void)*reinterpret_cast<const volatile char*>(upto);
+    return lines;
+  }
+};
 
 // One thread of the team.
 class Member {
@@ -273,7 +290,7 @@ class Member {
     int64_t since = 0;
     void operator()(bool begin) {
       if (begin && m.timed_) since = now_ns();
-      m.asked_.ask(kLinesAPoll);
+      m.course_.meanwhile();
     }
     void ended() {
       if (m.timed_) m.waited_[kind] += now_ns() - since;
@@ -296,7 +313,15 @@ class Member {
   int sample(int32_t* id);
 
   template <Half kHalf>
-  void multiply(int tensor, int layer, const float* in, int64_t in_shard, float* to_lines);
+  Run multiply(int tensor, int layer, const float* in, int64_t in_shard, float* to_lines);
+  template <Half kHalf>
+  Run multiply_one(int tensor, int layer, const float* in, int64_t in_shard, float* to_lines);
+  template <Half kHalf>
+  Run multiply_many(int tensor, int layer, const float* in, int64_t in_shard, float* to_lines);
+  template <Half kHalf>
+  Run head_of_one(float* scores);
+  bool lost(int tensor, int k) const;
+  bool take(int tensor, int k);
   template <class Emit>
   bool gather(int units, int64_t lines_a_unit, int tensor, Emit&& emit);
   void close_local();
@@ -309,31 +334,23 @@ class Member {
   void rotate(float* rows, int heads, int head_stride_rows);
   void turn_tables();
 
-  void tape_at(int tensor, int layer) {
-    tape_ = shared_.tapes[index_].data() + plan_.offset(tensor, layer, device_, thread_);
-    const char* at = reinterpret_cast<const char*>(tape_);
-    if (asked_.upto < at || asked_.upto > at + kAheadWaiting + kAhead) asked_.upto = at;
-    // What fits in half of a second-level cache; the sum of the phases up to there is read next in any case.
-    asked_.end = at + kAheadWaiting;
-    if (tokens_ == 1) asked_.ask(int((at + kAhead - asked_.upto) / 64));
-  }
   int64_t plan_cache_reads(int layer);
   void read_cache_early(int lines);
   AttentionSplit attention_split(int layer) const;
   void mark(Phase phase, int layer);
 
-  // Lines of the tape asked for in a poll of a wait, with a line gathered, and every few hundred multiplications.
-  static constexpr int kLinesAPoll = 12, kLinesALine = 4, kLinesMeanwhile = 16;
-  // Half of a second-level cache of 1 MB, between them.
-  static constexpr int64_t kAheadWaiting = 256 << 10, kCacheAhead = 384 << 10;
+  static constexpr int kLinesMeanwhile = 24;  // asked for between two steps of attention
+  static constexpr int64_t kCacheAhead = 384 << 10;  // with Course::kFurthest, most of a second-level cache of 1 MB
 
   Shared& shared_;
   const Plan& plan_;
   const int index_, device_, thread_;
   Exchange local_, global_;
-  const uint16_t* tape_ = nullptr;
-  Asked asked_;
-  std::vector<Asked> cache_asked_;  // what attention will read, in that order
+  Course course_;
+  Claims& claims_;
+  const Claims* const partner_;  // null: nobody to share with
+  Run head_run_;                 // units of the head whose scores are this thread's to look at
+  std::vector<Stretch> cache_asked_;  // what attention will read, in that order
   size_t cache_at_ = 0;
 
   int tokens_ = 0, position_ = 0;
@@ -355,6 +372,20 @@ class Member {
   int64_t waited_[3] = {};
 };
 
+// The member that shares its phases with member `index`, or -1. Behind a barrier nobody sees how far the others are.
+static int partner_of(const Shared& shared, int index) {
+  const int threads = shared.plan.threads, partner = shared.plan.partner(index % threads);
+  return partner < 0 || shared.team.barrier ? -1 : index / threads * threads + partner;
+}
+static const uint16_t* partner_tape(const Shared& shared, int index) {
+  const int partner = partner_of(shared, index);
+  return partner < 0 ? nullptr : shared.tapes[partner].data();
+}
+static const Claims* partner_claims(const Shared& shared, int index) {
+  const int partner = partner_of(shared, index);
+  return partner < 0 ? nullptr : &shared.claims[partner];
+}
+
 Member::Member(Shared& shared, int index)
     : shared_(shared),
       plan_(shared.plan),
@@ -362,7 +393,10 @@ Member::Member(Shared& shared, int index)
       device_(index / shared.team.threads),
       thread_(index % shared.team.threads),
       local_(*shared.boards[device_], thread_, shared.team.barrier != 0, shared.abort),
-      global_(*shared.everyone, index, false, shared.abort) {
+      global_(*shared.everyone, index, false, shared.abort),
+      course_(plan_, device_, thread_, shared.tapes[index].data(), partner_tape(shared, index)),
+      claims_(shared.claims[index]),
+      partner_(partner_claims(shared, index)) {
   const MlShape& s = plan_.s;
   const int64_t t = shared.block, hidden = int64_t(plan_.out_panels) * kLine;
   const int64_t widest = std::max({plan_.qkv_panels, plan_.ffn_panels, plan_.out_panels}) * int64_t(kLine);
@@ -490,41 +524,96 @@ void Member::rms_norm(const float* x, const float* scale, float* out, int tokens
       out[int64_t(k) * tokens + t] = x[int64_t(k) * tokens + t] * inverse[t] * scale[k];
 }
 
-// This thread's panels of a tensor times its shard's columns of `in`; results as lines [unit][tokens].
+// True if the k-th unit of this thread's own was taken by its partner.
+bool Member::lost(int tensor, int k) const {
+  return partner_ && k > 0 && k + int64_t(partner_->taken.units(course_.phase())) >= course_.part(tensor).count;
+}
+
+// Takes the partner's unit that is this thread's k-th, if the partner has not begun it.
+bool Member::take(int tensor, int k) {
+  const Part& part = course_.part(tensor);
+  const int wanted = k - part.count + 1;
+  if (!partner_ || wanted >= part.partners) return false;
+  const uint32_t phase = course_.phase();
+  if (uint32_t(wanted) <= claims_.taken.units(phase)) return true;
+  const uint32_t begun = std::max(1u, partner_->begun.units(phase));
+  if (begun > uint32_t(part.partners - wanted)) return false;
+  claims_.taken.say(phase, std::clamp(course_.expected(tensor) - part.count - 1, wanted, part.partners - int(begun)));
+  return true;
+}
+
+// This thread's panels of a tensor times its shard's columns of `in`; results as lines [unit][tokens]. Returns the units.
 template <Half kHalf>
-void Member::multiply(int tensor, int layer, const float* in, int64_t in_shard, float* to_lines) {
-  const Run run = plan_.run(tensor, device_, thread_);
+Run Member::multiply(int tensor, int layer, const float* in, int64_t in_shard, float* to_lines) {
+  return tokens_ == 1 ? multiply_one<kHalf>(tensor, layer, in, in_shard, to_lines)
+                      : multiply_many<kHalf>(tensor, layer, in, in_shard, to_lines);
+}
+
+template <Half kHalf>
+Run Member::multiply_one(int tensor, int layer, const float* in, int64_t in_shard, float* to_lines) {
+  const Part& part = course_.part(tensor);
+  const int cols = plan_.cols(tensor), per_shard = plan_.units_per_shard(tensor), panels = plan_.panels_per_unit(tensor);
+  const int64_t panel = int64_t(cols) * kLine;
+  float* y = lines_.get();
+  course_.begin(tensor, layer);
+  const bool attends_next = tensor == ML_QKV && part.count > 0;
+  const int likely = std::max(1, std::min(part.count, course_.expected(tensor)));
+  const int cache_lines = attends_next ? int(plan_cache_reads(layer) / (64 * likely)) + 1 : 0;
+  auto compute = [&](int k) {
+    const int unit = part.unit(k);
+    const float* x = in + unit / per_shard * in_shard;
+    const uint16_t* tape = course_.at(tensor, layer, k);
+    course_.begin_unit(tensor, layer, k);
+    for (int p = 0; p < panels; ++p) panel_vector<kHalf>(tape + p * panel, x, cols, y + p * kLine, course_);
+    if (cache_lines) read_cache_early(cache_lines);
+    if (panels == 2) {
+      for (int i = 0; i < kLine; i += kWidth) store(y + i, silu(load(y + i)) * load(y + kLine + i));
+    }
+    if (k == 0) local_.forget();
+    publish_line(to_lines + int64_t(unit) * kLine, y);
+  };
+  int k = 0;
+  for (; k < part.count && !lost(tensor, k); ++k) {
+    claims_.begun.say(course_.phase(), k + 1);
+    compute(k);
+  }
+  if (k == part.count && k > 0)
+    for (; take(tensor, k); ++k) compute(k);
+  if (k == 0) local_.forget();
+  course_.end(tensor, layer, k);
+  return part.run(k);
+}
+
+template <Half kHalf>
+Run Member::multiply_many(int tensor, int layer, const float* in, int64_t in_shard, float* to_lines) {
+  local_.forget();
+  const Part& part = course_.part(tensor);
   const int cols = plan_.cols(tensor), per_shard = plan_.units_per_shard(tensor), t = tokens_;
   const int panels = plan_.panels_per_unit(tensor);
   const int64_t panel = int64_t(cols) * kLine;
   float* y = lines_.get();
-  tape_at(tensor, layer);
-  const bool attends_next = tensor == ML_QKV && t == 1 && run.count() > 0;
-  const int cache_lines = attends_next ? int(plan_cache_reads(layer) / (64 * run.count())) + 1 : 0;
-  for (int unit = run.first; unit < run.last;) {
-    const float* x = in + unit / per_shard * in_shard;
+  for (int k = 0; k < part.count;) {
+    const uint16_t* tape = course_.at(tensor, layer, k);
+    const int unit = part.unit(k), shard = unit / per_shard;
+    const float* x = in + shard * in_shard;
     // Two panels at a time where the registers hold them: a gate and its up, or two of one shard.
-    const bool pair = panels == 2 || (t > 1 && kTilePanels == 2 && unit + 1 < run.last && (unit + 1) % per_shard != 0);
-    const int now = pair && panels == 1 ? 2 : 1;
-    const int count = pair ? 2 : 1;
-    if (t == 1) {
-      for (int p = 0; p < count; ++p) panel_vector<kHalf>(tape_ + p * panel, x, cols, y + p * kLine, asked_);
-    } else if (count == 2 && kTilePanels == 2) {
-      panel_block<kHalf, kTilePanels>(tape_, x, cols, t, y);
+    const bool two = kTilePanels == 2 && panels == 1 && k + 1 < part.count && part.unit(k + 1) / per_shard == shard;
+    const int now = two ? 2 : 1, count = now * panels;
+    if (count == 2 && kTilePanels == 2) {
+      panel_block<kHalf, kTilePanels>(tape, x, cols, t, y);
     } else {
-      for (int p = 0; p < count; ++p) panel_block<kHalf, 1>(tape_ + p * panel, x, cols, t, y + p * t * kLine);
+      for (int p = 0; p < count; ++p) panel_block<kHalf, 1>(tape + p * panel, x, cols, t, y + p * t * kLine);
     }
-    tape_ += count * panel;
-    if (cache_lines) read_cache_early(cache_lines);
     if (panels == 2) {
       for (int i = 0; i < t * kLine; i += kWidth) store(y + i, silu(load(y + i)) * load(y + t * kLine + i));
     }
-    for (int i = 0; i < now * t; ++i) publish_line(to_lines + (int64_t(unit) * t + i) * kLine, y + i * kLine);
-    unit += now;
+    for (int i = 0; i < now; ++i)
+      for (int token = 0; token < t; ++token)
+        publish_line(to_lines + (int64_t(part.unit(k + i)) * t + token) * kLine, y + (i * t + token) * kLine);
+    k += now;
   }
-  // What comes next on the tape is what a wait may ask for.
-  const char* next = reinterpret_cast<const char*>(tape_);
-  asked_ = {std::max(asked_.upto, next), next + kAheadWaiting};
+  course_.skip(tensor, layer);
+  return part.run(part.count);
 }
 
 AttentionSplit Member::attention_split(int layer) const {
@@ -575,7 +664,7 @@ bool Member::gather(int units, int64_t lines_a_unit, int tensor, Emit&& emit) {
   for (int unit = 0; unit < units; ++unit)
     for (int64_t i = 0; i < lines_a_unit; ++i) {
       if (!local_.read(unit * lines_a_unit + i, line, idle())) return false;
-      asked_.ask(kLinesALine);
+      if (unit % 4 == 0) course_.meanwhile();
       emit(unit, int(i), line);
     }
   for (int thread = 0; thread < plan_.threads; ++thread)
@@ -586,15 +675,16 @@ bool Member::gather(int units, int64_t lines_a_unit, int tensor, Emit&& emit) {
 
 // One phase: multiply, publish, gather all threads' rows as [shard][padded rows][tokens].
 bool Member::project(int tensor, int layer, const float* in, int64_t in_shard) {
-  const Run run = plan_.run(tensor, device_, thread_);
   float* lines = local_.open();
-  if (plan_.s.bfloat16)
-    multiply<Half::kBfloat16>(tensor, layer, in, in_shard, lines);
-  else
-    multiply<Half::kFloat16>(tensor, layer, in, in_shard, lines);
+  const Run run = plan_.s.bfloat16 ? multiply<Half::kBfloat16>(tensor, layer, in, in_shard, lines)
+                                   : multiply<Half::kFloat16>(tensor, layer, in, in_shard, lines);
   const int t = tokens_;
   local_.publish(int64_t(run.first) * t, int64_t(run.count()) * t);
   float* to = tensor == ML_ATTN_OUT || tensor == ML_DOWN ? outputs_.get() : gathered_.get();
+  if (t == 1)
+    return gather(plan_.units(tensor), t, tensor, [&](int unit, int, const float* line) {
+      for (int i = 0; i < kLine; i += kWidth) store(to + int64_t(unit) * kLine + i, load(line + i));
+    });
   return gather(plan_.units(tensor), t, tensor, [&](int unit, int token, const float* line) {
     float* rows = to + int64_t(unit) * kLine * t + token;
     for (int r = 0; r < kLine; ++r) rows[int64_t(r) * t] = line[r];
@@ -665,7 +755,8 @@ bool Member::attention_of_one(int layer) {
       cache.append(position_, key, key + int64_t(plan_.kv_heads) * dim);
     }
     attend(cache, rows + int64_t(in_shard) * group * dim, group, from, to, scores_.get(), scores_stride_, packed,
-           lines * kLine, parts_.data(), [&] { asked_.ask(kLinesMeanwhile); });
+           lines * kLine, parts_.data(), [&] { course_.ask_near(kLinesMeanwhile); });
+    if (head == mine.first) local_.forget();
     for (int g = 0; g < group; ++g) {
       packed[g * lines * kLine + dim] = parts_[g].peak;
       packed[g * lines * kLine + dim + 1] = parts_[g].weight;
@@ -673,6 +764,7 @@ bool Member::attention_of_one(int layer) {
     for (int i = 0; i < per_head; ++i)
       publish_line(out + (int64_t(head) * per_head + i) * kLine, packed + i * kLine);
   }
+  if (!mine.count()) local_.forget();
   const int64_t base = int64_t(thread_) * heads * per_head;
   local_.publish(base + int64_t(mine.first) * per_head, int64_t(mine.count()) * per_head);
 
@@ -719,12 +811,14 @@ bool Member::attention_of_many(int layer) {
     shared_.cache(device_, layer, head).append(position_ + t, column.data(), column.data() + dim);
   }
   local_.open();
+  local_.forget();
   local_.publish(0, 0);
   for (int thread = 0; thread < plan_.threads; ++thread)
     if (!local_.read_presence(thread, idle())) return false;
   close_local();
 
   float* to = local_.open();
+  local_.forget();
   float* out = partials_.get();
   for (int unit = units.first; unit < units.last; ++unit) {
     const int head = unit / t_count, t = unit % t_count, in_shard = head % plan_.kv_heads;
@@ -948,29 +1042,57 @@ static void unit_ids(const Plan& plan, int device, int unit, int* first_id, int*
   *rows = std::min(kLine, plan.head_rows - in_shard);
 }
 
+// Scores of one token, for the units that this thread gets: the middle of a pair is dealt as the two come to it. Exactly
+// once, since scores are changed in place where they lie.
+template <Half kHalf>
+Run Member::head_of_one(float* scores) {
+  const Part& part = course_.part(ML_HEAD);
+  auto middle_of = [](int count) { return std::min(count / 8, Middle::kMost / 2); };  // more than two cores differ by
+  const bool shares = partner_ && part.count > 0 && part.partners > 0;
+  const int total = shares ? middle_of(part.count) + middle_of(part.partners) : 0;
+  Middle& middle = shared_.middles[index_ - thread_ % 2];
+  float* y = lines_.get();
+  course_.begin(ML_HEAD, 0);
+  int k = 0, until = part.count - (shares ? middle_of(part.count) : 0);
+  do {
+    for (; k < until; ++k) {
+      const int unit = part.unit(k);
+      const float* in = normed_.get() + (plan_.head_by_stream ? unit / plan_.head_panels * plan_.s.hidden : 0);
+      course_.begin_unit(ML_HEAD, 0, k);
+      panel_vector<kHalf>(course_.at(ML_HEAD, 0, k), in, plan_.head_cols, y, course_);
+      int first_id, rows;
+      unit_ids(plan_, device_, unit, &first_id, &rows);
+      std::copy(y, y + rows, scores + first_id);
+    }
+    until += middle.take(course_.phase(), Plan::downwards(thread_), total);
+  } while (k < until);
+  course_.end(ML_HEAD, 0, k);
+  return part.run(k);
+}
+
 // Logits of this thread's rows for each of `tokens` columns, to to[token * vocab + id].
 bool Member::head(const float* x, int tokens, int64_t vocab) {
   if (!head_vector(x, tokens)) return false;
-  const Run run = plan_.run(ML_HEAD, device_, thread_);
   float* to = shared_.job.params.all_logits ? shared_.job.params.all_logits + int64_t(position_) * vocab
                                             : shared_.scores.get();
-  const int64_t panel = int64_t(plan_.head_cols) * kLine, stream = int64_t(plan_.s.hidden) * tokens;
+  if (tokens == 1) {
+    head_run_ = plan_.s.bfloat16 ? head_of_one<Half::kBfloat16>(to) : head_of_one<Half::kFloat16>(to);
+    return true;
+  }
+  const Part& part = course_.part(ML_HEAD);
+  const int64_t stream = int64_t(plan_.s.hidden) * tokens;
   float* y = lines_.get();
-  tape_at(ML_HEAD, 0);
-  for (int unit = run.first; unit < run.last; ++unit, tape_ += panel) {
+  for (int k = 0; k < part.count; ++k) {
+    const int unit = part.unit(k);
     const float* in = normed_.get() + (plan_.head_by_stream ? unit / plan_.head_panels * stream : 0);
-    if (tokens == 1) {
-      plan_.s.bfloat16 ? panel_vector<Half::kBfloat16>(tape_, in, plan_.head_cols, y, asked_)
-                       : panel_vector<Half::kFloat16>(tape_, in, plan_.head_cols, y, asked_);
-    } else {
-      plan_.s.bfloat16 ? panel_block<Half::kBfloat16, 1>(tape_, in, plan_.head_cols, tokens, y)
-                       : panel_block<Half::kFloat16, 1>(tape_, in, plan_.head_cols, tokens, y);
-    }
+    const uint16_t* tape = course_.at(ML_HEAD, 0, k);
+    plan_.s.bfloat16 ? panel_block<Half::kBfloat16, 1>(tape, in, plan_.head_cols, tokens, y)
+                     : panel_block<Half::kFloat16, 1>(tape, in, plan_.head_cols, tokens, y);
     int first_id, rows;
     unit_ids(plan_, device_, unit, &first_id, &rows);
     for (int t = 0; t < tokens; ++t) std::copy(y + t * kLine, y + t * kLine + rows, to + t * vocab + first_id);
   }
-  tape_at(ML_QKV, 0);
+  course_.skip(ML_HEAD, 0);
   return true;
 }
 
@@ -979,7 +1101,9 @@ void Member::tell(const float* words, int count) {
   float line[kLine] __attribute__((aligned(64))) = {};
   if (shared_.team.link_latency_ns > 0) write_time(line + kLine - kTimeWords, now_ns());
   std::copy(words, words + count, line);
-  publish_line(global_.open() + int64_t(index_) * kLine, line);
+  float* const to = global_.open() + int64_t(index_) * kLine;
+  global_.forget();
+  publish_line(to, line);
   global_.publish(index_, 1);
 }
 
@@ -1011,7 +1135,7 @@ static bool any_above(const float* scores, float best) {
 constexpr int kAborted = -1, kToken = 0, kTokenThenStop = 1;
 int Member::sample(int32_t* id) {
   const MlJob& job = shared_.job.params;
-  const Run run = plan_.run(ML_HEAD, device_, thread_);
+  const Run run = head_run_;
   float* scores = shared_.scores.get();
   const bool greedy = job.temperature == 0, penalised = job.repetition_penalty != 1.0f;
   const bool filtered = !greedy && (job.top_k > 0 || job.top_p < 1.0f || job.min_p > 0);
@@ -1328,7 +1452,7 @@ int ml_pack(MlKernel* kernel, int32_t tensor, int32_t layer, int32_t shard, cons
       for (int unit = run.first; unit < run.last; ++unit) {
         const int in_shard = unit - first_unit;
         if (in_shard < 0 || in_shard >= per_shard) continue;
-        uint16_t* to = tape + int64_t(unit - run.first) * panels * cols * kLine;
+        uint16_t* to = tape + int64_t(plan.place(tensor, device, thread, unit)) * panels * cols * kLine;
         for (int p = 0; p < panels; ++p)
           pack_panel(to + int64_t(p) * cols * kLine, rows + int64_t(p) * counts[tensor] * cols, counts[tensor], cols,
                      in_shard * kLine);

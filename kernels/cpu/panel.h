@@ -30,51 +30,49 @@ static inline void pack_panel(uint16_t* panel, const uint16_t* matrix, int rows,
 // bandwidth, across page ends, where the hardware prefetcher stops.
 constexpr int64_t kAhead = 8192;
 
-// Where a stream has been asked for up to. A thread that waits runs further ahead; a product then asks for less than it
-// reads until the lead is spent, so that the memory works through the wait and the product outruns it afterwards.
-struct Asked {
-  const char* upto = nullptr;
-  const char* end = nullptr;
-
-  // Asks for `lines` more. The processor drops what exceeds its buffers: this costs nothing, and promises nothing.
-  void ask(int lines) {
-    for (; lines > 0 && upto < end; --lines, upto += 64) __builtin_prefetch(upto, 0, 2);
-  }
-  // Reads `lines` more, whatever that takes; returns how many of them were beyond the end.
-  int touch(int lines) {
-    for (; lines > 0 && upto < end; --lines, upto += 64) (void)*reinterpret_cast<const volatile char*>(upto);
-    return lines;
-  }
-};
-
-// One panel times one vector. `y` gets sixteen sums. Eight columns in flight hide the latency of the FMA.
-template <Half kHalf>
-static inline void panel_vector(const uint16_t* panel, const float* x, int cols, float* y, Asked& asked) {
+// One panel times one vector. `y` gets sixteen sums. Eight columns in flight hide the latency of the FMA. `course` says
+// what to ask for meanwhile: as much as is read, or less while it is further ahead than it need be.
+template <Half kHalf, class Course>
+static inline void panel_vector(const uint16_t* panel, const float* x, int cols, float* y, Course& course) {
   constexpr int kFlight = 8, kLines = kFlight / 2;
   Vec acc[kFlight][kVecs] = {};
-  const char* upto = asked.upto;
+  const char* upto = course.upto;
+  int64_t together = course.end_of_run - upto, lead = course.lead;
   int k = 0;
   for (; k + kFlight <= cols; k += kFlight) {
     const uint16_t* w = panel + int64_t(k) * kRows;
-    for (int line = 0; line < kLines - 1; ++line) __builtin_prefetch(upto + 64 * line, 0, 3);
-    upto += 64 * (kLines - 1);
-    if (upto - reinterpret_cast<const char*>(w) <= kAhead) {
-      __builtin_prefetch(upto, 0, 3);
-      upto += 64;
+    lead -= 64 * kLines;
+    const int lines = lead <= kAhead - 64 * kLines ? kLines : kLines - 1;
+    if (__builtin_expect(together >= 64 * kLines, 1)) {
+      for (int line = 0; line < kLines - 1; ++line) __builtin_prefetch(upto + 64 * line, 0, 3);
+      if (lines == kLines) __builtin_prefetch(upto + 64 * (kLines - 1), 0, 3);
+      upto += 64 * lines;
+      together -= 64 * lines;
+      lead += 64 * lines;
+    } else {
+      course.upto = upto;
+      course.lead = lead;
+      course.more(lines);
+      upto = course.upto;
+      lead = course.lead;
+      together = course.end_of_run - upto;
     }
     for (int j = 0; j < kFlight; ++j)
       for (int v = 0; v < kVecs; ++v) acc[j][v] += widen<kHalf>(w + j * kRows + v * kWidth) * x[k + j];
   }
+  lead -= int64_t(cols - k) * kRows * 2;
   for (; k < cols; ++k)
     for (int v = 0; v < kVecs; ++v)
       acc[0][v] += widen<kHalf>(panel + int64_t(k) * kRows + v * kWidth) * x[k];
-  for (const char* least = reinterpret_cast<const char*>(panel + int64_t(cols) * kRows) + kAhead; upto < least; upto += 64)
-    __builtin_prefetch(upto, 0, 3);
-  asked.upto = upto;
-  for (int half = kFlight / 2; half >= 1; half /= 2)
-    for (int j = 0; j < half; ++j)
-      for (int v = 0; v < kVecs; ++v) acc[j][v] += acc[j + half][v];
-  for (int v = 0; v < kVecs; ++v) store(y + v * kWidth, acc[0][v]);
+  course.upto = upto;
+  course.lead = lead;
+  course.ask_ahead();
+  // Written out: a loop that halves would keep the sums in memory, and store all of them with each turn of the one above.
+  for (int v = 0; v < kVecs; ++v) {
+    const Vec even = (acc[0][v] + acc[4][v]) + (acc[2][v] + acc[6][v]);
+    const Vec odd = (acc[1][v] + acc[5][v]) + (acc[3][v] + acc[7][v]);
+    store(y + v * kWidth, even + odd);
+  }
 }
 
 // kPanels panels (one after another on the tape) times kTokens columns of x, all sums in registers.

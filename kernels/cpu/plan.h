@@ -97,6 +97,14 @@ struct Plan {
     if (tensor != ML_HEAD || head_by_stream) return share(units(tensor), thread, threads);
     return share(units(ML_HEAD), device * threads + thread, devices * threads);
   }
+  // Threads work in pairs that start at the outer ends of what the two have: the second one's tape runs downwards.
+  static bool downwards(int thread) { return thread % 2 == 1; }
+  int partner(int thread) const { return (thread ^ 1) < threads ? thread ^ 1 : -1; }
+  // The place on a thread's tape of one of its units.
+  int place(int tensor, int device, int thread, int unit) const {
+    const Run mine = run(tensor, device, thread);
+    return downwards(thread) ? mine.last - 1 - unit : unit - mine.first;
+  }
   int cols(int tensor) const {
     switch (tensor) {
       case ML_ATTN_OUT: return q_cols;

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.errors import CheckpointError
 from engine.models import open_model
-from tools.bench_cpu import MODEL, ORDER, Placement, Sample, print_placements, quotient, rows_of
+from tools import bench_cpu
+from tools.bench_cpu import MODEL, ORDER, Peer, Placement, Sample, print_placements, quotient, rounds, rows_of
 
 
 def test_cores_are_together_or_apart_by_the_time_a_line_takes() -> None:
@@ -33,9 +41,26 @@ def test_bandwidth_use_is_of_the_best_read_of_the_same_placement() -> None:
     assert 0.8 < mbu.value < 1.0  # 200 tokens of 0.27 GB a second
 
 
-def test_a_placement_without_every_timing_gets_no_table(capsys) -> None:
+def test_a_placement_without_every_timing_gets_no_table(capsys: pytest.CaptureFixture[str]) -> None:
     model = open_model(f"random:{MODEL}")
     print_placements(model, [*samples(48), Sample("ours", 250.0, 260, 260)])
     printed = capsys.readouterr().out
     assert "cores on two dies: 1 of 7 timings, too few for a table" in printed
     assert "cores on one die (48 to 48 ns): 6 of 7 timings" in printed
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1001", "many"])
+def test_a_number_of_rounds_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a number from 1 to 1000"):
+        rounds(text)
+    assert rounds("5") == 5
+
+
+def test_a_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "peer_llama_cpp_speed.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(bench_cpu, "ROOT", tmp_path)
+    monkeypatch.setattr(bench_cpu, "make_peers", lambda: sys.executable)
+    monkeypatch.setattr(bench_cpu, "PEER_TIMEOUT_S", 0.2)
+    with pytest.raises(CheckpointError, match=r"has not answered for 0\.2 s"):
+        Peer("model.gguf", 2)
