@@ -49,7 +49,7 @@ def _send(group: str, hint: Hint) -> None:
         async_to_sync(_publish)(layer, group, hint)
     except Exception as error:  # a dead Redis must not fail the sweep that reports its progress
         _quiet_until = time.monotonic() + QUIET_S
-        log.warning("hints_lost", group=group, error=str(error), quiet_s=QUIET_S)
+        log.warning("hints_lost", group=group, error=repr(error), quiet_s=QUIET_S)
 
 
 async def _publish(layer: Any, group: str, hint: Hint) -> None:

@@ -23,7 +23,11 @@ _Judge = Callable[[Exception], bool]
 BLOCK_S = 2.0
 """The longest that a blocking read waits in the server before it is asked again."""
 REPLY_S = 5.0
-"""How long a reply may take, a blocking read's wait included. A silent Redis is asked once more."""
+"""How long a reply or a connection may take, a blocking read's wait included.
+
+After a silence there is one more try, on a new connection: a host that vanishes keeps nobody waiting for more
+than three of these.
+"""
 _TRIES_AGAIN = 5
 _PAUSE = {"cap": 0.5, "base": 0.05}
 """Some 1.3 s of trying again: a dropped connection mends unseen, an outage is soon told."""
@@ -88,7 +92,8 @@ def _silent_once(judge: _Judge | None) -> _Judge:
 
     def again(error: Exception) -> bool:
         nonlocal silences
-        silences += isinstance(error, Silence)
+        # The builtin one comes from a connection that is made anew for a command.
+        silences += isinstance(error, (Silence, TimeoutError))
         return silences <= 1 and (judge is None or judge(error))
 
     return again

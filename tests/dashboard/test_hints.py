@@ -17,19 +17,19 @@ _SEND = hints._send
 def test_a_redis_that_hangs_holds_up_one_hint_and_not_for_long(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    mute = Mute()
     monkeypatch.setattr(hints, "_send", _SEND)
     monkeypatch.setattr(hints, "_quiet_until", float("-inf"))
     monkeypatch.setattr(hints, "PATIENCE_S", 0.2)
-    layer = {
-        **settings.CHANNEL_LAYERS["default"],
-        "CONFIG": {"hosts": [{"address": mute.url, "socket_timeout": None}]},
-    }
-    settings.CHANNEL_LAYERS = {"default": layer}
-    begun = time.monotonic()
-    with capture_logs() as said:
-        hints.measurement_added(1)
-        hints.measurement_added(2)
-    assert time.monotonic() - begun < 2.0
+    with Mute() as mute:
+        layer = {
+            **settings.CHANNEL_LAYERS["default"],
+            "CONFIG": {"hosts": [{"address": mute.url, "socket_timeout": None}]},
+        }
+        settings.CHANNEL_LAYERS = {"default": layer}
+        begun = time.monotonic()
+        with capture_logs() as said:
+            hints.measurement_added(1)
+            hints.measurement_added(2)
+        assert time.monotonic() - begun < 2.0
     assert [line["event"] for line in said] == ["hints_lost"]
-    mute.close()
+    assert "TimeoutError" in said[0]["error"], "an error without words is told of by its name"

@@ -17,7 +17,7 @@ from engine.serving.inbox import Inbox
 from engine.serving.messages import out_key
 from engine.serving.tokenizing import tokenize
 from tests.engine.serving.test_client import generate
-from tests.mute import Mute
+from tests.mute import Mute, Vanishing
 
 REPLY_S = 0.2
 GIVEN_UP_S = 2 * REPLY_S + 1.0
@@ -27,9 +27,15 @@ GIVEN_UP_S = 2 * REPLY_S + 1.0
 @pytest.fixture
 def mute(monkeypatch) -> Iterator[Mute]:
     monkeypatch.setattr(connection, "REPLY_S", REPLY_S)
-    found = Mute()
-    yield found
-    found.close()
+    with Mute() as found:
+        yield found
+
+
+@pytest.fixture
+def vanishing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vanishing]:
+    monkeypatch.setattr(connection, "REPLY_S", REPLY_S)
+    with Vanishing() as found:
+        yield found
 
 
 def test_a_silent_redis_is_asked_twice_and_then_told_of(mute):
@@ -72,6 +78,27 @@ def test_a_worker_s_wait_for_requests_gives_up_on_it_too(mute):
         inbox.take(5.0)
     inbox.close()
     assert time.monotonic() - begun < GIVEN_UP_S
+
+
+def test_a_host_that_vanishes_is_told_of_after_three_silences(vanishing: Vanishing) -> None:
+    """The answer's, and those of two connections."""
+    with connect(vanishing.url) as there:
+        there.set("a", "b")
+        vanishing.vanish()
+        begun = time.monotonic()
+        with pytest.raises(redis.TimeoutError):
+            there.get("a")
+    assert time.monotonic() - begun < 3 * REPLY_S + 0.8
+
+
+async def test_so_is_it_told_of_in_an_event_loop(vanishing: Vanishing) -> None:
+    async with connect_async(vanishing.url) as there:
+        await there.set("a", "b")
+        vanishing.vanish()
+        begun = time.monotonic()
+        with pytest.raises(redis.TimeoutError):
+            await there.get("a")
+    assert time.monotonic() - begun < 3 * REPLY_S + 0.8
 
 
 def test_a_read_blocks_for_less_than_a_reply_may_take():
