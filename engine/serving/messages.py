@@ -144,7 +144,10 @@ class BenchRequest:
         return BENCH
 
     def to_entry(self) -> dict[str, str]:
-        return {"id": self.id, "json": json.dumps(asdict(self))}
+        data = asdict(self)
+        if not self.sync:
+            del data["sync"]  # a worker from before there was a choice refuses a field that it does not know
+        return {"id": self.id, "json": json.dumps(data)}
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, str]) -> Self:

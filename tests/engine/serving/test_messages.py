@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -51,7 +52,7 @@ requests = st.one_of(
     ),
     st.builds(
         BenchRequest, id=text, model=text, backend=text, devices=whole, context=whole, tokens=whole,
-        repeats=whole, sampling=sampling, created_ms=whole, kind=st.just("bench"),
+        repeats=whole, sampling=sampling, created_ms=whole, sync=text, kind=st.just("bench"),
     ),
 )  # fmt: skip
 timings = st.builds(Timings, real, real, real, real, real, whole, whole)
@@ -85,6 +86,16 @@ def test_a_frames_number_is_in_its_stream_id(number):
 def test_a_heartbeat_reads_back_as_it_was():
     beat = Heartbeat("w", "m", "cpu", ("a", "b"), "generating", 4096, True, True, "dtp", 8, 12.5, "id", 7)
     assert Heartbeat.from_hash(beat.to_hash()) == beat
+
+
+def test_a_benchmark_point_names_how_to_synchronise_only_where_it_asks_for_something():
+    """A worker that was not updated yet refuses a field that it does not know."""
+    point = BenchRequest("b", "tiny-llama", "cpu", 1, 16, 8, 2)
+    assert json.loads(point.to_entry()["json"]) == {
+        "id": "b", "model": "tiny-llama", "backend": "cpu", "devices": 1, "context": 16, "tokens": 8,
+        "repeats": 2, "sampling": asdict(SamplingParams()), "created_ms": 0, "trace": False, "kind": "bench",
+    }  # fmt: skip
+    assert json.loads(replace(point, sync="barrier").to_entry()["json"])["sync"] == "barrier"
 
 
 WHOLE = GenerateRequest("g", Prompt("hello")).to_entry()["json"]
