@@ -14,6 +14,8 @@ class Migration(migrations.Migration):
             name="sync",
             field=models.CharField(
                 blank=True,
+                db_default="",
+                default="",
                 help_text="how it shall synchronise; empty: what the worker does by itself",
                 max_length=20,
             ),

@@ -177,7 +177,11 @@ class Point(models.Model):
     backend = models.CharField(max_length=40)
     devices = models.PositiveSmallIntegerField()
     sync = models.CharField(
-        max_length=20, blank=True, help_text="how it shall synchronise; empty: what the worker does by itself"
+        max_length=20,
+        blank=True,
+        db_default="",
+        default="",
+        help_text="how it shall synchronise; empty: what the worker does by itself",
     )
     context = models.PositiveIntegerField()
     tokens = models.PositiveIntegerField()
