@@ -291,7 +291,7 @@ class Worker:
             and asked.backend in (self._home.backend, own.backend)
             and asked.devices == len(own.devices)
         ):
-            asked = self._home
+            asked = replace(self._home, devices=point.devices, fewer=False)  # home may run on fewer
             if point.sync == own.sync:
                 return asked
         return replace(asked, options={**asked.options, "sync": point.sync}) if point.sync else asked
@@ -355,7 +355,7 @@ def _portrait(engine: Engine) -> dict[str, Any]:
         "infill": tokenizer is not None and tokenizer.infill is not None,
         "parallelism": topology.parallelism,
         "lanes": topology.lanes,
-        "sync": str(getattr(engine.backend, "facts", {}).get("sync", "")),
+        "sync": str(engine.backend.facts.get("sync", "")),
         "link": topology.link,
     }
 

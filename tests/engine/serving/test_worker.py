@@ -15,10 +15,13 @@ from typing import Any, NoReturn
 import pytest
 import redis
 
+from engine.backends import open_backend
+from engine.backends.base import Backend
 from engine.backends.cpu.backend import CpuBackend
 from engine.errors import BackendFailure, BackendUnavailable, DeviceLost, RequestError
 from engine.measurement import Measurement
 from engine.prompt import Prompt
+from engine.serving import engines
 from engine.serving import worker as serving_worker
 from engine.serving.client import Client
 from engine.serving.engines import Engine, EngineSpec, open_engine
@@ -412,6 +415,31 @@ def test_a_benchmark_may_choose_how_the_worker_s_own_engine_synchronises(client,
         answer(client, bench("b3", backend="cpu"))
     assert opened == [own, {**own, "sync": "barrier"}, own]
     assert synced == ["mailbox", "barrier", "mailbox"]
+
+
+def test_a_benchmark_runs_on_as_many_devices_as_it_names_though_the_worker_wants_more(
+    client, redis_url, monkeypatch
+):
+    def opened(name: str, *args: Any, devices: int, **more: Any) -> Backend:
+        if devices > most:
+            raise BackendUnavailable(f"{devices} devices were asked for; {most} answer")
+        return open_backend(name, *args, devices=devices, **more)
+
+    def measured(backend: Backend, *_: Any, **__: Any) -> NoReturn:
+        found.append((len(backend.topology.devices), backend.facts["sync"]))
+        raise RequestError("nothing is measured in this test")
+
+    monkeypatch.setattr(engines, "open_backend", opened)
+    monkeypatch.setattr(serving_worker, "run_point", measured)
+    found: list[tuple[int, str]] = []
+    most = 2
+    own = {"model": "random:tiny-laneformer", "backend": "cpu", "devices": 4, "options": {"threads": 1}}
+    with working(redis_url, **own, fewer_devices=True):
+        most = 4  # what was away answers again
+        point = {"model": own["model"], "backend": "cpu", "devices": 2}
+        answer(client, bench("b1", **point))
+        answer(client, bench("b2", **point, sync="barrier"))
+    assert found == [(2, "mailbox"), (2, "barrier")]
 
 
 @pytest.mark.slow
