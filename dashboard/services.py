@@ -272,17 +272,29 @@ def claim_point(*, run_id: int, owner: str) -> Point | None:
 def finish_point(*, point: Point, owner: str, document: Mapping[str, Any], worker: str) -> Measurement | None:
     """Stores a point's measurement. None if the point is no longer this owner's.
 
-    Raises MeasurementError if the document is no measurement.
+    Raises MeasurementError if the document is no measurement, or one of something else than the point.
     """
     with transaction.atomic():
         if not _end_point(point, owner, state=State.FINISHED, worker=worker):
             return None
         source = f"sweep run {point.run_id}"
         measurement, _ = record_measurement(document=document, source=source, point=point)
+        _check_answers(measurement.configuration, point)
         transaction.on_commit(lambda: hints.measurement_added(measurement.pk))
         regressions.judge_later([measurement.configuration_id])
     announce(run_id=point.run_id)
     return measurement
+
+
+def _check_answers(measured: Configuration, point: Point) -> None:
+    """Raises MeasurementError if a worker measured otherwise than the point asks for."""
+    for name in ("devices", "sync"):
+        found, asked = getattr(measured, name), getattr(point, name)
+        if asked and found != asked:
+            raise MeasurementError(
+                f"the worker measured with {name} {found!r}; the point asks for {asked!r}: update the worker,"
+                " or start one that can do this, then retry the point"
+            )
 
 
 def fail_point(*, point: Point, owner: str, code: str, message: str, worker: str) -> bool:

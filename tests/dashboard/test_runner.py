@@ -148,6 +148,24 @@ def test_measurement_that_breaks_the_schema_is_a_failure_that_names_the_field(ru
     assert not Measurement.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({"devices": 2}, "with devices 1; the point asks for 2"),
+        ({"sync": "barrier"}, "with sync 'mailbox'; the point asks for 'barrier'"),
+    ],
+)
+def test_measurement_of_something_else_than_the_point_is_refused(
+    run: SweepRun, asked: dict[str, object], complaint: str
+) -> None:
+    run.points.update(**asked)
+    work(run, ScriptedBench(measured()))
+    point = run.points.get()
+    assert (point.state, point.error_code) == (State.FAILED, "bad_measurement")
+    assert complaint in point.error
+    assert not Measurement.objects.exists()
+
+
 def test_point_that_a_worker_stopped_is_a_failure_to_retry(run: SweepRun) -> None:
     work(run, ScriptedBench(STARTED, CANCELLED))
     assert run.points.get().error_code == "cancelled"
