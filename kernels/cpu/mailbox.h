@@ -8,6 +8,8 @@
 // of exchange n before publishing to n + 1, so whoever has read all of n + 1 knows that n has been read by
 // all, and clears its own part of n. That happens before it publishes to n + 2, and nobody polls buffer n mod 3
 // again before reading all of n + 2: a reader therefore sees the sentinel or the new value, never the old one.
+// A line may be published by two threads (course.h), with the same words, and is then cleared by both: each of them
+// published something to n that is its alone, so that the above holds of it.
 #pragma once
 
 #include <sched.h>

@@ -294,8 +294,8 @@ DEVICE AttentionItem item_of(int position, int window, int sm, int seat, int blo
     return item;
 }
 
-// All layers' items of the pass at `position`, a thread each of all warps but the first, which has other things to do.
-// Between two block barriers: after the last read of those before, and before the first of these.
+// All layers' items of the pass at `position`, a thread each of all warps but the first, which in `choose` has other things
+// to do. A block barrier must lie between this and the last read of those before, and one before the first read of these.
 DEVICE void plan_items(Core& core, int position) {
     if (core.warp == 0) return;
     for (int i = int(threadIdx.x) - 32; i < model::SEATS * model::LAYERS; i += CONSUMERS - 32) {
@@ -309,7 +309,7 @@ DEVICE float4 numbers(const uint4& v) {
     return make_float4(untagged(v.x), untagged(v.y), untagged(v.z), untagged(v.w));
 }
 
-// Queries, and for the warp that has the last block the newest key and value, through shared memory: each lane fetches
+// Queries, and for the last warp of a head's first part the newest key and value, through shared memory: each lane fetches
 // whole pieces, all asked for before any is looked at, because a look at the mailbox takes about a microsecond while
 // the weights stream. Queries wait in the rows that will hold the warp's result.
 struct Inputs {

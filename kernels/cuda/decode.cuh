@@ -57,7 +57,9 @@ DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
         for (int k = 0; k < model::STREAMS * COUNT; ++k) {
             if (fresh(words[k / COUNT][k % COUNT], core.epoch)) missing &= ~(1u << k);
         }
-        if (missing & near) core.profile.near_ready();
+        if constexpr (model::PROFILE && model::RANKS > 1) {
+            if (__any_sync(ALL_LANES, missing & near)) core.profile.near_ready();  // the warp waits as one
+        }
         if (missing && spin.hopeless()) missing = 0;
     }
     core.profile.input_ready();

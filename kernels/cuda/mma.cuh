@@ -1,4 +1,5 @@
-// Tensor-core arithmetic: a 16 x 16 operand A (activations) times a 16 x 8 operand B (eight weight rows).
+// Tensor-core arithmetic: a 16 x 16 operand A times a 16 x 8 operand B. In matrices A are activations and B eight weight
+// rows, as described here; attention has the cache as A and queries as B (attention.cuh).
 //
 // The lane 4 g + j of a warp holds of A the rows g and g + 8, of B the weight row g, of the sums rows g and
 // g + 8 at weight rows 2 j and 2 j + 1. Within 32 consecutive columns any order will do if A and B share it:

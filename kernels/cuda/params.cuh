@@ -62,7 +62,7 @@ struct Params {
     const u16* embed;           // [VOCAB][HIDDEN]
     const u16* norms;           // [2 * LAYERS + 1][HIDDEN]: attention and MLP of each layer, then the last
     const float2* rotation;     // [CAPACITY][HEAD_DIM / 2] cosine, sine
-    u16* kv;                    // attention.cuh gives the layout
+    u16* kv;                    // rows.cuh gives the layout
     u32* mail;                  // mailbox.cuh
     u64* candidates;            // [2][RANKS * SMS + 1]
     u64* choice;                // the token that a filtered draw chose

@@ -66,7 +66,7 @@ struct Profile {
             if (pass < params.trace_first || pass >= params.trace_last) return;
             u64* stamps = params.profile + model::SMS * PROFILE_WORDS_AN_SM +
                           ((size_t(pass - params.trace_first) * model::SMS + sm) * STEPS_A_PASS + step) * 3;
-            stamps[0] = begun;
+            stamps[0] = begun + early;  // what was waited before the input was looked for is work, as in the totals
             stamps[1] = ready;
             stamps[2] = finished;
         }

@@ -76,6 +76,7 @@ constexpr int UNITS = ceil_div(model::HEAD_DIM, 16);
 constexpr int UNIT_HALVES = UNIT_BYTES / 2;
 constexpr int BLOCK_HALVES = 2 * UNITS * UNIT_HALVES;
 constexpr int BLOCKS = model::CAPACITY / BLOCK;
+// Half a unit may lie past HEAD_DIM: it is never written, and must stay the zeros that it was allocated with.
 static_assert(model::HEAD_DIM % 8 == 0 && model::CAPACITY % BLOCK == 0, "whole units");
 static_assert(size_t(model::LAYERS) * model::KV_HEADS * BLOCKS * BLOCK_HALVES == model::KV_HALVES, "the host reserves as much");
 

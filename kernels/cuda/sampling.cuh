@@ -132,7 +132,7 @@ DEVICE u64 warp_max(u64 v) {
 }
 
 // The candidates of a pass: a word of every SM of every GPU, then one with bits of Verdict. They lie in two arrays that
-// passes use in turn. An SM without a share of the layers is waited for nowhere but here, so that the others may have come
+// passes use in turn. An SM that has no part in the layers is waited for nowhere but here, so that the others may have come
 // to the next exchange while it still reads the words of this one; to come to the one after they need its next candidate.
 // Zeros, with which both begin, are not fresh in the first pass of either.
 struct Ballot {
@@ -177,7 +177,9 @@ DEVICE Exchanged collect(Core& core, const Ballot& ballot) {
             if (ballot.fresh(words[i])) missing &= ~(1ull << i);
             near |= (missing >> i & 1u) && (i * 32 + int(core.lane)) / model::SMS == core.params.rank;
         }
-        if (model::PROFILE && model::RANKS > 1 && near) core.profile.near_ready();
+        if constexpr (model::PROFILE && model::RANKS > 1) {
+            if (__any_sync(ALL_LANES, near)) core.profile.near_ready();  // the warp waits as one
+        }
         if (missing && spin.hopeless()) {
             missing = 0;
             given_up = 1;

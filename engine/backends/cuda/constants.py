@@ -125,7 +125,7 @@ def make_layout(
     if slots < _LEAST_SLOTS:
         raise ConfigError(
             f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots}"
-            f" ring slots of {slot_bytes} bytes; at least {_LEAST_SLOTS} are needed"
+            f" ring slots of {slot_bytes} bytes; at least {_LEAST_SLOTS} are needed: try a smaller slot_units"
         )
     for what, value, most in (
         ("query heads a KV head", config.queries_per_kv, 8),
