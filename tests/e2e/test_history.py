@@ -138,3 +138,19 @@ def test_runs_are_not_kept_where_that_is_switched_off(
     playground.show("History")
     expect(entries(playground)).to_have_count(0)
     expect(playground.page.locator("#history-note")).to_have_text("Runs are not kept.")
+
+
+def test_keeping_switched_off_in_one_tab_is_off_in_the_others(
+    context: BrowserContext, complaints: list[str], server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server(" pass")
+    playground.show("History")
+    second = PlaygroundPage.open(watched(context, complaints))
+    second.show("History")
+    second.page.get_by_role("switch", name="Keep runs").uncheck()
+    expect(playground.page.get_by_role("switch", name="Keep runs")).not_to_be_checked()
+    playground.show("Output")
+    playground.run("def f():")
+    playground.wait_for_end()
+    playground.show("History")
+    expect(playground.page.locator("#history-note")).to_have_text("Runs are not kept.")

@@ -43,12 +43,21 @@ class HistoryPanel {
       keepRuns.write(this.#keep.checked);
       this.#show();
     });
+    addEventListener("storage", () => this.#chooseAsOtherTabs());
     this.#search.addEventListener("input", () => this.#show());
     this.#clear.addEventListener("click", () => this.#delete(this.#history.entries));
     element("history-undo-button", HTMLButtonElement).addEventListener("click", () => this.#bringBack());
     playground.on("ended", (run) => this.#take(run));
     playground.on("tab", (tab) => tab === "history" && this.#show());
     this.#history.open().then(() => this.#show());
+  }
+
+  /** "Keep runs" switched off in one tab holds in all. */
+  #chooseAsOtherTabs() {
+    const chosen = keepRuns.read() ?? true;
+    if (this.#keep.checked === chosen) return;
+    this.#keep.checked = chosen;
+    this.#show();
   }
 
   /** @param {Run} run that has ended */
@@ -104,8 +113,7 @@ class HistoryPanel {
   /** @param {Entry[]} entries */
   #delete(entries) {
     this.#deleted = [...entries];
-    if (entries.length === this.#history.entries.length) this.#history.clear();
-    else for (const { id } of entries) this.#history.remove(id);
+    this.#history.remove(entries.map(({ id }) => id));
     element("history-undo-text", HTMLElement).textContent = `${plural(this.#deleted.length, "run")} deleted.`;
     this.#undo.hidden = false;
     this.#show();

@@ -1,7 +1,7 @@
 /**
  * One's own runs, kept in this browser (IndexedDB): the newest ones, as many as fit the bounds. Everything is
  * held in memory beside, so that searching needs no database; a tab that changes something tells the others,
- * and they read again. Where the browser blocks IndexedDB the runs last as long as the page.
+ * and they read again. Where the browser blocks IndexedDB, or has no room, the runs last as long as the page.
  *
  * @typedef {object} Entry
  * @property {string} id of the generation
@@ -35,7 +35,7 @@ export class History {
   #writes = 0;
   #onChange;
 
-  /** @param {() => void} [onChange] called once another tab's change is in `entries` */
+  /** @param {() => void} [onChange] called once another tab's change is in `entries`, or they last no longer */
   constructor(onChange = () => {}) {
     this.#onChange = onChange;
   }
@@ -80,15 +80,10 @@ export class History {
     this.#write((runs) => runs.put(entry));
   }
 
-  /** @param {string} id */
-  remove(id) {
-    this.entries = this.entries.filter((each) => each.id !== id);
-    this.#write((runs) => runs.delete(id));
-  }
-
-  clear() {
-    this.entries = [];
-    this.#write((runs) => runs.clear());
+  /** @param {string[]} ids of those that go; what another tab added meanwhile stays */
+  remove(ids) {
+    this.entries = this.entries.filter(({ id }) => !ids.includes(id));
+    this.#write((runs) => ids.forEach((id) => runs.delete(id)));
   }
 
   /**
@@ -111,9 +106,16 @@ export class History {
       const runs = this.#runs("readwrite");
       change(runs);
       runs.transaction.oncomplete = () => this.#otherTabs?.postMessage(null);
+      runs.transaction.onabort = () => this.#forgo(); // the disk is full
     } catch {
-      this.#database = null; // deleted under our feet, or full: from now on memory alone
+      this.#database = null; // deleted under our feet
     }
+  }
+
+  /** From now on memory alone. */
+  #forgo() {
+    this.#database = null;
+    this.#onChange();
   }
 
   /** @returns {Promise<void>} */
@@ -122,6 +124,7 @@ export class History {
     const writes = this.#writes;
     try {
       const all = await done(this.#runs("readonly").getAll());
+      if (!this.#database) return; // a write came to nothing, so `entries` know more
       if (writes !== this.#writes) return await this.#readAgain(); // what was read is older than `entries`
       const known = new Map(this.entries.map((entry) => [entry.id, entry]));
       this.entries = sorted(all.map((entry) => Object.assign(known.get(entry.id) ?? entry, entry)));

@@ -44,7 +44,7 @@ test("a search finds runs that hold all words, in the title, the texts or the mo
   assert.equal(history.search("").length, 3);
 });
 
-test("a run is renamed, removed, and all are cleared, without a database too", async () => {
+test("a run is renamed, and some or all are removed, without a database too", async () => {
   const history = new History();
   await history.open(undefined);
   assert.equal(history.lasting, false);
@@ -52,8 +52,62 @@ test("a run is renamed, removed, and all are cleared, without a database too", a
   history.add(entry(2));
   history.rename("run 1", "Mine");
   assert.equal(history.search("mine").length, 1);
-  history.remove("run 2");
+  history.remove(["run 2"]);
   assert.deepEqual(history.entries.map(({ title }) => title), ["Mine"]);
-  history.clear();
+  history.remove(["run 1"]);
   assert.deepEqual(history.entries, []);
+});
+
+/** A database that notes what each transaction asks of it and does nothing, and another tab. */
+function database() {
+  /** @type {{mode: string, asked: string[], oncomplete?: () => void, onabort?: () => void}[]} */
+  const transactions = [];
+  /** @param {unknown} result */
+  const answer = (result) => {
+    const request = { result, onsuccess: () => {} };
+    setImmediate(() => request.onsuccess());
+    return request;
+  };
+  const transaction = (/** @type {string} */ _, /** @type {string} */ mode) => {
+    const made = { mode, asked: /** @type {string[]} */ ([]) };
+    transactions.push(made);
+    const runs = {
+      transaction: made,
+      getAll: () => answer([]),
+      put: (/** @type {{id: string}} */ { id }) => made.asked.push(`put ${id}`),
+      delete: (/** @type {string} */ id) => made.asked.push(`delete ${id}`),
+    };
+    return { objectStore: () => runs };
+  };
+  const otherTab = { postMessage: () => {}, onmessage: () => {} };
+  Object.defineProperty(globalThis, "BroadcastChannel", { configurable: true, value: function () { return otherTab; } });
+  const factory = /** @type {IDBFactory} */ (/** @type {unknown} */ ({ open: () => answer({ transaction }) }));
+  return { factory, transactions, otherTab };
+}
+
+test("runs live on in memory once the disk is full", async () => {
+  const { factory, transactions, otherTab } = database();
+  let changes = 0;
+  const history = new History(() => changes++);
+  await history.open(factory);
+  history.add(entry(1));
+  assert.equal(history.lasting, true);
+  otherTab.onmessage(); // reads before the browser says that the disk is full
+  transactions[1]?.onabort?.();
+  await new Promise(setImmediate);
+  history.add(entry(2));
+  assert.equal(history.lasting, false);
+  assert.equal(changes, 1);
+  assert.deepEqual(history.entries.map(({ at }) => at), [2, 1]);
+  assert.deepEqual(transactions.map(({ mode }) => mode), ["readonly", "readwrite", "readonly"]);
+});
+
+test("deleting all runs of this tab leaves those that another tab adds", async () => {
+  const { factory, transactions } = database();
+  const history = new History();
+  await history.open(factory);
+  history.add(entry(1));
+  history.add(entry(2));
+  history.remove(history.entries.map(({ id }) => id));
+  assert.deepEqual(transactions.at(-1)?.asked, ["delete run 2", "delete run 1"]);
 });
