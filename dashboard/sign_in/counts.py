@@ -33,10 +33,16 @@ def increase(key: str, expires_s: int) -> int:
         return int(pipe.execute()[1])
 
     found = _shared(ask)
-    if found is None:
+    return _increase_here(key, expires_s) if found is None else found
+
+
+def _increase_here(key: str, expires_s: int) -> int:
+    cache.add(key, 0, expires_s)
+    try:
+        return int(cache.incr(key))
+    except ValueError:  # it was there and expired in between
         cache.add(key, 0, expires_s)
-        found = cache.incr(key)
-    return found
+        return int(cache.incr(key))
 
 
 def value(key: str) -> int:

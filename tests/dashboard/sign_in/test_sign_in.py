@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.cache import cache
+from django.core.cache import cache, caches
 from django.core.exceptions import PermissionDenied
 from django.test import Client, RequestFactory
 from structlog.testing import capture_logs
@@ -91,7 +91,7 @@ def test_too_many_guesses_have_to_wait_even_with_the_right_password(client: Clie
 
 def test_guesses_that_another_web_process_heard_count_here(client: Client, redis_url: str) -> None:
     program = [sys.executable, "-c", _GUESS, str(MOST)]
-    subprocess.run(program, check=True, env={**os.environ, "REDIS_URL": redis_url})
+    subprocess.run(program, check=True, timeout=60, env={**os.environ, "REDIS_URL": redis_url})
     assert "wait 5 minutes" in sign_in(client, "right").content.decode()
 
 
@@ -107,13 +107,31 @@ def test_guesses_at_the_same_time_all_count() -> None:
         assert sum(pool.map(allowed, range(3 * MOST))) == MOST
 
 
-def test_while_redis_is_away_this_process_counts_and_the_log_says_so(client: Client, settings: Any) -> None:
+def test_while_redis_is_away_this_process_counts_and_the_log_says_so(
+    client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "QUIET_S", 3600.0)
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
     with capture_logs() as said:
         for _ in range(MOST):
             sign_in(client, "wrong")
         assert not signed_in(sign_in(client, "right"))
     assert [line["event"] for line in said] == ["each_process_counts_for_itself"]
+
+
+def test_a_count_that_expires_while_it_is_increased_begins_again(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    held = caches["default"]
+    add = held.add
+
+    def there_and_then_gone(key: str, *_: Any) -> bool:
+        monkeypatch.setattr(held, "add", add)
+        return False
+
+    monkeypatch.setattr(held, "add", there_and_then_gone)
+    assert [counts.increase("guesses", 60) for _ in range(2)] == [1, 2]
 
 
 def test_guesses_for_one_name_do_not_keep_another_out(client: Client) -> None:
