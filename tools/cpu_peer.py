@@ -4,17 +4,19 @@
 
 Both engines were timed in the same rounds, so that the peer belongs to that measurement and to no other:
 benchmarks/peers/cpu.jsonl is written anew whenever that file is. A line for each place where the two cores
-lay; timings during which they were moved are left out.
+lay; timings during which they were moved are left out. Exits 2 if the file holds nothing of the peer.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from engine.errors import MeasurementError
 from engine.statistics import median
 from tools.bench_cpu import Placement, Sample
 from tools.setup import ROOT
@@ -39,9 +41,33 @@ def rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
             }
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of `make bench-cpu`, one at least. Raises MeasurementError."""
+    advice = "name a file that `make bench-cpu` wrote with the peer built"
+    try:
+        found = list(rows(json.loads(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError) as error:
+        raise MeasurementError(f"{path} cannot be read ({error}); {advice}") from error
+    except (LookupError, TypeError) as error:
+        raise MeasurementError(f"{path} has no timings of the peer ({error!r}); {advice}") from error
+    if not found:
+        raise MeasurementError(
+            f"in {path} the cores were moved during all timings of the peer; measure again"
+        )
+    return found
+
+
 def main(argv: list[str]) -> int:
-    document = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
-    ROWS.write_text("".join(json.dumps(row) + "\n" for row in rows(document)), encoding="utf-8")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.cpu_peer", description="Writes benchmarks/peers/cpu.jsonl out of a measurement."
+    )
+    parser.add_argument("file", type=Path, help="what `make bench-cpu` wrote")
+    try:
+        found = read(parser.parse_args(argv).file)
+    except MeasurementError as error:
+        print(f"cpu_peer: {error}", file=sys.stderr)
+        return 2
+    ROWS.write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
     print(ROWS.read_text(encoding="utf-8"), end="")
     return 0
 
