@@ -11,12 +11,6 @@ from playground.quota import QuotaExceeded, wait
 from playground.validation import Invalid
 
 REFUSALS = (Invalid, QuotaExceeded, EngineError, DatabaseError)
-_CODES: dict[type[Exception], str] = {
-    TurnFull: "too_many",
-    QueueFull: "queue_full",
-    QueueUnavailable: "unavailable",
-}
-"""Of what passes by itself: the page may try again."""
 
 
 def refusal(error: Exception) -> ErrorFrame:
@@ -30,5 +24,10 @@ def refusal(error: Exception) -> ErrorFrame:
         case DatabaseError():
             message = "the database does not answer; try again in a moment"
             return error_frame("unavailable", message, retryable=True)
-    code = _CODES.get(type(error))
-    return error_frame(code or "bad_request", str(error), retryable=code is not None)
+        case TurnFull():
+            return error_frame("too_many", str(error), retryable=True)
+        case QueueFull():
+            return error_frame("queue_full", str(error), retryable=True)
+        case QueueUnavailable():
+            return error_frame("unavailable", str(error), retryable=True)
+    return error_frame("bad_request", str(error))

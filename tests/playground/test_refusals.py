@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.errors import EngineError
+from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull
 from playground.limits import BODY_BYTES, LIMITS
 from playground.protocol import Ack, Resume, Start, Stop, parse_client_frame
+from playground.refusals import refusal
 from playground.validation import Invalid
 
 MESSAGES = [{"role": "user", "content": "y"}]
@@ -94,6 +97,19 @@ def test_a_frame_of_any_values_is_either_read_or_refused(frame):
         assert refused.message
     else:
         assert isinstance(parsed, Start | Stop | Ack | Resume)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(TurnFull, "too_many"), (QueueFull, "queue_full"), (QueueUnavailable, "unavailable")],
+)
+def test_what_passes_by_itself_may_be_tried_again_whatever_its_closer_kind(
+    kind: type[EngineError], code: str
+) -> None:
+    closer = type("Closer", (kind,), {})
+    for error in (kind("wait"), closer("wait")):
+        assert refusal(error) == {"type": "error", "code": code, "message": "wait", "retryable": True}
+    assert refusal(EngineError("never"))["retryable"] is False
 
 
 async def test_a_refused_frame_is_answered_and_the_socket_stays_open(open_page, worker):
