@@ -27,6 +27,7 @@ def read(home: Path, *names: str, **environment: str) -> dict[str, Any]:
         env={**kept, "MONOLANE_HOME": str(home), **environment},
         capture_output=True,
         text=True,
+        timeout=60,
         check=False,
     )
     if done.returncode:
@@ -103,7 +104,7 @@ def test_django_finds_nothing_to_warn_of_behind_https(tmp_path):
     environment = {**os.environ, "MONOLANE_HOME": str(tmp_path), "HTTPS": "1"}
     done = subprocess.run(
         [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     complaints = [line for line in done.stderr.splitlines() if "W0" in line]
     # Subdomains and the preload list belong to whoever owns the domain.

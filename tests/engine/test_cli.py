@@ -548,7 +548,7 @@ def test_a_progress_bar_is_silent_elsewhere() -> None:
 def test_help_comes_without_loading_a_model() -> None:
     start = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "engine", "--help"], capture_output=True, check=True, text=True
+        [sys.executable, "-m", "engine", "--help"], capture_output=True, check=True, text=True, timeout=60
     )
     assert all(command in done.stdout for command in COMMANDS)
     assert time.monotonic() - start < 10

@@ -225,6 +225,8 @@ def test_random_weights_need_no_package_but_numpy() -> None:
         "print(open_model('random:tiny-llama:4').weights.get('embed').shape)\n"
     )
 
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
 
     assert done.stdout == "(320, 96)\n"
