@@ -63,9 +63,9 @@ struct KvBlock {
     }
 };
 
-// Positions that a row attends to: first .. last - 1.
+// Positions that a row attends to: first .. end - 1.
 struct Reach {
-    int first, last;
+    int first, end;
 };
 
 // Scores of positions g and g + 8 of a block for the rows of this lane.
@@ -98,7 +98,7 @@ struct Scores {
                 float score = c[0][2 * i + r] + c[1][2 * i + r];
                 if (PAIRED) score += c[0][2 * i + 1] + c[1][2 * i + 1];
                 const int p = base + 8 * i + int(lane >> 2);
-                of[i][r] = p >= reach[r].first && p < reach[r].last ? score : NO_SCORE;
+                of[i][r] = p >= reach[r].first && p < reach[r].end ? score : NO_SCORE;
             }
         }
     }
@@ -208,7 +208,7 @@ struct KvBlocks {
         }
     }
     // Adds those of their positions that a row attends to; the cache holds `filled` positions.
-    DEVICE void attend(RunningSoftmax<PAIRED>& row, const Query& query, int index, int stride, int end,
+    DEVICE void attend(RunningSoftmax<PAIRED>& softmax, const Query& query, int index, int stride, int end,
                        const Reach (&reach)[Query::ROWS], int filled, u32 lane) {
         Scores<PAIRED> scores[N];
         float peak[Query::ROWS];
@@ -221,13 +221,13 @@ struct KvBlocks {
 #pragma unroll
             for (int r = 0; r < Query::ROWS; ++r) peak[r] = fmaxf(peak[r], fmaxf(scores[k].of[0][r], scores[k].of[1][r]));
         }
-        row.raise(peak);
+        softmax.raise(peak);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const int i = index + k * stride;
             if (i >= end) continue;
             if ((i + 1) * cache::BLOCK > filled) blocks[k].forget_values_from(filled - i * cache::BLOCK, lane);
-            row.add(scores[k], blocks[k]);
+            softmax.add(scores[k], blocks[k]);
         }
     }
 };
@@ -272,6 +272,7 @@ constexpr bool PAIRED = QUERIES <= 4;
 static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
 // Blocks that a warp has in registers while it waits for the queries.
 constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : 2;
+constexpr int PARTS = WARPS + 1;  // of an SM's result: the newest position is one of its own, as the cache has it only later
 constexpr int HEADS_A_TURN = model::KV_HEADS / model::SEATS;
 static_assert(HEADS_A_TURN <= model::SMS && HEADS_A_TURN * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
 
@@ -475,11 +476,27 @@ DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
     }
 }
 
+// Joins what the warps left in shared memory, and posts it: the head's result, or for the SM that has the head's first part.
+DEVICE void publish(Core& core, const AttentionItem& item, int layer, const float* rows) {
+    u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * mail::PARTIAL_ITEM;
+#pragma unroll 1
+    for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
+        const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
+        Merged m = merge_parts<PARTS>(rows, QUERIES, g, d);
+        if (item.split) {
+            post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
+            continue;
+        }
+        if (item.splits > 1) add_partials(core, partials, item.splits, g, d, m);
+        post(core.mail(layer) + mail::HEADS_OUT + (item.head * QUERIES + g) * model::HEAD_DIM + d,
+             tagged(m.result(), core.epoch));
+    }
+}
+
 // Waits for: queries, and the newest key and value. Publishes: the head's result, or its part of it to the SM that
 // has the head's first part.
 DEVICE void run(Core& core, const AttentionItem& item, int layer) {
     if (item.head < 0) return;
-    constexpr int PARTS = WARPS + 1;  // the newest position is one of its own: the cache has it only later
     const u32 lane = core.lane;
     const int stride = item.splits * WARPS, end = item.first_block + item.blocks;
     int index = item.first_block + first_index(core, item);
@@ -500,34 +517,22 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
         Reach reach[query.ROWS];
 #pragma unroll
         for (Reach& r : reach) r = cached;
-        RunningSoftmax<PAIRED> row;
+        RunningSoftmax<PAIRED> softmax;
 #pragma unroll 1
         while (true) {
-            blocks.attend(row, query, index, stride, end, reach, core.position, lane);
+            blocks.attend(softmax, query, index, stride, end, reach, core.position, lane);
             index += TOGETHER * stride;
             if (index >= end) break;
             blocks.load(at, index, stride, end, lane);
         }
         if (newest) inputs.leave_newest(newest_rows, lane);
         __syncwarp();  // all lanes have read their queries, which lie where the result goes
-        row.leave(mine, QUERIES, lane);
+        softmax.leave(mine, QUERIES, lane);
     } else {
         leave_nothing(mine, lane);
     }
     consumers_sync();
-    u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * mail::PARTIAL_ITEM;
-#pragma unroll 1
-    for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
-        const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
-        Merged m = merge_parts<PARTS>(rows, QUERIES, g, d);
-        if (item.split) {
-            post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
-            continue;
-        }
-        if (item.splits > 1) add_partials(core, partials, item.splits, g, d, m);
-        post(core.mail(layer) + mail::HEADS_OUT + (item.head * QUERIES + g) * model::HEAD_DIM + d,
-             tagged(m.result(), core.epoch));
-    }
+    publish(core, item, layer, rows);
     consumers_sync();  // the rows in shared memory are free again
 }
 

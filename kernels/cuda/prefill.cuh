@@ -72,7 +72,6 @@ DEVICE float* outputs(const Params& p, bool attention, int layer) {
     return p.outputs + outputs_offset(attention, layer);
 }
 
-template <int T>
 DEVICE void load_operand(const u16* operand, int chunk, u32 lane, Operand (&a)[TILES][2]) {
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
@@ -88,7 +87,7 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
     constexpr int CHUNKS_A_SLOT = chunks_a_slot(T);
     const u32 lane = core.lane;
     Operand next[TILES][2];
-    load_operand<T>(operand, smaller(int(core.warp), chunks - 1), lane, next);
+    load_operand(operand, smaller(int(core.warp), chunks - 1), lane, next);
 #pragma unroll 1
     for (int first = 0; first < chunks; first += CHUNKS_A_SLOT) {
         const int last = smaller(first + CHUNKS_A_SLOT, chunks);
@@ -102,7 +101,7 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
                 a[m][0] = next[m][0];
                 a[m][1] = next[m][1];
             }
-            if (c + WARPS < chunks) load_operand<T>(operand, c + WARPS, lane, next);
+            if (c + WARPS < chunks) load_operand(operand, c + WARPS, lane, next);
             const u8* units = slot + (c - first) * (T * UNIT_BYTES) + lane * 16;
 #pragma unroll
             for (int t = 0; t < T; ++t) {
@@ -341,20 +340,20 @@ DEVICE void attention(Core& core, const Chunk& chunk, int layer) {
         Reach reach[query.ROWS];
 #pragma unroll
         for (int r = 0; r < query.ROWS; ++r) {
-            const int token = query.row(r, lane), last = token < tokens ? chunk.first + token0 + token + 1 : 0;
-            reach[r] = {window && last > window ? last - window : 0, last};
+            const int token = query.row(r, lane), end = token < tokens ? chunk.first + token0 + token + 1 : 0;
+            reach[r] = {window && end > window ? end - window : 0, end};
         }
         const int seen_from = window && chunk.first + token0 + 1 > window ? chunk.first + token0 + 1 - window : 0;
         const int filled = chunk.first + chunk.tokens;
         const int block_end = ceil_div(chunk.first + token0 + tokens, cache::BLOCK);
-        RunningSoftmax<false> row;
+        RunningSoftmax<false> softmax;
         const auto at = [&](int i) { return cache::block(core.params.kv, layer, head / model::QUERIES_PER_KV, i); };
         for (int i = seen_from / cache::BLOCK + 2 * int(core.warp); i < block_end; i += 2 * WARPS) {
             KvBlocks<2, false> blocks;
             blocks.load(at, i, 1, block_end, lane);
-            blocks.attend(row, query, i, 1, block_end, reach, filled, lane);
+            blocks.attend(softmax, query, i, 1, block_end, reach, filled, lane);
         }
-        row.leave(rows + core.warp * ATTENTION_ROWS * MERGE_ROW, ATTENTION_ROWS, lane);
+        softmax.leave(rows + core.warp * ATTENTION_ROWS * MERGE_ROW, ATTENTION_ROWS, lane);
         consumers_sync();
         for (int e = int(threadIdx.x); e < tokens * model::HEAD_DIM; e += CONSUMERS) {
             const int r = e / model::HEAD_DIM, d = e % model::HEAD_DIM;

@@ -50,7 +50,7 @@ _WAITS = {
     10: "a copy to land",
     11: "the barrier of all GPUs",
 }
-_PHASES = ("qkv", "attn_out", "gate_up", "down", "head", "between phases")
+_PHASES = ("qkv", "attn_out", "gate_up", "down", "head", "attention or between phases")
 _ID_BITS = 20
 _START_GRACE_S = 10.0
 """For the driver to bring a process's first kernel onto the GPU, and for a host that was held up itself."""
