@@ -13,6 +13,7 @@ from dashboard.overview.sparkline import Sparkline, sparkline
 from dashboard.regressions.selectors import standings_of
 from dashboard.selectors import Newest, measurements_by_key
 from engine.bandwidth import row_of
+from engine.measurement import MAILBOX
 from engine.roofline import PUBLISHED, Published
 
 ROWS_A_GROUP = 4
@@ -52,6 +53,11 @@ class Key:
     backend: str
     members: tuple[Newest, ...]
 
+    @property
+    def shown(self) -> list[Newest]:
+        """Those that have a row: what only shows the worth of mailboxes comes after all others."""
+        return sorted(self.members, key=lambda one: one.configuration.sync != MAILBOX)[:ROWS_A_GROUP]
+
 
 def group_keys(newest: Sequence[Newest]) -> list[Key]:
     """The groups, the one measured last first."""
@@ -70,14 +76,14 @@ def _by_age(members: list[Newest]) -> list[Newest]:
 
 def groups(keys: Sequence[Key]) -> list[Group]:
     """Those groups with their figures. Four queries."""
-    shown = [one for key in keys for one in key.members[:ROWS_A_GROUP]]
+    shown = [one for key in keys for one in key.shown]
     newest = measurements_by_key(one.measurement for one in shown)
     trends = selectors.trends(shown)
     peers = selectors.best_peers([one.configuration for one in shown])
     standings = standings_of(one.configuration.pk for one in shown)
     found = []
     for key in keys:
-        members = sorted(key.members[:ROWS_A_GROUP], key=_place)
+        members = sorted(key.shown, key=_place)
         rows = tuple(
             _row(
                 one,

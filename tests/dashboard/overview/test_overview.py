@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pytest_django import DjangoAssertNumQueries
 from dashboard.importing import Imported, import_files
 from dashboard.models import Peer
 from dashboard.regressions.services import judge_configurations
-from engine.measurement import MeasuredDevice
+from engine.measurement import BARRIER, MeasuredDevice
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db
@@ -90,6 +91,14 @@ def test_all_figures_of_the_newest_run_are_there(client: Client) -> None:
 def test_ceiling_is_the_measured_bandwidth_over_the_bytes_of_a_token(client: Client) -> None:
     factories.stored(tok_s=100, mbu=factories.Mbu(0.2, 0.4))
     assert marks(client)["ceiling"] == (pytest.approx(250), "allowed by the measured bandwidth")
+
+
+def test_what_was_measured_with_barriers_takes_no_row_from_the_ordinary_runs(client: Client) -> None:
+    for day, context in enumerate((16, 32, 64, 128)):
+        factories.stored(tok_s=100 + day, day=day, context=context)
+    barrier = replace(factories.result().settings, sync=BARRIER)
+    factories.stored(tok_s=50, day=9, settings=barrier)
+    assert shown(client) == [("test-model", "numpy", [100, 101, 102, 103])]
 
 
 def test_ceiling_falls_back_on_the_datasheet_and_says_so(client: Client) -> None:
