@@ -9,6 +9,7 @@ from engine.serving.messages import out_key
 from playground.models import Generation
 from playground.protocol import new_generation_id
 from tests.playground.conftest import done, started, tokens
+from tests.playground.test_leaving import until
 
 WORDS = [f"<{n}>" for n in range(40)]
 
@@ -19,6 +20,16 @@ async def text_after(page, generation: str, after: int) -> tuple[str, list[int]]
     frames = await page.hear_until("done")
     ids = [n for f in frames if f["type"] == "tokens" for n in range(f["seq"], f["seq"] + f["n"])]
     return "".join(frame.get("text", "") for frame in frames), ids
+
+
+async def kept(generation: str) -> Generation:
+    """Its row once it has its end: the page hears of that a moment earlier."""
+
+    async def recorded() -> bool:
+        return (await Generation.objects.aget(id=generation)).state != "running"
+
+    await until(recorded)
+    return await Generation.objects.aget(id=generation)
 
 
 async def test_a_reload_in_mid_stream_goes_on_without_gap_or_duplicate(open_page, worker):
@@ -58,7 +69,7 @@ async def test_the_whole_text_is_kept_though_the_last_page_saw_only_its_end(open
         await page.say(type="resume", generation=generation, after=2)
         worker.publish(generation, tokens(2, "c"), done(3))
         await page.hear_until("done")
-    row = await Generation.objects.aget(id=generation)
+    row = await kept(generation)
     assert (row.state, row.text) == ("done", "abc")
 
 
@@ -89,6 +100,7 @@ async def test_after_the_stream_has_expired_the_kept_text_is_sent(open_page, wor
         generation = await page.start()
         worker.publish(generation, started(), tokens(0, "a", "b"), done(2, "c"))
         await page.hear_until("done")
+        await kept(generation)
         worker.redis.delete(out_key(generation))
         text, _ = await text_after(page, generation, 0)
         assert text == "abc"
