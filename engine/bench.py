@@ -37,7 +37,7 @@ import numpy as np
 
 from engine import environment
 from engine.backends.base import Backend, Job, Loaded, Outcome, SamplingParams, Token, TraceRange, TraceSpan
-from engine.backends.running import follow
+from engine.backends.running import FirstTokenTimer, follow
 from engine.bandwidth import datasheet_gbs
 from engine.config import ModelConfig
 from engine.errors import BackendFailure, EngineError, RequestError
@@ -294,15 +294,12 @@ class _Bench:
         return run
 
     def _launch(self, job: Job) -> Run:
-        start = time.perf_counter_ns()
+        first = FirstTokenTimer()
         launch = self._backend.launch(job)
         tokens: list[Token] = []
-        ttft_ns = 0
 
         def heard(fresh: Sequence[Token]) -> None:
-            nonlocal ttft_ns
-            if fresh and not tokens:
-                ttft_ns = time.perf_counter_ns() - start
+            first.hear(fresh)
             tokens.extend(fresh)
             self._tell(len(tokens))
             if self._stop():
@@ -312,7 +309,7 @@ class _Bench:
             outcome = follow(launch, POLL_S, heard)
         finally:
             launch.close()
-        return Run(tuple(tokens), ttft_ns, outcome)
+        return Run(tuple(tokens), first.ns, outcome)
 
     def _tell(self, tokens: int) -> None:
         now = time.monotonic()

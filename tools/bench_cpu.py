@@ -31,6 +31,7 @@ from typing import Any, cast
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job, Token
 from engine.backends.cpu.backend import CpuBackend
+from engine.backends.running import follow
 from engine.bandwidth import usable_cores
 from engine.bench import Point, prompt_tokens, run_point
 from engine.errors import CheckpointError, EngineError
@@ -132,12 +133,7 @@ class Peer:
 def run(backend: Backend, prompt: Sequence[int], tokens: int) -> Speed:
     launch = backend.launch(Job(tuple(prompt), tokens))
     got: list[Token] = []
-    while True:
-        outcome = launch.outcome
-        fresh = launch.poll(0.1)
-        got += fresh
-        if outcome is not None and not fresh:
-            break
+    outcome = follow(launch, 0.1, got.extend)
     decode = (len(got) - 1) / (got[-1].t_ns - got[0].t_ns) * 1e9
     return Speed(len(prompt) / outcome.prefill_ns * 1e9, decode)
 

@@ -1,12 +1,26 @@
-"""A job run to its end, on any backend."""
+"""A job run to its end, on any backend, and when its first token came."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from engine.backends.base import Backend, Job, Launch, Outcome, Token
 
 _WAIT_S = 0.1
+
+
+class FirstTokenTimer:
+    """Runs from its making until the first token is heard."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter_ns()
+        self.ns = 0
+        """How long that took; 0 before it."""
+
+    def hear(self, fresh: Sequence[Token]) -> None:
+        if fresh and not self.ns:
+            self.ns = time.perf_counter_ns() - self._begun
 
 
 def follow(launch: Launch, wait_s: float, heard: Callable[[Sequence[Token]], None]) -> Outcome:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from engine.backends.base import Backend, Job, Outcome, SamplingParams, Token
-from engine.backends.running import follow
+from engine.backends.running import FirstTokenTimer, follow
 from engine.cli.options import (
     Commands,
     UsageError,
@@ -151,15 +150,12 @@ class _Answer:
 
 def _generate(backend: Backend, job: Job, answer: _Answer) -> tuple[str, Timings]:
     """Runs the job to its end or to a stop string; what follows that is neither shown nor counted."""
-    start = time.perf_counter_ns()
+    first = FirstTokenTimer()
     launch = backend.launch(job)
     tokens: list[Token] = []
-    ttft_ns = 0
 
     def heard(fresh: Sequence[Token]) -> None:
-        nonlocal ttft_ns
-        if fresh and not tokens:
-            ttft_ns = time.perf_counter_ns() - start
+        first.hear(fresh)
         for token in fresh:
             if not answer.stopped:
                 tokens.append(token)
@@ -173,7 +169,7 @@ def _generate(backend: Backend, job: Job, answer: _Answer) -> tuple[str, Timings
         launch.close()
     reason = "stop" if answer.stopped else outcome.finish_reason
     answer.finish()
-    return reason, _timings(job, tokens, ttft_ns, outcome)
+    return reason, _timings(job, tokens, first.ns, outcome)
 
 
 def _timings(job: Job, tokens: Sequence[Token], ttft_ns: int, outcome: Outcome) -> Timings:

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
+from engine.backends.running import complete
 from engine.errors import BackendUnavailable
 from engine.models import Model, open_model
 
@@ -107,12 +108,7 @@ class LoadLog:
 def warm_up(engine: Engine) -> None:
     """Runs two tokens, so that the first user does not wait for page faults, compilers and clocks."""
     bos = engine.model.config.bos_id or 0
-    launch = engine.backend.launch(Job(tokens=(bos,), max_tokens=2))
-    try:
-        while launch.outcome is None:
-            launch.poll(1.0)
-    finally:
-        launch.close()
+    complete(engine.backend, Job(tokens=(bos,), max_tokens=2))
 
 
 Opener = Callable[[EngineSpec], Engine]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.backends.base import Job, Outcome, Token
-from engine.backends.running import complete, follow
+from engine.backends.running import FirstTokenTimer, complete, follow
 from engine.errors import BackendFailure
 
 END = Outcome("length", 1, 1)
@@ -65,3 +65,13 @@ def test_a_launch_that_breaks_down_is_closed_too() -> None:
     with pytest.raises(BackendFailure, match="GPU 0 was lost"):
         complete(played, Job((1,), 3))  # type: ignore[arg-type]
     assert played.closed
+
+
+def test_the_first_token_is_timed_once_and_nothing_before_it() -> None:
+    first = FirstTokenTimer()
+    first.hear([])
+    assert first.ns == 0
+    first.hear([Token(1, 10)])
+    timed = first.ns
+    first.hear([Token(2, 20)])
+    assert first.ns == timed > 0
