@@ -10,6 +10,7 @@ from typing import Any
 from django.http import HttpResponse, JsonResponse
 
 from dashboard.history.series import Series
+from dashboard.matrix import AXES
 from dashboard.models import Configuration, Measurement, Point
 
 MAX_ROWS = 10_000
@@ -108,13 +109,7 @@ def history_rows(series: Sequence[Series], metric: str, unit: str) -> list[dict[
 POINT_COLUMNS = (
     "index",
     "attempt",
-    "model",
-    "backend",
-    "devices",
-    "sync",
-    "context",
-    "tokens",
-    "sampling",
+    *AXES,
     "state",
     "run",
     "tok_s",
@@ -134,12 +129,7 @@ def point_rows(points: Iterable[Point]) -> list[dict[str, Any]]:
             {
                 "index": p.index,
                 "attempt": p.attempt,
-                "model": p.model,
-                "backend": p.backend,
-                "devices": p.devices,
-                "sync": p.sync,
-                "context": p.context,
-                "tokens": p.tokens,
+                **{axis: getattr(p, axis) for axis in AXES},
                 "sampling": p.sampling_label,
                 "state": p.state,
                 "run": measured.pk if measured else None,

@@ -22,6 +22,7 @@ from engine.errors import RequestError
 from engine.measurement import SYNCS
 
 AXES = ("model", "backend", "devices", "sync", "context", "tokens", "sampling")
+"""Of a matrix, and so the fields of a PointSpec and the columns of a Point that say what is measured."""
 DEFAULTS: dict[str, list[Any]] = {"devices": [1], "sync": [""], "sampling": [{}]}
 CHOICES = {"backend": BACKENDS, "sync": SYNCS}
 MAX_POINTS = 500
@@ -46,6 +47,12 @@ class PointSpec:
     context: int
     tokens: int
     sampling: SamplingParams
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """By axis, as a row keeps them."""
+        values = {axis: getattr(self, axis) for axis in AXES}
+        return values | {"sampling": sampling_dict(self.sampling)}
 
     @property
     def label(self) -> str:

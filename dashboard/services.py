@@ -25,7 +25,7 @@ from django_celery_beat.models import CrontabSchedule, IntervalSchedule, Periodi
 from dashboard import audit, bench_queue, devices, hints
 from dashboard.errors import NothingToDo, SweepBusy, UnknownSweep
 from dashboard.ingest import columns_of, configuration_of, digest_of, spread_of
-from dashboard.matrix import expand, sampling_dict
+from dashboard.matrix import AXES, expand
 from dashboard.models import (
     ACTIVE,
     ENDED,
@@ -84,18 +84,7 @@ def start_sweep(*, sweep: Sweep, trigger: Trigger, who: User | None = None, enqu
                 enqueued=timezone.now(),
             )
             Point.objects.bulk_create(
-                Point(
-                    run=run,
-                    index=index,
-                    model=spec.model,
-                    backend=spec.backend,
-                    devices=spec.devices,
-                    sync=spec.sync,
-                    context=spec.context,
-                    tokens=spec.tokens,
-                    sampling=sampling_dict(spec.sampling),
-                )
-                for index, spec in enumerate(specs)
+                Point(run=run, index=index, **spec.columns) for index, spec in enumerate(specs)
             )
             _log(who, run, "sweep started", f"{len(specs)} points", by=_BY[trigger])
             if enqueue:
@@ -179,18 +168,8 @@ def retry_failed(*, run: SweepRun, who: User | None = None) -> int:
 
 
 def _again(failed: Point) -> Point:
-    return Point(
-        run_id=failed.run_id,
-        index=failed.index,
-        attempt=failed.attempt + 1,
-        model=failed.model,
-        backend=failed.backend,
-        devices=failed.devices,
-        sync=failed.sync,
-        context=failed.context,
-        tokens=failed.tokens,
-        sampling=failed.sampling,
-    )
+    measured = {axis: getattr(failed, axis) for axis in AXES}
+    return Point(run_id=failed.run_id, index=failed.index, attempt=failed.attempt + 1, **measured)
 
 
 # The life of a run, told by the process that works on it ---------------------------------------------

@@ -9,12 +9,11 @@ from datetime import datetime
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from dashboard.matrix import PointSpec, sampling_dict
+from dashboard.matrix import AXES, PointSpec
 from dashboard.models import ACTIVE, Point, State, SweepRun
 
 RECENT = 1000
 """How many finished points an estimate looks back over: enough for the newest of each kind, and quick."""
-_COLUMNS = ("model", "backend", "devices", "sync", "context", "tokens", "sampling")
 Kind = tuple[Any, ...]
 
 
@@ -28,10 +27,7 @@ class Estimate(NamedTuple):
 
 def estimate(specs: Sequence[PointSpec]) -> Estimate:
     """How long a sweep over `specs` will take. One query."""
-    kinds = [
-        _kind((s.model, s.backend, s.devices, s.sync, s.context, s.tokens, sampling_dict(s.sampling)))
-        for s in specs
-    ]
+    kinds = [_kind(list(spec.columns.values())) for spec in specs]
     known = _means(_recent(kinds))
     times = [known[kind] for kind in kinds if kind in known]
     return Estimate(sum(times), len(times), len(specs))
@@ -45,7 +41,7 @@ def remaining(runs: Iterable[SweepRun], now: datetime) -> dict[int, Estimate]:
     keys = [run.pk for run in runs]
     points = list(
         Point.objects.filter(run__in=keys, current=True, state__in=ACTIVE).values_list(
-            "run_id", "started", *_COLUMNS
+            "run_id", "started", *AXES
         )
     )
     recent = _recent([_kind(row[2:]) for row in points])
@@ -80,7 +76,7 @@ def _recent(kinds: Sequence[Kind]) -> list[tuple[int, Kind, float]]:
             ended__isnull=False,
         )
         .order_by("-pk")
-        .values_list("run_id", "started", "ended", *_COLUMNS)[:RECENT]
+        .values_list("run_id", "started", "ended", *AXES)[:RECENT]
     )
     return [
         (run, _kind(kind), max(0.0, (ended - started).total_seconds())) for run, started, ended, *kind in rows
