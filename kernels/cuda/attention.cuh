@@ -306,10 +306,6 @@ DEVICE void plan_items(Core& core, int position) {
     }
 }
 
-DEVICE float4 numbers(const uint4& v) {
-    return make_float4(untagged(v.x), untagged(v.y), untagged(v.z), untagged(v.w));
-}
-
 // Queries, and for the last warp of a head's first part the newest key and value, through shared memory: each lane fetches
 // whole pieces, all asked for before any is looked at, because a look at the mailbox takes about a microsecond while
 // the weights stream. Queries wait in the rows that will hold the warp's result.
@@ -361,7 +357,7 @@ struct Inputs {
         for (int i = 0; i < PIECES; ++i) {
             if (!(wanted >> i & 1u)) continue;
             const int quad = (i < QUERY_PIECES ? i : i - QUERY_PIECES) * 32 + int(core.lane);
-            const float4 v = numbers(words[i]);
+            const float4 v = untagged(words[i]);
             if (i < QUERY_PIECES) {
                 const Split a = split_f16(v.x * QUERY_SCALE, v.y * QUERY_SCALE), b = split_f16(v.z * QUERY_SCALE, v.w * QUERY_SCALE);
                 *reinterpret_cast<uint4*>(queries + quad * 4) = make_uint4(a.high, b.high, a.low, b.low);

@@ -101,18 +101,19 @@ struct Shared {
     u8 scratch[SCRATCH_BYTES];     // decode: operand, partial sums, attention; prefill: its own partial sums
     u64 full[SLOTS];
     u64 empty[SLOTS];
+    u64 done;                      // the consumers want no more
     float residual[model::SEATS][model::RESIDUAL_ROWS];  // decode: the rows of its lanes' streams that this SM finishes
     Share shares[model::SEATS][MATRICES];
     Groups groups[model::SEATS][MATRICES];
     AttentionItem items[model::SEATS][model::LAYERS];    // decode: of this pass
-    float squares[2][WARPS];       // sums of squares of the vector in use, and of the next
-    float lane_squares[WARPS][model::STREAMS];
+    // Sums of squares of the vector in use, and of the next. Aligned: the compiler reads whole pieces anyway.
+    alignas(16) float squares[2][WARPS];
     u64 best[WARPS];
     u32 seen[model::SEEN_WORDS];   // ids in the sequence, among the vocabulary rows of this SM
     u32 token;
     u32 verdict;                   // on the pass just done: bits of Verdict (sampling.cuh)
-    u32 done;                      // tells the producer to stop
     ProfileTotals totals;
+    u64 near[model::PROFILE ? WARPS : 1];  // PROFILE: when each warp had what its own GPU owes the head
 
     DEVICE u8* operand() { return scratch; }
     DEVICE float2* partial(u32 buffer) {
@@ -188,9 +189,9 @@ struct Core {
         }
         if constexpr (model::PROFILE) profile.starved_since(before);
     }
+    // Each thread for itself: no warp has to come together for it, which cost 1 %, and race checkers can follow.
     DEVICE void free_slot() {
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&shared.empty[cursor.slot]);
+        barrier_arrive(&shared.empty[cursor.slot]);
         cursor.advance(SLOTS);
     }
 

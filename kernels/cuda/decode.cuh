@@ -1,18 +1,34 @@
 // One token through all layers, the head, and to the next token.
 #pragma once
 #include "attention.cuh"
+#include "head_input.cuh"
 #include "sampling.cuh"
 
 namespace decode {
 
-// Asks for the embedding row at once: the first qkv looks at it only after all that it can do without.
-DEVICE void prefetch_row(const u16* row) {
+// A row of the embedding, by all consumer threads but the first `SPARED`.
+template <int SPARED = 0>
+DEVICE void prefetch_row(const Core& core, int id) {
     constexpr int HALVES = SECTOR_BYTES / int(sizeof(u16));
+    const u16* row = core.params.embed + size_t(id) * model::HIDDEN;
 #pragma unroll
-    for (int first = 0; first < model::HIDDEN; first += CONSUMERS * HALVES) {
-        const int i = first + int(threadIdx.x) * HALVES;
+    for (int first = 0; first < model::HIDDEN; first += (CONSUMERS - SPARED) * HALVES) {
+        const int i = first + (int(threadIdx.x) - SPARED) * HALVES;
         if (i < model::HIDDEN) prefetch_sector(row + i);
     }
+}
+
+// What the warps do that do not elect the next token: they ask for the row that will be its if this SM's candidate wins, and
+// find out who attends to what after it.
+DEVICE void prepare_next(Core& core, int position) {
+    if (core.warp == 0) return;
+    u64 best = 0;
+    for (int w = 0; w < WARPS; ++w) {
+        if (core.shared.best[w] > best) best = core.shared.best[w];
+    }
+    const int likely = candidate_id(best);
+    if (u32(likely) < u32(model::VOCAB)) prefetch_row<32>(core, likely);
+    decode_attention::plan_items(core, position);
 }
 
 // Sets up the residual rows of the lane that this SM finishes. Nobody reads them before the first attn_out, so it comes
@@ -24,110 +40,6 @@ DEVICE void begin_residual(Core& core, const u16* row) {
         if (r >= model::HIDDEN) continue;
         const u32 w = __ldg(reinterpret_cast<const u32*>(row + r));
         *reinterpret_cast<float2*>(core.shared.residual[core.seat] + 2 * p) = make_float2(weight_low(w), weight_high(w));
-    }
-}
-
-// The head's input when the model has several lanes and one normalised vector: every lane is normalised first.
-DEVICE void stage_lanes(Core& core, const u32* from, const u16* norm_weights) {
-    constexpr int COUNT = Pieces<model::HIDDEN>::COUNT;
-    constexpr bool SUM = model::SUM_BEFORE_NORM, SIDE_BY_SIDE = model::HEAD_KIND == 2;
-    static_assert(model::STREAMS * COUNT <= 32 || model::STREAMS == 1, "one bit a piece");
-    const Pieces<model::HIDDEN> pieces(core);
-    uint4 words[model::STREAMS][COUNT];
-    uint2 norm[COUNT];
-    load_norm<model::HIDDEN>(core, norm_weights, norm);
-    u32 missing = 0;
-#pragma unroll
-    for (int m = 0; m < model::STREAMS; ++m) {
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            words[m][i] = make_uint4(0, 0, 0, 0);
-            if (pieces.in_vector(i)) missing |= 1u << (m * COUNT + i);
-        }
-    }
-    const u32 near = ~(~0ull << model::LANES * COUNT) << core.params.rank * model::LANES * COUNT;
-    core.profile.near_ready();
-    Spin spin(core.params, core.place, WAIT_VECTOR);
-    while (__any_sync(ALL_LANES, missing)) {
-#pragma unroll
-        for (int k = 0; k < model::STREAMS * COUNT; ++k) {
-            if (missing >> k & 1u) words[k / COUNT][k % COUNT] = peek4_far(from + k / COUNT * model::HIDDEN + pieces.column(k % COUNT));
-        }
-#pragma unroll
-        for (int k = 0; k < model::STREAMS * COUNT; ++k) {
-            if (fresh(words[k / COUNT][k % COUNT], core.epoch)) missing &= ~(1u << k);
-        }
-        if constexpr (model::PROFILE && model::RANKS > 1) {
-            if (__any_sync(ALL_LANES, missing & near)) core.profile.near_ready();  // the warp waits as one
-        }
-        if (missing && spin.hopeless()) missing = 0;
-    }
-    core.profile.input_ready();
-    const auto value = [&](int m, int i) { return decode_attention::numbers(words[m][i]); };
-    if constexpr (SUM) {
-        float4 total[COUNT];
-        float squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            total[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-            for (int m = 0; m < model::STREAMS; ++m) {
-                const float4 v = value(m, i);
-                total[i] = make_float4(total[i].x + v.x, total[i].y + v.y, total[i].z + v.z, total[i].w + v.w);
-            }
-            squares += dot_self(total[i]);
-            scale_by(total[i], norm[i]);
-        }
-        core.squares = squares;
-        store_operand<model::HIDDEN>(core, total);
-        return;
-    }
-#pragma unroll
-    for (int m = 0; m < model::STREAMS; ++m) {
-        float squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) squares += dot_self(value(m, i));
-        squares = warp_sum(squares);
-        if (core.lane == 0) core.shared.lane_squares[core.warp][m] = squares;
-    }
-    consumers_sync();
-    float inverse[model::STREAMS];
-#pragma unroll
-    for (int m = 0; m < model::STREAMS; ++m) {
-        float sum = 0.0f;
-        for (int w = 0; w < WARPS; ++w) sum += core.shared.lane_squares[w][m];
-        inverse[m] = rsqrtf(sum / float(model::HIDDEN) + model::NORM_EPS);
-    }
-    if constexpr (SIDE_BY_SIDE) {
-        constexpr int WIDE = model::STREAMS * model::HIDDEN;
-        const Pieces<WIDE> wide(core);
-        float4 values[Pieces<WIDE>::COUNT];
-        fetch<WIDE>(core, from, values);
-#pragma unroll
-        for (int i = 0; i < Pieces<WIDE>::COUNT; ++i) {
-            if (!wide.in_vector(i)) continue;
-            const int m = wide.column(i) / model::HIDDEN, column = wide.column(i) % model::HIDDEN;
-            scale_by(values[i], __ldg(reinterpret_cast<const uint2*>(norm_weights + column)));
-            float scale = 0.0f;
-            for (int w = 0; w < WARPS; ++w) scale += core.shared.lane_squares[w][m];
-            scale = rsqrtf(scale / float(model::HIDDEN) + model::NORM_EPS);
-            values[i] = make_float4(values[i].x * scale, values[i].y * scale, values[i].z * scale, values[i].w * scale);
-        }
-        store_operand<WIDE>(core, values);
-    } else {
-        float4 mean[COUNT];
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            mean[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-            for (int m = 0; m < model::STREAMS; ++m) {
-                const float4 v = value(m, i);
-                const float s = inverse[m] / float(model::STREAMS);
-                mean[i] = make_float4(mean[i].x + v.x * s, mean[i].y + v.y * s, mean[i].z + v.z * s, mean[i].w + v.w * s);
-            }
-            scale_by(mean[i], norm[i]);
-        }
-        store_operand<model::HIDDEN>(core, mean);
     }
 }
 
@@ -234,17 +146,20 @@ DEVICE u64 head(Core& core, float* kept) {
     release_cache(core);
     HeadFinish finish{core, kept};
     const u16* norm = norm_of(core, 2 * model::LAYERS);
-    const u32* streams = core.mail(model::LAYERS - 1) + mail::AFTER_MLP;
+    if constexpr (mail::JOINS_LANES && model::HEAD_KIND != 2) {
+        head_input::join(core, norm);
+        core.phase_end();
+    }
     for (int seat = 0; seat < (HEAD_PARTS > 1 ? model::SEATS : 1); ++seat) {
         core.sit(seat);
         core.refresh();
         if (!core.share(HEAD).tiles) continue;
         ++core.staged;
         GroupRun<HEAD, HeadFinish> groups(core, finish);
-        if constexpr (model::STREAMS == 1 || model::HEAD_KIND == 1) {
-            stage_normed<model::HIDDEN>(core, streams + core.stream() * model::HIDDEN, nullptr, norm);
+        if constexpr (mail::JOINS_LANES) {
+            head_input::stage(core, norm);
         } else {
-            stage_lanes(core, streams, norm);
+            stage_normed<model::HIDDEN>(core, head_input::stream(core, core.stream()), nullptr, norm);
         }
         groups.run();
     }

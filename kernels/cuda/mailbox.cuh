@@ -26,5 +26,11 @@ constexpr int LAYER = round_up(PARTIALS + model::KV_HEADS * model::MAX_SPLITS * 
 static_assert(KEYS % 4 == 0 && VALUES % 4 == 0 && HEADS_OUT % 4 == 0 && AFTER_ATTENTION % 4 == 0 && GATED % 4 == 0 &&
                   AFTER_MLP % 4 == 0 && PARTIALS % 4 == 0,
               "vectors are read in 16-byte words");
-static_assert(size_t(LAYER) * model::LAYERS == model::MAIL_WORDS, "the host reserves as much");
+
+// Once a pass, after all layers: what the head of a model with several lanes reads (head_input.cuh).
+constexpr bool JOINS_LANES = model::STREAMS > 1 && model::HEAD_KIND != 1;
+constexpr size_t HEAD_INPUT = size_t(LAYER) * model::LAYERS;                              // [HIDDEN]
+constexpr size_t SQUARES = HEAD_INPUT + (JOINS_LANES ? model::HIDDEN : 0);                // [STREAMS][TILES]
+constexpr int TILES = model::HIDDEN / TILE_ROWS;
+static_assert(SQUARES + (JOINS_LANES ? model::STREAMS * TILES : 0) == model::MAIL_WORDS, "the host reserves as much");
 }  // namespace mail

@@ -37,7 +37,8 @@ struct Pieces {
 
 // Polls until every piece of `from` carries this pass's parity. The warp stays together, here and in whatever else waits:
 // lanes that left the loop one by one would go through what follows one by one as well, which cost a tenth of a token.
-template <int COLUMNS>
+// FAR: other GPUs wrote some of it.
+template <int COLUMNS, bool FAR = false>
 DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     const Pieces<COLUMNS> pieces(core);
     uint4 words[Pieces<COLUMNS>::COUNT];
@@ -51,7 +52,7 @@ DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>:
     while (__any_sync(ALL_LANES, missing)) {
 #pragma unroll
         for (int i = 0; i < pieces.COUNT; ++i) {
-            if (missing >> i & 1u) words[i] = peek4(from + pieces.column(i));
+            if (missing >> i & 1u) words[i] = FAR ? peek4_far(from + pieces.column(i)) : peek4(from + pieces.column(i));
         }
 #pragma unroll
         for (int i = 0; i < pieces.COUNT; ++i) {
@@ -61,7 +62,7 @@ DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>:
     }
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
-        values[i] = make_float4(untagged(words[i].x), untagged(words[i].y), untagged(words[i].z), untagged(words[i].w));
+        values[i] = untagged(words[i]);
     }
 }
 

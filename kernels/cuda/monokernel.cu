@@ -22,7 +22,7 @@ struct Producer {
         if (issued >= u32(SLOTS)) {
             Spin spin(params, place, WAIT_EMPTY);
             while (!barrier_passed(&shared.empty[fill.slot], fill.round ^ 1u)) {
-                if (*static_cast<volatile u32*>(&shared.done) || spin.hopeless()) {
+                if (done() || spin.hopeless()) {
                     ended = true;
                     return;
                 }
@@ -34,6 +34,7 @@ struct Producer {
         fill.advance(SLOTS);
         ++issued;
     }
+    DEVICE bool done() const { return barrier_has_passed(&shared.done, 0); }
     DEVICE void land() {
         barrier_wait(&shared.full[landed.slot], landed.round, params, place, WAIT_LANDED);
         landed.advance(SLOTS);
@@ -94,7 +95,7 @@ DEVICE void produce(const Params& params, Shared& shared, u32 sm) {
     producer.tape = params.tape + params.tape_offset[sm];
     producer.policy = evict_first_policy();
     for (int at = params.first; at < params.prefill_end && !producer.ended; at += prefill::CHUNK) producer.prefill_pass();
-    while (!producer.ended && !*static_cast<volatile u32*>(&shared.done)) producer.decode_pass();
+    while (!producer.ended && !producer.done()) producer.decode_pass();
     producer.drain();
 }
 
@@ -149,14 +150,13 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         core.position = core.place.position = position;
         core.epoch = core.serial & 1u;
         const u16* row = params.embed + size_t(id) * model::HIDDEN;
-        decode::prefetch_row(row);
+        decode::prefetch_row(core, id);  // the first qkv looks at it only after all that it can do without
         decode::layers(core, row);
         const u32 stop_flag = reports ? load_relaxed(params.stop_flag) : 0u;
         float* kept = params.keep_logits ? params.logits + size_t(position - params.first) * model::VOCAB : nullptr;
         const u64 best = decode::head(core, kept);
         core.profile.begin();
-        const Chosen chosen =
-            choose(core, best, stop_flag, [&] { decode_attention::plan_items(core, position + 1); });
+        const Chosen chosen = choose(core, best, stop_flag, [&] { decode::prepare_next(core, position + 1); });
         decode::finish_step(core, STEP_SAMPLE, 0);
         ++core.serial;
         ++core.profile.passes;
@@ -183,7 +183,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     }
 
     consumers_sync();
-    if (threadIdx.x == 0) *static_cast<volatile u32*>(&shared.done) = 1;
+    if (threadIdx.x == 0) barrier_arrive(&shared.done);
     if constexpr (model::PROFILE) {
         if (threadIdx.x == 0) {
             u64* out = params.profile + sm * PROFILE_WORDS_AN_SM;
@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x < SLOTS) {
         barrier_init(&shared.full[threadIdx.x], 1);
-        barrier_init(&shared.empty[threadIdx.x], WARPS);
+        barrier_init(&shared.empty[threadIdx.x], CONSUMERS);
     }
     for (int i = int(threadIdx.x); i < model::SEEN_WORDS; i += THREADS) shared.seen[i] = 0;
     if (threadIdx.x < model::SEATS * MATRICES) {
@@ -222,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         shared.groups[seat][matrix] = Groups::of(share.tiles);
     }
     if (threadIdx.x == 0) {
-        shared.done = 0;
+        barrier_init(&shared.done, 1);
         if constexpr (model::PROFILE) {
             for (int k = 0; k < STEP_KINDS; ++k) {
                 shared.totals.wait[k] = shared.totals.work[k] = shared.totals.starved[k] = shared.totals.peer[k] = 0;

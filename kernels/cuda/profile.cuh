@@ -22,7 +22,7 @@ struct ProfileTotals {
 };
 
 struct Profile {
-    u64 begun = 0, near = 0, ready = 0, starved = 0, early = 0;
+    u64 begun = 0, near = 0, ready = 0, peer = 0, starved = 0, early = 0;
     int passes = 0;
 
     DEVICE static u64 now() {
@@ -33,14 +33,11 @@ struct Profile {
     DEVICE void begin() {
         if constexpr (model::PROFILE) {
             begun = near = ready = now();
-            starved = early = 0;
+            peer = starved = early = 0;
         }
     }
     DEVICE void input_ready() {
-        if constexpr (model::PROFILE) {
-            ready = now();
-            if (near == begun) near = ready;
-        }
+        if constexpr (model::PROFILE) ready = now();
     }
     // A wait for weights, before the input has been looked for or after.
     DEVICE void starved_since(u64 before) {
@@ -50,17 +47,21 @@ struct Profile {
             if (ready == begun) early += waited;
         }
     }
-    // What this GPU itself owes is there; called again and again until it is.
+    // What this GPU itself owes is there, or may be: called after each look until it is.
     DEVICE void near_ready() {
         if constexpr (model::PROFILE && model::RANKS > 1) near = now();
+    }
+    // What the other GPUs owe is there as well.
+    DEVICE void peers_ready() {
+        if constexpr (model::PROFILE && model::RANKS > 1) peer += now() - near;
     }
     // `step` counts within the pass, `pass` from the first decode pass.
     DEVICE void end(const Params& params, ProfileTotals& totals, u32 sm, StepKind kind, int step, int pass) {
         if constexpr (model::PROFILE) {
             if (threadIdx.x != 0) return;
             const u64 finished = now();
-            totals.wait[kind] += near - begun - early;
-            atomicAdd(&totals.peer[kind], ready - near);
+            totals.wait[kind] += ready - begun - early - peer;
+            atomicAdd(&totals.peer[kind], peer);
             totals.work[kind] += finished - ready + early;
             totals.starved[kind] += starved;
             if (pass < params.trace_first || pass >= params.trace_last) return;

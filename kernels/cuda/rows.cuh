@@ -151,7 +151,7 @@ struct ResidualFinish {
     static constexpr int OWN = ATTENTION ? mail::LANES_ATTENTION : mail::LANES_MLP;
     static constexpr int STREAM = ATTENTION ? mail::AFTER_ATTENTION : mail::AFTER_MLP;
     static constexpr int LANES = model::TOTAL_LANES;
-    static constexpr bool TO_HEADS = !ATTENTION && model::STREAMS > model::LANES && model::HEAD_KIND != 1;
+    static constexpr bool TO_HEAD = !ATTENTION && mail::JOINS_LANES;
 
     Core& core;
     int layer;
@@ -184,6 +184,20 @@ struct ResidualFinish {
         const size_t at = size_t(layer) * mail::LAYER + OWN + core.whole_lane() * model::HIDDEN + r;
         ::post(core.params.mail + at, a, b);
         for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, a, b); });
+    }
+    // The last stream, and the sum of squares of each of its tiles, to every GPU: each makes the head's input for itself.
+    DEVICE void tell_head(size_t at, int r, float2 x) {
+        const u32 a = tagged(x.x, core.epoch), b = tagged(x.y, core.epoch);
+        for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, a, b); });
+        if constexpr (model::SUM_BEFORE_NORM) return;
+        const u32 tile = 0xfu << (core.lane & ~3u);  // four threads have its rows
+        float squares = x.x * x.x + x.y * x.y;
+        squares += __shfl_xor_sync(tile, squares, 1);
+        squares += __shfl_xor_sync(tile, squares, 2);
+        if (core.lane & 3u) return;
+        const size_t sum_at = mail::SQUARES + core.stream() * mail::TILES + r / TILE_ROWS;
+        ::post(core.params.mail + sum_at, tagged(squares, core.epoch));
+        for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + sum_at, tagged(squares, core.epoch)); });
     }
     // The sum over lanes in their order, so that it is the same wherever it is made; `own` takes this lane's place.
     DEVICE float2 sum_of_lanes(int l, int r, float2 own) {
@@ -242,10 +256,8 @@ struct ResidualFinish {
         const u32 stream_a = tagged(x.x, core.epoch), stream_b = tagged(x.y, core.epoch);
         const size_t at = size_t(layer) * mail::LAYER + STREAM + (ATTENTION ? core.model_lane : core.stream()) * model::HIDDEN + r;
         ::post(core.params.mail + at, stream_a, stream_b);
-        if constexpr (TO_HEADS) {
-            if (layer == model::LAYERS - 1) {
-                for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, stream_a, stream_b); });
-            }
+        if constexpr (TO_HEAD) {
+            if (layer == model::LAYERS - 1) tell_head(at, r, x);
         }
         if constexpr (LANES > 1) {
             if (read_later && exchange != EXCHANGE_PRESENT) share(r, first, second);

@@ -164,6 +164,7 @@ DEVICE Exchanged collect(Core& core, const Ballot& ballot) {
         if (i * 32 + int(core.lane) <= COUNT) missing |= 1ull << i;
     }
     u32 aborted = 0, given_up = 0;
+    bool near_missing = true;
     Spin spin(core.params, core.place, WAIT_CANDIDATE);
     while (__any_sync(ALL_LANES, missing != 0)) {
 #pragma unroll
@@ -178,7 +179,8 @@ DEVICE Exchanged collect(Core& core, const Ballot& ballot) {
             near |= (missing >> i & 1u) && (i * 32 + int(core.lane)) / model::SMS == core.params.rank;
         }
         if constexpr (model::PROFILE && model::RANKS > 1) {
-            if (__any_sync(ALL_LANES, near)) core.profile.near_ready();  // the warp waits as one
+            if (near_missing) core.profile.near_ready();  // this look would have been made for one GPU as well
+            near_missing = __any_sync(ALL_LANES, near);
         }
         if (missing && spin.hopeless()) {
             missing = 0;
@@ -187,6 +189,7 @@ DEVICE Exchanged collect(Core& core, const Ballot& ballot) {
     }
     acquire_fence();  // each lane for the SMs whose words it has read
     __syncwarp();
+    core.profile.peers_ready();
     core.profile.input_ready();
     u64 top = 0;
     u32 word = 0;

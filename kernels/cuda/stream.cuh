@@ -36,6 +36,19 @@ DEVICE bool barrier_passed(u64* barrier, u32 parity) {
     return done != 0;
 }
 
+// The same at once: `barrier_passed` may hold a thread up for a while before it says no.
+DEVICE bool barrier_has_passed(u64* barrier, u32 parity) {
+    u32 done;
+    asm volatile(
+        "{\n .reg .pred p;\n"
+        " mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        " selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+
 // By one thread; consumers wait as a warp (Core::wait_full).
 DEVICE void barrier_wait(u64* barrier, u32 parity, const Params& params, const Place& place, Wait wait) {
     Spin spin(params, place, wait);

@@ -6,6 +6,12 @@
 
 DEVICE u32 tagged(float value, u32 epoch) { return (__float_as_uint(value) & ~1u) | epoch; }
 DEVICE float untagged(u32 word) { return __uint_as_float(word & ~1u); }
+DEVICE float4 untagged(const uint4& v) {
+    return make_float4(untagged(v.x), untagged(v.y), untagged(v.z), untagged(v.w));
+}
+DEVICE uint4 tagged(const float4& v, u32 epoch) {
+    return make_uint4(tagged(v.x, epoch), tagged(v.y, epoch), tagged(v.z, epoch), tagged(v.w, epoch));
+}
 
 // Relaxed: orders nothing but itself.
 DEVICE void post(u32* to, u32 word) {
@@ -13,6 +19,11 @@ DEVICE void post(u32* to, u32 word) {
 }
 DEVICE void post(u32* to, u32 first, u32 second) {
     asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(first), "r"(second) : "memory");
+}
+DEVICE void post(u32* to, const uint4& words) {
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z),
+                 "r"(words.w)
+                 : "memory");
 }
 DEVICE void post(u64* to, u64 word) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");

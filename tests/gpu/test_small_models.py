@@ -83,6 +83,17 @@ def test_prefill_of_any_length_leaves_the_cache_that_decode_leaves(opened: Open,
     assert relative_error(backend.logits_after_prefill(tokens), wanted) < TOLERANCE
 
 
+@pytest.mark.parametrize(
+    "name", ["test-llama", "head-dim-96-tied", "head-dim-128", "half-a-unit", "test-laneformer"]
+)
+def test_heads_split_over_as_many_sms_as_can_be_give_the_same_logits(opened: Open, name: str) -> None:
+    config = CONFIGS[name]
+    model = Model(config, RandomWeights(config, 3))
+    tokens = sequence(config.vocab, 200)
+    found = opened(model, blocks_a_split=1).logits(tokens)
+    assert relative_error(found, reference_logits(model, tokens)) < TOLERANCE
+
+
 def test_prefill_in_two_parts_is_as_close_as_decode(opened: Open) -> None:
     model = Model(LLAMA, RandomWeights(LLAMA, 4))
     backend = opened(model, prefill_split=True)

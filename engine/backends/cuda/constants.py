@@ -84,7 +84,15 @@ class Layout:
         streams = c.lanes.count + self.sharding.streams + (2 * shared if shared > 1 else 0)
         words = 2 * c.q_dim + 2 * c.kv_dim + c.ffn + streams * c.hidden
         words += c.heads * self.max_splits * (c.head_dim + 2) * 2
-        return -(-words // 32) * 32 * c.layers
+        return -(-words // 32) * 32 * c.layers + self._head_words
+
+    @property
+    def _head_words(self) -> int:
+        """Of what the head of a model with several lanes reads (head_input.cuh)."""
+        streams = self.sharding.streams
+        if streams == 1 or self.sharding.whole.lanes.head is HeadKind.VOCAB_PARALLEL:
+            return 0
+        return self.config.hidden + streams * (self.config.hidden // TILE_ROWS)
 
     @property
     def candidates_bytes(self) -> int:
@@ -121,7 +129,7 @@ def make_layout(
     room = min(capacity or config.context, config.context, _MAX_CAPACITY)
     scratch = _scratch_bytes(plan)
     slot_bytes = tuning.slot_units * UNIT_BYTES
-    slots = (SHARED_BYTES - scratch - _fixed_bytes(plan, sharding.streams)) // (slot_bytes + 16)
+    slots = (SHARED_BYTES - scratch - _fixed_bytes(plan)) // (slot_bytes + 16)
     if slots < _LEAST_SLOTS:
         raise ConfigError(
             f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots}"
@@ -165,14 +173,13 @@ def _seen_words(plan: Plan) -> int:
     return max(1, -(-most * TILE_ROWS // 32))
 
 
-def _fixed_bytes(plan: Plan, streams: int) -> int:
+def _fixed_bytes(plan: Plan) -> int:
     return (
         4
         * (
             plan.seats * _residual_rows(plan)
             + (10 + 15 + 6 * plan.config.layers) * plan.seats
             + 2 * _WARPS
-            + _WARPS * streams
             + _seen_words(plan)
         )
         + 8 * _WARPS
