@@ -1,6 +1,6 @@
 """A small model, each kind of request once, for a checker to watch.
 
-`python -m tests.gpu.checked_run NAME`; with `planted` after it the kernel is told a wrong place of its mailboxes.
+Usage: `python -m tests.gpu.checked_run NAME`, and `planted` after it for a kernel with wrong addresses.
 """
 
 from __future__ import annotations
