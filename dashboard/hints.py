@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, Literal, TypedDict
 
 import structlog
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 
+from dashboard.pause import Pause
+
 log = structlog.get_logger(__name__)
 
 PATIENCE_S = 5.0
 """How long one hint may take; the channel layer itself, which waits for hints as well, knows no limit."""
-QUIET_S = 10.0
-"""After a failure nobody is told for this long: an import must not wait for a dead Redis at every row."""
-_quiet_until = float("-inf")
+_pause = Pause(10.0)
+"""After a failure nobody is told for a while: an import must not wait for a dead Redis at every row."""
 
 
 class Hint(TypedDict):
@@ -41,15 +41,14 @@ def measurement_added(run: int) -> None:
 
 
 def _send(group: str, hint: Hint) -> None:
-    global _quiet_until
     layer = get_channel_layer()
-    if layer is None or time.monotonic() < _quiet_until:
+    if layer is None or not _pause.over:
         return
     try:
         async_to_sync(_publish)(layer, group, hint)
     except Exception as error:  # a dead Redis must not fail the sweep that reports its progress
-        _quiet_until = time.monotonic() + QUIET_S
-        log.warning("hints_lost", group=group, error=repr(error), quiet_s=QUIET_S)
+        _pause.begin()
+        log.warning("hints_lost", group=group, error=repr(error), quiet_s=_pause.seconds)
 
 
 async def _publish(layer: Any, group: str, hint: Hint) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar, cast
@@ -13,14 +12,14 @@ from django.conf import settings
 from django.core.cache import cache
 from redis.exceptions import RedisError
 
+from dashboard.pause import Pause
 from engine.serving.connection import connect
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-QUIET_S = 10.0
-"""After a failure Redis is not asked for this long: nobody shall wait for it at every step."""
-_quiet_until = float("-inf")
+_pause = Pause(10.0)
+"""After a failure Redis is not asked for a while: nobody shall wait for it at every step."""
 
 
 def increase(key: str, expires_s: int) -> int:
@@ -58,14 +57,13 @@ def forget(key: str) -> None:
 
 def _shared(ask: Callable[[redis.Redis], T]) -> T | None:
     """What Redis says; None while it is away."""
-    global _quiet_until
-    if time.monotonic() < _quiet_until:
+    if not _pause.over:
         return None
     try:
         return ask(_connection(settings.REDIS_URL))
     except (RedisError, OSError) as error:
-        _quiet_until = time.monotonic() + QUIET_S
-        log.warning("each_process_counts_for_itself", error=str(error), quiet_s=QUIET_S)
+        _pause.begin()
+        log.warning("each_process_counts_for_itself", error=str(error), quiet_s=_pause.seconds)
         return None
 
 

@@ -12,6 +12,7 @@ from django.test import Client
 
 from config.celery import app as celery_app
 from dashboard import hints, services
+from dashboard.pause import Pause
 from tests.dashboard.stack import Stack, database_in
 
 
@@ -102,6 +103,6 @@ def stack(
     layer = {**settings.CHANNEL_LAYERS["default"], "CONFIG": {"hosts": [{"address": redis_url}]}}
     settings.CHANNEL_LAYERS = {"default": layer}
     monkeypatch.setattr(celery_app.conf, "broker_url", redis_url)
-    monkeypatch.setattr(hints, "_quiet_until", 0.0)
+    monkeypatch.setattr(hints, "_pause", Pause(10.0))
     with django_db_blocker.unblock(), database_in(tmp_path / "db.sqlite3"):
         yield Stack(redis_url, tmp_path / "db.sqlite3")
