@@ -80,6 +80,7 @@ CONFIGS: dict[str, ModelConfig] = {
             rope=Rope(500000.0, RopeLayout.HALF, RopeScaling(8.0, 1.0, 4.0, 64)),
         ),
         replace(LLAMA, name="odd-sizes", hidden=96, heads=6, kv_heads=2, head_dim=16, ffn=208, vocab=320),
+        replace(LLAMA, name="wide-heads", heads=16, kv_heads=4, head_dim=96),
         replace(LLAMA, name="half-a-unit", heads=10, kv_heads=2, head_dim=24, windows=(1, 17, 0)),
         LANEFORMER,
         _laneformer("early", early_comm=True),

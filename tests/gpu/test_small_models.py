@@ -84,7 +84,7 @@ def test_prefill_of_any_length_leaves_the_cache_that_decode_leaves(opened: Open,
 
 
 @pytest.mark.parametrize(
-    "name", ["test-llama", "head-dim-96-tied", "head-dim-128", "half-a-unit", "test-laneformer"]
+    "name", ["test-llama", "head-dim-96-tied", "head-dim-128", "half-a-unit", "wide-heads", "test-laneformer"]
 )
 def test_heads_split_over_as_many_sms_as_can_be_give_the_same_logits(opened: Open, name: str) -> None:
     config = CONFIGS[name]
