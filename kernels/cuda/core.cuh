@@ -87,13 +87,21 @@ constexpr int PREFILL_TOKENS_A_STEP = 16;  // what partial sums of a group take 
 constexpr int PREFILL_PARTIAL_BYTES = WARPS * PREFILL_TOKENS_A_STEP * PAIRS * int(sizeof(float2));
 constexpr int FILTER_BYTES = 256 * 8 + 64 * 8;
 constexpr int NEWEST_BYTES = 2 * model::HEAD_DIM * 2;
-constexpr int DECODE_BYTES = OPERAND_BYTES + PARTIAL_BYTES + larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES);
+constexpr int SLICE_QUADS = ceil_div(model::HIDDEN / 4, model::SMS);  // most of an SM where lanes are joined (head_input.cuh)
+constexpr int SLICES_BYTES = mail::JOINS_LANES ? model::STREAMS * SLICE_QUADS * int(sizeof(float4)) : 0;
+constexpr int DECODE_BYTES =
+    OPERAND_BYTES + PARTIAL_BYTES + larger(larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), SLICES_BYTES);
 constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 
 // Which part of which head an SM attends to in a layer, if any (attention.cuh).
 struct AttentionItem {
     int head, split, splits;         // head < 0: none
     int first, first_block, blocks;  // positions [first, position] lie in `blocks` cache blocks
+};
+
+// PROFILE: when a warp last looked for what its own GPU owes the head, and for anything that the head waits for.
+struct LastLooks {
+    u64 near, any;
 };
 
 struct Shared {
@@ -106,14 +114,15 @@ struct Shared {
     Share shares[model::SEATS][MATRICES];
     Groups groups[model::SEATS][MATRICES];
     AttentionItem items[model::SEATS][model::LAYERS];    // decode: of this pass
-    // Sums of squares of the vector in use, and of the next. Aligned: the compiler reads whole pieces anyway.
+    // Sums of squares of the vector in use, and of the next. Aligned, so that the 16-byte pieces in which they are read hold
+    // nothing that others write: race checkers count that too.
     alignas(16) float squares[2][WARPS];
     u64 best[WARPS];
     u32 seen[model::SEEN_WORDS];   // ids in the sequence, among the vocabulary rows of this SM
     u32 token;
     u32 verdict;                   // on the pass just done: bits of Verdict (sampling.cuh)
     ProfileTotals totals;
-    u64 near[model::PROFILE ? WARPS : 1];  // PROFILE: when each warp had what its own GPU owes the head
+    LastLooks looks[model::PROFILE ? WARPS : 1];
 
     DEVICE u8* operand() { return scratch; }
     DEVICE float2* partial(u32 buffer) {
@@ -121,6 +130,7 @@ struct Shared {
     }
     DEVICE float* merge() { return reinterpret_cast<float*>(scratch + OPERAND_BYTES + PARTIAL_BYTES); }
     DEVICE u16* newest() { return reinterpret_cast<u16*>(scratch + OPERAND_BYTES + PARTIAL_BYTES + DECODE_MERGE_BYTES); }
+    DEVICE float4* slices() { return reinterpret_cast<float4*>(merge()); }
     DEVICE u8* filter() { return scratch + OPERAND_BYTES + PARTIAL_BYTES; }
 };
 static_assert(sizeof(Shared) <= model::SHARED_BYTES, "shared memory of one SM");

@@ -21,7 +21,6 @@ DEVICE void prefetch_row(const Core& core, int id) {
 // What the warps do that do not elect the next token: they ask for the row that will be its if this SM's candidate wins, and
 // find out who attends to what after it.
 DEVICE void prepare_next(Core& core, int position) {
-    if (core.warp == 0) return;
     u64 best = 0;
     for (int w = 0; w < WARPS; ++w) {
         if (core.shared.best[w] > best) best = core.shared.best[w];
@@ -148,6 +147,7 @@ DEVICE u64 head(Core& core, float* kept) {
     const u16* norm = norm_of(core, 2 * model::LAYERS);
     if constexpr (mail::JOINS_LANES && model::HEAD_KIND != 2) {
         head_input::join(core, norm);
+        if (!core.share(HEAD).tiles) core.profile.input_ready();  // it waits for nothing more
         core.phase_end();
     }
     for (int seat = 0; seat < (HEAD_PARTS > 1 ? model::SEATS : 1); ++seat) {

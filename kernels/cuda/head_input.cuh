@@ -3,33 +3,25 @@
 // Waits for: the lanes' last streams, which all GPUs post to all, and the sums of squares of their tiles. Computes: each SM
 // a slice of the columns: the mean of the normalised lanes, or their sum if the model normalises that. Publishes: the
 // slice, within its GPU. One exchange more than if every SM read all streams; but eight lanes of 3,072 are 98 KB, and the L2
-// needs longer to hand them to all SMs at once than an exchange takes.
+// needs longer to hand them to all SMs at once than an exchange takes. A head that takes the lanes side by side does need
+// them all: there the first half only finds their scales.
 #pragma once
 #include "rows.cuh"
 
 namespace head_input {
 
 constexpr bool SUM = model::SUM_BEFORE_NORM, SIDE_BY_SIDE = model::HEAD_KIND == 2;
-constexpr int SQUARES = SUM ? 0 : ceil_div(mail::TILES, 32);  // words of a stream's sums that a thread reads
+constexpr int SQUARES = SUM ? 0 : ceil_div(mail::TILES, 32);            // words of a stream's sums that a thread reads
 constexpr int QUADS = model::HIDDEN / 4;
-constexpr int MOST_QUADS = SIDE_BY_SIDE ? 0 : ceil_div(QUADS, model::SMS);  // of a slice
-constexpr int PIECES = ceil_div(MOST_QUADS, 32);                            // of it, that a thread reads
-static_assert(!mail::JOINS_LANES || (SQUARES + PIECES <= 64 && MOST_QUADS <= CONSUMERS), "a bit a word, a thread a piece");
-
-// For a moment between the last `down` and the first product of the head, where attention has its parts.
-struct Scratch {
-    float inverse[model::STREAMS];                                      // SIDE_BY_SIDE: the scale of each lane's RMSNorm
-    float4 slices[model::STREAMS][larger(1, MOST_QUADS)];
-};
-static_assert(!mail::JOINS_LANES || sizeof(Scratch) <= larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), "scratch");
-
-DEVICE Scratch& scratch(Core& core) { return *reinterpret_cast<Scratch*>(core.shared.merge()); }
+constexpr int PIECES = SIDE_BY_SIDE ? 0 : ceil_div(SLICE_QUADS, 32);    // of this SM's slice of it
+static_assert(!mail::JOINS_LANES || (SQUARES + PIECES <= 64 && SLICE_QUADS <= CONSUMERS), "a bit a word, a thread a piece");
 
 DEVICE const u32* stream(const Core& core, int which) {
     return core.mail(model::LAYERS - 1) + mail::AFTER_MLP + which * model::HIDDEN;
 }
+DEVICE u32* joined_lanes(const Core& core) { return core.params.mail + mail::HEAD_INPUT; }
 
-// What one warp reads of one stream: the sums of its tiles, and the columns of this SM.
+// What one warp reads of one stream: the sums of its tiles, and `count` pieces of four columns from piece `first` on.
 struct Part {
     u32 squares[larger(1, SQUARES)];
     uint4 words[larger(1, PIECES)];
@@ -59,7 +51,6 @@ struct Part {
             for (int k = 0; k < PIECES; ++k) {
                 if (missing >> (SQUARES + k) & 1u) words[k] = peek4_far(columns + k * 32 * 4);
             }
-            if (near) core.profile.near_ready();
 #pragma unroll
             for (int i = 0; i < SQUARES; ++i) {
                 if (((squares[i] ^ core.epoch) & 1u) == 0) missing &= ~(1ull << i);
@@ -68,6 +59,7 @@ struct Part {
             for (int k = 0; k < PIECES; ++k) {
                 if (fresh(words[k], core.epoch)) missing &= ~(1ull << (SQUARES + k));
             }
+            core.profile.looked(near);
             if (missing && spin.hopeless()) missing = 0;
         }
     }
@@ -79,68 +71,76 @@ struct Part {
     }
 };
 
-// The profile's account of a wait of all warps, each for other lanes: what the GPU's own owed, then the rest.
-DEVICE void joined(Core& core) {
+// Calls `visit` with each stream that falls to this warp, those of its own GPU first.
+template <class Visit>
+DEVICE void for_each_stream(const Core& core, const Visit& visit) {
+    for (int k = int(core.warp); k < model::STREAMS; k += WARPS) visit((core.params.rank * model::LANES + k) % model::STREAMS);
+}
+
+// Of all warps, after the last look of each.
+DEVICE void meet(Core& core) {
     if constexpr (model::PROFILE && model::RANKS > 1) {
-        if (core.lane == 0) core.shared.near[core.warp] = core.profile.near;
+        if (core.lane == 0) core.shared.looks[core.warp] = {core.profile.near, core.profile.found};
     }
     consumers_sync();
     if constexpr (model::PROFILE && model::RANKS > 1) {
-        for (int w = 0; w < WARPS; ++w) {
-            if (core.shared.near[w] > core.profile.near) core.profile.near = core.shared.near[w];
+        LastLooks last{0, 0};
+        for (const LastLooks& looks : core.shared.looks) {
+            if (looks.near > last.near) last.near = looks.near;
+            if (looks.any > last.any) last.any = looks.any;
         }
-        core.profile.peers_ready();
+        core.profile.peers_ready(last.near, last.any);
     }
 }
 
-DEVICE u32* joined_input(const Core& core) { return core.params.mail + mail::HEAD_INPUT; }
-
-// This SM's slice.
+// This SM's slice of the joined lanes.
 DEVICE void join(Core& core, const u16* norm_weights) {
     const int sm = int(core.place.sm), first = sm * QUADS / model::SMS, count = (sm + 1) * QUADS / model::SMS - first;
     if (!count) return;
     const int quad = int(threadIdx.x);
+    float4* slices = core.shared.slices();
     uint2 norm = make_uint2(0, 0);
     if (!SUM && quad < count) norm = __ldg(reinterpret_cast<const uint2*>(norm_weights + (first + quad) * 4));
-    for (int m = int(core.warp); m < model::STREAMS; m += WARPS) {
+    for_each_stream(core, [&](int m) {
         const Part part(core, m, first, count);
         const float scale = SUM ? 1.0f : part.inverse_rms() / float(model::STREAMS);
 #pragma unroll
         for (int k = 0; k < PIECES; ++k) {
             const int q = k * 32 + int(core.lane);
             const float4 v = untagged(part.words[k]);
-            if (q < count) scratch(core).slices[m][q] = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+            if (q < count) slices[m * SLICE_QUADS + q] = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
         }
-    }
-    joined(core);
+    });
+    meet(core);
     if (quad >= count) return;
     float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (int m = 0; m < model::STREAMS; ++m) {
-        const float4 v = scratch(core).slices[m][quad];
+        const float4 v = slices[m * SLICE_QUADS + quad];
         total = make_float4(total.x + v.x, total.y + v.y, total.z + v.z, total.w + v.w);
     }
     if (!SUM) scale_by(total, norm);
-    post(joined_input(core) + (first + quad) * 4, tagged(total, core.epoch));
+    post(joined_lanes(core) + (first + quad) * 4, tagged(total, core.epoch));
 }
 
 // All streams, one after the other, each normalised.
 DEVICE void stage_side_by_side(Core& core, const u16* norm_weights) {
     constexpr int WIDE = model::STREAMS * model::HIDDEN;
-    for (int m = int(core.warp); m < model::STREAMS; m += WARPS) {
+    float* scales = core.shared.merge();
+    for_each_stream(core, [&](int m) {
         const float inverse = Part(core, m, 0, 0).inverse_rms();
-        if (core.lane == 0) scratch(core).inverse[m] = inverse;
-    }
-    joined(core);
+        if (core.lane == 0) scales[m] = inverse;
+    });
+    meet(core);
     const Pieces<WIDE> pieces(core);
     float4 values[Pieces<WIDE>::COUNT];
-    fetch<WIDE, true>(core, stream(core, 0), values);
+    fetch<WIDE>(core, stream(core, 0), values);
     core.profile.input_ready();
 #pragma unroll
     for (int i = 0; i < Pieces<WIDE>::COUNT; ++i) {
         if (!pieces.in_vector(i)) continue;
         const int column = pieces.column(i) % model::HIDDEN;
-        const float scale = scratch(core).inverse[pieces.column(i) / model::HIDDEN];
+        const float scale = scales[pieces.column(i) / model::HIDDEN];
         scale_by(values[i], __ldg(reinterpret_cast<const uint2*>(norm_weights + column)));
         values[i] = make_float4(values[i].x * scale, values[i].y * scale, values[i].z * scale, values[i].w * scale);
     }
@@ -151,9 +151,9 @@ DEVICE void stage(Core& core, const u16* norm_weights) {
     if constexpr (SIDE_BY_SIDE) {
         stage_side_by_side(core, norm_weights);
     } else if constexpr (SUM) {
-        stage_normed<model::HIDDEN>(core, joined_input(core), nullptr, norm_weights);
+        stage_normed<model::HIDDEN>(core, joined_lanes(core), nullptr, norm_weights);
     } else {
-        stage_plain<model::HIDDEN>(core, joined_input(core));
+        stage_plain<model::HIDDEN>(core, joined_lanes(core));
     }
 }
 

@@ -37,8 +37,7 @@ struct Pieces {
 
 // Polls until every piece of `from` carries this pass's parity. The warp stays together, here and in whatever else waits:
 // lanes that left the loop one by one would go through what follows one by one as well, which cost a tenth of a token.
-// FAR: other GPUs wrote some of it.
-template <int COLUMNS, bool FAR = false>
+template <int COLUMNS>
 DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     const Pieces<COLUMNS> pieces(core);
     uint4 words[Pieces<COLUMNS>::COUNT];
@@ -52,7 +51,7 @@ DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>:
     while (__any_sync(ALL_LANES, missing)) {
 #pragma unroll
         for (int i = 0; i < pieces.COUNT; ++i) {
-            if (missing >> i & 1u) words[i] = FAR ? peek4_far(from + pieces.column(i)) : peek4(from + pieces.column(i));
+            if (missing >> i & 1u) words[i] = peek4(from + pieces.column(i));
         }
 #pragma unroll
         for (int i = 0; i < pieces.COUNT; ++i) {

@@ -210,10 +210,6 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid_constant__ Params params) {
     extern __shared__ __align__(128) u8 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (threadIdx.x < SLOTS) {
-        barrier_init(&shared.full[threadIdx.x], 1);
-        barrier_init(&shared.empty[threadIdx.x], CONSUMERS);
-    }
     for (int i = int(threadIdx.x); i < model::SEEN_WORDS; i += THREADS) shared.seen[i] = 0;
     if (threadIdx.x < model::SEATS * MATRICES) {
         const u32 seat = threadIdx.x / MATRICES, matrix = threadIdx.x % MATRICES;
@@ -222,6 +218,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         shared.groups[seat][matrix] = Groups::of(share.tiles);
     }
     if (threadIdx.x == 0) {
+        for (int slot = 0; slot < SLOTS; ++slot) {
+            barrier_init(&shared.full[slot], 1);
+            barrier_init(&shared.empty[slot], CONSUMERS);
+        }
         barrier_init(&shared.done, 1);
         if constexpr (model::PROFILE) {
             for (int k = 0; k < STEP_KINDS; ++k) {

@@ -22,7 +22,7 @@ struct ProfileTotals {
 };
 
 struct Profile {
-    u64 begun = 0, near = 0, ready = 0, peer = 0, starved = 0, early = 0;
+    u64 begun = 0, near = 0, found = 0, ready = 0, peer = 0, starved = 0, early = 0;
     int passes = 0;
 
     DEVICE static u64 now() {
@@ -32,7 +32,7 @@ struct Profile {
     }
     DEVICE void begin() {
         if constexpr (model::PROFILE) {
-            begun = near = ready = now();
+            begun = near = found = ready = now();
             peer = starved = early = 0;
         }
     }
@@ -47,13 +47,18 @@ struct Profile {
             if (ready == begun) early += waited;
         }
     }
-    // What this GPU itself owes is there, or may be: called after each look until it is.
-    DEVICE void near_ready() {
-        if constexpr (model::PROFILE && model::RANKS > 1) near = now();
+    // After each look at words of which other GPUs owe some: `near_missing` if before it some of this GPU's own were missing.
+    // That look is not a wait for the others, whatever it finds: it would have been made for one GPU as well.
+    DEVICE void looked(bool near_missing) {
+        if constexpr (model::PROFILE && model::RANKS > 1) {
+            found = now();
+            if (near_missing) near = found;
+        }
     }
-    // What the other GPUs owe is there as well.
-    DEVICE void peers_ready() {
-        if constexpr (model::PROFILE && model::RANKS > 1) peer += now() - near;
+    // All of them are there.
+    DEVICE void peers_ready() { peers_ready(near, found); }
+    DEVICE void peers_ready(u64 last_near, u64 last) {
+        if constexpr (model::PROFILE && model::RANKS > 1) peer += last > last_near ? last - last_near : 0;
     }
     // `step` counts within the pass, `pass` from the first decode pass.
     DEVICE void end(const Params& params, ProfileTotals& totals, u32 sm, StepKind kind, int step, int pass) {

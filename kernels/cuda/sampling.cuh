@@ -179,7 +179,7 @@ DEVICE Exchanged collect(Core& core, const Ballot& ballot) {
             near |= (missing >> i & 1u) && (i * 32 + int(core.lane)) / model::SMS == core.params.rank;
         }
         if constexpr (model::PROFILE && model::RANKS > 1) {
-            if (near_missing) core.profile.near_ready();  // this look would have been made for one GPU as well
+            core.profile.looked(near_missing);
             near_missing = __any_sync(ALL_LANES, near);
         }
         if (missing && spin.hopeless()) {

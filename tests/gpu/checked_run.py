@@ -1,40 +1,51 @@
-"""A small model, each kind of request once, for a checker to watch.
+"""What a checker watches: a small model with each kind of request once, or a kernel with a planted error.
 
-Usage: `python -m tests.gpu.checked_run NAME`, and `planted` after it for a kernel with wrong addresses.
+Usage: `python -m tests.gpu.checked_run NAME`, NAME of a model or of a kernel in planted.cu.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
-from dataclasses import replace
+from pathlib import Path
+from unittest import mock
 
 from engine.backends.base import Job, SamplingParams
+from engine.backends.cuda import compile as compiler
 from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda.driver import answering
 from tests.gpu.models import CONFIGS, Model, RandomWeights
 
+PLANTED = ("bad_write", "race", "divergent_barrier")
 PROMPT = tuple(range(1, 40))
 FILTERS = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.1, seed=3)
 PATIENCE_S = 100.0
 """A checker slows every wait down a thousand times."""
-NOWHERE = 1 << 44
-"""Bytes: further off than any memory of a GPU lies."""
 
 
-def main(name: str, planted: bool) -> None:
+def run_model(name: str) -> None:
     config = CONFIGS[name]
-    backend = CudaBackend(Model(config, RandomWeights(config, 3)), {})
-    machine = backend.machine
-    machine.spin_budget_s = PATIENCE_S
-    if planted:
-        machine.memory = replace(machine.memory, mail=machine.memory.mail + NOWHERE)
+    backend = CudaBackend(Model(config, RandomWeights(config, 3)), {"blocks_a_split": 1})
+    backend.machine.spin_budget_s = PATIENCE_S
     backend.logits(PROMPT[:7])
-    for sampling in (SamplingParams(), FILTERS):
-        launch = backend.launch(Job(PROMPT, 4, sampling))
+    for job in (Job(PROMPT, 4), Job(PROMPT, 4, FILTERS), Job(PROMPT, 4, profile=True)):
+        launch = backend.launch(job)
         launch.wait()
         launch.close()
     backend.close()
-    print("ran to its end")
+
+
+def run_planted(name: str) -> None:
+    (device,) = answering(1)
+    device.activate()
+    with mock.patch.object(compiler, "SOURCES", Path(__file__).parent):
+        image = compiler.compile_kernel("planted.cu", "", cache=False).image
+    kernel = device.module(image, {name: 0})[name]
+    out = device.allocate(4096)
+    device.launch(kernel, (1, 1), 64, 0, (ctypes.c_uint64(out),))
+    device.synchronise()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], "planted" in sys.argv[2:])
+    (run_planted if sys.argv[1] in PLANTED else run_model)(sys.argv[1])
+    print("ran to its end")

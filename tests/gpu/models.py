@@ -61,6 +61,7 @@ LLAMA = ModelConfig(
 )
 LANEFORMER = replace(SMALL, name="test-laneformer")
 _THREE_LANES = replace(LANEFORMER.lanes, count=3)
+_SIXTEEN_LANES = replace(LANEFORMER.lanes, count=16)
 
 
 def _laneformer(name: str, **changes: Any) -> ModelConfig:
@@ -90,5 +91,6 @@ CONFIGS: dict[str, ModelConfig] = {
         _laneformer("head-of-all-lanes", head=HeadKind.LANE),
         _laneformer("sum-of-lanes", sum_before_norm=True),
         replace(LANEFORMER, name="three-lanes", heads=6, kv_heads=3, ffn=600, lanes=_THREE_LANES),
+        replace(LANEFORMER, name="sixteen-lanes", kv_heads=16, lanes=_SIXTEEN_LANES),
     )
 }  # fmt: skip

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
 
+from tests.gpu.checked_run import PLANTED
+
 CHECKER = shutil.which("compute-sanitizer")
-CLEAN = {
-    "memcheck": "ERROR SUMMARY: 0 errors",
-    "racecheck": "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)",
-    "synccheck": "ERROR SUMMARY: 0 errors",
-}
+TOOLS = dict(zip(PLANTED, ("memcheck", "racecheck", "synccheck"), strict=True))
+"""The planted error that each tool is for."""
 TIMEOUT_S = 120
 
 pytestmark = pytest.mark.skipif(
@@ -21,20 +22,36 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def watched(tool: str, *arguments: str) -> str:
+def watched(tool: str, name: str) -> tuple[int, str]:
+    """Exit status, which is 9 if the tool has found anything, and all that was printed."""
     assert CHECKER is not None
-    command = [CHECKER, "--tool", tool, sys.executable, "-m", "tests.gpu.checked_run", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-    return done.stdout + done.stderr
+    command = [CHECKER, "--tool", tool, "--error-exitcode", "9"]
+    with subprocess.Popen(
+        [*command, sys.executable, "-m", "tests.gpu.checked_run", name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            if process.poll() is None:  # what it watches would keep the GPU
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, said
 
 
-@pytest.mark.parametrize("tool", CLEAN)
-@pytest.mark.parametrize("name", ["test-llama", "half-a-unit", "test-laneformer"])
+@pytest.mark.parametrize("tool", TOOLS.values())
+@pytest.mark.parametrize(
+    "name", ["test-llama", "half-a-unit", "test-laneformer", "sum-of-lanes", "head-of-all-lanes"]
+)
 def test_the_checker_has_nothing_to_report(tool: str, name: str) -> None:
-    said = watched(tool, name)
-    assert "ran to its end" in said
-    assert CLEAN[tool] in said, said[-3000:]
+    status, said = watched(tool, name)
+    assert "ran to its end" in said, said[-3000:]
+    assert status == 0, said[-3000:]
 
 
-def test_the_checker_reports_a_planted_error() -> None:
-    assert "Invalid __global__" in watched("memcheck", "test-llama", "planted")
+@pytest.mark.parametrize("error", PLANTED)
+def test_the_checker_reports_what_is_planted(error: str) -> None:
+    status, said = watched(TOOLS[error], error)
+    assert status == 9, said[-3000:]

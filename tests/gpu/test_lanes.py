@@ -28,6 +28,15 @@ from tests.gpu.test_small_models import TOLERANCE, generated, reference_logits, 
 
 Open = Callable[..., CudaBackend]
 FOUR_HEADS = replace(LLAMA, name="four-heads", kv_heads=4)
+WIDE = replace(
+    LANEFORMER,
+    name="wide",
+    hidden=4352,
+    layers=2,
+    windows=(0, 0),
+    lanes=replace(LANEFORMER.lanes, count=4, delay=1),
+)
+"""So many columns that an SM of a quarter of a GPU joins more pieces of four than a warp has threads."""
 MODELS = {
     "laneformer": LANEFORMER,
     "early": CONFIGS["early"],
@@ -35,6 +44,8 @@ MODELS = {
     "no-mlp-exchange": CONFIGS["no-mlp-exchange"],
     "vocabulary-of-lanes": CONFIGS["vocabulary-of-lanes"],
     "sum-of-lanes": CONFIGS["sum-of-lanes"],
+    "sixteen-lanes": CONFIGS["sixteen-lanes"],
+    "wide": WIDE,
     "llama": FOUR_HEADS,
     "llama, tied head, odd vocabulary": replace(FOUR_HEADS, name="tied", tied_head=True, vocab=1003),
 }
@@ -144,13 +155,22 @@ def test_a_gpu_that_stands_still_ends_the_request_on_all_and_the_next_one_runs(d
     assert np.array_equal(backend.logits(tokens), clean)
 
 
-def test_the_profile_says_what_waits_for_other_gpus(dealt: Open) -> None:
-    backend = dealt(Model(CONFIGS["no-delay"], RandomWeights(CONFIGS["no-delay"], 8)))
+@pytest.mark.parametrize("name", ["no-delay", "laneformer", "sum-of-lanes"])
+def test_the_profile_accounts_for_the_whole_token_and_says_what_waits_for_other_gpus(
+    dealt: Open, name: str
+) -> None:
+    backend = dealt(Model(MODELS[name], RandomWeights(MODELS[name], 8)))
     launch = backend.launch(Job(tuple(sequence(512, 20)), 40, profile=True))
     phases = launch.wait().phases_us
+    times = [token.t_ns / 1e3 for token in launch.poll(0)]
     launch.close()
-    assert phases["attn_out"].wait_peer > 0
+    token_us = (times[-1] - times[0]) / (len(times) - 1)
+    parts = [part for time in phases.values() for part in (time.work, time.wait_local, time.wait_peer)]
+    assert all(0 <= part < token_us for part in parts)
+    assert sum(parts) == pytest.approx(token_us, rel=0.2)
     assert phases["qkv"].wait_peer == 0
+    if name == "no-delay":
+        assert phases["attn_out"].wait_peer > 0
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])

@@ -78,7 +78,7 @@ class Layout:
 
     @property
     def mail_words(self) -> int:
-        """32-bit words of all layers' mailboxes (mailbox.cuh)."""
+        """32-bit words of all layers' mailboxes and the head's (mailbox.cuh)."""
         c = self.config
         shared = self.sharding.total_lanes
         streams = c.lanes.count + self.sharding.streams + (2 * shared if shared > 1 else 0)
@@ -88,11 +88,9 @@ class Layout:
 
     @property
     def _head_words(self) -> int:
-        """Of what the head of a model with several lanes reads (head_input.cuh)."""
-        streams = self.sharding.streams
-        if streams == 1 or self.sharding.whole.lanes.head is HeadKind.VOCAB_PARALLEL:
+        if not _joins_lanes(self.sharding):
             return 0
-        return self.config.hidden + streams * (self.config.hidden // TILE_ROWS)
+        return self.config.hidden + self.sharding.streams * (self.config.hidden // TILE_ROWS)
 
     @property
     def candidates_bytes(self) -> int:
@@ -127,7 +125,7 @@ def make_layout(
     config = plan.config
     sharding = sharding or deal(config, 1)
     room = min(capacity or config.context, config.context, _MAX_CAPACITY)
-    scratch = _scratch_bytes(plan)
+    scratch = _scratch_bytes(plan, sharding)
     slot_bytes = tuning.slot_units * UNIT_BYTES
     slots = (SHARED_BYTES - scratch - _fixed_bytes(plan)) // (slot_bytes + 16)
     if slots < _LEAST_SLOTS:
@@ -150,7 +148,12 @@ def _head_columns(config: ModelConfig) -> int:
     return config.hidden * (config.lanes.count if config.lanes.head is HeadKind.LANE else 1)
 
 
-def _scratch_bytes(plan: Plan) -> int:
+def _joins_lanes(sharding: Sharding) -> bool:
+    """Whether the head reads one vector that is made of several lanes' (head_input.cuh)."""
+    return sharding.streams > 1 and sharding.whole.lanes.head is not HeadKind.VOCAB_PARALLEL
+
+
+def _scratch_bytes(plan: Plan, sharding: Sharding) -> int:
     """Mirrors SCRATCH_BYTES in core.cuh; the compiler asserts that all of shared memory fits."""
     c = plan.config
     lanes = c.lanes.count
@@ -158,7 +161,8 @@ def _scratch_bytes(plan: Plan) -> int:
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
     decode = -(-widest // 32) * 128 + 2 * _WARPS * pairs * 8
-    decode += max((_WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim, 256 * 8 + 64 * 8)
+    slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if _joins_lanes(sharding) else 0
+    decode += max((_WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim, 256 * 8 + 64 * 8, slices)
     prefill = max(_WARPS * _PREFILL_STEP_TOKENS * pairs * 8, _WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
 

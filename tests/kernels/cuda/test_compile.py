@@ -28,6 +28,7 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "laneformer-2b, two seats": ("laneformer-2b", "f16", {"seats": 2}),
     "laneformer-2b, 2 GPUs": ("laneformer-2b", "f16", {"devices": 2}),
     "laneformer-2b, 4 GPUs": ("laneformer-2b", "f16", {"devices": 4}),
+    "laneformer-2b, 4 GPUs, profile": ("laneformer-2b", "f16", {"devices": 4, "profile": True}),
     "laneformer-2b, 8 GPUs": ("laneformer-2b", "f16", {"devices": 8}),
     "llama-3.2-1b, 4 GPUs, profile": ("llama-3.2-1b", "f16", {"devices": 4, "profile": True}),
     "llama-3.2-1b": ("llama-3.2-1b", "f16", {}),
@@ -37,6 +38,7 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "head dim 128": ("head-dim-128", "f16", {}),
     "barrier": ("test-laneformer", "f16", {"sync_barrier": True}),
     "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {"seats": 2}),
+    "sum of lanes": ("sum-of-lanes", "f16", {}),
     "head of all lanes": ("head-of-all-lanes", "f16", {}),
 }
 
