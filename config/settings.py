@@ -19,6 +19,7 @@ from config.logs import configure_structlog, logging_config
 from config.rates import networks, rate, whole
 from config.secret import kept_secret
 from config.webhook import webhook
+from engine.serving.connection import REPLY_S
 from engine.settings import home, redis_url
 
 env = environ.Env()
@@ -175,7 +176,12 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     # Longer than any sweep may take, else Redis hands a running one to a second worker.
     "visibility_timeout": 6 * 3600,
     "global_keyprefix": "ml:celery:",
+    # Else a Redis that hangs holds up for ever whoever presses "Run now".
+    "socket_timeout": REPLY_S,
+    "socket_connect_timeout": REPLY_S,
 }
+# One more try after a silence, as everywhere, without a pause. The reaper tells Celery again of what is lost.
+CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 CELERY_TASK_IGNORE_RESULT = True  # the sweep's row is the truth
 CELERY_TASK_TRACK_STARTED = True
 CELERY_TASK_ACKS_LATE = True

@@ -194,12 +194,20 @@ def _start(request: HttpRequest, sweep: Sweep) -> SweepRun | None:
     """Starts it; a refusal becomes a message."""
     who: Any = request.user
     try:
-        return services.start_sweep(sweep=sweep, trigger=Trigger.ADMIN, who=who)
+        run = services.start_sweep(sweep=sweep, trigger=Trigger.ADMIN, who=who)
     except DashboardError as error:
         messages.error(request, str(error))
+        return None
     except ValidationError as error:
         messages.error(request, " ".join(error.messages))
-    return None
+        return None
+    _tell_if_untold(request, run)
+    return run
+
+
+def _tell_if_untold(request: HttpRequest, run: SweepRun) -> None:
+    if reason := services.untold(run=run):
+        messages.error(request, reason)
 
 
 class ReadOnly(_ModelAdmin):
@@ -297,6 +305,7 @@ def _cancel(request: HttpRequest, run: SweepRun) -> str:
 def _retry(request: HttpRequest, run: SweepRun) -> str:
     who: Any = request.user
     count = services.retry_failed(run=run, who=who)
+    _tell_if_untold(request, run)
     return f"Run {run.pk} ({run.name}): {count} failed point{'' if count == 1 else 's'} queued again."
 
 

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from celery import current_app
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, models, transaction
 from django.db.models import F, Q
@@ -22,7 +21,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
-from dashboard import audit, bench_queue, devices, hints
+from dashboard import audit, bench_queue, devices, hints, task_queue
 from dashboard.errors import NothingToDo, SweepBusy, UnknownSweep
 from dashboard.ingest import columns_of, configuration_of, digest_of, spread_of
 from dashboard.matrix import AXES, expand
@@ -170,6 +169,16 @@ def retry_failed(*, run: SweepRun, who: User | None = None) -> int:
 def _again(failed: Point) -> Point:
     measured = {axis: getattr(failed, axis) for axis in AXES}
     return Point(run_id=failed.run_id, index=failed.index, attempt=failed.attempt + 1, **measured)
+
+
+def untold(*, run: SweepRun) -> str:
+    """Why the run that was just queued has to wait, in a sentence; "" if Celery knows of it."""
+    if not SweepRun.objects.filter(pk=run.pk, state=State.QUEUED, enqueued=None).exists():
+        return ""
+    return (
+        f"Run {run.pk} ({run.name}) is queued, but Redis did not answer; check that it runs: "
+        "Celery is told of the run within a minute of its return."
+    )
 
 
 # The life of a run, told by the process that works on it ---------------------------------------------
@@ -513,11 +522,8 @@ def _tried_points(run_id: int) -> int:
 
 
 def _tell_celery(run_id: int) -> None:
-    try:
-        current_app.send_task(RUN_TASK, args=[run_id])
-    except Exception as error:  # the broker is down: the row stays queued and the reaper tells again
+    if not task_queue.tell(RUN_TASK, run_id):  # the row stays queued and the reaper tells again
         SweepRun.objects.filter(pk=run_id, state=State.QUEUED).update(enqueued=None)
-        log.warning("celery_not_told", run=run_id, error=str(error))
 
 
 def _withdraw(request_ids: Iterable[str | None]) -> None:

@@ -10,13 +10,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from celery import current_app
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.utils import timezone
 
-from dashboard import audit
+from dashboard import audit, task_queue
 from dashboard.errors import NothingToDo
 from dashboard.models import (
     STANDING_FATES,
@@ -230,7 +229,7 @@ def ask_for_notices(regression: Regression) -> None:
         return
     Regression.objects.filter(pk=regression.pk).update(asked=timezone.now())
     for name in tasks:
-        _tell_celery(name, regression.pk)
+        task_queue.tell(name, regression.pk)  # ask_again comes within the hour if it is lost
 
 
 def ask_again(*, now: datetime | None = None) -> None:
@@ -241,10 +240,3 @@ def ask_again(*, now: datetime | None = None) -> None:
     )
     for regression in late:
         ask_for_notices(regression)
-
-
-def _tell_celery(name: str, key: int) -> None:
-    try:
-        current_app.send_task(name, args=[key])
-    except Exception as error:  # the broker is down: ask_again comes within the hour
-        log.warning("notice_not_asked_for", task=name, regression=key, error=str(error))

@@ -46,6 +46,7 @@ def sweep_start(request: HttpRequest) -> HttpResponse:
     except (DashboardError, ValidationError) as error:
         messages.error(request, _sentence(error))
         return redirect("dashboard:sweeps")
+    _tell_if_untold(request, started)
     return redirect(started)
 
 
@@ -113,6 +114,7 @@ def sweep_run_retry(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         count = services.retry_failed(run=found, who=_user(request))
         messages.success(request, f"{count} failed point{'' if count == 1 else 's'} queued again.")
+        _tell_if_untold(request, found)
     except DashboardError as error:
         messages.error(request, _sentence(error))
     return redirect(found)
@@ -143,6 +145,11 @@ def _without_nul(text: str) -> str:
 def _user(request: HttpRequest) -> Any:
     """The signed-in user; `permission_required` has seen to it that there is one."""
     return request.user
+
+
+def _tell_if_untold(request: HttpRequest, run: SweepRun) -> None:
+    if reason := services.untold(run=run):
+        messages.error(request, reason)
 
 
 def _sentence(error: Exception) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from config.celery import app as celery_app
 from dashboard import services, tasks
 from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trigger
 from engine.serving.client import Client
@@ -127,7 +128,7 @@ def test_start_while_the_broker_is_away_waits_for_the_reaper(
         def refuse(*_: Any, **__: Any) -> None:
             raise ConnectionError("no broker")
 
-        broken.setattr(services.current_app, "send_task", refuse)
+        broken.setattr(celery_app, "send_task", refuse)
         run = start(factories.sweep(context=[8]))
     run.refresh_from_db()
     assert (run.state, run.enqueued) == (State.QUEUED, None)

@@ -37,6 +37,8 @@ class Command(BaseCommand):
         except DashboardError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"Sweep run {run.pk} ({run.name}): {run.total} points, {run.repeats} repeats each")
+        if not now and (reason := services.untold(run=run)):
+            self.stderr.write(reason)
         if options["no_wait"]:
             return
         if now:

@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
 from config.webhook import Webhook, webhook
-from dashboard import tasks
+from dashboard import task_queue, tasks
 from dashboard.models import Regression
 from dashboard.regressions import notices, services
 from tests.dashboard.regressions.test_services import GOOD, history
@@ -70,7 +70,7 @@ def regression(db: None) -> Regression:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
-    monkeypatch.setattr(services, "_tell_celery", lambda name, key: found.append((name, key)))
+    monkeypatch.setattr(task_queue, "tell", lambda name, key: found.append((name, key)))
     return found
 
 
