@@ -44,7 +44,9 @@ class ProfileBuffer:
         """Mean microseconds of a pass, over SMs and passes.
 
         A wait for another GPU at the end of a phase reaches most warps as a vector that comes late: what
-        they wait for it in the phase after counts as waiting for that GPU, once.
+        they wait for it in the phase after counts as waiting for that GPU, once. In the head of a model whose
+        lanes are summed before the norm, an SM waits for another GPU only where its own columns are late; the
+        columns of other SMs reach it as a local wait.
         """
         heads = self._heads(words)
         us = self._us_a_clock(heads)
