@@ -3,6 +3,9 @@
 Web processes and workers share only this module. Each type is encoded and decoded beside its
 declaration, as JSON in the field `json` of a stream entry. Frame n of a generation has the stream id
 `n-0`, counted from 1: appending it twice is impossible, whoever tries.
+
+Processes of several versions may share a Redis. A field that the reader does not know is passed over in
+what a worker says (frames, heartbeats), and refused in a request: it asks for what would not be done.
 """
 
 from __future__ import annotations
@@ -359,10 +362,15 @@ def decode_frame(entry: Mapping[str, str]) -> Frame:
             data["chosen"] = _candidates(data["chosen"])
             data["alternatives"] = tuple(map(_candidates, data["alternatives"]))
         if kind is Done:
-            data["timings"] = Timings(**data["timings"])
-        return kind(**data)
+            data["timings"] = Timings(**_known(Timings, data["timings"]))
+        return kind(**_known(kind, data))
     except (KeyError, TypeError, ValueError) as error:
         raise RequestError(f"not a frame: {error}") from error
+
+
+def _known(kind: type[Frame | Timings | Heartbeat], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What `kind` has a field for: a newer worker may say more."""
+    return {name: said[name] for name in kind.__dataclass_fields__ if name in said}
 
 
 def _candidates(rows: list[dict[str, Any]]) -> tuple[Candidate, ...]:
@@ -400,8 +408,9 @@ class Heartbeat:
 
     @classmethod
     def from_hash(cls, entry: Mapping[str, str]) -> Self:
+        """Raises KeyError, TypeError or ValueError if it is no heartbeat."""
         data = json.loads(entry["json"])
-        return cls(**{**data, "devices": tuple(data["devices"])})
+        return cls(**{**_known(cls, data), "devices": tuple(data["devices"])})
 
 
 def _load(entry: Mapping[str, str]) -> dict[str, Any]:

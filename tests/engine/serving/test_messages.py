@@ -83,9 +83,37 @@ def test_a_frames_number_is_in_its_stream_id(number):
     assert frame_number(frame_id(number)) == number
 
 
+BEAT = Heartbeat(
+    "w", "m", "cpu", ("a", "b"), "generating", 4096, True, True, "dtp", 8, "mailbox", "", 12.5, "id", 7
+)
+
+
 def test_a_heartbeat_reads_back_as_it_was():
-    beat = Heartbeat("w", "m", "cpu", ("a", "b"), "generating", 4096, True, True, "dtp", 8, 12.5, "id", 7)
-    assert Heartbeat.from_hash(beat.to_hash()) == beat
+    assert Heartbeat.from_hash(BEAT.to_hash()) == BEAT
+
+
+@given(frames, st.dictionaries(text.map("new {}".format), whole, max_size=2))
+def test_what_a_newer_worker_adds_to_a_frame_is_passed_over(frame, news):
+    said = json.loads(encode_frame(frame)["json"])
+    if "timings" in said:
+        said["timings"] |= news
+    assert decode_frame({"json": json.dumps(said | news)}) == frame
+
+
+def test_what_a_newer_worker_adds_to_its_heartbeat_is_passed_over():
+    said = json.loads(BEAT.to_hash()["json"])
+    assert Heartbeat.from_hash({"json": json.dumps({**said, "temperature_c": 61})}) == BEAT
+
+
+def test_what_an_older_worker_does_not_say_of_itself_has_a_default():
+    said = {name: value for name, value in asdict(BEAT).items() if name != "link"}
+    assert Heartbeat.from_hash({"json": json.dumps(said)}) == BEAT
+
+
+@pytest.mark.parametrize("entry", [{}, {"json": ""}, {"json": "[1]"}, {"json": '{"name": "w"}'}])
+def test_a_heartbeat_that_lacks_what_any_worker_says_is_refused(entry):
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Heartbeat.from_hash(entry)
 
 
 def test_a_benchmark_point_names_how_to_synchronise_only_where_it_asks_for_something():
