@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--limit", type=float, default=450.0, metavar="S",
-        help="open no model and begin no point after so many seconds (default: %(default)g)",
+        help="begin no model, check, exchange or point after so many seconds (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="measure nothing; read these files")
     parser.add_argument(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.backends import open_backend
@@ -31,9 +31,10 @@ class Check:
     found: str
 
 
-def against_reference(order: Order) -> Iterator[Check]:
-    """Small models of each kind against the FP32 reference in NumPy."""
+def against_reference(order: Order, may_begin: Callable[[], None]) -> Iterator[Check]:
+    """Small models of each kind against the FP32 reference in NumPy. What `may_begin` raises ends it."""
     for setup in order.small_setups():
+        may_begin()
         try:
             backend = open_backend(order.backend, setup.model, devices=setup.devices, options=order.options)
         except EngineError as error:
@@ -70,10 +71,14 @@ class _Said:
     tokens: Sequence[int]
 
 
-def against_fewest(opened: Mapping[Setup, Backend]) -> Iterator[Check]:
-    """A full model on the fewest devices against its own full-sequence pass; on more against the fewest."""
+def against_fewest(opened: Mapping[Setup, Backend], may_begin: Callable[[], None]) -> Iterator[Check]:
+    """A full model on the fewest devices against its own full-sequence pass; on more against the fewest.
+
+    What `may_begin` raises ends it.
+    """
     said: _Said | None = None
     for setup in sorted(opened, key=lambda setup: setup.devices):
+        may_begin()
         try:
             if said is None:
                 check, said = _by_itself(opened[setup], setup)

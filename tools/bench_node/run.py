@@ -61,7 +61,7 @@ class NodeRun:
             with self._stage("compile"):
                 self._compile()
             with self._stage("check small models"):
-                self._check(against_reference(self.order))
+                self._check(against_reference(self.order, self._in_time))
             for kind in (whole, sliced):
                 self._measure_kind(kind)
             with self._stage("exchange"):
@@ -81,7 +81,7 @@ class NodeRun:
         with self._stage(f"open {kind.name}"):
             opened = self._open(self.order.setups_of(kind))
         with self._stage(f"check {kind.name}"):
-            self._check(against_fewest(opened))
+            self._check(against_fewest(opened, self._in_time))
         with self._stage(f"measure {kind.name}"):
             self._measure(self.order.first_points(kind))
 
@@ -126,9 +126,9 @@ class NodeRun:
             with self._caught(name):
                 if setup not in self._opened:
                     raise Skipped(self.not_run[setup.name])
+                self._in_time()
                 if not passed(self.checks, self.order, setup):
                     raise Skipped("its tokens were not found right, so its speed would say nothing")
-                self._in_time()
                 self._point(setup, point, name)
 
     def _point(self, setup: Setup, point: Point, name: str) -> None:
@@ -149,8 +149,8 @@ class NodeRun:
             self.not_run["exchange"] = "virtual devices share one memory: there is no link to time"
             return
         with self._caught("exchange"):
-            self._in_time()
             for count in teams:
+                self._in_time()
                 self.exchanges += measure(count, SIZES, REPEATS)
 
     def _nccl(self) -> None:

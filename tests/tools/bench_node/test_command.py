@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,10 @@ def dry(out: Path, *more: str) -> int:
     )
 
 
+def summary(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "checks" / "node-cpu-x2.json").read_text()))
+
+
 def test_a_dry_run_checks_measures_writes_draws_and_tells(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,9 +60,8 @@ def test_a_dry_run_checks_measures_writes_draws_and_tells(
         (f"{MODEL}-delay1", 2, "dtp", 1),
     }
     assert all(m.verified.tokens_equal and m.phases_us for m in found)
-    summary = json.loads((tmp_path / "checks" / "node-cpu-x2.json").read_text())
-    assert all(check["right"] for check in summary["correctness"])
-    assert list(summary["stages_s"])[:5] == [
+    assert all(check["right"] for check in summary(tmp_path)["correctness"])
+    assert list(summary(tmp_path)["stages_s"])[:5] == [
         "compile",
         "check small models",
         *(f"{step} {MODEL}" for step in ("open", "check", "measure")),
@@ -130,6 +134,32 @@ def test_points_for_which_there_is_no_time_are_named_and_the_run_is_no_success(
     assert dry(tmp_path, "--limit", "0") == 1
     assert "tiny-laneformer x2, context 16: the limit of 0 s was reached before it" in capsys.readouterr().out
     assert not list(tmp_path.glob("*.json"))
+    assert not summary(tmp_path)["correctness"]
+
+
+@pytest.mark.parametrize("enough", [2, 9])
+def test_no_check_begins_after_the_limit(
+    enough: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two small models of eight are checked when time is up; or all of them, and one full model of two."""
+    late = property(lambda self: 1e6 if len(self.checks) >= enough else 0.0)
+    monkeypatch.setattr(run.NodeRun, "elapsed_s", late)
+    assert dry(tmp_path) == 1
+    assert len(summary(tmp_path)["correctness"]) == enough
+    assert (
+        "tiny-laneformer x2, context 16: the limit of 450 s was reached before it" in capsys.readouterr().out
+    )
+
+
+def test_no_exchange_is_timed_after_the_limit(
+    tmp_path: Path, played_gpus: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = property(lambda self: 1e6 if self.exchanges else 0.0)
+    monkeypatch.setattr(run.NodeRun, "elapsed_s", late)
+    assert main(["--devices", "1", "2", "4", "--out", str(tmp_path)]) == 1
+    found = json.loads((tmp_path / "checks" / "node-h200-x4.json").read_text())
+    assert {time["devices"] for time in found["exchange_us"]} == {2}
+    assert found["not_run"]["exchange"] == "the limit of 450 s was reached before it"
 
 
 def test_a_run_that_is_cut_off_keeps_what_it_measured(
@@ -185,7 +215,7 @@ def test_a_model_that_does_not_open_is_told_at_each_of_its_points_and_the_others
 def test_what_was_never_checked_is_not_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaks(_order: object) -> Iterator[Check]:
+    def breaks(*_: object) -> Iterator[Check]:
         raise OSError("the disk is full")
         yield
 

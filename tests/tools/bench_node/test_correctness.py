@@ -21,6 +21,10 @@ def checks_of(order: Order) -> list[Check]:
     return [Check(setup.config.name, setup.devices, True, True, "") for setup in asked]
 
 
+def at_once() -> None:
+    """A check may begin."""
+
+
 def without(checks: list[Check], what: str, devices: int) -> list[Check]:
     return [check for check in checks if (check.what, check.devices) != (what, devices)]
 
@@ -59,7 +63,7 @@ def test_a_model_that_does_not_open_is_a_failed_check_and_the_next_ones_are_made
         return open_backend(name, model, devices=devices, options=options)
 
     monkeypatch.setattr(correctness, "open_backend", one_breaks)
-    found = {(check.what, check.devices): check for check in against_reference(ORDER)}
+    found = {(check.what, check.devices): check for check in against_reference(ORDER, at_once)}
     broken = found.pop(("small-laneformer", 1))
     assert (broken.right, broken.found) == (False, "GPU 0 does not answer")
     assert len(found) == len(ORDER.small_setups()) - 1
@@ -70,13 +74,13 @@ def test_the_model_on_the_fewest_devices_is_checked_too(monkeypatch: pytest.Monk
     setups = ORDER.setups_of(ORDER.base)
     opened = {s: open_backend("cpu", s.model, devices=s.devices, options=ORDER.options) for s in setups}
     try:
-        assert [(c.devices, c.right) for c in against_fewest(opened)] == [(1, True), (2, True)]
+        assert [(c.devices, c.right) for c in against_fewest(opened, at_once)] == [(1, True), (2, True)]
         monkeypatch.setattr(correctness, "agrees", lambda _rows, _tokens: False)
-        assert not any(check.right for check in against_fewest(opened))
+        assert not any(check.right for check in against_fewest(opened, at_once))
     finally:
         for backend in opened.values():
             backend.close()
 
 
 def test_where_nothing_opened_nothing_is_checked() -> None:
-    assert list(against_fewest({})) == []
+    assert list(against_fewest({}, at_once)) == []
