@@ -55,7 +55,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One run: `devices` in rising order; after `limit_s` seconds no model, check, exchange or point begins."""
+    """One run: `devices` in rising order; after `limit_s` seconds no model, check, exchange, point begins."""
 
     backend: str
     scale: Scale
