@@ -48,6 +48,7 @@ MUST = {"decode": 165.0, "decode_ratio": 1.4, "mbu": 0.82, "prefill": 800.0, "pr
 APART_NS = 100.0
 MUST_LOAD_S, MUST_MEMORY_MB, MUST_SCALING = 1.0, 150.0, 1.8
 PEER_TIMEOUT_S = 120.0
+COLD_TIMEOUT_S = 120.0
 OUT = ROOT / "benchmarks" / f"{MODEL}-cpu.json"
 
 
@@ -264,16 +265,28 @@ def cold_start(repeats: int, weights_mb: float) -> list[Row]:
     """A new process each: imports to first token, and anonymous memory beyond the weights on the tapes."""
     seconds, memory = [], []
     for _ in range(repeats + 1):
-        done = subprocess.run(
-            [sys.executable, "-c", _COLD, MODEL], capture_output=True, text=True, check=True, cwd=ROOT
-        )
-        first, anonymous = (float(v) for v in done.stdout.split())
+        first, anonymous = _cold_start()
         seconds.append(first)
         memory.append(anonymous - weights_mb)
     return [
         row("load to first token", seconds[1:], MUST_LOAD_S, "s", at_most=True),
         row("memory above weights", memory[1:], MUST_MEMORY_MB, "MB", at_most=True),
     ]
+
+
+def _cold_start() -> tuple[float, float]:
+    """Seconds to the first token, MB of anonymous memory. Raises CheckpointError if it takes too long."""
+    command = [sys.executable, "-c", _COLD, MODEL]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=COLD_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CheckpointError(
+            f"{MODEL} has said nothing for {COLD_TIMEOUT_S:g} s, where it needs 1 s: see what else runs here"
+        ) from error
+    first, anonymous = (float(v) for v in done.stdout.split())
+    return first, anonymous
 
 
 def print_table(title: str, rows: Sequence[Row]) -> None:

@@ -47,6 +47,7 @@ PROMPTS = (
     "The three laws of thermodynamics are:",
 )
 NEW_TOKENS = 48
+PEER_TIMEOUT_S = 600.0
 NEAR_TIE = 0.5
 """Logits: how close our two largest must be for llama.cpp to be allowed another choice."""
 
@@ -152,13 +153,19 @@ def ask_llama_cpp(model_file: str, sequences: list[Sequence]) -> tuple[dict[str,
             ],
             "out": str(out),
         }
-        done = subprocess.run(
-            [python, ROOT / "tools" / "peer_llama_cpp.py"],
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [python, ROOT / "tools" / "peer_llama_cpp.py"],
+                input=json.dumps(request),
+                capture_output=True,
+                text=True,
+                timeout=PEER_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CheckpointError(
+                f"llama.cpp has not ended within {PEER_TIMEOUT_S:g} s: see what else this machine does"
+            ) from error
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise CheckpointError(f"llama.cpp could not run {model_file}: {reason}")

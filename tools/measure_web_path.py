@@ -54,6 +54,7 @@ BURST_S = 0.016
 TARGETS = {"token_p50_ms": 8.0, "token_p99_ms": 25.0}
 """For one stream."""
 START_S = 60.0
+MANAGE_S = 120.0
 
 
 # The parts ------------------------------------------------------------------------------------------
@@ -204,9 +205,17 @@ def _process(command: list[str], environment: dict[str, str], log: Path) -> Iter
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    what = " ".join(command[1:])
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=MANAGE_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PathError(
+            f"{what} did not end within {MANAGE_S:.0f} s: see what else this machine does"
+        ) from error
     if done.returncode:
-        raise PathError(f"{' '.join(command[1:])} failed: {done.stderr.strip().splitlines()[-1]}")
+        raise PathError(f"{what} failed: {done.stderr.strip().splitlines()[-1]}")
 
 
 def _wait(ready: Any, what: str, log: Path) -> None:

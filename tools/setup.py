@@ -132,7 +132,12 @@ def _good_node() -> bool:
     node = shutil.which("node")
     if node is None or shutil.which("npm") is None:
         return False
-    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    try:
+        version = subprocess.run(
+            [node, "--version"], capture_output=True, text=True, timeout=30, check=False
+        ).stdout
+    except subprocess.TimeoutExpired:
+        return False
     return version.startswith("v") and int(version[1:].split(".")[0]) >= NODE_MAJOR
 
 

@@ -86,7 +86,7 @@ def test_run_whose_celery_worker_was_killed_is_resumed_without_measuring_again(
         run = start(factories.sweep(context=[8]))
         wait_until(lambda: len(hand.requests()) == 1)
         worker.kill()
-        worker.wait()
+        worker.wait(10)
     assert state_of(run) == State.RUNNING
     hand.answer(hand.requests()[0]["id"])  # the engine finished what the dead process had asked for
     SweepRun.objects.filter(pk=run.pk).update(heartbeat=run.created - 2 * services.STALE_AFTER)

@@ -20,6 +20,7 @@ from tests.conftest import free_port, running_redis
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0
+MANAGE_S = 120.0
 
 
 @dataclass
@@ -53,7 +54,7 @@ class Service:
             self.process.wait(15)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(15)
         self.process = None
 
     def check(self) -> None:
@@ -113,6 +114,7 @@ class Stack:
             env={**self.env, **env},
             capture_output=True,
             text=True,
+            timeout=MANAGE_S,
             check=False,
         )
         if done.returncode:

@@ -70,7 +70,7 @@ def test_git_names_the_commit_and_whether_files_changed(tmp_path: Path) -> None:
     def git(*args: str) -> str:
         identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
         command = ["git", "-C", str(tmp_path), *identity, *args]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
 
     git("init", "-q")
     (tmp_path / "f").write_text("1")

@@ -182,7 +182,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(run):
     running.wait_for(running.announced)
     processes = running.processes()
     running.process.kill()
-    running.process.wait()
+    running.process.wait(10)
     assert all_gone(processes, 8) == []
 
 

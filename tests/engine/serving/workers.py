@@ -63,7 +63,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.wait(10)
 
     def freeze(self) -> None:
         self.process.send_signal(signal.SIGSTOP)

@@ -124,7 +124,7 @@ def _start(environment: dict[str, str], log: Any, *arguments: str) -> subprocess
 def _run(environment: dict[str, str], *arguments: str) -> str:
     command = [sys.executable, *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=60
     ).stdout
 
 
