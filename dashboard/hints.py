@@ -9,14 +9,12 @@ import structlog
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 
-from dashboard.pause import Pause
+from dashboard import pause
 
 log = structlog.get_logger(__name__)
 
 PATIENCE_S = 5.0
 """How long one hint may take; the channel layer itself, which waits for hints as well, knows no limit."""
-_pause = Pause(10.0)
-"""After a failure nobody is told for a while: an import must not wait for a dead Redis at every row."""
 
 
 class Hint(TypedDict):
@@ -42,13 +40,13 @@ def measurement_added(run: int) -> None:
 
 def _send(group: str, hint: Hint) -> None:
     layer = get_channel_layer()
-    if layer is None or not _pause.over:
+    if layer is None or not pause.redis_away.over:  # an import must not wait at every row
         return
     try:
         async_to_sync(_publish)(layer, group, hint)
     except Exception as error:  # a dead Redis must not fail the sweep that reports its progress
-        _pause.begin()
-        log.warning("hints_lost", group=group, error=repr(error), quiet_s=_pause.seconds)
+        pause.redis_away.begin()
+        log.warning("hints_lost", group=group, error=repr(error), quiet_s=pause.redis_away.seconds)
 
 
 async def _publish(layer: Any, group: str, hint: Hint) -> None:

@@ -22,3 +22,7 @@ class Pause:
     def over(self) -> bool:
         """Whether one may ask; so it is before the first failure as well."""
         return self._clock() >= self._until
+
+
+redis_away = Pause(10.0)
+"""What one part found out others need not wait for: a click may cancel a point, tell Celery, give hints."""

@@ -21,7 +21,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
-from dashboard import audit, bench_queue, devices, hints, task_queue
+from dashboard import audit, bench_queue, devices, hints, pause, task_queue
 from dashboard.errors import NothingToDo, SweepBusy, UnknownSweep
 from dashboard.ingest import columns_of, configuration_of, digest_of, spread_of
 from dashboard.matrix import AXES, expand
@@ -531,6 +531,7 @@ def _withdraw(request_ids: Iterable[str | None]) -> None:
         try:
             bench_queue.cancel(request_id)
         except Exception as error:  # the run is cancelled all the same; its answer will not be read
+            pause.redis_away.begin()
             log.warning("bench_cancel_lost", request=request_id, error=str(error))
 
 

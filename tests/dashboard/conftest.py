@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from config.celery import app as celery_app
-from dashboard import hints, services, task_queue
+from dashboard import hints, pause, services
 from dashboard.pause import Pause
 from tests.dashboard.stack import Stack, database_in
 
@@ -103,7 +103,6 @@ def stack(
     layer = {**settings.CHANNEL_LAYERS["default"], "CONFIG": {"hosts": [{"address": redis_url}]}}
     settings.CHANNEL_LAYERS = {"default": layer}
     monkeypatch.setattr(celery_app.conf, "broker_url", redis_url)
-    for asker in (hints, task_queue):
-        monkeypatch.setattr(asker, "_pause", Pause(10.0))
+    monkeypatch.setattr(pause, "redis_away", Pause(10.0))
     with django_db_blocker.unblock(), database_in(tmp_path / "db.sqlite3"):
         yield Stack(redis_url, tmp_path / "db.sqlite3")

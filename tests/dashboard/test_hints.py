@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dashboard import hints
+from dashboard import hints, pause
 from dashboard.pause import Pause
 from tests.mute import Mute
 
@@ -19,7 +19,7 @@ def test_a_redis_that_hangs_holds_up_one_hint_and_not_for_long(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     monkeypatch.setattr(hints, "_send", _SEND)
-    monkeypatch.setattr(hints, "_pause", Pause(10.0))
+    monkeypatch.setattr(pause, "redis_away", Pause(10.0))
     monkeypatch.setattr(hints, "PATIENCE_S", 0.2)
     with Mute() as mute:
         layer = {
