@@ -44,6 +44,8 @@ def test_random_use_breaks_no_promise(sanitizer: str, tmp_path: Path) -> None:
         capture_output=True,
         timeout=COMPILE_S,
     )
-    done = subprocess.run([binary, "1", str(SECONDS)], capture_output=True, text=True, check=False, timeout=10 * SECONDS)
+    done = subprocess.run(
+        [binary, "1", str(SECONDS)], capture_output=True, text=True, check=False, timeout=10 * SECONDS
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout.split()[0]) >= 1
