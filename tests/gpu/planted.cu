@@ -7,13 +7,8 @@ extern "C" __global__ void race(int* out) {
 }
 
 extern "C" __global__ void divergent_barrier(int* out) {
-    if (threadIdx.x % 2) {
-        __syncthreads();
-        out[threadIdx.x] = 1;
-    } else {
-        __syncthreads();
-        out[threadIdx.x] = 2;
-    }
+    if (threadIdx.x % 2) __syncthreads();
+    out[threadIdx.x] = 1;
 }
 
 extern "C" __global__ void bad_write(int* out) { out[threadIdx.x + (1ll << 40)] = 1; }

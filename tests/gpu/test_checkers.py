@@ -10,11 +10,13 @@ import sys
 
 import pytest
 
-from tests.gpu.checked_run import PLANTED
-
 CHECKER = shutil.which("compute-sanitizer")
-TOOLS = dict(zip(PLANTED, ("memcheck", "racecheck", "synccheck"), strict=True))
-"""The planted error that each tool is for."""
+PLANTED = {
+    "memcheck": ("bad_write", "Invalid __global__ write"),
+    "racecheck": ("race", "Race reported"),
+    "synccheck": ("divergent_barrier", "Barrier error detected"),
+}
+"""For each tool an error in planted.cu and how the tool puts it."""
 TIMEOUT_S = 120
 
 pytestmark = pytest.mark.skipif(
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def watched(tool: str, name: str) -> tuple[int, str]:
-    """Exit status, which is 9 if the tool has found anything, and all that was printed."""
+    """Exit status, 9 if the program succeeded but the tool has found anything, and all that was printed."""
     assert CHECKER is not None
     command = [CHECKER, "--tool", tool, "--error-exitcode", "9"]
     with subprocess.Popen(
@@ -38,10 +40,12 @@ def watched(tool: str, name: str) -> tuple[int, str]:
         finally:
             if process.poll() is None:  # what it watches would keep the GPU
                 os.killpg(process.pid, signal.SIGKILL)
+    if "Device not supported" in said:  # some virtual machines hide what it needs
+        pytest.skip("compute-sanitizer cannot watch the GPU of this machine: it says 'Device not supported'")
     return process.returncode, said
 
 
-@pytest.mark.parametrize("tool", TOOLS.values())
+@pytest.mark.parametrize("tool", PLANTED)
 @pytest.mark.parametrize(
     "name", ["test-llama", "half-a-unit", "test-laneformer", "sum-of-lanes", "head-of-all-lanes"]
 )
@@ -51,7 +55,9 @@ def test_the_checker_has_nothing_to_report(tool: str, name: str) -> None:
     assert status == 0, said[-3000:]
 
 
-@pytest.mark.parametrize("error", PLANTED)
-def test_the_checker_reports_what_is_planted(error: str) -> None:
-    status, said = watched(TOOLS[error], error)
-    assert status == 9, said[-3000:]
+@pytest.mark.parametrize("tool", PLANTED)
+def test_the_checker_reports_what_is_planted(tool: str) -> None:
+    error, words = PLANTED[tool]
+    status, said = watched(tool, error)
+    assert status != 0, said[-3000:]
+    assert words in said, said[-3000:]
