@@ -146,6 +146,7 @@ DEVICE u64 head(Core& core, float* kept) {
     HeadFinish finish{core, kept};
     const u16* norm = norm_of(core, 2 * model::LAYERS);
     if constexpr (mail::JOINS_LANES && model::HEAD_KIND != 2) {
+        core.sit(0);  // the only one that has a part of such a head
         head_input::join(core, norm);
         if (!core.share(HEAD).tiles) core.profile.input_ready();  // it waits for nothing more
         core.phase_end();

@@ -30,6 +30,7 @@ struct Part {
         const u32* sums = core.params.mail + mail::SQUARES + which * mail::TILES + core.lane;
         const u32* columns = stream(core, which) + (first + int(core.lane)) * 4;
         const bool near = which / model::LANES == core.params.rank;
+        bool near_missing = true;  // as far as is known before the first look
         u64 missing = 0;
 #pragma unroll
         for (int i = 0; i < SQUARES; ++i) {
@@ -59,7 +60,8 @@ struct Part {
             for (int k = 0; k < PIECES; ++k) {
                 if (fresh(words[k], core.epoch)) missing &= ~(1ull << (SQUARES + k));
             }
-            core.profile.looked(near);
+            core.profile.looked(near_missing);
+            near_missing = near;
             if (missing && spin.hopeless()) missing = 0;
         }
     }

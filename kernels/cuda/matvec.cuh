@@ -39,6 +39,7 @@ struct Pieces {
 // lanes that left the loop one by one would go through what follows one by one as well, which cost a tenth of a token.
 template <int COLUMNS>
 DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
+    static_assert(Pieces<COLUMNS>::COUNT <= 32, "a bit a piece");
     const Pieces<COLUMNS> pieces(core);
     uint4 words[Pieces<COLUMNS>::COUNT];
     u32 missing = 0;

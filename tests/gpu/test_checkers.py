@@ -17,6 +17,11 @@ PLANTED = {
     "synccheck": ("divergent_barrier", "Barrier error detected"),
 }
 """For each tool an error in planted.cu and how the tool puts it."""
+NOTHING = {
+    "memcheck": "ERROR SUMMARY: 0 errors",
+    "racecheck": "(0 errors, 0 warnings)",
+    "synccheck": "ERROR SUMMARY: 0 errors",
+}
 TIMEOUT_S = 120
 
 pytestmark = pytest.mark.skipif(
@@ -53,6 +58,7 @@ def test_the_checker_has_nothing_to_report(tool: str, name: str) -> None:
     status, said = watched(tool, name)
     assert "ran to its end" in said, said[-3000:]
     assert status == 0, said[-3000:]
+    assert NOTHING[tool] in said, said[-3000:]
 
 
 @pytest.mark.parametrize("tool", PLANTED)

@@ -169,6 +169,7 @@ def test_the_profile_accounts_for_the_whole_token_and_says_what_waits_for_other_
     assert all(0 <= part < token_us for part in parts)
     assert sum(parts) == pytest.approx(token_us, rel=0.2)
     assert phases["qkv"].wait_peer == 0
+    assert phases["head"].wait_peer > 0  # in some of so many passes on so many SMs another GPU is the last
     if name == "no-delay":
         assert phases["attn_out"].wait_peer > 0
 

@@ -19,6 +19,8 @@ _WARPS = 8
 _MAX_CAPACITY = 32768
 _PREFILL_STEP_TOKENS = 16
 _LEAST_SLOTS = 4
+_MAX_COLUMNS = 32768
+"""A thread remembers in one word which of its pieces of a vector are missing (`fetch` in matvec.cuh)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,24 +130,30 @@ def make_layout(
     scratch = _scratch_bytes(plan, sharding)
     slot_bytes = tuning.slot_units * UNIT_BYTES
     slots = (SHARED_BYTES - scratch - _fixed_bytes(plan)) // (slot_bytes + 16)
-    if slots < _LEAST_SLOTS:
-        raise ConfigError(
-            f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots}"
-            f" ring slots of {slot_bytes} bytes; at least {_LEAST_SLOTS} are needed: try a smaller slot_units"
-        )
     for what, value, most in (
+        ("columns that a product reads", _widest_columns(config), _MAX_COLUMNS),
         ("query heads a KV head", config.queries_per_kv, 8),
         ("KV heads", config.kv_heads, plan.cores * plan.seats),
         ("vocabulary entries", sharding.whole.vocab, 1 << 20),
     ):
         if value > most:
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
+    if slots < _LEAST_SLOTS:
+        raise ConfigError(
+            f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots}"
+            f" ring slots of {slot_bytes} bytes; at least {_LEAST_SLOTS} are needed: try a smaller slot_units"
+        )
     capacity = -(-room // 32) * 32
     return Layout(sharding, plan, tuning, weights, capacity, slots, scratch)
 
 
 def _head_columns(config: ModelConfig) -> int:
     return config.hidden * (config.lanes.count if config.lanes.head is HeadKind.LANE else 1)
+
+
+def _widest_columns(config: ModelConfig) -> int:
+    lanes = config.lanes.count
+    return max(config.hidden, config.q_dim // lanes, config.ffn // lanes, _head_columns(config))
 
 
 def _joins_lanes(sharding: Sharding) -> bool:
@@ -156,11 +164,9 @@ def _joins_lanes(sharding: Sharding) -> bool:
 def _scratch_bytes(plan: Plan, sharding: Sharding) -> int:
     """Mirrors SCRATCH_BYTES in core.cuh; the compiler asserts that all of shared memory fits."""
     c = plan.config
-    lanes = c.lanes.count
-    widest = max(c.hidden, c.q_dim // lanes, c.ffn // lanes, _head_columns(c))
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
-    decode = -(-widest // 32) * 128 + 2 * _WARPS * pairs * 8
+    decode = -(-_widest_columns(c) // 32) * 128 + 2 * _WARPS * pairs * 8
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if _joins_lanes(sharding) else 0
     decode += max((_WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim, 256 * 8 + 64 * 8, slices)
     prefill = max(_WARPS * _PREFILL_STEP_TOKENS * pairs * 8, _WARPS * 8 * merge_row)

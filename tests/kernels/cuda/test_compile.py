@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,15 @@ def test_host_and_device_agree_on_the_parameters_of_a_launch() -> None:
 
 
 def test_vectors_that_leave_no_room_for_a_ring_are_refused() -> None:
-    from dataclasses import replace
-
-    wide = replace(load_preset("llama-3.2-1b").config, ffn=49152)
+    wide = replace(load_preset("llama-3.2-1b").config, ffn=32768)
     with pytest.raises(ConfigError, match="ring slots"):
         make_layout(plan(wide, 132), "f16", Tuning())
+
+
+def test_vectors_of_more_pieces_than_a_thread_keeps_track_of_are_refused() -> None:
+    wide = replace(load_preset("llama-3.2-1b").config, ffn=34816)
+    with pytest.raises(ConfigError, match=r"34816 columns that a product reads; .* at most 32768"):
+        make_layout(plan(wide, 132), "f16", Tuning(slot_units=32))
 
 
 def test_rings_use_what_activations_leave_of_shared_memory() -> None:
