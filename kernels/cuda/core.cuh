@@ -106,7 +106,8 @@ struct LastLooks {
 
 struct Shared {
     u8 ring[SLOTS][SLOT_BYTES];    // whole launch: the tape, in flight or ready
-    u8 scratch[SCRATCH_BYTES];     // decode: operand, partial sums, then attention, or the head's slices or scales, or the filter; prefill: its own sums
+    // Decode: operand and partial sums; attention, the head's slices or scales, or the filter. Prefill: its own partial sums.
+    u8 scratch[SCRATCH_BYTES];
     u64 full[SLOTS];
     u64 empty[SLOTS];
     u64 done;                      // the consumers want no more
