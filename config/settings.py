@@ -180,8 +180,6 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_timeout": REPLY_S,
     "socket_connect_timeout": REPLY_S,
 }
-# After a silence at most one more try, as everywhere. The reaper tells Celery again of what is lost.
-CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 CELERY_TASK_IGNORE_RESULT = True  # the sweep's row is the truth
 CELERY_TASK_TRACK_STARTED = True
 CELERY_TASK_ACKS_LATE = True

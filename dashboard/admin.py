@@ -33,6 +33,7 @@ from dashboard.models import (
 )
 from dashboard.regressions.services import judge_later
 from dashboard.sweeps.estimates import estimate
+from dashboard.sweeps.replies import say_if_untold
 from dashboard.templatetags.figures import percent, speed
 
 CAN_RUN = "dashboard.can_run_sweep"
@@ -161,7 +162,10 @@ class SweepAdmin(_SweepModelAdmin):
         sweep = get_object_or_404(Sweep, pk=pk)
         if request.method == "POST":
             run = _start(request, sweep)
-            return redirect(run) if run else redirect("admin:dashboard_sweep_change", pk)
+            if not run:
+                return redirect("admin:dashboard_sweep_change", pk)
+            say_if_untold(request, run)
+            return redirect(run)
         specs = expand(sweep.matrix)
         context = {
             **self.admin_site.each_context(request),
@@ -181,9 +185,10 @@ class SweepAdmin(_SweepModelAdmin):
     @admin.action(description="Run the selected sweeps now", permissions=["run"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[Sweep]) -> HttpResponse | None:
         runs = [run for sweep in queryset if (run := _start(request, sweep))]
+        told = [run for run in runs if not say_if_untold(request, run)]
         if len(runs) == 1:
             return redirect(runs[0])
-        for run in runs:
+        for run in told:
             messages.success(
                 request, format_html('Started <a href="{}">{}</a>.', run.get_absolute_url(), run)
             )
@@ -201,13 +206,7 @@ def _start(request: HttpRequest, sweep: Sweep) -> SweepRun | None:
     except ValidationError as error:
         messages.error(request, " ".join(error.messages))
         return None
-    _tell_if_untold(request, run)
     return run
-
-
-def _tell_if_untold(request: HttpRequest, run: SweepRun) -> None:
-    if reason := services.untold(run=run):
-        messages.error(request, reason)
 
 
 class ReadOnly(_ModelAdmin):
@@ -305,7 +304,7 @@ def _cancel(request: HttpRequest, run: SweepRun) -> str:
 def _retry(request: HttpRequest, run: SweepRun) -> str:
     who: Any = request.user
     count = services.retry_failed(run=run, who=who)
-    _tell_if_untold(request, run)
+    say_if_untold(request, run)
     return f"Run {run.pk} ({run.name}): {count} failed point{'' if count == 1 else 's'} queued again."
 
 

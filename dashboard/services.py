@@ -177,7 +177,7 @@ def untold(*, run: SweepRun) -> str:
         return ""
     return (
         f"Run {run.pk} ({run.name}) is queued, but Redis did not answer; check that it runs: "
-        "Celery is told of the run within a minute of its return."
+        "Celery is told of the run a minute or two after its return."
     )
 
 
@@ -395,8 +395,8 @@ def reap(*, now: datetime | None = None, remind_after: timedelta = REMIND_AFTER)
         announce(run_id=run.pk)
     forgotten = Q(enqueued__isnull=True) | Q(enqueued__lte=now - remind_after)
     for key in SweepRun.objects.filter(forgotten, state=State.QUEUED).values_list("pk", flat=True):
-        if SweepRun.objects.filter(forgotten, pk=key, state=State.QUEUED).update(enqueued=now):
-            _tell_celery(key)
+        won = SweepRun.objects.filter(forgotten, pk=key, state=State.QUEUED).update(enqueued=now)
+        if won and _tell_celery(key):
             found.reminded.append(key)
     if found.resumed or found.failed:
         log.warning("sweep_runs_reaped", resumed=found.resumed, failed=found.failed)
@@ -521,9 +521,11 @@ def _tried_points(run_id: int) -> int:
     return Point.objects.filter(run_id=run_id, current=True, state__in=(State.FINISHED, State.FAILED)).count()
 
 
-def _tell_celery(run_id: int) -> None:
-    if not task_queue.tell(RUN_TASK, run_id):  # the row stays queued and the reaper tells again
+def _tell_celery(run_id: int) -> bool:
+    told = task_queue.tell(RUN_TASK, run_id)
+    if not told:  # the row stays queued and the reaper tells again
         SweepRun.objects.filter(pk=run_id, state=State.QUEUED).update(enqueued=None)
+    return told
 
 
 def _withdraw(request_ids: Iterable[str | None]) -> None:

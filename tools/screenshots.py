@@ -24,6 +24,7 @@ from engine.backends import availability
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 START_S = 120
+STOP_S = 60
 SWEEP_S = 600
 MOST_BYTES = 200_000
 VIEWPORT: ViewportSize = {"width": 1280, "height": 800}
@@ -49,7 +50,11 @@ def running_product(environment: dict[str, str]) -> Iterator[None]:
             yield
         finally:
             supervisor.send_signal(signal.SIGINT)
-            supervisor.wait()
+            try:
+                supervisor.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                supervisor.kill()
+                raise SystemExit(f"screenshots: the product did not end within {STOP_S} s") from None
 
 
 def take_playground(page: Page) -> None:

@@ -228,8 +228,9 @@ def ask_for_notices(regression: Regression) -> None:
     if not tasks:
         return
     Regression.objects.filter(pk=regression.pk).update(asked=timezone.now())
-    for name in tasks:
-        task_queue.tell(name, regression.pk)  # ask_again comes within the hour if it is lost
+    told = [task_queue.tell(name, regression.pk) for name in tasks]
+    if not all(told):  # ask_again need not wait for the hour
+        Regression.objects.filter(pk=regression.pk).update(asked=None)
 
 
 def ask_again(*, now: datetime | None = None) -> None:

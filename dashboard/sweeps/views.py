@@ -19,6 +19,7 @@ from dashboard.errors import DashboardError
 from dashboard.models import State, Sweep, SweepRun, Trigger
 from dashboard.sweeps.estimates import remaining
 from dashboard.sweeps.queue import place_of, queues
+from dashboard.sweeps.replies import say_if_untold
 
 PAGE_SIZE = 50
 CAN_RUN = "dashboard.can_run_sweep"
@@ -46,7 +47,7 @@ def sweep_start(request: HttpRequest) -> HttpResponse:
     except (DashboardError, ValidationError) as error:
         messages.error(request, _sentence(error))
         return redirect("dashboard:sweeps")
-    _tell_if_untold(request, started)
+    say_if_untold(request, started)
     return redirect(started)
 
 
@@ -114,7 +115,7 @@ def sweep_run_retry(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         count = services.retry_failed(run=found, who=_user(request))
         messages.success(request, f"{count} failed point{'' if count == 1 else 's'} queued again.")
-        _tell_if_untold(request, found)
+        say_if_untold(request, found)
     except DashboardError as error:
         messages.error(request, _sentence(error))
     return redirect(found)
@@ -145,11 +146,6 @@ def _without_nul(text: str) -> str:
 def _user(request: HttpRequest) -> Any:
     """The signed-in user; `permission_required` has seen to it that there is one."""
     return request.user
-
-
-def _tell_if_untold(request: HttpRequest, run: SweepRun) -> None:
-    if reason := services.untold(run=run):
-        messages.error(request, reason)
 
 
 def _sentence(error: Exception) -> str:

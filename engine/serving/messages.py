@@ -109,12 +109,12 @@ class GenerateRequest:
         """Raises RequestError if the entry is not a request."""
         data = _load(entry)
         try:
-            prompt = dict(data["prompt"])
-            messages = tuple(ChatMessage(**m) for m in prompt.get("messages", ()))
+            prompt = {"messages": (), **data["prompt"]}
+            prompt["messages"] = tuple(ChatMessage(**m) for m in prompt["messages"])
             return cls(
                 **{
                     **data,
-                    "prompt": Prompt(prompt.get("text"), prompt.get("suffix"), messages),
+                    "prompt": Prompt(**prompt),
                     "sampling": SamplingParams(**data.get("sampling", {})),
                     "stop": tuple(data.get("stop", ())),
                 }

@@ -29,7 +29,7 @@ def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> lis
     """The runs of which Celery was told, in place of a broker (unless the test has a real one)."""
     runs: list[int] = []
     if "stack" not in request.fixturenames:
-        monkeypatch.setattr(services, "_tell_celery", runs.append)
+        monkeypatch.setattr(services, "_tell_celery", lambda key: runs.append(key) is None)
     return runs
 
 

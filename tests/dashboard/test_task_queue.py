@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,13 @@ from engine.serving.connection import REPLY_S
 from tests.conftest import running_redis
 from tests.dashboard import factories
 from tests.dashboard.stack import Stack
-from tests.mute import Mute
+from tests.mute import Mute, Vanishing
 
 SHORT_S = 0.2
 """In place of REPLY_S, wherever the settings have a limit."""
-GIVEN_UP_S = 3 * SHORT_S + 1.0
-"""As elsewhere three silences at most, and the work of a busy machine."""
+GIVEN_UP_S = 3 * SHORT_S + 0.5 + 1.0
+"""As elsewhere three silences at most, a rest before the second try, and the work of a busy machine."""
+TRIES = 2
 START = "/dashboard/sweeps/start/"
 
 
@@ -80,14 +81,43 @@ def test_a_silent_broker_is_given_up_and_the_log_says_so(mute: Mute) -> None:
     with capture_logs() as said:
         assert not task_queue.tell(services.RUN_TASK, 1)
     assert SHORT_S <= time.monotonic() - begun < GIVEN_UP_S
+    assert len(mute.accepted) == TRIES
     assert [line["event"] for line in said] == ["celery_not_told"]
+
+
+def test_a_broker_whose_host_is_gone_is_given_up_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Vanishing() as gone:
+        gone.vanish()
+        use_broker(gone.url.split("?")[0], monkeypatch)
+        begun = time.monotonic()
+        assert not task_queue.tell(services.RUN_TASK, 1)
+        assert SHORT_S <= time.monotonic() - begun < GIVEN_UP_S
+
+
+def test_a_restart_of_the_broker_is_ridden_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = running_redis(tmp_path)
+    with server:
+        use_broker(server.connection_url, monkeypatch)
+        assert task_queue.tell(services.RUN_TASK, 1)
+    with ExitStack() as again:
+        rests: list[float] = []
+
+        def rest(seconds: float) -> None:
+            rests.append(seconds)
+            again.enter_context(server)
+
+        monkeypatch.setattr("kombu.utils.functional.sleep", rest)
+        assert task_queue.tell(services.RUN_TASK, 2)
+        assert rests == [0.5]
 
 
 def test_after_a_silence_the_next_ones_do_not_wait(mute: Mute) -> None:
     task_queue.tell(services.RUN_TASK, 1)
     begun = time.monotonic()
-    assert not any(task_queue.tell(services.RUN_TASK, key) for key in range(2, 50))
+    with capture_logs() as said:
+        assert not any(task_queue.tell(services.RUN_TASK, key) for key in range(2, 50))
     assert time.monotonic() - begun < SHORT_S
+    assert [line["key"] for line in said if line["event"] == "celery_not_asked"] == list(range(2, 50))
 
 
 def test_a_broker_that_hung_for_a_while_is_told_again(
@@ -153,6 +183,7 @@ def test_a_cancel_waits_for_redis_once_for_the_worker_celery_and_the_pages(
     begun = time.monotonic()
     client.post(f"/dashboard/sweeps/{run.pk}/cancel/")
     assert time.monotonic() - begun < GIVEN_UP_S + 1.0
+    assert len(mute.accepted) == TRIES
     run.refresh_from_db()
     assert run.state == State.CANCELLED
 

@@ -11,8 +11,9 @@ import pytest
 import redis
 
 from config.celery import app as celery_app
-from dashboard import services, tasks
+from dashboard import pause, services, tasks
 from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trigger
+from dashboard.pause import Pause
 from engine.serving.client import Client
 from engine.serving.messages import BENCH, Measured, Started, cancel_key, encode_frame, out_key
 from tests.dashboard import factories
@@ -132,6 +133,8 @@ def test_start_while_the_broker_is_away_waits_for_the_reaper(
         run = start(factories.sweep(context=[8]))
     run.refresh_from_db()
     assert (run.state, run.enqueued) == (State.QUEUED, None)
+    assert services.reap().reminded == [], "so soon after a failure nobody is asked"
+    monkeypatch.setattr(pause, "redis_away", Pause(10.0))
     assert services.reap().reminded == [run.pk]
 
 

@@ -70,7 +70,12 @@ def regression(db: None) -> Regression:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
-    monkeypatch.setattr(task_queue, "tell", lambda name, key: found.append((name, key)))
+
+    def told(name: str, key: int) -> bool:
+        found.append((name, key))
+        return True
+
+    monkeypatch.setattr(task_queue, "tell", told)
     return found
 
 
@@ -191,6 +196,19 @@ def test_notice_that_celery_lost_is_asked_for_again_within_the_hour(
     Regression.objects.update(emailed=timezone.now())
     services.ask_again(now=timezone.now() + timedelta(hours=4))
     assert len(asked) == 2
+
+
+def test_notice_that_the_broker_did_not_take_is_asked_for_again_within_the_minute(
+    regression: Regression, settings: Any, asked: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REGRESSION_EMAILS = ["ops@example.org"]
+    with monkeypatch.context() as away:
+        away.setattr(task_queue, "tell", lambda *_: False)
+        services.ask_for_notices(regression)
+    services.ask_again()
+    assert asked == [(services.EMAIL_TASK, regression.pk)]
+    services.ask_again()
+    assert len(asked) == 1
 
 
 def test_webhook_needs_tls_a_host_and_a_secret() -> None:

@@ -143,6 +143,8 @@ WHOLE = GenerateRequest("g", Prompt("hello")).to_entry()["json"]
         ({"prompt": {"text": None}}, "either a text or a list"),
         ({"prompt": {"text": 5}}, "5 stands where a text must be"),
         ({"prompt": {"messages": [{"role": "user"}]}}, "cannot be read"),
+        ({"prompt": {"messages": [{"role": "user", "content": "hi", "mood": "good"}]}}, "cannot be read"),
+        ({"prompt": {"text": "hi", "images": ["x"]}}, "cannot be read"),
         ({"prompt": "text"}, "cannot be read"),
         ({"sampling": {"temperature": -1}}, "temperature is -1"),
         ({"sampling": {"temperature": "hot"}}, "cannot be read"),
