@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,24 @@ def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> lis
     """The runs of which Celery was told, in place of a broker (unless the test has a real one)."""
     runs: list[int] = []
     if "stack" not in request.fixturenames:
-        monkeypatch.setattr(services, "_tell_celery", lambda key: runs.append(key) is None)
+
+        def tell(run_id: int) -> bool:
+            runs.append(run_id)
+            return True
+
+        monkeypatch.setattr(services, "_tell_celery", tell)
     return runs
+
+
+@pytest.fixture(autouse=True)
+def redis_is_back(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Each test begins without a pause; called, this ends one that a failure has begun."""
+
+    def end_pause() -> None:
+        monkeypatch.setattr(pause, "redis_away", Pause(10.0))
+
+    end_pause()
+    return end_pause
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +119,5 @@ def stack(
     layer = {**settings.CHANNEL_LAYERS["default"], "CONFIG": {"hosts": [{"address": redis_url}]}}
     settings.CHANNEL_LAYERS = {"default": layer}
     monkeypatch.setattr(celery_app.conf, "broker_url", redis_url)
-    monkeypatch.setattr(pause, "redis_away", Pause(10.0))
     with django_db_blocker.unblock(), database_in(tmp_path / "db.sqlite3"):
         yield Stack(redis_url, tmp_path / "db.sqlite3")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dashboard import hints, pause
-from dashboard.pause import Pause
+from dashboard import hints
 from tests.mute import Mute
 
 _SEND = hints._send
@@ -19,7 +18,6 @@ def test_a_redis_that_hangs_holds_up_one_hint_and_not_for_long(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     monkeypatch.setattr(hints, "_send", _SEND)
-    monkeypatch.setattr(pause, "redis_away", Pause(10.0))
     monkeypatch.setattr(hints, "PATIENCE_S", 0.2)
     with Mute() as mute:
         layer = {

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,8 @@ from django.test import Client
 from structlog.testing import capture_logs
 
 from config.celery import app as celery_app
-from dashboard import pause, services, task_queue
+from dashboard import services, task_queue
 from dashboard.models import State, SweepRun
-from dashboard.pause import Pause
 from engine.serving import connection
 from engine.serving.connection import REPLY_S
 from tests.conftest import running_redis
@@ -42,7 +41,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("socket_timeout", "socket_connect_timeout"):
         if options.get(name) == REPLY_S:
             monkeypatch.setitem(options, name, SHORT_S)
-    monkeypatch.setattr(pause, "redis_away", Pause(10.0))
 
 
 @pytest.fixture
@@ -121,7 +119,7 @@ def test_after_a_silence_the_next_ones_do_not_wait(mute: Mute) -> None:
 
 
 def test_a_broker_that_hung_for_a_while_is_told_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_is_back: Callable[[], None]
 ) -> None:
     with running_redis(tmp_path) as server, redis.Redis.from_url(server.connection_url) as known:
         use_broker(server.connection_url, monkeypatch)
@@ -132,7 +130,7 @@ def test_a_broker_that_hung_for_a_while_is_told_again(
             assert not task_queue.tell(services.RUN_TASK, 2)
         finally:
             os.kill(process, signal.SIGCONT)
-        monkeypatch.setattr(pause, "redis_away", Pause(10.0))
+        redis_is_back()
         assert task_queue.tell(services.RUN_TASK, 3)
 
 

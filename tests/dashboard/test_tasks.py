@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 
 from config.celery import app as celery_app
-from dashboard import pause, services, tasks
+from dashboard import services, tasks
 from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trigger
-from dashboard.pause import Pause
 from engine.serving.client import Client
 from engine.serving.messages import BENCH, Measured, Started, cancel_key, encode_frame, out_key
 from tests.dashboard import factories
@@ -122,7 +121,7 @@ def test_cancelled_sweep_leaves_the_inbox_and_the_task_ends(stack: Stack, hand: 
 
 
 def test_start_while_the_broker_is_away_waits_for_the_reaper(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, redis_is_back: Callable[[], None]
 ) -> None:
     with monkeypatch.context() as broken:
 
@@ -134,7 +133,7 @@ def test_start_while_the_broker_is_away_waits_for_the_reaper(
     run.refresh_from_db()
     assert (run.state, run.enqueued) == (State.QUEUED, None)
     assert services.reap().reminded == [], "so soon after a failure nobody is asked"
-    monkeypatch.setattr(pause, "redis_away", Pause(10.0))
+    redis_is_back()
     assert services.reap().reminded == [run.pk]
 
 

@@ -16,7 +16,6 @@ from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.driver import answering
 from tests.gpu.models import CONFIGS, Model, RandomWeights
 
-PLANTED = ("bad_write", "race", "divergent_barrier")
 PROMPT = tuple(range(1, 40))
 FILTERS = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.1, seed=3)
 PATIENCE_S = 100.0
@@ -47,5 +46,5 @@ def run_planted(name: str) -> None:
 
 
 if __name__ == "__main__":
-    (run_planted if sys.argv[1] in PLANTED else run_model)(sys.argv[1])
+    (run_model if sys.argv[1] in CONFIGS else run_planted)(sys.argv[1])
     print("ran to its end")

@@ -7,22 +7,27 @@ import shutil
 import signal
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
 CHECKER = shutil.which("compute-sanitizer")
-PLANTED = {
-    "memcheck": ("bad_write", "Invalid __global__ write"),
-    "racecheck": ("race", "Race reported"),
-    "synccheck": ("divergent_barrier", "Barrier error detected"),
-}
-"""For each tool an error in planted.cu and how the tool puts it."""
-NOTHING = {
-    "memcheck": "ERROR SUMMARY: 0 errors",
-    "racecheck": "(0 errors, 0 warnings)",
-    "synccheck": "ERROR SUMMARY: 0 errors",
-}
 TIMEOUT_S = 120
+
+
+class Tool(NamedTuple):
+    """What it says of an error that is `planted` in planted.cu, and where it finds none."""
+
+    planted: str
+    error: str
+    nothing: str
+
+
+TOOLS = {
+    "memcheck": Tool("bad_write", "Invalid __global__ write", "ERROR SUMMARY: 0 errors"),
+    "racecheck": Tool("race", "Race reported", "(0 errors, 0 warnings)"),
+    "synccheck": Tool("divergent_barrier", "Barrier error detected", "ERROR SUMMARY: 0 errors"),
+}
 
 pytestmark = pytest.mark.skipif(
     CHECKER is None, reason="compute-sanitizer is not on the PATH: it comes with CUDA"
@@ -50,7 +55,7 @@ def watched(tool: str, name: str) -> tuple[int, str]:
     return process.returncode, said
 
 
-@pytest.mark.parametrize("tool", PLANTED)
+@pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize(
     "name", ["test-llama", "half-a-unit", "test-laneformer", "sum-of-lanes", "head-of-all-lanes"]
 )
@@ -58,12 +63,11 @@ def test_the_checker_has_nothing_to_report(tool: str, name: str) -> None:
     status, said = watched(tool, name)
     assert "ran to its end" in said, said[-3000:]
     assert status == 0, said[-3000:]
-    assert NOTHING[tool] in said, said[-3000:]
+    assert TOOLS[tool].nothing in said, said[-3000:]
 
 
-@pytest.mark.parametrize("tool", PLANTED)
+@pytest.mark.parametrize("tool", TOOLS)
 def test_the_checker_reports_what_is_planted(tool: str) -> None:
-    error, words = PLANTED[tool]
-    status, said = watched(tool, error)
+    status, said = watched(tool, TOOLS[tool].planted)
     assert status != 0, said[-3000:]
-    assert words in said, said[-3000:]
+    assert TOOLS[tool].error in said, said[-3000:]

@@ -127,9 +127,6 @@ def make_layout(
     config = plan.config
     sharding = sharding or deal(config, 1)
     room = min(capacity or config.context, config.context, _MAX_CAPACITY)
-    scratch = _scratch_bytes(plan, sharding)
-    slot_bytes = tuning.slot_units * UNIT_BYTES
-    slots = (SHARED_BYTES - scratch - _fixed_bytes(plan)) // (slot_bytes + 16)
     for what, value, most in (
         ("columns that a product reads", _widest_columns(config), _MAX_COLUMNS),
         ("query heads a KV head", config.queries_per_kv, 8),
@@ -138,6 +135,9 @@ def make_layout(
     ):
         if value > most:
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
+    scratch = _scratch_bytes(plan, sharding)
+    slot_bytes = tuning.slot_units * UNIT_BYTES
+    slots = (SHARED_BYTES - scratch - _fixed_bytes(plan)) // (slot_bytes + 16)
     if slots < _LEAST_SLOTS:
         raise ConfigError(
             f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots}"
