@@ -23,7 +23,7 @@ COPY --from=packages /packages /usr/local
 WORKDIR /app
 COPY engine ./engine
 COPY kernels ./kernels
-RUN python -m kernels.cpu.build
+RUN python -m engine.backends.cpu.build
 
 FROM python:${PYTHON} AS base
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \

@@ -12,9 +12,9 @@ from dashboard.matrix import AXES, SAMPLING_NAMES, sampling_dict, validate_matri
 from dashboard.models import Sweep
 from dashboard.schedule import parse_crontab
 from engine.backends import BACKENDS, WITH_SYNC
-from engine.backends.base import SamplingParams
+from engine.backends.base import SYNCS
 from engine.errors import RequestError
-from engine.measurement import SYNCS
+from engine.sampling import SamplingParams
 
 _SEPARATOR = re.compile(r"[,\s]+")
 _FIELD_OF_AXIS = {"model": "models", "backend": "backends"}

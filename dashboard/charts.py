@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.backends.base import PHASES, PhaseTime
+from engine.timings import PHASES, PhaseTime
 
 WIDTH = 720.0
 _LABEL = 84.0

@@ -15,7 +15,7 @@ from dashboard.peer_files import import_peers
 from dashboard.regressions.services import judge_later
 from dashboard.services import record_measurement
 from engine.errors import MeasurementError
-from engine.measurement import read_documents
+from engine.measuring.measurement import read_documents
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 from dashboard.matrix import sampling_label
 from engine.errors import MeasurementError
-from engine.measurement import Measurement
-from engine.statistics import median_interval, quantile_interval
+from engine.measuring.measurement import Measurement
+from engine.measuring.statistics import median_interval, quantile_interval
 
 
 def digest_of(document: Mapping[str, Any]) -> str:

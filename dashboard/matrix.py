@@ -17,9 +17,9 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from engine.backends import BACKENDS, WITH_SYNC
-from engine.backends.base import SamplingParams
+from engine.backends.base import SYNCS
 from engine.errors import RequestError
-from engine.measurement import SYNCS
+from engine.sampling import SamplingParams
 
 AXES = ("model", "backend", "devices", "sync", "context", "tokens", "sampling")
 """Of a matrix, and so the fields of a PointSpec and the columns of a Point that say what is measured."""
@@ -43,7 +43,7 @@ class PointSpec:
     backend: str
     devices: int
     sync: str
-    """One of engine.measurement.SYNCS; empty for what the worker does by itself."""
+    """One of engine.backends.base.SYNCS; empty for what the worker does by itself."""
     context: int
     tokens: int
     sampling: SamplingParams

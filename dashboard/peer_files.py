@@ -13,7 +13,7 @@ from django.db import transaction
 
 from dashboard.models import Peer
 from engine.errors import MeasurementError
-from engine.statistics import median, median_interval
+from engine.measuring.statistics import median, median_interval
 
 MAX_LINES = 10_000
 

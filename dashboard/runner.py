@@ -23,8 +23,8 @@ from django.db import Error as DatabaseError
 from dashboard import services
 from dashboard.models import Measurement, Point, SweepRun
 from dashboard.traces.store import store_trace
-from engine.backends.base import SamplingParams
 from engine.errors import MeasurementError
+from engine.sampling import SamplingParams
 from engine.serving.errors import QueueFull, QueueUnavailable
 from engine.serving.messages import BenchRequest, Done, Failed, Frame, Measured, Progress, Request, Started
 from engine.serving.reading import FROM_START, StreamFrame

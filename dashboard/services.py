@@ -42,7 +42,7 @@ from dashboard.preset_files import presets
 from dashboard.regressions import services as regressions
 from dashboard.schedule import latest_slot, parse_crontab
 from engine.errors import MeasurementError
-from engine.measurement import Measurement as Result
+from engine.measuring.measurement import Measurement as Result
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import Exchange, HeadKind, ModelConfig
 from engine.errors import RequestError
-from engine.rope import rotate, rotation_table
-from engine.weights import Weights
+from engine.models.config import Exchange, HeadKind, ModelConfig
+from engine.models.rope import rotate, rotation_table
+from engine.models.weights import Weights
 
 Array = NDArray[np.float32]
 Mark = Callable[[str, int], None]

@@ -7,12 +7,51 @@ numbers depend on the seed, the position and the token id alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import SamplingParams
+from engine.errors import RequestError
 from engine.philox import uniforms
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. The defaults are greedy.
+
+    Order: repetition penalty (on every token id already in the sequence), temperature, top-k, top-p,
+    min-p, then one draw. temperature 0 is greedy (lowest id wins a tie) and ignores the filters.
+    Raises RequestError if a value is out of range.
+    """
+
+    temperature: float = 0.0
+    """Below 1e-4 it becomes 0: logits divided by less would overflow float32."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    """64 bits, unsigned."""
+
+    def __post_init__(self) -> None:
+        ranges: tuple[tuple[str, float, float], ...] = (
+            ("temperature", 0.0, 10.0),
+            ("top_k", 0, 1 << 20),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("repetition_penalty", 0.1, 10.0),
+            ("seed", 0, 2**64 - 1),
+        )
+        for name, low, high in ranges:
+            value = getattr(self, name)
+            if not low <= value <= high:  # also refuses NaN
+                raise RequestError(f"{name} is {value}; allowed are {low:g} to {high:g}")
+        if self.top_p == 0.0:
+            raise RequestError("top_p is 0; it must be above 0 (1 keeps every token)")
+        if self.temperature < 1e-4:
+            object.__setattr__(self, "temperature", 0.0)
 
 
 def choose(logits: NDArray[np.float32], params: SamplingParams, history: Sequence[int], position: int) -> int:

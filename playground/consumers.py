@@ -10,9 +10,9 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
-from engine.backends.base import FinishReason
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, GenerateRequest, Heartbeat, Timings
+from engine.timings import FinishReason
 from playground import metrics, presence, selectors, services
 from playground.admission import caller_of, submit
 from playground.background import end, in_background

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.backends.base import SamplingParams
+from engine.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Generation(models.Model):
     text = models.TextField(blank=True)
     timings = models.JSONField(default=dict)
     environment = models.JSONField(default=dict)
-    """Machine and code that ran it, as its worker told (`engine.environment`)."""
+    """Machine and code that ran it, as its worker told (`engine.measuring.environment`)."""
     pace = models.JSONField(default=dict)
     """Tokens over the worker's time (`playground.pace`)."""
     finish_reason = models.CharField(max_length=16, blank=True)

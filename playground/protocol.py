@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NotRequired, TypedDict
 
-from engine.backends.base import SamplingParams
-from engine.prompt import Prompt
+from engine.models.prompt import Prompt
+from engine.sampling import SamplingParams
 from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, Started, Tokens
 from playground.limits import BODY_BYTES, DEFAULTS, LIMITS
 from playground.validation import (

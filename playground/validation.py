@@ -9,9 +9,9 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-from engine.backends.base import SamplingParams
 from engine.errors import RequestError
-from engine.prompt import ChatMessage
+from engine.models.prompt import ChatMessage
+from engine.sampling import SamplingParams
 from playground.limits import LIMITS
 
 ROLES = ("system", "user", "assistant")

@@ -3,9 +3,9 @@
     python -m tools.bench_cpu [--repeats 5] [--out FILE]
 
 Each round times both engines, and the order turns from round to round, so that whatever else the machine does
-falls on both. Prompts are the benchmark protocol's (engine.bench). Speeds are medians of the rounds, with the
-lowest and the highest. llama.cpp reads the file's 4-bit weights; ours are the same numbers in FP16, which is
-3.2 times as many bytes a token.
+falls on both. Prompts are the benchmark protocol's (engine.measuring.bench). Speeds are medians of the
+rounds, with the lowest and the highest. llama.cpp reads the file's 4-bit weights; ours are the same numbers in
+FP16, which is 3.2 times as many bytes a token.
 
 A virtual machine's two cores may share a die, and with it one link to memory, or lie on two, and the host
 moves them. So the distance between the cores is measured before and after each timing, and timings of one
@@ -32,12 +32,12 @@ from engine.backends import open_backend
 from engine.backends.base import Backend, Job, Token
 from engine.backends.cpu.backend import CpuBackend
 from engine.backends.running import follow
-from engine.bandwidth import usable_cores
-from engine.bench import Point, prompt_tokens, run_point
 from engine.errors import CheckpointError, EngineError
-from engine.models import Model, open_model
-from engine.roofline import mean_bytes_per_token
-from engine.statistics import median
+from engine.measuring.bandwidth import usable_cores
+from engine.measuring.bench import Point, prompt_tokens, run_point
+from engine.measuring.roofline import mean_bytes_per_token
+from engine.measuring.statistics import median
+from engine.models.catalogue import Model, open_model
 from tools.peers import make_peers
 from tools.setup import ROOT, SetupError
 
@@ -248,7 +248,7 @@ import sys, time
 start = time.perf_counter()
 from engine.backends import open_backend
 from engine.backends.base import Job
-from engine.models import open_model
+from engine.models.catalogue import open_model
 def resident(field):
     return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(field)) / 1024
 model = open_model(sys.argv[1])

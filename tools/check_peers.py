@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bandwidth import usable_cores
-from engine.environment import capture
 from engine.errors import CheckpointError, EngineError
-from engine.models import Model, open_model
+from engine.measuring.bandwidth import usable_cores
+from engine.measuring.environment import capture
+from engine.models.catalogue import Model, open_model
+from engine.models.tokenizer import Tokenizer
 from engine.reference import Reference
-from engine.tokenizer import Tokenizer
 from tools.peers import make_peers
 from tools.setup import ROOT, SetupError
 

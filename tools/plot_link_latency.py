@@ -19,15 +19,15 @@ from pathlib import Path
 
 import numpy as np
 
-from engine import environment
 from engine.backends import open_backend
 from engine.backends.base import Job
 from engine.backends.running import complete
-from engine.bandwidth import usable_cores
-from engine.config import HeadKind, Lanes, ModelConfig
 from engine.errors import EngineError
-from engine.statistics import median
-from engine.weights import RandomWeights, Weights
+from engine.measuring import environment
+from engine.measuring.bandwidth import usable_cores
+from engine.measuring.statistics import median
+from engine.models.config import HeadKind, Lanes, ModelConfig
+from engine.models.weights import RandomWeights, Weights
 from tools.setup import ROOT
 
 DELAYS = (0, 1, 2)

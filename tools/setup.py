@@ -169,7 +169,7 @@ def native() -> None:
         "cpu-kernel",
         [sources],
         ROOT / "kernels",
-        lambda: call([PYTHON, "-m", "kernels.cpu.build"], "compiling the CPU kernel", "read the log"),
+        lambda: call([PYTHON, "-m", "engine.backends.cpu.build"], "compiling the CPU kernel", "read the log"),
     )
 
 

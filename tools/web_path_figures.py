@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.statistics import median, median_interval, quantile
+from engine.measuring.statistics import median, median_interval, quantile
 
 ALIGN_MS = 400
 """The grid of the first worker's first tokens; each further worker has its own, so that they spread."""

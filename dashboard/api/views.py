@@ -18,7 +18,7 @@ from dashboard.compare.figures import Compared, compare
 from dashboard.history.metrics import METRICS
 from dashboard.models import Configuration, Measurement, Regression, Standing
 from dashboard.selectors import with_documents
-from engine.measurement import Measurement as Result
+from engine.measuring.measurement import Measurement as Result
 
 FACETS = ("model", "backend", "hardware", "context", "sampling")
 BADGE_S = 300

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dashboard.charts import KINDS, Segment, segments
-from engine.backends.base import PHASES, PhaseTime
+from engine.timings import PHASES, PhaseTime
 
 WIDTH = 720.0
 _LABEL = 84.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from dashboard.facts import flatten
 from dashboard.templatetags.figures import commit
-from engine.measurement import Measurement
+from engine.measuring.measurement import Measurement
 
 MISSING = "not recorded"
 _CODE = ("git.", "backend.kernel")

@@ -14,8 +14,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.measurement import Measurement
-from engine.statistics import bootstrap_quantiles, ratio_interval, samples_needed
+from engine.measuring.measurement import Measurement
+from engine.measuring.statistics import bootstrap_quantiles, ratio_interval, samples_needed
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dashboard.compare.figures import Compared, compare
 from dashboard.compare.forms import MAX_RUNS, CompareForm
 from dashboard.models import Measurement
 from dashboard.selectors import with_documents
-from engine.measurement import Measurement as Result
+from engine.measuring.measurement import Measurement as Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dashboard.history.metrics import Metric
 from dashboard.history.series import Sample, Series
-from engine.steps import steps
+from engine.measuring.change_points import steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Change:
 
 
 def changes(found: list[Series], metric: Metric) -> list[Change]:
-    """The steps of every series (engine.steps), the newest first. Samples whose tokens differ count too."""
+    """The change points of every series, the newest first. Samples whose tokens differ count too."""
     listed = []
     for number, one in enumerate(found):
         samples = one.samples

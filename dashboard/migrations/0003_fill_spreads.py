@@ -7,7 +7,7 @@ from typing import Any
 from django.db import migrations
 
 from dashboard.ingest import spread_of
-from engine.measurement import Measurement
+from engine.measuring.measurement import Measurement
 
 
 def fill(apps: Any, schema_editor: Any) -> None:

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from dashboard.matrix import GREEDY
 from dashboard.models.sweeps import Point
-from engine.measurement import MAILBOX
+from engine.backends.base import MAILBOX
 
 _NATURAL_KEY = (
     "model",

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from dashboard.matrix import place, sampling_label, validate_matrix, validate_repeats
 from dashboard.schedule import format_crontab
-from engine.backends.base import SamplingParams
+from engine.sampling import SamplingParams
 
 
 class State(models.TextChoices):

@@ -12,7 +12,7 @@ from dashboard.models.measurements import Measurement
 class Trace(models.Model):
     """The spans of some tokens of one more run of a measurement's point: Chrome trace JSON, gzip.
 
-    What is stored was read and written again by `engine.trace`, wherever it came from.
+    What is stored was read and written again by `engine.measuring.trace`, wherever it came from.
     """
 
     MAX_BYTES = 8 * 2**20

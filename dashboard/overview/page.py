@@ -12,9 +12,9 @@ from dashboard.overview.scale import Mark, Scale, scale
 from dashboard.overview.sparkline import Sparkline, sparkline
 from dashboard.regressions.selectors import standings_of
 from dashboard.selectors import Newest, measurements_by_key
-from engine.bandwidth import row_of
-from engine.measurement import MAILBOX
-from engine.roofline import PUBLISHED, Published
+from engine.backends.base import MAILBOX
+from engine.measuring.bandwidth import row_of
+from engine.measuring.roofline import PUBLISHED, Published
 
 ROWS_A_GROUP = 4
 """Configurations of one hardware, model and backend on the page; the rest is a link away."""

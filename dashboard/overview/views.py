@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET
 
 from dashboard import selectors
 from dashboard.overview import forms, page
-from engine.roofline import PUBLISHED
+from engine.measuring.roofline import PUBLISHED
 
 GROUPS_A_PAGE = 12
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.roofline import ceiling
+from engine.measuring.roofline import ceiling
 
 WIDTH, HEIGHT = 760.0, 430.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 176.0, 14.0, 44.0

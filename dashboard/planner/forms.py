@@ -8,9 +8,9 @@ from typing import Any
 from django import forms
 from django.http import QueryDict
 
-from engine.bandwidth import HARDWARE
-from engine.presets import preset_names
-from engine.roofline import MODELS
+from engine.measuring.bandwidth import HARDWARE
+from engine.measuring.roofline import MODELS
+from engine.models.presets import preset_names
 
 CUSTOM = "custom"
 SHOWN = ("H100 SXM", "H200", "B200", "Rubin", "MI300X", "MI450")

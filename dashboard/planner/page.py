@@ -9,8 +9,8 @@ from typing import Any
 from dashboard.planner.chart import Mark, Roof, RooflineChart, roofline_chart
 from dashboard.planner.forms import CUSTOM
 from dashboard.planner.measured import MeasuredHardware, MeasuredPoint
-from engine.bandwidth import Memory, hardware
-from engine.roofline import (
+from engine.measuring.bandwidth import Memory, hardware
+from engine.measuring.roofline import (
     FP16,
     PUBLISHED,
     ActiveModel,

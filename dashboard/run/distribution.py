@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dashboard.charts import Tick, round_ticks
-from engine.statistics import quantile, quantile_interval, samples_needed
+from engine.measuring.statistics import quantile, quantile_interval, samples_needed
 
 WIDTH = 480.0
 HEIGHT = 220.0

@@ -13,7 +13,7 @@ from dashboard.run.contexts import ContextChart, context_chart, other_contexts
 from dashboard.run.distribution import Distribution, distribution
 from dashboard.run.environment import Condition, Topic, conditions, topics
 from dashboard.selectors import Neighbours, failures_like, neighbours
-from engine.measurement import Measurement as Result
+from engine.measuring.measurement import Measurement as Result
 
 
 @dataclass(frozen=True, slots=True)

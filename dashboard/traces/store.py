@@ -9,7 +9,7 @@ from django.db import transaction
 
 from dashboard.models import Measurement, Trace
 from engine.errors import MeasurementError
-from engine.trace import packed, unpacked
+from engine.measuring.trace import packed, unpacked
 
 MAX_FILE_BYTES = 128 * 2**20
 """A file that is larger is not read at all."""

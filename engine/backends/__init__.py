@@ -19,7 +19,7 @@ from engine.errors import BackendUnavailable
 BACKENDS = ("numpy", "cpu", "cuda")
 AUTO = "auto"
 WITH_SYNC = ("cpu", "cuda")
-"""Those with the option `sync`, which takes one of engine.measurement.SYNCS."""
+"""Those with the option `sync`, which takes one of engine.backends.base.SYNCS."""
 _MODULES = {name: f"{__name__}.{name}" for name in BACKENDS} | {"numpy": f"{__name__}.numpy_backend"}
 _BEST_FIRST = ("cuda", "cpu", "numpy")
 

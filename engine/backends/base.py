@@ -9,51 +9,15 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import ModelConfig
 from engine.errors import RequestError
-from engine.weights import Weights
+from engine.models.config import ModelConfig
+from engine.models.weights import Weights
+from engine.sampling import SamplingParams
+from engine.timings import FinishReason, PhaseTime
 
-FinishReason = Literal["stop", "length", "cancelled"]
-PHASES = ("embed", "qkv", "attention", "attn_out", "gate_up", "down", "head", "sample")
-"""The phases of a token, in order; every profile uses these names."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the next token is chosen. The defaults are greedy.
-
-    Order: repetition penalty (on every token id already in the sequence), temperature, top-k, top-p,
-    min-p, then one draw. temperature 0 is greedy (lowest id wins a tie) and ignores the filters.
-    Raises RequestError if a value is out of range.
-    """
-
-    temperature: float = 0.0
-    """Below 1e-4 it becomes 0: logits divided by less would overflow float32."""
-    top_k: int = 0
-    """Keep the k most likely tokens; 0 keeps all."""
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int = 0
-    """64 bits, unsigned."""
-
-    def __post_init__(self) -> None:
-        ranges: tuple[tuple[str, float, float], ...] = (
-            ("temperature", 0.0, 10.0),
-            ("top_k", 0, 1 << 20),
-            ("top_p", 0.0, 1.0),
-            ("min_p", 0.0, 1.0),
-            ("repetition_penalty", 0.1, 10.0),
-            ("seed", 0, 2**64 - 1),
-        )
-        for name, low, high in ranges:
-            value = getattr(self, name)
-            if not low <= value <= high:  # also refuses NaN
-                raise RequestError(f"{name} is {value}; allowed are {low:g} to {high:g}")
-        if self.top_p == 0.0:
-            raise RequestError("top_p is 0; it must be above 0 (1 keeps every token)")
-        if self.temperature < 1e-4:
-            object.__setattr__(self, "temperature", 0.0)
+MAILBOX, BARRIER = "mailbox", "barrier"
+SYNCS = (MAILBOX, BARRIER)
+"""How a phase may know that its input is there: by the words themselves, or by barriers between phases."""
 
 
 class TraceRange(NamedTuple):
@@ -84,15 +48,6 @@ class Token(NamedTuple):
 
     id: int
     t_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseTime:
-    """Mean microseconds a decode token spends in a phase, by what it was doing."""
-
-    work: float
-    wait_local: float = 0.0
-    wait_peer: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +122,7 @@ class Topology:
 
 
 class Loaded(Protocol):
-    """What a backend needs of a model (engine.models.Model has more: tokenizer, source, digest)."""
+    """What a backend needs of a model (engine.models.catalogue.Model has more: tokenizer, source, digest)."""
 
     @property
     def config(self) -> ModelConfig: ...

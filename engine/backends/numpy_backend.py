@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from engine.backends.base import (
-    PHASES,
     DeviceInfo,
-    FinishReason,
     Job,
     Loaded,
     LoadProgress,
     Outcome,
-    PhaseTime,
     Token,
     Topology,
     TraceSpan,
@@ -31,11 +28,12 @@ from engine.backends.base import (
     check_sequence,
     unheard,
 )
-from engine.bandwidth import datasheet_gbs, measure_read_gbs, usable_cores
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
+from engine.measuring.bandwidth import datasheet_gbs, measure_read_gbs, usable_cores
 from engine.processor import processor_name
 from engine.reference import Reference
 from engine.sampling import choose
+from engine.timings import PHASES, FinishReason, PhaseTime
 
 PREFILL_CHUNK = 64
 """Prompt tokens between two looks at the stop flag: enough for the matrix products, some 0.1 s of work."""

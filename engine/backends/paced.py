@@ -25,13 +25,14 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models, pre_tokenizers
 
-from engine.backends.base import DeviceInfo, FinishReason, Job, Outcome, Token, Topology, check_job
-from engine.checkpoints.gguf_vocabulary import Vocabulary
-from engine.config import ModelConfig
+from engine.backends.base import DeviceInfo, Job, Outcome, Token, Topology, check_job
 from engine.errors import BackendUnavailable, RequestError
-from engine.models import Model
-from engine.tokenizer import Tokenizer
-from engine.weights import RandomWeights
+from engine.models.catalogue import Model
+from engine.models.checkpoints.gguf_vocabulary import Vocabulary
+from engine.models.config import ModelConfig
+from engine.models.tokenizer import Tokenizer
+from engine.models.weights import RandomWeights
+from engine.timings import FinishReason
 
 WORDS = "words"
 """The name of the built-in vocabulary, in place of a model's."""

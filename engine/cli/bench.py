@@ -1,4 +1,4 @@
-"""`bench`: measure decode speed by the protocol of engine.bench."""
+"""`bench`: measure decode speed by the protocol of engine.measuring.bench."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.backends.base import Backend, TraceRange, TraceSpan
-from engine.bench import PROTOCOL, Point, check_point, run_point
 from engine.cli.options import (
     Commands,
     UsageError,
@@ -22,9 +21,10 @@ from engine.cli.options import (
     write_text,
 )
 from engine.cli.terminal import ProgressBar, json_text, print_json, table
-from engine.config import ModelConfig
-from engine.measurement import Measurement
-from engine.trace import write_trace
+from engine.measuring.bench import PROTOCOL, Point, check_point, run_point
+from engine.measuring.measurement import Measurement
+from engine.measuring.trace import write_trace
+from engine.models.config import ModelConfig
 
 CONTEXT, TOKENS, REPEATS = 256, 128, 5
 

@@ -11,13 +11,13 @@ from engine.backends.base import Job, Topology
 from engine.backends.running import complete
 from engine.cli.options import Commands, add_model_flags, command, devices_of
 from engine.cli.terminal import ProgressBar, print_json, table
-from engine.config import ModelConfig
 from engine.errors import EngineError
-from engine.models import open_model
-from engine.presets import preset_names
-from engine.probe import probe
-from engine.roofline import bytes_per_token, ceiling
-from engine.verification import verify
+from engine.measuring.roofline import bytes_per_token, ceiling
+from engine.measuring.verification import verify
+from engine.models.catalogue import open_model
+from engine.models.config import ModelConfig
+from engine.models.presets import preset_names
+from engine.models.probe import probe
 
 _PROBE_TOKENS = 8
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from engine.backends.base import Backend, Job, Outcome, SamplingParams, Token
+from engine.backends.base import Backend, Job, Outcome, Token
 from engine.backends.running import FirstTokenTimer, follow
 from engine.cli.options import (
     Commands,
@@ -22,10 +22,11 @@ from engine.cli.options import (
     stop_ids,
 )
 from engine.cli.terminal import print_json
-from engine.models import Model
-from engine.prompt import ChatMessage, Prompt
+from engine.models.catalogue import Model
+from engine.models.prompt import ChatMessage, Prompt
+from engine.models.text_stream import TextStream
+from engine.sampling import SamplingParams
 from engine.serving.messages import Timings
-from engine.text_stream import TextStream
 
 _POLL_S = 0.1
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from engine.cli.options import Commands, command
 from engine.cli.terminal import print_json, table
-from engine.models import list_models
+from engine.models.catalogue import list_models
 
 
 def add(commands: Commands) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 from engine import settings
 from engine.backends import AUTO, BACKENDS, open_backend
-from engine.backends.base import Backend, SamplingParams
+from engine.backends.base import Backend
 from engine.cli.terminal import ProgressBar
-from engine.environment import git_facts
 from engine.errors import EngineError
-from engine.models import Model, open_model
+from engine.measuring.environment import git_facts
+from engine.models.catalogue import Model, open_model
+from engine.sampling import SamplingParams
 
 Commands = Any
 """argparse's own type for sub-commands is private."""

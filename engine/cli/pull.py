@@ -6,7 +6,7 @@ import argparse
 
 from engine.cli.options import Commands, command
 from engine.cli.terminal import ProgressBar, print_json
-from engine.models import pull
+from engine.models.catalogue import pull
 
 
 def add(commands: Commands) -> None:

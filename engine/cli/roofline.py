@@ -8,11 +8,10 @@ from dataclasses import asdict
 from typing import TypeVar
 
 from engine import settings
-from engine.bandwidth import HARDWARE, Memory, hardware, measure_read_gbs
 from engine.cli.options import Commands, UsageError, command
 from engine.cli.terminal import print_json, table
-from engine.models import open_model
-from engine.roofline import (
+from engine.measuring.bandwidth import HARDWARE, Memory, hardware, measure_read_gbs
+from engine.measuring.roofline import (
     MODELS,
     ActiveModel,
     Plan,
@@ -25,6 +24,7 @@ from engine.roofline import (
     shape_cost,
     token_cost,
 )
+from engine.models.catalogue import open_model
 
 _HERE = "this machine"
 T = TypeVar("T")

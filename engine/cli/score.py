@@ -9,8 +9,8 @@ from typing import Any
 
 from engine.cli.options import Commands, UsageError, add_model_flags, backend_of, command, model_of, read_text
 from engine.cli.terminal import ProgressBar, print_json, table
-from engine.prompt import Prompt
-from engine.scoring import log_likelihoods
+from engine.measuring.scoring import log_likelihoods
+from engine.models.prompt import Prompt
 
 WINDOW = 512
 """Default tokens in one pass: what its logits take in memory is window x vocabulary x 4 bytes."""

@@ -12,7 +12,7 @@ from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.backends.running import complete
 from engine.errors import BackendUnavailable
-from engine.models import Model, open_model
+from engine.models.catalogue import Model, open_model
 
 log = logging.getLogger(__name__)
 

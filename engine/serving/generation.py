@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 
-from engine.backends.base import FinishReason, Job, Launch, Token
+from engine.backends.base import Job, Launch, Token
 from engine.errors import EngineError, RequestError
+from engine.models.text_stream import TextStream
+from engine.models.tokenizer import Tokenizer
 from engine.serving.continuation import Published
 from engine.serving.engines import Engine
 from engine.serving.messages import Done, GenerateRequest, Progress, Scored, Started
 from engine.serving.publisher import Output
 from engine.serving.scoring import check_room, scores
 from engine.serving.timing import Clock
-from engine.text_stream import TextStream
-from engine.tokenizer import Tokenizer
+from engine.timings import FinishReason
 
 POLL_S = 0.02
 """How soon a cancellation is obeyed when no token comes."""

@@ -70,7 +70,7 @@ class Pulse:
         self._changed.set()
 
     def describe(self, environment: Mapping[str, Any]) -> None:
-        """Facts of the machine and the code (`engine.environment`), beside every beat from now on."""
+        """Facts of the machine and the code (engine.measuring.environment) beside every beat from now on."""
         with self._lock:
             self._environment = json.dumps(environment)
 

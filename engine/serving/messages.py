@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
-from engine.backends.base import SamplingParams
 from engine.errors import RequestError
-from engine.prompt import ChatMessage, Prompt
+from engine.models.prompt import ChatMessage, Prompt
+from engine.sampling import SamplingParams
 
 GROUP = "workers"
 INTERACTIVE = "ml:inbox:interactive"
@@ -125,7 +125,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """One benchmark point: what `engine.bench` takes; the answer is a `measured` frame."""
+    """One benchmark point: what `engine.measuring.bench` takes; the answer is a `measured` frame."""
 
     id: str
     model: str
@@ -137,7 +137,7 @@ class BenchRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     created_ms: int = 0
     sync: str = ""
-    """One of engine.measurement.SYNCS; empty for what the worker does by itself."""
+    """One of engine.backends.base.SYNCS; empty for what the worker does by itself."""
     trace: bool = False
     """Whether the answer shall hold a trace of one token."""
     kind: Literal["bench"] = "bench"
@@ -299,10 +299,10 @@ MAX_TRACE_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A benchmark point's result: a schema-1 measurement (engine.measurement).
+    """A benchmark point's result: a schema-1 measurement (engine.measuring.measurement).
 
-    `trace` is a Chrome trace (engine.trace.packed) in base64; empty if none was asked for, the backend
-    records none, or it has more than MAX_TRACE_BYTES.
+    `trace` is a Chrome trace (engine.measuring.trace.packed) in base64; empty if none was asked for,
+    the backend records none, or it has more than MAX_TRACE_BYTES.
     """
 
     measurement: dict[str, Any]
@@ -403,7 +403,7 @@ class Heartbeat:
     TTL_S = 5
 
     def to_hash(self) -> dict[str, str]:
-        """Beside it the hash holds `environment`: what `engine.environment.capture` says of the worker."""
+        """Beside it the hash holds `environment`: what environment.capture says of the worker."""
         return {"json": json.dumps(asdict(self))}
 
     @classmethod

@@ -56,7 +56,7 @@ def workers() -> Query[list[Heartbeat]]:
 
 
 def environment(worker: str) -> Query[dict[str, Any]]:
-    """What `engine.environment.capture` said when a worker opened its model; {} once it is gone."""
+    """What `engine.measuring.environment.capture` said when a worker opened its model; {} once it is gone."""
     [found] = yield [("HGET", worker_key(worker), "environment")]
     told: dict[str, Any] = json.loads(found or "{}")
     return told

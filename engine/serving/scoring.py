@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from engine.backends.base import Backend
 from engine.errors import RequestError
-from engine.scoring import log_softmax
+from engine.measuring.scoring import log_softmax
+from engine.models.tokenizer import Tokenizer
 from engine.serving.messages import Candidate, Scored
-from engine.tokenizer import Tokenizer
 
 LOGITS_BYTES = 1 << 29
 """The most memory that the logits of one request may take: 4 bytes for each token and vocabulary entry."""

@@ -19,10 +19,10 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from engine.errors import EngineError, RequestError
-from engine.prompt import ChatMessage, Prompt
+from engine.models.prompt import ChatMessage, Prompt
+from engine.models.tokenizer import Tokenizer
 from engine.serving.connection import BLOCK_S, connect
 from engine.serving.errors import QueueFull, QueueUnavailable, unavailable
-from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,6 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from engine.backends.base import TraceRange, TraceSpan
-from engine.bench import BenchStopped, Point, run_point
-from engine.environment import capture
 from engine.errors import (
     BackendFailure,
     BackendUnavailable,
@@ -32,6 +30,9 @@ from engine.errors import (
     EngineError,
     RequestError,
 )
+from engine.measuring.bench import BenchStopped, Point, run_point
+from engine.measuring.environment import capture
+from engine.measuring.trace import chrome_trace, packed
 from engine.serving.engines import Engine, EngineSlot, EngineSpec, Opener, open_engine
 from engine.serving.generation import Generation, Refused
 from engine.serving.heartbeat import Pulse
@@ -56,7 +57,6 @@ from engine.serving.messages import (
 )
 from engine.serving.publisher import Output, Publisher
 from engine.serving.tokenizing import TokenDesk
-from engine.trace import chrome_trace, packed
 
 log = logging.getLogger(__name__)
 

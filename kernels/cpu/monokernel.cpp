@@ -918,7 +918,7 @@ bool Member::receive(int64_t number, int from, float* rows, int panels) {
   return true;
 }
 
-// Adds a module's outputs (outputs_: [shard][padded hidden][tokens]) to the residual streams: engine/config.py's Exchange.
+// Adds a module's outputs (outputs_: [shard][padded hidden][tokens]) to the residual streams: engine/models/config.py's Exchange.
 bool Member::add_outputs(int kind, int layer) {
   const MlShape& s = plan_.s;
   const int how = shared_.exchanges[kind][layer];

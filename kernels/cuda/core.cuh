@@ -137,7 +137,7 @@ struct Shared {
 static_assert(sizeof(Shared) <= model::SHARED_BYTES, "shared memory of one SM");
 
 // The order of a decode pass within a layer. With two seats the second lane is half a layer behind, so that nothing
-// follows directly on what it needs: one lane's vectors travel while the other one computes. engine/tape.py has the
+// follows directly on what it needs: one lane's vectors travel while the other one computes. engine/backends/cuda/tape.py has the
 // same order, without attention, which reads no tape.
 constexpr int ATTENTION = MATRICES;
 struct Turn {

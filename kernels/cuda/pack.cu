@@ -1,5 +1,5 @@
-// Fills device memory before a launch: random tensors where they are needed (engine.weights.RandomWeights), tapes in
-// the order of engine/tape.py. And reads memory as fast as it goes, for the bandwidth that figures are held against.
+// Fills device memory before a launch: random tensors where they are needed (engine.models.weights.RandomWeights), tapes in
+// the order of engine/backends/cuda/tape.py. And reads memory as fast as it goes, for the bandwidth that figures are held against.
 #include "types.cuh"
 
 struct Tensor {

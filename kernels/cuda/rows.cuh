@@ -2,7 +2,7 @@
 #pragma once
 #include "matvec.cuh"
 
-// How a layer's module takes the other lanes' output into the residual stream (engine.config.Exchange).
+// How a layer's module takes the other lanes' output into the residual stream (engine.models.config.Exchange).
 enum Exchange : int { EXCHANGE_NONE = 0, EXCHANGE_PRESENT = 1, EXCHANGE_PAST = 2 };
 
 // Constant memory: a table in a function would be written to the stack each time it is read.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.prompt import Prompt
+from engine.models.prompt import Prompt
 from engine.serving.messages import Heartbeat
 from playground import admission
 from playground.admission import Caller

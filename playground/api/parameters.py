@@ -11,8 +11,8 @@ from typing import Any
 from django.http import HttpRequest
 from django.http.request import RawPostDataException, UnreadablePostError
 
-from engine.backends.base import SamplingParams
-from engine.prompt import Prompt
+from engine.models.prompt import Prompt
+from engine.sampling import SamplingParams
 from engine.serving.messages import MAX_LOGPROBS, GenerateRequest
 from playground.api.errors import ApiError
 from playground.api.support import UNSUPPORTED, check_supported, unsupported

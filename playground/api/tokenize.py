@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import RequestError
-from engine.prompt import Prompt
+from engine.models.prompt import Prompt
 from engine.serving.tokenizing import tokenize
 from playground.admission import Caller
 from playground.api.access import count

@@ -9,8 +9,7 @@ from typing import Any
 
 from dashboard import services
 from dashboard.models import Measurement, Sweep, SweepRun, Trigger
-from engine.backends.base import PhaseTime, SamplingParams
-from engine.measurement import (
+from engine.measuring.measurement import (
     BytesPerToken,
     DecodeSpeed,
     FirstToken,
@@ -22,7 +21,9 @@ from engine.measurement import (
     Settings,
     Verified,
 )
-from engine.measurement import Measurement as Result
+from engine.measuring.measurement import Measurement as Result
+from engine.sampling import SamplingParams
+from engine.timings import PhaseTime
 
 DAY = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MATRIX = {

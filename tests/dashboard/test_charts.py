@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.charts import WIDTH, phase_chart, sample_strip
-from engine.backends.base import PHASES, PhaseTime
+from engine.timings import PHASES, PhaseTime
 
 # Clocks count nanoseconds: nothing lasts a part of one.
 microseconds = st.integers(0, 10**9).map(lambda ns: ns / 1e3)

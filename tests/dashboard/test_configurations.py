@@ -13,8 +13,8 @@ from django.db import connection
 from django.test import Client
 
 from dashboard.models import Configuration, Measurement, Standing
-from engine.backends.base import SamplingParams
-from engine.measurement import MeasuredDevice, Settings
+from engine.measuring.measurement import MeasuredDevice, Settings
+from engine.sampling import SamplingParams
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db

@@ -19,7 +19,7 @@ from dashboard.matrix import (
     validate_matrix,
     validate_repeats,
 )
-from engine.backends.base import SamplingParams
+from engine.sampling import SamplingParams
 from tests.dashboard.factories import MATRIX
 
 samplings = st.builds(

@@ -12,6 +12,7 @@ import pytest
 from dashboard import runner, services
 from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trace
 from engine.backends.base import TraceSpan
+from engine.measuring.trace import chrome_trace, packed
 from engine.serving.errors import QueueFull, QueueUnavailable
 from engine.serving.messages import (
     BenchRequest,
@@ -25,7 +26,6 @@ from engine.serving.messages import (
     Timings,
 )
 from engine.serving.reading import StreamFrame
-from engine.trace import chrome_trace, packed
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db

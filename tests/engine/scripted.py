@@ -9,18 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import (
-    DeviceInfo,
-    FinishReason,
-    Job,
-    Outcome,
-    PhaseTime,
-    Token,
-    Topology,
-    TraceSpan,
-)
-from engine.config import ModelConfig
-from engine.models import Model, open_model
+from engine.backends.base import DeviceInfo, Job, Outcome, Token, Topology, TraceSpan
+from engine.models.catalogue import Model, open_model
+from engine.models.config import ModelConfig
+from engine.timings import FinishReason, PhaseTime
 
 GAP_NS = 250_000
 """The default pace: 4,000 tokens a second."""

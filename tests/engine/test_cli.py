@@ -23,9 +23,9 @@ from engine.cli import app, bench, check, generate, pull, score
 from engine.cli.options import key_value
 from engine.cli.terminal import ProgressBar, json_text, table
 from engine.errors import BackendUnavailable, CheckpointError
-from engine.measurement import Measurement, read_measurements
-from engine.models import Model, open_model
-from engine.prompt import Prompt
+from engine.measuring.measurement import Measurement, read_measurements
+from engine.models.catalogue import Model, open_model
+from engine.models.prompt import Prompt
 from engine.reference import Reference
 from engine.sampling import choose
 
@@ -376,7 +376,7 @@ def test_a_text_of_one_token_has_no_score(
 
 @pytest.fixture
 def short_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.bench.WARM_UP_S", 0.0)
+    monkeypatch.setattr("engine.measuring.bench.WARM_UP_S", 0.0)
     monkeypatch.setattr("engine.backends.numpy_backend.NumpyBackend.measure_bandwidth", lambda _self: (40.0,))
 
 
@@ -418,7 +418,7 @@ def test_bench_writes_a_trace_of_the_asked_tokens(tmp_path: Path, capsys: pytest
 def test_bench_says_no_when_the_tokens_are_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("engine.verification.agrees", lambda _rows, _tokens: False)
+    monkeypatch.setattr("engine.measuring.verification.agrees", lambda _rows, _tokens: False)
     code, out, _ = run(capsys, "bench", *TINY, "--context", "8", "--tokens", "4", "--repeats", "1")
     assert code == 1
     assert "DIFFERENT" in out

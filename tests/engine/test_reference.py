@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.backends.base import PHASES
-from engine.config import Lanes, ModelConfig, RopeLayout
 from engine.errors import RequestError
+from engine.models.config import Lanes, ModelConfig, RopeLayout
+from engine.models.weights import RandomWeights
 from engine.reference import Reference
-from engine.weights import RandomWeights
+from engine.timings import PHASES
 
 TINY = ModelConfig(
     name="tiny",

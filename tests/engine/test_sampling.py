@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from engine.backends.base import SamplingParams
 from engine.errors import RequestError
-from engine.sampling import choose, gumbel, kept_by_filters, penalised
+from engine.sampling import SamplingParams, choose, gumbel, kept_by_filters, penalised
 
 logit_vectors = hnp.arrays(
     np.float32,

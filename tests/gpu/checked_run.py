@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from engine.backends.base import Job, SamplingParams
+from engine.backends.base import Job
 from engine.backends.cuda import compile as compiler
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.driver import answering
+from engine.sampling import SamplingParams
 from tests.gpu.models import CONFIGS, Model, RandomWeights
 
 PROMPT = tuple(range(1, 40))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import HeadKind, ModelConfig, Rope, RopeLayout, RopeScaling
-from engine.probe import SMALL
-from engine.weights import DType, RandomWeights, Weights, cast_tensor
+from engine.models.config import HeadKind, ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.models.probe import SMALL
+from engine.models.weights import DType, RandomWeights, Weights, cast_tensor
 
 
 @dataclass(frozen=True)

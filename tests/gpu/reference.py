@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine.config import Exchange, HeadKind, ModelConfig, RopeLayout
-from engine.rope import rotation_table
-from engine.weights import RandomWeights, tensor_shapes
+from engine.models.config import Exchange, HeadKind, ModelConfig, RopeLayout
+from engine.models.rope import rotation_table
+from engine.models.weights import RandomWeights, tensor_shapes
 
 
 def random_tensor(weights: RandomWeights, name: str) -> torch.Tensor:
-    """engine.weights.RandomWeights' recipe, made on the GPU: FP16 values in FP32."""
+    """engine.models.weights.RandomWeights' recipe, made on the GPU: FP16 values in FP32."""
     shape = dict(tensor_shapes(weights.config))[name]
     key, scale, offset = weights.recipe(name)
     count = int(np.prod(shape))

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 from engine.backends.base import Job  # noqa: E402
 from engine.backends.cuda.backend import CudaBackend  # noqa: E402
-from engine.presets import load_preset  # noqa: E402
-from engine.weights import RandomWeights  # noqa: E402
+from engine.models.presets import load_preset  # noqa: E402
+from engine.models.weights import RandomWeights  # noqa: E402
 from tests.gpu.models import Model  # noqa: E402
 from tests.gpu.reference import TorchReference  # noqa: E402
 

@@ -11,18 +11,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.backends.base import Job, SamplingParams
+from engine.backends.base import Job
 from engine.backends.cuda import available
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.driver import device_count
 from engine.backends.cuda.exchange_bench import measure
 from engine.backends.cuda.memory import share_table
-from engine.config import Lanes
+from engine.backends.cuda.tape import Matrix
 from engine.errors import BackendFailure
-from engine.presets import load_preset
-from engine.tape import Matrix
-from engine.verification import agrees
-from engine.weights import RandomWeights
+from engine.measuring.verification import agrees
+from engine.models.config import Lanes
+from engine.models.presets import load_preset
+from engine.models.weights import RandomWeights
+from engine.sampling import SamplingParams
 from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Model, StoredWeights
 from tests.gpu.test_small_models import TOLERANCE, generated, reference_logits, relative_error, sequence
 

@@ -9,8 +9,8 @@ import pytest
 from engine.backends.base import Job
 from engine.backends.cuda.backend import CudaBackend
 from engine.errors import CheckpointError
-from engine.models import Model, open_model
-from engine.verification import verify
+from engine.measuring.verification import verify
+from engine.models.catalogue import Model, open_model
 
 PROMPTS = (
     "def fibonacci(n):",

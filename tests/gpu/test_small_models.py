@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from engine.backends.base import Job, SamplingParams
+from engine.backends.base import Job
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.memory import share_table
 from engine.reference import Reference
-from engine.sampling import choose
+from engine.sampling import SamplingParams, choose
 from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Bf16Weights, Model, RandomWeights, StoredWeights
 
 Open = Callable[..., CudaBackend]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.prompt import Prompt
+from engine.models.prompt import Prompt
 from engine.serving.client import AsyncClient
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import GenerateRequest

@@ -3,8 +3,8 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine.config import ModelConfig, RopeLayout
-from engine.weights import Weights
+from engine.models.config import ModelConfig, RopeLayout
+from engine.models.weights import Weights
 
 _NAMES = {
     "attn_norm": "input_layernorm",

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout
+from engine.models.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout
+from engine.models.weights import RandomWeights
 from engine.reference import Reference
-from engine.weights import RandomWeights
 from tests.reference import torch_laneformer
 
 TOKENS = [3, 17, 0, 63, 42, 42, 9, 8, 7, 31, 60, 1]

@@ -9,10 +9,10 @@ from transformers import LlamaForCausalLM
 
 from engine.backends.base import Job
 from engine.backends.numpy_backend import NumpyBackend
-from engine.config import ModelConfig, Rope, RopeLayout, RopeScaling
-from engine.models import Model, open_model, pull
+from engine.models.catalogue import Model, open_model, pull
+from engine.models.config import ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.models.weights import RandomWeights
 from engine.reference import Reference
-from engine.weights import RandomWeights
 from tests.reference.hf_llama import hf_llama
 from tests.reference.test_laneformer import relative_error
 

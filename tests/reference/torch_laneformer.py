@@ -9,8 +9,8 @@ import math
 
 import torch
 
-from engine.config import ModelConfig, RopeLayout
-from engine.weights import Weights
+from engine.models.config import ModelConfig, RopeLayout
+from engine.models.weights import Weights
 
 
 def logits(weights: Weights, tokens: list[int]) -> torch.Tensor:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import CheckpointError
-from engine.models import open_model
+from engine.models.catalogue import open_model
 from tools import bench_cpu
 from tools.bench_cpu import MODEL, ORDER, Peer, Placement, Sample, print_placements, quotient, rounds, rows_of
 

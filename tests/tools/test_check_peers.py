@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from engine.errors import CheckpointError
-from engine.models import open_model
+from engine.models.catalogue import open_model
 from tools.check_peers import Sequence, check, compare
 
 PROMPT = [5, 6]

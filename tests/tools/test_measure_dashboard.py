@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 
-from engine.statistics import samples_needed
+from engine.measuring.statistics import samples_needed
 from tests.dashboard import factories
 from tools import made_up_dashboard, measure_dashboard
 

@@ -5,9 +5,9 @@
     python -m tools.bench_node --report FOLDER    the tables and the plot of files that are there
 
 Laneformer-2B as it is (delayed tensor parallelism), its shape as a plain Llama (tensor parallelism), and
-other delays, each on every number of devices; by the protocol of engine.bench, on random weights. Each point
-is written to --out as schema 1 as soon as it is measured; a run that is cut off, or reaches --limit, has
-what it has.
+other delays, each on every number of devices; by the protocol of engine.measuring.bench, on random weights.
+Each point is written to --out as schema 1 as soon as it is measured; a run that is cut off, or reaches
+--limit, has what it has.
 Needs NumPy and cuda-bindings, for NCCL's column PyTorch. Exit code 0: all ran and was right.
 """
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.backends.running import complete
-from engine.bench import prompt_tokens
 from engine.errors import EngineError
-from engine.verification import agrees, relative_error, verify
+from engine.measuring.bench import prompt_tokens
+from engine.measuring.verification import agrees, relative_error, verify
 from tools.bench_node.plan import Order, Setup
 
 _PROMPT, _TOKENS = 45, 48

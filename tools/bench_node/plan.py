@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.backends.base import TraceRange
-from engine.bench import Point
-from engine.config import ModelConfig
-from engine.models import Model
-from engine.presets import load_preset
-from engine.probe import SMALL, plain
-from engine.weights import RandomWeights
+from engine.measuring.bench import Point
+from engine.models.catalogue import Model
+from engine.models.config import ModelConfig
+from engine.models.presets import load_preset
+from engine.models.probe import SMALL, plain
+from engine.models.weights import RandomWeights
 
 DEVICES = (1, 2, 4, 8)
 DELAYS = (0, 1, 2)

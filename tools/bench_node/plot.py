@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.measurement import Measurement
-from engine.roofline import PUBLISHED
+from engine.measuring.measurement import Measurement
+from engine.measuring.roofline import PUBLISHED
 from tools.bench_node.report import floor
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 440, 70, 56, 34, 200

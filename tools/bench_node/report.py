@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from engine.backends.cuda.exchange_bench import ExchangeTime
 from engine.cli.bench_exchange import report as exchange_report
 from engine.cli.terminal import table
-from engine.measurement import Measurement
+from engine.measuring.measurement import Measurement
 from tools.bench_node.correctness import Check
 
 MUST = {

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engine import environment
 from engine.backends.base import TraceSpan
 from engine.backends.cuda.exchange_bench import ExchangeTime
-from engine.bandwidth import row_of
 from engine.cli.terminal import json_text
-from engine.measurement import Measurement, read_measurements
-from engine.trace import chrome_trace, packed
+from engine.measuring import environment
+from engine.measuring.bandwidth import row_of
+from engine.measuring.measurement import Measurement, read_measurements
+from engine.measuring.trace import chrome_trace, packed
 from tools.bench_node.correctness import Check
 
 TRACED_SPANS = 60_000

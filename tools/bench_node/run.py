@@ -15,10 +15,10 @@ from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
 from engine.backends.cuda.driver import answering
 from engine.backends.cuda.exchange_bench import EXCHANGE_KERNEL, ExchangeTime, exchange_header, measure
 from engine.backends.cuda.nccl import beside_nccl
-from engine.bench import Point, run_point
 from engine.cli.bench_exchange import REPEATS, SIZES
-from engine.config import ModelConfig
 from engine.errors import EngineError
+from engine.measuring.bench import Point, run_point
+from engine.models.config import ModelConfig
 from tools.bench_node.correctness import Check, against_fewest, against_reference, passed
 from tools.bench_node.plan import QUICK, Order, Setup
 from tools.bench_node.results import Results

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.backends.base import Loaded, LoadProgress, unheard
+from engine.backends.base import SYNCS, Loaded, LoadProgress, unheard
 from engine.backends.cpu.backend import CpuBackend, Options, default_threads
+from engine.backends.cpu.build import compiler, library
 from engine.backends.cpu.library import runnable
 from engine.errors import BackendUnavailable
-from engine.measurement import SYNCS
-from kernels.cpu.build import compiler, library
 
 _LIMITS = {"threads": (1, 256), "block": (0, 512), "link_latency_us": (0, 1_000_000)}
 _CHOICES = {"sync": SYNCS, "pin": ("0", "1"), "isa": None}

@@ -13,13 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import (
-    PHASES,
     DeviceInfo,
-    FinishReason,
     Job,
     LoadProgress,
     Outcome,
-    PhaseTime,
     Token,
     Topology,
     TraceSpan,
@@ -28,14 +25,15 @@ from engine.backends.base import (
     unheard,
 )
 from engine.backends.cpu import library
+from engine.backends.cpu.build import digest
 from engine.backends.cpu.library import NativeJob, Shape, Span, Team, check
-from engine.bandwidth import usable_cores
-from engine.config import HeadKind, ModelConfig, RopeLayout
 from engine.errors import BackendUnavailable, CheckpointError, RequestError
+from engine.measuring.bandwidth import usable_cores
+from engine.models.config import HeadKind, ModelConfig, RopeLayout
+from engine.models.rope import inverse_frequencies
+from engine.models.weights import DType, Weights
 from engine.processor import processor_name
-from engine.rope import inverse_frequencies
-from engine.weights import DType, Weights
-from kernels.cpu.build import digest
+from engine.timings import PHASES, FinishReason, PhaseTime
 
 POLLED = 512
 """Tokens fetched from the ring at a time."""

@@ -7,9 +7,9 @@ from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint16, c_uin
 from functools import cache
 from pathlib import Path
 
+from engine.backends.cpu.build import Target, build, targets
 from engine.errors import BackendFailure, BackendUnavailable
 from engine.processor import processor_features
-from kernels.cpu.build import Target, build, targets
 
 FINISHED = {1: "stop", 2: "length", 3: "cancelled"}
 RUNNING = 0

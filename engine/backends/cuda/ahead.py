@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from engine.backends.base import LoadProgress
 from engine.backends.cuda.compile import compile_kernel
-from engine.bandwidth import usable_cores
+from engine.measuring.bandwidth import usable_cores
 
 Source = tuple[str, str]
 """A file of kernels/cuda, and the header that specialises it."""

@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import (
+    BARRIER,
+    MAILBOX,
+    SYNCS,
     DeviceInfo,
     Job,
     Loaded,
@@ -29,12 +32,11 @@ from engine.backends.cuda.driver import Device, answering
 from engine.backends.cuda.launch import CudaLaunch, Machine, Work, work_of
 from engine.backends.cuda.memory import Memory, load_model
 from engine.backends.cuda.sharding import Sharding, deal
+from engine.backends.cuda.tape import plan, validate
 from engine.backends.cuda.team import TeamLaunch
-from engine.bandwidth import datasheet_gbs
 from engine.errors import BackendUnavailable, RequestError
-from engine.measurement import BARRIER, MAILBOX, SYNCS
-from engine.tape import plan, validate
-from engine.weights import DType
+from engine.measuring.bandwidth import datasheet_gbs
+from engine.models.weights import DType
 
 MONOKERNEL = "monokernel.cu"
 _SCORE_TOKENS = 256

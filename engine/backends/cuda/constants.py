@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 from engine.backends.cuda.sharding import Sharding, deal
-from engine.config import Exchange, HeadKind, ModelConfig, RopeLayout
+from engine.backends.cuda.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan
 from engine.errors import ConfigError
-from engine.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan
-from engine.weights import DType
+from engine.models.config import Exchange, HeadKind, ModelConfig, RopeLayout
+from engine.models.weights import DType
 
 SHARED_BYTES = 232448
 """What one block may use on compute capability 9.0."""
@@ -31,7 +31,7 @@ class Tuning:
     `slots_in_flight` is how many are asked for at once (None: by the length of the phases). `prefill_tiles`
     tiles of 8 tokens (`prefill_split`: activations in two parts, as in decode) or of 16 (rounded once) make a
     prefill chunk. A head is split over one more SM for every `blocks_a_split` blocks of 16 positions (0: as
-    many as the warps of one SM hold in registers). `seats` lanes share an SM (engine.tape). `sync_barrier`
+    many as the warps of one SM hold in registers). `seats` lanes share an SM (tape.py). `sync_barrier`
     ends every phase with a barrier of all SMs, for comparison.
     """
 

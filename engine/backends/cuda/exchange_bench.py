@@ -19,7 +19,7 @@ from engine.backends.cuda.driver import Device, answering
 from engine.backends.cuda.params import CONTROL_BYTES, Params
 from engine.backends.cuda.sharding import MAX_RANKS
 from engine.errors import BackendFailure, BackendUnavailable
-from engine.statistics import median
+from engine.measuring.statistics import median
 
 EXCHANGE_KERNEL = "exchange_bench.cu"
 UNTIMED, TIMED = 200, 2000

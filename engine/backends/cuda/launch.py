@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import FinishReason, Job, Outcome, PhaseTime, SamplingParams, Token, TraceSpan
+from engine.backends.base import Job, Outcome, Token, TraceSpan
 from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.followed import FollowedLaunch
@@ -33,6 +33,8 @@ from engine.backends.cuda.params import (
 )
 from engine.backends.cuda.profile import ProfileBuffer
 from engine.errors import BackendFailure, DeviceLost
+from engine.sampling import SamplingParams
+from engine.timings import FinishReason, PhaseTime
 
 _FINISH: dict[int, FinishReason] = {1: "stop", 2: "length", 3: "cancelled"}
 THREADS = 384

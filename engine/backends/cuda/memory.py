@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, padded_columns
 from engine.backends.cuda.driver import Device
-from engine.rope import rotation_table
-from engine.tape import LAYER_MATRICES, Matrix, Plan, columns, row_sources, tensors
-from engine.weights import RandomWeights, Weights, tensor_shapes
+from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, columns, row_sources, tensors
+from engine.models.rope import rotation_table
+from engine.models.weights import RandomWeights, Weights, tensor_shapes
 
 Progress = Callable[[str, int, int], None]
 """What is being done, bytes done, bytes in all."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-from engine.backends.base import SamplingParams
 from engine.backends.cuda.sharding import MAX_RANKS
+from engine.sampling import SamplingParams
 
 CONTROL_BYTES = 64
 """params.cuh's Control: eight words and one for each GPU."""

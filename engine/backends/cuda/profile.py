@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import PhaseTime, TraceSpan
+from engine.backends.base import TraceSpan
 from engine.backends.cuda.constants import Layout
+from engine.timings import PhaseTime
 
 _KINDS = ("qkv", "attention", "attn_out", "gate_up", "down", "head", "sample")
 _WORDS_AN_SM = 40

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import Exchange, HeadKind, ModelConfig
+from engine.backends.cuda.tape import TILE_ROWS
 from engine.errors import BackendUnavailable
-from engine.tape import TILE_ROWS
+from engine.models.config import Exchange, HeadKind, ModelConfig
 
 MAX_RANKS = 8
 """params.cuh's MAX_RANKS."""
@@ -32,7 +32,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """`whole` on `ranks` GPUs; `part` is what one of them holds, in the form that engine.tape plans."""
+    """`whole` on `ranks` GPUs; `part` is what one of them holds, in the form that tape.py plans."""
 
     whole: ModelConfig
     ranks: int
@@ -76,7 +76,7 @@ class Sharding:
         return Region(rank * columns, columns * self.ranks)
 
     def slice(self, name: str, rank: int, values: NDArray[Any]) -> NDArray[Any]:
-        """The part of `rank` of a matrix, of whole shape as engine.weights gives it: [rows, columns]."""
+        """The part of `rank` of a matrix, of whole shape as `Weights` gives it: [rows, columns]."""
         if self.ranks == 1:
             return values
         kind = name.rsplit(".", 1)[-1]

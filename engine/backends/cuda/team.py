@@ -13,10 +13,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import Outcome, PhaseTime, Token
+from engine.backends.base import Outcome, Token
 from engine.backends.cuda.followed import FollowedLaunch
 from engine.backends.cuda.launch import CudaLaunch, Machine, Work
 from engine.errors import BackendFailure
+from engine.timings import PhaseTime
 
 
 class TeamLaunch(FollowedLaunch):

@@ -18,10 +18,10 @@ from dashboard.compare.breakdown import breakdown
 from dashboard.compare.environments import differences
 from dashboard.compare.figures import FIGURES, Compared, Row, compare
 from dashboard.ingest import digest_of
-from engine.backends.base import PhaseTime
-from engine.measurement import DecodeSpeed, Samples
-from engine.measurement import Measurement as Result
-from engine.statistics import median
+from engine.measuring.measurement import DecodeSpeed, Samples
+from engine.measuring.measurement import Measurement as Result
+from engine.measuring.statistics import median
+from engine.timings import PhaseTime
 from tests.dashboard import factories
 
 URL = "/dashboard/compare/"

@@ -13,7 +13,7 @@ from pytest_django import DjangoAssertNumQueries
 from dashboard.history import views
 from dashboard.history.chart import rounded
 from dashboard.models import Configuration
-from engine.measurement import Samples
+from engine.measuring.measurement import Samples
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db

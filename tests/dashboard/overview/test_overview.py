@@ -14,7 +14,8 @@ from pytest_django import DjangoAssertNumQueries
 from dashboard.importing import Imported, import_files
 from dashboard.models import Peer
 from dashboard.regressions.services import judge_configurations
-from engine.measurement import BARRIER, MeasuredDevice
+from engine.backends.base import BARRIER
+from engine.measuring.measurement import MeasuredDevice
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from engine.bandwidth import PUBLISHED_READ_GBS, hardware
+from engine.measuring.bandwidth import PUBLISHED_READ_GBS, hardware
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from dashboard.errors import NothingToDo
 from dashboard.models import AuditEntry, Configuration, Fate, Label, Measurement, Regression, Standing
 from dashboard.regressions import services
-from engine.measurement import Verified
+from engine.measuring.measurement import Verified
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db
@@ -79,7 +79,7 @@ def test_speed_of_wrong_tokens_does_not_count() -> None:
 
 
 def test_slower_first_token_opens_its_own_regression() -> None:
-    from engine.measurement import FirstToken
+    from engine.measuring.measurement import FirstToken
 
     history(*GOOD)
     history(100, 100, start=5, ttft_ms=FirstToken(50.0, 5))

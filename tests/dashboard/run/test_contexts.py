@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from dashboard.run.contexts import ContextChart, context_chart, other_contexts
-from engine.backends.base import SamplingParams
+from engine.sampling import SamplingParams
 from tests.dashboard import factories
 from tests.dashboard.views.test_run import page_of, text
 

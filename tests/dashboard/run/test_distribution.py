@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import ecdf
 
 from dashboard.run.distribution import Distribution, distribution
-from engine.measurement import Samples
+from engine.measuring.measurement import Samples
 from tests.dashboard import factories
 from tests.dashboard.views.test_run import page_of, text
 

@@ -16,7 +16,7 @@ from dashboard.traces import store
 from dashboard.traces.store import import_trace, store_trace
 from engine.backends.base import TraceSpan
 from engine.errors import MeasurementError
-from engine.trace import chrome_trace, packed
+from engine.measuring.trace import chrome_trace, packed
 from tests.dashboard import factories
 from tests.dashboard.views.test_run import page_of, text
 

@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 
 from dashboard.models import Measurement
-from engine.backends.base import PhaseTime
-from engine.measurement import Samples
+from engine.measuring.measurement import Samples
+from engine.timings import PhaseTime
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db

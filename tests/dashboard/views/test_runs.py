@@ -11,7 +11,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from dashboard import exports, services
 from dashboard.models import Measurement
-from engine.backends.base import SamplingParams
+from engine.sampling import SamplingParams
 from tests.dashboard import factories
 from tests.dashboard.test_services import work
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from engine.backends.base import TraceSpan
-from engine.trace import write_trace
+from engine.measuring.trace import write_trace
 from tests.dashboard import factories
 from tests.e2e.stack import ROOT, Stack
 

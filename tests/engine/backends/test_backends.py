@@ -4,12 +4,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from engine.backends import BACKENDS, WITH_SYNC, availability, cpu, open_backend
+from engine.backends.base import SYNCS
 from engine.backends.cuda import backend as cuda_backend
-from engine.config import ModelConfig
 from engine.errors import BackendUnavailable
-from engine.measurement import SYNCS
-from engine.models import open_model
-from engine.weights import RandomWeights
+from engine.models.catalogue import open_model
+from engine.models.config import ModelConfig
+from engine.models.weights import RandomWeights
 
 TINY = ModelConfig("tiny", hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, ffn=16, vocab=32, context=16)
 MODEL = SimpleNamespace(config=TINY, weights=RandomWeights(TINY))

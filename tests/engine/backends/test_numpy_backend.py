@@ -8,13 +8,14 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from engine.backends import numpy_backend
-from engine.backends.base import PHASES, Job, SamplingParams, TraceRange
+from engine.backends.base import Job, TraceRange
 from engine.backends.numpy_backend import PREFILL_CHUNK, NumpyBackend, NumpyLaunch
-from engine.config import ModelConfig
 from engine.errors import BackendFailure, RequestError
+from engine.models.config import ModelConfig
+from engine.models.weights import RandomWeights
 from engine.reference import Reference
-from engine.sampling import choose
-from engine.weights import RandomWeights
+from engine.sampling import SamplingParams, choose
+from engine.timings import PHASES
 
 TINY = ModelConfig(
     name="tiny",

@@ -9,7 +9,7 @@ import pytest
 from engine.backends import BACKENDS, paced
 from engine.backends.base import Job
 from engine.errors import BackendUnavailable, RequestError
-from engine.models import open_model
+from engine.models.catalogue import open_model
 
 
 def launch(tokens: int = 50, prompt: tuple[int, ...] = (1, 2), **options: float):

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import redis
 
-from engine.backends.base import SamplingParams
 from engine.errors import ConfigError
-from engine.prompt import Prompt
+from engine.models.prompt import Prompt
+from engine.sampling import SamplingParams
 from engine.serving import watch
 from engine.serving.client import AsyncClient, Client
 from engine.serving.errors import QueueFull, QueueUnavailable

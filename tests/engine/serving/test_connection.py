@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from engine.prompt import Prompt
+from engine.models.prompt import Prompt
 from engine.serving import connection
 from engine.serving.client import AsyncClient, Client
 from engine.serving.connection import connect, connect_async

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import redis
 
-from engine.prompt import Prompt
+from engine.models.prompt import Prompt
 from engine.serving.client import Client
 from engine.serving.inbox import Inbox
 from engine.serving.messages import (

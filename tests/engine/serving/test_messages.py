@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.base import SamplingParams
 from engine.errors import RequestError
-from engine.prompt import ChatMessage, Prompt
+from engine.models.prompt import ChatMessage, Prompt
+from engine.sampling import SamplingParams
 from engine.serving.messages import (
     BenchRequest,
     Done,

@@ -5,7 +5,7 @@ import time
 import pytest
 import redis
 
-from engine.prompt import Prompt
+from engine.models.prompt import Prompt
 from engine.serving.inbox import Inbox
 from engine.serving.messages import (
     EXPIRES_S,

@@ -10,7 +10,7 @@ import pytest
 
 from engine.backends import open_backend
 from engine.errors import RequestError
-from engine.models import open_model
+from engine.models.catalogue import open_model
 from engine.serving import scoring
 from engine.serving.messages import Failed, Scored
 from engine.serving.scoring import FRAME_TOKENS, check_room, scores

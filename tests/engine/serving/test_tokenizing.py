@@ -11,14 +11,14 @@ import pytest
 import redis.asyncio
 
 from engine.errors import RequestError
-from engine.models import open_model
-from engine.prompt import ChatMessage, Prompt
+from engine.models.catalogue import open_model
+from engine.models.prompt import ChatMessage, Prompt
+from engine.models.tokenizer import Tokenizer
 from engine.serving import tokenizing
 from engine.serving.client import Client
 from engine.serving.connection import connect_async
 from engine.serving.errors import QueueFull, QueueUnavailable
 from engine.serving.tokenizing import TokenDesk, tokenize
-from engine.tokenizer import Tokenizer
 from tests.engine.serving.workers import Workers, chat
 
 

@@ -19,8 +19,9 @@ from engine.backends import open_backend
 from engine.backends.base import Backend
 from engine.backends.cpu.backend import CpuBackend
 from engine.errors import BackendFailure, BackendUnavailable, DeviceLost, RequestError
-from engine.measurement import Measurement
-from engine.prompt import Prompt
+from engine.measuring.measurement import Measurement
+from engine.measuring.trace import unpacked
+from engine.models.prompt import Prompt
 from engine.serving import engines
 from engine.serving import worker as serving_worker
 from engine.serving.client import Client
@@ -38,7 +39,6 @@ from engine.serving.messages import (
     Tokens,
 )
 from engine.serving.worker import HomeLost, Worker
-from engine.trace import unpacked
 from tests.conftest import running_redis
 from tests.engine.serving.workers import read_story, wait_until
 

@@ -17,13 +17,13 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from engine.backends.base import SamplingParams
-from engine.checkpoints.write import write_checkpoint
-from engine.config import ModelConfig
-from engine.prompt import Prompt
+from engine.models.checkpoints.write import write_checkpoint
+from engine.models.config import ModelConfig
+from engine.models.prompt import Prompt
+from engine.models.weights import RandomWeights
+from engine.sampling import SamplingParams
 from engine.serving.client import Client
 from engine.serving.messages import Done, Frame, GenerateRequest, Started, Tokens
-from engine.weights import RandomWeights
 
 ROOT = Path(__file__).resolve().parents[3]
 _SCRIPT = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.backends.cpu.build import SOURCES, compiler
 from engine.backends.cpu.library import runnable
-from kernels.cpu.build import SOURCES, compiler
 
 SECONDS = 12
 COMPILE_S = 300

@@ -15,11 +15,11 @@ from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import SHARED_BYTES, Tuning, header, make_layout
 from engine.backends.cuda.params import CONTROL_BYTES, Params, PeerAddresses
 from engine.backends.cuda.sharding import MAX_RANKS, deal
-from engine.config import ModelConfig
+from engine.backends.cuda.tape import plan
 from engine.errors import BackendUnavailable, ConfigError
-from engine.presets import load_preset
-from engine.tape import plan
-from engine.weights import DType
+from engine.models.config import ModelConfig
+from engine.models.presets import load_preset
+from engine.models.weights import DType
 from tests.gpu.models import CONFIGS
 
 LIMITS: dict[str, int] = json.loads(Path(__file__).with_name("limits.json").read_text())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.backends.base import PhaseTime
-from engine.measurement import (
+from engine.measuring.measurement import (
     BytesPerToken,
     DecodeSpeed,
     FirstToken,
@@ -16,6 +15,7 @@ from engine.measurement import (
     Settings,
     Verified,
 )
+from engine.timings import PhaseTime
 
 
 def measured(

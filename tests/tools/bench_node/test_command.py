@@ -15,8 +15,8 @@ from engine.backends.base import Backend
 from engine.backends.cpu.backend import CpuBackend
 from engine.backends.cuda.exchange_bench import ExchangeTime
 from engine.errors import BackendUnavailable
-from engine.measurement import read_measurements
-from engine.models import Model
+from engine.measuring.measurement import read_measurements
+from engine.models.catalogue import Model
 from tools.bench_node import command, correctness, run
 from tools.bench_node.command import main
 from tools.bench_node.correctness import Check
@@ -27,7 +27,7 @@ MODEL = "tiny-laneformer"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.bench.WARM_UP_S", 0.0)
+    monkeypatch.setattr("engine.measuring.bench.WARM_UP_S", 0.0)
     monkeypatch.setattr(command, "DRY", Scale(MODEL, (16,), 12, 2))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.bench import Point
-from engine.config import Exchange
-from engine.probe import plain
+from engine.measuring.bench import Point
+from engine.models.config import Exchange
+from engine.models.probe import plain
 from tools.bench_node.plan import FULL, QUICK, Order, Setup
 
 NODE = Order("cuda", FULL, (1, 2, 4, 8))

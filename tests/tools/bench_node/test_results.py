@@ -8,8 +8,8 @@ import pytest
 
 from engine.backends.base import TraceSpan
 from engine.backends.cuda.exchange_bench import ExchangeTime
-from engine.measurement import read_measurements
-from engine.trace import unpacked
+from engine.measuring.measurement import read_measurements
+from engine.measuring.trace import unpacked
 from tests.tools.bench_node.measured import measured
 from tools.bench_node.correctness import Check
 from tools.bench_node.results import Results, read_results, short_name, thinned

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from engine.backends import open_backend
-from engine.backends.base import Backend, Job, SamplingParams
-from engine.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout, RopeScaling
-from engine.weights import RandomWeights, Weights
+from engine.backends.base import Backend, Job
+from engine.models.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.models.weights import RandomWeights, Weights
+from engine.sampling import SamplingParams
 
 LLAMA = ModelConfig(
     "tiny", hidden=64, layers=4, heads=8, kv_heads=4, head_dim=16, ffn=96, vocab=250, context=128

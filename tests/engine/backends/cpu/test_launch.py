@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from engine.backends import open_backend
-from engine.backends.base import PHASES, Job, TraceRange
+from engine.backends.base import Job, TraceRange
 from engine.errors import BackendUnavailable, RequestError
-from engine.weights import RandomWeights
+from engine.models.weights import RandomWeights
+from engine.timings import PHASES
 from tests.engine.backends.cpu.test_against_reference import (
     LANES,
     LLAMA,

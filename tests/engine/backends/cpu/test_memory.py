@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine import environment
 from engine.backends import open_backend
 from engine.backends.cpu.backend import CpuBackend
-from engine.bandwidth import usable_cores
-from engine.models import open_model
+from engine.measuring import environment
+from engine.measuring.bandwidth import usable_cores
+from engine.models.catalogue import open_model
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from engine.backends.cuda.ahead import compile_ahead
 from engine.backends.cuda.backend import kernel_headers
 from engine.backends.cuda.compile import compile_kernel
 from engine.errors import BackendUnavailable
-from engine.models import open_model
+from engine.models.catalogue import open_model
 
 TWO_GPUS = "#pragma once\nnamespace model {\nconstexpr int RANKS = 2;\n}\n"
 

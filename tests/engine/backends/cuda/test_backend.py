@@ -11,7 +11,7 @@ from engine.backends.cuda import backend
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.launch import Work
 from engine.errors import BackendFailure
-from engine.models import open_model
+from engine.models.catalogue import open_model
 
 
 class PlayedDevice:

@@ -1,0 +1,124 @@
+"""Compiles the CPU monokernel, once for each instruction set that this kind of machine may have.
+
+`python -m engine.backends.cpu.build` builds what is out of date and says so; the backend chooses at run time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import BackendUnavailable
+
+SOURCES = Path(__file__).resolve().parents[3] / "kernels" / "cpu"
+BUILD = SOURCES.parent / "build" / "cpu"
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-Wall",
+    "-Wextra",
+    "-Wno-maybe-uninitialized",  # GCC 12 warns inside its own intrinsics
+    "-Wno-uninitialized",  # as above
+    "-Wno-psabi",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+)
+TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One build: its name, the compiler's flag, and the processor features that it needs."""
+
+    name: str
+    march: str
+    needs: frozenset[str]
+
+
+TARGETS: dict[str, tuple[Target, ...]] = {
+    "x86_64": (
+        Target(
+            "avx512",
+            "x86-64-v4",
+            frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "f16c", "fma"}),
+        ),
+        Target("avx2", "x86-64-v3", frozenset({"avx2", "f16c", "fma", "bmi2"})),
+        Target("portable", "x86-64", frozenset()),
+    ),
+    "aarch64": (Target("neon", "armv8-a", frozenset()),),
+}
+
+
+def targets() -> tuple[Target, ...]:
+    """What can be built for this machine's kind of processor, best first."""
+    return TARGETS.get(platform.machine(), (Target("portable", "native", frozenset()),))
+
+
+def compiler() -> str | None:
+    """The C++ compiler: $CXX, else the first of c++, g++, clang++ on the PATH."""
+    wanted = os.environ.get("CXX")
+    return wanted or next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
+
+
+def digest() -> str:
+    """Of all sources and flags: a library made from others is out of date."""
+    total = hashlib.sha256(" ".join(FLAGS).encode())
+    for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")]):
+        total.update(source.name.encode() + source.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def library(target: Target) -> Path:
+    return BUILD / f"libmonolane-{target.name}-{digest()}.so"
+
+
+def build(target: Target, *, extra: tuple[str, ...] = (), output: Path | None = None) -> Path:
+    """The compiled library of a target; compiles it if it is missing.
+
+    Raises BackendUnavailable if there is no compiler or it fails.
+    """
+    result = output or library(target)
+    if result.exists():
+        return result
+    program = compiler()
+    if program is None:
+        raise BackendUnavailable("there is no C++ compiler: install g++ or clang++, or use --backend numpy")
+    result.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = result.with_suffix(f".{os.getpid()}.tmp")
+    command = [program, *FLAGS, f"-march={target.march}", *extra, "-shared", "-o", str(unfinished)]
+    done = subprocess.run(
+        [*command, str(SOURCES / "monokernel.cpp")],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        unfinished.unlink(missing_ok=True)
+        why = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-300:])
+        raise BackendUnavailable(f"{program} cannot compile the CPU kernel for {target.name}: {why}")
+    unfinished.replace(result)
+    return result
+
+
+def main() -> int:
+    try:
+        for target in targets():
+            sys.stdout.write(f"{target.name}: {build(target)}\n")
+    except BackendUnavailable as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

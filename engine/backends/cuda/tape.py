@@ -1,0 +1,443 @@
+"""The tape: every matrix of a model cut into tiles, shared out over cores, in the order each core reads them.
+
+A tile is eight packed rows. A core's share of a matrix is a run of tiles; it is read in groups of at most
+eight tiles side by side, and a group column by column: 32 columns (a chunk) of its first tile, of its
+second, and so on, then the next chunk. Eight rows by 32 columns of 16 bits are one unit of 512 bytes, row
+by row. A layer is its four matrices in order, the tape all layers and then the head. Nothing is padded
+except a matrix whose rows or columns do not fill the last tile or chunk: with zeros.
+
+The kernels walk the same description (kernels/cuda/core.cuh, monokernel.cu); tests hold the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import ConfigError
+from engine.models.config import Exchange, HeadKind, ModelConfig, RopeLayout
+from engine.models.weights import DType, Weights
+
+TILE_ROWS = 8
+CHUNK_COLUMNS = 32
+UNIT_BYTES = TILE_ROWS * CHUNK_COLUMNS * 2
+MAX_GROUP = 8
+
+
+class Matrix(IntEnum):
+    """The matrices of a token in the order of the tape: four a layer, then the head."""
+
+    QKV = 0
+    ATTN_OUT = 1
+    GATE_UP = 2
+    DOWN = 3
+    HEAD = 4
+
+
+LAYER_MATRICES = (Matrix.QKV, Matrix.ATTN_OUT, Matrix.GATE_UP, Matrix.DOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A run of packed tiles: `tiles` of them from `first`."""
+
+    first: int
+    tiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tiles that are read side by side. `offset` counts bytes from the start of the matrix's share."""
+
+    first: int
+    tiles: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One copy into the ring: `chunks` chunks of a group from `chunk` on; `offset` from the tape's start."""
+
+    layer: int
+    matrix: Matrix
+    group: Group
+    chunk: int
+    chunks: int
+    offset: int
+    size: int
+
+
+def columns(config: ModelConfig, matrix: Matrix) -> int:
+    """Columns of a matrix as one lane sees them."""
+    lanes = config.lanes
+    match matrix:
+        case Matrix.ATTN_OUT:
+            return config.q_dim // lanes.count
+        case Matrix.DOWN:
+            return config.ffn // lanes.count
+        case Matrix.HEAD if lanes.head is HeadKind.LANE:
+            return config.hidden * lanes.count
+        case _:
+            return config.hidden
+
+
+def chunks(config: ModelConfig, matrix: Matrix) -> int:
+    """Chunks of 32 columns, the last one filled up with zeros."""
+    return -(-columns(config, matrix) // CHUNK_COLUMNS)
+
+
+def rows(config: ModelConfig, matrix: Matrix) -> int:
+    """Rows of one part of a matrix (`parts`), without padding."""
+    lanes = config.lanes.count
+    match matrix:
+        case Matrix.QKV:
+            return (config.q_dim + 2 * config.kv_dim) // lanes
+        case Matrix.GATE_UP:
+            return 2 * config.ffn // lanes
+        case Matrix.HEAD:
+            return config.vocab // parts(config, matrix)
+        case _:
+            return config.hidden
+
+
+def parts(config: ModelConfig, matrix: Matrix) -> int:
+    """Into how many parts, one a lane, a matrix falls; 1 for a head that all lanes share."""
+    if matrix is Matrix.HEAD and config.lanes.head is not HeadKind.VOCAB_PARALLEL:
+        return 1
+    return config.lanes.count
+
+
+def part_tiles(config: ModelConfig, matrix: Matrix) -> int:
+    return -(-rows(config, matrix) // TILE_ROWS)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who reads what: `shares[core][seat][matrix]`, the same in every layer.
+
+    A seat is a core's place for one lane. With two seats a core works on two lanes in turn, half a layer
+    apart, so that each lane's vectors travel while the other one computes. A head that all lanes share is
+    on the first seat.
+    """
+
+    config: ModelConfig
+    cores: int
+    seats: int
+    cores_a_group: int
+    shares: tuple[tuple[tuple[Share, ...], ...], ...]
+
+    def lane(self, core: int, seat: int) -> int:
+        """The lane of a core's seat; the last group's for cores that belong to none."""
+        groups = self.config.lanes.count // self.seats
+        return min(core // self.cores_a_group, groups - 1) * self.seats + seat
+
+    def share_bytes(self, core: int, matrix: Matrix, seat: int) -> int:
+        return self.shares[core][seat][matrix].tiles * chunks(self.config, matrix) * UNIT_BYTES
+
+    def layer_bytes(self, core: int) -> int:
+        return sum(self.share_bytes(core, m, seat) for m in LAYER_MATRICES for seat in range(self.seats))
+
+    def matrix_offset(self, core: int, layer: int, matrix: Matrix, seat: int) -> int:
+        """Bytes from the start of a core's tape; `layer` is ignored for the head."""
+        start = self.config.layers * self.layer_bytes(core)
+        before: tuple[Matrix, ...] = ()
+        if matrix is not Matrix.HEAD:
+            start = layer * self.layer_bytes(core)
+            before = LAYER_MATRICES[: LAYER_MATRICES.index(matrix)]
+        start += sum(self.share_bytes(core, m, s) for m in before for s in range(self.seats))
+        return start + sum(self.share_bytes(core, matrix, s) for s in range(seat))
+
+    def tape_bytes(self, core: int) -> int:
+        head = sum(self.share_bytes(core, Matrix.HEAD, seat) for seat in range(self.seats))
+        return self.config.layers * self.layer_bytes(core) + head
+
+    def tape_offsets(self) -> NDArray[np.uint64]:
+        """Where each core's tape starts if all lie in one buffer, and the size of the buffer: [cores + 1]."""
+        sizes = [self.tape_bytes(core) for core in range(self.cores)]
+        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
+
+    def groups(self, core: int, matrix: Matrix, seat: int) -> list[Group]:
+        """As even as possible, the larger ones first."""
+        share = self.shares[core][seat][matrix]
+        count = -(-share.tiles // MAX_GROUP)
+        result: list[Group] = []
+        tile = share.first
+        for g in range(count):
+            tiles = share.tiles // count + (g < share.tiles % count)
+            offset = (tile - share.first) * chunks(self.config, matrix) * UNIT_BYTES
+            result.append(Group(tile, tiles, offset))
+            tile += tiles
+        return result
+
+    def group_sizes(self, matrix: Matrix) -> frozenset[int]:
+        """Every number of tiles that a group of a matrix has somewhere."""
+        places = ((core, seat) for core in range(self.cores) for seat in range(self.seats))
+        return frozenset(g.tiles for core, seat in places for g in self.groups(core, matrix, seat))
+
+    def steps(self) -> Iterator[tuple[int, Matrix, int]]:
+        """The matrices of a decode pass in the order of their use: (layer, matrix, seat).
+
+        With two seats the second lane is half a layer behind: nothing follows directly on what it needs.
+        """
+        layers = self.config.layers
+        if self.seats == 1:
+            for layer in range(layers):
+                for matrix in LAYER_MATRICES:
+                    yield layer, matrix, 0
+        else:
+            for i in range(layers + 1):
+                for matrix, seat, behind in _TWO_SEATS:
+                    if 0 <= i - behind < layers:
+                        yield i - behind, matrix, seat
+        for seat in range(self.seats):
+            yield layers, Matrix.HEAD, seat
+
+    def slots(self, core: int, slot_units: int) -> Iterator[Slot]:
+        """The copies of one decode pass of a core, in order, into slots of `slot_units` units."""
+        for layer, matrix, seat in self.steps():
+            start = self.matrix_offset(core, layer, matrix, seat)
+            total = chunks(self.config, matrix)
+            for group in self.groups(core, matrix, seat):
+                step = chunks_a_slot(slot_units, group.tiles)
+                for chunk in range(0, total, step):
+                    count = min(step, total - chunk)
+                    offset = start + group.offset + chunk * group.tiles * UNIT_BYTES
+                    yield Slot(layer, matrix, group, chunk, count, offset, count * group.tiles * UNIT_BYTES)
+
+
+_TWO_SEATS = (
+    (Matrix.QKV, 0, 0),
+    (Matrix.GATE_UP, 1, 1),
+    (Matrix.DOWN, 1, 1),
+    (Matrix.ATTN_OUT, 0, 0),
+    (Matrix.QKV, 1, 0),
+    (Matrix.GATE_UP, 0, 0),
+    (Matrix.DOWN, 0, 0),
+    (Matrix.ATTN_OUT, 1, 0),
+)
+"""Matrix, seat, and how many layers it is behind (decode.cuh has attention between them)."""
+
+
+def chunks_a_slot(slot_units: int, tiles: int) -> int:
+    """Chunks of a group of `tiles` tiles in a slot: if it can be, a multiple of the eight warps on it."""
+    fit = slot_units // tiles
+    return fit if fit < 8 else fit - fit % 8
+
+
+def plan(config: ModelConfig, cores: int, seats: int = 1) -> Plan:
+    """Shares a model out over `cores` cores, `seats` lanes (1 or 2) to a core.
+
+    Each group of lanes has as many cores as every other and all of them cut their matrices alike, so that a
+    core needs its own lanes' vectors only; cores that are left over work on a shared head alone. Raises
+    ConfigError if there are more groups than cores, or a dimension does not fit the kernels' 16-byte pieces.
+    """
+    lanes = config.lanes.count
+    if seats > 1 and not can_take_turns(config):
+        raise ConfigError(f"{config.name}: its lanes wait for each other within a layer; a core takes one")
+    groups = lanes // seats
+    if cores < groups:
+        raise ConfigError(f"{config.name} has {groups} groups of lanes for {cores} cores; each needs a core")
+    for what, value, step in _steps(config):
+        if value % step:
+            raise ConfigError(f"{config.name}: {what} is {value}; it must be a multiple of {step}")
+    a_group = cores // groups
+    shares = tuple(
+        tuple(
+            tuple(_share(config, matrix, core, cores, a_group, seat, seats) for matrix in Matrix)
+            for seat in range(seats)
+        )
+        for core in range(cores)
+    )
+    return Plan(config, cores, seats, a_group, shares)
+
+
+def can_take_turns(config: ModelConfig) -> bool:
+    """Whether two lanes can share a core half a layer apart: no lane waits for another's present output."""
+    lanes = config.lanes
+    if lanes.count % 2 or lanes.delay == 0:
+        return False
+    every = [how(i) for how in (lanes.attention_exchange, lanes.mlp_exchange) for i in range(config.layers)]
+    return Exchange.PRESENT not in every
+
+
+def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
+    yield "hidden", config.hidden, TILE_ROWS
+    yield "head_dim", config.head_dim, 8
+    yield "MLP columns a lane", config.ffn // config.lanes.count, 4
+
+
+def _share(
+    config: ModelConfig, matrix: Matrix, core: int, cores: int, a_group: int, seat: int, seats: int
+) -> Share:
+    tiles = part_tiles(config, matrix)
+    if matrix is Matrix.HEAD and parts(config, matrix) == 1:
+        first, end = core * tiles // cores, (core + 1) * tiles // cores
+        return Share(first, end - first) if seat == 0 else Share(0, 0)
+    group, place = divmod(core, a_group)
+    lane = group * seats + seat
+    if lane >= config.lanes.count:
+        return Share(0, 0)
+    first, end = place * tiles // a_group, (place + 1) * tiles // a_group
+    return Share(lane * tiles + first, end - first)
+
+
+def tensors(config: ModelConfig, layer: int, matrix: Matrix) -> tuple[str, ...]:
+    """The canonical tensors (engine.models.weights) whose rows a matrix is made of."""
+    match matrix:
+        case Matrix.QKV:
+            names: tuple[str, ...] = ("wq", "wk", "wv")
+        case Matrix.ATTN_OUT:
+            names = ("wo",)
+        case Matrix.GATE_UP:
+            names = ("w_gate", "w_up")
+        case Matrix.DOWN:
+            names = ("w_down",)
+        case Matrix.HEAD:
+            return ("embed" if config.tied_head else "head",)
+    return tuple(f"layers.{layer}.{name}" for name in names)
+
+
+@lru_cache(maxsize=16)
+def row_sources(config: ModelConfig, matrix: Matrix) -> NDArray[np.int32]:
+    """Where each packed row comes from: [parts * part_tiles * 8, 2] of (tensor, row); (-1, 0) is padding.
+
+    The tensor counts within `tensors`, the row within the tensor seen as [rows, columns]. Two rows that a
+    kernel finishes together lie side by side: the two elements of a rotation, gate and up of one column.
+    """
+    count = parts(config, matrix)
+    lane_rows = part_tiles(config, matrix) * TILE_ROWS
+    packed = np.full((count, lane_rows, 2), (-1, 0), np.int32)
+    for lane in range(count):
+        order = _lane_rows(config, matrix, lane)
+        packed[lane, : len(order)] = order
+    return packed.reshape(-1, 2)
+
+
+def _lane_rows(config: ModelConfig, matrix: Matrix, lane: int) -> NDArray[np.int64]:
+    """The rows of one part in packed order, [rows, 2] of (tensor, row)."""
+    lanes = config.lanes.count
+    if matrix is Matrix.QKV:
+        turned = _rotation_order(config)
+        plain = np.arange(config.head_dim)
+        blocks = []
+        for tensor, heads, order in (
+            (0, config.heads, turned),
+            (1, config.kv_heads, turned),
+            (2, config.kv_heads, plain),
+        ):
+            first = lane * (heads // lanes)
+            own = (np.arange(first, first + heads // lanes)[:, np.newaxis] * config.head_dim + order).ravel()
+            blocks.append(np.stack([np.full_like(own, tensor), own], axis=1))
+        return np.concatenate(blocks)
+    if matrix is Matrix.GATE_UP:
+        own = np.arange(config.ffn // lanes) + lane * (config.ffn // lanes)
+        both = np.stack([own, own], axis=1).ravel()
+        return np.stack([np.tile([0, 1], len(own)), both], axis=1)
+    count = rows(config, matrix)
+    own = np.arange(count) + lane * count
+    return np.stack([np.zeros_like(own), own], axis=1)
+
+
+def _rotation_order(config: ModelConfig) -> NDArray[np.int64]:
+    """A head's elements with the two of each rotation side by side."""
+    elements = np.arange(config.head_dim)
+    if config.rope.layout is RopeLayout.INTERLEAVED:
+        return elements
+    return elements.reshape(2, -1).T.ravel()
+
+
+def pack_core(made: Plan, weights: Weights, core: int, dtype: DType = "f16") -> NDArray[np.uint16]:
+    """One core's tape as 16-bit words: the definition that kernels' packers are compared with."""
+    config = made.config
+    tape = np.zeros(made.tape_bytes(core) // 2, np.uint16)
+    for seat in range(made.seats):
+        for layer in range(config.layers):
+            for matrix in LAYER_MATRICES:
+                _pack_share(made, weights, core, layer, matrix, seat, dtype, tape)
+        _pack_share(made, weights, core, 0, Matrix.HEAD, seat, dtype, tape)
+    return tape
+
+
+def _pack_share(
+    made: Plan,
+    weights: Weights,
+    core: int,
+    layer: int,
+    matrix: Matrix,
+    seat: int,
+    dtype: DType,
+    tape: NDArray[np.uint16],
+) -> None:
+    config = made.config
+    width = columns(config, matrix)
+    padded = chunks(config, matrix) * CHUNK_COLUMNS
+    sources = row_sources(config, matrix)
+    bits = [
+        weights.get(name, dtype).view(np.uint16).reshape(-1, width) for name in tensors(config, layer, matrix)
+    ]
+    start = made.matrix_offset(core, layer, matrix, seat)
+    for group in made.groups(core, matrix, seat):
+        wanted = sources[group.first * TILE_ROWS : (group.first + group.tiles) * TILE_ROWS]
+        block = np.zeros((len(wanted), padded), np.uint16)
+        for tensor, values in enumerate(bits):
+            here = wanted[:, 0] == tensor
+            block[here, :width] = values[wanted[here, 1]]
+        units = block.reshape(group.tiles, TILE_ROWS, -1, CHUNK_COLUMNS).transpose(2, 0, 1, 3)
+        at = (start + group.offset) // 2
+        tape[at : at + units.size] = units.ravel()
+
+
+def validate(made: Plan, slot_units: int) -> None:
+    """Checks a plan as the kernels will walk it. Raises ConfigError naming what is wrong.
+
+    Every tile of every matrix is read exactly once, a pass's slots cover the tape without gap or overlap
+    and none is larger than it may be, a core that finishes residual rows after attention finishes the same
+    ones after the MLP, and every matrix comes after the one that makes its input.
+    """
+    config = made.config
+    for matrix in Matrix:
+        seen = np.zeros(parts(config, matrix) * part_tiles(config, matrix), np.int64)
+        for core in range(made.cores):
+            for seat in range(made.seats):
+                for group in made.groups(core, matrix, seat):
+                    seen[group.first : group.first + group.tiles] += 1
+        if not (seen == 1).all():
+            tile = int(np.argmax(seen != 1))
+            raise ConfigError(f"{config.name}: tile {tile} of {matrix.name} is read {seen[tile]} times")
+    for core in range(made.cores):
+        end = 0
+        for slot in sorted(made.slots(core, slot_units), key=lambda s: s.offset):
+            if slot.offset != end or not 0 < slot.size <= slot_units * UNIT_BYTES:
+                raise ConfigError(
+                    f"{config.name}: core {core} has a slot of {slot.size} bytes at {slot.offset}, not {end}"
+                )
+            end += slot.size
+        if end != made.tape_bytes(core):
+            raise ConfigError(f"{config.name}: core {core}'s slots end at {end} of {made.tape_bytes(core)}")
+        if any(seat[Matrix.ATTN_OUT] != seat[Matrix.DOWN] for seat in made.shares[core]):
+            raise ConfigError(
+                f"{config.name}: core {core} finishes other residual rows in attention than in MLP"
+            )
+    _validate_order(made)
+
+
+def _validate_order(made: Plan) -> None:
+    """Each lane's matrices come in the order of the model, after what other lanes' past must give."""
+    done: set[tuple[int, Matrix, int]] = set()
+    delay = made.config.lanes.delay
+    for layer, matrix, seat in made.steps():
+        needs = {(layer, m, seat) for m in LAYER_MATRICES if m < matrix and layer < made.config.layers}
+        if layer:
+            needs |= {(layer - 1, m, seat) for m in LAYER_MATRICES}
+        if matrix in (Matrix.ATTN_OUT, Matrix.DOWN) and made.seats > 1 and layer >= delay:
+            needs |= {(layer - delay, matrix, other) for other in range(made.seats)}
+        if matrix is Matrix.HEAD:
+            needs = {(i, m, s) for i in range(layer) for m in LAYER_MATRICES for s in range(made.seats)}
+        if needs - done:
+            raise ConfigError(f"{made.config.name}: {matrix.name} of layer {layer} comes before its input")
+        done.add((layer, matrix, seat))

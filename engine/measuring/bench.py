@@ -1,0 +1,414 @@
+"""One benchmark point, by a fixed protocol.
+
+Protocol `monolane-bench-1`. A change to what is timed, or how, gets a new number.
+
+1. Prompt: `context` tokens, the same every time: source code where the model has a tokenizer, else ids
+   drawn from Philox(0). Stop tokens do not stop: every run generates exactly `tokens` tokens.
+2. Read bandwidth of each device, measured before the warm-up and again after the last timed run; the
+   higher one counts, which makes the utilisation the lower one. Where it would still be above 1, other
+   load disturbed both, and they are measured up to EXTRA_READS times more.
+3. Warm-up: whole runs, untimed, until one has ended and WARM_UP_S seconds have passed.
+4. `repeats` timed runs, one launch each, nothing else in between. Of each run:
+   - decode tok/s = (tokens - 1) / (t_last - t_first), stamped by the launch's own clock (the kernel's,
+     where there is one), so that neither prefill nor the way to the host counts;
+   - inter-token latency: the differences of those stamps, pooled over the runs;
+   - time to first token: from before `launch()` until the first token is in the host's hands, by the
+     host's monotonic clock. Tokens are polled for, each poll wakes at the first one;
+   - prefill tok/s = prompt tokens / time until the end of prefill, by the launch's clock.
+   Any run that fails, stops early or whose clock stands still is an error, never a number.
+5. One more run with the profile on (and the trace, if asked for). Its timings are not used.
+6. Verification (verification.py): the greedy tokens of the timed runs, which must be the same in all
+   of them, against another computation. A sampled point is verified by one more, greedy, run.
+
+Speeds are medians over the repeats with a bootstrap interval; bytes a token are the mean over the
+decode steps, with weights as wide as the checkpoint holds them (16 bits, or 32) whatever the backend
+keeps in memory, and KV at 16 bits: utilisation compares what a token must read with what memory gives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import numpy as np
+
+from engine.backends.base import MAILBOX, Backend, Job, Loaded, Outcome, Token, TraceRange, TraceSpan
+from engine.backends.running import FirstTokenTimer, follow
+from engine.errors import BackendFailure, EngineError, RequestError
+from engine.measuring import environment
+from engine.measuring.bandwidth import datasheet_gbs
+from engine.measuring.measurement import (
+    BytesPerToken,
+    DecodeSpeed,
+    FirstToken,
+    InterTokenLatency,
+    Mbu,
+    MeasuredDevice,
+    MeasuredModel,
+    Measurement,
+    PrefillSpeed,
+    Samples,
+    Settings,
+    Verified,
+)
+from engine.measuring.roofline import mbu, mean_bytes_per_token
+from engine.measuring.statistics import median, median_interval, quantile
+from engine.measuring.verification import verify
+from engine.models.config import ModelConfig
+from engine.sampling import SamplingParams
+
+PROTOCOL = "monolane-bench-1"
+WARM_UP_S = 1.0
+POLL_S = 0.05
+"""Longest wait in one poll: how soon a stop is obeyed when no token comes."""
+PROGRESS_S = 0.25
+EXTRA_READS = 3
+
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, unit), a few times a second."""
+
+_TEXT = '''\
+def merge(left, right):
+    """Merges two sorted lists into one sorted list."""
+    merged = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        if left[i] <= right[j]:
+            merged.append(left[i])
+            i += 1
+        else:
+            merged.append(right[j])
+            j += 1
+    return merged + left[i:] + right[j:]
+
+
+class Stack:
+    """Last in, first out."""
+
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        self.items.append(item)
+
+    def pop(self):
+        if not self.items:
+            raise IndexError("pop from an empty stack")
+        return self.items.pop()
+
+
+'''
+"""The prompt, repeated as often as a context needs it. Changing it changes the protocol."""
+
+
+class BenchStopped(EngineError):
+    """Someone asked a benchmark to stop; it has no result."""
+
+
+class Tokenizes(Protocol):
+    @property
+    def bos_id(self) -> int | None: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+class Model(Loaded, Protocol):
+    """What a benchmark needs of a model (engine.models.catalogue.Model has it)."""
+
+    @property
+    def tokenizer(self) -> Tokenizes | None: ...
+
+    @property
+    def digest(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Point:
+    """What to measure: `tokens` new tokens after a prompt of `context` tokens, `repeats` times."""
+
+    context: int
+    tokens: int
+    repeats: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    trace: TraceRange | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One launch as it was seen from here."""
+
+    tokens: tuple[Token, ...]
+    ttft_ns: int
+    outcome: Outcome
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens]
+
+    @property
+    def tok_s(self) -> float:
+        return (len(self.tokens) - 1) * 1e9 / (self.tokens[-1].t_ns - self.tokens[0].t_ns)
+
+    @property
+    def gaps_us(self) -> tuple[float, ...]:
+        return tuple((b.t_ns - a.t_ns) / 1e3 for a, b in zip(self.tokens, self.tokens[1:], strict=False))
+
+    @property
+    def prefill_tok_s(self) -> float:
+        return self.outcome.prefill_tokens * 1e9 / max(1, self.outcome.prefill_ns)
+
+
+def run_point(
+    backend: Backend,
+    model: Model,
+    point: Point,
+    *,
+    on_progress: Progress | None = None,
+    stop: Callable[[], bool] | None = None,
+    on_trace: Callable[[Sequence[TraceSpan]], None] | None = None,
+    verifier: Callable[[Sequence[int], Sequence[int]], Verified] | None = None,
+    commit: str = "",
+) -> Measurement:
+    """Measures one point by the protocol above.
+
+    `stop` is asked after every poll. `on_trace` receives the spans of `point.trace`. `verifier` takes the
+    place of verification.py: it is given the prompt and the greedy tokens. `commit` is that of this
+    code where no repository tells it. Raises RequestError for a point that this model cannot run,
+    BackendFailure if a run breaks down, BenchStopped, MeasurementError.
+    """
+    check_point(model.config, point)
+    bench = _Bench(backend, point, prompt_tokens(model, point.context), on_progress, stop)
+    before = environment.state(backend)
+    bandwidth = backend.measure_bandwidth()
+    bench.warm_up()
+    runs = [bench.run(f"timed run {i + 1}") for i in range(point.repeats)]
+    after = environment.state(backend)
+    needed_gbs = _token_bytes(model, point).total * median([run.tok_s for run in runs]) / 1e9
+    for reading in range(1 + EXTRA_READS):
+        if reading == 0 or 0 < sum(bandwidth) < needed_gbs:
+            bandwidth = tuple(max(pair) for pair in zip(bandwidth, backend.measure_bandwidth(), strict=True))
+    profile = bench.run("profile", profile=True, trace=point.trace)
+    if on_trace is not None:
+        on_trace(profile.outcome.trace)
+    check = verifier or (lambda prompt, tokens: verify(backend, model, prompt, tokens))
+    verified = _verified(bench, runs, check)
+    facts = environment.capture(backend, model, commit=commit)
+    facts["state"] = {"before": before, "after": after}
+    facts["protocol"] = PROTOCOL
+    measurement = _measurement(backend, model, point, runs, bandwidth, profile.outcome, verified, facts)
+    measurement.check()
+    return measurement
+
+
+def check_point(config: ModelConfig, point: Point) -> None:
+    """Raises RequestError if `point` cannot be measured on a model of this shape."""
+    for name, value, least in (
+        ("context", point.context, 1),
+        ("tokens", point.tokens, 2),
+        ("repeats", point.repeats, 1),
+    ):
+        if value < least:
+            raise RequestError(f"{name} is {value}; a benchmark point needs at least {least}")
+    if point.context + point.tokens > config.context:
+        raise RequestError(
+            f"a context of {point.context} and {point.tokens} tokens are {point.context + point.tokens}"
+            f" positions; {config.name} has {config.context}: ask for less of either"
+        )
+    if point.trace is not None and not 0 <= point.trace.first < point.trace.last <= point.tokens:
+        raise RequestError(
+            f"the trace is of tokens {point.trace.first} to {point.trace.last}; it must be a range within"
+            f" 0 to {point.tokens}"
+        )
+
+
+def prompt_tokens(model: Model, context: int) -> tuple[int, ...]:
+    """The protocol's prompt of exactly `context` tokens."""
+    if model.tokenizer is None:
+        draw = np.random.Generator(np.random.Philox(0))
+        return tuple(int(t) for t in draw.integers(0, model.config.vocab, context))
+    start = [] if model.tokenizer.bos_id is None else [model.tokenizer.bos_id]
+    copies = 1
+    while len(tokens := start + model.tokenizer.encode(_TEXT * copies)) < context:
+        copies *= 2
+    return tuple(tokens[:context])
+
+
+class _Bench:
+    """Runs launches of one point, and tells how far they are."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        point: Point,
+        prompt: tuple[int, ...],
+        on_progress: Progress | None,
+        stop: Callable[[], bool] | None,
+    ) -> None:
+        self.prompt = prompt
+        self._backend = backend
+        self.point = point
+        self._on_progress = on_progress or (lambda _done, _total, _unit: None)
+        self._stop = stop or (lambda: False)
+        greedy_run = point.sampling != SamplingParams()
+        self._total = (1 + point.repeats + 1 + greedy_run) * point.tokens
+        self._done = 0
+        self._shown = 0
+        self._told = 0.0
+
+    def warm_up(self) -> None:
+        start = time.monotonic()
+        self.run("warm-up")
+        while time.monotonic() - start < WARM_UP_S:
+            self._done = 0  # however many it takes, they count as one run of the progress
+            self.run("warm-up")
+
+    def run(
+        self,
+        what: str,
+        *,
+        sampling: SamplingParams | None = None,
+        profile: bool = False,
+        trace: TraceRange | None = None,
+    ) -> Run:
+        """One launch from prompt to last token. Raises BackendFailure, naming `what`, if it is not whole."""
+        job = Job(
+            self.prompt,
+            self.point.tokens,
+            self.point.sampling if sampling is None else sampling,
+            profile=profile,
+            trace=trace,
+        )
+        run = self._launch(job)
+        self._done += len(run.tokens)
+        reason = run.outcome.finish_reason
+        if reason != "length" or len(run.tokens) != job.max_tokens:
+            raise BackendFailure(
+                f"{what} ended after {len(run.tokens)} of {job.max_tokens} tokens with {reason!r};"
+                " a run that is not whole is not measured"
+            )
+        if run.tokens[-1].t_ns <= run.tokens[0].t_ns:
+            raise BackendFailure(f"{what}: the clock of the backend {self._backend.name} stood still")
+        return run
+
+    def _launch(self, job: Job) -> Run:
+        first = FirstTokenTimer()
+        launch = self._backend.launch(job)
+        tokens: list[Token] = []
+
+        def heard(fresh: Sequence[Token]) -> None:
+            first.hear(fresh)
+            tokens.extend(fresh)
+            self._tell(len(tokens))
+            if self._stop():
+                raise BenchStopped("the benchmark was stopped before it had a result")
+
+        try:
+            outcome = follow(launch, POLL_S, heard)
+        finally:
+            launch.close()
+        return Run(tuple(tokens), first.ns, outcome)
+
+    def _tell(self, tokens: int) -> None:
+        now = time.monotonic()
+        if now - self._told >= PROGRESS_S:
+            self._told = now
+            self._shown = max(self._shown, self._done + tokens)
+            self._on_progress(self._shown, self._total, "tokens")
+
+
+def _verified(
+    bench: _Bench, runs: Sequence[Run], check: Callable[[Sequence[int], Sequence[int]], Verified]
+) -> Verified:
+    same = all(run.ids == runs[0].ids for run in runs)
+    greedy = runs[0]
+    if bench.point.sampling != SamplingParams():
+        greedy = bench.run("greedy run", sampling=SamplingParams())
+    found = check(bench.prompt, greedy.ids)
+    if same:
+        return found
+    return Verified(f"{found.against}; the repeats' tokens differ", False, found.logit_rel_err)
+
+
+def _measurement(
+    backend: Backend,
+    model: Model,
+    point: Point,
+    runs: Sequence[Run],
+    bandwidth: tuple[float, ...],
+    profile: Outcome,
+    verified: Verified,
+    facts: dict[str, Any],
+) -> Measurement:
+    speeds = tuple(run.tok_s for run in runs)
+    read, devices = _token_bytes(model, point), _devices(backend, bandwidth)
+    return Measurement(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        git_sha=str(facts.get("git", {}).get("sha", "unknown")),
+        model=MeasuredModel(model.config.name, model.config.parameters, read),
+        backend=backend.name,
+        devices=devices,
+        settings=_settings(backend, model, point),
+        decode=DecodeSpeed(median(speeds), median_interval(speeds), speeds),
+        itl_us=_latency([gap for run in runs for gap in run.gaps_us]),
+        prefill=PrefillSpeed(median([run.prefill_tok_s for run in runs]), runs[0].outcome.prefill_tokens),
+        ttft_ms=FirstToken(median([run.ttft_ns / 1e6 for run in runs]), len(runs)),
+        mbu=Mbu(
+            datasheet=_share(read.total, median(speeds), [d.datasheet_gbs for d in devices]),
+            measured=_share(read.total, median(speeds), [d.measured_gbs for d in devices]),
+        ),
+        phases_us=profile.phases_us,
+        verified=verified,
+        environment=facts,
+        samples=_samples(runs),
+    )
+
+
+def _devices(backend: Backend, bandwidth: Sequence[float]) -> tuple[MeasuredDevice, ...]:
+    return tuple(
+        MeasuredDevice(d.name, d.datasheet_gbs or datasheet_gbs(d.name), gbs)
+        for d, gbs in zip(backend.topology.devices, bandwidth, strict=True)
+    )
+
+
+def _settings(backend: Backend, model: Model, point: Point) -> Settings:
+    topology = backend.topology
+    return Settings(
+        context=point.context,
+        tokens=point.tokens,
+        repeats=point.repeats,
+        devices=len(topology.devices),
+        parallelism=topology.parallelism,
+        delay=model.config.lanes.delay,
+        lanes=topology.lanes,
+        sync=str(backend.facts.get("sync", MAILBOX)),
+        sampling=point.sampling,
+    )
+
+
+def _samples(runs: Sequence[Run]) -> Samples:
+    """Rounded to what the clocks are worth: a file keeps thousands."""
+    return Samples(
+        ttft_ms=tuple(round(run.ttft_ns / 1e6, 4) for run in runs),
+        prefill_tok_s=tuple(round(run.prefill_tok_s, 2) for run in runs),
+        itl_us=tuple(tuple(round(gap, 2) for gap in run.gaps_us) for run in runs),
+    )
+
+
+def _token_bytes(model: Model, point: Point) -> BytesPerToken:
+    """What a decode step of this point reads on average."""
+    width = 4 if model.weights.native == "f32" else 2
+    return mean_bytes_per_token(model.config, point.context, point.tokens, width)
+
+
+def _latency(gaps_us: Sequence[float]) -> InterTokenLatency:
+    return InterTokenLatency(
+        p50=median(gaps_us), p90=quantile(gaps_us, 0.9), p99=quantile(gaps_us, 0.99), n=len(gaps_us)
+    )
+
+
+def _share(token_bytes: int, tok_s: float, gbs: Sequence[float]) -> float | None:
+    """MBU over all devices; None if the bandwidth of one is unknown."""
+    return mbu(token_bytes, tok_s, sum(gbs)) if gbs and all(g > 0 for g in gbs) else None

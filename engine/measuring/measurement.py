@@ -1,0 +1,240 @@
+"""Schema 1: what one benchmark point leaves behind, as a value and as JSON.
+
+The dashboard stores these, `benchmarks/` keeps them, and nothing is called a measurement without
+`verified`: a speed whose tokens were not checked is not a result.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from engine.backends.base import MAILBOX
+from engine.errors import MeasurementError, RequestError
+from engine.sampling import SamplingParams
+from engine.timings import PhaseTime
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BytesPerToken:
+    weights: int
+    kv: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    name: str
+    params: int
+    bytes_per_token: BytesPerToken
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDevice:
+    """Bandwidths in GB/s (10^9 bytes); 0 means unknown."""
+
+    name: str
+    datasheet_gbs: float
+    measured_gbs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was run. A file without `sampling` was measured greedily, one without `sync` by mailboxes."""
+
+    context: int
+    tokens: int
+    repeats: int
+    devices: int = 1
+    """How many shared the model; a file that does not say it has one entry a device in its list."""
+    parallelism: str = "none"
+    """"none", "tp" (a slice of every matrix on each device) or "dtp" (whole lanes on each, with a delay)."""
+    delay: int = 0
+    """Layers by which a lane sees the others' output late."""
+    lanes: int = 1
+    sync: str = MAILBOX
+    """One of SYNCS."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSpeed:
+    """Tokens a second, one sample a repeat. `ci95` bounds the median (bootstrap)."""
+
+    median: float
+    ci95: tuple[float, float]
+    samples: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InterTokenLatency:
+    """Microseconds between tokens over all repeats. A percentile is None where n is too small to bound it."""
+
+    p50: float
+    p90: float | None
+    p99: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSpeed:
+    tok_s: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    p50: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mbu:
+    """Memory-bandwidth utilisation, 0 to 1; None where that bandwidth is unknown."""
+
+    datasheet: float | None
+    measured: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the measured tokens were compared with, and how close they came."""
+
+    against: str
+    tokens_equal: bool
+    logit_rel_err: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What the latencies were summed up from, one entry a repeat; empty in files that kept none."""
+
+    ttft_ms: tuple[float, ...] = ()
+    prefill_tok_s: tuple[float, ...] = ()
+    itl_us: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    created: str
+    git_sha: str
+    model: MeasuredModel
+    backend: str
+    devices: tuple[MeasuredDevice, ...]
+    settings: Settings
+    decode: DecodeSpeed
+    itl_us: InterTokenLatency
+    prefill: PrefillSpeed
+    ttft_ms: FirstToken
+    mbu: Mbu
+    phases_us: Mapping[str, PhaseTime]
+    verified: Verified
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    samples: Samples = field(default_factory=Samples)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: schema 1, `decode` holding both `tok_s` and `itl_us`."""
+        data = asdict(self)
+        data["decode"] = {"tok_s": data["decode"], "itl_us": data.pop("itl_us")}
+        return {"schema": SCHEMA, **data}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Reads the JSON form. Raises MeasurementError naming the field that is missing or wrong."""
+        if not isinstance(data, Mapping):
+            raise MeasurementError(f"a measurement is a JSON object, not {type(data).__name__}")
+        if data.get("schema") != SCHEMA:
+            raise MeasurementError(f"schema is {data.get('schema')!r}; this version reads schema {SCHEMA}")
+        try:
+            model, decode, settings = data["model"], data["decode"], data["settings"]
+            speed = decode["tok_s"]
+            found = cls(
+                created=str(data["created"]),
+                git_sha=str(data["git_sha"]),
+                model=MeasuredModel(
+                    model["name"], int(model["params"]), BytesPerToken(**model["bytes_per_token"])
+                ),
+                backend=str(data["backend"]),
+                devices=tuple(MeasuredDevice(**d) for d in data["devices"]),
+                settings=Settings(
+                    **{
+                        "devices": len(data["devices"]),
+                        **settings,
+                        "sampling": SamplingParams(**settings.get("sampling", {})),
+                    }
+                ),
+                decode=DecodeSpeed(
+                    float(speed["median"]),
+                    (float(speed["ci95"][0]), float(speed["ci95"][1])),
+                    tuple(float(s) for s in speed["samples"]),
+                ),
+                itl_us=InterTokenLatency(**decode["itl_us"]),
+                prefill=PrefillSpeed(**data["prefill"]),
+                ttft_ms=FirstToken(**data["ttft_ms"]),
+                mbu=Mbu(**data["mbu"]),
+                phases_us={k: PhaseTime(**v) for k, v in data["phases_us"].items()},
+                verified=Verified(**data["verified"]),
+                environment=dict(data["environment"]),
+                samples=_samples(data.get("samples", {})),
+            )
+        except KeyError as error:
+            raise MeasurementError(f"the field {error} is missing") from error
+        except (TypeError, ValueError, IndexError, AttributeError, RequestError) as error:
+            raise MeasurementError(f"a field has the wrong form: {error}") from error
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Raises MeasurementError if a figure cannot be true."""
+        context = self.settings.context
+        if not isinstance(context, int) or context < 1:
+            raise MeasurementError(f"settings.context is {context!r}; a prompt has 1 token or more")
+        if not self.decode.samples:
+            raise MeasurementError("decode.tok_s.samples is empty; keep the raw samples")
+        for speed in (self.decode.median, *self.decode.samples):
+            if not (math.isfinite(speed) and speed > 0):
+                raise MeasurementError(f"a decode speed is {speed}; it must be positive")
+        for which in ("datasheet", "measured"):
+            mbu = getattr(self.mbu, which)
+            if mbu is not None and not 0 < mbu <= 1.2:
+                raise MeasurementError(f"mbu.{which} is {mbu}; faster than the memory allows")
+
+
+def _samples(data: Mapping[str, Any]) -> Samples:
+    return Samples(
+        ttft_ms=tuple(float(t) for t in data.get("ttft_ms", ())),
+        prefill_tok_s=tuple(float(t) for t in data.get("prefill_tok_s", ())),
+        itl_us=tuple(tuple(float(gap) for gap in repeat) for repeat in data.get("itl_us", ())),
+    )
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """The measurements in a file (one object, or a list). Raises MeasurementError, naming the file."""
+    documents = read_documents(path)
+    try:
+        return [Measurement.from_dict(document) for document in documents]
+    except MeasurementError as error:
+        raise MeasurementError(f"{path}: {error}") from error
+
+
+def read_documents(path: Path) -> list[Any]:
+    """What a file holds (one JSON value, or a list of them) as it stands, unchecked.
+
+    Raises MeasurementError, naming the file, if it holds no JSON.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MeasurementError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # not text, not JSON, or too deep
+        raise MeasurementError(f"{path} is not JSON: {error}") from error
+    return data if isinstance(data, list) else [data]

@@ -1,0 +1,1 @@
+"""What a model is: its shape, weights, files and words."""

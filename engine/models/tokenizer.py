@@ -1,0 +1,304 @@
+"""Text to token ids and back, for any vocabulary that a checkpoint brings.
+
+Built on the `tokenizers` library, from a tokenizer.json or from the vocabulary inside a GGUF file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import tokenizers
+
+from engine.errors import RequestError, TokenizerError
+from engine.models.chat import ChatTemplate
+from engine.models.checkpoints.gguf_vocabulary import Vocabulary, vocabulary_from_gguf
+from engine.models.prompt import ChatMessage, Prompt
+
+_INFILL_NAMES = (
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+)
+"""What models call the tokens before the prefix, the suffix and the gap, in that order."""
+
+_END_NAMES = frozenset(
+    ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "</s>")
+)
+"""Special tokens that end a text or a turn, whether or not a checkpoint says so."""
+
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class InfillTokens:
+    """The ids that mark a fill-in-the-middle prompt: prefix text, suffix text, then the model's turn."""
+
+    prefix: int
+    suffix: int
+    middle: int
+
+
+class Tokenizer:
+    """One checkpoint's vocabulary. Safe to share between threads.
+
+    vocab_size: ids run from 0 to vocab_size - 1. bos_id: the token that starts a text, None if the model
+    wants none. eos_ids: tokens after which nothing follows. chat_template and infill: None if the model
+    has none.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Raises TokenizerError if the chat template does not parse."""
+        self.infill = _find_infill(vocabulary)
+        self._special_ids = vocabulary.special_ids | _promote(vocabulary, self.infill)
+        self._special = vocabulary.tokenizer
+        # The library finds special tokens in any text unless told not to, and the switch belongs to the
+        # object: user text goes through a copy that never finds them.
+        self._plain = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.to_str())
+        self._plain.encode_special_tokens = True
+        self._byte_level = vocabulary.byte_level
+        self._added_ids = frozenset(self._special.get_added_tokens_decoder())
+        self._bytes: dict[int, bytes] = {}
+        self._special_text = [t for i in self._special_ids if (t := self._special.id_to_token(i))]
+        self.vocab_size: int = self._special.get_vocab_size(with_added_tokens=True)
+        self.bos_id = vocabulary.bos_id if vocabulary.adds_bos else None
+        named = {i for name in _END_NAMES if (i := self._special.token_to_id(name)) in self._special_ids}
+        self.eos_ids = frozenset(vocabulary.eos_ids | named)
+        self.chat_template = vocabulary.chat_template
+        self._chat: ChatTemplate | None = None
+        if vocabulary.chat_template is not None:
+            bos, eos = self._name(vocabulary.bos_id), self._name(vocabulary.eos_id)
+            self._chat = ChatTemplate(vocabulary.chat_template, bos_token=bos, eos_token=eos)
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> Self:
+        """The vocabulary inside a GGUF file. Raises TokenizerError if it is of an unknown kind."""
+        return cls(vocabulary_from_gguf(metadata))
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Self:
+        """tokenizer.json in `folder`, with tokenizer_config.json and generation_config.json if there.
+
+        Raises TokenizerError if a file is missing or damaged.
+        """
+        return cls(_vocabulary_from_folder(folder))
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids of `text`, no BOS. `special` parses the names of special tokens in the text as such.
+
+        Raises RequestError if `text` is not Unicode (it holds a lone surrogate).
+        """
+        encoder = self._special if special else self._plain
+        try:
+            return encoder.encode(text, add_special_tokens=False).ids
+        except TypeError as error:
+            raise RequestError(f"the text is not Unicode: {_first_surrogate(text)}") from error
+
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
+        """Token ids that the model should see for `prompt`.
+
+        Text gets a BOS if the model wants one; text with a suffix becomes a fill-in-the-middle prompt;
+        chat messages go through the model's template. The names of special tokens inside users' text
+        are only text. Raises RequestError if the model cannot do what the prompt asks for.
+        """
+        if prompt.messages:
+            return self._encode_chat(prompt.messages)
+        start = [] if self.bos_id is None else [self.bos_id]
+        text = self.encode(prompt.text or "")
+        if prompt.suffix is None:
+            return start + text
+        if self.infill is None:
+            raise RequestError(
+                "this model has no fill-in-the-middle tokens; send the prompt without a suffix"
+            )
+        mark = self.infill
+        return [*start, mark.prefix, *text, mark.suffix, *self.encode(prompt.suffix), mark.middle]
+
+    def token_bytes(self, token: int) -> bytes:
+        """What `token` adds to the text: UTF-8, possibly a part of a character; b"" for special tokens."""
+        known = self._bytes.get(token)
+        if known is None:
+            known = self._bytes[token] = self._spell(token)
+        return known
+
+    def label(self, token: int) -> str:
+        """How to show `token` by itself: its text, a special token's name, or its bytes if they are no text.
+
+        The last in the OpenAI API's notation, as in `bytes:\\xf0\\x9f`.
+        """
+        spelled = self.token_bytes(token)
+        if not spelled:
+            return self._name(token)
+        try:
+            return spelled.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelled)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, special tokens left out, broken characters as U+FFFD."""
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
+
+    def _name(self, token: int | None) -> str:
+        return "" if token is None else self._special.id_to_token(token) or ""
+
+    def _spell(self, token: int) -> bytes:
+        piece = self._special.id_to_token(token)
+        if piece is None or token in self._special_ids:
+            return b""
+        if token in self._added_ids:
+            return piece.encode()
+        if self._byte_level:
+            return b"".join(_BYTE_OF.get(c) or c.encode() for c in piece)
+        byte = _BYTE_PIECE.match(piece)
+        return bytes([int(byte[1], 16)]) if byte else piece.replace("▁", " ").encode()
+
+    def _encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        if self._chat is None:
+            raise RequestError("this model has no chat template; send a text prompt")
+        veil = _Veil(self._special_text)
+        rows = [{"role": m.role, "content": veil.cover(m.content)} for m in messages]
+        ids: list[int] = []
+        for text, plain in veil.split(self._chat.render(rows)):
+            ids += self.encode(text, special=not plain)
+        return ids
+
+
+class _Veil:
+    """Hides the names of special tokens in users' text from a chat template's output.
+
+    A user who types "<|im_end|>" must not end the turn. Each name is replaced by a mark that nobody can
+    guess; after rendering, the marks are where plain text has to be encoded as such.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        by_length = sorted(filter(None, names), key=len, reverse=True)
+        self._names = re.compile("|".join(map(re.escape, by_length))) if by_length else None
+        self._mark = secrets.token_hex(16)
+        self._hidden: list[str] = []
+
+    def cover(self, text: str) -> str:
+        return self._names.sub(self._hide, text) if self._names else text
+
+    def _hide(self, match: re.Match[str]) -> str:
+        self._hidden.append(match[0])
+        return f"{self._mark}{len(self._hidden) - 1}."
+
+    def split(self, rendered: str) -> list[tuple[str, bool]]:
+        """(text, whether a user wrote it) in order."""
+        if not self._hidden:
+            return [(rendered, False)]
+        parts = re.split(rf"{self._mark}(\d+)\.", rendered)
+        return [
+            (self._hidden[int(part)] if i % 2 else part, bool(i % 2)) for i, part in enumerate(parts) if part
+        ]
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins for the 256 bytes. Source: OpenAI's GPT-2 encoder."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in set(printable)]
+    alphabet = {chr(b): b for b in printable}
+    return alphabet | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_BYTE_OF = {character: bytes([byte]) for character, byte in _byte_alphabet().items()}
+
+
+def _first_surrogate(text: str) -> str:
+    at = next((i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff"), 0)
+    return f"character {at} is {text[at]!a}, half of a surrogate pair"
+
+
+def _find_infill(vocabulary: Vocabulary) -> InfillTokens | None:
+    """By what the container says, else by name."""
+    if vocabulary.infill_ids is not None:
+        return InfillTokens(*vocabulary.infill_ids)
+    for names in _INFILL_NAMES:
+        ids = [i for name in names if (i := vocabulary.tokenizer.token_to_id(name)) is not None]
+        if len(ids) == len(names):
+            return InfillTokens(*ids)
+    return None
+
+
+def _promote(vocabulary: Vocabulary, infill: InfillTokens | None) -> frozenset[int]:
+    """Makes special tokens of those that steer the model but are not marked as such; their ids.
+
+    Some checkpoints list their fill-in-the-middle tokens as ordinary ones: users could type them.
+    """
+    steering = vocabulary.eos_ids | ({infill.prefix, infill.suffix, infill.middle} if infill else frozenset())
+    added = vocabulary.tokenizer.get_added_tokens_decoder()
+    found = {i: added[i].content for i in steering if i in added and not added[i].special}
+    tokens = [tokenizers.AddedToken(text, special=True, normalized=False) for text in found.values()]
+    vocabulary.tokenizer.add_special_tokens(tokens)
+    return frozenset(found)
+
+
+def _vocabulary_from_folder(folder: Path) -> Vocabulary:
+    path = folder / "tokenizer.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+        tokenizer = tokenizers.Tokenizer.from_str(text)
+    except OSError as error:
+        raise TokenizerError(f"{path} cannot be read: {error}") from error
+    except Exception as error:  # the library raises bare Exception for a malformed file
+        raise TokenizerError(f"{path} is not a usable tokenizer: {error}") from error
+    settings = _json_object(folder / "tokenizer_config.json")
+    generation = _json_object(folder / "generation_config.json")
+    model = _json_object(folder / "config.json")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    bos = _token_id(tokenizer, settings.get("bos_token"))
+    eos = _token_id(tokenizer, settings.get("eos_token"))
+    added = set(tokenizer.encode("").ids)
+    special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    return Vocabulary(
+        tokenizer=tokenizer,
+        byte_level="ByteLevel" in json.dumps(json.loads(text).get("decoder")),
+        special_ids=frozenset(special),
+        bos_id=bos,
+        adds_bos=bool(settings.get("add_bos_token", bos in added)),
+        eos_id=eos,
+        eos_ids=frozenset(_ids(generation.get("eos_token_id")) | _ids(model.get("eos_token_id")) | _ids(eos)),
+        chat_template=_template(folder, settings.get("chat_template")),
+    )
+
+
+def _json_object(path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{path} cannot be read: {error}") from error
+    return data if isinstance(data, dict) else {}
+
+
+def _token_id(tokenizer: tokenizers.Tokenizer, token: Any) -> int | None:
+    """`token` is written as its text or as an object with a `content`."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return tokenizer.token_to_id(text) if isinstance(text, str) else None
+
+
+def _ids(value: Any) -> set[int]:
+    """An id, a list of ids, or nothing."""
+    return {i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)}
+
+
+def _template(folder: Path, setting: Any) -> str | None:
+    """The default chat template: a file of its own, a string, or the entry named default in a list."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TokenizerError(f"{path} cannot be read as UTF-8 text: {error}") from error
+    if isinstance(setting, list):
+        named = {t.get("name"): t.get("template") for t in setting if isinstance(t, dict)}
+        setting = named.get("default")
+    return setting if isinstance(setting, str) else None

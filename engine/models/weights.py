@@ -1,0 +1,136 @@
+"""Weights by canonical name, whatever file they come from.
+
+Every model, with lanes or without, is seen in one lane-first form. With L lanes (1 for a plain
+transformer), D hidden, Q query columns, K key/value columns, F MLP columns, V vocabulary:
+
+    embed                [V, D]
+    layers.N.attn_norm   [D]
+    layers.N.wq          [L, Q/L, D]      layers.N.wk, wv   [L, K/L, D]
+    layers.N.wo          [L, D, Q/L]
+    layers.N.ffn_norm    [D]
+    layers.N.w_gate      [L, F/L, D]      layers.N.w_up     [L, F/L, D]
+    layers.N.w_down      [L, D, F/L]
+    norm                 [D]
+    head                 [V, D]; [V, L*D] for the `lane` head. Absent if tied: use `embed`.
+
+Lane l owns the l-th block of query heads, of KV heads, of MLP columns and, for the `vocab_parallel`
+head, of vocabulary rows. Matrices multiply column vectors: y = W @ x.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import CheckpointError
+from engine.models.config import HeadKind, ModelConfig
+
+DType = Literal["f32", "f16", "bf16"]
+
+
+class Weights(Protocol):
+    """Read access to one model's tensors."""
+
+    config: ModelConfig
+    native: DType
+    """The type that loses nothing: what a backend should keep in memory if it can."""
+
+    def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
+        """The tensor `name` (module docstring) as float32, float16, or bfloat16 bits in uint16.
+
+        Raises CheckpointError if it is absent or its shape is wrong.
+        """
+        ...
+
+
+def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every canonical name of a model and its shape, in file order."""
+    lanes, hidden = config.lanes.count, config.hidden
+    q, kv, ffn = config.q_dim // lanes, config.kv_dim // lanes, config.ffn // lanes
+    yield "embed", (config.vocab, hidden)
+    for i in range(config.layers):
+        at = f"layers.{i}."
+        yield at + "attn_norm", (hidden,)
+        yield at + "wq", (lanes, q, hidden)
+        yield at + "wk", (lanes, kv, hidden)
+        yield at + "wv", (lanes, kv, hidden)
+        yield at + "wo", (lanes, hidden, q)
+        yield at + "ffn_norm", (hidden,)
+        yield at + "w_gate", (lanes, ffn, hidden)
+        yield at + "w_up", (lanes, ffn, hidden)
+        yield at + "w_down", (lanes, hidden, ffn)
+    yield "norm", (hidden,)
+    if not config.tied_head:
+        wide = lanes if config.lanes.head is HeadKind.LANE else 1
+        yield "head", (config.vocab, wide * hidden)
+
+
+class RandomWeights:
+    """Reproducible random weights: element i of a tensor is a function of (seed, name, i) alone.
+
+    Any backend can therefore make them where it needs them (a GPU fills its own memory) and any
+    reference can make the same ones again. Element i of a matrix is
+
+        h = fmix32((i + key) mod 2^32),  value = f16(scale * ((h >> 8) * 2^-23 - 1))
+
+    with fmix32 the finaliser of MurmurHash3, `key` the CRC-32 of f"{seed}:{name}", i the flat index in
+    the canonical shape, every operation in float32, and scale = sqrt(3 / fan_in) (so that the
+    standard deviation is 1/sqrt(fan_in)), divided by sqrt(2 * layers) for wo and w_down so that the
+    residual stream keeps its size. Embedding rows use scale 1; norms are f16(1 + 0.1 * (...)).
+    """
+
+    native: DType = "f16"
+
+    def __init__(self, config: ModelConfig, seed: int = 0) -> None:
+        self.config = config
+        self.seed = seed
+        self._shapes = dict(tensor_shapes(config))
+
+    def recipe(self, name: str) -> tuple[int, float, float]:
+        """(key, scale, offset) of a tensor: what a device needs to make it."""
+        key = zlib.crc32(f"{self.seed}:{name}".encode())
+        kind = name.rsplit(".", 1)[-1]
+        if kind in ("attn_norm", "ffn_norm", "norm"):
+            return key, 0.1, 1.0
+        if kind == "embed":
+            return key, 1.0, 0.0
+        fan_in = self._shapes[name][-1]
+        scale = (3.0 / fan_in) ** 0.5
+        if kind in ("wo", "w_down"):
+            fan_in *= self._shapes[name][0]
+            scale = (3.0 / fan_in) ** 0.5 / (2.0 * self.config.layers) ** 0.5
+        return key, float(np.float32(scale)), 0.0
+
+    def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
+        if name not in self._shapes:
+            raise CheckpointError(f"model {self.config.name!r} has no tensor {name!r}")
+        shape = self._shapes[name]
+        key, scale, offset = self.recipe(name)
+        count = int(np.prod(shape))
+        half = np.empty(count, np.float16)
+        for start in range(0, count, 1 << 22):
+            index = np.arange(start, min(count, start + (1 << 22)), dtype=np.uint32)
+            unit = (_fmix32(index + np.uint32(key)) >> np.uint32(8)).astype(np.float32)
+            unit = unit * np.float32(2.0**-23) - np.float32(1.0)
+            half[start : start + len(index)] = np.float32(scale) * unit + np.float32(offset)
+        return cast_tensor(half.reshape(shape), dtype)
+
+
+def _fmix32(h: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The finaliser of MurmurHash3: every input bit moves every output bit."""
+    h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return h ^ (h >> np.uint32(16))
+
+
+def cast_tensor(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
+    """float16/float32 values in the asked type; bfloat16 rounds to nearest even and is returned as bits."""
+    if dtype == "bf16":
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        return (rounded >> np.uint32(16)).astype(np.uint16)
+    return values.astype(np.float32 if dtype == "f32" else np.float16, copy=False)

@@ -1,0 +1,112 @@
+"""What each of several GPUs holds of a model: together all of it, each part once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.backends.cuda.sharding import Sharding, deal
+from engine.backends.cuda.tape import Matrix, columns, plan, tensors, validate
+from engine.errors import BackendUnavailable
+from engine.models.config import Exchange, HeadKind, ModelConfig
+from engine.models.presets import load_preset
+from engine.models.weights import RandomWeights, tensor_shapes
+from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA
+
+DEALT = [
+    *((LANEFORMER, ranks) for ranks in (2, 4, 8)),
+    (CONFIGS["vocabulary-of-lanes"], 4),
+    (CONFIGS["early"], 8),
+    (LLAMA, 2),
+    (CONFIGS["head-dim-96-tied"], 4),
+    (replace(LLAMA, vocab=1003), 2),
+]
+
+
+def matrices(sharding: Sharding) -> dict[str, int]:
+    """Every matrix that is packed, and its columns in a part."""
+    part = sharding.part
+    return {name: columns(part, m) for m in Matrix for name in tensors(part, 0, m)}
+
+
+def numbered(config: ModelConfig, name: str) -> np.ndarray:
+    """A tensor whose elements are their own flat indexes."""
+    shape = dict(tensor_shapes(config))[name]
+    return np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
+
+
+@pytest.mark.parametrize(("config", "ranks"), DEALT)
+def test_the_parts_of_a_matrix_hold_every_element_once(config: ModelConfig, ranks: int) -> None:
+    sharding = deal(config, ranks)
+    for name, width in matrices(sharding).items():
+        whole = numbered(config, name)
+        found = np.concatenate([sharding.slice(name, rank, whole).ravel() for rank in range(ranks)])
+        found = found[: whole.size] if name in ("head", "embed") else found
+        assert np.array_equal(np.sort(found), whole.ravel())
+        assert sharding.slice(name, 0, whole).size % width == 0
+
+
+@pytest.mark.parametrize(("config", "ranks"), DEALT)
+def test_weights_made_on_the_device_are_those_cut_from_arrays(config: ModelConfig, ranks: int) -> None:
+    sharding = deal(config, ranks)
+    for name, width in matrices(sharding).items():
+        whole = numbered(config, name)
+        for rank in range(ranks):
+            cut = sharding.slice(name, rank, whole).reshape(-1, width)
+            region = sharding.region(name, rank, width)
+            made = region.first + np.arange(len(cut))[:, np.newaxis] * region.stride + np.arange(width)
+            inside = made < whole.size if name in ("head", "embed") else np.ones_like(made, bool)
+            assert np.array_equal(cut[inside], made[inside])
+
+
+@pytest.mark.parametrize(("config", "ranks"), DEALT)
+def test_every_part_has_a_valid_plan(config: ModelConfig, ranks: int) -> None:
+    sharding = deal(config, ranks)
+    validate(plan(sharding.part, 132), 32)
+    validate(plan(sharding.part, 132 // ranks), 32)
+
+
+def test_a_plain_model_adds_what_all_gpus_produce_now() -> None:
+    sharding = deal(LLAMA, 2)
+    assert sharding.parallelism == "tp"
+    assert sharding.exchange(0, attention=True) is Exchange.PRESENT
+    assert (sharding.total_lanes, sharding.streams) == (2, 1)
+
+
+def test_lanes_keep_their_delay_however_they_are_dealt() -> None:
+    for ranks in (1, 2, 4, 8):
+        sharding = deal(LANEFORMER, ranks)
+        assert sharding.exchange(0, attention=False) is Exchange.NONE
+        assert sharding.exchange(2, attention=False) is Exchange.PAST
+        assert (sharding.total_lanes, sharding.streams) == (8, 8)
+
+
+def test_the_headline_model_falls_into_2_4_and_8_parts() -> None:
+    config = load_preset("laneformer-2b").config
+    parts = [deal(config, ranks).part for ranks in (1, 2, 4, 8)]
+    assert [p.lanes.count for p in parts] == [8, 4, 2, 1]
+    assert [p.vocab for p in parts] == [32000, 16000, 8000, 4000]
+
+
+@pytest.mark.parametrize(
+    ("config", "ranks", "why"),
+    [
+        (LANEFORMER, 3, "the 8 lanes of test-laneformer do not split"),
+        (LLAMA, 4, "the 2 KV heads of test-llama do not split"),
+        (LANEFORMER, 16, "at most 8 GPUs"),
+        (CONFIGS["head-of-all-lanes"], 2, "on 1 GPU only"),
+    ],
+)
+def test_what_does_not_divide_is_refused_in_a_sentence(config: ModelConfig, ranks: int, why: str) -> None:
+    with pytest.raises(BackendUnavailable, match=why):
+        deal(config, ranks)
+
+
+def test_one_gpu_holds_the_model_as_it_is() -> None:
+    config = CONFIGS["head-of-all-lanes"]
+    assert config.lanes.head is HeadKind.LANE
+    assert deal(config, 1).part is config
+    values = RandomWeights(LANEFORMER, 1).get("layers.0.wq", "f16")
+    assert deal(LANEFORMER, 1).slice("layers.0.wq", 0, values) is values

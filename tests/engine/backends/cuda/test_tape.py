@@ -1,0 +1,150 @@
+"""The plan that kernels walk, and the packer that defines what a tape holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.backends.cuda.tape import (
+    CHUNK_COLUMNS,
+    LAYER_MATRICES,
+    TILE_ROWS,
+    Matrix,
+    Plan,
+    chunks,
+    columns,
+    pack_core,
+    plan,
+    row_sources,
+    tensors,
+    validate,
+)
+from engine.errors import ConfigError
+from engine.models.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout
+from engine.models.presets import load_preset, preset_names
+from engine.models.weights import RandomWeights
+
+H200_SMS = 132
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> ModelConfig:
+    lanes = draw(st.sampled_from([1, 2, 3, 4]))
+    kv_heads = lanes * draw(st.integers(1, 2))
+    head = draw(st.sampled_from(list(HeadKind)))
+    return ModelConfig(
+        name="drawn",
+        hidden=8 * draw(st.integers(1, 12)),
+        layers=draw(st.integers(1, 4)),
+        heads=kv_heads * draw(st.integers(1, 3)),
+        kv_heads=kv_heads,
+        head_dim=8 * draw(st.integers(1, 5)),
+        ffn=4 * lanes * draw(st.integers(1, 20)),
+        vocab=lanes * draw(st.integers(3, 90)),
+        context=64,
+        rope=Rope(layout=draw(st.sampled_from(list(RopeLayout)))),
+        lanes=Lanes(count=lanes, delay=draw(st.integers(0, 1)), early_comm=draw(st.booleans()), head=head),
+    )
+
+
+def unpacked(made: Plan, layer: int, matrix: Matrix) -> dict[tuple[int, int], np.ndarray]:
+    """Every row of a matrix as all cores' tapes hold it: (tensor, row) to columns."""
+    config = made.config
+    weights = RandomWeights(config, 1)
+    found: dict[tuple[int, int], np.ndarray] = {}
+    sources = row_sources(config, matrix)
+    for core in range(made.cores):
+        tape = pack_core(made, weights, core)
+        for seat in range(made.seats):
+            start = made.matrix_offset(core, layer, matrix, seat)
+            for group in made.groups(core, matrix, seat):
+                at = (start + group.offset) // 2
+                size = group.tiles * TILE_ROWS * chunks(config, matrix) * CHUNK_COLUMNS
+                units = tape[at : at + size].reshape(-1, group.tiles, TILE_ROWS, CHUNK_COLUMNS)
+                rows = units.transpose(1, 2, 0, 3).reshape(group.tiles * TILE_ROWS, -1)
+                for i, row in enumerate(rows):
+                    tensor, source = sources[group.first * TILE_ROWS + i].tolist()
+                    if tensor < 0:
+                        assert not row.any()
+                        continue
+                    assert (tensor, source) not in found
+                    assert not row[columns(config, matrix) :].any()
+                    found[tensor, source] = row[: columns(config, matrix)]
+    return found
+
+
+@given(shapes(), st.integers(1, 9))
+@settings(max_examples=25, deadline=None)
+def test_every_row_of_every_tensor_is_on_one_tape_once(config: ModelConfig, cores_a_lane: int) -> None:
+    made = plan(config, config.lanes.count * cores_a_lane)
+    validate(made, slot_units=32)
+    weights = RandomWeights(config, 1)
+    for matrix in Matrix:
+        layer = config.layers - 1 if matrix is not Matrix.HEAD else 0
+        found = unpacked(made, layer, matrix)
+        for tensor, name in enumerate(tensors(config, layer, matrix)):
+            values = weights.get(name, "f16").view(np.uint16).reshape(-1, columns(config, matrix))
+            assert all(np.array_equal(found[tensor, row], values[row]) for row in range(len(values)))
+        assert len(found) == sum(
+            weights.get(name).size // columns(config, matrix) for name in tensors(config, layer, matrix)
+        )
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("slot_units", [16, 32, 64])
+def test_presets_have_a_valid_plan_on_an_h200(name: str, slot_units: int) -> None:
+    validate(plan(load_preset(name).config, H200_SMS), slot_units)
+
+
+def test_a_plan_that_forgets_a_tile_is_refused() -> None:
+    made = plan(load_preset("tiny-llama").config, 8)
+    first = made.shares[0][0]
+    shorter = (replace(first[0], tiles=first[0].tiles - 1), *first[1:])
+    broken = replace(made, shares=((shorter,), *made.shares[1:]))
+    with pytest.raises(ConfigError, match=r"tile \d+ of QKV is read 0 times"):
+        validate(broken, 32)
+
+
+def test_the_two_rows_of_a_rotation_lie_side_by_side() -> None:
+    config = load_preset("tiny-llama").config
+    packed = row_sources(config, Matrix.QKV)
+    half = config.head_dim // 2
+    pairs = packed[: config.q_dim + config.kv_dim, 1].reshape(-1, 2)
+    assert (pairs[:, 1] - pairs[:, 0] == half).all()
+
+
+def test_gate_and_up_of_a_column_lie_side_by_side() -> None:
+    pairs = row_sources(load_preset("tiny-laneformer").config, Matrix.GATE_UP).reshape(-1, 2, 2)
+    assert (pairs[:, 0, 0] == 0).all() and (pairs[:, 1, 0] == 1).all()
+    assert (pairs[:, 0, 1] == pairs[:, 1, 1]).all()
+
+
+def test_two_seats_keep_every_input_before_its_use() -> None:
+    config = load_preset("laneformer-2b").config
+    made = plan(config, H200_SMS, seats=2)
+    validate(made, 32)
+    steps = list(made.steps())
+    assert len(steps) == len(set(steps)) == config.layers * len(LAYER_MATRICES) * 2 + 2
+
+
+def test_lanes_that_wait_for_each_other_do_not_share_a_core() -> None:
+    config = load_preset("laneformer-2b").config
+    early = replace(config, lanes=replace(config.lanes, early_comm=True))
+    with pytest.raises(ConfigError, match="a core takes one"):
+        plan(early, H200_SMS, seats=2)
+
+
+def test_more_lanes_than_cores_are_refused() -> None:
+    with pytest.raises(ConfigError, match="8 groups of lanes for 7 cores"):
+        plan(load_preset("tiny-laneformer").config, 7, seats=1)
+
+
+def test_the_larger_shares_of_a_matrix_differ_by_one_tile() -> None:
+    made = plan(load_preset("llama-3.2-1b").config, H200_SMS)
+    for matrix in Matrix:
+        tiles = [core[0][matrix].tiles for core in made.shares]
+        assert max(tiles) - min(tiles) <= 1
