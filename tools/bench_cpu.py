@@ -4,8 +4,8 @@
 
 Each round times both engines, and the order turns from round to round, so that whatever else the machine does
 falls on both. Prompts are the benchmark protocol's (engine.measuring.bench). Speeds are medians of the
-rounds, with the lowest and the highest. llama.cpp reads the file's 4-bit weights; ours are the same numbers in
-FP16, which is 3.2 times as many bytes a token.
+rounds, with the lowest and the highest. llama.cpp reads the file's 4-bit weights; ours are the same numbers
+in FP16, which is 3.2 times as many bytes a token.
 
 A virtual machine's two cores may share a die, and with it one link to memory, or lie on two, and the host
 moves them. So the distance between the cores is measured before and after each timing, and timings of one
