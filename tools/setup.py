@@ -162,13 +162,12 @@ def front_end(env: dict[str, str] | None = None) -> None:
 
 def native() -> None:
     """Builds the CPU kernel where there is a compiler; without one the engine says so and uses NumPy."""
-    sources = ROOT / "kernels" / "cpu"
-    if not (sources / "build.py").exists() or not (shutil.which("c++") or shutil.which("g++")):
+    if not (shutil.which("c++") or shutil.which("g++")):
         return
     step(
         "cpu-kernel",
-        [sources],
-        ROOT / "kernels",
+        [ROOT / "kernels" / "cpu", ROOT / "engine" / "backends" / "cpu" / "build.py"],
+        ROOT / "kernels" / "build" / "cpu",
         lambda: call([PYTHON, "-m", "engine.backends.cpu.build"], "compiling the CPU kernel", "read the log"),
     )
 
@@ -181,7 +180,7 @@ def model() -> None:
             "is there a network, and does it reach the package index",
         )
 
-    step("model", [ROOT / "engine" / "presets"], home() / "models", pull)
+    step("model", [ROOT / "engine" / "models" / "presets"], home() / "models", pull)
 
 
 def chromium() -> None:
