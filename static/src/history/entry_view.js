@@ -1,8 +1,8 @@
 /** One run in the list: a line that opens into its texts and what can be done with it. */
 
-import { copyText } from "../playground/clipboard.js";
-import { plural, rate } from "../playground/format.js";
-import { fileExtension, languageNamed } from "../playground/languages.js";
+import { copyText } from "../shared/clipboard.js";
+import { plural, rate } from "../shared/format.js";
+import { fileExtension, languageNamed } from "../shared/languages.js";
 import { downloadText } from "../share/download.js";
 
 /** @typedef {import("./store.js").Entry} Entry */

@@ -2,10 +2,10 @@
 
 import "./history.css";
 
-import { element } from "../playground/dom.js";
-import { plural } from "../playground/format.js";
-import { languageNamed } from "../playground/languages.js";
-import { keepRuns } from "../playground/storage.js";
+import { element } from "../shared/dom.js";
+import { plural } from "../shared/format.js";
+import { languageNamed } from "../shared/languages.js";
+import { keepRuns } from "../shared/storage.js";
 import { entryView, retitle } from "./entry_view.js";
 import { History, MOST_ENTRIES } from "./store.js";
 
@@ -153,7 +153,7 @@ function entryOf({ generation, request, origin, text }) {
   };
 }
 
-/** @param {import("../playground/protocol.js").Start | null} request */
+/** @param {import("../shared/protocol.js").Start | null} request */
 function promptOf(request) {
   if (!request) return null;
   return request.messages ? (request.messages.at(-1)?.content ?? "") : (request.prompt ?? "");

@@ -2,14 +2,14 @@
 
 import { highlightCode } from "@lezer/highlight";
 
-import { copyText } from "./clipboard.js";
-import { FenceReader } from "./fences.js";
+import { copyText } from "../shared/clipboard.js";
+import { FenceReader } from "../shared/fences.js";
 import { MOST_CHARS } from "./highlight.js";
-import { languageOfFence, parserFor } from "./languages.js";
-import { highlighter } from "./palette.js";
-import { TextBlocks } from "./text_blocks.js";
+import { languageOfFence, parserFor } from "../shared/languages.js";
+import { highlighter } from "../shared/palette.js";
+import { TextBlocks } from "../shared/text_blocks.js";
 
-/** @typedef {import("./languages.js").LanguageName} LanguageName */
+/** @typedef {import("../shared/languages.js").LanguageName} LanguageName */
 /**
  * @typedef {object} CodeActions what can be done with a block of code
  * @property {(code: string) => void} onInsert

@@ -1,6 +1,6 @@
 /** What a number of tokens costs in time: here, at the speed that was measured, and at a common one. */
 
-import { duration, NONE } from "./format.js";
+import { duration, NONE } from "../shared/format.js";
 
 /** tok/s: what one request commonly gets elsewhere. A yardstick, not a measurement. */
 export const COMMON_TOK_S = 100;

@@ -2,16 +2,16 @@
 
 import { MessageView } from "./answer.js";
 import { BYTES_A_TOKEN, Conversation, withCode } from "./conversation.js";
-import { element, pageData } from "./dom.js";
-import { plural } from "./format.js";
+import { element, pageData } from "../shared/dom.js";
+import { plural } from "../shared/format.js";
 import { Problem } from "./problem.js";
-import { conversation as kept } from "./storage.js";
-import { TextStream } from "./stream.js";
+import { conversation as kept } from "../shared/storage.js";
+import { TextStream } from "../shared/stream.js";
 
 /** @typedef {import("./answer.js").CodeActions} CodeActions */
 /** @typedef {import("./conversation.js").Turn} Turn */
 /** @typedef {import("./playground.js").Playground} Playground */
-/** @typedef {import("./protocol.js").Start} Start */
+/** @typedef {import("../shared/protocol.js").Start} Start */
 /** @typedef {import("./runs.js").Retry} Retry */
 /** @typedef {import("./runs.js").Run} Run */
 

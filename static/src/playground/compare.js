@@ -6,11 +6,11 @@ import { EditorState } from "@codemirror/state";
 import { EditorView, drawSelection, keymap, lineNumbers } from "@codemirror/view";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 
-import { element } from "./dom.js";
-import { editorSupport } from "./languages.js";
-import { highlighter } from "./palette.js";
+import { element } from "../shared/dom.js";
+import { editorSupport } from "../shared/languages.js";
+import { highlighter } from "../shared/palette.js";
 
-/** @typedef {import("./languages.js").LanguageName} LanguageName */
+/** @typedef {import("../shared/languages.js").LanguageName} LanguageName */
 
 export class CompareDialog {
   #dialog = element("compare", HTMLDialogElement);

@@ -4,9 +4,9 @@
  */
 
 import { stopStrings } from "./stop_strings.js";
-import { settings as kept } from "./storage.js";
+import { settings as kept } from "../shared/storage.js";
 
-/** @typedef {import("./protocol.js").Sampling} Sampling */
+/** @typedef {import("../shared/protocol.js").Sampling} Sampling */
 /** @typedef {HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement} Field */
 
 /**

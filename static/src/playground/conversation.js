@@ -2,7 +2,7 @@
  * A conversation with a chat model: its turns, and what of them is sent. A model reads so many tokens at
  * most, so the oldest turns are left out first.
  *
- * @typedef {import("./protocol.js").Message} Message
+ * @typedef {import("../shared/protocol.js").Message} Message
  * @typedef {{role: "user" | "assistant", content: string}} Turn
  *
  * @typedef {object} Limits
@@ -62,7 +62,7 @@ export class Conversation {
 /**
  * @param {string} question
  * @param {string} code
- * @param {import("./languages.js").LanguageName} language
+ * @param {import("../shared/languages.js").LanguageName} language
  */
 export function withCode(question, code, language) {
   const ticks = "`".repeat(3);

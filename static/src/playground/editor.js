@@ -15,10 +15,10 @@ import {
 } from "@codemirror/view";
 
 import { ghostText, suggest, take } from "./ghost_text.js";
-import { editorSupport } from "./languages.js";
-import { highlighter } from "./palette.js";
+import { editorSupport } from "../shared/languages.js";
+import { highlighter } from "../shared/palette.js";
 
-/** @typedef {import("./languages.js").LanguageName} LanguageName */
+/** @typedef {import("../shared/languages.js").LanguageName} LanguageName */
 /**
  * @typedef {object} EditorEvents
  * @property {() => void} onRun

@@ -4,15 +4,15 @@
  * while one is in hand.
  */
 
-import { element } from "./dom.js";
+import { element } from "../shared/dom.js";
 import { questionAt, suggestionOf } from "./ghost_context.js";
-import { socketUrl } from "./protocol.js";
-import { ghostOn } from "./storage.js";
+import { socketUrl } from "../shared/protocol.js";
+import { ghostOn } from "../shared/storage.js";
 import { Suggestions } from "./suggestions.js";
 
 /** @typedef {import("./ghost_context.js").Question} Question */
-/** @typedef {import("./protocol.js").ErrorFrame} ErrorFrame */
-/** @typedef {import("./protocol.js").Start} Start */
+/** @typedef {import("../shared/protocol.js").ErrorFrame} ErrorFrame */
+/** @typedef {import("../shared/protocol.js").Start} Start */
 
 /** Shorter pauses are between the keys of a word. */
 const PAUSE_MS = 250;

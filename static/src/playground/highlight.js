@@ -5,11 +5,11 @@
 
 import { highlightTree } from "@lezer/highlight";
 
-import { codeFences } from "./fences.js";
-import { languageOfFence, parserFor } from "./languages.js";
-import { PALETTE, highlighter } from "./palette.js";
+import { codeFences } from "../shared/fences.js";
+import { languageOfFence, parserFor } from "../shared/languages.js";
+import { PALETTE, highlighter } from "../shared/palette.js";
 
-/** @typedef {import("./languages.js").LanguageName} LanguageName */
+/** @typedef {import("../shared/languages.js").LanguageName} LanguageName */
 /** @typedef {{from: number, to: number, name: string}} Token offsets into the output, and a palette entry */
 
 /** Parsing more would hold up the page for longer than a frame or two. */

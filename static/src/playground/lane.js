@@ -4,7 +4,7 @@
  */
 
 import { colour, onThemeChange } from "../colours.js";
-import { duration, rate } from "./format.js";
+import { duration, rate } from "../shared/format.js";
 import { Strip } from "./strip.js";
 
 const DASH_PX = 3;

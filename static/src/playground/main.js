@@ -5,24 +5,24 @@ import "./playground.css";
 import { ChatPanel } from "./chat.js";
 import { CompareDialog } from "./compare.js";
 import { Controls } from "./controls.js";
-import { element } from "./dom.js";
+import { element } from "../shared/dom.js";
 import { Ghost } from "./ghost.js";
 import { OutputPane } from "./output.js";
 import { Playground } from "./playground.js";
 import { PromptPane, completionOf } from "./prompt.js";
-import { socketUrl } from "./protocol.js";
+import { socketUrl } from "../shared/protocol.js";
 import { Runs } from "./runs.js";
 import { SelectionActions } from "./selection.js";
-import { Session } from "./session.js";
+import { Session } from "../shared/session.js";
 import { mountShortcuts } from "./shortcuts.js";
 import { mountHistory } from "../history/panel.js";
 import { mountRun } from "../run/panel.js";
 import { mountShare } from "../share/panel.js";
 import { mountSpeed } from "./speed.js";
 import { mountStatus } from "./status.js";
-import { settingsOpen } from "./storage.js";
+import { settingsOpen } from "../shared/storage.js";
 import { Tabs } from "./tabs.js";
-import { summaryWords } from "./words.js";
+import { summaryWords } from "../shared/words.js";
 
 /** @typedef {import("./playground.js").Events} Events */
 
@@ -110,7 +110,7 @@ function start() {
 }
 
 /**
- * @param {import("./protocol.js").Start} request of the chat
+ * @param {import("../shared/protocol.js").Start} request of the chat
  * @returns {string | null} why it cannot be asked for, in words
  */
 function ask(request) {

@@ -1,9 +1,9 @@
 /** Writes the figures beside the output. */
 
-import { figuresOf } from "./figures.js";
-import { count, duration, rate } from "./format.js";
+import { figuresOf } from "../shared/figures.js";
+import { count, duration, rate } from "../shared/format.js";
 
-/** @typedef {import("./generation.js").Generation} Generation */
+/** @typedef {import("../shared/generation.js").Generation} Generation */
 
 /** A figure that changes faster cannot be read. */
 const REFRESH_MS = 100;

@@ -1,13 +1,13 @@
 /** The output: the text as it comes, and what can be done with it. */
 
 import { downloadText } from "../share/download.js";
-import { copyText } from "./clipboard.js";
-import { element } from "./dom.js";
+import { copyText } from "../shared/clipboard.js";
+import { element } from "../shared/dom.js";
 import * as highlight from "./highlight.js";
-import { fileExtension } from "./languages.js";
+import { fileExtension } from "../shared/languages.js";
 import { Problem } from "./problem.js";
-import { TextStream } from "./stream.js";
-import { TextBlocks } from "./text_blocks.js";
+import { TextStream } from "../shared/stream.js";
+import { TextBlocks } from "../shared/text_blocks.js";
 
 /** @typedef {import("./runs.js").Run} Run */
 

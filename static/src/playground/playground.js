@@ -19,12 +19,12 @@
  *     const run = await playground.generate({ ...playground.request(), prompt: "x = " });
  *
  * @typedef {import("./controls.js").Values} Values
- * @typedef {import("./languages.js").LanguageName} LanguageName
- * @typedef {import("./protocol.js").Start} Start
- * @typedef {import("./protocol.js").Worker} Worker
+ * @typedef {import("../shared/languages.js").LanguageName} LanguageName
+ * @typedef {import("../shared/protocol.js").Start} Start
+ * @typedef {import("../shared/protocol.js").Worker} Worker
  * @typedef {import("./runs.js").Run} Run one generation, from the asking to the end
  * @typedef {import("./runs.js").Origin} Origin
- * @typedef {import("./session.js").Connection} Connection
+ * @typedef {import("../shared/session.js").Connection} Connection
  *
  * @typedef {object} Events what each type of event carries
  * @property {Run} asked a run begins; its text is empty

@@ -1,14 +1,14 @@
 /** The prompt pane: the editor, what the model shall do with it, the examples; it makes the start frame. */
 
-import { element, pageData } from "./dom.js";
+import { element, pageData } from "../shared/dom.js";
 import { Editor } from "./editor.js";
-import { languageNamed } from "./languages.js";
-import { draft } from "./storage.js";
+import { languageNamed } from "../shared/languages.js";
+import { draft } from "../shared/storage.js";
 
-/** @typedef {import("./protocol.js").Start} Start */
-/** @typedef {import("./protocol.js").Worker} Worker */
+/** @typedef {import("../shared/protocol.js").Start} Start */
+/** @typedef {import("../shared/protocol.js").Worker} Worker */
 /** @typedef {import("./controls.js").Values} Values */
-/** @typedef {import("./languages.js").LanguageName} LanguageName */
+/** @typedef {import("../shared/languages.js").LanguageName} LanguageName */
 /** @typedef {"completion" | "infill"} Mode */
 /**
  * @typedef {object} Example as playground/examples.py declares it

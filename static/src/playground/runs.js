@@ -2,11 +2,11 @@
  * Runs, one at a time: asks for one, follows it over broken sockets and reloads, hands its text to the
  * place that shows it, and says what happens to whoever listens.
  *
- * @typedef {import("./generation.js").Generation} Generation
- * @typedef {import("./languages.js").LanguageName} LanguageName
+ * @typedef {import("../shared/generation.js").Generation} Generation
+ * @typedef {import("../shared/languages.js").LanguageName} LanguageName
  * @typedef {import("./playground.js").Events} Events
- * @typedef {import("./protocol.js").GenerationFrame} GenerationFrame
- * @typedef {import("./protocol.js").Start} Start
+ * @typedef {import("../shared/protocol.js").GenerationFrame} GenerationFrame
+ * @typedef {import("../shared/protocol.js").Start} Start
  *
  * @typedef {"output" | "chat" | "none"} PlaceName
  *
@@ -34,8 +34,8 @@
  * @property {() => void} forget what was begun after a reload is known to nobody any more
  */
 
-import { languageNamed } from "./languages.js";
-import { running } from "./storage.js";
+import { languageNamed } from "../shared/languages.js";
+import { running } from "../shared/storage.js";
 
 /** Errors after which the generation itself may well go on: look at it again rather than start anew. */
 const OUT_OF_SIGHT = new Set(["unavailable", "internal"]);
@@ -57,7 +57,7 @@ export class Runs {
 
   /**
    * @param {object} parts
-   * @param {import("./session.js").Session} parts.session
+   * @param {import("../shared/session.js").Session} parts.session
    * @param {Record<PlaceName, Place>} parts.places
    * @param {<T extends keyof Events>(type: T, detail: Events[T]) => void} parts.tell
    * @param {() => void} parts.beforeStart makes way for the run that begins
@@ -121,7 +121,7 @@ export class Runs {
   /**
    * @param {Generation} generation
    * @param {GenerationFrame} frame
-   * @param {import("./generation.js").Effect} effect
+   * @param {import("../shared/generation.js").Effect} effect
    */
   heard(generation, frame, effect) {
     const run = this.current;

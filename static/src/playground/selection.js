@@ -1,7 +1,7 @@
 /** What can be done with the selected part of the editor: go on from it, or ask about it. */
 
-import { element } from "./dom.js";
-import { plural } from "./format.js";
+import { element } from "../shared/dom.js";
+import { plural } from "../shared/format.js";
 
 /** @typedef {"continue" | "explain" | "test"} Action */
 

@@ -1,6 +1,6 @@
 /** The dialog that lists the keys, and the names of keys on this machine. */
 
-import { element } from "./dom.js";
+import { element } from "../shared/dom.js";
 
 const IS_MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 

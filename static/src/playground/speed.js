@@ -4,13 +4,13 @@ import "./speed.css";
 
 import { Bottleneck } from "./bottleneck.js";
 import { budget, COMMON_TOK_S } from "./budget.js";
-import { element } from "./dom.js";
-import { firstTokenParts } from "./figures.js";
-import { duration } from "./format.js";
+import { element } from "../shared/dom.js";
+import { firstTokenParts } from "../shared/figures.js";
+import { duration } from "../shared/format.js";
 import { Lane } from "./lane.js";
 import { Meters } from "./meters.js";
 
-/** @typedef {import("./generation.js").Generation} Generation */
+/** @typedef {import("../shared/generation.js").Generation} Generation */
 /** @typedef {import("./playground.js").Playground} Playground */
 
 /** @param {Playground} playground */

@@ -1,10 +1,10 @@
 /** What the page says of the engine, the connection and the run in hand, and which buttons that leaves. */
 
-import { element } from "./dom.js";
-import { connectionWords, engineWords, fateWords, topologyWords } from "./words.js";
+import { element } from "../shared/dom.js";
+import { connectionWords, engineWords, fateWords, topologyWords } from "../shared/words.js";
 
 /** @typedef {import("./playground.js").Playground} Playground */
-/** @typedef {import("./protocol.js").Worker} Worker */
+/** @typedef {import("../shared/protocol.js").Worker} Worker */
 
 /**
  * @param {Playground} playground

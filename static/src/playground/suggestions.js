@@ -3,17 +3,17 @@
  * never waits for one. It has one request in hand at most. The next one waits until the server has said
  * that the one before is over, and a still newer one takes its place; nothing is ever taken up again.
  *
- * @typedef {import("./protocol.js").ErrorFrame} ErrorFrame
- * @typedef {import("./protocol.js").ServerFrame} ServerFrame
- * @typedef {import("./protocol.js").Start} Start
+ * @typedef {import("../shared/protocol.js").ErrorFrame} ErrorFrame
+ * @typedef {import("../shared/protocol.js").ServerFrame} ServerFrame
+ * @typedef {import("../shared/protocol.js").Start} Start
  *
  * @typedef {object} Events
  * @property {(text: string, over: boolean) => void} onText all of the answer to the newest request so far
  * @property {(error: ErrorFrame) => void} onRefused
  */
 
-import { Generation } from "./generation.js";
-import { Socket } from "./socket.js";
+import { Generation } from "../shared/generation.js";
+import { Socket } from "../shared/socket.js";
 
 export class Suggestions {
   /** @type {Generation | null} */
@@ -31,7 +31,7 @@ export class Suggestions {
   /**
    * @param {string} url
    * @param {Events} events
-   * @param {import("./socket.js").Surroundings} [surroundings]
+   * @param {import("../shared/socket.js").Surroundings} [surroundings]
    */
   constructor(url, events, surroundings = {}) {
     this.#events = events;

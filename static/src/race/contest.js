@@ -3,7 +3,7 @@
 import { EngineLane, PacerLane, places } from "./lanes.js";
 import { LaneView } from "./lane_view.js";
 
-/** @typedef {import("../playground/protocol.js").Start} Start */
+/** @typedef {import("../shared/protocol.js").Start} Start */
 /** @typedef {import("./driver.js").Driver} Driver */
 /** @typedef {import("./entry.js").Contestant} Contestant */
 /** @typedef {import("./lanes.js").Lane} Lane */
@@ -83,7 +83,7 @@ export class Contest {
 }
 
 /**
- * @param {import("../playground/protocol.js").Worker} worker
+ * @param {import("../shared/protocol.js").Worker} worker
  * @param {Driver} driver
  * @param {HTMLTemplateElement} template
  * @returns {Track}

@@ -1,9 +1,9 @@
 /** One socket, the text that comes over it, and the lane that shows it. A race needs one for each engine. */
 
-import { Session } from "../playground/session.js";
+import { Session } from "../shared/session.js";
 import { Ribbon } from "./pacer.js";
 
-/** @typedef {import("../playground/protocol.js").Worker} Worker */
+/** @typedef {import("../shared/protocol.js").Worker} Worker */
 
 export class Driver {
   ribbon = new Ribbon();

@@ -2,7 +2,7 @@
 
 import { workerDetail } from "./lanes.js";
 
-/** @typedef {import("../playground/protocol.js").Worker} Worker */
+/** @typedef {import("../shared/protocol.js").Worker} Worker */
 /**
  * @typedef {{kind: "worker", worker: Worker} | {kind: "pacer", tokS: number}} Contestant
  */

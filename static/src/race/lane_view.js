@@ -1,8 +1,8 @@
 /** How one lane looks: its name, its clock, how far it is, its text. */
 
-import { count, duration, rate } from "../playground/format.js";
-import { TextBlocks } from "../playground/text_blocks.js";
-import { TextStream } from "../playground/stream.js";
+import { count, duration, rate } from "../shared/format.js";
+import { TextBlocks } from "../shared/text_blocks.js";
+import { TextStream } from "../shared/stream.js";
 
 /** @typedef {import("./lanes.js").Lane} Lane */
 /** @typedef {import("./lanes.js").Reading} Reading */

@@ -2,8 +2,8 @@
  * The contestants of a race, each a lane: one that an engine drives over a socket of its own, and one that a
  * pacer drives. Both are asked the same things.
  *
- * @typedef {import("../playground/protocol.js").Start} Start
- * @typedef {import("../playground/protocol.js").Worker} Worker
+ * @typedef {import("../shared/protocol.js").Start} Start
+ * @typedef {import("../shared/protocol.js").Worker} Worker
  *
  * @typedef {"waiting" | "running" | "done" | "stopped" | "failed"} LaneState
  *
@@ -27,13 +27,13 @@
  * @property {() => string | null} shareAs how a shared page names it; null unless it got to its end
  */
 
-import { figuresOf } from "../playground/figures.js";
-import { plural } from "../playground/format.js";
-import { topologyWords } from "../playground/words.js";
+import { figuresOf } from "../shared/figures.js";
+import { plural } from "../shared/format.js";
+import { topologyWords } from "../shared/words.js";
 import { Pacer } from "./pacer.js";
 
-/** @typedef {import("../playground/generation.js").Generation} Generation */
-/** @typedef {import("../playground/session.js").Session} Session */
+/** @typedef {import("../shared/generation.js").Generation} Generation */
+/** @typedef {import("../shared/session.js").Session} Session */
 
 /** @implements {Lane} */
 export class EngineLane {

@@ -2,10 +2,10 @@
 
 import "./race.css";
 
-import { copyText } from "../playground/clipboard.js";
-import { element, pageData } from "../playground/dom.js";
-import { rate } from "../playground/format.js";
-import { socketUrl } from "../playground/protocol.js";
+import { copyText } from "../shared/clipboard.js";
+import { element, pageData } from "../shared/dom.js";
+import { rate } from "../shared/format.js";
+import { socketUrl } from "../shared/protocol.js";
 import { publish } from "../share/publish.js";
 import { Contest } from "./contest.js";
 import { Driver } from "./driver.js";
@@ -24,7 +24,7 @@ const announcer = element("announcer", HTMLElement);
 
 const entries = new Entries(form);
 const prompt = new RacePrompt(form, pageData("examples"), pageData("defaults"), pageData("limits"));
-/** @type {import("../playground/protocol.js").Worker[] | null} */
+/** @type {import("../shared/protocol.js").Worker[] | null} */
 let workers = null;
 /** @type {Contest | null} */
 let contest = null;

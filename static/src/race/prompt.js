@@ -1,8 +1,8 @@
 /** What everybody in a race is asked: the prompt and the few settings that matter for it. */
 
-import { plural } from "../playground/format.js";
+import { plural } from "../shared/format.js";
 
-/** @typedef {import("../playground/protocol.js").Start} Start */
+/** @typedef {import("../shared/protocol.js").Start} Start */
 /** @typedef {import("./entry.js").Contestant} Contestant */
 /** @typedef {{title: string, prompt: string}} Example */
 
@@ -16,7 +16,7 @@ export class RacePrompt {
   /**
    * @param {HTMLFormElement} form
    * @param {Example[]} examples
-   * @param {{sampling: import("../playground/protocol.js").Sampling}} defaults
+   * @param {{sampling: import("../shared/protocol.js").Sampling}} defaults
    * @param {{prompt_bytes: number}} limits
    */
   constructor(form, examples, defaults, limits) {

@@ -5,8 +5,8 @@ import { bracketMatching, indentOnInput, indentUnit, syntaxHighlighting } from "
 import { EditorState } from "@codemirror/state";
 import { EditorView, drawSelection, keymap, lineNumbers, placeholder } from "@codemirror/view";
 
-import { editorSupport } from "../playground/languages.js";
-import { highlighter } from "../playground/palette.js";
+import { editorSupport } from "../shared/languages.js";
+import { highlighter } from "../shared/palette.js";
 
 export class CodeEditor {
   #view;

@@ -1,7 +1,7 @@
 /** Shows the loop that corrects a program: its steps, its clock, what the model is writing. */
 
-import { count, duration, plural } from "../playground/format.js";
-import { element } from "../playground/dom.js";
+import { count, duration, plural } from "../shared/format.js";
+import { element } from "../shared/dom.js";
 
 /** @typedef {import("./repair.js").End} End */
 /** @typedef {import("./repair.js").Step} Step */

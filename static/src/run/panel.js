@@ -2,8 +2,8 @@
 
 import "./run.css";
 
-import { element } from "../playground/dom.js";
-import { runIt as kept } from "../playground/storage.js";
+import { element } from "../shared/dom.js";
+import { runIt as kept } from "../shared/storage.js";
 import { ask } from "./ask.js";
 import { CodeEditor } from "./code_editor.js";
 import { FixView } from "./fix_view.js";

@@ -1,7 +1,7 @@
 /** The Python in what a model wrote. */
 
-import { codeFences } from "../playground/fences.js";
-import { languageOfFence } from "../playground/languages.js";
+import { codeFences } from "../shared/fences.js";
+import { languageOfFence } from "../shared/languages.js";
 
 /** @typedef {import("../playground/runs.js").Run} Run */
 

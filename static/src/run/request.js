@@ -3,8 +3,8 @@
 import { programIn } from "./program.js";
 
 /** @typedef {import("../playground/controls.js").Values} Values */
-/** @typedef {import("../playground/protocol.js").Start} Start */
-/** @typedef {import("../playground/protocol.js").Worker} Worker */
+/** @typedef {import("../shared/protocol.js").Start} Start */
+/** @typedef {import("../shared/protocol.js").Worker} Worker */
 
 /**
  * @typedef {object} Case

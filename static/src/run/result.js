@@ -1,7 +1,7 @@
 /** Shows a run of a program: how it stands, what became of each test, what was printed. */
 
-import { duration } from "../playground/format.js";
-import { element } from "../playground/dom.js";
+import { duration } from "../shared/format.js";
+import { element } from "../shared/dom.js";
 
 /** @typedef {import("./messages.js").Outcome} Outcome */
 /** @typedef {import("./sandbox.js").Loading} Loading */

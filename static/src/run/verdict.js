@@ -1,6 +1,6 @@
 /** What came of a run, in data and in words. */
 
-import { duration, plural } from "../playground/format.js";
+import { duration, plural } from "../shared/format.js";
 
 /** @typedef {import("./messages.js").Job} Job */
 /** @typedef {import("./messages.js").Outcome} Outcome */

@@ -1,6 +1,6 @@
 /** A request of the page as code that sends it to the same server's OpenAI API. */
 
-/** @typedef {import("../playground/protocol.js").Start} Start */
+/** @typedef {import("../shared/protocol.js").Start} Start */
 /** @typedef {"curl" | "python" | "javascript"} Kind */
 
 /** Where the key goes: into the environment, never into the code. */

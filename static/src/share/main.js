@@ -2,8 +2,8 @@
 
 import "./share.css";
 
-import { copyText } from "../playground/clipboard.js";
-import { element } from "../playground/dom.js";
+import { copyText } from "../shared/clipboard.js";
+import { element } from "../shared/dom.js";
 
 const button = document.getElementById("copy-address");
 if (button instanceof HTMLButtonElement) {

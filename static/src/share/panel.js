@@ -2,14 +2,14 @@
 
 import "./panel.css";
 
-import { copyText } from "../playground/clipboard.js";
-import { element } from "../playground/dom.js";
+import { copyText } from "../shared/clipboard.js";
+import { element } from "../shared/dom.js";
 import { codeFor } from "./code.js";
 import { downloadText } from "./download.js";
 import { publish } from "./publish.js";
 
 /** @typedef {import("../playground/playground.js").Playground} Playground */
-/** @typedef {import("../playground/protocol.js").Start} Start */
+/** @typedef {import("../shared/protocol.js").Start} Start */
 /** @typedef {import("./code.js").Kind} Kind */
 
 const FILES = { curl: "monolane.sh", python: "monolane_request.py", javascript: "monolane.mjs" };

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Suggestions } from "../../../static/src/playground/suggestions.js";
-import { FakeNetwork } from "./fake_socket.js";
-import { done, error, queued, started, tokens } from "./frames.js";
+import { FakeNetwork } from "../shared/fake_socket.js";
+import { done, error, queued, started, tokens } from "../shared/frames.js";
 
 /** @param {string} prompt */
 function start(prompt) {

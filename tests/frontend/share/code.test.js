@@ -7,7 +7,7 @@ import { body, codeFor, pythonLiteral } from "../../../static/src/share/code.js"
 const SERVER = { origin: "http://127.0.0.1:8000", model: "tiny" };
 const NASTY = `it's "quoted" \\ $HOME \`date\`\n\té 你好 😀 \${1}`;
 
-/** @type {import("../../../static/src/playground/protocol.js").Start} */
+/** @type {import("../../../static/src/shared/protocol.js").Start} */
 const START = {
   type: "start", prompt: NASTY, max_tokens: 64, stop: ["\n\n", "'"],
   sampling: { temperature: 0.2, top_k: 40, top_p: 0.95, min_p: 0, repetition_penalty: 1, seed: 7 },

@@ -46,7 +46,7 @@ function slot(kind, key) {
  * @typedef {object} Running
  * @property {string} generation
  * @property {import("./protocol.js").Start | null} [request]
- * @property {import("./runs.js").PlaceName} [place]
+ * @property {import("../playground/runs.js").PlaceName} [place]
  * @property {"completion" | "infill" | "chat"} mode
  * @property {string} language
  * @property {string} prompt what the output continues
@@ -61,7 +61,7 @@ export const settings = slot("local", "monolane.settings");
 export const settingsOpen = slot("local", "monolane.settings-open");
 /** @type {ReturnType<typeof slot<boolean>>} */
 export const ghostOn = slot("local", "monolane.ghost");
-/** @type {ReturnType<typeof slot<import("./conversation.js").Turn[]>>} */
+/** @type {ReturnType<typeof slot<import("../playground/conversation.js").Turn[]>>} */
 export const conversation = slot("session", "monolane.conversation");
 /** @type {ReturnType<typeof slot<{program: string, tests: string, taken: string}>>} */
 export const runIt = slot("local", "monolane.run-it");

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { DecodeClock } from "../../../static/src/playground/rates.js";
+import { DecodeClock } from "../../../static/src/shared/rates.js";
 
 test("there is no speed before the second token", () => {
   const clock = new DecodeClock();

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { figuresOf, firstTokenParts } from "../../../static/src/playground/figures.js";
-import { Generation } from "../../../static/src/playground/generation.js";
+import { figuresOf, firstTokenParts } from "../../../static/src/shared/figures.js";
+import { Generation } from "../../../static/src/shared/generation.js";
 import { ID, TIMINGS, done, queued, started, tokens } from "./frames.js";
 
 function finished() {

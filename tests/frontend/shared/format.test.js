@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { NONE, count, duration, plural, rate } from "../../../static/src/playground/format.js";
+import { NONE, count, duration, plural, rate } from "../../../static/src/shared/format.js";
 
 test("a figure that is not there is a dash", () => {
   assert.deepEqual([count(null), rate(null), duration(null)], [NONE, NONE, NONE]);

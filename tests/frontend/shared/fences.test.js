@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { FenceReader, codeFences } from "../../../static/src/playground/fences.js";
+import { FenceReader, codeFences } from "../../../static/src/shared/fences.js";
 
 /** @param {string} text */
 const code = (text) => codeFences(text).map(({ tag, from, to }) => [tag, text.slice(from, to)]);

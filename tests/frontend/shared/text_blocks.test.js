@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { endOfBlock } from "../../../static/src/playground/text_blocks.js";
+import { endOfBlock } from "../../../static/src/shared/text_blocks.js";
 
 test("a short text stays in one block", () => {
   assert.equal(endOfBlock("a\nb\nc", 0), -1);

@@ -1,6 +1,6 @@
 /** Frames as the server sends them, for tests. */
 
-/** @typedef {import("../../../static/src/playground/protocol.js").Timings} Timings */
+/** @typedef {import("../../../static/src/shared/protocol.js").Timings} Timings */
 
 export const ID = "0123456789abcdef0123456789abcdef";
 

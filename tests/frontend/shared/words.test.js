@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Generation } from "../../../static/src/playground/generation.js";
-import { connectionWords, engineWords, fateWords, summaryWords, topologyWords } from "../../../static/src/playground/words.js";
+import { Generation } from "../../../static/src/shared/generation.js";
+import { connectionWords, engineWords, fateWords, summaryWords, topologyWords } from "../../../static/src/shared/words.js";
 import { done, error, queued, started, tokens } from "./frames.js";
 
-/** @typedef {import("../../../static/src/playground/protocol.js").GenerationFrame} GenerationFrame */
+/** @typedef {import("../../../static/src/shared/protocol.js").GenerationFrame} GenerationFrame */
 
 const PAGE = { maxTokens: 8, stopping: false, workers: 1 };
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { LONGEST_PAUSE_MS, Socket, pauseMs } from "../../../static/src/playground/socket.js";
+import { LONGEST_PAUSE_MS, Socket, pauseMs } from "../../../static/src/shared/socket.js";
 import { FakeNetwork } from "./fake_socket.js";
 
 function connected() {

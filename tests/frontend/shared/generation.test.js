@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Generation } from "../../../static/src/playground/generation.js";
+import { Generation } from "../../../static/src/shared/generation.js";
 import { done, error, queued, started, tokens } from "./frames.js";
 
-/** @typedef {import("../../../static/src/playground/protocol.js").GenerationFrame} GenerationFrame */
+/** @typedef {import("../../../static/src/shared/protocol.js").GenerationFrame} GenerationFrame */
 
 /**
  * What a page shows after these frames.

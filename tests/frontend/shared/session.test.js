@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Session } from "../../../static/src/playground/session.js";
+import { Session } from "../../../static/src/shared/session.js";
 import { FakeNetwork } from "./fake_socket.js";
 import { ID, done, error, queued, started, tokens } from "./frames.js";
 
-/** @type {import("../../../static/src/playground/protocol.js").Start} */
+/** @type {import("../../../static/src/shared/protocol.js").Start} */
 const START = {
   type: "start",
   prompt: "x",
