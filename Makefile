@@ -51,6 +51,9 @@ bench-node: ## what this node's GPUs reach, checks first, in under 8 minutes (AR
 	$$python -c "import numpy" 2>/dev/null || { $(MAKE) --no-print-directory setup && python=$(PY); }; \
 	exec $$python -m tools.bench_node $(ARGS)
 
+results: setup ## write the tables of results in README and docs from benchmarks/
+	@$(PY) -m tools.results_table
+
 link-latency: setup-dev ## draw what a slow link costs with and without delay, on virtual devices
 	$(PY) -m tools.plot_link_latency
 
@@ -67,4 +70,4 @@ lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run admin setup setup-dev python test lint format check-peers bench-cpu bench-node link-latency web-path screenshots lock clean
+.PHONY: help run admin setup setup-dev python test lint format check-peers bench-cpu bench-node results link-latency web-path screenshots lock clean

@@ -1,0 +1,231 @@
+"""Writes the tables of results in README.md and docs/performance.md from the files in benchmarks/.
+
+    python -m tools.results_table           rewrite what stands between the markers
+    python -m tools.results_table --check   exit code 1 if a page says anything else than the files
+
+A page marks a table with `<!-- results: NAME -->` and `<!-- end of results -->`. A figure of these tables has
+no other home than its file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+_MARKED = re.compile(r"(<!-- results: (\w+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
+
+
+class UnknownTableError(Exception):
+    """A page asks for a table that is not declared here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One point of a measurement file: `index` counts the file's points from 0."""
+
+    file: str
+    what: str
+    index: int = 0
+
+    def point(self) -> Mapping[str, Any]:
+        held = json.loads((BENCHMARKS / self.file).read_text("utf-8"))
+        points: Sequence[Mapping[str, Any]] = held if isinstance(held, list) else [held]
+        return points[self.index]
+
+
+_LANEFORMER = "Laneformer-2B shape"
+HEADLINES = (
+    Row("laneformer-2b-h200-x4.json", _LANEFORMER),
+    Row("laneformer-2b-plain-h200-x4.json", "same shape as a plain Llama, tensor parallel"),
+    Row("laneformer-2b-h200-x2.json", _LANEFORMER),
+    Row("laneformer-2b-h200-x1.json", _LANEFORMER),
+    Row("laneformer-2b-h200.json", _LANEFORMER),
+    Row("llama-3.2-1b-h200.json", "Llama-3.2-1B shape"),
+    Row("smollm2-135m-h200.json", "SmolLM2-135M, real weights"),
+    Row("smollm2-135m-cpu.json", "SmolLM2-135M, real weights"),
+)
+DETAILS = (
+    *HEADLINES,
+    Row("laneformer-2b-plain-h200-x2.json", "same shape as a plain Llama, tensor parallel"),
+    Row("laneformer-2b-plain-h200-x1.json", "same shape as a plain Llama"),
+    *(
+        Row(f"laneformer-2b-delay{d}-h200-x{n}.json", f"{_LANEFORMER}, delay {d}")
+        for n in (4, 2)
+        for d in (0, 1)
+    ),
+    *(Row(f"laneformer-2b-h200-x{n}.json", _LANEFORMER, 1) for n in (4, 2, 1)),
+    *(Row("laneformer-2b-h200.json", _LANEFORMER, index) for index in (1, 2, 3)),
+    Row("laneformer-2b-h200-barrier.json", f"{_LANEFORMER}, a barrier after each phase"),
+    Row("llama-3.2-1b-h200.json", "Llama-3.2-1B shape", 1),
+)
+
+
+def headline_table() -> str:
+    """The README's table: our speed, the fastest others beside it, and what the memory allows."""
+    head = (
+        "hardware",
+        "model",
+        "context",
+        "tokens",
+        "tok/s",
+        "95 % interval",
+        "memory allows",
+        "others, same GPU",
+    )
+    rows = []
+    for row in HEADLINES:
+        p = row.point()
+        rows.append([*_identity(row, p), f"**{_speed(p):,.0f}**", _interval(p), _ceiling(p), _others(p)])
+    return _markdown(head, rows, right=(2, 3, 4, 6))
+
+
+def detail_table() -> str:
+    """The table of docs/performance.md: every committed point with its commit, date and check."""
+    head = (
+        "hardware", "model", "context", "tokens", "tok/s", "95 % interval", "n", "of memory",
+        "prefill tok/s", "first token ms", "checked against", "commit", "date",
+    )  # fmt: skip
+    rows = []
+    for row in DETAILS:
+        p = row.point()
+        rows.append(
+            [
+                *_identity(row, p),
+                f"{_speed(p):,.0f}",
+                _interval(p),
+                str(len(p["decode"]["tok_s"]["samples"])),
+                f"{p['mbu']['measured']:.1%}".replace("%", " %"),
+                f"{p['prefill']['tok_s']:,.0f}",
+                f"{p['ttft_ms']['p50']:.1f}",
+                p["verified"]["against"],
+                p["git_sha"][:7],
+                p["created"][:10],
+            ]
+        )
+    return _markdown(head, rows, right=(2, 3, 4, 6, 7, 8, 9))
+
+
+def peer_table() -> str:
+    """What other engines reached on the same kinds of machine, from benchmarks/peers."""
+    head = ("device", "model", "context", "engine", "tok/s", "lowest to highest", "n")
+    rows = [
+        [
+            _device(one["device"]),
+            one["model"],
+            str(one["context"]),
+            one["peer"],
+            f"{one['tok_s']:,.0f}",
+            f"{min(one['samples']):,.0f} to {max(one['samples']):,.0f}",
+            str(len(one["samples"])),
+        ]
+        for one in sorted(_peers(), key=lambda one: (one["device"], one["model"], -one["tok_s"]))
+    ]
+    return _markdown(head, rows, right=(2, 4, 6))
+
+
+TABLES = {"headlines": headline_table, "details": detail_table, "peers": peer_table}
+
+
+def rewritten(text: str) -> str:
+    """A page's text with its tables made anew. Raises UnknownTableError."""
+
+    def table(found: re.Match[str]) -> str:
+        start, name, _, end = found.groups()
+        if name not in TABLES:
+            raise UnknownTableError(
+                f"there is no table of results named {name}: known are {', '.join(TABLES)}"
+            )
+        return f"{start}{TABLES[name]()}{end}"
+
+    return _MARKED.sub(table, text)
+
+
+def _identity(row: Row, point: Mapping[str, Any]) -> list[str]:
+    settings = point["settings"]
+    return [_hardware(point), row.what, f"{settings['context']:,}", f"{settings['tokens']:,}"]
+
+
+def _hardware(point: Mapping[str, Any]) -> str:
+    devices = point["devices"]
+    return (
+        f"{len(devices)} x {_device(devices[0]['name'])}"
+        if point["backend"] == "cuda"
+        else devices[0]["name"]
+    )
+
+
+def _device(name: str) -> str:
+    return name.removeprefix("NVIDIA ")
+
+
+def _speed(point: Mapping[str, Any]) -> float:
+    return float(point["decode"]["tok_s"]["median"])
+
+
+def _interval(point: Mapping[str, Any]) -> str:
+    low, high = point["decode"]["tok_s"]["ci95"]
+    return f"{low:,.0f} to {high:,.0f}"
+
+
+def _ceiling(point: Mapping[str, Any]) -> str:
+    return f"{_speed(point) / point['mbu']['measured']:,.0f}"
+
+
+def _others(point: Mapping[str, Any]) -> str:
+    """The fastest figure of each engine for the same model and context on the same single device."""
+    if len(point["devices"]) > 1:
+        return ""
+    best: dict[str, tuple[float, str]] = {}
+    for one in _peers():
+        same = (one["model"], one["context"], one["device"])
+        if same != (point["model"]["name"], point["settings"]["context"], point["devices"][0]["name"]):
+            continue
+        engine = one["peer"].split(",")[0].split(" ")[0] + (" compile" if "compile" in one["peer"] else "")
+        if one["tok_s"] > best.get(engine, (0.0, ""))[0]:
+            best[engine] = (one["tok_s"], engine)
+    ranked = sorted(best.values(), reverse=True)
+    return ", ".join(f"{engine} {speed:,.0f}" for speed, engine in ranked)
+
+
+def _peers() -> list[Mapping[str, Any]]:
+    files = sorted((BENCHMARKS / "peers").glob("*.jsonl"))
+    return [
+        json.loads(line) for file in files for line in file.read_text("utf-8").splitlines() if line.strip()
+    ]
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
+    rule = ["---:" if column in right else "---" for column in range(len(head))]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page differs")
+    check = parser.parse_args().check
+    stale = []
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        fresh = rewritten(text)
+        if fresh == text:
+            continue
+        stale.append(page.name)
+        if not check:
+            page.write_text(fresh, "utf-8")
+    if check and stale:
+        print(f"{' and '.join(stale)} do not say what benchmarks/ holds: run make results", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
