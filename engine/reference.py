@@ -59,6 +59,11 @@ class Cache:
     def capacity(self) -> int:
         return int(self.keys.shape[3])
 
+    @property
+    def filled_bytes(self) -> int:
+        """Of the positions that are filled: memory of the others has never been touched."""
+        return (self.keys.nbytes + self.values.nbytes) // self.capacity * self.length
+
 
 class Reference:
     """A model ready to run. Immutable after construction; each sequence brings its own cache."""
@@ -79,6 +84,14 @@ class Reference:
         lanes = c.lanes.count
         shape = (c.layers, lanes, c.kv_heads // lanes, capacity, c.head_dim)
         return Cache(np.empty(shape, np.float32), np.empty(shape, np.float32))
+
+    def copy_cache(self, cache: Cache, length: int, capacity: int) -> Cache:
+        """A cache for `capacity` positions that begins with the first `length` of another one."""
+        copy = self.new_cache(capacity)
+        copy.keys[..., :length, :] = cache.keys[..., :length, :]
+        copy.values[..., :length, :] = cache.values[..., :length, :]
+        copy.length = length
+        return copy
 
     def forward(
         self,

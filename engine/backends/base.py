@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.prefix_cache import PrefixCacheUse
 from engine.errors import RequestError
 from engine.models.config import ModelConfig
 from engine.models.weights import Weights
@@ -41,6 +42,8 @@ class Job:
     stop_ids: frozenset[int] = frozenset()
     profile: bool = False
     trace: TraceRange | None = None
+    cache_salt: str = ""
+    """Whose it is: the launch may go on from a kept sequence with the same salt. Empty computes it all."""
 
 
 class Token(NamedTuple):
@@ -68,9 +71,12 @@ class Outcome:
 
     finish_reason: FinishReason
     prefill_tokens: int
+    """Tokens of the prompt that this launch computed."""
     prefill_ns: int
     phases_us: Mapping[str, PhaseTime] = field(default_factory=dict)
     trace: tuple[TraceSpan, ...] = ()
+    cached_tokens: int = 0
+    """Tokens of the prompt before them, whose keys and values were kept from an earlier sequence."""
 
 
 class Launch(Protocol):
@@ -78,7 +84,7 @@ class Launch(Protocol):
 
     @property
     def prefilled(self) -> int:
-        """How many tokens of the prompt have been processed so far."""
+        """How many tokens of the prompt have keys and values so far, kept ones included."""
         ...
 
     @property
@@ -149,6 +155,11 @@ class Backend(Protocol):
     @property
     def facts(self) -> Mapping[str, Any]:
         """What of it decides whether two measurements may be compared: options, the kernels' build."""
+        ...
+
+    @property
+    def prefix_cache(self) -> PrefixCacheUse:
+        """Memory for the keys and values of recent sequences; a budget of 0 if it keeps none."""
         ...
 
     def state(self) -> Mapping[str, Any]:

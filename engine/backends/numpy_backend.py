@@ -28,15 +28,20 @@ from engine.backends.base import (
     check_sequence,
     unheard,
 )
+from engine.backends.prefix_cache import OPTION, PrefixCache, PrefixCacheUse, budget_of
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs, measure_read_gbs, usable_cores
 from engine.processor import processor_name
-from engine.reference import Reference
+from engine.reference import Cache, Reference
 from engine.sampling import choose
 from engine.timings import PHASES, FinishReason, PhaseTime
 
 PREFILL_CHUNK = 64
 """Prompt tokens between two looks at the stop flag: enough for the matrix products, some 0.1 s of work."""
+
+DEFAULT_CACHE_MIB = 1024
+"""For the keys and values of recent sequences, unless an option says otherwise."""
+_LEAST_CAPACITY = 256
 
 
 def available() -> tuple[bool, str]:
@@ -50,19 +55,19 @@ def describe() -> str:
 def open(
     model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = unheard
 ) -> NumpyBackend:
-    """`options` may hold "threads". Raises BackendUnavailable for anything else, or a second device."""
+    """Options: threads, prefix_cache_mib. Raises BackendUnavailable for another, or a second device."""
     progress("taking the weights as they are", 1, 1, "model")
     if devices != 1:
         raise BackendUnavailable(
             f"devices is {devices}; the backend numpy has 1, virtual devices come with the backend cpu"
         )
     for name in options:
-        if name != "threads":
-            raise BackendUnavailable(f"the backend numpy has no option {name!r}; it takes threads")
+        if name not in ("threads", OPTION):
+            raise BackendUnavailable(f"the backend numpy has no option {name!r}; it takes threads, {OPTION}")
     threads = options.get("threads", max(1, usable_cores() - 1))
     if not isinstance(threads, int) or threads < 1:
         raise BackendUnavailable(f"threads is {threads!r}; it must be a whole number, 1 or more")
-    return NumpyBackend(model, threads)
+    return NumpyBackend(model, threads, budget_of(options, DEFAULT_CACHE_MIB))
 
 
 class NumpyBackend:
@@ -77,7 +82,7 @@ class NumpyBackend:
 
     name = "numpy"
 
-    def __init__(self, model: Loaded, threads: int = 1) -> None:
+    def __init__(self, model: Loaded, threads: int = 1, cache_bytes: int = DEFAULT_CACHE_MIB << 20) -> None:
         self.config = model.config
         processor = processor_name()
         self.topology = Topology(
@@ -86,8 +91,13 @@ class NumpyBackend:
         self.facts: dict[str, Any] = {"threads": threads}
         self._limit = ThreadpoolController().limit(limits=threads, user_api="blas")
         self._reference = Reference(model.weights)
+        self._kept: PrefixCache[Cache] = PrefixCache(cache_bytes)
         self._current: NumpyLaunch | None = None
         self._lock = threading.Lock()
+
+    @property
+    def prefix_cache(self) -> PrefixCacheUse:
+        return self._kept.use
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -97,7 +107,7 @@ class NumpyBackend:
         with self._lock:
             if self._current is not None and not self._current.ended:
                 raise RequestError("the backend numpy runs one launch at a time; close the other one first")
-            self._current = NumpyLaunch(self._reference, job)
+            self._current = NumpyLaunch(self._reference, job, self._kept)
             return self._current
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -124,15 +134,17 @@ class NumpyBackend:
 class NumpyLaunch:
     """One request in flight on its own thread. Implements engine.backends.base.Launch."""
 
-    def __init__(self, reference: Reference, job: Job) -> None:
+    def __init__(self, reference: Reference, job: Job, kept: PrefixCache[Cache]) -> None:
         self._reference = reference
         self._job = job
+        self._kept = kept
         self._changed = threading.Condition()
         self._fresh: list[Token] = []
         self._stop = threading.Event()
         self._outcome: Outcome | None = None
         self._failure: Exception | None = None
         self._prefilled = 0
+        self._cached = 0
         self._start_ns = time.perf_counter_ns()
         self._recorder = _Recorder(job, self._start_ns)
         self._thread = threading.Thread(target=self._run, name="numpy-launch", daemon=True)
@@ -177,12 +189,38 @@ class NumpyLaunch:
             self._changed.notify_all()
 
     def _generate(self) -> Outcome:
+        """Goes on from a kept sequence if there is one, and keeps what it has come to."""
+        job = self._job
+        limit = min(job.max_tokens, self._reference.config.context - len(job.tokens))
+        cache = self._begin_cache(len(job.tokens) + limit)
+        self._prefilled = self._cached = cache.length
+        history = list(job.tokens)
+        try:
+            return self._run_model(cache, history, limit)
+        finally:
+            self._kept.keep(job.cache_salt, history[: cache.length], cache, cache.filled_bytes)
+
+    def _begin_cache(self, needed: int) -> Cache:
+        """A cache for `needed` positions with as much of the prompt in it as is kept.
+
+        Its capacity is a power of two, so that a conversation that grows is seldom copied.
+        """
+        reference, job = self._reference, self._job
+        capacity = max(_LEAST_CAPACITY, 1 << (needed - 1).bit_length())
+        capacity = max(needed, min(capacity, reference.config.context))
+        match = self._kept.reuse(job.cache_salt, job.tokens)
+        if match is None:
+            return reference.new_cache(capacity)
+        if match.copies or match.value.capacity < needed:
+            return reference.copy_cache(match.value, match.length, capacity)
+        match.value.length = match.length
+        return match.value
+
+    def _run_model(self, cache: Cache, history: list[int], limit: int) -> Outcome:
+        """Prefill and decode; `history` begins as the prompt and gets the new tokens."""
         job, reference, mark = self._job, self._reference, self._recorder.mark
-        room = reference.config.context - len(job.tokens)
-        limit = min(job.max_tokens, room)
-        cache = reference.new_cache(len(job.tokens) + limit)
         logits = np.empty((0, 0), np.float32)
-        for start in range(0, len(job.tokens), PREFILL_CHUNK):
+        for start in range(cache.length, len(job.tokens), PREFILL_CHUNK):
             if self._stop.is_set():
                 return self._end("cancelled", self._elapsed_ns())
             chunk = job.tokens[start : start + PREFILL_CHUNK]
@@ -190,7 +228,6 @@ class NumpyLaunch:
             logits = reference.forward(chunk, cache, logits="last" if is_last else "none", mark=mark)
             self._prefilled = start + len(chunk)
         prefill_ns = self._elapsed_ns()
-        history = list(job.tokens)
         for index in range(limit):
             if index:
                 logits = reference.forward(history[-1:], cache, logits="last", mark=mark)
@@ -213,7 +250,8 @@ class NumpyLaunch:
     def _end(self, reason: FinishReason, prefill_ns: int) -> Outcome:
         return Outcome(
             finish_reason=reason,
-            prefill_tokens=self._prefilled,
+            prefill_tokens=self._prefilled - self._cached,
+            cached_tokens=self._cached,
             prefill_ns=prefill_ns,
             phases_us=self._recorder.phases_us() if self._job.profile else {},
             trace=tuple(self._recorder.spans),

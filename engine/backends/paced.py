@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from tokenizers import models, pre_tokenizers
 
 from engine.backends.base import DeviceInfo, Job, Outcome, Token, Topology, check_job
+from engine.backends.prefix_cache import PrefixCacheUse
 from engine.errors import BackendUnavailable, RequestError
 from engine.models.catalogue import Model
 from engine.models.checkpoints.gguf_vocabulary import Vocabulary
@@ -114,6 +115,10 @@ class PacedBackend:
         self.facts: dict[str, Any] = {}
         self._ids = tuple(ids)
         self._options = options
+
+    @property
+    def prefix_cache(self) -> PrefixCacheUse:
+        return PrefixCacheUse()
 
     def state(self) -> dict[str, Any]:
         return {}

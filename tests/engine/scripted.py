@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import DeviceInfo, Job, Outcome, Token, Topology, TraceSpan
+from engine.backends.prefix_cache import PrefixCacheUse
 from engine.models.catalogue import Model, open_model
 from engine.models.config import ModelConfig
 from engine.timings import FinishReason, PhaseTime
@@ -66,6 +67,7 @@ class ScriptedBackend:
     facts: dict[str, Any] = field(default_factory=dict)
     jobs: list[Job] = field(default_factory=list)
     launches: list[ScriptedLaunch] = field(default_factory=list)
+    prefix_cache: PrefixCacheUse = field(default_factory=PrefixCacheUse)
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -27,6 +27,7 @@ from engine.backends.base import (
 from engine.backends.cpu import library
 from engine.backends.cpu.build import digest
 from engine.backends.cpu.library import NativeJob, Shape, Span, Team, check
+from engine.backends.prefix_cache import PrefixCacheUse
 from engine.errors import BackendUnavailable, CheckpointError, RequestError
 from engine.measuring.bandwidth import usable_cores
 from engine.models.config import HeadKind, ModelConfig, RopeLayout
@@ -182,6 +183,10 @@ class CpuBackend:
         distance = ctypes.c_double()
         check(self._library.ml_core_distance(ctypes.byref(distance)), "measuring the cores' distance")
         return distance.value
+
+    @property
+    def prefix_cache(self) -> PrefixCacheUse:
+        return PrefixCacheUse()
 
     def state(self) -> dict[str, Any]:
         """For the environment: a virtual machine's cores may share a die now and lie apart a minute later."""

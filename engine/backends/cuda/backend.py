@@ -34,6 +34,7 @@ from engine.backends.cuda.memory import Memory, load_model
 from engine.backends.cuda.sharding import Sharding, deal
 from engine.backends.cuda.tape import plan, validate
 from engine.backends.cuda.team import TeamLaunch
+from engine.backends.prefix_cache import PrefixCacheUse
 from engine.errors import BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs
 from engine.models.weights import DType
@@ -136,6 +137,10 @@ class CudaBackend:
             found = device.module(compiled.image, {"monokernel": self.layout.shared_bytes})
             self._kernels[rank, profile] = found["monokernel"]
         return self._kernels[rank, profile]
+
+    @property
+    def prefix_cache(self) -> PrefixCacheUse:
+        return PrefixCacheUse()
 
     def state(self) -> dict[str, Any]:
         return {}

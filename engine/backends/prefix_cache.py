@@ -1,0 +1,125 @@
+"""Sequences whose keys and values stay after their launch, and which of them a new prompt may go on from.
+
+A backend asks `reuse` before a launch and calls `keep` after it. The keys and values themselves are the
+backend's: this module knows their tokens, their size and whose they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from engine.errors import BackendUnavailable
+
+OPTION = "prefix_cache_mib"
+"""The option of every backend that keeps sequences: MiB for those that no launch uses. 0 keeps none."""
+MAX_MIB = 1 << 24
+
+T = TypeVar("T")
+
+
+class PrefixCacheUse(NamedTuple):
+    """What a backend may keep and keeps now."""
+
+    budget_bytes: int = 0
+    used_bytes: int = 0
+    sequences: int = 0
+
+
+class Match(NamedTuple, Generic[T]):
+    """A kept sequence that begins as the prompt does, for `length` tokens."""
+
+    value: T
+    length: int
+    copies: bool
+    """True if the sequence stays kept: copy `length` positions of it. False if `value` is the caller's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept(Generic[T]):
+    salt: str
+    tokens: tuple[int, ...]
+    value: T
+    size: int
+
+
+class PrefixCache(Generic[T]):
+    """Kept sequences within a budget of bytes; the least recently used go first. For one thread at a time.
+
+    Sequences are found by their owner's salt (Job.cache_salt) alone: how fast a prompt is read must not
+    tell one owner what another has asked. An empty salt neither finds nor keeps anything.
+    """
+
+    def __init__(self, budget_bytes: int, release: Callable[[T], None] = lambda _value: None) -> None:
+        """`release` frees the keys and values of a sequence that is dropped."""
+        self._budget = budget_bytes
+        self._release = release
+        self._kept: list[_Kept[T]] = []
+        """The least recently used first."""
+
+    @property
+    def use(self) -> PrefixCacheUse:
+        return PrefixCacheUse(self._budget, sum(kept.size for kept in self._kept), len(self._kept))
+
+    def reuse(self, salt: str, tokens: Sequence[int]) -> Match[T] | None:
+        """The kept sequence with the longest common prefix, at most all but the last of `tokens`.
+
+        The last token is always computed: its logits choose the first new one. A sequence that would lose
+        more than the prompt gains from it stays kept and is to be copied.
+        """
+        best, length = None, 0
+        for kept in reversed(self._kept):
+            if salt and kept.salt == salt:
+                common = common_prefix(kept.tokens, tokens[: len(tokens) - 1])
+                if common > length:
+                    best, length = kept, common
+        if best is None:
+            return None
+        self._kept.remove(best)
+        copies = len(best.tokens) - length > length
+        if copies:
+            self._kept.append(best)
+        return Match(best.value, length, copies)
+
+    def keep(self, salt: str, tokens: Sequence[int], value: T, size: int) -> None:
+        """Keeps a sequence of `size` bytes, or releases it if it has no owner or exceeds the budget."""
+        if not salt or not tokens or size > self._budget:
+            self._release(value)
+            return
+        self._make_room(size)
+        self._kept.append(_Kept(salt, tuple(tokens), value, size))
+
+    def clear(self) -> None:
+        for kept in self._kept:
+            self._release(kept.value)
+        self._kept.clear()
+
+    def _make_room(self, size: int) -> None:
+        while self._kept and self.use.used_bytes + size > self._budget:
+            self._release(self._kept.pop(0).value)
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many items two sequences begin with in common."""
+    most = min(len(one), len(other))
+    if one[:most] == other[:most]:
+        return most
+    low, high = 0, most
+    while low < high:  # slices are compared much faster than items one by one
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def budget_of(options: Mapping[str, Any], default_mib: int) -> int:
+    """Bytes that the options allow to kept sequences. Raises BackendUnavailable for a value out of range."""
+    value = options.get(OPTION, default_mib)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_MIB:
+        raise BackendUnavailable(
+            f"{OPTION} is {value!r}; it must be a whole number from 0 (keep nothing) to {MAX_MIB}"
+        )
+    return value << 20

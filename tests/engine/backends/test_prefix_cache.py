@@ -1,0 +1,98 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.backends.prefix_cache import PrefixCache, PrefixCacheUse, budget_of, common_prefix
+from engine.errors import BackendUnavailable
+
+TALK = (1, 2, 3, 4, 5, 6)
+
+
+@pytest.fixture
+def released() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def cache(released: list[str]) -> PrefixCache[str]:
+    return PrefixCache(100, released.append)
+
+
+def test_the_longest_common_prefix_is_found_and_handed_over(cache) -> None:
+    cache.keep("anna", (1, 2, 9), "short", 10)
+    cache.keep("anna", TALK, "talk", 10)
+
+    match = cache.reuse("anna", (*TALK, 7, 8))
+
+    assert match == ("talk", 6, False)
+    assert cache.use == PrefixCacheUse(100, 10, 1)
+
+
+def test_the_last_token_of_a_prompt_is_always_computed(cache) -> None:
+    cache.keep("anna", TALK, "talk", 10)
+
+    assert cache.reuse("anna", TALK).length == len(TALK) - 1
+
+
+def test_a_sequence_that_would_lose_more_than_is_gained_stays_and_is_copied(cache) -> None:
+    cache.keep("anna", tuple(range(10)), "talk", 10)
+
+    match = cache.reuse("anna", (0, 1, 2, 77))
+
+    assert match == ("talk", 3, True)
+    assert cache.use.sequences == 1
+
+
+def test_nothing_crosses_owners(cache) -> None:
+    cache.keep("anna", TALK, "talk", 10)
+
+    assert cache.reuse("ben", (*TALK, 7)) is None
+    assert cache.reuse("", (*TALK, 7)) is None
+
+
+def test_a_job_without_an_owner_is_not_kept(cache, released) -> None:
+    cache.keep("", TALK, "talk", 10)
+
+    assert (cache.use.sequences, released) == (0, ["talk"])
+
+
+def test_the_least_recently_used_go_first_when_the_budget_is_spent(cache, released) -> None:
+    cache.keep("anna", (1, 2), "one", 40)
+    cache.keep("anna", (3, 4), "two", 40)
+    match = cache.reuse("anna", (1, 2, 5))
+    cache.keep("anna", (1, 2, 5), match.value, 45)
+    cache.keep("ben", (1, 2), "three", 50)
+
+    assert released == ["two"]
+    assert cache.use == PrefixCacheUse(100, 95, 2)
+
+
+def test_a_sequence_larger_than_the_budget_is_not_kept(cache, released) -> None:
+    cache.keep("anna", (1, 2), "small", 40)
+    cache.keep("anna", TALK, "large", 101)
+
+    assert (cache.use.sequences, released) == (1, ["large"])
+
+
+def test_clear_releases_all(cache, released) -> None:
+    cache.keep("anna", (1, 2), "one", 40)
+    cache.clear()
+
+    assert (cache.use.used_bytes, released) == (0, ["one"])
+
+
+@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
+def test_a_common_prefix_is_as_long_as_item_by_item(one: list[int], other: list[int]) -> None:
+    longest = 0
+    while longest < min(len(one), len(other)) and one[longest] == other[longest]:
+        longest += 1
+
+    assert common_prefix(one, other) == longest
+
+
+def test_a_budget_is_whole_mebibytes() -> None:
+    assert budget_of({}, 3) == 3 << 20
+    assert budget_of({"prefix_cache_mib": 0}, 3) == 0
+    for wrong in (-1, 1.5, True, "all"):
+        with pytest.raises(BackendUnavailable, match="prefix_cache_mib is"):
+            budget_of({"prefix_cache_mib": wrong}, 3)
