@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.core.exceptions import ValidationError
 
-from dashboard.matrix import AXES, SAMPLING_NAMES, sampling_dict, validate_matrix
+from dashboard.matrix import AXES, SAMPLING, sampling_dict, validate_matrix
 from dashboard.models import Sweep
 from dashboard.schedule import parse_crontab
 from engine.backends import BACKENDS, WITH_SYNC
@@ -55,13 +55,13 @@ class SamplingField(forms.CharField):
         for word in line.split():
             name, equals, number = word.partition("=")
             try:
-                if not equals or name not in SAMPLING_NAMES:
+                if not equals or name not in SAMPLING:
                     raise ValueError
-                found[name] = int(number) if name in ("top_k", "seed") else float(number)
+                found[name] = SAMPLING[name].kind(number)
             except ValueError:
+                names = ", ".join(SAMPLING)
                 raise ValidationError(
-                    f"{word!r} is not NAME=NUMBER; names are temperature, top_k, top_p, min_p, "
-                    "repetition_penalty, seed, and a line may say greedy."
+                    f"{word!r} is not NAME=NUMBER; names are {names}, and a line may say greedy."
                 ) from None
         try:
             return sampling_dict(SamplingParams(**found))

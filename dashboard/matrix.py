@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -19,7 +19,7 @@ from django.core.exceptions import ValidationError
 from engine.backends import BACKENDS, WITH_SYNC
 from engine.backends.base import SYNCS
 from engine.errors import RequestError
-from engine.sampling import SamplingParams
+from engine.sampling import OPTIONS, SamplingParams
 
 AXES = ("model", "backend", "devices", "sync", "context", "tokens", "sampling")
 """Of a matrix, and so the fields of a PointSpec and the columns of a Point that say what is measured."""
@@ -32,7 +32,7 @@ RANGES = {"devices": (1, 64), "context": (1, 1 << 20), "tokens": (2, 1 << 16)}
 """A decode speed needs two tokens: it counts the gaps between them."""
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:+-]{0,199}", re.ASCII)
 GREEDY = "greedy"
-SAMPLING_NAMES = frozenset(f.name for f in fields(SamplingParams))
+SAMPLING = {option.name: option for option in OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +114,15 @@ def sampling_label(sampling: SamplingParams) -> str:
 
     The seed is left out: it changes which tokens come, not how fast.
     """
-    parts = [GREEDY] if sampling.temperature == 0 else [f"t={sampling.temperature:g}"]
-    if sampling.temperature != 0:
-        parts += [
-            f"{name}={getattr(sampling, name):g}"
-            for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))
-            if getattr(sampling, name) != off
-        ]
-    if sampling.repetition_penalty != 1.0:
-        parts.append(f"penalty={sampling.repetition_penalty:g}")
-    return " ".join(parts)
+    greedy = sampling.temperature == 0
+    parts = [
+        f"{option.short}={value:g}"
+        for option in OPTIONS
+        if (value := getattr(sampling, option.name)) != option.default
+        and option.short
+        and not (greedy and option.filters)
+    ]
+    return " ".join([GREEDY, *parts] if greedy else parts)
 
 
 def sampling_dict(sampling: SamplingParams) -> dict[str, Any]:
@@ -191,15 +190,15 @@ def _model_problem(value: object) -> str | None:
 def _sampling_problem(value: object) -> str | None:
     if not isinstance(value, dict):
         return f"sampling is {value!r}; each entry is an object, {{}} for greedy."
-    unknown = sorted(str(k) for k in value if k not in SAMPLING_NAMES)
+    unknown = sorted(str(k) for k in value if k not in SAMPLING)
     if unknown:
-        return f"sampling has {unknown[0]!r}; allowed are {', '.join(sorted(SAMPLING_NAMES))}."
+        return f"sampling has {unknown[0]!r}; allowed are {', '.join(sorted(SAMPLING))}."
     if wrong := next(
         ((k, v) for k, v in value.items() if isinstance(v, bool) or not isinstance(v, int | float)), None
     ):
         return f"sampling has {wrong[0]} = {wrong[1]!r}; it must be a number."
     if wrong := next(
-        ((k, v) for k, v in value.items() if k in ("seed", "top_k") and not isinstance(v, int)), None
+        ((k, v) for k, v in value.items() if SAMPLING[k].whole and not isinstance(v, int)), None
     ):
         return f"sampling has {wrong[0]} = {wrong[1]!r}; it must be a whole number."
     try:

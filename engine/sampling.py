@@ -1,19 +1,63 @@
-"""How the next token is chosen: the rule that every backend follows, in float32, over the vocabulary.
+"""How the next token is chosen: the table of options, and the rule that every backend follows.
 
-Order: repetition penalty, temperature, top-k, top-p, min-p, then one Gumbel-max draw whose random
-numbers depend on the seed, the position and the token id alone.
+The rule, in float32 over the vocabulary: repetition penalty, temperature, top-k, top-p, min-p, then one
+Gumbel-max draw whose random numbers depend on the seed, the position and the token id alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import RequestError
 from engine.philox import uniforms
+
+
+@dataclass(frozen=True, slots=True)
+class FormRange:
+    """Values that a form offers: the number field takes `low` to `high`, the slider ends at `slider_high`."""
+
+    low: float
+    high: float
+    step: float
+    slider_high: float
+    slider_step: float
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One sampling option. Flags, checks, form fields, labels and exported code derive from it."""
+
+    name: str
+    """As every JSON of ours and OpenAI's API names it."""
+    default: float
+    whole: bool
+    low: float
+    high: float
+    """Bounds of what is allowed, both included."""
+    label: str
+    help: str
+    """What it does, beside a form's field or a flag."""
+    short: str = ""
+    """Its name in the one-line summary of a measurement; empty where speed does not depend on it."""
+    filters: bool = False
+    """Removes tokens before a draw: greedy ignores it."""
+    openai: bool = False
+    """OpenAI's own API has it, under the same name."""
+    form: FormRange | None = None
+
+    @property
+    def kind(self) -> type[int] | type[float]:
+        return int if self.whole else float
+
+
+def _option(low: float, high: float, label: str, help: str, **others: Any) -> Mapping[str, Any]:
+    """What `OPTIONS` takes from a field of SamplingParams beside its name, type and default."""
+    return {"low": low, "high": high, "label": label, "help": help, **others}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,33 +69,77 @@ class SamplingParams:
     Raises RequestError if a value is out of range.
     """
 
-    temperature: float = 0.0
+    temperature: float = field(
+        default=0.0,
+        metadata=_option(
+            *(0.0, 10.0, "Temperature", "0 always takes the likeliest token"),
+            short="t",
+            openai=True,
+            form=FormRange(0, 2, 0.01, 2, 0.05),
+        ),
+    )
     """Below 1e-4 it becomes 0: logits divided by less would overflow float32."""
-    top_k: int = 0
-    """Keep the k most likely tokens; 0 keeps all."""
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int = 0
+    top_k: int = field(
+        default=0,
+        metadata=_option(
+            *(0, 1 << 20, "Top k", "Keeps the k likeliest tokens; 0 keeps all"),
+            short="top_k",
+            filters=True,
+            form=FormRange(0, 1000, 1, 200, 1),
+        ),
+    )
+    top_p: float = field(
+        default=1.0,
+        metadata=_option(
+            *(0.0, 1.0, "Top p", "Keeps the likeliest that together have this probability; 1 keeps all"),
+            short="top_p",
+            filters=True,
+            openai=True,
+            form=FormRange(0.01, 1, 0.01, 1, 0.01),
+        ),
+    )
+    min_p: float = field(
+        default=0.0,
+        metadata=_option(
+            *(0.0, 1.0, "Min p", "Drops what is less likely than this part of the likeliest token"),
+            short="min_p",
+            filters=True,
+            form=FormRange(0, 1, 0.01, 1, 0.01),
+        ),
+    )
+    repetition_penalty: float = field(
+        default=1.0,
+        metadata=_option(
+            *(0.1, 10.0, "Repetition penalty", "Above 1, tokens of the text so far become less likely"),
+            short="penalty",
+            form=FormRange(0.5, 2, 0.01, 2, 0.01),
+        ),
+    )
+    seed: int = field(
+        default=0,
+        metadata=_option(
+            *(0, 2**64 - 1, "Seed", "The same seed gives the same tokens; drawn if left out"), openai=True
+        ),
+    )
     """64 bits, unsigned."""
 
     def __post_init__(self) -> None:
-        ranges: tuple[tuple[str, float, float], ...] = (
-            ("temperature", 0.0, 10.0),
-            ("top_k", 0, 1 << 20),
-            ("top_p", 0.0, 1.0),
-            ("min_p", 0.0, 1.0),
-            ("repetition_penalty", 0.1, 10.0),
-            ("seed", 0, 2**64 - 1),
-        )
-        for name, low, high in ranges:
-            value = getattr(self, name)
-            if not low <= value <= high:  # also refuses NaN
-                raise RequestError(f"{name} is {value}; allowed are {low:g} to {high:g}")
+        for option in OPTIONS:
+            value = getattr(self, option.name)
+            if not option.low <= value <= option.high:  # also refuses NaN
+                raise RequestError(f"{option.name} is {value}; allowed are {option.low:g} to {option.high:g}")
         if self.top_p == 0.0:
             raise RequestError("top_p is 0; it must be above 0 (1 keeps every token)")
         if self.temperature < 1e-4:
             object.__setattr__(self, "temperature", 0.0)
+
+
+OPTIONS: tuple[Option, ...] = tuple(
+    Option(f.name, cast("float", f.default), f.type == "int", **f.metadata) for f in fields(SamplingParams)
+)
+"""In the order in which they act."""
+PLAYGROUND = SamplingParams(temperature=0.2, top_p=0.95)
+"""What the playground starts with. Benchmarks measure it beside greedy."""
 
 
 def choose(logits: NDArray[np.float32], params: SamplingParams, history: Sequence[int], position: int) -> int:

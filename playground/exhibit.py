@@ -7,19 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.sampling import OPTIONS
 from playground.models import Generation, Lane, Share
 
 Fact = tuple[str, str]
 """A label and what it says."""
 _FINISHES = {"stop": "Finished", "length": "Reached its limit of tokens", "cancelled": "Stopped"}
-_SAMPLING = {
-    "temperature": "Temperature",
-    "top_p": "Top p",
-    "top_k": "Top k",
-    "min_p": "Min p",
-    "repetition_penalty": "Repetition penalty",
-    "seed": "Seed",
-}
 _TOLD_ELSEWHERE = {"name", "devices", "parallelism"}
 
 
@@ -114,8 +107,11 @@ def settings_of(request: Mapping[str, Any]) -> list[Fact]:
     """How a generation was asked for."""
     sampling = request["sampling"]
     facts = [("Most tokens", f"{request['max_tokens']:,}")]
-    facts += [(label, f"{sampling[name]:g}") for name, label in _SAMPLING.items() if name != "seed"]
-    facts.append(("Seed", str(sampling["seed"])))
+    facts += [
+        (option.label, str(value) if option.whole else f"{value:g}")
+        for option in OPTIONS
+        if (value := sampling.get(option.name)) is not None
+    ]
     facts += [("Stops at", repr(text)) for text in request.get("stop", ())]
     return facts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.sampling import SamplingParams
+from engine.sampling import OPTIONS, PLAYGROUND, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,24 @@ LIMITS = Limits()
 DEFAULTS: dict[str, Any] = {
     "max_tokens": 256,
     "sampling": {
-        **asdict(SamplingParams(temperature=0.2, top_p=0.95)),
+        **asdict(PLAYGROUND),
         "seed": None,
     },
     "stop": [],
 }
 """What the page starts with."""
+API_SAMPLING = SamplingParams(temperature=1.0)
+"""As the OpenAI API: draws from the model's whole distribution unless told otherwise."""
+SAMPLING_OPTIONS: list[dict[str, Any]] = [
+    {
+        "name": option.name,
+        "greedy": option.default,
+        "api": None if option.name == "seed" else getattr(API_SAMPLING, option.name),
+        "openai": option.openai,
+    }
+    for option in OPTIONS
+]
+"""Values for greedy and for an API request that leaves the option out, for the page's scripts."""
 
 BODY_BYTES = 4 * LIMITS.prompt_bytes
 """The largest request body or socket frame: JSON may write one byte as six (`\\u0000`), text rarely does."""

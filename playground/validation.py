@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 from engine.errors import RequestError
 from engine.models.prompt import ChatMessage
-from engine.sampling import SamplingParams
+from engine.sampling import OPTIONS, Option, SamplingParams
 from playground.limits import LIMITS
 
 ROLES = ("system", "user", "assistant")
 SEED_BITS = 32
 """Of a seed that the server draws: short enough to read out, and exact in JavaScript."""
+_LEAST = {"seed": -(2**63), "top_k": -1}
+"""Where clients may go below the option's range: a seed's two's complement; some write -1 for "all"."""
 
 
 class Invalid(Exception):
@@ -76,23 +79,23 @@ def number_of(data: Mapping[str, Any], name: str, low: float, high: float) -> fl
 
 def sampling_of(data: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
     """Sampling members of `data`; a seed is drawn where none is given."""
-    seed = whole_of(data, "seed", -(2**63), 2**64 - 1)
-    temperature = number_of(data, "temperature", 0.0, 10.0)
-    top_p = number_of(data, "top_p", 0.0, 1.0)
-    min_p = number_of(data, "min_p", 0.0, 1.0)
-    penalty = number_of(data, "repetition_penalty", 0.1, 10.0)
-    top_k = whole_of(data, "top_k", -1, 1 << 20)
+    given = {option.name: _option_of(data, option) for option in OPTIONS}
+    found = {name: value for name, value in given.items() if value is not None}
+    found.setdefault("seed", secrets.randbits(SEED_BITS))
+    if "top_k" in found:
+        found["top_k"] = max(0, found["top_k"])
+    found["seed"] %= 2**64
     try:
-        return SamplingParams(
-            temperature=defaults.temperature if temperature is None else temperature,
-            top_k=defaults.top_k if top_k is None else max(0, top_k),  # some clients write -1 for "all"
-            top_p=defaults.top_p if top_p is None else top_p,
-            min_p=defaults.min_p if min_p is None else min_p,
-            repetition_penalty=defaults.repetition_penalty if penalty is None else penalty,
-            seed=secrets.randbits(SEED_BITS) if seed is None else seed % 2**64,
-        )
+        return replace(defaults, **found)
     except RequestError as error:
         raise Invalid(str(error), str(error).partition(" ")[0]) from error
+
+
+def _option_of(data: Mapping[str, Any], option: Option) -> Any:
+    low = _LEAST.get(option.name, option.low)
+    if option.whole:
+        return whole_of(data, option.name, int(low), int(option.high))
+    return number_of(data, option.name, low, option.high)
 
 
 def stop_of(value: object, name: str = "stop") -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from django.shortcuts import render
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
+from engine.sampling import OPTIONS
 from playground.examples import EXAMPLES
-from playground.limits import DEFAULTS, LIMITS
+from playground.limits import DEFAULTS, LIMITS, SAMPLING_OPTIONS
 from playground.ownership import ensure_owner
 
 
@@ -22,7 +23,9 @@ async def index(request: HttpRequest) -> HttpResponse:
     context = {
         "examples": list(EXAMPLES),
         "defaults": DEFAULTS,
+        "fields": [(option, DEFAULTS["sampling"][option.name]) for option in OPTIONS if option.form],
         "limits": asdict(LIMITS),
+        "sampling_options": SAMPLING_OPTIONS,
         "kept_days": settings.GENERATION_DAYS,
         "share_days": settings.SHARE_DAYS,
     }

@@ -17,7 +17,7 @@ from engine.cli.terminal import ProgressBar
 from engine.errors import EngineError
 from engine.measuring.environment import git_facts
 from engine.models.catalogue import Model, open_model
-from engine.sampling import SamplingParams
+from engine.sampling import OPTIONS, SamplingParams
 
 Commands = Any
 """argparse's own type for sub-commands is private."""
@@ -88,20 +88,15 @@ def commit_of(args: argparse.Namespace) -> str:
 
 def add_sampling_flags(parser: Any) -> None:
     group = parser.add_argument_group("how tokens are chosen")
-    group.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
-    group.add_argument(
-        "--top-k", type=int, default=0, metavar="K", help="keep the K most likely; 0 keeps all"
-    )
-    group.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="keep the most likely that make up P"
-    )
-    group.add_argument(
-        "--min-p", type=float, default=0.0, metavar="P", help="drop what is below P x the most likely"
-    )
-    group.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R", help="1 is none")
-    group.add_argument(
-        "--seed", type=int, default=None, help="the same seed gives the same tokens (default: drawn)"
-    )
+    for option in OPTIONS:
+        drawn = option.name == "seed"
+        group.add_argument(
+            "--" + option.name.replace("_", "-"),
+            type=option.kind,
+            default=None if drawn else option.default,
+            metavar=option.name[-1].upper(),
+            help=option.help[0].lower() + option.help[1:] + ("" if drawn else " (default: %(default)s)"),
+        )
 
 
 def sampling(args: argparse.Namespace, *, seed: int | None = None) -> SamplingParams:
@@ -109,14 +104,7 @@ def sampling(args: argparse.Namespace, *, seed: int | None = None) -> SamplingPa
     given = args.seed if args.seed is not None else seed
     if given is None:
         given = 0 if args.temperature == 0 else secrets.randbits(32)
-    return SamplingParams(
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-        seed=given,
-    )
+    return SamplingParams(**{o.name: getattr(args, o.name) for o in OPTIONS} | {"seed": given})
 
 
 def model_of(args: argparse.Namespace) -> Model:

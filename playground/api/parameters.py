@@ -12,11 +12,10 @@ from django.http import HttpRequest
 from django.http.request import RawPostDataException, UnreadablePostError
 
 from engine.models.prompt import Prompt
-from engine.sampling import SamplingParams
 from engine.serving.messages import MAX_LOGPROBS, GenerateRequest
 from playground.api.errors import ApiError
 from playground.api.support import UNSUPPORTED, check_supported, unsupported
-from playground.limits import BODY_BYTES, LIMITS
+from playground.limits import API_SAMPLING, BODY_BYTES, LIMITS
 from playground.protocol import new_generation_id
 from playground.validation import (
     Invalid,
@@ -32,8 +31,6 @@ from playground.validation import (
 
 COMPLETION_TOKENS = 16
 """max_tokens of /v1/completions where nothing is said: the OpenAI API's own default."""
-SAMPLING = SamplingParams(temperature=1.0)
-"""As the OpenAI API: draws from the model's whole distribution unless told otherwise."""
 SEEDS = 2**64
 
 
@@ -120,7 +117,7 @@ def _parse(data: Mapping[str, Any], *, chat: bool) -> ApiRequest:
             prompt=prompts[0],
             model=model_of(data),
             max_tokens=_max_tokens(data, chat=chat),
-            sampling=sampling_of(data, SAMPLING),
+            sampling=sampling_of(data, API_SAMPLING),
             stop=stop_of(data.get("stop")),
             ignore_eos=flag_of(data, "ignore_eos"),
             logprobs=_chat_logprobs(data) if chat else whole_of(data, "logprobs", 0, MAX_LOGPROBS),

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from engine.sampling import OPTIONS
 from playground.validation import Invalid, shown
 
 UNSUPPORTED = "unsupported_parameter"
 """The code of a refusal of what is known but not done here."""
 
 _OBEYED = {
-    "model", "stream", "stream_options", "stop", "seed", "n", "logprobs", "max_tokens",
-    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "ignore_eos",
+    "model", "stream", "stream_options", "stop", "n", "logprobs", "max_tokens", "ignore_eos",
+    *(option.name for option in OPTIONS),
 }  # fmt: skip
 _IGNORED = {
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",

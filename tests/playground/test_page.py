@@ -9,8 +9,9 @@ import re
 import pytest
 from django.contrib.sessions.models import Session
 
+from engine.sampling import OPTIONS
 from playground.examples import EXAMPLES
-from playground.limits import LIMITS
+from playground.limits import DEFAULTS, LIMITS, SAMPLING_OPTIONS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,6 +25,22 @@ async def test_the_page_holds_examples_and_limits_as_data(async_client):
     page = (await async_client.get("/")).content.decode()
     assert data_in(page, "examples") == [dict(example) for example in EXAMPLES]
     assert data_in(page, "limits")["prompt_bytes"] == LIMITS.prompt_bytes
+
+
+async def test_the_page_has_a_field_for_every_sampling_option_and_their_table_as_data(async_client):
+    page = (await async_client.get("/")).content.decode()
+    fields = re.findall(r'<input type="number" id="(\w+)"', page)
+    assert set(fields) == {"max_tokens", *(option.name for option in OPTIONS)}
+    assert data_in(page, "sampling-options") == SAMPLING_OPTIONS
+
+
+async def test_the_fields_offer_the_defaults_within_their_ranges(async_client):
+    page = (await async_client.get("/")).content.decode()
+    for option in (option for option in OPTIONS if option.form):
+        value = DEFAULTS["sampling"][option.name]
+        assert option.low <= option.form.low <= value <= option.form.high <= option.high
+        [shown] = re.findall(rf'id="{option.name}" name="{option.name}" .* value="([^"]*)"', page)
+        assert float(shown) == value
 
 
 async def test_a_visit_gives_the_browser_a_session_that_owns_what_it_starts(async_client):

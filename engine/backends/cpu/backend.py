@@ -34,6 +34,7 @@ from engine.models.config import HeadKind, ModelConfig, RopeLayout
 from engine.models.rope import inverse_frequencies
 from engine.models.weights import DType, Weights
 from engine.processor import processor_name
+from engine.sampling import OPTIONS
 from engine.timings import PHASES, FinishReason, PhaseTime
 
 POLLED = 512
@@ -222,7 +223,6 @@ class CpuLaunch:
         self._outcome: Outcome | None = None
         self._ids = (ctypes.c_int32 * POLLED)()
         self._times = (ctypes.c_int64 * POLLED)()
-        s = job.sampling
         trace = job.trace or (0, 0)
         described = NativeJob(
             tokens=(ctypes.c_int32 * len(job.tokens))(*job.tokens),
@@ -230,12 +230,7 @@ class CpuLaunch:
             max_tokens=min(job.max_tokens, 2**31 - 1),
             stop_ids=(ctypes.c_int32 * len(job.stop_ids))(*sorted(job.stop_ids)),
             stop_count=len(job.stop_ids),
-            temperature=s.temperature,
-            top_p=s.top_p,
-            min_p=s.min_p,
-            repetition_penalty=s.repetition_penalty,
-            top_k=s.top_k,
-            seed=s.seed,
+            **{option.name: getattr(job.sampling, option.name) for option in OPTIONS},
             profile=job.profile,
             trace_first=trace[0],
             trace_last=trace[1],

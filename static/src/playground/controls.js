@@ -4,6 +4,7 @@
  */
 
 import { stopStrings } from "./stop_strings.js";
+import { samplingOptions } from "../shared/sampling.js";
 import { settings as kept } from "../shared/storage.js";
 
 /** @typedef {import("../shared/protocol.js").Sampling} Sampling */
@@ -21,6 +22,7 @@ import { settings as kept } from "../shared/storage.js";
 export class Controls {
   #form;
   #onChange;
+  #options = samplingOptions();
 
   /**
    * @param {HTMLFormElement} form
@@ -51,20 +53,15 @@ export class Controls {
 
   /** @returns {Values} */
   get values() {
-    const number = (/** @type {string} */ name) => Number(this.#field(name).value);
-    const seed = this.#field("seed").value;
+    const number = (/** @type {string} */ name) => {
+      const { value } = this.#field(name);
+      return value === "" ? null : Number(value);
+    };
     return {
       model: this.#field("model").value,
       system: this.#field("system").value,
-      max_tokens: number("max_tokens"),
-      sampling: {
-        temperature: number("temperature"),
-        top_k: number("top_k"),
-        top_p: number("top_p"),
-        min_p: number("min_p"),
-        repetition_penalty: number("repetition_penalty"),
-        seed: seed === "" ? null : Number(seed),
-      },
+      max_tokens: Number(this.#field("max_tokens").value),
+      sampling: Object.fromEntries(this.#options.map(({ name }) => [name, number(name)])),
       stop: stopStrings(this.#field("stop_strings").value),
     };
   }

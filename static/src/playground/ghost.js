@@ -7,6 +7,7 @@
 import { element } from "../shared/dom.js";
 import { questionAt, suggestionOf } from "./ghost_context.js";
 import { socketUrl } from "../shared/protocol.js";
+import { greedy, samplingOptions } from "../shared/sampling.js";
 import { ghostOn } from "../shared/storage.js";
 import { Suggestions } from "./suggestions.js";
 
@@ -163,7 +164,7 @@ function requestFor({ prompt, suffix, stop }, model) {
     ...(suffix !== null && { suffix }),
     ...(model && { model }),
     max_tokens: MOST_TOKENS,
-    sampling: { temperature: 0, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1, seed: 0 },
+    sampling: greedy(samplingOptions()),
     stop,
   };
 }

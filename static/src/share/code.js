@@ -3,21 +3,24 @@
 /** @typedef {import("../shared/protocol.js").Start} Start */
 /** @typedef {"curl" | "python" | "javascript"} Kind */
 
+/**
+ * @typedef {object} Server
+ * @property {string} origin
+ * @property {string} model stands for a request that names none
+ * @property {import("../shared/sampling.js").SamplingOption[]} options
+ */
+
 /** Where the key goes: into the environment, never into the code. */
 const KEY = "An API key, if this server asks for one, is read from the environment variable MONOLANE_API_KEY.";
-/** Settings that change nothing at these values are left out. */
-const IDLE = { top_k: 0, min_p: 0, repetition_penalty: 1, seed: null };
-/** Of the settings, those that the OpenAI clients do not know by name. */
-const BEYOND_OPENAI = new Set(["top_k", "min_p", "repetition_penalty"]);
 
 /**
  * @param {Kind} kind
  * @param {Start} start
- * @param {{origin: string, model: string}} server `model` stands for a request that names none
+ * @param {Server} server
  */
 export function codeFor(kind, start, server) {
   const makers = { curl, python, javascript };
-  return makers[kind](path(start), body(start, server.model), server.origin);
+  return makers[kind](path(start), body(start, server), server);
 }
 
 /** @param {Start} start */
@@ -25,20 +28,19 @@ const path = (start) => (start.messages ? "chat/completions" : "completions");
 
 /**
  * @param {Start} start
- * @param {string} [fallback] the model of a request that names none
+ * @param {Server} server
  * @returns {Record<string, unknown>} what the API takes, streaming
  */
-export function body({ model, prompt, suffix, messages, max_tokens, sampling, stop }, fallback = "") {
-  const { temperature, top_p, ...rest } = sampling;
-  const told = Object.entries(rest).filter(([name, value]) => value !== IDLE[/** @type {keyof typeof IDLE} */ (name)]);
+export function body({ model, prompt, suffix, messages, max_tokens, sampling, stop }, server) {
+  const needed = server.options
+    .map(({ name, api }) => /** @type {const} */ ([name, sampling[name] ?? api, api]))
+    .filter(([, value, api]) => value !== api);
   return {
-    model: model || fallback,
+    model: model || server.model,
     ...(messages ? { messages } : { prompt }),
     ...(suffix !== undefined && { suffix }),
     max_tokens,
-    temperature,
-    top_p,
-    ...Object.fromEntries(told),
+    ...Object.fromEntries(needed.map(([name, value]) => [name, value])),
     ...(stop.length && { stop }),
     stream: true,
   };
@@ -47,9 +49,9 @@ export function body({ model, prompt, suffix, messages, max_tokens, sampling, st
 /**
  * @param {string} route
  * @param {Record<string, unknown>} data
- * @param {string} origin
+ * @param {Server} server
  */
-function curl(route, data, origin) {
+function curl(route, data, { origin }) {
   const quoted = JSON.stringify(data, null, 2).replaceAll("'", "'\\''");
   return `# ${KEY}
 curl --no-buffer ${origin}/v1/${route} \\
@@ -62,11 +64,12 @@ curl --no-buffer ${origin}/v1/${route} \\
 /**
  * @param {string} route
  * @param {Record<string, unknown>} data
- * @param {string} origin
+ * @param {Server} server
  */
-function python(route, data, origin) {
-  const extra = Object.fromEntries(Object.entries(data).filter(([name]) => BEYOND_OPENAI.has(name)));
-  const known = Object.entries(data).filter(([name]) => !BEYOND_OPENAI.has(name));
+function python(route, data, { origin, options }) {
+  const own = new Set(options.filter((option) => !option.openai).map((option) => option.name));
+  const extra = Object.fromEntries(Object.entries(data).filter(([name]) => own.has(name)));
+  const known = Object.entries(data).filter(([name]) => !own.has(name));
   const chat = route === "chat/completions";
   const lines = known.map(([name, value]) => `    ${name}=${pythonLiteral(value)},`);
   if (Object.keys(extra).length) lines.push(`    extra_body=${pythonLiteral(extra)},`);
@@ -93,9 +96,9 @@ print()
 /**
  * @param {string} route
  * @param {Record<string, unknown>} data
- * @param {string} origin
+ * @param {Server} server
  */
-function javascript(route, data, origin) {
+function javascript(route, data, { origin }) {
   const text = route === "chat/completions" ? 'choice.delta.content ?? ""' : "choice.text";
   const indented = JSON.stringify(data, null, 2).replaceAll("\n", "\n  ");
   return `// Node 20 or newer, as an ES module (.mjs)

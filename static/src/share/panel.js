@@ -4,6 +4,7 @@ import "./panel.css";
 
 import { copyText } from "../shared/clipboard.js";
 import { element } from "../shared/dom.js";
+import { samplingOptions } from "../shared/sampling.js";
 import { codeFor } from "./code.js";
 import { downloadText } from "./download.js";
 import { publish } from "./publish.js";
@@ -64,6 +65,7 @@ function mountPublish(playground) {
 /** @param {Playground} playground */
 function mountCode(playground) {
   const dialog = element("code", HTMLDialogElement);
+  const options = samplingOptions();
   const kinds = element("code-kinds", HTMLFieldSetElement);
   const text = element("code-text", HTMLElement);
   const ofChat = element("chat-export", HTMLButtonElement);
@@ -73,7 +75,7 @@ function mountCode(playground) {
   const kind = () => /** @type {Kind} */ (kinds.querySelector("input:checked")?.getAttribute("value") ?? "curl");
   const show = () => {
     const model = playground.workers?.[0]?.model ?? "";
-    text.textContent = codeFor(kind(), start, { origin: location.origin, model });
+    text.textContent = codeFor(kind(), start, { origin: location.origin, model, options });
   };
   const open = (/** @type {Start} */ request, /** @type {string} */ words) => {
     start = request;

@@ -2,13 +2,8 @@
  * The frames of `/ws/playground/`, as playground/protocol.py writes and reads them. `ack.seq` and
  * `resume.after` count tokens: `seq + n` of the last frame shown.
  *
- * @typedef {object} Sampling
- * @property {number} temperature
- * @property {number} top_k
- * @property {number} top_p
- * @property {number} min_p
- * @property {number} repetition_penalty
- * @property {number | null} seed null: the server draws one
+ * @typedef {Record<string, number | null>} Sampling by option, see sampling.js; null for the server's own choice,
+ *   such as a seed that it draws
  *
  * @typedef {{role: "system" | "user" | "assistant", content: string}} Message
  *
