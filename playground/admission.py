@@ -11,7 +11,7 @@ from django.conf import settings
 
 from config.addresses import client_address
 from engine.errors import EngineError
-from engine.serving.client import Turn
+from engine.serving.client import FairShare
 from engine.serving.messages import GenerateRequest
 from playground import quota
 from playground.background import in_background
@@ -44,15 +44,15 @@ class Caller:
         found = [Subject("address", self.address, address)] if self.address and address else []
         return [*found, Subject("session", self.session, session)] if self.session and session else found
 
-    def turn(self, worker: str) -> Turn | None:
-        """Whose turn its requests for `worker` (empty: any) wait for; None for a caller without limits."""
+    def share(self, worker: str) -> FairShare | None:
+        """What its requests for `worker` (empty: any) count towards; None for a caller without limits."""
         subjects = self.subjects
         if not subjects:
             return None
         whose = subjects[-1]
         if whose.kind == "session":
-            return Turn(f"session:{whose.name}:{worker}", SESSION_WIDTH, SESSION_WAITING)
-        return Turn(f"{whose.kind}:{whose.name}", API_WIDTH, API_WAITING)
+            return FairShare(f"session:{whose.name}:{worker}", SESSION_WIDTH, SESSION_WAITING)
+        return FairShare(f"{whose.kind}:{whose.name}", API_WIDTH, API_WAITING)
 
 
 def caller_of(scope: Mapping[str, Any], *, session: str = "", key: ApiKey | None = None) -> Caller:
@@ -68,8 +68,8 @@ async def submit(
 ) -> tuple[list[int], Allowance]:
     """Submits all of them or none, to an inbox that `workers` serve.
 
-    Returns the place of each in the queue, and what is left to the caller. Raises QuotaExceeded, TurnFull,
-    QueueFull or QueueUnavailable.
+    Returns the place of each in the queue, and what is left to the caller. Raises QuotaExceeded,
+    TooManyWaiting, QueueFull or QueueUnavailable.
     """
     allowance = await quota.admit(
         caller.subjects, [request.id for request in requests], requests=len(requests)
@@ -79,7 +79,7 @@ async def submit(
         for request in requests:
             # One worker alone serves an inbox of its own name.
             limit = settings.QUEUE_LIMIT * (1 if request.worker else max(1, workers))
-            places.append(await engine_client().submit(request, limit, caller.turn(request.worker)))
+            places.append(await engine_client().submit(request, limit, caller.share(request.worker)))
     except BaseException:  # a client that leaves cancels this task
         # The one that was being submitted may be in the inbox: only its reply is known to be missing.
         in_background(_withdraw(requests[: len(places) + 1]))

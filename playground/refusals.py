@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import DatabaseError
 
 from engine.errors import EngineError
-from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull
+from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting
 from playground.protocol import ErrorFrame, error_frame
 from playground.quota import QuotaExceeded, wait
 from playground.validation import Invalid
@@ -24,7 +24,7 @@ def refusal(error: Exception) -> ErrorFrame:
         case DatabaseError():
             message = "the database does not answer; try again in a moment"
             return error_frame("unavailable", message, retryable=True)
-        case TurnFull():
+        case TooManyWaiting():
             return error_frame("too_many", str(error), retryable=True)
         case QueueFull():
             return error_frame("queue_full", str(error), retryable=True)

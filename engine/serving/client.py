@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, cast
 
 from engine.serving import queries, scripts
 from engine.serving.connection import BLOCK_S, connect, connect_async
-from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull, explained
+from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting, explained
 from engine.serving.messages import (
     BENCH,
     INBOX_LIMIT,
@@ -37,7 +37,7 @@ _OUTAGE_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class FairShare:
     """Whose request it is, so that nobody's many requests keep everybody else waiting.
 
     At most `width` of the requests submitted under `name` are in the inbox or a worker's hands at once; up
@@ -67,16 +67,16 @@ class Client:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def submit(self, request: Request, limit: int = INBOX_LIMIT, turn: Turn | None = None) -> int:
+    def submit(self, request: Request, limit: int = INBOX_LIMIT, share: FairShare | None = None) -> int:
         """Puts a generation or a benchmark point in its inbox; returns its place in the queue (1 is next).
 
         It counts as created now, unless it says when.
         Doing it again with the same id changes nothing (0 if a worker has it by now). Raises QueueFull
-        if `limit` requests are in the inbox already, or held outside for a turn where this one would be;
-        TurnFull if `turn` has no room.
+        if `limit` requests are in the inbox already, or held outside for a share where this one would be;
+        TooManyWaiting if `share` has no room.
         """
         with explained():
-            reply = self._submit(keys=[request.inbox], args=_submit_args(request, limit, turn))
+            reply = self._submit(keys=[request.inbox], args=_submit_args(request, limit, share))
         return _place(reply, request, limit)
 
     def frames(
@@ -173,10 +173,10 @@ class AsyncClient:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def submit(self, request: Request, limit: int = INBOX_LIMIT, turn: Turn | None = None) -> int:
+    async def submit(self, request: Request, limit: int = INBOX_LIMIT, share: FairShare | None = None) -> int:
         """As Client.submit."""
         with explained():
-            reply = await self._submit(keys=[request.inbox], args=_submit_args(request, limit, turn))
+            reply = await self._submit(keys=[request.inbox], args=_submit_args(request, limit, share))
         return _place(reply, request, limit)
 
     async def frames(
@@ -270,10 +270,10 @@ class AsyncClient:
         return await pipe.execute()
 
 
-def _submit_args(request: Request, limit: int, turn: Turn | None) -> list[str | int | float]:
+def _submit_args(request: Request, limit: int, share: FairShare | None) -> list[str | int | float]:
     offset = scripts.BENCH_OFFSET if request.inbox == BENCH else 0
     stamped = request if request.created_ms else replace(request, created_ms=int(time.time() * 1000))
-    whose: list[str | int] = ["", 0, 0] if turn is None else [turn.name, turn.width, turn.waiting]
+    whose: list[str | int] = ["", 0, 0] if share is None else [share.name, share.width, share.waiting]
     return [request.id, stamped.to_entry()["json"], limit, offset, *whose]
 
 
@@ -285,7 +285,7 @@ def _place(reply: tuple[str, int], request: Request, limit: int) -> int:
             " try again in a moment"
         )
     if verdict == "crowded":
-        raise TurnFull(f"{number} of your generations are under way or wait already; let one end first")
+        raise TooManyWaiting(f"{number} of your generations are under way or wait already; let one end first")
     return number
 
 

@@ -17,7 +17,7 @@ class QueueFull(EngineError):
     """An inbox holds as many requests as it may."""
 
 
-class TurnFull(EngineError):
+class TooManyWaiting(EngineError):
     """As many requests of one submitter wait as may."""
 
 

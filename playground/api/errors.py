@@ -12,7 +12,7 @@ from typing import Any
 
 from django.http import JsonResponse
 
-from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull
+from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting
 from engine.serving.messages import Failed
 from playground.api.allowance import allowance_headers
 from playground.quota import QuotaExceeded, wait
@@ -77,7 +77,7 @@ def refusals() -> Iterator[None]:
         yield
     except QuotaExceeded as error:
         raise rate_limited(error) from error
-    except TurnFull as error:
+    except TooManyWaiting as error:
         raise too_many(str(error)) from error
     except QueueFull as error:
         raise unavailable(str(error), "queue_full") from error

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import EngineError
-from engine.serving.errors import QueueFull, QueueUnavailable, TurnFull
+from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting
 from playground.limits import BODY_BYTES, LIMITS
 from playground.protocol import Ack, Resume, Start, Stop, parse_client_frame
 from playground.refusals import refusal
@@ -101,7 +101,7 @@ def test_a_frame_of_any_values_is_either_read_or_refused(frame):
 
 @pytest.mark.parametrize(
     ("kind", "code"),
-    [(TurnFull, "too_many"), (QueueFull, "queue_full"), (QueueUnavailable, "unavailable")],
+    [(TooManyWaiting, "too_many"), (QueueFull, "queue_full"), (QueueUnavailable, "unavailable")],
 )
 def test_what_passes_by_itself_may_be_tried_again_whatever_its_closer_kind(
     kind: type[EngineError], code: str

@@ -1,0 +1,14 @@
+-- KEYS out, cancel; ARGV id, a final frame. Returns 1 if the request has ended here and now.
+--#include finish
+local id = ARGV[1]
+if redis.call('HEXISTS', ENTRIES, id) == 0 then
+  return 0
+end
+if redis.call('ZSCORE', WAITING, id) and redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('XADD', KEYS[1], '1-0', 'json', ARGV[2])
+  redis.call('EXPIRE', KEYS[1], EXPIRES_S)
+  finish(id)
+  return 1
+end
+redis.call('SET', KEYS[2], '1', 'EX', EXPIRES_S)
+return 0

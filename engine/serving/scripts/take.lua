@@ -1,0 +1,75 @@
+-- ARGV worker name, its token, idle ms after which another worker counts as dead.
+-- Returns {'request', id, json, attempts, last error}, or {'nothing', last id of each inbox...}.
+-- In each inbox: first what this worker holds already, then what a dead one held, then what is new.
+-- Its own inbox and the shared interactive one are served by age.
+local name, token, dead = ARGV[1], ARGV[2], ARGV[3]
+
+local function begin(inbox, entry, pairs)
+  local fields = {}
+  for i = 1, #pairs, 2 do fields[pairs[i]] = pairs[i + 1] end
+  local id = fields['id']
+  if not id then
+    redis.call('XACK', inbox, GROUP, entry)
+    redis.call('XDEL', inbox, entry)
+    return nil
+  end
+  local owner = OWNER .. id
+  if redis.call('HGET', owner, 'worker') ~= token then
+    redis.call('HSET', owner, 'worker', token)
+    redis.call('HINCRBY', owner, 'attempts', 1)
+  end
+  redis.call('EXPIRE', owner, EXPIRES_S)
+  redis.call('HSET', ENTRIES, id, inbox .. ' ' .. entry)
+  redis.call('ZREM', WAITING, id)
+  redis.call('XCLAIM', inbox, GROUP, name, 0, entry, 'JUSTID')
+  local known = redis.call('HMGET', owner, 'attempts', 'error')
+  return {'request', id, fields['json'] or '', tonumber(known[1]), known[2] or ''}
+end
+
+local function held(inbox)
+  for _, pending in ipairs(redis.call('XPENDING', inbox, GROUP, '-', '+', 16, name)) do
+    local entry = redis.call('XRANGE', inbox, pending[1], pending[1])[1]
+    local found = entry and begin(inbox, entry[1], entry[2])
+    if found then return found end
+    redis.call('XACK', inbox, GROUP, pending[1])
+  end
+end
+
+local function abandoned(inbox)
+  local entry = redis.call('XAUTOCLAIM', inbox, GROUP, name, dead, '0', 'COUNT', 1)[2][1]
+  return entry and begin(inbox, entry[1], entry[2])
+end
+
+local function new(inbox)
+  local reply = redis.call('XREADGROUP', 'GROUP', GROUP, name, 'COUNT', 1, 'STREAMS', inbox, '>')
+  local entry = reply and reply[1] and reply[1][2][1]
+  return entry and begin(inbox, entry[1], entry[2])
+end
+
+local function next_ms(inbox)
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', inbox)) do
+    local info = {}
+    for i = 1, #group, 2 do info[group[i]] = group[i + 1] end
+    if info['name'] == GROUP then
+      local entry = redis.call('XRANGE', inbox, '(' .. info['last-delivered-id'], '+', 'COUNT', 1)[1]
+      return entry and tonumber(string.match(entry[1], '^%d+')) or math.huge
+    end
+  end
+  return math.huge
+end
+
+local own, shared, bench = WORKER_INBOX .. name, INTERACTIVE, BENCH
+local older, newer = shared, own
+if next_ms(own) < next_ms(shared) then older, newer = own, shared end
+local found = held(own) or held(shared) or abandoned(own) or abandoned(shared) or new(older) or new(newer)
+  or held(bench) or abandoned(bench) or new(bench)
+if found then return found end
+
+local ends = {'nothing'}
+for _, inbox in ipairs({own, shared, bench}) do
+  local info = redis.call('XINFO', 'STREAM', inbox)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then table.insert(ends, info[i + 1]) end
+  end
+end
+return ends
