@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 PY := .venv/bin/python
+COMPILE := .venv/bin/uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url
 # The front end's tools, where Node came from PyPI.
 export PATH := $(PATH):$(CURDIR)/.venv/bin
 
@@ -24,11 +25,19 @@ setup-dev: python ## the same, and what the checks need: linters, PyTorch, Chrom
 python:
 	@command -v $(PYTHON) >/dev/null || { echo "setup: Python 3.11 is missing: install python3.11 and python3.11-venv" >&2; exit 1; }
 
+test-fast: setup-dev ## what to run while you work: lint, types, engine and web; no browser, nothing slow
+	@$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy && .venv/bin/lint-imports >/dev/null
+	$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not nightly" tests --ignore=tests/e2e --ignore=tests/kernels \
+	    --ignore=tests/reference --ignore=tests/tools
+
+test-nightly: setup-dev ## what takes too long for every change, or depends on an idle machine
+	$(PY) -m pytest -m nightly tests
+
 test: setup-dev ## every test that this machine can run
 	npm run --silent check
 	npm test --silent
-	$(PY) -m pytest -n 2 --dist loadfile tests --ignore=tests/e2e
-	$(PY) -m pytest tests/e2e
+	$(PY) -m pytest -n 2 --dist loadfile -m "not nightly" tests --ignore=tests/e2e
+	$(PY) -m pytest -m "not nightly" tests/e2e
 
 lint: setup-dev ## formatting, types, who imports whom
 	$(PY) -m ruff check .
@@ -64,10 +73,12 @@ screenshots: setup-dev ## take the README's pictures from the running product
 	$(PY) -m tools.screenshots
 
 lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
-	@for f in base dev gpu node peers; do .venv/bin/uv pip compile -q --python-version 3.11 --generate-hashes \
-	    --no-emit-index-url requirements/$$f.in -o requirements/$$f.txt || exit 1; done
+	@$(COMPILE) requirements/engine.in requirements/web.in -o requirements/base.txt
+	@$(COMPILE) -c requirements/base.txt requirements/dev.in -o requirements/dev.txt
+	@$(COMPILE) -c requirements/base.txt -c requirements/dev.txt requirements/gpu.in -o requirements/gpu.txt
+	@for f in node peers; do $(COMPILE) requirements/$$f.in -o requirements/$$f.txt || exit 1; done
 
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run admin setup setup-dev python test lint format check-peers bench-cpu bench-node results link-latency web-path screenshots lock clean
+.PHONY: help run admin setup setup-dev python test test-fast test-nightly lint format check-peers bench-cpu bench-node results link-latency web-path screenshots lock clean

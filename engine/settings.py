@@ -14,9 +14,27 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def home() -> Path:
-    """Where everything that is made at run time lives: MONOLANE_HOME, else `var/` beside the code."""
+    """Where everything that is made at run time lives.
+
+    MONOLANE_HOME, else `var/` beside the code in a checkout, else `monolane/` in the user's data folder
+    (XDG Base Directory Specification).
+    """
     given = os.environ.get("MONOLANE_HOME", "")
-    return Path(given).expanduser().resolve() if given else _REPOSITORY / "var"
+    if given:
+        return Path(given).expanduser().resolve()
+    if _in_checkout():
+        return _REPOSITORY / "var"
+    return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "monolane"
+
+
+def build_dir() -> Path:
+    """Where compiled kernels lie: `kernels/build/` in a checkout, `build/` under home() elsewhere."""
+    return _REPOSITORY / "kernels" / "build" if _in_checkout() else home() / "build"
+
+
+def _in_checkout() -> bool:
+    """An installed package lies among other packages, where nothing may be written."""
+    return (_REPOSITORY / "manage.py").exists()
 
 
 def models_dir() -> Path:

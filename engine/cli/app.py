@@ -21,9 +21,9 @@ _COMMANDS = (models, pull, generate, score, bench, bench_exchange, roofline, wor
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
-        prog="python -m engine",
+        prog="monolane",
         description="Monolane: the decode speed of one request. Pull a model, run it, measure it.",
-        epilog="Start with: python -m engine check",
+        epilog="Start with: monolane check (in a checkout: python -m engine check)",
     )
     commands = top.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for command in _COMMANDS:

@@ -179,7 +179,7 @@ def _tokenizer_class() -> type[Tokenizer]:
         from engine.models.tokenizer import Tokenizer
     except ImportError as error:
         raise TokenizerError(
-            f"this model's vocabulary needs the package {error.name!r}: install requirements/base.txt"
+            f"this model's vocabulary needs the package {error.name!r}: install it with pip"
         ) from error
     return Tokenizer
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import BackendUnavailable
+from engine.settings import build_dir
 
 SOURCES = Path(__file__).resolve().parents[3] / "kernels" / "cpu"
-BUILD = SOURCES.parent / "build" / "cpu"
+BUILD = build_dir() / "cpu"
 FLAGS = (
     "-std=c++17",
     "-O3",
