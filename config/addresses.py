@@ -28,6 +28,12 @@ def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str
     return "" if found is None else _network_of(found)
 
 
+def is_trusted(peer: str, trusted: Sequence[Network]) -> bool:
+    """Whether the other end of a connection is one of the proxies whose word counts."""
+    found = _parse(peer)
+    return found is not None and any(found in network for network in trusted)
+
+
 def _parse(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         found = ipaddress.ip_address(text)

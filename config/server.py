@@ -1,20 +1,29 @@
 """daphne with the bounds that it leaves to a proxy: `python -m config.server`, with daphne's own arguments.
 
-A request's body is refused once it is too large, before the rest of it is taken in. And an answer that its
+A request's body is refused once it is too large, before the rest of it is taken in. An answer that its
 client does not read makes the application wait, instead of piling up in this process; see django/daphne#170.
-(Websockets have daphne's limit on what comes in, and acknowledgements for what goes out.)
+No address has more than its part of the connections (`bounds`), no request takes for ever to arrive
+(`channel`), and no websocket floods or is flooded (`websocket`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from typing import Any
 
 import daphne.server  # must be the first to import Twisted's reactor
 from daphne.cli import CommandLineInterface
 from daphne.http_protocol import HTTPFactory, WebRequest
+from daphne.ws_protocol import WebSocketFactory
+from django.conf import settings
+
+from config.addresses import client_address, is_trusted
+from config.bounds import connection_census
+from config.channel import Channel
+from config.websocket import Socket
 
 BODY_BYTES = 1 << 20
 """The most that any path takes; /v1 refuses more than a quarter of it by itself."""
@@ -54,6 +63,8 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
         if self._refused:
             self.channel.loseConnection()
             return None
+        # daphne would take the application's root from it, and so every path from whoever asks.
+        self.requestHeaders.removeHeader(b"daphne-root-path")
         return super().process()
 
     def _refuse(self) -> None:
@@ -116,14 +127,42 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
 
 
 class Factory(HTTPFactory):  # type: ignore[misc]
+    protocol = Channel
+    body_bytes = BODY_BYTES
+
+    def __init__(self, server: Any) -> None:
+        super().__init__(server)
+        self._census = connection_census()
+
     def buildProtocol(self, addr: Any) -> Any:
+        """None, which closes the connection, for one too many."""
+        if not self._census.enter(_counted(addr)):
+            return None
         protocol = super().buildProtocol(addr)
         protocol.requestFactory = Request
         return protocol
 
+    def left(self, addr: Any) -> None:
+        """A connection from `addr` is gone."""
+        self._census.leave(_counted(addr))
+
+
+def _counted(addr: Any) -> str:
+    """The address to count a connection by; "" for a Unix socket, and for a proxy, which speaks for many."""
+    host = getattr(addr, "host", "")
+    return "" if is_trusted(host, settings.TRUSTED_PROXIES) else client_address(host, "", ())
+
+
+class Sockets(WebSocketFactory):  # type: ignore[misc]
+    protocol = Socket
+
 
 class Server(daphne.server.Server):  # type: ignore[misc]
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
+        if isinstance(protocol, Socket):
+            await super().handle_reply(protocol, message)
+            await protocol.has_room()
+            return
         ours = isinstance(protocol, Request)
         if ours and _ends_with_content(message):
             # Whoever has finished is not told of room any more: the end waits until the content is read.
@@ -146,7 +185,9 @@ class Command(CommandLineInterface):  # type: ignore[misc]
 
 
 def main() -> None:
-    daphne.server.HTTPFactory = Factory  # Server.run names it, and offers no other way in
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    daphne.server.HTTPFactory = Factory  # Server.run names them, and offers no other way in
+    daphne.server.WebSocketFactory = Sockets
     Command().run(sys.argv[1:])
 
 

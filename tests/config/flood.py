@@ -1,7 +1,12 @@
-"""An ASGI application that sends as fast as it may, and says how much of it has been taken."""
+"""An ASGI application that sends as fast as it may, and says how much of it has been taken.
+
+Its websocket answers every frame: under /echo with the same, under /loud with a large one, under /slow after
+a while.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 CHUNK = b"x" * 65536
@@ -9,10 +14,13 @@ CHUNKS = 2000
 PIECE = b"x" * 20_000_000
 taken = 0
 pieces = 0
+frames = 0
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     global pieces, taken
+    if scope["type"] == "websocket":
+        await answer_frames(scope["path"], receive, send)
     if scope["type"] != "http":
         return
     body = b""
@@ -31,5 +39,17 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": PIECE})
         pieces += 1
         return
-    said = str({"/taken": taken, "/pieces": pieces}.get(scope["path"], len(body))).encode()
+    known = {"/taken": taken, "/pieces": pieces, "/frames": frames, "/root": scope["root_path"]}
+    said = str(known.get(scope["path"], len(body))).encode()
     await send({"type": "http.response.body", "body": said})
+
+
+async def answer_frames(path: str, receive: Any, send: Any) -> None:
+    global frames
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] == "websocket.receive":
+        frames += 1
+        if path == "/slow":
+            await asyncio.sleep(0.01)
+        await send({"type": "websocket.send", "bytes": CHUNK if path == "/loud" else message.get("bytes")})

@@ -1,0 +1,57 @@
+"""A TCP connection that speaks HTTP, with a deadline for each part of a request.
+
+Twisted's own timeout starts again at every byte: a client that sends one now and then keeps its connection
+for ever. Here the head and the body each have a time in which all of it must be there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.web import http
+
+HEAD_S = 10.0
+"""From the connection, or from the first byte of a later request, to the end of its headers."""
+BODY_S = 10.0
+BODY_BYTES_A_S = 20_000
+"""A body has BODY_S and the time that it takes at this speed."""
+
+
+class Channel(http.HTTPChannel):  # type: ignore[misc]  # Twisted calls methods that are not in snake case
+    _deadline: Any = None
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self._expect(HEAD_S)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._deadline is None and not self._handlingRequest:
+            self._expect(HEAD_S)
+        super().dataReceived(data)
+
+    def allHeadersReceived(self) -> None:
+        super().allHeadersReceived()
+        # A body in pieces does not say how long it is: the largest that is taken sets its time.
+        length = self.factory.body_bytes if self.length is None else min(self.length, self.factory.body_bytes)
+        self._expect(BODY_S + length / BODY_BYTES_A_S)
+
+    def allContentReceived(self) -> None:
+        self._expect(None)
+        super().allContentReceived()
+
+    def connectionLost(self, reason: Any) -> None:
+        self._expect(None)
+        super().connectionLost(reason)
+        self.factory.left(self.transport.getPeer())
+
+    def _expect(self, seconds: float | None) -> None:
+        """Cuts the connection off unless this is called again within `seconds`."""
+        if self._deadline is not None and self._deadline.active():
+            self._deadline.cancel()
+        self._deadline = None
+        if seconds is not None:
+            self._deadline = self.callLater(seconds, self._cut_off)
+
+    def _cut_off(self) -> None:
+        self._deadline = None
+        self.forceAbortClient()

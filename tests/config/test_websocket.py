@@ -1,0 +1,67 @@
+"""What a websocket may send, and what becomes of answers that nobody reads."""
+
+from __future__ import annotations
+
+import time
+
+import httpx2
+
+from config.websocket import FRAMES_AT_ONCE
+from tests.config.flood import CHUNK
+from tests.config.rawsocket import RawSocket, frame
+from tests.config.test_server import server  # noqa: F401  # the same server, under the same bounds
+
+
+def answered(port: int) -> float:
+    """How long an ordinary request takes, in seconds."""
+    began = time.monotonic()
+    assert httpx2.get(f"http://127.0.0.1:{port}/", timeout=10).status_code == 200
+    return time.monotonic() - began
+
+
+def test_a_page_that_acknowledges_as_fast_as_it_shows_is_served(server):  # noqa: F811
+    with RawSocket(server[0], "/echo") as page:
+        for _ in range(300):
+            page.send(b'{"type":"ack","seq":1}')
+            assert page.receive() == b'{"type":"ack","seq":1}'
+            time.sleep(0.002)
+
+
+def test_a_flood_of_small_frames_closes_the_socket_and_stalls_nobody(server):  # noqa: F811
+    with RawSocket(server[0], "/echo") as page:
+        page.send(b"{}", 200_000)
+        assert answered(server[0]) < 1.0
+        assert page.close_code() in (1008, 0)
+
+
+def test_a_flood_of_pings_counts_too(server):  # noqa: F811
+    with RawSocket(server[0], "/echo") as page:
+        page.connection.sendall(frame(b"", opcode=9) * (FRAMES_AT_ONCE + 10))
+        assert page.close_code() == 1008
+
+
+def test_a_flood_of_large_frames_closes_the_socket(server):  # noqa: F811
+    with RawSocket(server[0], "/echo") as page:
+        try:
+            page.send(b"x" * 200_000, 20)
+        except OSError:
+            return  # cut off while it was still sending
+        assert page.close_code() in (1008, 0)
+
+
+def test_answers_that_nobody_reads_do_not_pile_up(server):  # noqa: F811
+    port, process = server
+    before = process.memory_info().rss
+    with RawSocket(port, "/loud") as page:
+        page.send(b"{}", FRAMES_AT_ONCE - 100)  # 50 MB of answers
+        time.sleep(1.0)
+        assert process.memory_info().rss - before < 8 * len(CHUNK) + (8 << 20)
+        assert answered(port) < 1.0
+
+
+def test_frames_that_the_application_has_not_obeyed_are_not_read(server):  # noqa: F811
+    port, _ = server
+    with RawSocket(port, "/slow") as page:
+        page.send(b"{}", 200)
+        for _ in range(200):  # none is lost: reading goes on as the application does
+            assert page.receive() == b"{}"
