@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.conf import settings
 
 from config.rates import Network
 
@@ -26,6 +29,14 @@ def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str
             break
         found = before
     return "" if found is None else _network_of(found)
+
+
+def visitor_address(scope: Mapping[str, Any]) -> str:
+    """The address to count whoever is at the other end of an ASGI connection by."""
+    headers = [value for name, value in scope.get("headers", ()) if name == b"x-forwarded-for"]
+    forwarded = b",".join(headers).decode("latin-1")
+    peer = (scope.get("client") or ("",))[0] or ""
+    return client_address(peer, forwarded, settings.TRUSTED_PROXIES)
 
 
 def is_trusted(peer: str, trusted: Sequence[Network]) -> bool:

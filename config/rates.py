@@ -33,6 +33,17 @@ def rate(name: str, text: str) -> Rate | None:
     return Rate(int(found[1]), int(found[2]))
 
 
+def sockets(name: str, text: str) -> tuple[int, int]:
+    """ADDRESS/ALL: how many may be open of one address, and altogether. Raises ImproperlyConfigured."""
+    found = _RATE.fullmatch(text)
+    if found is None or not 0 < int(found[1]) <= int(found[2]):
+        raise ImproperlyConfigured(
+            f"{name} is {text[:40]!r}; it must be ADDRESS/ALL, how many one address and all may have open,"
+            " as in 100/2000"
+        )
+    return int(found[1]), int(found[2])
+
+
 def whole(name: str, text: str, low: int, high: int) -> int:
     """A whole number. Raises ImproperlyConfigured."""
     if not text.isdecimal() or not low <= int(text) <= high:

@@ -16,7 +16,7 @@ from config.broker import celery_broker
 from config.database import database
 from config.duration import days
 from config.logs import configure_structlog, logging_config
-from config.rates import networks, rate, whole
+from config.rates import networks, rate, sockets, whole
 from config.secret import kept_secret
 from config.webhook import webhook
 from engine.serving.connection import REPLY_S
@@ -37,12 +37,20 @@ CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
 TRUSTED_PROXIES = networks("TRUSTED_PROXIES", env.list("TRUSTED_PROXIES", default=[]))
 """Whose X-Forwarded-For is believed; nobody's unless said."""
-API_KEY_REQUIRED: bool = env.bool("API_KEY_REQUIRED") if env.str("API_KEY_REQUIRED", default="") else HTTPS
-"""Whether /v1 refuses whoever has no key; the page needs none."""
+PLAYGROUND_PUBLIC: bool = env.bool("PLAYGROUND_PUBLIC", default=True)
+"""Whether strangers may use the page, the race and the shared pages; else only the accounts of the admin."""
+API_KEY_REQUIRED: bool = (
+    env.bool("API_KEY_REQUIRED")
+    if env.str("API_KEY_REQUIRED", default="")
+    else HTTPS or not PLAYGROUND_PUBLIC
+)
+"""Whether /v1 refuses whoever has no key."""
 LIMIT_SESSION = rate("LIMIT_SESSION", env.str("LIMIT_SESSION", default="") or "240/300000")
 LIMIT_ADDRESS = rate("LIMIT_ADDRESS", env.str("LIMIT_ADDRESS", default="") or "480/600000")
 LIMIT_KEY = rate("LIMIT_KEY", env.str("LIMIT_KEY", default="") or "600/600000")
 """Requests and generated tokens a minute; None for no limit."""
+LIMIT_SOCKETS = sockets("LIMIT_SOCKETS", env.str("LIMIT_SOCKETS", default="") or "100/2000")
+"""Websockets that one address, and that all of them, may have open in one web process."""
 QUEUE_LIMIT = whole("QUEUE_LIMIT", env.str("QUEUE_LIMIT", default="") or "64", 1, 100_000)
 """How many generations may wait or be in hand for each worker that lives."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 from django.conf import settings
 
-from config.addresses import client_address
+from config.addresses import visitor_address
 from engine.errors import EngineError
 from engine.serving.client import FairShare
 from engine.serving.messages import GenerateRequest
@@ -57,10 +57,7 @@ class Caller:
 
 def caller_of(scope: Mapping[str, Any], *, session: str = "", key: ApiKey | None = None) -> Caller:
     """Whoever is at the other end of an ASGI connection."""
-    headers = [value for name, value in scope.get("headers", ()) if name == b"x-forwarded-for"]
-    forwarded = b",".join(headers).decode("latin-1")
-    peer = (scope.get("client") or ("",))[0] or ""
-    return Caller(client_address(peer, forwarded, settings.TRUSTED_PROXIES), session, key)
+    return Caller(visitor_address(scope), session, key)
 
 
 async def submit(

@@ -14,6 +14,7 @@ from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, GenerateRequest, Heartbeat, Timings
 from engine.timings import FinishReason
 from playground import metrics, presence, selectors, services
+from playground.access import may_use
 from playground.admission import caller_of, submit
 from playground.background import end, in_background
 from playground.models import Generation
@@ -60,6 +61,9 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             await self._gone()
 
     async def connect(self) -> None:
+        if not may_use(self.scope.get("user")):
+            await self.close()
+            return
         self._viewer = uuid.uuid4().hex
         self._owner = await owner_of(self.scope["session"])
         self._caller = caller_of(self.scope, session=self._owner)

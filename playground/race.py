@@ -9,6 +9,7 @@ from django.shortcuts import render
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
+from playground.access import members_only
 from playground.examples import EXAMPLES
 from playground.limits import DEFAULTS, LIMITS
 from playground.ownership import ensure_owner
@@ -17,6 +18,7 @@ from playground.sharing import MOST_LANES, PACERS
 
 @require_safe
 @gzip_page  # safe from BREACH: the page repeats nothing of the request
+@members_only
 async def race(request: HttpRequest) -> HttpResponse:
     await ensure_owner(request.session)
     context = {

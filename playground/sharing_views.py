@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from playground import sharing
+from playground.access import members_only
 from playground.card import generation_card, race_card
 from playground.exhibit import (
     Exhibit,
@@ -37,6 +38,7 @@ _SUMMARY_CHARS = 180
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
+@members_only
 async def shared_pages(request: HttpRequest) -> HttpResponseBase:
     """The pages that this session has shared; a POST with `lane` (once or more) shares another."""
     owner = await ensure_owner(request.session)
@@ -66,6 +68,7 @@ async def _share(request: HttpRequest, owner: str) -> HttpResponseBase:
 
 
 @require_safe
+@members_only
 async def shared(request: HttpRequest, share: str) -> HttpResponse:
     """One shared generation or race."""
     page = await _page(share)
@@ -89,6 +92,7 @@ async def shared(request: HttpRequest, share: str) -> HttpResponse:
 
 
 @require_POST
+@members_only
 async def revoke(request: HttpRequest, share: str) -> HttpResponse:
     """Takes a page of this session down for good."""
     owner = await owner_of(request.session)
@@ -98,6 +102,7 @@ async def revoke(request: HttpRequest, share: str) -> HttpResponse:
 
 
 @require_safe
+@members_only
 async def card(request: HttpRequest, share: str) -> HttpResponse:  # noqa: ARG001
     """The picture for link previews; drawn once and kept with the page."""
     page = await _page(share)
@@ -112,6 +117,7 @@ async def card(request: HttpRequest, share: str) -> HttpResponse:  # noqa: ARG00
 
 
 @require_safe
+@members_only
 async def output(request: HttpRequest, share: str, place: int) -> HttpResponse:  # noqa: ARG001
     """The text of one lane, as a file."""
     lanes = exhibits(await _page(share))

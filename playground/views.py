@@ -11,6 +11,7 @@ from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
 from engine.sampling import OPTIONS
+from playground.access import members_only
 from playground.examples import EXAMPLES
 from playground.limits import DEFAULTS, LIMITS, SAMPLING_OPTIONS
 from playground.ownership import ensure_owner
@@ -18,6 +19,7 @@ from playground.ownership import ensure_owner
 
 @require_safe
 @gzip_page  # safe from BREACH: the page repeats nothing of the request
+@members_only
 async def index(request: HttpRequest) -> HttpResponse:
     await ensure_owner(request.session)
     context = {

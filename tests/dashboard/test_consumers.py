@@ -16,7 +16,7 @@ from dashboard.importing import import_files
 from tests.dashboard import factories
 from tests.dashboard.stack import Stack
 
-ORIGIN = (b"origin", b"http://localhost:8000")
+ORIGIN = [(b"host", b"localhost:8000"), (b"origin", b"http://localhost:8000")]
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ async def own_connection(stack: Stack) -> AsyncIterator[None]:
 
 
 def socket(query: str = "") -> Any:
-    return WebsocketCommunicator(application, f"/ws/dashboard/{query}", headers=[ORIGIN])  # type: ignore[no-untyped-call]
+    return WebsocketCommunicator(application, f"/ws/dashboard/{query}", headers=ORIGIN)  # type: ignore[no-untyped-call]
 
 
 async def test_page_of_a_sweep_run_hears_of_its_changes(stack: Stack) -> None:
