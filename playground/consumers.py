@@ -15,6 +15,7 @@ from engine.serving.messages import Done, GenerateRequest, Heartbeat, Timings
 from engine.timings import FinishReason
 from playground import metrics, presence, selectors, services
 from playground.access import may_use
+from playground.addressing import addressed, serving
 from playground.admission import caller_of, submit
 from playground.background import end, in_background
 from playground.models import Generation
@@ -42,7 +43,7 @@ from playground.validation import Invalid, shown
 from playground.workers import engine_client, worker_watch
 
 log = structlog.get_logger(__name__)
-NO_WORKER = "no engine worker is running: start one with `python -m engine worker`, then try again"
+NO_WORKER = "The engine is away; try again in a moment."
 
 
 class PlaygroundConsumer(AsyncWebsocketConsumer):
@@ -120,6 +121,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             await self._send(error_frame("no_worker", NO_WORKER, retryable=True))
             return
         check_worker(request.worker, workers)
+        request = to_workers(request, workers)
         [position], _ = await submit([request], self._caller, workers=len(workers))
         # The worker is at it by now: writing the row costs no time that anybody waits for.
         try:
@@ -213,6 +215,19 @@ def check_worker(name: str, workers: list[Heartbeat]) -> None:
             "worker",
             "no_such_worker",
         )
+
+
+def to_workers(request: GenerateRequest, workers: list[Heartbeat]) -> GenerateRequest:
+    """The request, to a worker that can answer it. Raises Invalid if none has its model."""
+    able = serving(request.model, workers)
+    if not able:
+        models = ", ".join(sorted({worker.model for worker in workers}))
+        raise Invalid(
+            f"the model {shown(request.model)} is not served here; there is {models}: choose one of them",
+            "model",
+            "no_such_model",
+        )
+    return addressed([request], able, workers)[0]
 
 
 async def _workers() -> list[Heartbeat]:

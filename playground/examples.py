@@ -63,7 +63,7 @@ EXAMPLES: tuple[Example, ...] = (
         "title": "Chat: write a test",
         "kind": "chat",
         "language": "text",
-        "prompt": "Write a pytest test for a function `slugify(text)`"
+        "prompt": "Write plain `test_` functions with assert for a function `slugify(text)`"
         " that turns 'Hello, World!' into 'hello-world'.",
     },
     {

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from engine.models.prompt import Prompt
 from engine.serving.messages import Heartbeat
-from playground import admission
+from playground import addressing, admission
+from playground.addressing import addressed
 from playground.admission import Caller
 from playground.api.allowance import allowance_headers
 from playground.api.errors import model_not_found, not_supported, refusals, unavailable
@@ -27,7 +28,7 @@ async def live_workers() -> list[Heartbeat]:
 
 def serving(model: str, workers: list[Heartbeat]) -> list[Heartbeat]:
     """The workers with that model. Raises ApiError if there is none."""
-    found = [worker for worker in workers if worker.model == model]
+    found = addressing.serving(model, workers)
     if not found:
         raise model_not_found(model, sorted({worker.model for worker in workers}))
     return found
@@ -56,18 +57,7 @@ async def submit(request: ApiRequest, caller: Caller) -> tuple[ApiRequest, dict[
     workers = await live_workers()
     able = serving(request.model, workers)
     check_capable(request.choices[0].prompt, able)
-    if len(able) < len(workers):
-        request = _addressed(request, able)
+    request = replace(request, choices=addressed(request.choices, able, workers))
     with refusals():
         _, allowance = await admission.submit(request.choices, caller, workers=len(workers))
     return request, allowance_headers(allowance)
-
-
-def _addressed(request: ApiRequest, able: list[Heartbeat]) -> ApiRequest:
-    """To workers by name, the idle first: from the shared inbox one with another model might take it."""
-    by_load = sorted(able, key=lambda worker: worker.state != "idle")
-    choices = tuple(
-        replace(choice, worker=by_load[index % len(by_load)].name)
-        for index, choice in enumerate(request.choices)
-    )
-    return replace(request, choices=choices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,7 @@ class ScriptedServer:
     _endless: bool = False
     _gone: bool = False
     _lines: list[WebSocketRoute] = field(default_factory=list)
+    _go_on: Callable[[str], None] = print
     _ids: itertools.count[int] = field(default_factory=itertools.count)
 
     def __call__(
@@ -53,12 +55,22 @@ class ScriptedServer:
         for line in self._lines:
             line.close(code=3001)
 
+    def more(self, text: str) -> None:
+        """The endless run in hand goes on."""
+        self._go_on(text)
+
     def _speak(self, route: WebSocketRoute) -> None:
         if self._gone:
             route.close(code=3001)
             return
         self._lines.append(route)
         generation = ""
+        told = 0
+
+        def go_on(text: str) -> None:
+            nonlocal told
+            say(type="tokens", seq=told, n=1, text=text, t_us=told * 10_000)
+            told += 1
 
         def say(**frame: Any) -> None:
             route.send(json.dumps({"generation": generation, **frame}))
@@ -67,7 +79,7 @@ class ScriptedServer:
             say(type="done", finish_reason=reason, text="", timings=TIMINGS)
 
         def hear(message: str | bytes) -> None:
-            nonlocal generation
+            nonlocal generation, told
             frame = json.loads(message)
             if frame["type"] != "ack":
                 self.heard.append(frame["type"])
@@ -85,8 +97,9 @@ class ScriptedServer:
                 type="started", model="scripted", backend="none", worker="s", prompt_tokens=1, queue_ms=0,
                 seed=1,
             )  # fmt: skip
-            say(type="tokens", seq=0, n=1, text=self._text[:1], t_us=0)
-            say(type="tokens", seq=1, n=1, text=self._text[1:], t_us=10_000)
+            told, self._go_on = 0, go_on
+            for text in (self._text[:1], self._text[1:]):
+                go_on(text)
             if not self._endless:
                 end("stop")
 

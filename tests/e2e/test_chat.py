@@ -8,6 +8,10 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests.e2e.playground_page import PlaygroundPage
 from tests.e2e.scripted import ScriptedServer
 
+TESTS_ASKED = (
+    "Write tests for this code: plain functions whose names begin with test_,"
+    " with assert, without any import."
+)
 ANSWER = "Here:\n\n```python\nprint(1)\n\nprint(2)\n```\nThat is all."
 
 
@@ -101,7 +105,7 @@ def test_a_selection_is_continued_and_the_text_belongs_at_its_end(
 
 @pytest.mark.parametrize(
     ("button", "question"),
-    [("Explain", "Explain this code."), ("Write tests", "Write tests for this code with pytest.")],
+    [("Explain", "Explain this code."), ("Write tests", TESTS_ASKED)],
 )
 def test_the_model_is_asked_about_a_selection(
     server: ScriptedServer, playground: PlaygroundPage, button: str, question: str
@@ -179,3 +183,24 @@ def test_the_real_model_answers_and_a_reload_in_mid_answer_goes_on(playground: P
     playground.ask("What is a list?")
     playground.wait_for_answer()
     assert playground.answers.inner_text() == first
+
+
+def test_python_of_an_answer_becomes_the_program_s_tests(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server("```python\ndef test_add():\n    assert add(1, 2) == 3\n```")
+    playground.ask("Tests?")
+    playground.wait_for_answer()
+    playground.answers.get_by_role("button", name="To tests").click()
+    tests = playground.page.get_by_role("textbox", name="Tests of the program")
+    expect(tests).to_contain_text("def test_add():")
+
+
+def test_long_code_in_an_answer_has_no_scrollbar_of_its_own(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server("```python\n" + "x = 1\n" * 80 + "```")
+    playground.ask("Much?")
+    playground.wait_for_answer()
+    heights = playground.answers.locator("pre").evaluate("(pre) => [pre.clientHeight, pre.scrollHeight]")
+    assert heights[0] == heights[1]

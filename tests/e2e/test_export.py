@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.e2e.conftest import watched
 from tests.e2e.playground_page import PlaygroundPage
+from tests.e2e.scripted import ScriptedServer
 from tests.e2e.stack import Service
 
 PROMPT = 'it\'s = "a $HOME `test`"\ndef add(a, b):\n    return'
@@ -84,7 +85,7 @@ def test_a_run_is_shared_under_an_address_and_revoked_by_its_owner(
     playground.run("def add(a, b):\n    return")
     playground.wait_for_end()
     page.get_by_role("button", name="Share").click()
-    page.get_by_role("button", name="Make the page").click()
+    page.get_by_role("button", name="Create link").click()
     link = page.locator("#share-link")
     expect(link).to_be_focused()
     address = link.inner_text()
@@ -100,3 +101,56 @@ def test_a_run_is_shared_under_an_address_and_revoked_by_its_owner(
         assert visit.request.get(address).status == 404
     finally:
         stranger.close()
+
+
+def test_each_share_button_publishes_what_its_own_tab_shows(
+    playground: PlaygroundPage, worker: Service
+) -> None:
+    page = playground.page
+    playground.set(temperature=0, max_tokens=TOKENS)
+    playground.run("def add(a, b):\n    return")
+    playground.wait_for_end()
+    shown = playground.text
+    playground.ask("My secret is 1234. Say hi.")
+    playground.wait_for_answer()
+    playground.show("Output")
+    page.get_by_role("button", name="Share").click()
+    dialog = page.get_by_role("dialog", name="Share this output")
+    expect(dialog).to_contain_text("def add(a, b):")
+    expect(dialog).not_to_contain_text("1234")
+    dialog.get_by_role("button", name="Create link").click()
+    expect(page.locator("#share-link")).to_be_focused()
+    page.goto(page.locator("#share-link").inner_text())
+    expect(page.locator(".output-text")).to_contain_text(shown.strip())
+    expect(page.locator("main")).not_to_contain_text("1234")
+
+
+def test_the_chat_s_share_shows_every_message_before_anything_is_published(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server("Hi.")
+    page = playground.page
+    posted: list[str] = []
+    page.on("request", lambda request: posted.append(request.url) if request.method == "POST" else None)
+    playground.ask("My secret is 1234. Say hi.")
+    playground.wait_for_answer()
+    page.get_by_role("button", name="Share").click()
+    dialog = page.get_by_role("dialog", name="Share this conversation of 2 messages")
+    expect(dialog).to_contain_text("My secret is 1234. Say hi.")
+    expect(dialog).to_contain_text("Hi.")
+    page.keyboard.press("Escape")
+    assert posted == []
+
+
+def test_the_figures_above_a_text_are_its_own(server: ScriptedServer, playground: PlaygroundPage) -> None:
+    server("one two")
+    playground.run("x")
+    playground.wait_for_end()
+    expect(playground.page.locator("#meter-tokens")).to_have_text("2")
+    server("three", endless=True)
+    playground.ask("More?")
+    for _ in range(5):
+        server.more(" four")
+    expect(playground.page.locator("#meter-tokens")).to_have_text("7")
+    playground.show("Output")
+    expect(playground.page.locator("#meter-tokens")).to_have_text("2")

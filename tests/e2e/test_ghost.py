@@ -212,3 +212,44 @@ def test_a_run_does_not_wait_for_a_suggestion(page: Page, paced: Callable[[int],
     page.keyboard.press("ControlOrMeta+Enter")
     playground.wait_for_tokens(1)
     assert time.monotonic() - asked < 20 / SLOW_TOK_S
+
+
+def test_a_suggestion_below_the_last_visible_line_is_scrolled_into_sight(
+    server: ScriptedServer, typing: PlaygroundPage
+) -> None:
+    server("\n    one\n    two\n    three\n    four")
+    typing.page.keyboard.insert_text("\n".join(f"line_{number} = {number}" for number in range(80)))
+    typing.page.keyboard.type("\ndef f():")
+    expect(ghost(typing)).to_be_visible()
+    ends = """() => [".cm-ghost", ".cm-scroller"].map((name) =>
+      document.querySelector(`#editor ${name}`).getBoundingClientRect().bottom)"""
+    ghost_end, view_end = typing.page.evaluate(ends)
+    assert ghost_end <= view_end + 1
+
+
+def test_a_suggestion_that_was_scrolled_away_is_shown_before_it_is_taken(
+    server: ScriptedServer, typing: PlaygroundPage
+) -> None:
+    server("\n    one\n    two")
+    typing.page.keyboard.insert_text("\n".join(f"line_{number} = {number}" for number in range(80)))
+    typing.page.keyboard.type("\ndef f():")
+    expect(ghost(typing)).to_be_visible()
+    typing.page.evaluate("document.querySelector('#editor .cm-scroller').scrollTop -= 60")
+    typing.page.keyboard.press("Tab")
+    expect(ghost(typing)).to_be_in_viewport()
+    expect(ghost(typing)).to_be_visible()
+    typing.page.keyboard.press("Tab")
+    expect(ghost(typing)).to_have_count(0)
+    expect(typing.editor).to_contain_text("two")
+
+
+def test_a_suggestion_ends_before_a_fence(server: ScriptedServer, typing: PlaygroundPage) -> None:
+    typing.page.keyboard.type("hello")
+    expect(ghost(typing)).to_be_visible()
+    assert "```" in server.asked[-1]["stop"]
+
+
+def test_control_i_goes_to_the_chat_from_the_editor(typing: PlaygroundPage) -> None:
+    typing.page.keyboard.type("hello")
+    typing.page.keyboard.press("ControlOrMeta+i")
+    expect(typing.page.get_by_label("Your message")).to_be_focused()

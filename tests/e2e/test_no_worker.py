@@ -7,11 +7,12 @@ from collections.abc import Callable
 from playwright.sync_api import expect
 
 from tests.e2e.playground_page import PlaygroundPage
+from tests.e2e.scripted import ScriptedServer
 from tests.e2e.stack import Service
 
 
 def test_without_a_worker_the_page_says_what_to_do(playground: PlaygroundPage) -> None:
-    notice = playground.page.get_by_text("No engine worker is running.")
+    notice = playground.page.get_by_text("The engine is away.")
     expect(notice).to_be_visible()
     expect(playground.page.locator("#no-worker")).to_contain_text("python -m engine worker")
     expect(playground.run_button).to_be_disabled()
@@ -41,8 +42,25 @@ def test_a_worker_that_dies_is_said_to_be_missed_until_it_is_back(
     playground.wait_for_tokens(20)
     service.kill()
     expect(playground.fate).to_have_text(
-        "The worker is gone. The text goes on when one is back.", timeout=30_000
+        "The engine is restarting; your text continues by itself.", timeout=30_000
     )
     service.start()
     playground.wait_for_end()
     assert playground.tokens == 400
+
+
+def test_while_the_engine_is_silent_no_speed_is_claimed(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server("one", endless=True)
+    playground.run("x")
+    for _ in range(8):
+        server.more(" two")
+    playground.wait_for_tokens(10)
+    expect(playground.page.locator("#meter-rate")).not_to_have_text("–")
+    expect(playground.fate).to_have_text(
+        "The engine is silent; your text continues by itself once it answers."
+    )
+    expect(playground.page.locator("#meter-rate")).to_have_text("–")
+    expect(playground.page.locator("#limit")).to_have_text("Waiting for the engine")
+    expect(playground.page.locator("#no-worker")).to_be_hidden()

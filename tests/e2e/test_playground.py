@@ -25,7 +25,7 @@ def test_a_prompt_is_run_and_its_tokens_arrive_one_after_the_other(playground: P
     assert len(playground.text) > len(early)
     assert "self.items.append(item)" in playground.text
     assert playground.tokens == 48
-    expect(playground.fate).to_contain_text("Limit of 48 tokens. smollm2-135m on")
+    expect(playground.fate).to_contain_text("Stopped at 48 tokens. smollm2-135m on")
 
 
 def test_the_figures_are_the_worker_s_and_the_page_s_apart(playground: PlaygroundPage) -> None:
@@ -125,7 +125,7 @@ def test_the_seed_of_a_run_can_be_kept(playground: PlaygroundPage) -> None:
     playground.run(PROMPT)
     playground.wait_for_end()
     first = playground.text
-    playground.page.get_by_role("button", name="Keep seed").click()
+    playground.page.get_by_role("button", name="Reuse seed").click()
     playground.run()
     playground.wait_for_end()
     assert playground.text == first

@@ -104,7 +104,7 @@ def test_a_run_sends_what_the_settings_say(server: ScriptedServer, playground: P
                 "temperature": 0.5, "top_k": 40, "top_p": 0.95, "min_p": 0,
                 "repetition_penalty": 1, "seed": 7,
             },
-            "stop": ["END", "\n\n"],
+            "stop": ["END", "\n\n", "\n```"],
         }
     ]  # fmt: skip
 

@@ -28,6 +28,7 @@ from engine.serving.messages import (
     Tokens,
     encode_frame,
     out_key,
+    worker_inbox,
     worker_key,
 )
 
@@ -81,6 +82,10 @@ class Worker:
 
     def waiting(self) -> list[GenerateRequest]:
         return [GenerateRequest.from_entry(fields) for _, fields in self.redis.xrange(INTERACTIVE)]
+
+    def requests_of(self, name: str) -> list[GenerateRequest]:
+        """What has come to the inbox of one worker alone."""
+        return [GenerateRequest.from_entry(fields) for _, fields in self.redis.xrange(worker_inbox(name))]
 
     def take(self, generation: str) -> None:
         """Leaves the queue, as when a worker begins."""

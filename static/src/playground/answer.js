@@ -14,6 +14,7 @@ import { TextBlocks } from "../shared/text_blocks.js";
  * @typedef {object} CodeActions what can be done with a block of code
  * @property {(code: string) => void} onInsert
  * @property {(code: string) => void} onCompare with the editor
+ * @property {(code: string) => void} onTests make it the tests of the program
  */
 
 export class MessageView {
@@ -92,7 +93,7 @@ class CodeBlock {
    * @param {string} tag
    * @param {CodeActions} actions
    */
-  constructor(tag, { onInsert, onCompare }) {
+  constructor(tag, { onInsert, onCompare, onTests }) {
     this.#language = languageOfFence(tag);
     this.root.className = "code";
     const caption = document.createElement("figcaption");
@@ -105,6 +106,7 @@ class CodeBlock {
       button("Insert", () => onInsert(this.text)),
       copy,
       button("Compare", () => onCompare(this.text)),
+      ...(this.#language === "python" ? [button("To tests", () => onTests(this.text))] : []),
     );
     caption.append(name, tools);
     this.#pre.tabIndex = 0; // it scrolls, so the keyboard must reach it

@@ -1,18 +1,13 @@
-/** What a number of tokens costs in time: here, at the speed that was measured, and at a common one. */
+/** What the tokens of a task cost in time at the speed that was measured. */
 
-import { duration, NONE } from "../shared/format.js";
-
-/** tok/s: what one request commonly gets elsewhere. A yardstick, not a measurement. */
-export const COMMON_TOK_S = 100;
+import { NONE, duration } from "../shared/format.js";
 
 /**
  * @param {number} tokens
  * @param {{tokS: number, ttftMs: number} | null} measured null before anything was
- * @returns {{here: string, common: string}}
+ * @returns {string}
  */
-export function budget(tokens, measured) {
-  const whole = Number.isFinite(tokens) && tokens >= 1 ? Math.floor(tokens) : null;
-  if (whole === null) return { here: NONE, common: NONE };
-  const here = measured ? measured.ttftMs + ((whole - 1) / measured.tokS) * 1000 : null;
-  return { here: duration(here), common: duration((whole / COMMON_TOK_S) * 1000) };
+export function agentTask(tokens, measured) {
+  if (!measured || !Number.isFinite(tokens) || tokens < 1) return NONE;
+  return duration(measured.ttftMs + ((Math.floor(tokens) - 1) / measured.tokS) * 1000);
 }

@@ -42,14 +42,16 @@ export class ChatPanel {
   #stream;
   #actions;
   #onAsk;
+  #onForgotten;
   /** @type {Playground | null} */
   #playground = null;
 
   /**
-   * @param {CodeActions & {onShown: () => void, onAsk: (request: Start) => string | null}} events
+   * @param {CodeActions & {onShown: () => void, onAsk: (request: Start) => string | null, onForgotten: () => void}} events
    *   `onAsk` starts the run, or says why not
    */
-  constructor({ onShown, onAsk, ...actions }) {
+  constructor({ onShown, onAsk, onForgotten, ...actions }) {
+    this.#onForgotten = onForgotten;
     this.#actions = actions;
     this.#onAsk = onAsk;
     this.#stream = new TextStream(this.#scroller, {
@@ -247,6 +249,7 @@ export class ChatPanel {
     this.#problem.hide();
     this.#left.hidden = true;
     kept.clear();
+    this.#onForgotten();
     this.#refresh();
     this.focus();
   }

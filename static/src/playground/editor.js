@@ -1,6 +1,6 @@
 /** The prompt: CodeMirror 6 with Python and JavaScript, styled by the page's custom properties. */
 
-import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
+import { history } from "@codemirror/commands";
 import { bracketMatching, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { Compartment, EditorState, Prec } from "@codemirror/state";
 import {
@@ -15,6 +15,7 @@ import {
 } from "@codemirror/view";
 
 import { ghostText, suggest, take } from "./ghost_text.js";
+import { codeKeys } from "../shared/code_keys.js";
 import { editorSupport } from "../shared/languages.js";
 import { highlighter } from "../shared/palette.js";
 
@@ -63,7 +64,7 @@ export class Editor {
           highlightActiveLine(),
           syntaxHighlighting(highlighter),
           EditorView.lineWrapping,
-          keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
+          keymap.of(codeKeys),
           this.#language.of(editorSupport(initial.language)),
           this.#label.of([]),
           EditorView.updateListener.of((update) => {

@@ -6,6 +6,8 @@
  * expected back at the start of the answer.
  */
 
+/** A chat model ends code with a fence and goes on in prose: neither belongs in an editor. */
+const FENCE = "```";
 /** Enough to know what is being written; more would only make the reading of the prompt longer. */
 const PREFIX_CHARS = 4000;
 const SUFFIX_CHARS = 1000;
@@ -37,7 +39,7 @@ export function questionAt(before, after, infill) {
     suffix: infill && after.trim() !== "" ? after.slice(0, SUFFIX_CHARS) : null,
     typed,
     after,
-    stop: rest.trim() === "" ? ["\n\n"] : ["\n"],
+    stop: [FENCE, rest.trim() === "" ? "\n\n" : "\n"],
   };
 }
 

@@ -73,8 +73,8 @@ export function ghostText({ onTyped, onLeft, onGhost }) {
     field,
     Prec.highest(
       keymap.of([
-        { key: "Tab", run: (view) => take(view, "all") },
-        { key: "Mod-ArrowRight", run: (view) => take(view, "word") },
+        { key: "Tab", run: (view) => takeSeen(view, "all") },
+        { key: "Mod-ArrowRight", run: (view) => takeSeen(view, "word") },
         // Goes on to the editor's own Escape, after which Tab leaves it.
         { key: "Escape", run: (view) => (suggest(view, ""), onLeft(), false) },
       ]),
@@ -86,6 +86,33 @@ export function ghostText({ onTyped, onLeft, onGhost }) {
       else if (update.docChanged || update.selectionSet || (update.focusChanged && !update.view.hasFocus)) onLeft();
     }),
   ];
+}
+
+/**
+ * Takes a suggestion that the reader sees; one that was scrolled out of sight is shown first.
+ *
+ * @param {EditorView} view
+ * @param {"all" | "word"} part
+ */
+function takeSeen(view, part) {
+  return reveal(view) || take(view, part);
+}
+
+/**
+ * Scrolls until all of the suggestion is in view; where it is taller than the view, until its cursor is at the top.
+ *
+ * @param {EditorView} view
+ * @returns {boolean} whether some of it was out of sight that is in sight now
+ */
+function reveal(view) {
+  const ghost = view.contentDOM.querySelector(".cm-ghost");
+  if (!ghost || !view.state.field(field)) return false;
+  const [shown, seen] = [ghost.getBoundingClientRect(), view.scrollDOM.getBoundingClientRect()];
+  const { scrollTop } = view.scrollDOM;
+  const [above, below] = [shown.top - seen.top, shown.bottom - seen.bottom];
+  if (above < 0) view.scrollDOM.scrollTop += above;
+  else if (below > 0) view.scrollDOM.scrollTop += Math.min(below, above);
+  return Math.abs(view.scrollDOM.scrollTop - scrollTop) > 1;
 }
 
 /** @param {Transaction} transaction */
@@ -101,6 +128,7 @@ export function suggest(view, text) {
   const { main } = view.state.selection;
   if (!text && !view.state.field(field)) return;
   view.dispatch({ effects: show.of(text && main.empty ? { text, at: main.head } : null) });
+  reveal(view);
 }
 
 /**

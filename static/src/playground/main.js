@@ -27,7 +27,7 @@ import { summaryWords } from "../shared/words.js";
 /** @typedef {import("./playground.js").Events} Events */
 
 const TESTS = {
-  python: "Write tests for this code with pytest.",
+  python: "Write tests for this code: plain functions whose names begin with test_, with assert, without any import.",
   javascript: "Write tests for this code with node:test.",
   text: "Write tests for this code.",
 };
@@ -59,7 +59,12 @@ const chat = new ChatPanel({
   onShown: () => runs.shown(),
   onInsert: (code) => prompt.editor.insert(code, "cursor"),
   onCompare: compareWithEditor,
+  onTests: (code) => {
+    tell("tests", code);
+    tabs.show("run");
+  },
   onAsk: ask,
+  onForgotten: () => runs.forget("chat"),
 });
 const selection = new SelectionActions(act);
 const tabs = new Tabs(element("tabs", HTMLElement), (tab) => tell("tab", /** @type {import("./playground.js").TabName} */ (tab)));
@@ -83,6 +88,7 @@ const playground = new Playground({
   controls,
   runs,
   show: (tab) => tabs.show(tab),
+  tab: () => /** @type {import("./playground.js").TabName} */ (tabs.shown),
   request: () => prompt.startFrame(controls.values),
   announce: (words) => (announcer.textContent = words),
 });
@@ -132,7 +138,7 @@ function act(action) {
   }
   tabs.show("output");
   prompt.editor.mark("cursor");
-  runs.start(completionOf(code, controls.values), { ...prompt.origin, mode: "completion", prompt: code });
+  runs.start(completionOf(code, controls.values, prompt.language), { ...prompt.origin, mode: "completion", prompt: code });
 }
 
 /** @param {string} code that the chat suggests */
@@ -176,7 +182,7 @@ chat.mount(playground);
 element("run", HTMLButtonElement).addEventListener("click", start);
 element("stop", HTMLButtonElement).addEventListener("click", () => playground.stop());
 element("keep-seed", HTMLButtonElement).addEventListener("click", () => {
-  const seed = playground.run?.generation.started?.seed;
+  const seed = playground.shownRun?.generation.started?.seed;
   if (seed !== undefined) controls.keepSeed(seed);
 });
 element("reset", HTMLButtonElement).addEventListener("click", () => controls.reset());

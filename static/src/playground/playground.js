@@ -35,10 +35,12 @@
  * @property {Run} shown its text so far is on the screen; also every 100 ms while it waits
  * @property {Run} ended done, stopped or failed: see `run.generation.done` and `.error`
  * @property {null} emptied a run taken up after a reload is known to nobody any more
+ * @property {null} forgotten the chat was started over: what it showed is not on the page any more
  * @property {Worker[]} workers who is there; the first time is when the server has said
  * @property {Values} settings one was changed
  * @property {{connection: Connection, retryInMs: number}} connection
  * @property {TabName} tab the one that is shown now
+ * @property {string} tests code that shall be the tests of the program in hand
  *
  * @typedef {object} Prompt the editor
  * @property {string} text
@@ -52,6 +54,9 @@
 
 /** @typedef {"output" | "chat" | "run" | "history"} TabName */
 
+/** Whose text each tab is about. @type {Record<TabName, import("./runs.js").PlaceName>} */
+export const PLACES = { output: "output", chat: "chat", run: "none", history: "output" };
+
 export class Playground extends EventTarget {
   /** @type {Worker[] | null} null until the server has said */
   workers = null;
@@ -63,6 +68,7 @@ export class Playground extends EventTarget {
    * @param {import("./controls.js").Controls} parts.controls
    * @param {import("./runs.js").Runs} parts.runs
    * @param {(tab: TabName) => void} parts.show
+   * @param {() => TabName} parts.tab the one that is shown now
    * @param {() => Start} parts.request
    * @param {(words: string) => void} parts.announce
    */
@@ -74,6 +80,19 @@ export class Playground extends EventTarget {
   /** The run in hand or, when it is over, the last one. */
   get run() {
     return this.#parts.runs.current;
+  }
+
+  /**
+   * @param {import("./runs.js").PlaceName} place
+   * @returns {Run | null} the run whose text stands there
+   */
+  runIn(place) {
+    return this.#parts.runs.newest[place] ?? null;
+  }
+
+  /** The run that the page speaks of: the one in hand or, when it is over, the one of the tab that is shown. */
+  get shownRun() {
+    return this.busy ? this.run : this.runIn(PLACES[this.#parts.tab()]);
   }
 
   /** Whether a run is in hand: another one cannot begin. */

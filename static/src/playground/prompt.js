@@ -19,6 +19,7 @@ import { draft } from "../shared/storage.js";
  * @property {string} [language]
  */
 
+const FENCE = "\n```";
 const REMEMBER_AFTER_MS = 400;
 const LABELS = {
   completion: ["Prompt to continue", "Code or text that the model goes on from"],
@@ -120,9 +121,9 @@ export class PromptPane {
    * @returns {Start}
    */
   startFrame(values) {
-    if (this.mode === "completion") return completionOf(this.editor.text, values);
+    if (this.mode === "completion") return completionOf(this.editor.text, values, this.language);
     const { before, after } = this.editor.halves;
-    return { ...completionOf(before, values), suffix: after };
+    return { ...completionOf(before, values, this.language), suffix: after };
   }
 
   /** @param {string} text of the output */
@@ -214,8 +215,10 @@ function modeNamed(name) {
 /**
  * @param {string} prompt
  * @param {Values} values
+ * @param {LanguageName} language code ends where a model closes a Markdown fence around it
  * @returns {Start}
  */
-export function completionOf(prompt, { model, max_tokens, sampling, stop }) {
-  return { type: "start", prompt, ...(model && { model }), max_tokens, sampling, stop };
+export function completionOf(prompt, { model, max_tokens, sampling, stop }, language) {
+  const stops = language === "text" || stop.includes(FENCE) ? stop : [...stop, FENCE];
+  return { type: "start", prompt, ...(model && { model }), max_tokens, sampling, stop: stops };
 }

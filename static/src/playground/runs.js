@@ -47,6 +47,8 @@ const TICK_MS = 100;
 export class Runs {
   /** @type {Run | null} */
   current = null;
+  /** @type {Partial<Record<PlaceName, Run>>} the newest run that each place shows */
+  newest = {};
   #session;
   #places;
   #tell;
@@ -144,6 +146,16 @@ export class Runs {
     if (generation.over) this.#end();
   }
 
+  /**
+   * What a place showed is not on the page any more.
+   *
+   * @param {PlaceName} place
+   */
+  forget(place) {
+    delete this.newest[place];
+    this.#tell("forgotten", null);
+  }
+
   /** The text so far is on the screen. */
   shown() {
     this.#session.shown();
@@ -159,7 +171,7 @@ export class Runs {
   #begin(request, origin, reopened, ask) {
     // Places and listeners meet the run before its first frame, which a socket never brings at once.
     const run = { generation: ask(), request, origin, reopened, text: "" };
-    this.current = run;
+    this.current = this.newest[origin.place] = run;
     this.#places[origin.place].begin(run);
     this.#ticking ||= window.setInterval(() => this.current && this.#tell("shown", this.current), TICK_MS);
     this.#tell("asked", run);
@@ -176,6 +188,7 @@ export class Runs {
     if (error && run.reopened && FORGOTTEN.has(error.code)) {
       running.clear();
       this.current = null;
+      delete this.newest[run.origin.place];
       this.#session.generation = null;
       place.forget();
       this.#tell("emptied", null);

@@ -18,7 +18,7 @@ export function mountStatus(playground, runs) {
   });
   playground.on("workers", showEngine);
   const buttons = new Buttons(playground, runs);
-  for (const type of /** @type {const} */ (["asked", "queued", "started", "shown", "ended", "emptied", "workers"])) {
+  for (const type of /** @type {const} */ (["asked", "queued", "started", "shown", "ended", "emptied", "forgotten", "tab", "workers"])) {
     playground.on(type, () => buttons.refresh());
   }
 }
@@ -35,7 +35,6 @@ function showEngine(workers) {
   element("engine-topology", HTMLElement).textContent = topology.join("; ");
   element("engine-model", HTMLElement).textContent = model;
   element("engine-detail", HTMLElement).textContent = detail;
-  element("no-worker", HTMLElement).hidden = workers.length > 0;
 }
 
 class Buttons {
@@ -43,6 +42,7 @@ class Buttons {
   #stop = element("stop", HTMLButtonElement);
   #keepSeed = element("keep-seed", HTMLButtonElement);
   #fate = element("fate-text", HTMLElement);
+  #noWorker = element("no-worker", HTMLElement);
   #playground;
   #runs;
 
@@ -57,7 +57,7 @@ class Buttons {
 
   /** Buttons and words follow from the state alone. */
   refresh() {
-    const { run, busy, workers } = this.#playground;
+    const { shownRun: run, busy, workers } = this.#playground;
     const focused = document.activeElement;
     this.#run.disabled = busy || !workers?.length;
     this.#stop.disabled = !busy;
@@ -65,17 +65,19 @@ class Buttons {
     if (!busy && focused === this.#stop) this.#run.focus();
     const seed = run?.generation.started?.seed;
     this.#keepSeed.hidden = busy || seed === undefined;
-    this.#keepSeed.title = `Take ${seed} as the seed of the next run too`;
+    this.#keepSeed.title = `Use the seed ${seed} for the next run too`;
+    this.#noWorker.hidden = busy || workers === null || workers.length > 0; // a run in hand waits by itself
     this.#say(this.#words());
   }
 
   #words() {
-    const { run, workers } = this.#playground;
+    const { shownRun: run, workers } = this.#playground;
     if (!run) return "Nothing has run yet.";
     const page = {
       maxTokens: run.request?.max_tokens ?? null,
       stopping: this.#runs.stopping,
-      workers: workers?.length ?? 0,
+      workers: workers ?? [],
+      now: performance.now(),
     };
     return fateWords(run.generation, page);
   }

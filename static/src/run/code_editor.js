@@ -1,10 +1,11 @@
 /** A field for Python beside the prompt's editor: the same look, without what only a prompt needs. */
 
-import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
+import { history } from "@codemirror/commands";
 import { bracketMatching, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { EditorState } from "@codemirror/state";
 import { EditorView, drawSelection, keymap, lineNumbers, placeholder } from "@codemirror/view";
 
+import { codeKeys } from "../shared/code_keys.js";
 import { editorSupport } from "../shared/languages.js";
 import { highlighter } from "../shared/palette.js";
 
@@ -39,7 +40,7 @@ export class CodeEditor {
           indentUnit.of("    "),
           bracketMatching(),
           syntaxHighlighting(highlighter),
-          keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
+          keymap.of(codeKeys),
           editorSupport("python"),
         ],
       }),

@@ -20,7 +20,7 @@
  * @typedef {object} Outcome as runner.py reports it
  * @property {"program" | "test"} type
  * @property {string} name
- * @property {"passed" | "failed"} outcome
+ * @property {"passed" | "failed" | "skipped" | "running"} outcome running: it begins
  * @property {string} message
  * @property {string} traceback
  * @property {number} ms

@@ -89,6 +89,7 @@ class RunPanel {
       if (this.#hand && origin.place === "none") this.#fixing.write(text, generation.tokens);
     });
     playground.on("workers", () => this.#refresh());
+    playground.on("tests", (code) => this.#tests.replace(`${code.trimEnd()}\n`));
     playground.on("tab", (tab) => tab === "run" && this.#fill());
     if (/Mac|iPhone|iPad/.test(navigator.platform)) element("run-start-keys", HTMLElement).textContent = "⌥ ↵";
     element("tab-run", HTMLButtonElement).hidden = false;

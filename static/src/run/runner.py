@@ -1,11 +1,13 @@
 """Runs a program and then its tests, inside the Python that the playground starts in the browser.
 
-The tests are plain functions whose names begin with `test_`; there is no pytest here. They see what the
-program defines, in its own namespace and as the module `program`. Every outcome is reported as one line of
-JSON as soon as it is known, so that a run that is cut short has told what came before:
+Tests are functions whose names begin with `test_`, such methods of classes whose names begin with `Test`,
+the tests of `unittest.TestCase`s, and bare asserts; there is no pytest here. They see what the program
+defines, in its own namespace and as the module `program`. Every outcome is reported as one line of JSON as
+soon as it is known, so that a run that is cut short has told what came before:
 
     {"type": "program", "outcome": "passed" | "failed", "message", "traceback", "ms"}
-    {"type": "test", "name", "outcome": "passed" | "failed", "message", "traceback", "ms"}
+    {"type": "test", "name", "outcome": "passed" | "failed" | "skipped", "message", "traceback", "ms"}
+    {"type": "test", "name", "outcome": "running", …} before each test
 
 `message` and `traceback` are empty for what passed; times are milliseconds of wall clock.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import itertools
 import json
 import linecache
 import reprlib
@@ -24,7 +27,8 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 PROGRAM = "program.py"
 TESTS = "tests.py"
@@ -34,6 +38,7 @@ LONGEST_VALUE = 200
 
 Report = Callable[[str], object]
 Namespace = dict[str, object]
+Test = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -62,20 +67,66 @@ def run(program: str, tests: str, report: Report) -> None:
 def _outcomes(program: str, tests: str, names: Namespace) -> Iterator[Outcome]:
     of_program = _tried(Outcome("program", PROGRAM), lambda: exec(_compiled(program, PROGRAM), names))  # noqa: S102
     yield of_program
-    if of_program.outcome == "failed" or not (tests.strip() or _test_functions(names)):
+    if of_program.outcome == "failed" or not (tests.strip() or _collected(names)):
         return
-    names[_SHORTENED] = _shortened
+    asserts = itertools.count()
+    names |= {_SHORTENED: _shortened, _ASSERTED: lambda value: (next(asserts), value)[1]}
     of_tests = _tried(Outcome("test", TESTS), lambda: exec(_compiled(tests, TESTS), names))  # noqa: S102
-    functions = _test_functions(names)
-    # A file of functions alone has nothing to say by itself; one of bare asserts is a test of its own.
-    if of_tests.outcome == "failed" or not functions:
+    asserted = next(asserts) > 0
+    found = _collected(names)
+    # A file of tests alone has nothing to say by itself; one of bare asserts is a test of its own.
+    if of_tests.outcome == "failed" or (asserted and not found):
         yield of_tests
     if of_tests.outcome == "passed":
-        yield from (_tried(Outcome("test", name), function) for name, function in functions)
+        for name, test in found:
+            yield Outcome("test", name, "running")
+            yield _tried(Outcome("test", name), test)
 
 
-def _test_functions(names: Namespace) -> list[tuple[str, Callable[[], object]]]:
-    return [(name, it) for name, it in names.items() if name.startswith("test_") and inspect.isfunction(it)]
+def _collected(names: Namespace) -> list[tuple[str, Test]]:
+    """Every test by its name, in the order in which they are written."""
+    found: list[tuple[str, Test]] = []
+    for name, it in list(names.items()):
+        if name.startswith("test_") and inspect.isfunction(it):
+            found.append((name, it))
+        elif inspect.isclass(it) and _is_test_case(it):
+            found += _cases(it)
+        elif inspect.isclass(it) and name.startswith("Test"):
+            found += _methods(it)
+    return found
+
+
+def _is_test_case(it: type) -> bool:
+    unittest = sys.modules.get("unittest")  # whoever has a TestCase has imported it
+    return unittest is not None and issubclass(it, unittest.TestCase)
+
+
+def _cases(kind: type[Any]) -> list[tuple[str, Test]]:
+    """The tests of a TestCase, each in a suite of its own, which sets its class up too."""
+    unittest = sys.modules["unittest"]
+    loaded = unittest.defaultTestLoader.loadTestsFromTestCase(kind)
+    return [(f"{kind.__name__}.{case._testMethodName}", unittest.TestSuite([case]).debug) for case in loaded]
+
+
+def _methods(kind: type[Any]) -> list[tuple[str, Test]]:
+    names = [name for name in dir(kind) if name.startswith("test_") and callable(getattr(kind, name))]
+    order = {name: at for at, name in enumerate(vars(kind))}
+    names.sort(key=lambda name: order.get(name, -1))
+    return [(f"{kind.__name__}.{name}", partial(_call_method, kind, name)) for name in names]
+
+
+def _call_method(kind: type[Any], name: str) -> object:
+    """On an instance of its own, between the class's `setup_method` and `teardown_method`."""
+    one = kind()
+    for_setup, for_teardown = (getattr(one, f"{when}_method", None) for when in ("setup", "teardown"))
+    method = getattr(one, name)
+    if for_setup:
+        for_setup(*[method][: len(inspect.signature(for_setup).parameters)])
+    try:
+        return method()
+    finally:
+        if for_teardown:
+            for_teardown(*[method][: len(inspect.signature(for_teardown).parameters)])
 
 
 def _tried(blank: Outcome, action: Callable[[], object]) -> Outcome:
@@ -89,6 +140,8 @@ def _tried(blank: Outcome, action: Callable[[], object]) -> Outcome:
     except SystemExit as left:
         failure = None if left.code in (None, 0) else left
     except BaseException as error:
+        if type(error).__name__ == "SkipTest":
+            return replace(blank, outcome="skipped", message=str(error))
         failure = error
     ended = replace(blank, ms=(time.perf_counter() - began) * 1000)
     if failure is None:
@@ -144,7 +197,7 @@ class _TellingAsserts(ast.NodeTransformer):
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
         if node.msg is not None:
-            return node
+            return ast.copy_location(ast.Assert(_counted(node.test), node.msg), node)
         test, told = node.test, list[ast.expr]()
         if isinstance(node.test, ast.Compare) and len(node.test.ops) == 1:
             sides = [node.test.left, node.test.comparators[0]]
@@ -152,7 +205,12 @@ class _TellingAsserts(ast.NodeTransformer):
             kept = [side if _is_literal(side) else _kept(side, i) for i, side in enumerate(sides)]
             test = ast.Compare(kept[0], node.test.ops, [kept[1]])
         text = ast.JoinedStr([ast.Constant(f"assert {ast.unparse(node.test)}"), *told])
-        return ast.copy_location(ast.Assert(test, text), node)
+        return ast.copy_location(ast.Assert(_counted(test), text), node)
+
+
+def _counted(test: ast.expr) -> ast.expr:
+    """The same value; that there was an assert is noted."""
+    return ast.Call(ast.Name(_ASSERTED, ast.Load()), [test], [])
 
 
 def _is_literal(node: ast.expr) -> bool:
@@ -173,6 +231,7 @@ def _said(side: ast.expr, i: int) -> list[ast.expr]:
 
 
 _SHORTENED = "_monolane_shortened"
+_ASSERTED = "_monolane_asserted"
 
 
 def _shortened(value: object) -> str:

@@ -43,13 +43,16 @@ export async function tryOut(sandbox, view, job, signal) {
 async function followed(sandbox, view, job) {
   /** @type {Outcome[]} */
   const outcomes = [];
+  let running = "";
   const ended = await sandbox.run(job, (news) => {
     if (news.type === "started") view.say("running", "Running.");
     else if (news.type === "output") view.print(news.stream, news.text);
+    else if (news.outcome.outcome === "running") running = news.outcome.name;
     else {
+      running = "";
       outcomes.push(news.outcome);
       view.addOutcome(news.outcome);
     }
   });
-  return verdictOf(outcomes, ended, job);
+  return verdictOf(outcomes, ended, job, running);
 }

@@ -5,9 +5,13 @@
 
 /** @typedef {import("./generation.js").Generation} Generation */
 
+/** Without a token for so long the speed of before says nothing of now. */
+export const SILENT_MS = 2000;
+
 /**
  * @typedef {object} Figures
- * @property {number | null} rate tok/s: of the last second while running, of the whole decode at the end
+ * @property {number | null} rate tok/s: of the last second while running, null while
+ *   the engine is silent, of the whole decode at the end
  * @property {number | null} ttft ms from Run to the first text, by this page's clock
  * @property {number | null} tokens
  * @property {number | null} total ms from Run to the last text, by this page's clock
@@ -24,8 +28,9 @@ export function figuresOf(generation, now) {
   const tokens = generation.tokens || (done ? done.timings.completion_tokens : 0);
   const end = generation.over ? lastAt : now;
   const total = askedAt === null || end === null ? null : end - askedAt;
+  const silent = lastAt !== null && now - lastAt > SILENT_MS;
   return {
-    rate: done ? done.timings.decode_tok_s || null : generation.over ? clock.average : clock.recent,
+    rate: done ? done.timings.decode_tok_s || null : generation.over ? clock.average : silent ? null : clock.recent,
     ttft: askedAt === null || firstAt === null ? null : firstAt - askedAt,
     tokens: tokens || null,
     total,

@@ -1,11 +1,15 @@
 /**
  * Text on its way to the screen: written once an animation frame, however many pieces arrived. The view
- * follows the end while the reader is there, and stays put when the reader has scrolled away.
+ * follows the end until the reader scrolls away, and then stays put.
  */
 
 /** A hidden tab has no animation frames; text still has to move, or the server would wait for its acks. */
 const HIDDEN_FLUSH_MS = 250;
 const AT_END_PX = 24;
+/** What the reader does moves the view for so long: a wheel glides on, a key repeats. */
+const HAND_MS = 600;
+/** Text that came so lately may still be moving the view. */
+const GROWING_MS = 250;
 
 export class TextStream {
   /** @type {string[]} */
@@ -13,8 +17,12 @@ export class TextStream {
   #frame = 0;
   #timer = 0;
   #flushedAt = 0;
+  #wroteAt = -Infinity;
   #following = true;
   #lastTop = 0;
+  #handAt = -Infinity;
+  /** Whether the reader holds the scrollbar or a selection. */
+  #held = false;
   #scroller;
   #events;
 
@@ -31,6 +39,11 @@ export class TextStream {
     document.addEventListener("visibilitychange", () => {
       if (this.#frame) this.flush(); // a tab that has just been hidden gets no more frames
     });
+    for (const type of ["wheel", "touchmove", "keydown", "pointerdown"]) {
+      scroller.addEventListener(type, () => (this.#handAt = performance.now()), { passive: true });
+    }
+    scroller.addEventListener("pointerdown", () => (this.#held = true));
+    for (const type of ["pointerup", "pointercancel"]) addEventListener(type, () => (this.#held = false));
     scroller.addEventListener("scroll", () => this.#noteScroll(), { passive: true });
   }
 
@@ -58,6 +71,7 @@ export class TextStream {
     const text = this.#pending.join("");
     this.#pending = [];
     if (text) {
+      this.#wroteAt = this.#flushedAt;
       this.#events.write(text);
       this.keepUp();
     }
@@ -76,6 +90,7 @@ export class TextStream {
   }
 
   followEnd() {
+    if (!this.#following) this.#events.onFollow(true);
     this.#following = true;
     this.keepUp();
   }
@@ -83,11 +98,21 @@ export class TextStream {
   #noteScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
     const atEnd = scrollHeight - scrollTop - clientHeight <= AT_END_PX;
-    // Only moving up leaves the end: text that grows under a still reader does not.
-    const following = atEnd || (this.#following && scrollTop >= this.#lastTop);
+    const movedUp = scrollTop < this.#lastTop;
     this.#lastTop = scrollTop;
+    // Only the reader leaves the end. While text comes, the browser moves the view too, as blocks are laid out.
+    if (this.#following && !atEnd && !this.#byReader) {
+      this.keepUp();
+      return;
+    }
+    const following = atEnd || (this.#following && !movedUp);
     if (following === this.#following) return;
     this.#following = following;
     this.#events.onFollow(following);
+  }
+
+  get #byReader() {
+    const now = performance.now();
+    return this.#held || now - this.#handAt < HAND_MS || now - this.#wroteAt > GROWING_MS;
   }
 }

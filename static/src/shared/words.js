@@ -1,11 +1,14 @@
 /** What the page says of the engine, the connection and a generation, in words. */
 
+import { SILENT_MS } from "./figures.js";
 import { count, duration, plural, rate } from "./format.js";
 
 /** @typedef {import("./generation.js").Generation} Generation */
 /** @typedef {import("./protocol.js").Worker} Worker */
 /** @typedef {import("./session.js").Connection} Connection */
 
+const RESTARTING = "The engine is restarting; your text continues by itself.";
+const SILENT = "The engine is silent; your text continues by itself once it answers.";
 const STATES = {
   loading: "loading the model",
   idle: "ready",
@@ -21,7 +24,7 @@ const STATES = {
 export function engineWords(workers) {
   if (!workers) return { state: "unknown", model: "Connecting", detail: "" };
   const best = workers.find((worker) => worker.state === "idle") ?? workers[0];
-  if (!best) return { state: "none", model: "No worker", detail: "" };
+  if (!best) return { state: "none", model: "No engine", detail: "" };
   const others = workers.length > 1 ? `, ${plural(workers.length, "worker")}` : "";
   const on = best.devices.length > 1 ? ` on ${best.devices.length} devices` : "";
   return {
@@ -62,16 +65,17 @@ export function connectionWords(connection, retryInMs) {
  * What became of a generation so far, in a sentence.
  *
  * @param {Generation} generation
- * @param {{maxTokens: number | null, stopping: boolean, workers: number}} page
+ * @param {{maxTokens: number | null, stopping: boolean, workers: Worker[], now: number}} page
  */
-export function fateWords(generation, { maxTokens, stopping, workers }) {
+export function fateWords(generation, { maxTokens, stopping, workers, now }) {
   const { state, started, done, queue, tokens } = generation;
   const where = started ? `${started.model} on ${started.backend}` : "";
   if (state === "failed") return tokens ? `Ended early after ${plural(tokens, "token")}.` : "Nothing was generated.";
   if (state === "done" && !done) return "Stopped before it began.";
   if (done) return `${endWords(done.finish_reason, maxTokens)}${where && ` ${where}.`}`;
   if (stopping) return "Stopping.";
-  if (!workers && tokens) return "The worker is gone. The text goes on when one is back.";
+  if (tokens && workers.every((worker) => worker.state === "loading")) return RESTARTING;
+  if (tokens && now - (generation.lastAt ?? now) > SILENT_MS) return SILENT;
   if (state === "queued" && queue) return queueWords(queue);
   if (state === "running") return tokens ? `${where}.` : `${where}, reading the prompt of ${plural(started?.prompt_tokens ?? 0, "token")}.`;
   return "Asking the server.";
@@ -84,7 +88,7 @@ export function fateWords(generation, { maxTokens, stopping, workers }) {
 function endWords(reason, maxTokens) {
   if (reason === "cancelled") return "Stopped.";
   if (reason === "stop") return "Finished.";
-  return maxTokens === null ? "Its limit of tokens." : `Limit of ${plural(maxTokens, "token")}.`;
+  return maxTokens === null ? "Stopped at the limit of tokens." : `Stopped at ${plural(maxTokens, "token")}.`;
 }
 
 /** @param {{position: number, etaS: number | null}} queue */

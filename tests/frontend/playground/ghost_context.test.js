@@ -38,8 +38,8 @@ test("nothing is asked for in the middle of a line or in an empty text", () => {
 });
 
 test("before the ends of what is open one line is asked for, elsewhere a paragraph", () => {
-  assert.deepEqual(questionAt("print(", ")\nnext", false)?.stop, ["\n"]);
-  assert.deepEqual(questionAt("x =", "", false)?.stop, ["\n\n"]);
+  assert.deepEqual(questionAt("print(", ")\nnext", false)?.stop, ["```", "\n"]);
+  assert.deepEqual(questionAt("x =", "", false)?.stop, ["```", "\n\n"]);
 });
 
 test("a bracket that stands after the cursor already is not written twice", () => {

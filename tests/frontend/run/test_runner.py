@@ -41,7 +41,8 @@ def put_back() -> Iterator[None]:
 def outcomes(program: str, tests: str = "") -> list[dict[str, Any]]:
     lines: list[str] = []
     runner.run(program, tests, lines.append)
-    return [json.loads(line) for line in lines]
+    told = [json.loads(line) for line in lines]
+    return [one for one in told if one["outcome"] != "running"]
 
 
 def names(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -187,3 +188,43 @@ def test_a_loop_without_sockets_keeps_the_order_of_times_and_names_a_deadlock() 
         asyncio.Runner(loop_factory=loops.BlockingLoop) as at,
     ):
         at.run(never())
+
+
+def test_methods_of_test_classes_are_tests() -> None:
+    found = outcomes(
+        "def add(a, b):\n    return a - b\n",
+        "class TestAdd:\n"
+        "    def setup_method(self):\n        self.two = 2\n"
+        "    def test_zero(self):\n        assert add(0, 0) == 0\n"
+        "    def test_add(self):\n        assert add(1, self.two) == 3\n",
+    )
+    assert names(found)[1:] == [("TestAdd.test_zero", "passed"), ("TestAdd.test_add", "failed")]
+    assert "add(1, self.two) is -1" in found[2]["message"]
+
+
+def test_the_tests_of_a_test_case_run_without_main() -> None:
+    found = outcomes(
+        "def add(a, b):\n    return a - b\n",
+        "import unittest\n"
+        "class AddTest(unittest.TestCase):\n"
+        "    def setUp(self):\n        self.two = 2\n"
+        "    def test_add(self):\n        self.assertEqual(add(1, self.two), 3)\n"
+        "    @unittest.skip('later')\n"
+        "    def test_more(self):\n        self.fail()\n",
+    )
+    assert names(found)[1:] == [("AddTest.test_add", "failed"), ("AddTest.test_more", "skipped")]
+    assert "-1 != 3" in found[1]["message"]
+
+
+def test_where_nothing_was_collected_and_nothing_asserted_no_test_is_reported() -> None:
+    assert names(outcomes("x = 1\n", "def check_x():\n    assert x == 2\n")) == [("program.py", "passed")]
+
+
+def test_bare_asserts_are_a_test_of_their_own() -> None:
+    assert names(outcomes("x = 1\n", "assert x == 1, 'one'\n"))[1:] == [("tests.py", "passed")]
+
+
+def test_a_test_is_named_before_it_runs() -> None:
+    lines: list[str] = []
+    runner.run("x = 1\n", "def test_a():\n    assert x\n", lines.append)
+    assert [json.loads(line)["outcome"] for line in lines] == ["passed", "running", "passed"]

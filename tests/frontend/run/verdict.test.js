@@ -69,3 +69,22 @@ test("what a model is told stays short", () => {
   const long = { ...outcome("test_a", "x"), traceback: "y".repeat(10_000) };
   assert.ok(verdict([outcome("program.py"), long]).failure.length < 2_100);
 });
+
+test("a test that hangs is named", () => {
+  const ended = { type: /** @type {const} */ ("ended"), reason: /** @type {const} */ ("time"), detail: "", ms: 5000, memoryBytes: 0 };
+  const late = verdictOf([outcome("program.py"), outcome("test_a")], ended, JOB, "test_b");
+  assert.equal(late.headline, "Ended at its time limit of 5.00 s: test_b was still running. 1 of 1 test passed before that.");
+});
+
+test("tests of which none was found have not passed", () => {
+  const ended = { type: /** @type {const} */ ("ended"), reason: /** @type {const} */ ("finished"), detail: "", ms: 12, memoryBytes: 2 ** 25 };
+  const none = verdictOf([outcome("program.py")], ended, { ...JOB, tests: "def check(): ..." });
+  assert.equal(none.state, "unknown");
+  assert.match(none.headline, /^No tests were found\./);
+});
+
+test("a test that was skipped has not passed", () => {
+  const skipped = /** @type {Outcome} */ ({ ...outcome("test_b"), outcome: "skipped" });
+  assert.equal(verdict([outcome("program.py"), outcome("test_a"), skipped]).headline, "The test passed, 1 skipped in 12 ms and 32 MB.");
+  assert.equal(verdict([outcome("program.py"), skipped]).headline, "No test ran: 1 test skipped.");
+});

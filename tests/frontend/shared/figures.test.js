@@ -18,6 +18,10 @@ test("while running, speed is the worker's and times are the page's", () => {
   assert.deepEqual(figuresOf(finished(), 3000), { rate: 100, ttft: 50, tokens: 100, total: 2000, overall: 50 });
 });
 
+test("a speed of before is not shown while the engine is silent", () => {
+  assert.equal(figuresOf(finished(), 4001).rate, null);
+});
+
 test("at the end the worker's own figure stands, and the page's clock stops at the last token", () => {
   const generation = finished();
   generation.accept(done(), 2010);

@@ -7,7 +7,6 @@ import { done, error, queued, started, tokens } from "./frames.js";
 
 /** @typedef {import("../../../static/src/shared/protocol.js").GenerationFrame} GenerationFrame */
 
-const PAGE = { maxTokens: 8, stopping: false, workers: 1 };
 
 /** @param {GenerationFrame[]} frames */
 function after(...frames) {
@@ -27,11 +26,13 @@ function worker(state, model = "smollm2-135m") {
   };
 }
 
+const PAGE = { maxTokens: 8, stopping: false, workers: [worker("generating")], now: 0 };
+
 test("the engine is named by a worker that is free, if there is one", () => {
   assert.deepEqual(engineWords([worker("generating", "a"), worker("idle", "b")]), {
     state: "ready", model: "b", detail: "numpy, ready, 2 workers",
   });
-  assert.deepEqual(engineWords([]), { state: "none", model: "No worker", detail: "" });
+  assert.deepEqual(engineWords([]), { state: "none", model: "No engine", detail: "" });
   assert.equal(engineWords(null).state, "unknown");
   assert.equal(engineWords([worker("loading")]).detail, "numpy, loading the model");
 });
@@ -55,14 +56,22 @@ test("a long prompt is said to be read before the first token", () => {
 
 test("the end says why and where", () => {
   const run = [queued(0), started(), tokens(0, "abcdefgh")];
-  assert.equal(fateWords(after(...run, done("length")), PAGE), "Limit of 8 tokens. smollm2-135m on numpy.");
-  assert.equal(fateWords(after(...run, done("length")), { ...PAGE, maxTokens: null }), "Its limit of tokens. smollm2-135m on numpy.");
+  assert.equal(fateWords(after(...run, done("length")), PAGE), "Stopped at 8 tokens. smollm2-135m on numpy.");
+  assert.equal(fateWords(after(...run, done("length")), { ...PAGE, maxTokens: null }), "Stopped at the limit of tokens. smollm2-135m on numpy.");
   assert.equal(fateWords(after(...run, done("cancelled")), PAGE), "Stopped. smollm2-135m on numpy.");
 });
 
-test("a generation whose worker vanished says that it will go on", () => {
+test("a generation whose engine restarts says that its text goes on by itself", () => {
   const generation = after(queued(0), started(), tokens(0, "ab"));
-  assert.match(fateWords(generation, { ...PAGE, workers: 0 }), /goes on when one is back/);
+  const words = "The engine is restarting; your text continues by itself.";
+  assert.equal(fateWords(generation, { ...PAGE, workers: [] }), words);
+  assert.equal(fateWords(generation, { ...PAGE, workers: [worker("loading")] }), words);
+});
+
+test("an engine from which nothing has come for seconds is said to be silent", () => {
+  const generation = after(queued(0), started(), tokens(0, "ab"));
+  assert.equal(fateWords(generation, { ...PAGE, now: (generation.lastAt ?? 0) + 1500 }), "smollm2-135m on numpy.");
+  assert.match(fateWords(generation, { ...PAGE, now: (generation.lastAt ?? 0) + 2500 }), /^The engine is silent/);
 });
 
 test("a failure says how much there is", () => {

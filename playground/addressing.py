@@ -1,0 +1,30 @@
+"""Which workers may take a request: those whose model it asks for, by name where others would refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.serving.messages import GenerateRequest, Heartbeat
+
+
+def serving(model: str, workers: Sequence[Heartbeat]) -> list[Heartbeat]:
+    """The workers with that model; all of them where it is empty."""
+    return [worker for worker in workers if not model or worker.model == model]
+
+
+def addressed(
+    requests: Sequence[GenerateRequest], able: Sequence[Heartbeat], workers: Sequence[Heartbeat]
+) -> tuple[GenerateRequest, ...]:
+    """The requests, to workers of `able` by name where not every worker is one, the idle first.
+
+    From the shared inbox a worker with another model might take them, and refuse. A request that names a
+    worker keeps it.
+    """
+    if len(able) == len(workers):
+        return tuple(requests)
+    by_load = sorted(able, key=lambda worker: worker.state != "idle")
+    return tuple(
+        request if request.worker else replace(request, worker=by_load[index % len(by_load)].name)
+        for index, request in enumerate(requests)
+    )
