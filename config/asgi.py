@@ -14,7 +14,7 @@ http = get_asgi_application()
 
 # The consumers import models, so the apps must be ready before.
 from config.sockets import FewSockets, OwnOrigin  # noqa: E402
-from dashboard.routing import websocket_urlpatterns as dashboard_sockets  # noqa: E402
+from dashboard.live.routing import websocket_urlpatterns as dashboard_sockets  # noqa: E402
 from playground.routing import websocket_urlpatterns as playground_sockets  # noqa: E402
 
 sockets: Any = AuthMiddlewareStack(URLRouter(cast("Any", [*playground_sockets, *dashboard_sockets])))

@@ -8,7 +8,7 @@ from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
-from dashboard.metrics import exposition as of_the_dashboard
+from dashboard.prometheus import exposition as of_the_dashboard
 from playground.health import exposition as of_the_playground
 from playground.metrics import CONTENT_TYPE
 

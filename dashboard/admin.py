@@ -17,10 +17,8 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 
-from dashboard import audit, selectors, services
-from dashboard.admin_forms import SweepForm
+from dashboard.audit import log as audit
 from dashboard.errors import DashboardError
-from dashboard.matrix import expand
 from dashboard.models import (
     AuditEntry,
     Configuration,
@@ -32,8 +30,11 @@ from dashboard.models import (
     Trigger,
 )
 from dashboard.regressions.services import judge_later
+from dashboard.sweeps import definitions, selectors, services
+from dashboard.sweeps.admin_forms import SweepForm
 from dashboard.sweeps.estimates import estimate
-from dashboard.sweeps.replies import say_if_untold
+from dashboard.sweeps.matrix import expand
+from dashboard.sweeps.replies import warn_if_not_enqueued
 from dashboard.templatetags.figures import percent, speed
 
 CAN_RUN = "dashboard.can_run_sweep"
@@ -102,7 +103,7 @@ class SweepAdmin(_SweepModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Sweep, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
-        services.set_schedule(
+        definitions.set_schedule(
             sweep=obj,
             crontab=form.cleaned_data["schedule_crontab"],
             enabled=form.cleaned_data["schedule_enabled"],
@@ -119,7 +120,7 @@ class SweepAdmin(_SweepModelAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Sweep) -> None:
         audit.record("sweep deleted", obj, who=_who(request))
-        services.delete_sweep(sweep=obj)
+        definitions.delete_sweep(sweep=obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Sweep]) -> None:
         for sweep in queryset:
@@ -164,7 +165,7 @@ class SweepAdmin(_SweepModelAdmin):
             run = _start(request, sweep)
             if not run:
                 return redirect("admin:dashboard_sweep_change", pk)
-            say_if_untold(request, run)
+            warn_if_not_enqueued(request, run)
             return redirect(run)
         specs = expand(sweep.matrix)
         context = {
@@ -185,7 +186,7 @@ class SweepAdmin(_SweepModelAdmin):
     @admin.action(description="Run the selected sweeps now", permissions=["run"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[Sweep]) -> HttpResponse | None:
         runs = [run for sweep in queryset if (run := _start(request, sweep))]
-        told = [run for run in runs if not say_if_untold(request, run)]
+        told = [run for run in runs if not warn_if_not_enqueued(request, run)]
         if len(runs) == 1:
             return redirect(runs[0])
         for run in told:
@@ -304,7 +305,7 @@ def _cancel(request: HttpRequest, run: SweepRun) -> str:
 def _retry(request: HttpRequest, run: SweepRun) -> str:
     who: Any = request.user
     count = services.retry_failed(run=run, who=who)
-    say_if_untold(request, run)
+    warn_if_not_enqueued(request, run)
     return f"Run {run.pk} ({run.name}): {count} failed point{'' if count == 1 else 's'} queued again."
 
 

@@ -22,10 +22,11 @@ class DashboardConfig(AppConfig):
 def _fill_new_database(using: str, **_: Any) -> None:
     """The preset sweeps, so that an operator's first page is not empty; the reaper's schedule; the groups
     of rights; and a verdict on what was measured before there was a rule."""
-    from dashboard import groups, services
+    from dashboard.accounts import groups
     from dashboard.regressions.services import judge_missing
+    from dashboard.sweeps import definitions
 
-    services.load_presets(using=using)
-    services.ensure_reaper(using=using)
+    definitions.load_presets(using=using)
+    definitions.ensure_reaper(using=using)
     groups.ensure(using=using)
     judge_missing(using=using)

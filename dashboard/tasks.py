@@ -15,24 +15,24 @@ import structlog
 from celery import shared_task, signals
 from django.conf import settings
 
-from dashboard import bench_queue, runner, services
 from dashboard.errors import SweepBusy
 from dashboard.models import Regression, Sweep
 from dashboard.regressions import notices
 from dashboard.regressions import services as regressions
+from dashboard.sweeps import bench_client, definitions, ownership, runner, services, transitions
 
 log = structlog.get_logger(__name__)
 _stopping = threading.Event()
 
 
-@shared_task(name=services.RUN_TASK)
+@shared_task(name=transitions.RUN_TASK)
 def run_sweep(run_id: int) -> None:
     """Works on a sweep run until it ends, is cancelled, or this Celery worker shuts down."""
-    with bench_queue.connect() as bench:
+    with bench_client.connect() as bench:
         runner.work_on(run_id, bench, stopping=_stopping)
 
 
-@shared_task(name=services.SCHEDULED_TASK)
+@shared_task(name=definitions.SCHEDULED_TASK)
 def start_scheduled(sweep_id: int) -> None:
     """What a schedule calls. A sweep whose last run has not ended is skipped, not queued up, and so is a
     time of the schedule that was served before."""
@@ -47,14 +47,14 @@ def start_scheduled(sweep_id: int) -> None:
         log.warning("scheduled_sweep_skipped", sweep=sweep.name, reason=str(busy))
 
 
-@shared_task(name=services.REAP_TASK)
+@shared_task(name=definitions.REAP_TASK)
 def reap(at_start: bool = False) -> None:
     """Every minute: resumes runs that lost their process.
 
     When a worker starts, the broker may be a new one that knows of no queued run: it is told of all.
     """
     regressions.ask_again()
-    services.reap(remind_after=timedelta(0) if at_start else services.REMIND_AFTER)
+    ownership.reap(remind_after=timedelta(0) if at_start else ownership.REMIND_AFTER)
 
 
 @shared_task(

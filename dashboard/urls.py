@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from django.urls import path, register_converter
 
-from dashboard import keys, views  # noqa: F401 - keys registers <key:pk>
+from dashboard import url_keys  # noqa: F401 - registers <key:pk>
+from dashboard.audit.views import audit_log
 from dashboard.compare.views import compare_runs
 from dashboard.history import views as history
 from dashboard.overview.views import overview
 from dashboard.planner.views import roofline
 from dashboard.regressions import views as regressions
+from dashboard.runs import views
 from dashboard.sign_in.views import SignIn, SignOut
 from dashboard.sweeps import views as sweeps
 from dashboard.traces.views import trace
@@ -50,7 +52,7 @@ urlpatterns = [
     path("roofline/", roofline, name="roofline"),
     path("sign-in/", SignIn.as_view(), name="sign_in"),
     path("sign-out/", SignOut.as_view(), name="sign_out"),
-    path("audit/", sweeps.audit_log, name="audit"),
+    path("audit/", audit_log, name="audit"),
     path("sweeps/", sweeps.sweeps, name="sweeps"),
     path("sweeps/start/", sweeps.sweep_start, name="sweep_start"),
     path("sweeps/<key:pk>/", sweeps.sweep_run, name="sweep_run"),

@@ -27,17 +27,13 @@ MUST_MS = 300.0
 
 
 def fill(count: int) -> None:
-    from django.core.management import call_command
-
-    from dashboard.models import Measurement
-    from tools import made_up_dashboard
+    from django.core.management import CommandError, call_command
 
     call_command("migrate", verbosity=0)
-    if Measurement.objects.exists():
-        raise SystemExit("measure_dashboard: the database holds measurements; give it an empty one")
-    for written in made_up_dashboard.fill(count):
-        print(f"\r{written:,} of {count:,}", end="", flush=True)
-    print()
+    try:
+        call_command("seed_demo", measurements=count)
+    except CommandError as error:
+        raise SystemExit(f"measure_dashboard: {error}") from error
 
 
 def pages(repeats: int) -> int:
@@ -58,8 +54,8 @@ def refuse_what_is_not_made_up() -> None:
     """Raises SystemExit unless the database holds what `fill` writes, and no other measurement."""
     from django.db import DatabaseError
 
+    from dashboard.demo_data import HARDWARE
     from dashboard.models import Configuration, Measurement, Trace
-    from tools.made_up_dashboard import HARDWARE
 
     try:
         real = Configuration.objects.exclude(hardware__in=HARDWARE).exists()

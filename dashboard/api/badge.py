@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dashboard.models import Label, Measurement, Standing
+from dashboard.models import Label, Measurement, MetricStatus
 from dashboard.templatetags.figures import speed
 
 CHARACTER = 6.4
@@ -51,7 +51,7 @@ class Badge:
         return self.value_width - PADDING
 
 
-def badge(newest: Measurement, standing: Standing | None, label: str = "") -> Badge:
+def badge(newest: Measurement, standing: MetricStatus | None, label: str = "") -> Badge:
     """`label` stands in place of the model's and the backend's name."""
     configuration = newest.configuration
     left = (label or f"{configuration.model} on {configuration.backend}")[:LONGEST]

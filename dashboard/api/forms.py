@@ -11,7 +11,7 @@ from django.http import QueryDict
 from dashboard.api.paging import Cursor
 from dashboard.compare.forms import MAX_RUNS
 from dashboard.history.metrics import METRICS
-from dashboard.models import Fate
+from dashboard.models import RegressionStatus
 
 MAX_KEY = (1 << 63) - 1
 YES_NO = {"true": True, "false": False}
@@ -115,7 +115,7 @@ class ComparisonForm(Parameters):
 
 
 class RegressionsForm(Parameters):
-    fate = forms.ChoiceField(required=False, choices=Fate.choices)
+    fate = forms.ChoiceField(required=False, choices=RegressionStatus.choices)
     configuration = forms.IntegerField(required=False, min_value=1, max_value=MAX_KEY)
     before = forms.IntegerField(required=False, min_value=1, max_value=MAX_KEY)
     limit = forms.IntegerField(required=False, min_value=1, max_value=200)

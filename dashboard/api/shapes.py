@@ -6,7 +6,7 @@ from typing import Any
 
 from dashboard.compare.environments import Differences
 from dashboard.compare.figures import Row
-from dashboard.models import Configuration, Measurement, Regression, Standing
+from dashboard.models import Configuration, Measurement, MetricStatus, Regression
 
 
 def configuration(of: Configuration) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def run(of: Measurement) -> dict[str, Any]:
     }
 
 
-def standing(of: Standing) -> dict[str, Any]:
+def standing(of: MetricStatus) -> dict[str, Any]:
     return {
         "metric": of.metric,
         "label": of.label,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from dashboard import keys  # noqa: F401 - registers <key:pk>
+from dashboard import url_keys  # noqa: F401 - registers <key:pk>
 from dashboard.api import views
 
 app_name = "dashboard_api"

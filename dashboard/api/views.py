@@ -16,8 +16,8 @@ from dashboard.api.paging import newest_first, next_url, oldest_first
 from dashboard.compare.environments import differences
 from dashboard.compare.figures import Compared, compare
 from dashboard.history.metrics import METRICS
-from dashboard.models import Configuration, Measurement, Regression, Standing
-from dashboard.selectors import with_documents
+from dashboard.measurements.selectors import with_documents
+from dashboard.models import Configuration, Measurement, MetricStatus, Regression
 from engine.measuring.measurement import Measurement as Result
 
 FACETS = ("model", "backend", "hardware", "context", "sampling")
@@ -165,7 +165,7 @@ def badge(request: HttpRequest) -> HttpResponse:
     )
     if newest is None:
         raise not_found("verified run of configuration", asked["configuration"])
-    standing = Standing.objects.filter(configuration=newest.configuration_id, metric="tok_s").first()
+    standing = MetricStatus.objects.filter(configuration=newest.configuration_id, metric="tok_s").first()
     context = {"badge": badge_of(newest, standing, asked["label"])}
     response = render(request, "dashboard/badge.svg", context, content_type="image/svg+xml")
     response["Cache-Control"] = f"max-age={BADGE_S}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboard.charts import KINDS, Segment, segments
+from dashboard.charts.phases import KINDS, Segment, segments
 from engine.timings import PHASES, PhaseTime
 
 WIDTH = 720.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboard.facts import flatten
+from dashboard.measurements.facts import flatten
 from dashboard.templatetags.figures import commit
 from engine.measuring.measurement import Measurement
 

@@ -13,8 +13,8 @@ from dashboard.compare.breakdown import breakdown
 from dashboard.compare.environments import differences
 from dashboard.compare.figures import Compared, compare
 from dashboard.compare.forms import MAX_RUNS, CompareForm
+from dashboard.measurements.selectors import with_documents
 from dashboard.models import Measurement
-from dashboard.selectors import with_documents
 from engine.measuring.measurement import Measurement as Result
 
 

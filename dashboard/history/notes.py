@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from dashboard import audit
+from dashboard.audit import log as audit
 from dashboard.models import Annotation, Configuration
 from engine.errors import MeasurementError
 

@@ -6,7 +6,7 @@ import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
-import dashboard.matrix
+import dashboard.sweeps.matrix
 
 
 class Migration(migrations.Migration):
@@ -66,11 +66,11 @@ class Migration(migrations.Migration):
                 ),
                 ("name", models.SlugField(max_length=80, unique=True)),
                 ("description", models.CharField(blank=True, max_length=300)),
-                ("matrix", models.JSONField(validators=[dashboard.matrix.validate_matrix])),
+                ("matrix", models.JSONField(validators=[dashboard.sweeps.matrix.validate_matrix])),
                 (
                     "repeats",
                     models.PositiveSmallIntegerField(
-                        default=5, validators=[dashboard.matrix.validate_repeats]
+                        default=5, validators=[dashboard.sweeps.matrix.validate_repeats]
                     ),
                 ),
                 ("changed", models.DateTimeField(auto_now=True)),

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import migrations
 
-from dashboard.ingest import spread_of
+from dashboard.measurements.ingest import intervals_of
 from engine.measuring.measurement import Measurement
 
 
@@ -14,7 +14,7 @@ def fill(apps: Any, schema_editor: Any) -> None:
     alias = schema_editor.connection.alias
     stored, spreads = (apps.get_model("dashboard", name) for name in ("Measurement", "Spread"))
     without = stored.objects.using(alias).filter(spread__isnull=True).values_list("pk", "document")
-    rows = (spreads(pk=key, **spread_of(Measurement.from_dict(document))) for key, document in without)
+    rows = (spreads(pk=key, **intervals_of(Measurement.from_dict(document))) for key, document in without)
     spreads.objects.using(alias).bulk_create(list(rows), batch_size=500)
 
 

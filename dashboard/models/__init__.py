@@ -2,16 +2,16 @@
 
 from dashboard.models.annotations import Annotation
 from dashboard.models.audit import AuditEntry
-from dashboard.models.measurements import Configuration, Measurement, Spread
+from dashboard.models.measurements import Configuration, Measurement, MetricInterval
 from dashboard.models.peers import Peer
 from dashboard.models.regressions import (
     CLOSED_FATES,
     STANDING_FATES,
-    Fate,
     Label,
+    MetricStatus,
     Regression,
     RegressionComment,
-    Standing,
+    RegressionStatus,
 )
 from dashboard.models.sweeps import ACTIVE, ENDED, DeviceHold, Point, State, Sweep, SweepRun, Trigger
 from dashboard.models.traces import Trace
@@ -25,15 +25,15 @@ __all__ = [
     "AuditEntry",
     "Configuration",
     "DeviceHold",
-    "Fate",
     "Label",
     "Measurement",
+    "MetricInterval",
+    "MetricStatus",
     "Peer",
     "Point",
     "Regression",
     "RegressionComment",
-    "Spread",
-    "Standing",
+    "RegressionStatus",
     "State",
     "Sweep",
     "SweepRun",

@@ -11,8 +11,8 @@ from django.db.models import F, Q
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard.matrix import GREEDY
 from dashboard.models.sweeps import Point
+from dashboard.sweeps.matrix import GREEDY
 from engine.backends.base import MAILBOX
 
 _NATURAL_KEY = (
@@ -146,7 +146,7 @@ class Measurement(models.Model):
         return dict(self.document.get("environment", {}))
 
 
-class Spread(models.Model):
+class MetricInterval(models.Model):
     """95 % intervals of a measurement's medians and percentiles, from its raw samples, in its own units.
 
     Kept beside the measurement so that a history draws its bands without opening documents. The ends are

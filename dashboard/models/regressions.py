@@ -21,7 +21,7 @@ class Label(models.TextChoices):
     INSUFFICIENT = "insufficient", "insufficient data"
 
 
-class Standing(models.Model):
+class MetricStatus(models.Model):
     """The rule's last word on one metric of one configuration: what a badge shows.
 
     `baseline` is in the metric's unit, `change` the newest value relative to it, `threshold` the relative
@@ -48,15 +48,15 @@ class Standing(models.Model):
         return f"{self.metric} of {self.configuration}: {self.get_label_display()}"
 
 
-class Fate(models.TextChoices):
+class RegressionStatus(models.TextChoices):
     OPEN = "open", "open"
     ACKNOWLEDGED = "acknowledged", "acknowledged"
     RECOVERED = "recovered", "recovered"
     ACCEPTED = "accepted", "accepted as the new normal"
 
 
-STANDING_FATES = (Fate.OPEN, Fate.ACKNOWLEDGED)
-CLOSED_FATES = (Fate.RECOVERED, Fate.ACCEPTED)
+STANDING_FATES = (RegressionStatus.OPEN, RegressionStatus.ACKNOWLEDGED)
+CLOSED_FATES = (RegressionStatus.RECOVERED, RegressionStatus.ACCEPTED)
 
 
 class Regression(models.Model):
@@ -68,7 +68,7 @@ class Regression(models.Model):
 
     configuration = models.ForeignKey(Configuration, on_delete=models.CASCADE, related_name="regressions")
     metric = models.CharField(max_length=20)
-    fate = models.CharField(max_length=12, choices=Fate, default=Fate.OPEN)
+    fate = models.CharField(max_length=12, choices=RegressionStatus, default=RegressionStatus.OPEN)
     baseline = models.FloatField()
     threshold = models.FloatField()
     value = models.FloatField()
@@ -96,7 +96,9 @@ class Regression(models.Model):
                 condition=Q(fate__in=STANDING_FATES),
                 name="regression_one_standing_a_metric",
             ),
-            models.CheckConstraint(condition=Q(fate__in=Fate.values), name="regression_fate_known"),
+            models.CheckConstraint(
+                condition=Q(fate__in=RegressionStatus.values), name="regression_fate_known"
+            ),
             models.CheckConstraint(
                 condition=Q(fate__in=STANDING_FATES, closed__isnull=True)
                 | Q(fate__in=CLOSED_FATES, closed__isnull=False),

@@ -14,8 +14,8 @@ from django.db.models import F, Q
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard.matrix import place, sampling_label, validate_matrix, validate_repeats
-from dashboard.schedule import format_crontab
+from dashboard.sweeps.crontab import format_crontab
+from dashboard.sweeps.matrix import place, sampling_label, validate_matrix, validate_repeats
 from engine.sampling import SamplingParams
 
 

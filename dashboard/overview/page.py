@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from dashboard.models import Configuration, Measurement, Peer, Standing
+from dashboard.measurements.selectors import Newest, measurements_by_key
+from dashboard.models import Configuration, Measurement, MetricStatus, Peer
 from dashboard.overview import selectors
 from dashboard.overview.scale import Mark, Scale, scale
 from dashboard.overview.sparkline import Sparkline, sparkline
 from dashboard.regressions.selectors import standings_of
-from dashboard.selectors import Newest, measurements_by_key
 from engine.backends.base import MAILBOX
 from engine.measuring.bandwidth import row_of
 from engine.measuring.roofline import PUBLISHED, Published
@@ -29,7 +29,7 @@ class Row:
     count: int
     trend: Sparkline | None
     scale: Scale
-    standing: Standing | None
+    standing: MetricStatus | None
     """What the regression rule says of its decode speed; None before it was judged."""
 
 
@@ -105,7 +105,7 @@ def _place(one: Newest) -> tuple[int, int, list[str]]:
 
 
 def _row(
-    one: Newest, newest: Measurement, speeds: list[float], peer: Peer | None, standing: Standing | None
+    one: Newest, newest: Measurement, speeds: list[float], peer: Peer | None, standing: MetricStatus | None
 ) -> Row:
     marks = [*_peer_mark(peer), *_published_marks(one.configuration), *_ceiling_mark(newest)]
     drawn = scale(newest.tok_s, marks)

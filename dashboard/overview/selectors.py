@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from django.db.models import Q
 
+from dashboard.measurements.selectors import TREND, Newest
 from dashboard.models import Configuration, Measurement, Peer
-from dashboard.selectors import TREND, Newest
 
 
 def trends(chosen: Sequence[Newest]) -> dict[int, list[float]]:

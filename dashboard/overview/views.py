@@ -9,8 +9,9 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from dashboard import selectors
+from dashboard.measurements.selectors import newest_of_each
 from dashboard.overview import forms, page
+from dashboard.sweeps.selectors import failed_points
 from engine.measuring.roofline import PUBLISHED
 
 GROUPS_A_PAGE = 12
@@ -19,7 +20,7 @@ GROUPS_A_PAGE = 12
 @require_GET
 def overview(request: HttpRequest) -> HttpResponse:
     """The newest figures of every hardware, model and backend, or of those that the filters name."""
-    newest = selectors.newest_of_each()
+    newest = newest_of_each()
     form = forms.OverviewForm(request.GET, [one.configuration for one in newest])
     valid = form.is_valid()
     shown = [one for one in newest if form.admits(one.configuration)] if valid else []
@@ -35,7 +36,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "filtered": any(value for key, value in request.GET.items() if key != "page"),
         "known": bool(newest),
         "published": _published(groups),
-        "failures": selectors.failed_points().count(),
+        "failures": failed_points().count(),
         "section": "overview",
     }
     status = HTTPStatus.OK if valid else HTTPStatus.BAD_REQUEST

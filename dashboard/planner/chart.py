@@ -6,10 +6,10 @@ level, and every measured speed is a dot below the line of its memory. Lengths a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dashboard.charts.scale import LogScale, Tick
 from engine.measuring.roofline import ceiling
 
 WIDTH, HEIGHT = 760.0, 430.0
@@ -62,12 +62,6 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    at: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class RooflineChart:
     width: float
     height: float
@@ -82,27 +76,6 @@ class RooflineChart:
     launch: Line | None
     measured: tuple[Place, ...]
     published: tuple[Place, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """One logarithmic axis: `low` to `high` of the data over `start` to `end` of the view box."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        part = math.log(value / self.low) / math.log(self.high / self.low)
-        return round(self.start + part * (self.end - self.start), 2)
-
-    def ticks(self) -> list[float]:
-        """1, 2 and 5 of each decade, or the decades alone where those would crowd."""
-        steps = (1, 2, 5) if math.log10(self.high / self.low) < 3 else (1,)
-        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
-        return [value for value in values if self.low <= value <= self.high]
 
 
 def roofline_chart(
@@ -124,8 +97,8 @@ def roofline_chart(
     label_y = _apart([line.y2 for line in lines], TOP + 6, HEIGHT - BOTTOM)
     return RooflineChart(
         WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM,
-        x_ticks=tuple(Tick(x(v), _bytes(v)) for v in x.ticks()),
-        y_ticks=tuple(Tick(y(v), f"{v:,.10g}") for v in y.ticks()),
+        x_ticks=x.ticks(_bytes),
+        y_ticks=y.ticks(),
         roofs=tuple(
             RoofLine(
                 roof.name,
@@ -146,11 +119,11 @@ def roofline_chart(
     )  # fmt: skip
 
 
-def _padded(values: Sequence[float], start: float, end: float) -> _Scale:
-    return _Scale(min(values) / 1.8, max(values) * 1.8, start, end)
+def _padded(values: Sequence[float], start: float, end: float) -> LogScale:
+    return LogScale(min(values) / 1.8, max(values) * 1.8, start, end)
 
 
-def _roof_line(roof: Roof, x: _Scale, y: _Scale) -> Line:
+def _roof_line(roof: Roof, x: LogScale, y: LogScale) -> Line:
     """tok/s = bandwidth / bytes, cut to the plot."""
     left = max(x.low, roof.gbs * 1e9 / y.high)
     right = min(x.high, roof.gbs * 1e9 / y.low)

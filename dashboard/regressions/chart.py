@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dashboard.charts.scale import LinearScale, Tick
 from dashboard.models import Measurement, Regression
 from dashboard.regressions.rule import WATCHED, loss
 
@@ -21,12 +22,6 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    y: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class RegressionChart:
     """One dot a measurement, evenly spaced in their order; lengths in units of the view box."""
 
@@ -40,7 +35,7 @@ class RegressionChart:
     band_width: float
     band_height: float
     baseline_y: float
-    levels: tuple[Level, ...]
+    levels: tuple[Tick, ...]
     line: str
     dots: tuple[Dot, ...]
     first: str
@@ -57,10 +52,7 @@ def regression_chart(regression: Regression, points: Sequence[Measurement]) -> R
     low, high = min(*values, floor), max(*values, ceiling)
     room = (high - low) * 0.06
 
-    def y(value: float) -> float:
-        part = (value - low + room) / (high - low + 2 * room)
-        return round(HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM), 2)
-
+    y = LinearScale(low - room, high + room, HEIGHT - BOTTOM, TOP)
     step = (WIDTH - LEFT - RIGHT - 20) / max(1, len(values) - 1)
     better = WATCHED[regression.metric]
     dots = tuple(
@@ -79,7 +71,7 @@ def regression_chart(regression: Regression, points: Sequence[Measurement]) -> R
         band_width=WIDTH - RIGHT - LEFT,
         band_height=round(y(floor) - y(ceiling), 2),
         baseline_y=y(regression.baseline),
-        levels=tuple(Level(y(value), f"{value:,.4g}") for value in levels),
+        levels=tuple(Tick(y(value), f"{value:,.4g}") for value in levels),
         line=" ".join(f"{dot.x:g},{dot.y:g}" for dot in dots),
         dots=dots,
         first=f"{points[0].created:%Y-%m-%d}",

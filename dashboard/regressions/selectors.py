@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Count, QuerySet
 
-from dashboard.models import CLOSED_FATES, STANDING_FATES, Measurement, Regression, Standing
+from dashboard.models import CLOSED_FATES, STANDING_FATES, Measurement, MetricStatus, Regression
 
 CHART_POINTS = 60
 
@@ -46,12 +46,12 @@ def points(of: Regression) -> list[Measurement]:
     return list(rows.defer("document").order_by("-created", "-pk")[:CHART_POINTS])[::-1]
 
 
-def standings() -> QuerySet[Standing, Any]:
+def standings() -> QuerySet[MetricStatus, Any]:
     """Every standing, what needs eyes first."""
-    return Standing.objects.select_related("configuration").order_by("label", "configuration", "metric")
+    return MetricStatus.objects.select_related("configuration").order_by("label", "configuration", "metric")
 
 
-def standings_of(configurations: Iterable[int], metric: str = "tok_s") -> dict[int, Standing]:
+def standings_of(configurations: Iterable[int], metric: str = "tok_s") -> dict[int, MetricStatus]:
     """The badge of each of those configurations, by their key. One query."""
-    rows = Standing.objects.filter(configuration__in=list(configurations), metric=metric)
+    rows = MetricStatus.objects.filter(configuration__in=list(configurations), metric=metric)
     return {row.configuration_id: row for row in rows}

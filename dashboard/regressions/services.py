@@ -15,17 +15,18 @@ from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.utils import timezone
 
-from dashboard import audit, task_queue
+from dashboard import celery_bridge
+from dashboard.audit import log as audit
 from dashboard.errors import NothingToDo
 from dashboard.models import (
     STANDING_FATES,
     Configuration,
-    Fate,
     Label,
     Measurement,
+    MetricStatus,
     Regression,
     RegressionComment,
-    Standing,
+    RegressionStatus,
 )
 from dashboard.regressions.rule import IN_A_ROW, WATCHED, WINDOW, Verdict, judge, recovered
 
@@ -110,7 +111,7 @@ def _newest(configuration: Configuration, using: str) -> list[Measurement]:
 
 def _accepted(configuration: Configuration, using: str) -> dict[str, datetime]:
     """Since when the present speed counts as normal, by metric, where somebody has said so."""
-    rows = Regression.objects.using(using).filter(configuration=configuration, fate=Fate.ACCEPTED)
+    rows = Regression.objects.using(using).filter(configuration=configuration, fate=RegressionStatus.ACCEPTED)
     return dict(rows.order_by("since").values_list("metric", "since"))
 
 
@@ -121,7 +122,7 @@ def _follow(regression: Regression, points: Sequence[Measurement], better: int, 
         return verdict
     regression.value = values[-1]
     if recovered(values, regression.baseline, regression.threshold, better):
-        regression.fate, regression.closed = Fate.RECOVERED, timezone.now()
+        regression.fate, regression.closed = RegressionStatus.RECOVERED, timezone.now()
         audit.record("regression recovered", regression, by="the rule", url=regression.get_absolute_url())
     else:
         verdict = Verdict(
@@ -156,7 +157,7 @@ def _open(
 def _note(configuration: Configuration, verdicts: dict[str, Verdict], using: str) -> None:
     """Keeps the standings: one statement, whether they are new or not."""
     rows = [
-        Standing(
+        MetricStatus(
             configuration=configuration,
             metric=metric,
             label=verdict.label,
@@ -167,7 +168,7 @@ def _note(configuration: Configuration, verdicts: dict[str, Verdict], using: str
         )
         for metric, verdict in verdicts.items()
     ]
-    Standing.objects.using(using).bulk_create(
+    MetricStatus.objects.using(using).bulk_create(
         rows,
         update_conflicts=True,
         unique_fields=["configuration", "metric"],
@@ -178,12 +179,25 @@ def _note(configuration: Configuration, verdicts: dict[str, Verdict], using: str
 # Handling --------------------------------------------------------------------------------------------
 def acknowledge(*, regression: Regression, who: User) -> None:
     """Says that somebody looks into it. Raises NothingToDo if it is not open."""
-    _move(regression, (Fate.OPEN,), who, "regression acknowledged", fate=Fate.ACKNOWLEDGED)
+    _move(
+        regression,
+        (RegressionStatus.OPEN,),
+        who,
+        "regression acknowledged",
+        fate=RegressionStatus.ACKNOWLEDGED,
+    )
 
 
 def accept(*, regression: Regression, who: User) -> None:
     """Closes it for good: what came since its first bad point is the baseline from now on."""
-    _move(regression, STANDING_FATES, who, "regression accepted", fate=Fate.ACCEPTED, closed=timezone.now())
+    _move(
+        regression,
+        STANDING_FATES,
+        who,
+        "regression accepted",
+        fate=RegressionStatus.ACCEPTED,
+        closed=timezone.now(),
+    )
     judge_configurations([regression.configuration_id])
 
 
@@ -228,7 +242,7 @@ def ask_for_notices(regression: Regression) -> None:
     if not tasks:
         return
     Regression.objects.filter(pk=regression.pk).update(asked=timezone.now())
-    told = [task_queue.tell(name, regression.pk) for name in tasks]
+    told = [celery_bridge.tell(name, regression.pk) for name in tasks]
     if not all(told):  # ask_again need not wait for the hour
         Regression.objects.filter(pk=regression.pk).update(asked=None)
 
@@ -236,7 +250,7 @@ def ask_for_notices(regression: Regression) -> None:
 def ask_again(*, now: datetime | None = None) -> None:
     """Asks once more for notices that should have been delivered by now. Called every minute."""
     now = now or timezone.now()
-    late = Regression.objects.filter(fate=Fate.OPEN, opened__gte=now - GIVE_UP).exclude(
+    late = Regression.objects.filter(fate=RegressionStatus.OPEN, opened__gte=now - GIVE_UP).exclude(
         asked__gt=now - ASK_AGAIN
     )
     for regression in late:

@@ -12,13 +12,13 @@ from django.conf import settings
 from django.core.cache import cache
 from redis.exceptions import RedisError
 
-from dashboard.pause import Pause
+from dashboard.circuit_breaker import CircuitBreaker
 from engine.serving.connection import connect
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_pause = Pause(10.0)
+_circuit = CircuitBreaker(10.0)
 """After a failure Redis is not asked for a while: nobody shall wait for it at every step."""
 
 
@@ -57,13 +57,13 @@ def forget(key: str) -> None:
 
 def _shared(ask: Callable[[redis.Redis], T]) -> T | None:
     """What Redis says; None while it is away."""
-    if not _pause.over:
+    if not _circuit.closed:
         return None
     try:
         return ask(_connection(settings.REDIS_URL))
     except (RedisError, OSError) as error:
-        _pause.begin()
-        log.warning("each_process_counts_for_itself", error=str(error), quiet_s=_pause.seconds)
+        _circuit.trip()
+        log.warning("each_process_counts_for_itself", error=str(error), quiet_s=_circuit.seconds)
         return None
 
 

@@ -9,8 +9,8 @@ from datetime import datetime
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from dashboard.matrix import AXES, PointSpec
 from dashboard.models import ACTIVE, Point, State, SweepRun
+from dashboard.sweeps.matrix import AXES, PointSpec
 
 RECENT = 1000
 """How many finished points an estimate looks back over: enough for the newest of each kind, and quick."""

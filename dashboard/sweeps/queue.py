@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from dashboard.devices import Line, lines
 from dashboard.models import SweepRun
+from dashboard.sweeps.devices import Line, lines
 from dashboard.sweeps.estimates import Estimate, remaining
 
 

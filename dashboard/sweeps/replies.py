@@ -5,13 +5,13 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest
 
-from dashboard import services
 from dashboard.models import SweepRun
+from dashboard.sweeps import services
 
 
-def say_if_untold(request: HttpRequest, run: SweepRun) -> bool:
+def warn_if_not_enqueued(request: HttpRequest, run: SweepRun) -> bool:
     """Whether the person had to be told that Celery does not know of the run yet."""
-    reason = services.untold(run=run)
+    reason = services.reason_not_enqueued(run=run)
     if reason:
         messages.error(request, reason)
     return bool(reason)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
@@ -14,12 +13,14 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard import audit, exports, selectors, services
 from dashboard.errors import DashboardError
+from dashboard.measurements import exports
 from dashboard.models import State, Sweep, SweepRun, Trigger
+from dashboard.request_text import without_nul
+from dashboard.sweeps import selectors, services
 from dashboard.sweeps.estimates import remaining
 from dashboard.sweeps.queue import place_of, queues
-from dashboard.sweeps.replies import say_if_untold
+from dashboard.sweeps.replies import warn_if_not_enqueued
 
 PAGE_SIZE = 50
 CAN_RUN = "dashboard.can_run_sweep"
@@ -41,13 +42,13 @@ def sweeps(request: HttpRequest) -> HttpResponse:
 @require_POST
 @permission_required(CAN_RUN, raise_exception=True)
 def sweep_start(request: HttpRequest) -> HttpResponse:
-    sweep = get_object_or_404(Sweep, name=_without_nul(request.POST.get("sweep", "")))
+    sweep = get_object_or_404(Sweep, name=without_nul(request.POST.get("sweep", "")))
     try:
         started = services.start_sweep(sweep=sweep, trigger=Trigger.PAGE, who=_user(request))
     except (DashboardError, ValidationError) as error:
         messages.error(request, _sentence(error))
         return redirect("dashboard:sweeps")
-    say_if_untold(request, started)
+    warn_if_not_enqueued(request, started)
     return redirect(started)
 
 
@@ -115,32 +116,10 @@ def sweep_run_retry(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         count = services.retry_failed(run=found, who=_user(request))
         messages.success(request, f"{count} failed point{'' if count == 1 else 's'} queued again.")
-        say_if_untold(request, found)
+        warn_if_not_enqueued(request, found)
     except DashboardError as error:
         messages.error(request, _sentence(error))
     return redirect(found)
-
-
-@require_GET
-@permission_required("dashboard.view_auditentry", raise_exception=True)
-def audit_log(request: HttpRequest) -> HttpResponse:
-    act, by = (_without_nul(request.GET.get(name, "")) for name in ("act", "by"))
-    act, by = act[:40], by.strip()[:150]
-    query = urlencode({name: value for name, value in (("act", act), ("by", by)) if value})
-    context = {
-        "page": Paginator(audit.entries(act=act, by=by), PAGE_SIZE).get_page(request.GET.get("page")),
-        "acts": audit.ACTS,
-        "act": act,
-        "by": by,
-        "query": query,
-        "section": "sweeps",
-    }
-    return render(request, "dashboard/audit.html", context)
-
-
-def _without_nul(text: str) -> str:
-    """PostgreSQL takes no text with a null character, not even to look for it."""
-    return text.replace("\0", "")
 
 
 def _user(request: HttpRequest) -> Any:

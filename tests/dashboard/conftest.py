@@ -11,8 +11,10 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from config.celery import app as celery_app
-from dashboard import hints, pause, services
-from dashboard.pause import Pause
+from dashboard import circuit_breaker
+from dashboard.circuit_breaker import CircuitBreaker
+from dashboard.live import notifications
+from dashboard.sweeps import services, transitions
 from tests.dashboard.stack import Stack, database_in
 
 
@@ -34,7 +36,7 @@ def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> lis
             runs.append(run_id)
             return True
 
-        monkeypatch.setattr(services, "_tell_celery", tell)
+        monkeypatch.setattr(transitions, "enqueue", tell)
     return runs
 
 
@@ -43,7 +45,7 @@ def redis_is_back(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Each test begins without a pause; called, this ends one that a failure has begun."""
 
     def end_pause() -> None:
-        monkeypatch.setattr(pause, "redis_away", Pause(10.0))
+        monkeypatch.setattr(circuit_breaker, "redis_circuit", CircuitBreaker(10.0))
 
     end_pause()
     return end_pause
@@ -63,7 +65,7 @@ def hinted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> l
     """The hints that pages were sent, in place of the channel layer."""
     sent: list[dict[str, object]] = []
     if "stack" not in request.fixturenames:
-        monkeypatch.setattr(hints, "_send", lambda group, hint: sent.append({"group": group, **hint}))
+        monkeypatch.setattr(notifications, "_send", lambda group, hint: sent.append({"group": group, **hint}))
     return sent
 
 

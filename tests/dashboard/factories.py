@@ -7,8 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dashboard import services
+from dashboard.measurements.services import record_measurement
 from dashboard.models import Measurement, Sweep, SweepRun, Trigger
+from dashboard.sweeps import services
 from engine.measuring.measurement import (
     BytesPerToken,
     DecodeSpeed,
@@ -82,7 +83,7 @@ def document(**kwargs: Any) -> dict[str, Any]:
 
 def stored(**kwargs: Any) -> Measurement:
     """The same as a row."""
-    return services.record_measurement(document=document(**kwargs), source="test.json")[0]
+    return record_measurement(document=document(**kwargs), source="test.json")[0]
 
 
 def sweep(name: str = "test-sweep", **matrix: Any) -> Sweep:

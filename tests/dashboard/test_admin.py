@@ -9,10 +9,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django_celery_beat.models import PeriodicTask
 
-from dashboard import services
 from dashboard.models import AuditEntry, Measurement, State, Sweep, SweepRun
+from dashboard.sweeps import definitions, services
 from tests.dashboard import factories
-from tests.dashboard.test_services import work
+from tests.dashboard.sweeps.test_services import work
 
 pytestmark = pytest.mark.django_db
 FORM = {
@@ -220,4 +220,4 @@ def test_deleting_sweeps_takes_their_schedules_along(as_admin: Client) -> None:
     sweep = Sweep.objects.get(name="nightly")
     data = {"action": "delete_selected", "_selected_action": [sweep.pk], "post": "yes"}
     as_admin.post("/admin/dashboard/sweep/", data)
-    assert not PeriodicTask.objects.filter(task=services.SCHEDULED_TASK).exists()
+    assert not PeriodicTask.objects.filter(task=definitions.SCHEDULED_TASK).exists()

@@ -7,8 +7,8 @@ import io
 import pytest
 from django.core.management import CommandError, call_command
 
-from dashboard import bench_queue
 from dashboard.models import State, SweepRun
+from dashboard.sweeps import bench_client
 from tests.dashboard import factories
 from tests.dashboard.stack import Stack
 
@@ -67,7 +67,7 @@ def test_interrupted_now_cancels_the_run(stack: Stack, monkeypatch: pytest.Monke
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench_queue.Client, "read", interrupt)
+    monkeypatch.setattr(bench_client.Client, "read", interrupt)
     with pytest.raises(CommandError, match="cancelled"):
         call_command("sweep", "test-sweep", "--now", stdout=io.StringIO())
     assert SweepRun.objects.get().state == State.CANCELLED

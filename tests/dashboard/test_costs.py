@@ -8,8 +8,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from dashboard import demo_data
 from dashboard.models import Configuration
-from tools import made_up_dashboard
 from tools.measure_dashboard import addresses
 
 pytestmark = pytest.mark.django_db
@@ -28,11 +28,11 @@ def questions(client: Client) -> dict[str, int]:
 
 def test_no_page_asks_more_questions_of_a_larger_database(client: Client) -> None:
     client.force_login(User.objects.create_superuser("boss"))
-    list(made_up_dashboard.fill(120))
+    list(demo_data.fill(120))
     few = questions(client)
     for configuration in Configuration.objects.all():
-        made_up_dashboard.add_history(configuration, 5, first=2)
-    made_up_dashboard.add_sweeps(30)
+        demo_data.add_history(configuration, 5, first=2)
+    demo_data.add_sweeps(30)
     many = questions(client)
     assert many == few
     assert max(many.values()) <= MOST

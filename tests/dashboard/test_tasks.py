@@ -11,8 +11,10 @@ import pytest
 import redis
 
 from config.celery import app as celery_app
-from dashboard import services, tasks
+from dashboard import tasks
+from dashboard.errors import SweepBusy
 from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trigger
+from dashboard.sweeps import definitions, ownership, services
 from engine.serving.client import Client
 from engine.serving.messages import BENCH, Measured, Started, cancel_key, encode_frame, out_key
 from tests.dashboard import factories
@@ -89,7 +91,7 @@ def test_run_whose_celery_worker_was_killed_is_resumed_without_measuring_again(
         worker.wait(10)
     assert state_of(run) == State.RUNNING
     hand.answer(hand.requests()[0]["id"])  # the engine finished what the dead process had asked for
-    SweepRun.objects.filter(pk=run.pk).update(heartbeat=run.created - 2 * services.STALE_AFTER)
+    SweepRun.objects.filter(pk=run.pk).update(heartbeat=run.created - 2 * ownership.STALE_AFTER)
     with stack.celery():  # a starting worker reaps
         wait_until(lambda: state_of(run) == State.FINISHED)
     assert len(hand.requests()) == 1
@@ -132,14 +134,14 @@ def test_start_while_the_broker_is_away_waits_for_the_reaper(
         run = start(factories.sweep(context=[8]))
     run.refresh_from_db()
     assert (run.state, run.enqueued) == (State.QUEUED, None)
-    assert services.reap().reminded == [], "so soon after a failure nobody is asked"
+    assert ownership.reap().reminded == [], "so soon after a failure nobody is asked"
     redis_is_back()
-    assert services.reap().reminded == [run.pk]
+    assert ownership.reap().reminded == [run.pk]
 
 
 def test_schedule_starts_the_sweep_and_skips_while_it_runs(stack: Stack) -> None:
     sweep = factories.sweep()
-    services.set_schedule(sweep=sweep, crontab="* * * * *")
+    definitions.set_schedule(sweep=sweep, crontab="* * * * *")
     tasks.start_scheduled(sweep.pk)
     Sweep.objects.update(slot=None)
     tasks.start_scheduled(sweep.pk)
@@ -163,7 +165,7 @@ def test_two_starts_at_once_make_one_run(stack: Stack) -> None:
         gate.wait()
         try:
             start(sweep)
-        except services.SweepBusy as busy:
+        except SweepBusy as busy:
             refused.append(busy)
         finally:
             connection.close()

@@ -6,9 +6,10 @@ import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 
+from dashboard import demo_data
 from engine.measuring.statistics import samples_needed
 from tests.dashboard import factories
-from tools import made_up_dashboard, measure_dashboard
+from tools import measure_dashboard
 
 pytestmark = pytest.mark.django_db
 
@@ -20,7 +21,7 @@ def test_empty_database_is_refused_and_told_to_be_filled() -> None:
 
 
 def test_database_with_one_real_measurement_is_refused_untouched() -> None:
-    list(made_up_dashboard.fill(12))
+    list(demo_data.fill(12))
     factories.stored()
     with pytest.raises(SystemExit, match="holds measurements that were not made up"):
         measure_dashboard.pages(1)
@@ -31,7 +32,7 @@ def test_database_with_one_real_measurement_is_refused_untouched() -> None:
 def test_account_that_asks_for_the_pages_is_removed_after(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: bool
 ) -> None:
-    list(made_up_dashboard.fill(12))
+    list(demo_data.fill(12))
     path = "/dashboard/nowhere/" if fails else "/api/configurations"
     monkeypatch.setattr(measure_dashboard, "addresses", lambda: {"some answer": path})
     if fails:

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard.importing import Imported, import_files
+from dashboard.measurements.importing import Imported, import_files
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 KINDS = ("*.json", "peers/*.jsonl", "notes/*.json")

@@ -9,9 +9,9 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard import bench_queue, devices, runner, selectors, services
 from dashboard.errors import DashboardError
 from dashboard.models import State, SweepRun, Trigger
+from dashboard.sweeps import bench_client, definitions, devices, runner, selectors, services
 from dashboard.templatetags.figures import duration, micros, millis, percent, speed
 
 LOOK_S = 0.5
@@ -30,14 +30,14 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **options: Any) -> None:
         now: bool = options["now"]
         try:
-            sweep = services.find_sweep(name=options["name"])
+            sweep = definitions.find_sweep(name=options["name"])
             run = services.start_sweep(sweep=sweep, trigger=Trigger.SHELL, enqueue=not now)
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from error
         except DashboardError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"Sweep run {run.pk} ({run.name}): {run.total} points, {run.repeats} repeats each")
-        if not now and (reason := services.untold(run=run)):
+        if not now and (reason := services.reason_not_enqueued(run=run)):
             self.stderr.write(reason)
         if options["no_wait"]:
             return
@@ -49,7 +49,7 @@ class Command(BaseCommand):
 
     def _work(self, run: SweepRun) -> None:
         stopping = threading.Event()
-        with bench_queue.connect() as bench:
+        with bench_client.connect() as bench:
             try:
                 self._wait_for_turn(run)
                 runner.work_on(run.pk, bench, stopping=stopping, on_change=self._say)

@@ -17,7 +17,7 @@ from pytest_django import DjangoAssertNumQueries
 from dashboard.compare.breakdown import breakdown
 from dashboard.compare.environments import differences
 from dashboard.compare.figures import FIGURES, Compared, Row, compare
-from dashboard.ingest import digest_of
+from dashboard.measurements.ingest import digest_of
 from engine.measuring.measurement import DecodeSpeed, Samples
 from engine.measuring.measurement import Measurement as Result
 from engine.measuring.statistics import median

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from dashboard.importing import Imported, import_files
+from dashboard.measurements.importing import Imported, import_files
 from dashboard.models import Annotation, AuditEntry, Configuration
 from tests.dashboard import factories
 

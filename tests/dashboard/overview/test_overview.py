@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from dashboard.importing import Imported, import_files
+from dashboard.measurements.importing import Imported, import_files
 from dashboard.models import Peer
 from dashboard.regressions.services import judge_configurations
 from engine.backends.base import BARRIER

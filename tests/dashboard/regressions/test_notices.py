@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
 from config.webhook import Webhook, webhook
-from dashboard import task_queue, tasks
+from dashboard import celery_bridge, tasks
 from dashboard.models import Regression
 from dashboard.regressions import notices, services
 from tests.dashboard.regressions.test_services import GOOD, history
@@ -75,7 +75,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         found.append((name, key))
         return True
 
-    monkeypatch.setattr(task_queue, "tell", told)
+    monkeypatch.setattr(celery_bridge, "tell", told)
     return found
 
 
@@ -203,7 +203,7 @@ def test_notice_that_the_broker_did_not_take_is_asked_for_again_within_the_minut
 ) -> None:
     settings.REGRESSION_EMAILS = ["ops@example.org"]
     with monkeypatch.context() as away:
-        away.setattr(task_queue, "tell", lambda *_: False)
+        away.setattr(celery_bridge, "tell", lambda *_: False)
         services.ask_for_notices(regression)
     services.ask_again()
     assert asked == [(services.EMAIL_TASK, regression.pk)]

@@ -11,7 +11,15 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
 from dashboard.errors import NothingToDo
-from dashboard.models import AuditEntry, Configuration, Fate, Label, Measurement, Regression, Standing
+from dashboard.models import (
+    AuditEntry,
+    Configuration,
+    Label,
+    Measurement,
+    MetricStatus,
+    Regression,
+    RegressionStatus,
+)
 from dashboard.regressions import services
 from engine.measuring.measurement import Verified
 from tests.dashboard import factories
@@ -33,8 +41,8 @@ def history(*speeds: float, start: int = 0, **kwargs: Any) -> Configuration:
     return row.configuration
 
 
-def standing(configuration: Configuration, metric: str = "tok_s") -> Standing:
-    return Standing.objects.get(configuration=configuration, metric=metric)
+def standing(configuration: Configuration, metric: str = "tok_s") -> MetricStatus:
+    return MetricStatus.objects.get(configuration=configuration, metric=metric)
 
 
 def test_two_slow_points_open_one_regression_with_its_range_of_commits() -> None:
@@ -95,7 +103,7 @@ def test_configurations_do_not_disturb_each_other() -> None:
 def test_two_points_back_at_the_baseline_close_it() -> None:
     configuration = history(*GOOD, 80, 80, 99, 100)
     regression = Regression.objects.get()
-    assert (regression.fate, regression.closed is not None) == (Fate.RECOVERED, True)
+    assert (regression.fate, regression.closed is not None) == (RegressionStatus.RECOVERED, True)
     assert standing(configuration).label == Label.STEADY
 
 
@@ -116,12 +124,12 @@ def test_accepted_speed_is_the_new_baseline(who: User) -> None:
     configuration = history(*GOOD, 80, 80)
     regression = Regression.objects.get()
     services.accept(regression=regression, who=who)
-    assert (regression.fate, regression.handler) == (Fate.ACCEPTED, who)
+    assert (regression.fate, regression.handler) == (RegressionStatus.ACCEPTED, who)
     assert standing(configuration).label == Label.INSUFFICIENT
     history(80, 80, 80, start=7)
     assert standing(configuration).label == Label.STEADY
     history(60, 60, start=10)
-    assert Regression.objects.get(fate=Fate.OPEN).baseline == 80
+    assert Regression.objects.get(fate=RegressionStatus.OPEN).baseline == 80
 
 
 def test_acknowledged_regression_stands_and_recovers_like_an_open_one(who: User) -> None:
@@ -129,7 +137,7 @@ def test_acknowledged_regression_stands_and_recovers_like_an_open_one(who: User)
     services.acknowledge(regression=Regression.objects.get(), who=who)
     assert Regression.objects.get().stands
     history(100, 100, start=7)
-    assert Regression.objects.get().fate == Fate.RECOVERED
+    assert Regression.objects.get().fate == RegressionStatus.RECOVERED
     assert set(AuditEntry.objects.values_list("by", "act")) == {
         ("the rule", "regression opened"),
         ("ada", "regression acknowledged"),
@@ -178,9 +186,15 @@ def test_database_itself_refuses_two_that_stand() -> None:
 
 def test_judging_again_changes_nothing() -> None:
     configuration = history(*GOOD, 80, 80)
-    before = list(Regression.objects.values()), list(Standing.objects.values_list("label", "n", "baseline"))
+    before = (
+        list(Regression.objects.values()),
+        list(MetricStatus.objects.values_list("label", "n", "baseline")),
+    )
     assert services.judge_configurations([configuration.pk]) == []
-    after = list(Regression.objects.values()), list(Standing.objects.values_list("label", "n", "baseline"))
+    after = (
+        list(Regression.objects.values()),
+        list(MetricStatus.objects.values_list("label", "n", "baseline")),
+    )
     assert before == after
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from dashboard.models import Fate, Regression
+from dashboard.models import Regression, RegressionStatus
 from tests.dashboard import factories
 from tests.dashboard.regressions.test_services import GOOD, history
 
@@ -71,7 +71,7 @@ def test_handler_acknowledges_comments_and_accepts(as_handler: Client, regressio
     assert "&lt;b&gt;driver&lt;/b&gt;" in page and "acknowledged" in page
     as_handler.post(url(regression, "accept/"))
     regression.refresh_from_db()
-    assert regression.fate == Fate.ACCEPTED
+    assert regression.fate == RegressionStatus.ACCEPTED
     assert "by ada" in as_handler.get(url(regression)).content.decode()
 
 
@@ -91,7 +91,7 @@ def test_verbs_without_the_permission_are_forbidden(
     client: Client = request.getfixturevalue(who)
     assert client.post(url(regression, verb), {"text": "x"}).status_code == 403
     regression.refresh_from_db()
-    assert (regression.fate, regression.comments.count()) == (Fate.OPEN, 0)
+    assert (regression.fate, regression.comments.count()) == (RegressionStatus.OPEN, 0)
 
 
 @pytest.mark.parametrize("verb", ["acknowledge/", "accept/", "comment/"])

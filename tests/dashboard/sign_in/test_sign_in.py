@@ -17,7 +17,7 @@ from django.test import Client, RequestFactory
 from structlog.testing import capture_logs
 
 from config.rates import networks
-from dashboard.pause import Pause
+from dashboard.circuit_breaker import CircuitBreaker
 from dashboard.sign_in import counts
 from dashboard.sign_in.throttle import MOST, Throttle
 
@@ -37,7 +37,7 @@ for _ in range(int(sys.argv[1])):
 @pytest.fixture(autouse=True)
 def ada(settings: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
     settings.REDIS_URL = redis_url
-    monkeypatch.setattr(counts, "_pause", Pause(10.0))
+    monkeypatch.setattr(counts, "_circuit", CircuitBreaker(10.0))
     cache.clear()
     yield User.objects.create_user("ada", password="right")
     cache.clear()
@@ -111,7 +111,7 @@ def test_guesses_at_the_same_time_all_count() -> None:
 def test_while_redis_is_away_this_process_counts_and_the_log_says_so(
     client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "_pause", Pause(3600.0))
+    monkeypatch.setattr(counts, "_circuit", CircuitBreaker(3600.0))
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
     with capture_logs() as said:
         for _ in range(MOST):

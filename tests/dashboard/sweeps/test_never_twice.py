@@ -9,9 +9,9 @@ import hypothesis.extra.django
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard import devices, services
 from dashboard.errors import DashboardError
 from dashboard.models import DeviceHold, Measurement, Point, State, SweepRun
+from dashboard.sweeps import devices, ownership, services
 from tests.dashboard import factories
 
 POINTS = 3
@@ -40,15 +40,15 @@ class World:
         getattr(self, event)(*([owner] if owner else []))
 
     def claim(self, owner: str) -> None:
-        services.claim_run(run_id=self.run.pk, owner=owner)
+        ownership.claim_run(run_id=self.run.pk, owner=owner)
 
     def ask(self, owner: str) -> None:
-        self.held[owner] = services.claim_point(run_id=self.run.pk, owner=owner)
+        self.held[owner] = ownership.claim_point(run_id=self.run.pk, owner=owner)
 
     def finish(self, owner: str) -> None:
         if point := self.held[owner]:
             answer = self._answer(point)
-            services.finish_point(point=point, owner=owner, document=answer, worker="w")
+            ownership.finish_point(point=point, owner=owner, document=answer, worker="w")
 
     def _answer(self, point: Point) -> dict[str, Any]:
         """The inbox takes an id once, so a second process that asks gets the first one's answer."""
@@ -58,13 +58,13 @@ class World:
 
     def fail(self, owner: str) -> None:
         if point := self.held[owner]:
-            services.fail_point(point=point, owner=owner, code="x", message="it burst", worker="w")
+            ownership.fail_point(point=point, owner=owner, code="x", message="it burst", worker="w")
 
     def end(self, owner: str) -> None:
-        services.finish_run(run_id=self.run.pk, owner=owner)
+        ownership.finish_run(run_id=self.run.pk, owner=owner)
 
     def release(self, owner: str) -> None:
-        services.release_run(run_id=self.run.pk, owner=owner)
+        ownership.release_run(run_id=self.run.pk, owner=owner)
 
     def cancel(self) -> None:
         _allowed(services.cancel, run=self.run)
@@ -78,9 +78,9 @@ class World:
     def reap(self) -> None:
         """As when the process that works on it was killed."""
         SweepRun.objects.filter(state=State.RUNNING).update(
-            heartbeat=self.run.created - 2 * services.STALE_AFTER
+            heartbeat=self.run.created - 2 * ownership.STALE_AFTER
         )
-        services.reap()
+        ownership.reap()
 
 
 def _allowed(verb: Any, **arguments: Any) -> None:

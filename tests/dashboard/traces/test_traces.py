@@ -18,7 +18,7 @@ from engine.backends.base import TraceSpan
 from engine.errors import MeasurementError
 from engine.measuring.trace import chrome_trace, packed
 from tests.dashboard import factories
-from tests.dashboard.views.test_run import page_of, text
+from tests.dashboard.runs.test_run_page import page_of, text
 
 pytestmark = pytest.mark.django_db
 

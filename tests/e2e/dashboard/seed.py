@@ -2,8 +2,8 @@
 
 from django.contrib.auth.models import Group, User
 
-from dashboard import services
 from dashboard.models import Sweep, SweepRun, Trigger
+from dashboard.sweeps import ownership, services
 
 user = User.objects.create_user("ada", password="a password of ada's")
 user.groups.add(Group.objects.get(name="Benchmarks: run"))
@@ -11,9 +11,9 @@ MATRIX = {"model": ["random:tiny-llama"], "backend": ["numpy"], "context": [16],
 sweep = Sweep.objects.create(name="made-up", matrix={**MATRIX, "context": [1 << 20]}, repeats=5)
 Sweep.objects.create(name="tiny", matrix=MATRIX, repeats=5, description="ends in seconds")
 run = services.start_sweep(sweep=sweep, trigger=Trigger.SHELL, enqueue=False)
-services.claim_run(run_id=run.pk, owner="seed")
-point = services.claim_point(run_id=run.pk, owner="seed")
+ownership.claim_run(run_id=run.pk, owner="seed")
+point = ownership.claim_point(run_id=run.pk, owner="seed")
 assert point is not None
-services.fail_point(point=point, owner="seed", code="bad_request", message="A made-up failure.", worker="w")
-services.finish_run(run_id=run.pk, owner="seed")
+ownership.fail_point(point=point, owner="seed", code="bad_request", message="A made-up failure.", worker="w")
+ownership.finish_run(run_id=run.pk, owner="seed")
 SweepRun.objects.filter(pk=run.pk).update(who=user)

@@ -1,0 +1,1 @@
+"""Who may see and do what, and how they sign in."""

@@ -1,0 +1,1 @@
+"""Geometry of the charts that the server draws as SVG."""

@@ -1,0 +1,1 @@
+"""Notifications to open pages that something changed."""

@@ -1,0 +1,1 @@
+"""Measurements: from documents to rows, to queries, to exports."""

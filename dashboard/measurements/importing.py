@@ -1,0 +1,61 @@
+"""Files into rows: measurements, what peers reached, and notes. Each file whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.db import transaction
+
+from dashboard.history.notes import import_notes
+from dashboard.live import notifications
+from dashboard.measurements.peers import import_peers
+from dashboard.measurements.services import record_measurement
+from dashboard.regressions.services import judge_later
+from engine.errors import MeasurementError
+from engine.measuring.measurement import read_documents
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of one file: how much of it was new, how much was known, or why it was refused."""
+
+    path: Path
+    added: int = 0
+    known: int = 0
+    error: str = ""
+
+
+def import_files(*, paths: Iterable[Path]) -> list[Imported]:
+    """Reads files one by one; a bad one does not stop the others.
+
+    A `.jsonl` file holds peers; a JSON object with `notes` holds notes; any other JSON, measurements.
+    """
+    return [_import_file(path) for path in paths]
+
+
+def _import_file(path: Path) -> Imported:
+    try:
+        if path.suffix == ".jsonl":
+            return Imported(path, *import_peers(path=path))
+        documents = read_documents(path)
+    except MeasurementError as error:
+        return Imported(path, error=str(error))
+    try:
+        if len(documents) == 1 and isinstance(documents[0], dict) and "notes" in documents[0]:
+            return Imported(path, *import_notes(entries=documents[0]["notes"], source=path.name))
+        return Imported(path, *_import_measurements(documents, path.name))
+    except MeasurementError as error:
+        return Imported(path, error=f"{path}: {error}")
+
+
+def _import_measurements(documents: list[Any], source: str) -> tuple[int, int]:
+    with transaction.atomic():
+        stored = [record_measurement(document=d, source=source) for d in documents]
+        new = [measurement for measurement, is_new in stored if is_new]
+        if new:
+            transaction.on_commit(lambda: notifications.measurement_added(new[-1].pk))
+            judge_later(measurement.configuration_id for measurement in new)
+    return len(new), len(stored) - len(new)

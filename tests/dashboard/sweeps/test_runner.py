@@ -1,0 +1,235 @@
+"""The runner against a bench inbox that answers as the test says, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trace
+from dashboard.sweeps import ownership, runner, services
+from engine.backends.base import TraceSpan
+from engine.measuring.trace import chrome_trace, packed
+from engine.serving.errors import QueueFull, QueueUnavailable
+from engine.serving.messages import (
+    BenchRequest,
+    Done,
+    Failed,
+    Frame,
+    Measured,
+    Progress,
+    Request,
+    Started,
+    Timings,
+)
+from engine.serving.reading import StreamFrame
+from tests.dashboard import factories
+
+pytestmark = pytest.mark.django_db
+
+STARTED = Started("w1", "tiny-llama", "numpy", 8, 1.0)
+CANCELLED = Done("cancelled", "", Timings(0, 0, 0, 0, 0, 0, 0))
+Step = Frame | Exception | Callable[[], None] | None
+
+
+class ScriptedBench:
+    """Answers each read with the next step: a frame, an error to raise, something to do, or silence."""
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = deque(steps)
+        self.submitted: list[BenchRequest] = []
+        self.now = 0.0
+        self.refuse = 0
+
+    def submit(self, request: Request) -> int:
+        if self.refuse:
+            self.refuse -= 1
+            raise QueueFull("the bench queue holds 256 requests")
+        assert isinstance(request, BenchRequest)
+        self.submitted.append(request)
+        return 1
+
+    def position(self, request_id: str) -> int | None:
+        return 3
+
+    def read(self, request_id: str, after: str, *, block_s: float) -> list[StreamFrame]:
+        self.now += block_s
+        step = self.steps.popleft()
+        if isinstance(step, Exception):
+            raise step
+        if callable(step):
+            step()
+            return []
+        return [] if step is None else [StreamFrame(f"{len(self.steps)}-1", step)]
+
+
+@pytest.fixture
+def run() -> SweepRun:
+    return factories.run_of(factories.sweep(context=[8]))
+
+
+def measured(**kwargs: object) -> Measured:
+    return Measured(factories.document(**kwargs))
+
+
+def work(run: SweepRun, bench: ScriptedBench, **kwargs: object) -> bool:
+    ended = runner.work_on(run.pk, bench, clock=lambda: bench.now, **kwargs)  # type: ignore[arg-type]
+    run.refresh_from_db()
+    return ended
+
+
+def test_point_is_asked_for_as_it_stands_in_the_matrix(run: SweepRun) -> None:
+    bench = ScriptedBench(STARTED, measured())
+    assert work(run, bench)
+    request = bench.submitted[0]
+    assert (request.model, request.backend, request.devices) == ("random:tiny-llama", "numpy", 1)
+    assert (request.context, request.tokens, request.repeats) == (8, 8, 5)
+
+
+def test_point_says_how_to_synchronise_again_when_it_is_retried() -> None:
+    run = factories.run_of(factories.sweep(backend=["cpu"], sync=["barrier"], context=[8]))
+    first, second = (ScriptedBench(Failed("backend_failed", "the device burst")) for _ in range(2))
+    work(run, first)
+    services.retry_failed(run=run)
+    work(run, second)
+    assert [bench.submitted[0].sync for bench in (first, second)] == ["barrier", "barrier"]
+
+
+def test_measurement_is_stored_with_its_point_and_worker(run: SweepRun) -> None:
+    work(run, ScriptedBench(STARTED, measured(tok_s=123.0)))
+    point = Point.objects.get(run=run)
+    assert (point.state, point.worker, point.measurement.tok_s) == (State.FINISHED, "w1", 123.0)
+    assert point.measurement.source == f"sweep run {run.pk}"
+
+
+def test_sweep_that_wants_traces_asks_for_them_and_keeps_them() -> None:
+    sweep = factories.sweep(context=[8])
+    Sweep.objects.filter(pk=sweep.pk).update(trace=True)
+    sweep.refresh_from_db()
+    data = base64.b64encode(packed(chrome_trace([TraceSpan("qkv", 0, 0, 1.0, 2.0)]))).decode()
+    bench = ScriptedBench(STARTED, Measured(factories.document(), data))
+    work(factories.run_of(sweep), bench)
+    assert bench.submitted[0].trace
+    assert Trace.objects.get().spans == 1
+
+
+@pytest.mark.parametrize("data", ["not base64!", base64.b64encode(b"no trace").decode()])
+def test_trace_that_cannot_be_kept_does_not_cost_the_measurement(run: SweepRun, data: str) -> None:
+    work(run, ScriptedBench(STARTED, Measured(factories.document(), data)))
+    assert run.state == State.FINISHED
+    assert Measurement.objects.count() == 1 and not Trace.objects.exists()
+
+
+def test_failure_of_a_point_is_stored_and_the_next_one_is_measured() -> None:
+    run = factories.run_of(factories.sweep())
+    work(run, ScriptedBench(Failed("backend_failed", "the device burst"), measured()))
+    assert list(run.points.values_list("state", "error")) == [
+        ("failed", "the device burst"),
+        ("finished", ""),
+    ]
+    assert run.state == State.FAILED
+
+
+def test_failure_without_a_reason_says_so(run: SweepRun) -> None:
+    work(run, ScriptedBench(Failed("internal", "")))
+    assert run.points.get().error == "The worker gave no reason (code internal)."
+
+
+def test_measurement_that_breaks_the_schema_is_a_failure_that_names_the_field(run: SweepRun) -> None:
+    document = factories.document()
+    del document["verified"]
+    work(run, ScriptedBench(Measured(document)))
+    point = run.points.get()
+    assert (point.state, point.error_code) == (State.FAILED, "bad_measurement")
+    assert "verified" in point.error
+    assert not Measurement.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({"devices": 2}, "with devices 1; the point asks for 2"),
+        ({"sync": "barrier"}, "with sync 'mailbox'; the point asks for 'barrier'"),
+    ],
+)
+def test_measurement_of_something_else_than_the_point_is_refused(
+    run: SweepRun, asked: dict[str, object], complaint: str
+) -> None:
+    run.points.update(**asked)
+    work(run, ScriptedBench(measured()))
+    point = run.points.get()
+    assert (point.state, point.error_code) == (State.FAILED, "bad_measurement")
+    assert complaint in point.error
+    assert not Measurement.objects.exists()
+
+
+def test_point_that_a_worker_stopped_is_a_failure_to_retry(run: SweepRun) -> None:
+    work(run, ScriptedBench(STARTED, CANCELLED))
+    assert run.points.get().error_code == "cancelled"
+
+
+def test_silent_inbox_is_asked_again_with_the_same_request(run: SweepRun) -> None:
+    bench = ScriptedBench(*[None] * 25, measured())
+    work(run, bench)
+    assert len(bench.submitted) == 3
+    assert len({request.id for request in bench.submitted}) == 1
+
+
+def test_full_inbox_and_absent_redis_are_waited_out(run: SweepRun) -> None:
+    stopping = threading.Event()
+    stopping.wait = lambda _timeout=None: False  # type: ignore[method-assign,assignment]
+    bench = ScriptedBench(QueueUnavailable("Redis does not answer"), STARTED, measured())
+    bench.refuse = 1
+    assert work(run, bench, stopping=stopping)
+    assert run.state == State.FINISHED
+
+
+def test_progress_is_on_the_row_while_it_waits(run: SweepRun) -> None:
+    labels: list[str] = []
+    steps = [None, STARTED, Progress(2, 5, "repeats"), None, None, measured()]
+    work(run, ScriptedBench(*steps), on_change=labels.append)
+    assert labels[0] == "point 1 of 1: waiting for a worker, place 3"
+    assert "point 1 of 1: measuring on w1" in labels
+    assert "point 1 of 1: 2 of 5 repeats on w1" in labels
+
+
+def test_heartbeat_is_written_while_nothing_happens(run: SweepRun) -> None:
+    beats = []
+    bench = ScriptedBench(*[lambda: beats.append(SweepRun.objects.get(pk=run.pk).heartbeat)] * 9, measured())
+    work(run, bench)
+    assert len(set(beats)) >= 4  # every other second of nine
+
+
+def test_cancelled_run_is_left_at_the_next_heartbeat(run: SweepRun) -> None:
+    bench = ScriptedBench(STARTED, None, None, lambda: services.cancel(run=run), None, None, None)
+    assert not work(run, bench)
+    assert run.state == State.CANCELLED
+    assert len(bench.steps) <= 2
+
+
+def test_process_told_to_stop_hands_the_run_back_and_the_next_one_ends_it(run: SweepRun) -> None:
+    stopping = threading.Event()
+    assert not work(run, ScriptedBench(STARTED, stopping.set), stopping=stopping)
+    assert (run.state, run.owner) == (State.QUEUED, "")
+    bench = ScriptedBench(measured())
+    assert work(run, bench)
+    assert run.state == State.FINISHED
+    assert bench.submitted[0].id == run.points.get().request_id
+
+
+def test_run_that_somebody_else_works_on_is_left_alone(run: SweepRun) -> None:
+    ownership.claim_run(run_id=run.pk, owner="other")
+    bench = ScriptedBench()
+    assert not work(run, bench)
+    assert not bench.submitted
+
+
+def test_error_of_our_own_fails_the_run_with_its_name(run: SweepRun) -> None:
+    with pytest.raises(ZeroDivisionError):
+        work(run, ScriptedBench(ZeroDivisionError("by zero")))
+    run.refresh_from_db()
+    assert (run.state, run.error) == (State.FAILED, "ZeroDivisionError: by zero")
+    assert run.points.get().state == State.FAILED

@@ -1,0 +1,193 @@
+"""A broker that hangs costs whoever presses a button a bounded wait and is told of in a sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.contrib.auth.models import User
+from django.test import Client
+from structlog.testing import capture_logs
+
+from config.celery import app as celery_app
+from dashboard import celery_bridge
+from dashboard.models import State, SweepRun
+from dashboard.sweeps import ownership, transitions
+from engine.serving import connection
+from engine.serving.connection import REPLY_S
+from tests.conftest import running_redis
+from tests.dashboard import factories
+from tests.dashboard.stack import Stack
+from tests.mute import Mute, Vanishing
+
+SHORT_S = 0.2
+"""In place of REPLY_S, wherever the settings have a limit."""
+GIVEN_UP_S = 3 * SHORT_S + 0.5 + 1.0
+"""As elsewhere three silences at most, a rest before the second try, and the work of a busy machine."""
+TRIES = 2
+START = "/dashboard/sweeps/start/"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = celery_app.conf.broker_transport_options
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        if options.get(name) == REPLY_S:
+            monkeypatch.setitem(options, name, SHORT_S)
+
+
+@pytest.fixture
+def mute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mute]:
+    """The broker, which hangs up after a while: without a limit a test must fail, not hang."""
+    with Mute() as found, hanging_up(found, 10.0):
+        use_broker(found.url, monkeypatch)
+        yield found
+
+
+def use_broker(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Celery keeps its connections, whatever the settings say by then."""
+    monkeypatch.setattr(celery_app.conf, "broker_url", url)
+    monkeypatch.setattr(celery_app, "_pool", None)
+    monkeypatch.setattr(celery_app.amqp, "_producer_pool", None)
+
+
+@contextmanager
+def hanging_up(mute: Mute, seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, mute.__exit__, (None, None, None))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def operator() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("boss", password="x"))
+    return client
+
+
+def test_a_silent_broker_is_given_up_and_the_log_says_so(mute: Mute) -> None:
+    begun = time.monotonic()
+    with capture_logs() as said:
+        assert not celery_bridge.tell(transitions.RUN_TASK, 1)
+    assert SHORT_S <= time.monotonic() - begun < GIVEN_UP_S
+    assert len(mute.accepted) == TRIES
+    assert [line["event"] for line in said] == ["celery_not_told"]
+
+
+def test_a_broker_whose_host_is_gone_is_given_up_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Vanishing() as gone:
+        gone.vanish()
+        use_broker(gone.url.split("?")[0], monkeypatch)
+        begun = time.monotonic()
+        assert not celery_bridge.tell(transitions.RUN_TASK, 1)
+        assert SHORT_S <= time.monotonic() - begun < GIVEN_UP_S
+
+
+def test_a_restart_of_the_broker_is_ridden_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = running_redis(tmp_path)
+    with server:
+        use_broker(server.connection_url, monkeypatch)
+        assert celery_bridge.tell(transitions.RUN_TASK, 1)
+    with ExitStack() as again:
+        rests: list[float] = []
+
+        def rest(seconds: float) -> None:
+            rests.append(seconds)
+            again.enter_context(server)
+
+        monkeypatch.setattr("kombu.utils.functional.sleep", rest)
+        assert celery_bridge.tell(transitions.RUN_TASK, 2)
+        assert rests == [0.5]
+
+
+def test_after_a_silence_the_next_ones_do_not_wait(mute: Mute) -> None:
+    celery_bridge.tell(transitions.RUN_TASK, 1)
+    begun = time.monotonic()
+    with capture_logs() as said:
+        assert not any(celery_bridge.tell(transitions.RUN_TASK, key) for key in range(2, 50))
+    assert time.monotonic() - begun < SHORT_S
+    assert [line["key"] for line in said if line["event"] == "celery_not_asked"] == list(range(2, 50))
+
+
+def test_a_broker_that_hung_for_a_while_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_is_back: Callable[[], None]
+) -> None:
+    with running_redis(tmp_path) as server, redis.Redis.from_url(server.connection_url) as known:
+        use_broker(server.connection_url, monkeypatch)
+        assert celery_bridge.tell(transitions.RUN_TASK, 1)
+        process = int(known.info("server")["process_id"])  # type: ignore[index]
+        os.kill(process, signal.SIGSTOP)
+        try:
+            assert not celery_bridge.tell(transitions.RUN_TASK, 2)
+        finally:
+            os.kill(process, signal.SIGCONT)
+        redis_is_back()
+        assert celery_bridge.tell(transitions.RUN_TASK, 3)
+
+
+def test_run_now_says_that_redis_does_not_answer_and_the_run_stays_queued(stack: Stack, mute: Mute) -> None:
+    client, sweep = operator(), factories.sweep()
+    begun = time.monotonic()
+    page = client.post(START, {"sweep": sweep.name}, follow=True).content.decode()
+    assert time.monotonic() - begun < GIVEN_UP_S + 1.0
+    run = SweepRun.objects.get()
+    assert (run.state, run.enqueued) == (State.QUEUED, None)
+    assert f"Run {run.pk} ({sweep.name}) is queued, but Redis did not answer" in page
+
+
+def test_run_now_in_the_admin_says_so_of_each_sweep(stack: Stack, mute: Mute) -> None:
+    client = operator()
+    keys = [factories.sweep(name).pk for name in ("one", "two", "three")]
+    data: dict[str, Any] = {"action": "run_now", "_selected_action": keys}
+    begun = time.monotonic()
+    page = client.post("/admin/dashboard/sweep/", data, follow=True).content.decode()
+    assert time.monotonic() - begun < GIVEN_UP_S + 1.0
+    assert page.count("is queued, but Redis did not answer") == len(keys)
+
+
+def test_a_retry_says_so_too(stack: Stack, mute: Mute) -> None:
+    client = operator()
+    run = factories.run_of(factories.sweep(context=[8]))
+    ownership.claim_run(run_id=run.pk, owner="me")
+    point = ownership.claim_point(run_id=run.pk, owner="me")
+    assert point is not None
+    ownership.fail_point(point=point, owner="me", code="internal", message="broken", worker="w")
+    ownership.finish_run(run_id=run.pk, owner="me")
+    page = client.post(f"/dashboard/sweeps/{run.pk}/retry/", follow=True).content.decode()
+    assert "1 failed point queued again" in page
+    assert f"Run {run.pk} ({run.name}) is queued, but Redis did not answer" in page
+
+
+def test_a_cancel_waits_for_redis_once_for_the_worker_celery_and_the_pages(
+    stack: Stack, mute: Mute, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = operator()
+    run, _other = (factories.run_of(factories.sweep(name, context=[8])) for name in ("one", "two"))
+    ownership.claim_run(run_id=run.pk, owner="me")
+    ownership.claim_point(run_id=run.pk, owner="me")
+    monkeypatch.setattr(connection, "REPLY_S", SHORT_S)
+    settings.REDIS_URL = mute.url
+    channel = {"hosts": [{"address": mute.url, "socket_timeout": None}]}
+    settings.CHANNEL_LAYERS = {"default": {**settings.CHANNEL_LAYERS["default"], "CONFIG": channel}}
+    begun = time.monotonic()
+    client.post(f"/dashboard/sweeps/{run.pk}/cancel/")
+    assert time.monotonic() - begun < GIVEN_UP_S + 1.0
+    assert len(mute.accepted) == TRIES
+    run.refresh_from_db()
+    assert run.state == State.CANCELLED
+
+
+def test_a_run_that_celery_knows_of_is_not_complained_of(stack: Stack) -> None:
+    page = operator().post(START, {"sweep": factories.sweep().name}, follow=True).content.decode()
+    assert SweepRun.objects.get().enqueued is not None
+    assert "did not answer" not in page
