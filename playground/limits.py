@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from engine.sampling import OPTIONS, PLAYGROUND, SamplingParams
@@ -27,7 +27,7 @@ LIMITS = Limits()
 DEFAULTS: dict[str, Any] = {
     "max_tokens": 256,
     "sampling": {
-        **asdict(PLAYGROUND),
+        **{option.name: getattr(PLAYGROUND, option.name) for option in OPTIONS},
         "seed": None,
     },
     "stop": [],

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 from engine.errors import RequestError
 from engine.models.prompt import ChatMessage
-from engine.sampling import OPTIONS, Option, SamplingParams
+from engine.sampling import BIAS_LIMIT, OPTIONS, Option, SamplingParams
 from playground.limits import LIMITS
 
 ROLES = ("system", "user", "assistant")
@@ -85,10 +85,25 @@ def sampling_of(data: Mapping[str, Any], defaults: SamplingParams) -> SamplingPa
     if "top_k" in found:
         found["top_k"] = max(0, found["top_k"])
     found["seed"] %= 2**64
+    if data.get("logit_bias") is not None:
+        found["logit_bias"] = _bias_of(data["logit_bias"])
     try:
         return replace(defaults, **found)
     except RequestError as error:
         raise Invalid(str(error), str(error).partition(" ")[0]) from error
+
+
+def _bias_of(value: object) -> dict[int, float]:
+    """Token ids, which JSON writes as strings, and what is added to their logits."""
+    if not isinstance(value, dict):
+        raise Invalid(f"logit_bias is a {kind_of(value)}; it must be an object", "logit_bias")
+    wrong = next((t for t in value if not (t.isascii() and t.isdecimal() and len(t) <= 10)), None)
+    if wrong is not None:
+        raise Invalid(f"logit_bias names {shown(wrong)}; its names must be token ids", "logit_bias")
+    return {
+        int(token): number_of({"logit_bias": bias}, "logit_bias", -BIAS_LIMIT, BIAS_LIMIT) or 0.0
+        for token, bias in value.items()
+    }
 
 
 def _option_of(data: Mapping[str, Any], option: Option) -> Any:

@@ -122,6 +122,8 @@ def sampling_label(sampling: SamplingParams) -> str:
         and option.short
         and not (greedy and option.filters)
     ]
+    if sampling.logit_bias:
+        parts.append(f"bias={len(sampling.logit_bias)}")
     return " ".join([GREEDY, *parts] if greedy else parts)
 
 

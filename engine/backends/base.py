@@ -39,6 +39,8 @@ class Job:
     tokens: tuple[int, ...]
     max_tokens: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampled: int = 0
+    """How many of the last `tokens` were generated: frequency and presence penalties count those."""
     stop_ids: frozenset[int] = frozenset()
     profile: bool = False
     trace: TraceRange | None = None
@@ -186,6 +188,12 @@ def check_job(config: ModelConfig, job: Job) -> None:
     check_ids(config, job.tokens)
     if job.max_tokens < 1:
         raise RequestError(f"max_tokens is {job.max_tokens}; it must be at least 1")
+    unknown = next((token for token, _ in job.sampling.logit_bias if token >= config.vocab), None)
+    if unknown is not None:
+        raise RequestError(
+            f"logit_bias names the token id {unknown}, which is not in the vocabulary (0 to"
+            f" {config.vocab - 1})"
+        )
     if len(job.tokens) >= config.context:
         raise RequestError(
             f"the prompt has {len(job.tokens)} tokens; {config.name} takes at most {config.context - 1}"

@@ -231,7 +231,8 @@ class NumpyLaunch:
         for index in range(limit):
             if index:
                 logits = reference.forward(history[-1:], cache, logits="last", mark=mark)
-            token = choose(logits[0], job.sampling, history, len(history))
+            sampled = history[len(job.tokens) - job.sampled :]
+            token = choose(logits[0], job.sampling, history, len(history), sampled)
             mark("sample", -1)
             self._recorder.token_done()
             if token in job.stop_ids:

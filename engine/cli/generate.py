@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     model = model_of(args)
     tokens = _prompt_tokens(args, model)
     params = sampling(args)
-    job = Job(tuple(tokens), args.max_tokens, params, frozenset() if args.ignore_eos else stop_ids(model))
+    stops: frozenset[int] = frozenset() if args.ignore_eos else stop_ids(model)
+    job = Job(tuple(tokens), args.max_tokens, params, stop_ids=stops)
     with backend_of(args, model) as backend:
         if args.echo and not args.json and args.prompt_ids is None:
             sys.stdout.write(_text(args))

@@ -97,6 +97,14 @@ def add_sampling_flags(parser: Any) -> None:
             metavar=option.name[-1].upper(),
             help=option.help[0].lower() + option.help[1:] + ("" if drawn else " (default: %(default)s)"),
         )
+    group.add_argument(
+        "--logit-bias",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="ID=BIAS",
+        help="added to the logit of a token id; may be given several times",
+    )
 
 
 def sampling(args: argparse.Namespace, *, seed: int | None = None) -> SamplingParams:
@@ -104,7 +112,8 @@ def sampling(args: argparse.Namespace, *, seed: int | None = None) -> SamplingPa
     given = args.seed if args.seed is not None else seed
     if given is None:
         given = 0 if args.temperature == 0 else secrets.randbits(32)
-    return SamplingParams(**{o.name: getattr(args, o.name) for o in OPTIONS} | {"seed": given})
+    values = {option.name: getattr(args, option.name) for option in OPTIONS}
+    return SamplingParams(**values | {"seed": given, "logit_bias": args.logit_bias})
 
 
 def model_of(args: argparse.Namespace) -> Model:

@@ -78,7 +78,13 @@ class Generation:
         if len(self._ids) >= self._limit:
             return self._done("length")
         tokens = (*self._prompt, *self._ids)
-        job = Job(tokens, self._limit - len(self._ids), self._request.sampling, self._stop_ids())
+        job = Job(
+            tokens,
+            self._limit - len(self._ids),
+            self._request.sampling,
+            sampled=len(self._ids),
+            stop_ids=self._stop_ids(),
+        )
         launch = engine.backend.launch(job)
         try:
             return self._follow(launch, leave)

@@ -17,6 +17,7 @@ UNSUPPORTED = "unsupported_parameter"
 
 _OBEYED = {
     "model", "stream", "stream_options", "stop", "n", "logprobs", "max_tokens", "ignore_eos",
+    "logit_bias",
     *(option.name for option in OPTIONS),
 }  # fmt: skip
 _IGNORED = {
@@ -25,19 +26,12 @@ _IGNORED = {
 }  # fmt: skip
 
 
-def _is_zero(value: object) -> bool:
-    return value in (0, None)
-
-
 def _is_empty(value: object) -> bool:
     return value in (None, False, [], {}, "none", "auto")
 
 
 _REFUSED_UNLESS: dict[str, Callable[[object], bool]] = {
     "echo": _is_empty,
-    "logit_bias": _is_empty,
-    "presence_penalty": _is_zero,
-    "frequency_penalty": _is_zero,
     "tools": _is_empty,
     "tool_choice": _is_empty,
     "functions": _is_empty,

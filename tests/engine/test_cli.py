@@ -312,9 +312,11 @@ def test_a_sampled_generation_tells_the_seed_that_repeats_it(capsys: pytest.Capt
 def test_sampling_flags_reach_the_sampler(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ("generate", *TINY, "--prompt-ids", "3 4", "--max-tokens", "1", "--ignore-eos")
     filters = ("--temperature", "0.7", "--top-k", "9", "--top-p", "0.9", "--min-p", "0.05")
-    found = run_json(capsys, *argv, *filters, "--repetition-penalty", "1.2", "--seed", "4")
+    penalties = ("--repetition-penalty", "1.2", "--frequency-penalty", "0.5", "--logit-bias", "7=2.5")
+    found = run_json(capsys, *argv, *filters, *penalties, "--seed", "4")
     assert found["sampling"] == {
-        "temperature": 0.7, "top_k": 9, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.2, "seed": 4,
+        "temperature": 0.7, "top_k": 9, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.2,
+        "frequency_penalty": 0.5, "presence_penalty": 0.0, "seed": 4, "logit_bias": [[7, 2.5]],
     }  # fmt: skip
     model = open_model("random:tiny-llama")
     reference = Reference(model.weights)

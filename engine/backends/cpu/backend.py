@@ -34,7 +34,7 @@ from engine.models.config import HeadKind, ModelConfig, RopeLayout
 from engine.models.rope import inverse_frequencies
 from engine.models.weights import DType, Weights
 from engine.processor import processor_name
-from engine.sampling import OPTIONS
+from engine.sampling import OPTIONS, SamplingParams
 from engine.timings import PHASES, FinishReason, PhaseTime
 
 POLLED = 512
@@ -230,7 +230,7 @@ class CpuLaunch:
             max_tokens=min(job.max_tokens, 2**31 - 1),
             stop_ids=(ctypes.c_int32 * len(job.stop_ids))(*sorted(job.stop_ids)),
             stop_count=len(job.stop_ids),
-            **{option.name: getattr(job.sampling, option.name) for option in OPTIONS},
+            **_sampling_fields(job.sampling),
             profile=job.profile,
             trace_first=trace[0],
             trace_last=trace[1],
@@ -382,3 +382,14 @@ def _split_columns(matrix: NDArray[np.uint16], parts: int) -> NDArray[np.uint16]
 def default_threads(devices: int) -> int:
     """The cores that this process may use, dealt to the devices; at least one each."""
     return max(1, usable_cores() // devices)
+
+
+def _sampling_fields(sampling: SamplingParams) -> dict[str, float]:
+    """What the kernel takes. Raises RequestError for an option that it has not."""
+    known = {name for name, *_ in NativeJob._fields_}
+    missing = [o.name for o in OPTIONS if o.name not in known and getattr(sampling, o.name) != o.default]
+    if sampling.logit_bias:
+        missing.append("logit_bias")
+    if missing:
+        raise RequestError(f"the backend cpu has no {missing[0]}: leave it out")
+    return {o.name: getattr(sampling, o.name) for o in OPTIONS if o.name in known}
