@@ -16,13 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import RequestError
-from engine.models.config import Exchange, HeadKind, ModelConfig
-from engine.models.rope import rotate, rotation_table
+from engine.models.config import Activation, Exchange, HeadKind, ModelConfig
+from engine.models.rope import Rope, rotate, rotation_table
 from engine.models.weights import Weights
 
 Array = NDArray[np.float32]
 Mark = Callable[[str, int], None]
 """Called at the end of each phase with its name (backends.base.PHASES) and layer (-1 outside layers)."""
+
+
+_FIRST_POSITIONS = 256
+"""Positions of the first rotary table; a longer sequence makes a longer one."""
 
 
 def _no_mark(phase: str, layer: int) -> None:
@@ -45,6 +49,14 @@ class Layer:
     """[L, 2*F/L, D]: rows of w_gate, then w_up."""
     down: Array
     """[L, D, F/L]"""
+    qkv_bias: Array | None
+    """[L, 1, (H*G + 2*H) * E], in the order of qkv."""
+    q_norm: Array | None
+    """[E]; so is k_norm."""
+    k_norm: Array | None
+    attn_post_norm: Array | None
+    """[D]; so is ffn_post_norm."""
+    ffn_post_norm: Array | None
 
 
 @dataclass(slots=True)
@@ -76,7 +88,7 @@ class Reference:
         self._head: Array = (
             self._embed if self.config.tied_head else np.ascontiguousarray(weights.get("head"))
         )
-        self._cos, self._sin = rotation_table(self.config.rope, self.config.head_dim, self.config.context)
+        self._tables: dict[Rope, tuple[Array, Array]] = {}
 
     def new_cache(self, capacity: int) -> Cache:
         """An empty cache for at most `capacity` positions."""
@@ -111,6 +123,8 @@ class Reference:
             )
         lanes = self.config.lanes
         x = np.repeat(self._embed[np.asarray(tokens)][np.newaxis], lanes.count, axis=0)
+        if self.config.embedding_scale != 1.0:
+            x *= np.float32(self.config.embedding_scale)
         mark("embed", -1)
         attention_history: deque[Array] = deque(maxlen=lanes.delay + 1)
         mlp_history: deque[Array] = deque(maxlen=lanes.delay + 1)
@@ -119,12 +133,13 @@ class Reference:
             mark("qkv", i)
             heads = self._attention(q, i, cache)
             mark("attention", i)
-            attention_history.append(_project(heads, layer.attn_out))
+            attended = _project(heads, layer.attn_out)
+            attention_history.append(self._normed(attended, layer.attn_post_norm))
             _add_lanes(x, attention_history, lanes.attention_exchange(i))
             mark("attn_out", i)
             gated = self._gate_up(x, layer)
             mark("gate_up", i)
-            mlp_history.append(_project(gated, layer.down))
+            mlp_history.append(self._normed(_project(gated, layer.down), layer.ffn_post_norm))
             _add_lanes(x, mlp_history, lanes.mlp_exchange(i))
             mark("down", i)
         cache.length += len(tokens)
@@ -141,18 +156,30 @@ class Reference:
         queries = c.heads // lanes
         start, end = cache.length, cache.length + n
         rows = _project(_rms_norm(x, layer.attn_norm, c.norm_eps), layer.qkv)
+        if layer.qkv_bias is not None:
+            rows += layer.qkv_bias
         rows = rows.reshape(lanes, n, queries + 2 * groups, c.head_dim)
-        rotate(
-            rows[:, :, : queries + groups],
-            self._cos[start:end, np.newaxis],
-            self._sin[start:end, np.newaxis],
-            c.rope.layout,
-        )
-        cache.keys[index, :, :, start:end] = rows[:, :, queries : queries + groups].swapaxes(1, 2)
+        q, k = rows[:, :, :queries], rows[:, :, queries : queries + groups]
+        q[...] = self._normed(q, layer.q_norm)
+        k[...] = self._normed(k, layer.k_norm)
+        rope = c.rope_of(index)
+        if rope is not None:
+            cos, sin = (table[start:end, np.newaxis] for table in self._rotations(rope, end))
+            rotate(rows[:, :, : queries + groups], cos, sin, rope.layout)
+        cache.keys[index, :, :, start:end] = k.swapaxes(1, 2)
         cache.values[index, :, :, start:end] = rows[:, :, queries + groups :].swapaxes(1, 2)
-        q = rows[:, :, :queries]
-        q *= np.float32(c.head_dim**-0.5)
+        q *= np.float32(c.attention_scale or c.head_dim**-0.5)
         return q
+
+    def _rotations(self, rope: Rope, positions: int) -> tuple[Array, Array]:
+        """Cosines and sines of at least `positions` positions: as many as any sequence has needed so far."""
+        if rope not in self._tables or len(self._tables[rope][0]) < positions:
+            size = min(self.config.context, max(_FIRST_POSITIONS, 2 * positions))
+            self._tables[rope] = rotation_table(rope, self.config.head_dim, size)
+        return self._tables[rope]
+
+    def _normed(self, x: Array, scale: Array | None) -> Array:
+        return x if scale is None else _rms_norm(x, scale, self.config.norm_eps)
 
     def _attention(self, q: Array, index: int, cache: Cache) -> Array:
         """Softmax attention of each query over the positions it may see, [L, n, H*G*E]."""
@@ -165,6 +192,7 @@ class Reference:
         values = cache.values[index, :, :, np.newaxis, first:end]
         by_group = q.reshape(lanes, n, groups, -1, head_dim).transpose(0, 2, 3, 1, 4)
         scores: Array = by_group @ keys.swapaxes(-1, -2)
+        _soft_cap(scores, c.attention_cap)
         if n > 1:
             unseen = _unseen(np.arange(start, end), np.arange(first, end), c.windows[index])
             np.copyto(scores, np.float32(-np.inf), where=unseen)
@@ -174,14 +202,11 @@ class Reference:
         return together
 
     def _gate_up(self, x: Array, layer: Layer) -> Array:
-        """SwiGLU: silu(gate) * up, [L, n, F/L]."""
+        """activation(gate) * up, [L, n, F/L]."""
         both = _project(_rms_norm(x, layer.ffn_norm, self.config.norm_eps), layer.gate_up)
         half = both.shape[-1] // 2
         gate, up = both[..., :half], both[..., half:]
-        with np.errstate(over="ignore"):  # exp(-gate) is inf for a very negative gate: the quotient is 0
-            denominator: Array = np.exp(-gate)
-        denominator += np.float32(1.0)
-        gate /= denominator
+        _ACTIVATIONS[self.config.activation](gate)
         gate *= up
         return gate
 
@@ -194,6 +219,7 @@ class Reference:
             logits: Array = by_lane.swapaxes(0, 1).reshape(n, c.vocab)
         else:
             logits = _project(self._merged(x)[np.newaxis], self._head[np.newaxis])[0]
+        _soft_cap(logits, c.logit_cap)
         return logits
 
     def _merged(self, x: Array) -> Array:
@@ -203,7 +229,7 @@ class Reference:
             return _rms_norm(x.sum(axis=0), self._norm, eps)
         normed = _rms_norm(x, self._norm, eps)
         if self.config.lanes.head is HeadKind.LANE:
-            merged: Array = normed.swapaxes(0, 1).reshape(x.shape[1], -1)
+            merged: Array = normed.swapaxes(0, 1).reshape(x.shape[1], x.shape[0] * x.shape[2])
         else:
             merged = normed.mean(axis=0)
         return merged
@@ -213,6 +239,8 @@ def _load_layer(weights: Weights, index: int) -> Layer:
     def get(name: str) -> Array:
         return np.ascontiguousarray(weights.get(f"layers.{index}.{name}"))
 
+    c = weights.config
+    biases = [get(name) for name in ("bq", "bk", "bv")] if c.qkv_bias else []
     return Layer(
         attn_norm=get("attn_norm"),
         qkv=np.concatenate([get("wq"), get("wk"), get("wv")], axis=1),
@@ -220,6 +248,11 @@ def _load_layer(weights: Weights, index: int) -> Layer:
         ffn_norm=get("ffn_norm"),
         gate_up=np.concatenate([get("w_gate"), get("w_up")], axis=1),
         down=get("w_down"),
+        qkv_bias=np.concatenate(biases, axis=1)[:, np.newaxis] if biases else None,
+        q_norm=get("q_norm") if c.qk_norm else None,
+        k_norm=get("k_norm") if c.qk_norm else None,
+        attn_post_norm=get("attn_post_norm") if c.post_norms else None,
+        ffn_post_norm=get("ffn_post_norm") if c.post_norms else None,
     )
 
 
@@ -257,6 +290,40 @@ def _unseen(queries: NDArray[np.int64], keys: NDArray[np.int64], window: int) ->
     """[queries, keys]: positions after the query, or before its sliding window."""
     distance = queries[:, np.newaxis] - keys
     return (distance < 0) | (distance >= window) if window else distance < 0
+
+
+def _soft_cap(values: Array, cap: float) -> None:
+    """cap * tanh(values / cap), in place; nothing if the cap is 0."""
+    if cap:
+        values /= np.float32(cap)
+        np.tanh(values, out=values)
+        values *= np.float32(cap)
+
+
+def _silu(gate: Array) -> None:
+    """x / (1 + exp(-x)), in place."""
+    with np.errstate(over="ignore"):  # exp(-gate) is inf for a very negative gate: the quotient is 0
+        denominator: Array = np.exp(-gate)
+    denominator += np.float32(1.0)
+    gate /= denominator
+
+
+def _gelu_tanh(gate: Array) -> None:
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), in place (Hendrycks and Gimpel 2016)."""
+    inner = gate * gate * gate
+    inner *= np.float32(0.044715)
+    inner += gate
+    inner *= np.float32(math.sqrt(2.0 / math.pi))
+    np.tanh(inner, out=inner)
+    inner += np.float32(1.0)
+    inner *= np.float32(0.5)
+    gate *= inner
+
+
+_ACTIVATIONS: dict[Activation, Callable[[Array], None]] = {
+    Activation.SILU: _silu,
+    Activation.GELU_TANH: _gelu_tanh,
+}
 
 
 def _softmax(scores: Array) -> None:

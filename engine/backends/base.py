@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.prefix_cache import PrefixCacheUse
-from engine.errors import RequestError
-from engine.models.config import ModelConfig
+from engine.errors import BackendUnavailable, RequestError
+from engine.models.config import Feature, ModelConfig
 from engine.models.weights import Weights
 from engine.sampling import SamplingParams
 from engine.timings import FinishReason, PhaseTime
@@ -181,6 +181,16 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def require_features(config: ModelConfig, supported: Collection[Feature], backend: str) -> None:
+    """Raises BackendUnavailable if the model needs arithmetic that the backend has not."""
+    lacking = sorted(feature.value for feature in config.features.difference(supported))
+    if lacking:
+        raise BackendUnavailable(
+            f"the backend {backend} does not run models of the family {config.family} yet: it lacks"
+            f" {' and '.join(lacking)}; use the backend numpy"
+        )
 
 
 def check_job(config: ModelConfig, job: Job) -> None:

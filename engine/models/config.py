@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.errors import ConfigError
+from engine.models.rope import Rope
 
-
-class RopeLayout(StrEnum):
-    """Which pairs of a head's elements one rotation turns."""
-
-    HALF = "half"
-    """Element j with element j + head_dim/2 (Hugging Face Llama)."""
-    INTERLEAVED = "interleaved"
-    """Element 2j with element 2j + 1 (Meta's Llama, GGUF, Laneformer)."""
+MOST_POSITIONS = 1 << 24
+"""The longest context that is taken: more than any published model declares."""
 
 
 class HeadKind(StrEnum):
@@ -39,21 +36,27 @@ class Exchange(StrEnum):
     """Its own output, and the other lanes' output of `delay` layers before."""
 
 
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """Llama 3.1's frequency-dependent stretch of the rotary wavelengths."""
+class Activation(StrEnum):
+    """What the MLP's gate goes through before it multiplies the other half."""
 
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_context: int
+    SILU = "silu"
+    GELU_TANH = "gelu_tanh"
+    """GELU in its approximation by tanh."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rope:
-    theta: float = 10000.0
-    layout: RopeLayout = RopeLayout.HALF
-    scaling: RopeScaling | None = None
+class Feature(StrEnum):
+    """Arithmetic beyond a plain Llama's; a backend that lacks one refuses the models that need it."""
+
+    QKV_BIAS = "biases on queries, keys and values"
+    QK_NORM = "a norm on each head of queries and keys"
+    LAYER_ROTATION = "rotation that differs between layers"
+    ROTATION_AMPLITUDE = "rotation with an amplitude (YaRN, longrope)"
+    POST_NORMS = "norms after attention and MLP"
+    GELU = "GELU in the MLP"
+    EMBEDDING_SCALE = "a scaled embedding"
+    ATTENTION_SCALE = "a scale of attention scores of its own"
+    ATTENTION_CAP = "soft-capped attention scores"
+    LOGIT_CAP = "soft-capped logits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,25 @@ class ModelConfig:
     rope: Rope = field(default_factory=Rope)
     lanes: Lanes = field(default_factory=Lanes)
     windows: tuple[int, ...] = ()
+    qkv_bias: bool = False
+    """A bias is added to queries, keys and values."""
+    qk_norm: bool = False
+    """Each head of queries and keys is RMS-normalised, with one scale [head_dim] for all, then rotated."""
+    layer_ropes: tuple[Rope | None, ...] = ()
+    """The rotation of each layer where they differ, None for a layer without; () means `rope` everywhere."""
+    post_norms: bool = False
+    """The output of attention and of the MLP is RMS-normalised before it joins the residual stream."""
+    activation: Activation = Activation.SILU
+    embedding_scale: float = 1.0
+    """What embedding rows are multiplied by before the first layer."""
+    attention_scale: float = 0.0
+    """What scores are multiplied by; 0 means 1 / sqrt(head_dim)."""
+    attention_cap: float = 0.0
+    """Scores become cap * tanh(score / cap) before the softmax; 0 means no cap."""
+    logit_cap: float = 0.0
+    """The same for logits."""
+    family: str = "llama"
+    """The module of engine.models.families that reads and writes this model's files."""
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
 
@@ -136,14 +158,34 @@ class ModelConfig:
     @property
     def parameters(self) -> int:
         """Trainable parameters, the embedding and an untied head included."""
-        layer = self.hidden * (2 * self.q_dim + 2 * self.kv_dim + 3 * self.ffn + 2)
-        head = 0 if self.tied_head else self.vocab * self.hidden * self.head_copies
-        return self.vocab * self.hidden + self.layers * layer + self.hidden + head
+        return sum(math.prod(shape) for _, shape in tensor_shapes(self))
 
     @property
     def head_copies(self) -> int:
         """How many [vocab, hidden] matrices the head holds (the `lane` head is lanes times as wide)."""
         return self.lanes.count if self.lanes.head is HeadKind.LANE else 1
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What a backend must be able to do beyond a plain Llama to run this model."""
+        ropes = {self.rope_of(i) for i in range(self.layers)}
+        switched = {
+            Feature.QKV_BIAS: self.qkv_bias,
+            Feature.QK_NORM: self.qk_norm,
+            Feature.LAYER_ROTATION: ropes != {self.rope},
+            Feature.ROTATION_AMPLITUDE: any(rope.amplitude != 1.0 for rope in ropes if rope),
+            Feature.POST_NORMS: self.post_norms,
+            Feature.GELU: self.activation is Activation.GELU_TANH,
+            Feature.EMBEDDING_SCALE: self.embedding_scale != 1.0,
+            Feature.ATTENTION_SCALE: self.attention_scale != 0.0,
+            Feature.ATTENTION_CAP: self.attention_cap != 0.0,
+            Feature.LOGIT_CAP: self.logit_cap != 0.0,
+        }
+        return frozenset(feature for feature, on in switched.items() if on)
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """The rotation of queries and keys in `layer`; None if they are not rotated there."""
+        return self.layer_ropes[layer] if self.layer_ropes else self.rope
 
     def attended(self, layer: int, position: int) -> range:
         """The positions that `position` attends to in `layer`, itself included."""
@@ -168,6 +210,11 @@ def _problems(c: ModelConfig) -> list[str]:
         found.append(f"{c.heads} query heads do not share {c.kv_heads} KV heads evenly")
     if c.head_dim % 2:
         found.append(f"head_dim is {c.head_dim}, rotary positions need an even number")
+    if c.context > MOST_POSITIONS:
+        found.append(f"context is {c.context}, must be at most {MOST_POSITIONS}")
+    if not (math.isfinite(c.norm_eps) and c.norm_eps > 0):
+        found.append(f"norm_eps is {c.norm_eps}, must be above 0")
+    found += _rope_problems(c)
     if len(c.windows) != c.layers:
         found.append(f"{len(c.windows)} windows for {c.layers} layers")
     if any(w < 0 for w in c.windows):
@@ -186,3 +233,53 @@ def _problems(c: ModelConfig) -> list[str]:
     if c.tied_head and c.lanes.head is HeadKind.LANE and lanes > 1:
         found.append("a head over concatenated lanes cannot be tied to the embedding")
     return found
+
+
+def _rope_problems(c: ModelConfig) -> list[str]:
+    found = []
+    if len(c.layer_ropes) not in (0, c.layers):
+        found.append(f"{len(c.layer_ropes)} rotations for {c.layers} layers")
+    for rope in {c.rope, *(r for r in c.layer_ropes if r)}:
+        if not (math.isfinite(rope.theta) and rope.theta > 0):
+            found.append(f"the rotation's base is {rope.theta}, must be above 0")
+        if not 0 <= rope.turning <= c.head_dim // 2:
+            found.append(f"{rope.turning} pairs turn of a head's {c.head_dim // 2}")
+        if rope.layout is not c.rope.layout:
+            found.append("layers differ in which elements of a head make a pair")
+    return found
+
+
+def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every canonical name of a model (engine.models.weights) and its shape, in file order."""
+    yield "embed", (config.vocab, config.hidden)
+    for i in range(config.layers):
+        for name, shape in _layer_shapes(config):
+            yield f"layers.{i}.{name}", shape
+    yield "norm", (config.hidden,)
+    if not config.tied_head:
+        yield "head", (config.vocab, config.head_copies * config.hidden)
+
+
+def _layer_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    lanes, hidden = config.lanes.count, config.hidden
+    q, kv, ffn = config.q_dim // lanes, config.kv_dim // lanes, config.ffn // lanes
+    yield "attn_norm", (hidden,)
+    yield "wq", (lanes, q, hidden)
+    yield "wk", (lanes, kv, hidden)
+    yield "wv", (lanes, kv, hidden)
+    if config.qkv_bias:
+        yield "bq", (lanes, q)
+        yield "bk", (lanes, kv)
+        yield "bv", (lanes, kv)
+    if config.qk_norm:
+        yield "q_norm", (config.head_dim,)
+        yield "k_norm", (config.head_dim,)
+    yield "wo", (lanes, hidden, q)
+    if config.post_norms:
+        yield "attn_post_norm", (hidden,)
+    yield "ffn_norm", (hidden,)
+    yield "w_gate", (lanes, ffn, hidden)
+    yield "w_up", (lanes, ffn, hidden)
+    yield "w_down", (lanes, hidden, ffn)
+    if config.post_norms:
+        yield "ffn_post_norm", (hidden,)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from engine.models.config import Lanes, ModelConfig, Rope, RopeLayout
+from engine.models.config import Lanes, ModelConfig
+from engine.models.rope import Rope, RopeLayout
 from engine.models.weights import RandomWeights
 
 SMALL = ModelConfig(
     name="small-laneformer",
+    family="laneformer",
     hidden=192,
     layers=6,
     heads=16,

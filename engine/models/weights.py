@@ -7,27 +7,31 @@ transformer), D hidden, Q query columns, K key/value columns, F MLP columns, V v
     layers.N.attn_norm   [D]
     layers.N.wq          [L, Q/L, D]      layers.N.wk, wv   [L, K/L, D]
     layers.N.wo          [L, D, Q/L]
+    layers.N.bq          [L, Q/L]         layers.N.bk, bv   [L, K/L]     with `qkv_bias`
+    layers.N.q_norm, k_norm     [head_dim]                               with `qk_norm`
     layers.N.ffn_norm    [D]
+    layers.N.attn_post_norm, ffn_post_norm   [D]                         with `post_norms`
     layers.N.w_gate      [L, F/L, D]      layers.N.w_up     [L, F/L, D]
     layers.N.w_down      [L, D, F/L]
     norm                 [D]
     head                 [V, D]; [V, L*D] for the `lane` head. Absent if tied: use `embed`.
 
 Lane l owns the l-th block of query heads, of KV heads, of MLP columns and, for the `vocab_parallel`
-head, of vocabulary rows. Matrices multiply column vectors: y = W @ x.
+head, of vocabulary rows. Matrices multiply column vectors: y = W @ x. Scales of norms are what the normalised
+vector is multiplied by, also where a family's files hold them less one. `tensor_shapes` lists the names
+and shapes of one model; byte counts, random weights and written checkpoints follow from that list.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
-from engine.models.config import HeadKind, ModelConfig
+from engine.models.config import ModelConfig, tensor_shapes
 
 DType = Literal["f32", "f16", "bf16"]
 
@@ -47,26 +51,7 @@ class Weights(Protocol):
         ...
 
 
-def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every canonical name of a model and its shape, in file order."""
-    lanes, hidden = config.lanes.count, config.hidden
-    q, kv, ffn = config.q_dim // lanes, config.kv_dim // lanes, config.ffn // lanes
-    yield "embed", (config.vocab, hidden)
-    for i in range(config.layers):
-        at = f"layers.{i}."
-        yield at + "attn_norm", (hidden,)
-        yield at + "wq", (lanes, q, hidden)
-        yield at + "wk", (lanes, kv, hidden)
-        yield at + "wv", (lanes, kv, hidden)
-        yield at + "wo", (lanes, hidden, q)
-        yield at + "ffn_norm", (hidden,)
-        yield at + "w_gate", (lanes, ffn, hidden)
-        yield at + "w_up", (lanes, ffn, hidden)
-        yield at + "w_down", (lanes, hidden, ffn)
-    yield "norm", (hidden,)
-    if not config.tied_head:
-        wide = lanes if config.lanes.head is HeadKind.LANE else 1
-        yield "head", (config.vocab, wide * hidden)
+_VECTOR_SCALES = {"embed": 1.0, "bq": 0.5, "bk": 0.5, "bv": 0.5}
 
 
 class RandomWeights:
@@ -80,7 +65,7 @@ class RandomWeights:
     with fmix32 the finaliser of MurmurHash3, `key` the CRC-32 of f"{seed}:{name}", i the flat index in
     the canonical shape, every operation in float32, and scale = sqrt(3 / fan_in) (so that the
     standard deviation is 1/sqrt(fan_in)), divided by sqrt(2 * layers) for wo and w_down so that the
-    residual stream keeps its size. Embedding rows use scale 1; norms are f16(1 + 0.1 * (...)).
+    residual stream keeps its size. Embedding rows use scale 1, biases 0.5; norms are f16(1 + 0.1 * (...)).
     """
 
     native: DType = "f16"
@@ -94,10 +79,10 @@ class RandomWeights:
         """(key, scale, offset) of a tensor: what a device needs to make it."""
         key = zlib.crc32(f"{self.seed}:{name}".encode())
         kind = name.rsplit(".", 1)[-1]
-        if kind in ("attn_norm", "ffn_norm", "norm"):
+        if kind.endswith("norm"):
             return key, 0.1, 1.0
-        if kind == "embed":
-            return key, 1.0, 0.0
+        if kind in _VECTOR_SCALES:
+            return key, _VECTOR_SCALES[kind], 0.0
         fan_in = self._shapes[name][-1]
         scale = (3.0 / fan_in) ** 0.5
         if kind in ("wo", "w_down"):

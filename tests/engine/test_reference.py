@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import RequestError
-from engine.models.config import Lanes, ModelConfig, RopeLayout
+from engine.models.config import Lanes, ModelConfig
+from engine.models.rope import RopeLayout
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from engine.timings import PHASES

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.models.config import HeadKind, ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.models.config import HeadKind, ModelConfig
 from engine.models.probe import SMALL
+from engine.models.rope import Llama3Scaling, Rope, RopeLayout
 from engine.models.weights import DType, RandomWeights, Weights, cast_tensor
 
 
@@ -78,7 +79,7 @@ CONFIGS: dict[str, ModelConfig] = {
         ),
         replace(
             LLAMA, name="head-dim-128", heads=8, kv_heads=1, head_dim=128, vocab=1003,
-            rope=Rope(500000.0, RopeLayout.HALF, RopeScaling(8.0, 1.0, 4.0, 64)),
+            rope=Rope(500000.0, RopeLayout.HALF, Llama3Scaling(8.0, 1.0, 4.0, 64)),
         ),
         replace(LLAMA, name="odd-sizes", hidden=96, heads=6, kv_heads=2, head_dim=16, ffn=208, vocab=320),
         replace(LLAMA, name="wide-heads", heads=16, kv_heads=4, head_dim=96),

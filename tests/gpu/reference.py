@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine.models.config import Exchange, HeadKind, ModelConfig, RopeLayout
-from engine.models.rope import rotation_table
-from engine.models.weights import RandomWeights, tensor_shapes
+from engine.models.config import Exchange, HeadKind, ModelConfig, tensor_shapes
+from engine.models.rope import RopeLayout, rotation_table
+from engine.models.weights import RandomWeights
 
 
 def random_tensor(weights: RandomWeights, name: str) -> torch.Tensor:

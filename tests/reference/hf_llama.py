@@ -3,7 +3,8 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine.models.config import ModelConfig, RopeLayout
+from engine.models.config import ModelConfig
+from engine.models.rope import RopeLayout
 from engine.models.weights import Weights
 
 _NAMES = {

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.models.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout
+from engine.models.config import HeadKind, Lanes, ModelConfig
+from engine.models.rope import Rope, RopeLayout
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from tests.reference import torch_laneformer

@@ -10,7 +10,8 @@ from transformers import LlamaForCausalLM
 from engine.backends.base import Job
 from engine.backends.numpy_backend import NumpyBackend
 from engine.models.catalogue import Model, open_model, pull
-from engine.models.config import ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.models.config import ModelConfig
+from engine.models.rope import Llama3Scaling, Rope, RopeLayout
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from tests.reference.hf_llama import hf_llama
@@ -28,7 +29,7 @@ TINY = ModelConfig(
     context=256,
     norm_eps=1e-6,
 )
-LLAMA31 = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=64)
+LLAMA31 = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=64)
 TOKENS = [int(t) for t in np.random.default_rng(0).integers(0, 128, 200)]
 PROMPTS = (
     "def fibonacci(n):",

@@ -9,7 +9,8 @@ import math
 
 import torch
 
-from engine.models.config import ModelConfig, RopeLayout
+from engine.models.config import ModelConfig
+from engine.models.rope import RopeLayout
 from engine.models.weights import Weights
 
 

@@ -22,6 +22,7 @@ from engine.backends.base import (
     TraceSpan,
     check_job,
     check_sequence,
+    require_features,
     unheard,
 )
 from engine.backends.cpu import library
@@ -30,12 +31,15 @@ from engine.backends.cpu.library import NativeJob, Shape, Span, Team, check
 from engine.backends.prefix_cache import PrefixCacheUse
 from engine.errors import BackendUnavailable, CheckpointError, RequestError
 from engine.measuring.bandwidth import usable_cores
-from engine.models.config import HeadKind, ModelConfig, RopeLayout
-from engine.models.rope import inverse_frequencies
+from engine.models.config import Feature, HeadKind, ModelConfig
+from engine.models.rope import RopeLayout, inverse_frequencies
 from engine.models.weights import DType, Weights
 from engine.processor import processor_name
 from engine.sampling import OPTIONS, SamplingParams
 from engine.timings import PHASES, FinishReason, PhaseTime
+
+FEATURES: frozenset[Feature] = frozenset()
+"""What the kernel computes beyond a plain Llama's arithmetic."""
 
 POLLED = 512
 """Tokens fetched from the ring at a time."""
@@ -62,6 +66,7 @@ class CpuBackend:
         self, weights: Weights, devices: int, options: Options, progress: LoadProgress = unheard
     ) -> None:
         self.config = weights.config
+        require_features(self.config, FEATURES, self.name)
         progress("building the kernel", 0, 1, "library")
         self._library, target = library.open_library(options.isa)
         self._lock = threading.Lock()

@@ -24,6 +24,7 @@ from engine.backends.base import (
     Topology,
     check_job,
     check_sequence,
+    require_features,
     unheard,
 )
 from engine.backends.cuda.compile import compile_kernel
@@ -37,9 +38,12 @@ from engine.backends.cuda.team import TeamLaunch
 from engine.backends.prefix_cache import PrefixCacheUse
 from engine.errors import BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs
+from engine.models.config import Feature
 from engine.models.weights import DType
 
 MONOKERNEL = "monokernel.cu"
+FEATURES: frozenset[Feature] = frozenset()
+"""What the kernel computes beyond a plain Llama's arithmetic."""
 _SCORE_TOKENS = 256
 """Tokens scored in one launch: their logits stay on the device until it ends."""
 _READ_BYTES = 4 << 30
@@ -64,6 +68,7 @@ class CudaBackend:
         progress: LoadProgress = unheard,
     ) -> None:
         self.config = model.config
+        require_features(self.config, FEATURES, self.name)
         self._progress = progress
         chosen = _chosen(options)
         self._devices = answering(devices, virtual=chosen.virtual)

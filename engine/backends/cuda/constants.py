@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from engine.backends.cuda.sharding import Sharding, deal
 from engine.backends.cuda.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan
 from engine.errors import ConfigError
-from engine.models.config import Exchange, HeadKind, ModelConfig, RopeLayout
+from engine.models.config import Exchange, HeadKind, ModelConfig
+from engine.models.rope import RopeLayout
 from engine.models.weights import DType
 
 SHARED_BYTES = 232448

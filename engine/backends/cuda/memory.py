@@ -13,8 +13,9 @@ from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, padded_columns
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, columns, row_sources, tensors
+from engine.models.config import tensor_shapes
 from engine.models.rope import rotation_table
-from engine.models.weights import RandomWeights, Weights, tensor_shapes
+from engine.models.weights import RandomWeights, Weights
 
 Progress = Callable[[str, int, int], None]
 """What is being done, bytes done, bytes in all."""

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import ConfigError
-from engine.models.config import Exchange, HeadKind, ModelConfig, RopeLayout
+from engine.models.config import Exchange, HeadKind, ModelConfig
+from engine.models.rope import RopeLayout
 from engine.models.weights import DType, Weights
 
 TILE_ROWS = 8

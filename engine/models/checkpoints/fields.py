@@ -23,14 +23,31 @@ class Fields:
     no default, or is not what was asked for.
     """
 
-    def __init__(self, source: str, entries: Mapping[str, Any], prefix: str = "") -> None:
+    def __init__(
+        self, source: str, entries: Mapping[str, Any], prefix: str = "", *, name: str | None = None
+    ) -> None:
+        """`name` stands before keys in messages, the prefix if it is not given."""
         self.source = source
         self._entries = entries
         self._prefix = prefix
+        self._name = prefix if name is None else name
 
     def has(self, key: str) -> bool:
         """Whether the entry is there and not null."""
         return self._entries.get(self._prefix + key) is not None
+
+    def mentions(self, key: str) -> bool:
+        """Whether the entry is there, null or not."""
+        return self._prefix + key in self._entries
+
+    def inner(self, key: str) -> Fields:
+        """The entries of an object inside; none if it is missing or null."""
+        entries = self.raw(key)
+        if entries is None:
+            entries = {}
+        if not isinstance(entries, dict):
+            raise self.refuse(key, "an object")
+        return Fields(self.source, entries, name=f"{self._name}{key}.")
 
     def raw(self, key: str) -> Any:
         """The entry as it is; None if it is missing."""
@@ -70,16 +87,26 @@ class Fields:
             raise self.refuse(key, f"a whole number or a list of up to {MOST_LAYERS} of them")
         return tuple(items)
 
+    def words(self, key: str) -> tuple[str, ...]:
+        """A list of up to MOST_LAYERS strings; () if the entry is missing."""
+        value = self.raw(key)
+        items = [] if value is None else value
+        if not isinstance(items, list) or len(items) > MOST_LAYERS:
+            raise self.refuse(key, f"a list of up to {MOST_LAYERS} strings")
+        if not all(isinstance(item, str) for item in items):
+            raise self.refuse(key, "a list of strings")
+        return tuple(items)
+
     def refuse(self, key: str, allowed: str) -> CheckpointError:
         """The error for an entry that is not `allowed`."""
         value = repr(self.raw(key))
         shown = value if len(value) <= 80 else value[:77] + "..."
-        return CheckpointError(f"{self.source}: {self._prefix}{key} is {shown}; it must be {allowed}")
+        return CheckpointError(f"{self.source}: {self._name}{key} is {shown}; it must be {allowed}")
 
     def _present(self, key: str, default: Any) -> Any:
         value = self.raw(key)
         if value is None:
             value = default
         if value is None:
-            raise CheckpointError(f"{self.source} lacks {self._prefix}{key}")
+            raise CheckpointError(f"{self.source} lacks {self._name}{key}")
         return value

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import CheckpointError
-from engine.models.checkpoints import laneformer, llama
 from engine.models.checkpoints.fields import Fields
 from engine.models.checkpoints.safetensors_file import read_folder, weight_files
-from engine.models.checkpoints.stored import StoredWeights
+from engine.models.checkpoints.stored import StoredWeights, place_tensors
 from engine.models.config import ModelConfig
+from engine.models.families import family_of, folder_format
 
 _MAX_CONFIG = 16 << 20
 _IGNORED = ("rotary_emb.inv_freq", "freqs_cis")
 """Tables that older files store and that follow from the configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How one family of models describes itself."""
-
-    read: Callable[[Fields, str], ModelConfig]
-    names: Callable[[ModelConfig], dict[str, str]]
-
-
-_LLAMA = Family(llama.read_llama_config, llama.llama_names)
-_LANEFORMER = Family(laneformer.read_laneformer_config, laneformer.laneformer_names)
-_FAMILIES = dict.fromkeys(llama.MODEL_TYPES, _LLAMA) | dict.fromkeys(laneformer.MODEL_TYPES, _LANEFORMER)
-
-
 def folder_config(folder: Path, name: str) -> ModelConfig:
     """The shape that a folder's config.json declares. Raises CheckpointError."""
     fields = _read_config(folder)
-    return _family(fields).read(fields, name)
+    return folder_format(fields.word("model_type"), fields.source).read(fields, name)
 
 
 def folder_weights(folder: Path, config: ModelConfig) -> tuple[StoredWeights, list[Path]]:
@@ -43,25 +28,14 @@ def folder_weights(folder: Path, config: ModelConfig) -> tuple[StoredWeights, li
 
     Raises CheckpointError for a tensor that is missing, misshapen or unknown.
     """
-    names = _family(_read_config(folder)).names(config)
     stored = read_folder(folder)
-    spare = {"lm_head.weight"} if config.tied_head else set()
-    unknown = set(stored) - set(names.values()) - spare
-    unknown = {n for n in unknown if not n.endswith(_IGNORED)}
-    if unknown:
-        raise CheckpointError(
-            f"{folder.name} holds {len(unknown)} tensors that its configuration has no place for, such as"
-            f" {min(unknown)!r} (biases, experts or extra norms): such a variant is not supported"
-        )
-    tensors = {ours: stored[theirs] for ours, theirs in names.items() if theirs in stored}
+
+    def spare(name: str) -> bool:
+        return name.endswith(_IGNORED) or (config.tied_head and name == "lm_head.weight")
+
+    places = family_of(config.family).folder.places(config)
+    tensors = place_tensors(places, stored, spare, folder.name)
     return StoredWeights(config, tensors), weight_files(stored)
-
-
-def _family(fields: Fields) -> Family:
-    kind = fields.word("model_type")
-    if kind not in _FAMILIES:
-        raise fields.refuse("model_type", f"one of {', '.join(_FAMILIES)}")
-    return _FAMILIES[kind]
 
 
 def _read_config(folder: Path) -> Fields:

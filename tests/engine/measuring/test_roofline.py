@@ -26,9 +26,8 @@ from engine.measuring.roofline import (
     seconds_for,
     token_cost,
 )
-from engine.models.config import HeadKind, Lanes, ModelConfig
+from engine.models.config import HeadKind, Lanes, ModelConfig, tensor_shapes
 from engine.models.presets import load_preset
-from engine.models.weights import tensor_shapes
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 LANEFORMER = ModelConfig(

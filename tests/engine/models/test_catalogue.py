@@ -11,8 +11,9 @@ import pytest
 from engine.errors import CheckpointError, TokenizerError
 from engine.models.catalogue import list_models, open_model, pull
 from engine.models.checkpoints.write import write_checkpoint
+from engine.models.config import tensor_shapes
 from engine.models.presets import load_preset, preset_names
-from engine.models.weights import RandomWeights, tensor_shapes
+from engine.models.weights import RandomWeights
 from tests.engine.models.checkpoints.files import write_gguf
 
 TINY = load_preset("tiny-llama").config
@@ -180,7 +181,7 @@ def test_a_gguf_file_opens_by_its_path_with_its_vocabulary(tmp_path: Path) -> No
 def test_gguf_and_folder_hold_the_same_model(tmp_path: Path) -> None:
     source = RandomWeights(TINY, seed=5)
     by_file = open_model(str(write_gguf(tmp_path / "m.gguf", source))).weights
-    by_folder = open_model(str(write_checkpoint(source, tmp_path / "m", style="laneformer"))).weights
+    by_folder = open_model(str(write_checkpoint(source, tmp_path / "m", family="laneformer"))).weights
 
     for name, _ in tensor_shapes(TINY):
         np.testing.assert_array_equal(by_file.get(name), by_folder.get(name))

@@ -3,12 +3,16 @@
 import pytest
 
 from engine.errors import ConfigError
-from engine.models.config import HeadKind, RopeLayout
+from engine.models.config import HeadKind
 from engine.models.presets import Wheel, load_preset, preset_names
+from engine.models.rope import RopeLayout
 
 PARAMETERS = {
     "laneformer-2b": 2_320_069_632,
     "llama-3.2-1b": 1_235_814_400,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-coder-1.5b": 1_543_714_304,
+    "qwen3-8b": 8_190_735_360,
     "smollm2-135m": 134_515_008,
     "tiny-laneformer": None,
     "tiny-llama": None,

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from engine.models.config import Rope, RopeLayout, RopeScaling
-from engine.models.rope import inverse_frequencies, rotate, rotation_table
+from engine.models.rope import Llama3Scaling, Rope, RopeLayout, inverse_frequencies, rotate, rotation_table
 
-LLAMA31 = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8192)
+LLAMA31 = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8192)
 
 
 @pytest.mark.parametrize("layout", list(RopeLayout))

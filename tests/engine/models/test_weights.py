@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
-from engine.models.config import HeadKind, ModelConfig
+from engine.models.config import HeadKind, ModelConfig, tensor_shapes
 from engine.models.presets import load_preset, preset_names
-from engine.models.weights import RandomWeights, cast_tensor, tensor_shapes
+from engine.models.weights import RandomWeights, cast_tensor
 
 TINY = load_preset("tiny-laneformer").config
 NAMES = [name for name, _ in tensor_shapes(TINY)]

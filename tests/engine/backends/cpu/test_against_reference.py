@@ -11,7 +11,8 @@ import pytest
 
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
-from engine.models.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.models.config import HeadKind, Lanes, ModelConfig
+from engine.models.rope import Llama3Scaling, Rope, RopeLayout
 from engine.models.weights import RandomWeights, Weights
 from engine.sampling import SamplingParams
 
@@ -90,7 +91,7 @@ def test_llama_equals_the_reference_for_any_team(threads: int) -> None:
         {"windows": (5, 0, 7, 40)},
         {"head_dim": 10, "ffn": 52},
         {"rope": Rope(layout=RopeLayout.INTERLEAVED)},
-        {"rope": Rope(scaling=RopeScaling(8.0, 1.0, 4.0, 32))},
+        {"rope": Rope(scaling=Llama3Scaling(8.0, 1.0, 4.0, 32))},
         {"hidden": 40},
     ],
     ids=["tied", "one-kv-head", "no-groups", "windows", "odd-sizes", "interleaved", "scaled-rope", "narrow"],

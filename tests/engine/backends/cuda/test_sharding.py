@@ -10,9 +10,9 @@ import pytest
 from engine.backends.cuda.sharding import Sharding, deal
 from engine.backends.cuda.tape import Matrix, columns, plan, tensors, validate
 from engine.errors import BackendUnavailable
-from engine.models.config import Exchange, HeadKind, ModelConfig
+from engine.models.config import Exchange, HeadKind, ModelConfig, tensor_shapes
 from engine.models.presets import load_preset
-from engine.models.weights import RandomWeights, tensor_shapes
+from engine.models.weights import RandomWeights
 from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA
 
 DEALT = [

@@ -24,8 +24,9 @@ from engine.backends.cuda.tape import (
     validate,
 )
 from engine.errors import ConfigError
-from engine.models.config import HeadKind, Lanes, ModelConfig, Rope, RopeLayout
+from engine.models.config import HeadKind, Lanes, ModelConfig
 from engine.models.presets import load_preset, preset_names
+from engine.models.rope import Rope, RopeLayout
 from engine.models.weights import RandomWeights
 
 H200_SMS = 132

@@ -12,8 +12,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.models.config import ModelConfig
-from engine.models.weights import Weights, tensor_shapes
+from engine.models.config import ModelConfig, tensor_shapes
+from engine.models.weights import Weights
 
 GGUF_NAMES = {
     "attn_norm": "attn_norm",

@@ -107,7 +107,8 @@ def test_another_architecture_is_named(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "mamba2"}')
 
     with pytest.raises(
-        CheckpointError, match="model_type is 'mamba2'; it must be one of llama, mistral, lane"
+        CheckpointError,
+        match="model_type is 'mamba2'; it must be one of laneformer,",
     ):
         open_model(str(folder))
 

@@ -13,10 +13,10 @@ from engine.errors import CheckpointError
 from engine.models.checkpoints.gguf import gguf_config, gguf_weights
 from engine.models.checkpoints.gguf_file import read_gguf
 from engine.models.checkpoints.stored import StoredWeights
-from engine.models.config import ModelConfig, Rope, RopeLayout, RopeScaling
+from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.presets import load_preset
-from engine.models.rope import inverse_frequencies
-from engine.models.weights import RandomWeights, tensor_shapes
+from engine.models.rope import Llama3Scaling, Rope, RopeLayout, inverse_frequencies
+from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from tests.engine.models.checkpoints.files import gguf_tensor, write_gguf
 
@@ -88,7 +88,7 @@ def test_a_file_without_an_output_matrix_has_a_tied_head(tmp_path: Path) -> None
 
 
 def test_llama_31_scaling_is_recognised_by_its_factors(tmp_path: Path) -> None:
-    scaling = RopeScaling(32.0, 1.0, 4.0, 8192)
+    scaling = Llama3Scaling(32.0, 1.0, 4.0, 8192)
     scaled = Rope(500000.0, scaling=scaling)
     factors = inverse_frequencies(Rope(500000.0), 16) / inverse_frequencies(scaled, 16)
     source = RandomWeights(replace(TINY, rope=Rope(500000.0)))
@@ -154,10 +154,10 @@ def test_nan_is_found_when_the_tensor_is_read(tmp_path: Path) -> None:
         ({"llama.attention.head_count": 0}, r"llama\.attention\.head_count is 0; it must be at least 1"),
         ({"llama.attention.head_count_kv": 4}, "6 query heads do not share 4 KV heads evenly"),
         ({"llama.rope.dimension_count": 8}, r"rope\.dimension_count is 8; it must be the head size, 16"),
-        ({"llama.rope.scaling.type": "yarn"}, r"rope\.scaling\.type is 'yarn'"),
+        ({"llama.rope.scaling.type": "ntk"}, r"rope\.scaling\.type is 'ntk'"),
         ({"llama.expert_count": 8}, "mixture of experts"),
         ({"llama.rope.freq_base": float("nan")}, r"rope\.freq_base is nan; it must be a number"),
-        ({"general.architecture": "mamba"}, "architecture 'mamba'; supported is 'llama'"),
+        ({"general.architecture": "mamba"}, "architecture 'mamba'; supported are llama, qwen2"),
     ],
 )
 def test_a_header_that_is_no_plain_llama_is_refused(

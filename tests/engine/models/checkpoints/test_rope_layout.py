@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.models.checkpoints.rope_layout import turn_rows
-from engine.models.config import RopeLayout
+from engine.models.rope import RopeLayout
 from tests.engine.models.checkpoints.files import permute
 
 HALF, INTERLEAVED = RopeLayout.HALF, RopeLayout.INTERLEAVED

@@ -12,9 +12,10 @@ import safetensors.numpy
 from engine.errors import CheckpointError, ConfigError
 from engine.models.catalogue import open_model
 from engine.models.checkpoints.write import write_checkpoint
-from engine.models.config import ModelConfig, RopeLayout
+from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.presets import load_preset
-from engine.models.weights import DType, RandomWeights, cast_tensor, tensor_shapes
+from engine.models.rope import RopeLayout
+from engine.models.weights import DType, RandomWeights, cast_tensor
 
 TINY = load_preset("tiny-llama").config
 
@@ -54,10 +55,10 @@ def test_shards_stay_under_their_size_and_the_index_finds_all(tmp_path: Path) ->
     assert open_model(str(folder)).config == replace(TINY, name="m")
 
 
-def test_rows_are_turned_to_the_layout_that_the_style_means(tmp_path: Path) -> None:
+def test_rows_are_turned_to_the_layout_that_the_family_means(tmp_path: Path) -> None:
     source = RandomWeights(TINY, seed=9)
 
-    model = open_model(str(write_checkpoint(source, tmp_path / "m", style="laneformer")))
+    model = open_model(str(write_checkpoint(source, tmp_path / "m", family="laneformer")))
 
     assert model.config.rope.layout is RopeLayout.INTERLEAVED
     ours, theirs = source.get("layers.0.wq")[0], model.weights.get("layers.0.wq")[0]
@@ -87,8 +88,8 @@ def test_a_folder_that_holds_a_model_is_not_overwritten(tmp_path: Path) -> None:
 def test_lanes_cannot_be_written_as_a_llama(tmp_path: Path) -> None:
     weights = RandomWeights(load_preset("tiny-laneformer").config)
 
-    with pytest.raises(ConfigError, match="write it as a Laneformer"):
-        write_checkpoint(weights, tmp_path / "m", style="llama")
+    with pytest.raises(ConfigError, match=r"that a config\.json of llama cannot say"):
+        write_checkpoint(weights, tmp_path / "m", family="llama")
 
 
 def test_a_place_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:

@@ -12,38 +12,46 @@ from typing import Any
 
 from engine.errors import CheckpointError, ConfigError
 from engine.models.checkpoints.fields import MOST_LANES, MOST_LAYERS, Fields
-from engine.models.checkpoints.llama import ids_json, read_rope, rope_json
-from engine.models.config import HeadKind, Lanes, ModelConfig, RopeLayout
+from engine.models.checkpoints.stored import Place
+from engine.models.config import HeadKind, Lanes, ModelConfig
+from engine.models.families.family import Family, FolderFormat, Names
+from engine.models.families.rope_entries import read_rope, rope_json
+from engine.models.families.standard import ids_json
+from engine.models.rope import RopeLayout
 
-MODEL_TYPES = ("laneformer", "laneformer_tp")
-
-_LAYER_NAMES = {
-    "attn_norm": "attention_norm",
-    "wq": "attention.wq",
-    "wk": "attention.wk",
-    "wv": "attention.wv",
-    "wo": "attention.wo",
-    "ffn_norm": "ffn_norm",
-    "w_gate": "feed_forward.w1",
-    "w_up": "feed_forward.w3",
-    "w_down": "feed_forward.w2",
-}
-
-
-def laneformer_names(config: ModelConfig) -> dict[str, str]:
-    """Canonical name (engine.models.weights) -> name in the file."""
-    names = {"embed": "model.tok_embeddings.weight", "norm": "model.norm.weight"}
-    if not config.tied_head:
-        lane = config.lanes.head is HeadKind.LANE
-        names["head"] = "lm_head.linear.weight" if lane else "lm_head.weight"
-    for i in range(config.layers):
-        names |= {
-            f"layers.{i}.{ours}": f"model.layers.{i}.{theirs}.weight" for ours, theirs in _LAYER_NAMES.items()
-        }
-    return names
+_LANE_HEAD = "lm_head.linear.weight"
+_NAMES = Names(
+    top={"embed": "model.tok_embeddings.weight", "norm": "model.norm.weight", "head": "lm_head.weight"},
+    layer={
+        "attn_norm": "attention_norm.weight",
+        "wq": "attention.wq.weight",
+        "wk": "attention.wk.weight",
+        "wv": "attention.wv.weight",
+        "wo": "attention.wo.weight",
+        "ffn_norm": "ffn_norm.weight",
+        "w_gate": "feed_forward.w1.weight",
+        "w_up": "feed_forward.w3.weight",
+        "w_down": "feed_forward.w2.weight",
+    },
+    layer_prefix="model.layers.{}.",
+)
 
 
-def read_laneformer_config(fields: Fields, name: str) -> ModelConfig:
+def _places(config: ModelConfig) -> dict[str, Place]:
+    places = _NAMES(config)
+    if "head" in places and config.lanes.head is HeadKind.LANE:
+        places["head"] = Place(_LANE_HEAD)
+    return places
+
+
+def _stored_shape(config: ModelConfig, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A head cut by vocabulary has a lane axis, as the matrices of layers have."""
+    if name == "head" and config.lanes.head is HeadKind.VOCAB_PARALLEL:
+        return (config.lanes.count, shape[0] // config.lanes.count, shape[1])
+    return shape
+
+
+def _read(fields: Fields, name: str) -> ModelConfig:
     """The shape in a Laneformer config.json. Raises CheckpointError for what is not supported."""
     if not fields.flag("replicated_rmsn_scale", True):
         raise fields.refuse("replicated_rmsn_scale", "true: a scale for each lane is not supported")
@@ -54,6 +62,7 @@ def read_laneformer_config(fields: Fields, name: str) -> ModelConfig:
     try:
         return ModelConfig(
             name=name,
+            family="laneformer",
             hidden=hidden,
             layers=layers,
             heads=heads,
@@ -115,15 +124,9 @@ def _windows(fields: Fields, layers: int) -> tuple[int, ...]:
     return tuple(window if i in chosen else 0 for i in range(layers))
 
 
-def laneformer_config_json(config: ModelConfig) -> dict[str, Any]:
-    """The config.json (released generation) that `read_laneformer_config` reads `config` from.
-
-    Raises ConfigError if that format cannot say it: it knows one size of window, and heads that fill
-    the hidden size.
-    """
-    sizes = {w for w in config.windows if w}
-    if len(sizes) > 1 or config.head_dim != config.hidden // config.heads:
-        raise ConfigError(f"model {config.name!r} has windows or heads that a Laneformer config cannot say")
+def _write(config: ModelConfig) -> dict[str, Any]:
+    """The config.json of the released generation."""
+    sizes = {window for window in config.windows if window}
     return {
         "architectures": ["LaneformerForCausalLM"],
         "model_type": "laneformer",
@@ -149,3 +152,17 @@ def laneformer_config_json(config: ModelConfig) -> dict[str, Any]:
         **rope_json(config.rope),
         **ids_json(config),
     }
+
+
+FAMILY = Family(
+    name="laneformer",
+    title="Laneformer (delayed tensor parallelism)",
+    folder=FolderFormat(
+        ("laneformer", "laneformer_tp"),
+        _read,
+        _write,
+        _places,
+        layout=RopeLayout.INTERLEAVED,
+        stored_shape=_stored_shape,
+    ),
+)

@@ -11,12 +11,14 @@ import safetensors.numpy
 from engine.errors import CheckpointError, ConfigError
 from engine.models.catalogue import open_model
 from engine.models.checkpoints.fields import Fields
-from engine.models.checkpoints.laneformer import laneformer_config_json, read_laneformer_config
 from engine.models.checkpoints.write import write_checkpoint
-from engine.models.config import HeadKind, Lanes, ModelConfig, RopeLayout, RopeScaling
+from engine.models.config import HeadKind, Lanes, ModelConfig, tensor_shapes
+from engine.models.families import family_of
 from engine.models.presets import load_preset
-from engine.models.weights import RandomWeights, tensor_shapes
+from engine.models.rope import Llama3Scaling, RopeLayout
+from engine.models.weights import RandomWeights
 
+FORMAT = family_of("laneformer").folder
 SHAPE = {
     "hidden_size": 3072,
     "num_hidden_layers": 15,
@@ -49,7 +51,7 @@ RELEASED = {
 
 
 def read(entries: dict[str, Any], **changes: Any) -> ModelConfig:
-    return read_laneformer_config(Fields("config.json", {**entries, **changes}), "laneformer-2b")
+    return FORMAT.read(Fields("config.json", {**entries, **changes}), "laneformer-2b")
 
 
 @pytest.mark.parametrize("entries", [EARLIER, RELEASED], ids=["earlier", "released"])
@@ -124,7 +126,7 @@ def test_llama_31_scaling_is_read_with_interleaved_pairs() -> None:
 
     rope = read(RELEASED, rope_scaling=scaling).rope
 
-    assert rope.scaling == RopeScaling(8.0, 1.0, 4.0, 4096)
+    assert rope.scaling == Llama3Scaling(8.0, 1.0, 4.0, 4096)
     assert rope.layout is RopeLayout.INTERLEAVED
 
 
@@ -193,14 +195,14 @@ def test_a_shape_that_the_format_cannot_say_is_refused(tmp_path: Path) -> None:
     preset = load_preset("tiny-laneformer").config
     config = replace(preset, windows=(8, 16, 0, 0, 0))
 
-    with pytest.raises(ConfigError, match="a Laneformer config cannot say"):
-        laneformer_config_json(config)
+    with pytest.raises(ConfigError, match=r"a config\.json of laneformer or laneformer_tp cannot say"):
+        write_checkpoint(RandomWeights(config), tmp_path / "m")
 
 
 def test_a_plain_transformer_is_a_laneformer_of_one_lane() -> None:
     preset = load_preset("tiny-laneformer").config
     config = replace(preset, lanes=Lanes(early_comm=False))
 
-    again = read_laneformer_config(Fields("config.json", laneformer_config_json(config)), preset.name)
+    again = FORMAT.read(Fields("config.json", FORMAT.write(config)), preset.name)
 
     assert again == config

@@ -1,0 +1,119 @@
+"""Every family against transformers' own class: tiny random checkpoints that it writes, logits and tokens."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from engine.models.catalogue import Model, open_model
+from engine.models.families import families
+from engine.reference import Reference
+from tests.reference.test_laneformer import relative_error
+
+SHAPE = {
+    "hidden_size": 60,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "intermediate_size": 76,
+    "vocab_size": 130,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-6,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+    "attn_implementation": "eager",
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("llama", "untied", {}),
+    ("llama", "head size of its own", {"head_dim": 14, "tie_word_embeddings": True}),
+    ("llama", "llama3 scaling", {"rope_parameters": LLAMA3}),
+    ("llama", "linear scaling", {"rope_parameters": LINEAR}),
+    ("llama", "yarn scaling", {"rope_parameters": YARN}),
+    ("llama", "yarn, fractional bounds", {"rope_parameters": {**YARN, "truncate": False, "beta_fast": 16.0}}),
+    ("mistral", "window", {"sliding_window": 7}),
+    ("mistral", "no window", {"sliding_window": None, "head_dim": 20}),
+    ("qwen2", "untied", {}),
+    ("qwen2", "tied", {"tie_word_embeddings": True}),
+    ("qwen2", "window", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    ("qwen2", "yarn scaling", {"rope_parameters": {**YARN, "rope_theta": 1e6}}),
+    ("qwen3", "untied", {"head_dim": 16}),
+    ("qwen3", "tied", {"head_dim": 22, "tie_word_embeddings": True, "num_key_value_heads": 1}),
+    ("qwen3", "one head", {"head_dim": 8, "num_attention_heads": 1, "num_key_value_heads": 1}),
+]
+TOKENS = [int(t) for t in np.random.default_rng(3).integers(3, 130, 64)]
+NEW_TOKENS = 32
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"), [(f, c) for f, _, c in CASES], ids=[f"{f}-{i}" for f, i, _ in CASES]
+)
+def test_logits_and_tokens_are_those_of_transformers(
+    tmp_path: Path, family: str, changes: dict[str, Any]
+) -> None:
+    theirs = write_by_transformers(tmp_path, family, changes)
+    model = open_model(str(tmp_path))
+
+    logits, tokens = _forward(model, TOKENS), _greedy(model, TOKENS[:20])
+
+    assert model.config.family == family
+    assert relative_error(logits, _their_logits(theirs, TOKENS)) < 1e-4
+    assert tokens == _their_logits(theirs, TOKENS[:20] + tokens).argmax(axis=1)[19:-1].tolist()
+
+
+def test_every_family_with_a_class_of_its_own_is_compared() -> None:
+    """Laneformer has none: tests/reference/test_laneformer.py compares it with another implementation."""
+    assert set(families()) - {"laneformer"} == {family for family, _, _ in CASES}
+
+
+def write_by_transformers(folder: Path, family: str, changes: dict[str, Any]) -> Any:
+    """A random model of transformers' class for `family`, saved in `folder`; biases and norms random too."""
+    torch.manual_seed(11)
+    config = transformers.AutoConfig.for_model(family, **{**SHAPE, **changes})
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for values in model.parameters():
+            if values.ndim == 1:
+                values += 0.3 * torch.randn_like(values)
+    model.save_pretrained(folder)
+    return model
+
+
+def _forward(model: Model, tokens: list[int]) -> np.ndarray:
+    """In chunks of odd sizes, as a prompt is read."""
+    reference = Reference(model.weights)
+    cache = reference.new_cache(len(tokens))
+    bounds = [0, 1, 20, len(tokens)]
+    chunks = [reference.forward(tokens[a:b], cache) for a, b in pairwise(bounds)]
+    return np.concatenate(chunks)
+
+
+def _greedy(model: Model, prompt: list[int]) -> list[int]:
+    reference = Reference(model.weights)
+    cache = reference.new_cache(len(prompt) + NEW_TOKENS)
+    logits = reference.forward(prompt, cache, logits="last")
+    tokens = [int(logits[0].argmax())]
+    while len(tokens) < NEW_TOKENS:
+        tokens.append(int(reference.forward(tokens[-1:], cache, logits="last")[0].argmax()))
+    return tokens
+
+
+def _their_logits(model: Any, tokens: list[int]) -> np.ndarray:
+    with torch.no_grad():
+        logits: np.ndarray = model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+    return logits
