@@ -53,6 +53,8 @@ LIMIT_SOCKETS = sockets("LIMIT_SOCKETS", env.str("LIMIT_SOCKETS", default="") or
 """Websockets that one address, and that all of them, may have open in one web process."""
 QUEUE_LIMIT = whole("QUEUE_LIMIT", env.str("QUEUE_LIMIT", default="") or "64", 1, 100_000)
 """How many generations may wait or be in hand for each worker that lives."""
+SHARE_PREFIX_CACHE: bool = env.bool("SHARE_PREFIX_CACHE", default=False)
+"""Whether prompts may go on from other people's: how fast one is read then tells what others sent."""
 
 DASHBOARD_PUBLIC: bool = env.bool("DASHBOARD_PUBLIC", default=True)
 """Whether the dashboard and its API may be read without an account."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -44,6 +44,15 @@ class Caller:
         found = [Subject("address", self.address, address)] if self.address and address else []
         return [*found, Subject("session", self.session, session)] if self.session and session else found
 
+    @property
+    def cache_salt(self) -> str:
+        """Who may go on from the prompts that this caller sent; empty for nobody, where it is not known."""
+        if settings.SHARE_PREFIX_CACHE:
+            return "everybody"
+        if self.key is not None:
+            return f"key:{self.key.pk}"
+        return f"session:{self.session}" if self.session else ""
+
     def share(self, worker: str) -> FairShare | None:
         """What its requests for `worker` (empty: any) count towards; None for a caller without limits."""
         subjects = self.subjects
@@ -74,9 +83,10 @@ async def submit(
     places: list[int] = []
     try:
         for request in requests:
+            salted = replace(request, cache_salt=caller.cache_salt)
             # One worker alone serves an inbox of its own name.
             limit = settings.QUEUE_LIMIT * (1 if request.worker else max(1, workers))
-            places.append(await engine_client().submit(request, limit, caller.share(request.worker)))
+            places.append(await engine_client().submit(salted, limit, caller.share(request.worker)))
     except BaseException:  # a client that leaves cancels this task
         # The one that was being submitted may be in the inbox: only its reply is known to be missing.
         in_background(_withdraw(requests[: len(places) + 1]))

@@ -11,8 +11,8 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
 from engine.serving.errors import QueueUnavailable
-from engine.serving.messages import Done, GenerateRequest, Heartbeat, Timings
-from engine.timings import FinishReason
+from engine.serving.messages import Done, GenerateRequest, Heartbeat
+from engine.timings import FinishReason, Timings
 from playground import metrics, presence, selectors, services
 from playground.access import may_use
 from playground.addressing import addressed, serving

@@ -35,8 +35,9 @@ class Figures:
     prompt_tokens: int
     queue_ms: float
     prefill_ms: float
-    handling_ms: float
-    """Of the time to the first token, what was neither queue nor prefill."""
+    tokenize_ms: float
+    launch_ms: float
+    """Of the time to the first token, what was neither queue, tokenizer nor prefill."""
     ttft_ms: float
     decode_ms: float
 
@@ -47,7 +48,12 @@ class Figures:
     @property
     def first_token(self) -> list[Part]:
         """Where the time to the first token went, in order."""
-        times = {"queue": self.queue_ms, "prefill": self.prefill_ms, "handling": self.handling_ms}
+        times = {
+            "queue": self.queue_ms,
+            "tokenizer": self.tokenize_ms,
+            "prefill": self.prefill_ms,
+            "launch": self.launch_ms,
+        }
         whole, parts, start = sum(times.values()) or 1.0, [], 0.0
         for name, ms in times.items():
             width = 100 * ms / whole
@@ -153,14 +159,16 @@ def _exhibit(lane: Lane, budget: int) -> Exhibit:
         return _pacer(lane.pacer_tok_s or 0.0, budget)
     row = lane.generation
     timings = row.timings
-    known = timings["queue_ms"] + timings["prefill_ms"]
+    tokenize_ms = timings.get("tokenize_ms", 0.0)  # rows from before it was measured lack it
+    known = timings["queue_ms"] + tokenize_ms + timings["prefill_ms"]
     figures = Figures(
         tok_s=timings["decode_tok_s"],
         tokens=timings["completion_tokens"],
         prompt_tokens=timings["prompt_tokens"],
         queue_ms=timings["queue_ms"],
         prefill_ms=timings["prefill_ms"],
-        handling_ms=max(0.0, timings["ttft_ms"] - known),
+        tokenize_ms=tokenize_ms,
+        launch_ms=max(0.0, timings["ttft_ms"] - known),
         ttft_ms=timings["ttft_ms"],
         decode_ms=timings["decode_ms"],
     )
@@ -179,7 +187,7 @@ def _exhibit(lane: Lane, budget: int) -> Exhibit:
 def _pacer(tok_s: float, tokens: int) -> Exhibit:
     """It begins at once and keeps its pace to the limit of tokens: what an engine would need at best."""
     gap_ms = 1000 / tok_s
-    figures = Figures(tok_s, tokens, 0, 0.0, 0.0, 0.0, gap_ms, (tokens - 1) * gap_ms)
+    figures = Figures(tok_s, tokens, 0, 0.0, 0.0, 0.0, 0.0, gap_ms, (tokens - 1) * gap_ms)
     return Exhibit(f"Pacer at {tok_s:g} tok/s", "", True, figures, "A pace, not an engine", "", (), ())
 
 

@@ -11,29 +11,29 @@ _WAIT_S = 0.1
 
 
 class FirstTokenTimer:
-    """Runs from its making until the first token is heard."""
+    """Runs from its making until `record` gets a token."""
 
     def __init__(self) -> None:
         self._begun = time.perf_counter_ns()
         self.ns = 0
         """How long that took; 0 before it."""
 
-    def hear(self, fresh: Sequence[Token]) -> None:
+    def record(self, fresh: Sequence[Token]) -> None:
         if fresh and not self.ns:
             self.ns = time.perf_counter_ns() - self._begun
 
 
-def follow(launch: Launch, wait_s: float, heard: Callable[[Sequence[Token]], None]) -> Outcome:
-    """Tells `heard` the tokens as they come, and of none after every `wait_s` seconds without; how it ended.
+def follow(launch: Launch, wait_s: float, on_tokens: Callable[[Sequence[Token]], None]) -> Outcome:
+    """Calls `on_tokens` with tokens as they come, and with none after `wait_s` seconds without; how it ended.
 
-    Raises BackendFailure if the device broke down, and whatever `heard` raises.
+    Raises BackendFailure if the device broke down, and whatever `on_tokens` raises.
     """
     while True:
         outcome = launch.outcome  # read first: tokens may still wait in `poll` when it appears
         fresh = launch.poll(wait_s)
         if outcome is not None and not fresh:
             return outcome
-        heard(fresh)
+        on_tokens(fresh)
 
 
 def complete(backend: Backend, job: Job) -> list[Token]:

@@ -31,6 +31,8 @@ class Finding:
     why: str
     devices: tuple[str, ...] = ()
     read_gbs: tuple[float, ...] = ()
+    prefix_cache_mib: int = 0
+    """Memory for the keys and values of recent sequences."""
 
 
 def add(commands: Commands) -> None:
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
         return 0 if ok else 2
-    print(table(["backend", "runs here", "reads GB/s", "why"], [_row(f) for f in findings]))
+    print(table(["backend", "runs here", "reads GB/s", "keeps MiB", "why"], [_row(f) for f in findings]))
     print()
     print(f"model {args.model}: {model_word}")
     for finding in findings:
@@ -95,7 +97,8 @@ def tried(name: str, devices: int, options: dict[str, object], there: str, bar: 
                 name, False, f"it runs, but its tokens differ from those of: {found.against}", names
             )
         why = f"{there}; a small model's tokens are right{_spread(backend.topology)}"
-        return Finding(name, True, why, names, tuple(round(gbs, 1) for gbs in backend.measure_bandwidth()))
+        reads = tuple(round(gbs, 1) for gbs in backend.measure_bandwidth())
+        return Finding(name, True, why, names, reads, backend.prefix_cache.budget_bytes >> 20)
     except EngineError as error:
         return Finding(name, False, str(error))
     finally:
@@ -127,6 +130,7 @@ def _row(finding: Finding) -> list[str]:
         finding.backend,
         "yes" if finding.usable else "no",
         _numbers(finding.read_gbs) or "-",
+        f"{finding.prefix_cache_mib:,}" if finding.prefix_cache_mib else "-",
         finding.why,
     ]
 

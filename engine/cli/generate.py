@@ -26,7 +26,7 @@ from engine.models.catalogue import Model
 from engine.models.prompt import ChatMessage, Prompt
 from engine.models.text_stream import TextStream
 from engine.sampling import SamplingParams
-from engine.serving.messages import Timings
+from engine.timings import Timings, decode_speed
 
 _POLL_S = 0.1
 
@@ -156,8 +156,8 @@ def _generate(backend: Backend, job: Job, answer: _Answer) -> tuple[str, Timings
     launch = backend.launch(job)
     tokens: list[Token] = []
 
-    def heard(fresh: Sequence[Token]) -> None:
-        first.hear(fresh)
+    def on_tokens(fresh: Sequence[Token]) -> None:
+        first.record(fresh)
         for token in fresh:
             if not answer.stopped:
                 tokens.append(token)
@@ -166,7 +166,7 @@ def _generate(backend: Backend, job: Job, answer: _Answer) -> tuple[str, Timings
             launch.stop()
 
     try:
-        outcome = follow(launch, _POLL_S, heard)
+        outcome = follow(launch, _POLL_S, on_tokens)
     finally:
         launch.close()
     reason = "stop" if answer.stopped else outcome.finish_reason
@@ -181,7 +181,7 @@ def _timings(job: Job, tokens: Sequence[Token], ttft_ns: int, outcome: Outcome) 
         prefill_ms=outcome.prefill_ns / 1e6,
         ttft_ms=ttft_ns / 1e6,
         decode_ms=decode_ns / 1e6,
-        decode_tok_s=(len(tokens) - 1) * 1e9 / decode_ns if decode_ns > 0 else 0.0,
+        decode_tok_s=decode_speed(len(tokens) - 1, decode_ns),
         prompt_tokens=len(job.tokens),
         completion_tokens=len(tokens),
     )

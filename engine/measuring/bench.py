@@ -59,6 +59,7 @@ from engine.measuring.statistics import median, median_interval, quantile
 from engine.measuring.verification import verify
 from engine.models.config import ModelConfig
 from engine.sampling import SamplingParams
+from engine.timings import decode_speed
 
 PROTOCOL = "monolane-bench-1"
 WARM_UP_S = 1.0
@@ -150,7 +151,7 @@ class Run:
 
     @property
     def tok_s(self) -> float:
-        return (len(self.tokens) - 1) * 1e9 / (self.tokens[-1].t_ns - self.tokens[0].t_ns)
+        return decode_speed(len(self.tokens) - 1, self.tokens[-1].t_ns - self.tokens[0].t_ns)
 
     @property
     def gaps_us(self) -> tuple[float, ...]:
@@ -298,15 +299,15 @@ class _Bench:
         launch = self._backend.launch(job)
         tokens: list[Token] = []
 
-        def heard(fresh: Sequence[Token]) -> None:
-            first.hear(fresh)
+        def on_tokens(fresh: Sequence[Token]) -> None:
+            first.record(fresh)
             tokens.extend(fresh)
             self._tell(len(tokens))
             if self._stop():
                 raise BenchStopped("the benchmark was stopped before it had a result")
 
         try:
-            outcome = follow(launch, POLL_S, heard)
+            outcome = follow(launch, POLL_S, on_tokens)
         finally:
             launch.close()
         return Run(tuple(tokens), first.ns, outcome)

@@ -21,7 +21,6 @@ from engine.serving.messages import (
     Done,
     Heartbeat,
     Request,
-    Timings,
     cancel_key,
     encode_frame,
     out_key,
@@ -31,6 +30,7 @@ from engine.serving.queries import Command, Query
 from engine.serving.reading import FROM_START, StreamFrame, parse_entries
 from engine.serving.shared_reader import Feed, SharedReader
 from engine.serving.watch import Watch, deserted
+from engine.timings import NEVER_BEGAN
 
 T = TypeVar("T")
 _OUTAGE_PAUSE_S = 0.2
@@ -79,16 +79,13 @@ class Client:
             reply = self._submit(keys=[request.inbox], args=_submit_args(request, limit, share))
         return _place(reply, request, limit)
 
-    def frames(
-        self, request_id: str, *, after: str = FROM_START, after_tokens: int = 0
-    ) -> Iterator[StreamFrame]:
+    def frames(self, request_id: str, *, after: str = FROM_START) -> Iterator[StreamFrame]:
         """The frames of a request as they come, ending with its final one.
 
-        `after` is the stream id of a frame to go on from; token frames that lie within the first
-        `after_tokens` tokens are left out. A request that nobody knows (any more) ends in a Failed
-        frame. Raises QueueUnavailable if Redis stays away for `watch.OUTAGE_S`.
+        `after` is the stream id of a frame to go on from. A request that nobody knows (any more) ends in
+        a Failed frame. Raises QueueUnavailable if Redis stays away for `watch.OUTAGE_S`.
         """
-        watch = Watch(request_id, after, after_tokens)
+        watch = Watch(request_id, after)
         while not watch.over:
             try:
                 found = watch.take(self.read(request_id, watch.after, block_s=watch.block_s))
@@ -179,11 +176,9 @@ class AsyncClient:
             reply = await self._submit(keys=[request.inbox], args=_submit_args(request, limit, share))
         return _place(reply, request, limit)
 
-    async def frames(
-        self, request_id: str, *, after: str = FROM_START, after_tokens: int = 0
-    ) -> AsyncGenerator[StreamFrame]:
+    async def frames(self, request_id: str, *, after: str = FROM_START) -> AsyncGenerator[StreamFrame]:
         """As Client.frames."""
-        watch = Watch(request_id, after, after_tokens)
+        watch = Watch(request_id, after)
         feed: Feed | None = None
         try:
             while not watch.over:
@@ -294,7 +289,7 @@ def _cancel_keys(request_id: str) -> list[str]:
 
 
 def _cancel_args(request_id: str) -> list[str]:
-    never_began = Done("cancelled", "", Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0))
+    never_began = Done("cancelled", "", NEVER_BEGAN)
     return [request_id, encode_frame(never_began)["json"]]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 
 from engine.backends.base import Job, Launch, Token
+from engine.backends.running import follow
 from engine.errors import EngineError, RequestError
 from engine.models.text_stream import TextStream
 from engine.models.tokenizer import Tokenizer
@@ -31,6 +32,10 @@ class Refused(EngineError):
         self.code = code
 
 
+class _Leaving(Exception):
+    """The launch is given up: another worker goes on with it."""
+
+
 class Generation:
     """Feeds one request's tokens to its Output."""
 
@@ -45,7 +50,8 @@ class Generation:
         self._worker = worker
         published = Published.of(output.history)
         self._clock = Clock(published, queue_ms, output.ttft_ms)
-        self._prompt = tuple(self._tokenizer.encode_prompt(request.prompt))
+        with self._clock.tokenizing():
+            self._prompt = tuple(self._tokenizer.encode_prompt(request.prompt))
         self._limit = _limit(engine, len(self._prompt), request.max_tokens)
         if request.logprobs is not None:
             check_room(engine.backend, self._prompt, self._limit)
@@ -84,6 +90,7 @@ class Generation:
             self._request.sampling,
             sampled=len(self._ids),
             stop_ids=self._stop_ids(),
+            cache_salt=self._request.cache_salt,
         )
         launch = engine.backend.launch(job)
         try:
@@ -92,22 +99,25 @@ class Generation:
             launch.close()
 
     def _follow(self, launch: Launch, leave: Callable[[float], bool]) -> Done | None:
-        while True:
-            outcome = launch.outcome  # read first: tokens may still wait in `poll` when it appears
-            tokens = launch.poll(POLL_S)
-            if tokens:
-                self._push(tokens)
-            if self._stream.stopped:
-                return self._done("stop")
-            if outcome is not None and not tokens:
-                self._clock.prefill_ms = outcome.prefill_ns / 1e6
-                return self._done(outcome.finish_reason)
-            if self._output.lost.is_set() or leave(self._clock.seconds_for(self._limit - len(self._ids))):
-                return None
-            if self._output.cancelled.is_set():
+        def on_tokens(fresh: Sequence[Token]) -> None:
+            if fresh and not self._stream.stopped:
+                self._push(fresh)
+            if self._stream.stopped or self._output.cancelled.is_set():
                 launch.stop()
-            if not self._clock.started:
-                self._tell_prefill(launch)
+            elif self._output.lost.is_set() or leave(self._seconds_left()):
+                raise _Leaving
+            elif not self._clock.started:
+                self._report_prefill(launch)
+
+        try:
+            outcome = follow(launch, POLL_S, on_tokens)
+        except _Leaving:
+            return None
+        self._clock.ended(outcome)
+        return self._done("stop" if self._stream.stopped else outcome.finish_reason)
+
+    def _seconds_left(self) -> float:
+        return self._clock.seconds_for(self._limit - len(self._ids))
 
     def _push(self, tokens: Sequence[Token]) -> None:
         """Sends tokens on, up to the one that completes a stop string."""
@@ -139,7 +149,7 @@ class Generation:
         ):
             self._output.frame(frame)
 
-    def _tell_prefill(self, launch: Launch) -> None:
+    def _report_prefill(self, launch: Launch) -> None:
         now = time.monotonic()
         if now - self._progress_at >= PROGRESS_S:
             self._progress_at = now
@@ -152,7 +162,7 @@ class Generation:
         return self._tokenizer.eos_ids | frozenset(self._engine.model.config.eos_ids)
 
     def _done(self, reason: FinishReason) -> Done:
-        timings = self._clock.timings(len(self._prompt), len(self._ids))
+        timings = self._clock.timings(len(self._prompt), len(self._ids), self._output.publish_ms)
         return Done(reason, self._unsent + self._stream.finish(), timings)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 from engine.errors import RequestError
 from engine.models.prompt import ChatMessage, Prompt
 from engine.sampling import SamplingParams
+from engine.timings import FinishReason, Timings
 
 GROUP = "workers"
 INTERACTIVE = "ml:inbox:interactive"
@@ -94,6 +95,8 @@ class GenerateRequest:
     """How many alternatives to each token the worker is to score with it; None for no scores at all."""
     ignore_eos: bool = False
     """Whether to go on to max_tokens whatever the model says, as measurements want."""
+    cache_salt: str = ""
+    """Whose prompt it is (backends.base.Job.cache_salt); empty computes all of it."""
     created_ms: int = 0
     kind: Literal["generate"] = "generate"
 
@@ -256,28 +259,10 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Timings:
-    """Where the time of a request went, in milliseconds.
-
-    `ttft_ms` runs from the request's creation to its first token, by the worker's clock, the queue
-    included. `decode_tok_s` is (n-1)/(t_last-t_first), 0 if n < 2; of an interrupted generation it
-    leaves out the pause.
-    """
-
-    queue_ms: float
-    prefill_ms: float
-    ttft_ms: float
-    decode_ms: float
-    decode_tok_s: float
-    prompt_tokens: int
-    completion_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """The end. `text` is what was still held back; `finish_reason` as in the OpenAI API, or 'cancelled'."""
 
-    finish_reason: Literal["stop", "length", "cancelled"]
+    finish_reason: FinishReason
     text: str
     timings: Timings
     type: Literal["done"] = "done"

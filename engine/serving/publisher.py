@@ -53,6 +53,8 @@ class _Batch:
     text: str
     t_us: int
     ttft_ms: float
+    at: float
+    """When they were put in, by time.monotonic()."""
 
     @property
     def size(self) -> int:
@@ -83,6 +85,8 @@ class Output:
         """What other workers published before, in order."""
         self.ttft_ms = ttft_ms
         """From creation to the first token, if an earlier worker got so far."""
+        self.publish_ms = 0.0
+        """From the first token's being put in to Redis having it; 0 before that."""
         self.cancelled = threading.Event()
         self.lost = threading.Event()
         """Another worker has the request: whatever this one still says is dropped."""
@@ -96,7 +100,7 @@ class Output:
 
     def tokens(self, ids: Sequence[int], text: str, t_us: int, ttft_ms: float) -> None:
         """Adds tokens to the next frame. `ttft_ms` is that of the generation."""
-        batch = _Batch(tuple(ids), text, t_us, ttft_ms)
+        batch = _Batch(tuple(ids), text, t_us, ttft_ms, time.monotonic())
         self._put(batch, hurry=batch.size >= FRAME_BYTES)
 
     def finish(self, frame: Frame, service_ms: float, leave: Callable[[], bool] = lambda: False) -> bool:
@@ -200,7 +204,8 @@ class _Sender:
         self._ttft = ""
         self._service = ""
         self._ended = False
-        self._any_tokens_sent = False
+        self._first_at: float | None = None
+        """When the first tokens of this worker were put in."""
         self._sent_at = 0.0
         self._interval = FRAME_MIN_S
 
@@ -229,7 +234,7 @@ class _Sender:
 
     def _urgent(self) -> bool:
         size = sum(batch.size for batch in self._batches)
-        return self._ended or bool(self._frames) or not self._any_tokens_sent or size >= FRAME_BYTES
+        return self._ended or bool(self._frames) or self._first_at is None or size >= FRAME_BYTES
 
     def _add(self, item: _Batch | _Plain | _End) -> None:
         if isinstance(item, _Batch):
@@ -251,8 +256,9 @@ class _Sender:
         self._frames.append(encode_frame(Tokens(self._seq, ids, text, self._batches[-1].t_us))["json"])
         self._ttft = f"{self._batches[0].ttft_ms:.3f}"
         self._seq += len(ids)
+        if self._first_at is None:
+            self._first_at = self._batches[0].at
         self._batches = []
-        self._any_tokens_sent = True
 
     def _send(self) -> bool:
         """Appends what is ready and looks for a cancellation. False if the request is another's."""
@@ -266,6 +272,8 @@ class _Sender:
             reply = self._append(reply.last + 1)
         if reply.cancelled:
             self._output.cancelled.set()
+        if self._first_at is not None and not self._output.publish_ms:
+            self._output.publish_ms = (time.monotonic() - self._first_at) * 1e3
         trip = time.monotonic() - self._sent_at
         self._interval = min(FRAME_MAX_S, max(FRAME_MIN_S, _TRIPS_A_FRAME * trip))
         return reply.verdict == "ok"

@@ -34,8 +34,8 @@ def parse_entries(reply: Any) -> list[StreamFrame]:
 class TokenCounter:
     """Drops the token frames that the reader already has, so that no token is shown twice."""
 
-    def __init__(self, tokens: int = 0) -> None:
-        self.tokens = tokens
+    def __init__(self) -> None:
+        self.tokens = 0
         """How many tokens of the generation the reader has."""
 
     def fresh(self, frames: Iterable[StreamFrame]) -> list[StreamFrame]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from engine.backends.base import Token
+from engine.backends.base import Outcome, Token
 from engine.serving.continuation import Published
-from engine.serving.messages import Timings
+from engine.timings import Timings, decode_speed
 
 
 class Clock:
@@ -19,7 +20,9 @@ class Clock:
 
     def __init__(self, published: Published, queue_ms: float, ttft_ms: float | None) -> None:
         self.queue_ms = queue_ms if published.queue_ms is None else published.queue_ms
-        self.prefill_ms = 0.0
+        self.tokenize_ms = 0.0
+        self._prefill_ms = 0.0
+        self._cached_tokens = 0
         self._published = published
         self._begun = time.monotonic()
         self._ttft_ms = ttft_ms
@@ -62,15 +65,29 @@ class Clock:
             return float("inf")
         return tokens * self.decode_us / 1e6 / (self._tokens - 1)
 
-    def timings(self, prompt_tokens: int, completion_tokens: int) -> Timings:
+    @contextmanager
+    def tokenizing(self) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self.tokenize_ms = (time.monotonic() - begun) * 1e3
+
+    def ended(self, outcome: Outcome) -> None:
+        """What the launch says of itself."""
+        self._prefill_ms = outcome.prefill_ns / 1e6
+        self._cached_tokens = outcome.cached_tokens
+
+    def timings(self, prompt_tokens: int, completion_tokens: int, publish_ms: float = 0.0) -> Timings:
         decode_us = self._published.decode_us + self.decode_us
         gaps = self._published.gaps + max(0, self._tokens - 1)
         return Timings(
             queue_ms=round(self.queue_ms, 3),
-            prefill_ms=round(self.prefill_ms, 3),
+            prefill_ms=round(self._prefill_ms, 3),
             ttft_ms=round(self.ttft_ms, 3),
             decode_ms=decode_us / 1e3,
-            decode_tok_s=round(gaps * 1e6 / decode_us, 2) if decode_us else 0.0,
+            decode_tok_s=round(decode_speed(gaps, decode_us * 1e3), 2),
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
+            cached_tokens=min(self._cached_tokens, prompt_tokens),
+            tokenize_ms=round(self.tokenize_ms, 3),
+            publish_ms=round(publish_ms, 3),
         )

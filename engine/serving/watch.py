@@ -20,13 +20,13 @@ GONE_S = 10.0
 class Watch:
     """What one reader knows of one request. It is told what Redis says, and does not ask."""
 
-    def __init__(self, request_id: str, after: str, after_tokens: int) -> None:
+    def __init__(self, request_id: str, after: str) -> None:
         self.after = after
         self.over = False
         self.block_s = 0.0
         """The first look does not wait, so that an unknown request is refused at once."""
         self._id = request_id
-        self._counter = TokenCounter(after_tokens)
+        self._counter = TokenCounter()
         self._known = False
         self._lost_at: float | None = None
         self._away_at: float | None = None

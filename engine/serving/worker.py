@@ -52,11 +52,11 @@ from engine.serving.messages import (
     Progress,
     Request,
     Started,
-    Timings,
     decode_request,
 )
 from engine.serving.publisher import Output, Publisher
 from engine.serving.tokenizing import TokenDesk
+from engine.timings import NEVER_BEGAN
 
 log = logging.getLogger(__name__)
 
@@ -277,7 +277,7 @@ class Worker:
             )
         except BenchStopped:
             if output.cancelled.is_set():
-                return Done("cancelled", "", Timings(_waited_ms(request), 0.0, 0.0, 0.0, 0.0, 0, 0))
+                return Done("cancelled", "", replace(NEVER_BEGAN, queue_ms=_waited_ms(request)))
             self._hand_back(request, output)
             return None
         return Measured(measurement.to_dict(), _packed_trace(spans, [d.name for d in measurement.devices]))

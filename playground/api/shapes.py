@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from engine.serving.messages import Done, Heartbeat, Scored, Timings
+from engine.serving.messages import Done, Heartbeat, Scored
+from engine.timings import Timings
 from playground.api import logprobs
 from playground.api.parameters import ApiRequest
 
@@ -86,8 +87,10 @@ def usage(request: ApiRequest, timings: Sequence[Timings]) -> dict[str, Any]:
     queue_s = min(one.queue_ms for one in timings) / 1000
     prompt_s = sum(one.prefill_ms for one in timings) / 1000
     completion_s = sum(one.decode_ms for one in timings) / 1000
+    cached = sum(one.cached_tokens for one in timings[:: request.n])
     return {
         **counts(prompt, completion),
+        "prompt_tokens_details": {"cached_tokens": cached},
         "queue_time": queue_s,
         "prompt_time": prompt_s,
         "completion_time": completion_s,

@@ -36,7 +36,7 @@ def test_the_figures_are_the_worker_s_and_the_page_s_apart(playground: Playgroun
     assert float(cell("#meter-rate").inner_text().replace(",", "")) > 0
     assert float(cell("#meter-overall").inner_text().split()[0].replace(",", "")) > 0
     assert cell("#meter-ttft").inner_text().endswith("s")
-    for part in ("queue", "prefill", "handling", "network"):
+    for part in ("queue", "tokenizer", "prefill", "launch", "publish", "network"):
         expect(cell(f"#first-token dl [data-part={part}] dd")).to_have_text(DURATION)
 
 

@@ -24,13 +24,13 @@ from engine.serving.messages import (
     GenerateRequest,
     Heartbeat,
     Started,
-    Timings,
     Tokens,
     encode_frame,
     out_key,
     worker_inbox,
     worker_key,
 )
+from engine.timings import Timings
 
 ORIGIN = b"http://localhost:8000"
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from engine.serving.messages import Timings
+from engine.timings import Timings
 from playground.models import Generation
 
 pytestmark = pytest.mark.django_db

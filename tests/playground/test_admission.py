@@ -12,6 +12,7 @@ from engine.serving.client import AsyncClient
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import GenerateRequest
 from playground.admission import Caller, submit
+from playground.models import ApiKey
 
 
 def requests(count: int) -> list[GenerateRequest]:
@@ -45,6 +46,21 @@ async def test_a_client_that_leaves_while_its_choices_are_submitted_leaves_none_
     with pytest.raises(asyncio.CancelledError):
         await submission
     await nothing_waits(worker)
+
+
+@pytest.mark.parametrize(
+    ("caller", "shared", "salt"),
+    [
+        (Caller(session="anna"), False, "session:anna"),
+        (Caller(key=ApiKey(pk=7, prefix="ml-7")), False, "key:7"),
+        (Caller(address="192.0.2.1"), False, ""),
+        (Caller(session="anna"), True, "everybody"),
+    ],
+)
+async def test_only_the_same_session_or_key_shares_prefixes(worker, settings, caller, shared, salt):
+    settings.SHARE_PREFIX_CACHE = shared
+    await submit(requests(1), caller, workers=1)
+    assert [request.cache_salt for request in worker.waiting()] == [salt]
 
 
 async def test_one_that_cannot_be_withdrawn_does_not_keep_the_others(worker, monkeypatch, settings):

@@ -7,7 +7,7 @@ import "./speed.css";
 
 import { element } from "../shared/dom.js";
 import { SILENT_MS, figuresOf, firstTokenParts } from "../shared/figures.js";
-import { duration, rate } from "../shared/format.js";
+import { count, duration, rate } from "../shared/format.js";
 import { Bottleneck } from "./bottleneck.js";
 import { agentTask } from "./budget.js";
 import { Lane } from "./lane.js";
@@ -141,6 +141,8 @@ class SpeedPanel {
     for (const cell of place.querySelectorAll("dl [data-part] dd")) {
       cell.textContent = duration(msOf(cell.parentElement?.dataset.part));
     }
+    const timings = generation?.done?.timings;
+    element("first-token-kept", HTMLElement).textContent = timings ? `${count(timings.cached_tokens ?? 0)} of ${count(timings.prompt_tokens)}` : "–";
     let from = 0;
     for (const bar of place.querySelectorAll("rect")) {
       const share = ((msOf(bar.dataset.part) ?? 0) / whole) * 100;

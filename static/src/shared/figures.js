@@ -38,25 +38,29 @@ export function figuresOf(generation, now) {
   };
 }
 
-/** @typedef {"queue" | "prefill" | "handling" | "network"} PartName */
+/** @typedef {"queue" | "tokenizer" | "prefill" | "launch" | "publish" | "network"} PartName */
 
 /**
- * Where the time to the first token went, in order, once the worker has said. Queue and prefill are the
- * worker's; handling is what else it did before the first token; network is what this page waited beyond
- * that, the web server's and its own time included, and is left out where it did not see the start.
+ * Where the time to the first token went, in order, once the worker has said. Launch is what else the worker
+ * did before the first token; publish is the way of that token into Redis; network is what this page waited
+ * beyond, the web server's and its own time included, and is left out where it did not see the start.
  *
  * @param {Generation} generation
  * @returns {{name: PartName, ms: number}[] | null}
  */
 export function firstTokenParts({ done, askedAt, firstAt }) {
   if (!done || !done.timings.completion_tokens) return null;
-  const { queue_ms, prefill_ms, ttft_ms } = done.timings;
+  const { queue_ms, tokenize_ms = 0, prefill_ms, ttft_ms, publish_ms = 0 } = done.timings;
   /** @type {{name: PartName, ms: number}[]} */
   const parts = [
     { name: "queue", ms: queue_ms },
+    { name: "tokenizer", ms: tokenize_ms },
     { name: "prefill", ms: prefill_ms },
-    { name: "handling", ms: Math.max(0, ttft_ms - queue_ms - prefill_ms) },
+    { name: "launch", ms: Math.max(0, ttft_ms - queue_ms - tokenize_ms - prefill_ms) },
+    { name: "publish", ms: publish_ms },
   ];
-  if (askedAt !== null && firstAt !== null) parts.push({ name: "network", ms: Math.max(0, firstAt - askedAt - ttft_ms) });
+  if (askedAt !== null && firstAt !== null) {
+    parts.push({ name: "network", ms: Math.max(0, firstAt - askedAt - ttft_ms - publish_ms) });
+  }
   return parts;
 }

@@ -44,6 +44,9 @@
  * @property {number} decode_tok_s (n-1)/(t_last - t_first) by the worker's clock
  * @property {number} prompt_tokens
  * @property {number} completion_tokens
+ * @property {number} [cached_tokens] of the prompt: kept from an earlier request
+ * @property {number} [tokenize_ms]
+ * @property {number} [publish_ms] from the first token to Redis having it
  *
  * @typedef {{type: "status", workers: Worker[]}} StatusFrame
  * @typedef {{type: "queued", generation: string, position: number, eta_s: number | null}} QueuedFrame

@@ -23,9 +23,9 @@ from engine.serving.messages import (
     Progress,
     Request,
     Started,
-    Timings,
 )
 from engine.serving.reading import StreamFrame
+from engine.timings import Timings
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db

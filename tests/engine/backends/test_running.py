@@ -69,9 +69,9 @@ def test_a_launch_that_breaks_down_is_closed_too() -> None:
 
 def test_the_first_token_is_timed_once_and_nothing_before_it() -> None:
     first = FirstTokenTimer()
-    first.hear([])
+    first.record([])
     assert first.ns == 0
-    first.hear([Token(1, 10)])
+    first.record([Token(1, 10)])
     timed = first.ns
-    first.hear([Token(2, 20)])
+    first.record([Token(2, 20)])
     assert first.ns == timed > 0

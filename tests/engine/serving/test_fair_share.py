@@ -10,8 +10,9 @@ import redis
 from engine.serving.client import Client, FairShare
 from engine.serving.errors import QueueFull, TooManyWaiting
 from engine.serving.inbox import Inbox
-from engine.serving.messages import INTERACTIVE, Done, Started, Timings
+from engine.serving.messages import INTERACTIVE, Done, Started
 from engine.serving.publisher import Publisher
+from engine.timings import Timings
 from tests.engine.serving.test_client import bench, generate
 
 MINE = FairShare("mine", waiting=2)

@@ -19,7 +19,6 @@ from engine.serving.messages import (
     Measured,
     Progress,
     Started,
-    Timings,
     Tokens,
     decode_frame,
     decode_request,
@@ -27,6 +26,7 @@ from engine.serving.messages import (
     frame_id,
     frame_number,
 )
+from engine.timings import Timings
 
 text = st.text(max_size=40)
 whole = st.integers(0, 2**31)

@@ -13,13 +13,13 @@ from engine.serving.messages import (
     Done,
     GenerateRequest,
     Started,
-    Timings,
     Tokens,
     out_key,
     owner_key,
     service_key,
 )
 from engine.serving.publisher import Publisher
+from engine.timings import Timings
 from tests.conftest import running_redis
 from tests.engine.serving.workers import wait_until
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.serving.continuation import Published
-from engine.serving.messages import Done, Started, Timings, Tokens, encode_frame, frame_id
+from engine.serving.messages import Done, Started, Tokens, encode_frame, frame_id
 from engine.serving.reading import StreamFrame, TokenCounter, merge_tokens, parse_entries
+from engine.timings import Timings
 
 STARTED = Started("w", "m", "numpy", 3, 1.5)
 

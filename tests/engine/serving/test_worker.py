@@ -100,6 +100,18 @@ def test_a_generation_is_told_from_start_to_end(client, worker):
     assert end.timings.ttft_ms >= end.timings.queue_ms + 20
 
 
+def test_a_prompt_goes_on_from_what_its_own_session_left(client, redis_url, chatterbox):
+    with working(redis_url, model=str(chatterbox), backend="numpy", options={}):
+        prompt = "once upon a time " * 20
+        first = read_story_of(client, ask("cold", prompt, cache_salt="anna"))
+        turn = prompt + " and"
+        warm = read_story_of(client, ask("warm", turn, cache_salt="anna"))
+        other = read_story_of(client, ask("other", turn, cache_salt="ben"))
+    assert first.end.timings.cached_tokens == other.end.timings.cached_tokens == 0
+    assert warm.end.timings.cached_tokens == len(prompt)
+    assert warm.text == other.text
+
+
 def test_text_stops_before_a_stop_string_and_tokens_at_its_end(client, worker):
     whole = read_story_of(client, ask("whole")).text
     word = whole.split()[7]

@@ -46,17 +46,19 @@ test("the time to the first token is split where its parts are known", () => {
   const generation = finished();
   assert.equal(firstTokenParts(generation), null);
   generation.accept(done(), 2010);
-  const { queue_ms, prefill_ms, ttft_ms } = TIMINGS;
+  const { queue_ms, tokenize_ms = 0, prefill_ms, ttft_ms, publish_ms = 0 } = TIMINGS;
   assert.deepEqual(firstTokenParts(generation), [
     { name: "queue", ms: queue_ms },
+    { name: "tokenizer", ms: tokenize_ms },
     { name: "prefill", ms: prefill_ms },
-    { name: "handling", ms: ttft_ms - queue_ms - prefill_ms },
-    { name: "network", ms: 50 - ttft_ms },
+    { name: "launch", ms: ttft_ms - queue_ms - tokenize_ms - prefill_ms },
+    { name: "publish", ms: publish_ms },
+    { name: "network", ms: 50 - ttft_ms - publish_ms },
   ]);
 });
 
 test("after a reload the network's part of the first token is not made up", () => {
   const generation = new Generation({ id: ID });
   generation.accept(done("stop", "whole text"), 5);
-  assert.deepEqual(firstTokenParts(generation)?.map(({ name }) => name), ["queue", "prefill", "handling"]);
+  assert.deepEqual(firstTokenParts(generation)?.map(({ name }) => name), ["queue", "tokenizer", "prefill", "launch", "publish"]);
 });

@@ -13,6 +13,9 @@ export const TIMINGS = {
   decode_tok_s: 99,
   prompt_tokens: 7,
   completion_tokens: 100,
+  cached_tokens: 3,
+  tokenize_ms: 0.25,
+  publish_ms: 0.5,
 };
 
 /** @param {number} position */

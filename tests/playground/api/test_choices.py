@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.serving.messages import Candidate, Done, Failed, Scored, Timings
+from engine.serving.messages import Candidate, Done, Failed, Scored
+from engine.timings import Timings
 from tests.playground.api.conftest import Post, body_of
 from tests.playground.conftest import done, started, tokens
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.serving.messages import Done, Failed, Timings
+from engine.serving.messages import Done, Failed
+from engine.timings import Timings
 from playground.limits import BODY_BYTES, LIMITS
 from tests.playground.api.conftest import Post, body_of
 from tests.playground.conftest import started, tokens

@@ -13,12 +13,13 @@ TEXT = {"model": "tiny", "prompt": "def f(", "max_tokens": 4}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 FRAMES = (started(), tokens(0, "a"), tokens(1, "b", "é"), done(3, "!", "stop"))
 USAGE = (
-    '"usage":{"prompt_tokens":3,"completion_tokens":3,"total_tokens":6,"queue_time":0.0005,'
+    '"usage":{"prompt_tokens":3,"completion_tokens":3,"total_tokens":6,'
+    '"prompt_tokens_details":{"cached_tokens":0},"queue_time":0.0005,'
     '"prompt_time":0.001,"completion_time":0.004,"total_time":0.0055}'
 )
 TIMINGS = (
     '"timings":{"queue_ms":0.5,"prefill_ms":1.0,"ttft_ms":2.0,"decode_ms":4.0,"decode_tok_s":1000.0,'
-    '"prompt_tokens":3,"completion_tokens":3}'
+    '"prompt_tokens":3,"completion_tokens":3,"cached_tokens":0,"tokenize_ms":0.0,"publish_ms":0.0}'
 )
 
 
