@@ -5,7 +5,7 @@
 #include <atomic>
 #include <vector>
 
-#include "crew.h"
+#include "thread_group.h"
 #include "panel.h"
 
 namespace ml {
@@ -31,13 +31,13 @@ double read_gbs(const char* memory, int64_t bytes, int threads, int rounds, Pin 
   std::vector<int64_t> starts(int64_t(rounds) * threads), ends(starts.size());
   std::atomic<int> arrived{0};
   std::atomic<float> total{0};  // read by nobody: without it the reads could be left out
-  Crew crew;
+  ThreadGroup group;
   for (int thread = 0; thread < threads; ++thread)
-    crew.start([&, thread] {
+    group.start([&, thread] {
       pin(thread);
       for (int round = 0; round < rounds; ++round) {
         arrived.fetch_add(1, std::memory_order_acq_rel);
-        Spin spin(crew.given_up());
+        Spin spin(group.cancelled());
         while (arrived.load(std::memory_order_acquire) < (round + 1) * threads)
           if (!spin.again()) return;
         const int64_t at = int64_t(round) * threads + thread;
@@ -46,7 +46,7 @@ double read_gbs(const char* memory, int64_t bytes, int threads, int rounds, Pin 
         ends[at] = now();
       }
     });
-  crew.join();
+  group.join();
   double best = 0;
   for (int round = 0; round < rounds; ++round) {
     const auto first = starts.begin() + int64_t(round) * threads, last = ends.begin() + int64_t(round) * threads;

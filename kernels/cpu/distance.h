@@ -6,7 +6,7 @@
 #include <atomic>
 #include <vector>
 
-#include "crew.h"
+#include "thread_group.h"
 #include "mailbox.h"
 
 namespace ml {
@@ -22,30 +22,30 @@ double core_distance_ns(int rounds, Pin pin, Now now) {
   Slot there, back;
   const int last = rounds * kHops;
   std::vector<double> times(rounds);
-  Crew crew;
-  crew.start([&] {
+  ThreadGroup group;
+  group.start([&] {
     pin(1);
     for (int i = 1; i <= last; ++i) {
-      Spin spin(crew.given_up());
+      Spin spin(group.cancelled());
       while (there.value.load(std::memory_order_acquire) != i)
         if (!spin.again()) return;
       back.value.store(i, std::memory_order_release);
     }
   });
-  crew.start([&] {
+  group.start([&] {
     pin(0);
     for (int round = 0, i = 1; round < rounds; ++round) {
       const int64_t start = now();
       for (int hop = 0; hop < kHops; ++hop, ++i) {
         there.value.store(i, std::memory_order_release);
-        Spin spin(crew.given_up());
+        Spin spin(group.cancelled());
         while (back.value.load(std::memory_order_acquire) != i)
           if (!spin.again()) return;
       }
       times[round] = double(now() - start) / (2 * kHops);
     }
   });
-  crew.join();
+  group.join();
   std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
   return times[rounds / 2];
 }

@@ -1,4 +1,4 @@
-// An exchange: every member of a group publishes lines, and every member reads what all have published.
+// An exchange: every worker of a group publishes lines, and every worker reads what all have published.
 // mailbox.h says why three buffers are enough.
 #pragma once
 
@@ -28,15 +28,15 @@ static inline Aligned<T> allocate(int64_t count) {
   return Aligned<T>(static_cast<T*>(p));
 }
 
-// The memory that the members of a group share.
-struct Board {
-  Board(int members, int64_t lines) : members(members), lines(lines) {
+// The memory that the workers of a group share.
+struct MailboxBuffer {
+  MailboxBuffer(int workers, int64_t lines) : workers(workers), lines(lines) {
     for (auto& buffer : buffers) {
-      buffer = allocate<float>((lines + members) * kLine);
-      clear_lines(buffer.get(), lines + members);
+      buffer = allocate<float>((lines + workers) * kLine);
+      clear_lines(buffer.get(), lines + workers);
     }
   }
-  const int members;
+  const int workers;
   const int64_t lines;
   Aligned<float> buffers[kBuffers];
   // For the barrier mode: arrivals of the exchange in hand, and how many exchanges have completed.
@@ -44,43 +44,43 @@ struct Board {
   alignas(64) std::atomic<int64_t> completed{0};
 };
 
-// One member's side of a board.
-class Exchange {
+// One worker's side of a mailbox buffer.
+class Mailbox {
  public:
-  Exchange(Board& board, int member, bool barrier, const std::atomic<bool>& abort)
-      : board_(board), member_(member), barrier_(barrier), abort_(abort) {}
+  Mailbox(MailboxBuffer& buffer, int worker, bool barrier, const std::atomic<bool>& abort)
+      : buffer_(buffer), worker_(worker), barrier_(barrier), abort_(abort) {}
 
-  // Where line 0 of the exchange in hand lies. Call once, before publishing; forget() comes in between.
+  // Where line 0 of the exchange in hand lies. Call once, before publishing; clear_stale() comes in between.
   float* open() {
     order_before_publishing();
     return lines();
   }
-  float* lines() { return board_.buffers[number_ % kBuffers].get() + int64_t(board_.members) * kLine; }
+  float* lines() { return buffer_.buffers[number_ % kBuffers].get() + int64_t(buffer_.workers) * kLine; }
 
-  // What this member has published: `count` lines from `first` on. A member with nothing to say still shows that it
-  // has come this far: the others' right to clear rests on it.
+  // Records that this worker has published `count` lines from `first` on. A worker without a line publishes a heartbeat:
+  // the others may clear their lines only because they know that it has come this far.
   void publish(int64_t first, int64_t count) {
-    mine_ = count ? lines() + first * kLine : presence(member_);
+    mine_ = count ? lines() + first * kLine : heartbeat(worker_);
     mine_count_ = count ? count : 1;
     if (!count) {
       const float here[kLine] = {};
-      publish_line(presence(member_), here);
+      publish_line(heartbeat(worker_), here);
     }
     if (barrier_) arrive();
   }
 
-  // Waits for a line. `while_waiting` is called in between. Returns false if the team is told to abort.
+  // Waits for a line; `idle` has begin, step and end. Returns false if the team aborts.
   template <class Idle>
-  bool read(int64_t line, float* to, Idle&& while_waiting) {
-    return wait_line(lines() + line * kLine, to, while_waiting);
+  bool read(int64_t line, float* to, Idle&& idle) {
+    return wait_line(lines() + line * kLine, to, idle);
   }
   template <class Idle>
-  bool read_presence(int member, Idle&& while_waiting) {
+  bool read_heartbeat(int worker, Idle&& idle) {
     float ignored[kLine];
-    return wait_line(presence(member), ignored, while_waiting);
+    return wait_line(heartbeat(worker), ignored, idle);
   }
 
-  // All lines of all members have been read: what this member said one exchange ago may be forgotten.
+  // Every line of every worker has been read: what this worker published one exchange ago has become stale.
   void close() {
     order_after_polling();
     stale_ = before_;
@@ -89,43 +89,43 @@ class Exchange {
     before_count_ = mine_count_;
     ++number_;
   }
-  // Clears what is forgotten, once an exchange, between opening it and publishing the first line. Lines that another
-  // core has read are slow to store to, and what is stored next waits for them: better while memory is read anyway.
-  void forget() {
+  // Clears the stale lines. Call once an exchange, between opening it and publishing the first line. A line that another
+  // core has read is slow to store to, and later stores wait for it: best done while memory is read anyway.
+  void clear_stale() {
     if (!barrier_ && stale_) clear_lines(stale_, stale_count_);
     stale_ = nullptr;
     order_before_publishing();
   }
 
  private:
-  float* presence(int member) { return board_.buffers[number_ % kBuffers].get() + int64_t(member) * kLine; }
+  float* heartbeat(int worker) { return buffer_.buffers[number_ % kBuffers].get() + int64_t(worker) * kLine; }
 
   template <class Idle>
-  bool wait_line(const float* from, float* to, Idle&& while_waiting) {
+  bool wait_line(const float* from, float* to, Idle&& idle) {
     if (try_line(from, to) || barrier_) return true;
     Spin spin(abort_);
-    while_waiting(true);
+    idle.begin();
     do {
-      while_waiting(false);
+      idle.step();
       if (!spin.again()) return false;
     } while (!try_line(from, to));
-    while_waiting.ended();
+    idle.end();
     return true;
   }
 
   void arrive() {
-    if (board_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == board_.members) {
-      board_.arrived.store(0, std::memory_order_relaxed);
-      board_.completed.fetch_add(1, std::memory_order_release);
+    if (buffer_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == buffer_.workers) {
+      buffer_.arrived.store(0, std::memory_order_relaxed);
+      buffer_.completed.fetch_add(1, std::memory_order_release);
       return;
     }
     Spin spin(abort_);
-    while (board_.completed.load(std::memory_order_acquire) <= number_)
+    while (buffer_.completed.load(std::memory_order_acquire) <= number_)
       if (!spin.again()) return;
   }
 
-  Board& board_;
-  const int member_;
+  MailboxBuffer& buffer_;
+  const int worker_;
   const bool barrier_;
   const std::atomic<bool>& abort_;
   int64_t number_ = 0;
@@ -138,8 +138,8 @@ class Exchange {
 // Sums that devices send each other. Each device has a buffer a sender and an exchange in its own memory; senders store
 // into it, its threads poll it. `depth` exchanges may be under way, since with delay a sum is read layers later.
 // Exchanges are numbered by the caller, on every device alike.
-struct PeerBoard {
-  PeerBoard(int devices, int threads, int64_t lines, int depth)
+struct PeerMailbox {
+  PeerMailbox(int devices, int threads, int64_t lines, int depth)
       : devices(devices), threads(threads), lines(lines), depth(depth) {
     const int64_t total = int64_t(depth) * devices * (lines + threads);
     memory = allocate<float>(total * kLine);

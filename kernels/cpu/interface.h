@@ -1,5 +1,5 @@
 // The C interface of the CPU monokernel: plain structs whose first word is their own size, and calls that return
-// 0 or an error code. engine/backends/cpu/library.py mirrors it.
+// 0 or an error code. engine/backends/cpu/library.py declares the same, and a test compares the two (ml_layout).
 #pragma once
 
 #include <stdint.h>
@@ -70,6 +70,9 @@ typedef struct {
 } MlSpan;
 
 typedef struct MlKernel MlKernel;
+
+// Sizes of the structs, offsets of their fields and values of the enums, as lines "MlJob.seed 56".
+ML_API const char* ml_layout(void);
 
 ML_API int ml_create(const MlShape* shape, const MlTeam* team, MlKernel** out);
 ML_API void ml_destroy(MlKernel* kernel);

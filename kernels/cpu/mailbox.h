@@ -1,15 +1,15 @@
-// Mailboxes: vectors that say for themselves when they are there.
+// Mailboxes: the data is its own flag.
 //
-// A word that holds the sentinel has not been written yet. The producer stores results, the consumer polls
-// the very words it needs, and no flag, counter or barrier exists. The sentinel is a NaN whose low bits are
-// set: arithmetic on 16-bit weights can never make it.
+// A word that holds the sentinel has not been written yet. The producer stores results, the consumer polls the words that
+// it needs, and there is no flag, counter or barrier. (NCCL's LL protocol also puts flags in the data.) The sentinel is a
+// NaN whose low bits are set: arithmetic on 16-bit weights never yields it.
 //
-// Life of a buffer. Exchanges of one team are numbered; exchange n lives in buffer n mod 3. Everyone reads all
-// of exchange n before publishing to n + 1, so whoever has read all of n + 1 knows that n has been read by
-// all, and clears its own part of n. That happens before it publishes to n + 2, and nobody polls buffer n mod 3
-// again before reading all of n + 2: a reader therefore sees the sentinel or the new value, never the old one.
-// A line may be published by two threads (course.h), with the same words, and is then cleared by both: each of them
-// published something to n that is its alone, so that the above holds of it.
+// Life of a buffer. The exchanges of a team are numbered; exchange n lives in buffer n mod 3. A worker reads all of
+// exchange n before it publishes to n + 1. So a worker that has read all of n + 1 knows that all workers have read n, and
+// clears its own lines of n. It does so before it publishes to n + 2, and nobody polls buffer n mod 3 again before reading
+// all of n + 2: a reader sees the sentinel or the new value, never the old one.
+// Two threads may publish the same line with the same words (work_stealing.h), and then both clear it. The above still
+// holds, because each of them also published a line to n that is its alone.
 #pragma once
 
 #include <sched.h>

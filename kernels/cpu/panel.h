@@ -30,32 +30,32 @@ static inline void pack_panel(uint16_t* panel, const uint16_t* matrix, int rows,
 // bandwidth, across page ends, where the hardware prefetcher stops.
 constexpr int64_t kAhead = 8192;
 
-// One panel times one vector. `y` gets sixteen sums. Eight columns in flight hide the latency of the FMA. `course` says
-// what to ask for meanwhile: as much as is read, or less while it is further ahead than it need be.
-template <Half kHalf, class Course>
-static inline void panel_vector(const uint16_t* panel, const float* x, int cols, float* y, Course& course) {
+// One panel times one vector. `y` gets sixteen sums. Eight columns in flight hide the latency of the FMA. `cursor`
+// prefetches as much as is read, or less while it is further ahead than it need be.
+template <Half kHalf, class Cursor>
+static inline void panel_vector(const uint16_t* panel, const float* x, int cols, float* y, Cursor& cursor) {
   constexpr int kFlight = 8, kLines = kFlight / 2;
   Vec acc[kFlight][kVecs] = {};
-  const char* upto = course.upto;
-  int64_t together = course.end_of_run - upto, lead = course.lead;
+  const char* next = cursor.next;
+  int64_t together = cursor.end_of_run - next, lead = cursor.lead;
   int k = 0;
   for (; k + kFlight <= cols; k += kFlight) {
     const uint16_t* w = panel + int64_t(k) * kRows;
     lead -= 64 * kLines;
     const int lines = lead <= kAhead - 64 * kLines ? kLines : kLines - 1;
     if (__builtin_expect(together >= 64 * kLines, 1)) {
-      for (int line = 0; line < kLines - 1; ++line) __builtin_prefetch(upto + 64 * line, 0, 3);
-      if (lines == kLines) __builtin_prefetch(upto + 64 * (kLines - 1), 0, 3);
-      upto += 64 * lines;
+      for (int line = 0; line < kLines - 1; ++line) __builtin_prefetch(next + 64 * line, 0, 3);
+      if (lines == kLines) __builtin_prefetch(next + 64 * (kLines - 1), 0, 3);
+      next += 64 * lines;
       together -= 64 * lines;
       lead += 64 * lines;
     } else {
-      course.upto = upto;
-      course.lead = lead;
-      course.more(lines);
-      upto = course.upto;
-      lead = course.lead;
-      together = course.end_of_run - upto;
+      cursor.next = next;
+      cursor.lead = lead;
+      cursor.prefetch(lines);
+      next = cursor.next;
+      lead = cursor.lead;
+      together = cursor.end_of_run - next;
     }
     for (int j = 0; j < kFlight; ++j)
       for (int v = 0; v < kVecs; ++v) acc[j][v] += widen<kHalf>(w + j * kRows + v * kWidth) * x[k + j];
@@ -64,9 +64,9 @@ static inline void panel_vector(const uint16_t* panel, const float* x, int cols,
   for (; k < cols; ++k)
     for (int v = 0; v < kVecs; ++v)
       acc[0][v] += widen<kHalf>(panel + int64_t(k) * kRows + v * kWidth) * x[k];
-  course.upto = upto;
-  course.lead = lead;
-  course.ask_ahead();
+  cursor.next = next;
+  cursor.lead = lead;
+  cursor.fill_lead();
   // Written out: a loop that halves would keep the sums in memory, and store all of them with each turn of the one above.
   for (int v = 0; v < kVecs; ++v) {
     const Vec even = (acc[0][v] + acc[4][v]) + (acc[2][v] + acc[6][v]);

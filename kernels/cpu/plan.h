@@ -1,5 +1,5 @@
 // Who computes what. A matrix is a list of panels; a phase's panels are dealt to the threads of a device in
-// contiguous, nearly equal runs, and a thread's runs of all phases, one after another, are its tape.
+// contiguous, nearly equal ranges, and a thread's ranges of all phases, one after another, are its tape.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,14 @@
 
 namespace ml {
 
-struct Run {
+// Numbers first .. last - 1.
+struct Range {
   int first = 0, last = 0;
   int count() const { return last - first; }
 };
 
-static inline Run share(int total, int part, int parts) {
+// Which of `total` things the part-th of `parts` gets.
+static inline Range share_of(int total, int part, int parts) {
   return {int(int64_t(total) * part / parts), int(int64_t(total) * (part + 1) / parts)};
 }
 static inline int panels_of(int rows) { return (rows + kLine - 1) / kLine; }
@@ -32,19 +34,19 @@ class AttentionSplit {
       : first_(first), last_(last), first_block_(first / kBlock), blocks_((last - 1) / kBlock + 1 - first_block_),
         heads_(heads), threads_(threads) {}
 
-  Run heads_of(int thread) const {
-    const Run units = units_of(thread);
-    return units.count() ? Run{units.first / blocks_, (units.last - 1) / blocks_ + 1} : Run{};
+  Range heads_of(int thread) const {
+    const Range units = units_of(thread);
+    return units.count() ? Range{units.first / blocks_, (units.last - 1) / blocks_ + 1} : Range{};
   }
   // Of a head that is the thread's, at least in part.
-  Run positions_of(int thread, int head) const {
-    const Run units = units_of(thread);
+  Range positions_of(int thread, int head) const {
+    const Range units = units_of(thread);
     const int from = std::max(0, units.first - head * blocks_), to = std::min(blocks_, units.last - head * blocks_);
     return {std::max(first_, (first_block_ + from) * kBlock), std::min(last_, (first_block_ + to) * kBlock)};
   }
 
  private:
-  Run units_of(int thread) const { return share(heads_ * blocks_, thread, threads_); }
+  Range units_of(int thread) const { return share_of(heads_ * blocks_, thread, threads_); }
 
   int first_, last_, first_block_, blocks_, heads_, threads_;
 };
@@ -93,16 +95,16 @@ struct Plan {
     }
   }
   // The head of a model without lanes is split over all devices, else each device has its lanes' rows.
-  Run run(int tensor, int device, int thread) const {
-    if (tensor != ML_HEAD || head_by_stream) return share(units(tensor), thread, threads);
-    return share(units(ML_HEAD), device * threads + thread, devices * threads);
+  Range range(int tensor, int device, int thread) const {
+    if (tensor != ML_HEAD || head_by_stream) return share_of(units(tensor), thread, threads);
+    return share_of(units(ML_HEAD), device * threads + thread, devices * threads);
   }
   // Threads work in pairs that start at the outer ends of what the two have: the second one's tape runs downwards.
   static bool downwards(int thread) { return thread % 2 == 1; }
   int partner(int thread) const { return (thread ^ 1) < threads ? thread ^ 1 : -1; }
   // The place on a thread's tape of one of its units.
   int place(int tensor, int device, int thread, int unit) const {
-    const Run mine = run(tensor, device, thread);
+    const Range mine = range(tensor, device, thread);
     return downwards(thread) ? mine.last - 1 - unit : unit - mine.first;
   }
   int cols(int tensor) const {
@@ -119,7 +121,7 @@ struct Plan {
   }
   // 16-bit values that one thread reads for a tensor of one layer.
   int64_t values(int tensor, int device, int thread) const {
-    return int64_t(run(tensor, device, thread).count()) * panels_per_unit(tensor) * cols(tensor) * kLine;
+    return int64_t(range(tensor, device, thread).count()) * panels_per_unit(tensor) * cols(tensor) * kLine;
   }
   int64_t layer_values(int device, int thread) const {
     int64_t total = 0;

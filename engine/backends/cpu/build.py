@@ -70,10 +70,15 @@ def compiler() -> str | None:
     return wanted or next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
 
 
+def sources() -> list[Path]:
+    """The files to compile; what they include is found beside them."""
+    return sorted(SOURCES.glob("*.cpp"))
+
+
 def digest() -> str:
     """Of all sources and flags: a library made from others is out of date."""
     total = hashlib.sha256(" ".join(FLAGS).encode())
-    for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")]):
+    for source in sorted([*SOURCES.glob("*.h"), *sources()]):
         total.update(source.name.encode() + source.read_bytes())
     return total.hexdigest()[:16]
 
@@ -97,7 +102,7 @@ def build(target: Target, *, extra: tuple[str, ...] = (), output: Path | None = 
     unfinished = result.with_suffix(f".{os.getpid()}.tmp")
     command = [program, *FLAGS, f"-march={target.march}", *extra, "-shared", "-o", str(unfinished)]
     done = subprocess.run(
-        [*command, str(SOURCES / "monokernel.cpp")],
+        [*command, *map(str, sources())],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

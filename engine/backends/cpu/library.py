@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from functools import cache
 from pathlib import Path
 
@@ -100,7 +111,14 @@ class Span(ctypes.Structure):
     )
 
 
+_STRUCTS: dict[str, type[ctypes.Structure]] = {
+    "MlShape": Shape,
+    "MlTeam": Team,
+    "MlJob": NativeJob,
+    "MlSpan": Span,
+}
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
+    "ml_layout": (c_char_p, ()),
     "ml_create": (c_int32, (POINTER(Shape), POINTER(Team), POINTER(c_void_p))),
     "ml_destroy": (None, (c_void_p,)),
     "ml_pack": (c_int32, (c_void_p, c_int32, c_int32, c_int32, POINTER(c_uint16))),
@@ -114,6 +132,17 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ml_read_bandwidth": (c_int32, (c_int32, POINTER(c_double))),
     "ml_core_distance": (c_int32, (POINTER(c_double),)),
 }
+
+
+def layout() -> dict[str, int]:
+    """What the declarations above say, in the form in which the library's `ml_layout` prints its own."""
+    found: dict[str, int] = {}
+    for name, struct in _STRUCTS.items():
+        found[name] = ctypes.sizeof(struct)
+        found |= {f"{name}.{field}": getattr(struct, field).offset for field, *_ in struct._fields_}
+    for values in (EXCHANGES, HEADS, TENSORS, {"running": RUNNING}, {v: k for k, v in FINISHED.items()}):
+        found |= {f"ML_{name.upper()}": value for name, value in values.items()}
+    return found
 
 
 def runnable() -> tuple[Target, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.cpu.build import SOURCES, compiler
+from engine.backends.cpu.build import SOURCES, compiler, sources
 from engine.backends.cpu.library import runnable
 
 SECONDS = 12
@@ -36,7 +36,7 @@ def test_random_use_breaks_no_promise(sanitizer: str, tmp_path: Path) -> None:
             "-pthread",
             f"-I{SOURCES}",
             str(HERE / "exercise.cpp"),
-            str(SOURCES / "monokernel.cpp"),
+            *map(str, sources()),
             "-o",
             str(binary),
         ],

@@ -7,9 +7,9 @@
 
 namespace ml {
 
-class Crew {
+class ThreadGroup {
  public:
-  // Raises std::system_error if the system refuses; those already started then find `given_up` raised.
+  // Raises std::system_error if the system refuses; those already started then find `cancelled` raised.
   template <class Work>
   void start(Work&& work) {
     threads_.emplace_back(std::forward<Work>(work));
@@ -19,19 +19,19 @@ class Crew {
     threads_.clear();
   }
   // Ends their waits: a Spin of it returns false.
-  const std::atomic<bool>& given_up() const { return given_up_; }
+  const std::atomic<bool>& cancelled() const { return cancelled_; }
 
-  Crew() = default;
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
-  ~Crew() {
-    given_up_.store(true);
+  ThreadGroup() = default;
+  ThreadGroup(const ThreadGroup&) = delete;
+  ThreadGroup& operator=(const ThreadGroup&) = delete;
+  ~ThreadGroup() {
+    cancelled_.store(true);
     join();
   }
 
  private:
   std::vector<std::thread> threads_;
-  std::atomic<bool> given_up_{false};
+  std::atomic<bool> cancelled_{false};
 };
 
 }  // namespace ml

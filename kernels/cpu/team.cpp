@@ -1,0 +1,80 @@
+#include "team.h"
+
+#include <algorithm>
+
+#include "panel.h"
+
+namespace ml {
+
+static int choose_block(const Plan& plan, const MlTeam& options) {
+  if (options.block > 0) return options.block;
+  // A block's residual streams and histories are private to a worker: many wide lanes get a shorter one.
+  const int64_t a_token = int64_t(plan.streams) * plan.s.hidden * (4 + 2 * plan.s.delay) * 4;
+  const int64_t tokens = (int64_t(8) << 20) / a_token;
+  return int(std::clamp<int64_t>(tokens / kTile * kTile, kTile, 48));
+}
+
+Team::Team(const MlShape& shape, const MlTeam& wanted)
+    : plan(shape, wanted), options(wanted), workers(wanted.devices * wanted.threads), block(choose_block(plan, wanted)) {
+  const MlShape& s = plan.s;
+  windows.assign(s.windows, s.windows + s.layers);
+  exchanges[0].assign(s.attention_exchanges, s.attention_exchanges + s.layers);
+  exchanges[1].assign(s.mlp_exchanges, s.mlp_exchanges + s.layers);
+  inverse_frequencies.assign(s.inverse_frequencies, s.inverse_frequencies + s.head_dim / 2);
+  number_peer_exchanges();
+
+  attn_norms.assign(int64_t(s.layers) * s.hidden, 1);
+  ffn_norms = attn_norms;
+  norm.assign(s.hidden, 1);
+  head_panels.assign(plan.head_by_stream ? s.streams * plan.head_panels : plan.head_panels, nullptr);
+  if (!s.tied_head) embedding = Pages<uint16_t>(int64_t(s.vocab) * s.hidden, PageSize::kSmall);
+  for (int device = 0; device < options.devices; ++device) allocate_device(device);
+  team_mail = std::make_unique<MailboxBuffer>(workers, workers);
+  scores = allocate<float>(s.vocab + kLine);
+  claims = std::vector<Claims>(workers);
+  middles = std::vector<SharedMiddle>(workers);
+}
+
+void Team::number_peer_exchanges() {
+  const MlShape& s = plan.s;
+  for (auto& numbers : peer_number) numbers.assign(s.layers, -1);
+  if (options.devices == 1) return;
+  for (int layer = 0; layer < s.layers; ++layer)
+    for (int kind = 0; kind < 2; ++kind) {
+      const int later = layer + s.delay;
+      const bool read_later = later < s.layers && exchanges[kind][later] == ML_PAST;
+      if (exchanges[kind][layer] == ML_PRESENT || read_later) peer_number[kind][layer] = peer_exchanges++;
+    }
+  if (s.streams > 1 && !plan.head_by_stream) head_peer = peer_exchanges++;
+}
+
+void Team::allocate_device(int device) {
+  const MlShape& s = plan.s;
+  for (int thread = 0; thread < options.threads; ++thread) {
+    tapes.emplace_back(plan.tape_values(device, thread) + kAhead, PageSize::kHuge);
+    const Range range = plan.range(ML_HEAD, device, thread);
+    const uint16_t* at = tapes.back().data() + plan.offset(ML_HEAD, 0, device, thread);
+    const int first = plan.head_by_stream ? device * plan.units(ML_HEAD) : 0;
+    for (int unit = range.first; unit < range.last; ++unit)
+      head_panels[first + unit] = at + int64_t(plan.place(ML_HEAD, device, thread, unit)) * plan.head_cols * kLine;
+  }
+  const int64_t cache_values = int64_t(s.layers) * plan.shards * plan.kv_heads * positions() * s.head_dim;
+  keys.emplace_back(cache_values, PageSize::kSmall);
+  values.emplace_back(cache_values, PageSize::kSmall);
+  device_mail.push_back(std::make_unique<MailboxBuffer>(options.threads, mailbox_lines()));
+  if (options.devices == 1) return;
+  const int64_t lines = int64_t(plan.out_panels) * block * (s.head == ML_LANE && s.streams > 1 ? plan.streams : 1);
+  // Four times what may be under way, and room for both ends to learn of each other's progress.
+  peer_mail.push_back(std::make_unique<PeerMailbox>(options.devices, options.threads, lines, 8 * s.delay + 10));
+}
+
+// The most lines that the workers of a device publish in one exchange.
+int64_t Team::mailbox_lines() const {
+  const int64_t heads = int64_t(plan.shards) * plan.kv_heads;
+  const int64_t widest = std::max({plan.qkv_panels, plan.out_panels, plan.ffn_panels});
+  const int64_t partials = plan.threads * heads * plan.group * panels_of(plan.s.head_dim + 2);
+  const int64_t whole = heads * block * plan.group * panels_of(plan.s.head_dim);
+  return std::max({plan.shards * widest * block, partials, whole});
+}
+
+}  // namespace ml

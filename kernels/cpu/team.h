@@ -1,0 +1,85 @@
+// What all workers of a kernel share: packed weights, caches, mailboxes, and the job in hand.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "attention.h"
+#include "exchange.h"
+#include "interface.h"
+#include "pages.h"
+#include "plan.h"
+#include "token_ring.h"
+#include "work_stealing.h"
+
+namespace ml {
+
+// A job as the team sees it: everything that the caller's pointers pointed to, copied.
+struct Job {
+  MlJob params{};
+  std::vector<int32_t> tokens, stop_ids;
+  int limit = 0;  // tokens it may produce
+};
+
+struct Team {
+  Team(const MlShape& shape, const MlTeam& team);
+
+  const Plan plan;
+  const MlTeam options;
+  const int workers;
+  const int block;  // prompt tokens a pass over the weights
+  std::vector<int> windows;           // [layer]
+  std::vector<int> exchanges[2];      // [attention, MLP][layer]
+  std::vector<int> peer_number[2];    // number of a layer's sum among a pass's peer exchanges, -1 if none is sent
+  int peer_exchanges = 0;             // of a pass, the head's included
+  int head_peer = -1;
+  std::vector<double> inverse_frequencies;
+
+  std::vector<Pages<uint16_t>> tapes;                       // [worker]
+  std::vector<const uint16_t*> head_panels;                 // every panel of the head, wherever it lies
+  Pages<uint16_t> embedding;                                // only if the head is not tied
+  std::vector<float> attn_norms, ffn_norms, norm;           // [layers][hidden], [hidden]
+  std::vector<Pages<uint16_t>> keys, values;                // [device]: [layer][KV head][positions]
+  std::vector<std::unique_ptr<MailboxBuffer>> device_mail;  // [device]
+  std::unique_ptr<MailboxBuffer> team_mail;                 // all workers: sampling and control
+  std::vector<std::unique_ptr<PeerMailbox>> peer_mail;      // [device]
+  Aligned<float> scores;                                    // [vocab]
+  std::vector<Claims> claims;                               // [worker]
+  std::vector<SharedMiddle> middles;                        // [worker]: of the head, a pair uses its first worker's
+
+  Job job;
+  TokenRing ring;
+  std::atomic<bool> stop{false}, abort{false};
+  std::atomic<int> running{0};
+  std::atomic<int32_t> finish{ML_RUNNING};
+  std::atomic<int32_t> prefilled{0};
+  int64_t start_ns = 0, prefill_ns = 0;
+
+  std::mutex mutex;
+  std::condition_variable wake;
+  int64_t launches = 0;
+  bool quit = false;
+
+  int64_t positions() const { return int64_t(panels_of(plan.s.context)) * kBlock; }
+  CacheView cache(int device, int layer, int head) const {
+    const int64_t heads = int64_t(plan.shards) * plan.kv_heads;
+    const int64_t at = (layer * heads + head) * positions() * plan.s.head_dim;
+    return {keys[device].data() + at, values[device].data() + at, plan.s.head_dim};
+  }
+  // The worker that shares its phases with worker `index`, or -1. Behind a barrier there is no stealing.
+  int partner(int index) const {
+    const int found = plan.partner(index % plan.threads);
+    return found < 0 || options.barrier ? -1 : index / plan.threads * plan.threads + found;
+  }
+
+ private:
+  void number_peer_exchanges();
+  void allocate_device(int device);
+  int64_t mailbox_lines() const;
+};
+
+}  // namespace ml

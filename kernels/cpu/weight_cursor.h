@@ -1,0 +1,198 @@
+// A thread's read order of the packed weights, and its prefetch distance.
+//
+// A thread reads the units of each phase in one order: its own, then those that it steals from its partner
+// (work_stealing.h). The cursor runs ahead of the reader in that order and prefetches: during products as much as is read,
+// and while the thread waits as much as memory gives.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "panel.h"
+#include "plan.h"
+
+namespace ml {
+
+// A thread's units of one matrix: `count` of its own, the k-th of them being number first + k * step, and after them
+// its partner's, from the end of the partner's tape.
+struct UnitOrder {
+  int first = 0, step = 1, count = 0, partners = 0;
+  int64_t unit_bytes = 0, offset = 0, partner_offset = 0;  // offsets in a layer
+
+  int unit(int k) const { return first + k * step; }
+  // The first `done` of them.
+  Range range(int done) const { return step > 0 ? Range{first, first + done} : Range{first - done + 1, first + 1}; }
+};
+
+class WeightCursor {
+ public:
+  // `partner_tape` is null if the thread shares with nobody.
+  WeightCursor(const Plan& plan, int device, int thread, const uint16_t* tape, const uint16_t* partner_tape)
+      : layers_(plan.s.layers), tape_(reinterpret_cast<const char*>(tape)),
+        partner_tape_(reinterpret_cast<const char*>(partner_tape)) {
+    const int partner = partner_tape ? plan.partner(thread) : -1;
+    for (int tensor = ML_QKV; tensor <= ML_HEAD; ++tensor) {
+      UnitOrder& order = orders_[tensor];
+      const Range range = plan.range(tensor, device, thread);
+      order.count = range.count();
+      order.step = Plan::downwards(thread) ? -1 : 1;
+      order.first = Plan::downwards(thread) ? range.last - 1 : range.first;
+      order.unit_bytes = 2 * int64_t(plan.panels_per_unit(tensor)) * plan.cols(tensor) * kLine;
+      order.offset = 2 * plan.offset(tensor, 0, device, thread);
+      if (partner >= 0) {
+        order.partners = plan.range(tensor, device, partner).count();
+        order.partner_offset = 2 * plan.offset(tensor, 0, device, partner);
+      }
+      expected_[tensor] = float(order.count);
+    }
+    layer_bytes_ = 2 * plan.layer_values(device, thread);
+    if (partner >= 0) partner_layer_bytes_ = 2 * plan.layer_values(device, partner);
+    go_to(ML_QKV, 0, 0);
+  }
+
+  const UnitOrder& order(int tensor) const { return orders_[tensor]; }
+  uint32_t phase() const { return phase_; }
+  // How many units this thread computed lately in such a phase.
+  int expected(int tensor) const { return int(expected_[tensor] + 0.5f); }
+
+  // Where the k-th unit of this thread lies.
+  const uint16_t* at(int tensor, int layer, int k) const {
+    return reinterpret_cast<const uint16_t*>(place(tensor, layer, k));
+  }
+
+  void begin_phase(int tensor, int layer) {
+    if (!is_ahead() && (tensor != tensor_ || layer != layer_)) go_to(tensor, layer, 0);
+    fill_lead();
+    lead_before_ = lead;
+    last_ = ticks();
+  }
+  // Its k-th unit begins. If it was not expected, it has not been prefetched.
+  void begin_unit(int tensor, int layer, int k) {
+    if (k < limit_[tensor]) return;
+    go_to(tensor, layer, k);
+    fill_lead();
+  }
+  // The phase ends after `done` units.
+  void end_phase(int tensor, int layer, int done) {
+    expected_[tensor] += (float(done) - expected_[tensor]) / 8;
+    const uint64_t now = ticks();
+    const float lines = float(lead - lead_before_ + done * orders_[tensor].unit_bytes) / 64;
+    if (lines > kLinesToJudge && now > last_) rate_ += (lines / float(now - last_) - rate_) / 16;
+    last_ = now;
+    const bool was_ahead = is_ahead();
+    ++phase_;
+    if (was_ahead)
+      lead = std::max<int64_t>(0, lead - int64_t(limit_[tensor] - done) * orders_[tensor].unit_bytes);
+    else
+      go_to_next(tensor, layer);
+  }
+  // A phase has ended that read without the cursor.
+  void skip_phase(int tensor, int layer) {
+    ++phase_;
+    go_to_next(tensor, layer);
+  }
+
+  // Prefetches as much as memory gave since the last call. To be called every few dozen nanoseconds by a thread that does
+  // not read weights. The processor drops what exceeds its buffers; such a prefetch does nothing.
+  void prefetch_at_memory_rate() {
+    const uint64_t now = ticks();
+    const int lines = int(float(now - last_) * rate_);
+    if (lines < 1) return;
+    last_ = now;
+    for (int i = std::min(lines, kBurst); i > 0 && lead < kFurthest && next; --i) prefetch(1);
+  }
+  // Prefetches `lines` more, as far as they lie together. Has no call in it, which would cost its caller the registers.
+  void prefetch_in_run(int lines) {
+    for (; lines > 0 && lead < kFurthest && next < end_of_run; --lines, next += 64, lead += 64)
+      __builtin_prefetch(next, 0, 2);
+  }
+  // Prefetches what a reader at full speed must have ahead of it.
+  void fill_lead() {
+    while (lead < kAhead && next) prefetch(1);
+  }
+  // Prefetches the next lines, from unit to unit and phase to phase.
+  __attribute__((noinline)) void prefetch(int lines) {
+    for (; lines > 0 && next; --lines, next += 64, lead += 64) {
+      if (next >= end_of_run) next_run();
+      if (!next) return;
+      __builtin_prefetch(next, 0, 2);
+    }
+  }
+
+  // The next address to prefetch (null: there is none), the end of its contiguous units, and how many bytes lie between it
+  // and the reader. panel.h keeps them in registers while it multiplies.
+  const char* next = nullptr;
+  const char* end_of_run = nullptr;
+  int64_t lead = 0;
+
+ private:
+  static constexpr int64_t kFurthest = 256 << 10;  // a quarter of a second-level cache of 1 MB
+  static constexpr int kBurst = 48;                // lines
+  static constexpr float kLinesToJudge = 512;      // of a phase long enough to tell the memory's rate
+
+  bool is_ahead() const { return int32_t(prefetch_phase_ - phase_) > 0; }
+
+  const char* place(int tensor, int layer, int k) const {
+    const UnitOrder& order = orders_[tensor];
+    const int64_t in_layer = tensor == ML_HEAD ? 0 : layer;
+    if (k < order.count) return tape_ + in_layer * layer_bytes_ + order.offset + k * order.unit_bytes;
+    return partner_tape_ + in_layer * partner_layer_bytes_ + order.partner_offset +
+           (order.partners - 1 - (k - order.count)) * order.unit_bytes;
+  }
+  // Prefetching goes on with the k-th unit of the phase in hand.
+  void go_to(int tensor, int layer, int k) {
+    tensor_ = tensor;
+    layer_ = layer;
+    k_ = k;
+    prefetch_phase_ = phase_;
+    limit_[tensor] = k ? k + 1 : expected(tensor);
+    lead = 0;
+    next_run();
+  }
+  void go_to_next(int tensor, int layer) {
+    next_of(&tensor, &layer);
+    go_to(tensor, layer, 0);
+  }
+  // From the unit in hand to the last that lies behind it without a gap.
+  void next_run() {
+    if (k_ >= limit_[tensor_]) return next_phase();
+    const UnitOrder& order = orders_[tensor_];
+    next = place(tensor_, layer_, k_);
+    const int last = k_ < order.count ? std::min(limit_[tensor_], order.count) : k_ + 1;
+    end_of_run = next + (last - k_) * order.unit_bytes;
+    k_ = last;
+  }
+  void next_phase() {
+    next = end_of_run = nullptr;
+    for (int tried = 0; tried <= ML_HEAD; ++tried) {
+      next_of(&tensor_, &layer_);
+      ++prefetch_phase_;
+      k_ = 0;
+      limit_[tensor_] = expected(tensor_);
+      if (limit_[tensor_] > 0) return next_run();
+    }
+  }
+  void next_of(int* tensor, int* layer) const {
+    if (*tensor == ML_DOWN || *tensor == ML_HEAD) {
+      const bool more_layers = *tensor == ML_DOWN && *layer + 1 < layers_;
+      *tensor = more_layers || *tensor == ML_HEAD ? ML_QKV : ML_HEAD;
+      *layer = more_layers ? *layer + 1 : 0;
+    } else {
+      ++*tensor;
+    }
+  }
+
+  const int layers_;
+  const char *tape_, *partner_tape_;
+  int64_t layer_bytes_ = 0, partner_layer_bytes_ = 0;
+  UnitOrder orders_[ML_HEAD + 1];
+  float expected_[ML_HEAD + 1] = {};
+  int limit_[ML_HEAD + 1] = {};  // units to prefetch
+  int tensor_ = ML_QKV, layer_ = 0, k_ = 0;
+  uint32_t phase_ = 0, prefetch_phase_ = 0;  // the phase that is read, and the one that is prefetched
+  float rate_ = 0;                           // lines a tick that the memory gave during products
+  uint64_t last_ = 0;
+  int64_t lead_before_ = 0;
+};
+
+}  // namespace ml

@@ -1,0 +1,92 @@
+// Work stealing between the two threads of a pair.
+//
+// Two cores seldom read equally fast. So the units of a phase are dealt to pairs of threads that start at the outer ends
+// of what the pair has and work towards each other, and a thread that is through with its own units goes on with those
+// that its partner has not begun. There is no lock: each thread publishes what it begins in a word of its own. If a word
+// comes too late, both compute the same unit and publish the same bits. A thread's first unit is never stolen, so that
+// whoever has read a whole exchange has read something of every thread. mailbox.h relies on that.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace ml {
+
+// A count of units of one phase, read by the partner. Phases are matrix products, numbered alike by all threads.
+class Progress {
+ public:
+  void publish(uint32_t phase, uint32_t units) {
+    word_.store(uint64_t(phase) << 32 | units, std::memory_order_relaxed);
+  }
+  // The units published in `phase`; UINT32_MAX if the publisher is already in a later one.
+  uint32_t units(uint32_t phase) const {
+    const uint64_t word = word_.load(std::memory_order_relaxed);
+    const int32_t ahead = int32_t(uint32_t(word >> 32) - phase);
+    return ahead < 0 ? 0 : ahead > 0 ? UINT32_MAX : uint32_t(word);
+  }
+
+ private:
+  alignas(128) std::atomic<uint64_t> word_{0};  // two lines each: processors fetch them in pairs
+};
+
+// What a thread publishes to its partner. `begun` changes with each unit and is read by a partner that has finished its
+// own units; `stolen` changes when units of the partner's are taken and is read with each unit.
+struct Claims {
+  Progress begun, stolen;
+};
+
+// One thread's side of a pair. `k` counts the units that the thread computes in a phase: first its own `count`, then the
+// partner's, from the far end of the partner's.
+class WorkStealing {
+ public:
+  // `partner` is null if the thread shares with nobody.
+  WorkStealing(Claims& mine, const Claims* partner) : mine_(mine), partner_(partner) {}
+
+  bool has_partner() const { return partner_; }
+  void begin(uint32_t phase, int k) { mine_.begun.publish(phase, k + 1); }
+
+  // True if the partner has taken the thread's own k-th unit.
+  bool is_stolen(uint32_t phase, int k, int count) const {
+    return partner_ && k > 0 && k + int64_t(partner_->stolen.units(phase)) >= count;
+  }
+  // Claims the k-th unit, k >= count, one of the partner's `partners`, if the partner has not begun it. `expected` is how
+  // many units the thread computed lately in such a phase: it claims as many at once.
+  bool try_claim(uint32_t phase, int k, int count, int partners, int expected) {
+    const int wanted = k - count + 1;
+    if (!partner_ || wanted >= partners) return false;
+    if (uint32_t(wanted) <= mine_.stolen.units(phase)) return true;
+    const uint32_t begun = std::max(1u, partner_->begun.units(phase));
+    if (begun > uint32_t(partners - wanted)) return false;
+    mine_.stolen.publish(phase, std::clamp(expected - count - 1, wanted, partners - int(begun)));
+    return true;
+  }
+
+ private:
+  Claims& mine_;
+  const Claims* const partner_;
+};
+
+// Units in the middle of a pair that belong to nobody until one of the two claims them. Each is claimed exactly once.
+class SharedMiddle {
+ public:
+  static constexpr int kMost = UINT16_MAX;  // units
+
+  // Claims the next units from the lower end (side 0) or the upper (1): a quarter of what is left of `total`. Returns how
+  // many; 0 at the end.
+  int claim(uint32_t phase, int side, int total) {
+    uint64_t old = word_.load(std::memory_order_relaxed);
+    while (true) {
+      const uint64_t now = uint32_t(old >> 32) == phase ? old : uint64_t(phase) << 32;
+      const int left = total - int(now & kMost) - int(now >> 16 & kMost);
+      if (left <= 0) return 0;
+      const int some = std::max(1, left / 4);
+      if (word_.compare_exchange_weak(old, now + (uint64_t(some) << 16 * side), std::memory_order_relaxed)) return some;
+    }
+  }
+
+ private:
+  alignas(128) std::atomic<uint64_t> word_{0};  // the phase, claims from above, claims from below
+};
+
+}  // namespace ml

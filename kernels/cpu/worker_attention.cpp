@@ -1,0 +1,240 @@
+// Rotation and attention. Decode deals (KV head, block of positions) units to the workers of a device and merges what
+// belongs to one head; prefill appends a block's keys and values first, and deals (KV head, token) units.
+#include <algorithm>
+#include <cmath>
+
+#include "attention.h"
+#include "worker.h"
+
+namespace ml {
+
+// Rotations of a pass's positions. Angles in double: at position 4000 a float32 angle is already off by 2e-4.
+void Worker::set_rotations(int position, int count) {
+  const int half = plan_.s.head_dim / 2;
+  for (int t = 0; t < count; ++t)
+    for (int j = 0; j < half; ++j) {
+      const double angle = double(position + t) * team_.inverse_frequencies[j];
+      cos_[t * half + j] = float(std::cos(angle));
+      sin_[t * half + j] = float(std::sin(angle));
+    }
+}
+
+// One head of one token: the two of a pair lie `apart` words apart, the pairs kStep words. One loop of vectors, once
+// inlined.
+template <int kStep>
+static void rotate_head(float* __restrict head, const float* __restrict cosines, const float* __restrict sines,
+                        int half, int apart) {
+  for (int j = 0; j < half; ++j) {
+    const float u = head[kStep * j], v = head[kStep * j + apart];
+    head[kStep * j] = u * cosines[j] - v * sines[j];
+    head[kStep * j + apart] = v * cosines[j] + u * sines[j];
+  }
+}
+
+// Rotates `heads` heads of [head_dim] rows in place.
+void Worker::rotate(OneToken, float* rows, int heads) {
+  const int dim = plan_.s.head_dim, half = dim / 2;
+  for (int h = 0; h < heads; ++h) {
+    float* head = rows + int64_t(h) * dim;
+    plan_.s.rope_interleaved ? rotate_head<2>(head, cos_.get(), sin_.get(), half, 1)
+                             : rotate_head<1>(head, cos_.get(), sin_.get(), half, half);
+  }
+}
+
+// Rotates `heads` heads of [head_dim][tokens] rows in place.
+void Worker::rotate(TokenBlock pass, float* rows, int heads) {
+  const int dim = plan_.s.head_dim, half = dim / 2, tokens = pass.count;
+  for (int h = 0; h < heads; ++h) {
+    float* head = rows + int64_t(h) * dim * tokens;
+    for (int j = 0; j < half; ++j) {
+      float* a = head + int64_t(plan_.s.rope_interleaved ? 2 * j : j) * tokens;
+      float* b = head + int64_t(plan_.s.rope_interleaved ? 2 * j + 1 : j + half) * tokens;
+      for (int t = 0; t < tokens; ++t) {
+        const float c = cos_[t * half + j], s = sin_[t * half + j], u = a[t], v = b[t];
+        a[t] = u * c - v * s;
+        b[t] = v * c + u * s;
+      }
+    }
+  }
+}
+
+AttentionSplit Worker::attention_split(int position, int layer) const {
+  const int window = team_.windows[layer];
+  return {window ? std::max(0, position + 1 - window) : 0, position + 1, plan_.shards * plan_.kv_heads,
+          plan_.threads};
+}
+
+// What this worker will read of the cache in a layer, as far as a second-level cache holds it. Returns the bytes.
+int64_t Worker::plan_cache_reads(int position, int layer) {
+  const AttentionSplit split = attention_split(position, layer);
+  const Range mine = split.heads_of(thread_);
+  int64_t left = kCacheAhead;
+  cache_reads_.clear();
+  cache_at_ = 0;
+  auto add = [&](const uint16_t* first, const uint16_t* last) {
+    const char *from = reinterpret_cast<const char*>(first), *to = reinterpret_cast<const char*>(last);
+    to = std::min(to, from + left);
+    cache_reads_.push_back({from, to});
+    left -= to - from;
+  };
+  for (int head = mine.first; head < mine.last; ++head) {
+    const CacheView cache = team_.cache(device_, layer, head);
+    const Range positions = split.positions_of(thread_, head);
+    const int64_t first = positions.first / kBlock * kBlock, last = panels_of(positions.last) * kBlock;
+    add(cache.keys + first * cache.head_dim, cache.keys + last * cache.head_dim);
+    add(cache.values + first * cache.head_dim, cache.values + last * cache.head_dim);
+  }
+  return kCacheAhead - left;
+}
+
+// Among the products of the queries, keys and values the cache is read as the tape is, so that attention finds it near.
+void Worker::read_cache_early(int lines) {
+  while (cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].touch(lines)) > 0) ++cache_at_;
+}
+
+bool Worker::attention(OneToken pass, int layer) {
+  const AttentionSplit split = attention_split(pass.position, layer);
+  attend_split(split, pass, layer);
+  return merge_split(split);
+}
+
+// Attends to this worker's positions of its heads, and publishes each query's partial result: head_dim values, then the
+// two numbers of a Partial.
+void Worker::attend_split(const AttentionSplit& split, OneToken pass, int layer) {
+  const int dim = plan_.s.head_dim, heads = plan_.shards * plan_.kv_heads, group = plan_.group;
+  const int lines = panels_of(dim + 2), per_head = group * lines;
+  const Range mine = split.heads_of(thread_);
+  const int64_t base = int64_t(thread_) * heads * per_head;
+  float* out = local_.open() + base * kLine;
+  float* packed = partials_.get();
+  for (int head = mine.first; head < mine.last; ++head) {
+    const CacheView cache = team_.cache(device_, layer, head);
+    const float* rows = gathered_.get() + int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine;
+    const int in_shard = head % plan_.kv_heads;
+    const auto [from, to] = split.positions_of(thread_, head);
+    if (to == pass.position + 1) {
+      const float* key = rows + int64_t(plan_.q_heads + in_shard) * dim;
+      cache.append(pass.position, key, key + int64_t(plan_.kv_heads) * dim);
+    }
+    attend(cache, rows + int64_t(in_shard) * group * dim, group, from, to, scores_.get(), scores_stride_, packed,
+           lines * kLine, parts_.data(), [&] { cursor_.prefetch_in_run(kLinesMeanwhile); });
+    if (head == mine.first) local_.clear_stale();
+    for (int g = 0; g < group; ++g) {
+      packed[g * lines * kLine + dim] = parts_[g].peak;
+      packed[g * lines * kLine + dim + 1] = parts_[g].weight;
+    }
+    for (int i = 0; i < per_head; ++i)
+      publish_line(out + (int64_t(head) * per_head + i) * kLine, packed + i * kLine);
+  }
+  if (!mine.count()) local_.clear_stale();
+  local_.publish(base + int64_t(mine.first) * per_head, int64_t(mine.count()) * per_head);
+}
+
+// heads_ becomes the merged results of all workers: [query head][head_dim].
+bool Worker::merge_split(const AttentionSplit& split) {
+  const int dim = plan_.s.head_dim, heads = plan_.shards * plan_.kv_heads, group = plan_.group;
+  const int lines = panels_of(dim + 2), per_head = group * lines;
+  float* packed = partials_.get();
+  std::vector<float>& weights = scratch_;
+  weights.assign(2 * heads * group, 0);
+  float* peaks = weights.data() + heads * group;
+  for (int thread = 0; thread < plan_.threads; ++thread) {
+    const Range theirs = split.heads_of(thread);
+    if (!theirs.count() && !local_.read_heartbeat(thread, idle())) return false;
+    for (int q = theirs.first * group; q < theirs.last * group; ++q) {
+      for (int i = 0; i < lines; ++i)
+        if (!local_.read(int64_t(thread) * heads * per_head + q * lines + i, packed + i * kLine, idle())) return false;
+      const Partial merged = merge({peaks[q], weights[q]}, heads_.get() + int64_t(q) * dim,
+                                   {packed[dim], packed[dim + 1]}, packed, dim);
+      peaks[q] = merged.peak;
+      weights[q] = merged.weight;
+    }
+  }
+  close_local();
+  for (int q = 0; q < heads * group; ++q)
+    for (int d = 0; d < dim; ++d) heads_[int64_t(q) * dim + d] /= weights[q];
+  return true;
+}
+
+bool Worker::attention(TokenBlock pass, int layer) {
+  if (!append_block(pass, layer)) return false;
+  attend_block(pass, layer);
+  return gather_block(pass);
+}
+
+// This worker's share of a block's keys and values goes to the cache. Returns when everyone's has.
+bool Worker::append_block(TokenBlock pass, int layer) {
+  const int dim = plan_.s.head_dim, tokens = pass.count;
+  const Range units = share_of(plan_.shards * plan_.kv_heads * tokens, thread_, plan_.threads);
+  std::vector<float>& column = scratch_;
+  column.resize(2 * dim);
+  for (int unit = units.first; unit < units.last; ++unit) {
+    const int head = unit / tokens, t = unit % tokens, in_shard = head % plan_.kv_heads;
+    const float* rows = gathered_.get() + int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine * tokens + t;
+    const float* key = rows + int64_t(plan_.q_heads + in_shard) * dim * tokens;
+    const float* value = key + int64_t(plan_.kv_heads) * dim * tokens;
+    for (int d = 0; d < dim; ++d) {
+      column[d] = key[int64_t(d) * tokens];
+      column[dim + d] = value[int64_t(d) * tokens];
+    }
+    team_.cache(device_, layer, head).append(pass.position + t, column.data(), column.data() + dim);
+  }
+  local_.open();
+  local_.clear_stale();
+  local_.publish(0, 0);
+  for (int thread = 0; thread < plan_.threads; ++thread)
+    if (!local_.read_heartbeat(thread, idle())) return false;
+  close_local();
+  return true;
+}
+
+// Attends for this worker's (KV head, token) units, and publishes the result of each.
+void Worker::attend_block(TokenBlock pass, int layer) {
+  const int dim = plan_.s.head_dim, group = plan_.group, tokens = pass.count;
+  const int window = team_.windows[layer], lines = panels_of(dim);
+  const Range units = share_of(plan_.shards * plan_.kv_heads * tokens, thread_, plan_.threads);
+  std::vector<float>& column = scratch_;
+  column.resize(group * dim);
+  float* to = local_.open();
+  local_.clear_stale();
+  float* out = partials_.get();
+  for (int unit = units.first; unit < units.last; ++unit) {
+    const int head = unit / tokens, t = unit % tokens, in_shard = head % plan_.kv_heads;
+    const int last = pass.position + t + 1, first = window ? std::max(0, last - window) : 0;
+    const float* queries = gathered_.get() + t +
+                           (int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine + in_shard * group * dim) * tokens;
+    for (int d = 0; d < group * dim; ++d) column[d] = queries[int64_t(d) * tokens];
+    attend(team_.cache(device_, layer, head), column.data(), group, first, last, scores_.get(), scores_stride_, out,
+           lines * kLine, parts_.data(), [] {});
+    for (int g = 0; g < group; ++g) {
+      float* mixed = out + g * lines * kLine;
+      for (int d = 0; d < dim; ++d) mixed[d] /= parts_[g].weight;
+    }
+    for (int i = 0; i < group * lines; ++i)
+      publish_line(to + (int64_t(unit) * group * lines + i) * kLine, out + i * kLine);
+  }
+  const int64_t per_unit = int64_t(group) * lines;
+  local_.publish(units.first * per_unit, units.count() * per_unit);
+}
+
+// heads_ becomes everyone's results: [query head][head_dim][tokens].
+bool Worker::gather_block(TokenBlock pass) {
+  const int dim = plan_.s.head_dim, heads = plan_.shards * plan_.kv_heads, group = plan_.group, tokens = pass.count;
+  const int lines = panels_of(dim);
+  float line[kLine] __attribute__((aligned(64)));
+  for (int unit = 0; unit < heads * tokens; ++unit)
+    for (int g = 0; g < group; ++g)
+      for (int i = 0; i < lines; ++i) {
+        if (!local_.read((int64_t(unit) * group + g) * lines + i, line, idle())) return false;
+        const int head = unit / tokens, t = unit % tokens;
+        float* rows = heads_.get() + (int64_t(head * group + g) * dim + i * kLine) * tokens + t;
+        for (int r = 0; r < std::min(kLine, dim - i * kLine); ++r) rows[int64_t(r) * tokens] = line[r];
+      }
+  for (int thread = 0; thread < plan_.threads; ++thread)
+    if (share_of(heads * tokens, thread, plan_.threads).count() == 0 && !local_.read_heartbeat(thread, idle()))
+      return false;
+  close_local();
+  return true;
+}
+
+}  // namespace ml

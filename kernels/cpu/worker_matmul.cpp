@@ -1,0 +1,163 @@
+// Norms and matrix products: a worker's panels of a matrix, published line by line, and the gathering of everyone's.
+#include <algorithm>
+#include <cmath>
+
+#include "panel.h"
+#include "worker.h"
+
+namespace ml {
+
+// normed_ becomes the norm of each residual stream.
+template <class Pass>
+void Worker::norm_streams(Pass pass, const float* scale) {
+  const int64_t stream = int64_t(plan_.s.hidden) * pass.count;
+  for (int i = 0; i < plan_.streams; ++i) rms_norm(pass, x_.get() + i * stream, scale, normed_.get() + i * stream);
+}
+template void Worker::norm_streams(OneToken, const float*);
+template void Worker::norm_streams(TokenBlock, const float*);
+
+// [hidden] over its root mean square, times `scale`.
+void Worker::rms_norm(OneToken, const float* x, const float* scale, float* out) {
+  const int hidden = plan_.s.hidden;
+  Vec squares[4] = {};
+  int k = 0;
+  for (; k + 4 * kWidth <= hidden; k += 4 * kWidth)
+    for (int i = 0; i < 4; ++i) {
+      const Vec v = load(x + k + i * kWidth);
+      squares[i] += v * v;
+    }
+  float total = sum(squares[0] + squares[1] + squares[2] + squares[3]);
+  for (; k < hidden; ++k) total += x[k] * x[k];
+  const float inverse = 1.0f / std::sqrt(total / float(hidden) + plan_.s.norm_eps);
+  for (int i = 0; i < hidden; ++i) out[i] = x[i] * inverse * scale[i];
+}
+
+// [hidden][tokens]: each column over its root mean square, times `scale`.
+void Worker::rms_norm(TokenBlock pass, const float* x, const float* scale, float* out) {
+  const int hidden = plan_.s.hidden, tokens = pass.count;
+  std::vector<float>& inverse = scratch_;
+  inverse.assign(tokens, 0);
+  for (int k = 0; k < hidden; ++k)
+    for (int t = 0; t < tokens; ++t) inverse[t] += x[int64_t(k) * tokens + t] * x[int64_t(k) * tokens + t];
+  for (int t = 0; t < tokens; ++t) inverse[t] = 1.0f / std::sqrt(inverse[t] / float(hidden) + plan_.s.norm_eps);
+  for (int k = 0; k < hidden; ++k)
+    for (int t = 0; t < tokens; ++t)
+      out[int64_t(k) * tokens + t] = x[int64_t(k) * tokens + t] * inverse[t] * scale[k];
+}
+
+// This worker's panels of a tensor times its shard's columns of `in`; results as lines [unit][tokens]. Returns the units.
+template <Half kHalf>
+Range Worker::multiply(OneToken pass, int tensor, int layer, const float* in, int64_t in_shard, float* to_lines) {
+  const UnitOrder& order = cursor_.order(tensor);
+  const int cols = plan_.cols(tensor), per_shard = plan_.units_per_shard(tensor), panels = plan_.panels_per_unit(tensor);
+  const int64_t panel = int64_t(cols) * kLine;
+  const uint32_t phase = cursor_.phase();
+  float* y = lines_.get();
+  cursor_.begin_phase(tensor, layer);
+  const bool attends_next = tensor == ML_QKV && order.count > 0;
+  const int likely = std::max(1, std::min(order.count, cursor_.expected(tensor)));
+  const int cache_lines = attends_next ? int(plan_cache_reads(pass.position, layer) / (64 * likely)) + 1 : 0;
+  auto compute = [&](int k) {
+    const int unit = order.unit(k);
+    const float* x = in + unit / per_shard * in_shard;
+    const uint16_t* tape = cursor_.at(tensor, layer, k);
+    cursor_.begin_unit(tensor, layer, k);
+    for (int p = 0; p < panels; ++p) panel_vector<kHalf>(tape + p * panel, x, cols, y + p * kLine, cursor_);
+    if (cache_lines) read_cache_early(cache_lines);
+    if (panels == 2) {
+      for (int i = 0; i < kLine; i += kWidth) store(y + i, silu(load(y + i)) * load(y + kLine + i));
+    }
+    if (k == 0) local_.clear_stale();
+    publish_line(to_lines + int64_t(unit) * kLine, y);
+  };
+  int k = 0;
+  for (; k < order.count && !stealing_.is_stolen(phase, k, order.count); ++k) {
+    stealing_.begin(phase, k);
+    compute(k);
+  }
+  if (k == order.count && k > 0)
+    for (; stealing_.try_claim(phase, k, order.count, order.partners, cursor_.expected(tensor)); ++k) compute(k);
+  if (k == 0) local_.clear_stale();
+  cursor_.end_phase(tensor, layer, k);
+  return order.range(k);
+}
+
+template <Half kHalf>
+Range Worker::multiply(TokenBlock pass, int tensor, int layer, const float* in, int64_t in_shard, float* to_lines) {
+  local_.clear_stale();
+  const UnitOrder& order = cursor_.order(tensor);
+  const int cols = plan_.cols(tensor), per_shard = plan_.units_per_shard(tensor), tokens = pass.count;
+  const int panels = plan_.panels_per_unit(tensor);
+  const int64_t panel = int64_t(cols) * kLine;
+  float* y = lines_.get();
+  for (int k = 0; k < order.count;) {
+    const uint16_t* tape = cursor_.at(tensor, layer, k);
+    const int unit = order.unit(k), shard = unit / per_shard;
+    const float* x = in + shard * in_shard;
+    // Two panels at a time where the registers hold them: a gate and its up, or two of one shard.
+    const bool two = kTilePanels == 2 && panels == 1 && k + 1 < order.count && order.unit(k + 1) / per_shard == shard;
+    const int now = two ? 2 : 1, count = now * panels;
+    if (count == 2 && kTilePanels == 2) {
+      panel_block<kHalf, kTilePanels>(tape, x, cols, tokens, y);
+    } else {
+      for (int p = 0; p < count; ++p) panel_block<kHalf, 1>(tape + p * panel, x, cols, tokens, y + p * tokens * kLine);
+    }
+    if (panels == 2) {
+      for (int i = 0; i < tokens * kLine; i += kWidth)
+        store(y + i, silu(load(y + i)) * load(y + tokens * kLine + i));
+    }
+    for (int i = 0; i < now; ++i)
+      for (int t = 0; t < tokens; ++t)
+        publish_line(to_lines + (int64_t(order.unit(k + i)) * tokens + t) * kLine, y + (i * tokens + t) * kLine);
+    k += now;
+  }
+  cursor_.skip_phase(tensor, layer);
+  return order.range(order.count);
+}
+
+// Everybody here has read this exchange, and with it what other devices had sent before it.
+void Worker::close_local() {
+  local_.close();
+  for (auto& [at, lines] : peer_reads_) clear_lines(at, lines);
+  peer_reads_.clear();
+}
+
+// Reads `lines_a_unit` lines of each unit of a phase, in order, from whichever worker published them.
+template <class Emit>
+bool Worker::gather(int tensor, int64_t lines_a_unit, Emit&& emit) {
+  float line[kLine] __attribute__((aligned(64)));
+  const int units = plan_.units(tensor);
+  for (int unit = 0; unit < units; ++unit)
+    for (int64_t i = 0; i < lines_a_unit; ++i) {
+      if (!local_.read(unit * lines_a_unit + i, line, idle())) return false;
+      if (unit % 4 == 0) cursor_.prefetch_at_memory_rate();
+      emit(unit, int(i), line);
+    }
+  for (int thread = 0; thread < plan_.threads; ++thread)
+    if (plan_.range(tensor, device_, thread).count() == 0 && !local_.read_heartbeat(thread, idle())) return false;
+  close_local();
+  return true;
+}
+
+// One phase: multiply, publish, gather all workers' rows as [shard][padded rows][tokens].
+template <class Pass>
+bool Worker::project(Pass pass, int tensor, int layer, const float* in, int64_t in_shard) {
+  float* lines = local_.open();
+  const Range range = plan_.s.bfloat16 ? multiply<Half::kBfloat16>(pass, tensor, layer, in, in_shard, lines)
+                                       : multiply<Half::kFloat16>(pass, tensor, layer, in, in_shard, lines);
+  const int tokens = pass.count;
+  local_.publish(int64_t(range.first) * tokens, int64_t(range.count()) * tokens);
+  float* to = tensor == ML_ATTN_OUT || tensor == ML_DOWN ? outputs_.get() : gathered_.get();
+  return gather(tensor, tokens, [&](int unit, int token, const float* line) {
+    if constexpr (std::is_same_v<Pass, OneToken>) {
+      for (int i = 0; i < kLine; i += kWidth) store(to + int64_t(unit) * kLine + i, load(line + i));
+    } else {
+      float* rows = to + int64_t(unit) * kLine * tokens + token;
+      for (int r = 0; r < kLine; ++r) rows[int64_t(r) * tokens] = line[r];
+    }
+  });
+}
+template bool Worker::project(OneToken, int, int, const float*, int64_t);
+template bool Worker::project(TokenBlock, int, int, const float*, int64_t);
+
+}  // namespace ml
