@@ -51,6 +51,11 @@ def whole(name: str, text: str, low: int, high: int) -> int:
     return int(text)
 
 
+def limit(name: str, text: str) -> int | None:
+    """A whole number above 0, or None for `off`. Raises ImproperlyConfigured."""
+    return None if text == "off" else whole(name, text, 1, 10**12)
+
+
 def networks(name: str, texts: Sequence[str]) -> tuple[Network, ...]:
     """Addresses and networks, as in 10.0.0.0/8. Raises ImproperlyConfigured."""
     try:

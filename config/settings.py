@@ -16,7 +16,7 @@ from config.broker import celery_broker
 from config.database import database
 from config.duration import days
 from config.logs import configure_structlog, logging_config
-from config.rates import networks, rate, sockets, whole
+from config.rates import limit, networks, rate, sockets, whole
 from config.secret import kept_secret
 from config.webhook import webhook
 from engine.serving.connection import REPLY_S
@@ -35,6 +35,8 @@ HTTPS: bool = env.bool("HTTPS", default=False)
 """Whether a proxy in front speaks TLS and sets X-Forwarded-Proto."""
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
+MONITORS = networks("MONITORS", env.list("MONITORS", default=[]) or ["127.0.0.0/8", "::1"])
+"""Who may read /metrics and the details of /readyz, beside the staff."""
 TRUSTED_PROXIES = networks("TRUSTED_PROXIES", env.list("TRUSTED_PROXIES", default=[]))
 """Whose X-Forwarded-For is believed; nobody's unless said."""
 PLAYGROUND_PUBLIC: bool = env.bool("PLAYGROUND_PUBLIC", default=True)
@@ -66,6 +68,8 @@ AUTHENTICATION_BACKENDS = [
 ]
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+if HTTPS:  # no subdomain can set these, nor anybody over plain HTTP
+    SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_SSL_REDIRECT = HTTPS
@@ -111,6 +115,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "config.static_files.AsyncWhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "config.headers.protective_headers",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -212,6 +217,14 @@ CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
         "options": {"expire_seconds": 3000},
     }
 }
+LIMIT_BYTES = limit("LIMIT_BYTES", env.str("LIMIT_BYTES", default="") or "4000000")
+"""Bytes of prompts that one address may have kept a minute; None for no limit."""
+LIMIT_NEW_SESSIONS = limit("LIMIT_NEW_SESSIONS", env.str("LIMIT_NEW_SESSIONS", default="") or "120")
+"""Sessions that one address is given a minute: a browser needs one. None for no limit."""
+KEPT_BYTES = 10**6 * whole("KEPT_MB", env.str("KEPT_MB", default="") or "4096", 1, 10**6)
+"""Generations take so much of the database at most: beyond it the oldest go before their time."""
+DISK_FLOOR = 10**6 * whole("DISK_FLOOR_MB", env.str("DISK_FLOOR_MB", default="") or "300", 0, 10**6)
+"""With less than this free on a disk that is written to, nothing is started and /readyz is 503."""
 GENERATION_DAYS = days("GENERATION_DAYS", env.str("GENERATION_DAYS", default="") or "30")
 """How long prompts and their answers stay in the database."""
 SHARE_DAYS = days("SHARE_DAYS", env.str("SHARE_DAYS", default="") or "365")

@@ -1,4 +1,5 @@
-"""Generations, to be looked at: what was run is never edited. API keys: made, seen once, revoked."""
+"""Generations, to be looked at: what was run is never edited. Shared pages: taken down. API keys: made, seen
+once, revoked."""
 
 from __future__ import annotations
 
@@ -8,15 +9,24 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
 
+from playground.exhibit import prompt_text
 from playground.keys import give_secret, revoke_keys
-from playground.models import ApiKey, Generation
+from playground.models import ApiKey, Generation, Lane, Share
 
 if TYPE_CHECKING:
     GenerationBase = admin.ModelAdmin[Generation]
     ApiKeyBase = admin.ModelAdmin[ApiKey]
-else:  # Django's class takes a type parameter only in the stubs
-    GenerationBase = ApiKeyBase = admin.ModelAdmin
+    ShareBase = admin.ModelAdmin[Share]
+    LaneBase = admin.TabularInline[Lane, Share]
+else:  # Django's classes take type parameters only in the stubs
+    GenerationBase = ApiKeyBase = ShareBase = admin.ModelAdmin
+    LaneBase = admin.TabularInline
+
+SHOWN = 2000
+"""Characters of a prompt or an answer that a list shows."""
 
 
 @admin.register(Generation)
@@ -30,6 +40,51 @@ class GenerationAdmin(GenerationBase):
     def decode_tok_s(self, generation: Generation) -> str:
         speed = generation.timings.get("decode_tok_s")
         return f"{speed:,.0f}" if speed else "–"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+
+class LaneInline(LaneBase):
+    """What a page shows: the prompt and the answer, to be judged without opening it."""
+
+    model = Lane
+    fields = readonly_fields = ("generation", "pacer_tok_s", "prompt", "answer")
+    can_delete = False
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+    @admin.display
+    def prompt(self, lane: Lane) -> str:
+        return prompt_text(lane.generation.request.get("prompt", {}))[:SHOWN] if lane.generation else "–"
+
+    @admin.display
+    def answer(self, lane: Lane) -> str:
+        return lane.generation.text[:SHOWN] if lane.generation else "–"
+
+
+@admin.register(Share)
+class ShareAdmin(ShareBase):
+    """Pages that visitors have put up. Deleting one takes it down at once, its picture too."""
+
+    list_display = ("id", "kind", "created", "page")
+    list_filter = ("race", "created")
+    search_fields = ("id", "lanes__generation__text", "lanes__generation__id")
+    ordering = ("-created",)
+    exclude = ("owner", "card")
+    inlines = (LaneInline,)
+
+    @admin.display
+    def kind(self, share: Share) -> str:
+        return "race" if share.race else "run"
+
+    @admin.display
+    def page(self, share: Share) -> str:
+        return format_html('<a href="{}">open</a>', reverse("playground:shared", args=[share.id]))
 
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
         return False

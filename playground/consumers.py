@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import asdict
 from typing import Any, cast
 
 import structlog
@@ -18,6 +19,7 @@ from playground.access import may_use
 from playground.addressing import addressed, serving
 from playground.admission import caller_of, submit
 from playground.background import end, in_background
+from playground.keeping import admit_bytes, size_of
 from playground.models import Generation
 from playground.ownership import owner_of
 from playground.protocol import (
@@ -122,6 +124,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             return
         check_worker(request.worker, workers)
         request = to_workers(request, workers)
+        await admit_bytes(self._caller.address, services.ROW_BYTES + size_of(asdict(request)))
         [position], _ = await submit([request], self._caller, workers=len(workers))
         # The worker is at it by now: writing the row costs no time that anybody waits for.
         try:

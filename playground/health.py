@@ -1,4 +1,7 @@
-"""Probes: is the process alive, is everything it needs there, and what has it counted."""
+"""Probes: is the process alive, is everything it needs there, and what has it counted.
+
+Names of machines, models and drivers are for MONITORS and the staff; others hear what works.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ from collections.abc import Awaitable, Callable
 from typing import TypedDict
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_safe
 
+from config import disk
+from config.addresses import comes_from
 from engine.serving.errors import QueueUnavailable
 from playground import metrics
+from playground.models import Generation
 from playground.workers import engine_client
 
 
@@ -27,16 +34,29 @@ async def healthz(_request: HttpRequest) -> JsonResponse:
 
 
 @require_safe
-async def readyz(_request: HttpRequest) -> JsonResponse:
-    """200 if a generation could be served now, else 503; says which part is missing and why."""
+async def readyz(request: HttpRequest) -> JsonResponse:
+    """200 if a generation could be served now, else 503; says which part is missing and, to some, why."""
     checks: dict[str, Callable[[], Awaitable[Finding]]] = {
         "redis": _redis,
         "database": _database,
+        "disk": _disk,
         "worker": _worker,
     }
     findings = {name: await check() for name, check in checks.items()}
     ready = all(finding["ok"] for finding in findings.values())
-    return JsonResponse({"ready": ready, **findings}, status=200 if ready else 503)
+    shown = findings if await may_watch(request) else {n: {"ok": f["ok"]} for n, f in findings.items()}
+    return JsonResponse({"ready": ready, **shown}, status=200 if ready else 503)
+
+
+async def may_watch(request: HttpRequest) -> bool:
+    """Whether whoever asks may know what runs here: a monitor by its address, or an account of the staff."""
+    if comes_from(request, settings.MONITORS):
+        return True
+    try:
+        user = await request.auser()
+    except DatabaseError:
+        return False
+    return user.is_staff and user.is_active
 
 
 async def exposition() -> bytes:
@@ -57,15 +77,23 @@ async def _redis() -> Finding:
 
 async def _database() -> Finding:
     try:
-        await sync_to_async(_select_one)()
+        await sync_to_async(_write_nothing)()
     except DatabaseError as error:
         return {"ok": False, "detail": f"the database does not answer: {error}"}
     return {"ok": True, "detail": connection.vendor}
 
 
-def _select_one() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM playground_generation LIMIT 1")
+def _write_nothing() -> None:
+    """As a write that matches no row: a database that only reads refuses it."""
+    Generation.objects.filter(id="").update(state="")
+
+
+async def _disk() -> Finding:
+    try:
+        disk.check_room()
+    except disk.DiskFull as error:
+        return {"ok": False, "detail": str(error)}
+    return {"ok": True, "detail": f"{disk.free_bytes() / 1e6:,.0f} MB free"}
 
 
 async def _worker() -> Finding:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+from typing import Any
 
 from django.conf import settings
 from django.core.validators import MinValueValidator
@@ -10,6 +12,13 @@ from django.db import models
 from django.db.models.functions import Now
 
 from config.rates import Rate
+
+
+class PlainJson(json.JSONEncoder):
+    """Writes text as it is: escaped, a prompt may take six times its bytes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "ensure_ascii": False})
 
 
 class Generation(models.Model):
@@ -26,8 +35,10 @@ class Generation(models.Model):
     owner = models.CharField(max_length=40, blank=True)
     """A name kept in the browser's session; empty for a client without one, which cannot come back."""
     state = models.CharField(max_length=16, choices=State.choices, default=State.RUNNING)
-    request = models.JSONField()
-    """Prompt, sampling and stop strings, as they were sent to the worker."""
+    request = models.JSONField(encoder=PlainJson)
+    """Prompt, sampling and stop strings, as they were sent to the worker; a failed one has no prompt."""
+    size = models.PositiveIntegerField(default=0, editable=False)
+    """About how many bytes the row takes."""
     model = models.CharField(max_length=200, blank=True)
     backend = models.CharField(max_length=32, blank=True)
     text = models.TextField(blank=True)
@@ -90,7 +101,8 @@ class Lane(models.Model):
 
     share = models.ForeignKey(Share, models.CASCADE, related_name="lanes")
     place = models.PositiveSmallIntegerField()
-    generation = models.ForeignKey(Generation, models.CASCADE, related_name="lanes", null=True, blank=True)
+    generation = models.ForeignKey(Generation, models.PROTECT, related_name="lanes", null=True, blank=True)
+    """Protected: a page without its generation would show nothing. Take the page down first."""
     pacer_tok_s = models.FloatField(null=True, blank=True)
 
     class Meta:

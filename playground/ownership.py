@@ -8,16 +8,23 @@ from __future__ import annotations
 import secrets
 
 from django.contrib.sessions.backends.base import SessionBase
+from django.http import HttpRequest
+
+from config.addresses import address_of
+from playground.keeping import may_have_session
 
 _KEY = "playground_owner"
 
 
-async def ensure_owner(session: SessionBase) -> str:
-    """The owner's name, made and kept in the session if there is none."""
-    owner = await owner_of(session)
-    if not owner:
+async def ensure_owner(request: HttpRequest) -> str:
+    """The owner's name, made and kept in the session if there is none.
+
+    "" for a visitor who gets no session now (`keeping`): the page works, what it runs cannot be resumed.
+    """
+    owner = await owner_of(request.session)
+    if not owner and await may_have_session(address_of(request)):
         owner = secrets.token_hex(16)
-        await session.aset(_KEY, owner)
+        await request.session.aset(_KEY, owner)
     return owner
 
 

@@ -67,6 +67,21 @@ return reply
 """
 )
 
+TAKE = (
+    _REFILL
+    + """
+-- KEYS a bucket; ARGV what it holds, in how many ms it fills, how much to take (at most all of it).
+-- Returns 0 if it was taken, else the ms until there is enough.
+local capacity = tonumber(ARGV[1])
+local per_ms = capacity / tonumber(ARGV[2])
+local need = math.min(tonumber(ARGV[3]), capacity)
+local level = level_of(KEYS[1], capacity, per_ms)
+if level < need then return math.ceil((need - level) / per_ms) end
+keep(KEYS[1], capacity, per_ms, level - need)
+return 0
+"""
+)
+
 CHARGE = (
     _REFILL
     + f"""

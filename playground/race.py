@@ -20,7 +20,7 @@ from playground.sharing import MOST_LANES, PACERS
 @gzip_page  # safe from BREACH: the page repeats nothing of the request
 @members_only
 async def race(request: HttpRequest) -> HttpResponse:
-    await ensure_owner(request.session)
+    await ensure_owner(request)
     context = {
         "examples": [example for example in EXAMPLES if example["kind"] == "completion"],
         "defaults": DEFAULTS,

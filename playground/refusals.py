@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from django.db import DatabaseError
 
+from config.disk import DiskFull
 from engine.errors import EngineError
 from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting
+from playground.keeping import TooMuch
 from playground.protocol import ErrorFrame, error_frame
 from playground.quota import QuotaExceeded, wait
 from playground.validation import Invalid
 
-REFUSALS = (Invalid, QuotaExceeded, EngineError, DatabaseError)
+REFUSALS = (Invalid, QuotaExceeded, TooMuch, DiskFull, EngineError, DatabaseError)
 
 
 def refusal(error: Exception) -> ErrorFrame:
@@ -18,7 +20,9 @@ def refusal(error: Exception) -> ErrorFrame:
     match error:
         case Invalid():
             return error_frame(error.code, error.message)
-        case QuotaExceeded():
+        case DiskFull():
+            return error_frame("disk_full", str(error), retryable=True)
+        case QuotaExceeded() | TooMuch():
             retry = wait(error.retry_s)
             return error_frame("rate_limited", str(error), retryable=True, retry_after_s=retry)
         case DatabaseError():

@@ -44,9 +44,9 @@ class Unshareable(Exception):
 class TooManyPages(Exception):
     """The session has shared so much lately that it has to wait, or to revoke something."""
 
-    def __init__(self, message: str, retry_after_s: int) -> None:
+    def __init__(self, message: str, retry_s: float) -> None:
         super().__init__(message)
-        self.retry_after_s = retry_after_s
+        self.retry_s = retry_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,15 @@ def revoke(*, share: str, owner: str) -> bool:
 
 
 def shared_page(share: str) -> Share | None:
-    """The page with its lanes and their generations, without its picture."""
-    return _with_lanes(Share.objects.filter(id=share)).first()
+    """The page with its lanes and their generations, without its picture. None if nothing is left to show."""
+    found = _with_lanes(Share.objects.filter(id=share)).first()
+    return found if found is not None and any(lane.generation for lane in found.lanes.all()) else None
 
 
 def pages_of(owner: str) -> list[Share]:
     """The pages that the session `owner` has shared, the newest first."""
-    return list(_with_lanes(Share.objects.filter(owner=owner).exclude(owner="")))
+    pages = _with_lanes(Share.objects.filter(owner=owner).exclude(owner=""))
+    return [page for page in pages if any(lane.generation for lane in page.lanes.all())]
 
 
 def _with_lanes(shares: QuerySet[Share]) -> QuerySet[Share]:

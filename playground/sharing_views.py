@@ -11,12 +11,16 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from playground import sharing
+from config.addresses import address_of
+from config.disk import DiskFull
+from engine.serving.errors import QueueUnavailable
+from playground import services, sharing
 from playground.access import members_only
 from playground.card import generation_card, race_card
 from playground.exhibit import (
@@ -28,9 +32,11 @@ from playground.exhibit import (
     prompt_text,
     settings_of,
 )
+from playground.keeping import TooMuch, admit_page
 from playground.models import Share
 from playground.ownership import ensure_owner, owner_of
 from playground.pace_drawing import pace_path
+from playground.quota import wait
 
 _CARD_AGE_S = 300
 """How long caches on the way may keep a picture; so much longer it may be seen after it was revoked."""
@@ -41,30 +47,42 @@ _SUMMARY_CHARS = 180
 @members_only
 async def shared_pages(request: HttpRequest) -> HttpResponseBase:
     """The pages that this session has shared; a POST with `lane` (once or more) shares another."""
-    owner = await ensure_owner(request.session)
+    owner = await ensure_owner(request)
     if request.method == "POST":
         return await _share(request, owner)
     pages = await sync_to_async(sharing.pages_of)(owner)
     listed = [{"share": page, "title": _title(page), "lanes": exhibits(page)} for page in pages]
-    return _unlisted(
-        render(request, "playground/shares.html", {"pages": listed, "days": settings.SHARE_DAYS})
-    )
+    context = {"pages": listed, "days": settings.SHARE_DAYS, "kept_days": settings.GENERATION_DAYS}
+    return _unlisted(render(request, "playground/shares.html", context))
 
 
 async def _share(request: HttpRequest, owner: str) -> HttpResponseBase:
     try:
         contestants = sharing.parse_contestants(request.POST.getlist("lane"))
+        await admit_page(address_of(request))
         made = await sync_to_async(sharing.share)(contestants=contestants, owner=owner)
     except sharing.Unshareable as error:
         return _refusal(request, str(error), 400)
-    except sharing.TooManyPages as error:
+    except (sharing.TooManyPages, TooMuch) as error:
         refusal = _refusal(request, str(error), 429)
-        refusal["Retry-After"] = str(error.retry_after_s)
+        refusal["Retry-After"] = str(wait(error.retry_s))
         return refusal
-    address = reverse("playground:shared", args=[made.id])
+    except (DiskFull, QueueUnavailable) as error:
+        return _refusal(request, str(error), 503)
+    path = reverse("playground:shared", args=[made.id])
     if _wants_json(request):
-        return JsonResponse({"url": request.build_absolute_uri(address)}, status=201)
-    return redirect(address)
+        return JsonResponse({"url": request.build_absolute_uri(path)}, status=201)
+    return redirect(path)
+
+
+@require_POST
+@members_only
+async def erase(request: HttpRequest) -> HttpResponse:
+    """Deletes what this session has run and shared."""
+    count = await sync_to_async(services.erase)(owner=await owner_of(request.session))
+    message = f"Deleted: {count:,} generation{'' if count == 1 else 's'} and every page that showed them."
+    messages.success(request, message)
+    return redirect("playground:shared_pages")
 
 
 @require_safe

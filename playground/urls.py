@@ -16,6 +16,7 @@ urlpatterns = [
     path("sandbox/", sandbox.frame, name="sandbox"),
     path("race/", race.race, name="race"),
     path("g/", sharing_views.shared_pages, name="shared_pages"),
+    path("g/erase/", sharing_views.erase, name="erase"),
     path("g/<share:share>/", sharing_views.shared, name="shared"),
     path("g/<share:share>/revoke/", sharing_views.revoke, name="revoke"),
     path("g/<share:share>/card.png", sharing_views.card, name="card"),

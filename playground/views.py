@@ -21,7 +21,7 @@ from playground.ownership import ensure_owner
 @gzip_page  # safe from BREACH: the page repeats nothing of the request
 @members_only
 async def index(request: HttpRequest) -> HttpResponse:
-    await ensure_owner(request.session)
+    await ensure_owner(request)
     context = {
         "examples": list(EXAMPLES),
         "defaults": DEFAULTS,

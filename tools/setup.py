@@ -64,6 +64,7 @@ def call(command: Sequence[str | Path], doing: str, hint: str, env: dict[str, st
     """Runs a program with its output in a log. Raises SetupError if it fails."""
     logs = home() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
+    home().chmod(0o700)
     log = logs / "setup.log"
     with log.open("w") as out:
         done = subprocess.run(

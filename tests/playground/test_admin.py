@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from engine.timings import Timings
-from playground.models import Generation
+from playground.models import Generation, Lane, Share
 
 pytestmark = pytest.mark.django_db
 
@@ -25,3 +25,39 @@ def test_generations_are_listed_and_shown_but_not_changed(admin_client):
     assert "owner-name" not in shown
     assert admin_client.post(url, {"text": "changed"}).status_code == 403
     assert admin_client.get("/admin/playground/generation/add/").status_code == 403
+
+
+def shared_run() -> Share:
+    timings = asdict(Timings(1, 2, 3, 4, 2987.6, 5, 6))
+    asked = {"prompt": {"text": "something vile"}, "max_tokens": 8, "sampling": {}}
+    Generation.objects.create(
+        id="d" * 32, owner="o" * 32, request=asked, state="done", text="worse", timings=timings
+    )
+    share = Share.objects.create(owner="o" * 32, card=b"png")
+    Lane.objects.create(share=share, place=0, generation_id="d" * 32)
+    return share
+
+
+def test_a_shared_page_can_be_judged_and_taken_down(admin_client, client):
+    share = shared_run()
+    url = f"/admin/playground/share/{share.id}/"
+    assert "something vile" in admin_client.get(f"{url}change/").content.decode()
+    assert share.id in admin_client.get("/admin/playground/share/?q=worse").content.decode()
+    assert admin_client.post(f"{url}delete/", {"post": "yes"}).status_code == 302
+    assert client.get(f"/g/{share.id}/").status_code == 404
+    assert client.get(f"/g/{share.id}/card.png").status_code == 404
+
+
+def test_a_generation_that_a_page_shows_is_not_deleted_under_it(admin_client):
+    share = shared_run()
+    url = f"/admin/playground/generation/{'d' * 32}/delete/"
+    admin_client.post(url, {"post": "yes"})
+    assert Generation.objects.filter(id="d" * 32).exists()
+    assert Share.objects.filter(id=share.id).exists()
+
+
+@pytest.mark.parametrize("path", ["", "0.txt", "card.png"])
+def test_a_page_with_nothing_left_to_show_is_gone(client, path):
+    """As rows of before left them: its generation was deleted, the page was not."""
+    share = Share.objects.create(owner="o" * 32, card=b"png")
+    assert client.get(f"/g/{share.id}/{path}").status_code == 404

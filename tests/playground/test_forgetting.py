@@ -71,3 +71,34 @@ async def test_a_nul_that_a_model_wrote_is_kept_as_a_sign_that_every_database_ta
     transcript.add(tokens(0, "a\0b"))
     assert await services.record_end(generation="d" * 32, transcript=transcript, end=done(1))
     assert (await Generation.objects.aget(id="d" * 32)).text == "a\ufffdb"
+
+
+def test_the_oldest_go_once_all_take_too_much_room(settings):
+    settings.KEPT_BYTES = 2500
+    for name, hours in (("a", 3), ("b", 2), ("c", 1)):
+        Generation.objects.create(
+            id=name * 32, request={}, state="done", size=1000, created=timezone.now() - timedelta(hours=hours)
+        )
+    share = Share.objects.create(owner="o" * 32)
+    Lane.objects.create(share=share, place=0, generation_id="a" * 32)
+    assert services.forget_old() == 1
+    assert sorted(row.id[0] for row in Generation.objects.all()) == ["a", "c"]  # a page shows the oldest
+
+
+def test_whoever_wrote_it_may_delete_it_and_nobody_elses(client):
+    client.get("/")
+    owner = client.session["playground_owner"]
+    for name, whose in (("a", owner), ("b", owner), ("c", "other")):
+        Generation.objects.create(id=name * 32, owner=whose, request={}, state="done")
+    Generation.objects.create(id="d" * 32, owner=owner, request={}, state="running")
+    share = Share.objects.create(owner=owner)
+    Lane.objects.create(share=share, place=0, generation_id="a" * 32)
+    assert client.post("/g/erase/").status_code == 302
+    assert sorted(row.id[0] for row in Generation.objects.all()) == ["c", "d"]
+    assert not Share.objects.exists()
+
+
+def test_a_stranger_without_a_session_deletes_nothing(client):
+    Generation.objects.create(id="a" * 32, owner="", request={}, state="done")
+    client.post("/g/erase/")
+    assert Generation.objects.count() == 1

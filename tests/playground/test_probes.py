@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
+from django.test import AsyncClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from config.rates import networks
 from tests.playground.conftest import Worker, done, started, tokens
 
 
@@ -70,3 +74,33 @@ async def test_metrics_count_generations_tokens_and_workers(open_page, async_cli
     assert grown("monolane_tokens_total", source="playground", kind="prompt") == 3
     assert sample(text, "monolane_workers", state="idle") == 1
     assert sample(text, "monolane_inbox_requests", inbox="interactive") == 0
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_stranger_hears_what_works_and_no_names(worker: Worker, settings):
+    settings.TRUSTED_PROXIES = networks("TRUSTED_PROXIES", ["127.0.0.1"])
+    stranger = {"X-Forwarded-For": "198.51.100.7"}
+    response = await AsyncClient().get("/readyz", headers=stranger)
+    assert response.status_code == 200
+    assert response.json()["worker"] == {"ok": True}
+    assert b"numpy" not in response.content
+    assert (await AsyncClient().get("/metrics", headers=stranger)).status_code == 404
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_monitors_that_are_named_hear_all(worker: Worker, settings):
+    settings.MONITORS = networks("MONITORS", ["10.1.0.0/16"])
+    settings.TRUSTED_PROXIES = networks("TRUSTED_PROXIES", ["127.0.0.1"])
+    monitor = {"X-Forwarded-For": "10.1.2.3"}
+    assert "numpy" in (await AsyncClient().get("/readyz", headers=monitor)).content.decode()
+    assert (await AsyncClient().get("/metrics", headers=monitor)).status_code == 200
+    assert (await AsyncClient().get("/metrics")).status_code == 404
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_the_staff_hears_all_from_anywhere(worker: Worker, settings):
+    user = await sync_to_async(User.objects.create_user)("ada", password="x", is_staff=True)
+    settings.MONITORS = ()
+    client = AsyncClient()
+    await sync_to_async(client.force_login)(user)
+    assert (await client.get("/metrics")).status_code == 200

@@ -241,6 +241,37 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
         preflight.check_home(tmp_path)
 
 
+def test_a_home_that_others_could_read_is_closed_to_them(tmp_path):
+    (tmp_path / "logs").mkdir()
+    for folder in (tmp_path, tmp_path / "logs"):
+        folder.chmod(0o755)
+    preflight.check_home(tmp_path)
+    assert [folder.stat().st_mode & 0o777 for folder in (tmp_path, tmp_path / "logs")] == [0o700, 0o700]
+
+
+def test_a_log_is_put_aside_while_its_service_writes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.supervisor.child.LOG_BYTES", 2000)
+    monkeypatch.setattr("tools.supervisor.child.LOOK_AT_LOG_S", 0.0)
+    code = "import time\nfor n in range(10000): print('line', n, flush=True); time.sleep(0.0005)"
+    guardian = Guardian()
+    child = Child(Service("chatty", [sys.executable, "-c", code], lambda: ""), tmp_path, ROOT, guardian)
+    child.start()
+    try:
+        deadline = time.monotonic() + 10
+        while not (tmp_path / "chatty.log.1").exists():
+            assert time.monotonic() < deadline
+            child.tend()
+            time.sleep(0.01)
+        assert child.running
+        while not child.log.stat().st_size:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert b"\0" not in child.log.read_bytes()  # it writes on at the new end, not at the old one
+    finally:
+        child.kill()
+        guardian.close()
+
+
 def test_a_path_too_long_for_a_socket_is_one_sentence(tmp_path):
     with pytest.raises(SupervisorError, match="longer than the 100 bytes"):
         preflight.check_redis(None, tmp_path / ("x" * 100))

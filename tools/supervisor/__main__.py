@@ -129,6 +129,7 @@ def say(name: str, text: str) -> None:
 
 
 def supervise() -> None:
+    os.umask(0o077)  # what the services write under MONOLANE_HOME is for its owner alone
     home = settings.home()
     plan = Plan(
         home=home,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -19,7 +20,8 @@ BACK_OFF_S = (0.5, 30.0)
 STEADY_S = 60.0
 """A service that ran for so long has recovered: its next crash starts with the first pause."""
 LOG_BYTES = 5_000_000
-"""A log longer than this is put aside, in place of the one before, when its service is started."""
+"""A log longer than this is put aside, in place of the one before."""
+LOOK_AT_LOG_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Child:
         self._started = 0.0
         self._pause_s = BACK_OFF_S[0]
         self._start_at: float | None = None
+        self._looked_at_log = 0.0
 
     @property
     def pid(self) -> int:
@@ -64,8 +67,11 @@ class Child:
         self._started, self._start_at = time.monotonic(), None
 
     def tend(self) -> str:
-        """Starts it again if it ended; returns what to tell the user, "" mostly."""
+        """Starts it again if it ended, bounds its log; returns what to tell the user, "" mostly."""
         now = time.monotonic()
+        if now - self._looked_at_log >= LOOK_AT_LOG_S:
+            self._looked_at_log = now
+            self.put_log_aside()
         if self._start_at is not None:
             if now >= self._start_at:
                 self.start()
@@ -107,10 +113,18 @@ class Child:
             return next((line[:300] for line in reversed(lines) if line), f"see {self.log}")
         return f"see {self.log}"
 
-    def _open_log(self) -> IO[bytes]:
-        with suppress(FileNotFoundError):
+    def put_log_aside(self) -> None:
+        """Copies a log that has grown too long and empties it: the service goes on writing at its end.
+
+        What it writes between the two is lost.
+        """
+        with suppress(OSError):
             if self.log.stat().st_size > LOG_BYTES:
-                self.log.replace(self.log.with_suffix(".log.1"))
+                shutil.copyfile(self.log, self.log.with_suffix(".log.1"))
+                os.truncate(self.log, 0)
+
+    def _open_log(self) -> IO[bytes]:
+        self.put_log_aside()
         return self.log.open("ab")
 
 

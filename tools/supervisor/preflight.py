@@ -30,10 +30,14 @@ def port_from(text: str) -> int:
 
 
 def check_home(home: Path) -> None:
-    """Makes the folder, readable by its owner only. Raises SupervisorError if it cannot be used."""
+    """Makes the folder, and closes it to all but its owner. Raises SupervisorError if it cannot be used.
+
+    Whoever made it before, and however: the database in it holds the keys of everybody's session.
+    """
     try:
         for folder in (home, home / "logs"):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
         probe = home / ".write-probe"
         probe.write_bytes(b"\0")
         probe.unlink()
