@@ -38,4 +38,4 @@ class DeviceLost(BackendFailure):
 
 
 class MeasurementError(EngineError):
-    """A measurement file does not follow schema 1."""
+    """A measurement file does not follow its schema."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,11 @@ from engine.models.weights import Weights
 Array = NDArray[np.float32]
 Mark = Callable[[str, int], None]
 """Called at the end of each phase with its name (backends.base.PHASES) and layer (-1 outside layers)."""
+
+Project = Callable[[Array, Array], Array]
+"""Each lane's vectors times its own matrix: [L, n, in], [L, out, in] to [L, n, out]."""
+_QUERY_BLOCK = 256
+"""Queries whose attention scores are held at a time: bounds them at [heads, block, T]."""
 
 
 _FIRST_POSITIONS = 256
@@ -77,13 +83,29 @@ class Cache:
         return (self.keys.nbytes + self.values.nbytes) // self.capacity * self.length
 
 
-class Reference:
-    """A model ready to run. Immutable after construction; each sequence brings its own cache."""
+def project(x: Array, matrix: Array) -> Array:
+    """The Project of NumPy."""
+    product: Array = np.matmul(x, matrix.swapaxes(1, 2))
+    return product
 
-    def __init__(self, weights: Weights) -> None:
+
+class Reference:
+    """A model ready to run. Immutable after construction; each sequence brings its own cache.
+
+    With `stream` it holds one layer's matrices at a time and loads them again in each `forward`: for a
+    pass over a whole sequence of a model whose FP32 copy would not fit. `project` may hand the matrix
+    products to another library.
+    """
+
+    def __init__(self, weights: Weights, *, stream: bool = False, project: Project = project) -> None:
         self.config: ModelConfig = weights.config
+        self._project = project
         self._embed: Array = np.ascontiguousarray(weights.get("embed"))
-        self._layers = [_load_layer(weights, i) for i in range(self.config.layers)]
+        self._layers: Iterable[Layer] = (
+            StreamedLayers(weights)
+            if stream
+            else [_load_layer(weights, i) for i in range(self.config.layers)]
+        )
         self._norm: Array = weights.get("norm")
         self._head: Array = (
             self._embed if self.config.tied_head else np.ascontiguousarray(weights.get("head"))
@@ -133,13 +155,13 @@ class Reference:
             mark("qkv", i)
             heads = self._attention(q, i, cache)
             mark("attention", i)
-            attended = _project(heads, layer.attn_out)
+            attended = self._project(heads, layer.attn_out)
             attention_history.append(self._normed(attended, layer.attn_post_norm))
             _add_lanes(x, attention_history, lanes.attention_exchange(i))
             mark("attn_out", i)
             gated = self._gate_up(x, layer)
             mark("gate_up", i)
-            mlp_history.append(self._normed(_project(gated, layer.down), layer.ffn_post_norm))
+            mlp_history.append(self._normed(self._project(gated, layer.down), layer.ffn_post_norm))
             _add_lanes(x, mlp_history, lanes.mlp_exchange(i))
             mark("down", i)
         cache.length += len(tokens)
@@ -155,7 +177,7 @@ class Reference:
         groups = c.kv_heads // lanes
         queries = c.heads // lanes
         start, end = cache.length, cache.length + n
-        rows = _project(_rms_norm(x, layer.attn_norm, c.norm_eps), layer.qkv)
+        rows = self._project(_rms_norm(x, layer.attn_norm, c.norm_eps), layer.qkv)
         if layer.qkv_bias is not None:
             rows += layer.qkv_bias
         rows = rows.reshape(lanes, n, queries + 2 * groups, c.head_dim)
@@ -183,10 +205,18 @@ class Reference:
 
     def _attention(self, q: Array, index: int, cache: Cache) -> Array:
         """Softmax attention of each query over the positions it may see, [L, n, H*G*E]."""
+        blocks = [
+            self._attend(q[:, start : start + _QUERY_BLOCK], index, cache, cache.length + start)
+            for start in range(0, q.shape[1], _QUERY_BLOCK)
+        ]
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+
+    def _attend(self, q: Array, index: int, cache: Cache, start: int) -> Array:
+        """The same for queries at the positions from `start` on."""
         c = self.config
         lanes, n, queries, head_dim = q.shape
         groups = c.kv_heads // lanes
-        start, end = cache.length, cache.length + n
+        end = start + n
         first = c.attended(index, start).start
         keys = cache.keys[index, :, :, np.newaxis, first:end]
         values = cache.values[index, :, :, np.newaxis, first:end]
@@ -203,7 +233,7 @@ class Reference:
 
     def _gate_up(self, x: Array, layer: Layer) -> Array:
         """activation(gate) * up, [L, n, F/L]."""
-        both = _project(_rms_norm(x, layer.ffn_norm, self.config.norm_eps), layer.gate_up)
+        both = self._project(_rms_norm(x, layer.ffn_norm, self.config.norm_eps), layer.gate_up)
         half = both.shape[-1] // 2
         gate, up = both[..., :half], both[..., half:]
         _ACTIVATIONS[self.config.activation](gate)
@@ -215,10 +245,10 @@ class Reference:
         lanes, n, _ = x.shape
         if c.lanes.head is HeadKind.VOCAB_PARALLEL:
             normed = _rms_norm(x, self._norm, c.norm_eps)
-            by_lane = _project(normed, self._head.reshape(lanes, c.vocab // lanes, c.hidden))
+            by_lane = self._project(normed, self._head.reshape(lanes, c.vocab // lanes, c.hidden))
             logits: Array = by_lane.swapaxes(0, 1).reshape(n, c.vocab)
         else:
-            logits = _project(self._merged(x)[np.newaxis], self._head[np.newaxis])[0]
+            logits = self._project(self._merged(x)[np.newaxis], self._head[np.newaxis])[0]
         _soft_cap(logits, c.logit_cap)
         return logits
 
@@ -233,6 +263,21 @@ class Reference:
         else:
             merged = normed.mean(axis=0)
         return merged
+
+
+class StreamedLayers:
+    """A model's layers, each loaded while the one before it is in use, and then forgotten."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+
+    def __iter__(self) -> Iterator[Layer]:
+        with ThreadPoolExecutor(1) as loader:
+            ahead = loader.submit(_load_layer, self._weights, 0)
+            for i in range(1, self._weights.config.layers):
+                layer, ahead = ahead.result(), loader.submit(_load_layer, self._weights, i)
+                yield layer
+            yield ahead.result()
 
 
 def _load_layer(weights: Weights, index: int) -> Layer:
@@ -254,12 +299,6 @@ def _load_layer(weights: Weights, index: int) -> Layer:
         attn_post_norm=get("attn_post_norm") if c.post_norms else None,
         ffn_post_norm=get("ffn_post_norm") if c.post_norms else None,
     )
-
-
-def _project(x: Array, matrix: Array) -> Array:
-    """Each lane's vectors times its own matrix: [L, n, in], [L, out, in] to [L, n, out]."""
-    product: Array = np.matmul(x, matrix.swapaxes(1, 2))
-    return product
 
 
 def _rms_norm(x: Array, scale: Array, eps: float) -> Array:

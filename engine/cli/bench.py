@@ -22,7 +22,7 @@ from engine.cli.options import (
 )
 from engine.cli.terminal import ProgressBar, json_text, print_json, table
 from engine.measuring.bench import PROTOCOL, Point, check_point, run_point
-from engine.measuring.measurement import Measurement
+from engine.measuring.measurement import FULL, Measurement, Verified
 from engine.measuring.trace import write_trace
 from engine.models.config import ModelConfig
 
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
         "--trace-tokens", type=_range, default=TraceRange(1, 3), metavar="A:B",
         help="which new tokens, A up to but not B; 0 is the first (default: 1:3)",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="FILE", help="write the measurements as schema-1 JSON")
+    parser.add_argument("--out", metavar="FILE", help="write the measurements as schema-2 JSON")
     add_commit_flag(parser)
     add_sampling_flags(parser)
     add_model_flags(parser)
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(value)
     else:
         print(_report(measured))
-    return 0 if all(m.verified.tokens_equal for m in measured) else 1
+    return 0 if all(m.verified.passed for m in measured) else 1
 
 
 def _points(args: argparse.Namespace, config: ModelConfig) -> list[Point]:
@@ -135,7 +135,7 @@ def _report(measured: Sequence[Measurement]) -> str:
             "n too small" if m.itl_us.p99 is None else f"{m.itl_us.p99:,.0f}",
             f"{m.ttft_ms.p50:,.1f}",
             f"{m.prefill.tok_s:,.0f}",
-            "yes" if m.verified.tokens_equal else "NO",
+            _yes(m.verified),
         ]
         for m in measured
     ]
@@ -166,10 +166,22 @@ def _phases(m: Measurement) -> list[str]:
     return [table(["phase, us a token", "work", "wait local", "wait peer"], rows), ""]
 
 
+def _yes(verified: Verified) -> str:
+    if not verified.passed:
+        return "NO"
+    return "yes" if verified.kind == FULL else verified.kind
+
+
 def _verdict(m: Measurement) -> str:
-    error = "" if m.verified.logit_rel_err is None else f", logits within {m.verified.logit_rel_err:.1e}"
-    equal = "equal" if m.verified.tokens_equal else "DIFFERENT"
-    return f"context {m.settings.context}: tokens {equal} to {m.verified.against}{error}"
+    v = m.verified
+    equal = "equal to" if v.tokens_equal else "DIFFERENT from"
+    count = "" if v.tokens is None else f"{v.tokens} "
+    line = f"context {m.settings.context}: {count}tokens {equal} those of the {v.against}"
+    if v.logit_rel_err is None:
+        return line
+    within = v.limit is None or v.logit_rel_err <= v.limit
+    limit = "" if v.limit is None else f" (limit {v.limit:.0e})"
+    return f"{line}, logits {'within' if within else 'WRONG by'} {v.logit_rel_err:.1e}{limit}"
 
 
 def _percent(share: float | None) -> str:

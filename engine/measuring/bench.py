@@ -18,7 +18,8 @@ Protocol `monolane-bench-1`. A change to what is timed, or how, gets a new numbe
    Any run that fails, stops early or whose clock stands still is an error, never a number.
 5. One more run with the profile on (and the trace, if asked for). Its timings are not used.
 6. Verification (verification.py): the greedy tokens of the timed runs, which must be the same in all
-   of them, against another computation. A sampled point is verified by one more, greedy, run.
+   of them, and the logits before them, against another computation. A sampled point is verified by one
+   more, greedy, run. Logits that are not finite are an error.
 
 Speeds are medians over the repeats with a bootstrap interval; bytes a token are the mean over the
 decode steps, with weights as wide as the checkpoint holds them (16 bits, or 32) whatever the backend
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -330,7 +331,7 @@ def _verified(
     found = check(bench.prompt, greedy.ids)
     if same:
         return found
-    return Verified(f"{found.against}; the repeats' tokens differ", False, found.logit_rel_err)
+    return replace(found, against=f"{found.against}; the repeats' tokens differ", tokens_equal=False)
 
 
 def _measurement(
@@ -348,7 +349,7 @@ def _measurement(
     return Measurement(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         git_sha=str(facts.get("git", {}).get("sha", "unknown")),
-        model=MeasuredModel(model.config.name, model.config.parameters, read),
+        model=MeasuredModel(model.config.name, model.config.parameters, read, model.weights.native),
         backend=backend.name,
         devices=devices,
         settings=_settings(backend, model, point),

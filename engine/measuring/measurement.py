@@ -1,4 +1,4 @@
-"""Schema 1: what one benchmark point leaves behind, as a value and as JSON.
+"""Schema 2: what one benchmark point leaves behind, as a value and as JSON. Schema 1 is read as well.
 
 The dashboard stores these, `benchmarks/` keeps them, and nothing is called a measurement without
 `verified`: a speed whose tokens were not checked is not a result.
@@ -18,7 +18,9 @@ from engine.errors import MeasurementError, RequestError
 from engine.sampling import SamplingParams
 from engine.timings import PhaseTime
 
-SCHEMA = 1
+SCHEMA = 2
+"""What is written. docs/measuring.md says what schema 2 added; every addition has a default for schema 1."""
+READABLE = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,10 @@ class MeasuredModel:
     name: str
     params: int
     bytes_per_token: BytesPerToken
+    weight_format: str = ""
+    """How the checkpoint holds the weights: "f16", "bf16", "f32" or a packed format; empty: not told."""
+    active_params: int | None = None
+    """Of a mixture of experts, those that one token uses; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,10 @@ class Settings:
     sync: str = MAILBOX
     """One of SYNCS."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    cached_tokens: int = 0
+    """Tokens of the prompt that an earlier request had left in the cache: 0 is cold, more is warm."""
+    streams: int = 1
+    """Requests that were decoded side by side; speeds are of one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +115,37 @@ class Mbu:
     measured: float | None
 
 
+FULL, PARTIAL, OWN = "full", "partial", "own"
+"""How much of what was timed an independent computation has seen: all that was compared; the first positions
+only (every matrix, but tokens by the backend's own pass over the sequence); or nothing (schema 1 alone)."""
+KINDS = (FULL, PARTIAL, OWN)
+LOGIT_LIMIT = 1e-2
+"""Relative error of logits that is allowed. Healthy runs of real models reach 2.6e-3 (FP16 weights, keys and
+values), small random ones of odd shapes 9e-3; the least planted damage that changes no token, 2.7e-2."""
+_OWN_PASS = "own full-sequence pass"  # noqa: S105 - what schema 1 called it
+
+
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the measured tokens were compared with, and how close they came."""
+    """What the measured tokens and logits were compared with, and how close they came.
+
+    `tokens` of the generated ones were compared; None where the file does not say how many.
+    """
 
     against: str
     tokens_equal: bool
     logit_rel_err: float | None
+    kind: str = FULL
+    """One of KINDS."""
+    limit: float | None = LOGIT_LIMIT
+    """The largest `logit_rel_err` that passes; None where no logits were compared."""
+    tokens: int | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the tokens are equal and the logits within the limit."""
+        error = self.logit_rel_err
+        return self.tokens_equal and (error is None or self.limit is None or error <= self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +176,7 @@ class Measurement:
     samples: Samples = field(default_factory=Samples)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: schema 1, `decode` holding both `tok_s` and `itl_us`."""
+        """The JSON form: schema 2, `decode` holding both `tok_s` and `itl_us`."""
         data = asdict(self)
         data["decode"] = {"tok_s": data["decode"], "itl_us": data.pop("itl_us")}
         return {"schema": SCHEMA, **data}
@@ -152,8 +186,10 @@ class Measurement:
         """Reads the JSON form. Raises MeasurementError naming the field that is missing or wrong."""
         if not isinstance(data, Mapping):
             raise MeasurementError(f"a measurement is a JSON object, not {type(data).__name__}")
-        if data.get("schema") != SCHEMA:
-            raise MeasurementError(f"schema is {data.get('schema')!r}; this version reads schema {SCHEMA}")
+        schema = data.get("schema")
+        if schema not in READABLE or isinstance(schema, bool):
+            read = " and ".join(map(str, READABLE))
+            raise MeasurementError(f"schema is {schema!r}; this version reads schema {read}")
         try:
             model, decode, settings = data["model"], data["decode"], data["settings"]
             speed = decode["tok_s"]
@@ -161,7 +197,11 @@ class Measurement:
                 created=str(data["created"]),
                 git_sha=str(data["git_sha"]),
                 model=MeasuredModel(
-                    model["name"], int(model["params"]), BytesPerToken(**model["bytes_per_token"])
+                    **{
+                        **model,
+                        "params": int(model["params"]),
+                        "bytes_per_token": BytesPerToken(**model["bytes_per_token"]),
+                    }
                 ),
                 backend=str(data["backend"]),
                 devices=tuple(MeasuredDevice(**d) for d in data["devices"]),
@@ -182,7 +222,7 @@ class Measurement:
                 ttft_ms=FirstToken(**data["ttft_ms"]),
                 mbu=Mbu(**data["mbu"]),
                 phases_us={k: PhaseTime(**v) for k, v in data["phases_us"].items()},
-                verified=Verified(**data["verified"]),
+                verified=_verified(data["verified"], schema),
                 environment=dict(data["environment"]),
                 samples=_samples(data.get("samples", {})),
             )
@@ -195,9 +235,10 @@ class Measurement:
 
     def check(self) -> None:
         """Raises MeasurementError if a figure cannot be true."""
-        context = self.settings.context
-        if not isinstance(context, int) or context < 1:
-            raise MeasurementError(f"settings.context is {context!r}; a prompt has 1 token or more")
+        self._check_settings()
+        if self.verified.kind not in KINDS:
+            kinds = ", ".join(KINDS)
+            raise MeasurementError(f"verified.kind is {self.verified.kind!r}; it is one of {kinds}")
         if not self.decode.samples:
             raise MeasurementError("decode.tok_s.samples is empty; keep the raw samples")
         for speed in (self.decode.median, *self.decode.samples):
@@ -207,6 +248,26 @@ class Measurement:
             mbu = getattr(self.mbu, which)
             if mbu is not None and not 0 < mbu <= 1.2:
                 raise MeasurementError(f"mbu.{which} is {mbu}; faster than the memory allows")
+
+    def _check_settings(self) -> None:
+        asked = self.settings
+        context, cached, streams = asked.context, asked.cached_tokens, asked.streams
+        if not isinstance(context, int) or context < 1:
+            raise MeasurementError(f"settings.context is {context!r}; a prompt has 1 token or more")
+        if not isinstance(cached, int) or not 0 <= cached < context:
+            raise MeasurementError(
+                f"settings.cached_tokens is {cached!r}; of {context} prompt tokens 0 to {context - 1} can be"
+            )
+        if not isinstance(streams, int) or streams < 1:
+            raise MeasurementError(f"settings.streams is {streams!r}; it must be 1 or more")
+
+
+def _verified(data: Mapping[str, Any], schema: int) -> Verified:
+    """Schema 1 gave no kind and no limit: what it says of either follows from its other fields."""
+    if schema == 1:
+        kind = OWN if data["against"].startswith(_OWN_PASS) else FULL
+        data = {**data, "kind": kind, "limit": None if data["logit_rel_err"] is None else LOGIT_LIMIT}
+    return Verified(**data)
 
 
 def _samples(data: Mapping[str, Any]) -> Samples:

@@ -1,81 +1,151 @@
-"""Whether the tokens that were timed are the model's tokens, by another computation of the same."""
+"""Whether what was timed computes the model: its tokens and its logits, by another computation of the same.
+
+That computation is the FP32 reference (engine.reference), from the weights' source and never from what the
+backend packed. It holds one layer at a time, so that no FP32 copy of a model is ever in memory. Its matrix
+products run on the cores, or on a GPU through PyTorch where they are too much for the cores and both are
+there. Where they are too much for either, the reference takes the first positions only, which pass through
+every matrix, and the backend's own pass over the whole sequence is compared with the tokens: `PARTIAL`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import Backend, Loaded
-from engine.measuring.measurement import Verified
-from engine.reference import Reference
+from engine.errors import BackendFailure
+from engine.measuring.bandwidth import usable_cores
+from engine.measuring.measurement import FULL, LOGIT_LIMIT, PARTIAL, Verified
+from engine.measuring.torch_products import gpu_products
+from engine.models.config import ModelConfig
+from engine.models.weights import DType, Weights, cast_tensor
+from engine.reference import Project, Reference, project
 
 Rows = NDArray[np.float32]
 
 TOKENS = 64
-"""Generated tokens that are compared; a wrong phase shows in the first."""
-STEPS = 16
-"""Tokens that the reference computes one at a time where it is itself what was timed."""
-REFERENCE_WORK = 3e11
-"""Parameters x positions up to which the FP32 reference takes part: some ten seconds on two cores."""
+"""Generated tokens that are compared where all of them are too many; a wrong phase shows in the first."""
+POSITIONS = 16
+"""Positions that the reference computes where a whole sequence is too much for it."""
+CORE_WORK = 1.5e11
+"""Parameters x positions for each core up to which NumPy takes part: some ten seconds."""
+GPU_WORK = 1e14
+"""The same for PyTorch on a GPU."""
 ROUNDING = 1e-3
 """Two logits closer than this, as a share of the row's largest, may swap places by FP16 rounding."""
-_CHUNK = 256
-"""Prompt positions in one pass of the reference: bounds its attention scores, [heads, chunk, context]."""
+_BLOCK = 256
+"""Rows that are compared at a time."""
 
 
 def verify(backend: Backend, model: Loaded, prompt: Sequence[int], generated: Sequence[int]) -> Verified:
-    """Compares greedily `generated` tokens with what the model says after the same tokens.
+    """Compares greedily `generated` tokens, and the backend's logits, with the reference's.
 
-    Each token must be the largest logit of the row before it (or within ROUNDING of it). The rows come
-    from the FP32 reference; where that would take minutes, from the backend's own pass over the whole
-    sequence, which shares its arithmetic but not its path. `logit_rel_err` is the largest relative L2
-    distance between two rows for the same position, None if only one computation took part. The numpy
-    backend is the reference, so that there one token at a time is compared with whole sequences.
+    Each token must be the largest logit of the reference's row before it, or so near to it that rounding
+    may decide (`agrees`). `logit_rel_err` is the largest relative distance of two rows for the same
+    position, the prompt's included (`relative_error`); LOGIT_LIMIT is allowed. Raises BackendFailure if a
+    logit of the backend is not finite.
     """
-    count = min(len(generated), TOKENS)
-    sequence = [*prompt, *generated[: count - 1]]
-    rows = backend.logits(sequence)[len(prompt) - 1 :]
-    if model.config.parameters * len(sequence) > REFERENCE_WORK:
-        return Verified("own full-sequence pass", agrees(rows, generated), None)
-    reference = Reference(model.weights)
-    if backend.name == "numpy":
-        stepped = _one_at_a_time(reference, prompt, generated[: min(count, STEPS)])
-        return Verified(
-            "full-sequence pass", agrees(rows, generated), relative_error(rows[: len(stepped)], stepped)
+    chosen = _comparison(model.config, len(prompt), len(generated))
+    sequence = [*prompt, *generated[: chosen.tokens - 1]]
+    rows = _finite(backend.logits(sequence))
+    reference = Reference(kept_weights(backend, model.weights), stream=True, project=chosen.project)
+    if chosen.kind == FULL:
+        expected = reference.forward(sequence, reference.new_cache(len(sequence)))
+        equal = agrees(expected[len(prompt) - 1 :], generated, rows[len(prompt) - 1 :])
+        error = relative_error(rows, expected)
+        against = f"reference ({chosen.library})"
+    else:
+        first = sequence[:POSITIONS]
+        expected = reference.forward(first, reference.new_cache(len(first)))
+        equal = agrees(rows[len(prompt) - 1 :], generated)
+        error = relative_error(_finite(backend.logits(first)), expected)
+        against = f"reference ({chosen.library}) at {len(first)} positions, tokens by own full-sequence pass"
+    return Verified(against, equal, error, chosen.kind, LOGIT_LIMIT, chosen.tokens)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    kind: str
+    tokens: int
+    library: str
+    project: Project
+
+
+def _comparison(config: ModelConfig, prompt: int, generated: int) -> _Comparison:
+    """The most that this machine can compare in some ten seconds: all tokens if it can, then fewer."""
+    cores, gpu = CORE_WORK * usable_cores(), None
+    for tokens in dict.fromkeys((generated, min(generated, TOKENS))):
+        work = float(config.parameters) * (prompt + tokens)
+        if work <= cores:
+            return _Comparison(FULL, tokens, "NumPy, FP32", project)
+        gpu = gpu or gpu_products()
+        if gpu is not None and work <= GPU_WORK:
+            return _Comparison(FULL, tokens, "PyTorch on the GPU, FP32", gpu)
+    return _Comparison(PARTIAL, min(generated, TOKENS), "NumPy, FP32", project)
+
+
+def kept_weights(backend: Backend, weights: Weights) -> Weights:
+    """`weights` as precise as the backend keeps them: only numpy keeps matrices of 32 bits as they are."""
+    return HalfMatrices(weights) if weights.native == "f32" and backend.name != "numpy" else weights
+
+
+class HalfMatrices:
+    """32-bit weights whose matrices are rounded to FP16; norms stay as they are."""
+
+    native: DType = "f16"
+
+    def __init__(self, weights: Weights) -> None:
+        self.config = weights.config
+        self._weights = weights
+
+    def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
+        tensor = self._weights.get(name)
+        return cast_tensor(tensor if tensor.ndim == 1 else cast_tensor(tensor, "f16"), dtype)
+
+
+def _finite(rows: Rows) -> Rows:
+    """Raises BackendFailure unless every logit is a finite number."""
+    wrong = ~np.isfinite(rows).all(axis=1)
+    if wrong.any():
+        raise BackendFailure(
+            f"{int(wrong.sum())} of {len(rows)} rows of the backend's logits hold NaN or infinity;"
+            " a run that does not compute numbers is not measured"
         )
-    expected = _whole(reference, prompt, generated[:count])
-    return Verified("reference (NumPy, FP32)", agrees(expected, generated), relative_error(rows, expected))
+    return rows
 
 
-def agrees(rows: Rows, tokens: Sequence[int]) -> bool:
+def agrees(rows: Rows, tokens: Sequence[int], found: Rows | None = None) -> bool:
     """Whether each token is its row's largest logit, or so near to it that rounding may decide.
 
-    rows: [n, vocab]; only the first n tokens are looked at. A row that holds a NaN agrees with nothing.
+    rows: [n, vocab]; only the first n tokens are looked at. Near is within ROUNDING of the largest, or
+    within what the rows that the backend `found` differ anyway: two logits apart by less than twice the
+    largest difference may swap places. A row that holds a NaN agrees with nothing.
     """
     chosen = rows[np.arange(len(rows)), np.asarray(tokens[: len(rows)])]
     gap = rows.max(axis=1) - chosen
-    return bool((gap <= ROUNDING * np.abs(rows).max(axis=1)).all())
+    near = ROUNDING * np.abs(rows).max(axis=1)
+    if found is not None:
+        near = np.maximum(near, 2.0 * np.abs(found - rows).max(axis=1))
+    return bool((gap <= near).all())
 
 
 def relative_error(found: Rows, expected: Rows) -> float:
-    """The largest |found - expected| / |expected| over rows, by L2 norm; inf if a row is not finite."""
-    errors = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
-    return float(errors.max()) if np.isfinite(errors).all() else float("inf")
+    """How far `found` is from `expected`, the worst row's; inf if a row is not finite.
 
-
-def _whole(reference: Reference, prompt: Sequence[int], generated: Sequence[int]) -> Rows:
-    """Logits before each generated token, in passes over many positions: [len(generated), vocab]."""
-    cache = reference.new_cache(len(prompt) + len(generated))
-    for start in range(0, len(prompt) - 1, _CHUNK):
-        reference.forward(prompt[start : min(start + _CHUNK, len(prompt) - 1)], cache, logits="none")
-    return reference.forward([prompt[-1], *generated[:-1]], cache)
-
-
-def _one_at_a_time(reference: Reference, prompt: Sequence[int], generated: Sequence[int]) -> Rows:
-    """The same rows, each from its own pass over one token."""
-    cache = reference.new_cache(len(prompt) + len(generated))
-    for start in range(0, len(prompt) - 1, _CHUNK):
-        reference.forward(prompt[start : min(start + _CHUNK, len(prompt) - 1)], cache, logits="none")
-    return np.concatenate([reference.forward([t], cache) for t in (prompt[-1], *generated[:-1])])
+    The larger of two: |found - expected| / |expected| by L2 norm, which sees an error that is spread over
+    the vocabulary, and largest difference / largest |expected|, which sees two rows of the head swapped.
+    """
+    worst = 0.0
+    for start in range(0, len(found), _BLOCK):
+        right = expected[start : start + _BLOCK]
+        difference = found[start : start + _BLOCK] - right
+        if not np.isfinite(difference).all():
+            return float("inf")
+        spread = np.linalg.norm(difference, axis=1) / np.linalg.norm(right, axis=1)
+        single = np.abs(difference).max(axis=1) / np.abs(right).max(axis=1)
+        worst = max(worst, float(spread.max()), float(single.max()))
+    return worst

@@ -35,6 +35,9 @@ from engine.models.config import ModelConfig, tensor_shapes
 
 DType = Literal["f32", "f16", "bf16"]
 
+_BLOCK = 1 << 16
+"""Elements that are made at a time: their 32-bit words stay in a core's own cache."""
+
 
 class Weights(Protocol):
     """Read access to one model's tensors."""
@@ -97,8 +100,8 @@ class RandomWeights:
         key, scale, offset = self.recipe(name)
         count = int(np.prod(shape))
         half = np.empty(count, np.float16)
-        for start in range(0, count, 1 << 22):
-            index = np.arange(start, min(count, start + (1 << 22)), dtype=np.uint32)
+        for start in range(0, count, _BLOCK):
+            index = np.arange(start, min(count, start + _BLOCK), dtype=np.uint32)
             unit = (_fmix32(index + np.uint32(key)) >> np.uint32(8)).astype(np.float32)
             unit = unit * np.float32(2.0**-23) - np.float32(1.0)
             half[start : start + len(index)] = np.float32(scale) * unit + np.float32(offset)

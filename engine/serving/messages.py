@@ -284,7 +284,7 @@ MAX_TRACE_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A benchmark point's result: a schema-1 measurement (engine.measuring.measurement).
+    """A benchmark point's result: a measurement document (engine.measuring.measurement).
 
     `trace` is a Chrome trace (engine.measuring.trace.packed) in base64; empty if none was asked for,
     the backend records none, or it has more than MAX_TRACE_BYTES.

@@ -6,7 +6,7 @@
 
 Laneformer-2B as it is (delayed tensor parallelism), its shape as a plain Llama (tensor parallelism), and
 other delays, each on every number of devices; by the protocol of engine.measuring.bench, on random weights.
-Each point is written to --out as schema 1 as soon as it is measured; a run that is cut off, or reaches
+Each point is written to --out as schema 2 as soon as it is measured; a run that is cut off, or reaches
 --limit, has what it has.
 Needs NumPy and cuda-bindings, for NCCL's column PyTorch. Exit code 0: all ran and was right.
 """
@@ -84,7 +84,7 @@ def _run(args: argparse.Namespace) -> int:
     print("\n" + report(run.results.measured, run.checks, run.exchanges, run.not_run), flush=True)
     if run.results.measured:
         _draw(run.results, order.base.name, args.svg or _svg_beside(out))
-    right = all_well(run.checks, order) and all(m.verified.tokens_equal for m in run.results.measured)
+    right = all_well(run.checks, order) and all(m.verified.passed for m in run.results.measured)
     missing = {what for what in run.not_run if what != "exchange" or order.backend == "cuda"}
     return 0 if right and not missing and not interrupted else 1
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind: schema-1 files, one a model and number of devices, and what fits none of them."""
+"""What a run leaves behind: schema-2 files, one a model and number of devices, and what fits none of them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Results:
 
 
 def read_results(folder: Path) -> tuple[list[Measurement], list[ExchangeTime]]:
-    """What earlier runs left in a folder. Raises MeasurementError for a file that is no schema 1."""
+    """What earlier runs left in a folder. Raises MeasurementError for a file that is no measurement."""
     files = sorted(folder.glob("*-x[0-9]*.json"))
     measured = [m for path in files for m in read_measurements(path)]
     exchanges = []

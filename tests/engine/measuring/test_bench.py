@@ -273,7 +273,7 @@ def test_a_model_that_reads_text_is_prompted_with_text() -> None:
     assert bytes(tokens[1:4]) == b"def"
 
 
-def test_numpy_point_is_verified_schema_1_that_survives_json() -> None:
+def test_numpy_point_is_verified_schema_2_that_survives_json() -> None:
     backend = open_backend("numpy", MODEL)
     found = run_point(backend, MODEL, Point(24, 12, 2))
     backend.close()

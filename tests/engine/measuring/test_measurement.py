@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 
 from engine.errors import MeasurementError
 from engine.measuring.measurement import (
+    FULL,
+    KINDS,
+    LOGIT_LIMIT,
+    OWN,
     BytesPerToken,
     DecodeSpeed,
     FirstToken,
@@ -38,7 +42,12 @@ measurements = st.builds(
     created=words,
     git_sha=words,
     model=st.builds(
-        MeasuredModel, words, st.integers(1), st.builds(BytesPerToken, st.integers(0), st.integers(0))
+        MeasuredModel,
+        words,
+        st.integers(1),
+        st.builds(BytesPerToken, st.integers(0), st.integers(0)),
+        words,
+        st.none() | st.integers(1),
     ),
     backend=words,
     devices=st.lists(st.builds(MeasuredDevice, words, positive, positive), max_size=3).map(tuple),
@@ -52,6 +61,8 @@ measurements = st.builds(
         delay=st.integers(0, 4),
         sync=st.sampled_from(["mailbox", "barrier"]),
         sampling=st.builds(SamplingParams, temperature=st.floats(0, 10), seed=st.integers(0, 2**64 - 1)),
+        cached_tokens=st.just(0),
+        streams=st.integers(1, 64),
     ),
     decode=st.builds(
         DecodeSpeed,
@@ -66,7 +77,15 @@ measurements = st.builds(
     ttft_ms=st.builds(FirstToken, positive, st.integers(1)),
     mbu=st.builds(Mbu, share, share),
     phases_us=st.dictionaries(words, st.builds(PhaseTime, positive, positive, positive), max_size=3),
-    verified=st.builds(Verified, words, st.booleans(), st.none() | positive),
+    verified=st.builds(
+        Verified,
+        words,
+        st.booleans(),
+        st.none() | positive,
+        st.sampled_from(KINDS),
+        st.none() | positive,
+        st.none() | st.integers(1),
+    ),
     environment=st.dictionaries(words, words, max_size=3),
     samples=st.builds(
         Samples,
@@ -101,8 +120,8 @@ def test_a_measurement_survives_its_json_form(measurement: Measurement) -> None:
     assert Measurement.from_dict(json.loads(json.dumps(measurement.to_dict()))) == measurement
 
 
-def test_the_json_form_has_the_names_of_schema_1(document: dict[str, Any]) -> None:
-    assert document["schema"] == 1
+def test_the_json_form_has_the_names_of_schema_2(document: dict[str, Any]) -> None:
+    assert document["schema"] == 2
     assert set(document["decode"]) == {"tok_s", "itl_us"}
     assert set(document["decode"]["itl_us"]) == {"p50", "p90", "p99", "n"}
     assert document["model"]["bytes_per_token"] == {"weights": 20, "kv": 4}
@@ -116,6 +135,63 @@ def test_a_file_from_before_a_setting_was_written_down_still_says_what_ran(docum
     assert settings.devices == 4
     assert settings.sync == "mailbox"
     assert settings.sampling == SamplingParams()
+
+
+@pytest.mark.parametrize("path", sorted(Path("benchmarks").glob("*.json")), ids=lambda path: path.stem)
+def test_every_committed_file_is_read_and_passed_its_verification(path: Path) -> None:
+    for found in read_measurements(path):
+        assert found.verified.passed
+        error = found.verified.logit_rel_err
+        assert error is None or error < LOGIT_LIMIT / 3, "a healthy run comes too near to the limit"
+
+
+@pytest.mark.parametrize(
+    ("against", "error", "kind", "limit"),
+    [
+        ("own full-sequence pass", None, OWN, None),
+        ("own full-sequence pass; the repeats' tokens differ", None, OWN, None),
+        ("reference (NumPy, FP32)", 2e-3, FULL, LOGIT_LIMIT),
+    ],
+)
+def test_schema_1_says_how_far_it_was_verified_by_its_other_fields(
+    document: dict[str, Any], against: str, error: float | None, kind: str, limit: float | None
+) -> None:
+    document["schema"] = 1
+    document["verified"] = {"against": against, "tokens_equal": True, "logit_rel_err": error}
+    found = Measurement.from_dict(document).verified
+    assert (found.kind, found.limit, found.tokens) == (kind, limit, None)
+
+
+@pytest.mark.parametrize(
+    ("equal", "error", "limit", "passed"),
+    [
+        (True, None, None, True),
+        (True, 2e-3, 1e-2, True),
+        (True, 2e-2, 1e-2, False),
+        (False, 2e-3, 1e-2, False),
+        (True, 0.5, None, True),
+    ],
+)
+def test_equal_tokens_with_logits_beyond_the_limit_are_not_verified(
+    equal: bool, error: float | None, limit: float | None, passed: bool
+) -> None:
+    assert Verified("x", equal, error, FULL, limit).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("settings", "cached_tokens"), 16, "cached_tokens is 16; of 16 prompt tokens 0 to 15"),
+        (("settings", "streams"), 0, "streams is 0"),
+        (("verified", "kind"), "partly", "kind is 'partly'; it is one of full, partial, own"),
+    ],
+)
+def test_what_schema_2_added_is_checked(
+    document: dict[str, Any], path: tuple[str, str], value: Any, words: str
+) -> None:
+    document[path[0]][path[1]] = value
+    with pytest.raises(MeasurementError, match=words):
+        Measurement.from_dict(document)
 
 
 @pytest.mark.parametrize("field", ["model", "decode", "verified", "devices", "mbu", "ttft_ms"])
@@ -177,7 +253,7 @@ def test_a_speed_beyond_the_memory_is_refused(document: dict[str, Any], which: s
         Measurement.from_dict(document)
 
 
-@pytest.mark.parametrize("schema", [None, 2, "1"])
+@pytest.mark.parametrize("schema", [None, 0, 3, "1", True])
 def test_another_schema_is_refused(document: dict[str, Any], schema: Any) -> None:
     document["schema"] = schema
     with pytest.raises(MeasurementError, match="schema"):
