@@ -30,12 +30,14 @@ from engine.backends.base import (
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, Tuning, header, make_layout, slots_in_flight
 from engine.backends.cuda.driver import Device, answering
+from engine.backends.cuda.kept_caches import KeptCaches, Lease
 from engine.backends.cuda.launch import CudaLaunch, Machine, Work, work_of
 from engine.backends.cuda.memory import Memory, load_model
 from engine.backends.cuda.sharding import Sharding, deal
 from engine.backends.cuda.tape import plan, validate
 from engine.backends.cuda.team import TeamLaunch
-from engine.backends.prefix_cache import PrefixCacheUse
+from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
+from engine.backends.prefix_cache import PrefixCacheUse, budget_of
 from engine.errors import BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs
 from engine.models.config import Feature
@@ -47,14 +49,16 @@ FEATURES: frozenset[Feature] = frozenset()
 _SCORE_TOKENS = 256
 """Tokens scored in one launch: their logits stay on the device until it ends."""
 _READ_BYTES = 4 << 30
+DEFAULT_CACHE_MIB = 8192
+"""For the keys and values of recent sequences on all GPUs, unless an option says otherwise."""
 
 
 class CudaBackend:
     """Implements engine.backends.base.Backend.
 
-    Options: `sync`, "mailbox" or "barrier"; Tuning's other fields; `context`, the cache's size; `virtual`,
-    which gives all `devices` a part of the first GPU's SMs each, to try how a model lies on several GPUs
-    where there is one.
+    Options: `sync`, "mailbox" or "barrier"; Tuning's other fields; `context`, the cache's size;
+    `prefix_cache_mib`, memory for the keys and values of recent sequences; `virtual`, which gives all
+    `devices` a part of the first GPU's SMs each, to try how a model lies on several GPUs where there is one.
     """
 
     name = "cuda"
@@ -78,6 +82,8 @@ class CudaBackend:
             self._close_devices()
             raise
         self._current: CudaLaunch | TeamLaunch | None = None
+        self._lent: tuple[Lease, Job] | None = None
+        """What the current launch uses of the kept caches."""
         self._lock = threading.Lock()
 
     def _open(self, model: Loaded, chosen: _Chosen) -> None:
@@ -106,6 +112,9 @@ class CudaBackend:
         ]
         for rank in range(devices):
             self._kernel(rank, chosen.tuning.profile)
+        self._caches = KeptCaches(
+            self._devices, memories[0].kv_bytes, self.layout.chunk_tokens, chosen.cache_bytes
+        )
         self.topology = _topology(self._devices, self.layout.sharding)
         self.facts: dict[str, Any] = {
             "sync": BARRIER if chosen.tuning.sync_barrier else MAILBOX,
@@ -145,7 +154,8 @@ class CudaBackend:
 
     @property
     def prefix_cache(self) -> PrefixCacheUse:
-        return PrefixCacheUse()
+        with self._lock:
+            return self._caches.use
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -162,7 +172,19 @@ class CudaBackend:
             raise RequestError(
                 "the backend cuda counts no sampled tokens and has no logit_bias: leave it out"
             )
-        return self._start(work_of(job, context))
+        with self._lock:
+            self._require_idle()
+            self._take_back()
+            lease = self._caches.lend(job)
+            if lease is None:
+                return self._start_work(work_of(job, context))
+            try:
+                launch = self._start_work(work_of(job, context, lease.first, lease.buffers))
+            except BaseException:
+                self._caches.take_back(lease, job, ())
+                raise
+            self._lent = (lease, job)
+            return launch
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each of `tokens`: [len(tokens), vocab], by the decode path."""
@@ -197,20 +219,34 @@ class CudaBackend:
 
     def _start(self, work: Work) -> CudaLaunch | TeamLaunch:
         with self._lock:
-            if self._current is not None and not self._current.ended:
-                raise RequestError("the backend cuda runs one launch at a time; close the other one first")
-            if len(self.machines) > 1:
-                self._current = TeamLaunch(self.machines, work)
-                return self._current
-            if isinstance(self._current, CudaLaunch) and self._current.needs_recovery:
-                self.machine.empty_mailboxes()
-            self._current = CudaLaunch(self.machine, work)
-            try:
-                self._current.start()
-            except BaseException:  # or it would count as running for ever
-                self._current.close()
-                raise
+            self._require_idle()
+            self._take_back()
+            return self._start_work(work)
+
+    def _require_idle(self) -> None:
+        if self._current is not None and not self._current.ended:
+            raise RequestError("the backend cuda runs one launch at a time; close the other one first")
+
+    def _take_back(self) -> None:
+        """What the launch before has left of its sequence may serve the next one of the same owner."""
+        if self._lent is not None:
+            lease, job = self._lent
+            self._lent = None
+            self._caches.take_back(lease, job, self._current.sequence() if self._current else ())
+
+    def _start_work(self, work: Work) -> CudaLaunch | TeamLaunch:
+        if len(self.machines) > 1:
+            self._current = TeamLaunch(self.machines, work)
             return self._current
+        if isinstance(self._current, CudaLaunch) and self._current.needs_recovery:
+            self.machine.empty_mailboxes()
+        self._current = CudaLaunch(self.machine, work)
+        try:
+            self._current.start()
+        except BaseException:  # or it would count as running for ever
+            self._current.close()
+            raise
+        return self._current
 
     def measure_bandwidth(self) -> tuple[float, ...]:
         """GB/s (10^9 bytes) that a plain kernel reads from each GPU's memory: best of ten over 4 GiB.
@@ -269,11 +305,12 @@ class _Chosen:
     tuning: Tuning
     context: int | None
     virtual: bool
+    cache_bytes: int
 
 
 def _chosen(options: Mapping[str, Any]) -> _Chosen:
     tunable = {f.name for f in fields(Tuning)} - {"sync_barrier"}
-    known = tunable | {"context", "sync", "virtual"}
+    known = tunable | {"context", "sync", "virtual", PREFIX_CACHE}
     unknown = sorted(set(options) - known)
     if unknown:
         raise BackendUnavailable(
@@ -284,7 +321,12 @@ def _chosen(options: Mapping[str, Any]) -> _Chosen:
         raise BackendUnavailable(f"sync is {sync!r}; allowed are {', '.join(SYNCS)}")
     tuned = {name: value for name, value in options.items() if name in tunable}
     tuning = Tuning(**tuned, sync_barrier=sync == BARRIER)
-    return _Chosen(tuning, options.get("context"), bool(options.get("virtual", False)))
+    return _Chosen(
+        tuning,
+        options.get("context"),
+        bool(options.get("virtual", False)),
+        budget_of(options, DEFAULT_CACHE_MIB),
+    )
 
 
 def _layout(model: Loaded, devices: int, sms: int, chosen: _Chosen) -> Layout:

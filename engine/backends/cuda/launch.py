@@ -115,6 +115,8 @@ class Work:
     keep_logits: bool = False
     profile: bool = False
     trace: tuple[int, int] = (0, 0)
+    caches: tuple[int, ...] = ()
+    """Where keys and values lie on each GPU, by rank; empty for the buffer that came with the model."""
 
     @property
     def steps(self) -> int:
@@ -122,11 +124,16 @@ class Work:
         return len(self.ids) - self.first
 
 
-def work_of(job: Job, context: int) -> Work:
-    """All but the last id of the prompt through prefill; the last one is the first decode step."""
+def work_of(job: Job, context: int, first: int = 0, caches: tuple[int, ...] = ()) -> Work:
+    """All but the last id of the prompt through prefill; the last one is the first decode step.
+
+    Keys and values of the ids before `first` are in `caches` already.
+    """
     return Work(
         ids=job.tokens,
         max_new=min(job.max_tokens, context - len(job.tokens)),
+        first=first,
+        caches=caches,
         prefill_end=len(job.tokens) - 1,
         sampling=job.sampling,
         stop_ids=job.stop_ids,
@@ -171,6 +178,7 @@ class CudaLaunch(FollowedLaunch):
         self._status: NDArray[np.uint32] = host[:STATUS_BYTES].view(np.uint32)
         self._ring: NDArray[np.uint64] = host[STATUS_BYTES:].view(np.uint64)
         self._status[STOP_WORD] = 1
+        self._status[2] = work.first
         self._stream, self._side = self._held.stream(), self._held.stream()
         device.fill(memory.control, CONTROL_BYTES, 0, self._stream)
         device.fill(memory.stop_flag, 4, 0, self._stream)
@@ -217,6 +225,8 @@ class CudaLaunch(FollowedLaunch):
         for name in POINTERS:
             if hasattr(machine.memory, name):
                 setattr(params, name, getattr(machine.memory, name))
+        if work.caches:
+            params.kv = work.caches[machine.rank]
         return params
 
     def start(self, logits: int | None = None) -> None:
@@ -292,6 +302,16 @@ class CudaLaunch(FollowedLaunch):
         shape = (self._work.steps, self._machine.vocab)
         return self._machine.device.download(self.logits_address, shape, np.float32)
 
+    def sequence(self) -> list[int]:
+        """The ids whose keys and values an ended launch has left; none if it broke down.
+
+        The last new token was never processed.
+        """
+        if self._outcome is None:
+            return []
+        words = self._ring[: self._written(self._read)].tolist()
+        return [*self._work.ids, *(word & (1 << _ID_BITS) - 1 for word in words[:-1])]
+
     def take(self) -> list[Token]:
         end = self._written(self._read)
         words = self._ring[self._read : end].tolist()
@@ -339,7 +359,8 @@ class CudaLaunch(FollowedLaunch):
             words = self._machine.device.download(self._profile_address, shape, np.uint64)
             self.starved_us = self._profile.starved_us(words)
             phases, spans = self._profile.phases_us(words), self._profile.spans(words)
-        self._outcome = Outcome(reason, self.prefilled, prefill_ns, phases, spans)
+        cached = self._work.first
+        self._outcome = Outcome(reason, self.prefilled - cached, prefill_ns, phases, spans, cached)
 
     @property
     def _patience_s(self) -> float:

@@ -57,6 +57,10 @@ class TeamLaunch(FollowedLaunch):
     def take(self) -> Sequence[Token]:
         return self._launches[0].take()
 
+    def sequence(self) -> list[int]:
+        """The ids whose keys and values an ended launch has left; none if it broke down."""
+        return [] if self._breakdown else self._launches[0].sequence()
+
     def stop(self) -> None:
         self._launches[0].stop()
 

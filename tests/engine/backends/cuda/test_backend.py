@@ -68,6 +68,7 @@ def test_a_launch_that_does_not_start_does_not_count_as_running(monkeypatch: pyt
     monkeypatch.setattr(backend, "CudaLaunch", Refused)
     opened = CudaBackend.__new__(CudaBackend)
     opened.machines, opened._current, opened._lock = [None], None, threading.Lock()  # type: ignore[list-item]
+    opened._lent = None
     for _ in range(2):
         with pytest.raises(BackendFailure, match="cuLaunchCooperativeKernel"):
             opened._start(Work((1, 2), 8))

@@ -1,0 +1,123 @@
+"""Which buffers a launch gets and what becomes of them. The GPUs are played; tests/gpu has the tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.backends.base import Job
+from engine.backends.cuda.kept_caches import KeptCaches, Lease
+from engine.errors import BackendFailure
+
+CHUNK = 4
+SIZE = 100
+PROMPT = tuple(range(1, 11))
+
+
+class PlayedDevice:
+    """Hands out addresses up to a limit and notes copies."""
+
+    def __init__(self, room: int = 99) -> None:
+        self._room, self._next = room, 1000
+        self.copies: list[tuple[int, int]] = []
+
+    def activate(self) -> None:
+        pass
+
+    def synchronise(self) -> None:
+        pass
+
+    def allocate(self, _size: int, *, zero: bool) -> int:
+        assert zero
+        if self._room == 0:
+            raise BackendFailure("cuMemAlloc failed on GPU 0: CUDA_ERROR_OUT_OF_MEMORY")
+        self._room -= 1
+        self._next += 1
+        return self._next
+
+    def free(self, _pointer: int) -> None:
+        self._room += 1
+
+    def call(self, name: str, target: int, source: int, _size: int) -> None:
+        assert name == "cuMemcpyDtoD"
+        self.copies.append((source, target))
+
+
+def caches(*devices: Any, budget: int = 1000) -> KeptCaches:
+    return KeptCaches(devices, SIZE, CHUNK, budget)
+
+
+def job(*tokens: int, owner: str = "anna") -> Job:
+    return Job(tokens, 8, cache_salt=owner)
+
+
+def lease(kept: KeptCaches, wanted: Job) -> Lease:
+    found = kept.lend(wanted)
+    assert found is not None
+    return found
+
+
+def test_a_job_without_an_owner_uses_the_models_own_buffer() -> None:
+    assert caches(PlayedDevice()).lend(job(*PROMPT, owner="")) is None
+
+
+def test_a_budget_below_one_buffer_keeps_nothing() -> None:
+    assert caches(PlayedDevice(), budget=SIZE - 1).lend(job(*PROMPT)) is None
+
+
+def test_a_launch_goes_on_at_a_whole_chunk_of_what_is_kept() -> None:
+    kept = caches(PlayedDevice())
+    first = lease(kept, job(*PROMPT))
+    kept.take_back(first, job(*PROMPT), PROMPT)
+
+    again = lease(kept, job(*PROMPT, 11, 12))
+
+    assert again == Lease(first.buffers, 8)
+
+
+def test_a_sequence_that_stays_kept_is_copied() -> None:
+    device = PlayedDevice()
+    kept = caches(device)
+    long = tuple(range(1, 40))
+    first = lease(kept, job(*long))
+    kept.take_back(first, job(*long), long)
+
+    branch = lease(kept, job(*long[:6], 77))
+
+    assert branch.first == CHUNK
+    assert device.copies == [(first.buffers[0], branch.buffers[0])]
+    assert kept.use.sequences == 1
+
+
+def test_each_gpu_has_a_buffer_of_its_own() -> None:
+    kept = caches(PlayedDevice(), PlayedDevice())
+    assert len(lease(kept, job(*PROMPT)).buffers) == 2
+
+
+def test_what_a_broken_launch_leaves_is_not_gone_on_from_and_its_buffer_is_used_again() -> None:
+    kept = caches(PlayedDevice())
+    broken = lease(kept, job(*PROMPT))
+    kept.take_back(broken, job(*PROMPT), ())
+
+    assert lease(kept, job(*PROMPT)) == Lease(broken.buffers, 0)
+
+
+def test_a_full_memory_gives_up_what_is_kept() -> None:
+    kept = caches(PlayedDevice(room=1))
+    first = lease(kept, job(*PROMPT))
+    kept.take_back(first, job(*PROMPT), PROMPT)
+
+    other = lease(kept, job(5, 6, 7, owner="ben"))
+
+    assert other == Lease(first.buffers, 0)
+    assert kept.use.sequences == 0
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_memory_without_room_on_every_gpu_leaves_the_models_own_buffer(room: int) -> None:
+    devices = (PlayedDevice(room=room), PlayedDevice(room=0))
+    kept = caches(*devices)
+
+    assert kept.lend(job(*PROMPT)) is None
+    assert devices[0]._room == room
