@@ -17,7 +17,8 @@ import tokenizers
 
 from engine.errors import RequestError, TokenizerError
 from engine.models.chat import ChatTemplate
-from engine.models.checkpoints.gguf_vocabulary import Vocabulary, vocabulary_from_gguf
+from engine.models.checkpoints.gguf_vocabulary import Vocabulary, refuse_damage, vocabulary_from_gguf
+from engine.models.checkpoints.json_file import read_object
 from engine.models.prompt import ChatMessage, Prompt
 
 _INFILL_NAMES = (
@@ -243,11 +244,11 @@ def _vocabulary_from_folder(folder: Path) -> Vocabulary:
     path = folder / "tokenizer.json"
     try:
         text = path.read_text(encoding="utf-8")
-        tokenizer = tokenizers.Tokenizer.from_str(text)
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise TokenizerError(f"{path} cannot be read: {error}") from error
-    except Exception as error:  # the library raises bare Exception for a malformed file
-        raise TokenizerError(f"{path} is not a usable tokenizer: {error}") from error
+    with refuse_damage(f"{path} is not a usable tokenizer"):
+        tokenizer = tokenizers.Tokenizer.from_str(text)
+        byte_level = "ByteLevel" in json.dumps(json.loads(text).get("decoder"))
     settings = _json_object(folder / "tokenizer_config.json")
     generation = _json_object(folder / "generation_config.json")
     model = _json_object(folder / "config.json")
@@ -259,7 +260,7 @@ def _vocabulary_from_folder(folder: Path) -> Vocabulary:
     special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return Vocabulary(
         tokenizer=tokenizer,
-        byte_level="ByteLevel" in json.dumps(json.loads(text).get("decoder")),
+        byte_level=byte_level,
         special_ids=frozenset(special),
         bos_id=bos,
         adds_bos=bool(settings.get("add_bos_token", bos in added)),
@@ -273,10 +274,9 @@ def _json_object(path: Path) -> Mapping[str, Any]:
     if not path.exists():
         return {}
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except (OSError, ValueError) as error:
         raise TokenizerError(f"{path} cannot be read: {error}") from error
-    return data if isinstance(data, dict) else {}
 
 
 def _token_id(tokenizer: tokenizers.Tokenizer, token: Any) -> int | None:
@@ -299,6 +299,6 @@ def _template(folder: Path, setting: Any) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise TokenizerError(f"{path} cannot be read as UTF-8 text: {error}") from error
     if isinstance(setting, list):
-        named = {t.get("name"): t.get("template") for t in setting if isinstance(t, dict)}
-        setting = named.get("default")
+        defaults = [t for t in setting if isinstance(t, dict) and t.get("name") == "default"]
+        setting = defaults[-1].get("template") if defaults else None
     return setting if isinstance(setting, str) else None

@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import RequestError
-from engine.models.config import Lanes, ModelConfig
+from engine.models.config import HeadKind, Lanes, ModelConfig
 from engine.models.rope import RopeLayout
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
@@ -96,6 +97,26 @@ def test_last_and_no_logits_leave_the_same_cache_as_all() -> None:
 
     assert none.shape == (0, 96)
     assert np.allclose(last, whole[-1:], rtol=0, atol=2e-5 * np.abs(whole).max())
+
+
+def test_a_head_over_all_lanes_may_give_no_logits() -> None:
+    lanes = replace(DELAYED.lanes, head=HeadKind.LANE)
+    reference = Reference(RandomWeights(replace(DELAYED, lanes=lanes, tied_head=False)))
+    cache = reference.new_cache(2)
+
+    assert reference.forward([1, 2], cache, logits="none").shape == (0, 96)
+    assert cache.length == 2
+
+
+def test_a_long_context_takes_memory_only_as_it_is_used() -> None:
+    reference = Reference(RandomWeights(replace(TINY, context=1 << 24)))
+    tracemalloc.start()
+
+    reference.forward(TOKENS, reference.new_cache(len(TOKENS)))
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
 
 
 def test_phases_are_marked_in_order_for_every_layer() -> None:

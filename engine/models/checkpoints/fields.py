@@ -63,9 +63,15 @@ class Fields:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._present(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.refuse(key, "a number")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise self.refuse(key, "a number")
+        return number
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         value = self._present(key, default)

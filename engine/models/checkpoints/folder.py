@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from engine.errors import CheckpointError
 from engine.models.checkpoints.fields import Fields
+from engine.models.checkpoints.json_file import read_object
 from engine.models.checkpoints.safetensors_file import read_folder, weight_files
 from engine.models.checkpoints.stored import StoredWeights, place_tensors
 from engine.models.config import ModelConfig
 from engine.models.families import family_of, folder_format
 
-_MAX_CONFIG = 16 << 20
 _IGNORED = ("rotary_emb.inv_freq", "freqs_cis")
 """Tables that older files store and that follow from the configuration."""
 
@@ -41,11 +40,6 @@ def folder_weights(folder: Path, config: ModelConfig) -> tuple[StoredWeights, li
 def _read_config(folder: Path) -> Fields:
     path = folder / "config.json"
     try:
-        if path.stat().st_size > _MAX_CONFIG:
-            raise CheckpointError(f"{path} has {path.stat().st_size} bytes; allowed are {_MAX_CONFIG}")
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return Fields(str(path), read_object(path))
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(entries, dict):
-        raise CheckpointError(f"{path} does not hold a JSON object")
-    return Fields(str(path), entries)

@@ -23,7 +23,8 @@ from engine.models.checkpoints.stored import Stored, elements, map_file
 MAGIC = b"GGUF"
 _MAX_TENSORS = 1 << 16
 _MAX_METADATA = 1 << 12
-_MAX_NAME = 1 << 16
+_MAX_NAME = 256
+"""Four times what the format allows for names of tensors."""
 _ENCODINGS = {
     0: Encoding.F32,
     1: Encoding.F16,
@@ -94,6 +95,8 @@ class _Reader:
         for name, shape, kind, offset in places:
             if name in found:
                 raise self.error(f"tensor {name!r} is listed twice")
+            if offset % alignment:
+                raise self.error(f"tensor {name!r} lies at {offset}, which is no multiple of {alignment}")
             found[name] = self.stored(name, shape, kind, start + offset)
         return GgufFile(self.path, metadata, found)
 

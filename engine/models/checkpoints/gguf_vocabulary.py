@@ -6,7 +6,8 @@ named by `tokenizer.ggml.pre`) and "llama" (SentencePiece BPE with scores and by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,24 @@ class Vocabulary:
     """Prefix, suffix and middle of a fill-in-the-middle prompt, where the container says so."""
 
 
+@contextmanager
+def refuse_damage(problem: str) -> Iterator[None]:
+    """TokenizerError in place of whatever the library raises for a vocabulary that contradicts itself.
+
+    It raises bare Exception, and pyo3's PanicException, which is no Exception, where it had not looked.
+    """
+    try:
+        yield
+    except TokenizerError:
+        raise
+    except Exception as error:
+        raise TokenizerError(f"{problem}: {error!s:.300}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{problem}: {error!s:.300}") from error
+
+
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 """Values of tokenizer.ggml.token_type."""
 
@@ -48,15 +67,17 @@ _LLAMA3_LIKE = frozenset(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral
 
 def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     """Raises TokenizerError if the vocabulary is missing, contradicts itself, or is of an unknown kind."""
-    kind = metadata.get("tokenizer.ggml.model")
+    kind = _word(metadata, "model", "")
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens:
         raise TokenizerError("the GGUF file holds no vocabulary (tokenizer.ggml.tokens)")
     types = _numbers(metadata, "token_type", len(tokens)) or [_NORMAL] * len(tokens)
     if kind == "gpt2":
-        tokenizer = _byte_level_bpe(metadata, tokens)
+        with refuse_damage("the GGUF vocabulary contradicts itself"):
+            tokenizer = _byte_level_bpe(metadata, tokens)
     elif kind == "llama":
-        tokenizer = _sentencepiece_bpe(metadata, tokens, types)
+        with refuse_damage("the GGUF vocabulary contradicts itself"):
+            tokenizer = _sentencepiece_bpe(metadata, tokens, types)
     else:
         raise TokenizerError(f"the GGUF vocabulary is of kind {kind!r}; supported are 'gpt2' and 'llama'")
     special = {i: tokens[i] for i, t in enumerate(types) if t in (_UNKNOWN, _CONTROL)}
@@ -70,12 +91,26 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
         byte_level=kind == "gpt2",
         special_ids=frozenset(special),
         bos_id=_id(metadata, "bos", len(tokens)),
-        adds_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", kind == "llama")),
+        adds_bos=_flag(metadata, "add_bos_token", kind == "llama"),
         eos_id=eos,
         eos_ids=frozenset(i for i in (eos, _id(metadata, "eot", len(tokens))) if i is not None),
         chat_template=template if isinstance(template, str) else None,
         infill_ids=_infill(metadata, len(tokens)),
     )
+
+
+def _word(metadata: Mapping[str, Any], name: str, default: str) -> str:
+    value = metadata.get(f"tokenizer.ggml.{name}", default)
+    if not isinstance(value, str):
+        raise TokenizerError(f"tokenizer.ggml.{name} is {value!r:.80}; it must be a word")
+    return value
+
+
+def _flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = metadata.get(f"tokenizer.ggml.{name}", default)
+    if not isinstance(value, bool):
+        raise TokenizerError(f"tokenizer.ggml.{name} is {value!r:.80}; it must be true or false")
+    return value
 
 
 def _id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
@@ -112,13 +147,13 @@ def _byte_level_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Token
     if not isinstance(lines, list):
         raise TokenizerError("the GGUF vocabulary has no merges (tokenizer.ggml.merges)")
     merges = [tuple(line.split(" ", 1)) for line in lines]
-    pre = metadata.get("tokenizer.ggml.pre", "default")
-    try:
-        model = models.BPE(_ids(tokens), merges, ignore_merges=pre in _LLAMA3_LIKE)
-    except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"the GGUF vocabulary contradicts itself: {error}") from error
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = _pre_tokenizer(str(pre))
+    pre = _word(metadata, "pre", "default")
+    ids = _ids(tokens)
+    lost = next((line for line in lines if line.replace(" ", "", 1) not in ids), None)
+    if lost is not None:  # the library would panic, and print so
+        raise TokenizerError(f"the GGUF vocabulary contradicts itself: {lost!r:.80} merges to no token")
+    tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=pre in _LLAMA3_LIKE))
+    tokenizer.pre_tokenizer = _pre_tokenizer(pre)
     tokenizer.decoder = decoders.ByteLevel()
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
@@ -160,7 +195,7 @@ def _sentencepiece_bpe(
     )
     tokenizer = Tokenizer(model)
     spaces = normalizers.Replace(" ", "▁")
-    prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    prefix = _flag(metadata, "add_space_prefix", True)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces] if prefix else [spaces])
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]

@@ -239,6 +239,9 @@ def test_a_model_without_template_takes_no_messages(trained: Path, tmp_path: Pat
         ("tokenizer.json", "{}"),
         ("tokenizer.json", '{"model": {"type": "Magic"}}'),
         ("tokenizer_config.json", "{"),
+        ("tokenizer.json", "[" * 100_000),
+        ("tokenizer_config.json", "[" * 100_000),
+        ("tokenizer_config.json", "[]"),
         ("generation_config.json", "["),
         ("chat_template.jinja", "{% for %}"),
     ],
@@ -249,6 +252,25 @@ def test_a_damaged_file_is_one_error(trained: Path, tmp_path: Path, name: str, c
 
     with pytest.raises(TokenizerError):
         Tokenizer.from_folder(folder)
+
+
+def test_a_merge_whose_union_is_missing_is_one_error(trained: Path, tmp_path: Path) -> None:
+    """The library panics, with an exception that is no Exception."""
+    folder = copy(trained, tmp_path)
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary["model"]["merges"] = [["a", "z"]]
+    (folder / "tokenizer.json").write_text(json.dumps(vocabulary))
+
+    with pytest.raises(TokenizerError, match="is not a usable tokenizer"):
+        Tokenizer.from_folder(folder)
+
+
+def test_templates_with_names_that_are_no_text_are_passed_over(trained: Path, tmp_path: Path) -> None:
+    folder = copy(trained, tmp_path)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    change(folder / "tokenizer_config.json", chat_template=[{"name": ["x"], "template": 1}])
+
+    assert Tokenizer.from_folder(folder).chat_template is None
 
 
 def test_a_folder_without_tokenizer_is_one_error(tmp_path: Path) -> None:

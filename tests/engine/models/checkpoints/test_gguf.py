@@ -157,6 +157,10 @@ def test_nan_is_found_when_the_tensor_is_read(tmp_path: Path) -> None:
         ({"llama.rope.scaling.type": "ntk"}, r"rope\.scaling\.type is 'ntk'"),
         ({"llama.expert_count": 8}, "mixture of experts"),
         ({"llama.rope.freq_base": float("nan")}, r"rope\.freq_base is nan; it must be a number"),
+        ({"llama.rope.freq_base": 0.0}, r"rope\.freq_base is 0\.0; it must be above 0"),
+        ({"llama.attention.layer_norm_rms_epsilon": -1e-5}, "norm_eps is -1e-05, must be above 0"),
+        ({"tokenizer.ggml.eos_token_id": np.array([1, 2])}, r"eos_token_id is array"),
+        ({"general.architecture": np.array([1, 2])}, r"architecture array"),
         ({"general.architecture": "mamba"}, "architecture 'mamba'; supported are llama, qwen2"),
     ],
 )

@@ -69,6 +69,10 @@ def test_metadata_and_tensors_come_back(tmp_path: Path, whole: bytes) -> None:
         (b"", "cannot be read"),
         (b"GG", "inside its header"),
         (b"GGML" + bytes(40), "does not start with 'GGUF'"),
+        (
+            header(tensors=1, rest=tensor((2,), offset=16) + bytes(64)),
+            "lies at 16, which is no",
+        ),
         (header(version=1), "its version is 1"),
         (header(tensors=1 << 60), "announces 1152921504606846976 tensors"),
         (header(entries=1 << 60), "announces 1152921504606846976 metadata entries"),

@@ -5,6 +5,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,6 +189,10 @@ def test_users_cannot_type_fill_in_the_middle_tokens() -> None:
         (BPE, {"tokenizer.ggml.merges": None}, "no merges"),
         (BPE, {"tokenizer.ggml.merges": ["a nothing"]}, "contradicts itself"),
         (BPE, {"tokenizer.ggml.merges": ["a"]}, "contradicts itself"),
+        (BPE, {"tokenizer.ggml.merges": ["a c"]}, "contradicts itself"),
+        (BPE, {"tokenizer.ggml.model": np.array([1, 2])}, r"model is array\(.*it must be a word"),
+        (BPE, {"tokenizer.ggml.pre": np.array([1, 2])}, r"pre is array\(.*it must be a word"),
+        (BPE, {"tokenizer.ggml.add_bos_token": np.array([1, 2])}, "it must be true or false"),
         (BPE, {"tokenizer.ggml.token_type": [1]}, "token_type is not one number for each of the 264 tokens"),
         (BPE, {"tokenizer.ggml.eos_token_id": 9999}, "eos_token_id is 9999; the vocabulary has 264"),
         (BPE, {"tokenizer.ggml.token_type": ["x"] * 264}, "token_type is not one number"),

@@ -1,6 +1,7 @@
 """The safetensors reader: whole files are mapped, damaged ones give one clear error."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,35 @@ def test_a_file_that_is_not_safetensors_is_one_error(tmp_path: Path, content: by
 
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         read_safetensors(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        (b'{"w": [' + b"[]," * 500_000 + b"[]]}", "500003 lists and objects; allowed are 262144"),
+        (b" " * (17 << 20), "17825792 bytes; allowed are 16777216"),
+    ],
+)
+def test_a_header_takes_no_more_memory_than_a_real_one(tmp_path: Path, header: bytes, problem: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(safetensors_bytes(header))
+    tracemalloc.start()
+
+    with pytest.raises(CheckpointError, match=problem):
+        read_safetensors(path)
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 << 20
+
+
+def test_an_index_whose_shard_is_no_text_is_a_short_error(tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"w": ["x" * 100_000]}}))
+
+    with pytest.raises(CheckpointError, match="a shard must lie in the same folder") as error:
+        read_folder(tmp_path)
+
+    assert len(str(error.value)) < 400
 
 
 @given(data=st.data())
