@@ -8,13 +8,14 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from redis.exceptions import RedisError
 
 from engine.errors import EngineError
 from engine.serving.connection import connect
 from engine.serving.inbox import Inbox
+from engine.serving.liveness import FIELD, Connection, has_ended
 from engine.serving.messages import WORKERS, Heartbeat, worker_key
 from engine.serving.publisher import Output
 
@@ -27,8 +28,8 @@ class NameTaken(EngineError):
     """Another live worker has this name."""
 
 
-class Pulse:
-    """Beats on a thread of its own until closed."""
+class HeartbeatThread:
+    """Beats on a thread of its own until closed; its connection is the one that the worker holds."""
 
     def __init__(self, redis_url: str, inbox: Inbox, first: Heartbeat, token: str) -> None:
         self._redis = connect(redis_url)
@@ -43,6 +44,8 @@ class Pulse:
         self._tidied_at = time.monotonic()
         self._claimed = threading.Event()
         self._taken = False
+        self._held: Connection | None = None
+        """The connection that the worker's hash names."""
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -115,6 +118,9 @@ class Pulse:
         deadline = time.monotonic() + 2.5 * Heartbeat.EVERY_S
         key = worker_key(self._now.name)
         try:
+            held = cast("str | None", self._redis.hget(key, FIELD))
+            if held is not None and has_ended(self._redis, Connection.parse(held)):
+                return False
             before = self._redis.hget(key, "beat")
             while before is not None and time.monotonic() < deadline and not self._closing.wait(0.1):
                 now = self._redis.hget(key, "beat")
@@ -132,9 +138,15 @@ class Pulse:
         pipe = self._redis.pipeline(transaction=False)
         beat = f"{self._token} {time.monotonic()}"
         pipe.hset(key, mapping={"json": now.to_hash()["json"], "beat": beat, "environment": environment})
+        if self._held is not None:
+            pipe.hset(key, FIELD, str(self._held))
         pipe.expire(key, Heartbeat.TTL_S)
         pipe.sadd(WORKERS, now.name)
-        pipe.execute()
+        pipe.client_id()
+        *_, client = pipe.execute()
+        if self._held is None or client != self._held.client:
+            self._held = Connection.of(self._redis)
+            self._redis.hset(key, FIELD, str(self._held))
         if output is not None and not output.settled.is_set() and not self._inbox.keep(output.request_id):
             log.warning("request %s is another worker's by now", output.request_id)
         if time.monotonic() - self._tidied_at > TIDY_S:

@@ -7,6 +7,7 @@ next request reads the streams without consuming anything.
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from typing import Any, cast
 from redis.exceptions import ResponseError
 
 from engine.serving import scripts
-from engine.serving.connection import BLOCK_S, connect
+from engine.serving.connection import connect
+from engine.serving.liveness import PeerWatch
 from engine.serving.messages import (
     BENCH,
     GROUP,
@@ -26,10 +28,14 @@ from engine.serving.messages import (
     worker_inbox,
 )
 
+log = logging.getLogger(__name__)
+
 DEAD_MS = int(3.5 * Heartbeat.EVERY_S * 1000)
 """A request whose worker has not said for so long that it is alive belongs to whoever asks next."""
+LOOK_S = 0.2
+"""How often a worker without a request looks whether another's process has ended."""
 MAX_ATTEMPTS = 2
-"""How many workers may be lost over one request; it is then refused, lest it kill them all."""
+"""How many workers may be lost over one request; it is then refused, so that it cannot end them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,9 @@ class Inbox:
         self._keep = self._redis.register_script(scripts.KEEP)
         self._release = self._redis.register_script(scripts.RELEASE)
         self._drop = self._redis.register_script(scripts.DROP)
+        self._bury = self._redis.register_script(scripts.BURY)
         self._tidy = self._redis.register_script(scripts.TIDY)
+        self._peers = PeerWatch(self._redis, worker)
 
     def take(self, wait_s: float = 0.0) -> Taken | None:
         """The next request, interactive before bench; waits up to `wait_s` seconds for one.
@@ -79,7 +87,8 @@ class Inbox:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            self._wait(reply[1:], min(left, BLOCK_S))
+            self._wait(reply[1:], min(left, LOOK_S))
+            self._bury_dead()
 
     def keep(self, request_id: str) -> bool:
         """Says that this worker lives and is on the request. False if it is another's by now."""
@@ -115,6 +124,14 @@ class Inbox:
                 raise
         self._create_groups()
         return cast("list[Any]", self._take(args=args))
+
+    def _bury_dead(self) -> None:
+        """Frees at once what workers whose process has ended had in hand."""
+        ended = self._peers.ended(time.monotonic())
+        if ended:
+            args = [text for name, held in ended.items() for text in (name, str(held))]
+            if self._bury(args=args):
+                log.warning("ended without a word: %s", ", ".join(ended))
 
     def _create_groups(self) -> None:
         """The groups start at the beginning: what was submitted before there was a worker counts."""

@@ -35,7 +35,7 @@ from engine.measuring.environment import capture
 from engine.measuring.trace import chrome_trace, packed
 from engine.serving.engines import Engine, EngineSlot, EngineSpec, Opener, open_engine
 from engine.serving.generation import Generation, Refused
-from engine.serving.heartbeat import Pulse
+from engine.serving.heartbeat import HeartbeatThread
 from engine.serving.inbox import Inbox, Taken
 from engine.serving.messages import (
     EXPIRES_S,
@@ -100,7 +100,7 @@ class Worker:
         self._publisher = Publisher(redis_url, self._token)
         self._desk = TokenDesk(redis_url)
         first = Heartbeat(self.name, model, backend, (), "loading")
-        self._pulse = Pulse(redis_url, self._inbox, first, self._token)
+        self._heartbeat = HeartbeatThread(redis_url, self._inbox, first, self._token)
         self._stop_at: float | None = None
         """By when to be done, once told to stop. A plain value: signal handlers must not take locks."""
         self._loading = False
@@ -109,16 +109,16 @@ class Worker:
     def run(self) -> None:
         """Works until SIGTERM, SIGINT or `stop`. Raises HomeLost if its model cannot be opened (again)."""
         with self._signals():
-            self._pulse.start()
+            self._heartbeat.start()
             try:
                 self._load_home()
-                self._pulse.confirm()
+                self._heartbeat.confirm()
                 self._loop()
             except _StoppedLoading:
                 log.info("stopped while loading")
             finally:
                 self._desk.close()
-                self._pulse.close()
+                self._heartbeat.close()
                 self._publisher.close()
                 self._slot.close()
                 self._inbox.close()
@@ -159,7 +159,7 @@ class Worker:
         held = self._slot.engine
         if held is not None and held.serves(self._home):
             return
-        self._pulse.update(state="loading", request="")
+        self._heartbeat.update(state="loading", request="")
         self._loading = True
         try:
             engine = self._slot.hold(self._home)
@@ -167,9 +167,9 @@ class Worker:
             raise HomeLost(f"the worker {self.name} cannot open its model: {error}") from error
         finally:
             self._loading = False
-        self._pulse.describe(capture(engine.backend, engine.model))
+        self._heartbeat.describe(capture(engine.backend, engine.model))
         self._desk.open(engine.name, engine.model.tokenizer, engine.model.config.context)
-        self._pulse.update(**_portrait(engine), state="idle")
+        self._heartbeat.update(**_portrait(engine), state="idle")
         log.info("%s serves %s on %s", self.name, engine.name, engine.backend.name)
 
     def _loop(self) -> None:
@@ -201,7 +201,7 @@ class Worker:
             log.error("the output of %s cannot be continued, so it is dropped: %s", taken.id, error)
             self._inbox.drop(taken.id)
             return
-        self._pulse.hold(output)
+        self._heartbeat.hold(output)
         try:
             if output.history and isinstance(output.history[-1], FINAL):
                 self._inbox.drop(taken.id)
@@ -213,8 +213,8 @@ class Worker:
         finally:
             if not output.settled.is_set():
                 output.abandon(0.0)
-            self._pulse.hold(None)
-            self._pulse.update(state="stopping" if self._stopping else "idle", request="")
+            self._heartbeat.hold(None)
+            self._heartbeat.update(state="stopping" if self._stopping else "idle", request="")
 
     def _answer(self, taken: Taken, output: Output) -> Frame | None:
         """The request's last frame; None if it has been handed back or is another worker's."""
@@ -249,17 +249,17 @@ class Worker:
             raise Refused("expired", f"no worker was free within {EXPIRES_S // 60} minutes; send it again")
         self._load_home()
         engine = self._slot.hold(self._home)
-        self._pulse.update(state="generating", request=request.id, started_ms=_now_ms())
+        self._heartbeat.update(state="generating", request=request.id, started_ms=_now_ms())
         done = Generation(engine, request, output, self.name, queue_ms).run(self._must_leave)
         if done is None:
             self._hand_back(request, output)
             return None
         if done.timings.decode_tok_s:
-            self._pulse.update(last_tok_s=done.timings.decode_tok_s)
+            self._heartbeat.update(last_tok_s=done.timings.decode_tok_s)
         return done
 
     def _measure(self, request: BenchRequest, output: Output) -> Frame | None:
-        self._pulse.update(state="benchmarking", request=request.id, started_ms=_now_ms())
+        self._heartbeat.update(state="benchmarking", request=request.id, started_ms=_now_ms())
         engine = self._slot.hold(self._spec_of(request))
         output.frame(
             Started(self.name, engine.name, engine.backend.name, request.context, _waited_ms(request))
@@ -284,7 +284,7 @@ class Worker:
 
     def _spec_of(self, point: BenchRequest) -> EngineSpec:
         """What the point names: if that is the worker's own engine, with its options, but for `sync`."""
-        own = self._pulse.now
+        own = self._heartbeat.now
         asked = EngineSpec(point.model, point.backend, point.devices)
         if (
             asked.model in (self._home.model, own.model)

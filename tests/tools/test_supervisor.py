@@ -298,7 +298,7 @@ def test_a_service_that_keeps_crashing_is_given_longer_and_longer_pauses(tmp_pat
         time.sleep(0.01)
     child.kill()
     guardian.close()
-    assert [line.rpartition(" in ")[2] for line in said] == ["0.5 s", "1 s", "2 s"]
+    assert [line.rpartition(" in ")[2] for line in said] == ["0.1 s", "0.2 s", "0.4 s"]
     assert all("exit code 3" in line and "out of luck" in line for line in said)
 
 

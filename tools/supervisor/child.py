@@ -15,7 +15,7 @@ from typing import IO
 
 from tools.supervisor.guardian import Guardian
 
-BACK_OFF_S = (0.5, 30.0)
+BACK_OFF_S = (0.1, 30.0)
 """First and longest pause before a service that crashed is started again."""
 STEADY_S = 60.0
 """A service that ran for so long has recovered: its next crash starts with the first pause."""

@@ -76,7 +76,7 @@ def test_waiting_for_a_request_ends_as_soon_as_one_comes(inbox, client):
 
 
 def test_a_wait_goes_on_beyond_what_one_read_may_block(inbox, monkeypatch):
-    monkeypatch.setattr("engine.serving.inbox.BLOCK_S", 0.1)
+    monkeypatch.setattr("engine.serving.inbox.LOOK_S", 0.1)
     worker = inbox()
     begin = time.monotonic()
     assert worker.take(0.5) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -44,6 +46,47 @@ def test_killed_worker_continues_without_losing_or_doubling_tokens(client, worke
     assert cut.text == whole.text
     assert cut.end.timings.completion_tokens == 1500
     assert 0 < cut.end.timings.ttft_ms < 1000, "of the first worker, not of the one that went on"
+
+
+def test_a_killed_worker_is_replaced_within_a_second(client, workers, chatterbox, whole):
+    running_now = {name: workers.start(name, chatterbox) for name in ("first", "second")}
+    client.submit(chat("cut"))
+    silence_s = [0.0]
+
+    def kill() -> None:
+        (victim,) = (w.name for w in client.workers() if w.state == "generating")
+        running_now[victim].kill()
+        silence_s[0] = -time.monotonic()
+
+    story, seen = Story(), 0
+    for _, frame in client.frames("cut"):
+        story.frames.append(frame)
+        if not isinstance(frame, Tokens):
+            continue
+        if silence_s[0] < 0:
+            silence_s[0] += time.monotonic()
+        seen += len(frame.ids)
+        if seen >= 200 and not silence_s[0]:
+            kill()
+    assert len(story.workers) == 2
+    assert (story.ids, story.text) == (whole.ids, whole.text)
+    assert 0 < silence_s[0] < 1.0
+
+
+def test_redis_that_stalls_takes_nothing_from_a_worker(client, redis_url, workers, chatterbox, whole):
+    for name in ("first", "second"):
+        workers.start(name, chatterbox)
+    with redis.Redis.from_url(redis_url) as raw:
+        server = raw.info("server")["process_id"]
+
+    def stall() -> None:
+        os.kill(server, signal.SIGSTOP)
+        threading.Timer(4.5, os.kill, (server, signal.SIGCONT)).start()
+
+    client.submit(chat("cut"))
+    story = read_story(client, "cut", {200: stall})
+    assert len(story.workers) == 1
+    assert story.ids == whole.ids
 
 
 def test_frozen_worker_that_wakes_up_late_stays_silent(client, workers, chatterbox, whole):
