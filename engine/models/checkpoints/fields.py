@@ -93,6 +93,15 @@ class Fields:
             raise self.refuse(key, f"a whole number or a list of up to {MOST_LAYERS} of them")
         return tuple(items)
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of up to MOST_LAYERS finite numbers; () if the entry is missing."""
+        value = self.raw(key)
+        items = [] if value is None else value
+        if not isinstance(items, list) or len(items) > MOST_LAYERS:
+            raise self.refuse(key, f"a list of up to {MOST_LAYERS} numbers")
+        inner = Fields(self.source, {str(i): v for i, v in enumerate(items)}, name=f"{self._name}{key}.")
+        return tuple(inner.number(str(i)) for i in range(len(items)))
+
     def words(self, key: str) -> tuple[str, ...]:
         """A list of up to MOST_LAYERS strings; () if the entry is missing."""
         value = self.raw(key)

@@ -7,7 +7,9 @@ from engine.models.checkpoints.gguf_file import GgufFile
 from engine.models.checkpoints.stored import StoredWeights, place_tensors
 from engine.models.config import ModelConfig
 from engine.models.families import family_of, gguf_format
-from engine.models.families.rope_entries import GGUF_FACTORS
+from engine.models.families.rope_entries import GGUF_FACTORS, GGUF_LONG_FACTORS, GGUF_SHORT_FACTORS
+
+_ROTARY = (GGUF_FACTORS, GGUF_LONG_FACTORS, GGUF_SHORT_FACTORS)
 
 
 def gguf_config(file: GgufFile, name: str) -> ModelConfig:
@@ -21,5 +23,5 @@ def gguf_weights(file: GgufFile, config: ModelConfig) -> StoredWeights:
     if family.gguf is None:
         raise CheckpointError(f"{file.path.name}: models of the family {family.name} do not come in GGUF")
     places = family.gguf.places(config)
-    tensors = place_tensors(places, file.tensors, lambda name: name == GGUF_FACTORS, file.path.name)
+    tensors = place_tensors(places, file.tensors, lambda name: name in _ROTARY, file.path.name)
     return StoredWeights(config, tensors)

@@ -26,6 +26,8 @@ class Place:
     """The first row and the one after the last, where several matrices are stored as one."""
     offset: float = 0.0
     """What the file leaves out of each number."""
+    order: tuple[int, ...] = ()
+    """The rows of each head in canonical order, where the file has another: row j is the file's order[j]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +41,25 @@ class Stored:
     data: NDArray[np.uint8]
     offset: float = 0.0
     """Added to each number as it is read."""
+    order: tuple[int, ...] = ()
+    """As in Place."""
 
     def read(self, dtype: DType) -> NDArray[Any]:
         """The tensor in `dtype`, in the file's own shape. Raises CheckpointError if it is damaged."""
         what = f"{self.path.name}: tensor {self.name!r}"
-        if not self.offset:
-            return decode(self.data, self.encoding, dtype, what).reshape(self.shape)
-        values = decode(self.data, self.encoding, "f32", what) + np.float32(self.offset)
-        return cast_tensor(values, dtype).reshape(self.shape)
+        if self.offset:
+            values = decode(self.data, self.encoding, "f32", what) + np.float32(self.offset)
+            return cast_tensor(values, dtype).reshape(self.shape)
+        stored = decode(self.data, self.encoding, dtype, what).reshape(self.shape)
+        if not self.order:
+            return stored
+        heads = stored.reshape(-1, len(self.order), self.shape[-1])
+        return heads[:, np.array(self.order)].reshape(self.shape)
 
     def at(self, place: Place) -> Stored:
         """The part of this tensor that `place` speaks of. Raises CheckpointError if it is too short."""
         if place.rows is None:
-            return replace(self, offset=place.offset)
+            return replace(self, offset=place.offset, order=place.order)
         first, end = place.rows
         if len(self.shape) != 2 or end > self.shape[0]:
             raise CheckpointError(
@@ -60,7 +68,8 @@ class Stored:
             )
         size = len(self.data) // self.shape[0]
         shape = (end - first, self.shape[1])
-        return replace(self, shape=shape, data=self.data[first * size : end * size], offset=place.offset)
+        data = self.data[first * size : end * size]
+        return replace(self, shape=shape, data=data, offset=place.offset, order=place.order)
 
 
 class StoredWeights:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.errors import ConfigError
 from engine.models.checkpoints.fields import Fields
 from engine.models.checkpoints.gguf_file import GgufFile
 from engine.models.checkpoints.stored import Place
@@ -37,6 +38,11 @@ class Names:
         prefix = self.layer_prefix.format(layer[1]) if layer else ""
         theirs = self.layer[kind] if layer else self.top[kind]
         return Place(prefix + theirs, offset=self.norm_offset if kind.endswith("norm") else 0.0)
+
+
+def is_not_written(config: ModelConfig) -> dict[str, Any]:
+    """For families whose folders are read only. Raises ConfigError."""
+    raise ConfigError(f"{config.name!r} is of the family {config.family}, which is read but not written")
 
 
 def without_lanes(_config: ModelConfig, _name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

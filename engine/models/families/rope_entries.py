@@ -15,72 +15,75 @@ from engine.models.rope import (
     Llama3Scaling,
     Rope,
     RopeLayout,
-    RopeScaling,
     YarnScaling,
     inverse_frequencies,
 )
 
 GGUF_FACTORS = "rope_freqs.weight"
+GGUF_SHORT_FACTORS, GGUF_LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 
 
 def read_rope(fields: Fields, layout: RopeLayout, theta: float = 10000.0) -> Rope:
     """The settings of a config.json, as Transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters)
     writes them; `theta` is the family's default base."""
-    key = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
-    inner = fields.inner(key)
-    theta = inner.number("rope_theta", fields.number("rope_theta", theta))
+    entries = fields.inner("rope_parameters" if fields.has("rope_parameters") else "rope_scaling")
+    theta = fields.number("rope_theta", theta)
+    return read_rope_entries(entries, layout, theta, fields.integer("max_position_embeddings"))
+
+
+def read_rope_entries(fields: Fields, layout: RopeLayout, theta: float, context: int) -> Rope:
+    """The entries of rope_parameters or rope_scaling; `theta` and `context` are the defaults."""
+    theta = fields.number("rope_theta", theta)
     if theta <= 0:
         raise CheckpointError(f"{fields.source}: rope_theta is {theta}; it must be above 0")
-    context = fields.integer("max_position_embeddings")
-    return Rope(theta, layout, _scaling(fields, inner, key, context))
-
-
-def _scaling(fields: Fields, inner: Fields, key: str, context: int) -> RopeScaling | None:
-    match inner.word("rope_type", inner.word("type", "default")):
+    kind = "rope_type" if fields.has("rope_type") or not fields.has("type") else "type"
+    match fields.word(kind, "default"):
         case "default":
-            return None
+            return Rope(theta, layout)
         case "linear":
-            return LinearScaling(_factor(fields, inner, key))
+            return Rope(theta, layout, LinearScaling(_factor(fields)))
         case "llama3":
-            return _llama3(fields, inner, key, context)
+            return Rope(theta, layout, _llama3(fields, context))
         case "yarn":
-            return _yarn(fields, inner, key, context)
+            return Rope(theta, layout, _yarn(fields, theta, context))
         case _:
-            raise fields.refuse(key, "of type 'default', 'linear', 'llama3' or 'yarn'")
+            raise fields.refuse(kind, "'default', 'linear', 'llama3' or 'yarn'")
 
 
-def _factor(fields: Fields, inner: Fields, key: str) -> float:
-    factor = inner.number("factor")
+def _factor(fields: Fields, key: str = "factor", default: float | None = None) -> float:
+    factor = fields.number(key, default)
     if factor <= 0:
-        raise fields.refuse(key, "a scaling with a factor above 0")
+        raise fields.refuse(key, "above 0")
     return factor
 
 
-def _original(fields: Fields, inner: Fields, key: str, context: int) -> int:
-    original = inner.integer("original_max_position_embeddings", context)
+def _original(fields: Fields, context: int, key: str = "original_max_position_embeddings") -> int:
+    original = fields.integer(key, context)
     if original < 1:
-        raise fields.refuse(key, "a scaling with an original context of at least 1")
+        raise fields.refuse(key, "at least 1")
     return original
 
 
-def _llama3(fields: Fields, inner: Fields, key: str, context: int) -> Llama3Scaling:
-    low, high = inner.number("low_freq_factor"), inner.number("high_freq_factor")
+def _llama3(fields: Fields, context: int) -> Llama3Scaling:
+    low, high = fields.number("low_freq_factor"), fields.number("high_freq_factor")
     if not 0 < low < high:
-        raise fields.refuse(key, "a scaling with 0 < low_freq_factor < high_freq_factor")
-    return Llama3Scaling(_factor(fields, inner, key), low, high, _original(fields, inner, key, context))
+        raise fields.refuse("low_freq_factor", "above 0 and below high_freq_factor")
+    return Llama3Scaling(_factor(fields), low, high, _original(fields, context))
 
 
-def _yarn(fields: Fields, inner: Fields, key: str, context: int) -> YarnScaling:
-    factor = _factor(fields, inner, key)
-    amplitude = inner.number("attention_factor", _yarn_amplitude(factor))
-    whole, part = inner.number("mscale", 0.0), inner.number("mscale_all_dim", 0.0)
-    if whole and part and not inner.has("attention_factor"):
+def _yarn(fields: Fields, theta: float, context: int) -> YarnScaling:
+    factor = _factor(fields)
+    amplitude = fields.number("attention_factor", _yarn_amplitude(factor))
+    whole, part = fields.number("mscale", 0.0), fields.number("mscale_all_dim", 0.0)
+    if whole and part and not fields.has("attention_factor"):
         amplitude = _yarn_amplitude(factor, whole) / _yarn_amplitude(factor, part)
-    fast, slow = inner.number("beta_fast", 32.0), inner.number("beta_slow", 1.0)
-    if not (fast > 0 and slow > 0 and amplitude > 0):
-        raise fields.refuse(key, "a scaling with beta_fast, beta_slow and attention_factor above 0")
-    original = _original(fields, inner, key, context)
-    return YarnScaling(factor, original, amplitude, fast, slow, inner.flag("truncate", True))
+    if not amplitude > 0:
+        raise fields.refuse("attention_factor", "above 0")
+    fast, slow = _factor(fields, "beta_fast", 32.0), _factor(fields, "beta_slow", 1.0)
+    if theta <= 1:
+        raise CheckpointError(f"{fields.source}: rope_theta is {theta}; with YaRN it must be above 1")
+    truncate = fields.flag("truncate", True)
+    return YarnScaling(factor, _original(fields, context), amplitude, fast, slow, truncate)
 
 
 def _yarn_amplitude(factor: float, scale: float = 1.0) -> float:
@@ -118,34 +121,32 @@ def rope_json(rope: Rope) -> dict[str, Any]:
             return plain
 
 
-def read_gguf_rope(file: GgufFile, fields: Fields, head_dim: int, layout: RopeLayout) -> Rope:
+def read_gguf_rope(
+    file: GgufFile, fields: Fields, head_dim: int, layout: RopeLayout, theta: float = 10000.0
+) -> Rope:
     """The settings of a GGUF header; Llama 3.1's scaling is recognised by the factors that the file
     stores in its place."""
-    theta = fields.number("rope.freq_base", 10000.0)
+    theta = fields.number("rope.freq_base", theta)
     if theta <= 0:
         raise fields.refuse("rope.freq_base", "above 0")
     match fields.word("rope.scaling.type", "none"):
         case "none":
-            scaling: RopeScaling | None = _stored_factors(file, theta, head_dim)
+            return Rope(theta, layout, _stored_factors(file, theta, head_dim))
         case "linear":
-            scaling = LinearScaling(_gguf_factor(fields))
+            return Rope(theta, layout, LinearScaling(_factor(fields, "rope.scaling.factor")))
         case "yarn":
-            factor = _gguf_factor(fields)
-            original = fields.integer("rope.scaling.original_context_length")
-            if original < 1:
-                raise fields.refuse("rope.scaling.original_context_length", "at least 1")
-            amplitude = fields.number("rope.scaling.attn_factor", 1.0) * _yarn_amplitude(factor)
-            scaling = YarnScaling(factor, original, amplitude)
+            return Rope(theta, layout, _gguf_yarn(fields, theta))
         case _:
             raise fields.refuse("rope.scaling.type", "'none', 'linear' or 'yarn'")
-    return Rope(theta, layout, scaling)
 
 
-def _gguf_factor(fields: Fields) -> float:
-    factor = fields.number("rope.scaling.factor")
-    if factor <= 0:
-        raise fields.refuse("rope.scaling.factor", "above 0")
-    return factor
+def _gguf_yarn(fields: Fields, theta: float) -> YarnScaling:
+    if theta <= 1:
+        raise fields.refuse("rope.freq_base", "above 1 with YaRN")
+    factor = _factor(fields, "rope.scaling.factor")
+    original = _original(fields, 0, "rope.scaling.original_context_length")
+    amplitude = _factor(fields, "rope.scaling.attn_factor", 1.0) * _yarn_amplitude(factor)
+    return YarnScaling(factor, original, amplitude)
 
 
 def _stored_factors(file: GgufFile, theta: float, head_dim: int) -> Llama3Scaling | None:

@@ -97,11 +97,11 @@ def test_a_llama_ignores_a_window_that_it_does_not_use() -> None:
         ({"max_position_embeddings": 1 << 25}, "context is 33554432, must be at most 16777216"),
         ({"rope_theta": float("inf")}, "rope_theta is inf"),
         ({"rope_theta": -1.0}, "rope_theta is -1"),
-        ({"rope_scaling": {"type": "dynamic"}}, "of type 'default', 'linear', 'llama3' or 'yarn'"),
+        ({"rope_scaling": {"type": "dynamic"}}, "it must be 'default', 'linear', 'llama3' or 'yarn'"),
         ({"rope_scaling": {"rope_type": "llama3"}}, r"lacks rope_scaling\.low_freq_factor"),
         (
             {"rope_scaling": {**ENTRIES["rope_scaling"], "low_freq_factor": 4.0}},  # type: ignore[dict-item]
-            "0 < low_freq_factor < high_freq_factor",
+            "low_freq_factor is 4.0; it must be above 0 and below",
         ),
         ({"rope_scaling": [1]}, "rope_scaling is .1.; it must be an object"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1; it must be true or false"),
