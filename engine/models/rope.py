@@ -86,6 +86,13 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> NDArray[np.float64]:
     return frequencies
 
 
+def pair_amplitudes(rope: Rope, head_dim: int) -> NDArray[np.float64]:
+    """What each of the head_dim / 2 pairs is multiplied by when it turns; 1 for pairs that do not turn."""
+    amplitudes: NDArray[np.float64] = np.ones(head_dim // 2)
+    amplitudes[: rope.turning or None] = rope.amplitude
+    return amplitudes
+
+
 def _scaled(frequencies: NDArray[np.float64], rope: Rope) -> NDArray[np.float64]:
     match rope.scaling:
         case LinearScaling(factor):
@@ -133,9 +140,8 @@ def rotation_table(
     Angles are computed in float64: at position 4000 a float32 angle is already off by 2e-4.
     """
     angles = np.outer(np.arange(positions, dtype=np.float64), inverse_frequencies(rope, head_dim))
-    amplitudes = np.ones(head_dim // 2)
-    amplitudes[: rope.turning or None] = rope.amplitude
-    return (np.cos(angles) * amplitudes).astype(np.float32), (np.sin(angles) * amplitudes).astype(np.float32)
+    factors = pair_amplitudes(rope, head_dim)
+    return (np.cos(angles) * factors).astype(np.float32), (np.sin(angles) * factors).astype(np.float32)
 
 
 def rotate(

@@ -17,6 +17,7 @@ struct CacheView {
   uint16_t* keys;    // [blocks][head_dim][16]
   uint16_t* values;  // [positions][head_dim]
   int head_dim;
+  float cap = 0;  // of the scores: cap * tanh(score / cap), 0 is none
 
   void append(int position, const float* key, const float* value) const {
     uint16_t* block = keys + int64_t(position / kBlock) * head_dim * kBlock + position % kBlock;
@@ -105,6 +106,7 @@ static inline void attend_some(const CacheView& cache, const float* queries, int
   const float nothing = -std::numeric_limits<float>::infinity();
   for (int q = 0; q < kQueries; ++q) {
     float* row = scores + q * stride;
+    soft_cap(row, (to - from) * kBlock, cache.cap);
     std::fill(row, row + (first - from * kBlock), nothing);
     std::fill(row + (last - from * kBlock), row + (to - from) * kBlock, nothing);
     parts[q] = soften(row, (to - from) * kBlock);

@@ -74,8 +74,9 @@ static bool is_sound(const MlShape& s, const MlTeam& t) {
   if (s.streams != 1 && s.streams != s.shards) return false;
   if (s.head < ML_REPLICATE || s.head > ML_LANE || (s.head == ML_VOCAB_PARALLEL && s.vocab % s.streams)) return false;
   if (s.tied_head && s.head == ML_LANE && s.streams > 1) return false;
+  if (s.rotations < 0 || s.rotations > s.layers || s.activation < ML_SILU || s.activation > ML_GELU_TANH) return false;
   for (int i = 0; i < s.layers; ++i) {
-    if (s.windows[i] < 0) return false;
+    if (s.windows[i] < 0 || s.layer_rotations[i] < -1 || s.layer_rotations[i] >= s.rotations) return false;
     for (int how : {s.attention_exchanges[i], s.mlp_exchanges[i]}) {
       if (how < ML_NONE || how > ML_PAST) return false;
       if (how == ML_PAST && (s.delay == 0 || i < s.delay || s.streams == 1)) return false;
@@ -139,13 +140,12 @@ int ml_pack(MlKernel* kernel, int32_t tensor, int32_t layer, int32_t shard, cons
   return ML_OK;
 }
 
-int ml_norm(MlKernel* kernel, int32_t which, int32_t layer, const float* scale) {
+int ml_vector(MlKernel* kernel, int32_t which, int32_t layer, int32_t shard, const float* values) {
   Team& team = kernel->team;
-  const int hidden = team.plan.s.hidden;
-  if (which < 0 || which > 2 || layer < 0 || layer >= team.plan.s.layers) return ML_BAD_SHAPE;
-  float* to = which == 2 ? team.norm.data()
-                         : (which ? team.ffn_norms : team.attn_norms).data() + int64_t(layer) * hidden;
-  std::copy(scale, scale + hidden, to);
+  if (which < ML_ATTN_NORM || which > ML_QKV_BIAS || layer < 0 || layer >= team.plan.s.layers) return ML_BAD_SHAPE;
+  if (shard < 0 || shard >= (which == ML_QKV_BIAS ? team.plan.s.shards : 1)) return ML_BAD_SHAPE;
+  if (team.vectors[which].empty()) return ML_BAD_SHAPE;
+  std::copy(values, values + team.vector_size(which), team.vectors[which].data() + team.vector_at(which, layer, shard));
   return ML_OK;
 }
 

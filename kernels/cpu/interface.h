@@ -24,6 +24,17 @@ enum MlError {
 enum MlExchange { ML_NONE = 0, ML_PRESENT = 1, ML_PAST = 2 };
 enum MlHead { ML_REPLICATE = 0, ML_VOCAB_PARALLEL = 1, ML_LANE = 2 };
 enum MlTensor { ML_QKV = 0, ML_ATTN_OUT = 1, ML_GATE_UP = 2, ML_DOWN = 3, ML_HEAD = 4, ML_EMBED = 5 };
+enum MlActivation { ML_SILU = 0, ML_GELU_TANH = 1 };
+enum MlVector {
+  ML_ATTN_NORM = 0,
+  ML_FFN_NORM = 1,
+  ML_LAST_NORM = 2,
+  ML_ATTN_POST_NORM = 3,
+  ML_FFN_POST_NORM = 4,
+  ML_Q_NORM = 5,
+  ML_K_NORM = 6,
+  ML_QKV_BIAS = 7,
+};
 enum MlFinish { ML_RUNNING = 0, ML_STOP = 1, ML_LENGTH = 2, ML_CANCELLED = 3 };
 
 typedef struct {
@@ -33,11 +44,17 @@ typedef struct {
   int32_t shards;   // slices of attention and MLP: the lanes, or one a device for tensor parallelism
   int32_t delay, head, sum_before_norm, tied_head, rope_interleaved;
   int32_t bfloat16;  // the tape holds bfloat16, else float16
-  float norm_eps;
+  int32_t qkv_bias, qk_norm, post_norms;  // switches
+  int32_t activation;                     // MlActivation of the MLP
+  float norm_eps, embedding_scale, attention_scale;
+  float attention_cap, logit_cap;      // cap * tanh(x / cap); 0 is none
+  int32_t rotations;                   // how many different ones
   const int32_t* windows;              // [layers], 0 is full attention
   const int32_t* attention_exchanges;  // [layers] MlExchange
   const int32_t* mlp_exchanges;        // [layers] MlExchange
-  const double* inverse_frequencies;   // [head_dim / 2] radians a position
+  const int32_t* layer_rotations;      // [layers] number of a rotation, -1 for a layer without
+  const double* inverse_frequencies;   // [rotations][head_dim / 2] radians a position
+  const double* amplitudes;            // [rotations][head_dim / 2] what a rotated pair is multiplied by
 } MlShape;
 
 typedef struct {
@@ -79,8 +96,8 @@ ML_API void ml_destroy(MlKernel* kernel);
 // A matrix of one shard, row-major [rows, cols] 16-bit values. qkv: rows of wq, then wk, then wv; gate_up: gate, then
 // up. Packed at once; the caller may free it. For the embedding: [vocab, hidden], kept where it is if the head is tied.
 ML_API int ml_pack(MlKernel* kernel, int32_t tensor, int32_t layer, int32_t shard, const uint16_t* rows);
-// float32 [hidden]: which 0 is the norm before attention, 1 before the MLP, 2 the last one.
-ML_API int ml_norm(MlKernel* kernel, int32_t which, int32_t layer, const float* scale);
+// An MlVector in float32: norms are [hidden] or, of single heads, [head_dim]; a shard's bias is that of its qkv rows.
+ML_API int ml_vector(MlKernel* kernel, int32_t which, int32_t layer, int32_t shard, const float* values);
 ML_API int ml_launch(MlKernel* kernel, const MlJob* job);
 // New tokens, at most `capacity`; waits up to `timeout_ns` for one or for the end. Returns how many.
 ML_API int32_t ml_poll(MlKernel* kernel, int32_t* ids, int64_t* t_ns, int32_t capacity, int64_t timeout_ns);

@@ -179,7 +179,24 @@ static inline Vec exp(Vec x) {
   return from_bits(scaled & ~tiny);
 }
 
-static inline Vec silu(Vec x) { return x / (1.0f + exp(-x)); }
+// Bounds keep exp within its range; NaN stays NaN.
+static inline Vec silu(Vec x) { return x / (1.0f + exp(-larger(splat(-87.0f), x))); }
+
+static inline Vec tanh(Vec x) {
+  const Vec inside = -larger(splat(-10.0f), -larger(splat(-10.0f), x));  // beyond 9.1 it is 1 to the last bit
+  return 1.0f - 2.0f / (1.0f + exp(2.0f * inside));
+}
+
+// x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))): Hendrycks and Gimpel 2016.
+static inline Vec gelu(Vec x) {
+  return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+// Each value becomes cap * tanh(value / cap), unless the cap is 0. `count` is a multiple of kWidth.
+static inline void soft_cap(float* values, int count, float cap) {
+  if (cap == 0) return;
+  for (int i = 0; i < count; i += kWidth) store(values + i, cap * tanh(load(values + i) * (1 / cap)));
+}
 
 // A clock that costs a few nanoseconds, in its own unit.
 static inline uint64_t ticks() {

@@ -20,12 +20,16 @@ Team::Team(const MlShape& shape, const MlTeam& wanted)
   windows.assign(s.windows, s.windows + s.layers);
   exchanges[0].assign(s.attention_exchanges, s.attention_exchanges + s.layers);
   exchanges[1].assign(s.mlp_exchanges, s.mlp_exchanges + s.layers);
-  inverse_frequencies.assign(s.inverse_frequencies, s.inverse_frequencies + s.head_dim / 2);
+  rotations.assign(s.layer_rotations, s.layer_rotations + s.layers);
+  const int64_t pairs = int64_t(s.rotations) * (s.head_dim / 2);
+  inverse_frequencies.assign(s.inverse_frequencies, s.inverse_frequencies + pairs);
+  amplitudes.assign(s.amplitudes, s.amplitudes + pairs);
   number_peer_exchanges();
 
-  attn_norms.assign(int64_t(s.layers) * s.hidden, 1);
-  ffn_norms = attn_norms;
-  norm.assign(s.hidden, 1);
+  const bool used[] = {true, true, true, s.post_norms != 0, s.post_norms != 0, s.qk_norm != 0, s.qk_norm != 0,
+                       s.qkv_bias != 0};
+  for (int which = ML_ATTN_NORM; which <= ML_QKV_BIAS; ++which)
+    if (used[which]) vectors[which].assign(vector_at(which, s.layers, 0), which == ML_QKV_BIAS ? 0.0f : 1.0f);
   head_panels.assign(plan.head_by_stream ? s.streams * plan.head_panels : plan.head_panels, nullptr);
   if (!s.tied_head) embedding = Pages<uint16_t>(int64_t(s.vocab) * s.hidden, PageSize::kSmall);
   for (int device = 0; device < options.devices; ++device) allocate_device(device);
@@ -33,6 +37,17 @@ Team::Team(const MlShape& shape, const MlTeam& wanted)
   scores = allocate<float>(s.vocab + kLine);
   claims = std::vector<Claims>(workers);
   middles = std::vector<SharedMiddle>(workers);
+}
+
+int Team::vector_size(int which) const {
+  if (which == ML_QKV_BIAS) return plan.qkv_rows;
+  return which == ML_Q_NORM || which == ML_K_NORM ? plan.s.head_dim : plan.s.hidden;
+}
+
+// Where a vector begins among those of its kind. The bias alone has a part for each shard.
+int64_t Team::vector_at(int which, int layer, int shard) const {
+  const int64_t shards = which == ML_QKV_BIAS ? plan.s.shards : 1;
+  return (layer * shards + shard) * vector_size(which);
 }
 
 void Team::number_peer_exchanges() {

@@ -37,12 +37,13 @@ struct Team {
   std::vector<int> peer_number[2];    // number of a layer's sum among a pass's peer exchanges, -1 if none is sent
   int peer_exchanges = 0;             // of a pass, the head's included
   int head_peer = -1;
-  std::vector<double> inverse_frequencies;
+  std::vector<int> rotations;         // [layer], -1 for a layer without
+  std::vector<double> inverse_frequencies, amplitudes;  // [rotation][head_dim / 2]
 
   std::vector<Pages<uint16_t>> tapes;                       // [worker]
   std::vector<const uint16_t*> head_panels;                 // every panel of the head, wherever it lies
   Pages<uint16_t> embedding;                                // only if the head is not tied
-  std::vector<float> attn_norms, ffn_norms, norm;           // [layers][hidden], [hidden]
+  std::vector<float> vectors[ML_QKV_BIAS + 1];              // [MlVector]: [layer][shard][values], those that are in use
   std::vector<Pages<uint16_t>> keys, values;                // [device]: [layer][KV head][positions]
   std::vector<std::unique_ptr<MailboxBuffer>> device_mail;  // [device]
   std::unique_ptr<MailboxBuffer> team_mail;                 // all workers: sampling and control
@@ -68,8 +69,15 @@ struct Team {
   CacheView cache(int device, int layer, int head) const {
     const int64_t heads = int64_t(plan.shards) * plan.kv_heads;
     const int64_t at = (layer * heads + head) * positions() * plan.s.head_dim;
-    return {keys[device].data() + at, values[device].data() + at, plan.s.head_dim};
+    return {keys[device].data() + at, values[device].data() + at, plan.s.head_dim, plan.s.attention_cap};
   }
+  // A vector of a layer; null if the model has none of the kind.
+  const float* vector(MlVector which, int layer, int shard = 0) const {
+    const auto& all = vectors[which];
+    return all.empty() ? nullptr : all.data() + vector_at(which, layer, shard);
+  }
+  int64_t vector_at(int which, int layer, int shard) const;
+  int vector_size(int which) const;
   // The worker that shares its phases with worker `index`, or -1. Behind a barrier there is no stealing.
   int partner(int index) const {
     const int found = plan.partner(index % plan.threads);

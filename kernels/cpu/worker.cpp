@@ -1,7 +1,6 @@
 #include "worker.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "panel.h"
 
@@ -47,8 +46,9 @@ Worker::Worker(Team& team, int index)
   std::fill(partials_.get(), partials_.get() + partials, 0.0f);
   parts_.resize(plan_.group);
   cache_reads_.reserve(int64_t(2) * plan_.shards * plan_.kv_heads);
-  cos_ = allocate<float>(t * s.head_dim);
-  sin_ = allocate<float>(t * s.head_dim);
+  cos_ = allocate<float>(s.rotations * t * (s.head_dim / 2));
+  sin_ = allocate<float>(s.rotations * t * (s.head_dim / 2));
+  column_ = allocate<float>(std::max(2, plan_.group) * s.head_dim);
   for (int kind = 0; kind < 2; ++kind) {
     past_[kind] = allocate<float>(s.delay * plan_.shards * hidden * t);
     past_sum_[kind] = allocate<float>(s.delay * hidden * t);
@@ -191,7 +191,7 @@ void Worker::embed(Pass pass, const int32_t* ids) {
     }
     for (int k = 0; k < s.hidden; ++k) {
       const uint16_t h = row[k * step];
-      x_[int64_t(k) * pass.count + t] = s.bfloat16 ? bfloat_to_float(h) : half_to_float(h);
+      x_[int64_t(k) * pass.count + t] = (s.bfloat16 ? bfloat_to_float(h) : half_to_float(h)) * s.embedding_scale;
     }
   }
   const int64_t stream = int64_t(s.hidden) * pass.count;
@@ -201,20 +201,13 @@ void Worker::embed(Pass pass, const int32_t* ids) {
 template <class Pass>
 bool Worker::qkv(Pass pass, int layer) {
   const int64_t stream = int64_t(plan_.s.hidden) * pass.count;
-  norm_streams(pass, &team_.attn_norms[int64_t(layer) * plan_.s.hidden]);
-  if (!project(pass, ML_QKV, layer, normed_.get(), plan_.streams > 1 ? stream : 0)) return false;
-  const float scale = float(1.0 / std::sqrt(double(plan_.s.head_dim)));
-  for (int shard = 0; shard < plan_.shards; ++shard) {
-    float* rows = gathered_.get() + int64_t(shard) * plan_.qkv_panels * kLine * pass.count;
-    rotate(pass, rows, plan_.q_heads + plan_.kv_heads);
-    for (int64_t i = 0; i < int64_t(plan_.q_cols) * pass.count; ++i) rows[i] *= scale;
-  }
-  return true;
+  norm_streams(pass, team_.vector(ML_ATTN_NORM, layer));
+  return project(pass, ML_QKV, layer, normed_.get(), plan_.streams > 1 ? stream : 0);
 }
 
 template <class Pass>
 bool Worker::gate_up(Pass pass, int layer) {
-  norm_streams(pass, &team_.ffn_norms[int64_t(layer) * plan_.s.hidden]);
+  norm_streams(pass, team_.vector(ML_FFN_NORM, layer));
   return project(pass, ML_GATE_UP, layer, normed_.get(), plan_.streams > 1 ? int64_t(plan_.s.hidden) * pass.count : 0);
 }
 

@@ -38,6 +38,7 @@ class Worker {
 
  private:
   enum Wait { kWork, kLocal, kPeer };
+  enum class HeadRole { kQuery, kKey, kValue };
   enum class Verdict { kAborted, kToken, kTokenThenStop };
 
   // What a waiting worker does: it prefetches the weights that it will read next, and counts the time.
@@ -90,8 +91,8 @@ class Worker {
 
   // worker_attention.cpp
   void set_rotations(int position, int count);
-  void rotate(OneToken, float* rows, int heads);
-  void rotate(TokenBlock pass, float* rows, int heads);
+  void finish_head(float* head, HeadRole role, int layer, int shard, int number, int t);
+  void append(float* key_and_value, int layer, int head, int position, int t);
   bool attention(OneToken pass, int layer);
   bool attention(TokenBlock pass, int layer);
   void attend_split(const AttentionSplit& split, OneToken pass, int layer);
@@ -106,6 +107,8 @@ class Worker {
   // worker_exchange.cpp
   template <class Pass>
   bool add_outputs(Pass pass, int kind, int layer);
+  template <class Pass>
+  void norm_outputs(Pass pass, const float* scale);
   template <class Pass>
   bool add_over_devices(Pass pass, const float* mine, int peer_exchange);
   void send(int64_t number, const float* rows, int panels, int count);
@@ -159,7 +162,8 @@ class Worker {
   Aligned<float> x_, normed_, gathered_, heads_, outputs_, sum_, received_, total_, lines_, scores_, partials_;
   // [delay] outputs of this device's shards, and their sum: over all devices if it is known, else over these.
   Aligned<float> past_[2], past_sum_[2];
-  Aligned<float> cos_, sin_;
+  Aligned<float> cos_, sin_;  // [rotation][token][pair]
+  Aligned<float> column_;     // one token's key and value, or its queries of one KV head
   int64_t scores_stride_ = 0;
   std::vector<Partial> parts_;
   std::vector<uint8_t> seen_;

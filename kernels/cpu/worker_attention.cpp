@@ -1,4 +1,4 @@
-// Rotation and attention. Decode deals (KV head, block of positions) units to the workers of a device and merges what
+// Finished heads and attention. Decode deals (KV head, block of positions) units to the workers of a device and merges what
 // belongs to one head; prefill appends a block's keys and values first, and deals (KV head, token) units.
 #include <algorithm>
 #include <cmath>
@@ -8,19 +8,22 @@
 
 namespace ml {
 
-// Rotations of a pass's positions. Angles in double: at position 4000 a float32 angle is already off by 2e-4.
+// Rotations of a pass's positions: [rotation][token][pair]. Angles in double: at position 4000 a float32 angle is already
+// off by 2e-4.
 void Worker::set_rotations(int position, int count) {
   const int half = plan_.s.head_dim / 2;
-  for (int t = 0; t < count; ++t)
-    for (int j = 0; j < half; ++j) {
-      const double angle = double(position + t) * team_.inverse_frequencies[j];
-      cos_[t * half + j] = float(std::cos(angle));
-      sin_[t * half + j] = float(std::sin(angle));
-    }
+  for (int rotation = 0; rotation < plan_.s.rotations; ++rotation)
+    for (int t = 0; t < count; ++t)
+      for (int j = 0; j < half; ++j) {
+        const double angle = double(position + t) * team_.inverse_frequencies[rotation * half + j];
+        const double amplitude = team_.amplitudes[rotation * half + j];
+        const int64_t at = (int64_t(rotation) * team_.block + t) * half + j;
+        cos_[at] = float(std::cos(angle) * amplitude);
+        sin_[at] = float(std::sin(angle) * amplitude);
+      }
 }
 
-// One head of one token: the two of a pair lie `apart` words apart, the pairs kStep words. One loop of vectors, once
-// inlined.
+// The two of a pair lie `apart` words apart, the pairs kStep words. One loop of vectors, once inlined.
 template <int kStep>
 static void rotate_head(float* __restrict head, const float* __restrict cosines, const float* __restrict sines,
                         int half, int apart) {
@@ -31,31 +34,43 @@ static void rotate_head(float* __restrict head, const float* __restrict cosines,
   }
 }
 
-// Rotates `heads` heads of [head_dim] rows in place.
-void Worker::rotate(OneToken, float* rows, int heads) {
-  const int dim = plan_.s.head_dim, half = dim / 2;
-  for (int h = 0; h < heads; ++h) {
-    float* head = rows + int64_t(h) * dim;
-    plan_.s.rope_interleaved ? rotate_head<2>(head, cos_.get(), sin_.get(), half, 1)
-                             : rotate_head<1>(head, cos_.get(), sin_.get(), half, half);
-  }
+static void norm_head(float* head, const float* scale, int dim, float eps) {
+  float squares = 0;
+  for (int d = 0; d < dim; ++d) squares += head[d] * head[d];
+  const float inverse = 1.0f / std::sqrt(squares / float(dim) + eps);
+  for (int d = 0; d < dim; ++d) head[d] *= inverse * scale[d];
 }
 
-// Rotates `heads` heads of [head_dim][tokens] rows in place.
-void Worker::rotate(TokenBlock pass, float* rows, int heads) {
-  const int dim = plan_.s.head_dim, half = dim / 2, tokens = pass.count;
-  for (int h = 0; h < heads; ++h) {
-    float* head = rows + int64_t(h) * dim * tokens;
-    for (int j = 0; j < half; ++j) {
-      float* a = head + int64_t(plan_.s.rope_interleaved ? 2 * j : j) * tokens;
-      float* b = head + int64_t(plan_.s.rope_interleaved ? 2 * j + 1 : j + half) * tokens;
-      for (int t = 0; t < tokens; ++t) {
-        const float c = cos_[t * half + j], s = sin_[t * half + j], u = a[t], v = b[t];
-        a[t] = u * c - v * s;
-        b[t] = v * c + u * s;
-      }
-    }
+// All that happens to a head between the product and attention, in place: bias, norm, rotation, scale. `head` is the
+// number-th of its role in a shard, for the pass's token t.
+void Worker::finish_head(float* head, HeadRole role, int layer, int shard, int number, int t) {
+  const MlShape& s = plan_.s;
+  const int dim = s.head_dim, half = dim / 2;
+  if (const float* bias = team_.vector(ML_QKV_BIAS, layer, device_ * plan_.shards + shard)) {
+    const int before = role == HeadRole::kQuery ? 0 : plan_.q_heads + (role == HeadRole::kKey ? 0 : plan_.kv_heads);
+    const float* mine = bias + (before + number) * dim;
+    for (int d = 0; d < dim; ++d) head[d] += mine[d];
   }
+  if (role == HeadRole::kValue) return;
+  if (const float* scale = team_.vector(role == HeadRole::kQuery ? ML_Q_NORM : ML_K_NORM, layer))
+    norm_head(head, scale, dim, s.norm_eps);
+  const int rotation = team_.rotations[layer];
+  if (rotation >= 0) {
+    const int64_t at = (int64_t(rotation) * team_.block + t) * half;
+    s.rope_interleaved ? rotate_head<2>(head, cos_.get() + at, sin_.get() + at, half, 1)
+                       : rotate_head<1>(head, cos_.get() + at, sin_.get() + at, half, half);
+  }
+  if (role == HeadRole::kQuery)
+    for (int d = 0; d < dim; ++d) head[d] *= s.attention_scale;
+}
+
+// A key and a value, one after the other, as they come out of the product: finished, then appended to the cache.
+void Worker::append(float* key_and_value, int layer, int head, int position, int t) {
+  const int shard = head / plan_.kv_heads, number = head % plan_.kv_heads;
+  float* value = key_and_value + plan_.s.head_dim;
+  finish_head(key_and_value, HeadRole::kKey, layer, shard, number, t);
+  finish_head(value, HeadRole::kValue, layer, shard, number, t);
+  team_.cache(device_, layer, head).append(position, key_and_value, value);
 }
 
 AttentionSplit Worker::attention_split(int position, int layer) const {
@@ -109,14 +124,20 @@ void Worker::attend_split(const AttentionSplit& split, OneToken pass, int layer)
   float* packed = partials_.get();
   for (int head = mine.first; head < mine.last; ++head) {
     const CacheView cache = team_.cache(device_, layer, head);
-    const float* rows = gathered_.get() + int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine;
-    const int in_shard = head % plan_.kv_heads;
+    const int shard = head / plan_.kv_heads, in_shard = head % plan_.kv_heads;
+    float* rows = gathered_.get() + int64_t(shard) * plan_.qkv_panels * kLine;
     const auto [from, to] = split.positions_of(thread_, head);
     if (to == pass.position + 1) {
       const float* key = rows + int64_t(plan_.q_heads + in_shard) * dim;
-      cache.append(pass.position, key, key + int64_t(plan_.kv_heads) * dim);
+      const float* value = key + int64_t(plan_.kv_heads) * dim;
+      std::copy(key, key + dim, column_.get());
+      std::copy(value, value + dim, column_.get() + dim);
+      append(column_.get(), layer, head, pass.position, 0);
     }
-    attend(cache, rows + int64_t(in_shard) * group * dim, group, from, to, scores_.get(), scores_stride_, packed,
+    float* queries = rows + int64_t(in_shard) * group * dim;
+    for (int g = 0; g < group; ++g)
+      finish_head(queries + g * dim, HeadRole::kQuery, layer, shard, in_shard * group + g, 0);
+    attend(cache, queries, group, from, to, scores_.get(), scores_stride_, packed,
            lines * kLine, parts_.data(), [&] { cursor_.prefetch_in_run(kLinesMeanwhile); });
     if (head == mine.first) local_.clear_stale();
     for (int g = 0; g < group; ++g) {
@@ -166,8 +187,7 @@ bool Worker::attention(TokenBlock pass, int layer) {
 bool Worker::append_block(TokenBlock pass, int layer) {
   const int dim = plan_.s.head_dim, tokens = pass.count;
   const Range units = share_of(plan_.shards * plan_.kv_heads * tokens, thread_, plan_.threads);
-  std::vector<float>& column = scratch_;
-  column.resize(2 * dim);
+  float* column = column_.get();
   for (int unit = units.first; unit < units.last; ++unit) {
     const int head = unit / tokens, t = unit % tokens, in_shard = head % plan_.kv_heads;
     const float* rows = gathered_.get() + int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine * tokens + t;
@@ -177,7 +197,7 @@ bool Worker::append_block(TokenBlock pass, int layer) {
       column[d] = key[int64_t(d) * tokens];
       column[dim + d] = value[int64_t(d) * tokens];
     }
-    team_.cache(device_, layer, head).append(pass.position + t, column.data(), column.data() + dim);
+    append(column, layer, head, pass.position + t, t);
   }
   local_.open();
   local_.clear_stale();
@@ -193,8 +213,7 @@ void Worker::attend_block(TokenBlock pass, int layer) {
   const int dim = plan_.s.head_dim, group = plan_.group, tokens = pass.count;
   const int window = team_.windows[layer], lines = panels_of(dim);
   const Range units = share_of(plan_.shards * plan_.kv_heads * tokens, thread_, plan_.threads);
-  std::vector<float>& column = scratch_;
-  column.resize(group * dim);
+  float* column = column_.get();
   float* to = local_.open();
   local_.clear_stale();
   float* out = partials_.get();
@@ -204,7 +223,9 @@ void Worker::attend_block(TokenBlock pass, int layer) {
     const float* queries = gathered_.get() + t +
                            (int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine + in_shard * group * dim) * tokens;
     for (int d = 0; d < group * dim; ++d) column[d] = queries[int64_t(d) * tokens];
-    attend(team_.cache(device_, layer, head), column.data(), group, first, last, scores_.get(), scores_stride_, out,
+    for (int g = 0; g < group; ++g)
+      finish_head(column + g * dim, HeadRole::kQuery, layer, head / plan_.kv_heads, in_shard * group + g, t);
+    attend(team_.cache(device_, layer, head), column, group, first, last, scores_.get(), scores_stride_, out,
            lines * kLine, parts_.data(), [] {});
     for (int g = 0; g < group; ++g) {
       float* mixed = out + g * lines * kLine;

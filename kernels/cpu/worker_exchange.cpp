@@ -90,6 +90,14 @@ bool Worker::add_over_devices(Pass pass, const float* mine, int peer_exchange) {
   return true;
 }
 
+// Each shard's outputs, normalised in place.
+template <class Pass>
+void Worker::norm_outputs(Pass pass, const float* scale) {
+  const int64_t rows = int64_t(plan_.out_panels) * kLine * pass.count;
+  for (int shard = 0; shard < plan_.shards; ++shard)
+    rms_norm(pass, outputs_.get() + shard * rows, scale, outputs_.get() + shard * rows);
+}
+
 // Adds a module's outputs (outputs_: [shard][padded hidden][tokens]) to the residual streams, as engine.models.config's
 // Exchange says.
 template <class Pass>
@@ -99,6 +107,10 @@ bool Worker::add_outputs(Pass pass, int kind, int layer) {
   const int64_t rows = int64_t(plan_.out_panels) * kLine * pass.count, used = int64_t(s.hidden) * pass.count;
   const int number = team_.peer_number[kind][layer];
   const int slot = s.delay ? layer % s.delay : 0;
+  const float* post_norm = team_.vector(kind ? ML_FFN_POST_NORM : ML_ATTN_POST_NORM, layer);
+  // What a shard of one stream puts out is a part of a sum, and the norm is that of the sum.
+  const bool norm_sum = post_norm && s.streams == 1 && how == ML_PRESENT;
+  if (post_norm && !norm_sum) norm_outputs(pass, post_norm);
   float* own = outputs_.get();
 
   const bool keep = s.delay > 0 && layer + s.delay < s.layers && team_.exchanges[kind][layer + s.delay] == ML_PAST;
@@ -119,6 +131,7 @@ bool Worker::add_outputs(Pass pass, int kind, int layer) {
       for (int64_t k = 0; k < used; ++k) x_[i * used + k] += own[i * rows + k] * scale;
   } else if (how == ML_PRESENT) {
     if (!add_over_devices(pass, local, number)) return false;
+    if (norm_sum) rms_norm(pass, total_.get(), post_norm, total_.get());
     for (int i = 0; i < plan_.streams; ++i)
       for (int64_t k = 0; k < used; ++k) x_[i * used + k] += total_[k];
   } else {

@@ -20,7 +20,7 @@ void Worker::keep_last_column(TokenBlock pass) {
 template <class Pass>
 bool Worker::head_input(Pass pass) {
   if (plan_.s.streams > 1 && !plan_.head_by_stream) return merge_streams(pass);
-  norm_streams(pass, team_.norm.data());
+  norm_streams(pass, team_.vector(ML_LAST_NORM, 0));
   return true;
 }
 
@@ -37,7 +37,7 @@ bool Worker::merge_streams(Pass pass) {
   for (int i = 0; i < plan_.streams; ++i) {
     const float* from = x_.get() + i * stream;
     if (!s.sum_before_norm || wide) {
-      rms_norm(pass, from, team_.norm.data(), total_.get());
+      rms_norm(pass, from, team_.vector(ML_LAST_NORM, 0), total_.get());
       from = total_.get();
     }
     float* to = sum_.get() + (wide ? i * padded : 0);
@@ -60,7 +60,7 @@ bool Worker::merge_streams(Pass pass) {
     }
   }
   if (!wide && s.sum_before_norm) {
-    rms_norm(pass, total_.get(), team_.norm.data(), normed_.get());
+    rms_norm(pass, total_.get(), team_.vector(ML_LAST_NORM, 0), normed_.get());
   } else if (!wide) {
     for (int64_t k = 0; k < stream; ++k) normed_[k] = total_[k] / float(s.streams);
   }
@@ -95,6 +95,7 @@ Range Worker::score(OneToken, float* scores) {
       const float* in = normed_.get() + (plan_.head_by_stream ? unit / plan_.head_panels * plan_.s.hidden : 0);
       cursor_.begin_unit(ML_HEAD, 0, k);
       panel_vector<kHalf>(cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, y, cursor_);
+      soft_cap(y, kLine, plan_.s.logit_cap);
       const HeadRows rows = rows_of_unit(plan_, device_, unit);
       std::copy(y, y + rows.count, scores + rows.first);
     }
@@ -115,6 +116,7 @@ Range Worker::score(TokenBlock pass, float* scores) {
     const int unit = order.unit(k);
     const float* in = normed_.get() + (plan_.head_by_stream ? unit / plan_.head_panels * stream : 0);
     panel_block<kHalf, 1>(cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, tokens, y);
+    soft_cap(y, tokens * kLine, plan_.s.logit_cap);
     const HeadRows rows = rows_of_unit(plan_, device_, unit);
     for (int t = 0; t < tokens; ++t)
       std::copy(y + t * kLine, y + t * kLine + rows.count, scores + int64_t(t) * plan_.s.vocab + rows.first);

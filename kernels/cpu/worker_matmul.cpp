@@ -53,6 +53,7 @@ Range Worker::multiply(OneToken pass, int tensor, int layer, const float* in, in
   const int64_t panel = int64_t(cols) * kLine;
   const uint32_t phase = cursor_.phase();
   float* y = lines_.get();
+  auto activated = [gelu_tanh = plan_.s.activation == ML_GELU_TANH](Vec v) { return gelu_tanh ? gelu(v) : silu(v); };
   cursor_.begin_phase(tensor, layer);
   const bool attends_next = tensor == ML_QKV && order.count > 0;
   const int likely = std::max(1, std::min(order.count, cursor_.expected(tensor)));
@@ -65,7 +66,7 @@ Range Worker::multiply(OneToken pass, int tensor, int layer, const float* in, in
     for (int p = 0; p < panels; ++p) panel_vector<kHalf>(tape + p * panel, x, cols, y + p * kLine, cursor_);
     if (cache_lines) read_cache_early(cache_lines);
     if (panels == 2) {
-      for (int i = 0; i < kLine; i += kWidth) store(y + i, silu(load(y + i)) * load(y + kLine + i));
+      for (int i = 0; i < kLine; i += kWidth) store(y + i, activated(load(y + i)) * load(y + kLine + i));
     }
     if (k == 0) local_.clear_stale();
     publish_line(to_lines + int64_t(unit) * kLine, y);
@@ -90,6 +91,7 @@ Range Worker::multiply(TokenBlock pass, int tensor, int layer, const float* in, 
   const int panels = plan_.panels_per_unit(tensor);
   const int64_t panel = int64_t(cols) * kLine;
   float* y = lines_.get();
+  auto activated = [gelu_tanh = plan_.s.activation == ML_GELU_TANH](Vec v) { return gelu_tanh ? gelu(v) : silu(v); };
   for (int k = 0; k < order.count;) {
     const uint16_t* tape = cursor_.at(tensor, layer, k);
     const int unit = order.unit(k), shard = unit / per_shard;
@@ -104,7 +106,7 @@ Range Worker::multiply(TokenBlock pass, int tensor, int layer, const float* in, 
     }
     if (panels == 2) {
       for (int i = 0; i < tokens * kLine; i += kWidth)
-        store(y + i, silu(load(y + i)) * load(y + tokens * kLine + i));
+        store(y + i, activated(load(y + i)) * load(y + tokens * kLine + i));
     }
     for (int i = 0; i < now; ++i)
       for (int t = 0; t < tokens; ++t)

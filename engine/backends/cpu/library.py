@@ -26,6 +26,17 @@ FINISHED = {1: "stop", 2: "length", 3: "cancelled"}
 RUNNING = 0
 TENSORS = {"qkv": 0, "attn_out": 1, "gate_up": 2, "down": 3, "head": 4, "embed": 5}
 EXCHANGES = {"none": 0, "present": 1, "past": 2}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+VECTORS = {
+    "attn_norm": 0,
+    "ffn_norm": 1,
+    "last_norm": 2,
+    "attn_post_norm": 3,
+    "ffn_post_norm": 4,
+    "q_norm": 5,
+    "k_norm": 6,
+    "qkv_bias": 7,
+}
 HEADS = {"replicate": 0, "vocab_parallel": 1, "lane": 2}
 WAITS = ("work", "wait_local", "wait_peer")
 
@@ -62,11 +73,16 @@ class Shape(_Sized):
         ("tied_head", c_int32),
         ("rope_interleaved", c_int32),
         ("bfloat16", c_int32),
-        ("norm_eps", c_float),
+        *((name, c_int32) for name in ["qkv_bias", "qk_norm", "post_norms", "activation"]),
+        *((name, c_float) for name in ["norm_eps", "embedding_scale", "attention_scale"]),
+        *((name, c_float) for name in ["attention_cap", "logit_cap"]),
+        ("rotations", c_int32),
         ("windows", POINTER(c_int32)),
         ("attention_exchanges", POINTER(c_int32)),
         ("mlp_exchanges", POINTER(c_int32)),
+        ("layer_rotations", POINTER(c_int32)),
         ("inverse_frequencies", POINTER(c_double)),
+        ("amplitudes", POINTER(c_double)),
     )
 
 
@@ -122,7 +138,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ml_create": (c_int32, (POINTER(Shape), POINTER(Team), POINTER(c_void_p))),
     "ml_destroy": (None, (c_void_p,)),
     "ml_pack": (c_int32, (c_void_p, c_int32, c_int32, c_int32, POINTER(c_uint16))),
-    "ml_norm": (c_int32, (c_void_p, c_int32, c_int32, POINTER(c_float))),
+    "ml_vector": (c_int32, (c_void_p, c_int32, c_int32, c_int32, POINTER(c_float))),
     "ml_launch": (c_int32, (c_void_p, POINTER(NativeJob))),
     "ml_poll": (c_int32, (c_void_p, POINTER(c_int32), POINTER(c_int64), c_int32, c_int64)),
     "ml_stop": (None, (c_void_p,)),
@@ -140,7 +156,8 @@ def layout() -> dict[str, int]:
     for name, struct in _STRUCTS.items():
         found[name] = ctypes.sizeof(struct)
         found |= {f"{name}.{field}": getattr(struct, field).offset for field, *_ in struct._fields_}
-    for values in (EXCHANGES, HEADS, TENSORS, {"running": RUNNING}, {v: k for k, v in FINISHED.items()}):
+    finish = {"running": RUNNING} | {name: value for value, name in FINISHED.items()}
+    for values in (EXCHANGES, HEADS, ACTIVATIONS, VECTORS, TENSORS, finish):
         found |= {f"ML_{name.upper()}": value for name, value in values.items()}
     return found
 

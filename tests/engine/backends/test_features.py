@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from engine.backends import open_backend
 from engine.backends.base import require_features
 from engine.errors import BackendUnavailable
 from engine.models.config import Activation, Feature, ModelConfig
-from engine.models.probe import probe
 from engine.models.rope import FactorScaling, Rope, YarnScaling
 
 PLAIN = ModelConfig("m", 64, 2, 4, 2, 16, 128, 100, 32)
@@ -47,10 +45,3 @@ def test_a_backend_names_the_family_and_what_it_lacks() -> None:
 
     with pytest.raises(BackendUnavailable, match=r"family qwen2 yet: it lacks biases on queries.*numpy"):
         require_features(config, {Feature.QK_NORM}, "cpu")
-
-
-def test_the_cpu_backend_refuses_what_its_kernel_does_not_compute() -> None:
-    model = probe(SWITCHED[Feature.LOGIT_CAP])
-
-    with pytest.raises(BackendUnavailable, match=r"the backend cpu does not run .* soft-capped logits"):
-        open_backend("cpu", model)

@@ -32,7 +32,8 @@ void require(bool held, const char* what) {
 struct Model {
   MlShape shape{};
   std::vector<int32_t> windows, attention, mlp;
-  std::vector<double> frequencies;
+  std::vector<int32_t> rotations;
+  std::vector<double> frequencies, amplitudes;
   uint64_t seed = 0;
 
   void link() {
@@ -40,7 +41,9 @@ struct Model {
     shape.windows = windows.data();
     shape.attention_exchanges = attention.data();
     shape.mlp_exchanges = mlp.data();
+    shape.layer_rotations = rotations.data();
     shape.inverse_frequencies = frequencies.data();
+    shape.amplitudes = amplitudes.data();
   }
 };
 
@@ -63,8 +66,18 @@ Model random_model() {
   s.tied_head = s.head != ML_LANE && pick(0, 1);
   s.rope_interleaved = pick(0, 1);
   s.norm_eps = 1e-5f;
+  s.qkv_bias = pick(0, 1);
+  s.qk_norm = pick(0, 1);
+  s.post_norms = pick(0, 1);
+  s.activation = one_of({int(ML_SILU), int(ML_GELU_TANH)});
+  s.embedding_scale = one_of({1.0f, 3.0f});
+  s.attention_scale = 0.3f;
+  s.attention_cap = one_of({0.0f, 2.0f});
+  s.logit_cap = one_of({0.0f, 5.0f});
+  s.rotations = pick(0, 1);
   for (int i = 0; i < s.layers; ++i) {
     m.windows.push_back(pick(0, 1) ? 0 : pick(1, 40));
+    m.rotations.push_back(pick(-1, s.rotations - 1));
     for (auto* how : {&m.attention, &m.mlp}) {
       if (s.streams == 1)
         how->push_back(s.shards > 1 ? ML_PRESENT : ML_NONE);
@@ -72,7 +85,10 @@ Model random_model() {
         how->push_back(i >= s.delay && s.delay > 0 ? one_of({int(ML_NONE), int(ML_PAST)}) : pick(0, 1));
     }
   }
-  for (int j = 0; j < s.head_dim / 2; ++j) m.frequencies.push_back(std::pow(10000.0, -2.0 * j / s.head_dim));
+  for (int j = 0; j < s.rotations * s.head_dim / 2; ++j) {
+    m.frequencies.push_back(std::pow(10000.0, -2.0 * j / s.head_dim));
+    m.amplitudes.push_back(1);
+  }
   m.seed = rng();
   m.link();
   return m;
@@ -105,6 +121,11 @@ void pack(MlKernel* kernel, const Model& m) {
     require(!ml_pack(kernel, ML_HEAD, 0, shard, random_rows(from, s.vocab / (by_lane ? s.streams : 1) * cols).data()),
             "packing the head");
   require(!ml_pack(kernel, ML_EMBED, 0, 0, random_rows(from, int64_t(s.vocab) * s.hidden).data()), "packing rows");
+  const std::vector<float> bias((s.heads + 2 * s.kv_heads) / s.shards * s.head_dim, 0.125f);
+  for (int shard = 0; shard < s.shards; ++shard)
+    require(ml_vector(kernel, ML_QKV_BIAS, 0, shard, bias.data()) == (s.qkv_bias ? ML_OK : ML_BAD_SHAPE),
+            "a bias is taken where the model has one");
+  require(ml_vector(kernel, ML_K_NORM, 0, 1, bias.data()) == ML_BAD_SHAPE, "a norm has no second shard");
   require(ml_pack(kernel, ML_DOWN, s.layers, 0, nullptr) == ML_BAD_SHAPE, "a layer too many is refused");
 }
 

@@ -1,0 +1,133 @@
+"""One request in flight on the CPU kernel."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.base import Job, Outcome, Token, TraceSpan
+from engine.backends.cpu import library
+from engine.backends.cpu.library import NativeJob, Span, check
+from engine.errors import RequestError
+from engine.sampling import OPTIONS, SamplingParams
+from engine.timings import PHASES, FinishReason, PhaseTime
+
+POLLED = 512
+"""Tokens fetched from the ring at a time."""
+
+
+class CpuLaunch:
+    """One request in flight. Implements engine.backends.base.Launch."""
+
+    def __init__(
+        self,
+        native: ctypes.CDLL,
+        kernel: ctypes.c_void_p,
+        job: Job,
+        *,
+        all_logits: NDArray[np.float32] | None = None,
+    ) -> None:
+        self._library = native
+        self._kernel = kernel
+        self._job = job
+        self._outcome: Outcome | None = None
+        self._ids = (ctypes.c_int32 * POLLED)()
+        self._times = (ctypes.c_int64 * POLLED)()
+        trace = job.trace or (0, 0)
+        described = NativeJob(
+            tokens=(ctypes.c_int32 * len(job.tokens))(*job.tokens),
+            count=len(job.tokens),
+            max_tokens=min(job.max_tokens, 2**31 - 1),
+            stop_ids=(ctypes.c_int32 * len(job.stop_ids))(*sorted(job.stop_ids)),
+            stop_count=len(job.stop_ids),
+            **_sampling_fields(job.sampling),
+            profile=job.profile,
+            trace_first=trace[0],
+            trace_last=trace[1],
+            all_logits=None
+            if all_logits is None
+            else all_logits.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+        )
+        check(native.ml_launch(kernel, ctypes.byref(described)), "starting the request")
+
+    @property
+    def prefilled(self) -> int:
+        return self._finish()[2]
+
+    @property
+    def outcome(self) -> Outcome | None:
+        if self._outcome is None:
+            code, prefill_ns, prefilled = self._finish()
+            if code != library.RUNNING:
+                self._outcome = Outcome(
+                    finish_reason=cast("FinishReason", library.FINISHED[code]),
+                    prefill_tokens=prefilled,
+                    prefill_ns=prefill_ns,
+                    phases_us=self._phases_us() if self._job.profile else {},
+                    trace=self._spans() if self._job.trace else (),
+                )
+        return self._outcome
+
+    def poll(self, timeout: float) -> Sequence[Token]:
+        if self._outcome is not None and not self._kernel:
+            return ()
+        count = self._library.ml_poll(
+            self._kernel, self._ids, self._times, POLLED, max(0, round(timeout * 1e9))
+        )
+        return [Token(self._ids[i], self._times[i]) for i in range(count)]
+
+    def stop(self) -> None:
+        if self._outcome is None:
+            self._library.ml_stop(self._kernel)
+
+    def close(self) -> None:
+        self.stop()
+        while self.outcome is None:
+            self.poll(1.0)
+
+    def _finish(self) -> tuple[int, int, int]:
+        prefill_ns, prefilled = ctypes.c_int64(), ctypes.c_int32()
+        code = self._library.ml_finish(self._kernel, ctypes.byref(prefill_ns), ctypes.byref(prefilled))
+        return code, prefill_ns.value, prefilled.value
+
+    def _phases_us(self) -> dict[str, PhaseTime]:
+        sums = (ctypes.c_double * (len(PHASES) * len(library.WAITS)))()
+        if self._library.ml_profile(self._kernel, sums, len(PHASES)) < 1:
+            return {}
+        return {
+            phase: PhaseTime(*(sums[i * len(library.WAITS) + kind] / 1e3 for kind in range(3)))
+            for i, phase in enumerate(PHASES)
+        }
+
+    def _spans(self) -> tuple[TraceSpan, ...]:
+        count = self._library.ml_spans(self._kernel, None, 0)
+        spans = (Span * count)()
+        self._library.ml_spans(self._kernel, spans, count)
+        return tuple(_trace_span(span) for span in spans)
+
+
+def _trace_span(span: Span) -> TraceSpan:
+    phase = PHASES[span.phase]
+    return TraceSpan(
+        name=phase if span.layer < 0 else f"{phase} {span.layer}",
+        device=span.device,
+        track=span.thread,
+        start_us=span.start_ns / 1e3,
+        duration_us=(span.end_ns - span.start_ns) / 1e3,
+        kind=cast("Any", library.WAITS[span.kind]),
+    )
+
+
+def _sampling_fields(sampling: SamplingParams) -> dict[str, float]:
+    """What the kernel takes. Raises RequestError for an option that it has not."""
+    known = {name for name, *_ in NativeJob._fields_}
+    missing = [o.name for o in OPTIONS if o.name not in known and getattr(sampling, o.name) != o.default]
+    if sampling.logit_bias:
+        missing.append("logit_bias")
+    if missing:
+        raise RequestError(f"the backend cpu has no {missing[0]}: leave it out")
+    return {o.name: getattr(sampling, o.name) for o in OPTIONS if o.name in known}

@@ -1,0 +1,179 @@
+"""A model as the CPU kernel takes it: its shape, and its weights packed onto the workers' tapes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.base import LoadProgress
+from engine.backends.cpu import library
+from engine.backends.cpu.library import Shape, check
+from engine.errors import BackendUnavailable, CheckpointError
+from engine.measuring.bandwidth import usable_cores
+from engine.models.config import HeadKind, ModelConfig
+from engine.models.rope import RopeLayout, inverse_frequencies, pair_amplitudes
+from engine.models.weights import DType, Weights
+
+
+def describe_shape(config: ModelConfig, devices: int, native: DType) -> Shape:
+    """The model as the kernel sees it. Raises BackendUnavailable if it does not divide over the devices."""
+    lanes = config.lanes
+    shards = lanes.count if lanes.count > 1 else devices
+    for what, size in (
+        ("lanes", lanes.count if lanes.count > 1 else devices),
+        ("query heads", config.heads),
+        ("KV heads", config.kv_heads),
+        ("MLP columns", config.ffn),
+    ):
+        if size % devices or (lanes.count == 1 and size % shards):
+            raise BackendUnavailable(
+                f"devices is {devices}; the {size} {what} of {config.name} do not split over so many"
+            )
+    layers = range(config.layers)
+    if lanes.count > 1:
+        attention = [_exchange(lanes.attention_exchange(i).value, lanes.delay) for i in layers]
+        mlp = [_exchange(lanes.mlp_exchange(i).value, lanes.delay) for i in layers]
+    else:
+        attention = mlp = [library.EXCHANGES["present" if shards > 1 else "none"] for _ in layers]
+    ropes = [config.rope_of(i) for i in layers]
+    rotations = [rope for rope in dict.fromkeys(ropes) if rope]
+    numbers = [rotations.index(rope) if rope else -1 for rope in ropes]
+    ints = ctypes.c_int32 * config.layers
+    return Shape(
+        hidden=config.hidden,
+        layers=config.layers,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        ffn=config.ffn,
+        vocab=config.vocab,
+        context=config.context,
+        streams=lanes.count,
+        shards=shards,
+        delay=lanes.delay if lanes.count > 1 else 0,
+        head=library.HEADS[lanes.head.value] if lanes.count > 1 else library.HEADS["replicate"],
+        sum_before_norm=lanes.sum_before_norm,
+        tied_head=config.tied_head,
+        rope_interleaved=config.rope.layout is RopeLayout.INTERLEAVED,
+        bfloat16=native == "bf16",
+        qkv_bias=config.qkv_bias,
+        qk_norm=config.qk_norm,
+        post_norms=config.post_norms,
+        activation=library.ACTIVATIONS[config.activation.value],
+        norm_eps=config.norm_eps,
+        embedding_scale=config.embedding_scale,
+        attention_scale=config.attention_scale or config.head_dim**-0.5,
+        attention_cap=config.attention_cap,
+        logit_cap=config.logit_cap,
+        rotations=len(rotations),
+        windows=ints(*config.windows),
+        attention_exchanges=ints(*attention),
+        mlp_exchanges=ints(*mlp),
+        layer_rotations=ints(*numbers),
+        inverse_frequencies=_doubles(inverse_frequencies(rope, config.head_dim) for rope in rotations),
+        amplitudes=_doubles(pair_amplitudes(rope, config.head_dim) for rope in rotations),
+    )
+
+
+class Packer:
+    """Copies a model's tensors into a kernel that was created for its shape."""
+
+    def __init__(self, native: ctypes.CDLL, kernel: ctypes.c_void_p, weights: Weights, devices: int) -> None:
+        self._library = native
+        self._kernel = kernel
+        self._weights = weights
+        self._config = weights.config
+        lanes = self._config.lanes.count
+        self._shards = lanes if lanes > 1 else devices
+
+    def pack(self, progress: LoadProgress) -> None:
+        """Layers side by side: decoding and packing let go of the interpreter, and each has its own place."""
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            done = [pool.submit(self._pack_ends)]
+            done += [pool.submit(self._pack_layer, i) for i in range(self._config.layers)]
+            for ready, future in enumerate(done, 1):
+                future.result()
+                progress("packing weights", ready, len(done), "layers")
+
+    def _pack_layer(self, layer: int) -> None:
+        q, k, v, gate, up = (self._row_shards(layer, name) for name in ("wq", "wk", "wv", "w_gate", "w_up"))
+        out, down = (self._column_shards(layer, name) for name in ("wo", "w_down"))
+        for shard in range(self._shards):
+            self._put("qkv", layer, shard, np.concatenate([q[shard], k[shard], v[shard]]))
+            self._put("attn_out", layer, shard, out[shard])
+            self._put("gate_up", layer, shard, np.concatenate([gate[shard], up[shard]]))
+            self._put("down", layer, shard, down[shard])
+        config, hidden = self._config, self._config.hidden
+        norms = ["attn_norm", "ffn_norm"]
+        norms += ["attn_post_norm", "ffn_post_norm"] if config.post_norms else []
+        for name in norms:
+            self._put_vector(name, layer, 0, self._get(layer, name), hidden)
+        for name in ("q_norm", "k_norm") if config.qk_norm else ():
+            self._put_vector(name, layer, 0, self._get(layer, name), config.head_dim)
+        if config.qkv_bias:
+            parts = [self._get(layer, name).reshape(self._shards, -1) for name in ("bq", "bk", "bv")]
+            rows = (config.q_dim + 2 * config.kv_dim) // self._shards
+            for shard, bias in enumerate(np.concatenate(parts, axis=1)):
+                self._put_vector("qkv_bias", layer, shard, bias, rows)
+
+    def _pack_ends(self) -> None:
+        """The embedding, the last norm and the head."""
+        config = self._config
+        self._put_vector("last_norm", 0, 0, self._weights.get("norm"), config.hidden)
+        embedding = _bits(self._weights, "embed")
+        if not config.tied_head:
+            self._put("embed", 0, 0, embedding)
+        head = embedding if config.tied_head else _bits(self._weights, "head")
+        by_lane = config.lanes.head is HeadKind.VOCAB_PARALLEL
+        for shard, rows in enumerate(np.split(head, config.lanes.count) if by_lane else [head]):
+            self._put("head", 0, shard, rows)
+
+    def _get(self, layer: int, name: str) -> NDArray[Any]:
+        return self._weights.get(f"layers.{layer}.{name}")
+
+    def _row_shards(self, layer: int, name: str) -> NDArray[np.uint16]:
+        """[lanes, rows, cols] as [shards, rows of one, cols]."""
+        matrix = _bits(self._weights, f"layers.{layer}.{name}")
+        return matrix.reshape(self._shards, -1, matrix.shape[-1])
+
+    def _column_shards(self, layer: int, name: str) -> NDArray[np.uint16]:
+        """[lanes, rows, cols] as [shards, rows, cols of one]: a model without lanes is split here."""
+        matrix = _bits(self._weights, f"layers.{layer}.{name}")
+        if self._config.lanes.count > 1:
+            return matrix
+        return np.stack(np.split(matrix.reshape(-1, matrix.shape[-1]), self._shards, axis=1))
+
+    def _put(self, tensor: str, layer: int, shard: int, rows: NDArray[np.uint16]) -> None:
+        rows = np.ascontiguousarray(rows)
+        pointer = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_uint16))
+        code = self._library.ml_pack(self._kernel, library.TENSORS[tensor], layer, shard, pointer)
+        check(code, f"packing {tensor} of layer {layer}")
+
+    def _put_vector(self, name: str, layer: int, shard: int, given: NDArray[Any], size: int) -> None:
+        values = np.ascontiguousarray(given, np.float32)
+        if values.shape != (size,):
+            raise CheckpointError(f"{name} of layer {layer} has the shape {values.shape}, not ({size},)")
+        pointer = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        code = self._library.ml_vector(self._kernel, library.VECTORS[name], layer, shard, pointer)
+        check(code, f"packing {name} of layer {layer}")
+
+
+def _exchange(name: str, delay: int) -> int:
+    """With a delay of 0 layers, the past is the present."""
+    return library.EXCHANGES["present" if name == "past" and delay == 0 else name]
+
+
+def _bits(weights: Weights, name: str) -> NDArray[np.uint16]:
+    """A matrix as 16-bit patterns: bfloat16 where the checkpoint is, else float16."""
+    return weights.get(name, "bf16" if weights.native == "bf16" else "f16").view(np.uint16)
+
+
+def _doubles(rows: Iterable[NDArray[np.float64]]) -> Any:
+    """Rows one after another, as a C array."""
+    values = [float(value) for row in rows for value in row]
+    return (ctypes.c_double * len(values))(*values)
