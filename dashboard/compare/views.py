@@ -14,6 +14,7 @@ from dashboard.compare.environments import differences
 from dashboard.compare.figures import Compared, compare
 from dashboard.compare.forms import MAX_RUNS, CompareForm
 from dashboard.measurements.selectors import with_documents
+from dashboard.measurements.variation import Variation, between_runs
 from dashboard.models import Measurement
 from engine.measuring.measurement import Measurement as Result
 
@@ -26,6 +27,7 @@ class Column:
     result: Result
     number: int
     without: str
+    variation: Variation | None
 
 
 @require_GET
@@ -52,8 +54,17 @@ def _columns(keys: list[int]) -> list[Column]:
     if missing := [str(key) for key in keys if key not in found]:
         raise Http404(f"There is no run {', '.join(missing)}.")
     results = {key: Result.from_dict(row.document) for key, row in found.items()}
+    # One query a configuration: runs of one share it, and most comparisons are within one.
+    newest = {row.configuration_id: row for row in sorted(found.values(), key=lambda row: row.created)}
+    variation = {configuration: between_runs(row) for configuration, row in newest.items()}
     return [
-        Column(found[key], results[key], number, _query([*keys[:number], *keys[number + 1 :]]))
+        Column(
+            found[key],
+            results[key],
+            number,
+            _query([*keys[:number], *keys[number + 1 :]]),
+            variation[found[key].configuration_id],
+        )
         for number, key in enumerate(keys)
     ]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from dashboard.sweeps.matrix import sampling_label
 from engine.errors import MeasurementError
 from engine.measuring.measurement import Measurement
-from engine.measuring.statistics import median_interval, quantile_interval
+from engine.measuring.statistics import cluster_interval
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
@@ -78,13 +78,13 @@ def columns_of(result: Measurement) -> dict[str, Any]:
 
 def intervals_of(result: Measurement) -> dict[str, Any]:
     """The columns of its `MetricInterval`. Raises MeasurementError if a raw sample is not a finite number."""
-    gaps = [gap for repeat in result.samples.itl_us for gap in repeat]
+    samples = result.samples
     try:
         intervals = {
-            "ttft": _median_interval(result.samples.ttft_ms),
-            "prefill": _median_interval(result.samples.prefill_tok_s),
-            "itl_p50": quantile_interval(gaps, 0.5),
-            "itl_p99": quantile_interval(gaps, 0.99),
+            "ttft": cluster_interval([[s] for s in samples.ttft_ms], 0.5),
+            "prefill": cluster_interval([[s] for s in samples.prefill_tok_s], 0.5),
+            "itl_p50": cluster_interval(samples.itl_us, 0.5),
+            "itl_p99": cluster_interval(samples.itl_us, 0.99),
         }
     except ValueError as error:
         raise MeasurementError(f"a raw sample of the latencies cannot be true: {error}") from error
@@ -92,10 +92,6 @@ def intervals_of(result: Measurement) -> dict[str, Any]:
     for name, interval in intervals.items():
         columns[f"{name}_low"], columns[f"{name}_high"] = interval or (None, None)
     return columns
-
-
-def _median_interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    return median_interval(samples) if samples else None
 
 
 def _instant(text: str) -> datetime:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dashboard.charts.scale import LinearScale, Scale, Tick
-from engine.measuring.statistics import quantile, quantile_interval, samples_needed
+from engine.measuring.statistics import cluster_interval, quantile, samples_needed
 
 WIDTH = 480.0
 HEIGHT = 220.0
@@ -32,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A quantile in microseconds and its 95 % interval; None where n is too small to bound it."""
+    """A quantile in microseconds and its 95 % interval over repeats; None where too few bound it."""
 
     name: str
     value: float | None
@@ -65,8 +66,9 @@ class Distribution:
     bottom: float = HEIGHT - _BOTTOM
 
 
-def distribution(gaps: Sequence[float]) -> Distribution | None:
-    """Of the gaps between tokens, microseconds; None if there are none."""
+def distribution(repeats: Sequence[Sequence[float]]) -> Distribution | None:
+    """Of the gaps between tokens of each repeat, microseconds; None if there are none."""
+    gaps = list(chain.from_iterable(repeats))
     if not gaps:
         return None
     values = np.sort(np.asarray(gaps, dtype=np.float64))
@@ -76,7 +78,7 @@ def distribution(gaps: Sequence[float]) -> Distribution | None:
     edges = _edges(shown, low, high)
     counts, _ = np.histogram(shown, edges)
 
-    percentiles = tuple(_percentile(gaps, q) for q in PERCENTILES)
+    percentiles = tuple(_percentile(gaps, repeats, q) for q in PERCENTILES)
     marks = tuple(
         Tick(x(p.value), p.name)
         for p in percentiles
@@ -139,6 +141,6 @@ _height = LinearScale(0.0, 1.0, HEIGHT - _BOTTOM, _TOP)
 """Of a share."""
 
 
-def _percentile(gaps: Sequence[float], q: float) -> Percentile:
+def _percentile(gaps: Sequence[float], repeats: Sequence[Sequence[float]], q: float) -> Percentile:
     name = f"p{q * 100:g}"
-    return Percentile(name, quantile(gaps, q), quantile_interval(gaps, q), samples_needed(q))
+    return Percentile(name, quantile(gaps, q), cluster_interval(repeats, q), samples_needed(q))

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from dashboard.charts.phases import PhaseChart, SampleStrip, phase_chart, sample_strip
 from dashboard.measurements.selectors import Neighbours, neighbours
+from dashboard.measurements.variation import Variation, between_runs
 from dashboard.models import Measurement, Point, Trace
 from dashboard.runs.contexts import ContextChart, context_chart, other_contexts
 from dashboard.runs.distribution import Distribution, distribution
@@ -36,10 +37,11 @@ class RunPage:
     around: Neighbours
     change: float | None
     """Relative to the previous measurement of the same configuration."""
+    variation: Variation | None
 
 
 def run_page(row: Measurement) -> RunPage:
-    """Nine queries at most, `row`'s own not counted."""
+    """Ten queries at most, `row`'s own not counted."""
     result = Result.from_dict(row.document)
     chart = phase_chart(result.phases_us)
     gaps = list(chain.from_iterable(result.samples.itl_us))
@@ -51,7 +53,7 @@ def run_page(row: Measurement) -> RunPage:
         phases=chart,
         strip=sample_strip(result.decode.samples, result.decode.median, result.decode.ci95),
         unaccounted_us=fmean(gaps) - chart.total if chart and gaps else None,
-        gaps=distribution(gaps),
+        gaps=distribution(result.samples.itl_us),
         contexts=context_chart(other_contexts(row), row.pk),
         trace=Trace.objects.defer("content").filter(pk=row.pk).first(),
         failures=tuple(failures_like(row)),
@@ -59,4 +61,5 @@ def run_page(row: Measurement) -> RunPage:
         conditions=tuple(conditions(result.environment)),
         around=around,
         change=row.tok_s / around.previous.tok_s - 1 if around.previous else None,
+        variation=between_runs(row),
     )

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 URL = "/dashboard/history/"
 RAW = Samples(
     ttft_ms=(12.0, 12.5, 13.0, 12.4, 12.6),
-    prefill_tok_s=(1400.0, 1500.0, 1600.0),
+    prefill_tok_s=(1400.0, 1450.0, 1500.0, 1550.0, 1600.0),
     itl_us=tuple(tuple(float(900 + (i * 7 + j * 13) % 200) for j in range(80)) for i in range(5)),
 )
 
@@ -87,7 +87,7 @@ def test_mbu_is_in_percent_and_its_interval_is_the_speed_s(client: Client, two: 
 
 @pytest.mark.parametrize("metric", ["ttft_ms", "itl_p50", "itl_p99", "prefill_tok_s"])
 def test_bands_of_latencies_come_from_the_raw_samples(client: Client, metric: str) -> None:
-    p99 = factories.InterTokenLatency(1000.0, 1050.0, 1095.0, 400)
+    p99 = factories.InterTokenLatency(995.5, 1080.0, 1098.0, 400)
     factories.stored(samples=RAW, itl_us=p99, ttft_ms=factories.FirstToken(12.5, 5))
     (series,) = chart(client, f"configuration={Configuration.objects.get().pk}&metric={metric}")["series"]
     assert series["low"][0] <= series["value"][0] <= series["high"][0]

@@ -97,7 +97,7 @@ test("figures keep the digits that the server sent", () => {
 
 test("a sample is described with its value, spread, n, time, commit and doubt", () => {
   const found = history(series([86_400], { differs: [0] }));
-  assert.equal(describe(found, 0, 0), "a: 10 tok/s (9 – 11), n = 5, 1970-01-02 00:00, aaaaaaaaa, tokens differ");
+  assert.equal(describe(found, 0, 0), "a: 10 tok/s (9 – 11), n = 5, 1970-01-02 00:00, aaaaaaaaa, not verified");
 });
 
 test("a value without raw samples says so", () => {

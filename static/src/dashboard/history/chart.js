@@ -78,7 +78,7 @@ function lines(history, strokes) {
         { label: one.label, stroke, width: 1.5, spanGaps: true, points },
         { ...hidden, label: "low" },
         { ...hidden, label: "high" },
-        { ...hidden, label: "tokens differ", points: wrong },
+        { ...hidden, label: "not verified", points: wrong },
       ];
     }),
   ];

@@ -177,7 +177,7 @@ export function describe(history, series, k) {
   const spread = low === null || high === null ? ", no raw samples" : ` (${figure(low)} – ${figure(high)})`;
   const when = new Date((one.time[k] ?? 0) * 1000).toISOString().slice(0, 16).replace("T", " ");
   const sha = history.commits[one.sha[k] ?? -1] ?? "";
-  const flag = one.differs.includes(k) ? ", tokens differ" : "";
+  const flag = one.differs.includes(k) ? ", not verified" : "";
   const commit = sha && `, ${sha.slice(0, 9)}`;
   return `${one.label}: ${figure(value)} ${history.unit}${spread}, n = ${one.n[k]}, ${when}${commit}${flag}`;
 }
