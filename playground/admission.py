@@ -22,8 +22,12 @@ from playground.workers import engine_client
 log = structlog.get_logger(__name__)
 SESSION_WIDTH, SESSION_WAITING = 1, 8
 """Of one browser session one generation runs for a worker (a race names several), and so many more wait."""
+ADDRESS_WIDTH, ADDRESS_WAITING = 1, 32
+"""Of one address so many run for each worker, and so many wait. Sessions are free to make, addresses not."""
 API_WIDTH, API_WAITING = 4, 32
-"""The same of an API key, or of an address that uses the API without one."""
+"""The same of an API key, whatever the address."""
+KEPT = 8
+"""One in so many places of the queue is kept for callers with nothing in it, and as many more for keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +57,27 @@ class Caller:
             return f"key:{self.key.pk}"
         return f"session:{self.session}" if self.session else ""
 
-    def share(self, worker: str) -> FairShare | None:
-        """What its requests for `worker` (empty: any) count towards; None for a caller without limits."""
-        subjects = self.subjects
-        if not subjects:
-            return None
-        whose = subjects[-1]
-        if whose.kind == "session":
-            return FairShare(f"session:{whose.name}:{worker}", SESSION_WIDTH, SESSION_WAITING)
-        return FairShare(f"{whose.kind}:{whose.name}", API_WIDTH, API_WAITING)
+    def share(self, worker: str, workers: int) -> FairShare | None:
+        """What its requests for `worker` (empty: any of `workers`) count towards.
+
+        None for a caller without limits.
+        """
+        share = None
+        for subject in self.subjects:
+            if subject.kind == "key":
+                return FairShare(f"key:{subject.name}", API_WIDTH, API_WAITING)
+            if subject.kind == "address":
+                share = FairShare(
+                    f"address:{subject.name}:{worker}", ADDRESS_WIDTH * workers, ADDRESS_WAITING
+                )
+            else:
+                share = FairShare(f"session:{subject.name}:{worker}", SESSION_WIDTH, SESSION_WAITING, share)
+        return share
+
+    def places(self, limit: int) -> tuple[int, int]:
+        """Of a queue's `limit` places how many it may use, and how many of those only with nothing in it."""
+        kept = limit // KEPT
+        return (limit if self.key is not None else limit - kept), kept
 
 
 def caller_of(scope: Mapping[str, Any], *, session: str = "", key: ApiKey | None = None) -> Caller:
@@ -85,8 +101,10 @@ async def submit(
         for request in requests:
             salted = replace(request, cache_salt=caller.cache_salt)
             # One worker alone serves an inbox of its own name.
-            limit = settings.QUEUE_LIMIT * (1 if request.worker else max(1, workers))
-            places.append(await engine_client().submit(salted, limit, caller.share(request.worker)))
+            serving = 1 if request.worker else max(1, workers)
+            limit, kept = caller.places(settings.QUEUE_LIMIT * serving)
+            share = caller.share(request.worker, serving)
+            places.append(await engine_client().submit(salted, limit, share, kept))
     except BaseException:  # a client that leaves cancels this task
         # The one that was being submitted may be in the inbox: only its reply is known to be missing.
         in_background(_withdraw(requests[: len(places) + 1]))

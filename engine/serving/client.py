@@ -41,12 +41,14 @@ class FairShare:
     """Whose request it is, so that nobody's many requests keep everybody else waiting.
 
     At most `width` of the requests submitted under `name` are in the inbox or a worker's hands at once; up
-    to `waiting` more are held outside and enter, in order, as those end.
+    to `waiting` more are held outside and enter, in order, as those end. A share may lie inside another one,
+    as a session's in its address's: then there must be room in both.
     """
 
     name: str
     width: int = 1
     waiting: int = 8
+    within: FairShare | None = None
 
 
 class Client:
@@ -67,16 +69,19 @@ class Client:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def submit(self, request: Request, limit: int = INBOX_LIMIT, share: FairShare | None = None) -> int:
+    def submit(
+        self, request: Request, limit: int = INBOX_LIMIT, share: FairShare | None = None, kept: int = 0
+    ) -> int:
         """Puts a generation or a benchmark point in its inbox; returns its place in the queue (1 is next).
 
         It counts as created now, unless it says when.
         Doing it again with the same id changes nothing (0 if a worker has it by now). Raises QueueFull
-        if `limit` requests are in the inbox already, or held outside for a share where this one would be;
-        TooManyWaiting if `share` has no room.
+        if `limit` requests are in the inbox already, or held outside for a share where this one would be
+        (`kept` of them are for shares, the outermost counts, with nothing in the queue); TooManyWaiting if a
+        share has no room.
         """
         with explained():
-            reply = self._submit(keys=[request.inbox], args=_submit_args(request, limit, share))
+            reply = self._submit(keys=[request.inbox], args=_submit_args(request, limit, share, kept))
         return _place(reply, request, limit)
 
     def frames(self, request_id: str, *, after: str = FROM_START) -> Iterator[StreamFrame]:
@@ -170,10 +175,12 @@ class AsyncClient:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def submit(self, request: Request, limit: int = INBOX_LIMIT, share: FairShare | None = None) -> int:
+    async def submit(
+        self, request: Request, limit: int = INBOX_LIMIT, share: FairShare | None = None, kept: int = 0
+    ) -> int:
         """As Client.submit."""
         with explained():
-            reply = await self._submit(keys=[request.inbox], args=_submit_args(request, limit, share))
+            reply = await self._submit(keys=[request.inbox], args=_submit_args(request, limit, share, kept))
         return _place(reply, request, limit)
 
     async def frames(self, request_id: str, *, after: str = FROM_START) -> AsyncGenerator[StreamFrame]:
@@ -265,11 +272,14 @@ class AsyncClient:
         return await pipe.execute()
 
 
-def _submit_args(request: Request, limit: int, share: FairShare | None) -> list[str | int | float]:
+def _submit_args(request: Request, limit: int, share: FairShare | None, kept: int) -> list[str | int | float]:
     offset = scripts.BENCH_OFFSET if request.inbox == BENCH else 0
     stamped = request if request.created_ms else replace(request, created_ms=int(time.time() * 1000))
-    whose: list[str | int] = ["", 0, 0] if share is None else [share.name, share.width, share.waiting]
-    return [request.id, stamped.to_entry()["json"], limit, offset, *whose]
+    shares: list[str | int] = []
+    while share is not None:
+        shares = [share.name, share.width, share.waiting, *shares]
+        share = share.within
+    return [request.id, stamped.to_entry()["json"], limit, kept, offset, *shares]
 
 
 def _place(reply: tuple[str, int], request: Request, limit: int) -> int:
@@ -285,7 +295,7 @@ def _place(reply: tuple[str, int], request: Request, limit: int) -> int:
 
 
 def _cancel_keys(request_id: str) -> list[str]:
-    return [out_key(request_id), cancel_key(request_id)]
+    return [out_key(request_id), cancel_key(request_id), owner_key(request_id)]
 
 
 def _cancel_args(request_id: str) -> list[str]:

@@ -30,7 +30,7 @@ WAITING = "ml:waiting"
 ENTRIES = "ml:entries"
 """Hash: request id to "<inbox> <entry id>", until the request ends."""
 SHARES = "ml:shares"
-"""Hash: request id to "<width> <share>", for requests submitted under a client.FairShare."""
+"""Hash: request id to a line "<width> <share>" for each client.FairShare that it was submitted under."""
 WORKERS = "ml:workers"
 """Set of the worker names that may have a heartbeat."""
 EXPIRES_S = 15 * 60

@@ -7,7 +7,12 @@ import asyncio
 import pytest
 
 from config.rates import Rate
+from engine.models.prompt import Prompt
+from engine.serving.errors import QueueFull, TooManyWaiting
+from engine.serving.messages import GenerateRequest
 from playground import pump
+from playground.admission import Caller, submit
+from playground.models import ApiKey
 from playground.quota import CHARGED_TOKENS
 from playground.workers import engine_redis
 from tests.playground.conftest import done, started, tokens
@@ -130,3 +135,32 @@ async def test_a_page_is_charged_while_a_long_generation_goes_on(open_page, work
         async with asyncio.timeout(5):
             while await engine_redis().hget(f"ml:bill:{generation}", "taken") != str(CHARGED_TOKENS):
                 await asyncio.sleep(0.02)
+
+
+async def test_many_sessions_of_one_address_leave_the_queue_to_others(worker, transactional_db):
+    """Sessions are free to make: what they may take is their address's."""
+    refused = 0
+    for number in range(60):
+        asked = GenerateRequest(f"{number:032x}", Prompt("def f("))
+        try:
+            await submit([asked], Caller("192.0.2.1", f"session-{number}"), workers=1)
+        except TooManyWaiting:
+            refused += 1
+    assert refused == 60 - 33
+    visitor = GenerateRequest("a" * 32, Prompt("def f("))
+    [place], _ = await submit([visitor], Caller("192.0.2.2", "visitor"), workers=1)
+    assert place == 2  # after the one of that address that is in the inbox
+    key = ApiKey(name="k", prefix="ml-k")
+    [place], _ = await submit([GenerateRequest("b" * 32, Prompt("x"))], Caller(key=key), workers=1)
+    assert place == 3
+
+
+async def test_addresses_that_are_many_leave_places_for_keys(worker, settings, transactional_db):
+    settings.QUEUE_LIMIT = 16
+    with pytest.raises(QueueFull):
+        for number in range(60):
+            asked = GenerateRequest(f"{number:032x}", Prompt("def f("))
+            await submit([asked], Caller(f"192.0.2.{number}", f"s{number}"), workers=1)
+    assert len(worker.waiting()) == 14
+    key = ApiKey(name="k", prefix="ml-k")
+    await submit([GenerateRequest("b" * 32, Prompt("x"))], Caller(key=key), workers=1)

@@ -1,10 +1,12 @@
--- KEYS out, cancel; ARGV id, a final frame. Returns 1 if the request has ended here and now.
+-- KEYS out, cancel, owner; ARGV id, a final frame. Returns 1 if the request has ended here and now.
+-- A request whose entry is gone may still be in hand: a Redis that lost its memory has it back from its worker.
 --#include finish
 local id = ARGV[1]
-if redis.call('HEXISTS', ENTRIES, id) == 0 then
+local known = redis.call('HEXISTS', ENTRIES, id) == 1
+if not known and redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
   return 0
 end
-if redis.call('ZSCORE', WAITING, id) and redis.call('EXISTS', KEYS[1]) == 0 then
+if known and redis.call('ZSCORE', WAITING, id) and redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('XADD', KEYS[1], '1-0', 'json', ARGV[2])
   redis.call('EXPIRE', KEYS[1], EXPIRES_S)
   finish(id)

@@ -11,6 +11,6 @@ local function finish(id)
   end
   redis.call('ZREM', WAITING, id)
   redis.call('DEL', CANCELLED .. id)
-  leave_share(id)
+  leave_shares(id)
   return inbox
 end

@@ -19,7 +19,7 @@ for _, id in ipairs(redis.call('HKEYS', ENTRIES)) do
   end
 end
 for _, id in ipairs(redis.call('HKEYS', SHARES)) do
-  if redis.call('HEXISTS', ENTRIES, id) == 0 then leave_share(id) end
+  if redis.call('HEXISTS', ENTRIES, id) == 0 then leave_shares(id) end
 end
 for _, id in ipairs(redis.call('ZRANGE', WAITING, 0, -1)) do
   if redis.call('HEXISTS', ENTRIES, id) == 0 then

@@ -173,3 +173,67 @@ def test_a_client_without_a_share_is_not_held(client: Client, hands: Hands):
     client.submit(generate("x"))
     client.submit(generate("y"))
     assert hands.entered() == ["x", "y"]
+
+
+def session(name: str, address: str = "a", width: int = 2) -> FairShare:
+    """A session's share inside its address's."""
+    return FairShare(f"session:{name}", 1, 2, FairShare(f"address:{address}", width, 3))
+
+
+def test_sessions_of_one_address_have_the_addresss_part_of_the_inbox(client, hands):
+    for number in range(4):
+        client.submit(generate(f"a{number}"), share=session(f"s{number}"))
+    client.submit(generate("b"), share=session("other", address="b"))
+    assert hands.entered() == ["a0", "a1", "b"]
+    assert hands.take() == "a0"
+    hands.end("a0")
+    assert hands.entered() == ["a1", "b", "a2"]
+
+
+def test_a_session_that_is_busy_does_not_hold_up_others_of_its_address(client, hands):
+    for name in ("first", "second"):
+        client.submit(generate(name), share=session("s"))
+    client.submit(generate("third"), share=session("t"))
+    assert hands.entered() == ["first", "third"]  # the second waits for the first of its own session
+
+
+def test_an_address_is_crowded_however_many_sessions_it_makes(client, hands):
+    for number in range(5):
+        client.submit(generate(f"a{number}"), share=session(f"s{number}"))
+    with pytest.raises(TooManyWaiting, match=r"^5 of your generations"):
+        client.submit(generate("a5"), share=session("fresh"))
+
+
+def test_a_cancelled_request_leaves_both_shares(client, hands):
+    for number in range(5):
+        client.submit(generate(f"a{number}"), share=session(f"s{number}"))
+    client.cancel("a0")
+    client.cancel("a3")
+    assert hands.entered() == ["a1", "a2"]
+    client.submit(generate("a5"), share=session("s5"))
+    for name in ("a1", "a2", "a4", "a5"):
+        assert hands.take() == name
+        hands.end(name)
+    assert hands.redis.keys("ml:share*") == hands.redis.keys("ml:held:*") == []
+
+
+def test_places_are_kept_for_whoever_has_nothing_in_the_queue(client, hands):
+    greedy = FairShare("greedy", width=8)
+    for number in range(3):
+        client.submit(generate(f"a{number}"), limit=4, share=greedy, kept=1)
+    with pytest.raises(QueueFull):
+        client.submit(generate("a3"), limit=4, share=greedy, kept=1)
+    client.submit(generate("b"), limit=4, share=FairShare("another"), kept=1)
+
+
+def test_a_request_that_only_its_worker_remembers_can_be_cancelled(client, hands):
+    """As after a Redis that lost its memory: the worker publishes on, nobody puts the entry back."""
+    client.submit(generate("a"))
+    assert hands.take() == "a"
+    hands.redis.flushall()
+    output = hands.publisher.open("a")
+    output.frame(Started("w", "m", "numpy", 1, 0.0))
+    while not hands.redis.exists("ml:out:a"):
+        pass
+    client.cancel("a")
+    assert output.cancelled.wait(5)

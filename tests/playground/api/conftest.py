@@ -29,6 +29,12 @@ ROOT = Path(__file__).resolve().parents[3]
 Post = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 
 
+@pytest.fixture(autouse=True)
+def all_choices_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's hands are as many as an answer has choices."""
+    monkeypatch.setattr("playground.admission.ADDRESS_WIDTH", 16)
+
+
 @pytest.fixture
 def post() -> Post:
     """Posts a JSON body to the API. With `frames`, answers it as the worker would; with `choices`, each of
