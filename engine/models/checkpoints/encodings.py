@@ -1,19 +1,12 @@
 """How checkpoint files write numbers, and how to read them back without trusting them.
 
-Block formats (GGUF): 32 numbers share one block. With d (and m) an FP16 and q the integers of a block:
-
-    Q8_0   d, 32 x int8          y = d * q
-    Q4_0   d, 16 bytes           y = d * (q - 8)     low nibbles are elements 0-15, high ones 16-31
-    Q4_1   d, m, 16 bytes        y = d * q + m       nibbles as in Q4_0
-
-Source: the GGML project's format description. A block format is decoded to FP16, whatever type is
-asked for: the decoded model is an FP16 model, the same one on every backend.
+GGUF's block formats (block_formats.py) are decoded to FP16, whatever type is asked for: the decoded model
+is an FP16 model, the same one on every backend. FP8 with a scale for each 128 x 128 block is decoded to
+BF16, the type of the other tensors in such a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -21,52 +14,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
+from engine.models.checkpoints.block_formats import BLOCK_FORMATS
 from engine.models.weights import DType, cast_tensor
 
 _CHUNK = 1 << 19
 """Elements that are converted at a time: the temporaries stay inside the cache."""
-_BLOCK = 32
+SCALED_BLOCK = 128
+"""Rows and columns of an FP8 matrix that share one scale."""
 
 
 class Encoding(StrEnum):
     F32 = "F32"
     F16 = "F16"
     BF16 = "BF16"
-    Q8_0 = "Q8_0"
+    F8_E4M3 = "F8_E4M3"
     Q4_0 = "Q4_0"
     Q4_1 = "Q4_1"
+    Q5_0 = "Q5_0"
+    Q5_1 = "Q5_1"
+    Q8_0 = "Q8_0"
+    Q4_K = "Q4_K"
+    Q5_K = "Q5_K"
+    Q6_K = "Q6_K"
+    IQ4_NL = "IQ4_NL"
+    MXFP4 = "MXFP4"
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    elements: int
-    """Numbers in a block."""
-    size: int
-    """Bytes of a block."""
-    native: DType
-
-
-_LAYOUTS = {
-    Encoding.F32: _Layout(1, 4, "f32"),
-    Encoding.F16: _Layout(1, 2, "f16"),
-    Encoding.BF16: _Layout(1, 2, "bf16"),
-    Encoding.Q8_0: _Layout(_BLOCK, 34, "f16"),
-    Encoding.Q4_0: _Layout(_BLOCK, 18, "f16"),
-    Encoding.Q4_1: _Layout(_BLOCK, 20, "f16"),
+_PLAIN: dict[Encoding, tuple[int, DType]] = {
+    Encoding.F32: (4, "f32"),
+    Encoding.F16: (2, "f16"),
+    Encoding.BF16: (2, "bf16"),
+    Encoding.F8_E4M3: (1, "bf16"),
 }
+"""Bytes of a number, and the type that holds it."""
 
 
 def native_type(encoding: Encoding) -> DType:
     """The type that holds every value of `encoding` as this engine reads it."""
-    return _LAYOUTS[encoding].native
+    return _PLAIN[encoding][1] if encoding in _PLAIN else "f16"
 
 
 def encoded_bytes(encoding: Encoding, elements: int) -> int:
     """Bytes of `elements` numbers. Raises ValueError if they do not fill whole blocks."""
-    layout = _LAYOUTS[encoding]
-    if elements % layout.elements:
-        raise ValueError(f"{elements} elements do not fill whole {encoding} blocks of {layout.elements}")
-    return elements // layout.elements * layout.size
+    if encoding in _PLAIN:
+        return elements * _PLAIN[encoding][0]
+    form = BLOCK_FORMATS[encoding.value]
+    if elements % form.elements:
+        raise ValueError(f"{elements} elements do not fill whole {encoding} blocks of {form.elements}")
+    return elements // form.elements * form.size
 
 
 def decode(data: NDArray[np.uint8], encoding: Encoding, dtype: DType, what: str) -> NDArray[Any]:
@@ -75,15 +70,48 @@ def decode(data: NDArray[np.uint8], encoding: Encoding, dtype: DType, what: str)
     Nothing is copied when the file already holds `dtype`. `what` names the tensor in errors. Raises
     CheckpointError if a number is NaN, infinite, or too large for `dtype`.
     """
-    layout = _LAYOUTS[encoding]
-    if encoding in _DECODERS:
+    if encoding not in _PLAIN:
         half = _decode_blocks(data, encoding, what)
         return half if dtype == "f16" else cast_tensor(half, dtype)
-    stored: NDArray[Any] = data.view({"f32": "<f4", "f16": "<f2", "bf16": "<u2"}[layout.native])
-    _check_finite(stored, layout.native, what)
-    if layout.native == dtype:
+    native = native_type(encoding)
+    if encoding is Encoding.F8_E4M3:
+        raise CheckpointError(f"{what} is FP8 without the scales of its blocks, which is not supported")
+    stored: NDArray[Any] = data.view({"f32": "<f4", "f16": "<f2", "bf16": "<u2"}[native])
+    _check_finite(stored, native, what)
+    if native == dtype:
         return stored if stored.flags.aligned else stored.copy()
-    return _convert(stored, layout.native, dtype, what)
+    return _convert(stored, native, dtype, what)
+
+
+def decode_scaled(
+    data: NDArray[np.uint8], scales: NDArray[np.float32], dtype: DType, what: str
+) -> NDArray[Any]:
+    """An FP8 (E4M3) matrix [rows, columns] times `scales` [rows / 128, columns / 128], both rounded up.
+
+    Raises CheckpointError as `decode` does.
+    """
+    rows, columns = data.shape
+    out = np.empty((rows, columns), np.uint16)
+    for block, first in enumerate(range(0, rows, SCALED_BLOCK)):
+        part = _E4M3[data[first : first + SCALED_BLOCK]]
+        part *= np.repeat(scales[block], SCALED_BLOCK)[:columns]
+        out[first : first + SCALED_BLOCK] = cast_tensor(part, "bf16")
+    flat = out.reshape(-1)
+    _check_finite(flat, "bf16", what)
+    return flat if dtype == "bf16" else _convert(flat, "bf16", dtype, what)
+
+
+def _e4m3_values() -> NDArray[np.float32]:
+    """The 256 numbers of FP8 E4M3 (Micikevicius et al. 2022): no infinities, NaN where all bits are set."""
+    bits = np.arange(128)
+    exponent, fraction = bits >> 3, bits & 7
+    normal = np.ldexp(1.0 + fraction / 8.0, exponent - 7)
+    positive = np.where(exponent > 0, normal, np.ldexp(fraction / 8.0, -6))
+    positive[127] = np.nan
+    return np.concatenate((positive, -positive)).astype(np.float32)
+
+
+_E4M3 = _e4m3_values()
 
 
 def widen(values: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
@@ -122,45 +150,12 @@ def _check_finite(values: NDArray[Any], dtype: DType, what: str) -> None:
 
 
 def _decode_blocks(data: NDArray[np.uint8], encoding: Encoding, what: str) -> NDArray[np.float16]:
-    blocks = data.reshape(-1, _LAYOUTS[encoding].size)
-    out = np.empty((len(blocks), _BLOCK), np.float16)
-    step = _CHUNK // _BLOCK
-    decoder = _DECODERS[encoding]
+    form = BLOCK_FORMATS[encoding.value]
+    blocks = data.reshape(-1, form.size)
+    out = np.empty((len(blocks), form.elements), np.float16)
+    step = _CHUNK // form.elements
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(blocks), step):
-            decoder(blocks[start : start + step], out[start : start + step])
+            out[start : start + step] = form.decode(blocks[start : start + step])
     _check_finite(out.reshape(-1), "f16", what)
     return out.reshape(-1)
-
-
-def _scales(blocks: NDArray[np.uint8], first: int) -> NDArray[np.float32]:
-    """The FP16 at byte `first` of every block: [blocks]."""
-    return np.ascontiguousarray(blocks[:, first : first + 2]).view("<f2").astype(np.float32).reshape(-1)
-
-
-def _nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """[blocks, 16] packed bytes as [32, blocks]: elements first, so that the arithmetic runs over blocks."""
-    columns = np.ascontiguousarray(packed.T)
-    return np.concatenate((columns & np.uint8(15), columns >> np.uint8(4)))
-
-
-def _decode_q8_0(blocks: NDArray[np.uint8], out: NDArray[np.float16]) -> None:
-    out[:] = (np.ascontiguousarray(blocks[:, 2:].T).view(np.int8) * _scales(blocks, 0)).astype(np.float16).T
-
-
-def _decode_q4_0(blocks: NDArray[np.uint8], out: NDArray[np.float16]) -> None:
-    quants = _nibbles(blocks[:, 2:]).view(np.int8) - np.int8(8)
-    out[:] = (quants * _scales(blocks, 0)).astype(np.float16).T
-
-
-def _decode_q4_1(blocks: NDArray[np.uint8], out: NDArray[np.float16]) -> None:
-    values = _nibbles(blocks[:, 4:]) * _scales(blocks, 0)
-    values += _scales(blocks, 2)
-    out[:] = values.astype(np.float16).T
-
-
-_DECODERS: dict[Encoding, Callable[[NDArray[np.uint8], NDArray[np.float16]], None]] = {
-    Encoding.Q8_0: _decode_q8_0,
-    Encoding.Q4_0: _decode_q4_0,
-    Encoding.Q4_1: _decode_q4_1,
-}

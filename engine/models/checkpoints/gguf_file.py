@@ -30,8 +30,15 @@ _ENCODINGS = {
     1: Encoding.F16,
     2: Encoding.Q4_0,
     3: Encoding.Q4_1,
+    6: Encoding.Q5_0,
+    7: Encoding.Q5_1,
     8: Encoding.Q8_0,
+    12: Encoding.Q4_K,
+    13: Encoding.Q5_K,
+    14: Encoding.Q6_K,
+    20: Encoding.IQ4_NL,
     30: Encoding.BF16,
+    39: Encoding.MXFP4,
 }
 _SCALARS = {
     0: "<u1",
@@ -110,7 +117,9 @@ class _Reader:
 
     def stored(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> Stored:
         if kind not in _ENCODINGS:
-            raise self.error(f"tensor {name!r} is of GGML type {kind}; supported are {', '.join(Encoding)}")
+            raise self.error(
+                f"tensor {name!r} is of GGML type {kind}; supported are {', '.join(_ENCODINGS.values())}"
+            )
         encoding = _ENCODINGS[kind]
         try:
             size = encoded_bytes(encoding, elements(shape)) if shape[-1] else 0

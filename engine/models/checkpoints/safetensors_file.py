@@ -22,6 +22,9 @@ from engine.models.checkpoints.stored import Stored, elements, map_file
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+_ENCODINGS = (Encoding.F32, Encoding.F16, Encoding.BF16, Encoding.F8_E4M3)
+_SCALES = "_scale_inv"
+"""What follows the name of an FP8 matrix in the name of its scales."""
 _SHOWN = 100
 """Characters of a name that a message shows."""
 _MAX_DIMENSIONS = 8
@@ -48,12 +51,19 @@ def read_folder(folder: Path) -> dict[str, Stored]:
     Raises CheckpointError if a file is missing or damaged.
     """
     if (folder / INDEX).exists():
-        return _read_shards(folder)
+        return _with_scales(_read_shards(folder))
     if (folder / SINGLE).exists():
-        return read_safetensors(folder / SINGLE)
+        return _with_scales(read_safetensors(folder / SINGLE))
     raise CheckpointError(
         f"{folder} holds neither {SINGLE} nor {INDEX}: convert the checkpoint to safetensors first"
     )
+
+
+def _with_scales(tensors: dict[str, Stored]) -> dict[str, Stored]:
+    """FP8 matrices together with the scales of their blocks, which are tensors of their own."""
+    scaled = {name for name in tensors if name + _SCALES in tensors}
+    rest = {name: t for name, t in tensors.items() if name.removesuffix(_SCALES) not in scaled}
+    return rest | {name: tensors[name].with_scales(tensors[name + _SCALES]) for name in scaled}
 
 
 def weight_files(tensors: Mapping[str, Stored]) -> list[Path]:
@@ -92,9 +102,10 @@ def _stored(path: Path, name: str, entry: Any, body: NDArray[np.uint8]) -> Store
     numbers = (*shape, start, end)
     if len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in numbers):
         raise _damaged(path, f"the entry of tensor {name[:_SHOWN]!r} is malformed")
-    if dtype not in (Encoding.F32, Encoding.F16, Encoding.BF16):
+    if dtype not in _ENCODINGS:
         raise CheckpointError(
-            f"{path.name}: tensor {name[:_SHOWN]!r} is of type {dtype!r:.40}; supported are F32, F16 and BF16"
+            f"{path.name}: tensor {name[:_SHOWN]!r} is of type {dtype!r:.40};"
+            f" supported are {', '.join(_ENCODINGS)}"
         )
     encoding = Encoding(dtype)
     if not start <= end <= len(body) or end - start != encoded_bytes(encoding, elements(shape)):

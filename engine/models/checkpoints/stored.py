@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
-from engine.models.checkpoints.encodings import Encoding, decode, native_type
+from engine.models.checkpoints.encodings import SCALED_BLOCK, Encoding, decode, decode_scaled, native_type
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.weights import DType, cast_tensor
 
@@ -43,6 +43,8 @@ class Stored:
     """Added to each number as it is read."""
     order: tuple[int, ...] = ()
     """As in Place."""
+    scales: Stored | None = None
+    """Of an FP8 matrix: one number for each block of SCALED_BLOCK rows and columns."""
 
     def read(self, dtype: DType) -> NDArray[Any]:
         """The tensor in `dtype`, in the file's own shape. Raises CheckpointError if it is damaged."""
@@ -50,17 +52,33 @@ class Stored:
         if self.offset:
             values = decode(self.data, self.encoding, "f32", what) + np.float32(self.offset)
             return cast_tensor(values, dtype).reshape(self.shape)
+        if self.scales is not None:
+            matrix = self.data.reshape(self.shape)
+            return decode_scaled(matrix, self.scales.read("f32"), dtype, what).reshape(self.shape)
         stored = decode(self.data, self.encoding, dtype, what).reshape(self.shape)
         if not self.order:
             return stored
         heads = stored.reshape(-1, len(self.order), self.shape[-1])
         return heads[:, np.array(self.order)].reshape(self.shape)
 
+    def with_scales(self, scales: Stored) -> Stored:
+        """This FP8 matrix with the scales of its blocks. Raises CheckpointError if they do not fit it."""
+        expected = tuple(-(-size // SCALED_BLOCK) for size in self.shape)
+        if self.encoding is not Encoding.F8_E4M3 or len(expected) != 2 or scales.shape != expected:
+            raise CheckpointError(
+                f"{self.path.name}: tensor {self.name!r} is {self.encoding} of shape {list(self.shape)} with"
+                f" scales of shape {list(scales.shape)}; supported are F8_E4M3 matrices with one scale for"
+                f" each block of {SCALED_BLOCK} x {SCALED_BLOCK}"
+            )
+        return replace(self, scales=scales)
+
     def at(self, place: Place) -> Stored:
         """The part of this tensor that `place` speaks of. Raises CheckpointError if it is too short."""
         if place.rows is None:
             return replace(self, offset=place.offset, order=place.order)
         first, end = place.rows
+        if self.scales is not None:
+            raise CheckpointError(f"{self.path.name}: tensor {self.name!r} is FP8 and holds several matrices")
         if len(self.shape) != 2 or end > self.shape[0]:
             raise CheckpointError(
                 f"{self.path.name}: tensor {self.name!r} has shape {list(self.shape)}, its configuration"

@@ -3,15 +3,17 @@
 import gguf
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
-from engine.models.checkpoints.encodings import Encoding, decode, encoded_bytes, widen
+from engine.models.checkpoints.block_formats import BLOCK_FORMATS
+from engine.models.checkpoints.encodings import Encoding, decode, decode_scaled, encoded_bytes, widen
 
-BLOCKS = (Encoding.Q8_0, Encoding.Q4_0, Encoding.Q4_1)
+BLOCKS = tuple(Encoding(name) for name in BLOCK_FORMATS)
 FLOATS = arrays.arrays(
     np.float32,
     st.integers(1, 200),
@@ -19,39 +21,73 @@ FLOATS = arrays.arrays(
 )
 
 
+def random_blocks(encoding: Encoding, blocks: int, seed: int) -> NDArray[np.uint8]:
+    """Random bits, every one of them, but for scales that keep the numbers within FP16."""
+    rng = np.random.default_rng(seed)
+    packed = rng.integers(0, 256, (blocks, BLOCK_FORMATS[encoding.value].size), np.uint8)
+    if encoding is Encoding.MXFP4:
+        packed[:, 0] = rng.integers(110, 139, blocks)
+        return packed.reshape(-1)
+    for at in {Encoding.Q6_K: (208,), Encoding.Q8_0: (0,)}.get(encoding, (0, 2)):
+        scales = rng.normal(0, 0.5, blocks).astype("<f2").view(np.uint8).reshape(-1, 2)
+        packed[:, at : at + 2] = scales
+    return packed.reshape(-1)
+
+
 @given(seed=st.integers(0, 2**32), blocks=st.integers(1, 40), encoding=st.sampled_from(BLOCKS))
 def test_block_formats_decode_as_the_gguf_library_does(seed: int, blocks: int, encoding: Encoding) -> None:
-    kind = gguf.GGMLQuantizationType[encoding.value]
-    values = np.random.default_rng(seed).normal(0, 2, blocks * 32).astype(np.float32)
-    packed = gguf.quants.quantize(values, kind).view(np.uint8).reshape(-1)
+    packed = random_blocks(encoding, blocks, seed)
 
     ours = decode(packed, encoding, "f16", "t")
 
-    expected = gguf.quants.dequantize(packed, kind).reshape(-1)
+    expected = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType[encoding.value]).reshape(-1)
     np.testing.assert_array_equal(ours, expected.astype(np.float16))
 
 
 @pytest.mark.parametrize("encoding", BLOCKS)
 def test_a_tensor_longer_than_one_chunk_decodes_whole(encoding: Encoding) -> None:
-    kind = gguf.GGMLQuantizationType[encoding.value]
-    values = np.random.default_rng(1).normal(0, 1, (1 << 19) + 32 * 3).astype(np.float32)
-    packed = gguf.quants.quantize(values, kind).view(np.uint8).reshape(-1)
+    packed = random_blocks(encoding, (1 << 19) // BLOCK_FORMATS[encoding.value].elements + 3, seed=1)
 
     ours = decode(packed, encoding, "f32", "t")
 
+    kind = gguf.GGMLQuantizationType[encoding.value]
     expected = gguf.quants.dequantize(packed, kind).reshape(-1).astype(np.float16)
     np.testing.assert_array_equal(ours, expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("encoding", BLOCKS)
 def test_a_block_format_is_one_fp16_model_whatever_type_is_asked_for(encoding: Encoding) -> None:
-    kind = gguf.GGMLQuantizationType[encoding.value]
-    values = np.random.default_rng(2).normal(0, 1, 320).astype(np.float32)
-    packed = gguf.quants.quantize(values, kind).view(np.uint8).reshape(-1)
+    packed = random_blocks(encoding, 10, seed=2)
 
     single, half = decode(packed, encoding, "f32", "t"), decode(packed, encoding, "f16", "t")
 
     np.testing.assert_array_equal(single, half.astype(np.float32))
+
+
+def test_fp8_holds_the_numbers_that_pytorch_says() -> None:
+    data = np.array([b for b in range(256) if b & 0x7F != 0x7F], np.uint8)
+
+    ours = decode_scaled(data.reshape(2, -1), np.ones((1, 1), np.float32), "f32", "t")
+
+    np.testing.assert_array_equal(ours, torch.tensor(data).view(torch.float8_e4m3fn).float().numpy())
+
+
+@pytest.mark.parametrize("shape", [(128, 128), (129, 300), (5, 1)])
+def test_each_block_of_an_fp8_matrix_has_its_own_scale(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(5)
+    data = rng.integers(0, 127, shape, np.uint8)
+    scales = rng.uniform(0.001, 0.1, (-(-shape[0] // 128), -(-shape[1] // 128))).astype(np.float32)
+
+    ours = decode_scaled(data, scales, "bf16", "t").reshape(shape)
+
+    whole = torch.tensor(np.kron(scales, np.ones((128, 128), np.float32))[: shape[0], : shape[1]])
+    expected = (torch.tensor(data).view(torch.float8_e4m3fn).float() * whole).to(torch.bfloat16)
+    np.testing.assert_array_equal(ours, expected.view(torch.uint16).numpy())
+
+
+def test_an_fp8_number_that_is_none_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="holds NaN or infinity"):
+        decode_scaled(np.full((1, 1), 0x7F, np.uint8), np.ones((1, 1), np.float32), "f32", "t")
 
 
 @given(FLOATS)
@@ -102,8 +138,12 @@ def test_nan_in_bfloat16_is_refused() -> None:
 
 @pytest.mark.parametrize("encoding", BLOCKS)
 def test_nan_in_a_block_scale_is_refused(encoding: Encoding) -> None:
-    packed = np.full(encoded_bytes(encoding, 64), 17, np.uint8)
-    packed[:2] = np.array([np.nan], np.float16).view(np.uint8)
+    form = BLOCK_FORMATS[encoding.value]
+    packed = np.full(form.size, 17, np.uint8)
+    at = 208 if encoding is Encoding.Q6_K else 0
+    packed[at : at + 2] = np.array([np.nan], np.float16).view(np.uint8)
+    if encoding is Encoding.MXFP4:
+        packed[0] = 255
 
     with pytest.raises(CheckpointError, match="NaN or infinity"):
         decode(packed, encoding, "f16", "t")

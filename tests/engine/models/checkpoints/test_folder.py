@@ -108,7 +108,7 @@ def test_another_architecture_is_named(folder: Path) -> None:
 
     with pytest.raises(
         CheckpointError,
-        match="model_type is 'mamba2'; it must be one of laneformer,",
+        match="model_type is 'mamba2'; it must be one of gemma2,",
     ):
         open_model(str(folder))
 

@@ -85,7 +85,7 @@ def test_metadata_and_tensors_come_back(tmp_path: Path, whole: bytes) -> None:
         (header(tensors=1, rest=tensor((1 << 40, 1 << 40)) + bytes(64)), "cut short or corrupt"),
         (header(tensors=1, rest=tensor((4,), offset=1 << 60) + bytes(64)), "cut short or corrupt"),
         (header(tensors=1, rest=tensor((0,)) + bytes(64)), "cut short or corrupt"),
-        (header(tensors=1, rest=tensor((4,), kind=14) + bytes(64)), "GGML type 14; supported are F32"),
+        (header(tensors=1, rest=tensor((4,), kind=11) + bytes(64)), "GGML type 11; supported are F32"),
         (header(tensors=1, rest=tensor((33,), kind=2) + bytes(64)), "do not fill whole Q4_0 blocks"),
         (header(tensors=1, rest=tensor((4,), dimensions=5) + bytes(64)), "5 dimensions"),
         (header(tensors=2, rest=tensor((1,)) * 2 + bytes(64)), "'w' is listed twice"),

@@ -53,8 +53,8 @@ def test_a_file_of_the_safetensors_library_is_read(tmp_path: Path) -> None:
         ({"shape": 2}, "malformed"),
         ({"data_offsets": [0]}, "malformed"),
         ({"data_offsets": "08"}, "malformed"),
-        ({"dtype": "I64"}, "of type 'I64'; supported are F32, F16 and BF16"),
-        ({"dtype": ["F32"]}, "supported are F32, F16 and BF16"),
+        ({"dtype": "I64"}, "of type 'I64'; supported are F32, F16, BF16, F8_E4M3"),
+        ({"dtype": ["F32"]}, "supported are F32, F16, BF16, F8_E4M3"),
     ],
 )
 def test_a_wrong_entry_is_one_error(tmp_path: Path, change: dict[str, Any], problem: str) -> None:

@@ -1,0 +1,181 @@
+"""Each family as a GGUF file: names by the gguf library's table, values as llama.cpp's converter has them."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from engine.models.catalogue import open_model
+from engine.models.checkpoints.gguf import gguf_config, gguf_weights
+from engine.models.checkpoints.gguf_file import read_gguf
+from engine.models.config import ModelConfig
+from engine.models.rope import FactorScaling, LinearScaling, YarnScaling
+from engine.models.weights import Weights
+from engine.reference import Reference
+from tests.engine.models.checkpoints.files import permute
+from tests.reference.test_families import LONGROPE, PARTIAL, TOKENS, YARN, write_by_transformers
+from tests.reference.test_laneformer import relative_error
+
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("llama", "tied", {"tie_word_embeddings": True}),
+    ("qwen2", "untied", {}),
+    ("qwen2", "yarn", {"rope_parameters": {**YARN, "rope_theta": 1e6}}),
+    ("qwen3", "tied", {"head_dim": 16, "tie_word_embeddings": True}),
+    ("smollm3", "unrotated layers", {"num_hidden_layers": 5}),
+    ("gemma2", "as published", {"head_dim": 14, "query_pre_attn_scalar": 14, "sliding_window": 6}),
+    ("gemma3_text", "windows", {"head_dim": 16, "query_pre_attn_scalar": 16, "num_hidden_layers": 7}),
+    ("phi3", "a part of each head", {"rope_parameters": PARTIAL}),
+    ("phi3", "longrope", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 96}),
+]
+ARCHITECTURES = {"gemma3_text": gguf.MODEL_ARCH.GEMMA3}
+KINDS = ("F32", "BF16", "Q8_0", "Q5_1", "Q4_0")
+"""Types that the gguf library can write; test_encodings.py reads the others."""
+
+
+@pytest.mark.parametrize(("family", "what", "changes"), CASES, ids=[f"{f}, {w}" for f, w, _ in CASES])
+def test_a_gguf_file_is_the_same_model_as_its_folder(
+    tmp_path: Path, family: str, what: str, changes: dict[str, Any]
+) -> None:
+    theirs = write_by_transformers(tmp_path / "folder", family, {"sliding_window": 9, **changes})
+    folder = open_model(str(tmp_path / "folder"))
+
+    file = read_gguf(write(tmp_path / "m.gguf", family, theirs, folder.config))
+    config = gguf_config(file, "m")
+
+    assert config.features == folder.config.features
+    assert config.windows == folder.config.windows
+    assert config.context == folder.config.context
+    assert relative_error(logits(gguf_weights(file, config)), logits(folder.weights)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gguf_file_may_be_of_any_type(tmp_path: Path, kind: str) -> None:
+    changes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+    theirs = write_by_transformers(tmp_path / "folder", "qwen2", changes)
+    config = open_model(str(tmp_path / "folder")).config
+
+    file = read_gguf(write(tmp_path / "m.gguf", "qwen2", theirs, config, gguf.GGMLQuantizationType[kind]))
+
+    weights = gguf_weights(file, gguf_config(file, "m"))
+    matrix = theirs.model.layers[1].mlp.down_proj.weight.detach().numpy()
+    packed = gguf.quants.quantize(matrix, gguf.GGMLQuantizationType[kind])
+    expected = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType[kind])
+    expected = expected if kind in ("F32", "BF16") else expected.astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(weights.get("layers.1.w_down")[0], expected)
+
+
+def logits(weights: Weights) -> NDArray[np.float32]:
+    reference = Reference(weights)
+    return reference.forward(TOKENS, reference.new_cache(len(TOKENS)))
+
+
+def write(
+    path: Path,
+    family: str,
+    theirs: Any,
+    config: ModelConfig,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+) -> Path:
+    """What llama.cpp's converter makes of a model of transformers."""
+    architecture = ARCHITECTURES.get(family) or gguf.MODEL_ARCH[family.upper()]
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
+    describe(writer, theirs.config, config)
+    names = gguf.get_tensor_name_map(architecture, config.layers)
+    for name, tensor in theirs.state_dict().items():
+        if name == "lm_head.weight" and config.tied_head:
+            continue
+        values = converted(family, name, tensor.float().numpy(), config)
+        quantized = kind if values.ndim > 1 else gguf.GGMLQuantizationType.F32
+        stored = gguf.quants.quantize(values, quantized)
+        writer.add_tensor(names.get_name(name, (".weight", ".bias")), stored, raw_dtype=quantized)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def converted(
+    family: str, name: str, values: NDArray[np.float32], config: ModelConfig
+) -> NDArray[np.float32]:
+    if family in ("llama", "smollm3") and ("q_proj" in name or "k_proj" in name):
+        return permute(values, config.heads if "q_proj" in name else config.kv_heads)
+    if family.startswith("gemma") and name.endswith("norm.weight"):
+        return values + np.float32(1.0)
+    return values
+
+
+def describe(writer: gguf.GGUFWriter, settings: Any, config: ModelConfig) -> None:
+    writer.add_block_count(config.layers)
+    writer.add_context_length(settings.max_position_embeddings)
+    writer.add_embedding_length(config.hidden)
+    writer.add_feed_forward_length(config.ffn)
+    writer.add_head_count(config.heads)
+    writer.add_head_count_kv(config.kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_vocab_size(config.vocab)
+    writer.add_rope_freq_base(config.rope.theta)
+    writer.add_rope_dimension_count(2 * config.rope.turning or config.head_dim)
+    if max(config.windows):
+        writer.add_sliding_window(max(config.windows))
+    if config.attention_cap:
+        writer.add_attn_logit_softcapping(config.attention_cap)
+        writer.add_final_logit_softcapping(config.logit_cap)
+    match config.rope.scaling:
+        case YarnScaling() as yarn:
+            writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+            writer.add_rope_scaling_factor(yarn.factor)
+            writer.add_rope_scaling_orig_ctx_len(yarn.original_context)
+        case LinearScaling(factor):
+            writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+            writer.add_rope_scaling_factor(factor)
+        case FactorScaling(factors, amplitude):
+            writer.add_rope_scaling_attn_factors(amplitude)
+            writer.add_rope_scaling_orig_ctx_len(settings.original_max_position_embeddings)
+            writer.add_tensor("rope_factors_short.weight", np.array(factors, np.float32))
+            writer.add_tensor("rope_factors_long.weight", 2 * np.array(factors, np.float32))
+
+
+def test_an_fp8_folder_is_the_model_of_its_decoded_matrices(tmp_path: Path) -> None:
+    """E4M3 with one scale for each block of 128 x 128, as FP8 releases of Qwen3 have them."""
+    import safetensors.torch
+
+    shape = {"hidden_size": 144, "intermediate_size": 260, "num_hidden_layers": 2, "head_dim": 24}
+    theirs = write_by_transformers(tmp_path, "qwen3", shape)
+    path = tmp_path / "model.safetensors"
+    stored, decoded = {}, {}
+    for name, tensor in safetensors.torch.load_file(path).items():
+        stored[name] = decoded[name] = tensor.to(torch.bfloat16)
+        if "proj" in name:
+            stored[name], stored[name + "_scale_inv"], decoded[name] = blockwise(tensor)
+    safetensors.torch.save_file(stored, path)
+
+    weights = open_model(str(tmp_path)).weights
+
+    assert weights.native == "bf16"
+    theirs.load_state_dict({name: tensor.float() for name, tensor in decoded.items()})
+    with torch.no_grad():
+        expected = theirs(torch.tensor([TOKENS])).logits[0].numpy()
+    assert relative_error(logits(weights), expected) < 1e-5
+
+
+def blockwise(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(FP8, scales, the BF16 matrix that the two mean)."""
+    rows, columns = matrix.shape
+    counts = (-(-rows // 128), -(-columns // 128))
+    scales = torch.empty(counts)
+    packed = torch.empty((rows, columns), dtype=torch.float8_e4m3fn)
+    decoded = torch.empty((rows, columns), dtype=torch.bfloat16)
+    for i in range(counts[0]):
+        for j in range(counts[1]):
+            block = (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
+            scales[i, j] = matrix[block].abs().max() / 448.0
+            packed[block] = (matrix[block] / scales[i, j]).to(torch.float8_e4m3fn)
+            decoded[block] = (packed[block].float() * scales[i, j]).to(torch.bfloat16)
+    return packed, scales, decoded
