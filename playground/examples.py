@@ -6,7 +6,8 @@ from typing import NotRequired, TypedDict
 
 
 class Example(TypedDict):
-    """`kind` says what a model must be able to do: continue text, chat, or fill in before a suffix.
+    """`kind` says what a model must be able to do: continue text, chat, fill in before a suffix, or correct a
+    program that fails its tests.
 
     `language` is what the editor highlights it as. The first one is what a new visitor finds. A prompt to
     complete ends where a token may end: after a colon rather than in the white space of the next line.
@@ -17,11 +18,15 @@ class Example(TypedDict):
     language: str
     prompt: str
     suffix: NotRequired[str]
+    tests: NotRequired[str]
+    button: NotRequired[str]
+    """What a new visitor may press to see it done."""
 
 
 EXAMPLES: tuple[Example, ...] = (
     {
         "title": "Python: a stack",
+        "button": "Complete a class",
         "kind": "completion",
         "language": "python",
         "prompt": "class Stack:\n    def __init__(self):\n        self.items = []\n\n"
@@ -55,6 +60,7 @@ EXAMPLES: tuple[Example, ...] = (
     },
     {
         "title": "Chat: explain a closure",
+        "button": "Ask what a closure is",
         "kind": "chat",
         "language": "text",
         "prompt": "Explain what a closure is in JavaScript, with one short example.",
@@ -65,6 +71,15 @@ EXAMPLES: tuple[Example, ...] = (
         "language": "text",
         "prompt": "Write plain `test_` functions with assert for a function `slugify(text)`"
         " that turns 'Hello, World!' into 'hello-world'.",
+    },
+    {
+        "title": "Python: run and fix",
+        "button": "Fix a wrong program",
+        "kind": "program",
+        "language": "python",
+        "prompt": "def is_even(number):\n    return number % 2 == 1\n",
+        "tests": "def test_four():\n    assert is_even(4)\n\n\n"
+        "def test_seven():\n    assert not is_even(7)\n",
     },
     {
         "title": "Fill in the middle",

@@ -13,7 +13,9 @@ from playground.models import Generation, Lane, Share
 Fact = tuple[str, str]
 """A label and what it says."""
 _FINISHES = {"stop": "Finished", "length": "Reached its limit of tokens", "cancelled": "Stopped"}
-_TOLD_ELSEWHERE = {"name", "devices", "parallelism"}
+_BACKEND = {"threads": "Threads", "isa": "Instruction set", "sync": "Threads wait by", "link": "Link"}
+"""Of what a backend tells, the facts that a reader can use; debugging switches stay out."""
+_PARTS = {"queue": "queue", "tokenizer": "tokenizer", "prefill": "reading the prompt", "launch": "launch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class Part:
     """A stretch of time; `start` and `width` are percent of the whole that it is part of."""
 
     name: str
+    label: str
     ms: float
     start: float
     width: float
@@ -57,7 +60,7 @@ class Figures:
         whole, parts, start = sum(times.values()) or 1.0, [], 0.0
         for name, ms in times.items():
             width = 100 * ms / whole
-            parts.append(Part(name, ms, round(start, 2), round(width, 2)))
+            parts.append(Part(name, _PARTS[name], ms, round(start, 2), round(width, 2)))
             start += width
         return parts
 
@@ -112,13 +115,13 @@ def prompt_text(prompt: Mapping[str, Any]) -> str:
 def settings_of(request: Mapping[str, Any]) -> list[Fact]:
     """How a generation was asked for."""
     sampling = request["sampling"]
-    facts = [("Most tokens", f"{request['max_tokens']:,}")]
+    facts = [("Max tokens", f"{request['max_tokens']:,}")]
     facts += [
         (option.label, str(value) if option.whole else f"{value:g}")
         for option in OPTIONS
         if (value := sampling.get(option.name)) is not None
     ]
-    facts += [("Stops at", repr(text)) for text in request.get("stop", ())]
+    facts += [("Stop sequence", repr(text)) for text in request.get("stop", ())]
     return facts
 
 
@@ -130,11 +133,7 @@ def environment_facts(environment: Mapping[str, Any]) -> list[Fact]:
     facts.append(
         ("Parallelism", {"none": ""}.get(backend.get("parallelism", ""), backend.get("parallelism")))
     )
-    facts += [
-        (name.replace("_", " ").capitalize(), value)
-        for name, value in backend.items()
-        if name not in _TOLD_ELSEWHERE and isinstance(value, str | int | float)
-    ]
+    facts += [(label, backend.get(name)) for name, label in _BACKEND.items()]
     cpu, gpus = environment.get("cpu", {}), environment.get("gpus", [])
     if cpu.get("model"):
         facts.append(("Processor", f"{cpu['model']}, {cpu['cores']} cores in use"))

@@ -1,4 +1,4 @@
-"""What a person does in the tab "Run it"."""
+"""What a person does in the tab "Python"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RunPanel:
     @classmethod
     def open(cls, page: Page) -> Self:
         page.goto("/")
-        page.get_by_role("tab", name="Run it").click()
+        page.get_by_role("tab", name="Python").click()
         return cls(page)
 
     @property

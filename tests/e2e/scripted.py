@@ -12,7 +12,8 @@ from playwright.sync_api import BrowserContext, WebSocketRoute
 
 WORKER = {
     "name": "scripted", "model": "scripted", "backend": "none", "devices": [], "state": "idle", "chat": True,
-    "infill": True, "context": 4096, "parallelism": "none", "lanes": 1, "last_tok_s": 0.0,
+    "infill": True, "context": 4096, "parallelism": "none", "lanes": 1,
+    "sync": "", "link": "", "last_tok_s": 0.0,
 }  # fmt: skip
 TIMINGS = {
     "queue_ms": 0, "prefill_ms": 1, "ttft_ms": 1, "decode_ms": 10, "decode_tok_s": 100, "prompt_tokens": 1,
@@ -34,16 +35,22 @@ class ScriptedServer:
     _text: str = ""
     _error: dict[str, Any] | None = None
     _endless: bool = False
+    _finish: str = "stop"
     _gone: bool = False
     _lines: list[WebSocketRoute] = field(default_factory=list)
     _go_on: Callable[[str], None] = print
     _ids: itertools.count[int] = field(default_factory=itertools.count)
 
     def __call__(
-        self, text: str = "", *, error: dict[str, Any] | None = None, endless: bool = False
+        self,
+        text: str = "",
+        *,
+        error: dict[str, Any] | None = None,
+        endless: bool = False,
+        finish: str = "stop",
     ) -> list[dict[str, Any]]:
         """Returns the start frames that have been, and will be, asked for."""
-        self._text, self._error, self._endless = text, error, endless
+        self._text, self._error, self._endless, self._finish = text, error, endless, finish
         return self.asked
 
     def serve(self, context: BrowserContext) -> None:
@@ -101,7 +108,7 @@ class ScriptedServer:
             for text in (self._text[:1], self._text[1:]):
                 go_on(text)
             if not self._endless:
-                end("stop")
+                end(self._finish)
 
         route.on_message(hear)
         route.send(json.dumps({"type": "status", "workers": [self.worker]}))

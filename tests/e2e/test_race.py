@@ -36,7 +36,7 @@ def open_race(page: Page, workers: int) -> None:
 
 
 def start(page: Page, tokens: int) -> None:
-    page.get_by_label("Most tokens").fill(str(tokens))
+    page.get_by_label("Max tokens").fill(str(tokens))
     page.get_by_role("button", name="Start").click()
 
 

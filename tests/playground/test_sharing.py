@@ -76,7 +76,8 @@ async def test_a_shared_run_shows_its_text_settings_timings_and_environment(asyn
     assert "def f(&lt;b&gt;x&lt;/b&gt;):" in page
     assert "return &lt;i&gt;x&lt;/i&gt;" in page
     assert "<b>" not in page
-    for said in ("tiny on cuda", "8 × NVIDIA H200", "queue 1.0 ms", "prefill 20 ms", "launch 4.0 ms",
+    for said in ("tiny on cuda", "8 × NVIDIA H200", "queue 1.0 ms",
+        "reading the prompt 20 ms", "launch 4.0 ms",
                  "dtp", "575.1", "ffffffffffff with changes", "Seed", "655 ms"):  # fmt: skip
         assert said in page, said
     assert "GPU-secret" not in page

@@ -61,7 +61,7 @@ export class ChatPanel {
     });
     element("chat-form", HTMLFormElement).addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#submit();
+      this.submit();
     });
     this.#question.addEventListener("keydown", (event) => this.#key(event));
     this.#clear.addEventListener("click", () => this.#startOver());
@@ -154,7 +154,8 @@ export class ChatPanel {
     return workers?.find((worker) => worker.chat && (!settings?.model || worker.model === settings.model)) ?? null;
   }
 
-  #submit() {
+  /** Sends what stands in the field. */
+  submit() {
     const text = this.#question.value.trim();
     const { prompt, busy } = /** @type {Playground} */ (this.#playground);
     if (!text || busy || !this.offered) return;
@@ -264,7 +265,7 @@ export class ChatPanel {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     event.stopPropagation(); // with Control it would run the prompt
-    this.#submit();
+    this.submit();
   }
 
   #refresh() {

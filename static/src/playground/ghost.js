@@ -143,10 +143,10 @@ export class Ghost {
     const words = !this.#switch.checked || !worker
       ? ""
       : seconds > 0
-        ? `paused for ${seconds} s: the server has enough to do`
+        ? `paused for ${seconds} s: the server is busy`
         : worker.infill
-          ? "sees both sides of the cursor"
-          : `sees only what is before the cursor: ${worker.model} has no fill-in-the-middle`;
+          ? "from both sides of the cursor"
+          : "from what is before the cursor";
     this.#note.textContent = words;
     this.#note.title = words;
   }

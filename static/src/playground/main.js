@@ -22,9 +22,10 @@ import { mountSpeed } from "./speed.js";
 import { mountStatus } from "./status.js";
 import { settingsOpen } from "../shared/storage.js";
 import { Tabs } from "./tabs.js";
-import { summaryWords } from "../shared/words.js";
+import { summaryWords, topologyWords } from "../shared/words.js";
 
 /** @typedef {import("./playground.js").Events} Events */
+/** @typedef {import("../shared/protocol.js").Worker} Worker */
 
 const TESTS = {
   python: "Write tests for this code: plain functions whose names begin with test_, with assert, without any import.",
@@ -33,13 +34,23 @@ const TESTS = {
 };
 /** Where the settings leave the panes beside them wide enough. */
 const WIDE = "(min-width: 100rem)";
+/** Where they lie over the results, so that nobody meets them uncalled. */
+const OVERLAY = "(max-width: 80rem)";
+const NARROW = "(max-width: 56rem)";
 
 const announcer = element("announcer", HTMLElement);
 const settings = element("settings", HTMLElement);
 const settingsToggle = element("settings-toggle", HTMLButtonElement);
 const settingsChanged = element("settings-changed", HTMLElement);
 
-const output = new OutputPane({ onShown: () => runs.shown(), onInsert: (text) => prompt.insert(text) });
+const output = new OutputPane({
+  onShown: () => runs.shown(),
+  onInsert: (text) => prompt.insert(text),
+  onContinue: (run) => {
+    prompt.insert(run.text);
+    start();
+  },
+});
 const controls = new Controls(element("controls", HTMLFormElement), showChanged);
 const nonce = element("app", HTMLScriptElement).nonce;
 const prompt = new PromptPane(nonce, {
@@ -49,10 +60,7 @@ const prompt = new PromptPane(nonce, {
   onLeft: () => ghost.leave(),
   onGhost: (text) => ghost.shown(text),
   onSelect: (selected) => selection.show(selected),
-  onQuestion: (text) => {
-    tabs.show("chat");
-    chat.draft(text);
-  },
+  onExample: follow,
 });
 const compare = new CompareDialog(nonce);
 const chat = new ChatPanel({
@@ -101,6 +109,21 @@ const ghost = new Ghost(playground, prompt.editor);
  */
 function tell(type, detail) {
   playground.tell(type, detail);
+}
+
+/**
+ * @param {import("./prompt.js").Example} example
+ * @param {boolean} go whether it shall be run, too
+ */
+function follow({ kind, prompt: text, tests = "" }, go) {
+  if (kind === "chat") {
+    tabs.show("chat");
+    chat.draft(text);
+    if (go) chat.submit();
+  } else if (kind === "program") {
+    tabs.show("run");
+    tell("program", { program: text, tests, go });
+  } else if (go) start();
 }
 
 function start() {
@@ -162,14 +185,36 @@ function showSettings(open) {
   settingsToggle.setAttribute("aria-expanded", String(open));
 }
 
+/** @param {Worker[]} workers */
+function welcome(workers) {
+  const worker = workers[0];
+  element("welcome-model", HTMLElement).textContent = worker?.model ?? "no model yet";
+  element("welcome-machine", HTMLElement).textContent = worker ? ` on ${topologyWords(worker) || worker.backend}` : "";
+}
+
+/** On a narrow screen the results lie below the prompt: there they are brought into sight. */
+function showResults() {
+  if (matchMedia(NARROW).matches) element("result", HTMLElement).scrollIntoView({ block: "start" });
+}
+
 playground.on("workers", (workers) => {
+  welcome(workers);
   controls.offerModels([...new Set(workers.map((worker) => worker.model))]);
   prompt.offer(workers);
   const chats = workers.some((worker) => worker.chat);
   selection.offerChat(chats);
   element("system-field", HTMLElement).hidden = !chats;
 });
-playground.on("asked", ({ reopened }) => !reopened && playground.announce("Generating."));
+playground.on("asked", ({ reopened, origin }) => {
+  if (reopened) return;
+  playground.announce("Generating.");
+  element("prompt-pane", HTMLElement).dataset.ran = "true"; // on a narrow screen it makes room for the results
+  if (origin.place !== "none") showResults();
+});
+playground.on("tab", showResults);
+for (const type of ["focusin", "pointerdown", "beforeinput"]) {
+  element("editor", HTMLElement).addEventListener(type, () => delete element("prompt-pane", HTMLElement).dataset.ran);
+}
 playground.on("ended", ({ generation }) => playground.announce(summaryWords(generation)));
 mountStatus(playground, runs);
 mountSpeed(playground);
@@ -187,6 +232,10 @@ element("keep-seed", HTMLButtonElement).addEventListener("click", () => {
 });
 element("reset", HTMLButtonElement).addEventListener("click", () => controls.reset());
 element("controls", HTMLFormElement).addEventListener("input", () => tell("settings", controls.values));
+element("settings-close", HTMLButtonElement).addEventListener("click", () => {
+  settingsToggle.click();
+  settingsToggle.focus();
+});
 settingsToggle.addEventListener("click", () => {
   showSettings(settings.hasAttribute("hidden"));
   settingsOpen.write(!settings.hidden);
@@ -208,7 +257,7 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) session.retryNow();
 });
 
-showSettings(settingsOpen.read() ?? matchMedia(WIDE).matches);
+showSettings(!matchMedia(OVERLAY).matches && (settingsOpen.read() ?? matchMedia(WIDE).matches));
 runs.takeUp();
 if (playground.run?.origin.place === "chat") tabs.show("chat");
 session.connect();

@@ -11,9 +11,12 @@ import { TextBlocks } from "../shared/text_blocks.js";
 
 /** @typedef {import("./runs.js").Run} Run */
 
+/** Characters of the prompt that stand before the output. */
+const MOST_LEAD = 400;
+
 export class OutputPane {
   #scroller = element("output", HTMLDivElement);
-  #hint = element("hint", HTMLParagraphElement);
+  #hint = element("hint", HTMLElement);
   #problem = new Problem(
     element("problem", HTMLElement),
     element("problem-text", HTMLElement),
@@ -23,13 +26,21 @@ export class OutputPane {
   #copy = element("copy", HTMLButtonElement);
   #download = element("download", HTMLButtonElement);
   #insert = element("insert", HTMLButtonElement);
+  #continue = element("continue", HTMLButtonElement);
   #blocks = new TextBlocks(element("text", HTMLDivElement));
   #stream;
   /** @type {Run | null} whose text is shown */
   #run = null;
+  /** Whether its text is in the prompt already. */
+  #inserted = false;
 
-  /** @param {{onShown: () => void, onInsert: (text: string) => void}} events */
-  constructor({ onShown, onInsert }) {
+  /**
+   * @param {object} events
+   * @param {() => void} events.onShown
+   * @param {(text: string) => void} events.onInsert
+   * @param {(run: Run) => void} events.onContinue a run that its limit of tokens ended
+   */
+  constructor({ onShown, onInsert, onContinue }) {
     this.#stream = new TextStream(this.#scroller, {
       write: (text) => this.#blocks.write(text),
       onFlush: () => {
@@ -41,14 +52,19 @@ export class OutputPane {
     this.#toEnd.addEventListener("click", () => this.#stream.followEnd());
     this.#copy.addEventListener("click", () => copyText(this.#text, this.#copy, element("text", HTMLDivElement)));
     this.#download.addEventListener("click", () => this.#downloadText());
-    this.#insert.addEventListener("click", () => onInsert(this.#text));
+    this.#insert.addEventListener("click", () => {
+      onInsert(this.#text);
+      this.#inserted = true;
+      this.#allow();
+    });
+    this.#continue.addEventListener("click", () => this.#run && onContinue(this.#run));
   }
 
   /** @param {Run} run that begins here */
   begin(run) {
     this.#run = run;
+    this.#inserted = false;
     this.clear();
-    this.#scroller.scrollIntoView({ block: "nearest" }); // on a narrow screen it lies below the prompt
     this.#hint.hidden = true;
     this.#problem.hide();
     this.#setState("running");
@@ -69,6 +85,7 @@ export class OutputPane {
   /** @param {Run} run whose text is whole: it can be coloured now */
   end({ text, origin }) {
     this.#stream.flush();
+    this.#allow();
     this.#setState("over");
     highlight.paint(this.#blocks.nodes, highlight.tokensOf(text, origin));
   }
@@ -103,6 +120,10 @@ export class OutputPane {
 
   #allow() {
     for (const button of [this.#copy, this.#download, this.#insert]) button.disabled = this.#text === "";
+    this.#insert.disabled ||= this.#inserted; // once: a second time would double it
+    const { request, generation } = this.#run ?? {};
+    const cut = generation?.done?.finish_reason === "length" && request?.suffix === undefined && !this.#inserted;
+    this.#continue.hidden = !cut;
   }
 
   #downloadText() {
@@ -110,7 +131,8 @@ export class OutputPane {
   }
 }
 
-/** @param {string} text its last line that has something on it, and what follows */
+/** @param {string} text the end of its last line that has something on it, and what follows */
 function lastLine(text) {
-  return text.slice(text.trimEnd().lastIndexOf("\n") + 1);
+  const line = text.slice(text.trimEnd().lastIndexOf("\n") + 1);
+  return line.length <= MOST_LEAD ? line : `…${line.slice(-MOST_LEAD)}`;
 }

@@ -40,6 +40,7 @@
  * @property {Values} settings one was changed
  * @property {{connection: Connection, retryInMs: number}} connection
  * @property {TabName} tab the one that is shown now
+ * @property {{program: string, tests: string, go: boolean}} program shall be the one in hand, and run if `go`
  * @property {string} tests code that shall be the tests of the program in hand
  *
  * @typedef {object} Prompt the editor

@@ -13,13 +13,19 @@ import { draft } from "../shared/storage.js";
 /**
  * @typedef {object} Example as playground/examples.py declares it
  * @property {string} title
- * @property {Mode | "chat"} kind
+ * @property {Mode | "chat" | "program"} kind
  * @property {string} prompt
  * @property {string} [suffix]
+ * @property {string} [tests] that a program fails
  * @property {string} [language]
  */
 
 const FENCE = "\n```";
+/**
+ * @typedef {object} ExampleEvents
+ * @property {(example: Example, go: boolean) => void} onExample one was chosen that is no prompt, or shall go at once
+ */
+
 const REMEMBER_AFTER_MS = 400;
 const LABELS = {
   completion: ["Prompt to continue", "Code or text that the model goes on from"],
@@ -35,19 +41,18 @@ export class PromptPane {
   #select = element("example", HTMLSelectElement);
   editor;
   #timer = 0;
-  #onQuestion;
+  #onExample;
   /** @type {Mode} what was chosen; what is used may differ while no worker offers it */
   #wanted;
 
   /**
    * @param {string} nonce of the page's style policy
-   * @param {Omit<import("./editor.js").EditorEvents, "onChange"> & {onQuestion: (text: string) => void}} events
-   *   `onQuestion`: an example for the chat was chosen
+   * @param {Omit<import("./editor.js").EditorEvents, "onChange"> & ExampleEvents} events
    */
-  constructor(nonce, { onQuestion, ...events }) {
+  constructor(nonce, { onExample, ...events }) {
     const first = this.#examples[0];
     const remembered = draft.read() ?? { text: first?.prompt ?? "", language: first?.language ?? "python", mode: "completion" };
-    this.#onQuestion = onQuestion;
+    this.#onExample = onExample;
     this.#wanted = modeNamed(remembered.mode);
     this.#language.value = languageNamed(remembered.language);
     this.editor = new Editor(
@@ -57,7 +62,10 @@ export class PromptPane {
     );
     this.#language.addEventListener("change", () => this.#setLanguage(this.language));
     this.#modes.addEventListener("change", (event) => this.#choose(modeNamed(/** @type {HTMLInputElement} */ (event.target).value)));
-    this.#select.addEventListener("change", () => this.#load());
+    this.#select.addEventListener("change", () => this.#load(Number(this.#select.value), false));
+    for (const button of document.querySelectorAll("[data-example]")) {
+      button.addEventListener("click", () => this.#load(Number(/** @type {HTMLElement} */ (button).dataset.example), true));
+    }
     addEventListener("pagehide", () => this.#remember());
     this.offer([]);
   }
@@ -96,6 +104,7 @@ export class PromptPane {
       completion: true,
       infill: workers.some((worker) => worker.infill),
       chat: workers.some((worker) => worker.chat),
+      program: true,
     };
     this.#modes.hidden = !offered.infill;
     for (const input of this.#modes.querySelectorAll("input")) {
@@ -105,6 +114,10 @@ export class PromptPane {
     const usable = offered[this.#wanted] || workers.length === 0 ? this.#wanted : "completion";
     this.#check(usable);
     this.#listExamples(offered);
+    for (const button of document.querySelectorAll("[data-example]")) {
+      const example = this.#examples[Number(/** @type {HTMLElement} */ (button).dataset.example)];
+      button.toggleAttribute("disabled", workers.length === 0 || !example || !offered[example.kind]);
+    }
   }
 
   /** @returns {string | null} why the prompt cannot be run, in words */
@@ -151,18 +164,21 @@ export class PromptPane {
     this.editor.focus();
   }
 
-  #load() {
-    const example = this.#examples[Number(this.#select.value)];
+  /**
+   * @param {number} index of the example
+   * @param {boolean} go whether it shall be run, too
+   */
+  #load(index, go) {
+    const example = this.#examples[index];
     this.#select.value = "";
     if (!example) return;
-    if (example.kind === "chat") {
-      this.#onQuestion(example.prompt);
-      return;
+    if (example.kind === "completion" || example.kind === "infill") {
+      this.restore(example.kind, languageNamed(example.language ?? "text"), example.prompt, example.suffix);
     }
-    this.restore(example.kind, languageNamed(example.language ?? "text"), example.prompt, example.suffix);
+    this.#onExample(example, go);
   }
 
-  /** @param {Record<Mode | "chat", boolean>} offered */
+  /** @param {Record<Example["kind"], boolean>} offered */
   #listExamples(offered) {
     const options = this.#examples
       .map((example, index) => ({ example, index }))

@@ -51,7 +51,7 @@ export class Entries {
   /** @returns {string | null} why there is no race, in words */
   problem() {
     const chosen = this.#slots.filter(({ select }) => select.value !== NOBODY);
-    if (!this.#workers.length) return "No engine worker is running: start one with python -m engine worker.";
+    if (!this.#workers.length) return "The engine is away; try again in a moment.";
     if (chosen.length < 2) return "A race needs two contestants: choose another worker, or a pacer.";
     if (!chosen.some(({ select }) => select.value !== PACER)) return "Pacers alone are no race: choose a worker.";
     const workers = chosen.map(({ select }) => select.value).filter((value) => value !== PACER);

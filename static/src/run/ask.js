@@ -17,7 +17,7 @@ import { correctedBy, helper, requestFor } from "./request.js";
 export async function ask(playground, wrong, signal) {
   const values = playground.settings;
   const worker = helper(playground.workers ?? [], values.model);
-  if (!worker) return none("No engine worker is there to ask: start one, then try again.");
+  if (!worker) return none("The engine is away; try again in a moment.");
   const request = requestFor(worker, values, wrong);
   const stop = () => playground.stop();
   const began = performance.now();

@@ -12,7 +12,7 @@ const TICK_MS = 100;
 const ENDS = {
   passed: "It passes now.",
   "gave up": "It still fails: no steps are left.",
-  "same program": "The model returned a program that was tried already, so asking again would change nothing.",
+  "same program": "The model returned a program that was tried already.",
   "no program": "The model's answer held no program.",
   stopped: "Stopped.",
 };

@@ -89,6 +89,11 @@ class RunPanel {
       if (this.#hand && origin.place === "none") this.#fixing.write(text, generation.tokens);
     });
     playground.on("workers", () => this.#refresh());
+    playground.on("program", ({ program, tests, go }) => {
+      this.#program.replace(program);
+      this.#tests.replace(tests);
+      if (go) this.#runOnce();
+    });
     playground.on("tests", (code) => this.#tests.replace(`${code.trimEnd()}\n`));
     playground.on("tab", (tab) => tab === "run" && this.#fill());
     if (/Mac|iPhone|iPad/.test(navigator.platform)) element("run-start-keys", HTMLElement).textContent = "⌥ ↵";
@@ -164,6 +169,7 @@ class RunPanel {
     if (failed?.state !== "failed" || !this.#steps.reportValidity()) return;
     return this.#inHand(async (signal) => {
       const steps = Number(this.#steps.value);
+      const original = this.#program.text;
       this.#fixing.begin(steps);
       const { end, problem } = await repair(
         { program: this.#program.text, failure: failed.failure, steps },
@@ -177,10 +183,24 @@ class RunPanel {
           signal,
         },
       );
-      const words = `${this.#fixing.end(end, problem)} ${this.#verdict?.headline ?? failed.headline}`;
+      const words = this.#endOfFixing(end, problem, failed);
+      if (end !== "passed") {
+        this.#program.replace(original);
+        this.#verdict = failed;
+      }
       this.#result.say(end === "passed" ? "passed" : "failed", words);
       this.#playground.announce(words);
     });
+  }
+
+  /**
+   * @param {import("./repair.js").End} end
+   * @param {string} problem
+   * @param {Verdict} failed of the program as it was before
+   */
+  #endOfFixing(end, problem, failed) {
+    const words = `${this.#fixing.end(end, problem)} ${this.#verdict?.headline ?? failed.headline}`;
+    return end === "passed" ? words : `${words} Your program is as it was.`;
   }
 
   /**

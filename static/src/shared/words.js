@@ -7,6 +7,7 @@ import { count, duration, plural, rate } from "./format.js";
 /** @typedef {import("./protocol.js").Worker} Worker */
 /** @typedef {import("./session.js").Connection} Connection */
 
+const CONNECTIONS = { connecting: "Connecting", live: "Connected", "catching up": "Catching up" };
 const RESTARTING = "The engine is restarting; your text continues by itself.";
 const SILENT = "The engine is silent; your text continues by itself once it answers.";
 const STATES = {
@@ -57,8 +58,8 @@ export function topologyWords({ devices, parallelism, lanes, link }) {
  * @param {number} retryInMs
  */
 export function connectionWords(connection, retryInMs) {
-  if (connection !== "reconnecting") return connection;
-  return retryInMs >= 1000 ? `reconnecting in ${Math.round(retryInMs / 1000)} s` : "reconnecting";
+  if (connection !== "reconnecting") return CONNECTIONS[connection];
+  return retryInMs >= 1000 ? `Reconnecting in ${Math.round(retryInMs / 1000)} s` : "Reconnecting";
 }
 
 /**

@@ -84,7 +84,7 @@ test("the summary for screen readers is one sentence", () => {
 });
 
 test("a pause of seconds before the next attempt is named", () => {
-  assert.equal(connectionWords("reconnecting", 4300), "reconnecting in 4 s");
-  assert.equal(connectionWords("reconnecting", 300), "reconnecting");
-  assert.equal(connectionWords("live", 0), "live");
+  assert.equal(connectionWords("reconnecting", 4300), "Reconnecting in 4 s");
+  assert.equal(connectionWords("reconnecting", 300), "Reconnecting");
+  assert.equal(connectionWords("live", 0), "Connected");
 });
