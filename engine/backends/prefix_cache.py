@@ -36,7 +36,7 @@ class Match(NamedTuple, Generic[T]):
     """True if the sequence stays kept: copy `length` positions of it. False if `value` is the caller's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Kept(Generic[T]):
     salt: str
     tokens: tuple[int, ...]
@@ -87,8 +87,11 @@ class PrefixCache(Generic[T]):
         if not salt or not tokens or size > self._budget:
             self._release(value)
             return
+        whole = tuple(tokens)
+        for kept in [kept for kept in self._kept if kept.salt == salt and _begins(whole, kept.tokens)]:
+            self._drop(kept)  # the new one serves whatever this one would
         self._make_room(size)
-        self._kept.append(_Kept(salt, tuple(tokens), value, size))
+        self._kept.append(_Kept(salt, whole, value, size))
 
     def clear(self) -> None:
         for kept in self._kept:
@@ -97,7 +100,15 @@ class PrefixCache(Generic[T]):
 
     def _make_room(self, size: int) -> None:
         while self._kept and self.use.used_bytes + size > self._budget:
-            self._release(self._kept.pop(0).value)
+            self._drop(self._kept[0])
+
+    def _drop(self, kept: _Kept[T]) -> None:
+        self._kept.remove(kept)
+        self._release(kept.value)
+
+
+def _begins(tokens: tuple[int, ...], with_these: tuple[int, ...]) -> bool:
+    return tokens[: len(with_these)] == with_these
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:

@@ -67,6 +67,25 @@ def test_the_least_recently_used_go_first_when_the_budget_is_spent(cache, releas
     assert cache.use == PrefixCacheUse(100, 95, 2)
 
 
+def test_a_sequence_that_a_longer_one_begins_with_goes(cache, released) -> None:
+    cache.keep("anna", TALK, "short", 10)
+    cache.keep("ben", TALK, "ben's", 10)
+    cache.keep("anna", (*TALK, 7), "long", 10)
+
+    assert (cache.use.sequences, released) == (2, ["short"])
+
+
+def test_values_are_never_compared() -> None:
+    class Arrays:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("the truth value of an array is ambiguous")
+
+    cache: PrefixCache[Arrays] = PrefixCache(100)
+    for salt in ("anna", "ben"):
+        cache.keep(salt, TALK, Arrays(), 10)
+    assert cache.reuse("ben", (*TALK, 7)).length == len(TALK)
+
+
 def test_a_sequence_larger_than_the_budget_is_not_kept(cache, released) -> None:
     cache.keep("anna", (1, 2), "small", 40)
     cache.keep("anna", TALK, "large", 101)

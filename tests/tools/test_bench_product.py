@@ -1,0 +1,59 @@
+"""The whole product in a short form: everything real, with a model that is small."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.serving.workers import write_chatterbox
+from tools.bench_product.answer import Answer, spread
+from tools.bench_product.product import ProductError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_the_product_gives_what_generate_gives_and_survives_kills(tmp_path: Path) -> None:
+    model, out = write_chatterbox(tmp_path / "chatterbox"), tmp_path / "product.json"
+    flags = ("--backend", "numpy", "--repeats", "1", "--tokens", "32", "--long-tokens", "2000")
+    # In a process of its own: autobahn's asyncio side and daphne's Twisted side cannot live in one.
+    command = [sys.executable, "-m", "tools.bench_product", "--model", str(model), *flags]
+    subprocess.run([*command, "--lines", "0", "8", "--out", str(out)], cwd=ROOT, check=True, timeout=200)
+    found = json.loads(out.read_text())
+    assert found["speed"]["defaults"]["tokens"] == 32
+    assert found["speed"]["greedy"]["decode_tok_s"]["median"] > 0
+    short, long = found["first_token"]
+    assert short["cached_tokens"] == short["prompt_tokens"] - 1
+    assert long["cached_tokens"] == long["prompt_tokens"] - 1
+    assert found["http"]["overhead_ms"]["n"] == 1
+    assert 0 < found["recovery"]["second_worker_s"] < 10
+    assert 0 < found["recovery"]["restart_s"] < 30
+    assert found["environment"]["backend"]["name"] == "numpy"
+
+
+def test_an_answer_counts_from_its_first_frame() -> None:
+    answer = Answer(asked=10.0)
+    frames = ((10.004, 1), (10.5, 100), (11.004, 401))
+    for now, tokens in frames:
+        frame = {"type": "tokens", "seq": answer.tokens, "n": tokens - answer.tokens, "text": "a"}
+        assert not answer.add(frame, now)
+    assert answer.add({"type": "done", "text": "!", "timings": {"prefill_ms": 1.0}}, 11.1)
+    assert answer.first_token_ms == pytest.approx(4)
+    assert answer.tok_s == pytest.approx(400)
+    assert answer.silence_s == pytest.approx(0.504)
+    assert answer.text == "aaa!"
+
+
+def test_a_gap_or_an_error_ends_the_measurement() -> None:
+    with pytest.raises(ProductError, match="begins at token 3 after 0"):
+        Answer(0.0).add({"type": "tokens", "seq": 3, "n": 1, "text": ""}, 1.0)
+    with pytest.raises(ProductError, match="the page was told: no worker"):
+        Answer(0.0).add({"type": "error", "message": "no worker"}, 1.0)
+
+
+def test_a_spread_says_how_many_there_were() -> None:
+    assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 3.0, "n": 3}

@@ -1,0 +1,1 @@
+"""What a user of the whole product gets, on one machine: `make bench-product`."""
