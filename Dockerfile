@@ -26,9 +26,13 @@ COPY kernels ./kernels
 RUN python -m engine.backends.cpu.build
 
 FROM python:${PYTHON} AS base
-ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+ARG GIT_SHA=
+LABEL org.opencontainers.image.revision=${GIT_SHA}
+# Measurements carry the commit that made them; the tree that is copied holds no repository.
+ENV PYTHONUNBUFFERED=1 MONOLANE_GIT_SHA=${GIT_SHA} \
     MONOLANE_HOME=/var/lib/monolane STATIC_ROOT=/app/collected LOG_JSON=1
-RUN useradd --system --uid 10001 --home-dir /var/lib/monolane --create-home monolane
+RUN useradd --system --uid 10001 --home-dir /var/lib/monolane --create-home monolane \
+    && install --directory --owner monolane /var/lib/monolane/models /var/lib/monolane/kernels
 COPY --from=packages /packages /usr/local
 WORKDIR /app
 COPY manage.py ./
@@ -45,12 +49,14 @@ COPY static ./static
 COPY benchmarks ./benchmarks
 COPY --from=front-end /src/static/dist ./static/dist
 # The key only lets the command start: it signs nothing, and no image holds one.
-RUN SECRET_KEY=only-while-collecting python manage.py collectstatic --no-input
+RUN SECRET_KEY=only-while-collecting python manage.py collectstatic --no-input \
+    && python -m compileall -q /app
 USER monolane
 EXPOSE 8000
 CMD ["python", "-m", "config.server", "--bind", "0.0.0.0", "--port", "8000", "--no-server-name", "config.asgi:application"]
 
 FROM base AS worker
 COPY --from=gpu-packages /packages /usr/local
+RUN python -m compileall -q /app
 USER monolane
 CMD ["python", "-m", "engine", "worker"]

@@ -75,6 +75,9 @@ web-path: setup-dev ## measure what the web adds at 3,000 tok/s, one stream and 
 screenshots: setup-dev ## take the README's pictures from the running product
 	$(PY) -m tools.screenshots
 
+compose-check: ## build the production stack and drive it (needs a Docker Engine; PORT=8199)
+	@$(PYTHON) tools/compose_check.py
+
 lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 	@$(COMPILE) requirements/engine.in requirements/web.in -o requirements/base.txt
 	@$(COMPILE) -c requirements/base.txt requirements/dev.in -o requirements/dev.txt
@@ -84,4 +87,4 @@ lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run admin setup setup-dev python test test-fast test-nightly lint format check-peers bench-cpu bench-node bench-product results link-latency web-path screenshots lock clean
+.PHONY: help run admin setup setup-dev python test test-fast test-nightly lint format check-peers bench-cpu bench-node bench-product results link-latency web-path screenshots compose-check lock clean

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.signals import beat_init, worker_ready
+from celery.signals import worker_ready
 from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
@@ -18,7 +18,6 @@ app.autodiscover_tasks()
 
 
 @worker_ready.connect
-@beat_init.connect
 def say_ready(**_: Any) -> None:
     """Lets whoever started this process know that it works by now."""
     if settings.READY_FILE:

@@ -14,12 +14,14 @@ import os
 import sys
 from typing import Any
 
+import daphne.cli
 import daphne.server  # must be the first to import Twisted's reactor
 from daphne.cli import CommandLineInterface
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.ws_protocol import WebSocketFactory
 from django.conf import settings
 
+from config.access_log import AccessLog
 from config.addresses import client_address, is_trusted
 from config.bounds import connection_census
 from config.channel import Channel
@@ -188,6 +190,7 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     daphne.server.HTTPFactory = Factory  # Server.run names them, and offers no other way in
     daphne.server.WebSocketFactory = Sockets
+    daphne.cli.AccessLogGenerator = AccessLog
     Command().run(sys.argv[1:])
 
 

@@ -207,8 +207,8 @@ CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 5.0
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
 READY_FILE: str = env.str("READY_FILE", default="")
-"""A file that the Celery worker and beat touch once they are up; the supervisor waits for it."""
-CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+"""A file that the Celery worker touches once it is up, and beat at every tick: its age shows a hang."""
+CELERY_BEAT_SCHEDULER = "config.beat:WatchedScheduler"
 CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
     # Expires before the next one comes: while no Celery worker runs they must not pile up.
     "playground: forget old generations": {

@@ -6,15 +6,23 @@ import argparse
 
 from engine.cli.options import Commands, command
 from engine.cli.terminal import ProgressBar, print_json
-from engine.models.catalogue import pull
+from engine.models.catalogue import needs_pull, pull
 
 
 def add(commands: Commands) -> None:
     parser = command(commands, "pull", "get the weights of a model, checked against their checksum", run)
-    parser.add_argument("name", metavar="NAME", help="a preset; `models` lists them")
+    parser.add_argument(
+        "name", metavar="NAME", help="a preset; `models` lists them. Files and random weights need no pull"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    if not needs_pull(args.name):
+        if args.json:
+            print_json({"name": args.name, "path": None})
+        else:
+            print(f"{args.name} needs no pull")
+        return 0
     with ProgressBar(args.name) as bar:
 
         def report(what: str, done: int, total: int) -> None:

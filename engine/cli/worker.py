@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+from datetime import UTC, datetime
 
 from engine import settings
 from engine.backends import AUTO, BACKENDS
@@ -57,15 +58,15 @@ def _log_to_stderr(*, as_json: bool) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: time, level, logger, message, and the traceback if there is one."""
+    """One JSON object a record, as the web processes write them."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
-            "time": self.formatTime(record),
-            "level": record.levelname,
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "event": record.getMessage(),
         }
         if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
+            fields["exception"] = self.formatException(record.exc_info)
         return json.dumps(fields)

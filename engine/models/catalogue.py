@@ -76,6 +76,13 @@ def list_models() -> list[ModelEntry]:
     return [_entry(load_preset(name)) for name in preset_names()]
 
 
+def needs_pull(name_or_path: str) -> bool:
+    """Whether a model of `open_model` has weights to get first; files and random weights have none."""
+    if name_or_path in preset_names():
+        return _place(load_preset(name_or_path)) is not None
+    return not (name_or_path.startswith("random:") or Path(name_or_path).expanduser().exists())
+
+
 def pull(name: str, progress: Progress | None = None) -> Path:
     """Gets the weights of a preset, unless they are here and whole; where they are.
 
