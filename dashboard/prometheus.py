@@ -10,12 +10,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
+from dashboard.measurements.configurations import NATURAL_KEY, values_of
 from dashboard.models import ACTIVE, Configuration, Measurement, Regression, State, SweepRun
 from dashboard.models.regressions import RegressionStatus
 
 MAX_CONFIGURATIONS = 200
 """A scrape carries at most so many series of each metric: the configurations measured last."""
-LABELS = ("configuration", "model", "backend", "hardware", "context")
+LABELS = ("configuration", *NATURAL_KEY)
 
 
 class DashboardCollector:
@@ -75,7 +76,7 @@ def _speeds() -> Iterator[Metric]:
     )
     for row in _newest():
         of = row.configuration
-        labels = (str(of.pk), of.model, of.backend, of.hardware, str(of.context))
+        labels = (str(of.pk), *(str(value) for value in values_of(of).values()))
         speed.add_metric(labels, row.tok_s)
         measured.add_metric(labels, row.created.timestamp())
         if row.mbu_measured is not None:

@@ -10,7 +10,7 @@ from django.http import QueryDict
 
 from dashboard.api.paging import Cursor
 from dashboard.compare.forms import MAX_RUNS
-from dashboard.history.metrics import METRICS
+from dashboard.measurements.metrics import METRICS
 from dashboard.models import RegressionStatus
 
 MAX_KEY = (1 << 63) - 1

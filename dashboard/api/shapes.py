@@ -6,38 +6,31 @@ from typing import Any
 
 from dashboard.compare.environments import Differences
 from dashboard.compare.figures import Row
+from dashboard.measurements.configurations import values_of
+from dashboard.measurements.metrics import METRICS
 from dashboard.models import Configuration, Measurement, MetricStatus, Regression
 
 
 def configuration(of: Configuration) -> dict[str, Any]:
-    return {
-        "id": of.pk,
-        "model": of.model,
-        "backend": of.backend,
-        "hardware": of.hardware,
-        "devices": of.devices,
-        "parallelism": of.parallelism,
-        "delay": of.delay,
-        "sync": of.sync,
-        "context": of.context,
-        "tokens": of.tokens,
-        "sampling": of.sampling,
-    }
+    return {"id": of.pk, **values_of(of)}
 
 
 def run(of: Measurement) -> dict[str, Any]:
     """The figures of a run; null is a bandwidth that nobody knows, or an n too small for the percentile."""
+    figures: dict[str, Any] = {"tok_s": {"ci95": [of.ci_low, of.ci_high], "n": of.samples}}
+    for metric in METRICS.values():
+        *above, name = metric.api
+        place = figures
+        for part in above:
+            place = place.setdefault(part, {})
+        place[name] = getattr(of, metric.column)
     return {
         "id": of.pk,
         "url": of.get_absolute_url(),
         "created": of.created.isoformat(),
         "git_sha": of.git_sha,
         "configuration": configuration(of.configuration),
-        "tok_s": {"median": of.tok_s, "ci95": [of.ci_low, of.ci_high], "n": of.samples},
-        "mbu": {"datasheet": of.mbu_datasheet, "measured": of.mbu_measured},
-        "ttft_ms": of.ttft_ms,
-        "prefill_tok_s": of.prefill_tok_s,
-        "itl_us": {"p50": of.itl_p50, "p90": of.itl_p90, "p99": of.itl_p99},
+        **figures,
         "verified": of.verified,
         "source": of.source,
     }
@@ -77,8 +70,8 @@ def comparison(rows: list[Row], found: Differences) -> dict[str, Any]:
     return {
         "figures": [
             {
-                "title": row.figure.title,
-                "more_is_better": row.figure.more_is_better,
+                "title": row.metric.title,
+                "more_is_better": row.metric.more_is_better,
                 "runs": [
                     {
                         "value": cell.value,

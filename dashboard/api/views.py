@@ -15,12 +15,12 @@ from dashboard.api.errors import ApiError, first_problem, not_found, read_only
 from dashboard.api.paging import newest_first, next_url, oldest_first
 from dashboard.compare.environments import differences
 from dashboard.compare.figures import Compared, compare
-from dashboard.history.metrics import METRICS
+from dashboard.measurements.configurations import FACETS
+from dashboard.measurements.metrics import METRICS
 from dashboard.measurements.selectors import with_documents
 from dashboard.models import Configuration, Measurement, MetricStatus, Regression
 from engine.measuring.measurement import Measurement as Result
 
-FACETS = ("model", "backend", "hardware", "context", "sampling")
 BADGE_S = 300
 """How long a proxy may keep a badge."""
 F = TypeVar("F", bound=forms.Parameters)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dashboard.measurements.configurations import configuration_of
 from dashboard.measurements.facts import flatten
 from dashboard.templatetags.figures import commit
 from engine.measuring.measurement import Measurement
@@ -62,17 +63,9 @@ def _differing(facts: Sequence[Mapping[str, str]]) -> Iterator[Difference]:
 
 
 def _settings(result: Measurement) -> dict[str, str]:
-    s = result.settings
-    return {
-        "model": result.model.name,
-        "backend": result.backend,
-        "context": str(s.context),
-        "tokens": str(s.tokens),
-        "parallelism": f"{s.parallelism}, {s.lanes} lanes, delay {s.delay}",
-        "devices": str(s.devices),
-        "sync": s.sync,
-        "sampling": ", ".join(f"{k} {v}" for k, v in flatten(_plain(s.sampling))),
-    }
+    asked = {name: str(value) for name, value in configuration_of(result).items() if name != "hardware"}
+    sampling = ", ".join(f"{k} {v}" for k, v in flatten(_plain(result.settings.sampling)))
+    return {**asked, "lanes": str(result.settings.lanes), "sampling": sampling}
 
 
 def _plain(value: Any) -> dict[str, Any]:

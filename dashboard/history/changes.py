@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dashboard.history.metrics import Metric
 from dashboard.history.series import Sample, Series
+from dashboard.measurements.metrics import Metric
 from engine.measuring.change_points import steps
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dashboard.history.changes import Change
-from dashboard.history.metrics import Metric
 from dashboard.history.series import Series
+from dashboard.measurements.metrics import Metric
 from dashboard.models import Annotation
 
 DIGITS = 7

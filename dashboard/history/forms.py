@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.http import QueryDict
 
-from dashboard.history.metrics import METRICS
 from dashboard.history.series import MAX_SERIES
+from dashboard.measurements.configurations import FACETS
+from dashboard.measurements.metrics import METRICS
 from dashboard.models import Annotation, Configuration
 
-FACETS = ("model", "backend", "hardware", "context")
 AXES = {"time": "time", "commit": "commit"}
 _ZOOM = r"^[0-9A-Za-z:.+-]{1,64}$"
 
@@ -32,10 +32,6 @@ class HistoryForm(forms.Form):
         coerce=int,
         error_messages={"invalid_choice": "There is no configuration %(value)s; choose from the table."},
     )
-    model = forms.ChoiceField(required=False)
-    backend = forms.ChoiceField(required=False)
-    hardware = forms.ChoiceField(required=False)
-    context = forms.ChoiceField(required=False)
 
     def __init__(self, query: QueryDict, known: Sequence[Configuration]) -> None:
         super().__init__(query)
@@ -47,6 +43,7 @@ class HistoryForm(forms.Form):
             )
         self._choices("configuration", [str(c.pk) for c in known], [])
         for name in FACETS:
+            self.fields[name] = forms.ChoiceField(required=False)
             values = sorted({getattr(c, name) for c in known})
             self._choices(name, [str(v) for v in values], [("", "any")])
             self.fields[name].error_messages["invalid_choice"] = (

@@ -14,6 +14,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from dashboard.audit import log as audit
+from dashboard.measurements.configurations import NATURAL_KEY
 from dashboard.models import Annotation, Configuration
 from engine.errors import MeasurementError
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 MAX_SHOWN = 200
 """Notes on one page, the newest."""
 MAX_IN_FILE = 10_000
-WHERE = ("model", "backend", "hardware", "devices", "context", "tokens", "sampling")
 
 
 def notes_on(configuration_ids: Iterable[int]) -> QuerySet[Annotation]:
@@ -57,7 +57,7 @@ def remove_note(*, note: Annotation, who: User) -> None:
 def import_notes(*, entries: object, source: str) -> tuple[int, int]:
     """Stores the notes of a file (`{"notes": [{"at", "text", "git_sha"?, "where"?}]}`), all or none.
 
-    `where` names values of a configuration (WHERE); the note is put on each one that has them all. Without
+    `where` names values of a configuration (NATURAL_KEY); the note is put on each that has them all. Without
     it the note is on every configuration. How many were added, and how many known. Raises MeasurementError.
     """
     if not isinstance(entries, list) or len(entries) > MAX_IN_FILE:
@@ -90,8 +90,8 @@ def _columns(entry: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
         "git_sha": str(entry.get("git_sha", "")),
     }
     where = dict(entry.get("where", {}))
-    if unknown := set(where) - set(WHERE):
-        raise ValueError(f"`where` names {', '.join(sorted(unknown))}; it may name {', '.join(WHERE)}")
+    if unknown := set(where) - set(NATURAL_KEY):
+        raise ValueError(f"`where` names {', '.join(sorted(unknown))}; it may name {', '.join(NATURAL_KEY)}")
     about: list[Configuration | None] = list(Configuration.objects.filter(**where)) if where else [None]
     for configuration in about:
         text = json.dumps([entry, configuration.pk if configuration else None], sort_keys=True)

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import FloatField, Func, Q
 from django.db.models.sql.compiler import SQLCompiler
 
-from dashboard.history.metrics import Metric
+from dashboard.measurements.metrics import Metric
 from dashboard.models import Configuration, Measurement
 
 MAX_SERIES = 6

@@ -16,10 +16,10 @@ from django.views.decorators.http import require_GET, require_POST
 from dashboard.history.changes import changes
 from dashboard.history.chart import chart_data
 from dashboard.history.forms import HistoryForm, NoteForm
-from dashboard.history.metrics import METRICS
 from dashboard.history.notes import add_note, notes_on, remove_note
 from dashboard.history.series import MAX_SERIES, Sample, Series, read_series
 from dashboard.measurements import exports
+from dashboard.measurements.metrics import METRICS
 from dashboard.measurements.selectors import Newest, measurements_by_key, newest_of_each
 from dashboard.models import Annotation, Configuration
 

@@ -10,31 +10,18 @@ from typing import Any
 from django.http import HttpResponse, JsonResponse
 
 from dashboard.history.series import Series
-from dashboard.models import Configuration, Measurement, Point
+from dashboard.measurements.configurations import NATURAL_KEY, values_of
+from dashboard.measurements.metrics import METRICS
+from dashboard.models import Measurement, Point
 from dashboard.sweeps.matrix import AXES
 
 MAX_ROWS = 10_000
 """An export holds at most this many rows; a larger one is refused, never cut short in silence."""
 
 RUN_COLUMNS = (
-    "id",
-    "created",
-    "git_sha",
-    *Configuration.NATURAL_KEY,
-    "tok_s",
-    "ci_low",
-    "ci_high",
-    "samples",
-    "mbu_datasheet",
-    "mbu_measured",
-    "ttft_ms",
-    "prefill_tok_s",
-    "itl_p50_us",
-    "itl_p90_us",
-    "itl_p99_us",
-    "verified",
-    "source",
-)
+    "id", "created", "git_sha", *NATURAL_KEY, "tok_s", "ci_low", "ci_high", "samples",
+    *(metric.csv for metric in METRICS.values() if metric.column != "tok_s"), "verified", "source",
+)  # fmt: skip
 
 
 def run_rows(found: Iterable[Measurement]) -> list[dict[str, Any]]:
@@ -43,27 +30,11 @@ def run_rows(found: Iterable[Measurement]) -> list[dict[str, Any]]:
             "id": m.pk,
             "created": m.created.isoformat(),
             "git_sha": m.git_sha,
-            "model": m.configuration.model,
-            "backend": m.configuration.backend,
-            "hardware": m.configuration.hardware,
-            "devices": m.configuration.devices,
-            "parallelism": m.configuration.parallelism,
-            "delay": m.configuration.delay,
-            "sync": m.configuration.sync,
-            "context": m.configuration.context,
-            "tokens": m.configuration.tokens,
-            "sampling": m.configuration.sampling,
-            "tok_s": m.tok_s,
+            **values_of(m.configuration),
             "ci_low": m.ci_low,
             "ci_high": m.ci_high,
             "samples": m.samples,
-            "mbu_datasheet": m.mbu_datasheet,
-            "mbu_measured": m.mbu_measured,
-            "ttft_ms": m.ttft_ms,
-            "prefill_tok_s": m.prefill_tok_s,
-            "itl_p50_us": m.itl_p50,
-            "itl_p90_us": m.itl_p90,
-            "itl_p99_us": m.itl_p99,
+            **{metric.csv: getattr(m, metric.column) for metric in METRICS.values()},
             "verified": m.verified,
             "source": m.source,
         }

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
+from dashboard.measurements.configurations import FACETS
 from dashboard.models import Configuration, Measurement
 
 TREND = 30
@@ -21,7 +22,6 @@ SORTS = {
     "ttft_ms": "shortest time to first token",
     "itl_p50": "shortest inter-token latency",
 }
-FACETS = ("model", "backend", "hardware", "context", "sampling")
 
 
 @dataclass(frozen=True, slots=True)

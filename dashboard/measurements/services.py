@@ -8,7 +8,8 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from dashboard.measurements.ingest import columns_of, configuration_of, digest_of, intervals_of
+from dashboard.measurements.configurations import configuration_of
+from dashboard.measurements.ingest import columns_of, digest_of, intervals_of
 from dashboard.models import Configuration, Measurement, MetricInterval, Point
 from engine.errors import MeasurementError
 from engine.measuring.measurement import Measurement as Result

@@ -11,22 +11,10 @@ from django.db.models import F, Q
 from django.urls import reverse
 from django.utils import timezone
 
+from dashboard.measurements.configurations import NATURAL_KEY
 from dashboard.models.sweeps import Point
 from dashboard.sweeps.matrix import GREEDY
 from engine.backends.base import MAILBOX
-
-_NATURAL_KEY = (
-    "model",
-    "backend",
-    "hardware",
-    "devices",
-    "parallelism",
-    "delay",
-    "sync",
-    "context",
-    "tokens",
-    "sampling",
-)
 
 
 class Configuration(models.Model):
@@ -59,13 +47,13 @@ class Configuration(models.Model):
         help_text="share that counts as a regression, 0.005 to 1; empty: from its own spread",
     )
 
-    NATURAL_KEY = _NATURAL_KEY
+    NATURAL_KEY = NATURAL_KEY
 
     class Meta:
         ordering = ["model", "backend", "hardware", "context", "tokens"]
         constraints = [
             models.UniqueConstraint(
-                fields=list(_NATURAL_KEY),
+                fields=list(NATURAL_KEY),
                 name="configuration_natural_key",
             )
         ]

@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from config.webhook import Webhook
 from dashboard.api import shapes
-from dashboard.history.metrics import METRICS
+from dashboard.measurements.metrics import METRICS
 from dashboard.models import Regression
 from dashboard.templatetags.figures import exact
 

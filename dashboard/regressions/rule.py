@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from dashboard.measurements.metrics import METRICS
 from dashboard.models import Label
 
 WINDOW = 10
@@ -23,7 +24,7 @@ NOISES = 3.0
 MAD_TO_SIGMA = 1.4826
 """Turns the median absolute deviation of normal noise into its standard deviation."""
 
-WATCHED = {"tok_s": 1, "ttft_ms": -1, "itl_p99": -1}
+WATCHED = {name: 1 if metric.more_is_better else -1 for name, metric in METRICS.items() if metric.watched}
 """The metrics that are watched: 1 where more is better, -1 where less is."""
 
 

@@ -12,6 +12,7 @@ from django.utils.text import slugify
 from django.views.decorators.http import require_GET
 
 from dashboard.measurements import exports, selectors
+from dashboard.measurements.metrics import LISTED
 from dashboard.models import Measurement
 from dashboard.runs.forms import RunFilterForm
 from dashboard.runs.page import run_page
@@ -40,6 +41,7 @@ def runs(request: HttpRequest) -> HttpResponse:
         "filtered": any(value for key, value in request.GET.items() if key not in ("page", "sort", "failed")),
         "query": _query_without(request, "page"),
         "total": Measurement.objects.count(),
+        "listed": LISTED,
         "section": "runs",
     }
     status = HTTPStatus.OK if valid else HTTPStatus.BAD_REQUEST

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django import template
 
-from dashboard.history.metrics import METRICS
+from dashboard.measurements.metrics import METRICS, Metric, Style
+from dashboard.models import Measurement
 
 register = template.Library()
 
@@ -139,6 +140,20 @@ def _significant(value: float) -> str:
 
 
 @register.filter
+def written(value: float | None, metric: Metric) -> str:
+    """A value of the metric's column; "unknown" or "n too small" where there is none."""
+    if value is None:
+        return UNKNOWN if metric.style == "percent" else TOO_SMALL
+    return _STYLES[metric.style](value)
+
+
+@register.filter
+def of_metric(row: Measurement, metric: Metric) -> str:
+    """The measurement's figure."""
+    return written(getattr(row, metric.column), metric)
+
+
+@register.filter
 def metric_title(name: str) -> str:
     return METRICS[name].title
 
@@ -194,3 +209,11 @@ def commit(sha: str) -> str:
     """A git hash as people write it; whether the tree was dirty stays visible."""
     head, _, rest = sha.partition("-")
     return (head[:9] + (f"-{rest}" if rest else "")) or UNKNOWN
+
+
+_STYLES: Mapping[Style, Callable[[Any], str]] = {
+    "speed": speed,
+    "percent": percent,
+    "millis": millis,
+    "micros": micros,
+}

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dashboard.measurements.configurations import values_of
 from dashboard.prometheus import exposition
 from dashboard.sweeps import ownership
+from engine.measuring.measurement import Settings
 from tests.dashboard import factories
 from tests.dashboard.regressions.test_services import GOOD, history
 
@@ -37,11 +39,19 @@ def test_sweeps_are_counted_by_device_and_state() -> None:
 def test_newest_verified_speed_of_each_configuration_is_a_gauge() -> None:
     factories.stored(tok_s=90, day=0)
     row = factories.stored(tok_s=100, day=1)
-    labels = ("numpy", str(row.configuration_id), "16", "test device", "test-model")
+    said = {"configuration": str(row.configuration_id), **values_of(row.configuration)}
+    labels = tuple(str(said[name]) for name in sorted(said))
     found = samples()
     assert found["monolane_benchmark_tokens_per_second", *labels] == 100
     assert found["monolane_benchmark_mbu_ratio", *labels] == 0.4
     assert found["monolane_benchmark_measured_timestamp_seconds", *labels] == row.created.timestamp()
+
+
+def test_configurations_that_differ_only_in_how_they_wait_have_different_labels() -> None:
+    for sync in ("mailbox", "barrier"):
+        factories.stored(settings=Settings(16, 32, 5, sync=sync))
+    speeds = [key for key in samples() if key[0] == "monolane_benchmark_tokens_per_second"]
+    assert ["barrier" in key for key in speeds].count(True) == 1 and len(speeds) == 2
 
 
 def test_regressions_are_counted_by_fate() -> None:

@@ -10,9 +10,10 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dashboard.errors import DashboardError
+from dashboard.measurements.metrics import LISTED
 from dashboard.models import State, SweepRun, Trigger
 from dashboard.sweeps import bench_client, definitions, devices, runner, selectors, services
-from dashboard.templatetags.figures import duration, micros, millis, percent, speed
+from dashboard.templatetags.figures import duration, of_metric, speed
 
 LOOK_S = 0.5
 
@@ -96,7 +97,7 @@ class Command(BaseCommand):
             raise CommandError(run.error or f"Run {run.pk} ended as {run.state}.")
 
 
-_HEADER = ("point", "state", "tok/s", "95 % interval", "n", "MBU", "TTFT", "ITL p50", "ITL p99")
+_HEADER = ("point", "state", "95 % interval", "n", *(metric.short for metric in LISTED))
 
 
 def _row(point: Any) -> tuple[str, ...]:
@@ -106,11 +107,7 @@ def _row(point: Any) -> tuple[str, ...]:
     return (
         str(point),
         point.state,
-        speed(measured.tok_s),
         f"{speed(measured.ci_low)} - {speed(measured.ci_high)}",
         str(measured.samples),
-        percent(measured.mbu_measured),
-        millis(measured.ttft_ms),
-        micros(measured.itl_p50),
-        micros(measured.itl_p99),
+        *(of_metric(measured, metric) for metric in LISTED),
     )

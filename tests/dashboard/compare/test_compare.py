@@ -16,7 +16,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from dashboard.compare.breakdown import breakdown
 from dashboard.compare.environments import differences
-from dashboard.compare.figures import FIGURES, Compared, Row, compare
+from dashboard.compare.figures import COMPARED, Compared, Row, compare
 from dashboard.measurements.ingest import digest_of
 from engine.measuring.measurement import DecodeSpeed, Samples, read_measurements
 from engine.measuring.measurement import Measurement as Result
@@ -46,7 +46,7 @@ def compared(*results: Result) -> list[Row]:
 
 
 def row(rows: list[Row], title: str) -> Row:
-    return next(r for r in rows if r.figure.title.startswith(title))
+    return next(r for r in rows if r.metric.title.startswith(title))
 
 
 @settings(max_examples=30)
@@ -132,7 +132,7 @@ def test_a_shorter_latency_is_better() -> None:
 
 def test_without_raw_samples_there_is_a_change_but_no_interval() -> None:
     cell = row(
-        compared(factories.result(tok_s=100), factories.result(tok_s=50)), "Between tokens, p50"
+        compared(factories.result(tok_s=100), factories.result(tok_s=50)), "Inter-token latency, p50"
     ).cells[1]
     assert (cell.change, cell.interval, cell.verdict) == (pytest.approx(1.0), None, "")
 
@@ -144,8 +144,8 @@ def test_p99_has_an_interval_only_with_enough_gaps() -> None:
         return factories.result(samples=Samples(itl_us=five(gaps.tolist())), itl_us=latency)
 
     few, many, more = with_gaps(300), with_gaps(400), with_gaps(500)
-    assert row(compared(many, few), "Between tokens, p99").cells[1].interval is None
-    assert row(compared(many, more), "Between tokens, p99").cells[1].interval is not None
+    assert row(compared(many, few), "Inter-token latency, p99").cells[1].interval is None
+    assert row(compared(many, more), "Inter-token latency, p99").cells[1].interval is not None
 
 
 def test_a_comparison_says_the_same_each_time() -> None:
@@ -239,7 +239,7 @@ class TestPage:
         key = factories.stored().pk
         rows = client.get(f"{URL}?run={key}&run={key}").context["rows"]
         assert {cell.change for r in rows for cell in r.cells[1:]} <= {0.0, None}
-        assert len(rows) == len(FIGURES)
+        assert len(rows) == len(COMPARED)
 
     def test_nothing_chosen_says_how_to_choose(self, client: Client) -> None:
         assert "Choose two runs" in client.get(URL).content.decode()
