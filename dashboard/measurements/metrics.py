@@ -15,6 +15,7 @@ from django.db.models import F, FloatField, Value
 from django.db.models.expressions import Combinable
 
 from engine.measuring.measurement import Measurement as Result
+from engine.measuring.statistics import quantile
 
 Style = Literal["speed", "percent", "millis", "micros"]
 """The filter of `templatetags.figures` that writes a value of the column."""
@@ -125,6 +126,12 @@ _TABLE = (
         "ttft_ms", "Time to first token, p50", "TTFT p50", "ms", "millis",
         lambda r: r.ttft_ms.p50, lambda r: _one_each(r.samples.ttft_ms), ("ttft_ms",), "ttft_ms",
         more_is_better=False, interval="ttft", n="spread__ttft_n", watched=True, listed=True,
+    ),
+    Metric(
+        "ttft_p90", "Time to first token, p90", "TTFT p90", "ms", "millis",
+        lambda r: quantile(r.samples.ttft_ms, 0.9) if r.samples.ttft_ms else None,
+        lambda r: _one_each(r.samples.ttft_ms), ("ttft_p90_ms",), "ttft_p90_ms",
+        q=0.9, more_is_better=False, interval="ttft_p90", n="spread__ttft_n",
     ),
     replace(_inter_token("p50", 0.5), interval="itl_p50", listed=True),
     replace(_inter_token("p90", 0.9), compared=False),

@@ -80,7 +80,7 @@ class Configuration(models.Model):
 class Measurement(models.Model):
     """A result ("run" on the pages): the schema-1 document, and the figures that lists sort by.
 
-    Speeds are tokens a second, `ttft_ms` milliseconds, `itl_*` microseconds; a percentile that n does
+    Speeds are tokens a second, `ttft_*` milliseconds, `itl_*` microseconds; a percentile that n does
     not carry is null. `digest` is the SHA-256 of the document's canonical JSON.
     """
 
@@ -100,6 +100,7 @@ class Measurement(models.Model):
     mbu_datasheet = models.FloatField(null=True, blank=True)
     mbu_measured = models.FloatField(null=True, blank=True)
     ttft_ms = models.FloatField()
+    ttft_p90 = models.FloatField(null=True, blank=True)
     prefill_tok_s = models.FloatField()
     itl_p50 = models.FloatField()
     itl_p90 = models.FloatField(null=True, blank=True)
@@ -147,6 +148,8 @@ class MetricInterval(models.Model):
     )
     ttft_low = models.FloatField(null=True, blank=True)
     ttft_high = models.FloatField(null=True, blank=True)
+    ttft_p90_low = models.FloatField(null=True, blank=True)
+    ttft_p90_high = models.FloatField(null=True, blank=True)
     ttft_n = models.PositiveIntegerField()
     prefill_low = models.FloatField(null=True, blank=True)
     prefill_high = models.FloatField(null=True, blank=True)
