@@ -6,6 +6,7 @@ SQLite and the embedded Redis server under MONOLANE_HOME.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,19 @@ DASHBOARD_PUBLIC: bool = env.bool("DASHBOARD_PUBLIC", default=True)
 LOGIN_URL = "dashboard:sign_in"
 LOGIN_REDIRECT_URL = "dashboard:overview"
 AUTHENTICATION_BACKENDS = [
-    "dashboard.sign_in.throttle.Throttle",
+    "axes.backends.AxesStandaloneBackend",
     "django.contrib.auth.backends.ModelBackend",
 ]
+
+AXES_FAILURE_LIMIT = 10
+AXES_COOLOFF_TIME = timedelta(minutes=5)
+AXES_LOCKOUT_PARAMETERS = ["ip_address"]
+AXES_CLIENT_IP_CALLABLE = "dashboard.accounts.sign_in.address_of"
+AXES_LOCKOUT_CALLABLE = "dashboard.accounts.sign_in.too_many_guesses"
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # the page says when to try again, and means it
+AXES_DISABLE_ACCESS_LOG = True  # who signed in when is not kept
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 if HTTPS:  # no subdomain can set these, nor anybody over plain HTTP
@@ -107,6 +118,8 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "channels",
     "csp",
+    "ninja",
+    "axes",
     "django_celery_beat",
     "dashboard",
     "playground",
@@ -116,6 +129,7 @@ MIDDLEWARE = [
     "config.static_files.AsyncWhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
     "config.headers.protective_headers",
+    "dashboard.api.cors.ReadableFromAnywhere",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -123,6 +137,7 @@ MIDDLEWARE = [
     "dashboard.accounts.access.DashboardAccess",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "config.urls"
 ASGI_APPLICATION = "config.asgi.application"

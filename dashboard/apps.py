@@ -13,10 +13,7 @@ class DashboardConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from dashboard.sign_in import throttle
-
         post_migrate.connect(_fill_new_database, sender=self)
-        throttle.connect()
 
 
 def _fill_new_database(using: str, **_: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path, register_converter
 
 from dashboard import url_keys  # noqa: F401 - registers <key:pk>
+from dashboard.accounts.sign_in import SignIn, SignOut
 from dashboard.audit.views import audit_log
 from dashboard.compare.views import compare_runs
 from dashboard.history import views as history
@@ -12,7 +13,6 @@ from dashboard.overview.views import overview
 from dashboard.planner.views import roofline
 from dashboard.regressions import views as regressions
 from dashboard.runs import views
-from dashboard.sign_in.views import SignIn, SignOut
 from dashboard.sweeps import views as sweeps
 from dashboard.traces.views import trace
 

@@ -24,11 +24,11 @@ class DashboardAccess(MiddlewareMixin):
 
     def process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
         match = request.resolver_match
-        if match is None or match.app_name not in (PAGES, API) or match.url_name in OPEN:
+        if match is None or match.namespace not in (PAGES, API) or match.url_name in OPEN:
             return None
         if may_look(request.user):
             return None
-        if match.app_name == PAGES:
+        if match.namespace == PAGES:
             return redirect_to_login(request.get_full_path(), resolve_url(settings.LOGIN_URL))
         message = "This dashboard is not public; sign in, and send the session's cookie."
         return JsonResponse({"error": {"message": message, "field": None}}, status=HTTPStatus.UNAUTHORIZED)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from http import HTTPStatus
-from typing import Concatenate, ParamSpec
+from typing import Any
 
-from django import forms
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
-
-P = ParamSpec("P")
-View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from ninja import NinjaAPI
+from ninja.errors import ValidationError
 
 
 class ApiError(Exception):
@@ -22,32 +18,48 @@ class ApiError(Exception):
         self.status = status
         self.field = field
 
-    def response(self) -> JsonResponse:
-        return JsonResponse({"error": {"message": str(self), "field": self.field}}, status=self.status)
-
 
 def not_found(what: str, key: object) -> ApiError:
     return ApiError(HTTPStatus.NOT_FOUND, f"There is no {what} {key}.")
 
 
-def first_problem(form: forms.Form) -> ApiError:
-    """The first of a form's errors."""
-    field, errors = next(iter(form.errors.items()))
-    message = str(errors[0])
-    named = None if field == "__all__" else field
-    return ApiError(HTTPStatus.BAD_REQUEST, f"{named}: {message}" if named else message, named)
+def answer(error: ApiError) -> HttpResponse:
+    return JsonResponse({"error": {"message": str(error), "field": error.field}}, status=error.status)
 
 
-def read_only(view: View[P]) -> View[P]:
-    """GET and HEAD only; an ApiError becomes its response."""
+def install(api: NinjaAPI) -> None:
+    """Makes `api` answer its refusals in this form."""
 
-    @wraps(view)
-    def answer(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        try:
-            return view(request, *args, **kwargs)
-        except ApiError as error:
-            return error.response()
+    @api.exception_handler(ApiError)
+    def refused(_request: HttpRequest, error: ApiError) -> HttpResponse:
+        return answer(error)
 
-    return answer
+    @api.exception_handler(ValidationError)
+    def invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
+        first = error.errors[0]
+        field = str(first["loc"][-1]) if first["loc"] else None
+        if first["loc"] and first["loc"][0] == "path":
+            return answer(not_found("run", request.path.rsplit("/", 1)[-1][:40]))
+        return answer(ApiError(HTTPStatus.BAD_REQUEST, f"{field}: {_sentence(first)}", field))
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    """Pydantic's finding in words that say what is allowed."""
+    context, kind = error.get("ctx", {}), error["type"]
+    if kind == "value_error":
+        return str(context.get("error", error["msg"]))
+    if kind == "missing":
+        return "This field is required."
+    if kind in ("int_parsing", "int_type", "int_parsing_size", "int_from_float"):
+        return "Enter a whole number."
+    if kind == "greater_than_equal":
+        return f"Ensure this value is greater than or equal to {context['ge']}."
+    if kind == "less_than_equal":
+        return f"Ensure this value is less than or equal to {context['le']}."
+    if kind == "literal_error":
+        return f"Select a valid choice: {context['expected']}."
+    if kind == "string_pattern_mismatch":
+        return f"Enter a valid value; it must match {context['pattern']}."
+    if kind == "string_too_long":
+        return f"Ensure this value has at most {context['max_length']} characters."
+    return f"{error['msg']}."

@@ -8,6 +8,7 @@ from typing import Any
 
 from dashboard.measurements.configurations import configuration_of
 from dashboard.measurements.facts import flatten
+from dashboard.runs.environment import throttling
 from dashboard.templatetags.figures import commit
 from engine.measuring.measurement import Measurement
 
@@ -79,7 +80,7 @@ def _devices(result: Measurement) -> dict[str, str]:
 def _conditions(results: Sequence[Measurement]) -> Iterator[Difference]:
     """Throttling and clocks after the timed runs: of what changes by the minute, what changes a speed."""
     states = [list(_gpu_states(result)) for result in results]
-    throttles = tuple(_listed(state, "throttle") for state in states)
+    throttles = tuple(_throttling(state) for state in states)
     if len(set(throttles)) > 1:
         yield Difference("throttling after the run", throttles)
     for clock in ("sm_mhz", "memory_mhz"):
@@ -97,6 +98,11 @@ def _gpu_states(result: Measurement) -> Iterator[Mapping[str, Any]]:
 
 def _listed(state: Sequence[Mapping[str, Any]], name: str) -> str:
     return ", ".join(str(gpu.get(name, MISSING)) for gpu in state) or MISSING
+
+
+def _throttling(state: Sequence[Mapping[str, Any]]) -> str:
+    """What held the devices back, in words, each reason once."""
+    return ", ".join(sorted({throttling(gpu["throttle"]) for gpu in state if "throttle" in gpu})) or MISSING
 
 
 def _apart(one: Sequence[Any], other: Sequence[Any]) -> bool:

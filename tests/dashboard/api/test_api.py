@@ -157,12 +157,12 @@ def test_a_number_that_no_run_has_is_not_found_however_long(client: Client, digi
 @pytest.mark.parametrize(
     ("path", "query", "message", "field"),
     [
-        ("runs", {"modle": "x"}, "“modle” is no parameter here", None),
+        ("runs", {"modle": "x"}, "“modle” is no parameter of this address; it takes", "modle"),
         ("runs", {"limit": "201"}, "limit: 201 is too many; a page has at most 200.", "limit"),
         ("runs", {"limit": "0"}, "greater than or equal to 1", "limit"),
         ("runs", {"cursor": "x"}, "cursor is 'x'", "cursor"),
         ("runs", {"cursor": "999999999999999999.1"}, "is no time", "cursor"),
-        ("runs", {"since": "yesterday"}, "since: Enter a valid date/time.", "since"),
+        ("runs", {"since": "yesterday"}, "since: “yesterday” is no time; write 2026-01-31", "since"),
         ("runs", {"since": "9999-12-31T23:59:59-12:00"}, "since: That time is outside the years", "since"),
         ("runs", {"until": "0001-01-01T00:00:00+12:00"}, "until: That time is outside the years", "until"),
         ("runs", {"verified": "maybe"}, "Select a valid choice", "verified"),
@@ -177,11 +177,11 @@ def test_a_number_that_no_run_has_is_not_found_however_long(client: Client, digi
             "until",
         ),
         ("series", {"configuration": "1", "metric": "joy"}, "Select a valid choice", "metric"),
-        ("comparisons", {"run": "1"}, "1 runs are given; a comparison takes 2 to 6", None),
-        ("comparisons", {"run": ["1", "x"]}, "“x” is no run", None),
-        ("comparisons", {"run": ["1"] * 7}, "7 runs are given", None),
+        ("comparisons", {"run": "1"}, "1 run is given; a comparison takes 2 to 6", "run"),
+        ("comparisons", {"run": ["1", "x"]}, "“x” is no run", "run"),
+        ("comparisons", {"run": ["1"] * 7}, "7 runs are given", "run"),
         ("badge.svg", {"configuration": "0"}, "greater than or equal to 1", "configuration"),
-        ("runs/1", {"x": "1"}, "“x” is no parameter here", None),
+        ("runs/1", {"x": "1"}, "“x” is no parameter of this address; it takes none.", "x"),
     ],
 )
 def test_wrong_query_is_refused_with_the_parameter_and_the_value(
@@ -201,6 +201,52 @@ def test_unknown_path_says_what_there_is(client: Client) -> None:
 @pytest.mark.parametrize("path", ["runs", "series", "comparisons", "badge.svg"])
 def test_nothing_can_be_written(client: Client, path: str) -> None:
     assert client.post(f"/api/{path}").status_code == 405
+
+
+@pytest.mark.parametrize("path", ["runs", "configurations", "regressions", "openapi.json"])
+def test_pages_of_other_sites_may_read(client: Client, path: str) -> None:
+    assert client.get(f"/api/{path}")["Access-Control-Allow-Origin"] == "*"
+    asked = client.options(f"/api/{path}")
+    assert (asked.status_code, asked["Access-Control-Allow-Methods"]) == (204, "GET, HEAD")
+
+
+def test_no_other_page_may_be_read_from_elsewhere(client: Client) -> None:
+    assert "Access-Control-Allow-Origin" not in client.get("/dashboard/")
+
+
+def test_head_is_answered_as_get_is(client: Client) -> None:
+    assert client.head("/api/runs").status_code == 200
+
+
+def test_description_names_every_path_its_parameters_and_what_a_run_holds(client: Client) -> None:
+    found = get(client, "openapi.json")
+    assert set(found["paths"]) == {
+        f"/api/{path}"
+        for path in (
+            "runs",
+            "runs/{pk}",
+            "configurations",
+            "series",
+            "comparisons",
+            "regressions",
+            "badge.svg",
+        )
+    }
+    asked = {p["name"] for p in found["paths"]["/api/series"]["get"]["parameters"]}
+    assert asked == {"configuration", "metric", "since", "until", "limit", "cursor"}
+    run = found["components"]["schemas"]["Run"]["properties"]
+    assert set(get_run(client)) == set(run)
+
+
+def get_run(client: Client) -> dict[str, Any]:
+    factories.stored()
+    first: dict[str, Any] = get(client, "runs")["runs"][0]
+    return first
+
+
+def test_page_of_the_description_brings_its_own_scripts(client: Client) -> None:
+    page = client.get("/api/docs").content.decode()
+    assert "swagger-ui-bundle" in page and "https://" not in page
 
 
 def test_badge_shows_the_newest_verified_speed_in_the_colour_of_its_standing(client: Client) -> None:
