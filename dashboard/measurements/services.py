@@ -7,9 +7,11 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.utils import timezone
 
 from dashboard.measurements.configurations import configuration_of
 from dashboard.measurements.ingest import columns_of, digest_of, intervals_of
+from dashboard.measurements.plausibility import check_consistent
 from dashboard.models import Configuration, Measurement, MetricInterval, Point
 from engine.errors import MeasurementError
 from engine.measuring.measurement import Measurement as Result
@@ -20,12 +22,15 @@ def record_measurement(
 ) -> tuple[Measurement, bool]:
     """Stores a schema-1 document once, as it stands; the second value says whether it was new.
 
-    Raises MeasurementError if it is not one, or holds what the database cannot keep.
+    Raises MeasurementError if it is not one, contradicts its own samples, or holds what the database cannot
+    keep.
     """
     result = Result.from_dict(document)
     digest = digest_of(document)
     key = configuration_of(result)
-    columns = {**columns_of(result), "document": document, "source": source[:200]}
+    figures = columns_of(result)
+    check_consistent(result, figures["created"], timezone.now())
+    columns = {**figures, "document": document, "source": source[:200]}
     spread = intervals_of(result)
     try:
         Configuration(**key).clean_fields()

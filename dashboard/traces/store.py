@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,10 @@ from dashboard.models import Measurement, Trace
 from engine.errors import MeasurementError
 from engine.measuring.trace import packed, unpacked
 
+MOST_SLOWDOWN = 10.0
+"""Recording makes a token slower, but not by more than this."""
+_UNNAMED = re.compile(r"device [0-9]+")
+"""What `engine.measuring.trace` calls a device whose name it was not told."""
 MAX_FILE_BYTES = 128 * 2**20
 """A file that is larger is not read at all."""
 
@@ -18,9 +24,11 @@ MAX_FILE_BYTES = 128 * 2**20
 def store_trace(*, measurement: Measurement, data: bytes, source: str) -> Trace:
     """Checks a Chrome trace (JSON, or its gzip) and stores it, in place of one that was there.
 
-    Raises MeasurementError if it is no trace, or too large to keep.
+    Raises MeasurementError if it is no trace, one of other devices or another speed, or too large to keep.
     """
     trace = unpacked(data)
+    about = _about(trace)
+    _check_belongs(trace, about["duration_us"], measurement)
     content = packed(trace)
     if len(content) > Trace.MAX_BYTES:
         raise MeasurementError(
@@ -30,7 +38,7 @@ def store_trace(*, measurement: Measurement, data: bytes, source: str) -> Trace:
     with transaction.atomic():
         stored, _ = Trace.objects.update_or_create(
             measurement=measurement,
-            defaults={"content": content, "source": source[:200], **_about(trace)},
+            defaults={"content": content, "source": source[:200], **about},
         )
     return stored
 
@@ -45,6 +53,25 @@ def import_trace(*, measurement: Measurement, path: Path) -> Trace:
         return store_trace(measurement=measurement, data=path.read_bytes(), source=path.name)
     except OSError as error:
         raise MeasurementError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check_belongs(trace: dict[str, Any], duration_us: float, measurement: Measurement) -> None:
+    """Raises MeasurementError if the trace was recorded on other devices, or at another speed."""
+    events = trace["traceEvents"]
+    named = {e["args"]["name"].partition(": ")[2] for e in events if e["name"] == "process_name"}
+    known = {str(device["name"]) for device in measurement.document["devices"]}
+    if strange := sorted(name for name in named - known if not _UNNAMED.fullmatch(name)):
+        raise MeasurementError(
+            f"the trace was recorded on {', '.join(strange)}; run {measurement.pk} was measured on"
+            f" {', '.join(sorted(known))}"
+        )
+    tokens = max(Counter((e["pid"], e["tid"]) for e in events if e["name"] == "sample").values(), default=1)
+    token_us = 1e6 / measurement.tok_s
+    if duration_us > MOST_SLOWDOWN * tokens * token_us:
+        raise MeasurementError(
+            f"the trace takes {duration_us / tokens:,.0f} µs a token; run {measurement.pk} took"
+            f" {token_us:,.0f}: it is a trace of something else"
+        )
 
 
 def _about(trace: dict[str, Any]) -> dict[str, Any]:

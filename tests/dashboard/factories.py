@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from statistics import median
 from typing import Any
 
 from dashboard.measurements.services import record_measurement
@@ -27,6 +28,7 @@ from engine.sampling import SamplingParams
 from engine.timings import PhaseTime
 
 DAY = datetime(2026, 1, 1, 12, tzinfo=UTC)
+GBS = ("datasheet_gbs", "measured_gbs")
 MATRIX = {
     "model": ["random:tiny-llama"],
     "backend": ["numpy"],
@@ -53,7 +55,7 @@ def result(
         git_sha="0123456789abcdef0123456789abcdef01234567",
         model=MeasuredModel(model, 1_000_000, BytesPerToken(2_000_000, 10_000)),
         backend=backend,
-        devices=(MeasuredDevice("test device", 0.0, 50.0),),
+        devices=(MeasuredDevice("test device", 0.0, 2_010_000 * tok_s / 0.4 / 1e9),),
         settings=Settings(context, 32, 5, sampling=sampling or SamplingParams()),
         decode=DecodeSpeed(
             tok_s,
@@ -72,7 +74,28 @@ def result(
         verified=Verified("a reference that only this test knows", True, 1e-5),
         environment={"python": "3.11", "cpu": {"name": "test cpu", "cores": 2}, "gpus": []},
     )
-    return replace(made, **changes)
+    return _consistent(replace(made, **changes), changes)
+
+
+def _consistent(made: Result, changes: dict[str, Any]) -> Result:
+    """What follows from what a test changed, unless it changed that as well: a document must add up."""
+    follows: dict[str, Any] = {}
+    if raw := changes.get("samples"):
+        gaps = [gap for repeat in raw.itl_us for gap in repeat]
+        if raw.ttft_ms:
+            follows["ttft_ms"] = replace(made.ttft_ms, p50=median(raw.ttft_ms))
+        if raw.prefill_tok_s:
+            follows["prefill"] = replace(made.prefill, tok_s=median(raw.prefill_tok_s))
+        if gaps:
+            follows["itl_us"] = replace(made.itl_us, p50=median(gaps))
+    needed_gbs = made.model.bytes_per_token.total * made.decode.median / 1e9
+    if {"devices", "model", "decode"} & set(changes) and made.devices:
+        datasheet, measured = ([getattr(d, name) for d in made.devices] for name in GBS)
+        follows["mbu"] = Mbu(*(needed_gbs / sum(gbs) if all(gbs) else None for gbs in (datasheet, measured)))
+    elif mbu := changes.get("mbu"):
+        known = [needed_gbs / share if share else 0.0 for share in (mbu.datasheet, mbu.measured)]
+        follows["devices"] = tuple(MeasuredDevice(device.name, *known) for device in made.devices)
+    return replace(made, **{name: value for name, value in follows.items() if name not in changes})
 
 
 def document(**kwargs: Any) -> dict[str, Any]:

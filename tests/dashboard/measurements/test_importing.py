@@ -26,7 +26,7 @@ speeds = st.floats(0.5, 1e5)
 documents = st.builds(
     factories.document,
     tok_s=speeds,
-    day=st.integers(0, 3000),
+    day=st.integers(0, 300),
     model=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60),
     context=st.integers(1, 1 << 20),
 )

@@ -56,6 +56,26 @@ def test_what_is_no_trace_is_refused_and_leaves_nothing(row: Measurement) -> Non
     assert not Trace.objects.exists()
 
 
+def test_trace_of_another_device_is_refused(row: Measurement) -> None:
+    other = packed(chrome_trace(SPANS, devices=["NVIDIA H200"]))
+    with pytest.raises(
+        MeasurementError, match=r"recorded on NVIDIA H200; run .* was measured on test device"
+    ):
+        keep(row, other)
+    assert not Trace.objects.exists()
+
+
+def test_trace_of_another_speed_is_refused(row: Measurement) -> None:
+    slow = [TraceSpan("qkv 0", 0, 0, 0.0, 150_000.0)]
+    with pytest.raises(MeasurementError, match=r"takes 150,000 µs a token; run .* took 10,000"):
+        keep(row, packed(chrome_trace(slow, devices=["test device"])))
+
+
+def test_trace_of_several_tokens_may_take_as_long_as_they_do(row: Measurement) -> None:
+    tokens = [TraceSpan("sample", 0, 0, 10_000.0 * n, 9_000.0) for n in range(20)]
+    assert keep(row, packed(chrome_trace(tokens, devices=["test device"]))).spans == 20
+
+
 def test_trace_that_is_too_large_to_keep_is_refused(
     row: Measurement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
