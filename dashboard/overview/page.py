@@ -9,12 +9,11 @@ from itertools import groupby
 from dashboard.measurements.selectors import Newest, measurements_by_key
 from dashboard.models import Configuration, Measurement, MetricStatus, Peer
 from dashboard.overview import selectors
+from dashboard.overview.published import devices_of, published_of
 from dashboard.overview.scale import Mark, Scale, scale
 from dashboard.overview.sparkline import Sparkline, sparkline
 from dashboard.regressions.selectors import standings_of
 from engine.backends.base import MAILBOX
-from engine.measuring.bandwidth import row_of
-from engine.measuring.roofline import PUBLISHED, Published
 
 ROWS_A_GROUP = 4
 """Configurations of one hardware, model and backend on the page; the rest is a link away."""
@@ -60,10 +59,10 @@ class Key:
 
 
 def group_keys(newest: Sequence[Newest]) -> list[Key]:
-    """The groups, the one measured last first."""
+    """The groups, by model, then by how many devices there are."""
     ordered = sorted(newest, key=_group_of)
     keys = [Key(*group, tuple(_by_age(list(members)))) for group, members in groupby(ordered, _group_of)]
-    return sorted(keys, key=lambda key: key.members[0].created, reverse=True)
+    return sorted(keys, key=lambda key: (key.model, key.members[0].configuration.devices, key.hardware))
 
 
 def _group_of(one: Newest) -> tuple[str, str, str]:
@@ -134,20 +133,6 @@ def _ceiling_mark(newest: Measurement) -> list[Mark]:
 
 
 def _published_marks(configuration: Configuration) -> list[Mark]:
-    """What was published of the same model shape on the same kind of device, however many of them."""
     return [
-        Mark("published", p.tok_s, f"{p.who}, {devices_of(p)}", p.source)
-        for p in PUBLISHED
-        if p.model == configuration.model.removeprefix("random:")
-        and _kind(configuration.hardware) == p.hardware
+        Mark("published", p.tok_s, f"{p.who}, {devices_of(p)}", p.source) for p in published_of(configuration)
     ]
-
-
-def devices_of(published: Published) -> str:
-    return f"{published.devices} x {published.hardware}" if published.devices > 1 else published.hardware
-
-
-def _kind(hardware: str) -> str:
-    """The short name of a driver's device name ("2 x NVIDIA H200" is "H200"); empty if it is not known."""
-    row = row_of(hardware)
-    return row.name if row else ""

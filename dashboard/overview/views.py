@@ -11,6 +11,8 @@ from django.views.decorators.http import require_GET
 
 from dashboard.measurements.selectors import newest_of_each
 from dashboard.overview import forms, page
+from dashboard.overview.published import devices_of
+from dashboard.overview.summary import summary
 from dashboard.sweeps.selectors import failed_points
 from engine.measuring.roofline import PUBLISHED
 
@@ -26,10 +28,13 @@ def overview(request: HttpRequest) -> HttpResponse:
     shown = [one for one in newest if form.admits(one.configuration)] if valid else []
     found = Paginator(page.group_keys(shown), GROUPS_A_PAGE).get_page(request.GET.get("page"))
     groups = page.groups(list(found))
+    fastest = summary(shown) if found.number == 1 else []
     query = request.GET.copy()
     query.pop("page", None)
     context = {
         "form": form,
+        "summary": fastest,
+        "sampled": any(row.sampled for row in fastest),
         "groups": groups,
         "page": found,
         "query": query.urlencode(),
@@ -53,7 +58,7 @@ def _published(groups: list[page.Group]) -> list[str]:
         if placed.mark.kind == "published"
     }
     return [
-        f"{p.who} published {p.tok_s:,.0f} tok/s for {p.model} on {page.devices_of(p)} ({p.source})"
+        f"{p.who} published {p.tok_s:,.0f} tok/s for {p.model} on {devices_of(p)} ({p.source})"
         for p in PUBLISHED
-        if (f"{p.who}, {page.devices_of(p)}", p.tok_s) in shown
+        if (f"{p.who}, {devices_of(p)}", p.tok_s) in shown
     ]

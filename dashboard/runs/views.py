@@ -11,6 +11,7 @@ from django.shortcuts import render
 from django.utils.text import slugify
 from django.views.decorators.http import require_GET
 
+from dashboard.compare.forms import MAX_RUNS
 from dashboard.measurements import exports, selectors
 from dashboard.measurements.metrics import LISTED
 from dashboard.models import Measurement
@@ -42,6 +43,7 @@ def runs(request: HttpRequest) -> HttpResponse:
         "query": _query_without(request, "page"),
         "total": Measurement.objects.count(),
         "listed": LISTED,
+        "most": MAX_RUNS,
         "section": "runs",
     }
     status = HTTPStatus.OK if valid else HTTPStatus.BAD_REQUEST

@@ -49,6 +49,12 @@ def percent(value: float | None) -> str:
 
 
 @register.filter
+def times(value: float) -> str:
+    """How many times as fast."""
+    return f"{value:.2f}\N{NO-BREAK SPACE}×" if value < 10 else f"{value:.0f}\N{NO-BREAK SPACE}×"
+
+
+@register.filter
 def share(value: float) -> str:
     return f"{value * 100:.1f}\N{NO-BREAK SPACE}%"
 

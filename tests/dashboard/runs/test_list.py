@@ -153,3 +153,11 @@ def test_import_of_a_name_with_markup_is_shown_as_text(client: Client) -> None:
     page = client.get(URL).content.decode()
     assert "<script>alert" not in page and "&lt;script&gt;alert" in page
     assert Measurement.objects.count() == 1
+
+
+def test_runs_are_ticked_and_compared(client: Client) -> None:
+    first, second = factories.stored(), factories.stored(day=1)
+    page = client.get(URL).content.decode()
+    assert 'action="/dashboard/compare/"' in page
+    for row in (first, second):
+        assert f'type="checkbox" name="run" value="{row.pk}"' in page
