@@ -100,7 +100,7 @@ def test_halves_of_one_run_show_no_clear_change_between_tokens() -> None:
     """Many gaps are no many samples: the repeats differ among themselves by more than the halves do."""
     whole = read_measurements(Path("benchmarks/smollm2-135m-cpu.json"))[0]
     halves = [half_of(whole, range(5)), half_of(whole, range(5, 10))]
-    for title in ("Decode", "Between tokens, p50", "Between tokens, p99"):
+    for title in ("Decode", "Inter-token latency, p50", "Inter-token latency, p99"):
         cell = row(compared(*halves), title).cells[1]
         assert (cell.verdict, cell.n) == ("no clear change", 5)
 
