@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from dashboard.models import Measurement
 from engine.measuring.change_points import noise
-from engine.measuring.statistics import LEAST_SAMPLES
+from engine.measuring.statistics import LEAST_SAMPLES, median
 
 RUNS = 30
 
@@ -29,7 +27,7 @@ def between_runs(of: Measurement) -> Variation | None:
     rows = Measurement.objects.filter(
         configuration=of.configuration_id, verified=True, created__lte=of.created
     )
-    speeds = np.array(rows.order_by("-created", "-pk").values_list("tok_s", flat=True)[:RUNS], np.float64)
+    speeds = list(rows.order_by("-created", "-pk").values_list("tok_s", flat=True)[:RUNS])
     if len(speeds) < LEAST_SAMPLES:
         return None
-    return Variation(noise(speeds) / float(np.median(speeds)), len(speeds))
+    return Variation(noise(speeds) / median(speeds), len(speeds))

@@ -60,7 +60,7 @@ CLOSED_FATES = (RegressionStatus.RECOVERED, RegressionStatus.ACCEPTED)
 
 
 class Regression(models.Model):
-    """Two points in a row beyond the threshold. `first_bad` is the earlier, `last_good` the one before it.
+    """The level lies beyond the threshold. `first_bad` is its first point, `last_good` the one before it.
 
     `value` is the newest value, kept up to date while it stands; `baseline` stays as it was at the opening.
     `emailed`, `called` say when its notices were delivered, `asked` when Celery was last told to.

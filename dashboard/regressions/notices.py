@@ -60,7 +60,7 @@ def email(regression: Regression) -> None:
     """Sends the e-mail and notes that. Raises OSError or SMTPException."""
     body = (
         f"{summary(regression)}\n\n"
-        f"Threshold {regression.threshold:.1%}; two points in a row lie beyond it.\n"
+        f"Threshold {regression.threshold:.1%}; the level lies beyond it.\n"
         f"Last good commit: {regression.good_sha or 'unknown'}\n"
         f"First bad commit: {regression.bad_sha or 'unknown'}\n\n"
         f"{address(regression)}\n"

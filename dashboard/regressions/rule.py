@@ -1,28 +1,39 @@
-"""When a speed counts as lost: two points in a row beyond the configuration's threshold.
+"""When a speed counts as lost: its level lies below the best level that it had, by more than noise.
 
-The baseline is the median of up to WINDOW points before the newest two. The threshold is the
-configuration's own, if somebody set one; else NOISES times the spread of those points (1.4826 x the median
-absolute deviation, relative to the median), and at least LEAST_THRESHOLD. No database here.
+Levels and steps are those of engine.measuring.change_points, which History draws. The baseline is the best
+level since somebody last accepted one: it stays where it is however slowly the speed sinks. The threshold is
+the configuration's own, if somebody set one; else LEAST, or NOISES standard deviations of the difference of
+two such levels where that is more. A loss too slow for a step counts as a drift. No database here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from dashboard.measurements.metrics import METRICS
 from dashboard.models import Label
+from engine.measuring.change_points import (
+    DRIFT,
+    FIRST_BASE,
+    LEAST,
+    LEVEL,
+    NOISE_POINTS,
+    Step,
+    drift,
+    noise,
+    steps,
+)
 
-WINDOW = 10
-LEAST_BASELINE = 3
-"""A median of fewer points is no baseline."""
-IN_A_ROW = 2
-NEEDED = LEAST_BASELINE + IN_A_ROW
-LEAST_THRESHOLD = 0.05
+HISTORY = 400
+"""Newest points that are looked at: more than a year of nights."""
+NEEDED = FIRST_BASE + LEVEL
 NOISES = 3.0
-MAD_TO_SIGMA = 1.4826
-"""Turns the median absolute deviation of normal noise into its standard deviation."""
+RECENT = 10
+"""Points for which a step to the better is called an improvement."""
 
 WATCHED = {name: 1 if metric.more_is_better else -1 for name, metric in METRICS.items() if metric.watched}
 """The metrics that are watched: 1 where more is better, -1 where less is."""
@@ -32,7 +43,8 @@ WATCHED = {name: 1 if metric.more_is_better else -1 for name, metric in METRICS.
 class Verdict:
     """`baseline` in the metric's unit; `change` of the newest value and `threshold` relative to it.
 
-    All three are None while there are fewer than NEEDED points.
+    All three are None while there are fewer than NEEDED points. Of a regression, `first_bad` is the index of
+    the first point after the baseline's level.
     """
 
     label: Label
@@ -40,29 +52,32 @@ class Verdict:
     baseline: float | None = None
     threshold: float | None = None
     change: float | None = None
+    first_bad: int | None = None
 
 
 def judge(values: Sequence[float], better: int, threshold: float | None = None) -> Verdict:
-    """What the newest of `values` (oldest first, all above 0) say; `better` is that of WATCHED."""
-    newest, before = values[-IN_A_ROW:], values[-IN_A_ROW - WINDOW : -IN_A_ROW]
-    if len(before) < LEAST_BASELINE:
+    """What `values` (oldest first, all above 0) say; `better` is that of WATCHED."""
+    if len(values) < NEEDED:
         return Verdict(Label.INSUFFICIENT, len(values))
-    baseline = median(before)
-    limit = threshold if threshold is not None else spread_threshold(before)
-    return Verdict(
-        _label([loss(value, baseline, better) for value in newest], limit),
-        len(newest) + len(before),
-        baseline,
-        limit,
-        newest[-1] / baseline - 1,
-    )
+    found = steps(values)
+    edges = [0, *(step.at for step in found), len(values)]
+    levels = [median(values[a:b]) for a, b in pairwise(edges)]
+    best = max(range(len(levels)), key=lambda i: better * levels[i])
+    sizes = edges[best + 1] - edges[best], edges[-1] - edges[-2]
+    limit = threshold if threshold is not None else _threshold(values, levels[best], sizes)
+    if loss(levels[-1], levels[best], better) > limit:
+        return _regression(values, levels[best], limit, edges[best + 1])
+    slow = drift(values, more_is_better=better > 0)
+    if slow is not None and (threshold is None or loss(slow.newest, slow.best, better) > threshold):
+        return _regression(values, slow.best, threshold or DRIFT, slow.since)
+    label = _calm(values, found, levels[-1], better, limit)
+    return Verdict(label, len(values), levels[-1], limit, values[-1] / levels[-1] - 1)
 
 
-def spread_threshold(before: Sequence[float]) -> float:
-    """The relative change that noise alone seldom reaches in points like `before`."""
-    middle = median(before)
-    sigma = MAD_TO_SIGMA * median(abs(value - middle) for value in before)
-    return max(LEAST_THRESHOLD, NOISES * sigma / middle)
+def level(values: Sequence[float]) -> float:
+    """The median since the last step: what a regression must recover to."""
+    found = steps(values)
+    return found[-1].after if found else median(values)
 
 
 def loss(value: float, baseline: float, better: int) -> float:
@@ -71,16 +86,25 @@ def loss(value: float, baseline: float, better: int) -> float:
 
 
 def recovered(values: Sequence[float], baseline: float, threshold: float, better: int) -> bool:
-    """Whether the newest points are back within the threshold of the baseline that a regression began at."""
-    newest = values[-IN_A_ROW:]
-    return len(newest) == IN_A_ROW and all(loss(v, baseline, better) <= threshold for v in newest)
+    """Whether the level is back within the threshold of the baseline that a regression began at."""
+    return len(values) >= NEEDED and loss(level(values), baseline, better) <= threshold
 
 
-def _label(losses: Sequence[float], limit: float) -> Label:
-    if all(value > limit for value in losses):
-        return Label.REGRESSION
-    if losses[-1] > limit:
+def _regression(values: Sequence[float], baseline: float, limit: float, first_bad: int) -> Verdict:
+    change = values[-1] / baseline - 1
+    return Verdict(Label.REGRESSION, len(values), baseline, limit, change, first_bad)
+
+
+def _threshold(values: Sequence[float], baseline: float, sizes: tuple[int, int]) -> float:
+    """What the levels of so many points may differ by chance, relative to the baseline; at least LEAST."""
+    of_levels = noise(values[-NOISE_POINTS:]) * math.sqrt(sum(1.0 / size for size in sizes))
+    return max(LEAST, NOISES * of_levels / baseline)
+
+
+def _calm(values: Sequence[float], found: Sequence[Step], now: float, better: int, limit: float) -> Label:
+    spread = NOISES * noise(values[-NOISE_POINTS - 1 : -1]) / now
+    if loss(values[-1], now, better) > max(limit, spread):
         return Label.SUSPICIOUS
-    if all(value < -limit for value in losses):
+    if found and better * found[-1].change > 0 and len(values) - found[-1].at <= RECENT:
         return Label.IMPROVEMENT
     return Label.STEADY

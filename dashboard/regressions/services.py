@@ -28,7 +28,7 @@ from dashboard.models import (
     RegressionComment,
     RegressionStatus,
 )
-from dashboard.regressions.rule import IN_A_ROW, WATCHED, WINDOW, Verdict, judge, recovered
+from dashboard.regressions.rule import HISTORY, WATCHED, Verdict, judge, recovered
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -106,7 +106,7 @@ def _newest(configuration: Configuration, using: str) -> list[Measurement]:
     """The points that the rule looks at, oldest first."""
     rows = Measurement.objects.using(using).filter(configuration=configuration, verified=True)
     columns = ("pk", "created", "git_sha", "configuration_id", *WATCHED)
-    return list(rows.order_by("-created", "-pk").only(*columns)[: WINDOW + IN_A_ROW])[::-1]
+    return list(rows.order_by("-created", "-pk").only(*columns)[:HISTORY])[::-1]
 
 
 def _accepted(configuration: Configuration, using: str) -> dict[str, datetime]:
@@ -135,13 +135,14 @@ def _follow(regression: Regression, points: Sequence[Measurement], better: int, 
 def _open(
     configuration: Configuration, metric: str, points: Sequence[Measurement], verdict: Verdict, using: str
 ) -> Regression:
-    assert verdict.baseline is not None and verdict.threshold is not None  # noqa: S101 - it is no verdict else
-    first_bad, last_good = points[-IN_A_ROW], points[-IN_A_ROW - 1]
+    baseline, threshold, index = verdict.baseline, verdict.threshold, verdict.first_bad
+    assert baseline is not None and threshold is not None and index is not None  # noqa: S101 - a regression has all
+    first_bad, last_good = points[index], points[index - 1]
     regression = Regression.objects.using(using).create(
         configuration=configuration,
         metric=metric,
-        baseline=verdict.baseline,
-        threshold=verdict.threshold,
+        baseline=baseline,
+        threshold=threshold,
         value=getattr(points[-1], metric),
         last_good=last_good,
         first_bad=first_bad,

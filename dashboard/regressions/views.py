@@ -17,7 +17,8 @@ from dashboard.errors import DashboardError
 from dashboard.models import Regression
 from dashboard.regressions import selectors, services
 from dashboard.regressions.chart import regression_chart
-from dashboard.regressions.rule import IN_A_ROW, LEAST_THRESHOLD, NEEDED, WINDOW
+from dashboard.regressions.rule import NEEDED
+from engine.measuring.change_points import LEAST, LEVEL
 
 PAGE_SIZE = 50
 CAN_HANDLE = "dashboard.can_handle_regression"
@@ -95,8 +96,7 @@ def _found(pk: int) -> Regression:
 
 def _rule() -> dict[str, Any]:
     return {
-        "in_a_row": IN_A_ROW,
-        "window": WINDOW,
+        "in_a_row": LEVEL,
         "needed": NEEDED,
-        "least": LEAST_THRESHOLD,
+        "least": LEAST,
     }

@@ -1,14 +1,20 @@
-"""Where the level of a series changes: a piecewise-constant curve, and the points at which it steps.
+"""Where the level of a series changes: the one detector of History's steps and of the regression rule.
 
-The statistic is the CUSUM contrast of seeded binary segmentation (Kovács, Bühlmann, Li, Munk, "Seeded
-binary segmentation", Biometrika 110, 2023) with greedy selection: a fixed family of intervals is searched
-for the split that explains most of their squared error; the best one is kept, the intervals that hold it
-are dropped, and so on while the gain is worth a penalty of PENALTY x ln(n) noise variances.
+A series is read in its order, as its points came in. After each point the newest 2 to NEWEST of them are
+compared with up to BASE points before them that lie in the same level: their difference, over the noise of
+a difference of such means, is a contrast (the generalised likelihood ratio of a shift in the mean; Lai,
+"Sequential changepoint detection in quality control and dynamical systems", JRSS B 57, 1995). The largest
+contrast above a limit is a step, a new level begins there, and reading goes on. So what was found stays
+found when more points come (unless they bring the medians of its two levels within LEAST), and the page that
+draws a series says what the rule said on the day.
 
-Benchmarks are not Gaussian, so three things stand before and after it. The noise is estimated from the
-median absolute difference of neighbours, which a step does not move. A lone value far outside its
-neighbourhood is pulled in to its edge: one bad run is no level. And a step that is kept must move the
-median by at least `least` of it, with LEVEL points on both sides.
+Benchmarks are not Gaussian, so three things stand around it. The most extreme of the newest points is left
+out: one bad run is no level. The base leaves out a tenth on either side. And the noise is that of neighbours,
+which a step hardly moves: the larger of a robust estimate and of a root mean square without the largest
+few, so that a machine with two speeds has the noise of both.
+
+A loss too slow for any step shows against the best that the series ever held: `drift`.
+tools/detection_power.py measures what all of this finds and how often it cries wolf (docs/measuring.md).
 """
 
 from __future__ import annotations
@@ -16,33 +22,42 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from statistics import fmean, median
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-
-PENALTY = 4.0
-"""Noise variances x ln(n) that a step must explain; 2 is the bound for independent Gaussian noise."""
-LEVEL = 3
-"""Points that make a level: two could be one disturbed minute."""
-LEAST = 0.02
+LIMIT, LIMIT_OF_TWO = 4.5, 6.0
+"""Contrast, in standard deviations, from which a difference is a step; of two points more is asked."""
+LEAST = 0.01
 """The smallest relative change that is called a step."""
-_DECAY = math.sqrt(0.5)
-"""How much shorter each layer of intervals is."""
+LEVEL = 2
+"""Points that make a level."""
+FIRST_BASE = 5
+"""Points that the first level needs before a step from it can be told."""
+BASE = 30
+NEWEST = 12
+NOISE_POINTS = 60
+"""Points before the newest ones from which the noise is estimated."""
+DRIFT_POINTS = 10
+DRIFT = 0.02
+"""The smallest relative loss against the best DRIFT_POINTS in a row that is called a drift."""
+DRIFT_NOISES = 4.0
 _MAD_TO_SIGMA = 1.4826
-_CLIP = 3.0
-"""How many noise deviations a value may lie from the median of its neighbourhood."""
+_TRIMMED_DIFFERENCES = 2
+_GLANCE = 0.5
+"""Noises by which both newest points must lie to one side before the contrasts are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The level changes between the points `at - 1` and `at`. A level is the median between two steps."""
+    """The level changes between the points `at - 1` and `at`. A level is the median between two steps.
+
+    `told` points had been read when it was found.
+    """
 
     at: int
     before: float
     after: float
+    told: int
 
     @property
     def change(self) -> float:
@@ -50,91 +65,62 @@ class Step:
         return self.after / self.before - 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The newest points lie below (above) the best that the series held, which ended before point `since`."""
+
+    since: int
+    best: float
+    newest: float
+
+
 def steps(values: Sequence[float], *, least: float = LEAST) -> list[Step]:
-    """The steps of a series in its order; none if it has fewer than 2 x LEVEL points.
+    """The steps of a series in its order. Time is O(n).
 
-    Takes O(n log n) time. Raises ValueError if a value is not a finite number above 0: a level is
-    compared by its ratio.
+    Raises ValueError if a value is not a finite number above 0: a level is compared by its ratio.
     """
-    series = np.asarray(values, dtype=np.float64)
-    if not (np.isfinite(series) & (series > 0)).all():
+    if not all(math.isfinite(value) and value > 0 for value in values):
         raise ValueError("a step is a relative change; every value must be a finite number above 0")
-    if len(series) < 2 * LEVEL:
-        return []
-    sigma = noise(series)
-    smooth = _pulled_in(series, sigma)
-    floor = max(sigma, 1e-9 * float(np.median(series)))
-    cuts = _greedy(smooth, PENALTY * math.log(len(series)) * floor**2)
-    return _levels(series, cuts, least)
-
-
-def noise(series: Floats) -> float:
-    """Standard deviation of the noise, judged by the differences of neighbours: steps hardly count."""
-    differences = np.abs(np.diff(series))
-    return float(_MAD_TO_SIGMA * np.median(differences) / math.sqrt(2.0)) if len(differences) else 0.0
-
-
-def _pulled_in(series: Floats, sigma: float) -> Floats:
-    """`series`, each value at most _CLIP deviations from the median of the five around it."""
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(series, 2, mode="edge"), 5)
-    middle = np.median(windows, axis=1)
-    return np.clip(series, middle - _CLIP * sigma, middle + _CLIP * sigma)
-
-
-def _greedy(series: Floats, penalty: float) -> list[int]:
-    """The cuts worth `penalty`, in order: best first, each removing the intervals that it falls into."""
-    starts, ends, cuts, gains = _candidates(series)
-    alive = gains > penalty
-    found: list[int] = []
-    while alive.any():
-        best = int(cuts[np.argmax(np.where(alive, gains, -1.0))])
-        found.append(best)
-        alive &= (best <= starts) | (best >= ends)
-    return sorted(found)
-
-
-def _candidates(series: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Floats]:
-    """Each seeded interval's start, end, best cut, and the squared error that the cut explains."""
-    total = np.concatenate(([0.0], np.cumsum(series - series.mean())))
-    parts = [_layer(total, length) for length in _lengths(len(series))]
-    starts, ends, cuts, gains = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return starts, ends, cuts, gains
-
-
-def _lengths(n: int) -> list[int]:
-    lengths = [n]
-    while lengths[-1] > 2 * LEVEL:
-        lengths.append(max(2 * LEVEL, min(lengths[-1] - 1, math.ceil(lengths[-1] * _DECAY))))
-    return lengths
-
-
-def _layer(total: Floats, length: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Floats]:
-    """The intervals of one length, half a length apart, and the best cut of each."""
-    n = len(total) - 1
-    count = 1 if length >= n else 2 * math.ceil(n / length) - 1
-    starts = np.unique(np.linspace(0, n - length, count).round().astype(np.intp))
-    inside = np.arange(LEVEL, length - LEVEL + 1, dtype=np.intp)
-    left = total[starts[:, None] + inside] - total[starts][:, None]
-    whole = (total[starts + length] - total[starts])[:, None]
-    # Between-groups sum of squares of the two sides, each around the mean of the interval.
-    gain = (left - whole * (inside / length)) ** 2 * (length / (inside * (length - inside)))
-    best = gain.argmax(axis=1)
-    return starts, starts + length, starts + inside[best], gain[np.arange(len(starts)), best]
-
-
-def _levels(series: Floats, cuts: list[int], least: float) -> list[Step]:
-    """The cuts as steps between medians; the smallest change goes first until all are worth it."""
-    cuts = list(cuts)
+    cuts: dict[int, int] = {}
+    start = 0
+    for end in range(FIRST_BASE + LEVEL, len(values) + 1):
+        cut = _cut(values, start, end, least, FIRST_BASE if start == 0 else LEVEL)
+        if cut is not None:
+            cuts[cut] = end
+            start = cut
     while True:
-        edges = [0, *cuts, len(series)]
-        medians = [float(np.median(series[a:b])) for a, b in pairwise(edges)]
-        found = [Step(at, medians[i], medians[i + 1]) for i, at in enumerate(cuts)]
-        weak = min(found, key=lambda s: _size(s.change), default=None)
-        short = next((s for i, s in enumerate(found) if _too_short(edges, i)), None)
-        drop = short or (weak if weak and _size(weak.change) < math.log1p(least) else None)
-        if drop is None:
+        edges = [0, *cuts, len(values)]
+        levels = [median(values[a:b]) for a, b in pairwise(edges)] if cuts else []
+        found = [Step(at, levels[i], levels[i + 1], end) for i, (at, end) in enumerate(cuts.items())]
+        weakest = min(found, key=lambda step: _size(step.change), default=None)
+        if weakest is None or _size(weakest.change) >= math.log1p(least):
             return found
-        cuts.remove(drop.at)
+        del cuts[weakest.at]
+
+
+def _cut(values: Sequence[float], start: int, end: int, least: float, base_points: int) -> int | None:
+    """Where the level that began at `start` ends, as the points before `end` tell; None if it goes on."""
+    known = values[max(0, end - LEVEL - NOISE_POINTS) : end - LEVEL]
+    sigma = noise(known) * (1.0 + 2.0 / len(known))
+    near = _trimmed_mean(values[max(start, end - LEVEL - BASE) : end - LEVEL])
+    glance = _GLANCE * sigma
+    below = all(value < near - glance for value in values[end - LEVEL : end])
+    if not below and not all(value > near + glance for value in values[end - LEVEL : end]):
+        return None
+    apart = sorted(abs(value - near) for value in values[end - LEVEL : end])
+    pair_agrees = apart[0] >= apart[-1] / 2.0  # else the first may be an odd end of the old level
+    best, found = 0.0, None
+    for count in range(LEVEL, min(NEWEST, end - start - base_points) + 1):
+        cut = end - count
+        base = values[max(start, cut - BASE) : cut]
+        level, newest = _trimmed_mean(base), _without_extreme(values[cut:end], below)
+        floor = max(sigma, 1e-9 * level)
+        contrast = abs(newest - level) / (floor * math.sqrt(1.0 / count + 1.0 / len(base)))
+        large = _size(newest / level - 1.0) >= math.log1p(least)
+        enough = contrast > LIMIT if count > LEVEL else pair_agrees and contrast > LIMIT_OF_TWO
+        if contrast > best and enough and large and (newest < level) == below:
+            best, found = contrast, cut
+    return found
 
 
 def _size(change: float) -> float:
@@ -142,6 +128,35 @@ def _size(change: float) -> float:
     return abs(math.log1p(change))
 
 
-def _too_short(edges: list[int], index: int) -> bool:
-    """Whether the level on either side of cut `index` has too few points."""
-    return min(edges[index + 1] - edges[index], edges[index + 2] - edges[index + 1]) < LEVEL
+def noise(values: Sequence[float]) -> float:
+    """Standard deviation of the noise, judged by the differences of neighbours: steps hardly count."""
+    differences = sorted(abs(b - a) for a, b in pairwise(values))
+    if not differences:
+        return 0.0
+    robust = _MAD_TO_SIGMA * median(differences)
+    kept = differences[: len(differences) - min(_TRIMMED_DIFFERENCES, len(differences) // 4)]
+    return max(robust, math.sqrt(fmean(d * d for d in kept))) / math.sqrt(2.0)
+
+
+def drift(values: Sequence[float], *, more_is_better: bool) -> Drift | None:
+    """Whether the newest DRIFT_POINTS are worse than the best so many in a row, by DRIFT and by noise."""
+    if len(values) < 2 * DRIFT_POINTS:
+        return None
+    total = [0.0, *accumulate(values)]
+    means = [(b - a) / DRIFT_POINTS for a, b in zip(total, total[DRIFT_POINTS:], strict=False)]
+    at, best = (max if more_is_better else min)(enumerate(means), key=lambda pair: pair[1])
+    loss = (best - means[-1]) / best if more_is_better else (means[-1] - best) / best
+    if loss <= max(DRIFT, DRIFT_NOISES * noise(values[-NOISE_POINTS:]) / best):
+        return None
+    return Drift(min(at + DRIFT_POINTS, len(values) - 1), best, means[-1])
+
+
+def _trimmed_mean(values: Sequence[float]) -> float:
+    """Without a tenth on either side."""
+    out = len(values) // 10
+    return fmean(sorted(values)[out : len(values) - out])
+
+
+def _without_extreme(values: Sequence[float], below: bool) -> float:
+    """The mean without the lowest (highest) one."""
+    return (sum(values) - (min(values) if below else max(values))) / (len(values) - 1)

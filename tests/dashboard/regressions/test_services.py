@@ -63,8 +63,15 @@ def test_more_slow_points_do_not_open_another() -> None:
 
 
 def test_one_slow_point_opens_nothing_and_is_shown() -> None:
-    assert standing(history(*GOOD, 80)).label == Label.SUSPICIOUS
+    assert standing(history(*GOOD, 100, 80)).label == Label.SUSPICIOUS
     assert not Regression.objects.exists()
+
+
+def test_creep_of_one_percent_a_run_opens_one_regression() -> None:
+    configuration = history(*[100 + (i % 3) * 0.2 for i in range(8)], *[100 * 0.99**i for i in range(1, 25)])
+    regression = Regression.objects.get()
+    assert regression.stands and regression.change < -0.2
+    assert standing(configuration).label == Label.REGRESSION
 
 
 def test_young_configuration_says_insufficient_data() -> None:
@@ -104,6 +111,8 @@ def test_two_points_back_at_the_baseline_close_it() -> None:
     configuration = history(*GOOD, 80, 80, 99, 100)
     regression = Regression.objects.get()
     assert (regression.fate, regression.closed is not None) == (RegressionStatus.RECOVERED, True)
+    assert standing(configuration).label == Label.IMPROVEMENT
+    history(*[100.0] * 12, start=9)
     assert standing(configuration).label == Label.STEADY
 
 
@@ -126,9 +135,9 @@ def test_accepted_speed_is_the_new_baseline(who: User) -> None:
     services.accept(regression=regression, who=who)
     assert (regression.fate, regression.handler) == (RegressionStatus.ACCEPTED, who)
     assert standing(configuration).label == Label.INSUFFICIENT
-    history(80, 80, 80, start=7)
+    history(80, 80, 80, 80, 80, start=7)
     assert standing(configuration).label == Label.STEADY
-    history(60, 60, start=10)
+    history(60, 60, start=12)
     assert Regression.objects.get(fate=RegressionStatus.OPEN).baseline == 80
 
 
