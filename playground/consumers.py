@@ -11,8 +11,10 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
+from engine.errors import EngineError
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, GenerateRequest, Heartbeat
+from engine.serving.tokenizing import tokenize
 from engine.timings import FinishReason, Timings
 from playground import metrics, presence, selectors, services
 from playground.access import may_use
@@ -27,11 +29,13 @@ from playground.protocol import (
     TOO_SLOW,
     Ack,
     ClientFrame,
+    Count,
     Resume,
     ServerFrame,
     Start,
     StatusFrame,
     Stop,
+    count_frame,
     done_frame,
     encode,
     error_frame,
@@ -42,7 +46,7 @@ from playground.protocol import (
 from playground.pump import Pump, TooSlow
 from playground.refusals import REFUSALS, refusal
 from playground.validation import Invalid, shown
-from playground.workers import engine_client, worker_watch
+from playground.workers import engine_client, engine_redis, worker_watch
 
 log = structlog.get_logger(__name__)
 NO_WORKER = "The engine is away; try again in a moment."
@@ -72,6 +76,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         self._caller = caller_of(self.scope, session=self._owner)
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
         self._status: StatusFrame | None = None
         await self.accept()
         self._open = True
@@ -115,6 +120,16 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
                     self._pump.ack(frame.seq)
             case Resume():
                 await self._resume(frame)
+            case Count():
+                if self._counting is None or self._counting.done():  # one at a time: the page asks again
+                    self._counting = in_background(self._count(frame))
+
+    async def _count(self, frame: Count) -> None:
+        try:
+            found = await tokenize(engine_redis(), frame.model, frame.prompt)
+        except EngineError:
+            found = None  # a figure beside the text is not worth a message
+        await self._send(count_frame(found))
 
     async def _start(self, request: GenerateRequest) -> None:
         self._check_free()

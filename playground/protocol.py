@@ -14,7 +14,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from engine.models.prompt import Prompt
 from engine.sampling import SamplingParams
-from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, Started, Tokens
+from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, Progress, Started, Tokens
+from engine.serving.tokenizing import Tokenized
 from playground.limits import BODY_BYTES, DEFAULTS, LIMITS
 from playground.validation import (
     Invalid,
@@ -57,7 +58,15 @@ class Resume:
     after: int
 
 
-ClientFrame = Start | Stop | Ack | Resume
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many tokens has a prompt for a model?"""
+
+    prompt: Prompt
+    model: str
+
+
+ClientFrame = Start | Stop | Ack | Resume | Count
 
 
 def parse_client_frame(text: str) -> ClientFrame:
@@ -81,8 +90,10 @@ def parse_client_frame(text: str) -> ClientFrame:
             return Ack(_count(data, "seq"))
         case "resume":
             return Resume(_generation_id(data), _count(data, "after"))
+        case "count":
+            return Count(_prompt(data), text_of(data, "model", default="") or "")
         case unknown:
-            raise Invalid(f"type is {shown(unknown)}; allowed are start, stop, ack, resume", "type")
+            raise Invalid(f"type is {shown(unknown)}; allowed are start, stop, ack, resume, count", "type")
 
 
 def new_generation_id() -> str:
@@ -176,6 +187,23 @@ class StartedFrame(TypedDict):
     seed: int
 
 
+class PrefillFrame(TypedDict):
+    """How far the reading of a long prompt is, in tokens."""
+
+    type: Literal["prefill"]
+    generation: str
+    done: int
+    total: int
+
+
+class CountFrame(TypedDict):
+    """The answer to a count; null where no worker could say."""
+
+    type: Literal["count"]
+    tokens: int | None
+    context: int | None
+
+
 class TokensFrame(TypedDict):
     type: Literal["tokens"]
     generation: str
@@ -202,7 +230,16 @@ class ErrorFrame(TypedDict):
     retry_after_s: NotRequired[int]
 
 
-ServerFrame = StatusFrame | QueuedFrame | StartedFrame | TokensFrame | DoneFrame | ErrorFrame
+ServerFrame = (
+    StatusFrame
+    | QueuedFrame
+    | StartedFrame
+    | PrefillFrame
+    | TokensFrame
+    | DoneFrame
+    | ErrorFrame
+    | CountFrame
+)
 
 
 def encode(frame: ServerFrame) -> str:
@@ -245,6 +282,18 @@ def started_frame(generation: str, started: Started, seed: int) -> StartedFrame:
         "prompt_tokens": started.prompt_tokens,
         "queue_ms": started.queue_ms,
         "seed": seed,
+    }
+
+
+def prefill_frame(generation: str, progress: Progress) -> PrefillFrame:
+    return {"type": "prefill", "generation": generation, "done": progress.done, "total": progress.total}
+
+
+def count_frame(found: Tokenized | None) -> CountFrame:
+    return {
+        "type": "count",
+        "tokens": len(found.ids) if found else None,
+        "context": found.context if found else None,
     }
 
 

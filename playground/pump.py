@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from engine.serving.errors import QueueUnavailable
-from engine.serving.messages import Done, Failed, Frame, Started, Tokens
+from engine.serving.messages import Done, Failed, Frame, Progress, Started, Tokens
 from engine.serving.reading import merge_tokens
 from playground import metrics, services
 from playground.background import end
@@ -16,6 +16,7 @@ from playground.protocol import (
     ServerFrame,
     done_frame,
     failed_frame,
+    prefill_frame,
     queued_frame,
     started_frame,
     tokens_frame,
@@ -125,8 +126,10 @@ class Pump:
                 self._window.sent(frame.seq + len(frame.ids), size)
             case Done() | Failed():
                 await self._finish(frame)
+            case Progress():
+                await self._send(prefill_frame(self.generation, frame))
             case _:
-                pass  # progress of a prefill: nothing for the page yet
+                pass
 
     def _is_new(self, frame: Frame) -> bool:
         """Whether the page lacks it. It is kept either way."""

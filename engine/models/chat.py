@@ -37,11 +37,21 @@ class ChatTemplate:
             raise TokenizerError(f"the model's chat template does not parse: {error}") from error
 
     def render(self, messages: Sequence[Mapping[str, str]], *, generation_prompt: bool = True) -> str:
-        """The text for `messages`, ending where the assistant should start.
+        """The text for `messages`, ending where the assistant should start or, after a last message of its
+        own, where that message ends: the model goes on with it.
 
         Raises RequestError if the template refuses the messages (a role it does not know, a wrong
-        order), TokenizerError if the template itself fails or writes too much.
+        order) or rewrites the message that shall be continued, TokenizerError if the template itself fails
+        or writes too much.
         """
+        last = messages[-1]
+        if not generation_prompt or last["role"] != "assistant":
+            return self._write(messages, generation_prompt)
+        if not last["content"]:
+            return self._write(messages[:-1], generation_prompt)
+        return _up_to(last["content"], self._write(messages, False))
+
+    def _write(self, messages: Sequence[Mapping[str, str]], generation_prompt: bool) -> str:
         parts: list[str] = []
         length = 0
         try:
@@ -66,6 +76,15 @@ class ChatTemplate:
         ) as error:
             raise TokenizerError(f"the model's chat template failed: {error}") from error
         return "".join(parts)
+
+
+def _up_to(content: str, text: str) -> str:
+    """`text` up to the end of the last `content` in it. Templates may cut blanks off a message's ends."""
+    for said in (content, content.strip()):
+        at = text.rfind(said)
+        if said and at >= 0:
+            return text[:at] + said
+    raise RequestError("the model's chat template rewrites the last message, so it cannot be continued")
 
 
 class _Refused(Exception):

@@ -88,6 +88,9 @@ class ScriptedServer:
         def hear(message: str | bytes) -> None:
             nonlocal generation, told
             frame = json.loads(message)
+            if frame["type"] == "count":
+                route.send(json.dumps({"type": "count", "tokens": len(message) // 4, "context": 4096}))
+                return
             if frame["type"] != "ack":
                 self.heard.append(frame["type"])
             if frame["type"] == "stop":

@@ -40,7 +40,7 @@ def test_the_model_hears_the_whole_conversation_and_the_system_message(
     assert "prompt" not in asked[1]
 
 
-def test_a_new_chat_forgets_the_old_one(server: ScriptedServer, playground: PlaygroundPage) -> None:
+def test_a_new_chat_hears_nothing_of_the_old_one(server: ScriptedServer, playground: PlaygroundPage) -> None:
     asked = server("One.")
     playground.ask("First?")
     playground.wait_for_answer()
@@ -153,7 +153,7 @@ def test_a_refused_question_says_why_and_can_be_asked_again(
     server("Now.")
     playground.page.get_by_role("button", name="Try again").click()
     playground.wait_for_answer()
-    expect(playground.answers).to_have_text("The model answeredNow.")
+    expect(playground.answers.locator(".turn-body")).to_have_text("Now.")
     expect(playground.answers).to_have_count(1)
 
 
@@ -204,3 +204,141 @@ def test_long_code_in_an_answer_has_no_scrollbar_of_its_own(
     playground.wait_for_answer()
     heights = playground.answers.locator("pre").evaluate("(pre) => [pre.clientHeight, pre.scrollHeight]")
     assert heights[0] == heights[1]
+
+
+MARKDOWN = """## A closure
+
+It **remembers** the `variables` around it:
+
+1. code
+2. an environment
+
+| name | value |
+|------|-------|
+| x | 1 |
+
+See [the manual](https://example.org/manual), <b>not this</b> and ![a picture](https://example.org/p.png).
+"""
+
+
+def test_an_answer_s_markdown_is_shown_and_its_html_is_text(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server(MARKDOWN)
+    playground.ask("What is a closure?")
+    playground.wait_for_answer()
+    prose = playground.answers.locator(".markdown")
+    expect(prose.locator("h2")).to_have_text("A closure")
+    expect(prose.locator("strong")).to_have_text("remembers")
+    expect(prose.locator("ol > li")).to_have_text(["code", "an environment"])
+    expect(prose.locator("td")).to_have_text(["x", "1"])
+    expect(prose).to_contain_text("<b>not this</b>")
+    assert prose.locator("img, b, script").count() == 0
+    link = prose.get_by_role("link", name="the manual")
+    assert link.get_attribute("rel") == "noopener noreferrer nofollow"
+
+
+def test_markdown_comes_in_pieces_as_it_would_come_whole(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server("", endless=True)
+    playground.ask("Slowly?")
+    for at in range(0, len(MARKDOWN), 7):
+        server.more(MARKDOWN[at : at + 7])
+    playground.page.keyboard.press("Escape")
+    playground.wait_for_answer()
+    slowly = playground.answers.last.locator(".turn-body").inner_text()
+    server(MARKDOWN)
+    playground.ask("At once?")
+    expect(playground.answers).to_have_count(2)
+    playground.wait_for_answer()
+    assert playground.answers.last.locator(".turn-body").inner_text() == slowly
+
+
+def test_an_answer_is_made_anew_or_continued(server: ScriptedServer, playground: PlaygroundPage) -> None:
+    server("One", finish="length")
+    playground.ask("Count.")
+    playground.wait_for_answer()
+    server("Uno and", finish="length")
+    playground.answers.get_by_role("button", name="Regenerate").click()
+    expect(playground.answers.locator(".turn-body")).to_have_text("Uno and")
+    playground.wait_for_answer()
+    server(" due.")
+    playground.answers.get_by_role("button", name="Continue").click()
+    expect(playground.answers.locator(".turn-body")).to_have_text("Uno and due.")
+    playground.wait_for_answer()
+    assert server.asked[1]["messages"] == [{"role": "user", "content": "Count."}]
+    assert server.asked[2]["messages"][-1] == {"role": "assistant", "content": "Uno and"}
+    expect(playground.answers.get_by_role("button", name="Continue")).to_be_hidden()
+
+
+def test_a_question_is_edited_and_what_followed_it_goes(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server("One.")
+    for question in ("First?", "Second?"):
+        playground.ask(question)
+        playground.wait_for_answer()
+    page = playground.page
+    page.locator(".turn[data-role=user]").first.get_by_role("button", name="Edit").click()
+    field = page.get_by_label("Your message")
+    expect(field).to_have_value("First?")
+    field.fill("Better?")
+    page.get_by_role("button", name="Send").click()
+    expect(playground.answers).to_have_count(1)
+    assert server.asked[-1]["messages"] == [{"role": "user", "content": "Better?"}]
+
+
+def test_a_conversation_is_kept_and_taken_up_again(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    page = playground.page
+    server("One.")
+    playground.ask("First?")
+    playground.wait_for_answer()
+    page.get_by_role("button", name="New chat").click()
+    expect(playground.answers).to_have_count(0)
+    page.evaluate("sessionStorage.clear()")
+    page.reload()
+    playground.show("Chat")
+    page.get_by_role("button", name="Chats").click()
+    page.get_by_role("button", name="First?", exact=True).click()
+    expect(playground.answers.locator(".turn-body")).to_have_text("One.")
+    page.get_by_role("button", name="Chats").click()
+    page.get_by_role("button", name="Delete First?").click()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("list", name="Conversations kept").get_by_role("listitem")).to_have_count(1)
+
+
+def test_stop_stands_where_send_was(server: ScriptedServer, playground: PlaygroundPage) -> None:
+    server("One", endless=True)
+    page = playground.page
+    send = page.locator("#chat-send")
+    playground.show("Chat")
+    before = send.bounding_box()
+    playground.ask("Count.")
+    stop = page.locator("#chat-stop")
+    expect(stop).to_be_visible()
+    expect(send).to_be_hidden()
+    after = stop.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert (after["x"] + after["width"], after["y"]) == pytest.approx(
+        (before["x"] + before["width"], before["y"])
+    )
+    stop.click()
+    playground.wait_for_answer()
+    expect(send).to_be_visible()
+
+
+def test_an_unsent_message_survives_a_reload_and_its_size_is_said(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    page = playground.page
+    playground.wait_until_ready()
+    playground.show("Chat")
+    page.get_by_label("Your message").fill("How long is this?")
+    expect(page.locator("#chat-size")).to_contain_text("of 4,096 tokens")
+    page.reload()
+    playground.show("Chat")
+    expect(page.get_by_label("Your message")).to_have_value("How long is this?")

@@ -2,7 +2,7 @@
 
 import "./playground.css";
 
-import { ChatPanel } from "./chat.js";
+import { ChatPanel } from "../chat/panel.js";
 import { CompareDialog } from "./compare.js";
 import { Controls } from "./controls.js";
 import { element } from "../shared/dom.js";
@@ -35,7 +35,7 @@ const TESTS = {
 /** Where the settings leave the panes beside them wide enough. */
 const WIDE = "(min-width: 100rem)";
 /** Where they lie over the results, so that nobody meets them uncalled. */
-const OVERLAY = "(max-width: 80rem)";
+const OVERLAY = "(max-width: 79.99rem)";
 const NARROW = "(max-width: 56rem)";
 
 const announcer = element("announcer", HTMLElement);
@@ -73,6 +73,7 @@ const chat = new ChatPanel({
   },
   onAsk: ask,
   onForgotten: () => runs.forget("chat"),
+  onCount: (request) => session.count(request),
 });
 const selection = new SelectionActions(act);
 const tabs = new Tabs(element("tabs", HTMLElement), (tab) => tell("tab", /** @type {import("./playground.js").TabName} */ (tab)));
@@ -82,6 +83,7 @@ const session = new Session(socketUrl(location), {
     playground.workers = workers;
     tell("workers", workers);
   },
+  onCount: (found) => tell("counted", found),
   onFrame: (generation, frame, effect) => runs.heard(generation, frame, effect),
 });
 const nowhere = { begin() {}, append: () => runs.shown(), clear() {}, end() {}, fail() {}, forget() {} };

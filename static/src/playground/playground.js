@@ -39,6 +39,7 @@
  * @property {Worker[]} workers who is there; the first time is when the server has said
  * @property {Values} settings one was changed
  * @property {{connection: Connection, retryInMs: number}} connection
+ * @property {import("../shared/protocol.js").CountFrame} counted how many tokens a prompt has that was asked about
  * @property {TabName} tab the one that is shown now
  * @property {{program: string, tests: string, go: boolean}} program shall be the one in hand, and run if `go`
  * @property {string} tests code that shall be the tests of the program in hand

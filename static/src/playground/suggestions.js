@@ -94,7 +94,7 @@ export class Suggestions {
   /** @param {ServerFrame} frame */
   #heard(frame) {
     const generation = this.#generation;
-    if (frame.type === "status" || !generation) return;
+    if (frame.type === "status" || frame.type === "count" || !generation) return;
     const { text, restart } = generation.accept(frame, 0);
     if (restart) this.#unwanted = true; // a gap: another suggestion is cheaper than this one's beginning
     if (this.#unwanted) this.#sendStop();

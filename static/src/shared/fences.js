@@ -1,9 +1,9 @@
-/** Takes a chat model's answer apart: prose, and code between lines of three backticks. */
+/** Takes a chat model's answer apart: prose, and code between fences: lines of three or more backticks or tildes. */
 
 /** What a line may still become a fence from. */
-const MAYBE = /^[ \t]*(`{0,2}|```[^`\n]*)$/;
-const OPEN = /^[ \t]*```([^`\n]*)$/;
-const CLOSE = /^[ \t]*```[ \t]*$/;
+const MAYBE = /^[ \t]*(`{0,2}|~{0,2}|`{3,}[^`\n]*|~{3,}[^\n]*)$/;
+const OPEN = /^[ \t]*(`{3,}|~{3,})([^`\n]*)$/;
+const CLOSE = /^[ \t]*(`{3,}|~{3,})[ \t]*$/;
 
 /**
  * @typedef {object} Events
@@ -19,7 +19,8 @@ export class FenceReader {
   #held = "";
   /** Whether what comes next goes on with a line that is none. */
   #inLine = false;
-  #inCode = false;
+  /** The fence that opened the code; empty in prose. */
+  #fence = "";
   #events;
 
   /** @param {Events} events */
@@ -35,8 +36,9 @@ export class FenceReader {
   /** Nothing else comes: what looked like a fence was one, or was text. */
   end() {
     if (this.#held) this.#decide(this.#held, "");
-    if (this.#inCode) this.#events.onClose();
-    this.#inCode = this.#inLine = false;
+    if (this.#fence) this.#events.onClose();
+    this.#fence = "";
+    this.#inLine = false;
   }
 
   /** @param {string} piece with its newline, if it has one */
@@ -63,12 +65,12 @@ export class FenceReader {
    */
   #decide(line, newline) {
     this.#held = "";
-    const open = this.#inCode ? null : OPEN.exec(line);
+    const open = this.#fence ? null : OPEN.exec(line);
     if (open) {
-      this.#inCode = true;
-      this.#events.onOpen((open[1] ?? "").trim());
-    } else if (this.#inCode && CLOSE.test(line)) {
-      this.#inCode = false;
+      this.#fence = open[1] ?? "";
+      this.#events.onOpen((open[2] ?? "").trim());
+    } else if (this.#fence && closes(line, this.#fence)) {
+      this.#fence = "";
       this.#events.onClose();
     } else this.#give(line + newline);
   }
@@ -76,9 +78,19 @@ export class FenceReader {
   /** @param {string} text */
   #give(text) {
     if (!text) return;
-    if (this.#inCode) this.#events.onCode(text);
+    if (this.#fence) this.#events.onCode(text);
     else this.#events.onProse(text);
   }
+}
+
+/**
+ * @param {string} line
+ * @param {string} fence that opened the code
+ * @returns {boolean} whether the line closes it: the same character, as often or more
+ */
+function closes(line, fence) {
+  const found = CLOSE.exec(line)?.[1] ?? "";
+  return found[0] === fence[0] && found.length >= fence.length;
 }
 
 /**
@@ -95,15 +107,17 @@ export class FenceReader {
 export function codeFences(text) {
   /** @type {Fence[]} */
   const found = [];
-  const opens = new RegExp(OPEN, "gm");
-  const closes = new RegExp(CLOSE, "gm");
-  for (let open = opens.exec(text); open; open = opens.exec(text)) {
-    const from = Math.min(text.length, opens.lastIndex + 1);
-    closes.lastIndex = from;
-    const close = closes.exec(text);
-    found.push({ tag: open[1] ?? "", from, to: close ? Math.max(from, close.index - 1) : text.length });
-    if (!close) break;
-    opens.lastIndex = closes.lastIndex;
+  let open = { fence: "", tag: "", from: 0 };
+  let at = 0;
+  for (const line of text.split("\n")) {
+    const opening = open.fence ? null : OPEN.exec(line);
+    if (opening) open = { fence: opening[1] ?? "", tag: opening[2] ?? "", from: Math.min(text.length, at + line.length + 1) };
+    else if (open.fence && closes(line, open.fence)) {
+      found.push({ tag: open.tag, from: open.from, to: Math.max(open.from, at - 1) });
+      open = { fence: "", tag: "", from: 0 };
+    }
+    at += line.length + 1;
   }
+  if (open.fence) found.push({ tag: open.tag, from: open.from, to: text.length });
   return found;
 }

@@ -28,6 +28,9 @@ export class Generation {
   tokens = 0;
   /** @type {{position: number, etaS: number | null} | null} */
   queue = null;
+  /** How far the reading of a long prompt is, and since when, in page time. */
+  /** @type {{done: number, total: number, since: number, at: number} | null} */
+  prefill = null;
   /** @type {StartedFrame | null} */
   started = null;
   /** @type {DoneFrame | null} */
@@ -42,6 +45,9 @@ export class Generation {
   firstAt = null;
   /** @type {number | null} */
   lastAt = null;
+
+  /** @type {number | null} */
+  #startedAt = null;
 
   /** @param {{askedAt: number} | {id: string}} origin asked now, or found again after a reload */
   constructor(origin) {
@@ -69,8 +75,12 @@ export class Generation {
       case "started":
         this.id = frame.generation;
         this.started = frame;
+        this.#startedAt = now;
         this.queue = null;
         this.state = "running";
+        return NOTHING;
+      case "prefill":
+        this.prefill = { done: frame.done, total: frame.total, since: this.prefill?.since ?? this.#startedAt ?? now, at: now };
         return NOTHING;
       case "tokens":
         return this.#acceptTokens(frame, now);

@@ -19,7 +19,9 @@
  * @property {string[]} stop
  *
  * @typedef {Start | {type: "stop"} | {type: "ack", seq: number}
- *   | {type: "resume", generation: string, after: number}} ClientFrame
+ *   | {type: "resume", generation: string, after: number} | CountRequest} ClientFrame
+ *
+ * @typedef {{type: "count", model: string, prompt?: string, messages?: Message[]}} CountRequest
  *
  * @typedef {object} Worker
  * @property {string} name
@@ -52,14 +54,17 @@
  * @typedef {{type: "queued", generation: string, position: number, eta_s: number | null}} QueuedFrame
  * @typedef {{type: "started", generation: string, model: string, backend: string, worker: string,
  *   prompt_tokens: number, queue_ms: number, seed?: number}} StartedFrame
+ * @typedef {{type: "prefill", generation: string, done: number, total: number}} PrefillFrame how far the reading
+ *   of a long prompt is
+ * @typedef {{type: "count", tokens: number | null, context: number | null}} CountFrame
  * @typedef {{type: "tokens", generation: string, seq: number, n: number, text: string, t_us: number}} TokensFrame
  * @typedef {{type: "done", generation: string, finish_reason: "stop" | "length" | "cancelled", text: string,
  *   timings: Timings}} DoneFrame
  * @typedef {{type: "error", code: string, message: string, retryable: boolean, generation?: string,
  *   retry_after_s?: number}} ErrorFrame
  *
- * @typedef {QueuedFrame | StartedFrame | TokensFrame | DoneFrame | ErrorFrame} GenerationFrame
- * @typedef {StatusFrame | GenerationFrame} ServerFrame
+ * @typedef {QueuedFrame | StartedFrame | PrefillFrame | TokensFrame | DoneFrame | ErrorFrame} GenerationFrame
+ * @typedef {StatusFrame | CountFrame | GenerationFrame} ServerFrame
  */
 
 export const PATH = "/ws/playground/";

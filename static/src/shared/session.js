@@ -13,6 +13,7 @@
  * @typedef {object} Events
  * @property {(connection: Connection, retryInMs: number) => void} onConnection
  * @property {(workers: Worker[]) => void} onWorkers
+ * @property {(frame: import("./protocol.js").CountFrame) => void} [onCount]
  * @property {(generation: Generation, frame: GenerationFrame, effect: Effect) => void} onFrame
  */
 
@@ -63,6 +64,16 @@ export class Session {
 
   retryNow() {
     this.#socket.retryNow();
+  }
+
+  /**
+   * Asks how many tokens a prompt has; `onCount` is told.
+   *
+   * @param {import("./protocol.js").CountRequest} request
+   * @returns {boolean} whether it went out
+   */
+  count(request) {
+    return this.#socket.send(request);
   }
 
   get stopping() {
@@ -158,6 +169,10 @@ export class Session {
   #heard(frame) {
     if (frame.type === "status") {
       this.#events.onWorkers(frame.workers);
+      return;
+    }
+    if (frame.type === "count") {
+      this.#events.onCount?.(frame);
       return;
     }
     const generation = this.generation;

@@ -61,8 +61,8 @@ export const settings = slot("local", "monolane.settings");
 export const settingsOpen = slot("local", "monolane.settings-open");
 /** @type {ReturnType<typeof slot<boolean>>} */
 export const ghostOn = slot("local", "monolane.ghost");
-/** @type {ReturnType<typeof slot<import("../playground/conversation.js").Turn[]>>} */
-export const conversation = slot("session", "monolane.conversation");
+/** @type {ReturnType<typeof slot<import("../chat/conversation.js").Kept>>} */
+export const conversation = slot("session", "monolane.chat");
 /** @type {ReturnType<typeof slot<{program: string, tests: string, taken: string}>>} */
 export const runIt = slot("local", "monolane.run-it");
 /** @type {ReturnType<typeof slot<Running>>} */

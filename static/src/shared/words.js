@@ -78,7 +78,7 @@ export function fateWords(generation, { maxTokens, stopping, workers, now }) {
   if (tokens && workers.every((worker) => worker.state === "loading")) return RESTARTING;
   if (tokens && now - (generation.lastAt ?? now) > SILENT_MS) return SILENT;
   if (state === "queued" && queue) return queueWords(queue);
-  if (state === "running") return tokens ? `${where}.` : `${where}, reading the prompt of ${plural(started?.prompt_tokens ?? 0, "token")}.`;
+  if (state === "running") return tokens ? `${where}.` : `${where}, ${readingWords(generation)}.`;
   return "Asking the server.";
 }
 
@@ -90,6 +90,14 @@ function endWords(reason, maxTokens) {
   if (reason === "cancelled") return "Stopped.";
   if (reason === "stop") return "Finished.";
   return maxTokens === null ? "Stopped at the limit of tokens." : `Stopped at ${plural(maxTokens, "token")}.`;
+}
+
+/** @param {Generation} generation whose prompt is being read */
+function readingWords({ started, prefill }) {
+  if (!prefill || prefill.done === 0) return `reading the prompt of ${plural(started?.prompt_tokens ?? 0, "token")}`;
+  const { done, total, since, at } = prefill;
+  const leftMs = ((at - since) / done) * (total - done);
+  return `reading the prompt: ${count(done)} of ${plural(total, "token")}, about ${duration(leftMs)} to go`;
 }
 
 /** @param {{position: number, etaS: number | null}} queue */

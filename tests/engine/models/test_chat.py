@@ -136,3 +136,25 @@ def test_users_text_is_never_a_template() -> None:
     text = ChatTemplate("{{ messages[0].content }}").render([{"role": "user", "content": "{{ 1 + 1 }}"}])
 
     assert text == "{{ 1 + 1 }}"
+
+
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_a_last_message_of_the_assistant_is_left_open_to_be_continued() -> None:
+    messages = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "One, two,"}]
+    assert ChatTemplate(CHATML).render(messages) == "<|user|>Count.<|end|><|assistant|>One, two,"
+
+
+def test_an_empty_last_message_of_the_assistant_is_a_turn_that_has_not_begun() -> None:
+    messages = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": ""}]
+    assert ChatTemplate(CHATML).render(messages) == "<|user|>Count.<|end|><|assistant|>"
+
+
+def test_a_message_that_the_template_rewrites_cannot_be_continued() -> None:
+    messages = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one"}]
+    with pytest.raises(RequestError, match="rewrites the last message"):
+        ChatTemplate("{% for m in messages %}{{ m.content | upper }}{% endfor %}").render(messages)

@@ -78,3 +78,9 @@ test("prose is told at once, a line that may be a fence when that is known", () 
   reader.read("no fence");
   assert.deepEqual(said, ["wor", "d\n", "``no fence"]);
 });
+
+test("tildes and longer fences are closed by their own kind", () => {
+  assert.deepEqual(code("~~~py\nx = '```'\n~~~"), [["py", "x = '```'"]]);
+  assert.deepEqual(code("````md\n```\ninner\n```\n````\n"), [["md", "```\ninner\n```"]]);
+  assert.deepEqual(read("~~~\n```\n~~~\nend", 1), [["open", ""], ["code", "```\n"], ["close"], ["prose", "end"]]);
+});

@@ -1,15 +1,13 @@
-/** One message of the conversation on the page: prose as it is, code in blocks that can be used. */
+/** Code of a message: written as it comes, coloured at its end, to be used. */
 
 import { highlightCode } from "@lezer/highlight";
 
+import { MOST_CHARS } from "../playground/highlight.js";
 import { copyText } from "../shared/clipboard.js";
-import { FenceReader } from "../shared/fences.js";
-import { MOST_CHARS } from "./highlight.js";
 import { languageOfFence, parserFor } from "../shared/languages.js";
 import { highlighter } from "../shared/palette.js";
 import { TextBlocks } from "../shared/text_blocks.js";
 
-/** @typedef {import("../shared/languages.js").LanguageName} LanguageName */
 /**
  * @typedef {object} CodeActions what can be done with a block of code
  * @property {(code: string) => void} onInsert
@@ -17,71 +15,7 @@ import { TextBlocks } from "../shared/text_blocks.js";
  * @property {(code: string) => void} onTests make it the tests of the program
  */
 
-export class MessageView {
-  #body;
-  #actions;
-  #reader;
-  /** @type {TextBlocks | null} of the stretch that is being written */
-  #blocks = null;
-  /** @type {CodeBlock | null} */
-  #code = null;
-
-  /**
-   * @param {HTMLElement} body
-   * @param {CodeActions} actions
-   */
-  constructor(body, actions) {
-    this.#body = body;
-    this.#actions = actions;
-    this.#reader = this.#newReader();
-  }
-
-  /** @param {string} text */
-  write(text) {
-    this.#reader.read(text);
-  }
-
-  /** The message is whole. */
-  end() {
-    this.#reader.end();
-  }
-
-  clear() {
-    this.#body.replaceChildren();
-    this.#blocks = this.#code = null;
-    this.#reader = this.#newReader();
-  }
-
-  #newReader() {
-    return new FenceReader({
-      onProse: (text) => this.#prose(text),
-      onOpen: (tag) => {
-        this.#blocks = null;
-        this.#code = new CodeBlock(tag, this.#actions);
-        this.#body.append(this.#code.root);
-      },
-      onCode: (text) => this.#code?.write(text),
-      onClose: () => {
-        this.#code?.end();
-        this.#code = null;
-      },
-    });
-  }
-
-  /** @param {string} text */
-  #prose(text) {
-    if (!this.#blocks) {
-      if (text.trim() === "") return; // empty lines around a block of code
-      const prose = document.createElement("div");
-      prose.className = "prose";
-      this.#body.append(prose);
-      this.#blocks = new TextBlocks(prose);
-    }
-    this.#blocks.write(text);
-  }
-}
-
-class CodeBlock {
+export class CodeBlock {
   root = document.createElement("figure");
   #pre = document.createElement("pre");
   #blocks = new TextBlocks(this.#pre);
@@ -109,7 +43,7 @@ class CodeBlock {
       ...(this.#language === "python" ? [button("To tests", () => onTests(this.text))] : []),
     );
     caption.append(name, tools);
-    this.#pre.tabIndex = 0; // it scrolls, so the keyboard must reach it
+    this.#pre.tabIndex = 0; // long lines scroll, so the keyboard must reach it
     this.#pre.setAttribute("role", "group");
     this.#pre.ariaLabel = `Code, ${tag || "no language named"}`;
     this.root.append(caption, this.#pre);
@@ -154,7 +88,7 @@ function coloured(piece, classes) {
  * @param {string} label
  * @param {() => void} act
  */
-function button(label, act) {
+export function button(label, act) {
   const made = document.createElement("button");
   made.type = "button";
   made.className = "quiet";

@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Conversation, withCode } from "../../../static/src/playground/conversation.js";
+import { Conversation, withCode } from "../../../static/src/chat/conversation.js";
 
 const ROOMY = { bytes: 10_000, messages: 256 };
 
 /** @param {string[]} contents questions and answers in turn */
 function conversation(...contents) {
-  return new Conversation(contents.map((content, i) => ({ role: i % 2 ? "assistant" : "user", content })));
+  return new Conversation({ id: "c", turns: contents.map((content, i) => ({ role: i % 2 ? "assistant" : "user", content })) });
 }
 
 test("the model hears the system message, what was said, and the new question", () => {
@@ -55,4 +55,19 @@ test("there are never more messages than the server takes", () => {
 
 test("code goes along in a fence of its language", () => {
   assert.equal(withCode("Why?", "x = 1\n", "python"), "Why?\n\n```python\nx = 1\n```");
+});
+
+test("an answer that was cut is sent along where it shall go on", () => {
+  const talk = conversation("one?", "One and");
+  assert.deepEqual(talk.messages("", ROOMY, true).messages.at(-1), { role: "assistant", content: "One and" });
+  assert.deepEqual(talk.messages("", ROOMY).messages.at(-1), { role: "user", content: "one?" });
+});
+
+test("a conversation is called by its first line, and marks an answer that was cut", () => {
+  const talk = conversation();
+  assert.equal(talk.title, "A conversation");
+  talk.ask("Why?\nBecause.");
+  talk.answered("It", true);
+  assert.equal(talk.title, "Why?");
+  assert.deepEqual(talk.turns.at(-1), { role: "assistant", content: "It", cut: true });
 });

@@ -3,7 +3,16 @@
  * most, so the oldest turns are left out first.
  *
  * @typedef {import("../shared/protocol.js").Message} Message
- * @typedef {{role: "user" | "assistant", content: string}} Turn
+ *
+ * @typedef {object} Turn
+ * @property {"user" | "assistant"} role
+ * @property {string} content
+ * @property {boolean} [cut] whether the limit of tokens ended it
+ *
+ * @typedef {object} Kept a conversation as it is kept in the browser
+ * @property {string} id
+ * @property {Turn[]} turns
+ * @property {string} [draft] what was being written
  *
  * @typedef {object} Limits
  * @property {number} bytes of all messages together
@@ -12,16 +21,31 @@
 
 /** Fewer than a token of code has, so that what fits by this count fits by the model's. */
 export const BYTES_A_TOKEN = 3;
+const TITLE_CHARS = 80;
 const CODE = { python: "python", javascript: "javascript", text: "" };
 const encoder = new TextEncoder();
 
 export class Conversation {
+  id;
   /** @type {Turn[]} */
   turns;
 
-  /** @param {Turn[]} [turns] kept from before */
-  constructor(turns = []) {
-    this.turns = turns;
+  /** @param {Kept | null} [kept] from before */
+  constructor(kept = null) {
+    this.id = kept?.id ?? crypto.randomUUID();
+    this.turns = kept?.turns ?? [];
+    this.draft = kept?.draft ?? "";
+  }
+
+  /** What it is called: its first question's first line. */
+  get title() {
+    const line = this.turns[0]?.content.trim().split("\n", 1)[0] || "A conversation";
+    return line.slice(0, TITLE_CHARS);
+  }
+
+  /** @returns {Kept} */
+  get kept() {
+    return { id: this.id, turns: this.turns, draft: this.draft };
   }
 
   /** @param {string} content */
@@ -29,10 +53,15 @@ export class Conversation {
     this.turns.push({ role: "user", content }, { role: "assistant", content: "" });
   }
 
-  /** @param {string} content of the newest answer */
-  answered(content) {
+  /**
+   * @param {string} content of the newest answer
+   * @param {boolean} [cut] whether the limit of tokens ended it
+   */
+  answered(content, cut = false) {
     const last = this.turns.at(-1);
-    if (last?.role === "assistant") last.content = content;
+    if (last?.role !== "assistant") return;
+    last.content = content;
+    last.cut = cut;
   }
 
   /**
@@ -40,12 +69,15 @@ export class Conversation {
    *
    * @param {string} system
    * @param {Limits} limits
+   * @param {boolean} [goOn] whether its answer so far shall be continued; else it is made anew
    * @returns {{messages: Message[], left: number}} and how many of the oldest turns are left out
    */
-  messages(system, limits) {
+  messages(system, limits, goOn = false) {
     /** @type {Message[]} */
     const first = system ? [{ role: "system", content: system }] : [];
-    const turns = this.turns.slice(0, -1).filter(({ content }) => content !== "");
+    const turns = (goOn ? this.turns : this.turns.slice(0, -1))
+      .filter(({ content }) => content !== "")
+      .map(({ role, content }) => ({ role, content }));
     let bytes = sizeOf(first);
     let from = turns.length;
     while (from > 0) {
