@@ -157,10 +157,15 @@ int ml_launch(MlKernel* kernel, const MlJob* job) {
   if (job->count < 1 || job->max_tokens < 0 || job->count > s.context) return ML_TOO_LONG;
   for (int i = 0; i < job->count; ++i)
     if (job->tokens[i] < 0 || job->tokens[i] >= s.vocab) return ML_BAD_TOKEN;
+  if (job->sampled < 0 || job->sampled > job->count) return ML_TOO_LONG;
+  for (int i = 0; i < job->bias_count; ++i)
+    if (job->bias_ids[i] < 0 || job->bias_ids[i] >= s.vocab) return ML_BAD_TOKEN;
   Job next;
   next.params = *job;
   next.tokens.assign(job->tokens, job->tokens + job->count);
   next.stop_ids.assign(job->stop_ids, job->stop_ids + job->stop_count);
+  next.bias_ids.assign(job->bias_ids, job->bias_ids + job->bias_count);
+  next.biases.assign(job->biases, job->biases + job->bias_count);
   next.limit = std::min(job->max_tokens, s.context - job->count);
   if (next.limit < 1 && !job->all_logits) return ML_TOO_LONG;
   team.ring.reset(next.limit);

@@ -72,8 +72,12 @@ typedef struct {
   int32_t count, max_tokens;
   const int32_t* stop_ids;
   int32_t stop_count;
-  float temperature, top_p, min_p, repetition_penalty;
+  int32_t sampled;  // how many of the last tokens were generated: what frequency and presence count
+  float temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
   int32_t top_k;
+  int32_t bias_count;
+  const int32_t* bias_ids;
+  const float* biases;  // added to the logits of bias_ids
   uint64_t seed;
   int32_t profile;
   int32_t trace_first, trace_last;  // generated tokens recorded in full; equal means none

@@ -61,11 +61,17 @@ std::string layout_text() {
   FIELD(MlJob, max_tokens);
   FIELD(MlJob, stop_ids);
   FIELD(MlJob, stop_count);
+  FIELD(MlJob, sampled);
   FIELD(MlJob, temperature);
   FIELD(MlJob, top_p);
   FIELD(MlJob, min_p);
   FIELD(MlJob, repetition_penalty);
+  FIELD(MlJob, frequency_penalty);
+  FIELD(MlJob, presence_penalty);
   FIELD(MlJob, top_k);
+  FIELD(MlJob, bias_count);
+  FIELD(MlJob, bias_ids);
+  FIELD(MlJob, biases);
   FIELD(MlJob, seed);
   FIELD(MlJob, profile);
   FIELD(MlJob, trace_first);

@@ -53,6 +53,11 @@ class AttentionSplit {
 
 enum Phase { kEmbed, kQkv, kAttention, kAttnOut, kGateUp, kDown, kHead, kSample, kPhases };
 
+// Ids first .. first + count - 1: the rows of a unit of the head.
+struct HeadRows {
+  int first, count;
+};
+
 // Sizes of one device, derived from the shape once. `shard` counts this device's own.
 struct Plan {
   MlShape s;
@@ -98,6 +103,17 @@ struct Plan {
   Range range(int tensor, int device, int thread) const {
     if (tensor != ML_HEAD || head_by_stream) return share_of(units(tensor), thread, threads);
     return share_of(units(ML_HEAD), device * threads + thread, devices * threads);
+  }
+  HeadRows head_rows_of(int device, int unit) const {
+    const int in_shard = unit % head_panels * kLine;
+    const int lane = head_by_stream ? device * streams + unit / head_panels : 0;
+    return {lane * head_rows + in_shard, std::min(kLine, head_rows - in_shard)};
+  }
+  // The unit of the head that holds an id, or -1 if none of this device does.
+  int head_unit_of(int device, int id) const {
+    if (!head_by_stream) return id / kLine;
+    const int lane = id / head_rows - device * streams;
+    return lane < 0 || lane >= streams ? -1 : lane * head_panels + id % head_rows / kLine;
   }
   // Threads work in pairs that start at the outer ends of what the two have: the second one's tape runs downwards.
   static bool downwards(int thread) { return thread % 2 == 1; }

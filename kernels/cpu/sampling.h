@@ -1,10 +1,13 @@
-// The next token: the same rule and the same random numbers as engine/sampling.py and engine/philox.py.
+// The parts of the rule of engine/sampling.py, with the random numbers of engine/philox.py. worker_sampling.cpp puts them
+// together.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -42,21 +45,41 @@ static inline float gumbel(uint32_t word) {
 // No draw exceeds gumbel of the largest word: who lies further behind the best so far needs no draw.
 constexpr float kLargestGumbel = 16.7f;
 
-// Draws among ids first .. last - 1 whose scaled score is at least `floor`.
+// The least word >> 9 whose noise may exceed `distance`, rounded down to a whole number. Noise rises with the word.
+static inline uint32_t least_word(float distance) {
+  static const auto words = [] {
+    std::array<uint32_t, int(kLargestGumbel) + 1> table;
+    for (size_t i = 0; i < table.size(); ++i)
+      table[i] = uint32_t(std::max(0.0, std::exp(-std::exp(0.01 - double(i))) * 0x1p23 - 4));
+    return table;
+  }();
+  return words[int(distance)];
+}
+
+// The best perturbed score of those considered.
 class Draw {
  public:
   Draw(uint64_t seed, int position) : seed_(seed), position_(uint32_t(position)) {}
 
+  // No score below this can still win.
+  float least() const { return best.score - kLargestGumbel; }
   void consider(int32_t id, float score) {
-    if (score + kLargestGumbel < best.score) return;
+    if (score < least() - 0.5f) return;
     if (id >> 2 != block_) {
       block_ = id >> 2;
       philox(uint32_t(block_), position_, seed_, words_);
     }
-    const Candidate drawn{score + gumbel(words_[id & 3]), id};
-    if (drawn.beats(best)) best = drawn;
+    const uint32_t word = words_[id & 3];
+    const float distance = best.score - score;
+    if (distance >= 0 && distance <= kLargestGumbel && word >> 9 < least_word(distance)) return;
+    const Candidate drawn{score + gumbel(word), id};
+    if (drawn.beats(best)) {
+      best = drawn;
+      unperturbed = score;
+    }
   }
   Candidate best;
+  float unperturbed = -std::numeric_limits<float>::infinity();  // the best one's own score
 
  private:
   uint64_t seed_;
@@ -91,60 +114,61 @@ static inline float kth_largest(const float* scores, int count, int k, std::vect
   return heap.front();
 }
 
-// The scores that are at least `least`, into `kept`.
-static inline void collect(const float* scores, int count, float least, std::vector<float>& kept) {
-  kept.clear();
-  int i = 0;
-  for (; i + kWidth <= count; i += kWidth)
-    if (any(load(scores + i) >= least))
-      for (int j = 0; j < kWidth; ++j)
-        if (scores[i + j] >= least) kept.push_back(scores[i + j]);
-  for (; i < count; ++i)
-    if (scores[i] >= least) kept.push_back(scores[i]);
+constexpr int kWeightBits = 40;
+constexpr float kLog2E = 1.4426950216293335f;
+constexpr float kExp2Coefficients[] = {0.00015461447765119374f, 0.0013390866806730628f, 0.009618056938052177f,
+                                       0.055503569543361664f,   0.24022650718688965f,   0.6931471824645996f, 1.0f};
+constexpr float kWeightless = 28.0f;  // a score so far below the largest has the weight 0
+
+// 2^40 * exp(score - top), before its fraction is dropped: bit for bit the exponential of engine/sampling.py.
+static inline Vec scaled_weights(Vec scores, float top) {
+  const Vec y = larger(splat(float(-kWeightBits - 1)), rounded((scores - top) * kLog2E));
+  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const Vec shifted = y + magic;
+  const Vec f = y - (shifted - magic);
+  Vec power = splat(kExp2Coefficients[0]);
+  for (size_t i = 1; i < std::size(kExp2Coefficients); ++i) power = rounded(power * f) + kExp2Coefficients[i];
+  return from_bits(bits(power) + ((bits(shifted) - bits(magic) + kWeightBits) << 23));
 }
 
-// Sum of e^(score - peak) over the scores that are at least `least`.
-static inline float total_weight(const float* scores, int count, float peak, float least) {
-  Vec sums{};
-  int i = 0;
-  for (; i + kWidth <= count; i += kWidth) {
-    const Vec v = load(scores + i);
-    sums += from_bits(bits(exp(v - peak)) & (v >= least));
+static inline uint64_t weight_of(float score, float top) { return uint64_t(scaled_weights(splat(score), top)[0]); }
+
+// Of some scores: how many exceed a candidate's and what those weigh; and what all weigh that are at least `least`.
+struct WeightSums {
+  uint64_t above = 0, mass = 0, total = 0;
+
+  // Adds `count` scores. `count_total` false leaves `total` as it is.
+  void add(const float* scores, int count, float candidate, float top, float least, bool count_total) {
+    const float lightest = std::max(least, top - kWeightless);
+    int i = 0;
+    for (; i + kWidth <= count; i += kWidth) {
+      const Vec v = load(scores + i);
+      if (any(v > candidate) || (count_total && any(v >= lightest))) add_vector(v, kWidth, candidate, top, least, count_total);
+    }
+    if (i == count) return;
+    float rest[kWidth];
+    std::fill(rest, rest + kWidth, -std::numeric_limits<float>::infinity());
+    std::copy(scores + i, scores + count, rest);
+    add_vector(load(rest), count - i, candidate, top, least, count_total);
   }
-  float total = sum(sums);
-  for (; i < count; ++i)
-    if (scores[i] >= least) total += std::exp(scores[i] - peak);
-  return total;
-}
 
-// The least score that top-k, top-p and min-p keep: whoever scores no less takes part in the draw. `scores` are
-// divided by the temperature already.
-static inline float filter_threshold(const float* scores, int count, const MlJob& job, std::vector<float>& scratch) {
-  const float nothing = -std::numeric_limits<float>::infinity();
-  float threshold = nothing;
-  if (job.top_k > 0 && job.top_k < count) threshold = kth_largest(scores, count, job.top_k, scratch);
-  const float peak = kth_largest(scores, count, 1, scratch);
-  if (job.top_p < 1.0f) {
-    const float total = total_weight(scores, count, peak, threshold);
-    // All that weigh less than this weigh together less than 1 - top_p: the walk down ends before it meets them.
-    const float lightest = (1.0f - job.top_p) * total / float(count);
-    collect(scores, count, std::max(threshold, peak + std::log(lightest)), scratch);
-    std::sort(scratch.begin(), scratch.end(), std::greater<float>());
-    float before = 0;
-    for (size_t i = 0; i < scratch.size() && (i == 0 || before < job.top_p); ++i) {
-      threshold = scratch[i];
-      before += std::exp(scratch[i] - peak) / total;
+ private:
+  void add_vector(Vec v, int used, float candidate, float top, float least, bool count_total) {
+    const Vec weights = scaled_weights(v, top);
+    for (int i = 0; i < used; ++i) {
+      const uint64_t one = uint64_t(weights[i]);
+      above += v[i] > candidate;
+      mass += v[i] > candidate ? one : 0;
+      total += count_total && v[i] >= least ? one : 0;
     }
   }
-  if (job.min_p > 0) {
-    // e^(score - peak) >= min_p, compared as the reference compares it: the border is settled by the weights.
-    collect(scores, count, std::max(threshold, peak + std::log(job.min_p) - 1e-3f), scratch);
-    float least = std::numeric_limits<float>::infinity();
-    for (float s : scratch)
-      if (std::exp(s - peak) >= job.min_p) least = std::min(least, s);
-    threshold = std::max(threshold, least);
-  }
-  return threshold;
+};
+
+// True if the filters keep a candidate whose score is `score`.
+static inline bool is_kept(const MlJob& job, float score, float top, const WeightSums& sums) {
+  if (job.top_k > 0 && sums.above >= uint64_t(job.top_k)) return false;
+  if (job.top_p < 1.0f && !(double(sums.mass) < double(sums.total) * double(job.top_p))) return false;
+  return job.min_p == 0 || weight_of(score, top) >= uint64_t(double(job.min_p) * 0x1p40);
 }
 
 }  // namespace ml

@@ -76,6 +76,20 @@ static inline bool any(IVec v) {
 #endif
 }
 
+// A product that is rounded by itself: the compiler must not fuse it with an addition.
+static inline Vec rounded(Vec v) {
+#if defined(__x86_64__)
+  asm("" : "+v"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
+#else
+  volatile Vec kept = v;
+  v = kept;
+#endif
+  return v;
+}
+static inline float rounded(float x) { return rounded(splat(x))[0]; }
+
 enum class Half : int { kFloat16 = 0, kBfloat16 = 1 };
 
 static inline float half_to_float(uint16_t h) {

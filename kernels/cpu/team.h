@@ -21,7 +21,8 @@ namespace ml {
 // A job as the team sees it: everything that the caller's pointers pointed to, copied.
 struct Job {
   MlJob params{};
-  std::vector<int32_t> tokens, stop_ids;
+  std::vector<int32_t> tokens, stop_ids, bias_ids;
+  std::vector<float> biases;
   int limit = 0;  // tokens it may produce
 };
 

@@ -54,6 +54,7 @@ Worker::Worker(Team& team, int index)
     past_sum_[kind] = allocate<float>(s.delay * hidden * t);
   }
   seen_.assign(s.vocab, 0);
+  sampled_.assign(s.vocab, 0);
   scratch_.reserve(s.vocab);
 }
 
@@ -61,6 +62,8 @@ void Worker::reset() {
   const Job& job = team_.job;
   std::fill(seen_.begin(), seen_.end(), 0);
   for (int32_t token : job.tokens) seen_[token] = 1;
+  std::fill(sampled_.begin(), sampled_.end(), 0);
+  for (auto token = job.tokens.end() - job.params.sampled; token != job.tokens.end(); ++token) ++sampled_[*token];
   for (auto& phase : phase_ns) std::fill(phase, phase + 3, 0.0);
   decoded = 0;
   generated_ = 0;
@@ -92,6 +95,7 @@ int Worker::run() {
     }
     if (std::find(job.stop_ids.begin(), job.stop_ids.end(), id) != job.stop_ids.end()) return ML_STOP;
     seen_[id] = 1;
+    ++sampled_[id];
     if (index_ == 0) team_.ring.push(id, now_ns() - team_.start_ns);
     ++generated_;
     if (verdict == Verdict::kTokenThenStop) return ML_CANCELLED;

@@ -1,14 +1,17 @@
 // One thread of the team: its share of every phase, from the embedding to the sampled token.
 //
 // worker.cpp runs a job and walks the model (`forward`). A step of the model lies in the file of its concern:
-// worker_matmul.cpp, worker_attention.cpp, worker_exchange.cpp, worker_head.cpp.
+// worker_matmul.cpp, worker_attention.cpp, worker_exchange.cpp, worker_head.cpp,
+// worker_sampling.cpp.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "cores.h"
+#include "sampling.h"
 #include "team.h"
 #include "weight_cursor.h"
 #include "work_stealing.h"
@@ -130,7 +133,22 @@ class Worker {
   Range score(OneToken pass, float* scores);
   template <Half kHalf>
   Range score(TokenBlock pass, float* scores);
+
+  // worker_sampling.cpp
+  struct Proposal {
+    float top = -std::numeric_limits<float>::infinity();  // the largest score
+    Candidate candidate;                                  // perturbed, if there is a temperature
+    float score = 0;                                      // the candidate's own
+    bool stop = false;
+  };
   Verdict sample(int32_t* id);
+  template <class Visit>
+  void each_unit(Visit&& visit);
+  void adjust_scores();
+  Candidate largest_score();
+  Proposal propose(Candidate largest, float floor);
+  bool agree(const Proposal& mine, Proposal* best);
+  bool filter(const Proposal& proposal, bool first, bool* kept);
 
   static constexpr int kLinesMeanwhile = 24;  // prefetched between two steps of attention
   static constexpr int64_t kCacheAhead = 384 << 10;  // with WeightCursor::kFurthest, most of a second-level cache of 1 MB
@@ -166,7 +184,9 @@ class Worker {
   Aligned<float> column_;     // one token's key and value, or its queries of one KV head
   int64_t scores_stride_ = 0;
   std::vector<Partial> parts_;
-  std::vector<uint8_t> seen_;
+  std::vector<uint8_t> seen_;      // [id] 1 if it is in the sequence
+  std::vector<int32_t> sampled_;   // [id] how often it was sampled
+  WeightSums weight_sums_;
   std::vector<float> scratch_;
 
   bool timed_ = false, traced_ = false;

@@ -1,9 +1,7 @@
-// The head: the residual streams become what meets the last matrix, its rows become scores, the team agrees on a token.
+// The head: the residual streams become what meets the last matrix, and its rows become scores.
 #include <algorithm>
-#include <limits>
 
 #include "panel.h"
-#include "sampling.h"
 #include "worker.h"
 
 namespace ml {
@@ -67,16 +65,6 @@ bool Worker::merge_streams(Pass pass) {
   return true;
 }
 
-// Which ids the rows of a head unit are: `count` of them from `first` on.
-struct HeadRows {
-  int first, count;
-};
-static HeadRows rows_of_unit(const Plan& plan, int device, int unit) {
-  const int in_shard = unit % plan.head_panels * kLine;
-  const int lane = plan.head_by_stream ? device * plan.streams + unit / plan.head_panels : 0;
-  return {lane * plan.head_rows + in_shard, std::min(kLine, plan.head_rows - in_shard)};
-}
-
 // Scores of one token, for the units that this worker gets: the two of a pair claim the middle bit by bit. Each unit
 // exactly once, since scores are changed in place where they lie.
 template <Half kHalf>
@@ -96,7 +84,7 @@ Range Worker::score(OneToken, float* scores) {
       cursor_.begin_unit(ML_HEAD, 0, k);
       panel_vector<kHalf>(cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, y, cursor_);
       soft_cap(y, kLine, plan_.s.logit_cap);
-      const HeadRows rows = rows_of_unit(plan_, device_, unit);
+      const HeadRows rows = plan_.head_rows_of(device_, unit);
       std::copy(y, y + rows.count, scores + rows.first);
     }
     until += middle.claim(cursor_.phase(), Plan::downwards(thread_), total);
@@ -117,7 +105,7 @@ Range Worker::score(TokenBlock pass, float* scores) {
     const float* in = normed_.get() + (plan_.head_by_stream ? unit / plan_.head_panels * stream : 0);
     panel_block<kHalf, 1>(cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, tokens, y);
     soft_cap(y, tokens * kLine, plan_.s.logit_cap);
-    const HeadRows rows = rows_of_unit(plan_, device_, unit);
+    const HeadRows rows = plan_.head_rows_of(device_, unit);
     for (int t = 0; t < tokens; ++t)
       std::copy(y + t * kLine, y + t * kLine + rows.count, scores + int64_t(t) * plan_.s.vocab + rows.first);
   }
@@ -136,81 +124,5 @@ bool Worker::head(Pass pass) {
 }
 template bool Worker::head(OneToken);
 template bool Worker::head(TokenBlock);
-
-// True if one of a line of scores is greater.
-static bool any_above(const float* scores, float best) {
-  bool found = false;
-  for (int i = 0; i < kLine; i += kWidth) found |= any(load(scores + i) > best);
-  return found;
-}
-
-// The next token, agreed by all workers.
-Worker::Verdict Worker::sample(int32_t* id) {
-  const MlJob& job = team_.job.params;
-  const Range units = head_units_;
-  float* scores = team_.scores.get();
-  const bool greedy = job.temperature == 0, penalised = job.repetition_penalty != 1.0f;
-  const bool filtered = !greedy && (job.top_k > 0 || job.top_p < 1.0f || job.min_p > 0);
-  auto each_row = [&](auto&& visit) {
-    for (int unit = units.first; unit < units.last; ++unit) {
-      const HeadRows rows = rows_of_unit(plan_, device_, unit);
-      for (int row = rows.first; row < rows.first + rows.count; ++row) visit(row, scores[row]);
-    }
-  };
-  if (penalised || !greedy) {
-    each_row([&](int row, float& score) {
-      if (penalised && seen_[row]) score = score > 0 ? score / job.repetition_penalty : score * job.repetition_penalty;
-      if (!greedy) score /= job.temperature;
-    });
-  }
-
-  float line[kLine] __attribute__((aligned(64)));
-  float floor = -std::numeric_limits<float>::infinity();
-  if (filtered) {
-    for (int round = 0; round < 2; ++round) {
-      // First everyone's scores are complete, then worker 0 says which are kept.
-      if (round == 1 && index_ == 0) floor = filter_threshold(scores, plan_.s.vocab, job, scratch_);
-      broadcast(&floor, 1);
-      for (int worker = 0; worker < team_.workers; ++worker) {
-        if (!read_from(worker, line)) return Verdict::kAborted;
-        if (worker == 0) floor = line[0];
-      }
-      global_.close();
-    }
-  }
-  Candidate best;
-  if (greedy) {
-    for (int unit = units.first; unit < units.last; ++unit) {
-      const HeadRows rows = rows_of_unit(plan_, device_, unit);
-      if (rows.count == kLine && best.id != INT32_MAX && !any_above(scores + rows.first, best.score)) continue;
-      for (int row = rows.first; row < rows.first + rows.count; ++row)
-        if (scores[row] > best.score || best.id == INT32_MAX) best = {scores[row], row};
-    }
-  } else {
-    Draw draw(job.seed, position_ + 1);
-    each_row([&](int row, float score) {
-      if (score >= floor) draw.consider(row, score);
-    });
-    best = draw.best;
-  }
-  // An id in two words that no NaN can be.
-  const int32_t mine = best.id == INT32_MAX ? -1 : best.id;
-  const bool stop_requested = index_ == 0 && team_.stop.load(std::memory_order_relaxed);
-  const float words[] = {best.score, float((mine + 1) & 0xFFFF), float((mine + 1) >> 16), stop_requested ? 1.0f : 0.0f};
-  broadcast(words, 4);
-  Candidate winner;
-  bool stop = false;
-  for (int worker = 0; worker < team_.workers; ++worker) {
-    if (!read_from(worker, line)) return Verdict::kAborted;
-    const int32_t theirs = (int32_t(line[1]) | int32_t(line[2]) << 16) - 1;
-    const Candidate candidate{line[0], theirs};
-    if (theirs >= 0 && (winner.id == INT32_MAX || candidate.beats(winner))) winner = candidate;
-    if (worker == 0) stop = line[3] != 0;
-  }
-  global_.close();
-  // Logits that are all NaN have no best; the lowest id is what the reference's argmax would say.
-  *id = winner.id == INT32_MAX ? 0 : winner.id;
-  return stop ? Verdict::kTokenThenStop : Verdict::kToken;
-}
 
 }  // namespace ml

@@ -33,7 +33,20 @@ from engine.models.config import Feature
 from engine.models.weights import DType, Weights
 from engine.processor import processor_name
 
-FEATURES: frozenset[Feature] = frozenset(Feature)
+FEATURES: frozenset[Feature] = frozenset(
+    {
+        Feature.QKV_BIAS,
+        Feature.QK_NORM,
+        Feature.LAYER_ROTATION,
+        Feature.ROTATION_AMPLITUDE,
+        Feature.POST_NORMS,
+        Feature.GELU,
+        Feature.EMBEDDING_SCALE,
+        Feature.ATTENTION_SCALE,
+        Feature.ATTENTION_CAP,
+        Feature.LOGIT_CAP,
+    }
+)
 """What the kernel computes beyond a plain Llama's arithmetic."""
 
 

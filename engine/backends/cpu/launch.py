@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from engine.backends.base import Job, Outcome, Token, TraceSpan
 from engine.backends.cpu import library
 from engine.backends.cpu.library import NativeJob, Span, check
-from engine.errors import RequestError
 from engine.sampling import OPTIONS, SamplingParams
 from engine.timings import PHASES, FinishReason, PhaseTime
 
@@ -44,6 +43,7 @@ class CpuLaunch:
             max_tokens=min(job.max_tokens, 2**31 - 1),
             stop_ids=(ctypes.c_int32 * len(job.stop_ids))(*sorted(job.stop_ids)),
             stop_count=len(job.stop_ids),
+            sampled=job.sampled,
             **_sampling_fields(job.sampling),
             profile=job.profile,
             trace_first=trace[0],
@@ -122,12 +122,11 @@ def _trace_span(span: Span) -> TraceSpan:
     )
 
 
-def _sampling_fields(sampling: SamplingParams) -> dict[str, float]:
-    """What the kernel takes. Raises RequestError for an option that it has not."""
-    known = {name for name, *_ in NativeJob._fields_}
-    missing = [o.name for o in OPTIONS if o.name not in known and getattr(sampling, o.name) != o.default]
-    if sampling.logit_bias:
-        missing.append("logit_bias")
-    if missing:
-        raise RequestError(f"the backend cpu has no {missing[0]}: leave it out")
-    return {o.name: getattr(sampling, o.name) for o in OPTIONS if o.name in known}
+def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
+    ids, biases = zip(*sampling.logit_bias, strict=True) if sampling.logit_bias else ((), ())
+    return {
+        **{option.name: getattr(sampling, option.name) for option in OPTIONS},
+        "bias_count": len(ids),
+        "bias_ids": (ctypes.c_int32 * len(ids))(*ids),
+        "biases": (ctypes.c_float * len(ids))(*biases),
+    }

@@ -170,6 +170,14 @@ MlJob job_of(const std::vector<int32_t>& tokens, int max_tokens, bool sampled) {
     job.top_p = 0.5f + float(pick(0, 5)) / 10;
     job.min_p = float(pick(0, 3)) / 20;
     job.repetition_penalty = 1 + float(pick(0, 3)) / 10;
+    job.frequency_penalty = float(pick(-1, 2)) / 2;
+    job.presence_penalty = float(pick(-1, 2)) / 2;
+    job.sampled = pick(0, job.count);
+    static const int32_t biased[] = {0, 1};
+    static const float biases[] = {-1.5f, 1.5f};
+    job.bias_count = pick(0, 2);
+    job.bias_ids = biased;
+    job.biases = biases;
     job.seed = rng();
     job.profile = pick(0, 1);
     job.trace_last = pick(0, 3);
@@ -206,6 +214,10 @@ void check_teams(const Model& m) {
     wrong[0] = pick(0, 1) ? s.vocab : -1;
     bad.tokens = wrong.data();
     require(ml_launch(kernel, &bad) == ML_BAD_TOKEN, "an unknown token is refused");
+    bad = job;
+    bad.bias_count = 1;
+    bad.bias_ids = &s.vocab;
+    require(ml_launch(kernel, &bad) == ML_BAD_TOKEN, "a bias on an unknown token is refused");
     bad = job;
     bad.count = s.context + 1;
     require(ml_launch(kernel, &bad) == ML_TOO_LONG, "too long a prompt is refused");

@@ -178,8 +178,10 @@ def test_a_slow_link_changes_no_token() -> None:
         SamplingParams(temperature=1.0, min_p=0.05, seed=2),
         SamplingParams(temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, repetition_penalty=1.3, seed=3),
         SamplingParams(repetition_penalty=1.5),
+        SamplingParams(frequency_penalty=0.7, presence_penalty=0.4),
+        SamplingParams(temperature=0.8, top_p=0.9, frequency_penalty=1.5, logit_bias=((3, 4.0), (249, 5.0))),
     ],
-    ids=["temperature", "top-k", "top-p", "min-p", "all", "penalty"],
+    ids=["temperature", "top-k", "top-p", "min-p", "all", "penalty", "counts", "bias"],
 )
 def test_the_same_seed_draws_the_same_tokens_as_the_reference(sampling: SamplingParams) -> None:
     job = Job(prompt(LLAMA), 32, sampling)
@@ -188,10 +190,10 @@ def test_the_same_seed_draws_the_same_tokens_as_the_reference(sampling: Sampling
 
 
 def test_a_launch_can_be_continued_from_any_token() -> None:
-    job = Job(prompt(LLAMA), 30, SamplingParams(temperature=0.8, seed=11))
+    job = Job(prompt(LLAMA), 30, SamplingParams(temperature=0.8, frequency_penalty=1.0, seed=11))
     with opened("cpu", LLAMA, threads=2) as cpu:
         whole = tokens_of(cpu, job)
-        cut = replace(job, tokens=job.tokens + tuple(whole[:13]), max_tokens=17)
+        cut = replace(job, tokens=job.tokens + tuple(whole[:13]), max_tokens=17, sampled=13)
         assert whole[:13] + tokens_of(cpu, cut) == whole
 
 
