@@ -149,6 +149,36 @@ int ml_vector(MlKernel* kernel, int32_t which, int32_t layer, int32_t shard, con
   return ML_OK;
 }
 
+static bool has_cache(const Team& team, int number) {
+  return number >= 0 && number < int(team.caches.size()) && !team.caches[number].keys.empty();
+}
+
+int ml_cache_add(MlKernel* kernel, int32_t* number) {
+  if (kernel->team.running.load() > 0) return ML_BUSY;
+  try {
+    *number = kernel->team.add_cache();
+    return ML_OK;
+  } catch (const std::bad_alloc&) {
+    return ML_NO_MEMORY;
+  }
+}
+
+int ml_cache_remove(MlKernel* kernel, int32_t number) {
+  if (kernel->team.running.load() > 0) return ML_BUSY;
+  if (number < 1 || !has_cache(kernel->team, number)) return ML_BAD_CACHE;
+  kernel->team.remove_cache(number);
+  return ML_OK;
+}
+
+int ml_cache_copy(MlKernel* kernel, int32_t from, int32_t to, int32_t positions) {
+  Team& team = kernel->team;
+  if (team.running.load() > 0) return ML_BUSY;
+  if (!has_cache(team, from) || !has_cache(team, to) || from == to) return ML_BAD_CACHE;
+  if (positions < 0 || positions > team.plan.s.context) return ML_TOO_LONG;
+  team.copy_cache(from, to, positions);
+  return ML_OK;
+}
+
 int ml_launch(MlKernel* kernel, const MlJob* job) {
   Team& team = kernel->team;
   if (job->size != sizeof(MlJob)) return ML_BAD_STRUCT;
@@ -157,6 +187,8 @@ int ml_launch(MlKernel* kernel, const MlJob* job) {
   if (job->count < 1 || job->max_tokens < 0 || job->count > s.context) return ML_TOO_LONG;
   for (int i = 0; i < job->count; ++i)
     if (job->tokens[i] < 0 || job->tokens[i] >= s.vocab) return ML_BAD_TOKEN;
+  if (!has_cache(team, job->cache)) return ML_BAD_CACHE;
+  if (job->cached < 0 || job->cached >= job->count) return ML_TOO_LONG;
   if (job->sampled < 0 || job->sampled > job->count) return ML_TOO_LONG;
   for (int i = 0; i < job->bias_count; ++i)
     if (job->bias_ids[i] < 0 || job->bias_ids[i] >= s.vocab) return ML_BAD_TOKEN;
@@ -171,7 +203,8 @@ int ml_launch(MlKernel* kernel, const MlJob* job) {
   team.ring.reset(next.limit);
   team.job = std::move(next);
   team.stop.store(false);
-  team.prefilled.store(0);
+  team.prefilled.store(job->cached);
+  team.filled.store(job->cached);
   team.prefill_ns = 0;
   team.finish.store(ML_RUNNING);
   team.running.store(team.workers);
@@ -199,9 +232,10 @@ int32_t ml_poll(MlKernel* kernel, int32_t* ids, int64_t* t_ns, int32_t capacity,
 
 void ml_stop(MlKernel* kernel) { kernel->team.stop.store(true); }
 
-int32_t ml_finish(MlKernel* kernel, int64_t* prefill_ns, int32_t* prefilled) {
+int32_t ml_finish(MlKernel* kernel, int64_t* prefill_ns, int32_t* prefilled, int32_t* filled) {
   const int32_t how = kernel->team.finish.load(std::memory_order_acquire);
   *prefilled = kernel->team.prefilled.load();
+  *filled = kernel->team.filled.load();
   *prefill_ns = how == ML_RUNNING ? 0 : kernel->team.prefill_ns;
   return how;
 }

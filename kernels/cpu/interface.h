@@ -19,6 +19,7 @@ enum MlError {
   ML_BUSY = 5,         // a job is running
   ML_BAD_TOKEN = 6,    // a token id outside the vocabulary
   ML_TOO_LONG = 7,     // more positions than the context
+  ML_BAD_CACHE = 8,    // no sequence of that number
 };
 
 enum MlExchange { ML_NONE = 0, ML_PRESENT = 1, ML_PAST = 2 };
@@ -70,6 +71,8 @@ typedef struct {
   uint32_t size;
   const int32_t* tokens;
   int32_t count, max_tokens;
+  int32_t cache;   // the sequence that the job fills; 0 is always there
+  int32_t cached;  // positions of it that are there already, fewer than `count`
   const int32_t* stop_ids;
   int32_t stop_count;
   int32_t sampled;  // how many of the last tokens were generated: what frequency and presence count
@@ -102,12 +105,17 @@ ML_API void ml_destroy(MlKernel* kernel);
 ML_API int ml_pack(MlKernel* kernel, int32_t tensor, int32_t layer, int32_t shard, const uint16_t* rows);
 // An MlVector in float32: norms are [hidden] or, of single heads, [head_dim]; a shard's bias is that of its qkv rows.
 ML_API int ml_vector(MlKernel* kernel, int32_t which, int32_t layer, int32_t shard, const float* values);
+// Room for the keys and values of one more sequence; memory is taken as positions are filled.
+ML_API int ml_cache_add(MlKernel* kernel, int32_t* number);
+ML_API int ml_cache_remove(MlKernel* kernel, int32_t number);
+ML_API int ml_cache_copy(MlKernel* kernel, int32_t from, int32_t to, int32_t positions);
 ML_API int ml_launch(MlKernel* kernel, const MlJob* job);
 // New tokens, at most `capacity`; waits up to `timeout_ns` for one or for the end. Returns how many.
 ML_API int32_t ml_poll(MlKernel* kernel, int32_t* ids, int64_t* t_ns, int32_t capacity, int64_t timeout_ns);
 ML_API void ml_stop(MlKernel* kernel);
-// MlFinish; once it is not ML_RUNNING, `prefill_ns` and the calls below are valid until the next launch.
-ML_API int32_t ml_finish(MlKernel* kernel, int64_t* prefill_ns, int32_t* prefilled);
+// MlFinish; once it is not ML_RUNNING, the other outputs and the calls below are valid until the next launch. `filled` is
+// how many positions of the job's cache hold its tokens.
+ML_API int32_t ml_finish(MlKernel* kernel, int64_t* prefill_ns, int32_t* prefilled, int32_t* filled);
 // Mean nanoseconds a decode token: out[phase][kind], averaged over threads. Returns the tokens counted.
 ML_API int32_t ml_profile(MlKernel* kernel, double* out, int32_t phases);
 ML_API int32_t ml_spans(MlKernel* kernel, MlSpan* out, int32_t capacity);

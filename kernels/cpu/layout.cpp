@@ -59,6 +59,8 @@ std::string layout_text() {
   FIELD(MlJob, tokens);
   FIELD(MlJob, count);
   FIELD(MlJob, max_tokens);
+  FIELD(MlJob, cache);
+  FIELD(MlJob, cached);
   FIELD(MlJob, stop_ids);
   FIELD(MlJob, stop_count);
   FIELD(MlJob, sampled);

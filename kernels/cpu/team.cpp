@@ -33,6 +33,7 @@ Team::Team(const MlShape& shape, const MlTeam& wanted)
   head_panels.assign(plan.head_by_stream ? s.streams * plan.head_panels : plan.head_panels, nullptr);
   if (!s.tied_head) embedding = Pages<uint16_t>(int64_t(s.vocab) * s.hidden, PageSize::kSmall);
   for (int device = 0; device < options.devices; ++device) allocate_device(device);
+  add_cache();
   team_mail = std::make_unique<MailboxBuffer>(workers, workers);
   scores = allocate<float>(s.vocab + kLine);
   claims = std::vector<Claims>(workers);
@@ -73,14 +74,35 @@ void Team::allocate_device(int device) {
     for (int unit = range.first; unit < range.last; ++unit)
       head_panels[first + unit] = at + int64_t(plan.place(ML_HEAD, device, thread, unit)) * plan.head_cols * kLine;
   }
-  const int64_t cache_values = int64_t(s.layers) * plan.shards * plan.kv_heads * positions() * s.head_dim;
-  keys.emplace_back(cache_values, PageSize::kSmall);
-  values.emplace_back(cache_values, PageSize::kSmall);
   device_mail.push_back(std::make_unique<MailboxBuffer>(options.threads, mailbox_lines()));
   if (options.devices == 1) return;
   const int64_t lines = int64_t(plan.out_panels) * block * (s.head == ML_LANE && s.streams > 1 ? plan.streams : 1);
   // Four times what may be under way, and room for both ends to learn of each other's progress.
   peer_mail.push_back(std::make_unique<PeerMailbox>(options.devices, options.threads, lines, 8 * s.delay + 10));
+}
+
+int Team::add_cache() {
+  const int64_t size = int64_t(plan.s.layers) * cache_heads() * positions() * plan.s.head_dim;
+  Cache made;
+  for (int device = 0; device < options.devices; ++device) {
+    made.keys.emplace_back(size, PageSize::kSmall);
+    made.values.emplace_back(size, PageSize::kSmall);
+  }
+  auto place = std::find_if(caches.begin(), caches.end(), [](const Cache& cache) { return cache.keys.empty(); });
+  if (place == caches.end()) place = caches.insert(place, Cache{});
+  *place = std::move(made);
+  return int(place - caches.begin());
+}
+
+void Team::copy_cache(int from, int to, int count) {
+  const int64_t dim = plan.s.head_dim, blocks = panels_of(count);
+  for (int device = 0; device < options.devices; ++device)
+    for (int layer = 0; layer < plan.s.layers; ++layer)
+      for (int head = 0; head < cache_heads(); ++head) {
+        const CacheView source = view(caches[from], device, layer, head), target = view(caches[to], device, layer, head);
+        std::copy(source.keys, source.keys + blocks * kBlock * dim, target.keys);
+        std::copy(source.values, source.values + count * dim, target.values);
+      }
 }
 
 // The most lines that the workers of a device publish in one exchange.

@@ -26,6 +26,11 @@ struct Job {
   int limit = 0;  // tokens it may produce
 };
 
+// Keys and values of one sequence: [device], each [layer][KV head][positions]. Empty if it is not in use.
+struct Cache {
+  std::vector<Pages<uint16_t>> keys, values;
+};
+
 struct Team {
   Team(const MlShape& shape, const MlTeam& team);
 
@@ -45,7 +50,7 @@ struct Team {
   std::vector<const uint16_t*> head_panels;                 // every panel of the head, wherever it lies
   Pages<uint16_t> embedding;                                // only if the head is not tied
   std::vector<float> vectors[ML_QKV_BIAS + 1];              // [MlVector]: [layer][shard][values], those that are in use
-  std::vector<Pages<uint16_t>> keys, values;                // [device]: [layer][KV head][positions]
+  std::vector<Cache> caches;                                // sequences; a job names one
   std::vector<std::unique_ptr<MailboxBuffer>> device_mail;  // [device]
   std::unique_ptr<MailboxBuffer> team_mail;                 // all workers: sampling and control
   std::vector<std::unique_ptr<PeerMailbox>> peer_mail;      // [device]
@@ -58,7 +63,8 @@ struct Team {
   std::atomic<bool> stop{false}, abort{false};
   std::atomic<int> running{0};
   std::atomic<int32_t> finish{ML_RUNNING};
-  std::atomic<int32_t> prefilled{0};
+  std::atomic<int32_t> prefilled{0};  // prompt tokens in the cache, those of an earlier job included
+  std::atomic<int32_t> filled{0};     // positions in the cache
   int64_t start_ns = 0, prefill_ns = 0;
 
   std::mutex mutex;
@@ -67,11 +73,20 @@ struct Team {
   bool quit = false;
 
   int64_t positions() const { return int64_t(panels_of(plan.s.context)) * kBlock; }
+  // Where the job's sequence has a KV head of a layer.
   CacheView cache(int device, int layer, int head) const {
-    const int64_t heads = int64_t(plan.shards) * plan.kv_heads;
-    const int64_t at = (layer * heads + head) * positions() * plan.s.head_dim;
-    return {keys[device].data() + at, values[device].data() + at, plan.s.head_dim, plan.s.attention_cap};
+    return view(caches[job.params.cache], device, layer, head);
   }
+  CacheView view(const Cache& cache, int device, int layer, int head) const {
+    const int64_t at = (layer * cache_heads() + head) * positions() * plan.s.head_dim;
+    return {cache.keys[device].data() + at, cache.values[device].data() + at, plan.s.head_dim, plan.s.attention_cap};
+  }
+  int cache_heads() const { return plan.shards * plan.kv_heads; }  // of a device, in one layer
+  // Makes room for a sequence. Returns its number.
+  int add_cache();
+  void remove_cache(int number) { caches[number] = {}; }
+  // The first `count` positions of a sequence become those of another.
+  void copy_cache(int from, int to, int count);
   // A vector of a layer; null if the model has none of the kind.
   const float* vector(MlVector which, int layer, int shard = 0) const {
     const auto& all = vectors[which];

@@ -106,6 +106,7 @@ int Worker::run() {
     if (timed_ && !was_timed) last_ns_ = now_ns();
     ++position_;
     if (!forward(OneToken{position_}, &id, true)) return ML_CANCELLED;
+    if (index_ == 0) team_.filled.store(position_ + 1, std::memory_order_relaxed);
   }
 }
 
@@ -113,7 +114,7 @@ int Worker::run() {
 bool Worker::prefill(bool* stopped) {
   const std::vector<int32_t>& tokens = team_.job.tokens;
   const int total = int(tokens.size());
-  for (int at = 0; at < total;) {
+  for (int at = team_.job.params.cached; at < total;) {
     if (!stop_requested(stopped)) return false;
     if (*stopped) return true;
     const int count = std::min(team_.block, total - at);
@@ -121,6 +122,7 @@ bool Worker::prefill(bool* stopped) {
     at += count;
     if (index_ == 0) {
       team_.prefilled.store(at, std::memory_order_relaxed);
+      team_.filled.store(at, std::memory_order_relaxed);
       team_.ring.ring();
     }
   }

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.backends.base import SYNCS, Loaded, LoadProgress, unheard
-from engine.backends.cpu.backend import CpuBackend, Options, default_threads
+from engine.backends.cpu.backend import DEFAULT_CACHE_MIB, CpuBackend, Options, default_threads
 from engine.backends.cpu.build import compiler, library
 from engine.backends.cpu.library import runnable
+from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
+from engine.backends.prefix_cache import budget_of
 from engine.errors import BackendUnavailable
 
 _LIMITS = {"threads": (1, 256), "block": (0, 512), "link_latency_us": (0, 1_000_000)}
@@ -32,11 +34,13 @@ def describe() -> str:
 def open(
     model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = unheard
 ) -> CpuBackend:
-    """Options: threads, sync, link_latency_us, block, pin, isa.
+    """Options: threads, sync, link_latency_us, block, pin, isa, prefix_cache_mib.
 
     Raises BackendUnavailable for an unknown option or a value that is not allowed.
     """
-    return CpuBackend(model.weights, devices, _parse(options, devices), progress)
+    cache_bytes = budget_of(options, DEFAULT_CACHE_MIB)
+    own = {name: value for name, value in options.items() if name != PREFIX_CACHE}
+    return CpuBackend(model.weights, devices, _parse(own, devices), progress, cache_bytes=cache_bytes)
 
 
 def _parse(options: Mapping[str, Any], devices: int) -> Options:
@@ -50,7 +54,7 @@ def _parse(options: Mapping[str, Any], devices: int) -> Options:
                 raise BackendUnavailable(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
             values[name] = str(value) == "1" if name == "pin" else str(value)
         else:
-            known = ", ".join([*_LIMITS, *_CHOICES])
+            known = ", ".join([*_LIMITS, *_CHOICES, PREFIX_CACHE])
             raise BackendUnavailable(f"the backend cpu has no option {name!r}; it has {known}")
     return Options(**values)
 

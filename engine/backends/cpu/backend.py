@@ -23,6 +23,7 @@ from engine.backends.base import (
 )
 from engine.backends.cpu import library
 from engine.backends.cpu.build import digest
+from engine.backends.cpu.kept_caches import KeptCaches
 from engine.backends.cpu.launch import CpuLaunch
 from engine.backends.cpu.library import Team, check
 from engine.backends.cpu.packing import Packer, describe_shape
@@ -50,6 +51,10 @@ FEATURES: frozenset[Feature] = frozenset(
 """What the kernel computes beyond a plain Llama's arithmetic."""
 
 
+DEFAULT_CACHE_MIB = 1024
+"""For the keys and values of recent sequences, unless an option says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """`threads` of each virtual device; `parallelism` of a model without lanes on several devices is tp."""
@@ -68,13 +73,19 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(
-        self, weights: Weights, devices: int, options: Options, progress: LoadProgress = unheard
+        self,
+        weights: Weights,
+        devices: int,
+        options: Options,
+        progress: LoadProgress = unheard,
+        *,
+        cache_bytes: int = DEFAULT_CACHE_MIB << 20,
     ) -> None:
         self.config = weights.config
         require_features(self.config, FEATURES, self.name)
         progress("building the kernel", 0, 1, "library")
         self._library, target = library.open_library(options.isa)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a launch found at its end gives its cache back
         self._current: CpuLaunch | None = None
         processor = DeviceInfo(f"{processor_name()} ({target.name}, {options.threads} threads)")
         lanes = self.config.lanes.count
@@ -86,6 +97,7 @@ class CpuBackend:
         )
         self.facts: dict[str, Any] = {**asdict(options), "isa": target.name, "kernel": digest()}
         self._kernel = self._create(devices, options, weights.native)
+        self._caches = KeptCaches(self._library, self._kernel, self.config, cache_bytes)
         try:
             Packer(self._library, self._kernel, weights, devices).pack(progress)
         except BaseException:
@@ -111,7 +123,17 @@ class CpuBackend:
         check_job(self.config, job)
         with self._lock:
             self._require_idle()
-            self._current = CpuLaunch(self._library, self._kernel, job)
+            lease = self._caches.lend(job)
+
+            def keep(tokens: Sequence[int]) -> None:
+                with self._lock:
+                    self._caches.take_back(lease, job, tokens)
+
+            try:
+                self._current = CpuLaunch(self._library, self._kernel, job, lease=lease, on_end=keep)
+            except BaseException:
+                keep(())
+                raise
             return self._current
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -143,7 +165,7 @@ class CpuBackend:
 
     @property
     def prefix_cache(self) -> PrefixCacheUse:
-        return PrefixCacheUse()
+        return self._caches.use
 
     def state(self) -> dict[str, Any]:
         """For the environment: a virtual machine's cores may share a die now and lie apart a minute later."""
@@ -151,6 +173,8 @@ class CpuBackend:
 
     def close(self) -> None:
         with self._lock:
+            if self._current is not None:
+                self._current.close()
             if self._kernel:
                 self._library.ml_destroy(self._kernel)
                 self._kernel = ctypes.c_void_p()

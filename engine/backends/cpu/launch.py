@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import Job, Outcome, Token, TraceSpan
 from engine.backends.cpu import library
+from engine.backends.cpu.kept_caches import NOTHING_KEPT, Lease
 from engine.backends.cpu.library import NativeJob, Span, check
 from engine.sampling import OPTIONS, SamplingParams
 from engine.timings import PHASES, FinishReason, PhaseTime
 
 POLLED = 512
 """Tokens fetched from the ring at a time."""
+
+
+class _Progress(NamedTuple):
+    code: int
+    prefill_ns: int
+    prefilled: int
+    """Prompt tokens that have keys and values, kept ones included."""
+    filled: int
+    """Positions of the sequence that have them."""
 
 
 class CpuLaunch:
@@ -28,12 +38,20 @@ class CpuLaunch:
         kernel: ctypes.c_void_p,
         job: Job,
         *,
+        lease: Lease = NOTHING_KEPT,
+        on_end: Callable[[Sequence[int]], None] = lambda _tokens: None,
         all_logits: NDArray[np.float32] | None = None,
     ) -> None:
+        """`on_end` is called once, with the tokens whose keys and values are in the lease's cache then."""
         self._library = native
         self._kernel = kernel
         self._job = job
+        self._cached = lease.cached
+        self._on_end = on_end
         self._outcome: Outcome | None = None
+        self._generated: list[int] = []
+        self._waiting: list[Token] = []
+        """Taken from the kernel when it ended, not yet polled."""
         self._ids = (ctypes.c_int32 * POLLED)()
         self._times = (ctypes.c_int64 * POLLED)()
         trace = job.trace or (0, 0)
@@ -41,6 +59,8 @@ class CpuLaunch:
             tokens=(ctypes.c_int32 * len(job.tokens))(*job.tokens),
             count=len(job.tokens),
             max_tokens=min(job.max_tokens, 2**31 - 1),
+            cache=lease.cache,
+            cached=lease.cached,
             stop_ids=(ctypes.c_int32 * len(job.stop_ids))(*sorted(job.stop_ids)),
             stop_count=len(job.stop_ids),
             sampled=job.sampled,
@@ -56,29 +76,39 @@ class CpuLaunch:
 
     @property
     def prefilled(self) -> int:
-        return self._finish()[2]
+        return self._finish().prefilled
 
     @property
     def outcome(self) -> Outcome | None:
         if self._outcome is None:
-            code, prefill_ns, prefilled = self._finish()
-            if code != library.RUNNING:
+            end = self._finish()
+            if end.code != library.RUNNING:
+                while fresh := self._take(0):
+                    self._waiting += fresh
                 self._outcome = Outcome(
-                    finish_reason=cast("FinishReason", library.FINISHED[code]),
-                    prefill_tokens=prefilled,
-                    prefill_ns=prefill_ns,
+                    finish_reason=cast("FinishReason", library.FINISHED[end.code]),
+                    prefill_tokens=end.prefilled - self._cached,
+                    cached_tokens=self._cached,
+                    prefill_ns=end.prefill_ns,
                     phases_us=self._phases_us() if self._job.profile else {},
                     trace=self._spans() if self._job.trace else (),
                 )
+                self._on_end((*self._job.tokens, *self._generated)[: end.filled])
         return self._outcome
 
     def poll(self, timeout: float) -> Sequence[Token]:
-        if self._outcome is not None and not self._kernel:
-            return ()
+        if self._outcome is not None:
+            waiting, self._waiting = self._waiting, []
+            return waiting
+        return self._take(timeout)
+
+    def _take(self, timeout: float) -> list[Token]:
         count = self._library.ml_poll(
             self._kernel, self._ids, self._times, POLLED, max(0, round(timeout * 1e9))
         )
-        return [Token(self._ids[i], self._times[i]) for i in range(count)]
+        fresh = [Token(self._ids[i], self._times[i]) for i in range(count)]
+        self._generated += [token.id for token in fresh]
+        return fresh
 
     def stop(self) -> None:
         if self._outcome is None:
@@ -89,10 +119,11 @@ class CpuLaunch:
         while self.outcome is None:
             self.poll(1.0)
 
-    def _finish(self) -> tuple[int, int, int]:
-        prefill_ns, prefilled = ctypes.c_int64(), ctypes.c_int32()
-        code = self._library.ml_finish(self._kernel, ctypes.byref(prefill_ns), ctypes.byref(prefilled))
-        return code, prefill_ns.value, prefilled.value
+    def _finish(self) -> _Progress:
+        prefill_ns, prefilled, filled = ctypes.c_int64(), ctypes.c_int32(), ctypes.c_int32()
+        outputs = (ctypes.byref(value) for value in (prefill_ns, prefilled, filled))
+        code = self._library.ml_finish(self._kernel, *outputs)
+        return _Progress(code, prefill_ns.value, prefilled.value, filled.value)
 
     def _phases_us(self) -> dict[str, PhaseTime]:
         sums = (ctypes.c_double * (len(PHASES) * len(library.WAITS)))()

@@ -48,6 +48,7 @@ _ERRORS = {
     5: "a request is still running",
     6: "a token id is outside the vocabulary",
     7: "the request has more tokens than the context",
+    8: "the sequence to go on from is not there",
 }
 
 
@@ -104,6 +105,8 @@ class NativeJob(_Sized):
         ("tokens", POINTER(c_int32)),
         ("count", c_int32),
         ("max_tokens", c_int32),
+        ("cache", c_int32),
+        ("cached", c_int32),
         ("stop_ids", POINTER(c_int32)),
         ("stop_count", c_int32),
         ("sampled", c_int32),
@@ -148,7 +151,10 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ml_launch": (c_int32, (c_void_p, POINTER(NativeJob))),
     "ml_poll": (c_int32, (c_void_p, POINTER(c_int32), POINTER(c_int64), c_int32, c_int64)),
     "ml_stop": (None, (c_void_p,)),
-    "ml_finish": (c_int32, (c_void_p, POINTER(c_int64), POINTER(c_int32))),
+    "ml_cache_add": (c_int32, (c_void_p, POINTER(c_int32))),
+    "ml_cache_remove": (c_int32, (c_void_p, c_int32)),
+    "ml_cache_copy": (c_int32, (c_void_p, c_int32, c_int32, c_int32)),
+    "ml_finish": (c_int32, (c_void_p, POINTER(c_int64), POINTER(c_int32), POINTER(c_int32))),
     "ml_profile": (c_int32, (c_void_p, POINTER(c_double), c_int32)),
     "ml_spans": (c_int32, (c_void_p, POINTER(Span), c_int32)),
     "ml_read_bandwidth": (c_int32, (c_int32, POINTER(c_double))),

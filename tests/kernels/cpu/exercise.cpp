@@ -145,13 +145,13 @@ struct Result {
 
 Result wait_for(MlKernel* kernel, bool stop_early) {
   Result result;
-  int32_t ids[7], prefilled;
+  int32_t ids[7], prefilled, filled;
   int64_t times[7], prefill;
   while (true) {
     const int32_t n = ml_poll(kernel, ids, times, 7, 1000000000);
     result.ids.insert(result.ids.end(), ids, ids + n);
     if (stop_early && n) ml_stop(kernel);
-    result.how = ml_finish(kernel, &prefill, &prefilled);
+    result.how = ml_finish(kernel, &prefill, &prefilled, &filled);
     if (!n && result.how != ML_RUNNING) return result;
   }
 }
@@ -183,6 +183,26 @@ MlJob job_of(const std::vector<int32_t>& tokens, int max_tokens, bool sampled) {
     job.trace_last = pick(0, 3);
   }
   return job;
+}
+
+// A sequence of its own, gone on from in its middle, copied and removed.
+void check_caches(MlKernel* kernel, MlJob job, size_t tokens) {
+  int32_t first, second;
+  require(!ml_cache_add(kernel, &first) && !ml_cache_add(kernel, &second) && first != second, "caches are added");
+  job.cache = first;
+  require(!ml_launch(kernel, &job), "a job may fill another cache");
+  require(wait_for(kernel, false).ids.size() == tokens, "it gives as many tokens there");
+  require(!ml_cache_copy(kernel, first, second, job.count), "a cache is copied");
+  require(ml_cache_copy(kernel, first, first, 1) == ML_BAD_CACHE, "a cache is not copied onto itself");
+  job.cache = second;
+  job.cached = pick(0, job.count - 1);
+  require(!ml_cache_remove(kernel, first), "a cache is removed");
+  require(!ml_launch(kernel, &job), "a job may go on from any position");
+  require(wait_for(kernel, false).ids.size() == tokens, "it gives as many tokens from there");
+  job.cached = job.count;
+  require(ml_launch(kernel, &job) == ML_TOO_LONG, "the last token is always computed");
+  job.cache = first;
+  require(ml_launch(kernel, &job) == ML_BAD_CACHE, "a removed cache is refused");
 }
 
 void check_teams(const Model& m) {
@@ -225,6 +245,7 @@ void check_teams(const Model& m) {
     bad.size = 3;
     require(ml_launch(kernel, &bad) == ML_BAD_STRUCT, "a struct of another size is refused");
 
+    check_caches(kernel, job, expected.size());
     require(!ml_launch(kernel, &job), "a refused job does no harm");
     result = wait_for(kernel, true);
     require(result.ids.size() <= expected.size(), "a stopped job gives no more tokens");

@@ -1,0 +1,66 @@
+"""Keys and values of recent sequences in the kernel's memory, and which launch goes on from which."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.backends.base import Job
+from engine.backends.cpu.library import check
+from engine.backends.prefix_cache import Match, PrefixCache, PrefixCacheUse
+from engine.models.config import ModelConfig
+
+
+class Lease(NamedTuple):
+    """The cache that one launch fills: `cached` positions of its prompt are in it already."""
+
+    cache: int = 0
+    """Number 0 came with the kernel: jobs without an owner use it, and nothing of theirs is kept."""
+    cached: int = 0
+
+
+NOTHING_KEPT = Lease()
+
+
+class KeptCaches:
+    """Lends a cache to one launch at a time and keeps what it leaves. For one thread at a time.
+
+    A cache has room for the whole context, and takes memory only for the positions that were filled.
+    """
+
+    def __init__(
+        self, native: ctypes.CDLL, kernel: ctypes.c_void_p, config: ModelConfig, budget_bytes: int
+    ) -> None:
+        self._library, self._kernel = native, kernel
+        self._position_bytes = 2 * config.layers * config.kv_dim * ctypes.sizeof(ctypes.c_uint16)
+        self._kept: PrefixCache[int] = PrefixCache(budget_bytes, self._remove)
+
+    @property
+    def use(self) -> PrefixCacheUse:
+        return self._kept.use
+
+    def lend(self, job: Job) -> Lease:
+        """A cache with as much of the job's prompt in it as is kept."""
+        if not job.cache_salt or len(job.tokens) * self._position_bytes > self._kept.use.budget_bytes:
+            return NOTHING_KEPT
+        match = self._kept.reuse(job.cache_salt, job.tokens)
+        if match and not match.copies:
+            return Lease(match.value, match.length)
+        cache = ctypes.c_int32()
+        check(self._library.ml_cache_add(self._kernel, ctypes.byref(cache)), "making room for a sequence")
+        if match:
+            self._copy(match, cache.value)
+        return Lease(cache.value, match.length if match else 0)
+
+    def take_back(self, lease: Lease, job: Job, tokens: Sequence[int]) -> None:
+        """`tokens` are those whose keys and values the launch has left."""
+        if lease.cache:
+            self._kept.keep(job.cache_salt, tokens, lease.cache, len(tokens) * self._position_bytes)
+
+    def _copy(self, match: Match[int], to: int) -> None:
+        code = self._library.ml_cache_copy(self._kernel, match.value, to, match.length)
+        check(code, "copying a kept sequence")
+
+    def _remove(self, cache: int) -> None:
+        check(self._library.ml_cache_remove(self._kernel, cache), "freeing a kept sequence")
