@@ -1,20 +1,31 @@
-"""`models`: what can be run, and how to get what is not here."""
+"""`models`: what can be run, and how to get what is not here; or what one model is made of."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from typing import Any
 
 from engine.cli.options import Commands, command
 from engine.cli.terminal import print_json, table
-from engine.models.catalogue import list_models
+from engine.measuring.roofline import bytes_per_token
+from engine.models.catalogue import list_models, open_model
+from engine.models.config import ModelConfig
+from engine.models.families import family_of
+from engine.models.presets import load_preset, preset_names
 
 
 def add(commands: Commands) -> None:
-    command(commands, "models", "list the models that have a name, and which are on this machine", run)
+    parser = command(commands, "models", "list the models that have a name, or describe one", run)
+    about = "describe this preset, Hugging Face folder or .gguf file"
+    parser.add_argument("model", nargs="?", metavar="NAME|PATH", help=about)
 
 
 def run(args: argparse.Namespace) -> int:
+    return _describe(args) if args.model else _list(args)
+
+
+def _list(args: argparse.Namespace) -> int:
     entries = list_models()
     if args.json:
         print_json([asdict(entry) for entry in entries])
@@ -25,3 +36,40 @@ def run(args: argparse.Namespace) -> int:
     ]
     print(table(["name", "params", "here", "what it is, or how to get it"], rows))
     return 0
+
+
+def _describe(args: argparse.Namespace) -> int:
+    known = args.model in preset_names()
+    facts = _facts(load_preset(args.model).config if known else open_model(args.model).config)
+    if args.json:
+        print_json(facts)
+        return 0
+    for name, value in facts.items():
+        print(f"{name.replace('_', ' ')}: {_shown(value)}")
+    return 0
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case int():
+            return f"{value:,}"
+        case list():
+            return ", ".join(value) or "nothing"
+        case _:
+            return str(value)
+
+
+def _facts(config: ModelConfig) -> dict[str, Any]:
+    """Bytes are those of 16-bit weights and a 16-bit cache."""
+    empty, full = (bytes_per_token(config, context) for context in (0, config.context))
+    return {
+        "name": config.name,
+        "family": config.family,
+        "family_title": family_of(config.family).title,
+        "parameters": config.parameters,
+        "layers": config.layers,
+        "context": config.context,
+        "beyond_llama": sorted(feature.value for feature in config.features),
+        "weight_bytes_a_token": empty.weights,
+        "cache_bytes_a_token_at_full_context": full.kv,
+    }

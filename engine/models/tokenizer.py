@@ -9,7 +9,6 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,31 +18,28 @@ from engine.errors import RequestError, TokenizerError
 from engine.models.chat import ChatTemplate
 from engine.models.checkpoints.gguf_vocabulary import Vocabulary, refuse_damage, vocabulary_from_gguf
 from engine.models.checkpoints.json_file import read_object
+from engine.models.infill import InfillTokens, find_infill
 from engine.models.prompt import ChatMessage, Prompt
 
-_INFILL_NAMES = (
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
-    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
-)
-"""What models call the tokens before the prefix, the suffix and the gap, in that order."""
-
 _END_NAMES = frozenset(
-    ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "</s>")
+    (
+        "<|endoftext|>",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end_of_text|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<｜end▁of▁sentence｜>",
+        "</s>",
+    )
 )
 """Special tokens that end a text or a turn, whether or not a checkpoint says so."""
 
+_MARK = "\u263a"
+"""A character that no vocabulary joins with what follows: what Code Llama's own tokenizer puts there."""
+
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class InfillTokens:
-    """The ids that mark a fill-in-the-middle prompt: prefix text, suffix text, then the model's turn."""
-
-    prefix: int
-    suffix: int
-    middle: int
 
 
 class Tokenizer:
@@ -56,7 +52,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         """Raises TokenizerError if the chat template does not parse."""
-        self.infill = _find_infill(vocabulary)
+        self.infill = find_infill(vocabulary.tokenizer.token_to_id, vocabulary.infill_ids)
         self._special_ids = vocabulary.special_ids | _promote(vocabulary, self.infill)
         self._special = vocabulary.tokenizer
         # The library finds special tokens in any text unless told not to, and the switch belongs to the
@@ -70,7 +66,8 @@ class Tokenizer:
         self.vocab_size: int = self._special.get_vocab_size(with_added_tokens=True)
         self.bos_id = vocabulary.bos_id if vocabulary.adds_bos else None
         named = {i for name in _END_NAMES if (i := self._special.token_to_id(name)) in self._special_ids}
-        self.eos_ids = frozenset(vocabulary.eos_ids | named)
+        infill_ends = self.infill.ends if self.infill else frozenset()
+        self.eos_ids = frozenset(vocabulary.eos_ids | named | infill_ends)
         self.chat_template = vocabulary.chat_template
         self._chat: ChatTemplate | None = None
         if vocabulary.chat_template is not None:
@@ -118,8 +115,15 @@ class Tokenizer:
             raise RequestError(
                 "this model has no fill-in-the-middle tokens; send the prompt without a suffix"
             )
-        mark = self.infill
-        return [*start, mark.prefix, *text, mark.suffix, *self.encode(prompt.suffix), mark.middle]
+        return start + self.infill.arrange(text, self._encode_after_gap(prompt.suffix))
+
+    def _encode_after_gap(self, suffix: str) -> list[int]:
+        """`suffix` without the space that a SentencePiece vocabulary puts before a text."""
+        if self._byte_level:
+            return self.encode(suffix)
+        marked = self.encode(_MARK + suffix)
+        bare = self.encode(_MARK)
+        return marked[len(bare) :] if marked[: len(bare)] == bare else self.encode(suffix)
 
     def token_bytes(self, token: int) -> bytes:
         """What `token` adds to the text: UTF-8, possibly a part of a character; b"" for special tokens."""
@@ -216,23 +220,12 @@ def _first_surrogate(text: str) -> str:
     return f"character {at} is {text[at]!a}, half of a surrogate pair"
 
 
-def _find_infill(vocabulary: Vocabulary) -> InfillTokens | None:
-    """By what the container says, else by name."""
-    if vocabulary.infill_ids is not None:
-        return InfillTokens(*vocabulary.infill_ids)
-    for names in _INFILL_NAMES:
-        ids = [i for name in names if (i := vocabulary.tokenizer.token_to_id(name)) is not None]
-        if len(ids) == len(names):
-            return InfillTokens(*ids)
-    return None
-
-
 def _promote(vocabulary: Vocabulary, infill: InfillTokens | None) -> frozenset[int]:
     """Makes special tokens of those that steer the model but are not marked as such; their ids.
 
     Some checkpoints list their fill-in-the-middle tokens as ordinary ones: users could type them.
     """
-    steering = vocabulary.eos_ids | ({infill.prefix, infill.suffix, infill.middle} if infill else frozenset())
+    steering = vocabulary.eos_ids.union(infill or ())
     added = vocabulary.tokenizer.get_added_tokens_decoder()
     found = {i: added[i].content for i in steering if i in added and not added[i].special}
     tokens = [tokenizers.AddedToken(text, special=True, normalized=False) for text in found.values()]

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ from engine.cli.terminal import ProgressBar, json_text, table
 from engine.errors import BackendUnavailable, CheckpointError
 from engine.measuring.measurement import Measurement, read_measurements
 from engine.models.catalogue import Model, open_model
+from engine.models.checkpoints.write import write_checkpoint
+from engine.models.presets import load_preset
 from engine.models.prompt import Prompt
+from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from engine.sampling import choose
 
@@ -194,6 +198,20 @@ def test_models_lists_what_is_here_and_how_to_get_the_rest(capsys: pytest.Captur
     assert by_name["laneformer-2b"]["params"] == 2_320_069_632
     _, out, _ = run(capsys, "models")
     assert all(name in out for name in by_name)
+
+
+def test_models_describes_one_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = replace(load_preset("tiny-llama").config, family="qwen2", qkv_bias=True, tied_head=True)
+    folder = write_checkpoint(RandomWeights(config), tmp_path / "m")
+
+    facts = run_json(capsys, "models", str(folder))
+
+    assert (facts["family"], facts["parameters"]) == ("qwen2", config.parameters)
+    assert facts["weight_bytes_a_token"] == 2 * (config.parameters + config.hidden)
+    assert facts["beyond_llama"] == ["biases on queries, keys and values"]
+    _, out, _ = run(capsys, "models", "qwen3-8b")
+    assert "family: qwen3\n" in out
+    assert "parameters: 8,190,735,360\n" in out
 
 
 def test_pull_prints_where_the_weights_are(

@@ -13,9 +13,10 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.errors import RequestError, TokenizerError
 from engine.models.catalogue import open_model, pull
+from engine.models.infill import InfillTokens
 from engine.models.prompt import ChatMessage, Prompt
 from engine.models.text_stream import TextStream
-from engine.models.tokenizer import InfillTokens, Tokenizer
+from engine.models.tokenizer import Tokenizer
 
 LLAMA_CPP = [
     (

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from engine.errors import TokenizerError
 from engine.models.checkpoints.gguf_vocabulary import vocabulary_from_gguf
-from engine.models.tokenizer import InfillTokens, Tokenizer
+from engine.models.infill import InfillTokens
+from engine.models.tokenizer import Tokenizer
 from tests.engine.models.checkpoints.files import byte_vocabulary
 
 WORDS = (
