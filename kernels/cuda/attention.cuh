@@ -321,10 +321,66 @@ struct Inputs {
     DEVICE explicit Inputs(Core& core)
         : queries(reinterpret_cast<u32*>(core.shared.merge() + core.warp * QUERIES * MERGE_ROW)), newest(core.shared.newest()) {}
 
+    // QK_NORM: normalises and rotates what came, and appends the key. Until then queries lie as they are where their parts
+    // will, the key where key and value will, and the value waits in `words`.
+    DEVICE void finish(Core& core, int layer, int head, bool has_newest, const heads::Scales& query_scales,
+                       const heads::Scales& key_scales, const heads::Turns& turns, const uint4 (&words)[PIECES]) {
+        __syncwarp();
+#pragma unroll
+        for (int r = 0; r < QUERIES; ++r) {
+            u32* row = queries + r * model::HEAD_DIM;
+            const heads::Finished query([&](int q) { return reinterpret_cast<const float4*>(row)[q]; }, query_scales, turns, core.lane);
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < heads::EACH; ++i) {
+                const int q = i * 32 + int(core.lane);
+                if (q < HEAD_QUADS) store_query(row + 4 * q, query.quads[i]);
+            }
+        }
+        if (!has_newest) return;
+        const heads::Finished key([&](int q) { return reinterpret_cast<const float4*>(newest)[q]; }, key_scales, turns, core.lane);
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < heads::EACH; ++i) {
+            const int q = i * 32 + int(core.lane);
+            if (q >= HEAD_QUADS) continue;
+            const float4 k = key.quads[i];
+            const uint2 halves = make_uint2(pack_f16(clamp_f16(k.x), clamp_f16(k.y)), pack_f16(clamp_f16(k.z), clamp_f16(k.w)));
+            *reinterpret_cast<uint2*>(newest + q * 4) = halves;
+            append_key(core.params.kv, layer, core.position, head, q, halves);
+        }
+#pragma unroll
+        for (int i = QUERY_PIECES; i < PIECES; ++i) {
+            const int quad = (i - QUERY_PIECES) * 32 + int(core.lane);
+            if (quad >= HEAD_QUADS && quad < 2 * HEAD_QUADS) store_newest(quad, untagged(words[i]));
+        }
+    }
+
+    DEVICE static void store_query(u32* to, const float4& v) {
+        const Split a = split_f16(v.x * QUERY_SCALE, v.y * QUERY_SCALE), b = split_f16(v.z * QUERY_SCALE, v.w * QUERY_SCALE);
+        *reinterpret_cast<uint4*>(to) = make_uint4(a.high, b.high, a.low, b.low);
+    }
+    DEVICE void store_newest(int quad, const float4& v) {
+        *reinterpret_cast<uint2*>(newest + quad * 4) = make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
+    }
+
     DEVICE void fetch(Core& core, int layer, int head, bool has_newest) {
+        if constexpr (model::QK_NORM) {  // what finishing needs is asked for before the wait
+            const heads::Scales query_scales(core.params, layer, false, core.lane), key_scales(core.params, layer, true, core.lane);
+            const heads::Turns turns(core.params, core.position, core.lane);
+            uint4 words[PIECES];
+            receive(core, layer, head, has_newest, words);
+            finish(core, layer, head, has_newest, query_scales, key_scales, turns, words);
+        } else {
+            uint4 words[PIECES];
+            receive(core, layer, head, has_newest, words);
+        }
+        __syncwarp();
+    }
+
+    DEVICE void receive(Core& core, int layer, int head, bool has_newest, uint4 (&words)[PIECES]) {
         const u32* mail = core.mail(layer);
         const u32* from[PIECES];
-        uint4 words[PIECES];
         u32 missing = 0;
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
@@ -358,14 +414,15 @@ struct Inputs {
             if (!(wanted >> i & 1u)) continue;
             const int quad = (i < QUERY_PIECES ? i : i - QUERY_PIECES) * 32 + int(core.lane);
             const float4 v = untagged(words[i]);
-            if (i < QUERY_PIECES) {
-                const Split a = split_f16(v.x * QUERY_SCALE, v.y * QUERY_SCALE), b = split_f16(v.z * QUERY_SCALE, v.w * QUERY_SCALE);
-                *reinterpret_cast<uint4*>(queries + quad * 4) = make_uint4(a.high, b.high, a.low, b.low);
+            if constexpr (model::QK_NORM) {
+                if (i < QUERY_PIECES) *reinterpret_cast<float4*>(queries + quad * 4) = v;
+                else if (quad < HEAD_QUADS) reinterpret_cast<float4*>(newest)[quad] = v;
+            } else if (i < QUERY_PIECES) {
+                store_query(queries + quad * 4, v);
             } else {
-                *reinterpret_cast<uint2*>(newest + quad * 4) = make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
+                store_newest(quad, v);
             }
         }
-        __syncwarp();
     }
 
     DEVICE QueryColumns<PAIRED> columns(u32 lane) const {

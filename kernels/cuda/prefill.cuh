@@ -197,6 +197,41 @@ DEVICE void matrix(Core& core, const Chunk& chunk, const u16* operand, Finish fi
     }
 }
 
+// Head `head` of a token, keys after queries, where the rows of the whole chunk are kept; keys only until they are finished.
+DEVICE float* raw_head(const Params& p, int token, int head) {
+    const bool key = head >= model::HEADS;
+    const size_t at = key ? size_t(CHUNK) * model::Q_DIM + size_t(token) * model::KV_DIM : size_t(token) * model::Q_DIM;
+    return p.queries + at + (key ? head - model::HEADS : head) * model::HEAD_DIM;
+}
+
+// QK_NORM: heads of queries in place, those of keys to the cache; a warp each.
+DEVICE void finish_heads(Core& core, const Chunk& chunk, int layer) {
+    constexpr int HEADS = model::HEADS + model::KV_HEADS;
+    core.refresh();
+    const u32 lane = core.lane;
+    for (int item = int(core.place.sm) * WARPS + int(core.warp); item < chunk.tokens * HEADS; item += model::SMS * WARPS) {
+        const int token = item / HEADS, head = item % HEADS, position = chunk.first + token;
+        const bool key = head >= model::HEADS;
+        float4* row = reinterpret_cast<float4*>(raw_head(core.params, token, head));
+        const heads::Scales scales(core.params, layer, key, lane);
+        const heads::Turns turns(core.params, position, lane);
+        const heads::Finished done([&](int q) { return __ldcg(row + q); }, scales, turns, lane);
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < heads::EACH; ++i) {
+            const int q = i * 32 + int(lane);
+            if (q >= heads::QUADS) continue;
+            const float4 v = done.quads[i];
+            if (!key) {
+                row[q] = v;
+                continue;
+            }
+            append_key(core.params.kv, layer, position, head - model::HEADS, q,
+                       make_uint2(pack_f16(clamp_f16(v.x), clamp_f16(v.y)), pack_f16(clamp_f16(v.z), clamp_f16(v.w))));
+        }
+    }
+}
+
 struct QkvStore {
     Core& core;
     int layer;
@@ -207,8 +242,18 @@ struct QkvStore {
         if (at.kind == QkvPair::PADDING) return;
         const int position = chunk.first + token;
         float2 v = make_float2(a, b);
-        if (at.kind != QkvPair::VALUE) {
-            v = rotated(a, b, __ldg(core.params.rotation + size_t(position) * HALF_HEAD + at.turn));
+        if constexpr (model::QKV_BIAS) {
+            const float2 bias = bias_of(core.params, layer, at);
+            v = make_float2(a + bias.x, b + bias.y);
+        }
+        if (at.kind != QkvPair::VALUE && !travels_raw(at)) {
+            v = rotated(v.x, v.y, __ldg(core.params.rotation + size_t(position) * HALF_HEAD + at.turn));
+        }
+        if (travels_raw(at)) {
+            float* to = raw_head(core.params, token, at.head + (at.kind == QkvPair::KEY ? model::HEADS : 0));
+            to[at.first] = v.x;
+            to[at.second] = v.y;
+            return;
         }
         if (at.kind != QkvPair::QUERY) {
             append(core.params.kv, layer, position, at, pack_f16(clamp_f16(v.x), clamp_f16(v.y)));
@@ -377,6 +422,10 @@ DEVICE void pass(Core& core, const Chunk& chunk) {
         core.grid_barrier();
         matrix<QKV>(core, chunk, p.operand_hidden, QkvStore{core, layer, chunk});
         core.grid_barrier();
+        if constexpr (model::QK_NORM) {
+            finish_heads(core, chunk, layer);
+            core.grid_barrier();
+        }
         if (layer == model::LAYERS - 1) break;
         attention(core, chunk, layer);
         core.grid_barrier();

@@ -1,6 +1,6 @@
 // What happens to a pair of finished rows in decode: the end of each phase, folded in where the data is.
 #pragma once
-#include "matvec.cuh"
+#include "heads.cuh"
 
 // How a layer's module takes the other lanes' output into the residual stream (engine.models.config.Exchange).
 enum Exchange : int { EXCHANGE_NONE = 0, EXCHANGE_PRESENT = 1, EXCHANGE_PAST = 2 };
@@ -104,23 +104,45 @@ DEVICE void append(u16* kv, int layer, int position, const QkvPair& at, u32 halv
     block[key ? cache::key_offset(p, at.second) : cache::value_offset(p, at.second)] = u16(halves >> 16);
 }
 
+// Four halves of a key from an element 4 `quad` on.
+DEVICE void append_key(u16* kv, int layer, int position, int head, int quad, uint2 halves) {
+    u16* at = cache::block(kv, layer, head, position / cache::BLOCK) + cache::key_offset(position % cache::BLOCK, 4 * quad);
+    *reinterpret_cast<u32*>(at) = halves.x;
+    *reinterpret_cast<u32*>(at + 4) = halves.y;
+}
+
+// QK_NORM: what reads the whole head finishes this pair.
+DEVICE bool travels_raw(const QkvPair& at) { return model::QK_NORM && at.kind != QkvPair::VALUE; }
+
+DEVICE float2 bias_of(const Params& p, int layer, const QkvPair& at) {
+    constexpr int KEYS = model::RANKS * model::Q_DIM, VALUES = KEYS + model::RANKS * model::KV_DIM;
+    const int first_row = at.kind == QkvPair::QUERY ? 0 : at.kind == QkvPair::KEY ? KEYS : VALUES;
+    const int rows = at.kind == QkvPair::QUERY ? model::Q_DIM : model::KV_DIM, row = at.head * model::HEAD_DIM;
+    return make_float2(heads::bias(p, layer, first_row, rows, row + at.first), heads::bias(p, layer, first_row, rows, row + at.second));
+}
+
 // Rotation, then queries to the mailbox; keys and values to the mailbox (this token) and the cache (later ones).
 struct QkvFinish {
     Core& core;
     int layer;
     QkvPair at{};
     float2 turn = make_float2(1.0f, 0.0f);
+    float2 bias = make_float2(0.0f, 0.0f);
 
     DEVICE void prepare(int pair) {
         at = QkvPair(pair, core.model_lane);
-        if (at.kind <= QkvPair::KEY) turn = __ldg(core.params.rotation + size_t(core.position) * HALF_HEAD + at.turn);
+        if constexpr (model::QKV_BIAS) {
+            if (at.kind != QkvPair::PADDING) bias = bias_of(core.params, layer, at);
+        }
+        if (at.kind <= QkvPair::KEY && !travels_raw(at)) turn = __ldg(core.params.rotation + size_t(core.position) * HALF_HEAD + at.turn);
     }
     DEVICE void post(int, float a, float b) {
         if (at.kind == QkvPair::PADDING) return;
         const float scale = inverse_rms(core.shared.squares[core.staged & 1]);
         float2 v = make_float2(a * scale, b * scale);
-        if (at.kind != QkvPair::VALUE) v = rotated(v.x, v.y, turn);
-        const bool cached = at.kind != QkvPair::QUERY;
+        if constexpr (model::QKV_BIAS) v = make_float2(v.x + bias.x, v.y + bias.y);
+        if (at.kind != QkvPair::VALUE && !travels_raw(at)) v = rotated(v.x, v.y, turn);
+        const bool cached = at.kind != QkvPair::QUERY && !travels_raw(at);
         const u32 halves = pack_f16(clamp_f16(v.x), clamp_f16(v.y));
         if (cached) v = make_float2(f16_low(halves), f16_high(halves));
         const int base = at.kind == QkvPair::QUERY ? mail::QUERIES : at.kind == QkvPair::KEY ? mail::KEYS : mail::VALUES;

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from engine.models.config import HeadKind, ModelConfig
 from engine.models.probe import SMALL
-from engine.models.rope import Llama3Scaling, Rope, RopeLayout
+from engine.models.rope import Llama3Scaling, Rope, RopeLayout, YarnScaling
 from engine.models.weights import DType, RandomWeights, Weights, cast_tensor
 
 
@@ -61,6 +61,7 @@ LLAMA = ModelConfig(
     context=512,
 )
 LANEFORMER = replace(SMALL, name="test-laneformer")
+_YARN = YarnScaling(4.0, 64, 1.1386)
 _THREE_LANES = replace(LANEFORMER.lanes, count=3)
 _SIXTEEN_LANES = replace(LANEFORMER.lanes, count=16)
 
@@ -84,6 +85,14 @@ CONFIGS: dict[str, ModelConfig] = {
         replace(LLAMA, name="odd-sizes", hidden=96, heads=6, kv_heads=2, head_dim=16, ffn=208, vocab=320),
         replace(LLAMA, name="wide-heads", heads=16, kv_heads=4, head_dim=96),
         replace(LLAMA, name="half-a-unit", heads=10, kv_heads=2, head_dim=24, windows=(1, 17, 0)),
+        replace(LLAMA, name="test-qwen2", family="qwen2", heads=14, qkv_bias=True, tied_head=True),
+        replace(LLAMA, name="test-qwen3", family="qwen3", head_dim=128, qk_norm=True),
+        replace(LLAMA, name="normed-small-heads", heads=10, head_dim=24, qk_norm=True, qkv_bias=True),
+        replace(
+            LLAMA, name="normed-interleaved", heads=4, kv_heads=4, head_dim=96, qk_norm=True,
+            rope=Rope(layout=RopeLayout.INTERLEAVED),
+        ),
+        replace(LLAMA, name="yarn", family="qwen2", qkv_bias=True, rope=Rope(1e6, scaling=_YARN)),
         LANEFORMER,
         _laneformer("early", early_comm=True),
         _laneformer("no-delay", delay=0),

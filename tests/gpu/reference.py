@@ -69,14 +69,16 @@ class TorchReference:
         c, lanes, n = self.config, self.config.lanes.count, x.shape[1]
 
         def heads(name: str, count: int) -> torch.Tensor:
-            return (x @ self.tensors[f"layers.{i}.{name}"].transpose(1, 2)).view(
-                lanes, n, count // lanes, c.head_dim
-            )
+            rows = x @ self.tensors[f"layers.{i}.w{name}"].transpose(1, 2)
+            if c.qkv_bias:
+                rows += self.tensors[f"layers.{i}.b{name}"][:, None]
+            rows = rows.view(lanes, n, count // lanes, c.head_dim)
+            return self._norm(rows, f"layers.{i}.{name}_norm") if c.qk_norm and name != "v" else rows
 
         q, k, v = (
-            self._turn(heads("wq", c.heads)),
-            self._turn(heads("wk", c.kv_heads)),
-            heads("wv", c.kv_heads),
+            self._turn(heads("q", c.heads)),
+            self._turn(heads("k", c.kv_heads)),
+            heads("v", c.kv_heads),
         )
         k, v = (t.repeat_interleave(c.queries_per_kv, dim=2) for t in (k, v))
         scores = torch.einsum("lqhd,lkhd->lhqk", q, k) * c.head_dim**-0.5

@@ -20,7 +20,7 @@ TOLERANCE = 1e-3
 Pair = tuple[CudaBackend, TorchReference]
 
 
-@pytest.fixture(scope="module", params=["laneformer-2b", "llama-3.2-1b"])
+@pytest.fixture(scope="module", params=["laneformer-2b", "llama-3.2-1b", "qwen2.5-coder-1.5b", "qwen3-8b"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     config = load_preset(request.param).config
     backend = CudaBackend(Model(config, RandomWeights(config, 0)), {"context": 4096})

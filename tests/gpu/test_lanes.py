@@ -48,6 +48,7 @@ MODELS = {
     "sixteen-lanes": CONFIGS["sixteen-lanes"],
     "wide": WIDE,
     "llama": FOUR_HEADS,
+    "biases and normed heads": replace(FOUR_HEADS, name="biased", qkv_bias=True, qk_norm=True),
     "llama, tied head, odd vocabulary": replace(FOUR_HEADS, name="tied", tied_head=True, vocab=1003),
 }
 

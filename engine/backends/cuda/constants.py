@@ -256,6 +256,8 @@ def _flags(layout: Layout) -> dict[str, bool]:
     prescaled = lanes.count > 1 and lanes.head is not HeadKind.VOCAB_PARALLEL and not lanes.sum_before_norm
     return {
         "ROPE_HALF": layout.config.rope.layout is RopeLayout.HALF,
+        "QKV_BIAS": layout.config.qkv_bias,
+        "QK_NORM": layout.config.qk_norm,
         "WEIGHTS_BF16": layout.weights == "bf16",
         "SUM_BEFORE_NORM": lanes.sum_before_norm,
         "HEAD_PRESCALED": prescaled,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, padded_columns
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, columns, row_sources, tensors
-from engine.models.config import tensor_shapes
+from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import rotation_table
 from engine.models.weights import RandomWeights, Weights
 
@@ -93,9 +93,7 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         tape_offset=device.put(plan.tape_offsets()[:-1]),
         shares=device.put(shares),
         embed=loader.rows(["embed"]),
-        norms=loader.rows(
-            [*(f"layers.{i}.{n}" for i in range(config.layers) for n in ("attn_norm", "ffn_norm")), "norm"]
-        ),
+        norms=loader.rows([*_norms(config), *_head_vectors(config)]),
         rotation=device.put(np.stack([cosine, sine], axis=-1)),
         kv=device.allocate(kv_bytes, zero=True),
         kv_bytes=kv_bytes,
@@ -107,7 +105,7 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         outputs=device.allocate(
             2 * (config.lanes.delay + 1) * sharding.total_lanes * tokens * config.hidden * 4
         ),
-        queries=device.allocate(tokens * config.q_dim * 4),
+        queries=device.allocate(tokens * (config.q_dim + (config.kv_dim if config.qk_norm else 0)) * 4),
         operand_hidden=operand(config.hidden),
         operand_heads=operand(config.q_dim // lanes),
         operand_ffn=operand(config.ffn // lanes),
@@ -115,6 +113,23 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         control=device.allocate(64, zero=True),
         stop_flag=device.allocate(16, zero=True),
     )
+
+
+def _norms(config: ModelConfig) -> Iterator[str]:
+    for i in range(config.layers):
+        yield f"layers.{i}.attn_norm"
+        yield f"layers.{i}.ffn_norm"
+    yield "norm"
+
+
+def _head_vectors(config: ModelConfig) -> Iterator[str]:
+    """What a family does to heads, layer by layer, as heads.cuh expects it behind the norms."""
+    names: list[str] = []
+    if config.qkv_bias:
+        names += ["bq", "bk", "bv"]
+    if config.qk_norm:
+        names += ["q_norm", "k_norm"]
+    return (f"layers.{i}.{name}" for i in range(config.layers) for name in names)
 
 
 def share_table(plan: Plan) -> NDArray[np.int32]:

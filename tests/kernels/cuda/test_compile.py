@@ -37,6 +37,8 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "bf16": ("test-llama", "bf16", {}),
     "split prefill": ("test-llama", "f16", {"prefill_split": True}),
     "head dim 128": ("head-dim-128", "f16", {}),
+    "biases": ("qwen2.5-coder-1.5b", "f16", {}),
+    "normed heads": ("qwen3-8b", "bf16", {}),
     "barrier": ("test-laneformer", "f16", {"sync_barrier": True}),
     "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {"seats": 2}),
     "sum of lanes": ("sum-of-lanes", "f16", {}),

@@ -1,0 +1,102 @@
+// What a family does to heads of queries and keys beside their rotation: biases, and a norm over each head.
+//
+// A bias belongs to a row and is added where a pair of rows is finished. A norm needs a head's whole sum of squares, and
+// its rows come from many SMs: with QK_NORM, queries and keys travel as they are, and whoever reads a whole head (attention in
+// decode, a step of its own in prefill) normalises it, rotates it, and appends the key to the cache.
+#pragma once
+#include "matvec.cuh"
+
+namespace heads {
+
+constexpr int QUADS = model::HEAD_DIM / 4;     // four elements each
+constexpr int EACH = ceil_div(QUADS, 32);      // that a lane has of a head
+constexpr int HALF_QUADS = QUADS / 2;          // ROPE_HALF: how far a quad is from the one that it turns with
+static_assert(!model::QK_NORM || model::HEAD_DIM % 8 == 0, "halves of whole quads");
+
+// Behind the norms lie, for each layer, the biases of queries, keys and values of all GPUs, and the scales of a head of queries
+// and of one of keys (engine/backends/cuda/memory.py).
+constexpr int BIASES = model::QKV_BIAS ? model::RANKS * (model::Q_DIM + 2 * model::KV_DIM) : 0;
+constexpr int SCALES = model::QK_NORM ? 2 * model::HEAD_DIM : 0;
+
+DEVICE const u16* of_layer(const Params& p, int layer) {
+    return p.norms + size_t(2 * model::LAYERS + 1) * model::HIDDEN + size_t(layer) * (BIASES + SCALES);
+}
+
+// `first_row`: of the kind's rows in all GPUs' biases; `rows`: how many of them this GPU has.
+DEVICE float bias(const Params& p, int layer, int first_row, int rows, int row) {
+    return weight_low(__ldg(of_layer(p, layer) + first_row + p.rank * rows + row));
+}
+
+// The scales of a lane's quads, and of those that they turn with.
+struct Scales {
+    uint2 own[EACH], other[EACH];
+
+    DEVICE Scales(const Params& p, int layer, bool key, u32 lane) {
+        const uint2* scales = reinterpret_cast<const uint2*>(of_layer(p, layer) + BIASES + (key ? model::HEAD_DIM : 0));
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int q = i * 32 + int(lane);
+            own[i] = other[i] = make_uint2(0, 0);
+            if (q >= QUADS) continue;
+            own[i] = __ldg(scales + q);
+            if (model::ROPE_HALF) other[i] = __ldg(scales + (q < HALF_QUADS ? q + HALF_QUADS : q - HALF_QUADS));
+        }
+    }
+};
+
+// Cosines and sines of a lane's quads at a position: of four turns with ROPE_HALF, else of
+// the two turns within the quad.
+struct Turns {
+    float4 first[EACH], second[EACH];  // cos, sin, cos, sin
+
+    DEVICE Turns(const Params& p, int position, u32 lane) {
+        const float4* table = reinterpret_cast<const float4*>(p.rotation + size_t(position) * (model::HEAD_DIM / 2));
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int q = i * 32 + int(lane);
+            first[i] = second[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (q >= QUADS) continue;
+            first[i] = __ldg(table + (model::ROPE_HALF ? q % HALF_QUADS * 2 : q));
+            if (model::ROPE_HALF) second[i] = __ldg(table + q % HALF_QUADS * 2 + 1);
+        }
+    }
+};
+
+// A lane's quads of one head, normalised and rotated. `load(q)` is quad q of the head as it came; all lanes of a warp call
+// this together, and nobody may write to where they read from before all have.
+struct Finished {
+    float4 quads[EACH];
+
+    template <class Load>
+    DEVICE Finished(const Load& load, const Scales& scales, const Turns& turns, u32 lane) {
+        float squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int q = i * 32 + int(lane);
+            quads[i] = q < QUADS ? load(q) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            squares += dot_self(quads[i]);
+        }
+        const float inverse = rsqrtf(warp_sum(squares) * (1.0f / float(model::HEAD_DIM)) + model::NORM_EPS);
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int q = i * 32 + int(lane);
+            if (q >= QUADS) continue;
+            float4 own = quads[i];
+            scale_by(own, scales.own[i]);
+            own = make_float4(own.x * inverse, own.y * inverse, own.z * inverse, own.w * inverse);
+            const float4 a = turns.first[i], b = turns.second[i];
+            if constexpr (model::ROPE_HALF) {
+                float4 other = load(q < HALF_QUADS ? q + HALF_QUADS : q - HALF_QUADS);
+                scale_by(other, scales.other[i]);
+                const float side = q < HALF_QUADS ? -inverse : inverse;
+                quads[i] = make_float4(own.x * a.x + other.x * side * a.y, own.y * a.z + other.y * side * a.w,
+                                       own.z * b.x + other.z * side * b.y, own.w * b.z + other.w * side * b.w);
+            } else {
+                quads[i] = make_float4(own.x * a.x - own.y * a.y, own.y * a.x + own.x * a.y,
+                                       own.z * a.z - own.w * a.w, own.w * a.z + own.z * a.w);
+            }
+        }
+    }
+};
+
+}  // namespace heads
