@@ -141,19 +141,18 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         request = to_workers(request, workers)
         await admit_bytes(self._caller.address, services.ROW_BYTES + size_of(asdict(request)))
         [position], _ = await submit([request], self._caller, workers=len(workers))
-        # The worker is at it by now: writing the row costs no time that anybody waits for.
+        # The row is written beside the streaming: the first token does not wait for the database.
+        recorded = in_background(services.record_generation(request=request, owner=self._owner))
+        await self._send(queued_frame(request.id, position, await _eta(request.id, position, workers)))
+        self._follow(request.id, seed=request.sampling.seed, after=0, recorded=recorded)
+        await presence.arrive(request.id, self._viewer)
         try:
-            await services.record_generation(request=request, owner=self._owner)
+            await asyncio.shield(recorded)  # a page that leaves must not take the row with it
         except DatabaseError:
             await engine_client().cancel(request.id)
+            if self._pumping is not None:
+                await end(self._pumping)
             raise
-        try:
-            eta = await engine_client().eta(request.id) if position else 0.0
-        except QueueUnavailable:
-            eta = None  # an estimate is not worth losing sight of what was submitted
-        await self._send(queued_frame(request.id, position, eta))
-        self._follow(request.id, seed=request.sampling.seed, after=0)
-        await presence.arrive(request.id, self._viewer)
 
     async def _stop(self) -> None:
         if self._pump is not None and not self._pump.ended:
@@ -192,8 +191,10 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         if self._pump and self._pumping and not (self._pump.ended or self._pumping.done()):
             raise Invalid("this page has a generation running: stop it, or wait for its end", code="busy")
 
-    def _follow(self, generation: str, *, seed: int, after: int) -> None:
-        self._pump = Pump(generation, seed=seed, after=after, send=self._send)
+    def _follow(
+        self, generation: str, *, seed: int, after: int, recorded: asyncio.Task[None] | None = None
+    ) -> None:
+        self._pump = Pump(generation, seed=seed, after=after, send=self._send, recorded=recorded)
         self._pumping = in_background(self._pump_to_end(self._pump))
 
     async def _pump_to_end(self, pump: Pump) -> None:
@@ -222,6 +223,16 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         text = encode(frame)
         await self.send(text_data=text)
         return len(text.encode())
+
+
+async def _eta(generation: str, position: int, workers: list[Heartbeat]) -> float | None:
+    """Seconds until it starts; None if that cannot be said. An idle worker takes it at once."""
+    if position <= sum(worker.state == "idle" for worker in workers):
+        return 0.0
+    try:
+        return await engine_client().eta(generation)
+    except QueueUnavailable:
+        return None  # an estimate is not worth losing sight of what was submitted
 
 
 def check_worker(name: str, workers: list[Heartbeat]) -> None:

@@ -42,12 +42,21 @@ class Pump:
     """One generation on its way to one page that has shown `after` tokens of it already.
 
     Every token frame is read from the start, so that whoever sees the end has the whole text to keep.
+    `recorded` writes the row of a generation that has just been submitted.
     """
 
     def __init__(
-        self, generation: str, *, seed: int, after: int, send: Send, window: AckWindow | None = None
+        self,
+        generation: str,
+        *,
+        seed: int,
+        after: int,
+        send: Send,
+        window: AckWindow | None = None,
+        recorded: asyncio.Task[None] | None = None,
     ) -> None:
         self.generation = generation
+        self._recorded = recorded
         self._seed = seed
         self._after = after
         self._send = send
@@ -89,7 +98,8 @@ class Pump:
     async def _read(self) -> None:
         """Fills a short queue and waits while it is full: what has not been read stays in Redis."""
         try:
-            async with aclosing(engine_client().frames(self.generation)) as frames:
+            submitted = self._recorded is not None
+            async with aclosing(engine_client().frames(self.generation, submitted=submitted)) as frames:
                 async for _, frame in frames:
                     await self._frames.put(frame)
         except QueueUnavailable as error:
@@ -146,6 +156,8 @@ class Pump:
         self.ended = True
         if isinstance(last, Failed) and last.code == "unavailable":
             return  # the generation may well go on: only this process has lost sight of it
+        if self._recorded is not None:
+            await asyncio.wait({self._recorded})
         if await services.record_end(generation=self.generation, transcript=self._transcript, end=last):
             metrics.ended("playground", last)
 

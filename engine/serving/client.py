@@ -84,13 +84,17 @@ class Client:
             reply = self._submit(keys=[request.inbox], args=_submit_args(request, limit, share, kept))
         return _place(reply, request, limit)
 
-    def frames(self, request_id: str, *, after: str = FROM_START) -> Iterator[StreamFrame]:
+    def frames(
+        self, request_id: str, *, after: str = FROM_START, submitted: bool = False
+    ) -> Iterator[StreamFrame]:
         """The frames of a request as they come, ending with its final one.
 
-        `after` is the stream id of a frame to go on from. A request that nobody knows (any more) ends in
-        a Failed frame. Raises QueueUnavailable if Redis stays away for `watch.OUTAGE_S`.
+        `after` is the stream id of a frame to go on from. With `submitted` the caller knows that the
+        request is in the queue: the first look waits for it, where else it asks whether anybody knows it.
+        A request that nobody knows (any more) ends in a Failed frame. Raises QueueUnavailable if
+        Redis stays away for `watch.OUTAGE_S`.
         """
-        watch = Watch(request_id, after)
+        watch = Watch(request_id, after, submitted=submitted)
         while not watch.over:
             try:
                 found = watch.take(self.read(request_id, watch.after, block_s=watch.block_s))
@@ -161,6 +165,8 @@ class AsyncClient:
     def __init__(self, redis_url: str) -> None:
         self._redis = connect_async(redis_url)
         self._reader = SharedReader(self._redis)
+        self._seen: list[str] = []
+        """Names of the workers that were there when last asked."""
         self._submit = self._redis.register_script(scripts.SUBMIT)
         self._cancel = self._redis.register_script(scripts.CANCEL)
         self._lose_script = self._redis.register_script(scripts.LOSE)
@@ -183,9 +189,11 @@ class AsyncClient:
             reply = await self._submit(keys=[request.inbox], args=_submit_args(request, limit, share, kept))
         return _place(reply, request, limit)
 
-    async def frames(self, request_id: str, *, after: str = FROM_START) -> AsyncGenerator[StreamFrame]:
+    async def frames(
+        self, request_id: str, *, after: str = FROM_START, submitted: bool = False
+    ) -> AsyncGenerator[StreamFrame]:
         """As Client.frames."""
-        watch = Watch(request_id, after)
+        watch = Watch(request_id, after, submitted=submitted)
         feed: Feed | None = None
         try:
             while not watch.over:
@@ -238,7 +246,9 @@ class AsyncClient:
 
     async def workers(self) -> list[Heartbeat]:
         """As queries.workers."""
-        return await self._ask(queries.workers())
+        found = await self._ask(queries.workers(self._seen))
+        self._seen = [worker.name for worker in found]
+        return found
 
     async def environment(self, worker: str) -> dict[str, Any]:
         """As queries.environment."""

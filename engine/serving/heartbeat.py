@@ -22,6 +22,8 @@ from engine.serving.publisher import Output
 log = logging.getLogger(__name__)
 
 TIDY_S = 60.0
+_SETTLE_S = 0.02
+"""A change is told so much later: at the start of a request this thread would only be in the engine's way."""
 
 
 class NameTaken(EngineError):
@@ -67,7 +69,7 @@ class HeartbeatThread:
             return self._now
 
     def update(self, **changes: Any) -> None:
-        """Changes fields of the heartbeat; it beats at once."""
+        """Changes fields of the heartbeat; it beats within moments."""
         with self._lock:
             self._now = dataclasses.replace(self._now, **changes)
         self._changed.set()
@@ -111,7 +113,8 @@ class HeartbeatThread:
                 heard = False
             except Exception:
                 log.exception("no heartbeat")
-            self._changed.wait(Heartbeat.EVERY_S)
+            if self._changed.wait(Heartbeat.EVERY_S):
+                self._closing.wait(_SETTLE_S)
 
     def _name_is_taken(self) -> bool:
         """Whether somebody else goes on beating under this name."""

@@ -47,6 +47,8 @@ class Taken:
     attempts: int
     """How many workers began it, this one included, and did not hand it back."""
     last_error: str
+    has_output: int
+    """1 if something of it has been published, by this worker or another."""
 
     @property
     def poisonous(self) -> bool:

@@ -138,9 +138,15 @@ class Publisher:
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._thread.start()
 
-    def open(self, request_id: str) -> Output:
-        """The way out for a request in this worker's hands. Raises RedisError, or RequestError if what
-        was published before cannot be read."""
+    def open(self, request_id: str, *, continued: bool = True) -> Output:
+        """The way out for a request in this worker's hands; `continued` if some of it is published.
+
+        Raises RedisError, or RequestError if what was published before cannot be read.
+        """
+        if not continued:
+            output = Output(request_id, [], None)
+            self._outputs.put(output)
+            return output
         entries = cast("list[tuple[str, dict[str, str]]]", self._redis.xrange(out_key(request_id)))
         ttft = cast("str | None", self._redis.hget(owner_key(request_id), "ttft_ms"))
         sent = [fields["json"] for _, fields in entries]

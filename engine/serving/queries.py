@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from engine.serving.estimate import seconds_to_start
@@ -48,11 +48,17 @@ def eta(request_id: str) -> Query[float | None]:
     return seconds_to_start(rank + 1, [float(ms) for ms in service_ms], found, int(time.time() * 1000))
 
 
-def workers() -> Query[list[Heartbeat]]:
-    """The live workers, by name."""
-    [names] = yield [("SMEMBERS", WORKERS)]
-    hashes = yield [("HGETALL", worker_key(name)) for name in sorted(names)]
-    return [Heartbeat.from_hash(entry) for entry in hashes if entry]
+def workers(known: Iterable[str] = ()) -> Query[list[Heartbeat]]:
+    """The live workers, by name. One round trip if their names are those `known`."""
+    guess = sorted(known)
+    names, *found = yield [("SMEMBERS", WORKERS), *_heartbeats(guess)]
+    if sorted(names) != guess:
+        found = yield _heartbeats(sorted(names))
+    return [Heartbeat.from_hash({"json": said}) for said in found if said]
+
+
+def _heartbeats(names: Iterable[str]) -> list[Command]:
+    return [("HGET", worker_key(name), "json") for name in names]
 
 
 def environment(worker: str) -> Query[dict[str, Any]]:

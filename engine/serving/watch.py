@@ -20,14 +20,14 @@ GONE_S = 10.0
 class Watch:
     """What one reader knows of one request. It is told what Redis says, and does not ask."""
 
-    def __init__(self, request_id: str, after: str) -> None:
+    def __init__(self, request_id: str, after: str, *, submitted: bool = False) -> None:
         self.after = after
         self.over = False
-        self.block_s = 0.0
+        self.block_s = BLOCK_S if submitted else 0.0
         """The first look does not wait, so that an unknown request is refused at once."""
         self._id = request_id
         self._counter = TokenCounter()
-        self._known = False
+        self._known = submitted
         self._lost_at: float | None = None
         self._away_at: float | None = None
         self._gone_at: float | None = None

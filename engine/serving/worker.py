@@ -196,7 +196,7 @@ class Worker:
     def _serve(self, taken: Taken) -> None:
         begun = time.monotonic()
         try:
-            output = self._publisher.open(taken.id)
+            output = self._publisher.open(taken.id, continued=bool(taken.has_output))
         except RequestError as error:
             log.error("the output of %s cannot be continued, so it is dropped: %s", taken.id, error)
             self._inbox.drop(taken.id)

@@ -193,7 +193,7 @@ async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) ->
     """Reads one generation; ends it if it is itself ended first. What was generated is charged either way."""
     tally, ended = Tally(generation), False
     try:
-        async with aclosing(engine_client().frames(generation)) as frames:
+        async with aclosing(engine_client().frames(generation, submitted=True)) as frames:
             async for _, frame in frames:
                 if isinstance(frame, Tokens):
                     tally.count(frame.seq + len(frame.ids))

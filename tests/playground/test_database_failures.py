@@ -17,7 +17,7 @@ async def test_a_start_that_cannot_be_recorded_is_taken_back(open_page, worker, 
     monkeypatch.setattr(services, "record_generation", fails)
     async with open_page() as page:
         await page.say(type="start", prompt="x", max_tokens=4)
-        frame = await page.hear()
+        *_, frame = await page.hear_until("error")
     assert (frame["type"], frame["code"], frame["retryable"]) == ("error", "unavailable", True)
     assert "locked" not in frame["message"]
     assert worker.requests() == []
