@@ -160,6 +160,13 @@ class Sockets(WebSocketFactory):  # type: ignore[misc]
 
 
 class Server(daphne.server.Server):  # type: ignore[misc]
+    connections: dict[Any, dict[str, Any]]
+
+    def kill_all_applications(self) -> Any:
+        """Ends what answers, as the process stops; a request that has not arrived whole is nothing yet."""
+        self.connections = {p: told for p, told in self.connections.items() if "application_instance" in told}
+        return super().kill_all_applications()
+
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
         if isinstance(protocol, Socket):
             await super().handle_reply(protocol, message)

@@ -96,7 +96,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         metrics.SOCKETS.dec()
         if self._pump is None or self._pumping is None or self._pump.ended:
             return  # one that has ended may still be writing its row
-        presence.leave(self._pump.generation, self._viewer)
+        presence.leave(self._viewer)
         await end(self._pumping)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
@@ -201,6 +201,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         """Nothing awaits this task while it runs, so it reports its own failures."""
         try:
             await pump.run()
+            await presence.ended(pump.generation, self._viewer)
         except TooSlow:
             metrics.SLOW_CLIENTS.inc()
             await self.close(TOO_SLOW, "what was sent has not been acknowledged")

@@ -1,31 +1,64 @@
 """Who watches a generation, over all web processes; one that nobody watches any more is cancelled.
 
-A page that reloads is back within GRACE_S and resumes; only then is the worker's time taken away.
+Each process says every BEAT_S which generations it is streaming, in one sorted set in Redis: generation to
+the time, by Redis's own clock, when it was last watched. Every process looks there for those that have not
+been for GRACE_S, as when a page left or the process that streamed them is gone, cancels them and keeps what
+they wrote. A page that reloads is back within GRACE_S and resumes.
 """
 
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from time import monotonic
+from typing import cast
+from weakref import WeakKeyDictionary
 
 import structlog
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError
+from django.db.models.functions import Now
 from redis.exceptions import RedisError
 
-from engine.serving.errors import QueueUnavailable, unavailable
+from engine.errors import EngineError
+from engine.serving.errors import unavailable
 from engine.serving.messages import Done, Failed
 from playground import metrics, services
 from playground.background import in_background
+from playground.models import Generation
 from playground.quota import charge
 from playground.transcript import Transcript
 from playground.workers import engine_client, engine_redis
 
 log = structlog.get_logger(__name__)
 GRACE_S = 15.0
-FORGET_S = 3600
-"""A web process that dies leaves its viewers behind; they keep a generation alive for no longer than this."""
+BEAT_S = 3.0
+CLAIM_S = 60.0
+"""What whoever finds an abandoned generation gets to end it, before another process tries."""
+ROWS_EVERY_S = 30.0
+"""How often rows are looked through for generations that Redis has forgotten."""
+ROW_AGE_S = 60
+WATCHED = "ml:watched"
+_AT_ONCE = 50
 
+_NOW = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+"""
+_TOUCH = f"""{_NOW}
+-- ARGV generations: each is watched now.
+for _, id in ipairs(ARGV) do redis.call('ZADD', '{WATCHED}', now, id) end
+return #ARGV
+"""
+_CLAIM = f"""{_NOW}
+-- ARGV grace ms, claim ms, how many at most. Returns those that nobody has watched for so long; nobody else
+-- is told of them until the claim is over.
+local found = redis.call('ZRANGE', '{WATCHED}', '-inf', now - ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[3])
+for _, id in ipairs(found) do redis.call('ZADD', '{WATCHED}', now + ARGV[2] - ARGV[1], id) end
+return found
+"""
 
-def _viewers_key(generation: str) -> str:
-    return f"ml:viewers:{generation}"
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Presence] = WeakKeyDictionary()
 
 
 async def arrive(generation: str, viewer: str) -> None:
@@ -33,32 +66,99 @@ async def arrive(generation: str, viewer: str) -> None:
 
     Raises QueueUnavailable if Redis does not answer.
     """
-    pipe = engine_redis().pipeline(transaction=False)
-    pipe.sadd(_viewers_key(generation), viewer)
-    pipe.expire(_viewers_key(generation), FORGET_S)
+    hold(generation, viewer)
     try:
-        await pipe.execute()
+        await _touch([generation])
     except (RedisError, OSError) as error:
         raise unavailable(error) from error
 
 
-def leave(generation: str, viewer: str) -> None:
+def hold(generation: str, viewer: str) -> None:
+    """As `arrive`, told to Redis with the next beat."""
+    watching().here[viewer] = generation
+
+
+def leave(viewer: str) -> None:
     """`viewer` stopped watching before the end: unless somebody comes within GRACE_S, it is cancelled."""
-    in_background(_wait_then_cancel(generation, viewer))
+    watching().here.pop(viewer, None)
 
 
-async def _wait_then_cancel(generation: str, viewer: str) -> None:
+async def ended(generation: str, viewer: str) -> None:
+    """The generation has ended, and its end is known to whoever asked for it."""
+    watching().here.pop(viewer, None)
     try:
-        # Whoever comes back has another name by then, so this one can stay on the list until the end.
-        await asyncio.sleep(GRACE_S)
-        redis = engine_redis()
-        await redis.srem(_viewers_key(generation), viewer)
-        if await redis.scard(_viewers_key(generation)):
-            return
+        await engine_redis().zrem(WATCHED, generation)
+    except (RedisError, OSError) as error:  # then it is found, and its end is there already
+        log.info("end_not_noted", generation=generation, error=str(error))
+
+
+def watching() -> _Presence:
+    """This process's part, begun if it has not: /healthz calls it, so that a fresh process looks at once."""
+    found = _loops.setdefault(asyncio.get_running_loop(), _Presence())
+    found.begin()
+    return found
+
+
+class _Presence:
+    def __init__(self) -> None:
+        self.here: dict[str, str] = {}
+        """Viewers of this process, and what each watches."""
+        self._task: asyncio.Task[None] | None = None
+        self._rows_at = 0.0
+
+    def begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = in_background(self._run())
+
+    async def _run(self) -> None:
+        task = asyncio.current_task()
+        # Asked, as redis-py may swallow a cancellation (see background.end).
+        while task is not None and not task.cancelling():
+            await asyncio.sleep(BEAT_S)
+            try:
+                await _touch(sorted(set(self.here.values())))
+                if monotonic() - self._rows_at >= ROWS_EVERY_S:
+                    self._rows_at = monotonic()
+                    await _note_rows()
+                for generation in await _claim():
+                    in_background(_end_abandoned(generation))
+            except (RedisError, OSError, DatabaseError, EngineError) as error:
+                log.warning("watching_failed", error=str(error))
+            except Exception:
+                log.exception("watching_failed")
+
+
+async def _touch(generations: list[str]) -> None:
+    if generations:
+        await engine_redis().register_script(_TOUCH)(args=generations)
+
+
+async def _claim() -> list[str]:
+    args = [int(1000 * GRACE_S), int(1000 * CLAIM_S), _AT_ONCE]
+    return cast("list[str]", await engine_redis().register_script(_CLAIM)(args=args))
+
+
+async def _note_rows() -> None:
+    """Rows that still run, and that nobody says to watch, were watched long ago."""
+    rows = await sync_to_async(_running_rows)()
+    if rows:
+        await engine_redis().zadd(WATCHED, dict.fromkeys(rows, 0), nx=True)
+
+
+def _running_rows() -> list[str]:
+    old = Generation.objects.filter(
+        state=Generation.State.RUNNING, created__lt=Now() - timedelta(seconds=ROW_AGE_S)
+    )
+    return list(old.order_by("created").values_list("id", flat=True)[:_AT_ONCE])
+
+
+async def _end_abandoned(generation: str) -> None:
+    try:
         log.info("generation_abandoned", generation=generation)
         await engine_client().cancel(generation)
         await _record_rest(generation)
-    except (QueueUnavailable, RedisError, OSError) as error:
+        await engine_redis().zrem(WATCHED, generation)
+    except (EngineError, RedisError, OSError, DatabaseError) as error:
         log.warning("abandoned_generation_not_cancelled", generation=generation, error=str(error))
 
 

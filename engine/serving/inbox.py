@@ -30,8 +30,9 @@ from engine.serving.messages import (
 
 log = logging.getLogger(__name__)
 
-DEAD_MS = int(3.5 * Heartbeat.EVERY_S * 1000)
-"""A request whose worker has not said for so long that it is alive belongs to whoever asks next."""
+DEAD_MS = int(15 * Heartbeat.EVERY_S * 1000)
+"""A worker that is silent for so long counts as dead, though nobody saw its process end: its machine lost
+its power or the network. Longer than a Redis may stall, for a stall silences everybody alike."""
 LOOK_S = 0.2
 """How often a worker without a request looks whether another's process has ended."""
 MAX_ATTEMPTS = 2

@@ -13,7 +13,7 @@ import structlog
 from engine.errors import EngineError
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, Failed, Frame, Scored, Started, Tokens
-from playground import metrics
+from playground import metrics, presence
 from playground.api import shapes
 from playground.api.errors import ApiError, from_worker, unavailable
 from playground.api.logprobs import logprobs_of
@@ -192,6 +192,7 @@ def _is_end(frame: Frame) -> bool:
 async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) -> None:
     """Reads one generation; ends it if it is itself ended first. What was generated is charged either way."""
     tally, ended = Tally(generation), False
+    presence.hold(generation, generation)  # if this process dies, another one ends it
     try:
         async with aclosing(engine_client().frames(generation, submitted=True)) as frames:
             async for _, frame in frames:
@@ -206,7 +207,10 @@ async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) ->
         await queue.put((index, Failed("unavailable", str(error), retryable=True)))
     finally:
         tally.settle()
-        if not ended:
+        if ended:
+            in_background(presence.ended(generation, generation))
+        else:
+            presence.leave(generation)
             in_background(_cancel(generation))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -15,7 +17,8 @@ from twisted.web import http
 from config import bounds
 from config.bounds import Bucket, Census, connection_census
 from config.channel import BODY_BYTES_A_S, BODY_S, HEAD_S, Channel
-from tests.config.test_server import connection, read_all, server  # noqa: F401
+from tests.config.test_server import ROOT, connection, read_all, server  # noqa: F401
+from tests.conftest import free_port
 
 
 def test_a_bucket_gives_what_it_holds_and_refills(monkeypatch):
@@ -127,3 +130,27 @@ def test_a_root_path_that_is_no_text_is_no_error(server):  # noqa: F811
         head = b"GET /root HTTP/1.1\r\nHost: x\r\nDaphne-Root-Path: \xff\r\nConnection: close\r\n\r\n"
         found.sendall(head)
         assert read_all(found).startswith(b"HTTP/1.1 200")
+
+
+def test_a_stop_ends_what_answers_though_somebody_has_not_finished_asking(tmp_path):
+    """Else the half of a request keeps every other application from hearing that it is over."""
+    port = free_port()
+    command = [sys.executable, "-m", "config.server", "-p", str(port), "tests.config.flood:application"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                half = open_from("127.0.0.1", port)
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        half.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        time.sleep(0.3)
+        process.terminate()
+        _, said = process.communicate(timeout=10)
+        assert b"KeyError" not in said
+        half.close()
+    finally:
+        process.kill()

@@ -16,6 +16,7 @@ from tests.playground.conftest import done, started, tokens
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch):
     monkeypatch.setattr(presence, "GRACE_S", 0.3)
+    monkeypatch.setattr(presence, "BEAT_S", 0.05)
 
 
 async def until(condition, timeout: float = 5.0) -> None:
@@ -163,3 +164,50 @@ async def test_a_socket_that_ends_in_an_error_leaves_nothing_behind(open_page, w
         await socket.send_json_to({"type": "stop"})
 
     await assert_left(open_page, worker, fail, ZeroDivisionError)
+
+
+async def recorded_as(generation: str, state: str) -> None:
+    async def recorded() -> bool:
+        return (await Generation.objects.aget(id=generation)).state == state
+
+    await until(recorded)
+
+
+async def test_what_a_dead_web_process_streamed_is_ended_by_another(worker, transactional_db):
+    """The other one said that it watched, and has said nothing since."""
+    worker.redis.zadd(presence.WATCHED, {"a" * 32: 1})
+    await Generation.objects.acreate(id="a" * 32, request={})
+    worker.publish("a" * 32, started(), tokens(0, "half"))
+    worker.redis.hset("ml:owner:" + "a" * 32, "worker", "w1")
+    presence.watching()
+
+    async def asked() -> bool:
+        return worker.cancelled("a" * 32)
+
+    await until(asked)
+    worker.publish("a" * 32, done(1, reason="cancelled"))
+    await recorded_as("a" * 32, "cancelled")
+
+    async def forgotten() -> bool:
+        return worker.redis.zcard(presence.WATCHED) == 0
+
+    await until(forgotten)
+
+
+async def test_a_row_whose_generation_nobody_knows_is_closed(worker, transactional_db, monkeypatch):
+    """As after a Redis that lost its memory while no web process was there."""
+    monkeypatch.setattr(presence, "ROW_AGE_S", 0)
+    await Generation.objects.acreate(id="a" * 32, request={})
+    await asyncio.sleep(0.01)
+    presence.watching()
+    await recorded_as("a" * 32, "failed")
+
+
+async def test_a_generation_that_another_process_watches_is_left_alone(worker, transactional_db):
+    worker.publish("a" * 32, started(), tokens(0, "half"))
+    presence.watching()
+    for _ in range(10):
+        seconds, micros = worker.redis.time()
+        worker.redis.zadd(presence.WATCHED, {"a" * 32: seconds * 1000 + micros // 1000})
+        await asyncio.sleep(0.1)
+    assert not worker.cancelled("a" * 32)

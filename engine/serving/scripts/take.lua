@@ -36,8 +36,13 @@ local function held(inbox)
 end
 
 local function abandoned(inbox)
-  local entry = redis.call('XAUTOCLAIM', inbox, GROUP, name, dead, '0', 'COUNT', 1)[2][1]
-  return entry and begin(inbox, entry[1], entry[2])
+  -- Not XAUTOCLAIM, which looks at ten entries and stops: behind as many busy workers none would be found.
+  for _, pending in ipairs(redis.call('XPENDING', inbox, GROUP, 'IDLE', dead, '-', '+', 4)) do
+    local entry = redis.call('XRANGE', inbox, pending[1], pending[1])[1]
+    local found = entry and begin(inbox, entry[1], entry[2])
+    if found then return found end
+    redis.call('XACK', inbox, GROUP, pending[1])
+  end
 end
 
 local function new(inbox)

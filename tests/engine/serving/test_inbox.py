@@ -8,10 +8,11 @@ import redis
 
 from engine.models.prompt import Prompt
 from engine.serving.client import Client
-from engine.serving.inbox import Inbox
+from engine.serving.inbox import DEAD_MS, Inbox
 from engine.serving.messages import (
     BENCH,
     ENTRIES,
+    GROUP,
     INTERACTIVE,
     WAITING,
     WORKERS,
@@ -107,6 +108,26 @@ def test_a_silent_workers_request_goes_to_the_next(inbox, client):
     assert first.keep("g") is False
     assert first.release("g", INTERACTIVE) is False
     assert first.take() is None
+
+
+def test_a_stall_of_redis_is_nobodys_death(redis_url, inbox, client, raw):
+    """Ten seconds without a word are less than a worker gets, for everybody may have been silenced."""
+    client.submit(generate("g"))
+    inbox("a").take()
+    [(entry, _)] = raw.xrange(INTERACTIVE)
+    raw.xclaim(INTERACTIVE, GROUP, "a", 0, [entry], idle=10_000)
+    assert inbox("b", dead_ms=DEAD_MS).take() is None
+    raw.xclaim(INTERACTIVE, GROUP, "a", 0, [entry], idle=DEAD_MS + 1000)
+    assert inbox("b", dead_ms=DEAD_MS).take().id == "g"
+
+
+def test_an_abandoned_request_is_found_behind_any_number_of_busy_workers(inbox, client, raw):
+    for number in range(15):
+        client.submit(generate(f"g{number}"))
+        inbox(f"w{number}").take()
+    entries = [entry for entry, _ in raw.xrange(INTERACTIVE)]
+    raw.xclaim(INTERACTIVE, GROUP, "w13", 0, [entries[13]], idle=60_000)
+    assert inbox("free").take().id == "g13"
 
 
 def test_a_worker_that_says_it_lives_keeps_its_request(inbox, client):
