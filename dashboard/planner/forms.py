@@ -46,7 +46,8 @@ def _count(low: int, high: int, *, label: str, required: bool = True, help_text:
 
 
 class PlannerForm(forms.Form):
-    """`measured` are the kinds of hardware whose read bandwidth was measured here, by name."""
+    """`measured` are the kinds of hardware whose read bandwidth was measured here, by name; `mbu` is the
+    usual utilisation, 0 to 1, if one was measured."""
 
     model = forms.ChoiceField(choices=MODEL_CHOICES)
     active = _number(1e-4, 1e5, label="Active parameters, 10⁹", required=False)
@@ -63,18 +64,34 @@ class PlannerForm(forms.Form):
         help_text="All layers. Empty: by a preset’s shape, none for the others.",
     )
     hardware = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple)
-    devices = _count(1, 4096, label="Devices", help_text="Of each makers’ kind, sharing one model.")
-    bandwidth = forms.ChoiceField(
-        choices=[("stated", "as the makers state it"), ("read", "as a plain read reaches it, where known")]
+    devices = _count(
+        1, 4096, label="Devices", help_text="How many share the model; a measured machine is as it is."
     )
-    mbu = _number(0.1, 100, label="MBU, %", help_text="36: what Kog reports for 8 MI300X.")
+    bandwidth = forms.ChoiceField(
+        choices=[
+            ("stated", "as the makers state it"),
+            ("read", "as a plain read reaches it, where known"),
+            ("published", "as Kog computes with (about 80 %), where known"),
+        ]
+    )
+    own_name = forms.CharField(max_length=60, required=False, label="Your GPU")
+    own_tbs = _number(
+        1e-3, 1e3, label="Its bandwidth, TB/s", required=False, help_text="A device’s; empty: no row."
+    )
+    mbu = _number(
+        0.1,
+        100,
+        label="MBU, %",
+        help_text="By itself the median of what was measured here; Kog reports 36 for 8 MI300X.",
+    )
     kernels = _count(1, 10_000, label="Kernels a layer")
     launch_us = _number(0.001, 10_000, label="Cost of a launch, µs")
     tokens = _count(1, 10**12, label="Tokens to generate")
 
-    def __init__(self, query: QueryDict, measured: Sequence[str]) -> None:
+    def __init__(self, query: QueryDict, measured: Sequence[str], mbu: float | None = None) -> None:
         data = query.copy()
-        for name, value in DEFAULTS.items():
+        usual = DEFAULTS if mbu is None else {**DEFAULTS, "mbu": f"{100 * mbu:.0f}"}
+        for name, value in usual.items():
             data.setdefault(name, value)
         if "hardware" not in data:
             data.setlist("hardware", [*SHOWN, *measured])
@@ -102,7 +119,9 @@ class PlannerForm(forms.Form):
         if cleaned.get("model") == CUSTOM:
             for name in ("active", "layers"):
                 if name not in self.errors and cleaned.get(name) is None:
-                    self.add_error(name, "Needed for a model of your own: nothing else knows it.")
+                    self.add_error(name, "Enter this for a model of your own.")
         elif cleaned.get("active") is not None:
             self.add_error("active", "Counts only for a model of your own; choose that, or leave it empty.")
+        if cleaned.get("own_name") and cleaned.get("own_tbs") is None and "own_tbs" not in self.errors:
+            self.add_error("own_tbs", "Say how many TB/s one device reads, or leave its name empty.")
         return cleaned

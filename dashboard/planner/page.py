@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dashboard.planner.chart import Mark, Roof, RooflineChart, roofline_chart
 from dashboard.planner.forms import CUSTOM
 from dashboard.planner.measured import MeasuredHardware, MeasuredPoint
-from engine.measuring.bandwidth import Memory, hardware
+from engine.measuring.bandwidth import HARDWARE, PUBLISHED_READ_GBS, Memory, hardware
 from engine.measuring.roofline import (
     FP16,
     PUBLISHED,
@@ -27,9 +27,22 @@ from engine.measuring.roofline import (
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """A row of the table. The smaller of what memory and what launches allow is the speed.
+
+    `read_tok_s` is the ceiling by what a plain read is known to reach, where the row rests on another figure.
+    """
+
+    plan: Plan
+    launches_limit: bool
+    seconds: float
+    read_tok_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class PlannerPage:
     cost: TokenCost
-    rows: tuple[Plan, ...]
+    rows: tuple[PlannedRow, ...]
     launch_us: float
     """Microseconds of launches a token."""
     launch_tok_s: float
@@ -53,7 +66,7 @@ def planner_page(
         limit,
         roofline_chart(
             cost.bytes,
-            [Roof(_roof_name(row, row.hardware in here), row.gbs) for row in rows],
+            [Roof(_roof_name(row.plan, row.plan.hardware in here), row.plan.gbs) for row in rows],
             utilisation=asked["mbu"] / 100,
             launch_tok_s=limit,
             measured=[Mark(p.bytes, p.tok_s, _measured_title(p)) for p in points],
@@ -76,10 +89,12 @@ def model_cost(asked: Mapping[str, Any]) -> TokenCost:
     return active_cost(entered, asked["context"], **own)
 
 
-def _rows(asked: Mapping[str, Any], cost: TokenCost, machines: Sequence[MeasuredHardware]) -> list[Plan]:
+def _rows(
+    asked: Mapping[str, Any], cost: TokenCost, machines: Sequence[MeasuredHardware]
+) -> list[PlannedRow]:
     here = {machine.name: machine for machine in machines}
     common = {
-        "by_read": asked["bandwidth"] == "read",
+        "by_read": asked["bandwidth"] != "stated",
         "utilisation": asked["mbu"] / 100,
         "layers": cost.layers,
         "kernels": asked["kernels"],
@@ -87,11 +102,32 @@ def _rows(asked: Mapping[str, Any], cost: TokenCost, machines: Sequence[Measured
         "tokens": asked["tokens"],
     }
     makers = [hardware(name) for name in asked["hardware"] if name not in here]
+    if asked["bandwidth"] == "published":
+        makers = [_as_published(row) for row in makers]
+    if asked["own_tbs"] is not None:
+        own = asked["own_tbs"]
+        makers.append(Memory(asked["own_name"] or "Your GPU", "", own, own, "as entered"))
     ours = [_memory(here[name]) for name in asked["hardware"] if name in here]
     rows = plan(cost.bytes, makers, devices=asked["devices"], **common)
     # What was measured is the machine as it stood, with as many devices as it had.
     rows += plan(cost.bytes, ours, devices=1, **common)
-    return sorted(rows, key=lambda row: -row.gbs)
+    return [_limited(row, asked["tokens"]) for row in sorted(rows, key=lambda row: -row.gbs)]
+
+
+def _limited(row: Plan, tokens: int) -> PlannedRow:
+    speed = min(row.at_mbu_tok_s, row.launch_tok_s)
+    known = next((memory for memory in HARDWARE if memory.name == row.hardware), None)
+    read = known.read_tbs * 1000 * row.devices if known and known.read_tbs else None
+    ours = row.ceiling_tok_s * read / row.gbs if read and abs(read / row.gbs - 1) > 0.01 else None
+    return PlannedRow(row, row.launch_tok_s < row.at_mbu_tok_s, tokens / speed, ours)
+
+
+def _as_published(row: Memory) -> Memory:
+    """With the bandwidth that Kog's published ceilings rest on, where there is one."""
+    gbs = PUBLISHED_READ_GBS.get(row.name)
+    if gbs is None:
+        return row
+    return replace(row, read_tbs=gbs / 8000, source=f"{gbs / 1000:g} TB/s of 8, as Kog computes with")
 
 
 def _memory(machine: MeasuredHardware) -> Memory:

@@ -9,15 +9,15 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from dashboard.planner.forms import PlannerForm
-from dashboard.planner.measured import measured_hardware, measured_points
+from dashboard.planner.measured import measured_hardware, measured_points, usual_utilisation
 from dashboard.planner.page import PlannerPage, planner_page
 
 
 @require_safe
 def roofline(request: HttpRequest) -> HttpResponse:
     points = measured_points()
-    machines = measured_hardware(points)
-    form = PlannerForm(request.GET, [machine.name for machine in machines])
+    machines = measured_hardware()
+    form = PlannerForm(request.GET, [machine.name for machine in machines], usual_utilisation(points))
     page: PlannerPage | None = None
     if form.is_valid():
         try:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from engine.measuring.bandwidth import PUBLISHED_READ_GBS, hardware
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db
@@ -16,7 +15,7 @@ URL = "/dashboard/roofline/"
 
 
 def rows(page: Any) -> dict[str, Any]:
-    return {row.hardware: row for row in page.context["page"].rows}
+    return {row.plan.hardware: row.plan for row in page.context["page"].rows}
 
 
 def test_page_without_a_query_shows_the_preset_on_todays_and_tomorrows_hardware(client: Client) -> None:
@@ -36,12 +35,13 @@ def test_ten_kernels_in_25_layers_show_1125_us_and_889_tok_s(client: Client) -> 
     assert round(five.launch_tok_s, -2) == 1800
 
 
-def test_2b_on_8_h200_has_a_ceiling_of_about_7700_at_80_percent_and_of_9000_as_read_here(
+def test_2b_on_8_h200_has_a_ceiling_of_about_7700_as_published_and_of_9000_as_read_here(
     client: Client,
 ) -> None:
     asked = {"model": "custom", "active": "2", "layers": "25", "hardware": "H200"}
-    published = rows(client.get(URL, {**asked, "mbu": "80"}))["H200"]
-    assert round(published.at_mbu_tok_s, -2) == 7700
+    (row,) = client.get(URL, {**asked, "bandwidth": "published"}).context["page"].rows
+    assert round(row.plan.ceiling_tok_s, -2) == 7700 and round(row.plan.gbs, -2) == 30_700
+    assert round(row.read_tok_s, -2) == 9000, "ours stands beside it"
     read = rows(client.get(URL, {**asked, "bandwidth": "read"}))["H200"]
     assert round(read.ceiling_tok_s, -2) == 9000
 
@@ -62,15 +62,15 @@ def test_2b_on_8_h200_has_a_ceiling_of_about_7700_at_80_percent_and_of_9000_as_r
 def test_mixtures_at_36_percent_match_the_published_projection(
     client: Client, model: str, gpu: str, tok_s: int, step: int
 ) -> None:
-    mbu = 36 * PUBLISHED_READ_GBS[gpu] / (8000 * hardware(gpu).stated_tbs)  # 36 % of what it reads
-    asked = {"model": model, "hardware": gpu, "mbu": f"{mbu:.3f}", "devices": "8"}
+    asked = {"model": model, "hardware": gpu, "mbu": "36", "devices": "8", "bandwidth": "published"}
     row = rows(client.get(URL, asked))[gpu]
     assert abs(row.at_mbu_tok_s - tok_s) <= step
 
 
 def test_50000_tokens_at_3000_tok_s_take_under_20_seconds(client: Client) -> None:
     asked = {"model": "custom", "active": "2", "layers": "25", "hardware": "MI300X", "bandwidth": "read"}
-    row = rows(client.get(URL, {**asked, "mbu": "36", "tokens": "50000"}))["MI300X"]
+    asked = {**asked, "kernels": "1", "launch_us": "1", "mbu": "36", "tokens": "50000"}
+    (row,) = client.get(URL, asked).context["page"].rows
     assert 16 < row.seconds < 20
 
 
@@ -102,6 +102,38 @@ def test_machine_that_was_measured_is_a_row_as_it_stood(client: Client) -> None:
     assert row.source.startswith("measured here on 2026-01-01")
 
 
+def test_a_machine_keeps_the_best_of_its_last_readings(client: Client) -> None:
+    idle = (factories.MeasuredDevice("test device", 0.0, 80.0),)
+    busy = (factories.MeasuredDevice("test device", 0.0, 15.0),)
+    factories.stored(day=0, devices=idle)
+    factories.stored(day=1, devices=busy)
+    assert rows(client.get(URL))["test device"].gbs == 80.0
+
+
+def test_ones_own_gpu_is_a_row(client: Client) -> None:
+    asked = {"own_name": "RTX 5090", "own_tbs": "1.79", "devices": "1"}
+    row = rows(client.get(URL, asked))["RTX 5090"]
+    assert (row.gbs, row.source) == (1790.0, "as entered")
+    refused = client.get(URL, {"own_name": "RTX 5090"})
+    assert refused.status_code == 400 and "how many TB/s one device reads" in refused.content.decode()
+
+
+def test_utilisation_is_by_itself_what_was_measured_here(client: Client) -> None:
+    assert client.get(URL).context["form"]["mbu"].value() == "36"
+    factories.stored()
+    assert client.get(URL).context["form"]["mbu"].value() == "40"
+
+
+def test_the_smaller_of_memory_and_launches_is_bold(client: Client) -> None:
+    asked = {"model": "custom", "active": "2", "layers": "25", "hardware": "H200", "mbu": "36"}
+    by_launches = client.get(URL, asked)
+    assert by_launches.context["page"].rows[0].launches_limit
+    assert "<strong>888.9</strong>" in by_launches.content.decode()
+    (by_memory,) = client.get(URL, {**asked, "kernels": "1"}).context["page"].rows
+    assert not by_memory.launches_limit
+    assert by_memory.seconds == pytest.approx(50_000 / by_memory.plan.at_mbu_tok_s)
+
+
 def test_published_speeds_name_who_published_them(client: Client) -> None:
     text = client.get(URL).content.decode()
     assert "Kog, laneformer-2b on 8 × MI300X: 3,000 tok/s published" in text
@@ -111,7 +143,7 @@ def test_published_speeds_name_who_published_them(client: Client) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"model": "custom"}, "Needed for a model of your own"),
+        ({"model": "custom"}, "Enter this for a model of your own"),
         ({"model": "laneformer-2b", "active": "3"}, "Counts only for a model of your own"),
         ({"model": "gpt-9"}, "Select a valid choice"),
         ({"context": "5000"}, "laneformer-2b holds 0 to 4096 tokens"),
