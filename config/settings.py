@@ -19,7 +19,7 @@ from config.duration import days
 from config.logs import configure_structlog, logging_config
 from config.rates import limit, networks, rate, sockets, whole
 from config.secret import kept_secret
-from config.webhook import webhook
+from config.webhook import token, webhook
 from engine.serving.connection import REPLY_S
 from engine.settings import home, redis_url
 
@@ -61,6 +61,8 @@ SHARE_PREFIX_CACHE: bool = env.bool("SHARE_PREFIX_CACHE", default=False)
 
 DASHBOARD_PUBLIC: bool = env.bool("DASHBOARD_PUBLIC", default=True)
 """Whether the dashboard and its API may be read without an account."""
+DASHBOARD_PUSH_TOKEN = token("DASHBOARD_PUSH_TOKEN", env.str("DASHBOARD_PUSH_TOKEN", default=""))
+"""Whoever sends it may store measurements over HTTP; empty: nobody may."""
 LOGIN_URL = "dashboard:sign_in"
 LOGIN_REDIRECT_URL = "dashboard:overview"
 AUTHENTICATION_BACKENDS = [

@@ -1,4 +1,4 @@
-"""Where a webhook goes and what it is signed with, as settings give them."""
+"""Secrets shared with other machines: the token of a push, and a webhook with what signs it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ from urllib.parse import urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 LEAST_SECRET = 16
+LEAST_TOKEN = 32
+
+
+def token(name: str, value: str) -> str:
+    """A secret that others send to us, or none. Raises ImproperlyConfigured for one that can be guessed."""
+    if value and len(value) < LEAST_TOKEN:
+        raise ImproperlyConfigured(
+            f"{name} has {len(value)} characters; it needs at least {LEAST_TOKEN}: `openssl rand -hex 16`"
+        )
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
-from ninja.errors import ValidationError
+from ninja.errors import AuthenticationError, ValidationError
 
 
 class ApiError(Exception):
@@ -33,6 +33,11 @@ def install(api: NinjaAPI) -> None:
     @api.exception_handler(ApiError)
     def refused(_request: HttpRequest, error: ApiError) -> HttpResponse:
         return answer(error)
+
+    @api.exception_handler(AuthenticationError)
+    def unknown_token(_request: HttpRequest, _error: AuthenticationError) -> HttpResponse:
+        message = "Send the token of the setting DASHBOARD_PUSH_TOKEN: Authorization: Bearer TOKEN."
+        return answer(ApiError(HTTPStatus.UNAUTHORIZED, message))
 
     @api.exception_handler(ValidationError)
     def invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:

@@ -101,6 +101,14 @@ class Runs(Schema):
     cursor: Place = None
 
 
+class Push(Schema):
+    """What another tool's results leave unsaid."""
+
+    model: Text = None
+    hardware: Text = None
+    context: Annotated[int | None, Field(ge=0, le=1 << 31)] = None
+
+
 class Series(Schema):
     configuration: NeededKey
     metric: MetricName = "tok_s"

@@ -18,10 +18,12 @@ from dashboard.api import errors, parameters, schemas, shapes
 from dashboard.api.badge import badge as badge_of
 from dashboard.api.errors import ApiError, not_found
 from dashboard.api.paging import newest_first, next_url, oldest_first
+from dashboard.api.push import Pushed, PushToken, push
 from dashboard.compare.environments import differences
 from dashboard.compare.figures import Compared, compare
 from dashboard.compare.forms import MAX_RUNS
 from dashboard.measurements.configurations import FACETS
+from dashboard.measurements.foreign import Told
 from dashboard.measurements.metrics import METRICS
 from dashboard.measurements.selectors import with_documents
 from dashboard.models import Configuration, Measurement, MetricStatus, Regression
@@ -69,6 +71,13 @@ def runs(request: HttpRequest, query: Query[parameters.Runs]) -> Any:
         rows = rows.filter(verified=asked["verified"] == "true")
     page, cursor = newest_first(rows, asked["cursor"], asked["limit"])
     return {"runs": [shapes.run(row) for row in page], "next": next_url(request, cursor)}
+
+
+@api.post("/runs", auth=PushToken(), response=Pushed)
+def push_runs(request: HttpRequest, query: Query[parameters.Push]) -> Any:
+    """Stores measurements: a schema-1 document, a list of them, or another tool's results."""
+    asked = _asked(request, query)
+    return push(request, Told(asked["model"] or "", asked["hardware"] or "", asked["context"]))
 
 
 @api.api_operation(READ, "/runs/{pk}", response=schemas.RunWithDocument)

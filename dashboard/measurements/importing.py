@@ -11,7 +11,8 @@ from django.db import transaction
 
 from dashboard.history.notes import import_notes
 from dashboard.live import notifications
-from dashboard.measurements.peers import import_peers
+from dashboard.measurements.foreign import Told, foreign_lines
+from dashboard.measurements.peers import import_peers, store_peers
 from dashboard.measurements.services import record_measurement
 from dashboard.regressions.services import judge_later
 from engine.errors import MeasurementError
@@ -28,15 +29,16 @@ class Imported:
     error: str = ""
 
 
-def import_files(*, paths: Iterable[Path]) -> list[Imported]:
+def import_files(*, paths: Iterable[Path], told: Told | None = None) -> list[Imported]:
     """Reads files one by one; a bad one does not stop the others.
 
-    A `.jsonl` file holds peers; a JSON object with `notes` holds notes; any other JSON, measurements.
+    A `.jsonl` file holds peers; a JSON object with `notes` holds notes; what another tool wrote
+    becomes peers, with `told` for what it leaves unsaid; any other JSON holds measurements.
     """
-    return [_import_file(path) for path in paths]
+    return [_import_file(path, told or Told()) for path in paths]
 
 
-def _import_file(path: Path) -> Imported:
+def _import_file(path: Path, told: Told) -> Imported:
     try:
         if path.suffix == ".jsonl":
             return Imported(path, *import_peers(path=path))
@@ -46,12 +48,19 @@ def _import_file(path: Path) -> Imported:
     try:
         if len(documents) == 1 and isinstance(documents[0], dict) and "notes" in documents[0]:
             return Imported(path, *import_notes(entries=documents[0]["notes"], source=path.name))
-        return Imported(path, *_import_measurements(documents, path.name))
+        return Imported(path, *import_documents(documents=documents, source=path.name, told=told))
     except MeasurementError as error:
         return Imported(path, error=f"{path}: {error}")
 
 
-def _import_measurements(documents: list[Any], source: str) -> tuple[int, int]:
+def import_documents(*, documents: list[Any], source: str, told: Told) -> tuple[int, int]:
+    """Stores measurements, or another tool's results as peers, all or none; how many were added and known.
+
+    Raises MeasurementError.
+    """
+    lines = foreign_lines(documents, told)
+    if lines is not None:
+        return store_peers(lines=enumerate(lines, 1), source=source)
     with transaction.atomic():
         stored = [record_measurement(document=d, source=source) for d in documents]
         new = [measurement for measurement, is_new in stored if is_new]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +29,36 @@ def import_peers(*, path: Path) -> tuple[int, int]:
         raise MeasurementError(f"{path} cannot be read: {error}") from error
     if len(lines) > MAX_LINES:
         raise MeasurementError(f"{path} has {len(lines)} lines; a file of peers has at most {MAX_LINES}")
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                found.append((number, json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            raise MeasurementError(f"{path}, line {number}: {error}") from error
+    try:
+        return store_peers(lines=found, source=path.name)
+    except MeasurementError as error:
+        raise MeasurementError(f"{path}, {error}") from error
+
+
+def store_peers(*, lines: Iterable[tuple[int, Any]], source: str) -> tuple[int, int]:
+    """Stores numbered lines, all or none; how many were added, and how many were known.
+
+    Raises MeasurementError, naming the line.
+    """
     added = known = 0
     with transaction.atomic():
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
+        for number, line in lines:
             try:
-                columns = peer_columns(json.loads(line))
-                Peer(**columns, source=path.name).full_clean(validate_unique=False)
-            except (ValueError, RecursionError, MeasurementError) as error:
-                raise MeasurementError(f"{path}, line {number}: {error}") from error
+                columns = peer_columns(line)
+                Peer(**columns, source=source).full_clean(validate_unique=False)
+            except MeasurementError as error:
+                raise MeasurementError(f"line {number}: {error}") from error
             except ValidationError as error:
-                raise MeasurementError(f"{path}, line {number}: {'; '.join(error.messages)}") from error
+                raise MeasurementError(f"line {number}: {'; '.join(error.messages)}") from error
             digest = columns.pop("digest")
-            _, new = Peer.objects.get_or_create(digest=digest, defaults={**columns, "source": path.name})
+            _, new = Peer.objects.get_or_create(digest=digest, defaults={**columns, "source": source})
             added, known = added + new, known + (not new)
     return added, known
 
