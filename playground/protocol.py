@@ -80,7 +80,7 @@ def parse_client_frame(text: str) -> ClientFrame:
     except (ValueError, RecursionError) as error:
         raise Invalid(f"the frame is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise Invalid(f"the frame is a {kind_of(data)}; it must be an object with a type")
+        raise Invalid(f"the frame is {kind_of(data)}; it must be an object with a type")
     match data.get("type"):
         case "start":
             return Start(_generate_request(data))
@@ -104,7 +104,7 @@ def new_generation_id() -> str:
 def _generate_request(data: Mapping[str, Any]) -> GenerateRequest:
     sampling = {} if data.get("sampling") is None else data["sampling"]
     if not isinstance(sampling, dict):
-        raise Invalid(f"sampling is a {kind_of(sampling)}; it must be an object", "sampling")
+        raise Invalid(f"sampling is {kind_of(sampling)}; it must be an object", "sampling")
     defaults = SamplingParams(**{**DEFAULTS["sampling"], "seed": 0})
     return GenerateRequest(
         id=new_generation_id(),

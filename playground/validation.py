@@ -5,6 +5,7 @@ The socket and the HTTP API share them; `Invalid.param` names the member, as the
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +39,7 @@ def text_of(data: Mapping[str, Any], name: str, *, default: str | None = None) -
     if value is None:
         return default
     if not isinstance(value, str):
-        raise Invalid(f"{name} is a {kind_of(value)}; it must be a string", name)
+        raise Invalid(f"{name} is {kind_of(value)}; it must be a string", name)
     check_unicode(value, name)
     return value
 
@@ -96,7 +97,7 @@ def sampling_of(data: Mapping[str, Any], defaults: SamplingParams) -> SamplingPa
 def _bias_of(value: object) -> dict[int, float]:
     """Token ids, which JSON writes as strings, and what is added to their logits."""
     if not isinstance(value, dict):
-        raise Invalid(f"logit_bias is a {kind_of(value)}; it must be an object", "logit_bias")
+        raise Invalid(f"logit_bias is {kind_of(value)}; it must be an object", "logit_bias")
     wrong = next((t for t in value if not (t.isascii() and t.isdecimal() and len(t) <= 10)), None)
     if wrong is not None:
         raise Invalid(f"logit_bias names {shown(wrong)}; its names must be token ids", "logit_bias")
@@ -119,7 +120,7 @@ def stop_of(value: object, name: str = "stop") -> tuple[str, ...]:
         return ()
     strings: Sequence[object] = [value] if isinstance(value, str) else cast("Sequence[object]", value)
     if not isinstance(strings, list):
-        raise Invalid(f"{name} is a {kind_of(value)}; it must be a string or a list of strings", name)
+        raise Invalid(f"{name} is {kind_of(value)}; it must be a string or an array of strings", name)
     if len(strings) > LIMITS.stop_strings:
         raise Invalid(f"{name} has {len(strings)} strings; at most {LIMITS.stop_strings} are taken", name)
     return tuple(_stop_string(one, name) for one in strings)
@@ -127,7 +128,7 @@ def stop_of(value: object, name: str = "stop") -> tuple[str, ...]:
 
 def _stop_string(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise Invalid(f"{name} holds a {kind_of(value)}; it may hold strings only", name)
+        raise Invalid(f"{name} holds {kind_of(value)}; it may hold strings only", name)
     check_unicode(value, name)
     if not value:
         raise Invalid(f"{name} holds an empty string, which would stop at once: leave it out", name)
@@ -139,7 +140,7 @@ def _stop_string(value: object, name: str) -> str:
 def messages_of(value: object, name: str = "messages") -> tuple[ChatMessage, ...]:
     """Chat messages. The content is a string or a list of text parts; `developer` counts as `system`."""
     if not isinstance(value, list) or not value:
-        raise Invalid(f"{name} must be a list of at least one message", name)
+        raise Invalid(f"{name} must be an array of at least one message", name)
     if len(value) > LIMITS.messages:
         raise Invalid(f"{name} has {len(value)} messages; at most {LIMITS.messages} are taken", name)
     return tuple(_message(one, f"{name}[{index}]") for index, one in enumerate(value))
@@ -147,11 +148,13 @@ def messages_of(value: object, name: str = "messages") -> tuple[ChatMessage, ...
 
 def _message(value: object, name: str) -> ChatMessage:
     if not isinstance(value, dict):
-        raise Invalid(f"{name} is a {kind_of(value)}; it must be an object with role and content", name)
+        raise Invalid(f"{name} is {kind_of(value)}; it must be an object with role and content", name)
     role = value.get("role")
     role = "system" if role == "developer" else role
     if role not in ROLES:
-        raise Invalid(f"{name}.role is {shown(role)}; allowed are {', '.join(ROLES)}", f"{name}.role")
+        raise Invalid(
+            f"{name}.role is {shown(role)}; allowed are developer, {', '.join(ROLES)}", f"{name}.role"
+        )
     content = _content(value.get("content"), f"{name}.content")
     return ChatMessage(cast("Literal['system', 'user', 'assistant']", role), content)
 
@@ -161,7 +164,7 @@ def _content(value: object, name: str) -> str:
         check_unicode(value, name)
         return value
     if not isinstance(value, list):
-        raise Invalid(f"{name} is a {kind_of(value)}; it must be a string or a list of text parts", name)
+        raise Invalid(f"{name} is {kind_of(value)}; it must be a string or an array of text parts", name)
     parts = []
     for part in value:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
@@ -183,19 +186,19 @@ def check_prompt_size(*texts: str | None) -> None:
 
 
 def kind_of(value: object) -> str:
-    """What JSON calls the type of `value`."""
+    """What JSON calls the type of `value`, with its article."""
     kinds: list[tuple[type, str]] = [
-        (bool, "boolean"),
-        (int, "number"),
-        (float, "number"),
-        (str, "string"),
-        (list, "list"),
-        (dict, "object"),
+        (bool, "a boolean"),
+        (int, "a number"),
+        (float, "a number"),
+        (str, "a string"),
+        (list, "an array"),
+        (dict, "an object"),
     ]
     return next((name for kind, name in kinds if isinstance(value, kind)), "null")
 
 
 def shown(value: object) -> str:
-    """`value` for a message, never longer than a line."""
-    text = repr(value)
+    """`value` as JSON writes it, for a message, never longer than a line."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 60 else text[:57] + "..."

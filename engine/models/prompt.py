@@ -1,4 +1,4 @@
-"""What a model is asked to continue: a text, a text with a gap to fill, or a conversation."""
+"""What a model is asked to continue: a text, a text with a gap to fill, token ids, or a conversation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Exactly one of: `text` (with an optional `suffix` to fill in before), or chat `messages`.
+    """Exactly one of: `text` (with an optional `suffix` to fill in before), chat `messages`, or
+    `tokens`, which are read as they are.
 
-    Raises RequestError on construction if it is neither or both.
+    Raises RequestError on construction if it is none or several.
     """
 
     text: str | None = None
     suffix: str | None = None
     messages: tuple[ChatMessage, ...] = ()
+    tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.text is None) == (not self.messages):
-            raise RequestError("a prompt is either a text or a list of chat messages")
+        if (self.text is not None) + bool(self.messages) + bool(self.tokens) != 1:
+            raise RequestError("a prompt is either a text, token ids, or a list of chat messages")
         if self.suffix is not None and self.text is None:
-            raise RequestError("a suffix goes with a text prompt, not with chat messages")
+            raise RequestError("a suffix goes with a text prompt")

@@ -107,6 +107,8 @@ class Tokenizer:
         """
         if prompt.messages:
             return self._encode_chat(prompt.messages)
+        if prompt.tokens:
+            return self._checked(prompt.tokens)
         start = [] if self.bos_id is None else [self.bos_id]
         text = self.encode(prompt.text or "")
         if prompt.suffix is None:
@@ -124,6 +126,14 @@ class Tokenizer:
         marked = self.encode(_MARK + suffix)
         bare = self.encode(_MARK)
         return marked[len(bare) :] if marked[: len(bare)] == bare else self.encode(suffix)
+
+    def _checked(self, tokens: Sequence[int]) -> list[int]:
+        wrong = next((token for token in tokens if not 0 <= token < self.vocab_size), None)
+        if wrong is not None:
+            raise RequestError(
+                f"token id {wrong} is not in the vocabulary; ids are 0 to {self.vocab_size - 1}"
+            )
+        return list(tokens)
 
     def token_bytes(self, token: int) -> bytes:
         """What `token` adds to the text: UTF-8, possibly a part of a character; b"" for special tokens."""

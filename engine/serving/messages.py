@@ -114,6 +114,7 @@ class GenerateRequest:
         try:
             prompt = {"messages": (), **data["prompt"]}
             prompt["messages"] = tuple(ChatMessage(**m) for m in prompt["messages"])
+            prompt["tokens"] = tuple(prompt.get("tokens", ()))
             return cls(
                 **{
                     **data,

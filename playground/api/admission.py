@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import replace
+
+from redis.exceptions import RedisError
 
 from engine.models.prompt import Prompt
 from engine.serving.messages import Heartbeat
@@ -12,7 +16,7 @@ from playground.admission import Caller
 from playground.api.allowance import allowance_headers
 from playground.api.errors import model_not_found, not_supported, refusals, unavailable
 from playground.api.parameters import ApiRequest
-from playground.workers import engine_client
+from playground.workers import engine_client, engine_redis
 
 NO_WORKER = "No engine worker is running; try again once one is"
 
@@ -32,6 +36,20 @@ def serving(model: str, workers: list[Heartbeat]) -> list[Heartbeat]:
     if not found:
         raise model_not_found(model, sorted({worker.model for worker in workers}))
     return found
+
+
+async def first_seen(models: Sequence[str]) -> dict[str, int]:
+    """When each model was first served here, in seconds since 1970: the same whenever one asks."""
+    now = int(time.time())
+    pipe = engine_redis().pipeline(transaction=False)
+    for model in models:
+        pipe.set(f"ml:served:{model}", now, nx=True)
+        pipe.get(f"ml:served:{model}")
+    try:
+        replies = await pipe.execute()
+    except (RedisError, OSError):
+        return dict.fromkeys(models, now)
+    return {model: int(reply) for model, reply in zip(models, replies[1::2], strict=True)}
 
 
 def check_capable(prompt: Prompt, workers: list[Heartbeat]) -> None:

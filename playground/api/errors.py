@@ -113,8 +113,8 @@ _CODES = {
 }
 
 
-def from_worker(failed: Failed) -> ApiError:
-    """A worker's error frame as an API error."""
+def from_worker(failed: Failed, prompt: str = "prompt") -> ApiError:
+    """A worker's error frame as an API error; `prompt` is the parameter that held the prompt."""
     status = _STATUS.get(failed.code, 500)
     code = _CODES.get(failed.code, failed.code)
     if status == 503:
@@ -123,7 +123,7 @@ def from_worker(failed: Failed) -> ApiError:
         status,
         failed.message,
         kind="invalid_request_error" if status < 500 else "server_error",
-        param="model" if failed.code == "wrong_model" else None,
+        param={"wrong_model": "model", "too_long": prompt}.get(failed.code),
         code=code,
     )
 

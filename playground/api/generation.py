@@ -164,7 +164,7 @@ async def _arrivals(request: ApiRequest) -> AsyncGenerator[Arrival | None]:
         while left:
             arrival = await _next(queue)
             if arrival is not None:
-                left -= _is_end(arrival[1])
+                left -= _is_end(arrival[1], "messages" if request.chat else "prompt")
             yield arrival
     finally:
         # This task may itself be being cancelled: whatever it awaited now would be too.
@@ -180,10 +180,13 @@ async def _next(queue: asyncio.Queue[Arrival]) -> Arrival | None:
         return None
 
 
-def _is_end(frame: Frame) -> bool:
-    """Whether its choice is done. Raises ApiError if that failed, or nobody here asked for its end."""
+def _is_end(frame: Frame, prompt: str) -> bool:
+    """Whether its choice is done. Raises ApiError if that failed, or nobody here asked for its end.
+
+    `prompt` is the parameter that holds what was too long, where that is why.
+    """
     if isinstance(frame, Failed):
-        raise from_worker(frame)
+        raise from_worker(frame, prompt)
     if isinstance(frame, Done) and frame.finish_reason == "cancelled":
         raise unavailable("The generation was cancelled by the server; send it again", "cancelled")
     return isinstance(frame, Done)

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from django.http import HttpRequest
 from django.http.request import RawPostDataException, UnreadablePostError
@@ -80,7 +80,7 @@ def read_body(request: HttpRequest) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The body is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise ApiError(400, f"The body is a {kind_of(data)}; it must be an object")
+        raise ApiError(400, f"The body is {kind_of(data)}; it must be an object")
     return data
 
 
@@ -168,7 +168,9 @@ def model_of(data: Mapping[str, Any]) -> str:
 
 def _text_prompts(data: Mapping[str, Any]) -> list[Prompt]:
     given = data.get("prompt")
-    texts = given if isinstance(given, list) and given else [given]
+    if given == []:
+        raise Invalid("prompt is an empty array; it must hold a string or token ids", "prompt")
+    texts: list[object] = given if isinstance(given, list) and not _are_tokens(given) else [given]
     if len(texts) > LIMITS.choices:
         raise Invalid(f"prompt holds {len(texts)} texts; at most {LIMITS.choices} are taken", "prompt")
     prompts = [text_prompt(text, data) for text in texts]
@@ -176,14 +178,34 @@ def _text_prompts(data: Mapping[str, Any]) -> list[Prompt]:
     return prompts
 
 
-def text_prompt(text: object, data: Mapping[str, Any]) -> Prompt:
-    """A text, with the suffix that `data` may have."""
-    if not isinstance(text, str):
+def text_prompt(given: object, data: Mapping[str, Any]) -> Prompt:
+    """A text, with the suffix that `data` may have, or token ids."""
+    suffix = text_of(data, "suffix") or None
+    if _are_tokens(given):
+        return _token_prompt(cast("list[object]", given), suffix)
+    if not isinstance(given, str):
         raise Invalid(
-            f"prompt is a {kind_of(text)}; it must be a string or a list of strings: token ids are not taken",
+            f"prompt is {kind_of(given)}; it must be a string, an array of token ids, or an array of those",
             "prompt",
         )
-    return Prompt(text=text_of({"prompt": text}, "prompt"), suffix=text_of(data, "suffix") or None)
+    return Prompt(text=text_of({"prompt": given}, "prompt"), suffix=suffix)
+
+
+def _are_tokens(given: object) -> bool:
+    return isinstance(given, list) and bool(given) and isinstance(given[0], int | float)
+
+
+def _token_prompt(given: list[object], suffix: str | None) -> Prompt:
+    if suffix is not None:
+        raise Invalid("a suffix goes with a text prompt, not with token ids", "suffix")
+    if len(given) > LIMITS.prompt_bytes:
+        raise Invalid(
+            f"prompt has {len(given):,} tokens; at most {LIMITS.prompt_bytes:,} are taken", "prompt"
+        )
+    ids = [whole_of({"prompt": token}, "prompt", 0, 2**31 - 1) for token in given]
+    if None in ids:
+        raise Invalid("prompt holds null among its token ids", "prompt")
+    return Prompt(tokens=tuple(cast("list[int]", ids)))
 
 
 def chat_prompt(data: Mapping[str, Any]) -> Prompt:
@@ -225,7 +247,7 @@ def _usage_wanted(data: Mapping[str, Any], *, stream: bool) -> UsageWanted:
     if not stream:
         raise Invalid("stream_options goes with stream: true only", "stream_options")
     if not isinstance(options, dict):
-        raise Invalid(f"stream_options is a {kind_of(options)}; it must be an object", "stream_options")
+        raise Invalid(f"stream_options is {kind_of(options)}; it must be an object", "stream_options")
     unknown = next((name for name in options if name not in _STREAM_OPTIONS), None)
     if unknown is not None:
         name = f"stream_options.{unknown}"

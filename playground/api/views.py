@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, Concatenate, ParamSpec
@@ -14,7 +13,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from playground.admission import Caller
 from playground.api import access, shapes
-from playground.api.admission import live_workers, serving, submit
+from playground.api.admission import first_seen, live_workers, serving, submit
 from playground.api.errors import ApiError
 from playground.api.generation import events, outcome
 from playground.api.parameters import ApiRequest, parse_chat, parse_completion, read_body
@@ -53,13 +52,16 @@ def endpoint(method: str = "") -> Callable[[View[P]], Answer[P]]:
 async def models(_request: HttpRequest, _caller: Caller) -> JsonResponse:
     workers = await live_workers()
     names = sorted({worker.model for worker in workers})
-    data = [shapes.model_object(name, workers, int(time.time())) for name in names]
+    seen = await first_seen(names)
+    data = [shapes.model_object(name, workers, seen[name]) for name in names]
     return JsonResponse({"object": "list", "data": data})
 
 
 @endpoint("GET")
 async def model(_request: HttpRequest, _caller: Caller, name: str) -> JsonResponse:
-    return JsonResponse(shapes.model_object(name, serving(name, await live_workers()), int(time.time())))
+    workers = serving(name, await live_workers())
+    seen = await first_seen([name])
+    return JsonResponse(shapes.model_object(name, workers, seen[name]))
 
 
 @endpoint("POST")

@@ -47,7 +47,7 @@ MESSAGES = [{"role": "user", "content": "y"}]
         ({"type": "ack", "seq": -1}, "bad_request", "seq is -1"),
         ({"type": "ack", "seq": "1"}, "bad_request", "whole number"),
         ({"type": "shout"}, "bad_request", "allowed are start, stop, ack, resume"),
-        ({}, "bad_request", "type is None"),
+        ({}, "bad_request", "type is null"),
     ],
 )  # fmt: skip
 def test_a_bad_frame_is_refused_in_one_sentence(frame, code, words):
@@ -128,6 +128,6 @@ async def test_a_start_that_names_a_worker_which_is_gone_hears_which_there_are(o
         await page.say(type="start", prompt="x", max_tokens=1, worker="away")
         frame = await page.hear()
     assert (frame["code"], frame["message"]) == (
-        "no_such_worker", "the worker 'away' is not running; there are w1: choose one of them",
+        "no_such_worker", 'the worker "away" is not running; there are w1: choose one of them',
     )  # fmt: skip
     assert worker.requests() == []

@@ -287,3 +287,11 @@ def copy(source: Path, target: Path) -> Path:
 
 def change(path: Path, **entries: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
+
+
+def test_token_ids_are_read_as_they_are_and_refused_beyond_the_vocabulary() -> None:
+    tokenizer = open_model("smollm2-135m").tokenizer
+    assert tokenizer is not None
+    assert tokenizer.encode_prompt(Prompt(tokens=(504, 3575))) == [504, 3575]
+    with pytest.raises(RequestError, match="token id 49152 is not in the vocabulary; ids are 0 to 49151"):
+        tokenizer.encode_prompt(Prompt(tokens=(1, tokenizer.vocab_size)))

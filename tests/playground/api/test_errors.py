@@ -31,7 +31,9 @@ async def refusal(post: Post, path: str, body: Any, **extra: Any) -> tuple[int, 
         ({"model": None}, "model"),
         ({"prompt": None}, "prompt"),
         ({"prompt": []}, "prompt"),
-        ({"prompt": [1, 2, 3]}, "prompt"),
+        ({"prompt": [1, 2.5]}, "prompt"),
+        ({"prompt": [1, -2]}, "prompt"),
+        ({"prompt": [1, 2], "suffix": "x"}, "suffix"),
         ({"prompt": ["x"] * (LIMITS.choices + 1)}, "prompt"),
         ({"prompt": ["x", "y"], "n": LIMITS.choices}, "n"),
         ({"suffix": 3}, "suffix"),
@@ -112,7 +114,7 @@ async def test_what_the_model_cannot_do_is_422_and_never_reaches_a_worker(post, 
 async def test_an_unknown_parameter_is_refused_by_name(post, worker):
     status, error = await refusal(post, "/v1/completions", {**TEXT, "temprature": 0})
     assert (status, error["param"], error["code"]) == (400, "temprature", "unknown_parameter")
-    assert error["message"] == "Unrecognized request argument supplied: 'temprature'"
+    assert error["message"] == 'Unrecognized request argument supplied: "temprature"'
 
 
 @pytest.mark.parametrize(
@@ -224,3 +226,27 @@ async def test_a_wrong_method_and_a_wrong_path_answer_in_the_same_shape(async_cl
         response = await async_client.get(path)
         assert response.status_code == status
         assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"prompt": {"a": 1}}, "prompt is an object; it must be a string, an array of token ids"),
+        ({"prompt": []}, "prompt is an empty array"),
+        ({"stream": "yes"}, 'stream is "yes"; it must be true or false'),
+        ({"temperature": True}, "temperature is true; it must be a number"),
+    ],
+)
+async def test_a_refusal_speaks_of_values_as_json_writes_them(post, worker, change, said):
+    _, error = await refusal(post, "/v1/completions", {**TEXT, **change})
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [("/v1/completions", TEXT, "prompt"), ("/v1/chat/completions", CHAT, "messages")],
+)
+async def test_a_prompt_beyond_the_context_names_its_parameter(post, worker, path, body, param):
+    frames = (started(), Failed("too_long", "Too long.", False))
+    status, error = await refusal(post, path, body, worker=worker, frames=frames)
+    assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", param)

@@ -146,3 +146,17 @@ async def test_a_measurement_can_have_the_model_go_on_to_the_limit(post, worker)
     await transcript(post, "/v1/completions", {**TEXT, "ignore_eos": True}, worker)
     [request] = worker.requests()
     assert request.ignore_eos is True
+
+
+async def test_a_model_was_created_when_it_was_first_served(worker, async_client, monkeypatch):
+    first = (await async_client.get("/v1/models/tiny")).json()["created"]
+    monkeypatch.setattr("time.time", lambda: first + 3600.0)
+    assert (await async_client.get("/v1/models/tiny")).json()["created"] == first
+    assert (await async_client.get("/v1/models")).json()["data"][0]["created"] == first
+
+
+async def test_token_ids_reach_the_worker_as_they_are(worker, post):
+    choices = [(started(), done(0)), (started(), done(0))]
+    body = {"model": "tiny", "prompt": [[1, 2], [3]], "max_tokens": 4}
+    await post("/v1/completions", body, worker=worker, choices=choices)
+    assert {request.prompt.tokens for request in worker.requests()} == {(1, 2), (3,)}
