@@ -250,6 +250,8 @@ SHARE_DAYS = days("SHARE_DAYS", env.str("SHARE_DAYS", default="") or "365")
 # Whom it tells of a regression ----------------------------------------------------------------------
 SITE_URL: str = env.str("SITE_URL", default="").rstrip("/")
 """How the outside reaches this site ("https://bench.example.org"), for links in messages."""
+REPO_URL: str = env.str("REPO_URL", default="").rstrip("/")
+"""Where commits can be read, such as https://github.com/OWNER/NAME: a regression links its range."""
 REGRESSION_EMAILS: list[str] = env.list("REGRESSION_EMAILS", default=[])
 REGRESSION_WEBHOOK = webhook(
     "REGRESSION_WEBHOOK",

@@ -66,8 +66,8 @@ def reap(at_start: bool = False) -> None:
 )
 def email_regression(key: int) -> None:
     """Delivers one e-mail, once; a mail server that is away is tried again after 10 s, 20 s, …"""
-    regression = Regression.objects.select_related("configuration").filter(pk=key, emailed=None).first()
-    if regression is not None:
+    regression = Regression.objects.select_related("configuration").filter(pk=key).first()
+    if regression is not None and getattr(regression, regression.told[0]) is None:
         notices.email(regression)
 
 
@@ -80,8 +80,9 @@ def email_regression(key: int) -> None:
 )
 def call_webhook(key: int) -> None:
     """Delivers one call, at least once: `Monolane-Delivery` lets a receiver tell a second one."""
-    regression = Regression.objects.select_related("configuration").filter(pk=key, called=None).first()
-    if regression is not None and settings.REGRESSION_WEBHOOK is not None:
+    regression = Regression.objects.select_related("configuration").filter(pk=key).first()
+    asked = regression is not None and getattr(regression, regression.told[1]) is None
+    if regression is not None and asked and settings.REGRESSION_WEBHOOK is not None:
         notices.call(regression, settings.REGRESSION_WEBHOOK)
 
 

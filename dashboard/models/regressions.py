@@ -63,7 +63,9 @@ class Regression(models.Model):
     """The level lies beyond the threshold. `first_bad` is its first point, `last_good` the one before it.
 
     `value` is the newest value, kept up to date while it stands; `baseline` stays as it was at the opening.
-    `emailed`, `called` say when its notices were delivered, `asked` when Celery was last told to.
+    `cause` is the regression whose notice speaks for this one, too: of the same change, and opened before it.
+    `emailed`, `called` say when the notices of its opening were delivered, `closing_emailed` and
+    `closing_called` those of its end, `asked` when Celery was last told to.
     """
 
     configuration = models.ForeignKey(Configuration, on_delete=models.CASCADE, related_name="regressions")
@@ -85,6 +87,11 @@ class Regression(models.Model):
     asked = models.DateTimeField(null=True, blank=True)
     emailed = models.DateTimeField(null=True, blank=True)
     called = models.DateTimeField(null=True, blank=True)
+    closing_emailed = models.DateTimeField(null=True, blank=True)
+    closing_called = models.DateTimeField(null=True, blank=True)
+    cause = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="effects"
+    )
 
     class Meta:
         ordering = ["-opened", "-pk"]
@@ -115,6 +122,11 @@ class Regression(models.Model):
     @property
     def stands(self) -> bool:
         return self.fate in STANDING_FATES
+
+    @property
+    def told(self) -> tuple[str, str]:
+        """The columns that say when the notices of what it is now were delivered: e-mail, webhook."""
+        return ("emailed", "called") if self.stands else ("closing_emailed", "closing_called")
 
     @property
     def change(self) -> float:

@@ -1,4 +1,4 @@
-"""What is sent when a regression opens: an e-mail, and a signed webhook.
+"""What is sent when a regression opens and when it is over: an e-mail, and a signed webhook.
 
 Where to is a setting and nothing else: no form, URL or row can make this server call an address. Redirects
 are not followed, the answer's body is not read, and a call takes TIMEOUT_S at most.
@@ -56,38 +56,54 @@ def address(regression: Regression) -> str:
     return f"{settings.SITE_URL}{regression.get_absolute_url()}"
 
 
+def headline(regression: Regression) -> str:
+    """What happened, and to what: "Regression: ...", "Recovered: ..." or "Accepted: ..."."""
+    word = "Regression" if regression.stands else regression.fate.capitalize()
+    return f"{word}: {summary(regression)}"
+
+
+def others(regression: Regression) -> list[str]:
+    """A summary of each other regression of the same cause, which has no notice of its own."""
+    effects = regression.effects.select_related("configuration").order_by("pk")
+    return [summary(one) for one in effects]
+
+
 def email(regression: Regression) -> None:
     """Sends the e-mail and notes that. Raises OSError or SMTPException."""
+    also = "".join(f"  {line}\n" for line in others(regression))
     body = (
-        f"{summary(regression)}\n\n"
-        f"Threshold {regression.threshold:.1%}; the level lies beyond it.\n"
+        f"{headline(regression)}\n\n"
+        f"Threshold {regression.threshold:.1%}, against the best level before.\n"
         f"Last good commit: {regression.good_sha or 'unknown'}\n"
         f"First bad commit: {regression.bad_sha or 'unknown'}\n\n"
-        f"{address(regression)}\n"
+        + (f"Of the same cause:\n{also}\n" if also else "")
+        + f"{address(regression)}\n"
     )
     send_mail(
-        f"[Monolane] Regression: {summary(regression)}"[:200],
+        f"[Monolane] {headline(regression)}"[:200],
         body,
         settings.DEFAULT_FROM_EMAIL,
         settings.REGRESSION_EMAILS,
     )
-    Regression.objects.filter(pk=regression.pk).update(emailed=timezone.now())
+    Regression.objects.filter(pk=regression.pk).update(**{regression.told[0]: timezone.now()})
 
 
 def call(regression: Regression, webhook: Webhook) -> None:
     """Calls the webhook and notes that. Raises NotDelivered."""
     body = json.dumps(payload(regression), sort_keys=True).encode()
-    deliver(webhook, body, f"regression-{regression.pk}")
-    Regression.objects.filter(pk=regression.pk).update(called=timezone.now())
+    delivery = f"regression-{regression.pk}" + ("" if regression.stands else "-closed")
+    deliver(webhook, body, delivery)
+    Regression.objects.filter(pk=regression.pk).update(**{regression.told[1]: timezone.now()})
 
 
 def payload(regression: Regression) -> dict[str, Any]:
     """What the webhook is sent: figures in the metric's unit, changes as shares."""
     return {
-        "event": "regression.opened",
+        "event": f"regression.{'opened' if regression.stands else regression.fate}",
         "id": regression.pk,
         "url": address(regression),
-        "text": f"Regression: {summary(regression)} {address(regression)}",
+        "text": f"{headline(regression)} {address(regression)}",
+        "same_cause": others(regression),
         "metric": regression.metric,
         "baseline": regression.baseline,
         "value": regression.value,

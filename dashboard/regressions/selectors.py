@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from dashboard.models import CLOSED_FATES, STANDING_FATES, Measurement, MetricStatus, Regression
 
@@ -34,6 +34,13 @@ def counts() -> dict[str, int]:
 def regression(pk: int) -> Regression:
     """Raises Regression.DoesNotExist."""
     return Regression.objects.select_related("configuration", "handler", "last_good", "first_bad").get(pk=pk)
+
+
+def together(of: Regression) -> QuerySet[Regression, Any]:
+    """The other regressions of the same change."""
+    first = of.cause_id or of.pk
+    same = Regression.objects.filter(Q(pk=first) | Q(cause=first)).exclude(pk=of.pk)
+    return same.select_related("configuration").order_by("pk")
 
 
 def points(of: Regression) -> list[Measurement]:

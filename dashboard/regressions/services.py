@@ -13,12 +13,14 @@ import structlog
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from dashboard import celery_bridge
 from dashboard.audit import log as audit
 from dashboard.errors import NothingToDo
 from dashboard.models import (
+    CLOSED_FATES,
     STANDING_FATES,
     Configuration,
     Label,
@@ -41,6 +43,8 @@ COMMENT_LENGTH = 2000
 ASK_AGAIN = timedelta(hours=1)
 GIVE_UP = timedelta(days=2)
 """A notice that could not be delivered is asked for every hour; after two days it is no news."""
+TOGETHER = timedelta(days=1)
+"""Regressions between the same two commits on the same hardware that open within so long have one cause."""
 
 
 # Judging ---------------------------------------------------------------------------------------------
@@ -72,7 +76,7 @@ def judge_missing(*, using: str = DEFAULT_DB_ALIAS) -> None:
 
 
 def _judge(configuration: Configuration, using: str) -> list[Regression]:
-    opened = []
+    opened: list[Regression] = []
     verdicts: dict[str, Verdict] = {}
     with transaction.atomic(using=using):
         # Who comes second waits here, and then reads what the first one did not know yet.
@@ -96,7 +100,8 @@ def _judge(configuration: Configuration, using: str) -> list[Regression]:
             if metric in standing:
                 verdict = _follow(standing[metric], points, better, verdict)
             elif verdict.label is Label.REGRESSION:
-                opened.append(_open(configuration, metric, points, verdict, using))
+                cause = opened[0].cause or opened[0] if opened else None
+                opened.append(_open(configuration, metric, points, verdict, cause, using))
             verdicts[metric] = verdict
         _note(configuration, verdicts, using)
     return opened
@@ -124,6 +129,7 @@ def _follow(regression: Regression, points: Sequence[Measurement], better: int, 
     if recovered(values, regression.baseline, regression.threshold, better):
         regression.fate, regression.closed = RegressionStatus.RECOVERED, timezone.now()
         audit.record("regression recovered", regression, by="the rule", url=regression.get_absolute_url())
+        transaction.on_commit(lambda: ask_for_closing(regression))
     else:
         verdict = Verdict(
             Label.REGRESSION, verdict.n, regression.baseline, regression.threshold, regression.change
@@ -133,7 +139,12 @@ def _follow(regression: Regression, points: Sequence[Measurement], better: int, 
 
 
 def _open(
-    configuration: Configuration, metric: str, points: Sequence[Measurement], verdict: Verdict, using: str
+    configuration: Configuration,
+    metric: str,
+    points: Sequence[Measurement],
+    verdict: Verdict,
+    cause: Regression | None,
+    using: str,
 ) -> Regression:
     baseline, threshold, index = verdict.baseline, verdict.threshold, verdict.first_bad
     assert baseline is not None and threshold is not None and index is not None  # noqa: S101 - a regression has all
@@ -149,10 +160,27 @@ def _open(
         good_sha=last_good.git_sha,
         bad_sha=first_bad.git_sha,
         since=first_bad.created,
+        cause=cause or _cause(configuration, last_good, first_bad, using),
     )
     audit.record("regression opened", regression, by="the rule", url=regression.get_absolute_url())
     transaction.on_commit(lambda: ask_for_notices(regression), using=using)
     return regression
+
+
+def _cause(
+    configuration: Configuration, last_good: Measurement, first_bad: Measurement, using: str
+) -> Regression | None:
+    """The regression that stands for the same change: since the same run, or between the same commits."""
+    same = Q(configuration=configuration, first_bad=first_bad)
+    if first_bad.git_sha and first_bad.git_sha != last_good.git_sha:
+        same |= Q(
+            configuration__hardware=configuration.hardware,
+            good_sha=last_good.git_sha,
+            bad_sha=first_bad.git_sha,
+            opened__gte=timezone.now() - TOGETHER,
+        )
+    standing = Regression.objects.using(using).filter(same, fate__in=STANDING_FATES, cause=None)
+    return standing.order_by("opened", "pk").first()
 
 
 def _note(configuration: Configuration, verdicts: dict[str, Verdict], using: str) -> None:
@@ -199,6 +227,7 @@ def accept(*, regression: Regression, who: User) -> None:
         fate=RegressionStatus.ACCEPTED,
         closed=timezone.now(),
     )
+    ask_for_closing(regression)
     judge_configurations([regression.configuration_id])
 
 
@@ -234,11 +263,17 @@ def comment(*, regression: Regression, who: User, text: str) -> RegressionCommen
 
 # Telling ---------------------------------------------------------------------------------------------
 def ask_for_notices(regression: Regression) -> None:
-    """Tells Celery to deliver the notices that are configured and not delivered yet."""
+    """Tells Celery to deliver the notices that are configured and not delivered yet.
+
+    One change is one notice: its cause speaks for a regression that has one.
+    """
+    if regression.cause_id is not None:
+        return
+    emailed, called = (getattr(regression, column) for column in regression.told)
     tasks = []
-    if settings.REGRESSION_EMAILS and regression.emailed is None:
+    if settings.REGRESSION_EMAILS and emailed is None:
         tasks.append(EMAIL_TASK)
-    if settings.REGRESSION_WEBHOOK is not None and regression.called is None:
+    if settings.REGRESSION_WEBHOOK is not None and called is None:
         tasks.append(WEBHOOK_TASK)
     if not tasks:
         return
@@ -248,11 +283,18 @@ def ask_for_notices(regression: Regression) -> None:
         Regression.objects.filter(pk=regression.pk).update(asked=None)
 
 
+def ask_for_closing(regression: Regression) -> None:
+    """Asks for the notice that a change is over, once nothing stands any more that it caused."""
+    first = regression.cause or regression
+    if not first.stands and not first.effects.filter(fate__in=STANDING_FATES).exists():
+        ask_for_notices(first)
+
+
 def ask_again(*, now: datetime | None = None) -> None:
     """Asks once more for notices that should have been delivered by now. Called every minute."""
     now = now or timezone.now()
-    late = Regression.objects.filter(fate=RegressionStatus.OPEN, opened__gte=now - GIVE_UP).exclude(
-        asked__gt=now - ASK_AGAIN
-    )
-    for regression in late:
+    late = Regression.objects.filter(cause=None).exclude(asked__gt=now - ASK_AGAIN)
+    for regression in late.filter(fate=RegressionStatus.OPEN, opened__gte=now - GIVE_UP):
         ask_for_notices(regression)
+    for regression in late.filter(fate__in=CLOSED_FATES, closed__gte=now - GIVE_UP):
+        ask_for_closing(regression)

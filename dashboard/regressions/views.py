@@ -17,6 +17,7 @@ from dashboard.errors import DashboardError
 from dashboard.models import Regression
 from dashboard.regressions import selectors, services
 from dashboard.regressions.chart import regression_chart
+from dashboard.regressions.evidence import commits_url, evidence
 from dashboard.regressions.rule import NEEDED
 from engine.measuring.change_points import LEAST, LEVEL
 
@@ -49,6 +50,9 @@ def regression(request: HttpRequest, pk: int) -> HttpResponse:
     context = {
         "regression": found,
         "chart": regression_chart(found, selectors.points(found)),
+        "evidence": evidence(found),
+        "commits_url": commits_url(found),
+        "together": selectors.together(found),
         "comments": found.comments.all(),
         "longest": services.COMMENT_LENGTH,
         "section": "regressions",

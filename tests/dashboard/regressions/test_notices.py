@@ -20,6 +20,7 @@ from config.webhook import Webhook, webhook
 from dashboard import celery_bridge, tasks
 from dashboard.models import Regression
 from dashboard.regressions import notices, services
+from engine.measuring.measurement import FirstToken, MeasuredDevice
 from tests.dashboard.regressions.test_services import GOOD, history
 
 SECRET = "a secret of sixteen or more"
@@ -209,6 +210,66 @@ def test_notice_that_the_broker_did_not_take_is_asked_for_again_within_the_minut
     assert asked == [(services.EMAIL_TASK, regression.pk)]
     services.ask_again()
     assert len(asked) == 1
+
+
+@pytest.fixture
+def mails(settings: Any, asked: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    settings.REGRESSION_EMAILS = ["ops@example.org"]
+    return asked
+
+
+SLOW_FIRST_TOKEN = FirstToken(50.0, 5)
+
+
+def test_one_change_that_two_metrics_show_is_one_notice_that_names_both(
+    db: None, mails: list[tuple[str, int]], django_capture_on_commit_callbacks: Any
+) -> None:
+    with django_capture_on_commit_callbacks(execute=True):
+        history(*GOOD)
+        history(80, 80, start=5, ttft_ms=SLOW_FIRST_TOKEN)
+    first = Regression.objects.get(metric="tok_s")
+    assert Regression.objects.get(metric="ttft_ms").cause == first
+    assert mails == [(services.EMAIL_TASK, first.pk)]
+    tasks.email_regression(first.pk)
+    assert "Of the same cause:\n  Time to first token" in mail.outbox[0].body
+    assert len(notices.payload(first)["same_cause"]) == 1
+
+
+def test_two_configurations_slower_between_the_same_commits_have_one_cause(db: None) -> None:
+    for context in (16, 32):
+        history(*GOOD, 80, 80, context=context)
+    first, second = Regression.objects.order_by("pk")
+    assert (first.cause, second.cause) == (None, first)
+
+
+def test_another_hardware_is_another_cause(db: None) -> None:
+    history(*GOOD, 80, 80)
+    other = (MeasuredDevice("another device", 0.0, 50.0),)
+    history(*GOOD, 80, 80, devices=other)
+    assert [r.cause for r in Regression.objects.all()] == [None, None]
+
+
+def test_recovery_is_told_once_nothing_of_the_cause_stands(
+    db: None, mails: list[tuple[str, int]], django_capture_on_commit_callbacks: Any
+) -> None:
+    with django_capture_on_commit_callbacks(execute=True):
+        history(*GOOD)
+        history(80, 80, start=5, ttft_ms=SLOW_FIRST_TOKEN)
+    first = Regression.objects.get(metric="tok_s")
+    mails.clear()
+    with django_capture_on_commit_callbacks(execute=True):
+        history(100, 100, start=7, ttft_ms=SLOW_FIRST_TOKEN)
+    assert mails == [], "the first token is still slow"
+    with django_capture_on_commit_callbacks(execute=True):
+        history(100, 100, start=9)
+    assert mails == [(services.EMAIL_TASK, first.pk)]
+    tasks.email_regression(first.pk)
+    tasks.email_regression(first.pk)
+    (message,) = mail.outbox
+    assert "Recovered: Decode speed" in message.subject
+    first.refresh_from_db()
+    assert first.closing_emailed is not None
+    assert notices.payload(first)["event"] == "regression.recovered"
 
 
 def test_webhook_needs_tls_a_host_and_a_secret() -> None:

@@ -9,6 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from dashboard.models import Regression, RegressionStatus
+from engine.timings import PhaseTime
 from tests.dashboard import factories
 from tests.dashboard.regressions.test_services import GOOD, history
 
@@ -64,6 +65,41 @@ def test_page_shows_the_points_and_which_lie_beyond(client: Client, regression: 
     assert "Sign in" in page.content.decode() and "Acknowledge</button>" not in page.content.decode()
 
 
+def test_page_shows_interval_phase_environment_and_commits_of_the_change(
+    client: Client, settings: Any
+) -> None:
+    settings.REPO_URL = "https://example.org/monolane"
+    history(*GOOD)
+    slow = {"qkv": PhaseTime(2500.0, 200.0), "attention": PhaseTime(2000.0, 300.0, 400.0)}
+    slow["gate_up"] = PhaseTime(9000.0)
+    history(80, 80, start=5, environment={"python": "3.12"}, phases_us=slow)
+    found = Regression.objects.get()
+    page = client.get(url(found))
+    evidence = page.context["evidence"]
+    assert evidence.culprit.name == "gate_up"
+    assert evidence.change.interval[1] < 0 and evidence.change.verdict == "worse"
+    text = page.content.decode()
+    assert "Not the same environment" in text and "3.11 → 3.12" in text
+    assert f"?run={found.last_good_id}&amp;run={found.first_bad_id}" in text
+    assert f"https://example.org/monolane/compare/{found.good_sha}...{found.bad_sha}" in text
+
+
+def test_page_of_a_regression_whose_runs_are_gone_does_without_them(
+    client: Client, regression: Regression
+) -> None:
+    regression.last_good = None
+    regression.save()
+    page = client.get(url(regression))
+    assert page.context["evidence"] is None and page.status_code == 200
+
+
+def test_page_lists_what_has_the_same_cause(client: Client, regression: Regression) -> None:
+    history(*GOOD, 80, 80, context=32)
+    other = Regression.objects.exclude(pk=regression.pk).get()
+    assert other.get_absolute_url() in client.get(url(regression)).content.decode()
+    assert regression.get_absolute_url() in client.get(url(other)).content.decode()
+
+
 def test_handler_acknowledges_comments_and_accepts(as_handler: Client, regression: Regression) -> None:
     as_handler.post(url(regression, "comment/"), {"text": "<b>driver</b>"})
     as_handler.post(url(regression, "acknowledge/"))
@@ -112,5 +148,5 @@ def test_number_of_queries_does_not_grow(client: Client, django_assert_max_num_q
             client.get(URL, {"show": show})
     for day in range(10, 80):
         factories.stored(tok_s=80, day=day, context=1)
-    with django_assert_max_num_queries(5):
+    with django_assert_max_num_queries(7):
         client.get(url(Regression.objects.order_by("pk")[0]))
