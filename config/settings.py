@@ -157,6 +157,7 @@ TEMPLATES: list[dict[str, Any]] = [
         },
     }
 ]
+PASSWORD_HASHERS = ["config.hashing.PatientHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (

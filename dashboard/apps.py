@@ -13,6 +13,8 @@ class DashboardConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from dashboard.accounts import log  # noqa: F401  # its receiver
+
         post_migrate.connect(_fill_new_database, sender=self)
 
 

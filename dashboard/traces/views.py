@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+from http import HTTPStatus
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotModified
 from django.utils.cache import patch_vary_headers
@@ -13,7 +13,10 @@ from dashboard.models import Trace
 
 @require_GET
 def trace(request: HttpRequest, pk: int) -> HttpResponse:
-    """Chrome trace JSON, as it is stored (gzip) wherever the client takes that; `?download` names a file."""
+    """Chrome trace JSON, as it is stored, compressed: a small one may hold a hundred times its size.
+
+    `?download` names a file.
+    """
     stored = Trace.objects.filter(pk=pk).first()
     if stored is None:
         raise Http404(f"Run {pk} has no trace.")
@@ -24,11 +27,11 @@ def trace(request: HttpRequest, pk: int) -> HttpResponse:
         return response
     if request.headers.get("If-None-Match") == tag:
         return HttpResponseNotModified(headers={"ETag": tag})
-    zipped = "gzip" in request.headers.get("Accept-Encoding", "")
-    content = bytes(stored.content) if zipped else gzip.decompress(stored.content)
-    response = HttpResponse(content, content_type="application/json")
-    if zipped:
-        response["Content-Encoding"] = "gzip"
+    if "gzip" not in request.headers.get("Accept-Encoding", ""):
+        message = "A trace is sent compressed: ask with Accept-Encoding: gzip, or for ?download."
+        return HttpResponse(message, content_type="text/plain", status=HTTPStatus.NOT_ACCEPTABLE)
+    response = HttpResponse(bytes(stored.content), content_type="application/json")
+    response["Content-Encoding"] = "gzip"
     response["ETag"] = tag
     response["Cache-Control"] = "no-cache"
     patch_vary_headers(response, ["Accept-Encoding"])

@@ -6,10 +6,12 @@ A query is a generator: it yields commands, receives their replies, and returns 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
+from engine.errors import EngineError
 from engine.serving.estimate import seconds_to_start
 from engine.serving.messages import (
     BENCH,
@@ -25,6 +27,7 @@ from engine.serving.messages import (
 )
 from engine.serving.reading import StreamFrame, parse_entries
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 Command = tuple[Any, ...]
 Query = Generator[Sequence[Command], list[Any], T]
@@ -54,7 +57,16 @@ def workers(known: Iterable[str] = ()) -> Query[list[Heartbeat]]:
     names, *found = yield [("SMEMBERS", WORKERS), *_heartbeats(guess)]
     if sorted(names) != guess:
         found = yield _heartbeats(sorted(names))
-    return [Heartbeat.from_hash({"json": said}) for said in found if said]
+    return [worker for said in found if said and (worker := _readable(said)) is not None]
+
+
+def _readable(said: str) -> Heartbeat | None:
+    """None for what is no heartbeat: whoever wrote it, the other workers are there."""
+    try:
+        return Heartbeat.from_hash({"json": said})
+    except (EngineError, ValueError, TypeError, KeyError, AttributeError) as error:
+        log.warning("a heartbeat cannot be read: %s", error)
+        return None
 
 
 def _heartbeats(names: Iterable[str]) -> list[Command]:

@@ -104,3 +104,13 @@ async def test_the_staff_hears_all_from_anywhere(worker: Worker, settings):
     client = AsyncClient()
     await sync_to_async(client.force_login)(user)
     assert (await client.get("/metrics")).status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("said", ["{}", "not JSON", "[]", '{"name": "w2", "devices": 3}', "null"])
+async def test_a_heartbeat_that_cannot_be_read_hides_nobody_else(worker: Worker, async_client, said):
+    worker.redis.sadd("ml:workers", "w2")
+    worker.redis.hset("ml:worker:w2", mapping={"json": said})
+    response = await async_client.get("/readyz")
+    assert response.status_code == 200
+    assert "w1: tiny" in response.json()["worker"]["detail"]

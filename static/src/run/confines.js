@@ -46,3 +46,38 @@ export function sealedWorker() {
     Object.defineProperty(globalThis, name, { value: undefined, writable: false, configurable: false });
   }
 }
+
+/** A run may say so much beside what it prints: the outcome of a test is a few hundred characters. */
+export const MOST_MESSAGES = 2000;
+export const MOST_CHARACTERS = 1_000_000;
+
+/** Counts what a run sends beside its output, and tells once when it was too much; nothing goes out after that. */
+export class Meter {
+  #messages = Infinity;
+  #characters = Infinity;
+  #tell = () => {};
+
+  /**
+   * @param {() => void} tell called once
+   */
+  begin(tell) {
+    this.#messages = MOST_MESSAGES;
+    this.#characters = MOST_CHARACTERS;
+    this.#tell = tell;
+  }
+
+  /**
+   * @param {{type: string}} message
+   * @returns {boolean}
+   */
+  allows(message) {
+    if (this.#messages < 0) return false;
+    if (message.type === "output") return true; // as many bytes as it may print
+    this.#messages -= 1;
+    this.#characters -= JSON.stringify(message).length;
+    if (this.#messages >= 0 && this.#characters >= 0) return true;
+    this.#messages = -1;
+    this.#tell();
+    return false;
+  }
+}

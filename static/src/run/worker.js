@@ -8,7 +8,7 @@ import "./as_module.js";
 import createPyodideModule from "pyodide/pyodide.asm.mjs";
 import { loadPyodide } from "pyodide";
 
-import { guardGrowth, sealedWorker } from "./confines.js";
+import { guardGrowth, Meter, sealedWorker } from "./confines.js";
 import blockingLoop from "./blocking_loop.py";
 import runner from "./runner.py";
 
@@ -22,9 +22,11 @@ import runner from "./runner.py";
 const INDEX = "https://pyodide.invalid/";
 const JS_MODULES = ["js", "pyodide_js"];
 
-const post = /** @type {(message: FromWorker) => void} */ (self.postMessage.bind(self));
+const send = /** @type {(message: FromWorker) => void} */ (self.postMessage.bind(self));
 /** Of the whole WebAssembly memory; loose until a run says. */
 const limit = { bytes: 2 ** 31 };
+/** Of what a run says beside its output: a program that finds the way to its outcomes floods nobody. */
+const meter = new Meter();
 /** @type {Heap} */
 let heap;
 /** @type {Pyodide} */
@@ -81,9 +83,15 @@ function imported(loaded, name, source) {
   return module;
 }
 
+/** @param {FromWorker} message dropped once the run has said too much */
+function post(message) {
+  if (meter.allows(message)) send(message);
+}
+
 /** @param {Job} job */
 function run({ program, tests, limits }) {
   limit.bytes = limits.memoryBytes;
+  meter.begin(() => send({ type: "over", reason: "output", detail: "", memoryBytes: heap.HEAPU8.length }));
   const allowance = { bytes: limits.outputBytes };
   python.setStdout(printer("out", allowance));
   python.setStderr(printer("err", allowance));

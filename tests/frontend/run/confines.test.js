@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { guardGrowth } from "../../../static/src/run/confines.js";
+import { guardGrowth, Meter, MOST_CHARACTERS, MOST_MESSAGES } from "../../../static/src/run/confines.js";
 
 const PAGE = 65_536;
 
@@ -45,4 +45,31 @@ test("a size above two gigabytes, which arrives as a negative number, is refused
 
 test("a build of Pyodide that grows otherwise is refused rather than run without a limit", () => {
   assert.throws(() => guardGrowth({ env: {} }, heap(1), { bytes: 1 }), /its memory cannot be limited/);
+});
+
+test("a run that tells of too many outcomes is told of once, and nothing goes out after", () => {
+  const meter = new Meter();
+  let told = 0;
+  meter.begin(() => (told += 1));
+  let sent = 0;
+  for (let n = 0; n < 3 * MOST_MESSAGES; n += 1) sent += meter.allows({ type: "outcome" }) ? 1 : 0;
+  assert.equal(sent, MOST_MESSAGES);
+  assert.equal(told, 1);
+});
+
+test("a few outcomes that are too long are too much as well", () => {
+  const meter = new Meter();
+  let told = 0;
+  meter.begin(() => (told += 1));
+  const long = /** @type {{type: string}} */ ({ type: "outcome", outcome: "x".repeat(MOST_CHARACTERS / 2) });
+  assert.equal(meter.allows(long), true);
+  assert.equal(meter.allows(long), false);
+  assert.equal(told, 1);
+});
+
+test("what is printed has its own limit, and an interpreter that runs nothing yet has none", () => {
+  const meter = new Meter();
+  assert.equal(meter.allows({ type: "ready" }), true);
+  meter.begin(() => assert.fail("nothing was too much"));
+  for (let n = 0; n < 2 * MOST_MESSAGES; n += 1) assert.equal(meter.allows({ type: "output" }), true);
 });
