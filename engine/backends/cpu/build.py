@@ -11,10 +11,15 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from engine.errors import BackendUnavailable
+from engine.measuring.bandwidth import usable_cores
 from engine.settings import build_dir
 
 SOURCES = Path(__file__).resolve().parents[3] / "kernels" / "cpu"
@@ -99,21 +104,25 @@ def build(target: Target, *, extra: tuple[str, ...] = (), output: Path | None = 
     if program is None:
         raise BackendUnavailable("there is no C++ compiler: install g++ or clang++, or use --backend numpy")
     result.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = result.with_suffix(f".{os.getpid()}.tmp")
-    command = [program, *FLAGS, f"-march={target.march}", *extra, "-shared", "-o", str(unfinished)]
-    done = subprocess.run(
-        [*command, *map(str, sources())],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode:
-        unfinished.unlink(missing_ok=True)
-        why = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-300:])
-        raise BackendUnavailable(f"{program} cannot compile the CPU kernel for {target.name}: {why}")
-    unfinished.replace(result)
+    with TemporaryDirectory(dir=result.parent) as folder:
+        unfinished = Path(folder) / result.name
+        command = [program, *FLAGS, f"-march={target.march}", *extra]
+        objects = [Path(folder) / f"{source.stem}.o" for source in sources()]
+        commands = [
+            [*command, "-c", str(source), "-o", str(o)] for source, o in zip(sources(), objects, strict=True)
+        ]
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            list(pool.map(partial(_run, target), commands))
+        _run(target, [*command, "-shared", *map(str, objects), "-o", str(unfinished)])
+        unfinished.replace(result)
     return result
+
+
+def _run(target: Target, command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode:
+        why = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-300:])
+        raise BackendUnavailable(f"{command[0]} cannot compile the CPU kernel for {target.name}: {why}")
 
 
 def main() -> int:
