@@ -42,6 +42,19 @@ def models_dir() -> Path:
     return home() / "models"
 
 
+def hub_endpoint() -> str:
+    """The server of models: HF_ENDPOINT, else the Hugging Face Hub. Raises ConfigError."""
+    given = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    if not given.startswith(("https://", "http://")):
+        raise ConfigError(f"HF_ENDPOINT is {given!r}; it must start with https:// or http://")
+    return given
+
+
+def hub_token() -> str:
+    """What the server of models knows its user by: HF_TOKEN, "" if unset."""
+    return os.environ.get("HF_TOKEN", "").strip()
+
+
 def default_model() -> str:
     """The model that commands use when none is named: MONOLANE_MODEL."""
     return os.environ.get("MONOLANE_MODEL") or "smollm2-135m"

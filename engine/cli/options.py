@@ -41,7 +41,8 @@ def add_model_flags(parser: Any, *, backends: Sequence[str] = (AUTO, *BACKENDS))
         "--model",
         default=settings.default_model(),
         metavar="NAME|PATH",
-        help="a preset, random:PRESET[:SEED], a Hugging Face folder, or a .gguf file (default: %(default)s)",
+        help="a preset, random:PRESET[:SEED], hf:OWNER/NAME[@REVISION], a Hugging Face folder,"
+        " or a .gguf file (default: %(default)s)",
     )
     group.add_argument(
         "--backend",

@@ -12,7 +12,10 @@ from engine.models.catalogue import needs_pull, pull
 def add(commands: Commands) -> None:
     parser = command(commands, "pull", "get the weights of a model, checked against their checksum", run)
     parser.add_argument(
-        "name", metavar="NAME", help="a preset; `models` lists them. Files and random weights need no pull"
+        "name",
+        metavar="NAME",
+        help="a preset (`models` lists them), or OWNER/NAME[@REVISION] of the Hugging Face Hub;"
+        " files and random weights need no pull",
     )
 
 

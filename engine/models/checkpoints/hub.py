@@ -1,0 +1,227 @@
+"""Models of the Hugging Face Hub: a repository at one revision, whole and checked, or not there.
+
+A download that breaks off goes on where it was the next time: what has come stays in a folder beside the
+target until everything is there and its checksums are right. Then the folder is renamed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import http.client
+import re
+import shutil
+import sys
+import urllib.request
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import CheckpointError
+from engine.models.checkpoints.json_file import parse_object
+from engine.models.presets import Hub
+from engine.settings import hub_endpoint, hub_token, models_dir
+
+PREFIX = "hf:"
+_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "LICENSE*")
+"""What a model needs. Never code."""
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_REVISION = re.compile(r"[A-Za-z0-9][\w.-]{0,127}")
+_FILE = re.compile(r"[A-Za-z0-9][\w.-]{0,254}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_CURRENT = "revision"
+"""The file that says which revision of a repository was pulled last."""
+_SPARE = 64 << 20
+"""Bytes of disk that a pull leaves free."""
+_CHUNK = 1 << 20
+_TIMEOUT_S = 30.0
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is going on, bytes done, bytes in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    name: str
+    size: int
+    sha256: str | None
+    """Of files in large-file storage; others have the hash of their Git object."""
+    git: str | None
+
+
+def parse_name(name: str) -> Hub:
+    """owner/name or owner/name@revision, after "hf:" or without it; revision "" if none is named.
+
+    Raises CheckpointError if it is neither.
+    """
+    repository, _, revision = name.removeprefix(PREFIX).partition("@")
+    if not _REPOSITORY.fullmatch(repository) or (revision and not _REVISION.fullmatch(revision)):
+        raise CheckpointError(
+            f"{name!r:.200} is not owner/name or owner/name@revision of the Hugging Face Hub"
+        )
+    return Hub(repository, revision)
+
+
+def hub_folder(name: str) -> Path:
+    """Where a pulled repository lies. Raises CheckpointError if it was not pulled, saying how."""
+    hub = parse_name(name)
+    place = _place(hub.repository)
+    revision = hub.revision
+    if not revision and (place / _CURRENT).exists():
+        revision = (place / _CURRENT).read_text(encoding="utf-8").strip()
+    found = sorted(place.glob(f"{revision}*/config.json")) if revision else []
+    if not found:
+        wanted = name.removeprefix(PREFIX)
+        raise CheckpointError(
+            f"{wanted} is not on this machine: get it with `{sys.executable} -m engine pull {wanted}`"
+        )
+    return found[0].parent
+
+
+def pull_repository(name: str, progress: Progress) -> Path:
+    """Gets a repository, at the newest revision unless `name` has one, pinned to the commit that it is now.
+
+    Raises CheckpointError if there is none, or as `pull_hub` does.
+    """
+    hub = parse_name(name)
+    commit, _ = _ask(hub)
+    place = _place(hub.repository)
+    folder = place / commit
+    if not folder.exists():
+        pull_hub(Hub(hub.repository, commit), folder, progress)
+    (place / _CURRENT).write_text(commit + "\n", encoding="utf-8")
+    return folder
+
+
+def pull_hub(hub: Hub, target: Path, progress: Progress) -> Path:
+    """Downloads a repository's configuration, tokenizer and safetensors files into the folder `target`.
+
+    Raises CheckpointError if the disk is full, the download breaks off, or a file is not the one that the
+    Hub lists. What had come is kept for the next try, a wrong file not.
+    """
+    commit, files = _ask(hub)
+    work = target.with_name(f".{target.name}.partial")
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        _require_room(work, files)
+        whole, before = sum(file.size for file in files), 0
+        for file in files:
+            _download(Hub(hub.repository, commit), file, work, _shifted(progress, before, whole))
+            before += file.size
+        if not target.exists():  # another process may have been faster
+            work.replace(target)
+    except OSError as error:
+        raise _failed(hub, error) from error
+    return target
+
+
+def _place(repository: str) -> Path:
+    return models_dir() / "hub" / repository
+
+
+def _ask(hub: Hub) -> tuple[str, list[_File]]:
+    """The commit that a repository's revision is, and the files of a model in it."""
+    at = f"/revision/{hub.revision}" if hub.revision else ""
+    try:
+        with _open(f"{hub_endpoint()}/api/models/{hub.repository}{at}?blobs=true") as response:
+            answer = parse_object(response.read(32 << 20))
+        commit, siblings = answer["sha"], [_describe(entry) for entry in answer["siblings"]]
+        if not _COMMIT.fullmatch(commit):
+            raise ValueError("it names no commit")
+    except (OSError, http.client.HTTPException) as error:
+        raise _failed(hub, error) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the Hub's answer about {hub.repository} is not usable: {error!s:.200}"
+        ) from error
+    return commit, [file for file in siblings if _is_wanted(file.name)]
+
+
+def _describe(entry: dict[str, Any]) -> _File:
+    stored = entry.get("lfs") or {}
+    return _File(str(entry["rfilename"]), int(entry["size"]), stored.get("sha256"), entry.get("blobId"))
+
+
+def _is_wanted(name: str) -> bool:
+    return bool(_FILE.fullmatch(name)) and any(fnmatch.fnmatch(name, pattern) for pattern in _PATTERNS)
+
+
+def _require_room(work: Path, files: Iterable[_File]) -> None:
+    here = sum(path.stat().st_size for path in work.iterdir())
+    needed, free = sum(file.size for file in files) - here + _SPARE, shutil.disk_usage(work).free
+    if free < needed:
+        raise CheckpointError(
+            f"the disk of {work.parent} has {free >> 20} MiB free, {needed >> 20} are needed:"
+            " free some, or set MONOLANE_HOME to another disk"
+        )
+
+
+def _shifted(progress: Progress, before: int, whole: int) -> Progress:
+    """`progress` of one file as that of all."""
+    return lambda what, done, _: progress(what, before + done, whole)
+
+
+def _download(hub: Hub, file: _File, work: Path, progress: Progress) -> None:
+    """Makes `file` whole in `work`, from where an earlier try left it."""
+    path, part = work / file.name, work / f"{file.name}.part"
+    if not path.exists():
+        _fetch(hub, file, part, progress)
+        _check(hub, file, part)
+        part.replace(path)
+    progress(f"downloading {file.name}", file.size, file.size)
+
+
+def _fetch(hub: Hub, file: _File, part: Path, progress: Progress) -> None:
+    done = part.stat().st_size if part.exists() else 0
+    if done == file.size and part.exists():
+        return
+    url = f"{hub_endpoint()}/{hub.repository}/resolve/{hub.revision}/{file.name}"
+    try:
+        with _open(url, done) as response, part.open("ab") as sink:
+            if done and response.status != http.HTTPStatus.PARTIAL_CONTENT:  # the server begins anew
+                sink.truncate(0)
+                done = 0
+            while chunk := response.read(_CHUNK):
+                sink.write(chunk)
+                done += len(chunk)
+                progress(f"downloading {file.name}", done, file.size)
+    except http.client.HTTPException as error:
+        raise _failed(hub, error) from error
+    if done < file.size:
+        raise _failed(hub, f"{file.name} broke off after {done} of {file.size} bytes")
+
+
+def _open(url: str, start: int = 0) -> http.client.HTTPResponse:
+    """The answer to a GET, from byte `start` on. The token is not sent to where the Hub redirects to."""
+    request = urllib.request.Request(url, headers={"User-Agent": "monolane"})  # noqa: S310 - settings allow http(s) only
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    if token := hub_token():
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
+    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310
+    return response
+
+
+def _check(hub: Hub, file: _File, path: Path) -> None:
+    """Raises CheckpointError, and removes the file, unless it is the one that the Hub lists."""
+    digest = hashlib.sha256() if file.sha256 else hashlib.sha1(usedforsecurity=False)
+    if not file.sha256:
+        digest.update(b"blob %d\0" % path.stat().st_size)
+    with path.open("rb") as content:
+        while chunk := content.read(_CHUNK):
+            digest.update(chunk)
+    expected = file.sha256 or file.git
+    if digest.hexdigest() != expected:
+        path.unlink()
+        raise CheckpointError(
+            f"{hub.repository}: {file.name} has the checksum {digest.hexdigest()}, the Hub lists {expected}:"
+            " it was thrown away, try again"
+        )
+
+
+def _failed(hub: Hub, reason: Exception | str) -> CheckpointError:
+    return CheckpointError(
+        f"{hub.repository} could not be pulled ({reason!s:.300}): check the name, the network and the disk,"
+        " and try again; what has come is kept"
+    )
