@@ -82,7 +82,7 @@ def fewer_devices() -> bool:
 
 
 def git_sha() -> str:
-    """The commit of this code, for a machine that holds no repository: MONOLANE_GIT_SHA, "" if unset.
+    """The commit of this code as it is told, in place of a repository: MONOLANE_GIT_SHA, "" if unset.
 
     Raises ConfigError if it is no commit's name.
     """

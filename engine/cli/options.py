@@ -72,7 +72,7 @@ def add_commit_flag(parser: Any) -> None:
         "--git-sha",
         default="",
         metavar="SHA",
-        help="the commit of this code, where there is no repository to ask (default: MONOLANE_GIT_SHA)",
+        help="the commit of this code, in place of asking the repository (default: MONOLANE_GIT_SHA)",
     )
 
 

@@ -67,14 +67,15 @@ class Identified(Protocol):
 def capture(
     backend: Backend | None = None, model: Identified | None = None, *, commit: str = ""
 ) -> dict[str, Any]:
-    """The facts as JSON values, by topic. `commit` counts where no repository says which one this is.
+    """The facts as JSON values, by topic.
 
+    A `commit` that is told, here or by MONOLANE_GIT_SHA, wins over a repository.
     `state` holds what changes by the minute (load, clocks, temperature); the rest belongs to the machine
     and the code, and two runs that differ there are not the same experiment.
     """
     gpus = gpu_facts()
     found: dict[str, Any] = {
-        "git": git_facts(_REPOSITORY) or told_commit(commit or settings.git_sha()),
+        "git": told_commit(commit or settings.git_sha()) or git_facts(_REPOSITORY),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "numpy": _numpy_facts(),
         "cpu": _cpu_facts(),
@@ -109,7 +110,12 @@ def state(backend: Backend | None = None) -> dict[str, Any]:
 
 
 def git_facts(folder: Path) -> dict[str, Any]:
-    """{"sha", "dirty"} of the checkout that holds `folder`; empty outside a checkout or without git."""
+    """{"sha", "dirty"} of the checkout that holds `folder`; empty outside a checkout or without git.
+
+    A repository that merely lies above the folder, and tracks nothing in it, says nothing about its code.
+    """
+    if _output(["git", "-C", str(folder), "ls-files", "--error-unmatch", "--", "."]) is None:
+        return {}
     sha = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
     if sha is None:
         return {}

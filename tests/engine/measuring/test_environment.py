@@ -85,7 +85,19 @@ def test_a_folder_outside_any_checkout_has_no_git_facts(tmp_path: Path) -> None:
     assert git_facts(tmp_path) == {}
 
 
-def test_a_commit_that_is_told_counts_only_where_no_repository_knows_it(
+def test_a_repository_above_that_tracks_nothing_of_the_folder_is_another_code_s(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=30)
+    (tmp_path / "f").write_text("1")
+    commands = (["add", "f"], ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "x"])
+    for command in commands:
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True, timeout=30)
+    below = tmp_path / "unpacked"
+    below.mkdir()
+    (below / "engine.py").write_text("")
+    assert git_facts(below) == {}
+
+
+def test_a_commit_that_is_told_wins_over_a_repository(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(environment, "git_facts", lambda _folder: {})
@@ -93,7 +105,9 @@ def test_a_commit_that_is_told_counts_only_where_no_repository_knows_it(
     assert capture()["git"] == {"sha": "1234567", "told": True}
     assert capture(commit="89abcde")["git"]["sha"] == "89abcde"
     monkeypatch.setattr(environment, "git_facts", lambda _folder: {"sha": "fedcba9", "dirty": False})
-    assert capture(commit="89abcde")["git"] == {"sha": "fedcba9", "dirty": False}
+    assert capture()["git"]["sha"] == "1234567"
+    monkeypatch.delenv("MONOLANE_GIT_SHA")
+    assert capture()["git"] == {"sha": "fedcba9", "dirty": False}
 
 
 def test_gpus_are_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
