@@ -85,12 +85,34 @@ constexpr int DECODE_MERGE_BYTES = (WARPS + 1) * model::QUERIES_PER_KV * MERGE_R
 constexpr int PREFILL_MERGE_BYTES = WARPS * ATTENTION_ROWS * MERGE_ROW * 4;
 constexpr int PREFILL_TOKENS_A_STEP = 16;  // what partial sums of a group take bounds the ring
 constexpr int PREFILL_PARTIAL_BYTES = WARPS * PREFILL_TOKENS_A_STEP * PAIRS * int(sizeof(float2));
-constexpr int FILTER_BYTES = 256 * 8 + 64 * 8;
+// Sums over some tokens: weights of those that score more than a bar, of all, and how many score more (filters.cuh).
+struct FilterSums {
+    u64 above, all;
+    u32 count;
+};
+static_assert(PROBES == WARPS, "each warp finds one");
+constexpr int FILTER_BYTES = (2 + PROBES) * WARPS * int(sizeof(FilterSums));
+
+// What the sequence and the request say of a vocabulary row: its bias, how often it was sampled, and SEEN if it occurs at all.
+struct RowState {
+    float bias;
+    u32 uses;
+};
+constexpr u32 SEEN = 1u << 31;
+
+// The candidate in question, its score without noise, the largest score, and whether a wait was given up.
+struct Draw {
+    int id;
+    float score, top;
+    u32 lost;
+};
 constexpr int NEWEST_BYTES = 2 * model::HEAD_DIM * 2;
 constexpr int SLICE_QUADS = ceil_div(model::HIDDEN / 4, model::SMS);  // most of an SM where lanes are joined (head_input.cuh)
 constexpr int SLICES_BYTES = mail::JOINS_LANES ? model::STREAMS * SLICE_QUADS * int(sizeof(float4)) : 0;
-constexpr int DECODE_BYTES =
-    OPERAND_BYTES + PARTIAL_BYTES + larger(larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), SLICES_BYTES);
+constexpr int ROWS_OFFSET =
+    OPERAND_BYTES + PARTIAL_BYTES +
+    round_up(larger(larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), SLICES_BYTES), 8);
+constexpr int DECODE_BYTES = ROWS_OFFSET + model::HEAD_ROWS * int(sizeof(RowState) + sizeof(float));
 constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 
 // Which part of which head an SM attends to in a layer, if any (attention.cuh).
@@ -106,7 +128,8 @@ struct LastLooks {
 
 struct Shared {
     u8 ring[SLOTS][SLOT_BYTES];    // whole launch: the tape, in flight or ready
-    // Decode: operand and partial sums; attention, the head's slices or scales, or the filter. Prefill: its own partial sums.
+    // Decode: operand and partial sums; attention, the head's slices or scales, or sums of filters; rows of the vocabulary.
+    // Prefill: its own partial sums.
     u8 scratch[SCRATCH_BYTES];
     u64 full[SLOTS];
     u64 empty[SLOTS];
@@ -119,7 +142,10 @@ struct Shared {
     // nothing that others write: race checkers count that too.
     alignas(16) float squares[2][WARPS];
     u64 best[WARPS];
-    u32 seen[model::SEEN_WORDS];   // ids in the sequence, among the vocabulary rows of this SM
+    float best_scores[WARPS];      // of later rounds: without noise
+    u32 top_keys[WARPS];           // the largest scores, ordered as integers
+    Draw draw;
+    u32 draw_exchanges, probe_exchanges;  // of this launch: not in registers, which the layers need (filters.cuh)
     u32 token;
     u32 verdict;                   // on the pass just done: bits of Verdict (sampling.cuh)
     ProfileTotals totals;
@@ -132,7 +158,12 @@ struct Shared {
     DEVICE float* merge() { return reinterpret_cast<float*>(scratch + OPERAND_BYTES + PARTIAL_BYTES); }
     DEVICE u16* newest() { return reinterpret_cast<u16*>(scratch + OPERAND_BYTES + PARTIAL_BYTES + DECODE_MERGE_BYTES); }
     DEVICE float4* slices() { return reinterpret_cast<float4*>(merge()); }
-    DEVICE u8* filter() { return scratch + OPERAND_BYTES + PARTIAL_BYTES; }
+    DEVICE FilterSums* sums() { return reinterpret_cast<FilterSums*>(scratch + OPERAND_BYTES + PARTIAL_BYTES); }
+    DEVICE FilterSums* found() { return sums() + WARPS; }
+    DEVICE FilterSums* probe_sums(u32 warp) { return sums() + (2 + warp) * WARPS; }
+    // Of this SM's vocabulary rows, from the begin of decode to the end of the launch; scores are of one pass.
+    DEVICE RowState* rows() { return reinterpret_cast<RowState*>(scratch + ROWS_OFFSET); }
+    DEVICE float* scores() { return reinterpret_cast<float*>(rows() + model::HEAD_ROWS); }
 };
 static_assert(sizeof(Shared) <= model::SHARED_BYTES, "shared memory of one SM");
 
@@ -206,8 +237,8 @@ struct Core {
         cursor.advance(SLOTS);
     }
 
-    // All SMs, and everything written before it is visible after it. Used between the phases of prefill, before a
-    // filtered draw, and everywhere when the measured option `sync = barrier` asks for it.
+    // All SMs, and everything written before it is visible after it. Used between the phases of prefill, and
+    // everywhere when the measured option `sync = barrier` asks for it.
     DEVICE void grid_barrier() {
         ++barriers;
         consumers_sync();
@@ -255,5 +286,25 @@ struct Core {
 
     DEVICE void phase_end() {
         if constexpr (model::SYNC_BARRIER) grid_barrier();
+    }
+};
+
+// What a function that is called, not inlined, makes a core of. Work that greedy decode does without lies in such functions:
+// inlined, its code and registers cost the layers 1 %. By value: a reference would keep the caller's core in local memory.
+struct Standing {
+    const Params* params;
+    Shared* shared;
+    u32 sm;
+    int position;
+
+    DEVICE explicit Standing(const Core& core)
+        : params(&core.params), shared(&core.shared), sm(core.place.sm), position(core.position) {}
+    DEVICE Core core() const {
+        Core made{*params, *shared};
+        made.lane = threadIdx.x % 32;
+        made.warp = threadIdx.x / 32;
+        made.place = Place{sm, made.warp, HEAD, model::LAYERS, position};
+        made.position = position;
+        return made;
     }
 };

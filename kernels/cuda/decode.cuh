@@ -137,8 +137,7 @@ DEVICE void release_cache(Core& core) {
     if (threadIdx.x == 0) release_fence();
 }
 
-// Returns this thread's best candidate.
-DEVICE u64 head(Core& core, float* kept) {
+DEVICE Best head(Core& core, float* kept) {
     core.place.phase = HEAD;
     core.place.layer = model::LAYERS;
     core.profile.begin();
@@ -165,7 +164,7 @@ DEVICE u64 head(Core& core, float* kept) {
         groups.run();
     }
     finish_step(core, STEP_HEAD, 0);
-    return finish.best;
+    return finish.found;
 }
 
 }  // namespace decode

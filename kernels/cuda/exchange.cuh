@@ -27,6 +27,10 @@ DEVICE void post_far(u64* to, u64 word) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
 
+DEVICE void post_far(u64* to, u64 first, u64 second) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
+}
+
 // Relaxed, past the L1, from this GPU's memory, where another GPU writes.
 DEVICE u32 load_far(const u32* from) {
     u32 v;
@@ -36,6 +40,11 @@ DEVICE u32 load_far(const u32* from) {
 DEVICE u64 load_far(const u64* from) {
     u64 v;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
+    return v;
+}
+DEVICE ulonglong2 peek2_far(const u64* from) {
+    ulonglong2 v;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0,%1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(from) : "memory");
     return v;
 }
 DEVICE uint2 peek2_far(const u32* from) {

@@ -132,9 +132,6 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     Reporter reporter(params);
     const u64 begun_ns = global_ns(), begun_clock = Profile::now();
 
-    if (params.sampling.repetition_penalty != 1.0f) {
-        for (int i = int(threadIdx.x); i < params.ids_count; i += CONSUMERS) remember(core, params.ids[i]);
-    }
     decode_attention::plan_items(core, params.prefill_end);
     consumers_sync();
     for (int at = params.first; at < params.prefill_end; at += prefill::CHUNK) {
@@ -142,6 +139,8 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         prefill::pass(core, chunk);
         if (reports) reporter.prefilled(at + chunk.tokens);
     }
+
+    if (params.sampling.filtered || params.sampling.adjusts) begin_rows(Standing(core));
 
     int id = params.ids[params.prefill_end];
     u32 finish = FINISH_RUNNING;
@@ -154,7 +153,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         decode::layers(core, row);
         const u32 stop_flag = reports ? load_relaxed(params.stop_flag) : 0u;
         float* kept = params.keep_logits ? params.logits + size_t(position - params.first) * model::VOCAB : nullptr;
-        const u64 best = decode::head(core, kept);
+        const Best best = decode::head(core, kept);
         core.profile.begin();
         const Chosen chosen = choose(core, best, stop_flag, [&] { decode::prepare_next(core, position + 1); });
         decode::finish_step(core, STEP_SAMPLE, 0);
@@ -177,7 +176,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         }
         if (reports && generated < params.max_new) reporter.token(id);
         ++generated;
-        if (params.sampling.repetition_penalty != 1.0f && threadIdx.x == 0) remember(core, id);
+        if (params.sampling.adjusts && threadIdx.x == 0) note_sampled(Standing(core), id);
         if (generated >= params.max_new || position + 2 >= model::CAPACITY) finish = FINISH_LENGTH;
         if (chosen.stop_asked) finish = FINISH_CANCELLED;
     }
@@ -210,7 +209,6 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid_constant__ Params params) {
     extern __shared__ __align__(128) u8 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    for (int i = int(threadIdx.x); i < model::SEEN_WORDS; i += THREADS) shared.seen[i] = 0;
     if (threadIdx.x < model::SEATS * MATRICES) {
         const u32 seat = threadIdx.x / MATRICES, matrix = threadIdx.x % MATRICES;
         const Share share = params.shares[blockIdx.x * model::SEATS * MATRICES + threadIdx.x];

@@ -7,7 +7,7 @@ enum Phase : int { QKV = 0, ATTN_OUT = 1, GATE_UP = 2, DOWN = 3, HEAD = 4, MATRI
 
 // What a spin was waiting for when the watchdog ended it (launch.py holds the words).
 enum Wait : u32 { WAIT_FULL = 1, WAIT_EMPTY, WAIT_VECTOR, WAIT_QUERY, WAIT_PARTIAL, WAIT_LANES, WAIT_CANDIDATE,
-                  WAIT_TOKEN, WAIT_BARRIER, WAIT_LANDED, WAIT_RANKS };
+                  WAIT_BARRIER, WAIT_LANDED, WAIT_RANKS };
 
 enum Finish : u32 { FINISH_RUNNING = 0, FINISH_STOP = 1, FINISH_LENGTH = 2, FINISH_CANCELLED = 3, FINISH_ABORTED = 4 };
 
@@ -31,7 +31,7 @@ struct Control {
 struct Peer {
     u32* mail;
     u64* candidates;
-    u64* choice;
+    u64* filters;
     float* outputs;
     Control* control;
 };
@@ -46,13 +46,21 @@ struct Status {
 };
 
 struct Sampling {
+    u64 least_weight;  // that min-p keeps
     float temperature;
     float top_p;
-    float min_p;
     float repetition_penalty;
-    int top_k;
+    float frequency_penalty;
+    float presence_penalty;
+    int top_k;         // 0 keeps all
     u32 seed_low, seed_high;
-    u32 filtered;  // 1 if top_k, top_p or min_p removes anything
+    u32 filtered;      // 1 if top-k, top-p or min-p may remove anything
+    u32 adjusts;       // 1 if a penalty or a bias may move a logit
+};
+
+struct Bias {
+    int id;
+    float value;
 };
 
 struct Params {
@@ -65,16 +73,17 @@ struct Params {
     u16* kv;                    // rows.cuh gives the layout
     u32* mail;                  // mailbox.cuh
     u64* candidates;            // [2][RANKS * SMS + 1]
-    u64* choice;                // the token that a filtered draw chose
+    u64* filters;               // filters.cuh
     float* stream;              // prefill: [LANES][CHUNK][HIDDEN] residual
     float* outputs;             // prefill: [2][DELAY + 1][TOTAL_LANES][CHUNK][HIDDEN] module outputs
     float* queries;             // prefill: [CHUNK][Q_DIM]
     u16* operand_hidden;        // prefill operands in fragment order (prefill.cuh)
     u16* operand_heads;
     u16* operand_ffn;
-    float* logits;              // [steps kept][VOCAB], or one row of scratch: the first GPU's, on all of them
+    float* logits;              // [steps kept][VOCAB]: the first GPU's, on all of them
     const int* ids;             // the sequence so far
     const int* stop_ids;
+    const Bias* biases;
     Control* control;
     const u32* stop_flag;       // device memory, written by the host while the launch runs
     u64* ring;                  // mapped host memory: one word a generated token
@@ -88,6 +97,8 @@ struct Params {
     int ids_count;
     int max_new;
     int stop_count;
+    int bias_count;
+    int sampled_from;           // ids from here on were sampled, those before are the prompt
     int keep_logits;            // 1: row i of `logits` is kept for the id at first + i
     int trace_first, trace_last;
     int slots_in_flight;        // copies on their way to one SM at a time

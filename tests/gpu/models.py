@@ -49,6 +49,14 @@ class StoredWeights:
         return self._random.get(name, dtype)
 
 
+class EqualHead(StoredWeights):
+    """A head whose rows are all the same: every token has the same logit."""
+
+    def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
+        values = super().get(name, dtype)
+        return np.broadcast_to(values[:1], values.shape).copy() if name == "head" else values
+
+
 LLAMA = ModelConfig(
     name="test-llama",
     hidden=256,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,16 @@ from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.memory import share_table
 from engine.reference import Reference
 from engine.sampling import SamplingParams, choose
-from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Bf16Weights, Model, RandomWeights, StoredWeights
+from tests.gpu.models import (
+    CONFIGS,
+    LANEFORMER,
+    LLAMA,
+    Bf16Weights,
+    EqualHead,
+    Model,
+    RandomWeights,
+    StoredWeights,
+)
 
 Open = Callable[..., CudaBackend]
 TOLERANCE = 2e-3
@@ -126,20 +136,58 @@ def test_barrier_mode_gives_the_same_bits(opened: Open) -> None:
         SamplingParams(temperature=1.2, top_p=0.7, seed=2),
         SamplingParams(temperature=0.9, min_p=0.1, repetition_penalty=1.1, seed=3),
         SamplingParams(temperature=1.5, top_k=50, top_p=0.9, min_p=0.02, seed=4),
+        SamplingParams(temperature=0.8, top_k=50, top_p=0.5, seed=5),
+        SamplingParams(temperature=5.0, top_k=3, seed=6),
+        SamplingParams(temperature=5.0, top_k=400, top_p=0.3, seed=7),
+        SamplingParams(temperature=0.05, top_k=999, top_p=0.99, seed=8),
+        SamplingParams(temperature=3.0, min_p=0.9, top_p=0.999, seed=9),
+        SamplingParams(frequency_penalty=0.7, presence_penalty=-0.3),
+        SamplingParams(
+            temperature=0.9, top_p=0.9, top_k=40, min_p=0.01, repetition_penalty=1.2, seed=10,
+            frequency_penalty=-0.5, presence_penalty=0.6, logit_bias={7: 4.0, 999: -100.0, 11: 5.5},
+        ),
+        SamplingParams(temperature=1.0, top_k=1, seed=11, logit_bias={3: 50.0, 8: 50.0}),
     ],
-    ids=["greedy", "penalty", "temperature", "top-k", "top-p", "min-p", "all"],
-)
+    ids=repr,
+)  # fmt: skip
 def test_tokens_are_those_that_the_shared_rule_chooses(opened: Open, sampling: SamplingParams) -> None:
     model = Model(LLAMA, RandomWeights(LLAMA, 6))
     backend = opened(model)
     prompt = sequence(LLAMA.vocab, 45)
+    found = generated(backend, Job(tuple(prompt), 120, sampling, sampled=5))
+    assert len(found) == 120
+    history = list(prompt)
+    logits = backend.logits(prompt + found)
+    for i, token in enumerate(found):
+        wanted = choose(logits[len(prompt) - 1 + i], sampling, history, len(history), history[40:])
+        assert wanted == token, f"token {i}"
+        history.append(token)
+
+
+@pytest.mark.parametrize("tied", [2, 60, 1000])
+def test_a_threshold_among_equal_scores_keeps_them_all(opened: Open, tied: int) -> None:
+    """The search for top-k's threshold must end where no score parts them."""
+    bias = {i * (1000 // tied): 90.0 for i in range(tied)}
+    sampling = SamplingParams(temperature=1e3 / 100, top_k=50, top_p=0.97, seed=3, logit_bias=bias)
+    config = replace(LLAMA, name="equal-scores")
+    backend = opened(Model(config, EqualHead(config, 6)))
+    prompt = sequence(config.vocab, 12)
     found = generated(backend, Job(tuple(prompt), 40, sampling))
-    assert len(found) == 40
     history = list(prompt)
     logits = backend.logits(prompt + found)
     for i, token in enumerate(found):
         assert choose(logits[len(prompt) - 1 + i], sampling, history, len(history)) == token
         history.append(token)
+
+
+def test_a_draw_with_filters_gives_the_same_tokens_every_time(opened: Open) -> None:
+    backend = opened(Model(LANEFORMER, RandomWeights(LANEFORMER, 8)))
+    prompt = tuple(sequence(LANEFORMER.vocab, 20))
+    params = SamplingParams(temperature=1.3, top_k=60, top_p=0.9, seed=1)
+    first = generated(backend, Job(prompt, 150, params))
+    for other in (SamplingParams(), SamplingParams(temperature=1.0, min_p=0.2, seed=4)) * 3:
+        generated(backend, Job(prompt, 31, other))
+        assert generated(backend, Job(prompt, 150, params)) == first
 
 
 def test_a_launch_stops_at_a_stop_id_and_at_its_budget(opened: Open) -> None:
@@ -191,7 +239,6 @@ def test_whatever_buffers_held_before_does_not_show(opened: Open) -> None:
         (memory.stream, layout.chunk_tokens * config.hidden * 4),
         (memory.outputs, 2 * layout.chunk_tokens * config.hidden * 4),
         (memory.queries, layout.chunk_tokens * config.q_dim * 4),
-        (memory.scores, config.vocab * 4),
     ):
         backend.device.fill(pointer, size, 0xFF)
     backend.device.synchronise()

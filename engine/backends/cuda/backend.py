@@ -168,10 +168,6 @@ class CudaBackend:
                 f"the prompt has {len(job.tokens)} tokens; this backend's cache holds {context}: shorten it"
                 " or raise the option context"
             )
-        if job.sampling.frequency_penalty or job.sampling.presence_penalty or job.sampling.logit_bias:
-            raise RequestError(
-                "the backend cuda counts no sampled tokens and has no logit_bias: leave it out"
-            )
         with self._lock:
             self._require_idle()
             self._take_back()

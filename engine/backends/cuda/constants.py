@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from engine.backends.cuda.sharding import Sharding, deal
 from engine.backends.cuda.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan
 from engine.errors import ConfigError
 from engine.models.config import Exchange, HeadKind, ModelConfig
 from engine.models.rope import RopeLayout
 from engine.models.weights import DType
+from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
 
 SHARED_BYTES = 232448
 """What one block may use on compute capability 9.0."""
 _EXCHANGES = {Exchange.NONE: 0, Exchange.PRESENT: 1, Exchange.PAST: 2}
 _HEADS = {HeadKind.REPLICATE: 0, HeadKind.VOCAB_PARALLEL: 1, HeadKind.LANE: 2}
 _WARPS = 8
+PROBES = _WARPS
+"""Scores that one exchange asks about in a search for top-k's threshold: one a warp (filters.cuh)."""
 _MAX_CAPACITY = 32768
 _PREFILL_STEP_TOKENS = 16
 _LEAST_SLOTS = 4
@@ -101,6 +106,11 @@ class Layout:
         return 2 * 8 * (self.sharding.ranks * self.plan.cores + 1)
 
     @property
+    def filter_bytes(self) -> int:
+        """Two words from every SM of every GPU, twice, for one exchange and for each probe (filters.cuh)."""
+        return 2 * 16 * self.sharding.ranks * self.plan.cores * (1 + PROBES)
+
+    @property
     def kv_halves(self) -> int:
         """16-bit words of the cache (rows.cuh)."""
         c = self.config
@@ -169,7 +179,8 @@ def _scratch_bytes(plan: Plan, sharding: Sharding) -> int:
     merge_row = (c.head_dim + 4) * 4
     decode = -(-_widest_columns(c) // 32) * 128 + 2 * _WARPS * pairs * 8
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if _joins_lanes(sharding) else 0
-    decode += max((_WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim, 256 * 8 + 64 * 8, slices)
+    merge = (_WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim
+    decode += -(-max(merge, (2 + PROBES) * _WARPS * 24, slices) // 8) * 8 + 12 * _head_rows(plan)
     prefill = max(_WARPS * _PREFILL_STEP_TOKENS * pairs * 8, _WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
 
@@ -179,9 +190,8 @@ def _residual_rows(plan: Plan) -> int:
     return max(2, most * TILE_ROWS)
 
 
-def _seen_words(plan: Plan) -> int:
-    most = max(sum(seat[Matrix.HEAD].tiles for seat in core) for core in plan.shares)
-    return max(1, -(-most * TILE_ROWS // 32))
+def _head_rows(plan: Plan) -> int:
+    return max(sum(seat[Matrix.HEAD].tiles for seat in core) for core in plan.shares) * TILE_ROWS
 
 
 def _fixed_bytes(plan: Plan) -> int:
@@ -190,8 +200,8 @@ def _fixed_bytes(plan: Plan) -> int:
         * (
             plan.seats * _residual_rows(plan)
             + (10 + 15 + 6 * plan.config.layers) * plan.seats
-            + 2 * _WARPS
-            + _seen_words(plan)
+            + 4 * _WARPS
+            + 4
         )
         + 8 * _WARPS
         + 512
@@ -206,6 +216,8 @@ def header(layout: Layout) -> str:
     lines += [f"constexpr bool {name} = {str(value).lower()};" for name, value in _flags(layout).items()]
     lines += [f"constexpr float {name} = {value:.9e}f;" for name, value in _floats(layout).items()]
     lines.append("}")
+    lines += [f"constexpr int {name} = {value};" for name, value in _shared_integers().items()]
+    lines += [f"constexpr float {name} = {float(value).hex()}f;" for name, value in _rule().items()]
     lines += [f"#define {name} {{{', '.join(map(str, values))}}}" for name, values in _lists(layout).items()]
     return "\n".join(lines) + "\n"
 
@@ -238,12 +250,22 @@ def _integers(layout: Layout) -> dict[str, int]:
         "SLOT_UNITS": layout.tuning.slot_units,
         "SLOTS": layout.slots,
         "RESIDUAL_ROWS": _residual_rows(plan),
-        "SEEN_WORDS": _seen_words(plan),
+        "HEAD_ROWS": _head_rows(plan),
+        "FILTER_BYTES": layout.filter_bytes,
         "MAX_SPLITS": layout.max_splits,
         "PREFILL_TILES": layout.tuning.prefill_tiles,
         "PREFILL_TILE_TOKENS": 8 if layout.tuning.prefill_split else 16,
         "SHARED_BYTES": SHARED_BYTES,
     }
+
+
+def _shared_integers() -> dict[str, int]:
+    return {"PROBES": PROBES, "WEIGHT_BITS": WEIGHT_BITS}
+
+
+def _rule() -> dict[str, np.float32]:
+    """Of the exponential that engine.sampling specifies."""
+    return {"LOG2_E": LOG2_E} | {f"EXP2_{i}": value for i, value in enumerate(EXP2_COEFFICIENTS)}
 
 
 def _wide(layout: Layout) -> dict[str, int]:

@@ -29,6 +29,7 @@ from engine.backends.cuda.params import (
     STATUS_BYTES,
     STOP_WORD,
     Params,
+    biases_of,
     sampling_of,
 )
 from engine.backends.cuda.profile import ProfileBuffer
@@ -47,10 +48,9 @@ _WAITS = {
     5: "a part of a head",
     6: "other lanes' output",
     7: "a token candidate",
-    8: "the chosen token",
-    9: "the barrier of all SMs",
-    10: "a copy to land",
-    11: "the barrier of all GPUs",
+    8: "the barrier of all SMs",
+    9: "a copy to land",
+    10: "the barrier of all GPUs",
 }
 _PHASES = ("qkv", "attn_out", "gate_up", "down", "head", "attention or between phases")
 _ID_BITS = 20
@@ -97,7 +97,6 @@ class Machine:
         self.device.activate()
         self.device.fill(self.memory.mail, self.memory.mail_bytes)
         self.device.fill(self.memory.candidates, self.layout.candidates_bytes)
-        self.device.fill(self.memory.choice, 8)
         self.device.synchronise()
         self.serial = 1
 
@@ -111,6 +110,8 @@ class Work:
     first: int = 0
     prefill_end: int = 0
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampled: int = 0
+    """How many of the last `ids` were generated."""
     stop_ids: frozenset[int] = frozenset()
     keep_logits: bool = False
     profile: bool = False
@@ -136,6 +137,7 @@ def work_of(job: Job, context: int, first: int = 0, caches: tuple[int, ...] = ()
         caches=caches,
         prefill_end=len(job.tokens) - 1,
         sampling=job.sampling,
+        sampled=job.sampled,
         stop_ids=job.stop_ids,
         profile=job.profile or job.trace is not None,
         trace=(job.trace.first, job.trace.last) if job.trace else (0, 0),
@@ -182,7 +184,8 @@ class CudaLaunch(FollowedLaunch):
         self._stream, self._side = self._held.stream(), self._held.stream()
         device.fill(memory.control, CONTROL_BYTES, 0, self._stream)
         device.fill(memory.stop_flag, 4, 0, self._stream)
-        self.logits_address = memory.scores
+        device.fill(memory.filters, machine.layout.filter_bytes, 0, self._stream)
+        self.logits_address = 0
         if work.keep_logits and machine.rank == 0:
             self.logits_address = self._held.memory(work.steps * machine.vocab * 4)
         self._profile = ProfileBuffer(machine.layout, work.trace) if work.profile else None
@@ -203,6 +206,7 @@ class CudaLaunch(FollowedLaunch):
             logits=self.logits_address,
             ids=self._held.put(np.asarray(work.ids, np.int32)),
             stop_ids=self._held.put(np.asarray(sorted(work.stop_ids) or [-1], np.int32)),
+            biases=self._held.put(biases_of(work.sampling)),
             profile=self._profile_address,
             spin_budget_ns=int(machine.spin_budget_s * 1e9),
             sampling=sampling_of(work.sampling, machine.vocab),
@@ -211,6 +215,8 @@ class CudaLaunch(FollowedLaunch):
             ids_count=len(work.ids),
             max_new=work.max_new,
             stop_count=len(work.stop_ids),
+            bias_count=len(work.sampling.logit_bias),
+            sampled_from=len(work.ids) - work.sampled,
             keep_logits=int(work.keep_logits),
             trace_first=work.trace[0],
             trace_last=work.trace[1],

@@ -61,14 +61,13 @@ class Memory:
     mail: int
     mail_bytes: int
     candidates: int
-    choice: int
+    filters: int
     stream: int
     outputs: int
     queries: int
     operand_hidden: int
     operand_heads: int
     operand_ffn: int
-    scores: int
     control: int
     stop_flag: int
 
@@ -100,7 +99,7 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         mail=device.allocate(mail_bytes, zero=True),
         mail_bytes=mail_bytes,
         candidates=device.allocate(layout.candidates_bytes, zero=True),
-        choice=device.allocate(8, zero=True),
+        filters=device.allocate(layout.filter_bytes, zero=True),
         stream=device.allocate(lanes * tokens * config.hidden * 4),
         outputs=device.allocate(
             2 * (config.lanes.delay + 1) * sharding.total_lanes * tokens * config.hidden * 4
@@ -109,7 +108,6 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         operand_hidden=operand(config.hidden),
         operand_heads=operand(config.q_dim // lanes),
         operand_ffn=operand(config.ffn // lanes),
-        scores=device.allocate(sharding.whole.vocab * 4),
         control=device.allocate(64, zero=True),
         stop_flag=device.allocate(16, zero=True),
     )

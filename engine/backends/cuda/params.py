@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.backends.cuda.sharding import MAX_RANKS
-from engine.sampling import SamplingParams
+from engine.sampling import SamplingParams, least_weight
 
 CONTROL_BYTES = 64
 """params.cuh's Control: eight words and one for each GPU."""
@@ -16,13 +19,22 @@ STATUS_BYTES = 64
 STOP_WORD = 12
 """A word of the status block, always 1, that the host copies into the flags on the device."""
 POINTERS = (
-    *("tape", "tape_offset", "shares", "embed", "norms", "rotation", "kv", "mail", "candidates", "choice"),
+    *("tape", "tape_offset", "shares", "embed", "norms", "rotation", "kv", "mail", "candidates", "filters"),
     *("stream", "outputs", "queries", "operand_hidden", "operand_heads", "operand_ffn", "logits", "ids"),
-    *("stop_ids", "control", "stop_flag", "ring", "status", "profile"),
+    *("stop_ids", "biases", "control", "stop_flag", "ring", "status", "profile"),
 )
-PEER_POINTERS = ("mail", "candidates", "choice", "outputs", "control")
+PEER_POINTERS = ("mail", "candidates", "filters", "outputs", "control")
 _INTEGERS = (
-    *("first", "prefill_end", "ids_count", "max_new", "stop_count", "keep_logits"),
+    *(
+        "first",
+        "prefill_end",
+        "ids_count",
+        "max_new",
+        "stop_count",
+        "bias_count",
+        "sampled_from",
+        "keep_logits",
+    ),
     *("trace_first", "trace_last", "slots_in_flight", "blocks_a_split"),
 )
 
@@ -31,14 +43,17 @@ class Sampling(ctypes.Structure):
     """params.cuh's Sampling."""
 
     _fields_ = (
+        ("least_weight", ctypes.c_uint64),
         ("temperature", ctypes.c_float),
         ("top_p", ctypes.c_float),
-        ("min_p", ctypes.c_float),
         ("repetition_penalty", ctypes.c_float),
+        ("frequency_penalty", ctypes.c_float),
+        ("presence_penalty", ctypes.c_float),
         ("top_k", ctypes.c_int32),
         ("seed_low", ctypes.c_uint32),
         ("seed_high", ctypes.c_uint32),
         ("filtered", ctypes.c_uint32),
+        ("adjusts", ctypes.c_uint32),
     )
 
 
@@ -62,18 +77,33 @@ class Params(ctypes.Structure):
     )
 
 
+class Bias(ctypes.Structure):
+    """params.cuh's Bias."""
+
+    _fields_ = (("id", ctypes.c_int32), ("value", ctypes.c_float))
+
+
+def biases_of(params: SamplingParams) -> NDArray[np.uint8]:
+    """The bytes of a list of Bias; one that nobody reads if there is none."""
+    pairs = params.logit_bias or ((0, 0.0),)
+    return np.frombuffer(bytes((Bias * len(pairs))(*(Bias(*pair) for pair in pairs))), np.uint8)
+
+
 def sampling_of(params: SamplingParams, vocab: int) -> Sampling:
-    """How the kernels choose tokens; `filtered` if some of the vocabulary may be left out."""
-    filtered = params.temperature > 0 and (
-        0 < params.top_k < vocab or params.top_p < 1.0 or params.min_p > 0.0
-    )
+    """How the kernels choose tokens."""
+    top_k = params.top_k if params.top_k < vocab else 0
+    filters = top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
+    penalties = (params.repetition_penalty != 1.0, params.frequency_penalty, params.presence_penalty)
     return Sampling(
+        least_weight(params.min_p),
         params.temperature,
         params.top_p,
-        params.min_p,
         params.repetition_penalty,
-        params.top_k,
+        params.frequency_penalty,
+        params.presence_penalty,
+        top_k,
         params.seed & 0xFFFFFFFF,
         params.seed >> 32,
-        int(filtered),
+        int(params.temperature > 0 and filters),
+        int(any(penalties) or bool(params.logit_bias)),
     )
