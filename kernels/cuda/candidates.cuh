@@ -60,7 +60,7 @@ DEVICE int head_row_of(const Core& core, int id) {
     const int head_tile = local / HEAD_PART * HEAD_PART_TILES + local % HEAD_PART / TILE_ROWS;
     int before = 0, row = -1;
     for (int seat = 0; seat < model::SEATS; ++seat) {
-        const Share share = core.shared.shares[seat][HEAD];
+        const TileRange share = core.shared.shares[seat][HEAD];
         const int tile = head_tile - share.first;
         if (tile >= 0 && tile < share.tiles) row = (before + tile) * TILE_ROWS + local % HEAD_PART % TILE_ROWS;
         before += share.tiles;
@@ -70,7 +70,7 @@ DEVICE int head_row_of(const Core& core, int id) {
 
 // The other way round: the pair that this even row of the SM begins.
 DEVICE HeadPair head_pair_at(const Core& core, int row) {
-    const Share(&shares)[model::SEATS][MATRICES] = core.shared.shares;
+    const TileRange(&shares)[model::SEATS][MATRICES] = core.shared.shares;
     int pair = row / 2;
     if (model::SEATS > 1 && pair >= shares[0][HEAD].tiles * (TILE_ROWS / 2)) {
         pair += (shares[model::SEATS - 1][HEAD].first - shares[0][HEAD].tiles) * (TILE_ROWS / 2);
@@ -109,8 +109,6 @@ DEVICE void note_use(const Core& core, int id, bool sampled) {
     atomicOr(uses, SEEN);
     if (sampled) atomicAdd(uses, 1u);
 }
-
-__device__ __noinline__ void note_sampled(Standing at, int id) { note_use(at.core(), id, true); }
 
 // Before the first pass, after prefill, whose buffers these are till then. All consumer threads.
 __device__ __noinline__ void begin_rows(Standing at) {

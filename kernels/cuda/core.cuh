@@ -5,12 +5,9 @@
 #include "profile.cuh"
 #include "stream.cuh"
 
-constexpr int WARPS = 8;                   // consumers
 constexpr int CONSUMERS = WARPS * 32;
-constexpr int THREADS = CONSUMERS + 128;   // the producer is one thread, but registers move in groups of four warps
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "registers of one SM");
-constexpr int MAX_TILES = 8;               // tiles that a warp accumulates side by side
 constexpr int SLOT_UNITS = model::SLOT_UNITS;
 constexpr int SLOT_BYTES = SLOT_UNITS * UNIT_BYTES;
 constexpr int SLOTS = model::SLOTS;
@@ -83,7 +80,6 @@ constexpr int ATTENTION_ROWS = 8;
 constexpr int MERGE_ROW = model::HEAD_DIM + 4;              // accumulator, maximum, sum; whole 16 bytes
 constexpr int DECODE_MERGE_BYTES = (WARPS + 1) * model::QUERIES_PER_KV * MERGE_ROW * 4;
 constexpr int PREFILL_MERGE_BYTES = WARPS * ATTENTION_ROWS * MERGE_ROW * 4;
-constexpr int PREFILL_TOKENS_A_STEP = 16;  // what partial sums of a group take bounds the ring
 constexpr int PREFILL_PARTIAL_BYTES = WARPS * PREFILL_TOKENS_A_STEP * PAIRS * int(sizeof(float2));
 // Sums over some tokens: weights of those that score more than a bar, of all, and how many score more (filters.cuh).
 struct FilterSums {
@@ -135,7 +131,7 @@ struct Shared {
     u64 empty[SLOTS];
     u64 done;                      // the consumers want no more
     float residual[model::SEATS][model::RESIDUAL_ROWS];  // decode: the rows of its lanes' streams that this SM finishes
-    Share shares[model::SEATS][MATRICES];
+    TileRange shares[model::SEATS][MATRICES];
     Groups groups[model::SEATS][MATRICES];
     AttentionItem items[model::SEATS][model::LAYERS];    // decode: of this pass
     // Sums of squares of the vector in use, and of the next. Aligned, so that the 16-byte pieces in which they are read hold
@@ -202,7 +198,7 @@ struct Core {
     float squares = 0.0f;  // this thread's part of the sum of squares of the vector staged last
     Profile profile;
 
-    DEVICE const Share& share(int phase) const { return shared.shares[seat][phase]; }
+    DEVICE const TileRange& share(int phase) const { return shared.shares[seat][phase]; }
     DEVICE const Groups& groups(int phase) const { return shared.groups[seat][phase]; }
 
     // What follows from a thread's place is computed anew in each phase: hoisted out of the loop over layers it would be
@@ -294,16 +290,17 @@ struct Core {
 struct Standing {
     const Params* params;
     Shared* shared;
-    u32 sm;
+    u32 sm, serial;
     int position;
 
     DEVICE explicit Standing(const Core& core)
-        : params(&core.params), shared(&core.shared), sm(core.place.sm), position(core.position) {}
+        : params(&core.params), shared(&core.shared), sm(core.place.sm), serial(core.serial), position(core.position) {}
     DEVICE Core core() const {
         Core made{*params, *shared};
         made.lane = threadIdx.x % 32;
         made.warp = threadIdx.x / 32;
         made.place = Place{sm, made.warp, HEAD, model::LAYERS, position};
+        made.serial = serial;
         made.position = position;
         return made;
     }

@@ -20,20 +20,22 @@ DEVICE void prefetch_row(const Core& core, int id) {
 
 // What the warps do that do not elect the next token: they ask for the row that will be its if this SM's candidate wins, and
 // find out who attends to what after it.
-DEVICE void prepare_next(Core& core, int position) {
-    u64 best = 0;
-    for (int w = 0; w < WARPS; ++w) {
-        if (core.shared.best[w] > best) best = core.shared.best[w];
+struct PrepareNext {
+    DEVICE static void run(Core& core) {
+        u64 best = 0;
+        for (int w = 0; w < WARPS; ++w) {
+            if (core.shared.best[w] > best) best = core.shared.best[w];
+        }
+        const int likely = candidate_id(best);
+        if (u32(likely) < u32(model::VOCAB)) prefetch_row<32>(core, likely);
+        decode_attention::plan_items(core, core.position + 1);
     }
-    const int likely = candidate_id(best);
-    if (u32(likely) < u32(model::VOCAB)) prefetch_row<32>(core, likely);
-    decode_attention::plan_items(core, position);
-}
+};
 
 // Sets up the residual rows of the lane that this SM finishes. Nobody reads them before the first attn_out, so it comes
 // after the first qkv, off the path on which all SMs wait for that.
 DEVICE void begin_residual(Core& core, const u16* row) {
-    const Share share = core.share(ATTN_OUT);
+    const TileRange share = core.share(ATTN_OUT);
     for (int p = int(threadIdx.x); p < share.tiles * (TILE_ROWS / 2); p += CONSUMERS) {
         const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
         if (r >= model::HIDDEN) continue;
@@ -144,7 +146,7 @@ DEVICE Best head(Core& core, float* kept) {
     release_cache(core);
     HeadFinish finish{core, kept};
     const u16* norm = norm_of(core, 2 * model::LAYERS);
-    if constexpr (mail::JOINS_LANES && model::HEAD_KIND != 2) {
+    if constexpr (mail::JOINS_LANES && model::HEAD_KIND != HEAD_SIDE_BY_SIDE) {
         core.sit(0);  // the only one that has a part of such a head
         head_input::join(core, norm);
         if (!core.share(HEAD).tiles) core.profile.input_ready();  // it waits for nothing more

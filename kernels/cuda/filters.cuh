@@ -119,8 +119,7 @@ DEVICE void settle_offers(Core& core, bool first) {
 }
 
 // The first round's offers: what `head` left in the SM. All lanes of one warp.
-__device__ __noinline__ void offer_first(Standing at) {
-    Core core = at.core();
+DEVICE void offer_first(Core& core) {
     const u64 best = warp_max(core.lane < WARPS ? core.shared.best[core.lane] : 0);
     const u32 top_key = __reduce_max_sync(ALL_LANES, core.lane < WARPS ? core.shared.top_keys[core.lane] : 0u);
     if (core.lane == 0) {

@@ -28,7 +28,7 @@ static_assert(KEYS % 4 == 0 && VALUES % 4 == 0 && HEADS_OUT % 4 == 0 && AFTER_AT
               "vectors are read in 16-byte words");
 
 // Once a pass, after all layers: what the head of a model with several lanes reads (head_input.cuh).
-constexpr bool JOINS_LANES = model::STREAMS > 1 && model::HEAD_KIND != 1;
+constexpr bool JOINS_LANES = model::STREAMS > 1 && model::HEAD_KIND != HEAD_VOCAB_PARALLEL;
 constexpr size_t HEAD_INPUT = size_t(LAYER) * model::LAYERS;                              // [HIDDEN]
 constexpr size_t SQUARES = HEAD_INPUT + (JOINS_LANES ? model::HIDDEN : 0);                // [STREAMS][TILES]
 constexpr int TILES = model::HIDDEN / TILE_ROWS;

@@ -5,12 +5,10 @@
 // g + 8 at weight rows 2 j and 2 j + 1. Within 32 consecutive columns any order will do if A and B share it:
 // lane j takes columns 8 j .. 8 j + 7 for two successive products, so that one 16-byte load is one operand.
 #pragma once
+#include "contract.h"
 #include "model.h"
-#include "types.cuh"
 
-constexpr int TILE_ROWS = 8;
-constexpr int CHUNK_COLUMNS = 32;
-constexpr int UNIT_BYTES = TILE_ROWS * CHUNK_COLUMNS * 2;  // eight rows of 32 columns: 16 bytes a lane
+static_assert(UNIT_BYTES == 32 * 16, "eight rows of 32 columns: 16 bytes a lane");
 
 // Operand A of one product in the four consecutive registers that the tensor cores want: for columns 4 s .. 4 s + 3 of
 // a lane's eight, words (row g, first two), (row g + 8, first two), (row g, last two), (row g + 8, last two). Operands in

@@ -109,7 +109,7 @@ struct Reporter {
     DEVICE u64 elapsed() const { return global_ns() - start + 1; }
     // One word: nanoseconds since launch (never 0), then the id.
     DEVICE void token(int id) {
-        const u64 word = elapsed() << 20 | u64(id);
+        const u64 word = elapsed() << TOKEN_ID_BITS | u64(id);
         asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(params.ring + sent), "l"(word) : "memory");
         ++sent;
     }
@@ -155,7 +155,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         float* kept = params.keep_logits ? params.logits + size_t(position - params.first) * model::VOCAB : nullptr;
         const Best best = decode::head(core, kept);
         core.profile.begin();
-        const Chosen chosen = choose(core, best, stop_flag, [&] { decode::prepare_next(core, position + 1); });
+        const Chosen chosen = choose<decode::PrepareNext>(core, best, stop_flag);
         decode::finish_step(core, STEP_SAMPLE, 0);
         ++core.serial;
         ++core.profile.passes;
@@ -176,7 +176,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         }
         if (reports && generated < params.max_new) reporter.token(id);
         ++generated;
-        if (params.sampling.adjusts && threadIdx.x == 0) note_sampled(Standing(core), id);
+        if (params.sampling.adjusts && threadIdx.x == 0) note_use(core, id, true);
         if (generated >= params.max_new || position + 2 >= model::CAPACITY) finish = FINISH_LENGTH;
         if (chosen.stop_asked) finish = FINISH_CANCELLED;
     }
@@ -185,18 +185,18 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     if (threadIdx.x == 0) barrier_arrive(&shared.done);
     if constexpr (model::PROFILE) {
         if (threadIdx.x == 0) {
-            u64* out = params.profile + sm * PROFILE_WORDS_AN_SM;
+            u64* out = params.profile + sm * PROFILE_COUNT;
             for (int k = 0; k < STEP_KINDS; ++k) {
-                out[2 * k] = shared.totals.wait[k];
-                out[2 * k + 1] = shared.totals.work[k];
-                out[20 + k] = shared.totals.starved[k];
-                out[27 + k] = shared.totals.peer[k];
+                out[PROFILE_TIMES + 2 * k] = shared.totals.wait[k];
+                out[PROFILE_TIMES + 2 * k + 1] = shared.totals.work[k];
+                out[PROFILE_STARVED + k] = shared.totals.starved[k];
+                out[PROFILE_PEER + k] = shared.totals.peer[k];
             }
-            out[14] = u64(core.profile.passes);
-            out[16] = begun_ns;
-            out[17] = begun_clock;
-            out[18] = global_ns();
-            out[19] = Profile::now();
+            out[PROFILE_PASSES] = u64(core.profile.passes);
+            out[PROFILE_BEGUN_NS] = begun_ns;
+            out[PROFILE_BEGUN_CLOCK] = begun_clock;
+            out[PROFILE_ENDED_NS] = global_ns();
+            out[PROFILE_ENDED_CLOCK] = Profile::now();
         }
     }
     if (ends) {
@@ -211,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x < model::SEATS * MATRICES) {
         const u32 seat = threadIdx.x / MATRICES, matrix = threadIdx.x % MATRICES;
-        const Share share = params.shares[blockIdx.x * model::SEATS * MATRICES + threadIdx.x];
+        const TileRange share = params.shares[blockIdx.x * model::SEATS * MATRICES + threadIdx.x];
         shared.shares[seat][matrix] = share;
         shared.groups[seat][matrix] = Groups::of(share.tiles);
     }

@@ -1,25 +1,6 @@
 // Fills device memory before a launch: random tensors where they are needed (engine.models.weights.RandomWeights), tapes in
 // the order of engine/backends/cuda/tape.py. And reads memory as fast as it goes, for the bandwidth that figures are held against.
-#include "types.cuh"
-
-struct Tensor {
-    const u16* values;  // [rows][columns], or null: random
-    u64 first;          // random: where the GPU's part begins in the whole tensor, and how far apart its rows are
-    u32 stride;
-    u32 key;
-    float scale;
-};
-
-struct Job {
-    Tensor tensors[3];
-    const int2* sources;       // [packed rows] of (tensor, row); a negative tensor is padding
-    const int2* shares;        // [cores] of (first tile, tiles)
-    const u64* offsets;        // [cores] bytes in the tape where this matrix' share begins
-    u8* tape;
-    int columns;
-};
-
-constexpr int TILE_ROWS = 8, CHUNK_COLUMNS = 32, UNIT_BYTES = 512, MAX_GROUP = 8;
+#include "contract.h"
 
 DEVICE u32 fmix32(u32 h) {
     h = (h ^ h >> 16) * 0x85EBCA6Bu;
@@ -44,26 +25,26 @@ extern "C" __global__ void fill_random(u16* to, u64 count, u32 key, float scale,
 }
 
 // One block row (y) a core; each thread fills 16 bytes: eight columns of one row.
-extern "C" __global__ void pack_matrix(const __grid_constant__ Job job) {
+extern "C" __global__ void pack_matrix(const __grid_constant__ PackJob job) {
     const int core = int(blockIdx.y);
-    const int2 share = job.shares[core];
+    const TileRange share = job.shares[core];
     const int chunks = ceil_div(job.columns, CHUNK_COLUMNS);
-    const int groups = ceil_div(share.y, MAX_GROUP);
-    const int pieces = share.y * chunks * 32;
+    const int groups = ceil_div(share.tiles, MAX_TILES);
+    const int pieces = share.tiles * chunks * 32;
     for (int piece = int(blockIdx.x * blockDim.x + threadIdx.x); piece < pieces; piece += int(gridDim.x * blockDim.x)) {
         const int tile = piece / (chunks * 32), chunk = piece / 32 % chunks, lane = piece % 32;
-        const int base = share.y / groups, larger_ones = share.y % groups;
+        const int base = share.tiles / groups, larger_ones = share.tiles % groups;
         const int split = larger_ones * (base + 1);
         const int group_first = tile < split ? tile / (base + 1) * (base + 1) : split + (tile - split) / base * base;
         const int group_tiles = tile < split ? base + 1 : base;
-        const int2 source = job.sources[(share.x + tile) * TILE_ROWS + lane / 4];
+        const int2 source = job.sources[(share.first + tile) * TILE_ROWS + lane / 4];
         const int column = chunk * CHUNK_COLUMNS + lane % 4 * 8;
         u16 values[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             values[i] = 0;
             if (source.x < 0 || column + i >= job.columns) continue;
-            const Tensor& t = job.tensors[source.x];
+            const PackTensor& t = job.tensors[source.x];
             values[i] = t.values ? t.values[u64(source.y) * job.columns + column + i]
                                  : random_half(u32(t.first + u64(source.y) * t.stride + column + i), t.key, t.scale, 0.0f);
         }

@@ -186,7 +186,7 @@ DEVICE void matrix(Core& core, const Chunk& chunk, const u16* operand, Finish fi
     for (int seat = 0; seat < model::SEATS; ++seat) {
         core.sit(seat);
         core.refresh();
-        const Share share = core.share(PHASE);
+        const TileRange share = core.share(PHASE);
         const Groups groups = core.groups(PHASE);
         const u16* mine = fragment(const_cast<u16*>(operand), core.model_lane * CHUNKS, 0, 0);
 #pragma unroll 1
@@ -296,20 +296,23 @@ DEVICE void add_scaled(float4& x, const float4& v, float scale) {
     x.w += v.w * scale;
 }
 
-// Adds what the module before produced to the residual stream and leaves the normalised operand. One block a row.
-// `module`: 0 the embedding, 1 attention's output of `layer`, 2 the MLP's.
-DEVICE void normalise(Core& core, const Chunk& chunk, int module, int layer, const u16* norm) {
+// What a residual stream begins with, or takes in next.
+enum Source { EMBEDDING, ATTENTION_OUTPUT, MLP_OUTPUT };
+
+// Adds what the module before produced to the residual stream and leaves the normalised operand. One block a row. `layer` is
+// the source's.
+DEVICE void normalise(Core& core, const Chunk& chunk, Source source, int layer, const u16* norm) {
     constexpr int QUADS = model::HIDDEN / 4;
     constexpr int EACH = ceil_div(QUADS, CONSUMERS);
     core.refresh();
     const Params& p = core.params;
-    const bool attention = module == 1;
-    const int exchange = module == 0 ? EXCHANGE_NONE : attention ? attention_exchange(layer) : mlp_exchange(layer);
+    const bool attention = source == ATTENTION_OUTPUT;
+    const int exchange = source == EMBEDDING ? EXCHANGE_NONE : attention ? attention_exchange(layer) : mlp_exchange(layer);
     for (int row = int(core.place.sm); row < model::LANES * chunk.tokens; row += model::SMS) {
         const int lane = row / chunk.tokens, token = row % chunk.tokens;
         const int whole_lane = p.rank * model::LANES + lane;
         float4* stream = reinterpret_cast<float4*>(p.stream + (size_t(lane) * CHUNK + token) * model::HIDDEN);
-        const int id = module == 0 ? p.ids[chunk.first + token] : 0;
+        const int id = source == EMBEDDING ? p.ids[chunk.first + token] : 0;
         float4 x[EACH];
         float squares = 0.0f;
 #pragma unroll
@@ -317,7 +320,7 @@ DEVICE void normalise(Core& core, const Chunk& chunk, int module, int layer, con
             const int q = i * CONSUMERS + int(threadIdx.x);
             x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (q >= QUADS) continue;
-            if (module == 0) {
+            if (source == EMBEDDING) {
                 const uint2 w = __ldg(reinterpret_cast<const uint2*>(p.embed + size_t(id) * model::HIDDEN) + q);
                 x[i] = make_float4(weight_low(w.x), weight_high(w.x), weight_low(w.y), weight_high(w.y));
             } else {
@@ -418,7 +421,7 @@ DEVICE void pass(Core& core, const Chunk& chunk) {
         core.place.layer = layer;
         core.place.position = chunk.first;
         const u16* norms = p.norms + size_t(2 * layer) * model::HIDDEN;
-        normalise(core, chunk, layer ? 2 : 0, layer - 1, norms);
+        normalise(core, chunk, layer ? MLP_OUTPUT : EMBEDDING, layer - 1, norms);
         core.grid_barrier();
         matrix<QKV>(core, chunk, p.operand_hidden, QkvStore{core, layer, chunk});
         core.grid_barrier();
@@ -431,7 +434,7 @@ DEVICE void pass(Core& core, const Chunk& chunk) {
         core.grid_barrier();
         matrix<ATTN_OUT>(core, chunk, p.operand_heads, OutputStore{core, outputs_offset(true, layer)});
         core.node_barrier();
-        normalise(core, chunk, 1, layer, norms + model::HIDDEN);
+        normalise(core, chunk, ATTENTION_OUTPUT, layer, norms + model::HIDDEN);
         core.grid_barrier();
         matrix<GATE_UP>(core, chunk, p.operand_hidden, GateUpStore{core});
         core.grid_barrier();

@@ -2,17 +2,14 @@
 //
 // Each step of a pass (five a layer, then head and sample) has three stamps, taken by one thread of the SM: begin,
 // input ready, end. Totals go to profile[sm][step kind][2] (wait, work) and the stamps of traced passes to
-// profile[SMS * PROFILE_WORDS_AN_SM + ((pass * SMS + sm) * STEPS + step) * 3]. The pairs kept at profile[sm][16..19]
+// profile[SMS * PROFILE_COUNT + ((pass * SMS + sm) * STEPS + step) * 3]. The pairs from PROFILE_BEGUN_NS on
 // tie the SM's clock to the launch's nanoseconds. Of the time until input is ready, what is spent on words that only
 // other GPUs still owe is counted apart.
 #pragma once
-#include "params.cuh"
+#include "contract.h"
 #include "model.h"
 
-enum StepKind : int { STEP_QKV = 0, STEP_ATTENTION, STEP_ATTN_OUT, STEP_GATE_UP, STEP_DOWN, STEP_HEAD, STEP_SAMPLE, STEP_KINDS };
 constexpr int STEPS_A_PASS = model::LAYERS * 5 * model::SEATS + 2;
-// 7 kinds x (wait, work), passes, two (nanoseconds, clock) pairs, 7 x starved, 7 x waiting for another GPU
-constexpr int PROFILE_WORDS_AN_SM = 40;
 
 struct ProfileTotals {
     u64 wait[model::PROFILE ? STEP_KINDS : 1];
@@ -70,7 +67,7 @@ struct Profile {
             totals.work[kind] += finished - ready + early;
             totals.starved[kind] += starved;
             if (pass < params.trace_first || pass >= params.trace_last) return;
-            u64* stamps = params.profile + model::SMS * PROFILE_WORDS_AN_SM +
+            u64* stamps = params.profile + model::SMS * PROFILE_COUNT +
                           ((size_t(pass - params.trace_first) * model::SMS + sm) * STEPS_A_PASS + step) * 3;
             stamps[0] = begun + early;  // what was waited before the input was looked for is work, as in the totals
             stamps[1] = ready;

@@ -2,9 +2,6 @@
 #pragma once
 #include "heads.cuh"
 
-// How a layer's module takes the other lanes' output into the residual stream (engine.models.config.Exchange).
-enum Exchange : int { EXCHANGE_NONE = 0, EXCHANGE_PRESENT = 1, EXCHANGE_PAST = 2 };
-
 // Constant memory: a table in a function would be written to the stack each time it is read.
 __constant__ const u8 ATTENTION_EXCHANGES[] = MODEL_ATTENTION_EXCHANGE;
 __constant__ const u8 MLP_EXCHANGES[] = MODEL_MLP_EXCHANGE;
@@ -25,7 +22,7 @@ constexpr int HALF_HEAD = model::HEAD_DIM / 2;
 constexpr int QKV_LANE_TILES = ceil_div(LANE_Q + 2 * LANE_KV, TILE_ROWS);
 constexpr int OUT_LANE_TILES = ceil_div(model::HIDDEN, TILE_ROWS);
 constexpr int GATE_UP_LANE_TILES = ceil_div(2 * LANE_FFN, TILE_ROWS);
-constexpr int HEAD_PARTS = model::HEAD_KIND == 1 ? model::LANES : 1;  // vocab_parallel: a part a lane
+constexpr int HEAD_PARTS = model::HEAD_KIND == HEAD_VOCAB_PARALLEL ? model::LANES : 1;  // vocab_parallel: a part a lane
 constexpr int HEAD_PART = model::VOCAB_SHARE / HEAD_PARTS;            // vocabulary rows of one
 constexpr int HEAD_PART_TILES = ceil_div(HEAD_PART, TILE_ROWS);
 

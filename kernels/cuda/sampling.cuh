@@ -118,7 +118,8 @@ DEVICE void conclude(Core& core, const StopIds& stop_ids, u32 id, u32 flags) {
 }
 
 // What the first warp does of `choose`: posts the SM's candidate, waits for all others, and leaves token and verdict.
-DEVICE void elect(Core& core, bool first, u32 stop_flag) {
+DEVICE void elect(Core& core, u32 stop_flag) {
+    const bool first = core.place.sm == 0 && core.params.rank == 0;
     const Ballot ballot(core.serial);
     const u64 best = warp_max(core.lane < WARPS ? core.shared.best[core.lane] : 0);
     if (core.lane == 0) {
@@ -134,9 +135,25 @@ DEVICE void elect(Core& core, bool first, u32 stop_flag) {
     conclude(core, stop_ids, u32(candidate_id(all.top)), (all.word & STOP_ASKED) | (all.aborted ? ABORTED : 0u));
 }
 
-// Goes on until the filters keep a candidate. All consumer threads; the first warp has what `elect` left.
-__device__ __noinline__ void filter(Standing at) {
+// All of `choose` for a draw with filters; the clock at which every SM's first candidate was there.
+template <class Meanwhile>
+__device__ __noinline__ u64 choose_filtered(Standing at, Best mine, u32 stop_flag) {
     Core core = at.core();
+    core.profile.begin();
+    mine.top_key = __reduce_max_sync(ALL_LANES, mine.top_key);
+    if (core.lane == 0) core.shared.top_keys[core.warp] = mine.top_key;
+    if (threadIdx.x == 0) {
+        core.shared.draw.lost = 0;
+        ++core.shared.draw_exchanges;
+    }
+    consumers_sync();
+    if (core.warp == 0) {
+        elect(core, stop_flag);
+    } else {
+        if (core.warp == 1) filters::offer_first(core);
+        Meanwhile::run(core);
+    }
+    consumers_sync();
     filters::settle(core);
     if (core.warp == 0) {
         const u32 flags = (core.shared.verdict & ~STOP_ID) | (core.shared.draw.lost ? ABORTED : 0u);
@@ -144,34 +161,25 @@ __device__ __noinline__ void filter(Standing at) {
         conclude(core, StopIds(core), u32(core.shared.draw.id), flags);
     }
     consumers_sync();
+    return core.profile.ready;
 }
 
 // Waits for: the best candidate of every SM of every GPU. This exchange is also what lets the next pass overwrite the
 // mailboxes: what an SM read of them has arrived before it posts, for which no fence is needed. With the one before it
 // (decode::release_cache) and the one in `collect` it makes this pass's cache entries visible to the next.
-// `meanwhile` is called by the other warps; all threads of a block are told the same.
+// `Meanwhile::run` is called by the other warps; all threads of a block are told the same.
 template <class Meanwhile>
-DEVICE Chosen choose(Core& core, Best mine, u32 stop_flag, const Meanwhile& meanwhile) {
+DEVICE Chosen choose(Core& core, Best mine, u32 stop_flag) {
     mine.candidate = warp_max(mine.candidate);
-    const bool filtered = core.params.sampling.filtered != 0;
     if (core.lane == 0) core.shared.best[core.warp] = mine.candidate;
-    if (filtered) {
-        mine.top_key = __reduce_max_sync(ALL_LANES, mine.top_key);
-        if (core.lane == 0) core.shared.top_keys[core.warp] = mine.top_key;
-        if (threadIdx.x == 0) {
-            core.shared.draw.lost = 0;
-            ++core.shared.draw_exchanges;
-        }
-    }
-    consumers_sync();
-    if (core.warp == 0) {
-        elect(core, core.place.sm == 0 && core.params.rank == 0, stop_flag);
+    if (core.params.sampling.filtered) {
+        const u64 ready = choose_filtered<Meanwhile>(Standing(core), mine, stop_flag);
+        if constexpr (model::PROFILE) core.profile.ready = ready;
     } else {
-        if (filtered && core.warp == 1) filters::offer_first(Standing(core));
-        meanwhile();
+        consumers_sync();
+        if (core.warp == 0) elect(core, stop_flag); else Meanwhile::run(core);
+        consumers_sync();  // the barrier above, in the next pass, parts these reads from what is written then
     }
-    consumers_sync();  // the barrier above, in the next pass, parts these reads from what is written then
-    if (filtered) filter(Standing(core));
     const u32 verdict = core.shared.verdict;
     return {int(core.shared.token), (verdict & STOP_ASKED) != 0, (verdict & STOP_ID) != 0, (verdict & ABORTED) != 0};
 }

@@ -2,7 +2,7 @@
 // from then on every spin gives up at once, so that all threads run to the end of the pass and leave together.
 #pragma once
 #include "model.h"
-#include "params.cuh"
+#include "contract.h"
 
 DEVICE u64 global_ns() {
     u64 t;

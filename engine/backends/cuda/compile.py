@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.backends.cuda import contract
 from engine.errors import BackendUnavailable
 from engine.settings import home
 
@@ -38,6 +39,7 @@ def compile_kernel(
     Raises BackendUnavailable if there is no NVRTC here, or if the source does not compile.
     """
     files = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.cuh"))}
+    files["contract.h"] = contract.text()
     files["model.h"] = header
     source = (SOURCES / name).read_text(encoding="utf-8")
     options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++17", "--device-as-default-execution-space"]

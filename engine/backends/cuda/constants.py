@@ -5,25 +5,33 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
+from engine.backends.cuda.contract import (
+    PREFILL_TOKENS_A_STEP,
+    PROBES,
+    WARPS,
+    ExchangeCode,
+    HeadCode,
+)
 from engine.backends.cuda.sharding import Sharding, deal
 from engine.backends.cuda.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan
 from engine.errors import ConfigError
 from engine.models.config import Exchange, HeadKind, ModelConfig
 from engine.models.rope import RopeLayout
 from engine.models.weights import DType
-from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
 
 SHARED_BYTES = 232448
 """What one block may use on compute capability 9.0."""
-_EXCHANGES = {Exchange.NONE: 0, Exchange.PRESENT: 1, Exchange.PAST: 2}
-_HEADS = {HeadKind.REPLICATE: 0, HeadKind.VOCAB_PARALLEL: 1, HeadKind.LANE: 2}
-_WARPS = 8
-PROBES = _WARPS
-"""Scores that one exchange asks about in a search for top-k's threshold: one a warp (filters.cuh)."""
+_EXCHANGES = {
+    Exchange.NONE: ExchangeCode.NONE,
+    Exchange.PRESENT: ExchangeCode.PRESENT,
+    Exchange.PAST: ExchangeCode.PAST,
+}
+_HEADS = {
+    HeadKind.REPLICATE: HeadCode.REPLICATE,
+    HeadKind.VOCAB_PARALLEL: HeadCode.VOCAB_PARALLEL,
+    HeadKind.LANE: HeadCode.SIDE_BY_SIDE,
+}
 _MAX_CAPACITY = 32768
-_PREFILL_STEP_TOKENS = 16
 _LEAST_SLOTS = 4
 _MAX_COLUMNS = 32768
 """A thread remembers in one word which of its pieces of a vector are missing (`fetch` in matvec.cuh)."""
@@ -177,11 +185,11 @@ def _scratch_bytes(plan: Plan, sharding: Sharding) -> int:
     c = plan.config
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
-    decode = -(-_widest_columns(c) // 32) * 128 + 2 * _WARPS * pairs * 8
+    decode = -(-_widest_columns(c) // 32) * 128 + 2 * WARPS * pairs * 8
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if _joins_lanes(sharding) else 0
-    merge = (_WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim
-    decode += -(-max(merge, (2 + PROBES) * _WARPS * 24, slices) // 8) * 8 + 12 * _head_rows(plan)
-    prefill = max(_WARPS * _PREFILL_STEP_TOKENS * pairs * 8, _WARPS * 8 * merge_row)
+    merge = (WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim
+    decode += -(-max(merge, (2 + PROBES) * WARPS * 24, slices) // 8) * 8 + 12 * _head_rows(plan)
+    prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
 
 
@@ -200,10 +208,10 @@ def _fixed_bytes(plan: Plan) -> int:
         * (
             plan.seats * _residual_rows(plan)
             + (10 + 15 + 6 * plan.config.layers) * plan.seats
-            + 4 * _WARPS
+            + 4 * WARPS
             + 4
         )
-        + 8 * _WARPS
+        + 8 * WARPS
         + 512
     )
 
@@ -216,8 +224,6 @@ def header(layout: Layout) -> str:
     lines += [f"constexpr bool {name} = {str(value).lower()};" for name, value in _flags(layout).items()]
     lines += [f"constexpr float {name} = {value:.9e}f;" for name, value in _floats(layout).items()]
     lines.append("}")
-    lines += [f"constexpr int {name} = {value};" for name, value in _shared_integers().items()]
-    lines += [f"constexpr float {name} = {float(value).hex()}f;" for name, value in _rule().items()]
     lines += [f"#define {name} {{{', '.join(map(str, values))}}}" for name, values in _lists(layout).items()]
     return "\n".join(lines) + "\n"
 
@@ -242,7 +248,7 @@ def _integers(layout: Layout) -> dict[str, int]:
         "TOTAL_LANES": sharding.total_lanes,
         "STREAMS": sharding.streams,
         "DELAY": sharding.whole.lanes.delay,
-        "HEAD_KIND": _HEADS[sharding.whole.lanes.head],
+        "HEAD_KIND": int(_HEADS[sharding.whole.lanes.head]),
         "HEAD_COLUMNS": _head_columns(c),
         "SMS": plan.cores,
         "SEATS": plan.seats,
@@ -257,15 +263,6 @@ def _integers(layout: Layout) -> dict[str, int]:
         "PREFILL_TILE_TOKENS": 8 if layout.tuning.prefill_split else 16,
         "SHARED_BYTES": SHARED_BYTES,
     }
-
-
-def _shared_integers() -> dict[str, int]:
-    return {"PROBES": PROBES, "WEIGHT_BITS": WEIGHT_BITS}
-
-
-def _rule() -> dict[str, np.float32]:
-    """Of the exponential that engine.sampling specifies."""
-    return {"LOG2_E": LOG2_E} | {f"EXP2_{i}": value for i, value in enumerate(EXP2_COEFFICIENTS)}
 
 
 def _wide(layout: Layout) -> dict[str, int]:
@@ -301,7 +298,7 @@ def _lists(layout: Layout) -> dict[str, list[int]]:
     """A number for each layer, or for each matrix."""
     c, sharding = layout.config, layout.sharding
     exchanges = {
-        attention: [_EXCHANGES[sharding.exchange(i, attention=attention)] for i in range(c.layers)]
+        attention: [int(_EXCHANGES[sharding.exchange(i, attention=attention)]) for i in range(c.layers)]
         for attention in (True, False)
     }
     return {

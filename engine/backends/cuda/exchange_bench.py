@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from engine.backends.cuda.compile import compile_kernel
+from engine.backends.cuda.contract import Control, Params
 from engine.backends.cuda.driver import Device, answering
-from engine.backends.cuda.params import CONTROL_BYTES, Params
 from engine.backends.cuda.sharding import MAX_RANKS
 from engine.errors import BackendFailure, BackendUnavailable
 from engine.measuring.statistics import median
@@ -30,6 +30,7 @@ _STEP = 2.0**-10
 _TOLERANCE = 1e-6
 """Relative: a GPU multiplies by 1 / count, which is inexact unless count is a power of two."""
 _SPIN_BUDGET_S = 1.0
+_CONTROL_BYTES = ctypes.sizeof(Control)
 
 
 class _Exchanges(ctypes.Structure):
@@ -111,7 +112,7 @@ class _Team:
             device.activate()
             self._kernels.append(device.module(image, {"exchange_bench": 0})["exchange_bench"])
             self._params.append(
-                Params(control=device.allocate(CONTROL_BYTES), spin_budget_ns=int(_SPIN_BUDGET_S * 1e9))
+                Params(control=device.allocate(_CONTROL_BYTES), spin_budget_ns=int(_SPIN_BUDGET_S * 1e9))
             )
             self._jobs.append(
                 _Exchanges(
@@ -142,7 +143,7 @@ class _Team:
             job.count, job.untimed, job.timed, job.gather = floats, UNTIMED, TIMED, int(gather)
             device.fill(job.mine, _BUFFERS * count * self._floats * 4)
             device.fill(job.gathered, _BUFFERS * self._floats * 4)
-            device.fill(params.control, CONTROL_BYTES)
+            device.fill(params.control, _CONTROL_BYTES)
             device.upload(job.values, values)
             device.synchronise()
         for rank, device in enumerate(self._devices):

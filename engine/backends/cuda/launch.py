@@ -5,6 +5,7 @@ Of several GPUs that run a model together each has a launch of its own (engine.b
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,43 +18,47 @@ from numpy.typing import NDArray
 
 from engine.backends.base import Job, Outcome, Token, TraceSpan
 from engine.backends.cuda.constants import Layout
+from engine.backends.cuda.contract import (
+    PEER_POINTERS,
+    POINTERS,
+    THREADS,
+    TOKEN_ID_BITS,
+    Control,
+    Finish,
+    HostBlock,
+    Params,
+    Wait,
+)
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.followed import FollowedLaunch
 from engine.backends.cuda.held import Held
 from engine.backends.cuda.memory import Memory
-from engine.backends.cuda.params import (
-    ABORTED_AT,
-    CONTROL_BYTES,
-    PEER_POINTERS,
-    POINTERS,
-    STATUS_BYTES,
-    STOP_WORD,
-    Params,
-    biases_of,
-    sampling_of,
-)
+from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.profile import ProfileBuffer
+from engine.backends.cuda.tape import Matrix
 from engine.errors import BackendFailure, DeviceLost
 from engine.sampling import SamplingParams
 from engine.timings import FinishReason, PhaseTime
 
-_FINISH: dict[int, FinishReason] = {1: "stop", 2: "length", 3: "cancelled"}
-THREADS = 384
-"""core.cuh's THREADS."""
-_WAITS = {
-    1: "weights in its ring",
-    2: "a free ring slot",
-    3: "the input vector",
-    4: "queries, a key or a value",
-    5: "a part of a head",
-    6: "other lanes' output",
-    7: "a token candidate",
-    8: "the barrier of all SMs",
-    9: "a copy to land",
-    10: "the barrier of all GPUs",
+_FINISH: dict[int, FinishReason] = {
+    Finish.STOP: "stop",
+    Finish.LENGTH: "length",
+    Finish.CANCELLED: "cancelled",
 }
-_PHASES = ("qkv", "attn_out", "gate_up", "down", "head", "attention or between phases")
-_ID_BITS = 20
+_WAITS = {
+    Wait.FULL: "weights in its ring",
+    Wait.EMPTY: "a free ring slot",
+    Wait.VECTOR: "the input vector",
+    Wait.QUERY: "queries, a key or a value",
+    Wait.PARTIAL: "a part of a head",
+    Wait.LANES: "other lanes' output",
+    Wait.CANDIDATE: "a token candidate",
+    Wait.BARRIER: "the barrier of all SMs",
+    Wait.LANDED: "a copy to land",
+    Wait.RANKS: "the barrier of all GPUs",
+}
+_PHASES = (*(matrix.name.lower() for matrix in Matrix), "attention or between phases")
+_RING_AT = ctypes.sizeof(HostBlock)
 _START_GRACE_S = 10.0
 """For the driver to bring a process's first kernel onto the GPU, and for a host that was held up itself."""
 _BUDGETS_A_PASS = 4
@@ -176,13 +181,13 @@ class CudaLaunch(FollowedLaunch):
         machine, work = self._machine, self._work
         device, memory = machine.device, machine.memory
         device.activate()
-        host, address = self._held.mapped(STATUS_BYTES + 8 * max(1, work.max_new))
-        self._status: NDArray[np.uint32] = host[:STATUS_BYTES].view(np.uint32)
-        self._ring: NDArray[np.uint64] = host[STATUS_BYTES:].view(np.uint64)
-        self._status[STOP_WORD] = 1
-        self._status[2] = work.first
+        host, address = self._held.mapped(_RING_AT + 8 * max(1, work.max_new))
+        self._host = HostBlock.from_buffer(host.data)
+        self._ring: NDArray[np.uint64] = host[_RING_AT:].view(np.uint64)
+        self._host.one = 1
+        self._host.status.prefilled = work.first
         self._stream, self._side = self._held.stream(), self._held.stream()
-        device.fill(memory.control, CONTROL_BYTES, 0, self._stream)
+        device.fill(memory.control, ctypes.sizeof(Control), 0, self._stream)
         device.fill(memory.stop_flag, 4, 0, self._stream)
         device.fill(memory.filters, machine.layout.filter_bytes, 0, self._stream)
         self.logits_address = 0
@@ -201,7 +206,7 @@ class CudaLaunch(FollowedLaunch):
         """What the kernel reads; `status` is the device's address of the status block."""
         machine, work = self._machine, self._work
         params = Params(
-            ring=status + STATUS_BYTES,
+            ring=status + _RING_AT,
             status=status,
             logits=self.logits_address,
             ids=self._held.put(np.asarray(work.ids, np.int32)),
@@ -254,7 +259,7 @@ class CudaLaunch(FollowedLaunch):
 
     @property
     def prefilled(self) -> int:
-        return int(self._status[2])
+        return int(self._host.status.prefilled)
 
     @property
     def failure(self) -> str | None:
@@ -284,13 +289,13 @@ class CudaLaunch(FollowedLaunch):
                 return
             if self._aborted_at is None:
                 self._aborted_at = time.perf_counter()
-            self._raise_flag(self._machine.memory.control + ABORTED_AT)
+            self._raise_flag(self._machine.memory.control + Control.aborted.offset)
 
     def _raise_flag(self, address: int) -> None:
         """A copy engine does this; a kernel would find no room beside the one that runs."""
         device = self._machine.device
         device.activate()
-        one = self._status.ctypes.data + 4 * STOP_WORD
+        one = ctypes.addressof(self._host) + HostBlock.one.offset
         device.call("cuMemcpyHtoDAsync", address, one, 4, self._side)
 
     def close(self) -> None:
@@ -300,7 +305,7 @@ class CudaLaunch(FollowedLaunch):
         with self._lock:
             if not self.usable:
                 return
-            self._status, self._ring = self._status.copy(), self._ring.copy()
+            self._host, self._ring = HostBlock.from_buffer_copy(self._host), self._ring.copy()
             self._held.release()
 
     def logits(self) -> NDArray[np.float32]:
@@ -322,7 +327,7 @@ class CudaLaunch(FollowedLaunch):
         end = self._written(self._read)
         words = self._ring[self._read : end].tolist()
         self._read = end
-        return [Token(word & (1 << _ID_BITS) - 1, word >> _ID_BITS) for word in words]
+        return [Token(word & (1 << TOKEN_ID_BITS) - 1, word >> TOKEN_ID_BITS) for word in words]
 
     def _written(self, known: int) -> int:
         """How many tokens are in the ring, of which the first `known` are."""
@@ -351,13 +356,13 @@ class CudaLaunch(FollowedLaunch):
 
     def _finish(self) -> None:
         """Reads what the kernel left: an outcome, or why the watchdog ended it."""
-        reason = _FINISH.get(int(self._status[3]))
-        self._machine.serial += int(self._status[5])
+        status = self._host.status
+        reason = _FINISH.get(status.finish)
+        self._machine.serial += status.passes
         if reason is None:
             self._failure = self._report()
             self.needs_recovery = True
             return
-        prefill_ns = int(self._status[:2].view(np.uint64)[0])
         phases: Mapping[str, PhaseTime] = {}
         spans: tuple[TraceSpan, ...] = ()
         if self._profile:
@@ -366,6 +371,7 @@ class CudaLaunch(FollowedLaunch):
             self.starved_us = self._profile.starved_us(words)
             phases, spans = self._profile.phases_us(words), self._profile.spans(words)
         cached = self._work.first
+        prefill_ns = int(status.prefill_ns)
         self._outcome = Outcome(reason, self.prefilled - cached, prefill_ns, phases, spans, cached)
 
     @property
@@ -386,13 +392,14 @@ class CudaLaunch(FollowedLaunch):
         return since is not None and now - since > self._patience_s
 
     def _report(self) -> str:
-        control = self._machine.device.download(self._machine.memory.control, (8,), np.uint32)
-        _, _, sm, warp, wait, phase, layer, position = control.tolist()
-        self.stuck = wait != 0
-        what = _WAITS.get(wait, "nothing")
-        seconds, phase_name = self._machine.spin_budget_s, _PHASES[min(phase, 5)]
+        words = (ctypes.sizeof(Control),)
+        found = self._machine.device.download(self._machine.memory.control, words, np.uint8)
+        control = Control.from_buffer_copy(found.tobytes())
+        self.stuck = control.wait != 0
+        what = _WAITS.get(control.wait, "nothing")
+        seconds, phase = self._machine.spin_budget_s, _PHASES[min(control.phase, len(Matrix))]
         return (
-            f"the monokernel stood still: GPU {self._machine.rank}, SM {sm}, warp {warp} waited over"
-            f" {seconds:g} s for {what} in {phase_name} of layer {layer} at position {position};"
-            " the request has ended, others may run"
+            f"the monokernel stood still: GPU {self._machine.rank}, SM {control.sm}, warp {control.warp}"
+            f" waited over {seconds:g} s for {what} in {phase} of layer {control.layer} at position"
+            f" {control.position}; the request has ended, others may run"
         )

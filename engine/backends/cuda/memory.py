@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, padded_columns
+from engine.backends.cuda.contract import Control, PackJob, PackTensor
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, columns, row_sources, tensors
 from engine.models.config import ModelConfig, tensor_shapes
@@ -20,29 +21,6 @@ from engine.models.weights import RandomWeights, Weights
 Progress = Callable[[str, int, int], None]
 """What is being done, bytes done, bytes in all."""
 _THREADS = 256
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("values", ctypes.c_uint64),
-        ("first", ctypes.c_uint64),
-        ("stride", ctypes.c_uint32),
-        ("key", ctypes.c_uint32),
-        ("scale", ctypes.c_float),
-    )
-
-
-class _PackJob(ctypes.Structure):
-    """pack.cu's Job."""
-
-    _fields_ = (
-        ("tensors", _Tensor * 3),
-        ("sources", ctypes.c_uint64),
-        ("shares", ctypes.c_uint64),
-        ("offsets", ctypes.c_uint64),
-        ("tape", ctypes.c_uint64),
-        ("columns", ctypes.c_int32),
-    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +86,7 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         operand_hidden=operand(config.hidden),
         operand_heads=operand(config.q_dim // lanes),
         operand_ffn=operand(config.ffn // lanes),
-        control=device.allocate(64, zero=True),
+        control=device.allocate(ctypes.sizeof(Control), zero=True),
         stop_flag=device.allocate(16, zero=True),
     )
 
@@ -192,7 +170,7 @@ class _Loader:
             device.put(shares),
             device.put(offsets + np.array(starts, np.uint64)),
         ]
-        job = _PackJob(
+        job = PackJob(
             sources=scratch[0],
             shares=scratch[1],
             offsets=scratch[2],
@@ -203,11 +181,11 @@ class _Loader:
             if isinstance(self._weights, RandomWeights):
                 key, scale, _ = self._weights.recipe(name)
                 region = self._layout.sharding.region(name, self._rank, job.columns)
-                job.tensors[i] = _Tensor(0, region.first, region.stride, key, scale)
+                job.tensors[i] = PackTensor(0, region.first, region.stride, key, scale)
             else:
                 values = self._weights.get(name, self._layout.weights)
                 scratch.append(device.put(self._layout.sharding.slice(name, self._rank, values)))
-                job.tensors[i] = _Tensor(scratch[-1])
+                job.tensors[i] = PackTensor(scratch[-1])
         device.launch(self._kernels["pack_matrix"], (32, plan.cores), _THREADS, 0, (job,))
         device.synchronise()
         for pointer in scratch:

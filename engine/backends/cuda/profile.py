@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from engine.backends.base import TraceSpan
 from engine.backends.cuda.constants import Layout
+from engine.backends.cuda.contract import ProfileWord, Step
 from engine.timings import PhaseTime
 
-_KINDS = ("qkv", "attention", "attn_out", "gate_up", "down", "head", "sample")
-_WORDS_AN_SM = 40
-_PASSES, _BEGUN, _STARVED, _PEER = 14, 16, 20, 27
+_KINDS = tuple(step.name.lower() for step in Step)
 _HANDED_ON = {"attn_out": "gate_up", "down": "qkv"}
 """Phases that end with an exchange between lanes, and who waits for what comes out."""
 
@@ -36,10 +35,10 @@ class ProfileBuffer:
     @property
     def size(self) -> int:
         """Bytes."""
-        return 8 * self._sms * (_WORDS_AN_SM + self._traced * self._steps * 3)
+        return 8 * self._sms * (ProfileWord.COUNT + self._traced * self._steps * 3)
 
     def _heads(self, words: Words) -> Words:
-        return words[: self._sms * _WORDS_AN_SM].reshape(self._sms, _WORDS_AN_SM)
+        return words[: self._sms * ProfileWord.COUNT].reshape(self._sms, ProfileWord.COUNT)
 
     def phases_us(self, words: Words) -> dict[str, PhaseTime]:
         """Mean microseconds of a pass, over SMs and passes.
@@ -51,11 +50,11 @@ class ProfileBuffer:
         """
         heads = self._heads(words)
         us = self._us_a_clock(heads)
-        passes = max(1, int(heads[0, _PASSES]))
+        passes = max(1, int(heads[0, ProfileWord.PASSES]))
         result = {"embed": PhaseTime(0.0)}
         for kind, name in enumerate(_KINDS):
-            wait, work = (heads[:, 2 * kind + part] * us / passes for part in (0, 1))
-            peer = heads[:, _PEER + kind] * us / passes
+            wait, work = (heads[:, ProfileWord.TIMES + 2 * kind + part] * us / passes for part in (0, 1))
+            peer = heads[:, ProfileWord.PEER + kind] * us / passes
             result[name] = PhaseTime(float(work.mean()), float(wait.mean()), float(peer.mean()))
         for name, after in _HANDED_ON.items():
             late = result[after]
@@ -65,8 +64,11 @@ class ProfileBuffer:
     def starved_us(self, words: Words) -> dict[str, float]:
         """The part of each phase's work in which weights were not there yet: mean microseconds of a pass."""
         heads = self._heads(words)
-        us = self._us_a_clock(heads) / max(1, int(heads[0, _PASSES]))
-        return {name: float((heads[:, _STARVED + kind] * us).mean()) for kind, name in enumerate(_KINDS)}
+        us = self._us_a_clock(heads) / max(1, int(heads[0, ProfileWord.PASSES]))
+        return {
+            name: float((heads[:, ProfileWord.STARVED + kind] * us).mean())
+            for kind, name in enumerate(_KINDS)
+        }
 
     def spans(self, words: Words) -> tuple[TraceSpan, ...]:
         """Every step of the traced passes on every SM, on the launch's clock."""
@@ -74,15 +76,15 @@ class ProfileBuffer:
             return ()
         heads = self._heads(words)
         us = self._us_a_clock(heads)
-        start_ns = heads[:, _BEGUN].min()
-        stamps = words[self._sms * _WORDS_AN_SM :].reshape(self._traced, self._sms, self._steps, 3)
+        start_ns = heads[:, ProfileWord.BEGUN_NS].min()
+        stamps = words[self._sms * ProfileWord.COUNT :].reshape(self._traced, self._sms, self._steps, 3)
         spans: list[TraceSpan] = []
-        for traced in range(min(self._traced, max(0, int(heads[0, _PASSES]) - self._first))):
+        for traced in range(min(self._traced, max(0, int(heads[0, ProfileWord.PASSES]) - self._first))):
             for sm in range(self._sms):
-                base = float(heads[sm, _BEGUN] - start_ns) / 1e3
-                clocks = (stamps[traced, sm].astype(np.int64) - np.int64(heads[sm, _BEGUN + 1])) * us[
-                    sm
-                ] + base
+                base = float(heads[sm, ProfileWord.BEGUN_NS] - start_ns) / 1e3
+                clocks = (
+                    stamps[traced, sm].astype(np.int64) - np.int64(heads[sm, ProfileWord.BEGUN_CLOCK])
+                ) * us[sm] + base
                 for step, (begun, ready, ended) in enumerate(clocks.tolist()):
                     name = self._name(step)
                     if ready > begun:
@@ -94,12 +96,13 @@ class ProfileBuffer:
         place, seat = divmod(step, self._seats)
         layer, kind = divmod(place, 5)
         if layer >= self._layers:
-            return _KINDS[5 + step - self._layers * 5 * self._seats]
+            return _KINDS[Step.HEAD + step - self._layers * 5 * self._seats]
         return f"{_KINDS[kind]} {layer}" + ("" if self._seats == 1 else "ab"[seat])
 
     @staticmethod
     def _us_a_clock(heads: Words) -> NDArray[np.float64]:
-        ns, clocks = (heads[:, _BEGUN + 2 + i] - heads[:, _BEGUN + i] for i in (0, 1))
+        ns = heads[:, ProfileWord.ENDED_NS] - heads[:, ProfileWord.BEGUN_NS]
+        clocks = heads[:, ProfileWord.ENDED_CLOCK] - heads[:, ProfileWord.BEGUN_CLOCK]
         per_clock: NDArray[np.float64] = (
             ns.astype(np.float64) / 1e3 / np.maximum(clocks.astype(np.float64), 1.0)
         )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ctypes
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.backends.cuda import contract
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import SHARED_BYTES, Tuning, header, make_layout
-from engine.backends.cuda.params import CONTROL_BYTES, Params, PeerAddresses
-from engine.backends.cuda.sharding import MAX_RANKS, deal
+from engine.backends.cuda.memory import Memory
+from engine.backends.cuda.sharding import deal
 from engine.backends.cuda.tape import plan
 from engine.errors import BackendUnavailable, ConfigError
 from engine.models.config import ModelConfig
@@ -89,20 +90,21 @@ def test_a_source_that_does_not_compile_is_an_error_with_the_compilers_words() -
         compile_kernel("monokernel.cu", "namespace model {}", cache=False)
 
 
-def test_host_and_device_agree_on_the_parameters_of_a_launch() -> None:
-    """The struct's fields in the order of params.cuh, and its size as the compiler would lay it out."""
-    text = (Path(__file__).parents[3] / "kernels/cuda/params.cuh").read_text()
-    body = text.split("struct Params {")[1].split("};")[0]
-    lines = [re.sub(r"//.*", "", line).strip().rstrip(";") for line in body.splitlines()]
-    names = [re.sub(r".*[\s*]", "", part.strip()) for line in lines if line for part in line.split(",")]
-    assert [re.sub(r"\[.*", "", name) for name in names] == [name for name, *_ in Params._fields_]
-    assert ctypes.sizeof(Params) % 8 == 0
-    assert f"constexpr int MAX_RANKS = {MAX_RANKS};" in text
-    peer = text.split("struct Peer {")[1].split("};")[0]
-    assert re.findall(r"(\w+);", peer) == [name for name, *_ in PeerAddresses._fields_]
-    control = text.split("struct Control {")[1].split("};")[0]
-    assert re.findall(r"\w+(?=[,;[])", control)[:2] == ["arrivals", "aborted"]
-    assert CONTROL_BYTES == 4 * (8 + MAX_RANKS)
+def test_a_structure_of_another_size_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generated header asserts what ctypes lays out."""
+    text = contract.text()
+    assert f"sizeof(Params) == {ctypes.sizeof(contract.Params)}" in text
+    wrong = text.replace("    float temperature;\n", "    double temperature;\n")
+    monkeypatch.setattr(contract, "text", lambda: wrong)
+    with pytest.raises(BackendUnavailable, match="as the host packs it"):
+        compile_kernel("pack.cu", "", cache=False)
+
+
+def test_every_address_of_a_launch_comes_from_memory_or_is_its_own() -> None:
+    own = {"logits", "ids", "stop_ids", "biases", "ring", "status", "profile"}
+    reserved = {field.name for field in fields(Memory)}
+    assert set(contract.POINTERS) - own <= reserved
+    assert set(contract.PEER_POINTERS) <= reserved
 
 
 def test_vectors_that_leave_no_room_for_a_ring_are_refused() -> None:

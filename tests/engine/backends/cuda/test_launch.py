@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from engine.backends.cuda import followed
 from engine.backends.cuda import launch as module
+from engine.backends.cuda.contract import PEER_POINTERS
 from engine.backends.cuda.launch import CudaLaunch, Work
-from engine.backends.cuda.params import PEER_POINTERS
 from engine.errors import BackendFailure, DeviceLost
 
 WORK = Work((1, 2, 3), 8)
@@ -78,10 +78,11 @@ class PlayedDevice:
 
 
 def machine(device: PlayedDevice, kernel: Any = lambda _profile: "kernel", rank: int = 0) -> Any:
-    memory = SimpleNamespace(**dict.fromkeys(PEER_POINTERS, 8), stop_flag=8, scores=8)
+    memory = SimpleNamespace(**dict.fromkeys(PEER_POINTERS, 8), stop_flag=8)
     layout = SimpleNamespace(
         plan=SimpleNamespace(cores=132),
         shared_bytes=0,
+        filter_bytes=64,
         tuning=SimpleNamespace(profile=False),
     )
     return SimpleNamespace(
@@ -160,7 +161,7 @@ def test_a_kernel_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     launch, clock = started(monkeypatch, Work((1, 2, 3), 8, prefill_end=2))
     for chunk in (1, 2):
         clock.now += 15
-        launch._status[2] = chunk
+        launch._host.status.prefilled = chunk
         assert launch.outcome is None
     for token in range(3):
         clock.now += 15

@@ -1,0 +1,361 @@
+"""What host and device must agree on, declared once: `text` is the contract.h that the kernels include.
+
+Structures are ctypes structures here and plain structs there, with their sizes asserted; enumerations and
+numbers have the same names on both sides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from ctypes import c_float, c_int32, c_uint32, c_uint64
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from engine.backends.cuda.sharding import MAX_RANKS
+from engine.backends.cuda.tape import CHUNK_COLUMNS, MAX_GROUP, TILE_ROWS, UNIT_BYTES, Matrix
+from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
+
+WARPS = 8
+"""Consumers of a block, beside which one thread copies."""
+THREADS = WARPS * 32 + 128
+"""The producer is one thread, but registers move in groups of four warps."""
+PREFILL_TOKENS_A_STEP = 16
+"""What partial sums of a group take bounds the ring."""
+PROBES = WARPS
+"""Scores that one exchange asks about in a search for top-k's threshold: one a warp (filters.cuh)."""
+TOKEN_ID_BITS = 20
+"""Of a word of the token ring; above them are nanoseconds since the launch, never 0."""
+
+
+class Wait(IntEnum):
+    """What a spin was waiting for when the watchdog ended it."""
+
+    FULL = 1
+    EMPTY = 2
+    VECTOR = 3
+    QUERY = 4
+    PARTIAL = 5
+    LANES = 6
+    CANDIDATE = 7
+    BARRIER = 8
+    LANDED = 9
+    RANKS = 10
+
+
+class Finish(IntEnum):
+    """How a launch ended."""
+
+    RUNNING = 0
+    STOP = 1
+    LENGTH = 2
+    CANCELLED = 3
+    ABORTED = 4
+
+
+class HeadCode(IntEnum):
+    """How the head joins lanes (engine.models.config.HeadKind)."""
+
+    REPLICATE = 0
+    VOCAB_PARALLEL = 1
+    SIDE_BY_SIDE = 2
+
+
+class ExchangeCode(IntEnum):
+    """How a module's output of other lanes enters the residual stream (engine.models.config.Exchange)."""
+
+    NONE = 0
+    PRESENT = 1
+    PAST = 2
+
+
+class Step(IntEnum):
+    """The steps of a pass that the profile tells apart."""
+
+    QKV = 0
+    ATTENTION = 1
+    ATTN_OUT = 2
+    GATE_UP = 3
+    DOWN = 4
+    HEAD = 5
+    SAMPLE = 6
+
+
+class ProfileWord(IntEnum):
+    """Where numbers lie in an SM's words of the profile; where there are many, one for each Step."""
+
+    TIMES = 0
+    """Pairs: clocks waited, clocks worked."""
+    PASSES = 14
+    BEGUN_NS = 16
+    BEGUN_CLOCK = 17
+    ENDED_NS = 18
+    ENDED_CLOCK = 19
+    STARVED = 20
+    """Part of the work: weights were not there yet."""
+    PEER = 27
+    """Waiting for other GPUs."""
+    COUNT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A device address of what `to` says in C."""
+
+    to: str
+
+
+Declared = tuple[str, Any, str]
+"""A member: its name, its ctypes type or Pointer, and what it is."""
+
+
+def _members(declared: Sequence[Declared]) -> list[tuple[str, Any]]:
+    return [(name, c_uint64 if isinstance(kind, Pointer) else kind) for name, kind, _ in declared]
+
+
+_TILE_RANGE: tuple[Declared, ...] = (
+    ("first", c_int32, "packed tile"),
+    ("tiles", c_int32, "tiles of eight rows from it"),
+)
+_CONTROL: tuple[Declared, ...] = (
+    ("arrivals", c_uint32, "at the barrier of all SMs"),
+    (
+        "aborted",
+        c_uint32,
+        "1 once every spin is to give up; it begins the watchdog's report",
+    ),
+    *((name, c_uint32, "") for name in ("sm", "warp", "wait", "phase", "layer", "position")),
+    (
+        "ranks_arrived",
+        c_uint32 * MAX_RANKS,
+        "written by each GPU: how many of their barriers it has come to",
+    ),
+)
+_PEER: tuple[Declared, ...] = (
+    ("mail", Pointer("u32"), ""),
+    ("candidates", Pointer("u64"), ""),
+    ("filters", Pointer("u64"), ""),
+    ("outputs", Pointer("float"), ""),
+    ("control", Pointer("Control"), ""),
+)
+_STATUS: tuple[Declared, ...] = (
+    ("prefill_ns", c_uint64, ""),
+    ("prefilled", c_uint32, "tokens"),
+    ("finish", c_uint32, "a Finish"),
+    ("generated", c_uint32, "tokens"),
+    ("passes", c_uint32, "of decode"),
+)
+_SAMPLING: tuple[Declared, ...] = (
+    ("least_weight", c_uint64, "that min-p keeps"),
+    ("temperature", c_float, ""),
+    ("top_p", c_float, ""),
+    ("repetition_penalty", c_float, ""),
+    ("frequency_penalty", c_float, ""),
+    ("presence_penalty", c_float, ""),
+    ("top_k", c_int32, "0 keeps all"),
+    ("seed_low", c_uint32, ""),
+    ("seed_high", c_uint32, ""),
+    ("filtered", c_uint32, "1 if top-k, top-p or min-p may remove anything"),
+    ("adjusts", c_uint32, "1 if a penalty or a bias may move a logit"),
+)
+_BIAS: tuple[Declared, ...] = (("id", c_int32, ""), ("value", c_float, ""))
+_TENSOR: tuple[Declared, ...] = (
+    ("values", Pointer("const u16"), "[rows][columns], or null: random"),
+    ("first", c_uint64, "random: where the GPU's part begins in the whole tensor"),
+    ("stride", c_uint32, "random: how far apart its rows are there"),
+    ("key", c_uint32, ""),
+    ("scale", c_float, ""),
+)
+
+
+class TileRange(ctypes.Structure):
+    """One SM's share of a matrix."""
+
+    _fields_ = _members(_TILE_RANGE)
+
+
+class Control(ctypes.Structure):
+    """Device memory; zero before each launch."""
+
+    _fields_ = _members(_CONTROL)
+
+
+class Peer(ctypes.Structure):
+    """What one GPU writes in another one's memory."""
+
+    _fields_ = _members(_PEER)
+
+
+class Status(ctypes.Structure):
+    """Host memory, mapped: the device writes, the host reads."""
+
+    _fields_ = _members(_STATUS)
+
+
+class Sampling(ctypes.Structure):
+    """How tokens are chosen."""
+
+    _fields_ = _members(_SAMPLING)
+
+
+class Bias(ctypes.Structure):
+    """What is added to the logit of an id."""
+
+    _fields_ = _members(_BIAS)
+
+
+class PackTensor(ctypes.Structure):
+    """A tensor that a tape is filled from."""
+
+    _fields_ = _members(_TENSOR)
+
+
+_PACK_JOB: tuple[Declared, ...] = (
+    ("tensors", PackTensor * 3, ""),
+    ("sources", Pointer("const int2"), "[packed rows] of (tensor, row); a negative tensor is padding"),
+    ("shares", Pointer("const TileRange"), "[cores]"),
+    ("offsets", Pointer("const u64"), "[cores] bytes in the tape where this matrix' share begins"),
+    ("tape", Pointer("u8"), ""),
+    ("columns", c_int32, ""),
+)
+_PARAMS: tuple[Declared, ...] = (
+    ("tape", Pointer("const u8"), "all SMs' tapes"),
+    ("tape_offset", Pointer("const u64"), "[SMS] bytes"),
+    ("shares", Pointer("const TileRange"), "[SMS][SEATS][MATRICES]"),
+    ("embed", Pointer("const u16"), "[VOCAB][HIDDEN]"),
+    (
+        "norms",
+        Pointer("const u16"),
+        "[2 * LAYERS + 1][HIDDEN]: of each layer attention and MLP; the last",
+    ),
+    ("rotation", Pointer("const float2"), "[CAPACITY][HEAD_DIM / 2] cosine, sine"),
+    ("kv", Pointer("u16"), "rows.cuh gives the layout"),
+    ("mail", Pointer("u32"), "mailbox.cuh"),
+    ("candidates", Pointer("u64"), "[2][RANKS * SMS + 1]"),
+    ("filters", Pointer("u64"), "filters.cuh"),
+    ("stream", Pointer("float"), "prefill: [LANES][CHUNK][HIDDEN] residual"),
+    ("outputs", Pointer("float"), "prefill: [2][DELAY + 1][TOTAL_LANES][CHUNK][HIDDEN] module outputs"),
+    ("queries", Pointer("float"), "prefill: [CHUNK][Q_DIM]"),
+    ("operand_hidden", Pointer("u16"), "prefill operands in fragment order (prefill.cuh)"),
+    ("operand_heads", Pointer("u16"), ""),
+    ("operand_ffn", Pointer("u16"), ""),
+    ("logits", Pointer("float"), "[steps kept][VOCAB]: the first GPU's, on all of them"),
+    ("ids", Pointer("const int"), "the sequence so far"),
+    ("stop_ids", Pointer("const int"), ""),
+    ("biases", Pointer("const Bias"), ""),
+    ("control", Pointer("Control"), ""),
+    ("stop_flag", Pointer("const u32"), "device memory, written by the host while the launch runs"),
+    ("ring", Pointer("u64"), "mapped host memory: one word a generated token"),
+    ("status", Pointer("Status"), ""),
+    ("profile", Pointer("u64"), "PROFILE only: profile.cuh gives the layout"),
+    ("peers", Peer * MAX_RANKS, "by rank, this GPU among them"),
+    ("spin_budget_ns", c_uint64, ""),
+    ("sampling", Sampling, ""),
+    ("first", c_int32, "index of the first id to process; those before it are in the cache"),
+    ("prefill_end", c_int32, "ids [first, prefill_end) go through prefill, the rest through decode"),
+    ("ids_count", c_int32, ""),
+    ("max_new", c_int32, ""),
+    ("stop_count", c_int32, ""),
+    ("bias_count", c_int32, ""),
+    ("sampled_from", c_int32, "ids from here on were sampled, those before are the prompt"),
+    ("keep_logits", c_int32, "1: row i of `logits` is kept for the id at first + i"),
+    ("trace_first", c_int32, ""),
+    ("trace_last", c_int32, ""),
+    ("slots_in_flight", c_int32, "copies on their way to one SM at a time"),
+    (
+        "blocks_a_split",
+        c_int32,
+        "cache blocks before one more SM shares a head; 0: attention.cuh decides",
+    ),
+    ("rank", c_int32, "which GPU this is; the first one tells the host"),
+    ("serial", c_uint32, "number of this launch's first decode pass, over all launches; from 1"),
+)
+
+
+class PackJob(ctypes.Structure):
+    """What fills one matrix of the tapes."""
+
+    _fields_ = _members(_PACK_JOB)
+
+
+class Params(ctypes.Structure):
+    """What the host hands to one launch."""
+
+    _fields_ = _members(_PARAMS)
+
+
+class HostBlock(ctypes.Structure):
+    """The mapped memory before the token ring."""
+
+    _fields_ = (("status", Status), ("one", c_uint32), ("unused", c_uint32 * 9))
+
+
+PEER_POINTERS = tuple(name for name, *_ in _PEER)
+POINTERS = tuple(name for name, kind, _ in _PARAMS if isinstance(kind, Pointer))
+_STRUCTURES: tuple[tuple[type[ctypes.Structure], Sequence[Declared]], ...] = (
+    (TileRange, _TILE_RANGE),
+    (Control, _CONTROL),
+    (Peer, _PEER),
+    (Status, _STATUS),
+    (Sampling, _SAMPLING),
+    (Bias, _BIAS),
+    (Params, _PARAMS),
+    (PackTensor, _TENSOR),
+    (PackJob, _PACK_JOB),
+)
+_SCALARS = {c_uint32: "u32", c_int32: "int", c_uint64: "u64", c_float: "float"}
+_ENUMERATIONS: tuple[tuple[str, str, type[IntEnum]], ...] = (
+    ("Phase", "", Matrix),
+    ("Wait", "WAIT_", Wait),
+    ("Finish", "FINISH_", Finish),
+    ("HeadCode", "HEAD_", HeadCode),
+    ("Exchange", "EXCHANGE_", ExchangeCode),
+    ("StepKind", "STEP_", Step),
+    ("ProfileWord", "PROFILE_", ProfileWord),
+)
+_NUMBERS = {
+    "MATRICES": len(Matrix),
+    "STEP_KINDS": len(Step),
+    "MAX_RANKS": MAX_RANKS,
+    "TILE_ROWS": TILE_ROWS,
+    "CHUNK_COLUMNS": CHUNK_COLUMNS,
+    "UNIT_BYTES": UNIT_BYTES,
+    "MAX_TILES": MAX_GROUP,
+    "WARPS": WARPS,
+    "THREADS": THREADS,
+    "PREFILL_TOKENS_A_STEP": PREFILL_TOKENS_A_STEP,
+    "TOKEN_ID_BITS": TOKEN_ID_BITS,
+    "PROBES": PROBES,
+    "WEIGHT_BITS": WEIGHT_BITS,
+}
+
+
+def text() -> str:
+    """contract.h."""
+    lines = ["// Generated by engine/backends/cuda/contract.py.", "#pragma once", '#include "types.cuh"', ""]
+    for name, prefix, members in _ENUMERATIONS:
+        named = ", ".join(f"{prefix}{member.name} = {member.value}" for member in members)
+        lines.append(f"enum {name} : int {{ {named} }};")
+    lines += [f"constexpr int {name} = {value};" for name, value in _NUMBERS.items()]
+    floats = {"LOG2_E": LOG2_E} | {f"EXP2_{i}": value for i, value in enumerate(EXP2_COEFFICIENTS)}
+    lines += [f"constexpr float {name} = {float(value).hex()}f;" for name, value in floats.items()]
+    for structure, declared in _STRUCTURES:
+        lines += _struct(structure, declared)
+    return "\n".join(lines) + "\n"
+
+
+def _struct(structure: type[ctypes.Structure], declared: Sequence[Declared]) -> Iterator[str]:
+    name = structure.__name__
+    yield f"\n// {structure.__doc__}\nstruct {name} {{"
+    for member, kind, comment in declared:
+        yield f"    {_declaration(member, kind)};" + (f"  // {comment}" if comment else "")
+    yield f'}};\nstatic_assert(sizeof({name}) == {ctypes.sizeof(structure)}, "as the host packs it");'
+
+
+def _declaration(member: str, kind: Any) -> str:
+    if isinstance(kind, Pointer):
+        return f"{kind.to}* {member}"
+    if issubclass(kind, ctypes.Array):
+        return f"{_declaration(member, kind._type_)}[{kind._length_}]"
+    return f"{_SCALARS.get(kind) or kind.__name__} {member}"
