@@ -13,6 +13,7 @@ from engine.backends.base import Backend, Job
 from engine.backends.running import complete
 from engine.errors import BackendUnavailable
 from engine.models.catalogue import Model, open_model
+from engine.sampling import PLAYGROUND, SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -106,9 +107,13 @@ class LoadLog:
 
 
 def warm_up(engine: Engine) -> None:
-    """Runs two tokens, so that the first user does not wait for page faults, compilers and clocks."""
+    """Runs a few tokens, so that the first user does not wait for page faults, compilers and clocks.
+
+    Greedily and as the playground draws: a backend may have a kernel for each.
+    """
     bos = engine.model.config.bos_id or 0
-    complete(engine.backend, Job(tokens=(bos,), max_tokens=2))
+    for sampling in (SamplingParams(), PLAYGROUND):
+        complete(engine.backend, Job(tokens=(bos,), max_tokens=2, sampling=sampling))
 
 
 Opener = Callable[[EngineSpec], Engine]

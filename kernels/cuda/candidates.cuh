@@ -111,8 +111,7 @@ DEVICE void note_use(const Core& core, int id, bool sampled) {
 }
 
 // Before the first pass, after prefill, whose buffers these are till then. All consumer threads.
-__device__ __noinline__ void begin_rows(Standing at) {
-    const Core core = at.core();
+DEVICE void begin_rows(Core& core) {
     const Params& params = core.params;
     const int thread = int(threadIdx.x);
     if (thread == 0) core.shared.draw_exchanges = core.shared.probe_exchanges = 0;
@@ -147,7 +146,7 @@ struct HeadFinish {
     DEVICE void prepare(int) {}
     DEVICE float score(float logit, int local_row) const {
         const Sampling& s = core.params.sampling;
-        if (s.adjusts) logit = adjusted(logit, core.shared.rows()[local_row], s);
+        if (model::FILTERS && s.adjusts) logit = adjusted(logit, core.shared.rows()[local_row], s);
         return s.temperature > 0.0f ? logit / s.temperature : logit;
     }
     DEVICE void consider(float value, int id) {
@@ -171,7 +170,7 @@ struct HeadFinish {
         const int local = (pair + (before - core.share(HEAD).first) * (TILE_ROWS / 2)) * 2;
         a = score(a, local);
         b = score(b, local + 1);
-        if (s.filtered) {
+        if (model::FILTERS && s.filtered) {
             core.shared.scores()[local] = a;
             found.top_key = max(found.top_key, ordered(a));
             if (both) {

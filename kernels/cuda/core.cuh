@@ -284,24 +284,3 @@ struct Core {
         if constexpr (model::SYNC_BARRIER) grid_barrier();
     }
 };
-
-// What a function that is called, not inlined, makes a core of. Work that greedy decode does without lies in such functions:
-// inlined, its code and registers cost the layers 1 %. By value: a reference would keep the caller's core in local memory.
-struct Standing {
-    const Params* params;
-    Shared* shared;
-    u32 sm, serial;
-    int position;
-
-    DEVICE explicit Standing(const Core& core)
-        : params(&core.params), shared(&core.shared), sm(core.place.sm), serial(core.serial), position(core.position) {}
-    DEVICE Core core() const {
-        Core made{*params, *shared};
-        made.lane = threadIdx.x % 32;
-        made.warp = threadIdx.x / 32;
-        made.place = Place{sm, made.warp, HEAD, model::LAYERS, position};
-        made.serial = serial;
-        made.position = position;
-        return made;
-    }
-};

@@ -20,17 +20,15 @@ DEVICE void prefetch_row(const Core& core, int id) {
 
 // What the warps do that do not elect the next token: they ask for the row that will be its if this SM's candidate wins, and
 // find out who attends to what after it.
-struct PrepareNext {
-    DEVICE static void run(Core& core) {
-        u64 best = 0;
-        for (int w = 0; w < WARPS; ++w) {
-            if (core.shared.best[w] > best) best = core.shared.best[w];
-        }
-        const int likely = candidate_id(best);
-        if (u32(likely) < u32(model::VOCAB)) prefetch_row<32>(core, likely);
-        decode_attention::plan_items(core, core.position + 1);
+DEVICE void prepare_next(Core& core, int position) {
+    u64 best = 0;
+    for (int w = 0; w < WARPS; ++w) {
+        if (core.shared.best[w] > best) best = core.shared.best[w];
     }
-};
+    const int likely = candidate_id(best);
+    if (u32(likely) < u32(model::VOCAB)) prefetch_row<32>(core, likely);
+    decode_attention::plan_items(core, position);
+}
 
 // Sets up the residual rows of the lane that this SM finishes. Nobody reads them before the first attn_out, so it comes
 // after the first qkv, off the path on which all SMs wait for that.

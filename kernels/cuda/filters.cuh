@@ -118,6 +118,16 @@ DEVICE void settle_offers(Core& core, bool first) {
     }
 }
 
+// Each warp's part of what a draw begins with.
+DEVICE void begin(Core& core, u32 top_key) {
+    top_key = __reduce_max_sync(ALL_LANES, top_key);
+    if (core.lane == 0) core.shared.top_keys[core.warp] = top_key;
+    if (threadIdx.x == 0) {
+        core.shared.draw.lost = 0;
+        ++core.shared.draw_exchanges;
+    }
+}
+
 // The first round's offers: what `head` left in the SM. All lanes of one warp.
 DEVICE void offer_first(Core& core) {
     const u64 best = warp_max(core.lane < WARPS ? core.shared.best[core.lane] : 0);

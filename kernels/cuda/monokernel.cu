@@ -140,7 +140,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         if (reports) reporter.prefilled(at + chunk.tokens);
     }
 
-    if (params.sampling.filtered || params.sampling.adjusts) begin_rows(Standing(core));
+    if (model::FILTERS) begin_rows(core);
 
     int id = params.ids[params.prefill_end];
     u32 finish = FINISH_RUNNING;
@@ -155,7 +155,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         float* kept = params.keep_logits ? params.logits + size_t(position - params.first) * model::VOCAB : nullptr;
         const Best best = decode::head(core, kept);
         core.profile.begin();
-        const Chosen chosen = choose<decode::PrepareNext>(core, best, stop_flag);
+        const Chosen chosen = choose(core, best, stop_flag, [&] { decode::prepare_next(core, position + 1); });
         decode::finish_step(core, STEP_SAMPLE, 0);
         ++core.serial;
         ++core.profile.passes;
@@ -176,7 +176,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         }
         if (reports && generated < params.max_new) reporter.token(id);
         ++generated;
-        if (params.sampling.adjusts && threadIdx.x == 0) note_use(core, id, true);
+        if (model::FILTERS && params.sampling.adjusts && threadIdx.x == 0) note_use(core, id, true);
         if (generated >= params.max_new || position + 2 >= model::CAPACITY) finish = FINISH_LENGTH;
         if (chosen.stop_asked) finish = FINISH_CANCELLED;
     }

@@ -135,50 +135,32 @@ DEVICE void elect(Core& core, u32 stop_flag) {
     conclude(core, stop_ids, u32(candidate_id(all.top)), (all.word & STOP_ASKED) | (all.aborted ? ABORTED : 0u));
 }
 
-// All of `choose` for a draw with filters; the clock at which every SM's first candidate was there.
+// Waits for: the best candidate of every SM of every GPU. This exchange is also what lets the next pass overwrite the
+// mailboxes: what an SM read of them has arrived before it posts, for which no fence is needed. With the one before it
+// (decode::release_cache) and the one in `collect` it makes this pass's cache entries visible to the next.
+// `meanwhile` is called by the other warps; all threads of a block are told the same.
 template <class Meanwhile>
-__device__ __noinline__ u64 choose_filtered(Standing at, Best mine, u32 stop_flag) {
-    Core core = at.core();
-    core.profile.begin();
-    mine.top_key = __reduce_max_sync(ALL_LANES, mine.top_key);
-    if (core.lane == 0) core.shared.top_keys[core.warp] = mine.top_key;
-    if (threadIdx.x == 0) {
-        core.shared.draw.lost = 0;
-        ++core.shared.draw_exchanges;
-    }
+DEVICE Chosen choose(Core& core, Best mine, u32 stop_flag, const Meanwhile& meanwhile) {
+    const bool filtered = model::FILTERS && core.params.sampling.filtered;
+    mine.candidate = warp_max(mine.candidate);
+    if (core.lane == 0) core.shared.best[core.warp] = mine.candidate;
+    if (filtered) filters::begin(core, mine.top_key);
     consumers_sync();
     if (core.warp == 0) {
         elect(core, stop_flag);
     } else {
-        if (core.warp == 1) filters::offer_first(core);
-        Meanwhile::run(core);
+        if (filtered && core.warp == 1) filters::offer_first(core);
+        meanwhile();
     }
-    consumers_sync();
-    filters::settle(core);
-    if (core.warp == 0) {
-        const u32 flags = (core.shared.verdict & ~STOP_ID) | (core.shared.draw.lost ? ABORTED : 0u);
-        __syncwarp();
-        conclude(core, StopIds(core), u32(core.shared.draw.id), flags);
-    }
-    consumers_sync();
-    return core.profile.ready;
-}
-
-// Waits for: the best candidate of every SM of every GPU. This exchange is also what lets the next pass overwrite the
-// mailboxes: what an SM read of them has arrived before it posts, for which no fence is needed. With the one before it
-// (decode::release_cache) and the one in `collect` it makes this pass's cache entries visible to the next.
-// `Meanwhile::run` is called by the other warps; all threads of a block are told the same.
-template <class Meanwhile>
-DEVICE Chosen choose(Core& core, Best mine, u32 stop_flag) {
-    mine.candidate = warp_max(mine.candidate);
-    if (core.lane == 0) core.shared.best[core.warp] = mine.candidate;
-    if (core.params.sampling.filtered) {
-        const u64 ready = choose_filtered<Meanwhile>(Standing(core), mine, stop_flag);
-        if constexpr (model::PROFILE) core.profile.ready = ready;
-    } else {
+    consumers_sync();  // the barrier above, in the next pass, parts these reads from what is written then
+    if (filtered) {
+        filters::settle(core);
+        if (core.warp == 0) {
+            const u32 flags = (core.shared.verdict & ~STOP_ID) | (core.shared.draw.lost ? ABORTED : 0u);
+            __syncwarp();
+            conclude(core, StopIds(core), u32(core.shared.draw.id), flags);
+        }
         consumers_sync();
-        if (core.warp == 0) elect(core, stop_flag); else Meanwhile::run(core);
-        consumers_sync();  // the barrier above, in the next pass, parts these reads from what is written then
     }
     const u32 verdict = core.shared.verdict;
     return {int(core.shared.token), (verdict & STOP_ASKED) != 0, (verdict & STOP_ID) != 0, (verdict & ABORTED) != 0};

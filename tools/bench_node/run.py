@@ -197,6 +197,7 @@ def kernel_sources(order: Order) -> list[Source]:
         headers = kernel_headers(setup.model, setup.devices, sms, order.options)
         sources += [(MONOKERNEL, header) for header in headers]
     for setup in order.small_setups():
-        sources.append((MONOKERNEL, kernel_headers(setup.model, setup.devices, sms, order.options)[0]))
+        headers = kernel_headers(setup.model, setup.devices, sms, order.options, profile=False)
+        sources += [(MONOKERNEL, header) for header in headers[:1]]
     sources += [(EXCHANGE_KERNEL, exchange_header(count)) for count in order.devices if count > 1]
     return sources

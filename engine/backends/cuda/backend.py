@@ -94,7 +94,7 @@ class CudaBackend:
                 device.reach(other)
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
         self.layout = _layout(model, devices, sms, chosen)
-        self._kernels: dict[tuple[int, bool], Any] = {}
+        self._kernels: dict[tuple[int, bool, bool], Any] = {}
         self._readers: dict[int, Any] = {}
         memories = [self._load(model, rank) for rank in range(devices)]
         self.machines = [
@@ -111,7 +111,7 @@ class CudaBackend:
             for rank, (device, memory) in enumerate(zip(self._devices, memories, strict=True))
         ]
         for rank in range(devices):
-            self._kernel(rank, chosen.tuning.profile)
+            self._kernel(rank, chosen.tuning.profile, False)
         self._caches = KeptCaches(
             self._devices, memories[0].kv_bytes, self.layout.chunk_tokens, chosen.cache_bytes
         )
@@ -143,14 +143,16 @@ class CudaBackend:
     def _compiling(self, what: str) -> None:
         self._progress(what, 0, 1, "kernel")
 
-    def _kernel(self, rank: int, profile: bool) -> Any:
-        if (rank, profile) not in self._kernels:
+    def _kernel(self, rank: int, profile: bool, filters: bool) -> Any:
+        which = rank, profile, filters
+        if which not in self._kernels:
             device = self._devices[rank]
             device.activate()
-            compiled = compile_kernel(MONOKERNEL, _header(self.layout, profile), progress=self._compiling)
+            header = _header(self.layout, profile, filters)
+            compiled = compile_kernel(MONOKERNEL, header, progress=self._compiling)
             found = device.module(compiled.image, {"monokernel": self.layout.shared_bytes})
-            self._kernels[rank, profile] = found["monokernel"]
-        return self._kernels[rank, profile]
+            self._kernels[which] = found["monokernel"]
+        return self._kernels[which]
 
     @property
     def prefix_cache(self) -> PrefixCacheUse:
@@ -287,13 +289,19 @@ class CudaBackend:
             device.close()
 
 
-def kernel_headers(model: Loaded, devices: int, sms: int, options: Mapping[str, Any]) -> tuple[str, str]:
-    """What specialises MONOKERNEL for a model on GPUs of `sms` SMs: without and with the profile.
+def kernel_headers(
+    model: Loaded, devices: int, sms: int, options: Mapping[str, Any], *, profile: bool = True
+) -> tuple[str, ...]:
+    """What specialises MONOKERNEL for a model on GPUs of `sms` SMs: without and with filters.
 
-    Needs no GPU. Raises as opening the backend does.
+    Then, with `profile`, the same with the profile. Needs no GPU. Raises as opening the backend does.
     """
     layout = _layout(model, devices, sms, _chosen(options))
-    return _header(layout, False), _header(layout, True)
+    return tuple(
+        _header(layout, profiled, filters)
+        for profiled in ((False, True) if profile else (False,))
+        for filters in (False, True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +342,9 @@ def _layout(model: Loaded, devices: int, sms: int, chosen: _Chosen) -> Layout:
     return layout
 
 
-def _header(layout: Layout, profile: bool) -> str:
-    return header(replace(layout, tuning=replace(layout.tuning, profile=profile)))
+def _header(layout: Layout, profile: bool, filters: bool) -> str:
+    tuned = replace(layout, tuning=replace(layout.tuning, profile=profile))
+    return header(tuned, filters=filters)
 
 
 def _topology(devices: Sequence[Device], sharding: Sharding) -> Topology:

@@ -78,8 +78,8 @@ class Machine:
     device: Device
     layout: Layout
     memory: Memory
-    kernel: Callable[[bool], Any]
-    """The monokernel, with or without the profile compiled in."""
+    kernel: Callable[[bool, bool], Any]
+    """The monokernel, with or without the profile, and the filters, compiled in."""
     slots_in_flight: int
     blocks_a_split: int
     rank: int
@@ -199,7 +199,9 @@ class CudaLaunch(FollowedLaunch):
             self._profile_address = self._held.memory(self._profile.size)
             device.fill(self._profile_address, self._profile.size, 0, self._stream)
         self._params = self._told(address)
-        self._kernel = machine.kernel(work.profile or machine.layout.tuning.profile)
+        profile = work.profile or machine.layout.tuning.profile
+        sampling = self._params.sampling
+        self._kernel = machine.kernel(profile, bool(sampling.filtered or sampling.adjusts))
         device.synchronise()
 
     def _told(self, status: int) -> Params:

@@ -18,7 +18,7 @@ from engine.errors import BackendUnavailable
 from engine.models.config import Exchange, HeadKind, ModelConfig
 
 MAX_RANKS = 8
-"""params.cuh's MAX_RANKS."""
+"""GPUs that run one model together, at most."""
 _BY_ROWS = ("wq", "wk", "wv", "w_gate", "w_up")
 
 

@@ -32,6 +32,8 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "laneformer-2b, 4 GPUs": ("laneformer-2b", "f16", {"devices": 4}),
     "laneformer-2b, 4 GPUs, profile": ("laneformer-2b", "f16", {"devices": 4, "profile": True}),
     "laneformer-2b, 8 GPUs": ("laneformer-2b", "f16", {"devices": 8}),
+    "laneformer-2b, 2 GPUs, filters": ("laneformer-2b", "f16", {"devices": 2, "filters": True}),
+    "smollm2-135m, filters": ("smollm2-135m", "f16", {"filters": True}),
     "llama-3.2-1b, 4 GPUs, profile": ("llama-3.2-1b", "f16", {"devices": 4, "profile": True}),
     "llama-3.2-1b": ("llama-3.2-1b", "f16", {}),
     "smollm2-135m, profile": ("smollm2-135m", "f16", {"profile": True}),
@@ -51,10 +53,13 @@ def config_of(name: str) -> ModelConfig:
     return CONFIGS[name] if name in CONFIGS else load_preset(name).config
 
 
-def header_of(name: str, weights: DType = "f16", devices: int = 1, **tuning: Any) -> str:
+def header_of(
+    name: str, weights: DType = "f16", devices: int = 1, filters: bool = False, **tuning: Any
+) -> str:
     tuned = Tuning(**tuning)
     sharding = deal(config_of(name), devices)
-    return header(make_layout(plan(sharding.part, 132, tuned.seats), weights, tuned, sharding=sharding))
+    layout = make_layout(plan(sharding.part, 132, tuned.seats), weights, tuned, sharding=sharding)
+    return header(layout, filters=filters)
 
 
 @pytest.mark.slow

@@ -34,9 +34,10 @@ def test_a_kernel_that_does_not_compile_is_an_error_here_already(
         compile_ahead([("exchange_bench.cu", "namespace model {}")], lambda *_: None)
 
 
-def test_a_model_has_a_kernel_of_its_own_for_each_number_of_gpus_and_with_the_profile() -> None:
+def test_a_model_has_a_kernel_for_each_number_of_gpus_with_and_without_filters_and_profile() -> None:
     model = open_model("random:laneformer-2b")
     headers = [header for devices in (1, 2, 4, 8) for header in kernel_headers(model, devices, 132, {})]
-    assert len(set(headers)) == 8
-    assert "RANKS = 4;" in headers[4]
-    assert ["PROFILE = true" in header for header in headers] == [False, True] * 4
+    assert len(set(headers)) == 16
+    assert "RANKS = 4;" in headers[8]
+    assert ["PROFILE = true" in header for header in headers] == [False, False, True, True] * 4
+    assert ["FILTERS = true" in header for header in headers] == [False, True] * 8

@@ -77,7 +77,7 @@ class PlayedDevice:
             self.held["stream"] -= 1
 
 
-def machine(device: PlayedDevice, kernel: Any = lambda _profile: "kernel", rank: int = 0) -> Any:
+def machine(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kernel", rank: int = 0) -> Any:
     memory = SimpleNamespace(**dict.fromkeys(PEER_POINTERS, 8), stop_flag=8)
     layout = SimpleNamespace(
         plan=SimpleNamespace(cores=132),
@@ -112,7 +112,7 @@ def test_a_launch_that_cannot_be_made_ready_holds_nothing(refused: str) -> None:
 def test_a_launch_whose_kernel_does_not_compile_holds_nothing() -> None:
     device = PlayedDevice()
 
-    def broken(_profile: bool) -> None:
+    def broken(_profile: bool, _filters: bool) -> None:
         raise BackendFailure("it does not compile")
 
     with pytest.raises(BackendFailure, match="it does not compile"):
