@@ -5,7 +5,7 @@
 // `gather` adds what tensor parallelism needs besides: every SM gets the whole sum, not only the rows it works on.
 #include "exchange.cuh"
 
-constexpr int THREADS = 256;
+constexpr int BLOCK_THREADS = 256;
 constexpr int BUFFERS = 2;  // a GPU can be one exchange ahead of another, not two: it needs the other's words to go on
 constexpr float STEP = 1.0f / 1024.0f;  // added by each exchange, so that words of an earlier one cannot pass for new
 
@@ -72,7 +72,7 @@ DEVICE u32 read_all(const Exchanges& job, Spin& spin, int number) {
     const u32 epoch = (number / BUFFERS & 1) ^ 1;
     const u32* from = job.gathered + size_t(number % BUFFERS) * job.count;
     u32 seen = 0;
-    for (int i = 4 * int(threadIdx.x); i < job.count; i += 4 * THREADS) {
+    for (int i = 4 * int(threadIdx.x); i < job.count; i += 4 * BLOCK_THREADS) {
         uint4 v = peek4(from + i);
         while (!fresh(v, epoch)) {
             if (spin.hopeless()) break;
@@ -83,7 +83,7 @@ DEVICE u32 read_all(const Exchanges& job, Spin& spin, int number) {
     return seen;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 exchange_bench(const __grid_constant__ Params params, const __grid_constant__ Exchanges job) {
     const Quad quad(job.count);
     Spin spin(params, Place{blockIdx.x, threadIdx.x / 32, 5, 0, 0}, WAIT_LANES);

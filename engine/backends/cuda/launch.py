@@ -323,7 +323,7 @@ class CudaLaunch(FollowedLaunch):
         if self._outcome is None:
             return []
         words = self._ring[: self._written(self._read)].tolist()
-        return [*self._work.ids, *(word & (1 << _ID_BITS) - 1 for word in words[:-1])]
+        return [*self._work.ids, *(word & (1 << TOKEN_ID_BITS) - 1 for word in words[:-1])]
 
     def take(self) -> list[Token]:
         end = self._written(self._read)
