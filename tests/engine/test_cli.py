@@ -110,7 +110,6 @@ def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None
         (["bench", *TINY, "--out", "/no/such/folder/x.json"], "/no/such/folder"),
         (["bench", *TINY, "--repeats", "0"], "repeats is 0"),
         (["bench", *TINY, "--git-sha", "main"], "7 to 64 hexadecimal digits"),
-        (["pull", "tiny-llama"], "nothing to pull"),
         (["pull", "no-such"], "no-such"),
         (["roofline", "--hardware", "H300"], "H300"),
         (["roofline", "--mbu", "36"], "--mbu"),
@@ -599,7 +598,7 @@ def test_worker_hands_its_flags_to_the_serving_worker(
     given = {"devices": 1, "options": {"tok_s": 50}, "fewer_devices": True}
     assert made == [(("redis://r/0", "words", "paced", "w"), given)]
     line = json.loads(err)
-    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "engine.serving", "up")
+    assert (line["level"], line["logger"], line["event"]) == ("warning", "engine.serving", "up")
 
 
 def test_only_a_worker_takes_the_test_engine() -> None:
