@@ -193,7 +193,12 @@ class Command(CommandLineInterface):  # type: ignore[misc]
     server_class = Server
 
 
+SWITCH_S = 0.0005
+"""How long one thread may keep the others from the interpreter: frames must not wait for the database."""
+
+
 def main() -> None:
+    sys.setswitchinterval(SWITCH_S)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     daphne.server.HTTPFactory = Factory  # Server.run names them, and offers no other way in
     daphne.server.WebSocketFactory = Sockets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -49,6 +50,8 @@ from playground.validation import Invalid, shown
 from playground.workers import engine_client, engine_redis, worker_watch
 
 log = structlog.get_logger(__name__)
+RECORD_BY_S = 0.1
+"""A generation that has no token after so long gets its row without one."""
 NO_WORKER = "The engine is away; try again in a moment."
 
 
@@ -94,6 +97,9 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         self._open = False
         worker_watch().remove(self._workers_seen)
         metrics.SOCKETS.dec()
+        if self._pump is not None and self._pump.recorded is not None:
+            self._pump.begun.set()  # the row is not left unwritten
+            await asyncio.wait({self._pump.recorded})
         if self._pump is None or self._pumping is None or self._pump.ended:
             return  # one that has ended may still be writing its row
         presence.leave(self._viewer)
@@ -141,18 +147,32 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         request = to_workers(request, workers)
         await admit_bytes(self._caller.address, services.ROW_BYTES + size_of(asdict(request)))
         [position], _ = await submit([request], self._caller, workers=len(workers))
-        # The row is written beside the streaming: the first token does not wait for the database.
-        recorded = in_background(services.record_generation(request=request, owner=self._owner))
-        await self._send(queued_frame(request.id, position, await _eta(request.id, position, workers)))
-        self._follow(request.id, seed=request.sampling.seed, after=0, recorded=recorded)
+        idle = sum(worker.state == "idle" for worker in workers)
+        eta = 0.0 if position <= idle else await _eta(request.id)
+        await self._send(queued_frame(request.id, position, eta))
+        pump = self._follow(request.id, seed=request.sampling.seed, after=0)
+        pump.recorded = in_background(self._record(request, pump))
         await presence.arrive(request.id, self._viewer)
+
+    async def _record(self, request: GenerateRequest, pump: Pump) -> None:
+        """Writes the generation's row once its first tokens are out: a database takes milliseconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RECORD_BY_S):
+                await pump.begun.wait()
         try:
-            await asyncio.shield(recorded)  # a page that leaves must not take the row with it
-        except DatabaseError:
-            await engine_client().cancel(request.id)
-            if self._pumping is not None:
-                await end(self._pumping)
-            raise
+            await services.record_generation(request=request, owner=self._owner)
+        except DatabaseError as error:
+            log.error("database_failed", error=str(error))
+            if not pump.ended:
+                await self._take_back(request.id, error)
+
+    async def _take_back(self, generation: str, error: DatabaseError) -> None:
+        """Ends a generation that the database did not take."""
+        if self._pumping is not None:
+            await end(self._pumping)
+        with suppress(QueueUnavailable):
+            await engine_client().cancel(generation)
+        await self._send(refusal(error))
 
     async def _stop(self) -> None:
         if self._pump is not None and not self._pump.ended:
@@ -191,11 +211,10 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         if self._pump and self._pumping and not (self._pump.ended or self._pumping.done()):
             raise Invalid("this page has a generation running: stop it, or wait for its end", code="busy")
 
-    def _follow(
-        self, generation: str, *, seed: int, after: int, recorded: asyncio.Task[None] | None = None
-    ) -> None:
-        self._pump = Pump(generation, seed=seed, after=after, send=self._send, recorded=recorded)
-        self._pumping = in_background(self._pump_to_end(self._pump))
+    def _follow(self, generation: str, *, seed: int, after: int) -> Pump:
+        self._pump = pump = Pump(generation, seed=seed, after=after, send=self._send)
+        self._pumping = in_background(self._pump_to_end(pump))
+        return pump
 
     async def _pump_to_end(self, pump: Pump) -> None:
         """Nothing awaits this task while it runs, so it reports its own failures."""
@@ -226,10 +245,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         return len(text.encode())
 
 
-async def _eta(generation: str, position: int, workers: list[Heartbeat]) -> float | None:
-    """Seconds until it starts; None if that cannot be said. An idle worker takes it at once."""
-    if position <= sum(worker.state == "idle" for worker in workers):
-        return 0.0
+async def _eta(generation: str) -> float | None:
     try:
         return await engine_client().eta(generation)
     except QueueUnavailable:

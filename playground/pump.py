@@ -42,7 +42,6 @@ class Pump:
     """One generation on its way to one page that has shown `after` tokens of it already.
 
     Every token frame is read from the start, so that whoever sees the end has the whole text to keep.
-    `recorded` writes the row of a generation that has just been submitted.
     """
 
     def __init__(
@@ -53,10 +52,12 @@ class Pump:
         after: int,
         send: Send,
         window: AckWindow | None = None,
-        recorded: asyncio.Task[None] | None = None,
     ) -> None:
         self.generation = generation
-        self._recorded = recorded
+        self.recorded: asyncio.Task[None] | None = None
+        """What writes the row of a generation that has just been submitted."""
+        self.begun = asyncio.Event()
+        """Set when the first tokens have been sent, or the end."""
         self._seed = seed
         self._after = after
         self._send = send
@@ -98,7 +99,7 @@ class Pump:
     async def _read(self) -> None:
         """Fills a short queue and waits while it is full: what has not been read stays in Redis."""
         try:
-            submitted = self._recorded is not None
+            submitted = self.recorded is not None
             async with aclosing(engine_client().frames(self.generation, submitted=submitted)) as frames:
                 async for _, frame in frames:
                     await self._frames.put(frame)
@@ -134,6 +135,7 @@ class Pump:
             case Tokens():
                 size = await self._send(tokens_frame(self.generation, frame))
                 self._window.sent(frame.seq + len(frame.ids), size)
+                self.begun.set()
             case Done() | Failed():
                 await self._finish(frame)
             case Progress():
@@ -154,10 +156,11 @@ class Pump:
         else:
             await self._send(done_frame(self.generation, last))
         self.ended = True
+        self.begun.set()
         if isinstance(last, Failed) and last.code == "unavailable":
             return  # the generation may well go on: only this process has lost sight of it
-        if self._recorded is not None:
-            await asyncio.wait({self._recorded})
+        if self.recorded is not None:
+            await asyncio.wait({self.recorded})
         if await services.record_end(generation=self.generation, transcript=self._transcript, end=last):
             metrics.ended("playground", last)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import sys
 from datetime import UTC, datetime
 
 from engine import settings
 from engine.backends import AUTO, BACKENDS
 from engine.cli.options import Commands, add_model_flags, command, devices_of
 
+SWITCH_S = 0.0005
+"""How long one thread may keep the others from the interpreter: a token must not wait for a heartbeat."""
 _PACED = "paced"
 """Emits text at a chosen speed without a model: only a worker takes it, to measure the web path."""
 
@@ -37,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from engine.serving.worker import Worker  # no other command needs Redis
 
     _log_to_stderr(as_json=args.json)
+    sys.setswitchinterval(SWITCH_S)
     Worker(
         args.redis,
         args.model,

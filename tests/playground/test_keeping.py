@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -61,6 +62,8 @@ async def test_of_a_generation_that_failed_the_prompt_is_not_kept(open_page, wor
 
     async with open_page() as page:
         generation = await page.start(prompt="secret " * 1000)
+        while not await Generation.objects.filter(id=generation).aexists():
+            await asyncio.sleep(0.02)
         before = (await Generation.objects.aget(id=generation)).size
         worker.publish(generation, Failed("too_long", "the prompt has too many tokens", retryable=False))
         await page.hear_until("error")

@@ -26,7 +26,7 @@ async def kept(generation: str) -> Generation:
     """Its row once it has its end: the page hears of that a moment earlier."""
 
     async def recorded() -> bool:
-        return (await Generation.objects.aget(id=generation)).state != "running"
+        return await Generation.objects.filter(id=generation).exclude(state="running").aexists()
 
     await until(recorded)
     return await Generation.objects.aget(id=generation)
