@@ -197,6 +197,7 @@ class AsyncClient:
         feed: Feed | None = None
         try:
             while not watch.over:
+                _obey_cancellation()
                 try:
                     if watch.block_s and feed is None:
                         feed = self._reader.follow(out_key(request_id), watch.after)
@@ -319,6 +320,17 @@ def _lose_keys(request_id: str) -> list[str]:
 
 def _lose_args(request_id: str, ends: bool) -> list[str]:
     return [request_id, encode_frame(deserted())["json"] if ends else ""]
+
+
+def _obey_cancellation() -> None:
+    """Ends a task whose cancellation was lost, which would read for ever.
+
+    Until Python 3.12 `asyncio.wait_for`, which redis-py sends through, swallows a cancellation that arrives
+    as its work is done.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _block_ms(seconds: float) -> int | None:

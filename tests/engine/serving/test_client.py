@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import time
@@ -255,3 +256,21 @@ async def test_a_worker_s_environment_can_be_asked_for_while_it_lives(redis_url)
     async with AsyncClient(redis_url) as client:
         assert await client.environment("w") == {"cpu": {"model": "x"}}
         assert await client.environment("gone") == {}
+
+
+async def test_a_reader_whose_cancellation_was_swallowed_ends_all_the_same(redis_url):
+    """As by `asyncio.wait_for` until Python 3.12: a task that goes on would hold up the end of its loop."""
+
+    async def read() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        async with AsyncClient(redis_url) as client:
+            async for _ in client.frames("never", submitted=True):
+                pass
+
+    task = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=2)
+    assert done
+    assert task.cancelled()
