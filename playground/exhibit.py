@@ -106,6 +106,14 @@ def prompt_parts(prompt: Mapping[str, Any]) -> list[Fact]:
     return [("Before the gap", prompt["text"]), ("After the gap", prompt["suffix"])]
 
 
+def opening(prompt: Mapping[str, Any]) -> dict[str, Any]:
+    """A prompt as the playground's page takes it up."""
+    messages = prompt.get("messages") or ()
+    if messages:
+        return {"messages": [{"role": one["role"], "content": one["content"]} for one in messages]}
+    return {"prompt": prompt["text"], "suffix": prompt.get("suffix") or ""}
+
+
 def prompt_text(prompt: Mapping[str, Any]) -> str:
     """The words that say most about a prompt: its text, or what was last said to the model."""
     said = [message["content"] for message in prompt.get("messages") or () if message["role"] == "user"]

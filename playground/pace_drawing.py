@@ -11,12 +11,15 @@ _FILLED = 0.72
 """How much of its room a dash takes."""
 
 
-def pace_path(rates: Sequence[float]) -> str:
-    """Closed bars from the bottom up, the tallest as high as the picture; "" without any rate."""
+def pace_path(rates: Sequence[float], peak: float) -> str:
+    """Closed bars from the bottom up, one of `peak` as high as the picture; "" without any rate.
+
+    Pictures that are compared share a peak.
+    """
     if not rates:
         return ""
     pitch = min(_WIDEST, WIDTH / len(rates))
-    peak = max(*rates, 1.0)
+    peak = max(peak, 1.0)
     return "".join(
         _bar(number * pitch, pitch * _FILLED, HEIGHT * rate / peak) for number, rate in enumerate(rates)
     )

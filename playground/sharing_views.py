@@ -28,6 +28,7 @@ from playground.exhibit import (
     exhibits,
     finishing_order,
     first_generation,
+    opening,
     prompt_parts,
     prompt_text,
     settings_of,
@@ -99,6 +100,7 @@ async def shared(request: HttpRequest, share: str) -> HttpResponse:
         "summary": _summary(page, lanes),
         "lanes": _drawn(lanes),
         "prompt": prompt_parts(row.request["prompt"]),
+        "opening": opening(row.request["prompt"]),
         "settings": settings_of(row.request),
         "asked": row.created,
         "days": settings.SHARE_DAYS,
@@ -162,19 +164,21 @@ def _draw(page: Share) -> bytes:
 
 
 def _drawn(lanes: Sequence[Exhibit]) -> list[dict[str, Any]]:
-    """Each lane with its place among them, and how far along the page's road it lies."""
+    """The lanes by their places; bars of time and of speed each have one scale for all of them."""
     longest = max(lane.figures.total_ms for lane in lanes) or 1.0
-    return [
+    peak = max((rate for lane in lanes for rate in lane.pace), default=0.0)
+    drawn: list[dict[str, Any]] = [
         {
             "lane": lane,
             "number": number,
             "place": place,
             "road": round(100 * lane.figures.total_ms / longest, 2),
-            "pace": pace_path(lane.pace),
+            "pace": pace_path(lane.pace, peak),
             "peak": max(lane.pace, default=0.0),
         }
         for number, (lane, place) in enumerate(zip(lanes, finishing_order(lanes), strict=True))
     ]
+    return sorted(drawn, key=lambda one: one["place"])
 
 
 def _title(page: Share) -> str:

@@ -342,3 +342,16 @@ def test_an_unsent_message_survives_a_reload_and_its_size_is_said(
     page.reload()
     playground.show("Chat")
     expect(page.get_by_label("Your message")).to_have_value("How long is this?")
+
+
+def test_code_of_an_answer_is_inserted_below_the_line_and_indented_as_it_is(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server("```python\nself.items.append(item)\nreturn self\n```")
+    playground.wait_until_ready()
+    playground.type_prompt("class Stack:\n    def push(self, item):")
+    playground.ask("Body?")
+    playground.wait_for_answer()
+    playground.answers.get_by_role("button", name="Insert").click()
+    lines = playground.page.locator("#editor .cm-line").all_inner_texts()
+    assert lines[1:] == ["    def push(self, item):", "    self.items.append(item)", "    return self"]

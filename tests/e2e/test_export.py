@@ -96,9 +96,12 @@ def test_a_run_is_shared_under_an_address_and_revoked_by_its_owner(
         visit.goto(address)
         expect(visit.locator(".output-text")).to_contain_text(playground.text.strip())
         page.goto(address)
-        page.get_by_role("button", name="Revoke").click()
+        page.locator("summary", has_text="Revoke").click()
+        page.get_by_role("button", name="Take it down").click()
         expect(page.get_by_text("Nothing yet.")).to_be_visible()
-        assert visit.request.get(address).status == 404
+        gone = visit.request.get(address)
+        assert gone.status == 404
+        assert "There is no such page" in gone.text()
     finally:
         stranger.close()
 
@@ -154,3 +157,25 @@ def test_the_figures_above_a_text_are_its_own(server: ScriptedServer, playground
     expect(playground.page.locator("#meter-tokens")).to_have_text("7")
     playground.show("Output")
     expect(playground.page.locator("#meter-tokens")).to_have_text("2")
+
+
+def test_a_shared_run_is_coloured_and_opens_in_the_playground(
+    playground: PlaygroundPage, worker: Service
+) -> None:
+    page = playground.page
+    playground.set(temperature=0, max_tokens=TOKENS)
+    playground.run("def add(a, b):\n    return")
+    playground.wait_for_end()
+    page.get_by_role("button", name="Share").click()
+    page.get_by_role("button", name="Create link").click()
+    expect(page.locator("#share-link")).to_be_focused()
+    playground_draft = "mine = 1"
+    page.keyboard.press("Escape")
+    playground.type_prompt(playground_draft)
+    page.goto(page.locator("#share-link").inner_text())
+    assert page.evaluate("CSS.highlights.has('code-keyword')")
+    page.get_by_role("button", name="Open in the playground").click()
+    expect(playground.editor).to_contain_text("def add(a, b):")
+    playground.editor.click()
+    page.keyboard.press("ControlOrMeta+z")
+    expect(playground.editor).to_have_text(playground_draft)  # nothing of one's own is lost

@@ -253,3 +253,26 @@ def test_control_i_goes_to_the_chat_from_the_editor(typing: PlaygroundPage) -> N
     typing.page.keyboard.type("hello")
     typing.page.keyboard.press("ControlOrMeta+i")
     expect(typing.page.get_by_label("Your message")).to_be_focused()
+
+
+def test_a_line_of_a_suggestion_is_accepted_alone(server: ScriptedServer, typing: PlaygroundPage) -> None:
+    server(" one\n    two\n    three")
+    typing.page.keyboard.type("hello")
+    expect(ghost(typing)).to_be_visible()
+    typing.page.get_by_role("button", name="Accept line").click()
+    assert written(typing) == "hello one"
+    expect(ghost(typing)).to_have_text("\n    two\n    three")
+    typing.page.keyboard.press("ControlOrMeta+ArrowDown")
+    assert written(typing) == "hello one\n    two"
+
+
+def test_the_editor_finds_text_and_closes_brackets(playground: PlaygroundPage) -> None:
+    page = playground.page
+    playground.type_prompt("alpha = 1\nbeta = 2")
+    page.keyboard.type("\nprint(")
+    expect(playground.editor).to_contain_text("print()")
+    page.keyboard.press("ControlOrMeta+f")
+    page.get_by_role("textbox", name="Find").press_sequentially("beta")
+    expect(page.locator(".cm-searchMatch")).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("textbox", name="Find")).to_have_count(0)

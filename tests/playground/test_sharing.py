@@ -15,6 +15,7 @@ from PIL import Image
 
 from playground import sharing
 from playground.models import Generation, Lane, Share
+from playground.pace_drawing import pace_path
 
 pytestmark = pytest.mark.django_db(transaction=True)
 needs_fonts = pytest.mark.skipif(
@@ -168,7 +169,7 @@ async def test_a_race_shows_each_contestant_in_its_place_and_calls_a_pacer_one(a
     path = await shared(async_client, slow.id, fast.id, "pacer:50")
     page = (await async_client.get(path)).content.decode()
     places = re.findall(r'<span class="place">(\d)\.</span> ([^<]+)<', page)
-    assert places == [("2", "tiny on cuda"), ("1", "quick on cuda"), ("3", "Pacer at 50 tok/s")]
+    assert places == [("1", "quick on cuda"), ("2", "tiny on cuda"), ("3", "Pacer at 50 tok/s")]
     assert "not an engine" in page
     assert "1.28 s" in page  # 64 tokens at 50 tok/s
 
@@ -250,3 +251,9 @@ async def test_a_picture_survives_what_a_prompt_may_hold(async_client):
     )
     path = await shared(async_client, row.id)
     assert (await async_client.get(f"{path}card.png")).status_code == 200
+
+
+def test_strips_that_are_compared_share_a_peak() -> None:
+    slow, fast = pace_path([50.0], peak=100.0), pace_path([100.0], peak=100.0)
+    assert "v-24.0" in slow
+    assert "v-48.0" in fast

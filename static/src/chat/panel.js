@@ -127,6 +127,14 @@ export class ChatPanel {
     this.focus();
   }
 
+  /** @param {import("../shared/protocol.js").Message[]} messages of a conversation: its last question is put in the field */
+  open(messages) {
+    const turns = messages.flatMap(({ role, content }) => (role === "system" ? [] : [{ role, content }]));
+    const question = turns.at(-1)?.role === "user" ? turns.pop() : undefined;
+    this.#takeUp({ id: crypto.randomUUID(), turns });
+    this.draft(question?.content ?? "");
+  }
+
   focus() {
     this.#question.focus();
   }

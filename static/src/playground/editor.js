@@ -64,7 +64,7 @@ export class Editor {
           highlightActiveLine(),
           syntaxHighlighting(highlighter),
           EditorView.lineWrapping,
-          keymap.of(codeKeys),
+          codeKeys,
           this.#language.of(editorSupport(initial.language)),
           this.#label.of([]),
           EditorView.updateListener.of((update) => {
@@ -134,6 +134,28 @@ export class Editor {
     this.#view.focus();
   }
 
+  /**
+   * Puts code on lines of its own at the cursor: below a line that has something on it, indented as that line is.
+   *
+   * @param {string} code
+   */
+  insertLines(code) {
+    const { doc, selection } = this.#view.state;
+    const line = doc.lineAt(selection.main.head);
+    const indent = /^[ \t]*/.exec(line.text)?.[0] ?? "";
+    const indented = code.split("\n").map((each) => (each ? indent + each : each)).join("\n");
+    const blank = line.text.trim() === "";
+    const from = blank ? line.from : line.to;
+    const insert = blank ? indented : `\n${indented}`;
+    this.#view.dispatch({
+      changes: { from, to: line.to, insert },
+      selection: { anchor: from + this.#view.state.toText(insert).length },
+      userEvent: "input.paste",
+      scrollIntoView: true,
+    });
+    this.#view.focus();
+  }
+
   /** @param {string} text in the place of the selection, or of everything if nothing is selected */
   exchange(text) {
     const { doc, selection } = this.#view.state;
@@ -170,7 +192,7 @@ export class Editor {
     suggest(this.#view, text);
   }
 
-  /** @param {"all" | "word"} part of what is suggested */
+  /** @param {"all" | "line" | "word"} part of what is suggested */
   take(part) {
     take(this.#view, part);
     this.#view.focus();

@@ -50,6 +50,7 @@ export class Ghost {
     this.#switch.checked = ghostOn.read() ?? true;
     this.#switch.addEventListener("change", () => this.#switched());
     element("ghost-all", HTMLButtonElement).addEventListener("click", () => editor.take("all"));
+    element("ghost-line", HTMLButtonElement).addEventListener("click", () => editor.take("line"));
     element("ghost-word", HTMLButtonElement).addEventListener("click", () => editor.take("word"));
     element("ghost-none", HTMLButtonElement).addEventListener("click", () => this.reject());
     for (const type of /** @type {const} */ (["workers", "settings"])) playground.on(type, () => this.#describe());
@@ -81,6 +82,7 @@ export class Ghost {
     this.#text = text;
     this.#actions.hidden = text === "";
     this.#note.hidden = text !== "";
+    element("ghost-line", HTMLButtonElement).hidden = !text.trim().includes("\n");
   }
 
   get #worker() {

@@ -64,6 +64,15 @@ export function firstWord(suggestion) {
 }
 
 /**
+ * @param {string} suggestion
+ * @returns {string} its first line, with the newline that stands before it
+ */
+export function firstLine(suggestion) {
+  const end = suggestion.indexOf("\n", 1);
+  return end < 0 ? suggestion : suggestion.slice(0, end);
+}
+
+/**
  * A model that does not see what comes after the cursor tends to write it again.
  *
  * @param {string} text

@@ -3,7 +3,7 @@
 import { Prec, StateEffect, StateField, Transaction } from "@codemirror/state";
 import { Decoration, EditorView, WidgetType, keymap } from "@codemirror/view";
 
-import { firstWord } from "./ghost_context.js";
+import { firstLine, firstWord } from "./ghost_context.js";
 
 /** @typedef {{text: string, at: number}} Ghost */
 
@@ -75,6 +75,7 @@ export function ghostText({ onTyped, onLeft, onGhost }) {
       keymap.of([
         { key: "Tab", run: (view) => takeSeen(view, "all") },
         { key: "Mod-ArrowRight", run: (view) => takeSeen(view, "word") },
+        { key: "Mod-ArrowDown", run: (view) => takeSeen(view, "line") },
         // Goes on to the editor's own Escape, after which Tab leaves it.
         { key: "Escape", run: (view) => (suggest(view, ""), onLeft(), false) },
       ]),
@@ -92,7 +93,7 @@ export function ghostText({ onTyped, onLeft, onGhost }) {
  * Takes a suggestion that the reader sees; one that was scrolled out of sight is shown first.
  *
  * @param {EditorView} view
- * @param {"all" | "word"} part
+ * @param {"all" | "line" | "word"} part
  */
 function takeSeen(view, part) {
   return reveal(view) || take(view, part);
@@ -133,13 +134,13 @@ export function suggest(view, text) {
 
 /**
  * @param {EditorView} view
- * @param {"all" | "word"} part
+ * @param {"all" | "line" | "word"} part
  * @returns {boolean} whether there was something to take
  */
 export function take(view, part) {
   const ghost = view.state.field(field);
   if (!ghost) return false;
-  const text = part === "all" ? ghost.text : firstWord(ghost.text);
+  const text = { all: ghost.text, line: firstLine(ghost.text), word: firstWord(ghost.text) }[part];
   view.dispatch({
     changes: { from: ghost.at, insert: text },
     selection: { anchor: ghost.at + text.length },

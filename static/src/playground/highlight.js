@@ -6,7 +6,7 @@
 import { highlightTree } from "@lezer/highlight";
 
 import { codeFences } from "../shared/fences.js";
-import { languageOfFence, parserFor } from "../shared/languages.js";
+import { guessedLanguage, languageOfFence, parserFor } from "../shared/languages.js";
 import { PALETTE, highlighter } from "../shared/palette.js";
 
 /** @typedef {import("../shared/languages.js").LanguageName} LanguageName */
@@ -62,14 +62,43 @@ function parse(code, language, shift, skip) {
 export function paint(nodes, tokens) {
   clear();
   if (!("highlights" in CSS)) return;
-  const places = new Places(nodes);
   /** @type {Map<string, Highlight>} */
   const highlights = new Map();
+  collect(highlights, nodes, tokens);
+  for (const [name, highlight] of highlights) CSS.highlights.set(`code-${name}`, highlight);
+}
+
+/**
+ * @param {Map<string, Highlight>} highlights by the palette's names; added to
+ * @param {Text[]} nodes
+ * @param {Token[]} tokens
+ */
+function collect(highlights, nodes, tokens) {
+  const places = new Places(nodes);
   for (const { from, to, name } of tokens) {
     const range = places.range(from, to);
     if (!range) continue;
     if (!highlights.has(name)) highlights.set(name, new Highlight());
     highlights.get(name)?.add(range);
+  }
+}
+
+/**
+ * Colours texts of which nobody said what they are: code by what it looks like, and the code of an answer.
+ *
+ * @param {HTMLElement[]} places each with one text
+ */
+export function paintAll(places) {
+  if (!("highlights" in CSS)) return;
+  /** @type {Map<string, Highlight>} */
+  const highlights = new Map();
+  for (const place of places) {
+    const text = place.textContent ?? "";
+    const node = place.firstChild;
+    if (!(node instanceof Text)) continue;
+    const fenced = /^[ \t]*(```|~~~)/m.test(text);
+    const context = { mode: fenced ? "chat" : "completion", language: guessedLanguage(text), prompt: "" };
+    collect(highlights, [node], tokensOf(text, context));
   }
   for (const [name, highlight] of highlights) CSS.highlights.set(`code-${name}`, highlight);
 }

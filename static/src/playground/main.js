@@ -20,7 +20,8 @@ import { mountRun } from "../run/panel.js";
 import { mountShare } from "../share/panel.js";
 import { mountSpeed } from "./speed.js";
 import { mountStatus } from "./status.js";
-import { settingsOpen } from "../shared/storage.js";
+import { guessedLanguage } from "../shared/languages.js";
+import { opening, settingsOpen } from "../shared/storage.js";
 import { Tabs } from "./tabs.js";
 import { summaryWords, topologyWords } from "../shared/words.js";
 
@@ -65,7 +66,7 @@ const prompt = new PromptPane(nonce, {
 const compare = new CompareDialog(nonce);
 const chat = new ChatPanel({
   onShown: () => runs.shown(),
-  onInsert: (code) => prompt.editor.insert(code, "cursor"),
+  onInsert: (code) => prompt.editor.insertLines(code),
   onCompare: compareWithEditor,
   onTests: (code) => {
     tell("tests", code);
@@ -260,6 +261,15 @@ document.addEventListener("visibilitychange", () => {
 });
 
 showSettings(!matchMedia(OVERLAY).matches && (settingsOpen.read() ?? matchMedia(WIDE).matches));
-runs.takeUp();
+const opened = opening.read();
+opening.clear();
+if (!opened) runs.takeUp();
+else if (opened.messages) {
+  tabs.show("chat");
+  chat.open(opened.messages);
+} else {
+  const text = opened.prompt ?? "";
+  prompt.restore(opened.suffix ? "infill" : "completion", guessedLanguage(text), text, opened.suffix);
+}
 if (playground.run?.origin.place === "chat") tabs.show("chat");
 session.connect();

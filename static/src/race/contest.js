@@ -56,9 +56,10 @@ export class Contest {
   draw() {
     const readings = this.readings;
     const order = places(readings);
+    const fastest = Math.max(0, ...readings.map(({ tokS }) => tokS ?? 0));
     this.#tracks.forEach(({ view }, index) => {
       const reading = readings[index];
-      if (reading) view.draw(reading, order[index] ?? null, this.#goal);
+      if (reading) view.draw(reading, order[index] ?? null, this.#goal, fastest);
     });
     if (this.over || this.#tracks.some(({ lane }) => !lane.over)) return;
     clearInterval(this.#ticking);

@@ -28,6 +28,7 @@ export class LaneView {
       place: part("place"), clock: part("clock"), speed: part("speed"), first: part("first"), tokens: part("tokens"),
       worker: part("worker"), words: part("words"),
       road: /** @type {HTMLProgressElement} */ (part("road")),
+      bar: /** @type {HTMLProgressElement} */ (part("bar")),
     };
     part("name").textContent = lane.name;
     part("detail").textContent = lane.detail;
@@ -53,8 +54,9 @@ export class LaneView {
    * @param {Reading} reading
    * @param {number | null} place
    * @param {number} goal tokens
+   * @param {number} fastest tok/s of the fastest lane
    */
-  draw(reading, place, goal) {
+  draw(reading, place, goal, fastest) {
     const parts = this.#parts;
     this.root.dataset.state = reading.state;
     this.root.classList.toggle("first", place === 1);
@@ -65,6 +67,8 @@ export class LaneView {
     parts.tokens.textContent = count(reading.tokens);
     parts.worker.textContent = duration(reading.workerMs);
     parts.words.textContent = reading.words;
+    parts.bar.max = fastest || 1;
+    parts.bar.value = reading.tokS ?? 0;
     parts.road.max = goal;
     parts.road.value = reading.state === "done" ? goal : reading.tokens;
   }

@@ -4,7 +4,7 @@ import "./race.css";
 
 import { copyText } from "../shared/clipboard.js";
 import { element, pageData } from "../shared/dom.js";
-import { rate } from "../shared/format.js";
+import { plural, rate } from "../shared/format.js";
 import { socketUrl } from "../shared/protocol.js";
 import { publish } from "../share/publish.js";
 import { Contest } from "./contest.js";
@@ -51,9 +51,11 @@ function start() {
     drivers,
     template: element("lane-template", HTMLTemplateElement),
     place: element("track", HTMLElement),
-    start: prompt.startFrame(),
+    start: (prompt.asked = prompt.startFrame()),
     onEnd: end,
   });
+  element("race-how", HTMLElement).textContent = howWords(prompt.asked);
+  element("track", HTMLElement).scrollIntoView({ block: "start" }); // the lanes are what counts now
   announcer.textContent = "The race has started.";
   refresh();
   stopButton.focus();
@@ -95,6 +97,17 @@ function showAddress(url) {
   announcer.textContent = "The race has an address now.";
 }
 
+/**
+ * @param {import("../shared/protocol.js").Start | null} asked
+ * @returns {string} how everybody samples
+ */
+function howWords(asked) {
+  if (!asked) return "";
+  const { temperature, seed } = asked.sampling;
+  const how = temperature === 0 ? "the likeliest token always (temperature 0)" : `temperature ${temperature}, seed ${seed}`;
+  return `Every engine: ${how}, at most ${plural(asked.max_tokens, "token")}. The bars have one scale.`;
+}
+
 /** @param {string} words what is wrong; empty if nothing is */
 function say(words) {
   problem.hidden = words === "";
@@ -113,6 +126,9 @@ function refresh() {
   element("no-worker", HTMLElement).hidden = workers === null || workers.length > 0;
 }
 
+form.addEventListener("change", () => {
+  if (!contest || contest.over) say(workers?.length ? (entries.problem() ?? "") : "");
+});
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   start();

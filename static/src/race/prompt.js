@@ -9,6 +9,8 @@ import { plural } from "../shared/format.js";
 const SEEDS = 2 ** 32;
 
 export class RacePrompt {
+  /** What was asked last. @type {Start | null} */
+  asked = null;
   #form;
   #defaults;
   #promptBytes;

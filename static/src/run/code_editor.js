@@ -3,7 +3,7 @@
 import { history } from "@codemirror/commands";
 import { bracketMatching, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { EditorState } from "@codemirror/state";
-import { EditorView, drawSelection, keymap, lineNumbers, placeholder } from "@codemirror/view";
+import { EditorView, drawSelection, lineNumbers, placeholder } from "@codemirror/view";
 
 import { codeKeys } from "../shared/code_keys.js";
 import { editorSupport } from "../shared/languages.js";
@@ -40,7 +40,7 @@ export class CodeEditor {
           indentUnit.of("    "),
           bracketMatching(),
           syntaxHighlighting(highlighter),
-          keymap.of(codeKeys),
+          codeKeys,
           editorSupport("python"),
         ],
       }),

@@ -1,9 +1,11 @@
-/** A shared page: copies its address. Without a script it shows the same. */
+/** A shared page: copies its address, colours its code, opens its prompt in the playground. Without a script it shows the same. */
 
 import "./share.css";
 
+import { paintAll } from "../playground/highlight.js";
 import { copyText } from "../shared/clipboard.js";
-import { element } from "../shared/dom.js";
+import { element, pageData } from "../shared/dom.js";
+import { opening } from "../shared/storage.js";
 
 const button = document.getElementById("copy-address");
 if (button instanceof HTMLButtonElement) {
@@ -11,3 +13,14 @@ if (button instanceof HTMLButtonElement) {
   button.hidden = false;
   button.addEventListener("click", () => copyText(address.textContent ?? "", button, address));
 }
+
+const open = document.getElementById("open-here");
+if (open instanceof HTMLButtonElement) {
+  open.hidden = false;
+  open.addEventListener("click", () => {
+    opening.write(pageData("opening"));
+    location.assign(open.dataset.home ?? "/");
+  });
+}
+
+paintAll([...document.querySelectorAll("pre[data-code]")].map((pre) => /** @type {HTMLElement} */ (pre)));

@@ -1,8 +1,21 @@
-/** The keys of every code editor here. */
+/** What every code editor here does beside showing text: its keys, find and replace, closing brackets. */
 
+import { closeBrackets, closeBracketsKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, historyKeymap, indentWithTab } from "@codemirror/commands";
+import { search, searchKeymap } from "@codemirror/search";
+import { keymap } from "@codemirror/view";
 
 /** CodeMirror's Mod-i selects the surrounding syntax; on this page the key goes to the chat. */
 const TAKEN = "Mod-i";
 
-export const codeKeys = [...defaultKeymap.filter(({ key }) => key !== TAKEN), ...historyKeymap, indentWithTab];
+export const codeKeys = [
+  search({ top: true }),
+  closeBrackets(),
+  keymap.of([
+    ...closeBracketsKeymap,
+    ...searchKeymap,
+    ...defaultKeymap.filter(({ key }) => key !== TAKEN),
+    ...historyKeymap,
+    indentWithTab,
+  ]),
+];

@@ -27,6 +27,15 @@ export function languageNamed(name) {
 }
 
 /**
+ * @param {string} text
+ * @returns {LanguageName} what it looks like
+ */
+export function guessedLanguage(text) {
+  if (/^\s*(def|class|import|from|@\w+)\b.*|^.*:\s*$/m.test(text) && !/[;{]\s*$/m.test(text)) return "python";
+  return /\b(const|let|function)\b|=>|[;{]\s*$/m.test(text) ? "javascript" : "text";
+}
+
+/**
  * @param {string} tag what stands after ``` in Markdown
  * @returns {LanguageName}
  */

@@ -65,6 +65,14 @@ export const ghostOn = slot("local", "monolane.ghost");
 export const conversation = slot("session", "monolane.chat");
 /** @type {ReturnType<typeof slot<{program: string, tests: string, taken: string}>>} */
 export const runIt = slot("local", "monolane.run-it");
+/**
+ * @typedef {object} Opening a prompt that another page hands over
+ * @property {string} [prompt]
+ * @property {string} [suffix]
+ * @property {import("./protocol.js").Message[]} [messages]
+ */
+/** @type {ReturnType<typeof slot<Opening>>} */
+export const opening = slot("session", "monolane.opening");
 /** @type {ReturnType<typeof slot<Running>>} */
 export const running = slot("session", "monolane.running");
 /** @type {ReturnType<typeof slot<boolean>>} whether the history takes runs */
