@@ -21,7 +21,7 @@ _FIELD_OF_AXIS = {"model": "models", "backend": "backends"}
 
 
 class NumbersField(forms.CharField):
-    """Whole numbers apart by commas or spaces: "32, 256, 1024"."""
+    """Whole numbers separated by commas or spaces: "32, 256, 1024"."""
 
     def to_python(self, value: Any) -> Any:
         text = super().to_python(value) or ""
@@ -94,7 +94,7 @@ class SweepForm(_SweepModelForm):
     backends = forms.MultipleChoiceField(
         choices=[(b, b) for b in BACKENDS], widget=forms.CheckboxSelectMultiple
     )
-    devices = NumbersField(initial=[1], help_text="How many devices, apart by commas.")
+    devices = NumbersField(initial=[1], help_text="Numbers of devices, separated by commas.")
     sync = forms.MultipleChoiceField(
         label="Synchronisation",
         choices=[(s, s) for s in SYNCS],
@@ -103,8 +103,8 @@ class SweepForm(_SweepModelForm):
         help_text=f"How a phase knows that its input is there, on {' and '.join(WITH_SYNC)}. None chosen: as"
         " each worker does it by itself.",
     )
-    context = NumbersField(help_text="Tokens in the prompt, apart by commas.")
-    tokens = NumbersField(help_text="Tokens to generate, apart by commas; at least 2.")
+    context = NumbersField(help_text="Tokens in the prompt, separated by commas.")
+    tokens = NumbersField(help_text="Tokens to generate, separated by commas; at least 2.")
     sampling = SamplingField(
         initial=[{}], help_text="One a line: greedy, or temperature=0.8 top_p=0.95 seed=1."
     )

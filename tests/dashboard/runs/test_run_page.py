@@ -106,5 +106,5 @@ def test_page_needs_no_inline_style_or_script(client: Client) -> None:
 def test_time_that_no_phase_accounts_for_is_told_from_the_raw_gaps(client: Client) -> None:
     gaps = Samples(itl_us=((10.0, 12.0), (11.0, 11.0)))
     row = factories.stored(phases_us={"qkv": PhaseTime(6.0), "head": PhaseTime(2.0)}, samples=gaps)
-    assert "Mean between tokens, less all phases 3.0" in text(page_of(client, row))
-    assert "less all phases" not in page_of(client, factories.stored())
+    assert "Mean inter-token latency outside all phases 3.0" in text(page_of(client, row))
+    assert "outside all phases" not in page_of(client, factories.stored())

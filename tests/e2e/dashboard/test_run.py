@@ -27,7 +27,7 @@ def test_the_keys_go_from_block_to_block_and_from_track_to_track(waterfall: Page
     plot.press("ArrowRight")
     expect(readout).to_have_text("track 0: qkv 0, work, 9 µs from 0 µs")
     plot.press("ArrowRight")
-    expect(readout).to_contain_text("attention 0, wait for this device")
+    expect(readout).to_contain_text("attention 0, wait on the same device")
     plot.press("ArrowDown")
     expect(readout).to_contain_text("track 1: attention 0")
 

@@ -3,6 +3,7 @@ import { test } from "node:test";
 
 import {
   align,
+  clusterNotes,
   commitLabels,
   describe,
   figure,
@@ -81,6 +82,19 @@ test("a note stands at its moment, or at its commit, or at the first one measure
   assert.equal(placeOfNote(note, found, align(found, "commit")), 1);
   assert.equal(placeOfNote({ ...note, commit: "aaaa" }, found, align(found, "commit")), 0);
   assert.equal(placeOfNote({ ...note, at: 99 }, found, align(found, "commit")), null);
+});
+
+test("notes close together are one mark that says which they are", () => {
+  const note = (/** @type {number} */ x, /** @type {number} */ number) => ({ x, number });
+  assert.deepEqual(clusterNotes([note(200, 1), note(90, 2)], 40), [
+    { x: 90, label: "2" },
+    { x: 200, label: "1" },
+  ]);
+  assert.deepEqual(clusterNotes([note(10, 5), note(20, 3), note(45, 4), note(51, 2)], 40), [
+    { x: 10, label: "3–5" },
+    { x: 51, label: "2" },
+  ]);
+  assert.deepEqual(clusterNotes([note(10, 1), note(11, 4)], 40), [{ x: 10, label: "2 notes" }]);
 });
 
 test("the range keeps room around a flat line and never starts below zero", () => {

@@ -4,7 +4,7 @@ import uPlot from "uplot";
 
 import { colour } from "../../colours.js";
 import { fillBand } from "./bands.js";
-import { COLUMNS, commitLabels, levels, padded, placeOfNote, timeLabels } from "./series.js";
+import { clusterNotes, COLUMNS, commitLabels, levels, padded, placeOfNote, timeLabels } from "./series.js";
 
 /** @typedef {import("./series.js").History} History */
 /** @typedef {import("./series.js").Aligned} Aligned */
@@ -12,6 +12,8 @@ import { COLUMNS, commitLabels, levels, padded, placeOfNote, timeLabels } from "
 
 export const HEIGHT = 340;
 const PIXELS_A_POINT = 12;
+/** Pixels that the label of a note, or of several, takes up. */
+const NOTE_ROOM = 48;
 
 /**
  * @param {History} history
@@ -137,7 +139,7 @@ function drawLevels(chart, history, aligned, strokes) {
 }
 
 /**
- * Notes as numbered lines; the numbers are those of the list under the chart.
+ * Notes as numbered lines, those close together as one; the numbers are those of the list under the chart.
  *
  * @param {uPlot} chart
  * @param {History} history
@@ -154,16 +156,19 @@ function drawNotes(chart, history, aligned, ink) {
   ctx.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
   ctx.font = `${11 * devicePixelRatio}px ${getComputedStyle(document.body).fontFamily}`;
   ctx.textBaseline = "top";
-  history.notes.forEach((note, number) => {
+  const shown = history.notes.flatMap((note, index) => {
     const place = placeOfNote(note, history, aligned);
-    if (place === null) return;
+    if (place === null) return [];
     const x = Math.round(chart.valToPos(place, "x", true));
+    return x < bbox.left || x > bbox.left + bbox.width ? [] : [{ x, number: index + 1 }];
+  });
+  for (const { x, label } of clusterNotes(shown, NOTE_ROOM * devicePixelRatio)) {
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    ctx.fillText(String(number + 1), x + 3 * devicePixelRatio, bbox.top + 2 * devicePixelRatio);
-  });
+    ctx.fillText(label, x + 3 * devicePixelRatio, bbox.top + 2 * devicePixelRatio);
+  }
   ctx.restore();
 }
 

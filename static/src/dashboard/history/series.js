@@ -224,3 +224,28 @@ export function placeOfNote(note, history, aligned) {
   );
   return best;
 }
+
+/**
+ * Notes whose labels would run into each other as one mark, at the first of them.
+ *
+ * @param {{ x: number, number: number }[]} notes where each stands, in pixels, and its number in the list
+ * @param {number} least the room that a label needs, in pixels
+ * @returns {{ x: number, label: string }[]} from left to right; a label names a note, a range, or how many
+ */
+export function clusterNotes(notes, least) {
+  /** @type {{ x: number, numbers: number[] }[]} */
+  const clusters = [];
+  for (const { x, number } of notes.toSorted((a, b) => a.x - b.x)) {
+    const last = clusters.at(-1);
+    if (last && x - last.x < least) last.numbers.push(number);
+    else clusters.push({ x, numbers: [number] });
+  }
+  return clusters.map(({ x, numbers }) => ({ x, label: noteLabel(numbers) }));
+}
+
+/** @param {number[]} numbers */
+function noteLabel(numbers) {
+  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+  if (low === high) return String(low);
+  return high - low === numbers.length - 1 ? `${low}–${high}` : `${numbers.length} notes`;
+}

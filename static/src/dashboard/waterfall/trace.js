@@ -20,7 +20,7 @@
 /** @type {readonly Kind[]} */
 export const KINDS = ["work", "wait_local", "wait_peer"];
 /** @type {Record<Kind, string>} */
-export const KIND_WORDS = { work: "work", wait_local: "wait for this device", wait_peer: "wait for a peer" };
+export const KIND_WORDS = { work: "work", wait_local: "wait on the same device", wait_peer: "wait for a peer" };
 
 /**
  * @param {{traceEvents: Event[]}} trace
