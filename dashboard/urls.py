@@ -7,7 +7,7 @@ from django.urls import path, register_converter
 from dashboard import url_keys  # noqa: F401 - registers <key:pk>
 from dashboard.accounts.sign_in import SignIn, SignOut
 from dashboard.audit.views import audit_log
-from dashboard.compare.views import compare_runs
+from dashboard.compare.views import commits, compare_runs
 from dashboard.history import views as history
 from dashboard.overview.views import overview
 from dashboard.planner.views import roofline
@@ -40,6 +40,7 @@ urlpatterns = [
     path("runs/<key:pk>/trace.json", trace, name="run_trace"),
     path("runs/<key:pk>.<export:form>", views.run_export, name="run_export"),
     path("compare/", compare_runs, name="compare"),
+    path("compare/commits/", commits, name="commits"),
     path("history/", history.history, name="history"),
     path("history.<export:form>", history.history_export, name="history_export"),
     path("history/notes/", history.note_add, name="note_add"),

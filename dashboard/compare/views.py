@@ -10,9 +10,10 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from dashboard.compare.breakdown import breakdown
+from dashboard.compare.commits import compare_commits, measured_commits
 from dashboard.compare.environments import differences
 from dashboard.compare.figures import Compared, compare
-from dashboard.compare.forms import MAX_RUNS, CompareForm
+from dashboard.compare.forms import MAX_RUNS, CommitsForm, CompareForm
 from dashboard.measurements.selectors import with_documents
 from dashboard.measurements.variation import Variation, between_runs
 from dashboard.models import Measurement
@@ -86,3 +87,17 @@ def _comparison(columns: list[Column]) -> dict[str, object]:
         ],
         "breakdown": breakdown([result.phases_us for result in results]),
     }
+
+
+@require_GET
+def commits(request: HttpRequest) -> HttpResponse:
+    """Two commits over every configuration that was measured at both."""
+    form = CommitsForm(request.GET, measured_commits())
+    base = head = ""
+    found = None
+    if form.is_valid():
+        base, head = form.cleaned_data["base"], form.cleaned_data["head"]
+        found = compare_commits(base, head)
+    context = {"form": form, "found": found, "base": base, "head": head, "section": "compare"}
+    status = HTTPStatus.OK if found or not form.is_bound else HTTPStatus.BAD_REQUEST
+    return render(request, "dashboard/commits.html", context, status=status)
