@@ -7,6 +7,7 @@ cancelled. A change of state is an UPDATE whose WHERE names the old state; one r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import models
@@ -17,6 +18,9 @@ from django.utils import timezone
 from dashboard.sweeps.crontab import format_crontab
 from dashboard.sweeps.matrix import place, sampling_label, validate_matrix, validate_repeats
 from engine.sampling import SamplingParams
+
+SILENT_AFTER = timedelta(seconds=15)
+"""A heartbeat comes every two seconds."""
 
 
 class State(models.TextChoices):
@@ -145,6 +149,18 @@ class SweepRun(models.Model):
     @property
     def active(self) -> bool:
         return self.state in ACTIVE
+
+    @property
+    def silent_since(self) -> datetime | None:
+        """Its last heartbeat, if it runs and that is older than SILENT_AFTER."""
+        if self.state != State.RUNNING or self.heartbeat is None:
+            return None
+        return self.heartbeat if timezone.now() - self.heartbeat > SILENT_AFTER else None
+
+    @property
+    def tag(self) -> str:
+        """An HTTP entity tag of what its page shows."""
+        return f'"{self.version}{"-silent" if self.silent_since else ""}"'
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ WIDTH = 720.0
 HEIGHT = 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 16.0, 12.0, 34.0
 MAX_CONTEXTS = 40
-_SAME = tuple(name for name in Configuration.NATURAL_KEY if name != "context")
+_SAME = tuple(name for name in Configuration.NATURAL_KEY if name not in ("context", "tokens"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +47,25 @@ class ContextChart:
 
 
 def other_contexts(row: Measurement) -> list[Measurement]:
-    """`row`, and the newest run at each other context of the same model, machine and settings. 2 queries."""
+    """`row`, and the newest run at each other context of the same model, machine and settings. 2 queries.
+
+    How many tokens were generated may differ: long contexts are measured with fewer.
+    """
     same = {name: getattr(row.configuration, name) for name in _SAME}
     newest = (
         Measurement.objects.filter(configuration=OuterRef("pk")).order_by("-created", "-pk").values("pk")[:1]
     )
     keys = (
         Configuration.objects.filter(**same)
-        .exclude(pk=row.configuration_id)
+        .exclude(context=row.configuration.context)
         .annotate(newest=Subquery(newest))
         .filter(newest__isnull=False)
         .order_by("context")
         .values_list("newest", flat=True)[:MAX_CONTEXTS]
     )
     others = Measurement.objects.filter(pk__in=list(keys)).select_related("configuration").defer("document")
-    return sorted([row, *others], key=lambda m: m.configuration.context)
+    by_context = {one.configuration.context: one for one in others.order_by("created", "pk")}
+    return sorted([row, *by_context.values()], key=lambda m: m.configuration.context)
 
 
 def context_chart(rows: Sequence[Measurement], current: int) -> ContextChart | None:

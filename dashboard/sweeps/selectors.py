@@ -31,9 +31,10 @@ def sweep_run(pk: int) -> SweepRun:
     return sweep_runs().get(pk=pk)
 
 
-def sweep_run_version(pk: int) -> int | None:
-    """How often the run has changed, in one small query; None if there is no such run."""
-    return SweepRun.objects.filter(pk=pk).values_list("version", flat=True).first()
+def sweep_run_tag(pk: int) -> str | None:
+    """What the run's page shows, as a text that changes with it. One small query; None without a run."""
+    run = SweepRun.objects.filter(pk=pk).only("version", "state", "heartbeat").first()
+    return None if run is None else run.tag
 
 
 def points(run: SweepRun) -> QuerySet[Point]:

@@ -60,18 +60,14 @@ def sweep_run(request: HttpRequest, pk: int) -> HttpResponse:
 @require_GET
 def sweep_run_live(request: HttpRequest, pk: int) -> HttpResponse:
     """The part of the page that changes. Answers 304 while the run is still at the version asked about."""
-    version = selectors.sweep_run_version(pk)
-    if version is not None and request.headers.get("If-None-Match") == _tag(version):
-        return HttpResponseNotModified(headers={"ETag": _tag(version)})
+    tag = selectors.sweep_run_tag(pk)
+    if tag is not None and request.headers.get("If-None-Match") == tag:
+        return HttpResponseNotModified(headers={"ETag": tag})
     context = _sweep_run_context(pk)
     response = render(request, "dashboard/_sweep_run_live.html", context)
-    response["ETag"] = _tag(context["run"].version)
+    response["ETag"] = context["run"].tag
     response["Cache-Control"] = "no-cache"
     return response
-
-
-def _tag(version: int) -> str:
-    return f'"{version}"'
 
 
 def _sweep_run_context(pk: int) -> dict[str, Any]:

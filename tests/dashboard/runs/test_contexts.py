@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from dashboard.runs.contexts import ContextChart, context_chart, other_contexts
+from engine.measuring.measurement import Settings
 from engine.sampling import SamplingParams
 from tests.dashboard import factories
 from tests.dashboard.runs.test_run_page import page_of, text
@@ -31,6 +32,14 @@ def test_newest_run_at_each_other_context_stands_beside_this_one() -> None:
         (16, old.pk, True),
         (64, newest.pk, False),
     ]
+
+
+def test_another_number_of_tokens_is_no_other_story() -> None:
+    row = factories.stored(context=16)
+    factories.stored(context=64, day=1)
+    newest = factories.stored(context=64, day=2, settings=Settings(64, 96, 5))
+    factories.stored(context=16, day=3, settings=Settings(16, 96, 5))
+    assert other_contexts(row) == [row, newest]
 
 
 def test_other_models_machines_and_samplings_are_left_out() -> None:

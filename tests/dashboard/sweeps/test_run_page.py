@@ -63,6 +63,15 @@ def test_fragment_answers_not_modified_until_something_changes(client: Client, r
     assert b"running" in changed.content and b"<html" not in changed.content
 
 
+def test_page_says_that_nothing_was_heard_of_the_process(client: Client, run: SweepRun) -> None:
+    ownership.claim_run(run_id=run.pk, owner="gone")
+    before = client.get(url(run, "live/"))
+    assert "Nothing has been heard" not in before.content.decode()
+    SweepRun.objects.update(heartbeat=timezone.now() - timedelta(seconds=20))
+    after = client.get(url(run, "live/"), headers={"If-None-Match": before["ETag"]})
+    assert after.status_code == 200 and "Nothing has been heard" in after.content.decode()
+
+
 def test_not_modified_costs_one_query(client: Client, run: SweepRun, django_assert_num_queries: Any) -> None:
     tag = client.get(url(run, "live/"))["ETag"]
     with django_assert_num_queries(1):

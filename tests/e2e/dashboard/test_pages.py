@@ -17,6 +17,7 @@ PAGES = {
     "run": "runs/1/",
     "history": "history/?configuration=1&configuration=2",
     "compare": "compare/?run=1&run=2&run=3",
+    "commits": "compare/commits/",
     "regressions": "regressions/",
     "regression": "regressions/1/",
     "roofline": "roofline/",
