@@ -63,9 +63,9 @@ class Product:
             DATABASE_URL="",
             **LIMITS_OFF,
         )
-        models = settings.models_dir()
-        if models.is_dir():
-            (folder / "models").symlink_to(models)
+        for made in ("models", "kernels"):  # weights and compiled kernels, which take minutes to make
+            if (settings.home() / made).is_dir():
+                (folder / made).symlink_to(settings.home() / made)
 
     @contextmanager
     def running(self) -> Iterator[None]:
