@@ -72,7 +72,7 @@ class _Said:
 
 
 def against_fewest(opened: Mapping[Setup, Backend], may_begin: Callable[[], None]) -> Iterator[Check]:
-    """A full model on the fewest devices against its own full-sequence pass; on more against the fewest.
+    """A full model on the fewest devices against the FP32 reference; on more against the fewest.
 
     What `may_begin` raises ends it.
     """
@@ -81,7 +81,7 @@ def against_fewest(opened: Mapping[Setup, Backend], may_begin: Callable[[], None
         may_begin()
         try:
             if said is None:
-                check, said = _by_itself(opened[setup], setup)
+                check, said = _fewest(opened[setup], setup)
             else:
                 check = _against(said, opened[setup], setup)
         except EngineError as error:
@@ -89,14 +89,15 @@ def against_fewest(opened: Mapping[Setup, Backend], may_begin: Callable[[], None
         yield check
 
 
-def _by_itself(backend: Backend, setup: Setup) -> tuple[Check, _Said | None]:
+def _fewest(backend: Backend, setup: Setup) -> tuple[Check, _Said | None]:
     context = setup.config.context
     prompt = prompt_tokens(setup.model, min(_PROMPT, context // 4))
     tokens = greedy(backend, prompt, min(_TOKENS, context // 4))
-    right = agrees(backend.logits([*prompt, *tokens[:-1]])[len(prompt) - 1 :], tokens)
-    words = f"tokens {'are' if right else 'are not'} those of its full-sequence pass"
-    said = _Said(backend, prompt, tokens) if right else None
-    return Check(setup.config.name, setup.devices, right, right, words), said
+    found = verify(backend, setup.model, prompt, tokens)
+    equal = "are" if found.tokens_equal else "are not"
+    words = f"tokens {equal} those of the {found.against}, logits within {found.logit_rel_err:.1e}"
+    said = _Said(backend, prompt, tokens) if found.passed else None
+    return Check(setup.config.name, setup.devices, found.passed, found.tokens_equal, words), said
 
 
 def _against(said: _Said, several: Backend, setup: Setup) -> Check:
