@@ -14,7 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,13 @@ DETAILS = (
     *(Row("laneformer-2b-h200.json", _LANEFORMER, index) for index in (1, 2, 3)),
     Row("laneformer-2b-h200-barrier.json", f"{_LANEFORMER}, a barrier after each phase"),
     Row("llama-3.2-1b-h200.json", "Llama-3.2-1B shape", 1),
+)
+
+
+SAMPLING = (
+    Row("laneformer-2b-h200-sampling.json", _LANEFORMER),
+    Row("llama-3.2-1b-h200-sampling.json", "Llama-3.2-1B shape"),
+    Row("smollm2-135m-h200-sampling.json", "SmolLM2-135M, real weights"),
 )
 
 
@@ -132,7 +139,35 @@ def peer_table() -> str:
     return _markdown(head, rows, right=(2, 4, 6))
 
 
-TABLES = {"headlines": headline_table, "details": detail_table, "peers": peer_table}
+def sampling_table() -> str:
+    """Greedy and the playground's default of each model, points of one run."""
+    head = (
+        "hardware", "model", "context", "tokens", "greedy tok/s", "playground's default", "of greedy",
+        "n", "commit", "date",
+    )  # fmt: skip
+    rows = []
+    for row in SAMPLING:
+        greedy, default = row.point(), replace(row, index=row.index + 1).point()
+        rows.append(
+            [
+                *_identity(row, greedy),
+                f"{_speed(greedy):,.0f}",
+                f"{_speed(default):,.0f}",
+                f"{_speed(default) / _speed(greedy):.3f}",
+                str(len(greedy["decode"]["tok_s"]["samples"])),
+                greedy["git_sha"][:7],
+                greedy["created"][:10],
+            ]
+        )
+    return _markdown(head, rows, right=(2, 3, 4, 5, 6, 7))
+
+
+TABLES = {
+    "headlines": headline_table,
+    "details": detail_table,
+    "sampling": sampling_table,
+    "peers": peer_table,
+}
 
 
 def rewritten(text: str) -> str:
