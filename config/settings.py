@@ -243,6 +243,8 @@ KEPT_BYTES = 10**6 * whole("KEPT_MB", env.str("KEPT_MB", default="") or "4096", 
 """Generations take so much of the database at most: beyond it the oldest go before their time."""
 DISK_FLOOR = 10**6 * whole("DISK_FLOOR_MB", env.str("DISK_FLOOR_MB", default="") or "300", 0, 10**6)
 """With less than this free on a disk that is written to, nothing is started and /readyz is 503."""
+LEFT_RUN_S = whole("LEFT_RUN_S", env.str("LEFT_RUN_S", default="") or "15", 1, 3600)
+"""How long a generation goes on after its page was closed: whoever is back by then takes it up."""
 GENERATION_DAYS = days("GENERATION_DAYS", env.str("GENERATION_DAYS", default="") or "30")
 """How long prompts and their answers stay in the database."""
 SHARE_DAYS = days("SHARE_DAYS", env.str("SHARE_DAYS", default="") or "365")

@@ -2,8 +2,8 @@
 
 Each process says every BEAT_S which generations it is streaming, in one sorted set in Redis: generation to
 the time, by Redis's own clock, when it was last watched. Every process looks there for those that have not
-been for GRACE_S, as when a page left or the process that streamed them is gone, cancels them and keeps what
-they wrote. A page that reloads is back within GRACE_S and resumes.
+been for LEFT_RUN_S, as when a page left or the process that streamed them is gone, cancels them and keeps
+what they wrote. A page that reloads, or another tab, is back within LEFT_RUN_S and resumes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import DatabaseError
 from django.db.models.functions import Now
 from redis.exceptions import RedisError
@@ -31,7 +32,6 @@ from playground.transcript import Transcript
 from playground.workers import engine_client, engine_redis
 
 log = structlog.get_logger(__name__)
-GRACE_S = 15.0
 BEAT_S = 3.0
 CLAIM_S = 60.0
 """What whoever finds an abandoned generation gets to end it, before another process tries."""
@@ -79,7 +79,7 @@ def hold(generation: str, viewer: str) -> None:
 
 
 def leave(viewer: str) -> None:
-    """`viewer` stopped watching before the end: unless somebody comes within GRACE_S, it is cancelled."""
+    """`viewer` stopped watching before the end: unless somebody comes within LEFT_RUN_S, it is cancelled."""
     watching().here.pop(viewer, None)
 
 
@@ -134,7 +134,7 @@ async def _touch(generations: list[str]) -> None:
 
 
 async def _claim() -> list[str]:
-    args = [int(1000 * GRACE_S), int(1000 * CLAIM_S), _AT_ONCE]
+    args = [int(1000 * settings.LEFT_RUN_S), int(1000 * CLAIM_S), _AT_ONCE]
     return cast("list[str]", await engine_redis().register_script(_CLAIM)(args=args))
 
 

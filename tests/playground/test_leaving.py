@@ -14,8 +14,8 @@ from tests.playground.conftest import done, started, tokens
 
 
 @pytest.fixture(autouse=True)
-def short_grace(monkeypatch):
-    monkeypatch.setattr(presence, "GRACE_S", 0.3)
+def short_grace(monkeypatch, settings):
+    settings.LEFT_RUN_S = 0.3
     monkeypatch.setattr(presence, "BEAT_S", 0.05)
 
 

@@ -158,6 +158,7 @@ export class ChatPanel {
   // What Runs wants of the place that shows a run ---------------------------------------------------
   /** @param {Run} run */
   begin(run) {
+    if (run.reopened && this.#views.length === 0) this.#adopt(run);
     if (!this.#answer) this.#takeUpAnswer();
     const answer = /** @type {TurnView} */ (this.#answer);
     answer.message.clear();
@@ -292,6 +293,17 @@ export class ChatPanel {
     const turn = { role: /** @type {const} */ ("assistant"), content: "" };
     this.#conversation.turns.push(turn);
     this.#show(turn);
+  }
+
+  /**
+   * Another tab asked, and was closed: its conversation goes on here.
+   *
+   * @param {Run} run
+   */
+  #adopt({ request }) {
+    const turns = (request?.messages ?? []).flatMap(({ role, content }) => (role === "system" ? [] : [{ role, content }]));
+    this.#conversation = new Conversation({ id: crypto.randomUUID(), turns });
+    this.#showAll();
   }
 
   #forgetOldest() {

@@ -35,7 +35,7 @@
  */
 
 import { languageNamed } from "../shared/languages.js";
-import { running } from "../shared/storage.js";
+import { left, running } from "../shared/storage.js";
 
 /** Errors after which the generation itself may well go on: look at it again rather than start anew. */
 const OUT_OF_SIGHT = new Set(["unavailable", "internal"]);
@@ -69,6 +69,7 @@ export class Runs {
     this.#places = places;
     this.#tell = tell;
     this.#beforeStart = beforeStart;
+    addEventListener("pagehide", () => this.#leave());
   }
 
   get busy() {
@@ -107,17 +108,23 @@ export class Runs {
     else if (this.current) this.#tell("shown", this.current);
   }
 
-  /** Takes up what this tab was showing before it was reloaded, or lost sight of. */
+  /**
+   * Takes up what this tab was showing before it was reloaded, or lost sight of; in a new tab, what one that
+   * was closed had in hand.
+   */
   takeUp() {
-    const left = running.read();
-    if (!left) return;
+    const mine = running.read();
+    const found = mine ?? left.read();
+    left.clear();
+    if (!found) return;
     const origin = {
-      place: left.place ?? "output",
-      mode: left.mode,
-      language: languageNamed(left.language),
-      prompt: left.prompt,
+      place: found.place ?? "output",
+      mode: found.mode,
+      language: languageNamed(found.language),
+      prompt: found.prompt,
     };
-    this.#begin(left.request ?? null, origin, left.over, () => this.#session.resume(left.generation));
+    const reopened = mine === null || mine.over;
+    this.#begin(found.request ?? null, origin, reopened, () => this.#session.resume(found.generation));
   }
 
   /**
@@ -212,6 +219,12 @@ export class Runs {
     const afterS = error.retry_after_s ?? 0;
     if (id !== null && OUT_OF_SIGHT.has(error.code)) return { label: "Look again", act: () => this.takeUp(), afterS };
     return request && { label: "Try again", act: () => !this.busy && this.start(request, origin), afterS };
+  }
+
+  /** The page goes: a reload finds its run by itself, another tab by this. */
+  #leave() {
+    const kept = running.read();
+    if (this.busy && kept && !kept.over) left.write(kept);
   }
 
   /** @param {Run} run so that a reload finds it */

@@ -75,5 +75,7 @@ export const runIt = slot("local", "monolane.run-it");
 export const opening = slot("session", "monolane.opening");
 /** @type {ReturnType<typeof slot<Running>>} */
 export const running = slot("session", "monolane.running");
+/** @type {ReturnType<typeof slot<Running>>} what a tab that was closed had in hand */
+export const left = slot("local", "monolane.left");
 /** @type {ReturnType<typeof slot<boolean>>} whether the history takes runs */
 export const keepRuns = slot("local", "monolane.keep-runs");
