@@ -22,6 +22,7 @@ import json
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,6 +44,8 @@ SAMPLINGS: dict[str, dict[str, float]] = {
 }
 LINE = "    total = total + values[index] * weights[index]  # row {}\n"
 """Of a long prompt, some 15 tokens."""
+_PAUSE_S = 0.15
+"""Before each first token that is timed: the record of the answer before it has been written by then."""
 _KILL_AFTER = 20
 """Tokens that the client has when the worker is killed."""
 
@@ -93,7 +96,9 @@ async def _first_tokens(page: Page, lines: int, repeats: int) -> dict[str, Any]:
     for number in range(repeats):
         body = "".join(LINE.format(index) for index in range(lines))
         start = f"# {number}, {lines}\n{body}" if lines else PROMPT
+        await asyncio.sleep(_PAUSE_S)
         cold.append(await page.ask(start + ("a" if lines else f"  # {number}"), max_tokens=4))
+        await asyncio.sleep(_PAUSE_S)
         warm.append(await page.ask(start + ("b" if lines else f"  # {number}"), max_tokens=4))
     return {
         "prompt_tokens": int(cold[0].timings["prompt_tokens"]),
@@ -111,6 +116,7 @@ def _overhead(product: Product, args: argparse.Namespace) -> dict[str, Any]:
     model = product.workers()[0].model
     over, whole = [], []
     for number in range(args.repeats + 1):
+        time.sleep(_PAUSE_S)
         answer, took = http.complete(
             model=model, prompt=f"{PROMPT}  # {number}", max_tokens=128, temperature=0
         )
