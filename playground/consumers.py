@@ -15,7 +15,7 @@ from django.db import DatabaseError
 from engine.errors import EngineError
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, GenerateRequest, Heartbeat
-from engine.serving.tokenizing import tokenize
+from engine.serving.tokenizer_service import tokenize
 from engine.timings import FinishReason, Timings
 from playground import metrics, presence, selectors, services
 from playground.access import may_use

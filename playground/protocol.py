@@ -15,7 +15,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from engine.models.prompt import Prompt
 from engine.sampling import SamplingParams
 from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, Progress, Started, Tokens
-from engine.serving.tokenizing import Tokenized
+from engine.serving.tokenizer_service import Tokenized
 from playground.limits import BODY_BYTES, DEFAULTS, LIMITS
 from playground.validation import (
     Invalid,

@@ -15,6 +15,8 @@ from typing import Any, Self, TypeVar, cast
 from engine.serving import queries, scripts
 from engine.serving.connection import BLOCK_S, connect, connect_async
 from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting, explained
+from engine.serving.fanout import Feed, StreamFanout
+from engine.serving.follower import StreamFollower, deserted
 from engine.serving.messages import (
     BENCH,
     INBOX_LIMIT,
@@ -28,8 +30,6 @@ from engine.serving.messages import (
 )
 from engine.serving.queries import Command, Query
 from engine.serving.reading import FROM_START, StreamFrame, parse_entries
-from engine.serving.shared_reader import Feed, SharedReader
-from engine.serving.watch import Watch, deserted
 from engine.timings import NEVER_BEGAN
 
 T = TypeVar("T")
@@ -92,18 +92,18 @@ class Client:
         `after` is the stream id of a frame to go on from. With `submitted` the caller knows that the
         request is in the queue: the first look waits for it, where else it asks whether anybody knows it.
         A request that nobody knows (any more) ends in a Failed frame. Raises QueueUnavailable if
-        Redis stays away for `watch.OUTAGE_S`.
+        Redis stays away for `follower.OUTAGE_S`.
         """
-        watch = Watch(request_id, after, submitted=submitted)
-        while not watch.over:
+        follower = StreamFollower(request_id, after, submitted=submitted)
+        while not follower.over:
             try:
-                found = watch.take(self.read(request_id, watch.after, block_s=watch.block_s))
+                found = follower.take(self.read(request_id, follower.after, block_s=follower.block_s))
                 yield from found
-                if not found and not watch.over:
-                    yield from watch.idle(self._standing(request_id))
-                    watch.gone(self._lose(request_id, ends=watch.deserted))
+                if not found and not follower.over:
+                    yield from follower.idle(self._standing(request_id))
+                    follower.gone(self._lose(request_id, ends=follower.deserted))
             except QueueUnavailable:
-                watch.outage()
+                follower.outage()
                 time.sleep(_OUTAGE_PAUSE_S)
 
     def read(
@@ -164,7 +164,7 @@ class AsyncClient:
 
     def __init__(self, redis_url: str) -> None:
         self._redis = connect_async(redis_url)
-        self._reader = SharedReader(self._redis)
+        self._reader = StreamFanout(self._redis)
         self._seen: list[str] = []
         """Names of the workers that were there when last asked."""
         self._submit = self._redis.register_script(scripts.SUBMIT)
@@ -193,29 +193,29 @@ class AsyncClient:
         self, request_id: str, *, after: str = FROM_START, submitted: bool = False
     ) -> AsyncGenerator[StreamFrame]:
         """As Client.frames."""
-        watch = Watch(request_id, after, submitted=submitted)
+        follower = StreamFollower(request_id, after, submitted=submitted)
         feed: Feed | None = None
         try:
-            while not watch.over:
+            while not follower.over:
                 _obey_cancellation()
                 try:
-                    if watch.block_s and feed is None:
-                        feed = self._reader.follow(out_key(request_id), watch.after)
-                    for frame in await self._next(watch, feed, request_id):
+                    if follower.block_s and feed is None:
+                        feed = self._reader.follow(out_key(request_id), follower.after)
+                    for frame in await self._next(follower, feed, request_id):
                         yield frame
                 except QueueUnavailable:
-                    watch.outage()
+                    follower.outage()
                     await asyncio.sleep(_OUTAGE_PAUSE_S)
         finally:
             if feed is not None:
                 feed.close()
 
-    async def _next(self, watch: Watch, feed: Feed | None, request_id: str) -> list[StreamFrame]:
-        found = await (self.read(request_id, watch.after) if feed is None else feed.take(watch.block_s))
-        fresh = watch.take(found)
-        if not found and not watch.over:
-            fresh = watch.idle(await self._standing(request_id))
-            watch.gone(await self._lose(request_id, ends=watch.deserted))
+    async def _next(self, follower: StreamFollower, feed: Feed | None, request_id: str) -> list[StreamFrame]:
+        found = await (self.read(request_id, follower.after) if feed is None else feed.take(follower.block_s))
+        fresh = follower.take(found)
+        if not found and not follower.over:
+            fresh = follower.idle(await self._standing(request_id))
+            follower.gone(await self._lose(request_id, ends=follower.deserted))
         return fresh
 
     @property

@@ -55,7 +55,7 @@ from engine.serving.messages import (
     decode_request,
 )
 from engine.serving.publisher import Output, Publisher
-from engine.serving.tokenizing import TokenDesk
+from engine.serving.tokenizer_service import TokenizerService
 from engine.timings import NEVER_BEGAN
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Worker:
         self._slot = EngineSlot(opener)
         self._inbox = Inbox(redis_url, self.name, self._token)
         self._publisher = Publisher(redis_url, self._token)
-        self._desk = TokenDesk(redis_url)
+        self._tokenizer_service = TokenizerService(redis_url)
         first = Heartbeat(self.name, model, backend, (), "loading")
         self._heartbeat = HeartbeatThread(redis_url, self._inbox, first, self._token)
         self._stop_at: float | None = None
@@ -117,7 +117,7 @@ class Worker:
             except _StoppedLoading:
                 log.info("stopped while loading")
             finally:
-                self._desk.close()
+                self._tokenizer_service.close()
                 self._heartbeat.close()
                 self._publisher.close()
                 self._slot.close()
@@ -168,7 +168,7 @@ class Worker:
         finally:
             self._loading = False
         self._heartbeat.describe(capture(engine.backend, engine.model))
-        self._desk.open(engine.name, engine.model.tokenizer, engine.model.config.context)
+        self._tokenizer_service.open(engine.name, engine.model.tokenizer, engine.model.config.context)
         self._heartbeat.update(**_portrait(engine), state="idle")
         log.info("%s serves %s on %s", self.name, engine.name, engine.backend.name)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.errors import RequestError
 from engine.models.prompt import Prompt
-from engine.serving.tokenizing import tokenize
+from engine.serving.tokenizer_service import tokenize
 from playground.admission import Caller
 from playground.api.access import count
 from playground.api.admission import check_capable, live_workers, serving

@@ -13,7 +13,7 @@ import redis
 from engine.errors import ConfigError
 from engine.models.prompt import Prompt
 from engine.sampling import SamplingParams
-from engine.serving import watch
+from engine.serving import follower
 from engine.serving.client import AsyncClient, Client
 from engine.serving.errors import QueueFull, QueueUnavailable
 from engine.serving.messages import (
@@ -181,7 +181,7 @@ async def test_a_reader_outlasts_the_clients_default_time_limit(redis_url):
 
 
 def test_a_request_for_a_worker_that_is_gone_ends_with_a_sentence(client, monkeypatch):
-    monkeypatch.setattr(watch, "GONE_S", 0.0)
+    monkeypatch.setattr(follower, "GONE_S", 0.0)
     client.submit(replace(generate("g"), worker="away"))
     [(_, failed)] = client.frames("g")
     assert (failed.code, failed.retryable) == ("worker_lost", True)
@@ -190,8 +190,8 @@ def test_a_request_for_a_worker_that_is_gone_ends_with_a_sentence(client, monkey
 
 
 async def test_a_stream_ends_once_redis_has_answered_nothing_for_too_long(redis_url, monkeypatch):
-    monkeypatch.setattr(watch, "OUTAGE_S", 0.6)
-    monkeypatch.setattr(watch, "BLOCK_S", 0.05)
+    monkeypatch.setattr(follower, "OUTAGE_S", 0.6)
+    monkeypatch.setattr(follower, "BLOCK_S", 0.05)
 
     async def hangs(*_):
         raise QueueUnavailable("Redis does not answer")
@@ -207,8 +207,8 @@ async def test_a_stream_ends_once_redis_has_answered_nothing_for_too_long(redis_
 
 
 async def test_short_outages_do_not_add_up(redis_url, monkeypatch):
-    monkeypatch.setattr(watch, "OUTAGE_S", 0.6)
-    monkeypatch.setattr(watch, "BLOCK_S", 0.05)
+    monkeypatch.setattr(follower, "OUTAGE_S", 0.6)
+    monkeypatch.setattr(follower, "BLOCK_S", 0.05)
     async with AsyncClient(redis_url) as asker:
         real, calls = asker._standing, itertools.count()
 
@@ -227,7 +227,7 @@ async def test_short_outages_do_not_add_up(redis_url, monkeypatch):
 
 
 def test_a_request_for_a_worker_that_lives_goes_on_waiting(client, redis_url, monkeypatch):
-    monkeypatch.setattr(watch, "GONE_S", 0.0)
+    monkeypatch.setattr(follower, "GONE_S", 0.0)
     with redis.Redis.from_url(redis_url) as raw:
         raw.hset(worker_key("here"), "json", "{}")
     client.submit(replace(generate("g"), worker="here"))

@@ -15,7 +15,7 @@ from engine.serving.connection import connect, connect_async
 from engine.serving.errors import QueueUnavailable
 from engine.serving.inbox import Inbox
 from engine.serving.messages import out_key
-from engine.serving.tokenizing import tokenize
+from engine.serving.tokenizer_service import tokenize
 from tests.engine.serving.test_client import generate
 from tests.mute import Mute, Vanishing
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from config.rates import Rate
-from engine.serving import tokenizing
+from engine.serving import tokenizer_service
 from tests.playground.api.conftest import body_of
 
 
@@ -70,7 +70,7 @@ async def test_what_the_model_refuses_is_422(post, worker):
 
 
 async def test_no_answer_is_503(post, worker, monkeypatch):
-    monkeypatch.setattr(tokenizing, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(tokenizer_service, "PATIENCE_S", 0.1)
     assert (await ask(post, worker, {"model": "tiny", "prompt": "x"})).status_code == 503
 
 

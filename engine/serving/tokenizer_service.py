@@ -93,7 +93,7 @@ def _read(answer: dict[str, Any]) -> Tokenized:
     return Tokenized(tuple(answer["ids"]), None if labels is None else tuple(labels), answer["context"])
 
 
-class TokenDesk:
+class TokenizerService:
     """A worker's side. Nothing is answered until `open`; the tokenizer is safe to share with the engine."""
 
     def __init__(self, redis_url: str) -> None:

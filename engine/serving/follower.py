@@ -17,8 +17,8 @@ GONE_S = 10.0
 """How long the one worker that may take a request can be without a sign of life before the request ends."""
 
 
-class Watch:
-    """What one reader knows of one request. It is told what Redis says, and does not ask."""
+class StreamFollower:
+    """What one reader knows of one request: a state machine, whose caller does the input and output."""
 
     def __init__(self, request_id: str, after: str, *, submitted: bool = False) -> None:
         self.after = after

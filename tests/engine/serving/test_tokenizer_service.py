@@ -14,11 +14,11 @@ from engine.errors import RequestError
 from engine.models.catalogue import open_model
 from engine.models.prompt import ChatMessage, Prompt
 from engine.models.tokenizer import Tokenizer
-from engine.serving import tokenizing
+from engine.serving import tokenizer_service
 from engine.serving.client import Client
 from engine.serving.connection import connect_async
 from engine.serving.errors import QueueFull, QueueUnavailable
-from engine.serving.tokenizing import TokenDesk, tokenize
+from engine.serving.tokenizer_service import TokenizerService, tokenize
 from tests.engine.serving.workers import Workers, chat
 
 
@@ -36,8 +36,8 @@ def tokenizer(chatterbox) -> Tokenizer:
 
 
 @pytest.fixture
-def desk(redis_url: str, tokenizer: Tokenizer) -> Iterator[TokenDesk]:
-    found = TokenDesk(redis_url)
+def desk(redis_url: str, tokenizer: Tokenizer) -> Iterator[TokenizerService]:
+    found = TokenizerService(redis_url)
     found.open("chatterbox", tokenizer, 4096)
     yield found
     found.close()
@@ -65,13 +65,13 @@ async def test_what_is_no_question_does_not_end_the_desk(connection, desk):
 
 
 async def test_nobody_waits_for_ever(connection, monkeypatch):
-    monkeypatch.setattr(tokenizing, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(tokenizer_service, "PATIENCE_S", 0.1)
     with pytest.raises(QueueUnavailable, match="no worker with the model nobody"):
         await tokenize(connection, "nobody", Prompt("a"))
 
 
 async def test_an_answer_is_waited_for_beyond_what_one_read_may_block(connection, monkeypatch):
-    monkeypatch.setattr(tokenizing, "BLOCK_S", 0.1)
+    monkeypatch.setattr(tokenizer_service, "BLOCK_S", 0.1)
     asked = asyncio.create_task(tokenize(connection, "slow", Prompt("a")))
     _, question = await connection.blpop(["ml:tokenize:slow"], timeout=1)
     await asyncio.sleep(0.3)
@@ -81,13 +81,13 @@ async def test_an_answer_is_waited_for_beyond_what_one_read_may_block(connection
 
 
 async def test_questions_do_not_pile_up(connection):
-    await connection.rpush("ml:tokenize:busy", *["{}"] * tokenizing.MOST_WAITING)
+    await connection.rpush("ml:tokenize:busy", *["{}"] * tokenizer_service.MOST_WAITING)
     with pytest.raises(QueueFull):
         await tokenize(connection, "busy", Prompt("a"))
 
 
 def test_closing_takes_no_longer_than_a_wake_up(redis_url, tokenizer):
-    desk = TokenDesk(redis_url)
+    desk = TokenizerService(redis_url)
     desk.open("chatterbox", tokenizer, 4096)
     time.sleep(0.1)  # it waits for a question by now
     begun = time.monotonic()

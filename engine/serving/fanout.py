@@ -85,7 +85,7 @@ class Feed:
         self._leave(self)
 
 
-class SharedReader:
+class StreamFanout:
     """Reads on a task of its own while anybody follows anything. Belongs to one event loop."""
 
     def __init__(self, connection: redis.asyncio.Redis) -> None:

@@ -12,9 +12,9 @@ from engine.errors import RequestError
 from engine.serving.client import AsyncClient
 from engine.serving.connection import connect_async
 from engine.serving.errors import QueueUnavailable
+from engine.serving.fanout import BUFFER_FRAMES, StreamFanout
 from engine.serving.messages import Tokens, encode_frame, frame_id, out_key
 from engine.serving.reading import FROM_START
-from engine.serving.shared_reader import BUFFER_FRAMES, SharedReader
 from tests.engine.serving.test_client import FRAMES, generate
 
 
@@ -46,9 +46,9 @@ async def out(redis_url: str) -> AsyncIterator[Out]:
 
 
 @pytest.fixture
-async def reader(redis_url: str) -> AsyncIterator[SharedReader]:
+async def reader(redis_url: str) -> AsyncIterator[StreamFanout]:
     connection = connect_async(redis_url)
-    found = SharedReader(connection)
+    found = StreamFanout(connection)
     yield found
     await found.close()
     await connection.aclose()
@@ -160,7 +160,7 @@ async def test_what_is_no_frame_fails_its_own_reader_only(reader, out):
 
 async def test_a_redis_that_is_away_is_told_to_every_reader():
     connection = redis.asyncio.Redis.from_url("redis://127.0.0.1:1")
-    reader = SharedReader(connection)
+    reader = StreamFanout(connection)
     feeds = [reader.follow(out_key(name), FROM_START) for name in "ab"]
     for feed in feeds:
         with pytest.raises(QueueUnavailable):
