@@ -83,7 +83,7 @@ def _rows(
     """A history with two steps and noise of half a percent; three runs a commit."""
     base = 200.0 + 20.0 * (configuration.pk % 40)
     for index in range(first, end):
-        level = base * (1.0 + 0.08 * (index > end // 3) - 0.05 * (index > 2 * end // 3))
+        level = base * (1.0 + 0.08 * (index > end // 3) + 0.05 * (index > 2 * end // 3))
         speed = float(level * rng.normal(1.0, 0.005))
         created = FIRST_DAY + timedelta(hours=6 * index, minutes=configuration.pk)
         commit = hashlib.sha256(f"{index // 3}".encode()).hexdigest()[:40]
