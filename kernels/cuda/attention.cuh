@@ -367,7 +367,7 @@ struct Inputs {
     DEVICE void fetch(Core& core, int layer, int head, bool has_newest) {
         if constexpr (model::QK_NORM) {  // what finishing needs is asked for before the wait
             const heads::Scales query_scales(core.params, layer, false, core.lane), key_scales(core.params, layer, true, core.lane);
-            const heads::Turns turns(core.params, core.position, core.lane);
+            const heads::Turns turns(core.params, layer, core.position, core.lane);
             uint4 words[PIECES];
             receive(core, layer, head, has_newest, words);
             finish(core, layer, head, has_newest, query_scales, key_scales, turns, words);

@@ -22,6 +22,15 @@ DEVICE const u16* of_layer(const Params& p, int layer) {
     return p.norms + size_t(2 * model::LAYERS + 1) * model::HIDDEN + size_t(layer) * (BIASES + SCALES);
 }
 
+// Layers may differ in their rotation, or have none: one table of CAPACITY positions for each kind.
+__constant__ const u8 ROTATIONS[] = MODEL_ROTATIONS;
+
+// Cosines and sines of a head's turns in a layer.
+DEVICE const float2* rotation(const Params& p, int layer, int position) {
+    const int table = model::ROTATION_TABLES > 1 ? ROTATIONS[layer] : 0;
+    return p.rotation + (size_t(table) * model::CAPACITY + position) * (model::HEAD_DIM / 2);
+}
+
 // `first_row`: of the kind's rows in all GPUs' biases; `rows`: how many of them this GPU has.
 DEVICE float bias(const Params& p, int layer, int first_row, int rows, int row) {
     return weight_low(__ldg(of_layer(p, layer) + first_row + p.rank * rows + row));
@@ -49,8 +58,8 @@ struct Scales {
 struct Turns {
     float4 first[EACH], second[EACH];  // cos, sin, cos, sin
 
-    DEVICE Turns(const Params& p, int position, u32 lane) {
-        const float4* table = reinterpret_cast<const float4*>(p.rotation + size_t(position) * (model::HEAD_DIM / 2));
+    DEVICE Turns(const Params& p, int layer, int position, u32 lane) {
+        const float4* table = reinterpret_cast<const float4*>(rotation(p, layer, position));
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
             const int q = i * 32 + int(lane);

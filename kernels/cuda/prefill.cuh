@@ -214,7 +214,7 @@ DEVICE void finish_heads(Core& core, const Chunk& chunk, int layer) {
         const bool key = head >= model::HEADS;
         float4* row = reinterpret_cast<float4*>(raw_head(core.params, token, head));
         const heads::Scales scales(core.params, layer, key, lane);
-        const heads::Turns turns(core.params, position, lane);
+        const heads::Turns turns(core.params, layer, position, lane);
         const heads::Finished done([&](int q) { return __ldcg(row + q); }, scales, turns, lane);
         __syncwarp();
 #pragma unroll
@@ -247,7 +247,7 @@ struct QkvStore {
             v = make_float2(a + bias.x, b + bias.y);
         }
         if (at.kind != QkvPair::VALUE && !travels_raw(at)) {
-            v = rotated(v.x, v.y, __ldg(core.params.rotation + size_t(position) * HALF_HEAD + at.turn));
+            v = rotated(v.x, v.y, __ldg(heads::rotation(core.params, layer, position) + at.turn));
         }
         if (travels_raw(at)) {
             float* to = raw_head(core.params, token, at.head + (at.kind == QkvPair::KEY ? model::HEADS : 0));

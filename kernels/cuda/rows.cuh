@@ -131,7 +131,7 @@ struct QkvFinish {
         if constexpr (model::QKV_BIAS) {
             if (at.kind != QkvPair::PADDING) bias = bias_of(core.params, layer, at);
         }
-        if (at.kind <= QkvPair::KEY && !travels_raw(at)) turn = __ldg(core.params.rotation + size_t(core.position) * HALF_HEAD + at.turn);
+        if (at.kind <= QkvPair::KEY && !travels_raw(at)) turn = __ldg(heads::rotation(core.params, layer, core.position) + at.turn);
     }
     DEVICE void post(int, float a, float b) {
         if (at.kind == QkvPair::PADDING) return;

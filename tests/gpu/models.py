@@ -100,6 +100,12 @@ CONFIGS: dict[str, ModelConfig] = {
             LLAMA, name="normed-interleaved", heads=4, kv_heads=4, head_dim=96, qk_norm=True,
             rope=Rope(layout=RopeLayout.INTERLEAVED),
         ),
+        replace(LLAMA, name="three-rotations", layer_ropes=(Rope(), None, Rope(1e6))),
+        replace(
+            LLAMA, name="normed-rotations", head_dim=128, qk_norm=True,
+            layer_ropes=(None, Rope(), Rope(1e6)),
+        ),
+        replace(LLAMA, name="a-part-rotated", rope=Rope(turning=20)),
         replace(LLAMA, name="yarn", family="qwen2", qkv_bias=True, rope=Rope(1e6, scaling=_YARN)),
         LANEFORMER,
         _laneformer("early", early_comm=True),

@@ -44,7 +44,7 @@ from engine.models.config import Feature
 from engine.models.weights import DType
 
 MONOKERNEL = "monokernel.cu"
-FEATURES = frozenset((Feature.QKV_BIAS, Feature.QK_NORM, Feature.ROTATION_AMPLITUDE))
+FEATURES = frozenset((Feature.QKV_BIAS, Feature.QK_NORM, Feature.LAYER_ROTATION, Feature.ROTATION_AMPLITUDE))
 """What the kernel computes beyond a plain Llama's arithmetic."""
 _SCORE_TOKENS = 256
 """Tokens scored in one launch: their logits stay on the device until it ends."""

@@ -16,7 +16,7 @@ from engine.backends.cuda.sharding import Sharding, deal
 from engine.backends.cuda.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan
 from engine.errors import ConfigError
 from engine.models.config import Exchange, HeadKind, ModelConfig
-from engine.models.rope import RopeLayout
+from engine.models.rope import Rope, RopeLayout
 from engine.models.weights import DType
 
 SHARED_BYTES = 232448
@@ -216,6 +216,11 @@ def _fixed_bytes(plan: Plan) -> int:
     )
 
 
+def rotations(config: ModelConfig) -> list[Rope | None]:
+    """The kinds of rotation that layers have, in the order of their tables (heads.cuh); None is none."""
+    return list(dict.fromkeys(config.rope_of(layer) for layer in range(config.layers)))
+
+
 def header(layout: Layout, *, filters: bool = False) -> str:
     """The text of model.h. With `filters` the kernel knows top-k, top-p, min-p, penalties and bias.
 
@@ -267,6 +272,7 @@ def _integers(layout: Layout) -> dict[str, int]:
         "PREFILL_TILES": layout.tuning.prefill_tiles,
         "PREFILL_TILE_TOKENS": 8 if layout.tuning.prefill_split else 16,
         "SHARED_BYTES": SHARED_BYTES,
+        "ROTATION_TABLES": len(rotations(c)),
     }
 
 
@@ -311,6 +317,7 @@ def _lists(layout: Layout) -> dict[str, list[int]]:
         "MODEL_ATTENTION_EXCHANGE": exchanges[True],
         "MODEL_MLP_EXCHANGE": exchanges[False],
         "MODEL_WINDOWS": list(c.windows),
+        "MODEL_ROTATIONS": [rotations(c).index(c.rope_of(i)) for i in range(c.layers)],
         "MODEL_GROUP_SIZES": [_mask(layout.plan.group_sizes(matrix)) for matrix in Matrix],
     }
 

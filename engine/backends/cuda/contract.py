@@ -229,7 +229,7 @@ _PARAMS: tuple[Declared, ...] = (
         Pointer("const u16"),
         "[2 * LAYERS + 1][HIDDEN]: of each layer attention and MLP; the last",
     ),
-    ("rotation", Pointer("const float2"), "[CAPACITY][HEAD_DIM / 2] cosine, sine"),
+    ("rotation", Pointer("const float2"), "[ROTATION_TABLES][CAPACITY][HEAD_DIM / 2] cosine, sine"),
     ("kv", Pointer("u16"), "rows.cuh gives the layout"),
     ("mail", Pointer("u32"), "mailbox.cuh"),
     ("candidates", Pointer("u64"), "[2][RANKS * SMS + 1]"),

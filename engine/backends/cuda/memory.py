@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.cuda.compile import compile_kernel
-from engine.backends.cuda.constants import Layout, padded_columns
+from engine.backends.cuda.constants import Layout, padded_columns, rotations
 from engine.backends.cuda.contract import Control, PackJob, PackTensor
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, columns, row_sources, tensors
 from engine.models.config import ModelConfig, tensor_shapes
-from engine.models.rope import rotation_table
+from engine.models.rope import Rope, rotation_table
 from engine.models.weights import RandomWeights, Weights
 
 Progress = Callable[[str, int, int], None]
@@ -61,7 +61,6 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
     def operand(lane_columns: int) -> int:
         return device.allocate(padded_columns(config, lane_columns) * tokens * parts * 2, zero=True)
 
-    cosine, sine = rotation_table(config.rope, config.head_dim, layout.capacity)
     kv_bytes, mail_bytes = layout.kv_halves * 2, layout.mail_words * 4
     shares = share_table(plan)
     return Memory(
@@ -71,7 +70,7 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         shares=device.put(shares),
         embed=loader.rows(["embed"]),
         norms=loader.rows([*_norms(config), *_head_vectors(config)]),
-        rotation=device.put(np.stack([cosine, sine], axis=-1)),
+        rotation=device.put(np.concatenate([_turns(rope, layout) for rope in rotations(config)])),
         kv=device.allocate(kv_bytes, zero=True),
         kv_bytes=kv_bytes,
         mail=device.allocate(mail_bytes, zero=True),
@@ -89,6 +88,15 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         control=device.allocate(ctypes.sizeof(Control), zero=True),
         stop_flag=device.allocate(16, zero=True),
     )
+
+
+def _turns(rope: Rope | None, layout: Layout) -> NDArray[np.float32]:
+    """Cosines and sines of one kind of rotation: [capacity, head_dim / 2, 2]."""
+    if rope is None:
+        still = np.zeros((layout.capacity, layout.config.head_dim // 2, 2), np.float32)
+        still[..., 0] = 1.0
+        return still
+    return np.stack(rotation_table(rope, layout.config.head_dim, layout.capacity), axis=-1)
 
 
 def _norms(config: ModelConfig) -> Iterator[str]:
