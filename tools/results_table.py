@@ -162,11 +162,41 @@ def sampling_table() -> str:
     return _markdown(head, rows, right=(2, 3, 4, 5, 6, 7))
 
 
+def product_table() -> str:
+    """What a websocket client gets of the whole product, from benchmarks/checks/product-h200.json."""
+    found = json.loads((BENCHMARKS / "checks" / "product-h200.json").read_text("utf-8"))
+    rows = [
+        [f"{what}, tok/s at the client ({speed['tokens']:,} tokens)", *_spread(speed["client_tok_s"], ",.0f")]
+        for what, speed in found["speed"].items()
+    ]
+    for one in found["first_token"]:
+        prompt = f"first token of {one['prompt_tokens']:,} tokens, ms"
+        rows.append([prompt, *_spread(one["cold_ms"], ".1f")])
+        if one["cached_tokens"]:
+            rows.append(
+                [f"{prompt}, of which {one['cached_tokens']:,} are kept", *_spread(one["warm_ms"], ".1f")]
+            )
+    rows.append(
+        ["`/v1/completions` over prefill and decode, ms", *_spread(found["http"]["overhead_ms"], ".1f")]
+    )
+    recovery = found["recovery"]
+    rows.append(
+        ["silence after SIGKILL, a second worker there, s", f"{recovery['second_worker_s']:.2f}", "", "1"]
+    )
+    rows.append(["silence after SIGKILL, until the restart, s", f"{recovery['restart_s']:.2f}", "", "1"])
+    return _markdown(("what", "median", "lowest to highest", "n"), rows, right=(1, 3))
+
+
+def _spread(found: Mapping[str, Any], form: str) -> list[str]:
+    return [f"{found['median']:{form}}", f"{found['min']:{form}} to {found['max']:{form}}", str(found["n"])]
+
+
 TABLES = {
     "headlines": headline_table,
     "details": detail_table,
     "sampling": sampling_table,
     "peers": peer_table,
+    "product": product_table,
 }
 
 

@@ -90,7 +90,10 @@ class Page:
 
 
 def _session_cookie(port: int) -> str:
-    """What a browser has after it opened the page."""
+    """What a browser has after it opened the page. Raises ProductError.
+
+    Without a session there is no owner, and nothing is kept between prompts.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=OPEN_S)
     try:
         connection.request("GET", "/")
@@ -99,6 +102,10 @@ def _session_cookie(port: int) -> str:
         given = answer.headers.get_all("Set-Cookie") or []
     finally:
         connection.close()
+    if answer.status != 200 or not given:
+        raise ProductError(
+            f"the page answered {answer.status} and opened no session: build the front end with `make setup`"
+        )
     return "; ".join(cookie.partition(";")[0] for cookie in given)
 
 
