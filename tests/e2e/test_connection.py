@@ -76,7 +76,7 @@ def test_a_broken_socket_is_named_and_comes_back(
 ) -> None:
     paced(100)
     connection = playground.page.locator("#connection")
-    expect(connection).to_have_text("live")
+    expect(connection).to_have_text("Connected")
     playground.page.evaluate(
         """() => {
           window.states = [];

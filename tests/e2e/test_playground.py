@@ -32,6 +32,7 @@ def test_the_figures_are_the_worker_s_and_the_page_s_apart(playground: Playgroun
     playground.set(temperature=0, max_tokens=32)
     playground.run(PROMPT)
     playground.wait_for_end()
+    playground.page.get_by_text("Timing", exact=True).click()
     cell = playground.page.locator
     assert float(cell("#meter-rate").inner_text().replace(",", "")) > 0
     assert float(cell("#meter-overall").inner_text().split()[0].replace(",", "")) > 0
