@@ -40,7 +40,7 @@ def pages(repeats: int) -> int:
     from django.test import Client
 
     refuse_what_is_not_made_up()
-    client = Client(HTTP_HOST="localhost")
+    client = Client(HTTP_HOST="localhost", HTTP_ACCEPT_ENCODING="gzip")
     operator = _operator()
     try:
         client.force_login(operator)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
@@ -30,8 +32,10 @@ def test_database_with_one_real_measurement_is_refused_untouched() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_account_that_asks_for_the_pages_is_removed_after(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: bool
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: Any, fails: bool
 ) -> None:
+    plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}  # the page of a 404 names files
     list(demo_data.fill(12))
     path = "/dashboard/nowhere/" if fails else "/api/configurations"
     monkeypatch.setattr(measure_dashboard, "addresses", lambda: {"some answer": path})

@@ -71,7 +71,9 @@ def test_defining_changing_and_deleting_a_sweep_is_written_down(as_admin: Client
 def test_threshold_set_in_the_admin_is_written_down_and_judged_by(
     as_admin: Client, django_capture_on_commit_callbacks: object
 ) -> None:
-    configuration = history(*GOOD, 97, 97)
+    Configuration.objects.filter(pk=history(*GOOD).pk).update(threshold=0.3)
+    configuration = history(*[95.0] * 4, start=len(GOOD))
+    assert MetricStatus.objects.get(configuration=configuration, metric="tok_s").label != Label.REGRESSION
     url = f"/admin/dashboard/configuration/{configuration.pk}/change/"
     with django_capture_on_commit_callbacks(execute=True):  # type: ignore[operator]
         assert as_admin.post(url, {"threshold": "0.02", "model": "other"}).status_code == 302
