@@ -25,7 +25,7 @@ from engine.errors import EngineError
 from engine.serving.errors import unavailable
 from engine.serving.messages import Done, Failed
 from playground import metrics, services
-from playground.background import in_background
+from playground.background import end, in_background
 from playground.models import Generation
 from playground.quota import charge
 from playground.transcript import Transcript
@@ -92,6 +92,13 @@ async def ended(generation: str, viewer: str) -> None:
         log.info("end_not_noted", generation=generation, error=str(error))
 
 
+async def stop() -> None:
+    """Ends this event loop's part, and what it is ending, whatever that is doing."""
+    found = _loops.pop(asyncio.get_running_loop(), None)
+    for task in found.tasks if found is not None else ():
+        await end(task)
+
+
 def watching() -> _Presence:
     """This process's part, begun if it has not: /healthz calls it, so that a fresh process looks at once."""
     found = _loops.setdefault(asyncio.get_running_loop(), _Presence())
@@ -104,7 +111,12 @@ class _Presence:
         self.here: dict[str, str] = {}
         """Viewers of this process, and what each watches."""
         self._task: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._rows_at = 0.0
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [*([self._task] if self._task is not None else ()), *self._ending]
 
     def begin(self) -> None:
         if self._task is None or self._task.done():
@@ -121,7 +133,9 @@ class _Presence:
                     self._rows_at = monotonic()
                     await _note_rows()
                 for generation in await _claim():
-                    in_background(_end_abandoned(generation))
+                    ending = in_background(_end_abandoned(generation))
+                    self._ending.add(ending)
+                    ending.add_done_callback(self._ending.discard)
             except (RedisError, OSError, DatabaseError, EngineError) as error:
                 log.warning("watching_failed", error=str(error))
             except Exception:
