@@ -13,6 +13,7 @@ from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
 from engine.models.probe import SMALL, plain
 from engine.models.weights import RandomWeights
+from engine.sampling import PLAYGROUND
 
 DEVICES = (1, 2, 4, 8)
 DELAYS = (0, 1, 2)
@@ -94,10 +95,16 @@ class Order:
         return kind.name.replace(self.base.name, SMALL.name)
 
     def first_points(self, kind: ModelConfig) -> Iterator[tuple[Setup, Point]]:
-        """A kind at the shortest context; the base is traced on the most devices."""
+        """A kind at the shortest context, greedily; the base is traced on the most devices.
+
+        The model and its shape without lanes then once more, as the playground draws.
+        """
         for setup in self.setups_of(kind):
             traced = kind.name == self.base.name and setup.devices == self.most
             yield setup, self._point(self.scale.contexts[0], traced)
+        if kind.name in (self.base.name, plain(self.base).name):
+            for setup in self.setups_of(kind):
+                yield setup, replace(self._point(self.scale.contexts[0], False), sampling=PLAYGROUND)
 
     def further_points(self) -> Iterator[tuple[Setup, Point]]:
         """The longer contexts, of the model and of its shape without lanes."""

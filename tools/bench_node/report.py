@@ -8,6 +8,7 @@ from engine.backends.cuda.exchange_bench import ExchangeTime
 from engine.cli.bench_exchange import report as exchange_report
 from engine.cli.terminal import table
 from engine.measuring.measurement import Measurement
+from engine.sampling import SamplingParams
 from tools.bench_node.correctness import Check
 
 MUST = {
@@ -55,15 +56,20 @@ def wait_peer_share(measured: Measurement) -> float:
 
 def must(measured: Measurement) -> float | None:
     there = all(MUST_DEVICE in device.name for device in measured.devices)
-    if not there or measured.settings.context != MUST_CONTEXT:
+    greedy = measured.settings.sampling == SamplingParams()
+    if not there or not greedy or measured.settings.context != MUST_CONTEXT:
         return None
     return MUST.get((measured.model.name, len(measured.devices)))
 
 
 def _by_model(measured: Sequence[Measurement]) -> list[list[Measurement]]:
     """Rows of one model at one context, by number of devices."""
-    kinds = dict.fromkeys((m.model.name, m.settings.context) for m in measured)
-    found = [[m for m in measured if (m.model.name, m.settings.context) == kind] for kind in kinds]
+
+    def kind(m: Measurement) -> tuple[str, int, SamplingParams]:
+        return m.model.name, m.settings.context, m.settings.sampling
+
+    kinds = dict.fromkeys(map(kind, measured))
+    found = [[m for m in measured if kind(m) == one] for one in kinds]
     return [sorted(rows, key=lambda m: len(m.devices)) for rows in found]
 
 
@@ -99,8 +105,9 @@ def _speeds(measured: Sequence[Measurement]) -> str:
 def _speed(m: Measurement) -> list[str]:
     wanted, limit = must(m), floor(m)
     low, high = m.decode.ci95
+    drawn = "" if m.settings.sampling == SamplingParams() else ", drawn"
     return [
-        m.model.name,
+        m.model.name + drawn,
         str(len(m.devices)),
         str(m.settings.delay),
         str(m.settings.context),

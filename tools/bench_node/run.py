@@ -19,6 +19,7 @@ from engine.cli.bench_exchange import REPEATS, SIZES
 from engine.errors import EngineError
 from engine.measuring.bench import Point, run_point
 from engine.models.config import ModelConfig
+from engine.sampling import SamplingParams
 from tools.bench_node.correctness import Check, against_fewest, against_reference, passed
 from tools.bench_node.plan import QUICK, Order, Setup
 from tools.bench_node.results import Results
@@ -122,7 +123,8 @@ class NodeRun:
 
     def _measure(self, points: Iterator[tuple[Setup, Point]]) -> None:
         for setup, point in points:
-            name = f"{setup.name}, context {point.context}"
+            drawn = "" if point.sampling == SamplingParams() else ", drawn"
+            name = f"{setup.name}, context {point.context}{drawn}"
             with self._caught(name):
                 if setup not in self._opened:
                     raise Skipped(self.not_run[setup.name])

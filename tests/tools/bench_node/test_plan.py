@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.measuring.bench import Point
 from engine.models.config import Exchange
 from engine.models.probe import plain
+from engine.sampling import PLAYGROUND, SamplingParams
 from tools.bench_node.plan import FULL, QUICK, Order, Setup
 
 NODE = Order("cuda", FULL, (1, 2, 4, 8))
@@ -17,16 +18,15 @@ def points_of(order: Order) -> list[tuple[Setup, Point]]:
 
 
 def test_the_headline_is_measured_first_and_long_contexts_last() -> None:
-    points = [(setup.name, point.context) for setup, point in points_of(NODE)]
-    assert points[:5] == [
-        ("laneformer-2b x8", 256),
-        ("laneformer-2b x4", 256),
-        ("laneformer-2b x2", 256),
-        ("laneformer-2b x1", 256),
-        ("laneformer-2b-plain x8", 256),
+    points = [(setup.name, point.context, point.sampling) for setup, point in points_of(NODE)]
+    counts = (8, 4, 2, 1)
+    assert points[:9] == [
+        *((f"laneformer-2b x{count}", 256, SamplingParams()) for count in counts),
+        *((f"laneformer-2b x{count}", 256, PLAYGROUND) for count in counts),
+        ("laneformer-2b-plain x8", 256, SamplingParams()),
     ]
-    assert {context for _, context in points[-8:]} == {4000}
-    assert len(set(points)) == len(points) == 4 + 4 + 2 * 4 + 8
+    assert {context for _, context, _ in points[-8:]} == {4000}
+    assert len(set(points)) == len(points) == 2 * (4 + 4) + 2 * 4 + 8
 
 
 def test_no_point_asks_for_more_tokens_than_the_model_holds() -> None:
