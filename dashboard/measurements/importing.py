@@ -14,9 +14,13 @@ from dashboard.live import notifications
 from dashboard.measurements.foreign import Told, foreign_lines
 from dashboard.measurements.peers import import_peers, store_peers
 from dashboard.measurements.services import record_measurement
+from dashboard.models import Measurement, Trace
 from dashboard.regressions.services import judge_later
+from dashboard.traces.store import import_trace
 from engine.errors import MeasurementError
 from engine.measuring.measurement import read_documents
+
+TRACE = ".trace.json.gz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,8 @@ class Imported:
 def import_files(*, paths: Iterable[Path], told: Told | None = None) -> list[Imported]:
     """Reads files one by one; a bad one does not stop the others.
 
-    A `.jsonl` file holds peers; a JSON object with `notes` holds notes; what another tool wrote
+    A `.jsonl` file holds peers; NAME.trace.json.gz the trace of NAME.json's first point, which must be known
+    by then; a JSON object with `notes` holds notes; what another tool wrote
     becomes peers, with `told` for what it leaves unsaid; any other JSON holds measurements.
     """
     return [_import_file(path, told or Told()) for path in paths]
@@ -42,6 +47,8 @@ def _import_file(path: Path, told: Told) -> Imported:
     try:
         if path.suffix == ".jsonl":
             return Imported(path, *import_peers(path=path))
+        if path.name.endswith(TRACE):
+            return Imported(path, *_import_trace(path))
         documents = read_documents(path)
     except MeasurementError as error:
         return Imported(path, error=str(error))
@@ -51,6 +58,18 @@ def _import_file(path: Path, told: Told) -> Imported:
         return Imported(path, *import_documents(documents=documents, source=path.name, told=told))
     except MeasurementError as error:
         return Imported(path, error=f"{path}: {error}")
+
+
+def _import_trace(path: Path) -> tuple[int, int]:
+    """Raises MeasurementError if its measurement is not here, or is of something else."""
+    source = f"{path.name.removesuffix(TRACE)}.json"
+    measurement = Measurement.objects.filter(source=source).order_by("pk").first()
+    if measurement is None:
+        raise MeasurementError(f"{path} belongs to {source}, which was not imported: import that first")
+    if Trace.objects.filter(measurement=measurement, source=path.name).exists():
+        return 0, 1
+    import_trace(measurement=measurement, path=path)
+    return 1, 0
 
 
 def import_documents(*, documents: list[Any], source: str, told: Told) -> tuple[int, int]:

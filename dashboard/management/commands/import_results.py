@@ -11,14 +11,14 @@ from dashboard.measurements.foreign import Told
 from dashboard.measurements.importing import Imported, import_files
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
-KINDS = ("*.json", "peers/*.jsonl", "notes/*.json")
-"""In this order: a note finds the configurations that it is about."""
+KINDS = ("*.json", "peers/*.jsonl", "notes/*.json", "traces/*.trace.json.gz")
+"""In this order: a note finds the configurations that it is about, a trace its run."""
 
 
 class Command(BaseCommand):
     help = (
         "Loads measurements (schema 1), results of llama-bench, `vllm bench serve` and guidellm, peers"
-        " (.jsonl) and notes; without FILES, those of benchmarks/."
+        " (.jsonl), notes and traces (.trace.json.gz); without FILES, those of benchmarks/."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -166,3 +166,21 @@ def test_committed_benchmarks_can_all_be_imported() -> None:
 
     outcomes = import_files(paths=sorted(BENCHMARKS.glob("*.json")))
     assert [o.error for o in outcomes if o.error] == []
+
+
+def test_a_committed_trace_is_kept_with_its_run_once() -> None:
+    """The real ones: a token on four H200, SM by SM."""
+    benchmarks = Path(__file__).resolve().parents[3] / "benchmarks"
+    paths = [benchmarks / "laneformer-2b-h200-x4.json", *sorted((benchmarks / "traces").iterdir())]
+    first, again = import_files(paths=paths), import_files(paths=paths)
+    assert [(one.error, one.added) for one in first] == [("", 2), ("", 1)]
+    assert [(one.added, one.known) for one in again] == [(0, 2), (0, 1)]
+    run = Measurement.objects.get(trace__isnull=False)
+    assert (run.document["settings"]["context"], len(run.document["devices"])) == (256, 4)
+
+
+def test_a_trace_without_its_measurement_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "lost.trace.json.gz"
+    path.write_bytes(b"")
+    (outcome,) = import_files(paths=[path])
+    assert "belongs to lost.json, which was not imported" in outcome.error
