@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from engine.cli import bench, bench_exchange, check, generate, models, pull, roofline, score, worker
+from engine.cli import bench, check, generate, models, pull, roofline, score, worker
 from engine.errors import EngineError
 
 USER_ERROR = 2
@@ -16,7 +16,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 """128 + SIGPIPE."""
 
-_COMMANDS = (models, pull, generate, score, bench, bench_exchange, roofline, worker, check)
+_COMMANDS = (models, pull, generate, score, bench, roofline, worker, check)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from engine.sampling import choose
 
-COMMANDS = ("models", "pull", "generate", "score", "bench", "bench-exchange", "roofline", "worker", "check")
+COMMANDS = ("models", "pull", "generate", "score", "bench", "roofline", "worker", "check")
 TINY = ("--model", "random:tiny-llama", "--backend", "numpy")
 
 

@@ -15,7 +15,6 @@ from engine.backends.base import Job
 from engine.backends.cuda import available
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.driver import device_count
-from engine.backends.cuda.exchange_bench import measure
 from engine.backends.cuda.memory import share_table
 from engine.backends.cuda.tape import Matrix
 from engine.errors import BackendFailure
@@ -26,6 +25,7 @@ from engine.models.weights import RandomWeights
 from engine.sampling import SamplingParams
 from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Model, StoredWeights
 from tests.gpu.test_small_models import TOLERANCE, generated, reference_logits, relative_error, sequence
+from tools.bench_exchange.measure import measure
 
 Open = Callable[..., CudaBackend]
 FOUR_HEADS = replace(LLAMA, name="four-heads", kv_heads=4)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.backends.cuda.exchange_bench import ExchangeTime
-from engine.cli.bench_exchange import report as exchange_report
 from engine.cli.terminal import table
 from engine.measuring.measurement import Measurement
 from engine.sampling import SamplingParams
+from tools.bench_exchange.command import report as exchange_report
+from tools.bench_exchange.measure import ExchangeTime
 from tools.bench_node.correctness import Check
 
 MUST = {

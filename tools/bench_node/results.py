@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from engine.backends.base import TraceSpan
-from engine.backends.cuda.exchange_bench import ExchangeTime
 from engine.cli.terminal import json_text
 from engine.measuring import environment
 from engine.measuring.bandwidth import row_of
 from engine.measuring.measurement import Measurement, read_measurements
 from engine.measuring.trace import chrome_trace, packed
+from tools.bench_exchange.measure import ExchangeTime
 from tools.bench_node.correctness import Check
 
 TRACED_SPANS = 60_000

@@ -13,13 +13,13 @@ from engine.backends.base import Backend, TraceSpan
 from engine.backends.cuda.ahead import Source, compile_ahead
 from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
 from engine.backends.cuda.driver import answering
-from engine.backends.cuda.exchange_bench import EXCHANGE_KERNEL, ExchangeTime, exchange_header, measure
-from engine.backends.cuda.nccl import beside_nccl
-from engine.cli.bench_exchange import REPEATS, SIZES
 from engine.errors import EngineError
 from engine.measuring.bench import Point, run_point
 from engine.models.config import ModelConfig
 from engine.sampling import SamplingParams
+from tools.bench_exchange.command import REPEATS, SIZES
+from tools.bench_exchange.measure import EXCHANGE_KERNEL, ExchangeTime, exchange_header, measure
+from tools.bench_exchange.nccl import beside_nccl
 from tools.bench_node.correctness import Check, against_fewest, against_reference, passed
 from tools.bench_node.plan import QUICK, Order, Setup
 from tools.bench_node.results import Results

@@ -11,7 +11,7 @@ from engine.backends.cuda.compile import compile_kernel
 from engine.measuring.bandwidth import usable_cores
 
 Source = tuple[str, str]
-"""A file of kernels/cuda, and the header that specialises it."""
+"""A file of kernels/cuda, or the path of another, and the header that specialises it."""
 
 
 def compile_ahead(sources: Iterable[Source], progress: LoadProgress) -> int:

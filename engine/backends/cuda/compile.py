@@ -34,14 +34,15 @@ class Compiled:
 def compile_kernel(
     name: str, header: str, *, progress: Progress | None = None, verbose: bool = False, cache: bool = True
 ) -> Compiled:
-    """Compiles kernels/cuda/`name` with `header` as its model.h.
+    """Compiles kernels/cuda/`name`, or the file of that path, with `header` as its model.h.
 
     Raises BackendUnavailable if there is no NVRTC here, or if the source does not compile.
     """
     files = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.cuh"))}
     files["contract.h"] = contract.text()
     files["model.h"] = header
-    source = (SOURCES / name).read_text(encoding="utf-8")
+    path = SOURCES / name  # an absolute path stays itself
+    source = path.read_text(encoding="utf-8")
     options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++17", "--device-as-default-execution-space"]
     if verbose:
         options.append("--ptxas-options=-v")
@@ -50,9 +51,9 @@ def compile_kernel(
     if cache and kept.exists():
         return Compiled(kept.read_bytes(), "", 0.0)
     if progress:
-        progress(f"compiling {name} for {ARCHITECTURE} (once for this model)")
+        progress(f"compiling {path.name} for {ARCHITECTURE} (once for this model)")
     started = time.perf_counter()
-    image, log = _run_nvrtc(nvrtc, name, source, files, options)
+    image, log = _run_nvrtc(nvrtc, path.name, source, files, options)
     if cache:
         _write(kept, image)
     return Compiled(image, log, time.perf_counter() - started)

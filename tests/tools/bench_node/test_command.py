@@ -13,10 +13,10 @@ import pytest
 from engine.backends import open_backend
 from engine.backends.base import Backend
 from engine.backends.cpu.backend import CpuBackend
-from engine.backends.cuda.exchange_bench import ExchangeTime
 from engine.errors import BackendUnavailable
 from engine.measuring.measurement import read_measurements
 from engine.models.catalogue import Model
+from tools.bench_exchange.measure import EXCHANGE_KERNEL, ExchangeTime
 from tools.bench_node import command, correctness, run
 from tools.bench_node.command import main
 from tools.bench_node.correctness import Check
@@ -114,7 +114,7 @@ def test_on_gpus_it_compiles_ahead_and_times_the_exchange_beside_nccl(
 ) -> None:
     assert main(["--devices", "1", "4", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert {name for name, _ in played_gpus} == {"pack.cu", "monokernel.cu", "exchange_bench.cu"}
+    assert {name for name, _ in played_gpus} == {"pack.cu", "monokernel.cu", EXCHANGE_KERNEL}
     assert ["4", "3,072", "1.00", "2.00", "20.00"] in [line.split() for line in printed.splitlines()]
     names = {path.name for path in tmp_path.glob("*.json")}
     assert {f"{MODEL}-h200-x1.json", f"{MODEL}-h200-x4.json", f"{MODEL}-delay0-h200-x4.json"} < names

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from engine.backends.base import TraceSpan
-from engine.backends.cuda.exchange_bench import ExchangeTime
 from engine.measuring.measurement import read_measurements
 from engine.measuring.trace import unpacked
 from tests.tools.bench_node.measured import measured
+from tools.bench_exchange.measure import ExchangeTime
 from tools.bench_node.correctness import Check
 from tools.bench_node.results import Results, read_results, short_name, thinned
 

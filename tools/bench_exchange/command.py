@@ -1,24 +1,38 @@
-"""`bench-exchange`: how long GPUs take to add up a vector between them, beside NCCL."""
+"""The command: which GPUs take part, and the table of what was timed."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from engine.backends.cuda.driver import device_count
-from engine.backends.cuda.exchange_bench import TIMED, ExchangeTime, measure
-from engine.backends.cuda.nccl import beside_nccl
 from engine.backends.cuda.sharding import MAX_RANKS
-from engine.cli.options import Commands, UsageError, command
+from engine.cli.options import UsageError
 from engine.cli.terminal import print_json, table
+from engine.errors import EngineError
+from tools.bench_exchange.measure import TIMED, ExchangeTime, measure
+from tools.bench_exchange.nccl import beside_nccl
 
 SIZES = (256, 1024, 3072, 4096, 8192)
 REPEATS = 9
 
 
-def add(commands: Commands) -> None:
-    parser = command(commands, "bench-exchange", "the latency of an exchange between GPUs, by its size", run)
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        return run(parsed(argv))
+    except EngineError as error:
+        print(f"bench_exchange: {error}", file=sys.stderr)
+        return 2
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.bench_exchange",
+        description="The latency of an exchange between GPUs, by its size.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON value on stdout")
     parser.add_argument(
         "--devices", type=int, action="append", metavar="N",
         help="how many GPUs take part; repeatable (default: 2, 4, 8, as many of these as there are)",
@@ -37,6 +51,7 @@ def add(commands: Commands) -> None:
         help="on parts of one GPU: tries the protocol, says nothing of links",
     )
     parser.add_argument("--no-nccl", action="store_true", help="leave NCCL out")
+    return parser.parse_args(argv)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.backends.cuda import exchange_bench
-from engine.backends.cuda.exchange_bench import TIMED, UNTIMED, _Team, measure
 from engine.errors import BackendFailure, BackendUnavailable
+from tools.bench_exchange import measure as measuring
+from tools.bench_exchange.measure import TIMED, UNTIMED, _Team, measure
 
 CONTROL, VALUES, TIMES = 1, 2, 3
 FLOATS = 28
@@ -91,7 +91,7 @@ def test_a_size_that_leaves_rows_out_is_refused_and_the_gpus_are_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     devices = [PlayedDevice(), PlayedDevice()]
-    monkeypatch.setattr(exchange_bench, "answering", lambda _count, **_: devices)
+    monkeypatch.setattr(measuring, "answering", lambda _count, **_: devices)
     with pytest.raises(
         BackendUnavailable, match=r"a size of 135172 floats: .* 132 SMs are of at most 135168"
     ):

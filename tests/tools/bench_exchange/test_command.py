@@ -1,4 +1,4 @@
-"""`bench-exchange`: which GPUs take part, and what stands beside NCCL; timing it needs GPUs (tests/gpu)."""
+"""The command: which GPUs take part, and what stands beside NCCL; timing it needs GPUs (tests/gpu)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.backends.cuda import nccl
-from engine.backends.cuda.exchange_bench import ExchangeTime
-from engine.cli import app, bench_exchange
+from tools.bench_exchange import command, nccl
+from tools.bench_exchange.command import main
+from tools.bench_exchange.measure import ExchangeTime
 
 
 def timed(devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool = False) -> list[ExchangeTime]:
@@ -29,8 +29,8 @@ def answering(count: int) -> list[SimpleNamespace]:
 
 @pytest.fixture(autouse=True)
 def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_exchange, "device_count", lambda: 4)
-    monkeypatch.setattr(bench_exchange, "measure", timed)
+    monkeypatch.setattr(command, "device_count", lambda: 4)
+    monkeypatch.setattr(command, "measure", timed)
     monkeypatch.setattr(
         nccl,
         "run_nccl",
@@ -40,7 +40,7 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_number_of_gpus_that_is_there_takes_part(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(["bench-exchange", "--size", "256", "--size", "3072"]) == 0
+    assert main(["--size", "256", "--size", "3072"]) == 0
     table = capsys.readouterr().out.splitlines()
     assert [line.split() for line in table[1:5]] == [
         ["2", "256", "0.50", "1.00", "512.00"],
@@ -54,15 +54,15 @@ def test_every_number_of_gpus_that_is_there_takes_part(capsys: pytest.CaptureFix
 def test_without_nccl_its_column_is_empty_and_nothing_is_said_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert app.main(["bench-exchange", "--devices", "2", "--size", "256", "--no-nccl", "--json"]) == 0
+    assert main(["--devices", "2", "--size", "256", "--no-nccl", "--json"]) == 0
     (time,) = json.loads(capsys.readouterr().out)
     assert (time["nccl_us"], time["nccl"]) == (None, "")
-    assert len(time["rows_samples"]) == bench_exchange.REPEATS
+    assert len(time["rows_samples"]) == command.REPEATS
 
 
 @pytest.mark.parametrize("devices", ["1", "8"])
 def test_gpus_that_are_not_there_are_refused(devices: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(["bench-exchange", "--devices", devices]) == 2
+    assert main(["--devices", devices]) == 2
     assert f"--devices is {devices}; this machine has 4 GPUs" in capsys.readouterr().err
 
 
@@ -70,6 +70,6 @@ def test_gpus_that_are_not_there_are_refused(devices: str, capsys: pytest.Captur
 def test_more_gpus_than_take_part_are_refused(
     more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench_exchange, "device_count", lambda: 16)
-    assert app.main(["bench-exchange", "--devices", "9", *more]) == 2
+    monkeypatch.setattr(command, "device_count", lambda: 16)
+    assert main(["--devices", "9", *more]) == 2
     assert "--devices is 9; at most 8 GPUs take part in an exchange" in capsys.readouterr().err

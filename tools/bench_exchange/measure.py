@@ -1,4 +1,4 @@
-"""How long an exchange between GPUs takes: kernels/cuda/exchange_bench.cu.
+"""How long an exchange between GPUs takes: exchange.cu.
 
 Protocol: a launch of TIMED exchanges after UNTIMED ones, each of which needs the result of the one before;
 its duration on the first GPU's clock over TIMED is a sample, `repeats` launches give a median. Results are
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,11 @@ from engine.backends.cuda.sharding import MAX_RANKS
 from engine.errors import BackendFailure, BackendUnavailable
 from engine.measuring.statistics import median
 
-EXCHANGE_KERNEL = "exchange_bench.cu"
+EXCHANGE_KERNEL = str(Path(__file__).with_name("exchange.cu"))
 UNTIMED, TIMED = 200, 2000
 _THREADS = 256
 _BUFFERS = 2
-"""exchange_bench.cu's."""
+"""exchange.cu's."""
 _STEP = 2.0**-10
 _TOLERANCE = 1e-6
 """Relative: a GPU multiplies by 1 / count, which is inexact unless count is a power of two."""
@@ -34,7 +35,7 @@ _CONTROL_BYTES = ctypes.sizeof(Control)
 
 
 class _Exchanges(ctypes.Structure):
-    """exchange_bench.cu's Exchanges."""
+    """exchange.cu's Exchanges."""
 
     _fields_ = (
         *((name, ctypes.c_uint64) for name in ("mine", "gathered", "values", "times")),

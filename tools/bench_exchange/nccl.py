@@ -1,6 +1,6 @@
 """NCCL beside our exchange, on the same GPUs, right after it: what a library takes for the same sum.
 
-In processes of its own, one a GPU, as NCCL is used (engine.backends.cuda.nccl_rank).
+In processes of its own, one a GPU, as NCCL is used (tools.bench_exchange.nccl_rank).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from engine.backends.cuda.driver import answering
-from engine.backends.cuda.exchange_bench import ExchangeTime
 from engine.settings import child_environment, visible_gpus
+from tools.bench_exchange.measure import ExchangeTime
 
 NCCL_LIMIT_S = 120.0
 """Of its processes, which take many seconds to find each other."""
@@ -46,7 +46,7 @@ def run_nccl(
     )
     with tempfile.TemporaryDirectory(prefix="nccl-") as place:  # to meet at: a port may be taken
         arguments = [f"{place}/meeting", ",".join(map(str, teams)), str(repeats), *map(str, sizes)]
-        command = [sys.executable, "-m", "engine.backends.cuda.nccl_rank", *arguments]
+        command = [sys.executable, "-m", "tools.bench_exchange.nccl_rank", *arguments]
         done = _ended(command, environment, limit_s)
     if done is None:
         return {}, f"NCCL did not answer within {limit_s:.0f} s"

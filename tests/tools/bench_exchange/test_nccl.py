@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from engine.backends.cuda import nccl
-from engine.backends.cuda.exchange_bench import ExchangeTime
-from engine.backends.cuda.nccl import beside_nccl, run_nccl
 from engine.settings import visible_gpus
+from tools.bench_exchange import nccl
+from tools.bench_exchange.measure import ExchangeTime
+from tools.bench_exchange.nccl import beside_nccl, run_nccl
 
 
 def timed(devices: int) -> ExchangeTime:

@@ -1,6 +1,6 @@
-"""NCCL's all-reduce, timed; what engine.backends.cuda.nccl starts:
+"""NCCL's all-reduce, timed; what tools.bench_exchange.nccl starts:
 
-    python -m engine.backends.cuda.nccl_rank MEETING-FILE GPUS,... REPEATS SIZE...
+    python -m tools.bench_exchange.nccl_rank MEETING-FILE GPUS,... REPEATS SIZE...
 
 One process a GPU, as NCCL is used; with several numbers of GPUs, each time the first so many that are visible
 take part. Each size is captured into a CUDA graph of many all-reduces one after the other, so that no launch
