@@ -315,9 +315,9 @@ def _add_lanes(x: Array, history: deque[Array], how: Exchange) -> None:
     `history` ends with this layer's output and begins with the one `delay` layers before.
     """
     own = history[-1]
-    if how is Exchange.PRESENT:
+    if how is Exchange.SYNC:
         x += own.sum(axis=0)
-    elif how is Exchange.NONE:
+    elif how is Exchange.LOCAL:
         x += own if len(own) == 1 else own * np.float32(math.sqrt(len(own)))
     else:
         past = history[0]

@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
 
-from engine.backends.base import Backend, Loaded, LoadProgress, unheard
+from engine.backends.base import Backend, Loaded, LoadProgress, ignore_progress
 from engine.errors import BackendUnavailable
 
 BACKENDS = ("numpy", "cpu", "cuda")
@@ -30,7 +30,7 @@ def open_backend(
     *,
     devices: int = 1,
     options: Mapping[str, Any] | None = None,
-    progress: LoadProgress = unheard,
+    progress: LoadProgress = ignore_progress,
 ) -> Backend:
     """Loads `model` on a backend; "auto" takes the first usable one of cuda, cpu, numpy.
 
@@ -53,10 +53,10 @@ def open_backend(
 
 def availability() -> list[tuple[str, bool, str]]:
     """Each backend's name, whether it can run here, and one sentence saying why (not)."""
-    return [_described(name, *_ask(name)) for name in BACKENDS]
+    return [_describe(name, *_ask(name)) for name in BACKENDS]
 
 
-def _described(name: str, usable: bool, why: str) -> tuple[str, bool, str]:
+def _describe(name: str, usable: bool, why: str) -> tuple[str, bool, str]:
     return name, usable, str(_load(name).describe()) if usable else why
 
 

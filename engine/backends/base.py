@@ -143,7 +143,7 @@ LoadProgress = Callable[[str, int, int, str], None]
 """Called while a model is opened with (what is being done, done, in all or 0 if unknown, unit)."""
 
 
-def unheard(_what: str, _done: int, _total: int, _unit: str) -> None:
+def ignore_progress(_what: str, _done: int, _total: int, _unit: str) -> None:
     """A LoadProgress that nobody watches."""
 
 

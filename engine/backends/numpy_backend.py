@@ -26,7 +26,7 @@ from engine.backends.base import (
     TraceSpan,
     check_job,
     check_sequence,
-    unheard,
+    ignore_progress,
 )
 from engine.backends.prefix_cache import OPTION, PrefixCache, PrefixCacheUse, budget_of
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
@@ -53,7 +53,7 @@ def describe() -> str:
 
 
 def open(
-    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = unheard
+    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = ignore_progress
 ) -> NumpyBackend:
     """Options: threads, prefix_cache_mib. Raises BackendUnavailable for another, or a second device."""
     progress("taking the weights as they are", 1, 1, "model")

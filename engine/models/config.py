@@ -28,11 +28,11 @@ class HeadKind(StrEnum):
 class Exchange(StrEnum):
     """What a module of one layer adds to each lane's residual stream."""
 
-    NONE = "none"
+    LOCAL = "local"
     """Its own output alone, times sqrt(lanes) so that the stream keeps its variance."""
-    PRESENT = "present"
+    SYNC = "sync"
     """The sum of all lanes' output of this layer."""
-    PAST = "past"
+    DELAYED = "delayed"
     """Its own output, and the other lanes' output of `delay` layers before."""
 
 
@@ -87,10 +87,10 @@ class Lanes:
 
     def _exchange(self, layer: int, comm: bool) -> Exchange:
         if self.count == 1:
-            return Exchange.NONE
+            return Exchange.LOCAL
         if layer < self.delay:
-            return Exchange.PRESENT if self.early_comm else Exchange.NONE
-        return Exchange.PAST if comm else Exchange.NONE
+            return Exchange.SYNC if self.early_comm else Exchange.LOCAL
+        return Exchange.DELAYED if comm else Exchange.LOCAL
 
 
 @dataclass(frozen=True, slots=True)

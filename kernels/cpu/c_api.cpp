@@ -78,9 +78,9 @@ static bool is_sound(const MlShape& s, const MlTeam& t) {
   for (int i = 0; i < s.layers; ++i) {
     if (s.windows[i] < 0 || s.layer_rotations[i] < -1 || s.layer_rotations[i] >= s.rotations) return false;
     for (int how : {s.attention_exchanges[i], s.mlp_exchanges[i]}) {
-      if (how < ML_NONE || how > ML_PAST) return false;
-      if (how == ML_PAST && (s.delay == 0 || i < s.delay || s.streams == 1)) return false;
-      if (how == ML_NONE && s.streams == 1 && s.shards > 1) return false;
+      if (how < ML_LOCAL || how > ML_DELAYED) return false;
+      if (how == ML_DELAYED && (s.delay == 0 || i < s.delay || s.streams == 1)) return false;
+      if (how == ML_LOCAL && s.streams == 1 && s.shards > 1) return false;
     }
   }
   return true;

@@ -22,7 +22,7 @@ enum MlError {
   ML_BAD_CACHE = 8,    // no sequence of that number
 };
 
-enum MlExchange { ML_NONE = 0, ML_PRESENT = 1, ML_PAST = 2 };
+enum MlExchange { ML_LOCAL = 0, ML_SYNC = 1, ML_DELAYED = 2 };
 enum MlHead { ML_REPLICATE = 0, ML_VOCAB_PARALLEL = 1, ML_LANE = 2 };
 enum MlTensor { ML_QKV = 0, ML_ATTN_OUT = 1, ML_GATE_UP = 2, ML_DOWN = 3, ML_HEAD = 4, ML_EMBED = 5 };
 enum MlActivation { ML_SILU = 0, ML_GELU_TANH = 1 };

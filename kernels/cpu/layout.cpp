@@ -87,9 +87,9 @@ std::string layout_text() {
   FIELD(MlSpan, kind);
   FIELD(MlSpan, start_ns);
   FIELD(MlSpan, end_ns);
-  VALUE(ML_NONE);
-  VALUE(ML_PRESENT);
-  VALUE(ML_PAST);
+  VALUE(ML_LOCAL);
+  VALUE(ML_SYNC);
+  VALUE(ML_DELAYED);
   VALUE(ML_REPLICATE);
   VALUE(ML_VOCAB_PARALLEL);
   VALUE(ML_LANE);

@@ -58,8 +58,8 @@ void Team::number_peer_exchanges() {
   for (int layer = 0; layer < s.layers; ++layer)
     for (int kind = 0; kind < 2; ++kind) {
       const int later = layer + s.delay;
-      const bool read_later = later < s.layers && exchanges[kind][later] == ML_PAST;
-      if (exchanges[kind][layer] == ML_PRESENT || read_later) peer_number[kind][layer] = peer_exchanges++;
+      const bool read_later = later < s.layers && exchanges[kind][later] == ML_DELAYED;
+      if (exchanges[kind][layer] == ML_SYNC || read_later) peer_number[kind][layer] = peer_exchanges++;
     }
   if (s.streams > 1 && !plan.head_by_stream) head_peer = peer_exchanges++;
 }

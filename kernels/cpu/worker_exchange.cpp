@@ -109,13 +109,13 @@ bool Worker::add_outputs(Pass pass, int kind, int layer) {
   const int slot = s.delay ? layer % s.delay : 0;
   const float* post_norm = team_.vector(kind ? ML_FFN_POST_NORM : ML_ATTN_POST_NORM, layer);
   // What a shard of one stream puts out is a part of a sum, and the norm is that of the sum.
-  const bool norm_sum = post_norm && s.streams == 1 && how == ML_PRESENT;
+  const bool norm_sum = post_norm && s.streams == 1 && how == ML_SYNC;
   if (post_norm && !norm_sum) norm_outputs(pass, post_norm);
   float* own = outputs_.get();
 
-  const bool keep = s.delay > 0 && layer + s.delay < s.layers && team_.exchanges[kind][layer + s.delay] == ML_PAST;
+  const bool keep = s.delay > 0 && layer + s.delay < s.layers && team_.exchanges[kind][layer + s.delay] == ML_DELAYED;
   const float* local = own;  // sum over this device's shards
-  if (plan_.shards > 1 && (how == ML_PRESENT || keep)) {
+  if (plan_.shards > 1 && (how == ML_SYNC || keep)) {
     for (int64_t i = 0; i < rows; ++i) {
       float v = own[i];
       for (int shard = 1; shard < plan_.shards; ++shard) v += own[shard * rows + i];
@@ -125,11 +125,11 @@ bool Worker::add_outputs(Pass pass, int kind, int layer) {
   }
   if (number >= 0) send(peer_base_ + number, local, plan_.out_panels, pass.count);
 
-  if (how == ML_NONE) {
+  if (how == ML_LOCAL) {
     const float scale = s.streams > 1 ? std::sqrt(float(s.streams)) : 1.0f;
     for (int i = 0; i < plan_.streams; ++i)
       for (int64_t k = 0; k < used; ++k) x_[i * used + k] += own[i * rows + k] * scale;
-  } else if (how == ML_PRESENT) {
+  } else if (how == ML_SYNC) {
     if (!add_over_devices(pass, local, number)) return false;
     if (norm_sum) rms_norm(pass, total_.get(), post_norm, total_.get());
     for (int i = 0; i < plan_.streams; ++i)
@@ -137,7 +137,7 @@ bool Worker::add_outputs(Pass pass, int kind, int layer) {
   } else {
     const float* past = past_[kind].get() + int64_t(slot) * plan_.shards * rows;
     const float* past_sum = past_sum_[kind].get() + slot * rows;
-    if (team_.exchanges[kind][layer - s.delay] == ML_PRESENT)
+    if (team_.exchanges[kind][layer - s.delay] == ML_SYNC)
       std::copy(past_sum, past_sum + used, total_.get());  // what was received then, kept
     else if (!add_over_devices(pass, past_sum, team_.peer_number[kind][layer - s.delay]))
       return false;
@@ -146,7 +146,7 @@ bool Worker::add_outputs(Pass pass, int kind, int layer) {
   }
   if (keep) {
     std::copy(own, own + plan_.shards * rows, past_[kind].get() + int64_t(slot) * plan_.shards * rows);
-    const float* sum = how == ML_PRESENT ? total_.get() : local;
+    const float* sum = how == ML_SYNC ? total_.get() : local;
     std::copy(sum, sum + used, past_sum_[kind].get() + slot * rows);
   }
   return true;

@@ -307,7 +307,7 @@ DEVICE void normalise(Core& core, const Chunk& chunk, Source source, int layer, 
     core.refresh();
     const Params& p = core.params;
     const bool attention = source == ATTENTION_OUTPUT;
-    const int exchange = source == EMBEDDING ? EXCHANGE_NONE : attention ? attention_exchange(layer) : mlp_exchange(layer);
+    const int exchange = source == EMBEDDING ? EXCHANGE_LOCAL : attention ? attention_exchange(layer) : mlp_exchange(layer);
     for (int row = int(core.place.sm); row < model::LANES * chunk.tokens; row += model::SMS) {
         const int lane = row / chunk.tokens, token = row % chunk.tokens;
         const int whole_lane = p.rank * model::LANES + lane;
@@ -329,15 +329,15 @@ DEVICE void normalise(Core& core, const Chunk& chunk, Source source, int layer, 
                                                                   (size_t(m) * CHUNK + token) * model::HIDDEN) + q);
                 };
                 x[i] = __ldcg(stream + q);
-                if (exchange != EXCHANGE_PRESENT) {
-                    const float scale = exchange == EXCHANGE_NONE ? model::SQRT_LANES : 1.0f;
+                if (exchange != EXCHANGE_SYNC) {
+                    const float scale = exchange == EXCHANGE_LOCAL ? model::SQRT_LANES : 1.0f;
                     add_scaled(x[i], of(layer, whole_lane), scale);
                 }
-                if (model::TOTAL_LANES > 1 && exchange != EXCHANGE_NONE) {
+                if (model::TOTAL_LANES > 1 && exchange != EXCHANGE_LOCAL) {
 #pragma unroll
                     for (int m = 0; m < model::TOTAL_LANES; ++m) {
-                        if (exchange == EXCHANGE_PRESENT || m != whole_lane) {
-                            add_scaled(x[i], of(exchange == EXCHANGE_PAST ? layer - model::DELAY : layer, m), 1.0f);
+                        if (exchange == EXCHANGE_SYNC || m != whole_lane) {
+                            add_scaled(x[i], of(exchange == EXCHANGE_DELAYED ? layer - model::DELAY : layer, m), 1.0f);
                         }
                     }
                 }

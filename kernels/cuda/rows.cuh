@@ -180,7 +180,7 @@ struct ResidualFinish {
 
     DEVICE ResidualFinish(Core& c, int l) : core(c), layer(l) {
         exchange = how(l);
-        read_later = exchange == EXCHANGE_PRESENT || (l + model::DELAY < model::LAYERS && how(l + model::DELAY) == EXCHANGE_PAST);
+        read_later = exchange == EXCHANGE_SYNC || (l + model::DELAY < model::LAYERS && how(l + model::DELAY) == EXCHANGE_DELAYED);
     }
     DEVICE static int how(int l) { return ATTENTION ? attention_exchange(l) : mlp_exchange(l); }
     DEVICE int row(int pair) const { return 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES); }
@@ -191,7 +191,7 @@ struct ResidualFinish {
     // Asks for the other lanes' outputs early; they are `DELAY` layers old and have most likely arrived.
     DEVICE void prepare(int pair) {
         if constexpr (LANES > 1) {
-            if (exchange != EXCHANGE_PAST || row(pair) >= model::HIDDEN) return;
+            if (exchange != EXCHANGE_DELAYED || row(pair) >= model::HIDDEN) return;
 #pragma unroll
             for (int m = 0; m < LANES; ++m) {
                 if (m != core.whole_lane()) past[m] = peek2_far(outputs(layer - model::DELAY, m, row(pair)));
@@ -256,9 +256,9 @@ struct ResidualFinish {
         float2 add = make_float2(a, b);
         const u32 first = tagged(a, core.epoch), second = tagged(b, core.epoch);
         if constexpr (LANES > 1) {
-            if (exchange == EXCHANGE_NONE) {
+            if (exchange == EXCHANGE_LOCAL) {
                 add = make_float2(a * model::SQRT_LANES, b * model::SQRT_LANES);
-            } else if (exchange == EXCHANGE_PRESENT) {
+            } else if (exchange == EXCHANGE_SYNC) {
                 share(r, first, second);
 #pragma unroll
                 for (int m = 0; m < LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
@@ -279,7 +279,7 @@ struct ResidualFinish {
             if (layer == model::LAYERS - 1) tell_head(at, r, x);
         }
         if constexpr (LANES > 1) {
-            if (read_later && exchange != EXCHANGE_PRESENT) share(r, first, second);
+            if (read_later && exchange != EXCHANGE_SYNC) share(r, first, second);
         }
     }
 };

@@ -26,7 +26,7 @@ PATIENCE_S = 100.0
 def run_model(name: str) -> None:
     config = CONFIGS[name]
     backend = CudaBackend(Model(config, RandomWeights(config, 3)), {"blocks_a_split": 1})
-    backend.machine.spin_budget_s = PATIENCE_S
+    backend.device_context.spin_budget_s = PATIENCE_S
     backend.logits(PROMPT[:7])
     for job in (Job(PROMPT, 4), Job(PROMPT, 4, FILTERS), Job(PROMPT, 4, profile=True)):
         launch = backend.launch(job)

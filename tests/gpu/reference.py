@@ -100,9 +100,9 @@ class TorchReference:
 
     def _exchange(self, x: torch.Tensor, outputs: list[torch.Tensor], how: Exchange) -> torch.Tensor:
         own = outputs[-1]
-        if how is Exchange.PRESENT:
+        if how is Exchange.SYNC:
             return x + own.sum(0)
-        if how is Exchange.NONE:
+        if how is Exchange.LOCAL:
             return x + own * self.config.lanes.count**0.5
         past = outputs[-1 - self.config.lanes.delay]
         return x + own + past.sum(0) - past

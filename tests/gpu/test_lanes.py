@@ -58,7 +58,7 @@ def _gpus() -> int:
 
 
 @pytest.fixture(params=[(2, True), (4, True), (2, False), (4, False)], ids=["2v", "4v", "2", "4"])
-def dealt(request: pytest.FixtureRequest) -> Iterator[Callable[[Model], CudaBackend]]:
+def sharded(request: pytest.FixtureRequest) -> Iterator[Callable[[Model], CudaBackend]]:
     """Opens a model on several GPUs, virtual or real."""
     devices, virtual = request.param
     if not virtual and _gpus() < devices:
@@ -75,10 +75,10 @@ def dealt(request: pytest.FixtureRequest) -> Iterator[Callable[[Model], CudaBack
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_decode_and_prefill_over_gpus_give_the_reference_logits(dealt: Open, name: str) -> None:
+def test_decode_and_prefill_over_gpus_give_the_reference_logits(sharded: Open, name: str) -> None:
     config = MODELS[name]
     model = Model(config, RandomWeights(config, 3))
-    backend = dealt(model)
+    backend = sharded(model)
     tokens = sequence(config.vocab, 101)
     wanted = reference_logits(model, tokens)
     assert relative_error(backend.logits(tokens), wanted) < TOLERANCE
@@ -95,22 +95,22 @@ def test_decode_and_prefill_over_gpus_give_the_reference_logits(dealt: Open, nam
     ],
     ids=["greedy", "penalty", "temperature", "filters"],
 )
-def test_tokens_are_those_of_one_gpu(dealt: Open, opened: Open, sampling: SamplingParams) -> None:
+def test_tokens_are_those_of_one_gpu(sharded: Open, opened: Open, sampling: SamplingParams) -> None:
     model = Model(LANEFORMER, RandomWeights(LANEFORMER, 6))
     job = Job(tuple(sequence(LANEFORMER.vocab, 45)), 60, sampling)
-    assert generated(dealt(model), job) == generated(opened(model), job)
+    assert generated(sharded(model), job) == generated(opened(model), job)
 
 
-def test_stored_weights_are_dealt_like_random_ones(dealt: Open) -> None:
+def test_stored_weights_are_sharded_like_random_ones(sharded: Open) -> None:
     for config in (LANEFORMER, FOUR_HEADS):
         tokens = sequence(config.vocab, 10)
-        made = dealt(Model(config, RandomWeights(config, 9))).logits(tokens)
-        packed = dealt(Model(config, StoredWeights(config, 9))).logits(tokens)
+        made = sharded(Model(config, RandomWeights(config, 9))).logits(tokens)
+        packed = sharded(Model(config, StoredWeights(config, 9))).logits(tokens)
         assert np.array_equal(made, packed)
 
 
-def test_repeated_launches_over_used_mailboxes_give_the_same_bits(dealt: Open) -> None:
-    backend = dealt(Model(LANEFORMER, RandomWeights(LANEFORMER, 8)))
+def test_repeated_launches_over_used_mailboxes_give_the_same_bits(sharded: Open) -> None:
+    backend = sharded(Model(LANEFORMER, RandomWeights(LANEFORMER, 8)))
     tokens = sequence(LANEFORMER.vocab, 80)
     first = backend.logits(tokens)
     for _ in range(5):
@@ -118,8 +118,8 @@ def test_repeated_launches_over_used_mailboxes_give_the_same_bits(dealt: Open) -
         assert np.array_equal(backend.logits(tokens), first)
 
 
-def test_a_launch_stops_on_all_gpus_at_a_stop_id_and_when_asked(dealt: Open) -> None:
-    backend = dealt(Model(LANEFORMER, RandomWeights(LANEFORMER, 6)))
+def test_a_launch_stops_on_all_gpus_at_a_stop_id_and_when_asked(sharded: Open) -> None:
+    backend = sharded(Model(LANEFORMER, RandomWeights(LANEFORMER, 6)))
     prompt = tuple(sequence(LANEFORMER.vocab, 10))
     free = generated(backend, Job(prompt, 30))
     launch = backend.launch(Job(prompt, 30, stop_ids=frozenset([free[12]])))
@@ -133,14 +133,14 @@ def test_a_launch_stops_on_all_gpus_at_a_stop_id_and_when_asked(dealt: Open) -> 
     launch.close()
 
 
-def test_a_gpu_that_stands_still_ends_the_request_on_all_and_the_next_one_runs(dealt: Open) -> None:
-    backend = dealt(Model(LANEFORMER, RandomWeights(LANEFORMER, 8)))
+def test_a_gpu_that_stands_still_ends_the_request_on_all_and_the_next_one_runs(sharded: Open) -> None:
+    backend = sharded(Model(LANEFORMER, RandomWeights(LANEFORMER, 8)))
     tokens = sequence(LANEFORMER.vocab, 20)
     clean = backend.logits(tokens)
-    last = backend.machines[-1]
-    for machine in backend.machines:
-        machine.spin_budget_s = 0.2
-        machine.serial += 1
+    last = backend.device_contexts[-1]
+    for context in backend.device_contexts:
+        context.spin_budget_s = 0.2
+        context.serial += 1
     shares = share_table(backend.layout.plan)
     forgetful = shares.copy()
     forgetful[np.flatnonzero(shares[:, 0, Matrix.ATTN_OUT, 1])[0]] = 0  # an SM that has rows forgets them
@@ -152,16 +152,16 @@ def test_a_gpu_that_stands_still_ends_the_request_on_all_and_the_next_one_runs(d
     launch.close()
     last.device.activate()
     last.device.upload(last.memory.shares, shares)
-    for machine in backend.machines:
-        machine.spin_budget_s = 1.5
+    for context in backend.device_contexts:
+        context.spin_budget_s = 1.5
     assert np.array_equal(backend.logits(tokens), clean)
 
 
 @pytest.mark.parametrize("name", ["no-delay", "laneformer", "sum-of-lanes"])
 def test_the_profile_accounts_for_the_whole_token_and_says_what_waits_for_other_gpus(
-    dealt: Open, name: str
+    sharded: Open, name: str
 ) -> None:
-    backend = dealt(Model(MODELS[name], RandomWeights(MODELS[name], 8)))
+    backend = sharded(Model(MODELS[name], RandomWeights(MODELS[name], 8)))
     launch = backend.launch(Job(tuple(sequence(512, 20)), 40, profile=True))
     phases = launch.wait().phases_us
     times = [token.t_ns / 1e3 for token in launch.poll(0)]

@@ -233,7 +233,7 @@ def test_whatever_buffers_held_before_does_not_show(opened: Open) -> None:
     backend = opened(model)
     tokens = sequence(LLAMA.vocab, 70)
     clean = backend.logits_after_prefill(tokens)
-    config, memory, layout = backend.config, backend.machine.memory, backend.layout
+    config, memory, layout = backend.config, backend.device_context.memory, backend.layout
     for pointer, size in (
         (memory.kv, memory.kv_bytes),
         (memory.stream, layout.chunk_tokens * config.hidden * 4),
@@ -252,13 +252,14 @@ def test_a_stuck_kernel_ends_with_a_report_and_the_next_launch_runs(opened: Open
     backend = opened(model)
     tokens = sequence(LLAMA.vocab, 20)
     clean = backend.logits(tokens)
-    backend.machine.spin_budget_s = 0.05
-    backend.machine.serial += 1  # readers now wait for a parity that the mailboxes' last pass already had
-    backend.device.fill(backend.machine.memory.shares, 5 * 8, 0)  # SM 0 forgets its rows
+    backend.device_context.spin_budget_s = 0.05
+    # Readers now wait for a parity that the mailboxes' last pass already had.
+    backend.device_context.serial += 1
+    backend.device.fill(backend.device_context.memory.shares, 5 * 8, 0)  # SM 0 forgets its rows
     launch = backend.launch(Job(tuple(tokens), 5))
     with pytest.raises(BackendFailure, match="waited over"):
         launch.wait()
     launch.close()
-    backend.device.upload(backend.machine.memory.shares, share_table(backend.layout.plan))
-    backend.machine.spin_budget_s = 1.5
+    backend.device.upload(backend.device_context.memory.shares, share_table(backend.layout.plan))
+    backend.device_context.spin_budget_s = 1.5
     assert np.array_equal(backend.logits(tokens), clean)

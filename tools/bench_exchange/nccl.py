@@ -47,7 +47,7 @@ def run_nccl(
     with tempfile.TemporaryDirectory(prefix="nccl-") as place:  # to meet at: a port may be taken
         arguments = [f"{place}/meeting", ",".join(map(str, teams)), str(repeats), *map(str, sizes)]
         command = [sys.executable, "-m", "tools.bench_exchange.nccl_rank", *arguments]
-        done = _ended(command, environment, limit_s)
+        done = _run_within(command, environment, limit_s)
     if done is None:
         return {}, f"NCCL did not answer within {limit_s:.0f} s"
     code, output, errors = done
@@ -58,7 +58,7 @@ def run_nccl(
     return {(team, size): us for team, size, us in answer["us"]}, str(answer["version"])
 
 
-def _ended(
+def _run_within(
     command: Sequence[str], environment: Mapping[str, str], limit_s: float
 ) -> tuple[int, str, str] | None:
     """How a program ended and what it said; None if it took too long. Nothing that it started is left."""

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from engine.backends import open_backend
 from engine.backends.base import Backend, TraceSpan
-from engine.backends.cuda.ahead import Source, compile_ahead
 from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
 from engine.backends.cuda.driver import answering
+from engine.backends.cuda.precompile import Source, precompile
 from engine.errors import EngineError
 from engine.measuring.bench import Point, run_point
 from engine.models.config import ModelConfig
@@ -100,7 +100,7 @@ class NodeRun:
 
     def _compile(self) -> None:
         if self.order.backend == "cuda":
-            count = compile_ahead(kernel_sources(self.order), lambda *_: None)
+            count = precompile(kernel_sources(self.order), lambda *_: None)
             self._say(f"{count} kernels are ready")
 
     def _open(self, setups: Sequence[Setup]) -> Mapping[Setup, Backend]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.backends.base import SYNCS, Loaded, LoadProgress, unheard
+from engine.backends.base import SYNCS, Loaded, LoadProgress, ignore_progress
 from engine.backends.cpu.backend import DEFAULT_CACHE_MIB, CpuBackend, Options, default_threads
 from engine.backends.cpu.build import compiler, library
 from engine.backends.cpu.library import runnable
@@ -32,7 +32,7 @@ def describe() -> str:
 
 
 def open(
-    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = unheard
+    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = ignore_progress
 ) -> CpuBackend:
     """Options: threads, sync, link_latency_us, block, pin, isa, prefix_cache_mib.
 

@@ -18,8 +18,8 @@ from engine.backends.base import (
     Topology,
     check_job,
     check_sequence,
+    ignore_progress,
     require_features,
-    unheard,
 )
 from engine.backends.cpu import library
 from engine.backends.cpu.build import digest
@@ -77,7 +77,7 @@ class CpuBackend:
         weights: Weights,
         devices: int,
         options: Options,
-        progress: LoadProgress = unheard,
+        progress: LoadProgress = ignore_progress,
         *,
         cache_bytes: int = DEFAULT_CACHE_MIB << 20,
     ) -> None:

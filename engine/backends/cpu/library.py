@@ -25,7 +25,7 @@ from engine.processor import processor_features
 FINISHED = {1: "stop", 2: "length", 3: "cancelled"}
 RUNNING = 0
 TENSORS = {"qkv": 0, "attn_out": 1, "gate_up": 2, "down": 3, "head": 4, "embed": 5}
-EXCHANGES = {"none": 0, "present": 1, "past": 2}
+EXCHANGES = {"local": 0, "sync": 1, "delayed": 2}
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 VECTORS = {
     "attn_norm": 0,

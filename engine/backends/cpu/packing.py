@@ -39,7 +39,7 @@ def describe_shape(config: ModelConfig, devices: int, native: DType) -> Shape:
         attention = [_exchange(lanes.attention_exchange(i).value, lanes.delay) for i in layers]
         mlp = [_exchange(lanes.mlp_exchange(i).value, lanes.delay) for i in layers]
     else:
-        attention = mlp = [library.EXCHANGES["present" if shards > 1 else "none"] for _ in layers]
+        attention = mlp = [library.EXCHANGES["sync" if shards > 1 else "local"] for _ in layers]
     ropes = [config.rope_of(i) for i in layers]
     rotations = [rope for rope in dict.fromkeys(ropes) if rope]
     numbers = [rotations.index(rope) if rope else -1 for rope in ropes]
@@ -165,7 +165,7 @@ class Packer:
 
 def _exchange(name: str, delay: int) -> int:
     """With a delay of 0 layers, the past is the present."""
-    return library.EXCHANGES["present" if name == "past" and delay == 0 else name]
+    return library.EXCHANGES["sync" if name == "delayed" and delay == 0 else name]
 
 
 def _bits(weights: Weights, name: str) -> NDArray[np.uint16]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.backends.base import Loaded, LoadProgress, unheard
+from engine.backends.base import Loaded, LoadProgress, ignore_progress
 from engine.backends.cuda.backend import CudaBackend, require_hopper
 from engine.backends.cuda.compile import load_nvrtc
 from engine.backends.cuda.driver import answering
@@ -30,7 +30,7 @@ def describe() -> str:
 
 
 def open(
-    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = unheard
+    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = ignore_progress
 ) -> CudaBackend:
     """Raises BackendUnavailable for more GPUs than there are or the model takes, or for an unknown option."""
     return CudaBackend(model, options, devices=devices, progress=progress)

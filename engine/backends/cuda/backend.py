@@ -24,18 +24,18 @@ from engine.backends.base import (
     Topology,
     check_job,
     check_sequence,
+    ignore_progress,
     require_features,
-    unheard,
 )
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, Tuning, header, make_layout, slots_in_flight
 from engine.backends.cuda.driver import Device, answering
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
-from engine.backends.cuda.launch import CudaLaunch, Machine, Work, work_of
+from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, plan_launch
 from engine.backends.cuda.memory import Memory, load_model
-from engine.backends.cuda.sharding import Sharding, deal
+from engine.backends.cuda.multi_gpu import MultiGpuLaunch
+from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import plan, validate
-from engine.backends.cuda.team import TeamLaunch
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import PrefixCacheUse, budget_of
 from engine.errors import BackendUnavailable, RequestError
@@ -69,24 +69,24 @@ class CudaBackend:
         options: Mapping[str, Any],
         *,
         devices: int = 1,
-        progress: LoadProgress = unheard,
+        progress: LoadProgress = ignore_progress,
     ) -> None:
         self.config = model.config
         require_features(self.config, FEATURES, self.name)
         self._progress = progress
-        chosen = _chosen(options)
+        chosen = _parse_options(options)
         self._devices = answering(devices, virtual=chosen.virtual)
         try:
             self._open(model, chosen)
         except BaseException:  # whoever opens another model after this needs the memory
             self._close_devices()
             raise
-        self._current: CudaLaunch | TeamLaunch | None = None
+        self._current: CudaLaunch | MultiGpuLaunch | None = None
         self._lent: tuple[Lease, Job] | None = None
         """What the current launch uses of the kept caches."""
         self._lock = threading.Lock()
 
-    def _open(self, model: Loaded, chosen: _Chosen) -> None:
+    def _open(self, model: Loaded, chosen: _Options) -> None:
         devices = len(self._devices)
         for device in self._devices:
             require_hopper(device)
@@ -97,8 +97,8 @@ class CudaBackend:
         self._kernels: dict[tuple[int, bool, bool], Any] = {}
         self._readers: dict[int, Any] = {}
         memories = [self._load(model, rank) for rank in range(devices)]
-        self.machines = [
-            Machine(
+        self.device_contexts = [
+            DeviceContext(
                 device,
                 self.layout,
                 memory,
@@ -127,20 +127,20 @@ class CudaBackend:
         return self._devices[0]
 
     @property
-    def machine(self) -> Machine:
+    def device_context(self) -> DeviceContext:
         """What launches share on the first GPU."""
-        return self.machines[0]
+        return self.device_contexts[0]
 
     def _load(self, model: Loaded, rank: int) -> Memory:
         self._devices[rank].activate()
         where = f" on GPU {rank + 1} of {len(self._devices)}" if len(self._devices) > 1 else ""
 
-        def packed(what: str, done: int, total: int) -> None:
+        def report_packing(what: str, done: int, total: int) -> None:
             self._progress(what + where, round(done / 1e6), round(total / 1e6), "MB")
 
-        return load_model(self._devices[rank], self.layout, model.weights, packed, rank)
+        return load_model(self._devices[rank], self.layout, model.weights, report_packing, rank)
 
-    def _compiling(self, what: str) -> None:
+    def _report_compiling(self, what: str) -> None:
         self._progress(what, 0, 1, "kernel")
 
     def _kernel(self, rank: int, profile: bool, filters: bool) -> Any:
@@ -149,7 +149,7 @@ class CudaBackend:
             device = self._devices[rank]
             device.activate()
             header = _header(self.layout, profile, filters)
-            compiled = compile_kernel(MONOKERNEL, header, progress=self._compiling)
+            compiled = compile_kernel(MONOKERNEL, header, progress=self._report_compiling)
             found = device.module(compiled.image, {"monokernel": self.layout.shared_bytes})
             self._kernels[which] = found["monokernel"]
         return self._kernels[which]
@@ -162,7 +162,7 @@ class CudaBackend:
     def state(self) -> dict[str, Any]:
         return {}
 
-    def launch(self, job: Job) -> CudaLaunch | TeamLaunch:
+    def launch(self, job: Job) -> CudaLaunch | MultiGpuLaunch:
         check_job(self.config, job)
         context = min(self.config.context, self.layout.capacity)
         if len(job.tokens) >= context:
@@ -175,9 +175,9 @@ class CudaBackend:
             self._take_back()
             lease = self._caches.lend(job)
             if lease is None:
-                return self._start_work(work_of(job, context))
+                return self._start_plan(plan_launch(job, context))
             try:
-                launch = self._start_work(work_of(job, context, lease.first, lease.buffers))
+                launch = self._start_plan(plan_launch(job, context, lease.first, lease.buffers))
             except BaseException:
                 self._caches.take_back(lease, job, ())
                 raise
@@ -188,8 +188,10 @@ class CudaBackend:
         """Logits after each of `tokens`: [len(tokens), vocab], by the decode path."""
         check_sequence(self.config, tokens)
         result = [
-            self._scored(
-                Work(tokens[: start + _SCORE_TOKENS], 1, first=start, prefill_end=start, keep_logits=True)
+            self._score(
+                LaunchPlan(
+                    tokens[: start + _SCORE_TOKENS], 1, first=start, prefill_end=start, keep_logits=True
+                )
             )
             for start in range(0, len(tokens), _SCORE_TOKENS)
         ]
@@ -200,14 +202,14 @@ class CudaBackend:
         """Logits after the last of `tokens`, the others having gone through prefill: [vocab]."""
         check_sequence(self.config, tokens)
         last = len(tokens) - 1
-        launch = self._start(Work(tokens, 1, prefill_end=last))
+        launch = self._start(LaunchPlan(tokens, 1, prefill_end=last))
         launch.close()
         launch.wait()
-        rows = self._scored(Work(tokens, 1, first=last, prefill_end=last, keep_logits=True))
+        rows = self._score(LaunchPlan(tokens, 1, first=last, prefill_end=last, keep_logits=True))
         return rows.reshape(-1)
 
-    def _scored(self, work: Work) -> NDArray[np.float32]:
-        launch = self._start(work)
+    def _score(self, launch_plan: LaunchPlan) -> NDArray[np.float32]:
+        launch = self._start(launch_plan)
         try:
             launch.wait()
             scored: NDArray[np.float32] = launch.logits()
@@ -215,11 +217,11 @@ class CudaBackend:
         finally:
             launch.close()
 
-    def _start(self, work: Work) -> CudaLaunch | TeamLaunch:
+    def _start(self, launch_plan: LaunchPlan) -> CudaLaunch | MultiGpuLaunch:
         with self._lock:
             self._require_idle()
             self._take_back()
-            return self._start_work(work)
+            return self._start_plan(launch_plan)
 
     def _require_idle(self) -> None:
         if self._current is not None and not self._current.ended:
@@ -232,13 +234,13 @@ class CudaBackend:
             self._lent = None
             self._caches.take_back(lease, job, self._current.sequence() if self._current else ())
 
-    def _start_work(self, work: Work) -> CudaLaunch | TeamLaunch:
-        if len(self.machines) > 1:
-            self._current = TeamLaunch(self.machines, work)
+    def _start_plan(self, launch_plan: LaunchPlan) -> CudaLaunch | MultiGpuLaunch:
+        if len(self.device_contexts) > 1:
+            self._current = MultiGpuLaunch(self.device_contexts, launch_plan)
             return self._current
         if isinstance(self._current, CudaLaunch) and self._current.needs_recovery:
-            self.machine.empty_mailboxes()
-        self._current = CudaLaunch(self.machine, work)
+            self.device_context.empty_mailboxes()
+        self._current = CudaLaunch(self.device_context, launch_plan)
         try:
             self._current.start()
         except BaseException:  # or it would count as running for ever
@@ -262,12 +264,12 @@ class CudaBackend:
             image = compile_kernel("pack.cu", "").image
             self._readers[device.ordinal] = device.module(image, {"read_all": 0})["read_all"]
         kernel = self._readers[device.ordinal]
-        with ExitStack() as held:
-            buffer = held.enter_context(device.scratch(_READ_BYTES))
-            sink = held.enter_context(device.scratch(16))
+        with ExitStack() as stack:
+            buffer = stack.enter_context(device.scratch(_READ_BYTES))
+            sink = stack.enter_context(device.scratch(16))
             device.fill(buffer, _READ_BYTES)
             arguments = (ctypes.c_uint64(buffer), ctypes.c_uint64(_READ_BYTES // 16), ctypes.c_uint64(sink))
-            begin, end = held.enter_context(device.event()), held.enter_context(device.event())
+            begin, end = stack.enter_context(device.event()), stack.enter_context(device.event())
             best = 0.0
             for _ in range(10):
                 device.call("cuEventRecord", begin, 0)
@@ -296,7 +298,7 @@ def kernel_headers(
 
     Then, with `profile`, the same with the profile. Needs no GPU. Raises as opening the backend does.
     """
-    layout = _layout(model, devices, sms, _chosen(options))
+    layout = _layout(model, devices, sms, _parse_options(options))
     return tuple(
         _header(layout, profiled, filters)
         for profiled in ((False, True) if profile else (False,))
@@ -305,14 +307,14 @@ def kernel_headers(
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Options:
     tuning: Tuning
     context: int | None
     virtual: bool
     cache_bytes: int
 
 
-def _chosen(options: Mapping[str, Any]) -> _Chosen:
+def _parse_options(options: Mapping[str, Any]) -> _Options:
     tunable = {f.name for f in fields(Tuning)} - {"sync_barrier"}
     known = tunable | {"context", "sync", "virtual", PREFIX_CACHE}
     unknown = sorted(set(options) - known)
@@ -325,7 +327,7 @@ def _chosen(options: Mapping[str, Any]) -> _Chosen:
         raise BackendUnavailable(f"sync is {sync!r}; allowed are {', '.join(SYNCS)}")
     tuned = {name: value for name, value in options.items() if name in tunable}
     tuning = Tuning(**tuned, sync_barrier=sync == BARRIER)
-    return _Chosen(
+    return _Options(
         tuning,
         options.get("context"),
         bool(options.get("virtual", False)),
@@ -333,9 +335,9 @@ def _chosen(options: Mapping[str, Any]) -> _Chosen:
     )
 
 
-def _layout(model: Loaded, devices: int, sms: int, chosen: _Chosen) -> Layout:
+def _layout(model: Loaded, devices: int, sms: int, chosen: _Options) -> Layout:
     native: DType = "bf16" if model.weights.native == "bf16" else "f16"
-    sharding = deal(model.config, devices)
+    sharding = shard(model.config, devices)
     made = plan(sharding.part, sms // devices if chosen.virtual else sms, chosen.tuning.seats)
     layout = make_layout(made, native, chosen.tuning, chosen.context, sharding)
     validate(made, layout.tuning.slot_units)

@@ -12,7 +12,7 @@ from engine.backends.cuda.contract import (
     ExchangeCode,
     HeadCode,
 )
-from engine.backends.cuda.sharding import Sharding, deal
+from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan
 from engine.errors import ConfigError
 from engine.models.config import Exchange, HeadKind, ModelConfig
@@ -22,9 +22,9 @@ from engine.models.weights import DType
 SHARED_BYTES = 232448
 """What one block may use on compute capability 9.0."""
 _EXCHANGES = {
-    Exchange.NONE: ExchangeCode.NONE,
-    Exchange.PRESENT: ExchangeCode.PRESENT,
-    Exchange.PAST: ExchangeCode.PAST,
+    Exchange.LOCAL: ExchangeCode.LOCAL,
+    Exchange.SYNC: ExchangeCode.SYNC,
+    Exchange.DELAYED: ExchangeCode.DELAYED,
 }
 _HEADS = {
     HeadKind.REPLICATE: HeadCode.REPLICATE,
@@ -144,7 +144,7 @@ def make_layout(
 ) -> Layout:
     """Raises ConfigError if the model's vectors leave no room for a ring in shared memory."""
     config = plan.config
-    sharding = sharding or deal(config, 1)
+    sharding = sharding or shard(config, 1)
     room = min(capacity or config.context, config.context, _MAX_CAPACITY)
     for what, value, most in (
         ("columns that a product reads", _widest_columns(config), _MAX_COLUMNS),

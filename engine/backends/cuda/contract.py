@@ -65,9 +65,9 @@ class HeadCode(IntEnum):
 class ExchangeCode(IntEnum):
     """How a module's output of other lanes enters the residual stream (engine.models.config.Exchange)."""
 
-    NONE = 0
-    PRESENT = 1
-    PAST = 2
+    LOCAL = 0
+    SYNC = 1
+    DELAYED = 2
 
 
 class Step(IntEnum):

@@ -160,7 +160,7 @@ class Device:
         self.upload(pointer, values)
         return pointer
 
-    def mapped(self, size: int) -> tuple[NDArray[np.uint8], int]:
+    def allocate_mapped(self, size: int) -> tuple[NDArray[np.uint8], int]:
         """Pinned host memory that the device writes to, and the device's address of it."""
         flags = self.driver.CU_MEMHOSTALLOC_DEVICEMAP | self.driver.CU_MEMHOSTALLOC_PORTABLE
         host = int(self.call("cuMemHostAlloc", size, flags))

@@ -51,7 +51,7 @@ def survey() -> Survey:
     Raises BackendUnavailable without a driver or a GPU that answers.
     """
     driver = load()
-    ask = partial(_asked, driver)
+    ask = partial(_query, driver)
     devices, silent = _awake(ask, device_count())
     if not devices:
         raise BackendUnavailable("; ".join(silent) or "the NVIDIA driver lists no GPU")
@@ -86,7 +86,7 @@ def _awake(ask: Callable[..., Any], count: int) -> tuple[dict[int, Any], list[st
     return found, silent
 
 
-def _asked(driver: Any, call: str, *arguments: Any) -> Any:
+def _query(driver: Any, call: str, *arguments: Any) -> Any:
     error, *answer = getattr(driver, call)(*arguments)
     if error != driver.CUresult.CUDA_SUCCESS:
         raise BackendUnavailable(f"{call} failed: the NVIDIA driver says {error}")

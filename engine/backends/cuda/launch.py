@@ -1,6 +1,6 @@
 """One request on one GPU: its parameters, the token ring that the host reads, and how it ended.
 
-Of several GPUs that run a model together each has a launch of its own (engine.backends.cuda.team).
+Of several GPUs that run a model together each has a launch of its own (engine.backends.cuda.multi_gpu).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from engine.backends.cuda.contract import (
     Wait,
 )
 from engine.backends.cuda.driver import Device
-from engine.backends.cuda.followed import FollowedLaunch
-from engine.backends.cuda.held import Held
 from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.params import biases_of, sampling_of
+from engine.backends.cuda.polling import PolledLaunch
 from engine.backends.cuda.profile import ProfileBuffer
+from engine.backends.cuda.resources import LaunchResources
 from engine.backends.cuda.tape import Matrix
 from engine.errors import BackendFailure, DeviceLost
 from engine.sampling import SamplingParams
@@ -68,7 +68,7 @@ watchdog at all."""
 
 
 @dataclass
-class Machine:
+class DeviceContext:
     """What every launch of a model on one GPU shares.
 
     `serial` numbers decode passes over all launches, from 1; `team` has the memory of all GPUs that run the
@@ -107,7 +107,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Work:
+class LaunchPlan:
     """What one launch does. With `keep_logits` the first id to process and all that follow are scored."""
 
     ids: Sequence[int]
@@ -130,12 +130,12 @@ class Work:
         return len(self.ids) - self.first
 
 
-def work_of(job: Job, context: int, first: int = 0, caches: tuple[int, ...] = ()) -> Work:
+def plan_launch(job: Job, context: int, first: int = 0, caches: tuple[int, ...] = ()) -> LaunchPlan:
     """All but the last id of the prompt through prefill; the last one is the first decode step.
 
     Keys and values of the ids before `first` are in `caches` already.
     """
-    return Work(
+    return LaunchPlan(
         ids=job.tokens,
         max_new=min(job.max_tokens, context - len(job.tokens)),
         first=first,
@@ -149,23 +149,23 @@ def work_of(job: Job, context: int, first: int = 0, caches: tuple[int, ...] = ()
     )
 
 
-class CudaLaunch(FollowedLaunch):
+class CudaLaunch(PolledLaunch):
     """One request on one GPU. Implements engine.backends.base.Launch.
 
     Made ready by the constructor; `start` makes it run. In between no GPU of a team is busy, so that memory
     which the others write is ready on all of them before any begins.
     """
 
-    def __init__(self, machine: Machine, work: Work) -> None:
+    def __init__(self, context: DeviceContext, plan: LaunchPlan) -> None:
         super().__init__()
-        self._machine, self._work = machine, work
+        self._context, self._plan = context, plan
         self._lock = threading.Lock()
-        self._held = Held(machine.device)
+        self._resources = LaunchResources(context.device)
         self._read = 0
         self._failure: str | None = None
         self.starved_us: Mapping[str, float] = {}
         self.needs_recovery = False
-        """True once the watchdog has ended it; `Machine.empty_mailboxes` must come before the next launch."""
+        """True once the watchdog has ended it: `DeviceContext.empty_mailboxes` must come before another."""
         self.stuck = False
         """True if it was its own wait that took too long, not another GPU's."""
         self._moved, self._moved_at = (0, 0), 0.0
@@ -174,89 +174,89 @@ class CudaLaunch(FollowedLaunch):
             self._prepare()
         except BaseException:
             with suppress(BackendFailure):  # the failure that led here says more
-                self._held.release()
+                self._resources.release()
             raise
 
     def _prepare(self) -> None:
-        machine, work = self._machine, self._work
-        device, memory = machine.device, machine.memory
+        context, plan = self._context, self._plan
+        device, memory = context.device, context.memory
         device.activate()
-        host, address = self._held.mapped(_RING_AT + 8 * max(1, work.max_new))
+        host, address = self._resources.allocate_mapped(_RING_AT + 8 * max(1, plan.max_new))
         self._host = HostBlock.from_buffer(host.data)
         self._ring: NDArray[np.uint64] = host[_RING_AT:].view(np.uint64)
         self._host.one = 1
-        self._host.status.prefilled = work.first
-        self._stream, self._side = self._held.stream(), self._held.stream()
+        self._host.status.prefilled = plan.first
+        self._stream, self._side = self._resources.stream(), self._resources.stream()
         device.fill(memory.control, ctypes.sizeof(Control), 0, self._stream)
         device.fill(memory.stop_flag, 4, 0, self._stream)
-        device.fill(memory.filters, machine.layout.filter_bytes, 0, self._stream)
+        device.fill(memory.filters, context.layout.filter_bytes, 0, self._stream)
         self.logits_address = 0
-        if work.keep_logits and machine.rank == 0:
-            self.logits_address = self._held.memory(work.steps * machine.vocab * 4)
-        self._profile = ProfileBuffer(machine.layout, work.trace) if work.profile else None
+        if plan.keep_logits and context.rank == 0:
+            self.logits_address = self._resources.memory(plan.steps * context.vocab * 4)
+        self._profile = ProfileBuffer(context.layout, plan.trace) if plan.profile else None
         self._profile_address = 0
         if self._profile:
-            self._profile_address = self._held.memory(self._profile.size)
+            self._profile_address = self._resources.memory(self._profile.size)
             device.fill(self._profile_address, self._profile.size, 0, self._stream)
-        self._params = self._told(address)
-        profile = work.profile or machine.layout.tuning.profile
+        self._params = self._build_params(address)
+        profile = plan.profile or context.layout.tuning.profile
         sampling = self._params.sampling
-        self._kernel = machine.kernel(profile, bool(sampling.filtered or sampling.adjusts))
+        self._kernel = context.kernel(profile, bool(sampling.filtered or sampling.adjusts))
         device.synchronise()
 
-    def _told(self, status: int) -> Params:
+    def _build_params(self, status: int) -> Params:
         """What the kernel reads; `status` is the device's address of the status block."""
-        machine, work = self._machine, self._work
+        context, plan = self._context, self._plan
         params = Params(
             ring=status + _RING_AT,
             status=status,
             logits=self.logits_address,
-            ids=self._held.put(np.asarray(work.ids, np.int32)),
-            stop_ids=self._held.put(np.asarray(sorted(work.stop_ids) or [-1], np.int32)),
-            biases=self._held.put(biases_of(work.sampling)),
+            ids=self._resources.put(np.asarray(plan.ids, np.int32)),
+            stop_ids=self._resources.put(np.asarray(sorted(plan.stop_ids) or [-1], np.int32)),
+            biases=self._resources.put(biases_of(plan.sampling)),
             profile=self._profile_address,
-            spin_budget_ns=int(machine.spin_budget_s * 1e9),
-            sampling=sampling_of(work.sampling, machine.vocab),
-            first=work.first,
-            prefill_end=work.prefill_end,
-            ids_count=len(work.ids),
-            max_new=work.max_new,
-            stop_count=len(work.stop_ids),
-            bias_count=len(work.sampling.logit_bias),
-            sampled_from=len(work.ids) - work.sampled,
-            keep_logits=int(work.keep_logits),
-            trace_first=work.trace[0],
-            trace_last=work.trace[1],
-            slots_in_flight=machine.slots_in_flight,
-            blocks_a_split=machine.blocks_a_split,
-            rank=machine.rank,
-            serial=machine.serial & 0xFFFFFFFF,
+            spin_budget_ns=int(context.spin_budget_s * 1e9),
+            sampling=sampling_of(plan.sampling, context.vocab),
+            first=plan.first,
+            prefill_end=plan.prefill_end,
+            ids_count=len(plan.ids),
+            max_new=plan.max_new,
+            stop_count=len(plan.stop_ids),
+            bias_count=len(plan.sampling.logit_bias),
+            sampled_from=len(plan.ids) - plan.sampled,
+            keep_logits=int(plan.keep_logits),
+            trace_first=plan.trace[0],
+            trace_last=plan.trace[1],
+            slots_in_flight=context.slots_in_flight,
+            blocks_a_split=context.blocks_a_split,
+            rank=context.rank,
+            serial=context.serial & 0xFFFFFFFF,
         )
-        for rank, other in enumerate(machine.team):
+        for rank, other in enumerate(context.team):
             for name in PEER_POINTERS:
                 setattr(params.peers[rank], name, getattr(other, name))
         for name in POINTERS:
-            if hasattr(machine.memory, name):
-                setattr(params, name, getattr(machine.memory, name))
-        if work.caches:
-            params.kv = work.caches[machine.rank]
+            if hasattr(context.memory, name):
+                setattr(params, name, getattr(context.memory, name))
+        if plan.caches:
+            params.kv = plan.caches[context.rank]
         return params
 
     def start(self, logits: int | None = None) -> None:
         """`logits` is where the first GPU of a team collects them."""
-        machine = self._machine
-        machine.device.activate()
+        context = self._context
+        context.device.activate()
         if logits is not None:
             self._params.logits = logits
         self._moved_at = time.perf_counter()
-        machine.device.launch(
+        context.device.launch(
             self._kernel,
-            (machine.layout.plan.cores, 1),
+            (context.layout.plan.cores, 1),
             THREADS,
-            machine.layout.shared_bytes,
+            context.layout.shared_bytes,
             (self._params,),
             stream=self._stream,
-            all_resident=machine.all_resident,
+            all_resident=context.all_resident,
         )
 
     @property
@@ -282,7 +282,7 @@ class CudaLaunch(FollowedLaunch):
     def stop(self) -> None:
         with self._lock:
             if not self.ended:
-                self._raise_flag(self._machine.memory.stop_flag)
+                self._raise_flag(self._context.memory.stop_flag)
 
     def abort(self) -> None:
         """Makes every wait on this GPU give up: another one, whose words it would wait for, is lost."""
@@ -291,11 +291,11 @@ class CudaLaunch(FollowedLaunch):
                 return
             if self._aborted_at is None:
                 self._aborted_at = time.perf_counter()
-            self._raise_flag(self._machine.memory.control + Control.aborted.offset)
+            self._raise_flag(self._context.memory.control + Control.aborted.offset)
 
     def _raise_flag(self, address: int) -> None:
         """A copy engine does this; a kernel would find no room beside the one that runs."""
-        device = self._machine.device
+        device = self._context.device
         device.activate()
         one = ctypes.addressof(self._host) + HostBlock.one.offset
         device.call("cuMemcpyHtoDAsync", address, one, 4, self._side)
@@ -308,12 +308,12 @@ class CudaLaunch(FollowedLaunch):
             if not self.usable:
                 return
             self._host, self._ring = HostBlock.from_buffer_copy(self._host), self._ring.copy()
-            self._held.release()
+            self._resources.release()
 
     def logits(self) -> NDArray[np.float32]:
         """Of every id from `first` on, [ids - first, vocab], once a launch with `keep_logits` has ended."""
-        shape = (self._work.steps, self._machine.vocab)
-        return self._machine.device.download(self.logits_address, shape, np.float32)
+        shape = (self._plan.steps, self._context.vocab)
+        return self._context.device.download(self.logits_address, shape, np.float32)
 
     def sequence(self) -> list[int]:
         """The ids whose keys and values an ended launch has left; none if it broke down.
@@ -322,16 +322,16 @@ class CudaLaunch(FollowedLaunch):
         """
         if self._outcome is None:
             return []
-        words = self._ring[: self._written(self._read)].tolist()
-        return [*self._work.ids, *(word & (1 << TOKEN_ID_BITS) - 1 for word in words[:-1])]
+        words = self._ring[: self._count_written(self._read)].tolist()
+        return [*self._plan.ids, *(word & (1 << TOKEN_ID_BITS) - 1 for word in words[:-1])]
 
     def take(self) -> list[Token]:
-        end = self._written(self._read)
+        end = self._count_written(self._read)
         words = self._ring[self._read : end].tolist()
         self._read = end
         return [Token(word & (1 << TOKEN_ID_BITS) - 1, word >> TOKEN_ID_BITS) for word in words]
 
-    def _written(self, known: int) -> int:
+    def _count_written(self, known: int) -> int:
         """How many tokens are in the ring, of which the first `known` are."""
         while known < len(self._ring) and self._ring[known]:
             known += 1
@@ -341,7 +341,7 @@ class CudaLaunch(FollowedLaunch):
         with self._lock:
             if self.ended:
                 return
-            device = self._machine.device
+            device = self._context.device
             device.activate()
             result = device.driver.CUresult
             (status,) = device.driver.cuStreamQuery(self._stream)
@@ -360,7 +360,7 @@ class CudaLaunch(FollowedLaunch):
         """Reads what the kernel left: an outcome, or why the watchdog ended it."""
         status = self._host.status
         reason = _FINISH.get(status.finish)
-        self._machine.serial += status.passes
+        self._context.serial += status.passes
         if reason is None:
             self._failure = self._report()
             self.needs_recovery = True
@@ -369,18 +369,18 @@ class CudaLaunch(FollowedLaunch):
         spans: tuple[TraceSpan, ...] = ()
         if self._profile:
             shape = (self._profile.size // 8,)
-            words = self._machine.device.download(self._profile_address, shape, np.uint64)
+            words = self._context.device.download(self._profile_address, shape, np.uint64)
             self.starved_us = self._profile.starved_us(words)
             phases, spans = self._profile.phases_us(words), self._profile.spans(words)
-        cached = self._work.first
+        cached = self._plan.first
         prefill_ns = int(status.prefill_ns)
         self._outcome = Outcome(reason, self.prefilled - cached, prefill_ns, phases, spans, cached)
 
     @property
     def _patience_s(self) -> float:
         """How long it may show nothing: passes over known ids tell the host nothing."""
-        silent = max(1, len(self._work.ids) - self._work.prefill_end)
-        return _START_GRACE_S + _BUDGETS_A_PASS * self._machine.spin_budget_s * silent
+        silent = max(1, len(self._plan.ids) - self._plan.prefill_end)
+        return _START_GRACE_S + _BUDGETS_A_PASS * self._context.spin_budget_s * silent
 
     def _lifeless(self) -> bool:
         """Whether the kernel has shown nothing for longer than a pass can take: it does not run.
@@ -388,20 +388,20 @@ class CudaLaunch(FollowedLaunch):
         Only the first GPU of a team shows what it does; the others must end once they were told to give up.
         """
         now = time.perf_counter()
-        if (moved := (self.prefilled, self._written(self._moved[1]))) != self._moved:
+        if (moved := (self.prefilled, self._count_written(self._moved[1]))) != self._moved:
             self._moved, self._moved_at = moved, now
-        since = self._moved_at if self._machine.rank == 0 else self._aborted_at
+        since = self._moved_at if self._context.rank == 0 else self._aborted_at
         return since is not None and now - since > self._patience_s
 
     def _report(self) -> str:
         words = (ctypes.sizeof(Control),)
-        found = self._machine.device.download(self._machine.memory.control, words, np.uint8)
+        found = self._context.device.download(self._context.memory.control, words, np.uint8)
         control = Control.from_buffer_copy(found.tobytes())
         self.stuck = control.wait != 0
         what = _WAITS.get(control.wait, "nothing")
-        seconds, phase = self._machine.spin_budget_s, _PHASES[min(control.phase, len(Matrix))]
+        seconds, phase = self._context.spin_budget_s, _PHASES[min(control.phase, len(Matrix))]
         return (
-            f"the monokernel stood still: GPU {self._machine.rank}, SM {control.sm}, warp {control.warp}"
+            f"the monokernel stood still: GPU {self._context.rank}, SM {control.sm}, warp {control.warp}"
             f" waited over {seconds:g} s for {what} in {phase} of layer {control.layer} at position"
             f" {control.position}; the request has ended, others may run"
         )

@@ -1,8 +1,8 @@
-"""A model dealt to several GPUs: what each of them holds of every matrix.
+"""A model sharded over several GPUs: what each of them holds of every matrix.
 
-A model with lanes is dealt by whole lanes (delayed tensor parallelism). A model without is cut into as many
+A model with lanes is sharded by whole lanes (delayed tensor parallelism). A model without is cut into as many
 slices as there are GPUs: query and KV heads, MLP columns (tensor parallelism); every GPU then keeps the same
-residual stream. Rows of the head are dealt in both cases, in runs of whole tiles.
+residual stream. Rows of the head are sharded in both cases, in runs of whole tiles.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Sharding:
         """How a module's output meets the others' in one layer."""
         lanes = self.whole.lanes
         if not self.by_lanes:
-            return Exchange.PRESENT if self.ranks > 1 else Exchange.NONE
+            return Exchange.SYNC if self.ranks > 1 else Exchange.LOCAL
         how = lanes.attention_exchange(layer) if attention else lanes.mlp_exchange(layer)
-        return Exchange.PRESENT if how is Exchange.PAST and lanes.delay == 0 else how
+        return Exchange.SYNC if how is Exchange.DELAYED and lanes.delay == 0 else how
 
     def region(self, name: str, rank: int, columns: int) -> Region:
         """Where the part of `rank` of a matrix lies; `columns` are the part's own."""
@@ -96,7 +96,7 @@ class Sharding:
         return rows.get(kind, part.lanes.count * part.hidden)
 
 
-def deal(config: ModelConfig, ranks: int) -> Sharding:
+def shard(config: ModelConfig, ranks: int) -> Sharding:
     """Raises BackendUnavailable if the model does not fall into so many equal parts."""
     if ranks == 1:
         return Sharding(config, 1, config)

@@ -263,7 +263,7 @@ def can_take_turns(config: ModelConfig) -> bool:
     if lanes.count % 2 or lanes.delay == 0:
         return False
     every = [how(i) for how in (lanes.attention_exchange, lanes.mlp_exchange) for i in range(config.layers)]
-    return Exchange.PRESENT not in every
+    return Exchange.SYNC not in every
 
 
 def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:

@@ -108,7 +108,7 @@ def test_what_cannot_be_opened_is_refused_in_words(name, settings, message) -> N
 
 @pytest.mark.parametrize("name", WITH_SYNC)
 def test_a_way_to_synchronise_that_there_is_not_is_refused_with_those_there_are(name) -> None:
-    parse = {"cpu": lambda options: cpu._parse(options, 1), "cuda": cuda_backend._chosen}[name]
+    parse = {"cpu": lambda options: cpu._parse(options, 1), "cuda": cuda_backend._parse_options}[name]
     for sync in SYNCS:
         parse({"sync": sync})
     with pytest.raises(BackendUnavailable, match="sync is 'prayer'; allowed are mailbox, barrier"):

@@ -77,7 +77,7 @@ def test_a_tied_head_is_counted_once() -> None:
     ],
 )
 def test_what_lanes_exchange_in_each_layer(changes: dict[str, Any], attention: str, mlp: str) -> None:
-    words = {"own": Exchange.NONE, "now": Exchange.PRESENT, "past": Exchange.PAST}
+    words = {"own": Exchange.LOCAL, "now": Exchange.SYNC, "past": Exchange.DELAYED}
     lanes = replace(LANED.lanes, **changes)
 
     assert [lanes.attention_exchange(i) for i in range(4)] == [words[w] for w in attention.split()]

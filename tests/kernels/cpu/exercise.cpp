@@ -80,9 +80,9 @@ Model random_model() {
     m.rotations.push_back(pick(-1, s.rotations - 1));
     for (auto* how : {&m.attention, &m.mlp}) {
       if (s.streams == 1)
-        how->push_back(s.shards > 1 ? ML_PRESENT : ML_NONE);
+        how->push_back(s.shards > 1 ? ML_SYNC : ML_LOCAL);
       else
-        how->push_back(i >= s.delay && s.delay > 0 ? one_of({int(ML_NONE), int(ML_PAST)}) : pick(0, 1));
+        how->push_back(i >= s.delay && s.delay > 0 ? one_of({int(ML_LOCAL), int(ML_DELAYED)}) : pick(0, 1));
     }
   }
   for (int j = 0; j < s.rotations * s.head_dim / 2; ++j) {

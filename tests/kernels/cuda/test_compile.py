@@ -15,7 +15,7 @@ from engine.backends.cuda import contract
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import SHARED_BYTES, Tuning, header, make_layout
 from engine.backends.cuda.memory import Memory
-from engine.backends.cuda.sharding import deal
+from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.tape import plan
 from engine.errors import BackendUnavailable, ConfigError
 from engine.models.config import ModelConfig
@@ -57,7 +57,7 @@ def header_of(
     name: str, weights: DType = "f16", devices: int = 1, filters: bool = False, **tuning: Any
 ) -> str:
     tuned = Tuning(**tuning)
-    sharding = deal(config_of(name), devices)
+    sharding = shard(config_of(name), devices)
     layout = make_layout(plan(sharding.part, 132, tuned.seats), weights, tuned, sharding=sharding)
     return header(layout, filters=filters)
 

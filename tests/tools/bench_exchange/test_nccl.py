@@ -66,12 +66,12 @@ def test_nothing_is_left_of_processes_that_take_too_long(tmp_path: Path) -> None
     """The one that is waited for starts another, as NCCL's starts one a GPU."""
     left = tmp_path / "left"
     starter = f"sleep 60 & echo $! > {left}; wait"
-    assert nccl._ended(["sh", "-c", starter], dict(os.environ), 2.0) is None
+    assert nccl._run_within(["sh", "-c", starter], dict(os.environ), 2.0) is None
     assert gone_within(int(left.read_text()), 5.0)
 
 
 def test_what_a_process_said_and_how_it_ended_is_told() -> None:
-    ended = nccl._ended(["sh", "-c", "echo out; echo err >&2; exit 3"], dict(os.environ), 60.0)
+    ended = nccl._run_within(["sh", "-c", "echo out; echo err >&2; exit 3"], dict(os.environ), 60.0)
     assert ended == (3, "out\n", "err\n")
 
 

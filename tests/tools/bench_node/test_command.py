@@ -100,7 +100,7 @@ def played_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     for module in (correctness, run):
         monkeypatch.setattr(module, "open_backend", virtual)
     monkeypatch.setattr(
-        run, "compile_ahead", lambda sources, _progress: compiled.extend(sources) or len(compiled)
+        run, "precompile", lambda sources, _progress: compiled.extend(sources) or len(compiled)
     )
     monkeypatch.setattr(run, "measure", exchange)
     monkeypatch.setattr(run, "beside_nccl", nccl)

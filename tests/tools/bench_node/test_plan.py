@@ -54,7 +54,7 @@ def test_three_tokens_of_the_headline_are_traced_and_nothing_else() -> None:
 def test_the_plain_shape_has_the_same_weights_and_no_lanes() -> None:
     config = plain(NODE.base)
     assert config.parameters == NODE.base.parameters
-    assert config.lanes.attention_exchange(0) is Exchange.NONE
+    assert config.lanes.attention_exchange(0) is Exchange.LOCAL
 
 
 def test_a_quick_run_leaves_out_the_long_context() -> None:

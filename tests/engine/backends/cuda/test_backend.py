@@ -9,7 +9,7 @@ import pytest
 
 from engine.backends.cuda import backend
 from engine.backends.cuda.backend import CudaBackend
-from engine.backends.cuda.launch import Work
+from engine.backends.cuda.launch import LaunchPlan
 from engine.errors import BackendFailure
 from engine.models.catalogue import open_model
 
@@ -67,9 +67,9 @@ def test_a_launch_that_does_not_start_does_not_count_as_running(monkeypatch: pyt
 
     monkeypatch.setattr(backend, "CudaLaunch", Refused)
     opened = CudaBackend.__new__(CudaBackend)
-    opened.machines, opened._current, opened._lock = [None], None, threading.Lock()  # type: ignore[list-item]
+    opened.device_contexts, opened._current, opened._lock = [None], None, threading.Lock()  # type: ignore[list-item]
     opened._lent = None
     for _ in range(2):
         with pytest.raises(BackendFailure, match="cuLaunchCooperativeKernel"):
-            opened._start(Work((1, 2), 8))
+            opened._start(LaunchPlan((1, 2), 8))
     assert len(closed) == 2

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.backends.cuda import followed
 from engine.backends.cuda import launch as module
+from engine.backends.cuda import polling
 from engine.backends.cuda.contract import PEER_POINTERS
-from engine.backends.cuda.launch import CudaLaunch, Work
+from engine.backends.cuda.launch import CudaLaunch, LaunchPlan
 from engine.errors import BackendFailure, DeviceLost
 
-WORK = Work((1, 2, 3), 8)
+PLAN = LaunchPlan((1, 2, 3), 8)
 
 
 class PlayedDevice:
@@ -60,7 +60,7 @@ class PlayedDevice:
     def free(self, _pointer: int) -> None:
         self.held["memory"] -= 1
 
-    def mapped(self, size: int) -> tuple[NDArray[np.uint8], int]:
+    def allocate_mapped(self, size: int) -> tuple[NDArray[np.uint8], int]:
         return np.zeros(size, np.uint8), self._hold("pinned memory")
 
     def free_mapped(self, _view: NDArray[np.uint8]) -> None:
@@ -77,7 +77,7 @@ class PlayedDevice:
             self.held["stream"] -= 1
 
 
-def machine(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kernel", rank: int = 0) -> Any:
+def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kernel", rank: int = 0) -> Any:
     memory = SimpleNamespace(**dict.fromkeys(PEER_POINTERS, 8), stop_flag=8)
     layout = SimpleNamespace(
         plan=SimpleNamespace(cores=132),
@@ -105,7 +105,7 @@ def machine(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kern
 def test_a_launch_that_cannot_be_made_ready_holds_nothing(refused: str) -> None:
     device = PlayedDevice(refused)
     with pytest.raises(BackendFailure, match=f"{refused} was refused"):
-        CudaLaunch(machine(device), WORK)
+        CudaLaunch(context(device), PLAN)
     assert not any(device.held.values())
 
 
@@ -116,7 +116,7 @@ def test_a_launch_whose_kernel_does_not_compile_holds_nothing() -> None:
         raise BackendFailure("it does not compile")
 
     with pytest.raises(BackendFailure, match="it does not compile"):
-        CudaLaunch(machine(device, broken), WORK)
+        CudaLaunch(context(device, broken), PLAN)
     assert set(device.held) == {"memory", "pinned memory", "stream"}
     assert not any(device.held.values())
 
@@ -134,12 +134,12 @@ class Clock:
         self.now += self._step
 
 
-def started(monkeypatch: pytest.MonkeyPatch, work: Work, rank: int = 0) -> tuple[CudaLaunch, Clock]:
+def started(monkeypatch: pytest.MonkeyPatch, plan: LaunchPlan, rank: int = 0) -> tuple[CudaLaunch, Clock]:
     """A launch whose kernel never says that it has ended."""
     clock = Clock(1.0)
-    for each in (module, followed):
+    for each in (module, polling):
         monkeypatch.setattr(each, "time", clock)
-    launch = CudaLaunch(machine(PlayedDevice(), rank=rank), work)
+    launch = CudaLaunch(context(PlayedDevice(), rank=rank), plan)
     launch.start()
     return launch, clock
 
@@ -147,18 +147,18 @@ def started(monkeypatch: pytest.MonkeyPatch, work: Work, rank: int = 0) -> tuple
 def test_a_kernel_that_never_runs_is_a_lost_gpu_whose_memory_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launch, clock = started(monkeypatch, Work((1, 2, 3), 8, prefill_end=2))
+    launch, clock = started(monkeypatch, LaunchPlan((1, 2, 3), 8, prefill_end=2))
     with pytest.raises(DeviceLost, match="GPU 0 was lost while it ran a request: no token"):
         launch.wait()
     assert clock.now == pytest.approx(100 + 10 + 4 * 1.5, abs=2.5)
     launch.close()
-    device = launch._machine.device
+    device = launch._context.device
     assert device.abandoned
     assert device.held["stream"] == 2
 
 
 def test_a_kernel_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch, clock = started(monkeypatch, Work((1, 2, 3), 8, prefill_end=2))
+    launch, clock = started(monkeypatch, LaunchPlan((1, 2, 3), 8, prefill_end=2))
     for chunk in (1, 2):
         clock.now += 15
         launch._host.status.prefilled = chunk
@@ -176,14 +176,14 @@ def test_a_kernel_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 def test_passes_that_tell_the_host_nothing_have_the_time_of_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launch, clock = started(monkeypatch, Work((1,) * 100, 1, keep_logits=True))
+    launch, clock = started(monkeypatch, LaunchPlan((1,) * 100, 1, keep_logits=True))
     clock.now += 10 + 100 * 4 * 1.5 - 1
     assert launch.outcome is None
     assert not launch.ended
 
 
 def test_another_gpu_of_a_team_must_end_once_it_was_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch, clock = started(monkeypatch, Work((1, 2, 3), 8, prefill_end=2), rank=1)
+    launch, clock = started(monkeypatch, LaunchPlan((1, 2, 3), 8, prefill_end=2), rank=1)
     clock.now += 1000
     assert launch.outcome is None
     assert not launch.ended

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.backends.cuda.sharding import Sharding, deal
+from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import Matrix, columns, plan, tensors, validate
 from engine.errors import BackendUnavailable
 from engine.models.config import Exchange, HeadKind, ModelConfig, tensor_shapes
@@ -39,7 +39,7 @@ def numbered(config: ModelConfig, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize(("config", "ranks"), DEALT)
 def test_the_parts_of_a_matrix_hold_every_element_once(config: ModelConfig, ranks: int) -> None:
-    sharding = deal(config, ranks)
+    sharding = shard(config, ranks)
     for name, width in matrices(sharding).items():
         whole = numbered(config, name)
         found = np.concatenate([sharding.slice(name, rank, whole).ravel() for rank in range(ranks)])
@@ -50,7 +50,7 @@ def test_the_parts_of_a_matrix_hold_every_element_once(config: ModelConfig, rank
 
 @pytest.mark.parametrize(("config", "ranks"), DEALT)
 def test_weights_made_on_the_device_are_those_cut_from_arrays(config: ModelConfig, ranks: int) -> None:
-    sharding = deal(config, ranks)
+    sharding = shard(config, ranks)
     for name, width in matrices(sharding).items():
         whole = numbered(config, name)
         for rank in range(ranks):
@@ -63,29 +63,29 @@ def test_weights_made_on_the_device_are_those_cut_from_arrays(config: ModelConfi
 
 @pytest.mark.parametrize(("config", "ranks"), DEALT)
 def test_every_part_has_a_valid_plan(config: ModelConfig, ranks: int) -> None:
-    sharding = deal(config, ranks)
+    sharding = shard(config, ranks)
     validate(plan(sharding.part, 132), 32)
     validate(plan(sharding.part, 132 // ranks), 32)
 
 
 def test_a_plain_model_adds_what_all_gpus_produce_now() -> None:
-    sharding = deal(LLAMA, 2)
+    sharding = shard(LLAMA, 2)
     assert sharding.parallelism == "tp"
-    assert sharding.exchange(0, attention=True) is Exchange.PRESENT
+    assert sharding.exchange(0, attention=True) is Exchange.SYNC
     assert (sharding.total_lanes, sharding.streams) == (2, 1)
 
 
-def test_lanes_keep_their_delay_however_they_are_dealt() -> None:
+def test_lanes_keep_their_delay_however_they_are_sharded() -> None:
     for ranks in (1, 2, 4, 8):
-        sharding = deal(LANEFORMER, ranks)
-        assert sharding.exchange(0, attention=False) is Exchange.NONE
-        assert sharding.exchange(2, attention=False) is Exchange.PAST
+        sharding = shard(LANEFORMER, ranks)
+        assert sharding.exchange(0, attention=False) is Exchange.LOCAL
+        assert sharding.exchange(2, attention=False) is Exchange.DELAYED
         assert (sharding.total_lanes, sharding.streams) == (8, 8)
 
 
 def test_the_headline_model_falls_into_2_4_and_8_parts() -> None:
     config = load_preset("laneformer-2b").config
-    parts = [deal(config, ranks).part for ranks in (1, 2, 4, 8)]
+    parts = [shard(config, ranks).part for ranks in (1, 2, 4, 8)]
     assert [p.lanes.count for p in parts] == [8, 4, 2, 1]
     assert [p.vocab for p in parts] == [32000, 16000, 8000, 4000]
 
@@ -101,12 +101,12 @@ def test_the_headline_model_falls_into_2_4_and_8_parts() -> None:
 )
 def test_what_does_not_divide_is_refused_in_a_sentence(config: ModelConfig, ranks: int, why: str) -> None:
     with pytest.raises(BackendUnavailable, match=why):
-        deal(config, ranks)
+        shard(config, ranks)
 
 
 def test_one_gpu_holds_the_model_as_it_is() -> None:
     config = CONFIGS["head-of-all-lanes"]
     assert config.lanes.head is HeadKind.LANE
-    assert deal(config, 1).part is config
+    assert shard(config, 1).part is config
     values = RandomWeights(LANEFORMER, 1).get("layers.0.wq", "f16")
-    assert deal(LANEFORMER, 1).slice("layers.0.wq", 0, values) is values
+    assert shard(LANEFORMER, 1).slice("layers.0.wq", 0, values) is values

@@ -13,7 +13,7 @@ _LOOK_SECONDS = 50e-6
 """Between two looks: a sixth of the fastest token."""
 
 
-class FollowedLaunch(ABC):
+class PolledLaunch(ABC):
     """What a launch on one GPU and one on several have in common of engine.backends.base.Launch."""
 
     def __init__(self) -> None:

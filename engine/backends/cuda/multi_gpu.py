@@ -14,26 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import Outcome, Token
-from engine.backends.cuda.followed import FollowedLaunch
-from engine.backends.cuda.launch import CudaLaunch, Machine, Work
+from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan
+from engine.backends.cuda.polling import PolledLaunch
 from engine.errors import BackendFailure
 from engine.timings import PhaseTime
 
 
-class TeamLaunch(FollowedLaunch):
+class MultiGpuLaunch(PolledLaunch):
     """Implements engine.backends.base.Launch over one launch a GPU, in the order of their ranks.
 
     It has ended once it has on every GPU.
     """
 
-    def __init__(self, machines: Sequence[Machine], work: Work) -> None:
+    def __init__(self, contexts: Sequence[DeviceContext], plan: LaunchPlan) -> None:
         super().__init__()
-        self._machines = machines
+        self._contexts = contexts
         self._breakdown: BackendFailure | None = None
         self._launches: list[CudaLaunch] = []
         try:
-            for machine in machines:
-                self._launches.append(CudaLaunch(machine, work))
+            for context in contexts:
+                self._launches.append(CudaLaunch(context, plan))
             for launch in self._launches:
                 launch.start(self._launches[0].logits_address)
         except BaseException:
@@ -72,7 +72,7 @@ class TeamLaunch(FollowedLaunch):
             launch.close()
 
     def logits(self) -> NDArray[np.float32]:
-        """Of every id from the work's first on, [ids, vocab]: all GPUs write to the first one's memory."""
+        """Of every id from the plan's first on, [ids, vocab]: all GPUs write to the first one's memory."""
         return self._launches[0].logits()
 
     def _look(self) -> None:
@@ -94,7 +94,7 @@ class TeamLaunch(FollowedLaunch):
             return
         ended = [outcome for outcome in outcomes if outcome is not None]
         if len(ended) == len(outcomes):
-            self._outcome = _joined(ended)
+            self._outcome = _join_outcomes(ended)
 
     def _give_up(self) -> None:
         """Not all could be started: those that were wait for the others in vain."""
@@ -108,11 +108,11 @@ class TeamLaunch(FollowedLaunch):
     def _start_over(self) -> None:
         """Some have counted a pass more than others and hold words of it: the next one is the first."""
         if all(launch.usable for launch in self._launches):
-            for machine in self._machines:
-                machine.empty_mailboxes()
+            for context in self._contexts:
+                context.empty_mailboxes()
 
 
-def _joined(outcomes: Sequence[Outcome]) -> Outcome:
+def _join_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
     """The first GPU's outcome, with all GPUs' spans and their mean times."""
     phases = {
         name: PhaseTime(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from engine.backends.cuda.driver import Device
 
 
-class Held:
+class LaunchResources:
     """Memory, streams and pinned host memory. The device must be current on the calling thread."""
 
     def __init__(self, device: Device) -> None:
@@ -34,9 +34,9 @@ class Held:
         self._streams.append(self._device.stream())
         return self._streams[-1]
 
-    def mapped(self, size: int) -> tuple[NDArray[np.uint8], int]:
+    def allocate_mapped(self, size: int) -> tuple[NDArray[np.uint8], int]:
         """Pinned host memory that the device writes to, and the device's address of it."""
-        view, address = self._device.mapped(size)
+        view, address = self._device.allocate_mapped(size)
         self._mapped.append(view)
         return view, address
 

@@ -14,7 +14,7 @@ Source = tuple[str, str]
 """A file of kernels/cuda, or the path of another, and the header that specialises it."""
 
 
-def compile_ahead(sources: Iterable[Source], progress: LoadProgress) -> int:
+def precompile(sources: Iterable[Source], progress: LoadProgress) -> int:
     """Puts the machine code of all `sources` in the cache; how many there were. No GPU is needed.
 
     Each in a process of its own, as many at a time as there are cores. Raises BackendUnavailable if there is
