@@ -8,7 +8,7 @@ import json
 import pytest
 
 from engine.serving.messages import Failed, Progress
-from playground import background
+from playground import background, presence
 from playground.api import generation
 from tests.playground.api.conftest import body_of
 from tests.playground.conftest import done, started, tokens
@@ -31,6 +31,7 @@ async def submitted(worker, count: int = 1) -> list[str]:
 async def leave(asked: asyncio.Task) -> None:
     """Goes away, and waits for what the server does about that: the loop ends with the test."""
     await background.end(asked)
+    await presence.stop()  # it watches for as long as its process lives
     loop = asyncio.get_running_loop()  # what an earlier test left on a loop that is closed never ends
     while ours := {task for task in background._running if task.get_loop() is loop}:
         await asyncio.wait(ours)
