@@ -199,6 +199,9 @@ class AsyncClient:
             while not follower.over:
                 _obey_cancellation()
                 try:
+                    if follower.rewound and feed is not None:
+                        feed.close()
+                        feed = None
                     if follower.block_s and feed is None:
                         feed = self._reader.follow(out_key(request_id), follower.after)
                     for frame in await self._next(follower, feed, request_id):

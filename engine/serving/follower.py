@@ -7,7 +7,7 @@ import time
 from engine.serving.connection import BLOCK_S
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import EXPIRES_S, Failed, frame_number
-from engine.serving.reading import StreamFrame, TokenCounter
+from engine.serving.reading import FROM_START, Rewritten, StreamFrame, TokenCounter
 
 OUTAGE_S = 30.0
 """How long a reader of frames waits for a Redis that went away before it gives up."""
@@ -26,20 +26,37 @@ class StreamFollower:
         self.block_s = BLOCK_S if submitted else 0.0
         """The first look does not wait, so that an unknown request is refused at once."""
         self._id = request_id
-        self._counter = TokenCounter()
+        self._counter = TokenCounter(whole=after == FROM_START)
+        self.rewound = False
+        """Whether `after` went back to the stream's start: a reader that runs ahead begins anew."""
         self._known = submitted
+        self._has_read = False
         self._lost_at: float | None = None
         self._away_at: float | None = None
         self._gone_at: float | None = None
 
     def take(self, frames: list[StreamFrame]) -> list[StreamFrame]:
         """The new frames among `frames`. None at all is no sign that Redis answers: `idle` is."""
+        self.rewound = False
         if frames:
             self._away_at = self._lost_at = None
-            self._known = True
+            self._known = self._has_read = True
             self.after = frames[-1].id
             self.over = frames[-1].final
-        return self._counter.fresh(frames)
+        try:
+            return self._counter.fresh(frames)
+        except Rewritten as rewritten:
+            return [*rewritten.before, *self._read_again()]
+
+    def _read_again(self) -> list[StreamFrame]:
+        """Redis lost a part of the output: what it has now is read from the start, once."""
+        try:
+            self._counter.read_again()
+        except Rewritten:
+            self.over = True
+            return [StreamFrame(self.after, _incomplete(self._id))]
+        self.after, self.over, self.rewound = FROM_START, False, True
+        return []
 
     def idle(self, standing: tuple[bool, StreamFrame | None]) -> list[StreamFrame]:
         """Nothing came: go on waiting (no frame), or end, with a Failed frame if the request is lost."""
@@ -49,15 +66,22 @@ class StreamFollower:
         now = time.monotonic()
         if known:
             self._known, self._lost_at = True, None
-            seen = newest is not None and frame_number(newest.id) <= frame_number(self.after)
-            self.over = seen and newest is not None and newest.final
-            return []
+            return self._end_if_final(newest)
         if self._known:
             self._lost_at = self._lost_at or now
             if now - self._lost_at < RECOVERY_S:
                 return []
         self.over = True
         return [StreamFrame(self.after, _lost(self._id, self._known))]
+
+    def _end_if_final(self, newest: StreamFrame | None) -> list[StreamFrame]:
+        """Ends a reader that came back after the last frame. One that missed that frame reads again."""
+        if newest is None or not newest.final or frame_number(newest.id) > frame_number(self.after):
+            return []
+        if self._has_read or frame_number(newest.id) < frame_number(self.after):
+            return self._read_again()
+        self.over = True
+        return []
 
     def gone(self, gone: bool) -> None:
         """Whether the one worker that may take the request shows no sign of life now."""
@@ -85,6 +109,11 @@ def _lost(request_id: str, was_known: bool) -> Failed:
         " end: send the request again",
         True,
     )
+
+
+def _incomplete(request_id: str) -> Failed:
+    message = f"Redis lost a part of the output of request {request_id}; send it again"
+    return Failed("worker_lost", message, True)
 
 
 def deserted() -> Failed:

@@ -33,7 +33,7 @@ from engine.serving.messages import (
 )
 from engine.timings import Timings
 
-TIMINGS = Timings(1.0, 2.0, 3.0, 4.0, 5.0, 6, 7)
+TIMINGS = Timings(1.0, 2.0, 3.0, 4.0, 5.0, 6, 3)
 FRAMES = (
     Started("w", "m", "numpy", 3, 0.5),
     Tokens(0, (5,), "a", 0),
