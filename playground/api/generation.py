@@ -69,7 +69,7 @@ async def events(request: ApiRequest) -> AsyncGenerator[bytes]:
             async for arrival in arrivals:
                 if arrival is None:
                     begun = True
-                    yield await _still_waiting(request)
+                    yield await _still_waiting([each for each in streams if not each.started])
                     continue
                 for data in streams[arrival[0]].chunks(arrival[1]):
                     begun = True
@@ -88,6 +88,9 @@ class _ChoiceStream:
     """Turns the frames of one choice into the stream's chunks."""
 
     def __init__(self, request: ApiRequest, index: int) -> None:
+        self.id = request.choices[index].id
+        self.started = False
+        """Whether a worker has had it: if that one died it waits for another, and the queue is not why."""
         self._request = request
         self._index = index
         self._introduced = not request.chat
@@ -99,6 +102,7 @@ class _ChoiceStream:
     def chunks(self, frame: Frame) -> list[dict[str, Any]]:
         match frame:
             case Started():
+                self.started = True
                 self._prompt_tokens = frame.prompt_tokens
             case Tokens():
                 self._tokens = frame.seq + len(frame.ids)
@@ -135,10 +139,10 @@ def event(data: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
-async def _still_waiting(request: ApiRequest) -> bytes:
-    """A comment, which clients skip: where the first choice stands that no worker has taken."""
+async def _still_waiting(queued: list[_ChoiceStream]) -> bytes:
+    """A comment, which clients skip: where the first of the `queued` stands that no worker has taken."""
     try:
-        for choice in request.choices:
+        for choice in queued:
             place = await engine_client().position(choice.id)
             if place is not None:
                 eta = await engine_client().eta(choice.id)

@@ -318,3 +318,18 @@ def test_the_guardian_ends_a_group_that_ignores_being_asked(tmp_path):
 def _slowness() -> float:
     """How much longer than on a quiet machine things take: other tests may run beside this one."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+@pytest.mark.parametrize(
+    ("last", "quoted"),
+    [
+        ("2026-11-22 04:41:38,220 INFO engine.serving.worker: serves smollm2-135m on cpu", False),
+        ("ModuleNotFoundError: No module named 'channels'", True),
+        ("monolane worker: no model is named 'nano'", True),
+        ("2026-11-22 04:41:38,220 ERROR engine.serving.worker: the launch failed", True),
+    ],
+)
+def test_only_an_error_is_quoted_as_the_reason_of_an_end(tmp_path, last, quoted):
+    child = Child(Service("worker", (), str), tmp_path, tmp_path, Guardian())
+    child.log.write_text(f"it began\n{last}\n")
+    assert child.reason() == (last if quoted else f"see {child.log}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,8 @@ STEADY_S = 60.0
 LOG_BYTES = 5_000_000
 """A log longer than this is put aside, in place of the one before."""
 LOOK_AT_LOG_S = 5.0
+_ERROR = re.compile(r"^monolane |\b(ERROR|CRITICAL|FATAL|[Ee]rror|\w+Error|\w+Exception)\b")
+"""A line that is an error: the command's own message, a record of that level, the end of a traceback."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Child:
             self._pause_s = BACK_OFF_S[0]
         pause, self._pause_s = self._pause_s, min(2 * self._pause_s, BACK_OFF_S[1])
         self._start_at = now + pause
-        return f"ended ({_how(code)}): {self.last_line()}; starting it again in {pause:g} s"
+        return f"ended ({_how(code)}): {self.reason()}; starting it again in {pause:g} s"
 
     def ask_to_stop(self) -> None:
         self._start_at = None
@@ -105,8 +108,13 @@ class Child:
         self._guardian.forget(self._process.pid)
         self._process = None
 
+    def reason(self) -> str:
+        """Why it ended, for people: the log's last line if that tells of an error, else where the log is."""
+        last = self.last_line()
+        return last if _ERROR.search(last) else f"see {self.log}"
+
     def last_line(self) -> str:
-        """The last line of the log, for people: why it ended is usually there."""
+        """The last line of the log, for people."""
         with suppress(OSError), self.log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]

@@ -87,7 +87,7 @@ export class Generation {
       case "done":
         this.done = frame;
         this.state = "done";
-        return { text: frame.text, restart: false };
+        return { text: withoutCutCharacter(frame), restart: false };
       case "error":
         this.error = frame;
         this.state = "failed";
@@ -132,4 +132,12 @@ export class Generation {
     this.lastAt = now;
     return { text: frame.text, restart: false };
   }
+}
+
+/**
+ * @param {DoneFrame} done
+ * @returns {string} what was held back, but for a character that the limit of tokens, or Stop, cut in two
+ */
+function withoutCutCharacter({ text, finish_reason }) {
+  return finish_reason === "stop" ? text : text.replace(/\ufffd+$/, "");
 }

@@ -24,6 +24,11 @@ test("text is what the frames carry, in order, with what the end held back", () 
   assert.equal(generation.state, "done");
 });
 
+test("a character that the limit of tokens cut in two is no part of the text", () => {
+  const generation = new Generation({ askedAt: 0 });
+  assert.equal(shown(generation, [queued(0), started(), tokens(0, "ab"), done("length", "\ufffd")]), "ab");
+});
+
 test("a frame that was shown already is dropped", () => {
   const generation = new Generation({ askedAt: 0 });
   const text = shown(generation, [queued(0), started(), tokens(0, "ab"), tokens(0, "ab"), tokens(2, "c"), tokens(0, "ab")]);

@@ -95,3 +95,21 @@ async def test_an_idle_worker_is_asked_before_a_busy_one(post, worker):
             await asyncio.sleep(0.01)
     assert worker.redis.xlen("ml:inbox:worker:w0") == 1
     await leave(asked)
+
+
+async def test_a_stream_whose_worker_died_does_not_speak_of_the_queue(post, worker):
+    asked = asyncio.create_task(post("/v1/completions", TEXT))
+    [identity] = await submitted(worker)
+    worker.publish(identity, started(), tokens(0, "a"))  # and waits again, as one does whose worker is gone
+    stream = (await asked).streaming_content
+    heard = [part async for part in _until_a_comment(stream)]
+    assert heard[-1] == b": waiting for the engine\n\n"
+    worker.publish(identity, tokens(1, "b"), done(2))
+    assert b"[DONE]" in b"".join([part async for part in stream])
+
+
+async def _until_a_comment(stream):
+    async for part in stream:
+        yield part
+        if part.startswith(b":"):
+            return
