@@ -286,7 +286,7 @@ def test_a_failed_preparation_names_the_command_and_its_last_word(tmp_path):
 def test_a_service_that_keeps_crashing_is_given_longer_and_longer_pauses(tmp_path):
     guardian = Guardian()
     service = Service(
-        "flaky", [sys.executable, "-c", "print('out of luck'); raise SystemExit(3)"], lambda: ""
+        "flaky", [sys.executable, "-c", "print('error: out of luck'); raise SystemExit(3)"], lambda: ""
     )
     child = Child(service, tmp_path, ROOT, guardian)
     child.start()
