@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from redis.exceptions import RedisError
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 TIDY_S = 60.0
 _SETTLE_S = 0.02
 """A change is told so much later: at the start of a request this thread would only be in the engine's way."""
+_ASK_EVERY_S = 0.1
+_OUTAGE_PAUSE_S = 0.5
 
 
 class NameTaken(EngineError):
@@ -54,9 +56,13 @@ class HeartbeatThread:
         """Begins to beat, as soon as it is sure that whoever had this name before is gone."""
         self._thread.start()
 
-    def confirm(self) -> None:
-        """Waits (2.5 s at most) until the name is known to be free. Raises NameTaken if it is not."""
-        self._claimed.wait()
+    def confirm(self, stopping: Callable[[], bool]) -> None:
+        """Waits until the name is known to be free: 2.5 s at most once Redis answers, or until `stopping`.
+
+        Raises NameTaken if it is not.
+        """
+        while not self._claimed.wait(_ASK_EVERY_S) and not stopping():
+            pass
         if self._taken:
             raise NameTaken(
                 f"a worker called {self._now.name!r} is running; stop it or choose another --name"
@@ -117,21 +123,36 @@ class HeartbeatThread:
                 self._closing.wait(_SETTLE_S)
 
     def _name_is_taken(self) -> bool:
-        """Whether somebody else goes on beating under this name."""
+        """Whether somebody else goes on beating under this name. Waits for a Redis that is away."""
+        told = False
+        while not self._closing.is_set():
+            try:
+                return self._ask_for_name()
+            except (RedisError, OSError) as error:
+                if not told:
+                    log.warning("Redis does not answer, so the name is not known to be free yet: %s", error)
+                told = True
+            self._closing.wait(_OUTAGE_PAUSE_S)
+        return False
+
+    def _ask_for_name(self) -> bool:
+        """As _name_is_taken. Takes a free name at once, so that of two that ask together one has it."""
         deadline = time.monotonic() + 2.5 * Heartbeat.EVERY_S
         key = worker_key(self._now.name)
-        try:
-            held = cast("str | None", self._redis.hget(key, FIELD))
-            if held is not None and has_ended(self._redis, Connection.parse(held)):
+        held = cast("str | None", self._redis.hget(key, FIELD))
+        if held is not None and has_ended(self._redis, Connection.parse(held)):
+            return False
+        pipe = self._redis.pipeline()
+        pipe.hsetnx(key, "beat", self._token)
+        pipe.expire(key, Heartbeat.TTL_S)
+        pipe.hget(key, "beat")
+        is_ours, _, before = pipe.execute()
+        while not is_ours and time.monotonic() < deadline and not self._closing.wait(_ASK_EVERY_S):
+            now = self._redis.hget(key, "beat")
+            if now is None:
                 return False
-            before = self._redis.hget(key, "beat")
-            while before is not None and time.monotonic() < deadline and not self._closing.wait(0.1):
-                now = self._redis.hget(key, "beat")
-                if now is not None and now != before:
-                    return True
-                before = now
-        except (RedisError, OSError) as error:
-            log.warning("Redis does not answer: %s", error)
+            if now != before:
+                return True
         return False
 
     def _beat(self) -> None:

@@ -112,7 +112,7 @@ class Worker:
             self._heartbeat.start()
             try:
                 self._load_home()
-                self._heartbeat.confirm()
+                self._heartbeat.confirm(lambda: self._stopping)
                 self._loop()
             except _StoppedLoading:
                 log.info("stopped while loading")

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -356,6 +357,30 @@ def test_a_worker_says_what_machine_and_code_it_is(worker, redis_url):
 def test_a_second_worker_of_the_same_name_refuses_to_run(redis_url, worker):
     with pytest.raises(NameTaken, match="a worker called 'w' is running"):
         Worker(redis_url, "words", "paced", "w").run()
+
+
+@pytest.mark.slow
+def test_of_two_workers_of_one_name_that_start_while_redis_is_away_one_refuses_to_run(tmp_path, caplog):
+    server = running_redis(tmp_path)
+    server.start()
+    url = server.connection_url
+    server.terminate()
+    workers = [Worker(url, "words", "paced", "w", options={"tok_s": 2000}) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(caught, worker.run) for worker in workers]
+        try:
+            wait_until(lambda: sum("Redis does not answer" in said for said in caplog.messages) >= 2)
+            server.start()
+            wait_until(lambda: any(run.done() for run in runs))
+            time.sleep(0.5)
+            assert [run.done() for run in runs].count(True) == 1
+        finally:
+            for worker in workers:
+                worker.stop(at_once=True)
+            ends = [run.result(20) for run in runs]
+            server.terminate()
+    assert sorted(len(end) for end in ends) == [0, 1]
+    assert isinstance(max(ends, key=len)[0], NameTaken)
 
 
 def test_heartbeat_says_what_the_worker_is_and_does(client, redis_url, worker):
