@@ -141,7 +141,7 @@ WHOLE = GenerateRequest("g", Prompt("hello")).to_entry()["json"]
         ({"model": 3}, "3 stands where a text must be"),
         ({"stop": [1]}, "1 stands where a text must be"),
         ({"stop": 7}, "cannot be read"),
-        ({"prompt": {"text": None}}, "either a text or a list"),
+        ({"prompt": {"text": None}}, "either a text, token ids, or a list of chat messages"),
         ({"prompt": {"text": 5}}, "5 stands where a text must be"),
         ({"prompt": {"messages": [{"role": "user"}]}}, "cannot be read"),
         ({"prompt": {"messages": [{"role": "user", "content": "hi", "mood": "good"}]}}, "cannot be read"),
