@@ -102,7 +102,7 @@ def test_a_run_sends_what_the_settings_say(server: ScriptedServer, playground: P
             "max_tokens": 9,
             "sampling": {
                 "temperature": 0.5, "top_k": 40, "top_p": 0.95, "min_p": 0,
-                "repetition_penalty": 1, "seed": 7,
+                "repetition_penalty": 1, "frequency_penalty": 0, "presence_penalty": 0, "seed": 7,
             },
             "stop": ["END", "\n\n", "\n```"],
         }
