@@ -6,6 +6,7 @@ a thread and could not pass a client's disconnect on to the view.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -13,6 +14,9 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_asy
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from whitenoise.middleware import WhiteNoiseMiddleware
+
+CHUNK = re.compile(r"/chunks/[\w-]+-[0-9A-Z]{8}\.js$")
+"""As static/build.js names what a page loads on demand."""
 
 
 class AsyncWhiteNoiseMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]  # WhiteNoise has no types
@@ -23,6 +27,10 @@ class AsyncWhiteNoiseMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]  # 
         super().__init__(get_response)
         if iscoroutinefunction(get_response):
             markcoroutinefunction(self)
+
+    def immutable_file_test(self, path: str, url: str) -> bool:
+        """Whether a file never changes under its name: Django's hash is in it, or the bundler's."""
+        return CHUNK.search(url) is not None or bool(super().immutable_file_test(path, url))
 
     async def __call__(self, request: HttpRequest) -> HttpResponseBase:
         path = request.path_info

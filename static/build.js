@@ -1,15 +1,16 @@
 /**
  * Bundles the front end: static/src/<page>/main.js with its styles, base.css, theme.js and the fonts
  * into static/dist. The same sources give the same bytes; Django adds the content hash to the names.
+ * A page that loads parts on demand is a module: its parts lie in static/dist/chunks under names with their hash,
+ * and modules.json says which of them the page needs at once.
  * static/dist/run holds the sandbox that runs Python: Pyodide as npm gave it, and the scripts around it
  * (built once, also with --watch).
  *
  *     node static/build.js [--watch]
  */
 
-import { cp, mkdir, readFile, rm, stat } from "node:fs/promises";
-import { existsSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { cp, mkdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 
 import * as esbuild from "esbuild";
@@ -19,7 +20,9 @@ const source = join(here, "src");
 const dist = join(here, "dist");
 const modules = join(here, "..", "node_modules");
 
-const PAGES = ["playground", "race", "share", "dashboard"];
+/** Each is bundled by itself: pages that shared chunks would ask for more of them. */
+const MODULES = ["playground", "race", "share"];
+const CHUNKS = "chunks";
 /** Only the Latin subsets: other scripts fall back to the reader's own fonts. */
 const FONTS = {
   "plex-sans.woff2": "@fontsource-variable/ibm-plex-sans/files/ibm-plex-sans-latin-wght-normal.woff2",
@@ -30,28 +33,37 @@ const FONTS = {
 const PYODIDE = { wasm: "pyodide.asm.wasm", stdlib: "python_stdlib.zip" };
 const TARGET = ["es2022", "chrome111", "firefox115", "safari16.4"];
 
-/** @type {Record<string, string>} */
-const entryPoints = { theme: join(source, "theme.js"), base: join(source, "base.css") };
-for (const page of PAGES) {
-  const entry = join(source, page, "main.js");
-  if (existsSync(entry)) entryPoints[page] = entry;
-}
-
 /** @type {esbuild.BuildOptions} */
-const options = {
-  entryPoints,
+const shared = {
   outdir: dist,
   bundle: true,
   minify: true,
   sourcemap: true,
   sourcesContent: true,
   legalComments: "linked",
-  format: "iife",
   target: TARGET,
   charset: "utf8",
   external: ["*.woff2"],
   logLevel: "info",
 };
+
+/** Writes down what each page's script imports, so that the page can ask for all of it in one go. */
+const modulesFile = {
+  name: "modules-file",
+  /** @param {esbuild.PluginBuild} build */
+  setup(build) {
+    build.onEnd(async ({ metafile }) => {
+      for (const [path, { entryPoint, imports }] of Object.entries(metafile?.outputs ?? {})) {
+        if (!entryPoint?.endsWith("/main.js")) continue;
+        const atOnce = imports.filter(({ kind }) => kind === "import-statement").map(({ path }) => relative(dist, path));
+        chunksOf[relative(dist, path)] = atOnce;
+      }
+      await writeFile(join(dist, "modules.json"), JSON.stringify(chunksOf));
+    });
+  },
+};
+/** @type {Record<string, string[]>} */
+const chunksOf = {};
 
 await rm(dist, { recursive: true, force: true });
 await mkdir(join(dist, "fonts"), { recursive: true });
@@ -80,10 +92,27 @@ async function buildSandbox() {
   return { RUN_FILE_BYTES: JSON.stringify(Object.fromEntries(await Promise.all(sizes))) };
 }
 
-options.define = await buildSandbox();
+const define = await buildSandbox();
+/** @type {esbuild.BuildOptions[]} */
+const builds = [
+  {
+    ...shared,
+    entryPoints: { theme: join(source, "theme.js"), base: join(source, "base.css"), dashboard: join(source, "dashboard/main.js") },
+    format: "iife",
+  },
+  ...MODULES.map((page) => ({
+    ...shared,
+    define,
+    entryPoints: { [page]: join(source, page, "main.js") },
+    format: /** @type {const} */ ("esm"),
+    splitting: true,
+    chunkNames: `${CHUNKS}/[name]-[hash]`,
+    metafile: true,
+    plugins: [modulesFile],
+  })),
+];
 if (process.argv.includes("--watch")) {
-  const context = await esbuild.context(options);
-  await context.watch();
+  for (const build of builds) await (await esbuild.context(build)).watch();
 } else {
-  await esbuild.build(options);
+  for (const build of builds) await esbuild.build(build);
 }

@@ -26,6 +26,8 @@ def middleware(settings, tmp_path: Path) -> AsyncWhiteNoiseMiddleware:
     settings.STATICFILES_DIRS = [sources]
     settings.STATICFILES_FINDERS = ["django.contrib.staticfiles.finders.FileSystemFinder"]
     settings.STATIC_ROOT = tmp_path / "collected"
+    (sources / "chunks").mkdir()
+    (sources / "chunks" / "rust-0ABCDEF1.js").write_text("export {}")
     call_command("collectstatic", interactive=False, verbosity=0)
     return AsyncWhiteNoiseMiddleware(view)
 
@@ -49,6 +51,13 @@ async def test_a_hashed_file_is_served_for_ever(middleware, hashed):
     assert "immutable" in response["Cache-Control"]
     assert response["Content-Type"].startswith("text/javascript")
     assert "Access-Control-Allow-Origin" not in response
+
+
+async def test_a_chunk_is_served_for_ever_by_the_name_that_the_bundler_gave_it(middleware):
+    response = await middleware(request("/static/chunks/rust-0ABCDEF1.js"))
+    assert "immutable" in response["Cache-Control"]
+    unhashed = await middleware(request("/static/app.js"))
+    assert "immutable" not in unhashed["Cache-Control"]
 
 
 async def test_a_compressed_form_is_sent_to_whoever_takes_it(middleware, hashed):

@@ -4,7 +4,7 @@ import { highlightCode } from "@lezer/highlight";
 
 import { MOST_CHARS } from "../playground/highlight.js";
 import { copyText } from "../shared/clipboard.js";
-import { languageOfFence, parserFor } from "../shared/languages.js";
+import { languageOfFence, loadLanguage } from "../shared/languages.js";
 import { highlighter } from "../shared/palette.js";
 import { TextBlocks } from "../shared/text_blocks.js";
 
@@ -61,10 +61,11 @@ export class CodeBlock {
   }
 
   /** The code is whole: it is coloured, and keeps its place. */
-  end() {
-    const parser = parserFor(this.#language);
+  async end() {
     const { text } = this;
-    if (!parser || text.length > MOST_CHARS) return;
+    if (text.length > MOST_CHARS) return;
+    const parser = (await loadLanguage(this.#language))?.language.parser;
+    if (!parser) return;
     const line = document.createElement("div");
     line.className = "block";
     highlightCode(text, parser.parse(text), highlighter, (piece, classes) => line.append(coloured(piece, classes)), () => line.append("\n"));

@@ -22,7 +22,6 @@
 /** Fewer than a token of code has, so that what fits by this count fits by the model's. */
 export const BYTES_A_TOKEN = 3;
 const TITLE_CHARS = 80;
-const CODE = { python: "python", javascript: "javascript", text: "" };
 const encoder = new TextEncoder();
 
 export class Conversation {
@@ -98,7 +97,7 @@ export class Conversation {
  */
 export function withCode(question, code, language) {
   const ticks = "`".repeat(3);
-  return `${question}\n\n${ticks}${CODE[language]}\n${code.replace(/\n$/, "")}\n${ticks}`;
+  return `${question}\n\n${ticks}${language === "text" ? "" : language}\n${code.replace(/\n$/, "")}\n${ticks}`;
 }
 
 /** @param {Message[]} messages */

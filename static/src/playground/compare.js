@@ -7,7 +7,8 @@ import { EditorView, drawSelection, keymap, lineNumbers } from "@codemirror/view
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 
 import { element } from "../shared/dom.js";
-import { editorSupport } from "../shared/languages.js";
+import { EditorLanguage } from "../shared/editor_language.js";
+import { lineDirection } from "../shared/line_direction.js";
 import { highlighter } from "../shared/palette.js";
 
 /** @typedef {import("../shared/languages.js").LanguageName} LanguageName */
@@ -49,6 +50,7 @@ export class CompareDialog {
     this.#title.textContent = title;
     this.#onUse = onUse;
     this.#dialog.showModal();
+    const support = new EditorLanguage();
     this.#view = new EditorView({
       parent: this.#place,
       state: EditorState.create({
@@ -63,10 +65,12 @@ export class CompareDialog {
           EditorView.lineWrapping,
           EditorView.contentAttributes.of({ "aria-label": title }),
           keymap.of([...defaultKeymap, ...historyKeymap]),
-          editorSupport(language),
+          lineDirection,
+          support.extension,
         ],
       }),
     });
+    support.set(this.#view, language);
     this.#view.focus();
   }
 }

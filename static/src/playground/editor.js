@@ -1,4 +1,4 @@
-/** The prompt: CodeMirror 6 with Python and JavaScript, styled by the page's custom properties. */
+/** The prompt: CodeMirror 6, styled by the page's custom properties. */
 
 import { history } from "@codemirror/commands";
 import { bracketMatching, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
@@ -16,7 +16,8 @@ import {
 
 import { ghostText, suggest, take } from "./ghost_text.js";
 import { codeKeys } from "../shared/code_keys.js";
-import { editorSupport } from "../shared/languages.js";
+import { EditorLanguage } from "../shared/editor_language.js";
+import { lineDirection } from "../shared/line_direction.js";
 import { highlighter } from "../shared/palette.js";
 
 /** @typedef {import("../shared/languages.js").LanguageName} LanguageName */
@@ -32,7 +33,7 @@ import { highlighter } from "../shared/palette.js";
  */
 
 export class Editor {
-  #language = new Compartment();
+  #language = new EditorLanguage();
   #label = new Compartment();
   /** @type {number | null} */
   #mark = null;
@@ -65,7 +66,8 @@ export class Editor {
           syntaxHighlighting(highlighter),
           EditorView.lineWrapping,
           codeKeys,
-          this.#language.of(editorSupport(initial.language)),
+          lineDirection,
+          this.#language.extension,
           this.#label.of([]),
           EditorView.updateListener.of((update) => {
             if (this.#mark !== null) this.#mark = update.changes.mapPos(this.#mark, 1);
@@ -75,6 +77,7 @@ export class Editor {
         ],
       }),
     });
+    this.setLanguage(initial.language);
   }
 
   get text() {
@@ -171,7 +174,7 @@ export class Editor {
 
   /** @param {LanguageName} language */
   setLanguage(language) {
-    this.#view.dispatch({ effects: this.#language.reconfigure(editorSupport(language)) });
+    this.#language.set(this.#view, language);
   }
 
   /**

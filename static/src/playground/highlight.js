@@ -6,7 +6,7 @@
 import { highlightTree } from "@lezer/highlight";
 
 import { codeFences } from "../shared/fences.js";
-import { guessedLanguage, languageOfFence, parserFor } from "../shared/languages.js";
+import { guessedLanguage, languageOfFence, loadLanguage } from "../shared/languages.js";
 import { PALETTE, highlighter } from "../shared/palette.js";
 
 /** @typedef {import("../shared/languages.js").LanguageName} LanguageName */
@@ -18,17 +18,16 @@ export const MOST_CHARS = 100_000;
 /**
  * @param {string} output
  * @param {{mode: string, language: LanguageName, prompt: string}} context a completion goes on from `prompt`
- * @returns {Token[]}
+ * @returns {Promise<Token[]>}
  */
-export function tokensOf(output, { mode, language, prompt }) {
+export async function tokensOf(output, { mode, language, prompt }) {
   if (mode !== "chat") {
     // A chat model asked to continue code ends it with a fence and goes on in prose.
     const [code] = output.split(/^```/m, 1);
     return parse(prompt + code, language, 0, prompt.length);
   }
-  return codeFences(output).flatMap(({ tag, from, to }) =>
-    parse(output.slice(from, to), languageOfFence(tag), from, 0),
-  );
+  const parsed = codeFences(output).map(({ tag, from, to }) => parse(output.slice(from, to), languageOfFence(tag), from, 0));
+  return (await Promise.all(parsed)).flat();
 }
 
 /**
@@ -36,11 +35,12 @@ export function tokensOf(output, { mode, language, prompt }) {
  * @param {LanguageName} language
  * @param {number} shift added to each offset
  * @param {number} skip characters at the start that are not output
- * @returns {Token[]}
+ * @returns {Promise<Token[]>}
  */
-function parse(code, language, shift, skip) {
-  const parser = parserFor(language);
-  if (!parser || code.length > MOST_CHARS) return [];
+async function parse(code, language, shift, skip) {
+  if (code.length > MOST_CHARS) return [];
+  const parser = (await loadLanguage(language))?.language.parser;
+  if (!parser) return [];
   /** @type {Token[]} */
   const tokens = [];
   highlightTree(
@@ -88,7 +88,7 @@ function collect(highlights, nodes, tokens) {
  *
  * @param {HTMLElement[]} places each with one text
  */
-export function paintAll(places) {
+export async function paintAll(places) {
   if (!("highlights" in CSS)) return;
   /** @type {Map<string, Highlight>} */
   const highlights = new Map();
@@ -98,7 +98,7 @@ export function paintAll(places) {
     if (!(node instanceof Text)) continue;
     const fenced = /^[ \t]*(```|~~~)/m.test(text);
     const context = { mode: fenced ? "chat" : "completion", language: guessedLanguage(text), prompt: "" };
-    collect(highlights, [node], tokensOf(text, context));
+    collect(highlights, [node], await tokensOf(text, context));
   }
   for (const [name, highlight] of highlights) CSS.highlights.set(`code-${name}`, highlight);
 }

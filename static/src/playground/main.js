@@ -28,11 +28,12 @@ import { summaryWords, topologyWords } from "../shared/words.js";
 /** @typedef {import("./playground.js").Events} Events */
 /** @typedef {import("../shared/protocol.js").Worker} Worker */
 
+/** @type {Partial<Record<import("../shared/languages.js").LanguageName, string>>} */
 const TESTS = {
   python: "Write tests for this code: plain functions whose names begin with test_, with assert, without any import.",
   javascript: "Write tests for this code with node:test.",
-  text: "Write tests for this code.",
 };
+const TESTS_ANYWHERE = "Write tests for this code.";
 /** Where the settings leave the panes beside them wide enough. */
 const WIDE = "(min-width: 100rem)";
 /** Where they lie over the results, so that nobody meets them uncalled. */
@@ -62,6 +63,7 @@ const prompt = new PromptPane(nonce, {
   onGhost: (text) => ghost.shown(text),
   onSelect: (selected) => selection.show(selected),
   onExample: follow,
+  onProblem: refuse,
 });
 const compare = new CompareDialog(nonce);
 const chat = new ChatPanel({
@@ -129,14 +131,17 @@ function follow({ kind, prompt: text, tests = "" }, go) {
   } else if (go) start();
 }
 
+/** @param {string} problem a sentence */
+function refuse(problem) {
+  tabs.show("output");
+  output.fail(problem, null);
+}
+
 function start() {
   if (playground.busy || !playground.workers?.length) return;
   tabs.show("output");
   const problem = controls.problem() ?? prompt.problem();
-  if (problem) {
-    output.fail(problem, null);
-    return;
-  }
+  if (problem) return refuse(problem);
   prompt.editor.mark(prompt.mode === "infill" ? "cursor" : "end");
   runs.start(playground.request(), prompt.origin);
 }
@@ -159,7 +164,7 @@ function act(action) {
   if (!code.trim() || playground.busy) return;
   if (action !== "continue") {
     tabs.show("chat");
-    chat.ask(action === "explain" ? "Explain this code." : TESTS[prompt.language], code);
+    chat.ask(action === "explain" ? "Explain this code." : (TESTS[prompt.language] ?? TESTS_ANYWHERE), code);
     return;
   }
   tabs.show("output");

@@ -83,11 +83,17 @@ export class OutputPane {
   }
 
   /** @param {Run} run whose text is whole: it can be coloured now */
-  end({ text, origin }) {
+  end(run) {
     this.#stream.flush();
     this.#allow();
     this.#setState("over");
-    highlight.paint(this.#blocks.nodes, highlight.tokensOf(text, origin));
+    this.#colour(run);
+  }
+
+  /** @param {Run} run */
+  async #colour(run) {
+    const tokens = await highlight.tokensOf(run.text, run.origin);
+    if (this.#run === run) highlight.paint(this.#blocks.nodes, tokens);
   }
 
   /**

@@ -2,8 +2,9 @@
 
 import { element, pageData } from "../shared/dom.js";
 import { Editor } from "./editor.js";
-import { languageNamed } from "../shared/languages.js";
+import { isCode, languageNamed, languageOfFile, languages } from "../shared/languages.js";
 import { draft } from "../shared/storage.js";
+import { mountOpenFile } from "./open_file.js";
 
 /** @typedef {import("../shared/protocol.js").Start} Start */
 /** @typedef {import("../shared/protocol.js").Worker} Worker */
@@ -24,6 +25,7 @@ const FENCE = "\n```";
 /**
  * @typedef {object} ExampleEvents
  * @property {(example: Example, go: boolean) => void} onExample one was chosen that is no prompt, or shall go at once
+ * @property {(message: string) => void} onProblem with a file of the reader's
  */
 
 const REMEMBER_AFTER_MS = 400;
@@ -49,11 +51,12 @@ export class PromptPane {
    * @param {string} nonce of the page's style policy
    * @param {Omit<import("./editor.js").EditorEvents, "onChange"> & ExampleEvents} events
    */
-  constructor(nonce, { onExample, ...events }) {
+  constructor(nonce, { onExample, onProblem, ...events }) {
     const first = this.#examples[0];
     const remembered = draft.read() ?? { text: first?.prompt ?? "", language: first?.language ?? "python", mode: "completion" };
     this.#onExample = onExample;
     this.#wanted = modeNamed(remembered.mode);
+    this.#language.replaceChildren(...languages().map(({ name, title }) => new Option(title, name)));
     this.#language.value = languageNamed(remembered.language);
     this.editor = new Editor(
       element("editor", HTMLDivElement),
@@ -66,6 +69,10 @@ export class PromptPane {
     for (const button of document.querySelectorAll("[data-example]")) {
       button.addEventListener("click", () => this.#load(Number(/** @type {HTMLElement} */ (button).dataset.example), true));
     }
+    mountOpenFile(element("editor", HTMLDivElement), this.#promptBytes, {
+      onText: (text, name) => this.restore("completion", languageOfFile(name), text),
+      onProblem,
+    });
     addEventListener("pagehide", () => this.#remember());
     this.offer([]);
   }
@@ -235,6 +242,6 @@ function modeNamed(name) {
  * @returns {Start}
  */
 export function completionOf(prompt, { model, max_tokens, sampling, stop }, language) {
-  const stops = language === "text" || stop.includes(FENCE) ? stop : [...stop, FENCE];
+  const stops = !isCode(language) || stop.includes(FENCE) ? stop : [...stop, FENCE];
   return { type: "start", prompt, ...(model && { model }), max_tokens, sampling, stop: stops };
 }

@@ -6,7 +6,8 @@ import { EditorState } from "@codemirror/state";
 import { EditorView, drawSelection, lineNumbers, placeholder } from "@codemirror/view";
 
 import { codeKeys } from "../shared/code_keys.js";
-import { editorSupport } from "../shared/languages.js";
+import { EditorLanguage } from "../shared/editor_language.js";
+import { lineDirection } from "../shared/line_direction.js";
 import { highlighter } from "../shared/palette.js";
 
 export class CodeEditor {
@@ -23,6 +24,7 @@ export class CodeEditor {
    * @param {() => void} options.onChange
    */
   constructor(parent, { text, nonce, label, help, hint, onChange }) {
+    const language = new EditorLanguage();
     this.#view = new EditorView({
       parent,
       state: EditorState.create({
@@ -41,10 +43,12 @@ export class CodeEditor {
           bracketMatching(),
           syntaxHighlighting(highlighter),
           codeKeys,
-          editorSupport("python"),
+          lineDirection,
+          language.extension,
         ],
       }),
     });
+    language.set(this.#view, "python");
   }
 
   get text() {

@@ -2,7 +2,6 @@
 
 import "./share.css";
 
-import { paintAll } from "../playground/highlight.js";
 import { copyText } from "../shared/clipboard.js";
 import { element, pageData } from "../shared/dom.js";
 import { opening } from "../shared/storage.js";
@@ -23,4 +22,5 @@ if (open instanceof HTMLButtonElement) {
   });
 }
 
-paintAll([...document.querySelectorAll("pre[data-code]")].map((pre) => /** @type {HTMLElement} */ (pre)));
+const { paintAll } = await import("../playground/highlight.js"); // the page is read before it is coloured
+await paintAll([...document.querySelectorAll("pre[data-code]")].map((pre) => /** @type {HTMLElement} */ (pre)));
