@@ -21,6 +21,8 @@ FROM python:${PYTHON} AS cpu-kernel
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY --from=packages /packages /usr/local
 WORKDIR /app
+# manage.py makes it a checkout: elsewhere the kernels would be built under MONOLANE_HOME.
+COPY manage.py ./
 COPY engine ./engine
 COPY kernels ./kernels
 RUN python -m engine.backends.cpu.build

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils import timezone
 
@@ -155,7 +156,8 @@ class SweepRun(models.Model):
         """Its last heartbeat, if it runs and that is older than SILENT_AFTER."""
         if self.state != State.RUNNING or self.heartbeat is None:
             return None
-        return self.heartbeat if timezone.now() - self.heartbeat > SILENT_AFTER else None
+        silent = SweepRun.objects.filter(pk=self.pk, heartbeat__lt=Now() - SILENT_AFTER)  # by its own clock
+        return self.heartbeat if silent.exists() else None
 
     @property
     def tag(self) -> str:

@@ -2,6 +2,7 @@
 
 That process holds an `owner` token; every write on its behalf names the token and the state it expects, so
 that a process that was overtaken changes nothing. The reaper hands on runs that lost their process.
+Heartbeats go by the database's clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 
 import structlog
 from django.db import models, transaction
-from django.db.models import F, Q
-from django.db.models.functions import Coalesce
+from django.db.models import F, Q, Value
+from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 
 from dashboard.live import notifications
@@ -39,7 +40,6 @@ MAX_RESUMES = 5
 def claim_run(*, run_id: int, owner: str) -> SweepRun | None:
     """Takes a queued run and its devices. None if somebody else has it, it has ended, or it must wait for
     another sweep on one of its devices; in that case the one that is next in line is told of."""
-    now = timezone.now()
     with transaction.atomic():
         run = SweepRun.objects.filter(pk=run_id, state=State.QUEUED).first()
         if run is None:
@@ -51,8 +51,8 @@ def claim_run(*, run_id: int, owner: str) -> SweepRun | None:
             SweepRun.objects.filter(pk=run_id, state=State.QUEUED),
             state=State.RUNNING,
             owner=owner,
-            heartbeat=now,
-            started=Coalesce(F("started"), now, output_field=models.DateTimeField()),
+            heartbeat=Now(),
+            started=Coalesce(F("started"), Now(), output_field=models.DateTimeField()),
         )
         if not won:  # cancelled, or taken, in this moment
             devices.free(run_id)
@@ -64,10 +64,10 @@ def claim_run(*, run_id: int, owner: str) -> SweepRun | None:
 def heartbeat(*, run_id: int, owner: str, label: str) -> bool:
     """Says that the run lives. False if it is no longer this owner's: stop at once."""
     mine = SweepRun.objects.filter(pk=run_id, state=State.RUNNING, owner=owner)
-    if mine.exclude(label=label).update(label=label, heartbeat=timezone.now(), version=F("version") + 1):
+    if mine.exclude(label=label).update(label=label, heartbeat=Now(), version=F("version") + 1):
         announce(run_id=run_id)
         return True
-    return bool(mine.update(heartbeat=timezone.now()))
+    return bool(mine.update(heartbeat=Now()))
 
 
 def claim_point(*, run_id: int, owner: str) -> Point | None:
@@ -198,8 +198,8 @@ def reap(*, now: datetime | None = None, remind_after: timedelta = REMIND_AFTER)
     `remind_after` is how long a run may be queued before Celery is told of it again; a second telling
     does no harm, since only one task gets the run.
     """
-    now = now or timezone.now()
-    stale = Q(state=State.RUNNING, heartbeat__lt=now - STALE_AFTER)
+    moment = Now() if now is None else Value(now, output_field=models.DateTimeField())
+    stale = Q(state=State.RUNNING, heartbeat__lt=moment - STALE_AFTER)
     found = Reaped([], [], [])
     for run in SweepRun.objects.filter(stale):
         mine = SweepRun.objects.filter(stale, pk=run.pk, owner=run.owner)
@@ -216,9 +216,9 @@ def reap(*, now: datetime | None = None, remind_after: timedelta = REMIND_AFTER)
                 devices.free(run.pk)
                 found.resumed.append(run.pk)
         announce(run_id=run.pk)
-    forgotten = Q(enqueued__isnull=True) | Q(enqueued__lte=now - remind_after)
+    forgotten = Q(enqueued__isnull=True) | Q(enqueued__lte=moment - remind_after)
     for key in SweepRun.objects.filter(forgotten, state=State.QUEUED).values_list("pk", flat=True):
-        won = SweepRun.objects.filter(forgotten, pk=key, state=State.QUEUED).update(enqueued=now)
+        won = SweepRun.objects.filter(forgotten, pk=key, state=State.QUEUED).update(enqueued=moment)
         if won and transitions.enqueue(key):
             found.reminded.append(key)
     if found.resumed or found.failed:

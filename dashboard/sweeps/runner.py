@@ -223,5 +223,4 @@ def _request(point: Point, run: SweepRun) -> BenchRequest:
         repeats=run.repeats,
         trace=run.trace,
         sampling=SamplingParams(**point.sampling),
-        created_ms=int((point.started or point.run.created).timestamp() * 1000),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar, cast
 
 from engine.serving import queries, scripts
@@ -74,7 +74,6 @@ class Client:
     ) -> int:
         """Puts a generation or a benchmark point in its inbox; returns its place in the queue (1 is next).
 
-        It counts as created now, unless it says when.
         Doing it again with the same id changes nothing (0 if a worker has it by now). Raises QueueFull
         if `limit` requests are in the inbox already, or held outside for a share where this one would be
         (`kept` of them are for shares, the outermost counts, with nothing in the queue); TooManyWaiting if a
@@ -288,12 +287,11 @@ class AsyncClient:
 
 def _submit_args(request: Request, limit: int, share: FairShare | None, kept: int) -> list[str | int | float]:
     offset = scripts.BENCH_OFFSET if request.inbox == BENCH else 0
-    stamped = request if request.created_ms else replace(request, created_ms=int(time.time() * 1000))
     shares: list[str | int] = []
     while share is not None:
         shares = [share.name, share.width, share.waiting, *shares]
         share = share.within
-    return [request.id, stamped.to_entry()["json"], limit, kept, offset, *shares]
+    return [request.id, request.to_entry()["json"], limit, kept, offset, *shares]
 
 
 def _place(reply: tuple[str, int], request: Request, limit: int) -> int:

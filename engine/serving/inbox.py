@@ -50,6 +50,8 @@ class Taken:
     last_error: str
     has_output: int
     """1 if something of it has been published, by this worker or another."""
+    waited_ms: int
+    """Since it was submitted, by the clock of Redis: machines' own may differ by minutes."""
 
     @property
     def poisonous(self) -> bool:

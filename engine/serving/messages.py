@@ -98,6 +98,7 @@ class GenerateRequest:
     cache_salt: str = ""
     """Whose prompt it is (backends.base.Job.cache_salt); empty computes all of it."""
     created_ms: int = 0
+    """What older web processes say. Nothing goes by it: the clocks of two machines may differ."""
     kind: Literal["generate"] = "generate"
 
     @property

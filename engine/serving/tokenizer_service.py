@@ -59,11 +59,15 @@ async def tokenize(
     QueueUnavailable if Redis or the worker does not answer.
     """
     question = uuid.uuid4().hex
-    asked = {"id": question, "prompt": asdict(prompt), "labels": labels, "asked": time.time()}
     key = _questions(model)
     try:
-        if await connection.llen(key) >= MOST_WAITING:
+        pipe = connection.pipeline(transaction=False)
+        pipe.llen(key)
+        pipe.time()
+        waiting, (now, _) = await pipe.execute()
+        if waiting >= MOST_WAITING:
             raise QueueFull(f"{MOST_WAITING} prompts wait to be tokenised already; try again in a moment")
+        asked = {"id": question, "prompt": asdict(prompt), "labels": labels, "asked": now}
         pipe = connection.pipeline(transaction=False)
         pipe.rpush(key, json.dumps(asked))
         pipe.expire(key, int(2 * PATIENCE_S))
@@ -139,7 +143,8 @@ class TokenizerService:
                 log.exception("a prompt was not tokenised")
 
     def _answer(self, asked: dict[str, Any], tokenizer: Tokenizer, context: int) -> None:
-        if time.time() - asked["asked"] > PATIENCE_S:
+        now, _ = self._redis.time()  # the clock that both sides share
+        if now - asked["asked"] > PATIENCE_S:
             return
         answer: dict[str, Any]
         try:

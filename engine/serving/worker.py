@@ -223,8 +223,8 @@ class Worker:
                 raise Refused("worker_lost", _poison(taken))
             request = decode_request(taken.entry)
             if isinstance(request, BenchRequest):
-                return self._measure(request, output)
-            return self._generate(request, output)
+                return self._measure(request, output, taken.waited_ms)
+            return self._generate(request, output, taken.waited_ms)
         except Refused as error:
             return Failed(error.code, str(error))
         except (HomeLost, _StoppedLoading):
@@ -243,8 +243,7 @@ class Worker:
             log.exception("request %s failed", taken.id)
             return Failed("internal", f"the worker made a mistake ({type(error).__name__}: {error})", True)
 
-    def _generate(self, request: GenerateRequest, output: Output) -> Frame | None:
-        queue_ms = _waited_ms(request)
+    def _generate(self, request: GenerateRequest, output: Output, queue_ms: float) -> Frame | None:
         if queue_ms > EXPIRES_S * 1e3 and not output.history:
             raise Refused("expired", f"no worker was free within {EXPIRES_S // 60} minutes; send it again")
         self._load_home()
@@ -258,12 +257,10 @@ class Worker:
             self._heartbeat.update(last_tok_s=done.timings.decode_tok_s)
         return done
 
-    def _measure(self, request: BenchRequest, output: Output) -> Frame | None:
+    def _measure(self, request: BenchRequest, output: Output, queue_ms: float) -> Frame | None:
         self._heartbeat.update(state="benchmarking", request=request.id, started_ms=_now_ms())
         engine = self._slot.hold(self._spec_of(request))
-        output.frame(
-            Started(self.name, engine.name, engine.backend.name, request.context, _waited_ms(request))
-        )
+        output.frame(Started(self.name, engine.name, engine.backend.name, request.context, queue_ms))
         spans: list[TraceSpan] = []
         trace = TRACED if request.trace else None
         try:
@@ -277,7 +274,7 @@ class Worker:
             )
         except BenchStopped:
             if output.cancelled.is_set():
-                return Done("cancelled", "", replace(NEVER_BEGAN, queue_ms=_waited_ms(request)))
+                return Done("cancelled", "", replace(NEVER_BEGAN, queue_ms=queue_ms))
             self._hand_back(request, output)
             return None
         return Measured(measurement.to_dict(), _packed_trace(spans, [d.name for d in measurement.devices]))
@@ -367,8 +364,3 @@ def _poison(taken: Taken) -> str:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-def _waited_ms(request: Request) -> float:
-    """Since the request's creation, by the clocks of both machines; 0 if it does not say."""
-    return float(max(0, _now_ms() - request.created_ms)) if request.created_ms else 0.0

@@ -159,6 +159,13 @@ def test_everything_the_dockerfile_copies_from_the_tree_exists():
             assert (ROOT / source).exists(), source
 
 
+def test_the_stage_that_builds_kernels_leaves_them_where_the_next_one_copies_them_from():
+    """As engine.settings.build_dir: beside the code only where manage.py stands."""
+    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.M)
+    [building] = [stage for stage in stages if "engine.backends.cpu.build" in stage]
+    assert "COPY manage.py ./" in building.split("engine.backends.cpu.build")[0]
+
+
 def test_the_address_of_a_visitor_is_no_strangers_to_choose():
     # daphne's own option takes the first address of X-Forwarded-For, which anybody may write.
     assert "--proxy-headers" not in (ROOT / "Dockerfile").read_text()

@@ -1,11 +1,13 @@
 -- A request may count towards shares that lie inside one another: a line "<width> <share>" of each in SHARES.
+--#include clock
 local function rank_at(id, offset)
   local now = redis.call('TIME')
   redis.call('ZADD', WAITING, now[1] * 1000000 + now[2] + offset, id)
 end
 
-local function enter(inbox, id, json, offset)
-  local entry = redis.call('XADD', inbox, '*', 'id', id, 'json', json)
+-- `at` is when it was submitted, by the clock of Redis.
+local function enter(inbox, id, json, offset, at)
+  local entry = redis.call('XADD', inbox, '*', 'id', id, 'json', json, 'at', at)
   redis.call('HSET', ENTRIES, id, inbox .. ' ' .. entry)
   rank_at(id, offset)
 end
@@ -47,10 +49,10 @@ local function advance(share)
     if redis.call('HEXISTS', ENTRIES, id) == 0 then forget_shares(id, shares_of(id)) end
   end
   for _, id in ipairs(line) do
-    local held = redis.call('HMGET', HELD_REQUEST .. id, 'inbox', 'json', 'offset')
+    local held = redis.call('HMGET', HELD_REQUEST .. id, 'inbox', 'json', 'offset', 'at')
     if held[1] and has_room(shares_of(id)) then
       redis.call('DEL', HELD_REQUEST .. id)
-      enter(held[1], id, held[2], tonumber(held[3]))
+      enter(held[1], id, held[2], tonumber(held[3]), held[4] or now_ms())
     end
   end
 end

@@ -30,10 +30,11 @@ for _, of in ipairs(shares) do
 end
 if #lines > 0 then redis.call('HSET', SHARES, id, table.concat(lines, '\n')) end
 if waits then
-  redis.call('HSET', HELD_REQUEST .. id, 'inbox', KEYS[1], 'json', ARGV[2], 'offset', ARGV[5])
+  redis.call('HSET', HELD_REQUEST .. id, 'inbox', KEYS[1], 'json', ARGV[2], 'offset', ARGV[5],
+    'at', now_ms())
   redis.call('HSET', ENTRIES, id, HELD .. ' ' .. HELD)
   rank_at(id, HELD_OFFSET)
 else
-  enter(KEYS[1], id, ARGV[2], tonumber(ARGV[5]))
+  enter(KEYS[1], id, ARGV[2], tonumber(ARGV[5]), now_ms())
 end
 return {'queued', redis.call('ZRANK', WAITING, id) + 1}

@@ -1,7 +1,9 @@
 -- ARGV worker name, its token, idle ms after which another worker counts as dead.
--- Returns {'request', id, json, attempts, last error, 1 if there is output}, or {'nothing', last id of each inbox...}.
+-- Returns {'request', id, json, attempts, last error, 1 if there is output, ms since it was submitted}, or
+-- {'nothing', last id of each inbox...}.
 -- In each inbox: first what this worker holds already, then what a dead one held, then what is new.
 -- Its own inbox and the shared interactive one are served by age.
+--#include clock
 local name, token, dead = ARGV[1], ARGV[2], ARGV[3]
 
 local function begin(inbox, entry, pairs)
@@ -23,7 +25,9 @@ local function begin(inbox, entry, pairs)
   redis.call('ZREM', WAITING, id)
   redis.call('XCLAIM', inbox, GROUP, name, 0, entry, 'JUSTID')
   local known = redis.call('HMGET', owner, 'attempts', 'error')
-  return {'request', id, fields['json'] or '', tonumber(known[1]), known[2] or '', redis.call('EXISTS', OUT .. id)}
+  local now = now_ms()
+  return {'request', id, fields['json'] or '', tonumber(known[1]), known[2] or '', redis.call('EXISTS', OUT .. id),
+    now - (tonumber(fields['at']) or now)}
 end
 
 local function held(inbox)

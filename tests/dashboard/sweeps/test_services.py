@@ -138,6 +138,20 @@ def test_process_that_was_taken_over_writes_nothing_more(run: SweepRun) -> None:
     assert not Measurement.objects.exists()
 
 
+@pytest.mark.parametrize("ahead", [timedelta(minutes=20), timedelta(minutes=-20)])
+def test_a_run_is_not_lost_by_a_reaper_whose_clock_differs(
+    run: SweepRun, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+) -> None:
+    true = timezone.now
+    ownership.claim_run(run_id=run.pk, owner="me")
+    with monkeypatch.context() as skewed:
+        skewed.setattr(timezone, "now", lambda: true() + ahead)
+        assert ownership.reap().resumed == []
+        assert SweepRun.objects.get(pk=run.pk).silent_since is None
+        assert ownership.heartbeat(run_id=run.pk, owner="me", label="on")
+    assert ownership.reap().resumed == []
+
+
 def test_answer_that_arrives_twice_is_stored_once(run: SweepRun) -> None:
     ownership.claim_run(run_id=run.pk, owner="me")
     point = ownership.claim_point(run_id=run.pk, owner="me")

@@ -43,7 +43,7 @@ FRAMES = (
 
 
 def generate(request_id: str) -> GenerateRequest:
-    return GenerateRequest(request_id, Prompt("hello"), created_ms=int(time.time() * 1000))
+    return GenerateRequest(request_id, Prompt("hello"))
 
 
 def bench(request_id: str) -> BenchRequest:

@@ -49,6 +49,16 @@ async def test_the_ids_are_those_that_the_model_sees(connection, desk, tokenizer
     assert (found.labels, found.context) == (None, 4096)
 
 
+async def test_a_question_by_a_clock_that_is_20_minutes_slow_is_answered(connection, desk, monkeypatch):
+    true = time.time
+    asking = tokenize(connection, "chatterbox", Prompt("a"))
+    monkeypatch.setattr(time, "time", lambda: true() - 1200)
+    task = asyncio.create_task(asking)
+    await asyncio.sleep(0)  # it says when it asked
+    monkeypatch.undo()
+    assert (await task).ids
+
+
 async def test_each_token_can_have_its_label(connection, desk, tokenizer):
     found = await tokenize(connection, "chatterbox", Prompt("a€"), labels=True)
     assert found.labels == tuple(tokenizer.label(token) for token in found.ids)

@@ -29,6 +29,7 @@ from engine.serving.client import Client
 from engine.serving.engines import Engine, EngineSpec, open_engine
 from engine.serving.heartbeat import NameTaken
 from engine.serving.messages import (
+    EXPIRES_S,
     INTERACTIVE,
     BenchRequest,
     Done,
@@ -136,7 +137,6 @@ def test_an_answer_ends_where_the_context_does(client, redis_url, chatterbox):
         (ask("g", max_tokens=0), "bad_request", "max_tokens is 0"),
         (ask("g", stop=("",)), "bad_request", "stop string is empty"),
         (dataclasses.replace(ask("g"), prompt=Prompt("a", "b")), "bad_request", "fill-in-the-middle"),
-        (ask("g", created_ms=1), "expired", "no worker was free within 15 minutes"),
         (BenchRequest("g", "words", "paced", 1, 16, 8, 2), "bad_request", "reads no memory"),
         (BenchRequest("g", "tiny-llama", "tpu", 1, 16, 8, 2), "backend_failed", "no backend 'tpu'"),
         (BenchRequest("g", "gpt-7", "numpy", 1, 16, 8, 2), "backend_failed", "no model 'gpt-7'"),
@@ -150,6 +150,27 @@ def test_a_request_that_cannot_be_served_is_refused_in_words(client, worker, req
     assert last.code == code
     assert complaint in last.message
     assert isinstance(answer(client, ask("next"))[-1], Done), "the worker is no good any more"
+
+
+def test_what_nobody_had_time_for_is_refused_by_the_clock_of_redis(client, redis_url, worker):
+    with redis.Redis.from_url(redis_url) as raw:
+        seconds, _ = raw.time()
+        entry = {**ask("g").to_entry(), "at": 1000 * (seconds - EXPIRES_S - 1)}
+        raw.xadd(INTERACTIVE, entry)
+        wait_until(lambda: client.read("g"))
+    [frame] = [one.frame for one in client.read("g")]
+    assert (frame.code, "no worker was free within 15 minutes" in frame.message) == ("expired", True)
+
+
+@pytest.mark.parametrize("ahead_s", [-1200.0, 1200.0])
+def test_a_submitter_whose_clock_differs_by_20_minutes_is_served(client, worker, monkeypatch, ahead_s):
+    true = time.time
+    with monkeypatch.context() as skewed:
+        skewed.setattr(time, "time", lambda: true() + ahead_s)
+        client.submit(ask("g"))
+    end = read_story(client, "g").end
+    assert isinstance(end, Done), end
+    assert 0 <= end.timings.queue_ms < 5000
 
 
 def test_an_entry_that_cannot_be_read_is_refused_and_gone(client, redis_url, worker):

@@ -167,7 +167,6 @@ def chat(request_id: str, *, tokens: int = 1500, seed: int = 5, **more: Any) -> 
         Prompt("def fibonacci(n):"),
         max_tokens=tokens,
         sampling=SamplingParams(temperature=1.0, top_p=0.95, repetition_penalty=1.1, seed=seed),
-        created_ms=int(time.time() * 1000),
         **more,
     )
 
