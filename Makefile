@@ -60,6 +60,9 @@ bench-node: ## what this node's GPUs reach, checks first, in under 8 minutes (AR
 	$$python -c "import numpy" 2>/dev/null || { $(MAKE) --no-print-directory setup && python=$(PY); }; \
 	exec $$python -m tools.bench_node $(ARGS)
 
+bench-peers: ## PyTorch, llama.cpp and Megakernels beside ours on a GPU, in turn, in one run (ARGS="--peers torch")
+	@python=$$([ -x $(PY) ] && echo $(PY) || echo $(PYTHON)); exec $$python -m tools.bench_peers $(ARGS)
+
 bench-product: setup ## what a user of the whole product gets on this machine, kills included (ARGS="--backend cpu")
 	$(PY) -m tools.bench_product $(ARGS)
 
@@ -87,4 +90,4 @@ lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run admin setup setup-dev python test test-fast test-nightly lint format check-peers bench-cpu bench-node bench-product results link-latency web-path screenshots compose-check lock clean
+.PHONY: help run admin setup setup-dev python test test-fast test-nightly lint format check-peers bench-cpu bench-node bench-peers bench-product results link-latency web-path screenshots compose-check lock clean

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,44 @@ Array = NDArray[np.float32]
 Mark = Callable[[str, int], None]
 """Called at the end of each phase with its name (backends.base.PHASES) and layer (-1 outside layers)."""
 
-Project = Callable[[Array, Array], Array]
-"""Each lane's vectors times its own matrix: [L, n, in], [L, out, in] to [L, n, out]."""
+
+class Products(Protocol):
+    """The products that take the time: another library may do them, on a GPU for instance."""
+
+    def project(self, x: Array, matrix: Array) -> Array:
+        """Each lane's vectors times its own matrix: [L, n, in], [L, out, in] to [L, n, out]."""
+        ...
+
+    def attend(
+        self, q: Array, keys: Array, values: Array, unseen: NDArray[np.bool_] | None, cap: float
+    ) -> Array:
+        """Softmax attention of scaled queries [L, H, G, n, E] over keys and values [L, H, T, E].
+
+        `unseen` [n, T]: the keys that a query does not see; None: it sees all. `cap` bounds scores softly;
+        0: it does not. Returns [L, H, G, n, E].
+        """
+        ...
+
+
+class NumpyProducts:
+    """On the cores."""
+
+    def project(self, x: Array, matrix: Array) -> Array:
+        product: Array = np.matmul(x, matrix.swapaxes(1, 2))
+        return product
+
+    def attend(
+        self, q: Array, keys: Array, values: Array, unseen: NDArray[np.bool_] | None, cap: float
+    ) -> Array:
+        scores: Array = q @ keys[:, :, np.newaxis].swapaxes(-1, -2)
+        _soft_cap(scores, cap)
+        if unseen is not None:
+            np.copyto(scores, np.float32(-np.inf), where=unseen)
+        _softmax(scores)
+        mixed: Array = scores @ values[:, :, np.newaxis]
+        return mixed
+
+
 _QUERY_BLOCK = 256
 """Queries whose attention scores are held at a time: bounds them at [heads, block, T]."""
 
@@ -83,23 +119,17 @@ class Cache:
         return (self.keys.nbytes + self.values.nbytes) // self.capacity * self.length
 
 
-def project(x: Array, matrix: Array) -> Array:
-    """The Project of NumPy."""
-    product: Array = np.matmul(x, matrix.swapaxes(1, 2))
-    return product
-
-
 class Reference:
     """A model ready to run. Immutable after construction; each sequence brings its own cache.
 
     With `stream` it holds one layer's matrices at a time and loads them again in each `forward`: for a
-    pass over a whole sequence of a model whose FP32 copy would not fit. `project` may hand the matrix
+    pass over a whole sequence of a model whose FP32 copy would not fit. `products` may hand the
     products to another library.
     """
 
-    def __init__(self, weights: Weights, *, stream: bool = False, project: Project = project) -> None:
+    def __init__(self, weights: Weights, *, stream: bool = False, products: Products | None = None) -> None:
         self.config: ModelConfig = weights.config
-        self._project = project
+        self._products = NumpyProducts() if products is None else products
         self._embed: Array = np.ascontiguousarray(weights.get("embed"))
         self._layers: Iterable[Layer] = (
             StreamedLayers(weights)
@@ -155,13 +185,13 @@ class Reference:
             mark("qkv", i)
             heads = self._attention(q, i, cache)
             mark("attention", i)
-            attended = self._project(heads, layer.attn_out)
+            attended = self._products.project(heads, layer.attn_out)
             attention_history.append(self._normed(attended, layer.attn_post_norm))
             _add_lanes(x, attention_history, lanes.attention_exchange(i))
             mark("attn_out", i)
             gated = self._gate_up(x, layer)
             mark("gate_up", i)
-            mlp_history.append(self._normed(self._project(gated, layer.down), layer.ffn_post_norm))
+            mlp_history.append(self._normed(self._products.project(gated, layer.down), layer.ffn_post_norm))
             _add_lanes(x, mlp_history, lanes.mlp_exchange(i))
             mark("down", i)
         cache.length += len(tokens)
@@ -177,7 +207,7 @@ class Reference:
         groups = c.kv_heads // lanes
         queries = c.heads // lanes
         start, end = cache.length, cache.length + n
-        rows = self._project(_rms_norm(x, layer.attn_norm, c.norm_eps), layer.qkv)
+        rows = self._products.project(_rms_norm(x, layer.attn_norm, c.norm_eps), layer.qkv)
         if layer.qkv_bias is not None:
             rows += layer.qkv_bias
         rows = rows.reshape(lanes, n, queries + 2 * groups, c.head_dim)
@@ -206,34 +236,27 @@ class Reference:
     def _attention(self, q: Array, index: int, cache: Cache) -> Array:
         """Softmax attention of each query over the positions it may see, [L, n, H*G*E]."""
         blocks = [
-            self._attend(q[:, start : start + _QUERY_BLOCK], index, cache, cache.length + start)
+            self._attended(q[:, start : start + _QUERY_BLOCK], index, cache, cache.length + start)
             for start in range(0, q.shape[1], _QUERY_BLOCK)
         ]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
-    def _attend(self, q: Array, index: int, cache: Cache, start: int) -> Array:
+    def _attended(self, q: Array, index: int, cache: Cache, start: int) -> Array:
         """The same for queries at the positions from `start` on."""
         c = self.config
         lanes, n, queries, head_dim = q.shape
-        groups = c.kv_heads // lanes
         end = start + n
         first = c.attended(index, start).start
-        keys = cache.keys[index, :, :, np.newaxis, first:end]
-        values = cache.values[index, :, :, np.newaxis, first:end]
-        by_group = q.reshape(lanes, n, groups, -1, head_dim).transpose(0, 2, 3, 1, 4)
-        scores: Array = by_group @ keys.swapaxes(-1, -2)
-        _soft_cap(scores, c.attention_cap)
-        if n > 1:
-            unseen = _unseen(np.arange(start, end), np.arange(first, end), c.windows[index])
-            np.copyto(scores, np.float32(-np.inf), where=unseen)
-        _softmax(scores)
-        mixed: Array = scores @ values
+        keys, values = cache.keys[index, :, :, first:end], cache.values[index, :, :, first:end]
+        by_group = q.reshape(lanes, n, c.kv_heads // lanes, -1, head_dim).transpose(0, 2, 3, 1, 4)
+        unseen = _unseen(np.arange(start, end), np.arange(first, end), c.windows[index]) if n > 1 else None
+        mixed = self._products.attend(by_group, keys, values, unseen, c.attention_cap)
         together: Array = mixed.transpose(0, 3, 1, 2, 4).reshape(lanes, n, queries * head_dim)
         return together
 
     def _gate_up(self, x: Array, layer: Layer) -> Array:
         """activation(gate) * up, [L, n, F/L]."""
-        both = self._project(_rms_norm(x, layer.ffn_norm, self.config.norm_eps), layer.gate_up)
+        both = self._products.project(_rms_norm(x, layer.ffn_norm, self.config.norm_eps), layer.gate_up)
         half = both.shape[-1] // 2
         gate, up = both[..., :half], both[..., half:]
         _ACTIVATIONS[self.config.activation](gate)
@@ -245,10 +268,10 @@ class Reference:
         lanes, n, _ = x.shape
         if c.lanes.head is HeadKind.VOCAB_PARALLEL:
             normed = _rms_norm(x, self._norm, c.norm_eps)
-            by_lane = self._project(normed, self._head.reshape(lanes, c.vocab // lanes, c.hidden))
+            by_lane = self._products.project(normed, self._head.reshape(lanes, c.vocab // lanes, c.hidden))
             logits: Array = by_lane.swapaxes(0, 1).reshape(n, c.vocab)
         else:
-            logits = self._project(self._merged(x)[np.newaxis], self._head[np.newaxis])[0]
+            logits = self._products.project(self._merged(x)[np.newaxis], self._head[np.newaxis])[0]
         _soft_cap(logits, c.logit_cap)
         return logits
 

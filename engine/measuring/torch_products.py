@@ -1,4 +1,4 @@
-"""The reference's matrix products in PyTorch, so that a GPU verifies what is too much for the cores."""
+"""The reference's products in PyTorch, so that a GPU verifies what is too much for the cores."""
 
 from __future__ import annotations
 
@@ -11,18 +11,33 @@ Array = NDArray[np.float32]
 
 
 class TorchProducts:
-    """An engine.reference.Project: true FP32 (no TF32) on a device of PyTorch. Holds one matrix at a time."""
+    """engine.reference.Products in true FP32 (no TF32) on a device of PyTorch. Holds one matrix at a time."""
 
     def __init__(self, torch: Any, device: str = "cuda") -> None:
         self._torch = torch
         self._device = device
         torch.backends.cuda.matmul.allow_tf32 = False
 
-    def __call__(self, x: Array, matrix: Array) -> Array:
-        """[L, n, in], [L, out, in] to [L, n, out]."""
-        there = [self._torch.from_numpy(np.ascontiguousarray(a)).to(self._device) for a in (x, matrix)]
-        product: Array = self._torch.matmul(there[0], there[1].transpose(1, 2)).cpu().numpy()
-        return product
+    def project(self, x: Array, matrix: Array) -> Array:
+        return self._back(self._torch.matmul(self._there(x), self._there(matrix).transpose(1, 2)))
+
+    def attend(
+        self, q: Array, keys: Array, values: Array, unseen: NDArray[np.bool_] | None, cap: float
+    ) -> Array:
+        by_group, shown = self._there(keys).unsqueeze(2), self._there(values).unsqueeze(2)
+        scores = self._torch.matmul(self._there(q), by_group.transpose(-1, -2))
+        if cap:
+            scores = self._torch.tanh(scores / cap) * cap
+        if unseen is not None:
+            scores.masked_fill_(self._there(unseen), float("-inf"))
+        return self._back(self._torch.matmul(scores.softmax(-1), shown))
+
+    def _there(self, array: NDArray[Any]) -> Any:
+        return self._torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+    def _back(self, tensor: Any) -> Array:
+        array: Array = tensor.cpu().numpy()
+        return array
 
 
 def gpu_products() -> TorchProducts | None:

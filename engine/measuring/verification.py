@@ -23,7 +23,7 @@ from engine.measuring.measurement import FULL, LOGIT_LIMIT, PARTIAL, Verified
 from engine.measuring.torch_products import gpu_products
 from engine.models.config import ModelConfig
 from engine.models.weights import DType, Weights, cast_tensor
-from engine.reference import Project, Reference, project
+from engine.reference import NumpyProducts, Products, Reference
 
 Rows = NDArray[np.float32]
 
@@ -52,7 +52,7 @@ def verify(backend: Backend, model: Loaded, prompt: Sequence[int], generated: Se
     chosen = _comparison(model.config, len(prompt), len(generated))
     sequence = [*prompt, *generated[: chosen.tokens - 1]]
     rows = _finite(backend.logits(sequence))
-    reference = Reference(kept_weights(backend, model.weights), stream=True, project=chosen.project)
+    reference = Reference(kept_weights(backend, model.weights), stream=True, products=chosen.products)
     if chosen.kind == FULL:
         expected = reference.forward(sequence, reference.new_cache(len(sequence)))
         equal = agrees(expected[len(prompt) - 1 :], generated, rows[len(prompt) - 1 :])
@@ -72,7 +72,7 @@ class _Comparison:
     kind: str
     tokens: int
     library: str
-    project: Project
+    products: Products
 
 
 def _comparison(config: ModelConfig, prompt: int, generated: int) -> _Comparison:
@@ -81,11 +81,11 @@ def _comparison(config: ModelConfig, prompt: int, generated: int) -> _Comparison
     for tokens in dict.fromkeys((generated, min(generated, TOKENS))):
         work = float(config.parameters) * (prompt + tokens)
         if work <= cores:
-            return _Comparison(FULL, tokens, "NumPy, FP32", project)
+            return _Comparison(FULL, tokens, "NumPy, FP32", NumpyProducts())
         gpu = gpu or gpu_products()
         if gpu is not None and work <= GPU_WORK:
             return _Comparison(FULL, tokens, "PyTorch on the GPU, FP32", gpu)
-    return _Comparison(PARTIAL, min(generated, TOKENS), "NumPy, FP32", project)
+    return _Comparison(PARTIAL, min(generated, TOKENS), "NumPy, FP32", NumpyProducts())
 
 
 def kept_weights(backend: Backend, weights: Weights) -> Weights:

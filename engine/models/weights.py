@@ -25,6 +25,7 @@ and shapes of one model; byte counts, random weights and written checkpoints fol
 from __future__ import annotations
 
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -37,6 +38,8 @@ DType = Literal["f32", "f16", "bf16"]
 
 _BLOCK = 1 << 16
 """Elements that are made at a time: their 32-bit words stay in a core's own cache."""
+_TASK = 16 * _BLOCK
+"""Elements that a thread makes before it takes the next ones."""
 
 
 class Weights(Protocol):
@@ -100,11 +103,20 @@ class RandomWeights:
         key, scale, offset = self.recipe(name)
         count = int(np.prod(shape))
         half = np.empty(count, np.float16)
-        for start in range(0, count, _BLOCK):
-            index = np.arange(start, min(count, start + _BLOCK), dtype=np.uint32)
-            unit = (_fmix32(index + np.uint32(key)) >> np.uint32(8)).astype(np.float32)
-            unit = unit * np.float32(2.0**-23) - np.float32(1.0)
-            half[start : start + len(index)] = np.float32(scale) * unit + np.float32(offset)
+
+        def fill(first: int) -> None:
+            for start in range(first, min(count, first + _TASK), _BLOCK):
+                index = np.arange(start, min(count, start + _BLOCK), dtype=np.uint32)
+                unit = (_fmix32(index + np.uint32(key)) >> np.uint32(8)).astype(np.float32)
+                unit = unit * np.float32(2.0**-23) - np.float32(1.0)
+                half[start : start + len(index)] = np.float32(scale) * unit + np.float32(offset)
+
+        tasks = range(0, count, _TASK)
+        if len(tasks) == 1:
+            fill(0)
+        else:
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(fill, tasks))
         return cast_tensor(half.reshape(shape), dtype)
 
 

@@ -1,0 +1,29 @@
+"""PyTorch does the reference's products as NumPy does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.measuring.torch_products import TorchProducts
+from engine.reference import NumpyProducts
+
+
+@pytest.mark.parametrize("cap", [0.0, 2.0])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_is_that_of_numpy(cap: float, masked: bool) -> None:
+    rng = np.random.default_rng(7)
+    q = rng.normal(size=(2, 3, 4, 5, 8)).astype(np.float32)
+    keys, values = rng.normal(size=(2, 2, 3, 9, 8)).astype(np.float32)
+    unseen = np.triu(np.ones((5, 9), bool), 5) if masked else None
+    expected = NumpyProducts().attend(q, keys, values, unseen, cap)
+    found = TorchProducts(torch, "cpu").attend(q, keys, values, unseen, cap)
+    assert np.abs(found - expected).max() < 1e-5
+
+
+def test_a_product_is_that_of_numpy() -> None:
+    rng = np.random.default_rng(8)
+    x, matrix = rng.normal(size=(2, 3, 16)).astype(np.float32), rng.normal(size=(2, 5, 16)).astype(np.float32)
+    expected = NumpyProducts().project(x, matrix)
+    assert np.abs(TorchProducts(torch, "cpu").project(x, matrix) - expected).max() < 1e-5

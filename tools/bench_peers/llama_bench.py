@@ -1,0 +1,63 @@
+"""llama.cpp as a peer: its own llama-bench, on a GGUF file in F16, started anew in each turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tools.bench_peers.peer import ANSWER_S, Facts, PeerUnavailable, Shape
+from tools.bench_peers.sources import library_path
+
+
+class LlamaBench:
+    """Implements peer.Peer. Runs once with few tokens to learn what it is. Raises PeerUnavailable.
+
+    A sample is what llama-bench gives one repetition: `tokens` single steps behind `context` positions,
+    with flash attention and every layer on the GPU, and no choice of a token.
+    """
+
+    def __init__(self, binary: Path, model: Path, shape: Shape, source: str, *, gpu_name: str = "") -> None:
+        self.source = source
+        self._binary, self._model, self._shape = binary, model, shape
+        self._gpu = bool(gpu_name)
+        row = self._run(1, 8)
+        device = gpu_name or str(row["cpu_info"])
+        if self._gpu and "CUDA" not in str(row["backends"]):
+            raise PeerUnavailable(f"llama-bench runs on {row['backends']} and not on the GPU")
+        more = {
+            "dtype": "float16",
+            "tokens": shape.tokens,
+            "settings": "flash attention, CUDA graphs as built" if self._gpu else "on the CPU",
+            "build_number": row.get("build_number"),
+        }
+        self.facts = Facts(f"llama.cpp {row['build_commit']} (F16, flash attention)", device, more)
+
+    def measure(self, repeats: int) -> list[float]:
+        return [float(sample) for sample in self._run(repeats, self._shape.tokens)["samples_ts"]]
+
+    def close(self) -> None:
+        """Nothing of it lives between turns."""
+
+    def _run(self, repeats: int, tokens: int) -> Mapping[str, Any]:
+        command = [
+            str(self._binary), "-m", str(self._model), "-ngl", "99" if self._gpu else "0", "-p", "0",
+            "-n", str(tokens), "-d", str(self._shape.context), "-r", str(repeats), "-fa", "1", "-o", "json",
+        ]  # fmt: skip
+        environment = {**os.environ, "LD_LIBRARY_PATH": library_path(self._binary.parent)}
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=ANSWER_S, check=False, env=environment
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise PeerUnavailable(f"llama-bench could not run: {error}") from error
+        if done.returncode:
+            last = done.stderr.strip().splitlines() or ["nothing"]
+            raise PeerUnavailable(f"llama-bench ended with {done.returncode}: {last[-1][:300]}")
+        try:
+            return dict(json.loads(done.stdout)[0])
+        except (ValueError, LookupError, TypeError) as error:
+            raise PeerUnavailable(f"llama-bench gave no JSON: {done.stdout[:200]!r}") from error
