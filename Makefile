@@ -33,11 +33,19 @@ test-fast: setup-dev ## what to run while you work: lint, types, engine and web;
 test-nightly: setup-dev ## what takes too long for every change, or depends on an idle machine
 	$(PY) -m pytest -m nightly tests
 
-test: setup-dev ## every test that this machine can run
+# The browser waits more than it computes: the other tests, which have to stand back, take what it leaves.
+test: setup-dev ## every test that this machine can run, to the end even where one fails
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-page test-browser test-python
+
+test-page: setup-dev
 	npm run --silent check
 	npm test --silent
-	$(PY) -m pytest -n 2 --dist loadfile -m "not nightly" tests --ignore=tests/e2e
+
+test-browser: setup-dev
 	$(PY) -m pytest -m "not nightly" tests/e2e
+
+test-python: setup-dev
+	nice -n 5 $(PY) -m pytest -n 2 --dist loadfile -m "not nightly" tests --ignore=tests/e2e
 
 lint: setup-dev ## formatting, types, who imports whom
 	$(PY) -m ruff check .
@@ -90,4 +98,4 @@ lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run admin setup setup-dev python test test-fast test-nightly lint format check-peers bench-cpu bench-node bench-peers bench-product results link-latency web-path screenshots compose-check lock clean
+.PHONY: help run admin setup setup-dev python test test-page test-browser test-python test-fast test-nightly lint format check-peers bench-cpu bench-node bench-peers bench-product results link-latency web-path screenshots compose-check lock clean

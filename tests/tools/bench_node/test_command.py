@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from engine.backends import open_backend
 from engine.backends.base import Backend
-from engine.backends.cpu.backend import CpuBackend
 from engine.errors import BackendUnavailable
 from engine.measuring.measurement import read_measurements
 from engine.models.catalogue import Model
@@ -27,6 +26,9 @@ MODEL = "tiny-laneformer"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is run here is the order of things: a few tokens show it as well as many."""
+    monkeypatch.setattr(correctness, "_PROMPT", 9)
+    monkeypatch.setattr(correctness, "_TOKENS", 6)
     monkeypatch.setattr("engine.measuring.bench.WARM_UP_S", 0.0)
     monkeypatch.setattr(command, "DRY", Scale(MODEL, (16,), 12, 2))
 
@@ -79,9 +81,23 @@ class FourGpus:
         return {"MULTIPROCESSOR_COUNT": 132}[which]
 
 
+class SeveralInName:
+    """A backend of one device that says it has `count`: several would wait for each other by spinning."""
+
+    def __init__(self, backend: Backend, count: int) -> None:
+        self._backend = backend
+        self.topology = replace(backend.topology, devices=backend.topology.devices * count)
+
+    def measure_bandwidth(self) -> tuple[float, ...]:
+        return (1e6,) * len(self.topology.devices)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
 @pytest.fixture
 def played_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """A node of four GPUs that exist in name only: virtual devices of the CPU do their work."""
+    """A node of four GPUs that exist in name only: one virtual device of the CPU does their work."""
 
     def exchange(count: int, sizes: Sequence[int], repeats: int) -> list[ExchangeTime]:
         return [ExchangeTime(size, count, 1.0, 2.0, (1.0,) * repeats, (2.0,) * repeats) for size in sizes]
@@ -91,7 +107,8 @@ def played_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return [replace(f, nccl_us=20.0, nccl="NCCL 2") for f in found]
 
     def virtual(_name: str, model: Model, *, devices: int, options: object) -> Backend:
-        return open_backend("cpu", model, devices=devices, options={"threads": 1})
+        one = open_backend("cpu", model, options={"threads": 1})
+        return cast("Backend", SeveralInName(one, devices))
 
     compiled: list[tuple[str, str]] = []
     for module in (command, run):
@@ -104,7 +121,6 @@ def played_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     )
     monkeypatch.setattr(run, "measure", exchange)
     monkeypatch.setattr(run, "beside_nccl", nccl)
-    monkeypatch.setattr(CpuBackend, "measure_bandwidth", lambda self: (1e6,) * len(self.topology.devices))
     monkeypatch.setattr(command, "FULL", Scale(MODEL, (16,), 12, 2))
     return compiled
 

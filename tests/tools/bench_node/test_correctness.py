@@ -15,6 +15,12 @@ from tools.bench_node.plan import DRY, Order, Setup
 ORDER = Order("cpu", DRY, (1, 2), {"threads": 1})
 
 
+@pytest.fixture(autouse=True)
+def few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correctness, "_PROMPT", 9)
+    monkeypatch.setattr(correctness, "_TOKENS", 6)
+
+
 def checks_of(order: Order) -> list[Check]:
     """All that a run asks for, all well."""
     asked = [*order.small_setups(), *order.setups()]

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.tools.bench_node.measured import measured
-from tools.bench_node.plot import LINE, draw
+from tools.bench_node.plot import LINE, draw, tick_step
 
 SVG = "{http://www.w3.org/2000/svg}"
 RUN = [
@@ -50,6 +50,14 @@ def test_names_of_points_that_are_close_do_not_lie_on_each_other() -> None:
 
 def test_a_run_without_the_plain_model_is_drawn_as_far_as_it_came() -> None:
     assert len(parts("circle", [m for m in RUN if m.model.name == "laneformer-2b"])) == 3
+
+
+@pytest.mark.parametrize(
+    ("most", "step"), [(0.5, 1), (7.0, 1), (8.0, 2), (1900.0, 200), (4000.0, 1000), (9e9, 2_000_000_000)]
+)
+def test_the_axis_has_four_to_ten_steps_however_fast_the_machine_is(most: float, step: int) -> None:
+    assert tick_step(most) == step
+    assert most / step <= 10
 
 
 def test_nothing_to_draw_is_an_error() -> None:
