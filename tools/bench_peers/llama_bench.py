@@ -26,8 +26,8 @@ class LlamaBench:
         self._gpu = bool(gpu_name)
         row = self._run(1, 8)
         device = gpu_name or str(row["cpu_info"])
-        if self._gpu and "CUDA" not in str(row["backends"]):
-            raise PeerUnavailable(f"llama-bench runs on {row['backends']} and not on the GPU")
+        if self._gpu and not row.get("gpu_info"):
+            raise PeerUnavailable(f"this llama-bench ({row['backends']}) sees no GPU here")
         more = {
             "dtype": "float16",
             "tokens": shape.tokens,
