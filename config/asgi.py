@@ -1,4 +1,4 @@
-"""The ASGI application: HTTP through Django, websockets through Channels."""
+"""The ASGI application: HTTP through Django, the API by a shorter way, websockets through Channels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-http = get_asgi_application()
+pages = get_asgi_application()
 
-# The consumers import models, so the apps must be ready before.
+# These import models and settings, so the apps must be ready before.
+from config.api_handler import PREFIX, ApiHandler  # noqa: E402
 from config.sockets import FewSockets, OwnOrigin  # noqa: E402
 from dashboard.live.routing import websocket_urlpatterns as dashboard_sockets  # noqa: E402
 from playground.routing import websocket_urlpatterns as playground_sockets  # noqa: E402
 
 sockets: Any = AuthMiddlewareStack(URLRouter(cast("Any", [*playground_sockets, *dashboard_sockets])))
-application = ProtocolTypeRouter({"http": http, "websocket": cast("Any", OwnOrigin(FewSockets(sockets)))})
+api = ApiHandler()
+
+
+async def http(scope: Any, receive: Any, send: Any) -> None:
+    await (api if scope["path"].startswith(PREFIX) else pages)(scope, receive, send)
+
+
+application = ProtocolTypeRouter(
+    {"http": cast("Any", http), "websocket": cast("Any", OwnOrigin(FewSockets(sockets)))}
+)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 import structlog
+from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
@@ -52,6 +53,8 @@ from playground.workers import engine_client, engine_redis, worker_watch
 log = structlog.get_logger(__name__)
 RECORD_BY_S = 0.1
 """A generation that has no token after so long gets its row without one."""
+RECORD_AFTER_S = 0.02
+"""So long after the first tokens: they have left this process before its database takes turns with it."""
 NO_WORKER = "The engine is away; try again in a moment."
 
 
@@ -69,6 +72,13 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             await super().__call__(scope, receive, send)
         finally:
             await self._gone()
+
+    async def dispatch(self, message: dict[str, Any]) -> None:
+        """As AsyncConsumer, but for a thread's turn before each frame, to look at the database's connections.
+
+        Whoever uses the database here looks at them (`services`, `selectors`).
+        """
+        await getattr(self, get_handler_name(message))(message)
 
     async def connect(self) -> None:
         if not may_use(self.scope.get("user")):
@@ -97,9 +107,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         self._open = False
         worker_watch().remove(self._workers_seen)
         metrics.SOCKETS.dec()
-        if self._pump is not None and self._pump.recorded is not None:
-            self._pump.begun.set()  # the row is not left unwritten
-            await asyncio.wait({self._pump.recorded})
+        await self._row_is_written()
         if self._pump is None or self._pumping is None or self._pump.ended:
             return  # one that has ended may still be writing its row
         presence.leave(self._viewer)
@@ -159,12 +167,18 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         with suppress(TimeoutError):
             async with asyncio.timeout(RECORD_BY_S):
                 await pump.begun.wait()
+                await asyncio.sleep(RECORD_AFTER_S)
         try:
             await services.record_generation(request=request, owner=self._owner)
         except DatabaseError as error:
             log.error("database_failed", error=str(error))
             if not pump.ended:
                 await self._take_back(request.id, error)
+
+    async def _row_is_written(self) -> None:
+        if self._pump is not None and self._pump.recorded is not None:
+            self._pump.begun.set()
+            await asyncio.wait({self._pump.recorded})
 
     async def _take_back(self, generation: str, error: DatabaseError) -> None:
         """Ends a generation that the database did not take."""
@@ -180,6 +194,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
 
     async def _resume(self, frame: Resume) -> None:
         self._check_free()
+        await self._row_is_written()
         row = await selectors.owned_generation(generation=frame.generation, owner=self._owner)
         if row is None:
             raise Invalid(

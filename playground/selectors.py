@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from channels.db import aclose_old_connections
+
 from playground.models import Generation
 
 
@@ -9,4 +11,5 @@ async def owned_generation(*, generation: str, owner: str) -> Generation | None:
     """The generation, if it belongs to the session `owner`; a client without a session owns none."""
     if not owner:
         return None
+    await aclose_old_connections()
     return await Generation.objects.filter(id=generation, owner=owner).afirst()

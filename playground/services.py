@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
+from channels.db import aclose_old_connections
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Sum
@@ -28,6 +29,7 @@ _AT_ONCE = 500
 async def record_generation(*, request: GenerateRequest, owner: str) -> None:
     """A generation was asked for by the session `owner`."""
     asked = asdict(request)
+    await aclose_old_connections()
     await Generation.objects.acreate(
         id=request.id, owner=owner, request=asked, size=ROW_BYTES + size_of(asked)
     )
@@ -37,6 +39,7 @@ async def record_end(*, generation: str, transcript: Transcript, end: Done | Fai
     """It ended, `transcript` has it all. False if an end was recorded before."""
     state, started = _state_after(end), transcript.started
     environment = await _environment(started)
+    await aclose_old_connections()
     written = size_of([transcript.text, transcript.pace, environment])
     changed = await Generation.objects.filter(
         id=generation, state=State.RUNNING

@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from engine.models.checkpoints.gguf_vocabulary import Vocabulary, refuse_damage,
 from engine.models.checkpoints.json_file import read_object
 from engine.models.infill import InfillTokens, find_infill
 from engine.models.prompt import ChatMessage, Prompt
+from engine.models.token_reuse import TokenReuse, may_cut
 
 _END_NAMES = frozenset(
     (
@@ -60,6 +62,7 @@ class Tokenizer:
         self._plain = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.to_str())
         self._plain.encode_special_tokens = True
         self._byte_level = vocabulary.byte_level
+        self._reuse = TokenReuse() if may_cut(vocabulary.tokenizer) else None
         self._added_ids = frozenset(self._special.get_added_tokens_decoder())
         self._bytes: dict[int, bytes] = {}
         self._special_text = [t for i in self._special_ids if (t := self._special.id_to_token(i))]
@@ -87,42 +90,45 @@ class Tokenizer:
         """
         return cls(_vocabulary_from_folder(folder))
 
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
+    def encode(self, text: str, *, special: bool = False, owner: str = "") -> list[int]:
         """Token ids of `text`, no BOS. `special` parses the names of special tokens in the text as such.
 
-        Raises RequestError if `text` is not Unicode (it holds a lone surrogate).
+        With an `owner` the tokens are kept, and what an earlier text of that owner began with is not
+        tokenised again. Raises RequestError if `text` is not Unicode (it holds a lone surrogate).
         """
         encoder = self._special if special else self._plain
         try:
-            return encoder.encode(text, add_special_tokens=False).ids
+            if self._reuse is None or not owner:
+                return encoder.encode(text, add_special_tokens=False).ids
+            return self._reuse.encode(text, owner, partial(_encode_each, encoder), special=special)
         except TypeError as error:
             raise RequestError(f"the text is not Unicode: {_first_surrogate(text)}") from error
 
-    def encode_prompt(self, prompt: Prompt) -> list[int]:
-        """Token ids that the model should see for `prompt`.
+    def encode_prompt(self, prompt: Prompt, owner: str = "") -> list[int]:
+        """Token ids that the model should see for `prompt`; `owner` as in `encode`.
 
         Text gets a BOS if the model wants one; text with a suffix becomes a fill-in-the-middle prompt;
         chat messages go through the model's template. The names of special tokens inside users' text
         are only text. Raises RequestError if the model cannot do what the prompt asks for.
         """
         if prompt.messages:
-            return self._encode_chat(prompt.messages)
+            return self._encode_chat(prompt.messages, owner)
         if prompt.tokens:
             return self._checked(prompt.tokens)
         start = [] if self.bos_id is None else [self.bos_id]
-        text = self.encode(prompt.text or "")
+        text = self.encode(prompt.text or "", owner=owner)
         if prompt.suffix is None:
             return start + text
         if self.infill is None:
             raise RequestError(
                 "this model has no fill-in-the-middle tokens; send the prompt without a suffix"
             )
-        return start + self.infill.arrange(text, self._encode_after_gap(prompt.suffix))
+        return start + self.infill.arrange(text, self._encode_after_gap(prompt.suffix, owner))
 
-    def _encode_after_gap(self, suffix: str) -> list[int]:
+    def _encode_after_gap(self, suffix: str, owner: str) -> list[int]:
         """`suffix` without the space that a SentencePiece vocabulary puts before a text."""
         if self._byte_level:
-            return self.encode(suffix)
+            return self.encode(suffix, owner=owner)
         marked = self.encode(_MARK + suffix)
         bare = self.encode(_MARK)
         return marked[len(bare) :] if marked[: len(bare)] == bare else self.encode(suffix)
@@ -173,14 +179,14 @@ class Tokenizer:
         byte = _BYTE_PIECE.match(piece)
         return bytes([int(byte[1], 16)]) if byte else piece.replace("▁", " ").encode()
 
-    def _encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def _encode_chat(self, messages: Sequence[ChatMessage], owner: str) -> list[int]:
         if self._chat is None:
             raise RequestError("this model has no chat template; send a text prompt")
         veil = _Veil(self._special_text)
         rows = [{"role": m.role, "content": veil.cover(m.content)} for m in messages]
         ids: list[int] = []
         for text, plain in veil.split(self._chat.render(rows)):
-            ids += self.encode(text, special=not plain)
+            ids += self.encode(text, special=not plain, owner=owner)
         return ids
 
 
@@ -212,6 +218,11 @@ class _Veil:
         return [
             (self._hidden[int(part)] if i % 2 else part, bool(i % 2)) for i, part in enumerate(parts) if part
         ]
+
+
+def _encode_each(encoder: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The library takes several at once side by side."""
+    return [found.ids for found in encoder.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -123,6 +123,8 @@ class StreamFanout:
             feeds.remove(feed)
         if not feeds:
             self._feeds.pop(feed.key, None)
+        if not self._feeds:  # the read ends now, so that the next stream need not end it first
+            self._look_again()
 
     def _look_again(self) -> None:
         """The read that waits now does not name every stream that it should: end it."""

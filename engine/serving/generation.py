@@ -51,7 +51,7 @@ class Generation:
         published = Published.of(output.history)
         self._clock = Clock(published, queue_ms, output.ttft_ms)
         with self._clock.tokenizing():
-            self._prompt = tuple(self._tokenizer.encode_prompt(request.prompt))
+            self._prompt = tuple(self._tokenizer.encode_prompt(request.prompt, request.cache_salt))
         self._limit = _limit(engine, len(self._prompt), request.max_tokens)
         if request.logprobs is not None:
             check_room(engine.backend, self._prompt, self._limit)
@@ -76,27 +76,28 @@ class Generation:
 
     def _generate(self, leave: Callable[[float], bool]) -> Done | None:
         engine = self._engine
-        self._output.frame(
-            Started(self._worker, engine.name, engine.backend.name, len(self._prompt), self._clock.queue_ms)
+        started = Started(
+            self._worker, engine.name, engine.backend.name, len(self._prompt), self._clock.queue_ms
         )
-        if self._stream.stopped:
-            return self._done("stop")
-        if len(self._ids) >= self._limit:
-            return self._done("length")
-        tokens = (*self._prompt, *self._ids)
-        job = Job(
-            tokens,
+        if self._stream.stopped or len(self._ids) >= self._limit:
+            self._output.frame(started)
+            return self._done("stop" if self._stream.stopped else "length")
+        launch = engine.backend.launch(self._job())
+        try:
+            self._output.frame(started)  # not before: the publisher's thread takes turns with this one
+            return self._follow(launch, leave)
+        finally:
+            launch.close()
+
+    def _job(self) -> Job:
+        return Job(
+            (*self._prompt, *self._ids),
             self._limit - len(self._ids),
             self._request.sampling,
             sampled=len(self._ids),
             stop_ids=self._stop_ids(),
             cache_salt=self._request.cache_salt,
         )
-        launch = engine.backend.launch(job)
-        try:
-            return self._follow(launch, leave)
-        finally:
-            launch.close()
 
     def _follow(self, launch: Launch, leave: Callable[[float], bool]) -> Done | None:
         def on_tokens(fresh: Sequence[Token]) -> None:

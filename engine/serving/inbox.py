@@ -78,6 +78,8 @@ class Inbox:
         self._bury = self._redis.register_script(scripts.BURY)
         self._tidy = self._redis.register_script(scripts.TIDY)
         self._peers = PeerWatch(self._redis, worker)
+        self._looked_at = float("-inf")
+        """When the other workers were last looked at, by time.monotonic()."""
 
     def take(self, wait_s: float = 0.0) -> Taken | None:
         """The next request, interactive before bench; waits up to `wait_s` seconds for one.
@@ -92,8 +94,8 @@ class Inbox:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            self._wait(reply[1:], min(left, LOOK_S))
-            self._bury_dead()
+            if not self._freed_by_death():
+                self._wait(reply[1:], min(left, LOOK_S))
 
     def keep(self, request_id: str) -> bool:
         """Says that this worker lives and is on the request. False if it is another's by now."""
@@ -130,13 +132,23 @@ class Inbox:
         self._create_groups()
         return cast("list[Any]", self._take(args=args))
 
-    def _bury_dead(self) -> None:
-        """Frees at once what workers whose process has ended had in hand."""
-        ended = self._peers.ended(time.monotonic())
-        if ended:
-            args = [text for name, held in ended.items() for text in (name, str(held))]
-            if self._bury(args=args):
-                log.warning("ended without a word: %s", ", ".join(ended))
+    def _freed_by_death(self) -> bool:
+        """Whether a worker's process has ended that had something in hand: it is free at once.
+
+        Looked at before waiting and not after, where a request that has just come would wait for it.
+        """
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_S:
+            return False
+        self._looked_at = now
+        ended = self._peers.ended(now)
+        if not ended:
+            return False
+        args = [text for name, held in ended.items() for text in (name, str(held))]
+        buried = bool(self._bury(args=args))
+        if buried:
+            log.warning("ended without a word: %s", ", ".join(ended))
+        return buried
 
     def _create_groups(self) -> None:
         """The groups start at the beginning: what was submitted before there was a worker counts."""

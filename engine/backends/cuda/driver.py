@@ -94,6 +94,7 @@ class Device:
         self.activate()
         self._allocations: list[int] = []
         self._host_allocations: list[int] = []
+        self._streams: list[Any] = []
         self._modules: list[Any] = []
         self.abandoned = False
         """True once a kernel on it does not end: to free anything would wait for that for ever."""
@@ -200,8 +201,10 @@ class Device:
         return link_name(self.call, self.driver, self._device, other._device)
 
     def stream(self) -> Any:
-        """Does not wait for the default stream, nor that for it."""
-        return self.call("cuStreamCreate", self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+        """Does not wait for the default stream, nor that for it. It is there until `close`."""
+        flags = self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
+        self._streams.append(self.call("cuStreamCreate", flags))
+        return self._streams[-1]
 
     @contextmanager
     def event(self) -> Iterator[Any]:
@@ -262,11 +265,12 @@ class Device:
         )
 
     def close(self) -> None:
-        """Gives back all memory and modules; after a fault, when the driver refuses everything, nothing."""
+        """Gives back all that it made; after a fault, when the driver refuses everything, nothing."""
         if self.abandoned:
             return
         self.driver.cuCtxSetCurrent(self._context)
         kept: tuple[tuple[str, list[Any]], ...] = (
+            ("cuStreamDestroy", self._streams),
             ("cuMemFree", self._allocations),
             ("cuMemFreeHost", self._host_allocations),
             ("cuModuleUnload", self._modules),

@@ -34,7 +34,7 @@ from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.polling import PolledLaunch
 from engine.backends.cuda.profile import ProfileBuffer
-from engine.backends.cuda.resources import LaunchResources
+from engine.backends.cuda.resources import LaunchResources, ResourcePool
 from engine.backends.cuda.tape import Matrix
 from engine.errors import BackendFailure, DeviceLost
 from engine.sampling import SamplingParams
@@ -86,6 +86,9 @@ class DeviceContext:
     team: Sequence[Memory]
     serial: int = 1
     spin_budget_s: float = 1.5
+
+    def __post_init__(self) -> None:
+        self.pool = ResourcePool(self.device)
 
     @property
     def all_resident(self) -> bool:
@@ -160,7 +163,7 @@ class CudaLaunch(PolledLaunch):
         super().__init__()
         self._context, self._plan = context, plan
         self._lock = threading.Lock()
-        self._resources = LaunchResources(context.device)
+        self._resources = LaunchResources(context.pool)
         self._read = 0
         self._failure: str | None = None
         self.starved_us: Mapping[str, float] = {}

@@ -56,11 +56,11 @@ def refuse_damage(problem: str) -> Iterator[None]:
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 """Values of tokenizer.ggml.token_type."""
 
-_LLAMA3 = (
+LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 _DIGITS_APART = frozenset(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"))
 _LLAMA3_LIKE = frozenset(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"))
 
@@ -168,9 +168,9 @@ def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
     if pre in _DIGITS_APART:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
     if pre in _LLAMA3_LIKE:
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_LLAMA3), "isolated"), letters])
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3_WORDS), "isolated"), letters])
     if pre in ("qwen2", "deepseek-r1-qwen", "megrez"):
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_QWEN2), "isolated"), letters])
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"), letters])
     raise TokenizerError(
         f"the GGUF vocabulary cuts words by the rule {pre!r}, which is not supported;"
         " use the model's Hugging Face folder with its tokenizer.json"

@@ -199,3 +199,14 @@ async def test_leaving_early_leaves_the_shared_read(redis_url, out):
             await out.put("g")
             await waiting
         assert client.following == 0
+
+
+async def test_nothing_is_read_once_the_last_stream_is_left(reader: StreamFanout, out: Out) -> None:
+    feed = reader.follow(out_key("one"), FROM_START)
+    await out.put("one")
+    assert await numbers(feed, 1) == [1]
+    await asyncio.sleep(0.05)  # the next read waits by now
+    feed.close()
+    assert reader._reader is not None
+    async with asyncio.timeout(1):
+        await reader._reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from engine.backends.cuda import launch as module
 from engine.backends.cuda import polling
 from engine.backends.cuda.contract import PEER_POINTERS
 from engine.backends.cuda.launch import CudaLaunch, LaunchPlan
+from engine.backends.cuda.resources import KEPT_BYTES, LaunchResources, ResourcePool
 from engine.errors import BackendFailure, DeviceLost
 
 PLAN = LaunchPlan((1, 2, 3), 8)
@@ -72,9 +73,8 @@ class PlayedDevice:
     def launch(self, *_arguments: Any, **_more: Any) -> None:
         pass
 
-    def call(self, name: str, *_arguments: Any) -> None:
-        if name == "cuStreamDestroy":
-            self.held["stream"] -= 1
+    def call(self, _name: str, *_arguments: Any) -> None:
+        pass
 
 
 def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kernel", rank: int = 0) -> Any:
@@ -87,6 +87,7 @@ def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kern
     )
     return SimpleNamespace(
         device=device,
+        pool=ResourcePool(cast("Any", device)),
         memory=memory,
         layout=layout,
         kernel=kernel,
@@ -101,24 +102,64 @@ def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kern
     )
 
 
+def in_pool(pool: ResourcePool) -> Counter[str]:
+    """How much lies in it, by the names of PlayedDevice."""
+    return Counter(
+        {
+            "memory": sum(map(len, pool.memory.values())),
+            "pinned memory": sum(map(len, pool.mapped.values())),
+            "stream": len(pool.streams),
+        }
+    )
+
+
 @pytest.mark.parametrize("refused", ["memory", "stream", "pinned memory", "upload"])
-def test_a_launch_that_cannot_be_made_ready_holds_nothing(refused: str) -> None:
+def test_a_launch_that_cannot_be_made_ready_gives_back_what_it_held(refused: str) -> None:
     device = PlayedDevice(refused)
+    where = context(device)
     with pytest.raises(BackendFailure, match=f"{refused} was refused"):
-        CudaLaunch(context(device), PLAN)
+        CudaLaunch(where, PLAN)
+    assert +device.held == +in_pool(where.pool)
+
+
+def test_launches_of_one_length_use_the_same_things_one_after_the_other() -> None:
+    device = PlayedDevice()
+    where = context(device)
+    for _ in range(3):
+        CudaLaunch(where, PLAN)._resources.release()
+        assert device.held == in_pool(where.pool)
+    assert device.held["pinned memory"] == 1
+
+
+def test_pinned_memory_that_is_lent_again_holds_zeros() -> None:
+    resources = LaunchResources(ResourcePool(cast("Any", PlayedDevice())))
+    first, _ = resources.allocate_mapped(5000)
+    first[:] = 7
+    resources.release()
+    again, _ = resources.allocate_mapped(4999)
+    assert again.base is first.base
+    assert not again.any()
+
+
+def test_what_is_large_goes_back_to_the_driver() -> None:
+    device = PlayedDevice()
+    resources = LaunchResources(ResourcePool(cast("Any", device)))
+    resources.memory(KEPT_BYTES + 1)
+    resources.allocate_mapped(KEPT_BYTES + 1)
+    resources.release()
     assert not any(device.held.values())
 
 
-def test_a_launch_whose_kernel_does_not_compile_holds_nothing() -> None:
+def test_a_launch_whose_kernel_does_not_compile_gives_back_what_it_held() -> None:
     device = PlayedDevice()
 
     def broken(_profile: bool, _filters: bool) -> None:
         raise BackendFailure("it does not compile")
 
     with pytest.raises(BackendFailure, match="it does not compile"):
-        CudaLaunch(context(device, broken), PLAN)
+        CudaLaunch(where := context(device, broken), PLAN)
     assert set(device.held) == {"memory", "pinned memory", "stream"}
-    assert not any(device.held.values())
+    assert device.held == in_pool(where.pool)
 
 
 class Clock:
