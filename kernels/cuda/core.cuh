@@ -232,6 +232,11 @@ struct Core {
         barrier_arrive(&shared.empty[cursor.slot]);
         cursor.advance(SLOTS);
     }
+    // The same where loads may hang: not before `loaded`, which depends on all that the thread loaded from the slot.
+    DEVICE void free_slot_after(u32 loaded) {
+        barrier_arrive_after(&shared.empty[cursor.slot], loaded, params.zero);
+        cursor.advance(SLOTS);
+    }
 
     // All SMs, and everything written before it is visible after it. Used between the phases of prefill, and
     // everywhere when the measured option `sync = barrier` asks for it.

@@ -268,6 +268,7 @@ _PARAMS: tuple[Declared, ...] = (
         c_int32,
         "cache blocks before one more SM shares a head; 0: attention.cuh decides",
     ),
+    ("zero", c_uint32, "0, which the compiler cannot know (stream.cuh)"),
     ("rank", c_int32, "which GPU this is; the first one tells the host"),
     ("serial", c_uint32, "number of this launch's first decode pass, over all launches; from 1"),
 )
