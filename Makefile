@@ -30,6 +30,11 @@ test-fast: setup-dev ## what to run while you work: lint, types, engine and web;
 	$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not nightly" tests --ignore=tests/e2e --ignore=tests/kernels \
 	    --ignore=tests/reference --ignore=tests/tools
 
+test-faults: setup-dev ## what holds while processes die, clients attack, disks fill and clocks differ; a table last
+	@mkdir -p var && rm -f var/fault-figures.md
+	FAULT_FIGURES=var/fault-figures.md $(PY) -m pytest -q -m faults -n 2 --dist load tests/faults -k "kills or fills_no_disk"
+	FAULT_FIGURES=var/fault-figures.md $(PY) -m pytest -q -m faults tests/faults -k "not kills and not fills_no_disk"
+
 test-nightly: setup-dev ## what takes too long for every change, or depends on an idle machine
 	$(PY) -m pytest -m nightly tests
 
@@ -98,4 +103,4 @@ lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run admin setup setup-dev python test test-page test-browser test-python test-fast test-nightly lint format check-peers bench-cpu bench-node bench-peers bench-product results link-latency web-path screenshots compose-check lock clean
+.PHONY: help run admin setup setup-dev python test test-page test-browser test-python test-fast test-faults test-nightly lint format check-peers bench-cpu bench-node bench-peers bench-product results link-latency web-path screenshots compose-check lock clean

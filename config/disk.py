@@ -5,24 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from time import monotonic
 
 from django.conf import settings
-
-LOOK_EVERY_S = 2.0
 
 
 class DiskFull(Exception):
     """So little room is left that nothing new is kept. The message is for whoever asked."""
 
 
-class _Seen:
-    at = -LOOK_EVERY_S
-    free = 0
-
-
 def check_room() -> None:
-    """Raises DiskFull below DISK_FLOOR. Looks at the disk every LOOK_EVERY_S at most."""
+    """Raises DiskFull below DISK_FLOOR. Asked each time: an answer of a second ago lets writes fail."""
     free = free_bytes()
     if free < settings.DISK_FLOOR:
         raise DiskFull(
@@ -36,12 +28,8 @@ def has_room() -> bool:
 
 
 def free_bytes() -> int:
-    """Of the fullest disk that is written to, as seen lately."""
-    now = monotonic()
-    if now - _Seen.at >= LOOK_EVERY_S:
-        _Seen.free = min(shutil.disk_usage(folder).free for folder in _written())
-        _Seen.at = now
-    return _Seen.free
+    """Of the fullest disk that is written to."""
+    return min(shutil.disk_usage(folder).free for folder in _written())
 
 
 def _written() -> Iterable[Path]:

@@ -11,7 +11,7 @@ class RawSocket:
 
     def __init__(self, port: int, path: str, *, source: str = "127.0.0.1", headers: str = "") -> None:
         self.connection = socket.create_connection(
-            ("127.0.0.1", port), timeout=10, source_address=(source, 0)
+            ("127.0.0.1", port), timeout=30, source_address=(source, 0)
         )
         host = f"localhost:{port}"
         self.connection.sendall(

@@ -8,7 +8,6 @@ import json
 import pytest
 from django.contrib.sessions.models import Session
 
-from config import disk
 from playground.keeping import PAGES_AN_HOUR
 from playground.models import Generation
 from tests.playground.conftest import done, started, tokens
@@ -20,7 +19,6 @@ CLIENT = ("192.0.2.9", 5)
 @pytest.fixture
 def full_disk(monkeypatch, settings):
     settings.DISK_FLOOR = 10**18
-    monkeypatch.setattr(disk, "LOOK_EVERY_S", 0.0)
 
 
 async def test_an_address_may_leave_so_many_bytes_a_minute(open_page, worker, settings):
