@@ -26,6 +26,7 @@ class Limits:
 LIMITS = Limits()
 DEFAULTS: dict[str, Any] = {
     "max_tokens": 256,
+    "answer_tokens": 1024,
     "sampling": {
         **{option.name: getattr(PLAYGROUND, option.name) for option in OPTIONS},
         "seed": None,

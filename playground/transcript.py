@@ -26,7 +26,7 @@ class Transcript:
                 self._text.append(frame.text)
                 self._pace.add(frame)
             case Done():
-                self._text.append(frame.text)
+                self._text.append(_without_cut_character(frame))
             case _:
                 pass
 
@@ -37,3 +37,8 @@ class Transcript:
     @property
     def pace(self) -> PaceData:
         return self._pace.data
+
+
+def _without_cut_character(done: Done) -> str:
+    """What was held back, without a character that the limit of tokens, or Stop, cut in two."""
+    return done.text if done.finish_reason == "stop" else done.text.rstrip("\N{REPLACEMENT CHARACTER}")

@@ -206,8 +206,8 @@ def check_job(config: ModelConfig, job: Job) -> None:
         )
     if len(job.tokens) >= config.context:
         raise RequestError(
-            f"the prompt has {len(job.tokens)} tokens; {config.name} takes at most {config.context - 1}"
-            " and still answers: shorten it"
+            f"the prompt is too long: it has {len(job.tokens):,} tokens, and {config.name} takes at most"
+            f" {config.context - 1:,}; shorten it"
         )
 
 

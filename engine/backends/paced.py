@@ -10,13 +10,14 @@ model whose tokenizer should be used. Options:
     prefill_ms   time to the first token (20)
     align_ms     delay the first token to a multiple of this on time.monotonic(), 0 for not (0): a reader
                  on the same machine can then tell when every token was ready
+    line         every how many tokens a line ends, 0 for never (0): pages lay lines out as they come
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ from engine.timings import FinishReason
 
 WORDS = "words"
 """The name of the built-in vocabulary, in place of a model's."""
-_DEFAULTS = {"tok_s": 1000.0, "burst": 1.0, "prefill_ms": 20.0, "align_ms": 0.0}
+_DEFAULTS = {"tok_s": 1000.0, "burst": 1.0, "prefill_ms": 20.0, "align_ms": 0.0, "line": 0.0}
 _WORDS = (
     "a all an and any are as async await be break by case class continue def del each elif else except false"
     " finally first for from get global has if import in is it key last list make new next no none not now"
@@ -50,7 +51,7 @@ _STRIDE = 7919
 
 def words_model() -> Model:
     """A vocabulary of common words and the smallest shape that carries it; it has no meaningful weights."""
-    vocabulary = {f"▁{word}": i for i, word in enumerate(_WORDS.split())}
+    vocabulary = {word: i for i, word in enumerate([*(f"▁{word}" for word in _WORDS.split()), "\n"])}
     tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="▁word"))  # noqa: S106 a word
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     config = ModelConfig(
@@ -100,8 +101,14 @@ def open(model: Model, *, devices: int, options: Mapping[str, Any]) -> PacedBack
         raise BackendUnavailable(
             f"the model {model.config.name!r} has no tokenizer to take words from; use --model {WORDS}"
         )
-    ids = _readable(model.tokenizer, model.config.vocab)
-    return PacedBackend(model.config, ids, values)
+    # Printable ASCII: text that no browser trips over.
+    ids = _spelling(model.tokenizer, model.config.vocab, lambda text: all(32 <= b < 127 for b in text))
+    newlines = _spelling(model.tokenizer, model.config.vocab, lambda text: text == b"\n")
+    if values["line"] and not newlines:
+        raise BackendUnavailable(
+            f"the model {model.config.name!r} has no token for a newline: leave out line"
+        )
+    return PacedBackend(model.config, _Text(ids, int(values["line"]), newlines[:1]), values)
 
 
 class PacedBackend:
@@ -109,11 +116,11 @@ class PacedBackend:
 
     name = "paced"
 
-    def __init__(self, config: ModelConfig, ids: Sequence[int], options: Mapping[str, float]) -> None:
+    def __init__(self, config: ModelConfig, text: _Text, options: Mapping[str, float]) -> None:
         self.config = config
         self.topology = Topology(devices=(DeviceInfo(f"test clock at {options['tok_s']:g} tok/s"),))
         self.facts: dict[str, Any] = {}
-        self._ids = tuple(ids)
+        self._text = text
         self._options = options
 
     @property
@@ -132,7 +139,7 @@ class PacedBackend:
             first = -(-first // align) * align
         schedule = _Schedule(begin, first, 1e9 / options["tok_s"], int(options["burst"]))
         limit = min(job.max_tokens, self.config.context - len(job.tokens))
-        return PacedLaunch(job, self._ids, schedule, limit)
+        return PacedLaunch(job, self._text, schedule, limit)
 
     def logits(self, _tokens: Sequence[int]) -> NDArray[np.float32]:
         raise RequestError("the backend paced computes no model; benchmark another backend")
@@ -142,6 +149,20 @@ class PacedBackend:
 
     def close(self) -> None:
         return
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Which token stands where: words, and at the end of every `line` tokens a newline (0: never)."""
+
+    words: Sequence[int]
+    line: int
+    newline: Sequence[int]
+
+    def token(self, prompt: int, index: int) -> int:
+        if self.line and (index + 1) % self.line == 0:
+            return self.newline[0]
+        return self.words[(prompt + index) * _STRIDE % len(self.words)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +189,9 @@ class _Schedule:
 class PacedLaunch:
     """Implements engine.backends.base.Launch by the clock alone; times count from the launch."""
 
-    def __init__(self, job: Job, ids: Sequence[int], schedule: _Schedule, limit: int) -> None:
+    def __init__(self, job: Job, text: _Text, schedule: _Schedule, limit: int) -> None:
         self._prompt = len(job.tokens)
-        self._ids = ids
+        self._text = text
         self._schedule = schedule
         self._limit = limit
         self._given = 0
@@ -206,8 +227,9 @@ class PacedLaunch:
         self._end("cancelled")
 
     def _token(self, index: int) -> Token:
-        word = self._ids[(self._prompt + index) * _STRIDE % len(self._ids)]
-        return Token(word, self._schedule.due_ns(index) - self._schedule.begin_ns)
+        return Token(
+            self._text.token(self._prompt, index), self._schedule.due_ns(index) - self._schedule.begin_ns
+        )
 
     def _end(self, reason: FinishReason) -> None:
         if self._outcome is None:
@@ -215,7 +237,7 @@ class PacedLaunch:
             self._outcome = Outcome(reason, self._prompt, schedule.first_ns - schedule.begin_ns)
 
 
-def _readable(tokenizer: Tokenizer, vocab: int) -> tuple[int, ...]:
-    """The ids that spell printable ASCII: text that no browser trips over."""
+def _spelling(tokenizer: Tokenizer, vocab: int, holds: Callable[[bytes], bool]) -> tuple[int, ...]:
+    """The ids whose text `holds`."""
     spelled = ((token, tokenizer.token_bytes(token)) for token in range(vocab))
-    return tuple(token for token, spelling in spelled if spelling and all(32 <= b < 127 for b in spelling))
+    return tuple(token for token, spelling in spelled if spelling and holds(spelling))

@@ -184,8 +184,8 @@ def _limit(engine: Engine, prompt: int, max_tokens: int) -> int:
     if prompt >= context:
         raise Refused(
             "too_long",
-            f"the prompt has {prompt} tokens; {engine.name} takes at most {context - 1} and still answers:"
-            " shorten it",
+            f"the prompt is too long: it has {prompt:,} tokens, and {engine.name} takes at most"
+            f" {context - 1:,}; shorten it",
         )
     if max_tokens < 1:
         raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1")

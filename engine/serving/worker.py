@@ -359,7 +359,7 @@ def _portrait(engine: Engine) -> dict[str, Any]:
 
 def _poison(taken: Taken) -> str:
     why = f": {taken.last_error}" if taken.last_error else ""
-    return f"{taken.attempts - 1} workers broke down over this request, so it is not tried again{why}"
+    return f"the engine crashed {taken.attempts - 1} times on this request, so it was stopped{why}"
 
 
 def _now_ms() -> int:

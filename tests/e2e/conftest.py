@@ -19,6 +19,8 @@ from tests.e2e.stack import ROOT, Service, Stack, running_stack
 
 SCREENSHOTS = Path(os.environ.get("MONOLANE_HOME") or ROOT / "var") / "screenshots"
 MODEL = "smollm2-135m"
+LINE = 12
+"""Tokens of a line of paced text, about as many as a line of code has."""
 EXPECT_MS = 15_000
 """How long a condition may take to come true: a machine may be busy with something else."""
 
@@ -81,10 +83,9 @@ def worker(stack: Stack) -> Iterator[Service]:
 @pytest.fixture
 def paced(stack: Stack) -> Iterator[Callable[[int], Service]]:
     """Starts a worker that emits words at a given number of tokens a second and computes nothing."""
+    options = ("--option", f"line={LINE}", "--option")
     with stack.workers() as add:
-        yield lambda tok_s: add(
-            "paced", "--model", "words", "--backend", "paced", "--option", f"tok_s={tok_s}"
-        )
+        yield lambda tok_s: add("paced", "--model", "words", "--backend", "paced", *options, f"tok_s={tok_s}")
 
 
 @pytest.fixture

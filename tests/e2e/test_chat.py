@@ -171,7 +171,7 @@ def test_an_example_for_the_chat_is_put_in_its_question(
 @pytest.mark.usefixtures("worker")
 def test_the_real_model_answers_and_a_reload_in_mid_answer_goes_on(playground: PlaygroundPage) -> None:
     playground.wait_until_ready()
-    playground.set(temperature=0, max_tokens=60)
+    playground.set(temperature=0, answer_tokens=60)
     playground.ask("What is a list?")
     playground.wait_for_tokens(8)
     playground.page.reload()
@@ -338,10 +338,16 @@ def test_an_unsent_message_survives_a_reload_and_its_size_is_said(
     playground.wait_until_ready()
     playground.show("Chat")
     page.get_by_label("Your message").fill("How long is this?")
-    expect(page.locator("#chat-size")).to_contain_text("of 4,096 tokens")
+    expect(page.locator("#chat-size")).to_contain_text("of 3,072 tokens")  # an answer of 1,024 fits beside it
     page.reload()
     playground.show("Chat")
     expect(page.get_by_label("Your message")).to_have_value("How long is this?")
+    playground.set(answer_tokens=96)
+    expect(page.locator("#chat-size")).to_contain_text("of 4,000 tokens")
+    server("So long.")
+    playground.ask("How long is this?")
+    playground.wait_for_answer()
+    assert server.asked[0]["max_tokens"] == 96
 
 
 def test_code_of_an_answer_is_inserted_below_the_line_and_indented_as_it_is(

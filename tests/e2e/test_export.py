@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.conftest import watched
-from tests.e2e.playground_page import PlaygroundPage
+from tests.e2e.playground_page import PlaygroundPage, wait_until
 from tests.e2e.scripted import ScriptedServer
 from tests.e2e.stack import Service
 
@@ -61,7 +61,7 @@ def test_a_conversation_is_exported_as_it_was_last_sent(
     playground.show("Chat")
     export = page.locator("#panel-chat").get_by_role("button", name="Export")
     expect(export).to_be_disabled()
-    playground.set(temperature=0, max_tokens=TOKENS)
+    playground.set(temperature=0, answer_tokens=TOKENS)
     playground.ask("Say hello.")
     playground.wait_for_answer()
     export.click()
@@ -173,7 +173,7 @@ def test_a_shared_run_is_coloured_and_opens_in_the_playground(
     page.keyboard.press("Escape")
     playground.type_prompt(playground_draft)
     page.goto(page.locator("#share-link").inner_text())
-    assert page.evaluate("CSS.highlights.has('code-keyword')")
+    assert wait_until(page, lambda: page.evaluate("CSS.highlights.has('code-keyword')"))
     page.get_by_role("button", name="Open in the playground").click()
     expect(playground.editor).to_contain_text("def add(a, b):")
     playground.editor.click()

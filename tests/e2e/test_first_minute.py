@@ -20,8 +20,10 @@ def first(server: ScriptedServer, page: Page) -> PlaygroundPage:
 
 def test_the_first_screen_says_what_this_is_and_what_it_runs_on(first: PlaygroundPage) -> None:
     welcome = first.page.locator("#hint")
-    expect(welcome).to_contain_text("Monolane is an open engine built for the speed of one request.")
-    expect(welcome).to_contain_text("This page: scripted on an old laptop.")
+    expect(welcome).to_contain_text(
+        "Monolane is an open engine for language models, built for the speed of a single request."
+    )
+    expect(welcome).to_contain_text("Here it runs scripted on an old laptop.")
 
 
 def test_three_examples_are_one_click_away(server: ScriptedServer, first: PlaygroundPage) -> None:
@@ -72,10 +74,14 @@ def test_settings_lie_over_the_results_where_there_is_no_room_beside_them(first:
     width = "document.getElementById('result').getBoundingClientRect().width"
     before = page.evaluate(width)
     page.get_by_role("button", name="Settings").click()
-    expect(page.get_by_label("Max tokens")).to_be_in_viewport()
+    expect(page.get_by_label("Max tokens", exact=True)).to_be_in_viewport()
     assert page.evaluate(width) == before
     page.get_by_role("button", name="Close").click()
     expect(page.locator("#settings")).to_be_hidden()
+    page.get_by_role("button", name="Settings").click()
+    first.run()
+    expect(page.locator("#settings")).to_be_hidden()
+    first.wait_for_end()
 
 
 def test_an_output_that_its_limit_ended_goes_on(server: ScriptedServer, first: PlaygroundPage) -> None:
@@ -96,3 +102,16 @@ def test_output_is_inserted_once(server: ScriptedServer, first: PlaygroundPage) 
     insert.click()
     expect(insert).to_be_disabled()
     expect(first.editor).to_have_text("x = 1")
+
+
+def test_output_goes_to_the_cursor_once_its_prompt_is_another_one(
+    server: ScriptedServer, first: PlaygroundPage
+) -> None:
+    server(" = 1", finish="length")
+    first.run("x")
+    first.wait_for_end()
+    first.type_prompt("first\n")
+    first.page.keyboard.press("ControlOrMeta+Home")
+    expect(first.page.get_by_role("button", name="Continue", exact=True)).to_be_hidden()
+    first.page.get_by_role("button", name="Insert at the cursor").click()
+    expect(first.editor).to_have_text(" = 1first")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.playground_page import PlaygroundPage, wait_until
 from tests.e2e.scripted import ScriptedServer
+from tests.e2e.stack import Service
 
 LINES = "".join(f"    value_{number} = compute({number}, depth={number * 7})\n" for number in range(6))
 LINE_PX = 30
@@ -47,6 +50,39 @@ def test_who_scrolls_up_stays_there(server: ScriptedServer, playground: Playgrou
         server.more(LINES)
         page.wait_for_timeout(20)
     assert page.locator("#output").evaluate("(view) => view.scrollTop") == pytest.approx(at, abs=2)
+
+
+WATCH_THE_END = """() => {
+  const [view, away] = [document.getElementById("output"), document.getElementById("to-end")];
+  window.seen = { frames: 0, left: 0, furthest: 0 };
+  const look = () => {
+    seen.frames += 1;
+    seen.left += away.hidden ? 0 : 1;
+    seen.furthest = Math.max(seen.furthest, view.scrollHeight - view.scrollTop - view.clientHeight);
+    requestAnimationFrame(look);
+  };
+  requestAnimationFrame(look);
+}"""
+
+
+@pytest.mark.nightly
+def test_the_end_of_20000_tokens_stays_in_sight_in_every_frame(
+    playground: PlaygroundPage, paced: Callable[[int], Service]
+) -> None:
+    paced(5000)
+    page = playground.page
+    playground.set(max_tokens=20_000)
+    playground.run("hello")
+    playground.wait_for_tokens(1)
+    page.evaluate(WATCH_THE_END)
+    playground.wait_for_end()
+    seen = page.evaluate("seen")
+    print(seen)
+    assert playground.tokens == 20_000
+    assert seen["frames"] > 60
+    assert seen["left"] == 0
+    assert seen["furthest"] < page.locator("#output").evaluate("(view) => view.clientHeight") / 2
+    assert from_the_end(page, "#output") < LINE_PX
 
 
 def from_the_end(page: Page, view: str) -> float:

@@ -44,12 +44,27 @@ def test_python_is_fetched_at_the_first_run_from_this_host_alone(
 
 def test_runs_follow_one_another_each_in_a_fresh_interpreter(panel: RunPanel) -> None:
     page = panel.page
+    top = "document.getElementById('run-start').getBoundingClientRect().top"
+    before = page.evaluate(top)
     panel.run(f"{ADD}import builtins\nbuiltins.left = 1\nprint('one')\n", TEST_ADD)
     panel.wait_for("passed")
     expect(panel.headline).to_contain_text("The test passed in")
     panel.run(f"{ADD}print(left)\n", "")
     panel.wait_for("failed")
-    expect(panel.headline).to_have_text("The program failed: NameError: name 'left' is not defined.")
+    said = "NameError: name 'left' is not defined"
+    expect(panel.headline).to_have_text(f"The program failed in line 3: {said}.")
+    expect(page.locator("#run-result").get_by_text(said)).to_have_count(2)  # and in the folded traceback
+    expect(page.locator("#run-result").get_by_text(said).filter(visible=True)).to_have_count(1)
+    page.get_by_role("button", name="Line 3 of program.py").click()
+    expect(page.locator("#run-program .cm-line").nth(2)).to_be_in_viewport()
+    in_line = "() => { const { anchorNode } = getSelection(); return anchorNode.parentElement.textContent; }"
+    assert "print(left)" in page.evaluate(in_line)
+
+    panel.run(ADD, "class TestAdd:\n    def test_add(self):\n        assert add(1, 2) == 4\n")
+    panel.wait_for("failed")
+    expect(panel.headline).to_contain_text("0 of 1 test passed in")
+    panel.run(ADD, "def check_add():\n    assert add(1, 2) == 4\n")
+    expect(panel.headline).to_contain_text("No tests were found.")
 
     tests = f"{TEST_ADD}def test_wrong():\n    assert add(1, 2) == 4\n"
     panel.run("import sys\nprint('oops', file=sys.stderr)\n" + ADD, tests)
@@ -61,9 +76,9 @@ def test_runs_follow_one_another_each_in_a_fresh_interpreter(panel: RunPanel) ->
     expect(page.locator("#announcer")).to_contain_text("1 of 2 tests passed")
 
     page.locator("#run-time").select_option("1000")
-    panel.run("print('before')\nwhile True:\n    pass\n")
+    panel.run("print('before')\n", "def test_hangs():\n    while True:\n        pass\n")
     panel.wait_for("failed")
-    expect(panel.headline).to_contain_text("Ended at its time limit of 1.00 s")
+    expect(panel.headline).to_contain_text("Ended at its time limit of 1.00 s: test_hangs was still running.")
     expect(panel.printed).to_have_text("before\n")
 
     panel.run("import itertools\nfor n in itertools.count():\n    print(n)\n")
@@ -74,7 +89,10 @@ def test_runs_follow_one_another_each_in_a_fresh_interpreter(panel: RunPanel) ->
     page.locator("#run-memory").select_option("64")
     panel.run("held = []\nwhile True:\n    held.append(bytearray(10**6))\n")
     panel.wait_for("failed")
-    expect(panel.headline).to_have_text("The program failed: MemoryError. Its memory limit is 64 MB.")
+    expect(panel.headline).to_have_text(
+        "The program failed in line 3: MemoryError. Its memory limit is 64 MB."
+    )
+    assert page.evaluate(top) == before
 
 
 def test_a_run_is_stopped_by_key_and_by_button_and_the_next_one_works(panel: RunPanel) -> None:

@@ -10,6 +10,7 @@ from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import ModelEntry
 
+from engine.serving.messages import Done
 from playground import services, tasks
 from playground.models import Generation, Lane, Share
 from playground.transcript import Transcript
@@ -71,6 +72,18 @@ async def test_a_nul_that_a_model_wrote_is_kept_as_a_sign_that_every_database_ta
     transcript.add(tokens(0, "a\0b"))
     assert await services.record_end(generation="d" * 32, transcript=transcript, end=done(1))
     assert (await Generation.objects.aget(id="d" * 32)).text == "a\ufffdb"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("reason", "kept"), [("length", "a"), ("cancelled", "a"), ("stop", "a\ufffd")])
+async def test_a_character_that_the_end_cut_in_two_is_not_kept(reason, kept):
+    await Generation.objects.acreate(id="d" * 32, request={})
+    transcript = Transcript()
+    transcript.add(tokens(0, "a"))
+    end = Done(reason, "\ufffd", done(1).timings)
+    transcript.add(end)
+    assert await services.record_end(generation="d" * 32, transcript=transcript, end=end)
+    assert (await Generation.objects.aget(id="d" * 32)).text == kept
 
 
 def test_the_oldest_go_once_all_take_too_much_room(settings):

@@ -30,7 +30,7 @@ async def test_the_page_holds_examples_and_limits_as_data(async_client):
 async def test_the_page_has_a_field_for_every_sampling_option_and_their_table_as_data(async_client):
     page = (await async_client.get("/")).content.decode()
     fields = re.findall(r'<input type="number" id="(\w+)"', page)
-    assert set(fields) == {"max_tokens", *(option.name for option in OPTIONS)}
+    assert set(fields) == {"max_tokens", "answer_tokens", *(option.name for option in OPTIONS)}
     assert data_in(page, "sampling-options") == SAMPLING_OPTIONS
 
 

@@ -7,7 +7,7 @@ import { element, pageData } from "../shared/dom.js";
 import { count, plural } from "../shared/format.js";
 import { conversation as kept } from "../shared/storage.js";
 import { TextStream } from "../shared/stream.js";
-import { TokenCount } from "../shared/token_count.js";
+import { ContextSize, answerTokens } from "./context_size.js";
 import { BYTES_A_TOKEN, Conversation, withCode } from "./conversation.js";
 import { Shelf } from "./shelf.js";
 import { TurnView } from "./turn_view.js";
@@ -43,7 +43,6 @@ export class ChatPanel {
   #hint = element("chat-hint", HTMLElement);
   #none = element("chat-none", HTMLElement);
   #left = element("chat-left", HTMLElement);
-  #size = element("chat-size", HTMLElement);
   #edit = element("chat-edit", HTMLElement);
   #problem = new Problem(
     element("chat-problem", HTMLElement),
@@ -56,7 +55,7 @@ export class ChatPanel {
   #stop = element("chat-stop", HTMLButtonElement);
   #clear = element("chat-clear", HTMLButtonElement);
   #stream;
-  #counter;
+  #size;
   #actions;
   #events;
   /** @type {Playground | null} */
@@ -76,7 +75,7 @@ export class ChatPanel {
       onFlush: events.onShown,
       onFollow: () => {},
     });
-    this.#counter = new TokenCount(events.onCount, () => (this.#size.textContent = ""));
+    this.#size = new ContextSize(events.onCount);
     element("chat-form", HTMLFormElement).addEventListener("submit", (event) => {
       event.preventDefault();
       this.submit();
@@ -98,10 +97,8 @@ export class ChatPanel {
     for (const type of /** @type {const} */ (["workers", "settings", "asked", "ended", "emptied"])) {
       playground.on(type, () => this.#refresh());
     }
-    playground.on("tab", () => this.#count());
-    playground.on("counted", ({ tokens, context }) => {
-      if (tokens !== null && context !== null) this.#size.textContent = `${count(tokens)} of ${plural(context, "token")}`;
-    });
+    for (const type of /** @type {const} */ (["tab", "settings"])) playground.on(type, () => this.#count());
+    playground.on("counted", ({ tokens }) => this.#size.counted(tokens));
     this.#stop.addEventListener("click", () => playground.stop());
   }
 
@@ -264,12 +261,13 @@ export class ChatPanel {
     const worker = this.#worker;
     const { settings } = /** @type {Playground} */ (this.#playground);
     if (!worker) return "No model here can chat.";
-    const room = Math.max(0, worker.context - settings.max_tokens) * BYTES_A_TOKEN;
+    const max_tokens = answerTokens(worker, settings);
+    const room = (worker.context - max_tokens) * BYTES_A_TOKEN;
     const limits = { bytes: Math.min(LIMITS.prompt_bytes, room), messages: LIMITS.messages };
     const { messages, left } = this.#conversation.messages(settings.system, limits, goOn);
     this.#left.hidden = left === 0;
     this.#left.textContent = `The model no longer reads the first ${plural(left, "message")}: the conversation is longer than its context.`;
-    const { max_tokens, sampling, stop } = settings;
+    const { sampling, stop } = settings;
     return this.#events.onAsk({ type: "start", messages, model: worker.model, max_tokens, sampling, stop });
   }
 
@@ -370,7 +368,7 @@ export class ChatPanel {
     const { messages } = this.#conversation.messages(settings.system, limits, true);
     const drafted = this.#drafted;
     if (drafted) messages.push({ role: "user", content: drafted });
-    this.#counter.ask(messages.length ? { type: "count", model: worker.model, messages } : null);
+    this.#size.ask(worker, answerTokens(worker, settings), messages);
   }
 
   /** @param {KeyboardEvent} event */
@@ -402,6 +400,7 @@ export class ChatPanel {
     this.#attach.disabled = nobody;
     this.#clear.disabled = busy || this.#conversation.turns.length === 0;
     for (const view of this.#views) view.allow({ busy, newest: view === this.#answer });
+    this.#stream.keepUp(); // what can be done with an answer stands below it
   }
 }
 

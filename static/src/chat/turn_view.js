@@ -41,7 +41,7 @@ export class TurnView {
     else {
       const copy = button("Copy", () => copyText(turn.content, copy, body));
       this.#tools.append(
-        copy,
+        named("copy", copy),
         named("regenerate", button("Regenerate", actions.onRegenerate)),
         named("continue", button("Continue", actions.onContinue)),
       );
@@ -53,6 +53,7 @@ export class TurnView {
     this.#tools.hidden = busy || (this.turn.role === "assistant" && !this.turn.content && !newest);
     for (const each of this.#tools.querySelectorAll("button")) {
       const { name } = each.dataset;
+      if (name === "copy") each.hidden = !this.turn.content;
       if (name === "regenerate") each.hidden = !newest;
       if (name === "continue") each.hidden = !newest || !this.turn.cut;
     }

@@ -14,7 +14,8 @@ import { settings as kept } from "../shared/storage.js";
  * @typedef {object} Values
  * @property {string} model empty: whichever worker is free
  * @property {string} system
- * @property {number} max_tokens
+ * @property {number} max_tokens of what goes on from a prompt
+ * @property {number} answer_tokens the most of a chat's answer
  * @property {Sampling} sampling
  * @property {string[]} stop
  */
@@ -61,6 +62,7 @@ export class Controls {
       model: this.#field("model").value,
       system: this.#field("system").value,
       max_tokens: Number(this.#field("max_tokens").value),
+      answer_tokens: Number(this.#field("answer_tokens").value),
       sampling: Object.fromEntries(this.#options.map(({ name }) => [name, number(name)])),
       stop: stopStrings(this.#field("stop_strings").value),
     };

@@ -2,7 +2,7 @@
 
 import { history } from "@codemirror/commands";
 import { bracketMatching, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
-import { Compartment, EditorState, Prec } from "@codemirror/state";
+import { Compartment, EditorState, MapMode, Prec } from "@codemirror/state";
 import {
   EditorView,
   drawSelection,
@@ -26,6 +26,7 @@ import { highlighter } from "../shared/palette.js";
  * @property {() => void} onRun
  * @property {() => void} onContinue the selection shall be continued
  * @property {() => void} onChange
+ * @property {() => void} onMarkLost what stood before the mark was deleted
  * @property {() => void} onTyped somebody typed, rather than loaded or undid
  * @property {() => void} onLeft the cursor or the focus went elsewhere, or Escape was pressed
  * @property {(text: string) => void} onGhost what is suggested now; empty for nothing
@@ -37,6 +38,7 @@ export class Editor {
   #label = new Compartment();
   /** @type {number | null} */
   #mark = null;
+  #onMarkLost;
   #view;
 
   /**
@@ -45,6 +47,7 @@ export class Editor {
    * @param {EditorEvents} events
    */
   constructor(parent, initial, events) {
+    this.#onMarkLost = events.onMarkLost;
     this.#view = new EditorView({
       parent,
       state: EditorState.create({
@@ -70,7 +73,7 @@ export class Editor {
           this.#language.extension,
           this.#label.of([]),
           EditorView.updateListener.of((update) => {
-            if (this.#mark !== null) this.#mark = update.changes.mapPos(this.#mark, 1);
+            this.#follow(update.changes);
             if (update.docChanged) events.onChange();
             if (update.docChanged || update.selectionSet) events.onSelect(this.selected);
           }),
@@ -121,13 +124,16 @@ export class Editor {
     this.#mark = where === "end" ? doc.length : selection.main.to;
   }
 
-  /**
-   * @param {string} text
-   * @param {"mark" | "cursor"} where
-   */
-  insert(text, where) {
-    const { doc, selection } = this.#view.state;
-    const at = where === "mark" ? Math.min(this.#mark ?? doc.length, doc.length) : selection.main.head;
+  /** @param {import("@codemirror/state").ChangeDesc} changes that may move the mark, or delete what it stands after */
+  #follow(changes) {
+    if (this.#mark === null) return;
+    this.#mark = changes.mapPos(this.#mark, 1, MapMode.TrackBefore);
+    if (this.#mark === null) this.#onMarkLost();
+  }
+
+  /** @param {string} text at the mark, or at the cursor if that was lost */
+  insert(text) {
+    const at = this.#mark ?? this.#view.state.selection.main.head;
     this.#view.dispatch({
       changes: { from: at, insert: text },
       selection: { anchor: at + this.#view.state.toText(text).length },

@@ -36,8 +36,9 @@ const TESTS = {
 const TESTS_ANYWHERE = "Write tests for this code.";
 /** Where the settings leave the panes beside them wide enough. */
 const WIDE = "(min-width: 100rem)";
-/** Where they lie over the results, so that nobody meets them uncalled. */
-const OVERLAY = "(max-width: 79.99rem)";
+/** Where they lie over the results or below them, so that nobody meets them uncalled. */
+const APART = "(max-width: 79.99rem)";
+const OVERLAY = `${APART} and (min-width: 56rem)`;
 const NARROW = "(max-width: 56rem)";
 
 const announcer = element("announcer", HTMLElement);
@@ -64,6 +65,7 @@ const prompt = new PromptPane(nonce, {
   onSelect: (selected) => selection.show(selected),
   onExample: follow,
   onProblem: refuse,
+  onMarkLost: () => output.losePlace(),
 });
 const compare = new CompareDialog(nonce);
 const chat = new ChatPanel({
@@ -211,13 +213,15 @@ playground.on("workers", (workers) => {
   prompt.offer(workers);
   const chats = workers.some((worker) => worker.chat);
   selection.offerChat(chats);
-  element("system-field", HTMLElement).hidden = !chats;
+  element("chat-settings", HTMLElement).hidden = !chats;
 });
 playground.on("asked", ({ reopened, origin }) => {
   if (reopened) return;
   playground.announce("Generating.");
   element("prompt-pane", HTMLElement).dataset.ran = "true"; // on a narrow screen it makes room for the results
-  if (origin.place !== "none") showResults();
+  if (origin.place === "none") return;
+  if (matchMedia(OVERLAY).matches) showSettings(false);
+  showResults();
 });
 playground.on("tab", showResults);
 for (const type of ["focusin", "pointerdown", "beforeinput"]) {
@@ -265,7 +269,7 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) session.retryNow();
 });
 
-showSettings(!matchMedia(OVERLAY).matches && (settingsOpen.read() ?? matchMedia(WIDE).matches));
+showSettings(!matchMedia(APART).matches && (settingsOpen.read() ?? matchMedia(WIDE).matches));
 const opened = opening.read();
 opening.clear();
 if (!opened) runs.takeUp();

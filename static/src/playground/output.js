@@ -33,6 +33,8 @@ export class OutputPane {
   #run = null;
   /** Whether its text is in the prompt already. */
   #inserted = false;
+  /** Whether the prompt that it continues still stands in the editor. */
+  #placed = true;
 
   /**
    * @param {object} events
@@ -64,6 +66,7 @@ export class OutputPane {
   begin(run) {
     this.#run = run;
     this.#inserted = false;
+    this.#placed = true;
     this.clear();
     this.#hint.hidden = true;
     this.#problem.hide();
@@ -114,6 +117,12 @@ export class OutputPane {
     this.#setState("empty");
   }
 
+  /** The editor holds another prompt now. */
+  losePlace() {
+    this.#placed = false;
+    this.#allow();
+  }
+
   get #text() {
     return this.#run?.text ?? "";
   }
@@ -128,7 +137,9 @@ export class OutputPane {
     for (const button of [this.#copy, this.#download, this.#insert]) button.disabled = this.#text === "";
     this.#insert.disabled ||= this.#inserted; // once: a second time would double it
     const { request, generation } = this.#run ?? {};
-    const cut = generation?.done?.finish_reason === "length" && request?.suffix === undefined && !this.#inserted;
+    this.#insert.textContent = this.#placed ? "Insert into prompt" : "Insert at the cursor";
+    const belongs = this.#placed && !this.#inserted && request?.suffix === undefined;
+    const cut = belongs && generation?.done?.finish_reason === "length";
     this.#continue.hidden = !cut;
   }
 

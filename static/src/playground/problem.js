@@ -1,5 +1,7 @@
 /** What went wrong, in the server's words, and the button that tries again once that makes sense. */
 
+import { sentence } from "../shared/format.js";
+
 /** @typedef {import("./runs.js").Retry} Retry */
 
 export class Problem {
@@ -22,12 +24,12 @@ export class Problem {
   }
 
   /**
-   * @param {string} message a sentence
+   * @param {string} message
    * @param {Retry} retry
    */
   show(message, retry) {
     clearTimeout(this.#timer);
-    this.#text.textContent = message;
+    this.#text.textContent = sentence(message);
     this.#button.hidden = retry === null;
     if (retry) this.#offer(retry, performance.now() + retry.afterS * 1000);
     this.#root.hidden = false;

@@ -148,7 +148,7 @@ export class PromptPane {
 
   /** @param {string} text of the output */
   insert(text) {
-    this.editor.insert(text, "mark");
+    this.editor.insert(text);
   }
 
   /** @param {string} text */

@@ -65,4 +65,12 @@ export class CodeEditor {
       scrollIntoView: true,
     });
   }
+
+  /** @param {number} number of the line to go to, from 1 */
+  goToLine(number) {
+    const { doc } = this.#view.state;
+    const { from } = doc.line(Math.min(Math.max(1, number), doc.lines));
+    this.#view.dispatch({ selection: { anchor: from }, effects: EditorView.scrollIntoView(from, { y: "center" }) });
+    this.#view.focus();
+  }
 }

@@ -23,6 +23,8 @@
  * @property {"passed" | "failed" | "skipped" | "running"} outcome running: it begins
  * @property {string} message
  * @property {string} traceback
+ * @property {string} file in which it failed: program.py, tests.py, or empty
+ * @property {number} line of that file, from 1; 0 for none
  * @property {number} ms
  *
  * @typedef {"finished" | "stopped" | "time" | "output" | "crashed"} Reason why a run ended

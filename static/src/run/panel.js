@@ -31,7 +31,7 @@ class RunPanel {
   #stop = element("run-stop", HTMLButtonElement);
   #fix = element("run-fix", HTMLButtonElement);
   #steps = element("run-steps", HTMLInputElement);
-  #result = new ResultView();
+  #result = new ResultView((file, line) => (file === "tests.py" ? this.#tests : this.#program).goToLine(line));
   #fixing = new FixView();
   #sandbox;
   #program;

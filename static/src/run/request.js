@@ -34,10 +34,12 @@ export function helper(workers, model) {
  * @param {Case} wrong
  * @returns {Start}
  */
-export function requestFor(worker, { max_tokens, sampling }, wrong) {
-  const shared = { type: /** @type {const} */ ("start"), model: worker.model, max_tokens, sampling };
-  if (worker.chat) return { ...shared, messages: [{ role: "user", content: question(wrong) }], stop: [] };
-  return { ...shared, prompt: unfinished(wrong), stop: Object.values(HEADINGS).map((heading) => `\n${heading}`) };
+export function requestFor(worker, { max_tokens, answer_tokens, sampling }, wrong) {
+  const shared = { type: /** @type {const} */ ("start"), model: worker.model, sampling };
+  if (worker.chat) {
+    return { ...shared, max_tokens: answer_tokens, messages: [{ role: "user", content: question(wrong) }], stop: [] };
+  }
+  return { ...shared, max_tokens, prompt: unfinished(wrong), stop: Object.values(HEADINGS).map((heading) => `\n${heading}`) };
 }
 
 /**

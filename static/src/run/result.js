@@ -21,6 +21,12 @@ export class ResultView {
   /** @type {{stream: "out" | "err", text: string}[]} */
   #pending = [];
   #frame = 0;
+  #onLine;
+
+  /** @param {(file: string, line: number) => void} onLine somebody wants to see it */
+  constructor(onLine) {
+    this.#onLine = onLine;
+  }
 
   /** Forgets the last run. */
   clear() {
@@ -63,8 +69,19 @@ export class ResultView {
     item.dataset.outcome = outcome.outcome;
     const line = text("span", `${outcome.name} ${outcome.outcome}`, "run-outcome");
     item.append(line, " ", text("span", duration(outcome.ms), "muted"));
+    if (outcome.line) item.append(" ", this.#linkTo(outcome));
     if (outcome.outcome === "failed") item.append(...details(outcome));
     this.#outcomes.append(item);
+  }
+
+  /** @param {Outcome} outcome */
+  #linkTo({ file, line }) {
+    const link = document.createElement("button");
+    link.type = "button";
+    link.className = "quiet run-line";
+    link.textContent = `Line ${line} of ${file}`;
+    link.addEventListener("click", () => this.#onLine(file, line));
+    return link;
   }
 
   /**
@@ -95,16 +112,20 @@ export class ResultView {
   }
 }
 
-/** @param {Outcome} outcome */
-function details({ message, traceback }) {
-  const said = text("p", message, "run-message");
-  if (!traceback.trim()) return [said];
+/**
+ * What the headline does not say yet: it has the program's own failure, with its line.
+ *
+ * @param {Outcome} outcome
+ */
+function details({ type, message, traceback }) {
+  const said = type === "program" ? [] : [text("p", message, "run-message")];
+  if (!traceback.trim()) return said;
   const trace = text("pre", traceback.trimEnd(), "");
   trace.tabIndex = 0;
   trace.setAttribute("aria-label", "Traceback");
   const fold = document.createElement("details");
   fold.append(text("summary", "Traceback", ""), trace);
-  return [said, fold];
+  return [...said, fold];
 }
 
 /**

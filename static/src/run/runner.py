@@ -5,11 +5,12 @@ the tests of `unittest.TestCase`s, and bare asserts; there is no pytest here. Th
 defines, in its own namespace and as the module `program`. Every outcome is reported as one line of JSON as
 soon as it is known, so that a run that is cut short has told what came before:
 
-    {"type": "program", "outcome": "passed" | "failed", "message", "traceback", "ms"}
-    {"type": "test", "name", "outcome": "passed" | "failed" | "skipped", "message", "traceback", "ms"}
+    {"type": "program", "outcome": "passed" | "failed", "message", "traceback", "file", "line", "ms"}
+    {"type": "test", "name", "outcome": "passed" | "failed" | "skipped", …}
     {"type": "test", "name", "outcome": "running", …} before each test
 
-`message` and `traceback` are empty for what passed; times are milliseconds of wall clock.
+`message` and `traceback` are empty for what passed. `file` and `line` are the innermost place of the person's
+own that failed; "" and 0 where there is none. Times are milliseconds of wall clock.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 PROGRAM = "program.py"
 TESTS = "tests.py"
@@ -50,6 +51,8 @@ class Outcome:
     outcome: str = "passed"
     message: str = ""
     traceback: str = ""
+    file: str = ""
+    line: int = 0
     ms: float = 0.0
 
 
@@ -146,18 +149,35 @@ def _tried(blank: Outcome, action: Callable[[], object]) -> Outcome:
     ended = replace(blank, ms=(time.perf_counter() - began) * 1000)
     if failure is None:
         return ended
-    return replace(ended, outcome="failed", message=_message(failure), traceback=_traceback(failure))
+    file, line = _place(failure)
+    message = _message(failure)
+    return replace(
+        ended, outcome="failed", message=message, traceback=_traceback(failure), file=file, line=line
+    )
 
 
 def _message(failure: BaseException) -> str:
     kind = type(failure).__name__
     try:
-        said = str(failure)
+        said = failure.msg if _is_unreadable(failure) else str(failure)
     except Exception:
         said = "its text cannot be shown"
     if isinstance(failure, AssertionError) and said:
         return _cut(said, LONGEST_MESSAGE)
     return _cut(f"{kind}: {said}" if said else kind, LONGEST_MESSAGE)
+
+
+def _is_unreadable(failure: BaseException) -> TypeGuard[SyntaxError]:
+    """Whether one of the two files could not be read as Python."""
+    return isinstance(failure, SyntaxError) and failure.filename in (PROGRAM, TESTS)
+
+
+def _place(failure: BaseException) -> tuple[str, int]:
+    if _is_unreadable(failure):
+        return str(failure.filename), failure.lineno or 0
+    frames = traceback.extract_tb(failure.__traceback__)
+    own = [(frame.filename, frame.lineno or 0) for frame in frames if frame.filename in (PROGRAM, TESTS)]
+    return own[-1] if own else ("", 0)
 
 
 def _traceback(failure: BaseException) -> str:

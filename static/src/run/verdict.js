@@ -73,7 +73,7 @@ function defeat(outcomes, ended, limits) {
   const memory = outcomes.some(({ message }) => message.startsWith("MemoryError"))
     ? ` Its memory limit is ${limits.memoryBytes / 2 ** 20} MB.`
     : "";
-  if (program) return `The program failed: ${sentence(program.message)}${memory}`;
+  if (program) return `The program failed${program.line ? ` in line ${program.line}` : ""}: ${sentence(program.message)}${memory}`;
   return `${count(outcomes.filter(({ type }) => type === "test"))} ${spent(ended)}.${memory}`;
 }
 

@@ -1,5 +1,7 @@
 /** Asks the server for a page that shows generations of this session to whoever has its address. */
 
+import { sentence } from "../shared/format.js";
+
 /**
  * @param {HTMLFormElement} form posts to the shared pages and holds the CSRF token
  * @param {string[]} lanes each the id of a generation, or `pacer:` and its tok/s
@@ -14,9 +16,4 @@ export async function publish(form, lanes) {
   const said = await response.json().catch(() => null);
   if (response.ok && said) return said.url;
   throw new Error(said?.error ? sentence(said.error) : `The server refused (${response.status}); reload the page and try again.`);
-}
-
-/** @param {string} text */
-function sentence(text) {
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }

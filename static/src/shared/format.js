@@ -35,3 +35,8 @@ export function duration(ms) {
 export function plural(n, one, many = `${one}s`) {
   return `${whole.format(n)} ${n === 1 ? one : many}`;
 }
+
+/** @param {string} text of an error, as the server writes it: no capital, no full stop */
+export function sentence(text) {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+}

@@ -72,6 +72,13 @@ def test_every_word_is_readable_and_comes_back_as_text():
     assert model.tokenizer.encode(text.strip()) == ids
 
 
+def test_lines_end_where_they_shall():
+    model = paced.words_model()
+    text = model.tokenizer.decode([t.id for t in to_end(launch(20, tok_s=1e6, line=5))])
+    assert [len(line.split()) for line in text.splitlines()] == [4, 4, 4, 4]
+    assert text.endswith("\n")
+
+
 def test_a_models_own_vocabulary_can_be_used_if_it_has_one():
     with pytest.raises(BackendUnavailable, match="no tokenizer"):
         paced.open(open_model("random:tiny-llama"), devices=1, options={})

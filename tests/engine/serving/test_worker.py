@@ -132,7 +132,7 @@ def test_an_answer_ends_where_the_context_does(client, redis_url, chatterbox):
 @pytest.mark.parametrize(
     ("request_", "code", "complaint"),
     [
-        (ask("g", "to " * 140_000), "too_long", "takes at most 131071 and still answers"),
+        (ask("g", "to " * 140_000), "too_long", "takes at most 131,071; shorten it"),
         (ask("g", model="gpt-7"), "wrong_model", "'gpt-7' is not served here; words is"),
         (ask("g", max_tokens=0), "bad_request", "max_tokens is 0"),
         (ask("g", stop=("",)), "bad_request", "stop string is empty"),

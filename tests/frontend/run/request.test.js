@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { correctedBy, helper, requestFor } from "../../../static/src/run/request.js";
 
 const WRONG = { program: "x = 1\n", tests: "assert x == 2\n", failure: "AssertionError:\nx is 1" };
-const VALUES = /** @type {any} */ ({ model: "", system: "", max_tokens: 99, sampling: { temperature: 0 }, stop: ["unrelated"] });
+const VALUES = /** @type {any} */ ({ model: "", system: "", max_tokens: 99, answer_tokens: 900, sampling: { temperature: 0 }, stop: ["unrelated"] });
 
 /**
  * @param {string} model

@@ -96,6 +96,24 @@ def test_tests_of_a_program_that_failed_are_not_run() -> None:
     assert names(outcomes("1 / 0\n", "def test_a():\n    pass\n")) == [("program.py", "failed")]
 
 
+@pytest.mark.parametrize(
+    ("program", "tests", "file", "line"),
+    [
+        ("x = 1\n\ndef f():\n    return y\n\nf()\n", "", "program.py", 4),
+        ("x = 1\ny = (\n", "", "program.py", 2),
+        ("import json\njson.loads('{')\n", "", "program.py", 2),
+        ("def f(a):\n    return 1 / a\n", "def test_f():\n    assert f(1)\n    f(0)\n", "program.py", 2),
+        ("x = 1\n", "\ndef test_x():\n    y = 2\n    assert x == y\n", "tests.py", 4),
+        ("def f(a, b):\n    pass\nf(1, 2)\nint('x')\n", "", "program.py", 4),
+    ],
+)
+def test_a_failure_names_the_line_of_the_person_s_own_that_failed(
+    program: str, tests: str, file: str, line: int
+) -> None:
+    failed = outcomes(program, tests)[-1]
+    assert (failed["file"], failed["line"]) == (file, line)
+
+
 def test_a_traceback_shows_the_person_s_own_lines_only() -> None:
     [failed] = outcomes("import json\n\ndef read(text):\n    return json.loads(text)\n\nread('{')\n")
     lines = failed["traceback"].splitlines()

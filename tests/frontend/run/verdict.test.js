@@ -15,7 +15,7 @@ const JOB = { program: "", tests: "", limits: { timeMs: 5000, memoryBytes: 2 ** 
  */
 function outcome(name, message = "") {
   const type = name === "program.py" ? "program" : "test";
-  return { type, name, outcome: message ? "failed" : "passed", message, traceback: message && `Traceback of ${name}\n`, ms: 1 };
+  return { type, name, outcome: message ? "failed" : "passed", message, traceback: message && `Traceback of ${name}\n`, file: "", line: 0, ms: 1 };
 }
 
 /**
