@@ -34,7 +34,6 @@ from dashboard.sweeps import definitions, selectors, services
 from dashboard.sweeps.admin_forms import SweepForm
 from dashboard.sweeps.estimates import estimate
 from dashboard.sweeps.matrix import expand
-from dashboard.sweeps.replies import warn_if_not_enqueued
 from dashboard.templatetags.figures import percent, speed
 
 CAN_RUN = "dashboard.can_run_sweep"
@@ -165,7 +164,6 @@ class SweepAdmin(_SweepModelAdmin):
             run = _start(request, sweep)
             if not run:
                 return redirect("admin:dashboard_sweep_change", pk)
-            warn_if_not_enqueued(request, run)
             return redirect(run)
         specs = expand(sweep.matrix)
         context = {
@@ -186,10 +184,9 @@ class SweepAdmin(_SweepModelAdmin):
     @admin.action(description="Run the selected sweeps now", permissions=["run"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[Sweep]) -> HttpResponse | None:
         runs = [run for sweep in queryset if (run := _start(request, sweep))]
-        told = [run for run in runs if not warn_if_not_enqueued(request, run)]
         if len(runs) == 1:
             return redirect(runs[0])
-        for run in told:
+        for run in runs:
             messages.success(
                 request, format_html('Started <a href="{}">{}</a>.', run.get_absolute_url(), run)
             )
@@ -305,7 +302,6 @@ def _cancel(request: HttpRequest, run: SweepRun) -> str:
 def _retry(request: HttpRequest, run: SweepRun) -> str:
     who: Any = request.user
     count = services.retry_failed(run=run, who=who)
-    warn_if_not_enqueued(request, run)
     return f"Run {run.pk} ({run.name}): {count} failed point{'' if count == 1 else 's'} queued again."
 
 

@@ -26,6 +26,6 @@ def _fill_new_database(using: str, **_: Any) -> None:
     from dashboard.sweeps import definitions
 
     definitions.load_presets(using=using)
-    definitions.ensure_reaper(using=using)
+    definitions.ensure_notices(using=using)
     groups.ensure(using=using)
     judge_missing(using=using)

@@ -1,13 +1,11 @@
-"""What Celery runs for the dashboard: thin calls into `runner` and `services`.
+"""What Celery runs for the dashboard: thin calls into services, and the collector of sweeps.
 
-The rows are the truth. A task that is delivered twice finds its run claimed and returns; one that is
-lost is noticed by the reaper.
+The rows are the truth: a task that is delivered twice finds its work done and returns.
 """
 
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
 from smtplib import SMTPException
 from typing import Any
 
@@ -19,17 +17,10 @@ from dashboard.errors import SweepBusy
 from dashboard.models import Regression, Sweep
 from dashboard.regressions import notices
 from dashboard.regressions import services as regressions
-from dashboard.sweeps import bench_client, definitions, ownership, runner, services, transitions
+from dashboard.sweeps import collector, definitions, services
 
 log = structlog.get_logger(__name__)
 _stopping = threading.Event()
-
-
-@shared_task(name=transitions.RUN_TASK)
-def run_sweep(run_id: int) -> None:
-    """Works on a sweep run until it ends, is cancelled, or this Celery worker shuts down."""
-    with bench_client.connect() as bench:
-        runner.work_on(run_id, bench, stopping=_stopping)
 
 
 @shared_task(name=definitions.SCHEDULED_TASK)
@@ -47,14 +38,10 @@ def start_scheduled(sweep_id: int) -> None:
         log.warning("scheduled_sweep_skipped", sweep=sweep.name, reason=str(busy))
 
 
-@shared_task(name=definitions.REAP_TASK)
-def reap(at_start: bool = False) -> None:
-    """Every minute: resumes runs that lost their process.
-
-    When a worker starts, the broker may be a new one that knows of no queued run: it is told of all.
-    """
+@shared_task(name=definitions.NOTICES_TASK)
+def repeat_notices() -> None:
+    """Every minute, and when a worker starts: tells Celery again of the notices that were not delivered."""
     regressions.ask_again()
-    ownership.reap(remind_after=timedelta(0) if at_start else ownership.REMIND_AFTER)
 
 
 @shared_task(
@@ -88,11 +75,12 @@ def call_webhook(key: int) -> None:
 
 @signals.worker_ready.connect
 def _on_ready(**_: Any) -> None:
+    """Each Celery worker looks after the sweeps, in a thread beside its tasks."""
     _stopping.clear()
-    reap.delay(at_start=True)
+    threading.Thread(target=collector.run, args=(_stopping,), name="sweeps", daemon=True).start()
+    repeat_notices.delay()
 
 
 @signals.worker_shutting_down.connect
 def _on_shutdown(**_: Any) -> None:
-    """Lets runs go back to the queue within seconds (in a pool of threads; forked children are reaped)."""
     _stopping.set()

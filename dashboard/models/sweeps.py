@@ -93,8 +93,8 @@ class Sweep(models.Model):
 class SweepRun(models.Model):
     """One run of a sweep. `name`, `repeats` and `trace` are copies: the sweep may change or go afterwards.
 
-    `owner` is the token of the process that works on it; whoever holds another token writes nothing.
-    `attempt` counts how often its failed points were retried, `resumed` how often another process took over.
+    `attempt` counts how often its failed points were retried. `heartbeat` is the
+    last time that a collector looked at it.
     """
 
     sweep = models.ForeignKey(Sweep, on_delete=models.SET_NULL, null=True, related_name="runs")
@@ -108,22 +108,19 @@ class SweepRun(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
     )
     attempt = models.PositiveSmallIntegerField(default=1)
-    resumed = models.PositiveSmallIntegerField(default=0)
     done = models.PositiveIntegerField(default=0)
     total = models.PositiveIntegerField()
     label = models.CharField(max_length=300, blank=True, help_text="what it is doing now")
     error = models.TextField(blank=True)
-    owner = models.CharField(max_length=64, blank=True)
     version = models.PositiveIntegerField(default=0, help_text="counts changes, for hints to open pages")
     created = models.DateTimeField(default=timezone.now)
-    enqueued = models.DateTimeField(null=True, blank=True, help_text="when Celery was last told of it")
     started = models.DateTimeField(null=True, blank=True)
     heartbeat = models.DateTimeField(null=True, blank=True)
     ended = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-created", "-pk"]
-        indexes = [models.Index(fields=["state", "heartbeat"], name="sweeprun_reaper")]
+        indexes = [models.Index(fields=["state", "created"], name="sweeprun_active")]
         constraints = [
             models.CheckConstraint(condition=Q(state__in=State.values), name="sweeprun_state_known"),
             models.CheckConstraint(condition=Q(trigger__in=Trigger.values), name="sweeprun_trigger_known"),
@@ -133,7 +130,7 @@ class SweepRun(models.Model):
                 name="sweeprun_ended_has_a_time",
             ),
             models.CheckConstraint(
-                condition=~Q(state=State.RUNNING) | (Q(heartbeat__isnull=False) & ~Q(owner="")),
+                condition=~Q(state=State.RUNNING) | Q(heartbeat__isnull=False),
                 name="sweeprun_running_has_a_heartbeat",
             ),
             models.UniqueConstraint(

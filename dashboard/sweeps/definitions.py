@@ -14,7 +14,7 @@ from dashboard.sweeps.crontab import parse_crontab
 from dashboard.sweeps.presets import presets
 
 SCHEDULED_TASK = "dashboard.start_scheduled"
-REAP_TASK = "dashboard.reap"
+NOTICES_TASK = "dashboard.repeat_notices"
 
 
 def find_sweep(*, name: str) -> Sweep:
@@ -69,13 +69,13 @@ def delete_sweep(*, sweep: Sweep) -> None:
         sweep.delete()
 
 
-def ensure_reaper(*, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Puts the minutely reaper among the periodic tasks; one that an operator changed stays as it is."""
+def ensure_notices(*, using: str = DEFAULT_DB_ALIAS) -> None:
+    """Repeats lost notices each minute, by a periodic task; one that an operator changed stays as it is."""
     every, _ = IntervalSchedule.objects.using(using).get_or_create(every=1, period=IntervalSchedule.MINUTES)
     PeriodicTask.objects.using(using).get_or_create(
-        task=REAP_TASK,
+        task=NOTICES_TASK,
         defaults={
-            "name": "dashboard: resume lost sweep runs",
+            "name": "dashboard: repeat lost notices",
             "interval": every,
             "expire_seconds": 50,
         },

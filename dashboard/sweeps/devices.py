@@ -1,7 +1,7 @@
 """One sweep a device at a time: who holds which kind of device, and who waits for it, in which order.
 
 The lock is the primary key of `DeviceHold`; a run takes all it needs or nothing. The queue is the order in
-which runs were created, so that a run that lost its process comes back to the head of it.
+which runs were created.
 """
 
 from __future__ import annotations
@@ -34,12 +34,6 @@ def free(run_id: int) -> None:
 def blocker_of(run: SweepRun) -> SweepRun | None:
     """The run that `run` waits for: the holder of one of its devices, else an earlier one in the queue."""
     return _blocker(run, _active(), _held())
-
-
-def startable() -> list[int]:
-    """Keys of the queued runs that nothing stands before."""
-    active, held = _active(), _held()
-    return [run.pk for run in active if run.state == State.QUEUED and _blocker(run, active, held) is None]
 
 
 @dataclass(frozen=True, slots=True)

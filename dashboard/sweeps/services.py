@@ -16,7 +16,7 @@ from dashboard.audit import log as audit
 from dashboard.errors import NothingToDo, SweepBusy
 from dashboard.models import ACTIVE, ENDED, Point, State, Sweep, SweepRun, Trigger
 from dashboard.models.sweeps import device_of
-from dashboard.sweeps import bench_client, transitions
+from dashboard.sweeps import bench_client
 from dashboard.sweeps.crontab import latest_slot
 from dashboard.sweeps.matrix import AXES, expand
 from dashboard.sweeps.transitions import announce, change, count_tried, free_devices
@@ -36,8 +36,8 @@ _BY = {
 }
 
 
-def start_sweep(*, sweep: Sweep, trigger: Trigger, who: User | None = None, enqueue: bool = True) -> SweepRun:
-    """Makes a run with all its points and tells Celery (unless `enqueue` is off: then the caller runs it).
+def start_sweep(*, sweep: Sweep, trigger: Trigger, who: User | None = None) -> SweepRun:
+    """Makes a run with all its points; a collector finds it.
 
     Raises SweepBusy if the sweep has a run that has not ended, ValidationError if its matrix is not valid.
     """
@@ -53,14 +53,11 @@ def start_sweep(*, sweep: Sweep, trigger: Trigger, who: User | None = None, enqu
                 trigger=trigger,
                 who=who,
                 total=len(specs),
-                enqueued=timezone.now(),
             )
             Point.objects.bulk_create(
                 Point(run=run, index=index, **spec.columns) for index, spec in enumerate(specs)
             )
             _record(who, run, "sweep started", f"{len(specs)} points", by=_BY[trigger])
-            if enqueue:
-                transaction.on_commit(lambda: transitions.enqueue(run.pk))
     except IntegrityError as error:
         active = SweepRun.objects.filter(sweep=sweep, state__in=ACTIVE).first()
         if active is None:
@@ -97,7 +94,7 @@ def cancel(*, run: SweepRun, who: User | None = None) -> None:
             Point.objects.filter(run=run, state=State.RUNNING).values_list("request_id", flat=True)
         )
         Point.objects.filter(run=run, state__in=ACTIVE).update(state=State.CANCELLED, ended=now)
-        SweepRun.objects.filter(pk=run.pk).update(owner="", label="", done=count_tried(run.pk))
+        SweepRun.objects.filter(pk=run.pk).update(label="", done=count_tried(run.pk))
         _record(who, run, "sweep cancelled")
         transaction.on_commit(lambda: _withdraw(in_flight))
         free_devices(run.pk)
@@ -116,10 +113,8 @@ def retry_failed(*, run: SweepRun, who: User | None = None) -> int:
                 SweepRun.objects.filter(pk=run.pk, state__in=ENDED),
                 state=State.QUEUED,
                 attempt=F("attempt") + 1,
-                resumed=0,
                 ended=None,
                 error="",
-                enqueued=timezone.now(),
             )
             if not won:
                 raise NothingToDo(f"Run {run.pk} has not ended; its failed points can be retried afterwards.")
@@ -130,7 +125,6 @@ def retry_failed(*, run: SweepRun, who: User | None = None) -> int:
             Point.objects.bulk_create(_again(point) for point in failed)
             SweepRun.objects.filter(pk=run.pk).update(done=count_tried(run.pk))
             _record(who, run, "failed points retried", f"{len(failed)} points")
-            transaction.on_commit(lambda: transitions.enqueue(run.pk))
     except IntegrityError as error:
         raise SweepBusy(
             f"The sweep {run.name} is queued or running again; retry run {run.pk} when it has ended."
@@ -142,16 +136,6 @@ def retry_failed(*, run: SweepRun, who: User | None = None) -> int:
 def _again(failed: Point) -> Point:
     measured = {axis: getattr(failed, axis) for axis in AXES}
     return Point(run_id=failed.run_id, index=failed.index, attempt=failed.attempt + 1, **measured)
-
-
-def reason_not_enqueued(*, run: SweepRun) -> str:
-    """Why the run that was just queued has to wait, in a sentence; "" if Celery knows of it."""
-    if not SweepRun.objects.filter(pk=run.pk, state=State.QUEUED, enqueued=None).exists():
-        return ""
-    return (
-        f"Run {run.pk} ({run.name}) is queued, but Redis did not answer; check that it runs: "
-        "Celery is told of the run a minute or two after its return."
-    )
 
 
 def _withdraw(request_ids: Iterable[str | None]) -> None:

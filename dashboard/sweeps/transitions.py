@@ -1,6 +1,6 @@
-"""Changes of a sweep run's state, and what follows from each: pages are notified, devices freed, Celery told.
+"""Changes of a sweep run's state, and what follows from each: pages are notified, devices freed.
 
-A change is a conditional UPDATE: its WHERE names the state (and the owner) that it expects.
+A change is a conditional UPDATE: its WHERE names the state that it expects.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from django.db import models, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from dashboard import celery_bridge
 from dashboard.live import notifications
 from dashboard.models import ACTIVE, Point, State, SweepRun
 from dashboard.sweeps import devices
-
-RUN_TASK = "dashboard.run_sweep"
 
 
 def change(rows: models.QuerySet[SweepRun], **values: Any) -> int:
@@ -39,27 +36,9 @@ def announce(*, run_id: int) -> None:
     transaction.on_commit(send)
 
 
-def enqueue(run_id: int) -> bool:
-    told = celery_bridge.tell(RUN_TASK, run_id)
-    if not told:  # the row stays queued and the reaper tells again
-        SweepRun.objects.filter(pk=run_id, state=State.QUEUED).update(enqueued=None)
-    return told
-
-
-def enqueue_next() -> None:
-    """Tells Celery of the runs that nothing stands before any more. More than once does no harm."""
-
-    def tell() -> None:
-        for key in devices.startable():
-            enqueue(key)
-
-    transaction.on_commit(tell)
-
-
 def free_devices(run_id: int) -> None:
-    """Gives back a run's devices; whoever waits for them is told, and so are the pages of the queue."""
+    """Gives back a run's devices; the pages of the runs that wait for them are told."""
     devices.free(run_id)
-    enqueue_next()
     for waiting in SweepRun.objects.filter(state=State.QUEUED).exclude(pk=run_id):
         change(SweepRun.objects.filter(pk=waiting.pk))
         announce(run_id=waiting.pk)
@@ -67,7 +46,7 @@ def free_devices(run_id: int) -> None:
 
 def give_up(mine: models.QuerySet[SweepRun], run_id: int, message: str) -> bool:
     now = timezone.now()
-    if not change(mine, state=State.FAILED, error=message, ended=now, owner="", label=""):
+    if not change(mine, state=State.FAILED, error=message, ended=now, label=""):
         return False
     Point.objects.filter(run_id=run_id, state__in=ACTIVE).update(
         state=State.FAILED, error_code="run_failed", error=message, ended=now

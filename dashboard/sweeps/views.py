@@ -20,7 +20,6 @@ from dashboard.request_text import without_nul
 from dashboard.sweeps import selectors, services
 from dashboard.sweeps.estimates import remaining
 from dashboard.sweeps.queue import place_of, queues
-from dashboard.sweeps.replies import warn_if_not_enqueued
 
 PAGE_SIZE = 50
 CAN_RUN = "dashboard.can_run_sweep"
@@ -48,7 +47,6 @@ def sweep_start(request: HttpRequest) -> HttpResponse:
     except (DashboardError, ValidationError) as error:
         messages.error(request, _sentence(error))
         return redirect("dashboard:sweeps")
-    warn_if_not_enqueued(request, started)
     return redirect(started)
 
 
@@ -112,7 +110,6 @@ def sweep_run_retry(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         count = services.retry_failed(run=found, who=_user(request))
         messages.success(request, f"{count} failed point{'' if count == 1 else 's'} queued again.")
-        warn_if_not_enqueued(request, found)
     except DashboardError as error:
         messages.error(request, _sentence(error))
     return redirect(found)

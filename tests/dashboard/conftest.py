@@ -14,7 +14,7 @@ from config.celery import app as celery_app
 from dashboard import circuit_breaker
 from dashboard.circuit_breaker import CircuitBreaker
 from dashboard.live import notifications
-from dashboard.sweeps import services, transitions
+from dashboard.sweeps import services
 from tests.dashboard.stack import Stack, database_in
 
 
@@ -24,20 +24,6 @@ def plain_static(settings: Any, tmp_path: Path) -> None:
     plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
     settings.STATIC_ROOT = tmp_path
     settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
-
-
-@pytest.fixture(autouse=True)
-def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The runs of which Celery was told, in place of a broker (unless the test has a real one)."""
-    runs: list[int] = []
-    if "stack" not in request.fixturenames:
-
-        def tell(run_id: int) -> bool:
-            runs.append(run_id)
-            return True
-
-        monkeypatch.setattr(transitions, "enqueue", tell)
-    return runs
 
 
 @pytest.fixture(autouse=True)

@@ -114,5 +114,5 @@ def sweep(name: str = "test-sweep", **matrix: Any) -> Sweep:
 
 
 def run_of(of: Sweep, **kwargs: Any) -> SweepRun:
-    """A queued run of which Celery was not told."""
-    return services.start_sweep(sweep=of, trigger=Trigger.SHELL, enqueue=False, **kwargs)
+    """A queued run."""
+    return services.start_sweep(sweep=of, trigger=Trigger.SHELL, **kwargs)

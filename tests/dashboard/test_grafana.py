@@ -21,7 +21,7 @@ BOARD = Path(__file__).resolve().parents[2] / "deploy/grafana.json"
 def exported() -> dict[str, set[str]]:
     """The labels of each figure, by its name."""
     factories.stored()
-    services.start_sweep(sweep=factories.sweep(), trigger=Trigger.SHELL, enqueue=False)
+    services.start_sweep(sweep=factories.sweep(), trigger=Trigger.SHELL)
     families = text_string_to_metric_families(exposition().decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 

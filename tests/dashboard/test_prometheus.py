@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dashboard.measurements.configurations import values_of
 from dashboard.prometheus import exposition
-from dashboard.sweeps import ownership
+from dashboard.sweeps import lifecycle
 from engine.measuring.measurement import Settings
 from tests.dashboard import factories
 from tests.dashboard.regressions.test_services import GOOD, history
@@ -28,7 +28,7 @@ def samples() -> dict[tuple[str, ...], float]:
 def test_sweeps_are_counted_by_device_and_state() -> None:
     first = factories.run_of(factories.sweep("a"))
     factories.run_of(factories.sweep("b", backend=["cuda", "cpu"]))
-    ownership.claim_run(run_id=first.pk, owner="me")
+    lifecycle.begin_run(run_id=first.pk)
     found = samples()
     assert found["monolane_sweep_runs", "cpu", "running"] == 1
     assert found["monolane_sweep_runs", "cpu", "queued"] == 1

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
-from config.celery import app as celery_app
 from dashboard import tasks
 from dashboard.errors import SweepBusy
 from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trigger
-from dashboard.sweeps import definitions, ownership, services
+from dashboard.sweeps import definitions, services
 from engine.serving.client import Client
 from engine.serving.messages import BENCH, Measured, Started, cancel_key, encode_frame, out_key
 from tests.dashboard import factories
@@ -65,23 +64,22 @@ def test_sweep_runs_in_a_celery_worker_point_after_point(stack: Stack, hand: Han
     assert Measurement.objects.filter(point__run=run).count() == 2
 
 
-def test_celery_worker_that_stops_hands_its_run_to_the_next_without_asking_twice(
+def test_celery_worker_that_stops_leaves_its_run_to_the_next_without_asking_twice(
     stack: Stack, hand: HandEngine
 ) -> None:
     with stack.celery():
         run = start(factories.sweep(context=[8]))
         wait_until(lambda: len(hand.requests()) == 1)
         hand.start(hand.requests()[0]["id"])
-    assert state_of(run) == State.QUEUED
+    assert state_of(run) == State.RUNNING
     with stack.celery():
-        wait_until(lambda: state_of(run) == State.RUNNING)
         hand.answer(hand.requests()[0]["id"])
         wait_until(lambda: state_of(run) == State.FINISHED)
     assert len(hand.requests()) == 1
     assert Measurement.objects.count() == 1
 
 
-def test_run_whose_celery_worker_was_killed_is_resumed_without_measuring_again(
+def test_run_whose_celery_worker_was_killed_goes_on_without_measuring_again(
     stack: Stack, hand: HandEngine
 ) -> None:
     with stack.celery() as worker:
@@ -91,26 +89,24 @@ def test_run_whose_celery_worker_was_killed_is_resumed_without_measuring_again(
         worker.wait(10)
     assert state_of(run) == State.RUNNING
     hand.answer(hand.requests()[0]["id"])  # the engine finished what the dead process had asked for
-    SweepRun.objects.filter(pk=run.pk).update(heartbeat=run.created - 2 * ownership.STALE_AFTER)
-    with stack.celery():  # a starting worker reaps
-        wait_until(lambda: state_of(run) == State.FINISHED)
-    assert len(hand.requests()) == 1
-    run.refresh_from_db()
-    assert (run.resumed, Measurement.objects.count()) == (1, 1)
-
-
-def test_task_delivered_twice_measures_once(stack: Stack, hand: HandEngine) -> None:
     with stack.celery():
-        run = start(factories.sweep(context=[8]))
-        tasks.run_sweep.delay(run.pk)
-        wait_until(lambda: len(hand.requests()) == 1)
-        tasks.run_sweep.delay(run.pk)
-        hand.answer(hand.requests()[0]["id"])
         wait_until(lambda: state_of(run) == State.FINISHED)
     assert len(hand.requests()) == 1
+    assert Measurement.objects.count() == 1
 
 
-def test_cancelled_sweep_leaves_the_inbox_and_the_task_ends(stack: Stack, hand: HandEngine) -> None:
+def test_two_celery_workers_measure_each_point_once(stack: Stack, hand: HandEngine) -> None:
+    with stack.celery(), stack.celery():
+        run = start(factories.sweep())
+        for count in (1, 2):
+            wait_until(lambda n=count: len(hand.requests()) == n)
+            hand.answer(hand.requests()[-1]["id"], day=count)
+        wait_until(lambda: state_of(run) == State.FINISHED)
+    assert len(hand.requests()) == 2
+    assert Measurement.objects.filter(point__run=run).count() == 2
+
+
+def test_cancelled_sweep_leaves_the_inbox(stack: Stack, hand: HandEngine) -> None:
     with stack.celery():
         run = start(factories.sweep())
         wait_until(lambda: len(hand.requests()) == 1)
@@ -120,23 +116,6 @@ def test_cancelled_sweep_leaves_the_inbox_and_the_task_ends(stack: Stack, hand: 
         assert hand.redis.exists(cancel_key(request_id))
     assert state_of(run) == State.CANCELLED
     assert len(hand.requests()) == 1
-
-
-def test_start_while_the_broker_is_away_waits_for_the_reaper(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, redis_is_back: Callable[[], None]
-) -> None:
-    with monkeypatch.context() as broken:
-
-        def refuse(*_: Any, **__: Any) -> None:
-            raise ConnectionError("no broker")
-
-        broken.setattr(celery_app, "send_task", refuse)
-        run = start(factories.sweep(context=[8]))
-    run.refresh_from_db()
-    assert (run.state, run.enqueued) == (State.QUEUED, None)
-    assert ownership.reap().reminded == [], "so soon after a failure nobody is asked"
-    redis_is_back()
-    assert ownership.reap().reminded == [run.pk]
 
 
 def test_schedule_starts_the_sweep_and_skips_while_it_runs(stack: Stack) -> None:

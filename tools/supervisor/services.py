@@ -78,8 +78,7 @@ def services(plan: Plan) -> list[Service]:
         "config.asgi:application",
     ]
     own_worker = [*run, "engine", "worker", "--redis", plan.redis_url, "--name", plan.worker_name]
-    # Threads: the tasks only wait for the worker, a long sweep must not hold up the reaper, and a stopped
-    # one hands its run back at once, which a forked child would not hear of.
+    # Threads: the tasks only wait for databases and networks.
     queue = ["worker", "--pool", "threads", "--concurrency", "4"]
     queue += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
     return [

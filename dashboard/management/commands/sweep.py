@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -12,7 +11,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from dashboard.errors import DashboardError
 from dashboard.measurements.metrics import LISTED
 from dashboard.models import State, SweepRun, Trigger
-from dashboard.sweeps import bench_client, definitions, devices, runner, selectors, services
+from dashboard.sweeps import bench_client, definitions, devices, selectors, services
+from dashboard.sweeps.collector import Collector
 from dashboard.templatetags.figures import duration, of_metric, speed
 
 LOOK_S = 0.5
@@ -32,14 +32,12 @@ class Command(BaseCommand):
         now: bool = options["now"]
         try:
             sweep = definitions.find_sweep(name=options["name"])
-            run = services.start_sweep(sweep=sweep, trigger=Trigger.SHELL, enqueue=not now)
+            run = services.start_sweep(sweep=sweep, trigger=Trigger.SHELL)
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from error
         except DashboardError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"Sweep run {run.pk} ({run.name}): {run.total} points, {run.repeats} repeats each")
-        if not now and (reason := services.reason_not_enqueued(run=run)):
-            self.stderr.write(reason)
         if options["no_wait"]:
             return
         if now:
@@ -49,11 +47,12 @@ class Command(BaseCommand):
         self._finish(run)
 
     def _work(self, run: SweepRun) -> None:
-        stopping = threading.Event()
         with bench_client.connect() as bench:
+            own = Collector(bench, on_change=self._say)
             try:
                 self._wait_for_turn(run)
-                runner.work_on(run.pk, bench, stopping=stopping, on_change=self._say)
+                while own.collect(run.pk):
+                    time.sleep(LOOK_S)
             except KeyboardInterrupt:
                 services.cancel(run=run)
 

@@ -12,7 +12,7 @@ from django.db import connections
 
 from config.asgi import application
 from dashboard.measurements.importing import import_files
-from dashboard.sweeps import ownership
+from dashboard.sweeps import lifecycle
 from tests.dashboard import factories
 from tests.dashboard.stack import Stack
 
@@ -35,7 +35,7 @@ async def test_page_of_a_sweep_run_hears_of_its_changes(stack: Stack) -> None:
     run = await database_sync_to_async(lambda: factories.run_of(factories.sweep()))()
     page = socket(f"?sweep={run.pk}")
     assert (await page.connect())[0]
-    await database_sync_to_async(ownership.claim_run)(run_id=run.pk, owner="me")
+    await database_sync_to_async(lifecycle.begin_run)(run_id=run.pk)
     assert await page.receive_json_from(5) == {"type": "sweep", "run": run.pk, "version": 1}
     await page.disconnect()
 
@@ -44,7 +44,7 @@ async def test_page_of_another_run_hears_nothing(stack: Stack) -> None:
     run = await database_sync_to_async(lambda: factories.run_of(factories.sweep()))()
     page = socket(f"?sweep={run.pk + 1}")
     await page.connect()
-    await database_sync_to_async(ownership.claim_run)(run_id=run.pk, owner="me")
+    await database_sync_to_async(lifecycle.begin_run)(run_id=run.pk)
     assert await page.receive_nothing(0.5)
     await page.disconnect()
 

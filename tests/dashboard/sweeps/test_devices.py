@@ -7,7 +7,7 @@ from django.db import IntegrityError, transaction
 
 from dashboard.models import DeviceHold, State, SweepRun
 from dashboard.models.sweeps import device_of
-from dashboard.sweeps import devices, ownership, services
+from dashboard.sweeps import devices, lifecycle, services
 from tests.dashboard import factories
 from tests.dashboard.sweeps.test_services import work
 
@@ -19,7 +19,7 @@ def run_on(name: str, *backends: str) -> SweepRun:
 
 
 def claim(run: SweepRun) -> bool:
-    return ownership.claim_run(run_id=run.pk, owner=f"owner of {run.pk}") is not None
+    return lifecycle.begin_run(run_id=run.pk)
 
 
 def test_a_backend_keeps_one_kind_of_device_busy() -> None:
@@ -62,53 +62,26 @@ def test_database_itself_refuses_a_second_holder() -> None:
         DeviceHold.objects.create(device="cpu", run=second)
 
 
-def test_celery_is_told_of_the_next_when_the_device_is_free(
-    told: list[int], django_capture_on_commit_callbacks: object
-) -> None:
+def test_when_the_device_is_free_the_next_may_begin() -> None:
     first, second, third = run_on("a"), run_on("b"), run_on("c")
     assert claim(first)
-    with django_capture_on_commit_callbacks(execute=True):  # type: ignore[operator]
-        services.cancel(run=first)
-    assert told == [second.pk]
-    assert third.pk not in told
+    services.cancel(run=first)
+    assert not claim(third)
+    assert claim(second)
 
 
-def test_one_that_cannot_start_tells_of_the_one_that_can(
-    told: list[int], django_capture_on_commit_callbacks: object
-) -> None:
-    first, second = run_on("a"), run_on("b")
-    with django_capture_on_commit_callbacks(execute=True):  # type: ignore[operator]
-        assert not claim(second)
-    assert told == [first.pk]
-
-
-@pytest.mark.parametrize("end", ["finish", "fail", "cancel", "release", "reap"])
+@pytest.mark.parametrize("end", ["finish", "fail", "cancel"])
 def test_whatever_ends_a_run_gives_its_device_back(end: str) -> None:
     run = run_on("a")
     if end == "finish":
         work(run)
     else:
         assert claim(run)
-        owner = f"owner of {run.pk}"
         if end == "fail":
-            ownership.fail_run(run_id=run.pk, owner=owner, message="it burst")
-        elif end == "cancel":
-            services.cancel(run=run)
-        elif end == "release":
-            ownership.release_run(run_id=run.pk, owner=owner)
+            lifecycle.fail_run(run_id=run.pk, message="it burst")
         else:
-            SweepRun.objects.update(heartbeat=run.created - 2 * ownership.STALE_AFTER)
-            ownership.reap()
+            services.cancel(run=run)
     assert not DeviceHold.objects.exists()
-
-
-def test_run_that_lost_its_process_comes_back_before_those_that_waited() -> None:
-    first, second = run_on("a"), run_on("b")
-    assert claim(first)
-    SweepRun.objects.filter(pk=first.pk).update(heartbeat=first.created - 2 * ownership.STALE_AFTER)
-    ownership.reap()
-    assert not claim(second)
-    assert claim(first)
 
 
 def test_queue_shows_who_runs_and_who_waits_for_whom() -> None:

@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from dashboard.models import Point, State, SweepRun
-from dashboard.sweeps import ownership
+from dashboard.sweeps import lifecycle
 from dashboard.sweeps.estimates import Estimate, estimate, remaining
 from dashboard.sweeps.matrix import expand
 from dashboard.sweeps.queue import place_of, queues
@@ -59,8 +59,8 @@ def test_run_that_waits_has_all_its_points_before_it() -> None:
 def test_time_spent_on_a_point_is_taken_off_but_never_more_than_it_takes() -> None:
     ran("a", 10)
     run = factories.run_of(factories.sweep("b"))
-    ownership.claim_run(run_id=run.pk, owner="me")
-    point = ownership.claim_point(run_id=run.pk, owner="me")
+    lifecycle.begin_run(run_id=run.pk)
+    point = lifecycle.next_point(run_id=run.pk)
     assert point is not None and point.started is not None
     assert left(run, point.started + timedelta(seconds=4)).seconds == pytest.approx(16)
     assert left(run, point.started + timedelta(seconds=99)).seconds == pytest.approx(10)
@@ -68,11 +68,11 @@ def test_time_spent_on_a_point_is_taken_off_but_never_more_than_it_takes() -> No
 
 def test_unknown_point_is_expected_to_take_what_the_runs_own_took() -> None:
     run = factories.run_of(factories.sweep(context=[8, 16, 24]))
-    ownership.claim_run(run_id=run.pk, owner="me")
+    lifecycle.begin_run(run_id=run.pk)
     assert left(run).known == 0
-    point = ownership.claim_point(run_id=run.pk, owner="me")
+    point = lifecycle.next_point(run_id=run.pk)
     assert point is not None
-    ownership.finish_point(point=point, owner="me", document=factories.document(), worker="w")
+    lifecycle.finish_point(point=point, document=factories.document(), worker="w")
     now = timezone.now()
     Point.objects.filter(pk=point.pk).update(started=now - timedelta(seconds=7), ended=now)
     assert left(run) == pytest.approx((14, 2, 2))
@@ -85,7 +85,7 @@ def test_run_that_has_ended_has_nothing_left() -> None:
 def test_queue_adds_up_the_times_of_those_before() -> None:
     ran("old", 10)
     first, second, third = (factories.run_of(factories.sweep(name)) for name in "abc")
-    ownership.claim_run(run_id=first.pk, owner="me")
+    lifecycle.begin_run(run_id=first.pk)
     (cpu,) = queues(timezone.now())
     assert cpu.left is not None and cpu.left.seconds == pytest.approx(20, abs=1)
     assert [ahead.wait_s for ahead in cpu.waiting] == pytest.approx([20, 40], abs=1)
@@ -98,14 +98,14 @@ def test_queue_adds_up_the_times_of_those_before() -> None:
 def test_queue_knows_no_time_where_one_point_has_nothing_to_go_by() -> None:
     first = factories.run_of(factories.sweep("a"))
     factories.run_of(factories.sweep("b"))
-    ownership.claim_run(run_id=first.pk, owner="me")
+    lifecycle.begin_run(run_id=first.pk)
     (cpu,) = queues(timezone.now())
     assert cpu.waiting[0].wait_s is None
 
 
 def test_page_shows_the_queue_and_a_waiting_run_says_for_whom_it_waits(client: Client) -> None:
     first, second = (factories.run_of(factories.sweep(name)) for name in "ab")
-    ownership.claim_run(run_id=first.pk, owner="me")
+    lifecycle.begin_run(run_id=first.pk)
     page = client.get("/dashboard/sweeps/").content.decode()
     assert "<h2>Queue</h2>" in page and f"after {first}" in page
     run_page = client.get(second.get_absolute_url()).content.decode()

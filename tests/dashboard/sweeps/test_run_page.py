@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from dashboard.models import Point, State, SweepRun
-from dashboard.sweeps import ownership, services
+from dashboard.sweeps import lifecycle, services
 from tests.dashboard import factories
 from tests.dashboard.sweeps.test_services import work
 
@@ -57,19 +57,19 @@ def test_failed_point_shows_its_error_even_after_the_retry(client: Client, run: 
 def test_fragment_answers_not_modified_until_something_changes(client: Client, run: SweepRun) -> None:
     first = client.get(url(run, "live/"))
     again = client.get(url(run, "live/"), headers={"If-None-Match": first["ETag"]})
-    ownership.claim_run(run_id=run.pk, owner="me")
+    lifecycle.begin_run(run_id=run.pk)
     changed = client.get(url(run, "live/"), headers={"If-None-Match": first["ETag"]})
     assert (again.status_code, changed.status_code) == (304, 200)
     assert b"running" in changed.content and b"<html" not in changed.content
 
 
-def test_page_says_that_nothing_was_heard_of_the_process(client: Client, run: SweepRun) -> None:
-    ownership.claim_run(run_id=run.pk, owner="gone")
+def test_page_says_that_nobody_looks_at_the_run(client: Client, run: SweepRun) -> None:
+    lifecycle.begin_run(run_id=run.pk)
     before = client.get(url(run, "live/"))
-    assert "Nothing has been heard" not in before.content.decode()
+    assert "Nobody has looked" not in before.content.decode()
     SweepRun.objects.update(heartbeat=timezone.now() - timedelta(seconds=20))
     after = client.get(url(run, "live/"), headers={"If-None-Match": before["ETag"]})
-    assert after.status_code == 200 and "Nothing has been heard" in after.content.decode()
+    assert after.status_code == 200 and "Nobody has looked" in after.content.decode()
 
 
 def test_not_modified_costs_one_query(client: Client, run: SweepRun, django_assert_num_queries: Any) -> None:
@@ -86,12 +86,12 @@ def test_tag_of_no_run_is_not_found(client: Client) -> None:
 def test_remaining_time_is_judged_by_the_runs_own_points_where_nothing_else_is_known(
     client: Client, run: SweepRun
 ) -> None:
-    ownership.claim_run(run_id=run.pk, owner="me")
-    point = ownership.claim_point(run_id=run.pk, owner="me")
+    lifecycle.begin_run(run_id=run.pk)
+    point = lifecycle.next_point(run_id=run.pk)
     assert point is not None
     page = client.get(url(run))
     assert page.context["left"].known == 0 and "left" not in _run_line(page)
-    ownership.finish_point(point=point, owner="me", document=factories.document(), worker="w")
+    lifecycle.finish_point(point=point, document=factories.document(), worker="w")
     now = timezone.now()
     Point.objects.filter(pk=point.pk).update(started=now - timedelta(seconds=7), ended=now)
     page = client.get(url(run))

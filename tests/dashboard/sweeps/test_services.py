@@ -1,4 +1,4 @@
-"""Races and lives of sweep runs. Two processes are two owner tokens; a race is played by hand, in order."""
+"""Races and lives of sweep runs. A race between two collectors is played by hand, in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_celery_beat.models import PeriodicTask
 
 from dashboard.errors import NothingToDo, SweepBusy, UnknownSweep
 from dashboard.models import AuditEntry, Measurement, Point, State, Sweep, SweepRun, Trigger
-from dashboard.sweeps import definitions, ownership, services
+from dashboard.sweeps import definitions, lifecycle, services
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db
@@ -24,22 +24,19 @@ def run() -> SweepRun:
     return factories.run_of(factories.sweep())
 
 
-def work(run: SweepRun, owner: str = "me", fail: frozenset[int] = frozenset()) -> None:
+def work(run: SweepRun, fail: frozenset[int] = frozenset()) -> None:
     """Takes a queued run through to its end; the points in `fail` fail."""
-    assert ownership.claim_run(run_id=run.pk, owner=owner)
-    while point := ownership.claim_point(run_id=run.pk, owner=owner):
+    assert lifecycle.begin_run(run_id=run.pk)
+    while point := lifecycle.next_point(run_id=run.pk):
         if point.index in fail:
-            ownership.fail_point(
-                point=point, owner=owner, code="backend_failed", message="it burst", worker="w"
-            )
+            lifecycle.fail_point(point=point, code="backend_failed", message="it burst", worker="w")
         else:
-            ownership.finish_point(
+            lifecycle.finish_point(
                 point=point,
-                owner=owner,
                 document=factories.document(day=point.pk, context=point.context),
                 worker="w",
             )
-    assert ownership.finish_run(run_id=run.pk, owner=owner)
+    assert lifecycle.finish_run(run_id=run.pk)
     run.refresh_from_db()
 
 
@@ -48,14 +45,10 @@ def states(run: SweepRun) -> list[str]:
 
 
 # Starting --------------------------------------------------------------------------------------------
-def test_started_sweep_has_a_queued_point_for_each_place_of_its_matrix(
-    told: list[int], django_capture_on_commit_callbacks: object
-) -> None:
-    with django_capture_on_commit_callbacks(execute=True):  # type: ignore[operator]
-        run = services.start_sweep(sweep=factories.sweep(), trigger=Trigger.ADMIN)
+def test_started_sweep_has_a_queued_point_for_each_place_of_its_matrix() -> None:
+    run = services.start_sweep(sweep=factories.sweep(), trigger=Trigger.ADMIN)
     assert (run.total, run.done, run.state) == (2, 0, State.QUEUED)
     assert list(run.points.values_list("context", "state")) == [(8, "queued"), (16, "queued")]
-    assert told == [run.pk]
 
 
 def test_second_start_of_an_active_sweep_is_refused_and_leaves_nothing(run: SweepRun) -> None:
@@ -86,20 +79,20 @@ def test_sweep_whose_matrix_became_invalid_is_not_started() -> None:
 
 def test_start_by_a_person_is_in_the_log() -> None:
     who = User.objects.create_user("ada")
-    run = services.start_sweep(sweep=factories.sweep(), trigger=Trigger.ADMIN, who=who, enqueue=False)
+    run = services.start_sweep(sweep=factories.sweep(), trigger=Trigger.ADMIN, who=who)
     entry = AuditEntry.objects.get(who=who)
     assert (entry.by, entry.act, entry.url) == ("ada", "sweep started", run.get_absolute_url())
 
 
 def test_start_by_nobody_names_what_started_it() -> None:
-    services.start_sweep(sweep=factories.sweep(), trigger=Trigger.SCHEDULE, enqueue=False)
+    services.start_sweep(sweep=factories.sweep(), trigger=Trigger.SCHEDULE)
     assert AuditEntry.objects.get().by == "its schedule"
 
 
 # Working ---------------------------------------------------------------------------------------------
-def test_of_two_processes_only_one_gets_the_run(run: SweepRun) -> None:
-    assert ownership.claim_run(run_id=run.pk, owner="first") is not None
-    assert ownership.claim_run(run_id=run.pk, owner="second") is None
+def test_of_two_collectors_one_begins_the_run(run: SweepRun) -> None:
+    assert lifecycle.begin_run(run_id=run.pk)
+    assert not lifecycle.begin_run(run_id=run.pk)
 
 
 def test_run_ends_finished_when_every_point_was_measured(run: SweepRun) -> None:
@@ -114,74 +107,52 @@ def test_run_with_a_failed_point_ends_failed_and_keeps_the_error(run: SweepRun) 
     assert run.points.get(index=0).error == "it burst"
 
 
-def test_process_that_takes_over_asks_with_the_same_request_id(run: SweepRun) -> None:
-    ownership.claim_run(run_id=run.pk, owner="dead")
-    begun = ownership.claim_point(run_id=run.pk, owner="dead")
-    ownership.reap(now=timezone.now() + 2 * ownership.STALE_AFTER)
-    ownership.claim_run(run_id=run.pk, owner="heir")
-    again = ownership.claim_point(run_id=run.pk, owner="heir")
-    assert begun is not None and again is not None
-    assert (again.pk, again.request_id) == (begun.pk, begun.request_id)
+def test_two_collectors_ask_for_the_same_point_with_the_same_request_id(run: SweepRun) -> None:
+    lifecycle.begin_run(run_id=run.pk)
+    first, second = (lifecycle.next_point(run_id=run.pk) for _ in range(2))
+    assert first is not None and second is not None
+    assert (second.pk, second.request_id) == (first.pk, first.request_id)
 
 
-def test_process_that_was_taken_over_writes_nothing_more(run: SweepRun) -> None:
-    ownership.claim_run(run_id=run.pk, owner="slow")
-    point = ownership.claim_point(run_id=run.pk, owner="slow")
-    assert point is not None
-    ownership.reap(now=timezone.now() + 2 * ownership.STALE_AFTER)
-    ownership.claim_run(run_id=run.pk, owner="heir")
-    late = factories.document()
-    assert ownership.finish_point(point=point, owner="slow", document=late, worker="w") is None
-    assert not ownership.heartbeat(run_id=run.pk, owner="slow", label="still here")
-    assert ownership.claim_point(run_id=run.pk, owner="slow") is None
-    assert not ownership.finish_run(run_id=run.pk, owner="slow")
+def test_collector_that_comes_late_changes_nothing(run: SweepRun) -> None:
+    lifecycle.begin_run(run_id=run.pk)
+    late = lifecycle.next_point(run_id=run.pk)
+    assert late is not None
+    assert lifecycle.fail_point(point=late, code="internal", message="it burst", worker="w")
+    assert lifecycle.finish_point(point=late, document=factories.document(), worker="w") is None
+    assert not lifecycle.fail_point(point=late, code="internal", message="again", worker="w")
     assert not Measurement.objects.exists()
+    assert run.points.get(index=0).error == "it burst"
 
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=20), timedelta(minutes=-20)])
-def test_a_run_is_not_lost_by_a_reaper_whose_clock_differs(
+def test_a_run_is_not_silent_to_a_page_whose_clock_differs(
     run: SweepRun, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
 ) -> None:
     true = timezone.now
-    ownership.claim_run(run_id=run.pk, owner="me")
-    with monkeypatch.context() as skewed:
-        skewed.setattr(timezone, "now", lambda: true() + ahead)
-        assert ownership.reap().resumed == []
-        assert SweepRun.objects.get(pk=run.pk).silent_since is None
-        assert ownership.heartbeat(run_id=run.pk, owner="me", label="on")
-    assert ownership.reap().resumed == []
+    lifecycle.begin_run(run_id=run.pk)
+    monkeypatch.setattr(timezone, "now", lambda: true() + ahead)
+    assert SweepRun.objects.get(pk=run.pk).silent_since is None
 
 
 def test_answer_that_arrives_twice_is_stored_once(run: SweepRun) -> None:
-    ownership.claim_run(run_id=run.pk, owner="me")
-    point = ownership.claim_point(run_id=run.pk, owner="me")
+    lifecycle.begin_run(run_id=run.pk)
+    point = lifecycle.next_point(run_id=run.pk)
     assert point is not None
     answer = factories.document()
-    assert ownership.finish_point(point=point, owner="me", document=answer, worker="w")
-    assert ownership.finish_point(point=point, owner="me", document=answer, worker="w") is None
+    assert lifecycle.finish_point(point=point, document=answer, worker="w")
+    assert lifecycle.finish_point(point=point, document=answer, worker="w") is None
     run.refresh_from_db()
     assert (run.done, Measurement.objects.count()) == (1, 1)
-
-
-def test_released_run_waits_in_the_queue_and_keeps_what_was_measured(run: SweepRun, told: list[int]) -> None:
-    ownership.claim_run(run_id=run.pk, owner="me")
-    point = ownership.claim_point(run_id=run.pk, owner="me")
-    assert point is not None
-    ownership.finish_point(point=point, owner="me", document=factories.document(), worker="w")
-    assert ownership.release_run(run_id=run.pk, owner="me")
-    assert ownership.reap().reminded == [run.pk]
-    assert told == [run.pk]
-    work(run, owner="next")
-    assert (run.state, Measurement.objects.count()) == (State.FINISHED, 2)
 
 
 def test_hint_is_sent_only_for_news(
     run: SweepRun, hinted: list[dict[str, object]], django_capture_on_commit_callbacks: object
 ) -> None:
     with django_capture_on_commit_callbacks(execute=True):  # type: ignore[operator]
-        ownership.claim_run(run_id=run.pk, owner="me")
+        lifecycle.begin_run(run_id=run.pk)
         for label in ("measuring", "measuring", "2 of 5 repeats"):
-            ownership.heartbeat(run_id=run.pk, owner="me", label=label)
+            lifecycle.note(run_id=run.pk, label=label)
     assert [h["type"] for h in hinted] == ["sweep"] * 3
     assert hinted[-1] == {
         "group": f"dashboard.sweep.{run.pk}",
@@ -192,34 +163,33 @@ def test_hint_is_sent_only_for_news(
 
 
 # Cancelling ------------------------------------------------------------------------------------------
-def test_cancel_while_running_stops_the_process_and_withdraws_its_request(
+def test_cancel_while_running_withdraws_the_request_and_takes_no_answer(
     run: SweepRun, withdrawn: list[str | None], django_capture_on_commit_callbacks: object
 ) -> None:
-    ownership.claim_run(run_id=run.pk, owner="me")
-    point = ownership.claim_point(run_id=run.pk, owner="me")
+    lifecycle.begin_run(run_id=run.pk)
+    point = lifecycle.next_point(run_id=run.pk)
     assert point is not None
     with django_capture_on_commit_callbacks(execute=True):  # type: ignore[operator]
         services.cancel(run=run)
     assert withdrawn == [point.request_id]
-    assert not ownership.heartbeat(run_id=run.pk, owner="me", label="")
-    assert ownership.finish_point(point=point, owner="me", document=factories.document(), worker="w") is None
+    assert lifecycle.finish_point(point=point, document=factories.document(), worker="w") is None
     run.refresh_from_db()
     assert (run.state, states(run)) == (State.CANCELLED, ["cancelled", "cancelled"])
 
 
 def test_cancel_keeps_the_points_that_were_measured(run: SweepRun) -> None:
-    ownership.claim_run(run_id=run.pk, owner="me")
-    point = ownership.claim_point(run_id=run.pk, owner="me")
+    lifecycle.begin_run(run_id=run.pk)
+    point = lifecycle.next_point(run_id=run.pk)
     assert point is not None
-    ownership.finish_point(point=point, owner="me", document=factories.document(), worker="w")
+    lifecycle.finish_point(point=point, document=factories.document(), worker="w")
     services.cancel(run=run)
     run.refresh_from_db()
     assert (states(run), run.done) == (["finished", "cancelled"], 1)
 
 
-def test_cancelled_run_is_not_claimed_by_a_late_task(run: SweepRun) -> None:
+def test_cancelled_run_is_not_begun(run: SweepRun) -> None:
     services.cancel(run=run)
-    assert ownership.claim_run(run_id=run.pk, owner="late") is None
+    assert not lifecycle.begin_run(run_id=run.pk)
 
 
 def test_second_cancel_is_refused(run: SweepRun) -> None:
@@ -233,7 +203,7 @@ def test_retry_measures_only_the_failed_points_and_keeps_the_failure(run: SweepR
     work(run, fail=frozenset({1}))
     assert services.retry_failed(run=run) == 1
     assert states(run) == ["finished", "queued"]
-    work(run, owner="again")
+    work(run)
     assert (run.state, run.attempt, run.done) == (State.FINISHED, 2, 2)
     assert list(run.points.filter(index=1).values_list("attempt", "state", "current")) == [
         (1, "failed", False),
@@ -265,37 +235,6 @@ def test_retry_is_refused_while_the_sweep_runs_again(run: SweepRun) -> None:
         services.retry_failed(run=run)
     run.refresh_from_db()
     assert run.state == State.FAILED
-
-
-# The reaper ------------------------------------------------------------------------------------------
-def test_reaper_leaves_a_run_with_a_fresh_heartbeat_alone(run: SweepRun) -> None:
-    ownership.claim_run(run_id=run.pk, owner="me")
-    assert ownership.reap() == ownership.Reaped([], [], [])
-
-
-def test_reaper_queues_a_run_without_heartbeat_and_tells_celery(run: SweepRun, told: list[int]) -> None:
-    ownership.claim_run(run_id=run.pk, owner="dead")
-    found = ownership.reap(now=timezone.now() + 2 * ownership.STALE_AFTER)
-    assert (found.resumed, told) == ([run.pk], [run.pk])
-    run.refresh_from_db()
-    assert (run.state, run.resumed, run.owner) == (State.QUEUED, 1, "")
-
-
-def test_reaper_gives_up_a_run_that_keeps_losing_its_process(run: SweepRun) -> None:
-    for _ in range(ownership.MAX_RESUMES + 1):
-        ownership.claim_run(run_id=run.pk, owner="dead")
-        ownership.reap(now=timezone.now() + 2 * ownership.STALE_AFTER)
-    run.refresh_from_db()
-    assert run.state == State.FAILED
-    assert "lost 6 times" in run.error
-    assert states(run) == ["failed", "failed"]
-
-
-def test_run_that_celery_forgot_is_told_again_but_not_every_minute(run: SweepRun, told: list[int]) -> None:
-    later = timezone.now() + ownership.REMIND_AFTER + timedelta(seconds=1)
-    ownership.reap(now=later)
-    ownership.reap(now=later + timedelta(minutes=1))
-    assert told == [run.pk]
 
 
 # Constraints -----------------------------------------------------------------------------------------
@@ -376,6 +315,6 @@ def test_deleted_sweep_takes_its_schedule_along_and_leaves_its_runs(run: SweepRu
 
 
 def test_reaper_is_scheduled_once() -> None:
-    definitions.ensure_reaper()
-    definitions.ensure_reaper()
-    assert PeriodicTask.objects.filter(task=definitions.REAP_TASK).count() == 1
+    definitions.ensure_notices()
+    definitions.ensure_notices()
+    assert PeriodicTask.objects.filter(task=definitions.NOTICES_TASK).count() == 1

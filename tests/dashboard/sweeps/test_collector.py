@@ -1,16 +1,16 @@
-"""The runner against a bench inbox that answers as the test says, with a clock that the test moves."""
+"""The collector against a bench inbox that answers as the test says, with a clock that the test moves."""
 
 from __future__ import annotations
 
 import base64
-import threading
 from collections import deque
 from collections.abc import Callable
 
 import pytest
 
 from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trace
-from dashboard.sweeps import ownership, runner, services
+from dashboard.sweeps import services
+from dashboard.sweeps.collector import Collector
 from engine.backends.base import TraceSpan
 from engine.measuring.trace import chrome_trace, packed
 from engine.serving.errors import QueueFull, QueueUnavailable
@@ -55,8 +55,7 @@ class ScriptedBench:
     def position(self, request_id: str) -> int | None:
         return 3
 
-    def read(self, request_id: str, after: str, *, block_s: float) -> list[StreamFrame]:
-        self.now += block_s
+    def read(self, request_id: str, after: str) -> list[StreamFrame]:
         step = self.steps.popleft()
         if isinstance(step, Exception):
             raise step
@@ -75,10 +74,18 @@ def measured(**kwargs: object) -> Measured:
     return Measured(factories.document(**kwargs))
 
 
-def work(run: SweepRun, bench: ScriptedBench, **kwargs: object) -> bool:
-    ended = runner.work_on(run.pk, bench, clock=lambda: bench.now, **kwargs)  # type: ignore[arg-type]
+def work(
+    run: SweepRun, bench: ScriptedBench, on_change: Callable[[str], None] | None = None, looks: int = 99
+) -> bool:
+    """Looks at the run each second until it has ended. Whether it has."""
+    found = Collector(bench, on_change, clock=lambda: bench.now)
+    left = True
+    for _ in range(looks):
+        if not (left := found.collect(run.pk)):
+            break
+        bench.now += 1.0
     run.refresh_from_db()
-    return ended
+    return not left
 
 
 def test_point_is_asked_for_as_it_stands_in_the_matrix(run: SweepRun) -> None:
@@ -179,11 +186,9 @@ def test_silent_inbox_is_asked_again_with_the_same_request(run: SweepRun) -> Non
 
 
 def test_full_inbox_and_absent_redis_are_waited_out(run: SweepRun) -> None:
-    stopping = threading.Event()
-    stopping.wait = lambda _timeout=None: False  # type: ignore[method-assign,assignment]
     bench = ScriptedBench(QueueUnavailable("Redis does not answer"), STARTED, measured())
     bench.refuse = 1
-    assert work(run, bench, stopping=stopping)
+    assert work(run, bench)
     assert run.state == State.FINISHED
 
 
@@ -203,33 +208,38 @@ def test_heartbeat_is_written_while_nothing_happens(run: SweepRun) -> None:
     assert len(set(beats)) >= 4  # every other second of nine
 
 
-def test_cancelled_run_is_left_at_the_next_heartbeat(run: SweepRun) -> None:
-    bench = ScriptedBench(STARTED, None, None, lambda: services.cancel(run=run), None, None, None)
-    assert not work(run, bench)
+def test_cancelled_run_is_left_at_the_next_look(run: SweepRun) -> None:
+    bench = ScriptedBench(STARTED, None, lambda: services.cancel(run=run), None, None)
+    assert work(run, bench)
     assert run.state == State.CANCELLED
-    assert len(bench.steps) <= 2
+    assert len(bench.steps) == 2
 
 
-def test_process_told_to_stop_hands_the_run_back_and_the_next_one_ends_it(run: SweepRun) -> None:
-    stopping = threading.Event()
-    assert not work(run, ScriptedBench(STARTED, stopping.set), stopping=stopping)
-    assert (run.state, run.owner) == (State.QUEUED, "")
+def test_collector_that_stops_leaves_the_run_to_the_next_one(run: SweepRun) -> None:
+    assert not work(run, ScriptedBench(STARTED), looks=1)
+    assert run.state == State.RUNNING
     bench = ScriptedBench(measured())
     assert work(run, bench)
     assert run.state == State.FINISHED
     assert bench.submitted[0].id == run.points.get().request_id
 
 
-def test_run_that_somebody_else_works_on_is_left_alone(run: SweepRun) -> None:
-    ownership.claim_run(run_id=run.pk, owner="other")
+def test_run_that_waits_for_its_device_is_left_alone(run: SweepRun) -> None:
+    later = factories.run_of(factories.sweep("later", context=[8]))
     bench = ScriptedBench()
-    assert not work(run, bench)
-    assert not bench.submitted
+    assert not work(later, bench, looks=2)
+    assert (later.state, bench.submitted) == (State.QUEUED, [])
+
+
+def test_one_look_covers_every_run_on_devices_of_its_own() -> None:
+    for name in ("numpy", "cuda"):
+        factories.run_of(factories.sweep(name, backend=[name], context=[8]))
+    Collector(bench := ScriptedBench(None, None), clock=lambda: 0.0).collect_all()
+    assert {request.backend for request in bench.submitted} == {"numpy", "cuda"}
+    assert set(SweepRun.objects.values_list("state", flat=True)) == {State.RUNNING}
 
 
 def test_error_of_our_own_fails_the_run_with_its_name(run: SweepRun) -> None:
-    with pytest.raises(ZeroDivisionError):
-        work(run, ScriptedBench(ZeroDivisionError("by zero")))
-    run.refresh_from_db()
+    assert work(run, ScriptedBench(ZeroDivisionError("by zero")))
     assert (run.state, run.error) == (State.FAILED, "ZeroDivisionError: by zero")
     assert run.points.get().state == State.FAILED
