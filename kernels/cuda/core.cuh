@@ -111,7 +111,7 @@ constexpr int ROWS_OFFSET =
 constexpr int DECODE_BYTES = ROWS_OFFSET + model::HEAD_ROWS * int(sizeof(RowState) + sizeof(float));
 constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 
-// Which part of which head an SM attends to in a layer, if any (attention.cuh).
+// Which part of which head an SM attends to in a layer, if any (decode_attention.cuh).
 struct AttentionItem {
     int head, split, splits;         // head < 0: none
     int first, first_block, blocks;  // positions [first, position] lie in `blocks` cache blocks

@@ -1,6 +1,6 @@
 // One token through all layers, the head, and to the next token.
 #pragma once
-#include "attention.cuh"
+#include "decode_attention.cuh"
 #include "head_input.cuh"
 #include "sampling.cuh"
 

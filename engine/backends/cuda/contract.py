@@ -266,7 +266,7 @@ _PARAMS: tuple[Declared, ...] = (
     (
         "blocks_a_split",
         c_int32,
-        "cache blocks before one more SM shares a head; 0: attention.cuh decides",
+        "cache blocks before one more SM shares a head; 0: decode_attention.cuh decides",
     ),
     ("zero", c_uint32, "0, which the compiler cannot know (stream.cuh)"),
     ("rank", c_int32, "which GPU this is; the first one tells the host"),

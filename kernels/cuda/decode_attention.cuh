@@ -1,0 +1,329 @@
+// Attention of one token: heads, and parts of heads where the context is long, spread over the SMs.
+#pragma once
+#include "attention.cuh"
+
+namespace decode_attention {
+
+constexpr int QUERIES = model::QUERIES_PER_KV;
+constexpr bool PAIRED = QUERIES <= 4;
+static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
+// Blocks that a warp has in registers while it waits for the queries.
+constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : 2;
+constexpr int PARTS = WARPS + 1;  // of an SM's result: the newest position is one of its own, as the cache has it only later
+constexpr int HEADS_A_TURN = model::KV_HEADS / model::SEATS;
+static_assert(HEADS_A_TURN <= model::SMS && HEADS_A_TURN * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
+
+// Heads x splits spread evenly over the SMs. A head is split when its blocks are more than an SM's warps hold at once:
+// before that another exchange costs more than it saves.
+DEVICE AttentionItem item_of(int position, int window, int sm, int seat, int blocks_a_split) {
+    if (!blocks_a_split) blocks_a_split = WARPS * TOGETHER;
+    AttentionItem item{-1, 0, 1, 0, 0, 0};
+    item.first = window && position + 1 > window ? position + 1 - window : 0;
+    item.first_block = item.first / cache::BLOCK;
+    item.blocks = ceil_div(position, cache::BLOCK) - item.first_block;
+    item.splits = larger(1, smaller(ceil_div(item.blocks, blocks_a_split), model::MAX_SPLITS));
+    const int items = HEADS_A_TURN * item.splits;
+    const int mine = ceil_div(sm * items, model::SMS);
+    if (mine < items && mine * model::SMS / items == sm) {
+        const int turn_head = mine / item.splits;
+        item.head = (turn_head / LANE_KV_HEADS * model::SEATS + seat) * LANE_KV_HEADS + turn_head % LANE_KV_HEADS;
+        item.split = mine % item.splits;
+    }
+    return item;
+}
+
+// All layers' items of the pass at `position`, a thread each of all warps but the first, which in `choose` has other things
+// to do. A block barrier must lie between this and the last read of those before, and one before the first read of these.
+DEVICE void plan_items(Core& core, int position) {
+    if (core.warp == 0) return;
+    for (int i = int(threadIdx.x) - 32; i < model::SEATS * model::LAYERS; i += CONSUMERS - 32) {
+        const int seat = i / model::LAYERS, layer = i % model::LAYERS;
+        core.shared.items[seat][layer] =
+            item_of(position, window_of(layer), int(core.place.sm), seat, core.params.blocks_a_split);
+    }
+}
+
+// Queries, and for the last warp of a head's first part the newest key and value, through shared memory: each lane fetches
+// whole pieces, all asked for before any is looked at, because a look at the mailbox takes about a microsecond while
+// the weights stream. Queries wait in the rows that will hold the warp's result.
+struct Inputs {
+    static constexpr int HEAD_QUADS = model::HEAD_DIM / 4;
+    static constexpr int QUERY_PIECES = ceil_div(QUERIES * HEAD_QUADS, 32);
+    static constexpr int PIECES = QUERY_PIECES + ceil_div(2 * HEAD_QUADS, 32);
+    static_assert(mail::VALUES == mail::KEYS + model::KV_DIM && PIECES < 32, "pieces of a head");
+
+    u32* queries;  // this warp's, of each four numbers the high parts, then the low parts
+    u16* newest;   // key, then value
+
+    DEVICE explicit Inputs(Core& core)
+        : queries(reinterpret_cast<u32*>(core.shared.merge() + core.warp * QUERIES * MERGE_ROW)), newest(core.shared.newest()) {}
+
+    // QK_NORM: normalises and rotates what came, and appends the key. Until then queries lie as they are where their parts
+    // will, the key where key and value will, and the value waits in `words`.
+    DEVICE void finish(Core& core, int layer, int head, bool has_newest, const heads::Scales& query_scales,
+                       const heads::Scales& key_scales, const heads::Turns& turns, const uint4 (&words)[PIECES]) {
+        __syncwarp();
+#pragma unroll
+        for (int r = 0; r < QUERIES; ++r) {
+            u32* row = queries + r * model::HEAD_DIM;
+            const heads::Finished query([&](int q) { return reinterpret_cast<const float4*>(row)[q]; }, query_scales, turns, core.lane);
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < heads::EACH; ++i) {
+                const int q = i * 32 + int(core.lane);
+                if (q < HEAD_QUADS) store_query(row + 4 * q, query.quads[i]);
+            }
+        }
+        if (!has_newest) return;
+        const heads::Finished key([&](int q) { return reinterpret_cast<const float4*>(newest)[q]; }, key_scales, turns, core.lane);
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < heads::EACH; ++i) {
+            const int q = i * 32 + int(core.lane);
+            if (q >= HEAD_QUADS) continue;
+            const float4 k = key.quads[i];
+            const uint2 halves = make_uint2(pack_f16(clamp_f16(k.x), clamp_f16(k.y)), pack_f16(clamp_f16(k.z), clamp_f16(k.w)));
+            *reinterpret_cast<uint2*>(newest + q * 4) = halves;
+            append_key(core.params.kv, layer, core.position, head, q, halves);
+        }
+#pragma unroll
+        for (int i = QUERY_PIECES; i < PIECES; ++i) {
+            const int quad = (i - QUERY_PIECES) * 32 + int(core.lane);
+            if (quad >= HEAD_QUADS && quad < 2 * HEAD_QUADS) store_newest(quad, untagged(words[i]));
+        }
+    }
+
+    DEVICE static void store_query(u32* to, const float4& v) {
+        const Split a = split_f16(v.x * QUERY_SCALE, v.y * QUERY_SCALE), b = split_f16(v.z * QUERY_SCALE, v.w * QUERY_SCALE);
+        *reinterpret_cast<uint4*>(to) = make_uint4(a.high, b.high, a.low, b.low);
+    }
+    DEVICE void store_newest(int quad, const float4& v) {
+        *reinterpret_cast<uint2*>(newest + quad * 4) = make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
+    }
+
+    DEVICE void fetch(Core& core, int layer, int head, bool has_newest) {
+        if constexpr (model::QK_NORM) {  // what finishing needs is asked for before the wait
+            const heads::Scales query_scales(core.params, layer, false, core.lane), key_scales(core.params, layer, true, core.lane);
+            const heads::Turns turns(core.params, layer, core.position, core.lane);
+            uint4 words[PIECES];
+            receive(core, layer, head, has_newest, words);
+            finish(core, layer, head, has_newest, query_scales, key_scales, turns, words);
+        } else {
+            uint4 words[PIECES];
+            receive(core, layer, head, has_newest, words);
+        }
+        __syncwarp();
+    }
+
+    DEVICE void receive(Core& core, int layer, int head, bool has_newest, uint4 (&words)[PIECES]) {
+        const u32* mail = core.mail(layer);
+        const u32* from[PIECES];
+        u32 missing = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            words[i] = make_uint4(0, 0, 0, 0);
+            const int quad = (i < QUERY_PIECES ? i : i - QUERY_PIECES) * 32 + int(core.lane);
+            if (i < QUERY_PIECES) {
+                from[i] = mail + mail::QUERIES + head * QUERIES * model::HEAD_DIM + quad * 4;
+                if (quad < QUERIES * HEAD_QUADS) missing |= 1u << i;
+            } else {
+                const int value = quad >= HEAD_QUADS;
+                from[i] = mail + mail::KEYS + value * model::KV_DIM + head * model::HEAD_DIM + (quad - value * HEAD_QUADS) * 4;
+                if (has_newest && quad < 2 * HEAD_QUADS) missing |= 1u << i;
+            }
+        }
+        const u32 wanted = missing;
+        Spin spin(core.params, core.place, WAIT_QUERY);
+#pragma unroll 1
+        while (__any_sync(ALL_LANES, missing)) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (missing >> i & 1u) words[i] = peek4(from[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                if (fresh(words[i], core.epoch)) missing &= ~(1u << i);
+            }
+            if (missing && spin.hopeless()) missing = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (!(wanted >> i & 1u)) continue;
+            const int quad = (i < QUERY_PIECES ? i : i - QUERY_PIECES) * 32 + int(core.lane);
+            const float4 v = untagged(words[i]);
+            if constexpr (model::QK_NORM) {
+                if (i < QUERY_PIECES) *reinterpret_cast<float4*>(queries + quad * 4) = v;
+                else if (quad < HEAD_QUADS) reinterpret_cast<float4*>(newest)[quad] = v;
+            } else if (i < QUERY_PIECES) {
+                store_query(queries + quad * 4, v);
+            } else {
+                store_newest(quad, v);
+            }
+        }
+    }
+
+    DEVICE QueryColumns<PAIRED> columns(u32 lane) const {
+        QueryColumns<PAIRED> columns;
+        const int g = int(lane >> 2), row = PAIRED ? g / 2 : g;
+        const u32* from = queries + row * model::HEAD_DIM + int(lane & 3) * 4 + (PAIRED ? g % 2 * 2 : 0);
+#pragma unroll
+        for (int u = 0; u < cache::UNITS; ++u) {
+            const bool here = row < QUERIES && 16 * u + int(lane & 3) * 4 < model::HEAD_DIM;
+#pragma unroll
+            for (int part = 0; part < columns.PARTS; ++part) {
+                columns.part[part][u] = here ? *reinterpret_cast<const uint2*>(from + 16 * u + 2 * part) : make_uint2(0, 0);
+            }
+        }
+        return columns;
+    }
+
+    // The newest position's part of the result, the same for all rows but for its score.
+    DEVICE void leave_newest(float* rows, u32 lane) const {
+        const u32* key = reinterpret_cast<const u32*>(newest);
+        const u32* value = key + model::HEAD_DIM / 2;
+#pragma unroll 1
+        for (int r = 0; r < QUERIES; ++r) {
+            const u32* query = queries + r * model::HEAD_DIM;
+            float* row = rows + r * MERGE_ROW;
+            float score = 0.0f;
+            for (int pair = int(lane); pair < model::HEAD_DIM / 2; pair += 32) {
+                const u32 high = query[pair / 2 * 4 + pair % 2], low = query[pair / 2 * 4 + 2 + pair % 2];
+                score += (f16_low(high) + f16_low(low)) * f16_low(key[pair]) + (f16_high(high) + f16_high(low)) * f16_high(key[pair]);
+                *reinterpret_cast<float2*>(row + 2 * pair) = make_float2(f16_low(value[pair]), f16_high(value[pair]));
+            }
+            score = warp_sum(score);
+            if (lane == 0) *reinterpret_cast<float2*>(row + model::HEAD_DIM) = make_float2(score, 1.0f);
+        }
+    }
+};
+
+// Rows of nothing, where a warp has no positions.
+DEVICE void leave_nothing(float* rows, u32 lane) {
+    for (int i = int(lane); i < QUERIES * MERGE_ROW; i += 32) rows[i] = i % MERGE_ROW == model::HEAD_DIM ? NO_SCORE : 0.0f;
+}
+
+// How many splits there are changes with the position, so a partial result is not written in every pass and parity
+// alone could mistake an old one: its words carry the number of the pass instead.
+DEVICE u64 numbered(const Core& core, float value) { return u64(core.serial) << 32 | __float_as_uint(value); }
+DEVICE bool is_current(const Core& core, u64 word) { return u32(word >> 32) == core.serial; }
+DEVICE float number(u64 word) { return __uint_as_float(u32(word)); }
+
+DEVICE void post_partial(Core& core, u64* item, int g, int d, const Merged& m) {
+    u64* row = item + g * mail::PARTIAL_ROW;
+    post(row + d, numbered(core, m.value));
+    if (d == 0) {
+        post(row + model::HEAD_DIM, numbered(core, m.maximum));
+        post(row + model::HEAD_DIM + 1, numbered(core, m.sum));
+    }
+}
+
+// Adds the parts of splits 1 .. splits - 1, in order, a few at a time so that their loads overlap.
+DEVICE void add_partials(Core& core, const u64* partials, int splits, int g, int d, Merged& m) {
+    constexpr int AT_ONCE = 4;
+    for (int first = 1; first < splits; first += AT_ONCE) {
+        u64 value[AT_ONCE] = {};  // as rows.cuh's `past`
+        ulonglong2 scale[AT_ONCE] = {};
+        u32 missing = 0;
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; ++s) {
+            if (first + s < splits) missing |= 1u << s;
+        }
+        const u32 here = missing;
+        Spin spin(core.params, core.place, WAIT_PARTIAL);
+        while (missing) {
+#pragma unroll
+            for (int s = 0; s < AT_ONCE; ++s) {
+                if (!(missing >> s & 1u)) continue;
+                const u64* row = partials + (first + s) * mail::PARTIAL_ITEM + g * mail::PARTIAL_ROW;
+                value[s] = load_relaxed(row + d);
+                scale[s] = peek2(row + model::HEAD_DIM);
+            }
+#pragma unroll
+            for (int s = 0; s < AT_ONCE; ++s) {
+                if ((missing >> s & 1u) && is_current(core, value[s]) && is_current(core, scale[s].x) &&
+                    is_current(core, scale[s].y)) {
+                    missing &= ~(1u << s);
+                }
+            }
+            if (missing && spin.hopeless()) break;
+        }
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; ++s) {
+            if (here >> s & 1u) m.add(number(scale[s].x), number(scale[s].y), number(value[s]));
+        }
+    }
+}
+
+// Blocks of an item go to its warps in turn; those of a head to its splits in turn before that.
+DEVICE int first_index(const Core& core, const AttentionItem& item) { return item.split + item.splits * int(core.warp); }
+
+// Asks for a warp's first blocks while the layer's earlier phases still compute.
+DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
+    if (item.head < 0 || core.lane >= TOGETHER) return;
+    const int index = first_index(core, item) + int(core.lane) * item.splits * WARPS;
+    if (index < item.blocks) {
+        prefetch_l2(cache::block(core.params.kv, layer, item.head, item.first_block + index), cache::BLOCK_HALVES * 2);
+    }
+}
+
+// Joins what the warps left in shared memory, and posts it: the head's result, or for the SM that has the head's first part.
+DEVICE void publish(Core& core, const AttentionItem& item, int layer, const float* rows) {
+    u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * mail::PARTIAL_ITEM;
+#pragma unroll 1
+    for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
+        const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
+        Merged m = merge_parts<PARTS>(rows, QUERIES, g, d);
+        if (item.split) {
+            post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
+            continue;
+        }
+        if (item.splits > 1) add_partials(core, partials, item.splits, g, d, m);
+        post(core.mail(layer) + mail::HEADS_OUT + (item.head * QUERIES + g) * model::HEAD_DIM + d,
+             tagged(m.result(), core.epoch));
+    }
+}
+
+// Waits for: queries, and the newest key and value. Publishes: the head's result, or its part of it to the SM that
+// has the head's first part.
+DEVICE void run(Core& core, const AttentionItem& item, int layer) {
+    if (item.head < 0) return;
+    const u32 lane = core.lane;
+    const int stride = item.splits * WARPS, end = item.first_block + item.blocks;
+    int index = item.first_block + first_index(core, item);
+    const bool last_warp = core.warp == WARPS - 1, newest = last_warp && item.split == 0;
+    float* rows = core.shared.merge();
+    float* mine = rows + core.warp * QUERIES * MERGE_ROW;
+    float* newest_rows = rows + WARPS * QUERIES * MERGE_ROW;
+    if (last_warp && !newest) leave_nothing(newest_rows, lane);
+    if (index < end || newest) {
+        const auto at = [&](int i) { return cache::block(core.params.kv, layer, item.head, i); };
+        KvBlocks<TOGETHER, PAIRED> blocks;
+        blocks.load(at, index, stride, end, lane);  // before the queries are there
+        Inputs inputs(core);
+        inputs.fetch(core, layer, item.head, newest);
+        core.profile.input_ready();
+        const QueryColumns<PAIRED> query = inputs.columns(lane);
+        const Reach cached{item.first, core.position};
+        Reach reach[query.ROWS];
+#pragma unroll
+        for (Reach& r : reach) r = cached;
+        RunningSoftmax<PAIRED> softmax;
+#pragma unroll 1
+        while (true) {
+            blocks.attend(softmax, query, index, stride, end, reach, core.position, lane);
+            index += TOGETHER * stride;
+            if (index >= end) break;
+            blocks.load(at, index, stride, end, lane);
+        }
+        if (newest) inputs.leave_newest(newest_rows, lane);
+        __syncwarp();  // all lanes have read their queries, which lie where the result goes
+        softmax.leave(mine, QUERIES, lane);
+    } else {
+        leave_nothing(mine, lane);
+    }
+    consumers_sync();
+    publish(core, item, layer, rows);
+    consumers_sync();  // the rows in shared memory are free again
+}
+
+}  // namespace decode_attention
