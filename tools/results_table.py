@@ -48,8 +48,8 @@ HEADLINES = (
     Row("laneformer-2b-plain-h200-x4.json", "same shape as a plain Llama, tensor parallel"),
     Row("laneformer-2b-h200-x2.json", _LANEFORMER),
     Row("laneformer-2b-h200-x1.json", _LANEFORMER),
-    Row("laneformer-2b-h200.json", _LANEFORMER),
-    Row("llama-3.2-1b-h200.json", "Llama-3.2-1B shape"),
+    Row("laneformer-2b-h200-peers.json", _LANEFORMER),
+    Row("llama-3.2-1b-h200-peers.json", "Llama-3.2-1B shape"),
     Row("smollm2-135m-h200.json", "SmolLM2-135M, real weights"),
     Row("smollm2-135m-cpu.json", "SmolLM2-135M, real weights"),
 )
@@ -63,9 +63,9 @@ DETAILS = (
         for d in (0, 1)
     ),
     *(Row(f"laneformer-2b-h200-x{n}.json", _LANEFORMER, 1) for n in (4, 2, 1)),
-    *(Row("laneformer-2b-h200.json", _LANEFORMER, index) for index in (1, 2, 3)),
+    *(Row("laneformer-2b-h200.json", _LANEFORMER, index) for index in range(3)),
     Row("laneformer-2b-h200-barrier.json", f"{_LANEFORMER}, a barrier after each phase"),
-    Row("llama-3.2-1b-h200.json", "Llama-3.2-1B shape", 1),
+    Row("llama-3.2-1b-h200.json", "Llama-3.2-1B shape"),
 )
 
 
@@ -123,7 +123,17 @@ def detail_table() -> str:
 
 def peer_table() -> str:
     """What other engines reached on the same kinds of machine, from benchmarks/peers."""
-    head = ("device", "model", "context", "engine", "tok/s", "lowest to highest", "n")
+    head = (
+        "device",
+        "model",
+        "context",
+        "engine",
+        "tok/s",
+        "lowest to highest",
+        "n",
+        "ours, same turns",
+        "times",
+    )
     rows = [
         [
             _device(one["device"]),
@@ -133,10 +143,19 @@ def peer_table() -> str:
             f"{one['tok_s']:,.0f}",
             f"{min(one['samples']):,.0f} to {max(one['samples']):,.0f}",
             str(len(one["samples"])),
+            *_beside(one),
         ]
         for one in sorted(_peers(), key=lambda one: (one["device"], one["model"], -one["tok_s"]))
     ]
-    return _markdown(head, rows, right=(2, 4, 6))
+    return _markdown(head, rows, right=(2, 4, 6, 7, 8))
+
+
+def _beside(peer: Mapping[str, Any]) -> list[str]:
+    """Ours of the same turns, and how many times the peer it is; empty where they did not take turns."""
+    if "beside" not in peer:
+        return ["", ""]
+    ours = peer["beside"]["tok_s"]
+    return [f"{ours:,.0f}", f"{ours / peer['tok_s']:.2f}"]
 
 
 def sampling_table() -> str:

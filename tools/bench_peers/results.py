@@ -59,7 +59,7 @@ class Results:
     def add(self, measurement: Measurement) -> None:
         self.measured.append(measurement)
         same = [m.to_dict() for m in self.measured if m.model.name == measurement.model.name]
-        self._write(self.file_of(measurement.model.name), json_text(same) + "\n")
+        self._write(f"{measurement.model.name}-{self.hardware}-peers.json", json_text(same) + "\n")
 
     def write_summary(self, not_run: Mapping[str, str], seconds: Mapping[str, float]) -> None:
         document = {
@@ -71,9 +71,6 @@ class Results:
             "environment": self.environment,
         }
         self._write(f"checks/peers-{self.hardware}.json", json_text(document) + "\n")
-
-    def file_of(self, model: str) -> str:
-        return f"{model}-{self.hardware}-peers.json"
 
     def line(self, peer: Turns, ours: Turns) -> dict[str, Any]:
         """One line of benchmarks/peers: the peer's speeds, ours of the same turns, and where both ran."""
@@ -91,7 +88,6 @@ class Results:
             "beside": {
                 "tok_s": round(median(ours.all), 1),
                 "samples": ours.all,
-                "file": self.file_of(ours.model),
                 "git_sha": self.commit,
             },
             "created": self.created,

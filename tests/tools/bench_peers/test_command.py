@@ -45,7 +45,7 @@ def test_a_run_leaves_lines_with_sources_and_says_what_could_not_be_had(
     )
     assert line["samples"] == [100.0] * 6 and len(line["beside"]["samples"]) == 6
     assert "torch" in line["source"] and line["environment"]["python"]
-    greedy, drawn = read_measurements(tmp_path / line["beside"]["file"])
+    greedy, drawn = read_measurements(tmp_path / "tiny-llama-cpu-peers.json")
     assert (greedy.settings.context, drawn.settings.sampling.temperature) == (8, 0.2)
     assert greedy.verified.passed
     summary = json.loads((tmp_path / "checks" / "peers-cpu.json").read_text())
