@@ -42,6 +42,24 @@ def models_dir() -> Path:
     return home() / "models"
 
 
+def weights_dir() -> Path:
+    """Where decoded weights are kept for the next start. Not created here."""
+    return home() / "weights"
+
+
+def weights_cache_bytes() -> int:
+    """How much decoded weights may take on disk: MONOLANE_WEIGHTS_CACHE_MIB, 0 for nothing.
+
+    Raises ConfigError.
+    """
+    given = os.environ.get("MONOLANE_WEIGHTS_CACHE_MIB") or "8192"
+    if not given.isdecimal():
+        raise ConfigError(
+            f"MONOLANE_WEIGHTS_CACHE_MIB is {given!r}; it must be a whole number of MiB, 0 to keep nothing"
+        )
+    return int(given) << 20
+
+
 def hub_endpoint() -> str:
     """The server of models: HF_ENDPOINT, else the Hugging Face Hub. Raises ConfigError."""
     given = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")

@@ -51,6 +51,15 @@ def open_backend(
     return cast("Backend", opened)
 
 
+def wake(name: str) -> None:
+    """Brings up the GPUs' driver if `open_backend` of this name will want it: on a thread beside other work.
+
+    It takes half a second, and what it finds out is asked again by `open_backend`.
+    """
+    if name in (AUTO, "cuda"):
+        _ask("cuda")
+
+
 def availability() -> list[tuple[str, bool, str]]:
     """Each backend's name, whether it can run here, and one sentence saying why (not)."""
     return [_describe(name, *_ask(name)) for name in BACKENDS]

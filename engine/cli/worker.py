@@ -6,10 +6,11 @@ import argparse
 import json
 import logging
 import sys
+import threading
 from datetime import UTC, datetime
 
 from engine import settings
-from engine.backends import AUTO, BACKENDS
+from engine.backends import AUTO, BACKENDS, wake
 from engine.cli.options import Commands, add_model_flags, command, devices_of
 
 SWITCH_S = 0.0005
@@ -37,6 +38,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    threading.Thread(target=wake, args=(args.backend,), name="wake", daemon=True).start()
     from engine.serving.worker import Worker  # no other command needs Redis
 
     _log_to_stderr(as_json=args.json)

@@ -11,7 +11,7 @@ import io
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -83,13 +83,23 @@ def capture(
         "system": {"kernel": platform.release(), "os": platform.system(), "machine": platform.machine()},
         "packages": _package_versions(),
         "gpus": [{key: gpu[key] for key in gpu if key not in _GPU_STATE} for gpu in gpus],
-        "state": _state(gpus, backend),
+        "state": _state(gpus, None),
     }
+    known = {topic: value for topic, value in found.items() if value not in (None, {}, [])}
+    return with_engine(known, backend, model)
+
+
+def with_engine(
+    machine: Mapping[str, Any], backend: Backend | None, model: Identified | None
+) -> dict[str, Any]:
+    """What `capture` found, and what is known of the engine beside it."""
+    found = dict(machine)
     if backend is not None:
+        found["state"] = {**found["state"], **backend.state()}
         found["backend"] = _backend_facts(backend)
     if model is not None:
         found["model"] = {"digest": model.digest}
-    return {topic: value for topic, value in found.items() if value not in (None, {}, [])}
+    return found
 
 
 def _state(gpus: Sequence[dict[str, Any]], backend: Backend | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import CheckpointError, ConfigError, TokenizerError
+from engine.models.checkpoints.decoded import keep_decoded
 from engine.models.checkpoints.digest import digest_files
 from engine.models.checkpoints.folder import folder_config, folder_weights
 from engine.models.checkpoints.gguf import gguf_config, gguf_weights
@@ -18,7 +19,7 @@ from engine.models.checkpoints.stored import StoredWeights
 from engine.models.config import ModelConfig
 from engine.models.presets import Bring, Hub, Preset, RandomOnly, Wheel, load_preset, preset_names
 from engine.models.weights import RandomWeights, Weights
-from engine.settings import models_dir
+from engine.settings import models_dir, weights_cache_bytes, weights_dir
 
 if TYPE_CHECKING:
     from engine.models.tokenizer import Tokenizer
@@ -212,7 +213,8 @@ def _with_ends(config: ModelConfig, tokenizer: Tokenizer | None, path: Path) -> 
 
 def _model(weights: StoredWeights, tokenizer: Tokenizer | None, path: Path, files: Sequence[Path]) -> Model:
     digest = digest_files(files, _digest_memory())
-    return Model(weights.config, weights, tokenizer, str(path), digest)
+    kept = keep_decoded(weights, digest, weights_dir(), weights_cache_bytes())
+    return Model(weights.config, kept, tokenizer, str(path), digest)
 
 
 def _digest_memory() -> Path:

@@ -84,6 +84,7 @@ class HeartbeatThread:
         """Facts of the machine and the code (engine.measuring.environment) beside every beat from now on."""
         with self._lock:
             self._environment = json.dumps(environment)
+        self._changed.set()
 
     def hold(self, output: Output | None) -> None:
         """The request to keep for this worker; None if there is none."""

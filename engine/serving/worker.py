@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -31,7 +32,7 @@ from engine.errors import (
     RequestError,
 )
 from engine.measuring.bench import BenchStopped, Point, run_point
-from engine.measuring.environment import capture
+from engine.measuring.environment import capture, with_engine
 from engine.measuring.trace import chrome_trace, packed
 from engine.serving.engines import Engine, EngineSlot, EngineSpec, Opener, open_engine
 from engine.serving.generation import Generation, Refused
@@ -105,6 +106,7 @@ class Worker:
         """By when to be done, once told to stop. A plain value: signal handlers must not take locks."""
         self._loading = False
         self._lost: DeviceLost | None = None
+        self._aside = ThreadPoolExecutor(1, "environment")
 
     def run(self) -> None:
         """Works until SIGTERM, SIGINT or `stop`. Raises HomeLost if its model cannot be opened (again)."""
@@ -122,6 +124,7 @@ class Worker:
                 self._publisher.close()
                 self._slot.close()
                 self._inbox.close()
+                self._aside.shutdown(wait=False)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Asks the worker to end: after the request in hand if that is soon, `at_once` to hand it back.
@@ -161,13 +164,14 @@ class Worker:
             return
         self._heartbeat.update(state="loading", request="")
         self._loading = True
+        facts = self._aside.submit(capture)  # git and nvidia-smi take a part of a second
         try:
             engine = self._slot.hold(self._home)
         except EngineError as error:
             raise HomeLost(f"the worker {self.name} cannot open its model: {error}") from error
         finally:
             self._loading = False
-        self._heartbeat.describe(capture(engine.backend, engine.model))
+        self._heartbeat.describe(with_engine(facts.result(), engine.backend, engine.model))
         self._tokenizer_service.open(engine.name, engine.model.tokenizer, engine.model.config.context)
         self._heartbeat.update(**_portrait(engine), state="idle")
         log.info("%s serves %s on %s", self.name, engine.name, engine.backend.name)

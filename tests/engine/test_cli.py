@@ -33,7 +33,7 @@ from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from engine.sampling import choose
 
-COMMANDS = ("models", "pull", "generate", "score", "bench", "roofline", "worker", "check")
+COMMANDS = ("models", "pull", "generate", "score", "bench", "roofline", "worker", "check", "cache")
 TINY = ("--model", "random:tiny-llama", "--backend", "numpy")
 
 
@@ -605,3 +605,29 @@ def test_only_a_worker_takes_the_test_engine() -> None:
     with pytest.raises(SystemExit) as stop:
         app.main(["bench", "--backend", "paced"])
     assert stop.value.code == 2
+
+
+def test_the_cache_is_shown_and_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
+    (tmp_path / "weights").mkdir()
+    kept = tmp_path / "weights" / "a.weights"
+    kept.write_bytes(bytes(2_000_000))
+    assert app.main(["cache", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0] == {"kind": "weights", "files": 1, "bytes": 2_000_000}
+    assert app.main(["cache", "--clear"]) == 0
+    assert "2.0 MB" in capsys.readouterr().out
+    assert not kept.exists()
+
+
+def test_a_command_imports_no_other(tmp_path: Path) -> None:
+    code = (
+        "import sys; from engine.cli import app; app.main(['cache']);"
+        "print([name for name in sys.modules if name.startswith('engine.cli.')])"
+    )
+    environment = {**os.environ, "MONOLANE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "engine.cli.bench" not in done.stdout

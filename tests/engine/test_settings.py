@@ -101,3 +101,17 @@ def test_what_is_no_commit_is_refused(monkeypatch: pytest.MonkeyPatch, value: st
     monkeypatch.setenv("MONOLANE_GIT_SHA", value)
     with pytest.raises(ConfigError, match="MONOLANE_GIT_SHA is"):
         settings.git_sha()
+
+
+@pytest.mark.parametrize(("given", "size"), [("", 8192 << 20), ("0", 0), ("100", 100 << 20)])
+def test_the_room_for_decoded_weights_is_told_in_mib(
+    monkeypatch: pytest.MonkeyPatch, given: str, size: int
+) -> None:
+    monkeypatch.setenv("MONOLANE_WEIGHTS_CACHE_MIB", given)
+    assert settings.weights_cache_bytes() == size
+
+
+def test_a_room_for_weights_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLANE_WEIGHTS_CACHE_MIB", "8G")
+    with pytest.raises(ConfigError, match="MONOLANE_WEIGHTS_CACHE_MIB is '8G'; it must be a whole number"):
+        settings.weights_cache_bytes()

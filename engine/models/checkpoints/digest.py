@@ -10,8 +10,8 @@ from pathlib import Path
 
 from engine.errors import CheckpointError
 
-_REMEMBER_ABOVE = 1 << 28
-"""Files of this size and more take a second or so to read: their digest is kept."""
+_REMEMBER_ABOVE = 1 << 24
+"""Files of this size and more take a part of a second, or seconds, to read: their digest is kept."""
 
 
 def digest_files(paths: Sequence[Path], memory: Path) -> str:

@@ -147,7 +147,7 @@ class _Reader:
         kind = self.number("<I")
         if kind == _STRING:
             count = self.count(len(self.data), 8, f"strings in {name!r}")
-            return [self.string(len(self.data)) for _ in range(count)]
+            return self.strings(count)
         if kind not in _SCALARS:
             raise self.error(f"metadata {name!r} is an array of type {kind}, which is not supported")
         size = np.dtype(_SCALARS[kind]).itemsize
@@ -157,6 +157,20 @@ class _Reader:
     def string(self, most: int) -> str:
         length = self.count(most, 1, "bytes in a string")
         return str(self.take(length), "utf-8")
+
+    def strings(self, count: int) -> list[str]:
+        """As `string`, so many times: a vocabulary has a hundred thousand, at each start of a worker."""
+        view, at, end, length_at = self.view, self.at, len(self.data), struct.Struct("<Q").unpack_from
+        found: list[str] = []
+        for _ in range(count):
+            size = length_at(view, at)[0] if at + 8 <= end else end
+            if size > end - at - 8:
+                self.at = at
+                self.string(end)  # says what is wrong
+            found.append(str(view[at + 8 : at + 8 + size], "utf-8"))
+            at += 8 + size
+        self.at = at
+        return found
 
     def count(self, most: int, size: int, what: str) -> int:
         """A count of things of at least `size` bytes, which the rest of the file must be able to hold."""

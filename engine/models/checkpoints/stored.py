@@ -105,6 +105,12 @@ class StoredWeights:
         kinds = {native_type(t.encoding) for t in self._tensors.values() if len(t.shape) > 1}
         self.native: DType = kinds.pop() if len(kinds) == 1 else "f32"
 
+    @property
+    def is_decoded(self) -> bool:
+        """Whether `get` computes what it returns for a matrix of type `native`."""
+        matrices = [tensor for tensor in self._tensors.values() if len(tensor.shape) > 1]
+        return any(tensor.encoding.value != self.native.upper() for tensor in matrices)
+
     def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
         if name not in self._tensors:
             raise CheckpointError(f"model {self.config.name!r} has no tensor {name!r}")
