@@ -42,6 +42,10 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--repeats", type=int, default=REPEATS, metavar="N", help="timed runs (default: %(default)s)"
     )
+    parser.add_argument(
+        "--warm", action="store_true",
+        help="go on from the prompt that the warm-up left in the prefix cache, as a second request does",
+    )  # fmt: skip
     parser.add_argument("--trace", metavar="FILE", help="write a Chrome trace of some tokens of one more run")
     parser.add_argument(
         "--trace-tokens", type=_range, default=TraceRange(1, 3), metavar="A:B",
@@ -84,7 +88,10 @@ def _points(args: argparse.Namespace, config: ModelConfig) -> list[Point]:
     contexts = args.context if args.context is not None else [min(CONTEXT, config.context // 2)]
     params = sampling(args, seed=0)
     trace = args.trace_tokens if args.trace else None
-    return [Point(c, tokens, args.repeats, params, trace if i == 0 else None) for i, c in enumerate(contexts)]
+    return [
+        Point(c, tokens, args.repeats, params, trace if i == 0 else None, args.warm)
+        for i, c in enumerate(contexts)
+    ]
 
 
 def _range(text: str) -> TraceRange:
@@ -126,7 +133,7 @@ def _report(measured: Sequence[Measurement]) -> str:
     read = ", ".join(f"{d.measured_gbs:.1f}" for d in first.devices)
     rows = [
         [
-            str(m.settings.context),
+            _context(m),
             f"{m.decode.median:,.1f}",
             f"{m.decode.ci95[0]:,.1f} to {m.decode.ci95[1]:,.1f}",
             _percent(m.mbu.measured),
@@ -153,6 +160,11 @@ def _report(measured: Sequence[Measurement]) -> str:
         *(_verdict(m) for m in measured),
     ]
     return "\n".join(lines)
+
+
+def _context(m: Measurement) -> str:
+    kept = m.settings.cached_tokens
+    return f"{m.settings.context} ({kept} kept)" if kept else str(m.settings.context)
 
 
 def _phases(m: Measurement) -> list[str]:

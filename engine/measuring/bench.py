@@ -18,6 +18,9 @@ at tokens alone: speeds of both are one series.
      host's monotonic clock. Tokens are polled for, each poll wakes at the first one;
    - prefill tok/s = prompt tokens / time until the end of prefill, by the launch's clock.
    Any run that fails, stops early or whose clock stands still is an error, never a number.
+   A warm point goes on from what the warm-up left of the same prompt, as the second request of one owner
+   does; its settings say how many tokens of the prompt were there (`cached_tokens`). Nothing is kept for
+   any other point.
 5. One more run with the profile on (and the trace, if asked for). Its timings are not used.
 6. Verification (verification.py): the greedy tokens of the timed runs, which must be the same in all
    of them, and the logits before them, against another computation. A sampled point is verified by one
@@ -70,6 +73,8 @@ POLL_S = 0.05
 """Longest wait in one poll: how soon a stop is obeyed when no token comes."""
 PROGRESS_S = 0.25
 EXTRA_READS = 3
+_WARM = "bench"
+"""Whose prompts those of warm points are."""
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, unit), a few times a second."""
@@ -138,6 +143,8 @@ class Point:
     repeats: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     trace: TraceRange | None = None
+    warm: bool = False
+    """Whether the prompt's keys and values are those of the run before, as far as the backend keeps them."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +291,7 @@ class _Bench:
             self.point.sampling if sampling is None else sampling,
             profile=profile,
             trace=trace,
+            cache_salt=_WARM if self.point.warm else "",
         )
         run = self._launch(job)
         self._done += len(run.tokens)
@@ -354,7 +362,7 @@ def _measurement(
         model=MeasuredModel(model.config.name, model.config.parameters, read, model.weights.native),
         backend=backend.name,
         devices=devices,
-        settings=_settings(backend, model, point),
+        settings=_settings(backend, model, point, _cached(backend, point, runs)),
         decode=DecodeSpeed(median(speeds), median_interval(speeds), speeds),
         itl_us=_latency([gap for run in runs for gap in run.gaps_us]),
         prefill=PrefillSpeed(median([run.prefill_tok_s for run in runs]), runs[0].outcome.prefill_tokens),
@@ -377,7 +385,21 @@ def _devices(backend: Backend, bandwidth: Sequence[float]) -> tuple[MeasuredDevi
     )
 
 
-def _settings(backend: Backend, model: Model, point: Point) -> Settings:
+def _cached(backend: Backend, point: Point, runs: Sequence[Run]) -> int:
+    """How many tokens of the prompt each run found there. Raises RequestError if a warm point has none."""
+    found = {run.outcome.cached_tokens for run in runs}
+    if point.warm and min(found) == 0:
+        use = backend.prefix_cache
+        raise RequestError(
+            f"the point is warm, but the backend {backend.name} kept nothing of a prompt of {point.context}"
+            f" tokens (its budget is {use.budget_bytes >> 20} MiB): raise prefix_cache_mib or the context"
+        )
+    if len(found) > 1:
+        raise BackendFailure(f"the runs went on from {sorted(found)} kept tokens; they must all do the same")
+    return found.pop()
+
+
+def _settings(backend: Backend, model: Model, point: Point, cached_tokens: int) -> Settings:
     topology = backend.topology
     return Settings(
         context=point.context,
@@ -389,6 +411,7 @@ def _settings(backend: Backend, model: Model, point: Point) -> Settings:
         lanes=topology.lanes,
         sync=str(backend.facts.get("sync", MAILBOX)),
         sampling=point.sampling,
+        cached_tokens=cached_tokens,
     )
 
 

@@ -69,8 +69,13 @@ class LaunchResources:
         return view[:size], address
 
     def release(self) -> None:
-        """Gives everything back; a second time there is nothing left."""
+        """Gives everything back; a second time there is nothing left.
+
+        What was asked of the streams is done before: a stop that came late must not reach the next launch.
+        """
         self._device.activate()
+        for stream in self._streams:
+            self._device.call("cuStreamSynchronize", stream)
         while self._memory:
             whole, pointer = self._memory.pop()
             if whole > KEPT_BYTES:

@@ -284,3 +284,20 @@ def test_numpy_point_is_verified_schema_2_that_survives_json() -> None:
     assert set(found.environment["state"]) == {"before", "after"}
     assert sum(phase.work for phase in found.phases_us.values()) > 0
     assert Measurement.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_a_warm_point_goes_on_from_the_run_before_and_says_from_how_many_tokens() -> None:
+    backend = open_backend("numpy", MODEL)
+    cold = run_point(backend, MODEL, Point(24, 12, 2))
+    warm = run_point(backend, MODEL, Point(24, 12, 2, warm=True))
+    backend.close()
+    assert cold.settings.cached_tokens == 0
+    assert warm.settings.cached_tokens == 23
+    assert warm.verified.tokens_equal
+
+
+def test_a_warm_point_where_nothing_is_kept_is_refused() -> None:
+    backend = open_backend("numpy", MODEL, options={"prefix_cache_mib": 0})
+    with pytest.raises(RequestError, match="its budget is 0 MiB"):
+        run_point(backend, MODEL, Point(24, 12, 2, warm=True))
+    backend.close()

@@ -32,6 +32,7 @@ class PlayedDevice:
 
     def __init__(self, refuses: str = "") -> None:
         self.held: Counter[str] = Counter()
+        self.calls: list[tuple[Any, ...]] = []
         self._refuses = refuses
         self._next = 1000
 
@@ -73,8 +74,8 @@ class PlayedDevice:
     def launch(self, *_arguments: Any, **_more: Any) -> None:
         pass
 
-    def call(self, _name: str, *_arguments: Any) -> None:
-        pass
+    def call(self, name: str, *arguments: Any) -> None:
+        self.calls.append((name, *arguments))
 
 
 def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kernel", rank: int = 0) -> Any:
@@ -139,6 +140,17 @@ def test_pinned_memory_that_is_lent_again_holds_zeros() -> None:
     again, _ = resources.allocate_mapped(4999)
     assert again.base is first.base
     assert not again.any()
+
+
+def test_a_stop_that_is_on_its_way_is_waited_for_before_the_next_launch() -> None:
+    device = PlayedDevice()
+    where = context(device)
+    launch = CudaLaunch(where, PLAN)
+    launch.stop()
+    assert [name for name, *_ in device.calls] == ["cuMemcpyHtoDAsync"]
+    side = device.calls[0][-1]
+    launch._resources.release()
+    assert ("cuStreamSynchronize", side) in device.calls
 
 
 def test_what_is_large_goes_back_to_the_driver() -> None:
