@@ -99,6 +99,11 @@ def fewer_devices() -> bool:
     return given == "1"
 
 
+def pinned() -> list[Path]:
+    """Files whose text a worker keeps read for everybody: MONOLANE_PIN, separated as in PATH."""
+    return [Path(name) for name in os.environ.get("MONOLANE_PIN", "").split(os.pathsep) if name]
+
+
 def git_sha() -> str:
     """The commit of this code as it is told, in place of a repository: MONOLANE_GIT_SHA, "" if unset.
 

@@ -15,6 +15,8 @@ from engine.errors import BackendUnavailable
 OPTION = "prefix_cache_mib"
 """The option of every backend that keeps sequences: MiB for those that no launch uses. 0 keeps none."""
 MAX_MIB = 1 << 24
+PINNED = "pinned"
+"""The owner of what the operator pins (Job.cache_salt): every owner goes on from it, and it never goes."""
 
 T = TypeVar("T")
 
@@ -48,7 +50,8 @@ class PrefixCache(Generic[T]):
     """Kept sequences within a budget of bytes; the least recently used go first. For one thread at a time.
 
     Sequences are found by their owner's salt (Job.cache_salt) alone: how fast a prompt is read must not
-    tell one owner what another has asked. An empty salt neither finds nor keeps anything.
+    tell one owner what another has asked. An empty salt neither finds nor keeps anything. What belongs to
+    PINNED is found by every owner, copied, and makes room for nobody.
     """
 
     def __init__(self, budget_bytes: int, release: Callable[[T], None] = lambda _value: None) -> None:
@@ -69,38 +72,46 @@ class PrefixCache(Generic[T]):
         more than the prompt gains from it stays kept and is to be copied.
         """
         best, length = None, 0
-        for kept in reversed(self._kept):
-            if salt and kept.salt == salt:
-                common = common_prefix(kept.tokens, tokens[: len(tokens) - 1])
-                if common > length:
-                    best, length = kept, common
+        for owner in (salt, PINNED) if salt else ():
+            for kept in reversed(self._kept):
+                if kept.salt == owner:
+                    common = common_prefix(kept.tokens, tokens[: len(tokens) - 1])
+                    if common > length:
+                        best, length = kept, common
         if best is None:
             return None
         self._kept.remove(best)
-        copies = len(best.tokens) - length > length
+        copies = best.salt == PINNED or len(best.tokens) - length > length
         if copies:
             self._kept.append(best)
         return Match(best.value, length, copies)
 
     def keep(self, salt: str, tokens: Sequence[int], value: T, size: int) -> None:
-        """Keeps a sequence of `size` bytes, or releases it if it has no owner or exceeds the budget."""
+        """Keeps a sequence of `size` bytes, or releases it if it has no owner or no room in the budget."""
         if not salt or not tokens or size > self._budget:
             self._release(value)
             return
         whole = tuple(tokens)
         for kept in [kept for kept in self._kept if kept.salt == salt and _begins(whole, kept.tokens)]:
             self._drop(kept)  # the new one serves whatever this one would
-        self._make_room(size)
-        self._kept.append(_Kept(salt, whole, value, size))
+        if self._make_room(size):
+            self._kept.append(_Kept(salt, whole, value, size))
+        else:
+            self._release(value)
 
     def clear(self) -> None:
         for kept in self._kept:
             self._release(kept.value)
         self._kept.clear()
 
-    def _make_room(self, size: int) -> None:
-        while self._kept and self.use.used_bytes + size > self._budget:
-            self._drop(self._kept[0])
+    def _make_room(self, size: int) -> bool:
+        """Whether there is room for so much now."""
+        while self.use.used_bytes + size > self._budget:
+            loose = next((kept for kept in self._kept if kept.salt != PINNED), None)
+            if loose is None:
+                return False
+            self._drop(loose)
+        return True
 
     def _drop(self, kept: _Kept[T]) -> None:
         self._kept.remove(kept)

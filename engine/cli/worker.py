@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 
 from engine import settings
 from engine.backends import AUTO, BACKENDS, wake
@@ -34,11 +35,17 @@ def add(commands: Commands) -> None:
         help="serve on as many devices as answer where --devices do not, as after one was lost"
         " (default: MONOLANE_FEWER_DEVICES, or end with the reason)",
     )  # fmt: skip
+    parser.add_argument(
+        "--pin", action="append", default=None, type=Path, metavar="FILE",
+        help="a text, or chat messages in a .json file, that many prompts begin with: read at the start and"
+        " kept for everybody; may be given several times (default: MONOLANE_PIN)",
+    )  # fmt: skip
     add_model_flags(parser, backends=(AUTO, *BACKENDS, _PACED))
 
 
 def run(args: argparse.Namespace) -> int:
     threading.Thread(target=wake, args=(args.backend,), name="wake", daemon=True).start()
+    from engine.serving.pinning import pinned_prompt
     from engine.serving.worker import Worker  # no other command needs Redis
 
     _log_to_stderr(as_json=args.json)
@@ -50,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
         args.name,
         devices=devices_of(args),
         options=dict(args.option),
+        pinned=[pinned_prompt(path) for path in (settings.pinned() if args.pin is None else args.pin)],
         fewer_devices=settings.fewer_devices() if args.fewer_devices is None else args.fewer_devices,
     ).run()
     return 0

@@ -34,6 +34,7 @@ from engine.errors import (
 from engine.measuring.bench import BenchStopped, Point, run_point
 from engine.measuring.environment import capture, with_engine
 from engine.measuring.trace import chrome_trace, packed
+from engine.models.prompt import Prompt
 from engine.serving.engines import Engine, EngineSlot, EngineSpec, Opener, open_engine
 from engine.serving.generation import Generation, Refused
 from engine.serving.heartbeat import HeartbeatThread
@@ -55,6 +56,7 @@ from engine.serving.messages import (
     Started,
     decode_request,
 )
+from engine.serving.pinning import pin
 from engine.serving.publisher import Output, Publisher
 from engine.serving.tokenizer_service import TokenizerService
 from engine.timings import NEVER_BEGAN
@@ -76,7 +78,8 @@ class Worker:
 
     `name` is stable over restarts; two live workers must not share one. Benchmark points may name
     another model or backend: it is opened in place of the worker's own, which comes back after.
-    With `fewer_devices` it serves on as many as answer where `devices` do not.
+    With `fewer_devices` it serves on as many as answer where `devices` do not. `pinned` prompts are read
+    before anything is served: whoever's prompt begins as one of them goes on from there.
     """
 
     def __init__(
@@ -89,11 +92,13 @@ class Worker:
         devices: int = 1,
         options: Mapping[str, Any] | None = None,
         fewer_devices: bool = False,
+        pinned: Sequence[Prompt] = (),
         grace_s: float = GRACE_S,
         opener: Opener = open_engine,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{model.rsplit('/', 1)[-1]}-{backend}"
         self._home = EngineSpec(model, backend, devices, dict(options or {}), fewer_devices)
+        self._pinned = tuple(pinned)
         self._grace_s = grace_s
         self._token = f"{self.name} {os.urandom(8).hex()}"
         self._slot = EngineSlot(opener)
@@ -167,6 +172,7 @@ class Worker:
         facts = self._aside.submit(capture)  # git and nvidia-smi take a part of a second
         try:
             engine = self._slot.hold(self._home)
+            pin(engine, self._pinned)
         except EngineError as error:
             raise HomeLost(f"the worker {self.name} cannot open its model: {error}") from error
         finally:

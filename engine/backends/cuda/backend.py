@@ -157,6 +157,8 @@ class CudaBackend:
     @property
     def prefix_cache(self) -> PrefixCacheUse:
         with self._lock:
+            if self._current is None or self._current.ended:
+                self._take_back()
             return self._caches.use
 
     def state(self) -> dict[str, Any]:

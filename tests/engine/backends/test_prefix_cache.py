@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.prefix_cache import PrefixCache, PrefixCacheUse, budget_of, common_prefix
+from engine.backends.prefix_cache import PINNED, PrefixCache, PrefixCacheUse, budget_of, common_prefix
 from engine.errors import BackendUnavailable
 
 TALK = (1, 2, 3, 4, 5, 6)
@@ -115,3 +115,29 @@ def test_a_budget_is_whole_mebibytes() -> None:
     for wrong in (-1, 1.5, True, "all"):
         with pytest.raises(BackendUnavailable, match="prefix_cache_mib is"):
             budget_of({"prefix_cache_mib": wrong}, 3)
+
+
+def test_what_is_pinned_serves_every_owner_and_stays(cache) -> None:
+    cache.keep(PINNED, TALK, "system", 10)
+
+    for owner in ("anna", "ben"):
+        assert cache.reuse(owner, (*TALK, 7)) == ("system", 6, True)
+    assert cache.reuse("", (*TALK, 7)) is None
+    assert cache.use.sequences == 1
+
+
+def test_an_owner_s_own_sequence_is_handed_over_before_a_pinned_one_is_copied(cache) -> None:
+    cache.keep("anna", TALK, "talk", 10)
+    cache.keep(PINNED, TALK, "system", 10)
+
+    assert cache.reuse("anna", (*TALK, 7)) == ("talk", 6, False)
+
+
+def test_what_is_pinned_makes_room_for_nobody(cache, released) -> None:
+    cache.keep(PINNED, TALK, "system", 60)
+    cache.keep("anna", (1, 2), "one", 40)
+    cache.keep("anna", (3, 4), "two", 40)
+    cache.keep("anna", (5, 6), "large", 50)
+
+    assert released == ["one", "two", "large"]
+    assert cache.use == PrefixCacheUse(100, 60, 1)
