@@ -3,6 +3,8 @@
 
 import "uplot/dist/uPlot.min.css";
 import "./dashboard.css";
+import "./sweeps.css";
+import "./small_screens.css";
 import "./compare.css";
 import "./history/history.css";
 import "./overview.css";

@@ -1,6 +1,11 @@
 /** The playground page: joins its parts. playground.js says what a panel may use and where it stands. */
 
 import "./playground.css";
+import "./dialogs.css";
+import "./engine.css";
+import "./output.css";
+import "./settings.css";
+import "./small_screens.css";
 
 import { ChatPanel } from "../chat/panel.js";
 import { CompareDialog } from "./compare.js";
