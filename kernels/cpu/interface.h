@@ -1,8 +1,8 @@
 // The C interface of the CPU monokernel: plain structs whose first word is their own size, and calls that return
-// 0 or an error code. engine/backends/cpu/library.py declares the same, and a test compares the two (ml_layout).
+// 0 or an MlError. The structs and enums are in contract.h, which engine/backends/cpu/contract.py writes.
 #pragma once
 
-#include <stdint.h>
+#include "contract.h"
 
 #define ML_API __attribute__((visibility("default")))
 
@@ -10,93 +10,7 @@
 extern "C" {
 #endif
 
-enum MlError {
-  ML_OK = 0,
-  ML_BAD_STRUCT = 1,   // a struct of another size: library and caller are of different versions
-  ML_BAD_SHAPE = 2,    // sizes that do not divide, or are out of range
-  ML_NO_MEMORY = 3,
-  ML_NO_THREADS = 4,   // the system refused to start a thread
-  ML_BUSY = 5,         // a job is running
-  ML_BAD_TOKEN = 6,    // a token id outside the vocabulary
-  ML_TOO_LONG = 7,     // more positions than the context
-  ML_BAD_CACHE = 8,    // no sequence of that number
-};
-
-enum MlExchange { ML_LOCAL = 0, ML_SYNC = 1, ML_DELAYED = 2 };
-enum MlHead { ML_REPLICATE = 0, ML_VOCAB_PARALLEL = 1, ML_LANE = 2 };
-enum MlTensor { ML_QKV = 0, ML_ATTN_OUT = 1, ML_GATE_UP = 2, ML_DOWN = 3, ML_HEAD = 4, ML_EMBED = 5 };
-enum MlActivation { ML_SILU = 0, ML_GELU_TANH = 1 };
-enum MlVector {
-  ML_ATTN_NORM = 0,
-  ML_FFN_NORM = 1,
-  ML_LAST_NORM = 2,
-  ML_ATTN_POST_NORM = 3,
-  ML_FFN_POST_NORM = 4,
-  ML_Q_NORM = 5,
-  ML_K_NORM = 6,
-  ML_QKV_BIAS = 7,
-};
-enum MlFinish { ML_RUNNING = 0, ML_STOP = 1, ML_LENGTH = 2, ML_CANCELLED = 3 };
-
-typedef struct {
-  uint32_t size;
-  int32_t hidden, layers, heads, kv_heads, head_dim, ffn, vocab, context;
-  int32_t streams;  // residual streams: the lanes of a model that has them, else 1
-  int32_t shards;   // slices of attention and MLP: the lanes, or one a device for tensor parallelism
-  int32_t delay, head, sum_before_norm, tied_head, rope_interleaved;
-  int32_t bfloat16;  // the tape holds bfloat16, else float16
-  int32_t qkv_bias, qk_norm, post_norms;  // switches
-  int32_t activation;                     // MlActivation of the MLP
-  float norm_eps, embedding_scale, attention_scale;
-  float attention_cap, logit_cap;      // cap * tanh(x / cap); 0 is none
-  int32_t rotations;                   // how many different ones
-  const int32_t* windows;              // [layers], 0 is full attention
-  const int32_t* attention_exchanges;  // [layers] MlExchange
-  const int32_t* mlp_exchanges;        // [layers] MlExchange
-  const int32_t* layer_rotations;      // [layers] number of a rotation, -1 for a layer without
-  const double* inverse_frequencies;   // [rotations][head_dim / 2] radians a position
-  const double* amplitudes;            // [rotations][head_dim / 2] what a rotated pair is multiplied by
-} MlShape;
-
-typedef struct {
-  uint32_t size;
-  int32_t devices, threads;  // virtual devices, and threads in each
-  int32_t barrier;           // wait for everyone at each exchange, in place of polling words
-  int32_t pin;               // one core a thread, if there are enough
-  int32_t block;             // prompt tokens a pass of the tape; 0 lets the kernel choose
-  int64_t link_latency_ns;   // how much later other devices see what a device sends
-} MlTeam;
-
-typedef struct {
-  uint32_t size;
-  const int32_t* tokens;
-  int32_t count, max_tokens;
-  int32_t cache;   // the sequence that the job fills; 0 is always there
-  int32_t cached;  // positions of it that are there already, fewer than `count`
-  const int32_t* stop_ids;
-  int32_t stop_count;
-  int32_t sampled;  // how many of the last tokens were generated: what frequency and presence count
-  float temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
-  int32_t top_k;
-  int32_t bias_count;
-  const int32_t* bias_ids;
-  const float* biases;  // added to the logits of bias_ids
-  uint64_t seed;
-  int32_t profile;
-  int32_t trace_first, trace_last;  // generated tokens recorded in full; equal means none
-  float* all_logits;                // [count, vocab] or null: logits after each token, nothing is generated
-} MlJob;
-
-typedef struct {
-  int32_t phase, layer, device, thread;
-  int32_t kind;  // 0 work, 1 wait for a thread of the device, 2 wait for another device
-  int64_t start_ns, end_ns;
-} MlSpan;
-
 typedef struct MlKernel MlKernel;
-
-// Sizes of the structs, offsets of their fields and values of the enums, as lines "MlJob.seed 56".
-ML_API const char* ml_layout(void);
 
 ML_API int ml_create(const MlShape* shape, const MlTeam* team, MlKernel** out);
 ML_API void ml_destroy(MlKernel* kernel);

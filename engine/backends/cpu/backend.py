@@ -23,9 +23,10 @@ from engine.backends.base import (
 )
 from engine.backends.cpu import library
 from engine.backends.cpu.build import digest
+from engine.backends.cpu.contract import Team
 from engine.backends.cpu.kept_caches import KeptCaches
 from engine.backends.cpu.launch import CpuLaunch
-from engine.backends.cpu.library import Team, check
+from engine.backends.cpu.library import check
 from engine.backends.cpu.packing import Packer, describe_shape
 from engine.backends.prefix_cache import PrefixCacheUse
 from engine.errors import RequestError

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from engine.backends.cpu import contract
 from engine.errors import BackendUnavailable
 from engine.measuring.bandwidth import usable_cores
 from engine.settings import build_dir
@@ -85,7 +86,14 @@ def digest() -> str:
     total = hashlib.sha256(" ".join(FLAGS).encode())
     for source in sorted([*SOURCES.glob("*.h"), *sources()]):
         total.update(source.name.encode() + source.read_bytes())
+    total.update(contract.text().encode())
     return total.hexdigest()[:16]
+
+
+def write_contract(folder: Path) -> Path:
+    """`folder`, with the contract.h that the sources include."""
+    (folder / "contract.h").write_text(contract.text(), encoding="utf-8")
+    return folder
 
 
 def library(target: Target) -> Path:
@@ -106,7 +114,7 @@ def build(target: Target, *, extra: tuple[str, ...] = (), output: Path | None = 
     result.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=result.parent) as folder:
         unfinished = Path(folder) / result.name
-        command = [program, *FLAGS, f"-march={target.march}", *extra]
+        command = [program, *FLAGS, f"-march={target.march}", f"-I{write_contract(Path(folder))}", *extra]
         objects = [Path(folder) / f"{source.stem}.o" for source in sources()]
         commands = [
             [*command, "-c", str(source), "-o", str(o)] for source, o in zip(sources(), objects, strict=True)

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from engine.backends.base import Job, Outcome, Token, TraceSpan
 from engine.backends.cpu import library
+from engine.backends.cpu.contract import Finish, NativeJob, Span
 from engine.backends.cpu.kept_caches import NOTHING_KEPT, Lease
-from engine.backends.cpu.library import NativeJob, Span, check
+from engine.backends.cpu.library import check
 from engine.sampling import OPTIONS, SamplingParams
 from engine.timings import PHASES, FinishReason, PhaseTime
 
@@ -82,11 +83,11 @@ class CpuLaunch:
     def outcome(self) -> Outcome | None:
         if self._outcome is None:
             end = self._finish()
-            if end.code != library.RUNNING:
+            if end.code != Finish.RUNNING:
                 while fresh := self._take(0):
                     self._waiting += fresh
                 self._outcome = Outcome(
-                    finish_reason=cast("FinishReason", library.FINISHED[end.code]),
+                    finish_reason=cast("FinishReason", Finish(end.code).name.lower()),
                     prefill_tokens=end.prefilled - self._cached,
                     cached_tokens=self._cached,
                     prefill_ns=end.prefill_ns,

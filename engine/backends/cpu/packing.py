@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import LoadProgress
-from engine.backends.cpu import library
-from engine.backends.cpu.library import Shape, check
+from engine.backends.cpu.contract import ActivationCode, ExchangeCode, HeadCode, Shape, Tensor, Vector
+from engine.backends.cpu.library import check
 from engine.errors import BackendUnavailable, CheckpointError
 from engine.measuring.bandwidth import usable_cores
 from engine.models.config import HeadKind, ModelConfig
@@ -39,7 +39,7 @@ def describe_shape(config: ModelConfig, devices: int, native: DType) -> Shape:
         attention = [_exchange(lanes.attention_exchange(i).value, lanes.delay) for i in layers]
         mlp = [_exchange(lanes.mlp_exchange(i).value, lanes.delay) for i in layers]
     else:
-        attention = mlp = [library.EXCHANGES["sync" if shards > 1 else "local"] for _ in layers]
+        attention = mlp = [ExchangeCode.SYNC if shards > 1 else ExchangeCode.LOCAL for _ in layers]
     ropes = [config.rope_of(i) for i in layers]
     rotations = [rope for rope in dict.fromkeys(ropes) if rope]
     numbers = [rotations.index(rope) if rope else -1 for rope in ropes]
@@ -56,7 +56,7 @@ def describe_shape(config: ModelConfig, devices: int, native: DType) -> Shape:
         streams=lanes.count,
         shards=shards,
         delay=lanes.delay if lanes.count > 1 else 0,
-        head=library.HEADS[lanes.head.value] if lanes.count > 1 else library.HEADS["replicate"],
+        head=HeadCode[lanes.head.value.upper()] if lanes.count > 1 else HeadCode.REPLICATE,
         sum_before_norm=lanes.sum_before_norm,
         tied_head=config.tied_head,
         rope_interleaved=config.rope.layout is RopeLayout.INTERLEAVED,
@@ -64,7 +64,7 @@ def describe_shape(config: ModelConfig, devices: int, native: DType) -> Shape:
         qkv_bias=config.qkv_bias,
         qk_norm=config.qk_norm,
         post_norms=config.post_norms,
-        activation=library.ACTIVATIONS[config.activation.value],
+        activation=ActivationCode[config.activation.value.upper()],
         norm_eps=config.norm_eps,
         embedding_scale=config.embedding_scale,
         attention_scale=config.attention_scale or config.head_dim**-0.5,
@@ -151,7 +151,7 @@ class Packer:
     def _put(self, tensor: str, layer: int, shard: int, rows: NDArray[np.uint16]) -> None:
         rows = np.ascontiguousarray(rows)
         pointer = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_uint16))
-        code = self._library.ml_pack(self._kernel, library.TENSORS[tensor], layer, shard, pointer)
+        code = self._library.ml_pack(self._kernel, Tensor[tensor.upper()], layer, shard, pointer)
         check(code, f"packing {tensor} of layer {layer}")
 
     def _put_vector(self, name: str, layer: int, shard: int, given: NDArray[Any], size: int) -> None:
@@ -159,13 +159,13 @@ class Packer:
         if values.shape != (size,):
             raise CheckpointError(f"{name} of layer {layer} has the shape {values.shape}, not ({size},)")
         pointer = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        code = self._library.ml_vector(self._kernel, library.VECTORS[name], layer, shard, pointer)
+        code = self._library.ml_vector(self._kernel, Vector[name.upper()], layer, shard, pointer)
         check(code, f"packing {name} of layer {layer}")
 
 
 def _exchange(name: str, delay: int) -> int:
     """With a delay of 0 layers, the past is the present."""
-    return library.EXCHANGES["sync" if name == "delayed" and delay == 0 else name]
+    return ExchangeCode["SYNC" if name == "delayed" and delay == 0 else name.upper()]
 
 
 def _bits(weights: Weights, name: str) -> NDArray[np.uint16]:

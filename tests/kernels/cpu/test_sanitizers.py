@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.cpu.build import SOURCES, compiler, sources
+from engine.backends.cpu.build import SOURCES, compiler, sources, write_contract
 from engine.backends.cpu.library import runnable
 
 SECONDS = 12
@@ -35,6 +35,7 @@ def test_random_use_breaks_no_promise(sanitizer: str, tmp_path: Path) -> None:
             "-fno-sanitize-recover=all",
             "-pthread",
             f"-I{SOURCES}",
+            f"-I{write_contract(tmp_path)}",
             str(HERE / "exercise.cpp"),
             *map(str, sources()),
             "-o",

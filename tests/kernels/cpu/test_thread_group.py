@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from engine.backends.cpu.contract import Error
 from engine.backends.cpu.library import open_library
 
 REFUSED = """
@@ -17,7 +18,6 @@ resource.setrlimit(resource.RLIMIT_AS, (room, room))
 gbs = ctypes.c_double()
 print(native.ml_read_bandwidth(1024, ctypes.byref(gbs)), gbs.value)
 """
-NO_THREADS = 4  # interface.h
 
 
 def test_a_bandwidth_that_cannot_be_measured_is_an_error_and_ends_no_process() -> None:
@@ -25,4 +25,4 @@ def test_a_bandwidth_that_cannot_be_measured_is_an_error_and_ends_no_process() -
     done = subprocess.run(
         [sys.executable, "-c", REFUSED], capture_output=True, text=True, check=False, timeout=60
     )
-    assert (done.returncode, done.stdout.split()) == (0, [str(NO_THREADS), "0.0"]), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, [str(Error.NO_THREADS), "0.0"]), done.stderr
