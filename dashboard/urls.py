@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path, register_converter
 
 from dashboard import url_keys  # noqa: F401 - registers <key:pk>
-from dashboard.accounts.sign_in import SignIn, SignOut
+from dashboard.accounts.sign_in import PasswordChange, SignIn, SignOut
 from dashboard.audit.views import audit_log
 from dashboard.compare.views import commits, compare_runs
 from dashboard.history import views as history
@@ -52,6 +52,7 @@ urlpatterns = [
     path("regressions/<key:pk>/comment/", regressions.comment, name="regression_comment"),
     path("roofline/", roofline, name="roofline"),
     path("sign-in/", SignIn.as_view(), name="sign_in"),
+    path("password/", PasswordChange.as_view(), name="password"),
     path("sign-out/", SignOut.as_view(), name="sign_out"),
     path("audit/", audit_log, name="audit"),
     path("sweeps/", sweeps.sweeps, name="sweeps"),

@@ -1,4 +1,4 @@
-"""`/dashboard/sign-in/` and `/dashboard/sign-out/`, and the answer to an address that guesses passwords.
+"""`/dashboard/sign-in/`, `/sign-out/`, `/password/`, and the answer to an address that guesses passwords.
 
 django-axes counts wrong passwords by address, in the database: every web process and every way in
 (this page, the admin) shares the count.
@@ -12,11 +12,13 @@ from typing import Any
 from axes.helpers import get_cool_off
 from axes.models import AccessAttempt
 from django.conf import settings
-from django.contrib.auth.forms import AuthenticationForm
-from django.contrib.auth.views import LoginView, LogoutView
+from django.contrib import messages
+from django.contrib.auth.forms import AuthenticationForm, SetPasswordForm
+from django.contrib.auth.views import LoginView, LogoutView, PasswordChangeView
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse_lazy
 from django.utils import timezone
 
 from config.addresses import client_address
@@ -37,6 +39,18 @@ class SignIn(LoginView):
     authentication_form = SignInForm
     redirect_authenticated_user = True
     extra_context: dict[str, Any] = {"section": "sign_in"}
+
+
+class PasswordChange(PasswordChangeView):
+    """One's own password, for accounts that may not use the admin too. Other sessions of the account end."""
+
+    template_name = "dashboard/password.html"
+    success_url = reverse_lazy("dashboard:overview")
+    extra_context: dict[str, Any] = {"section": "password"}
+
+    def form_valid(self, form: SetPasswordForm[Any]) -> HttpResponse:
+        messages.success(self.request, "Your password was changed.")
+        return super().form_valid(form)
 
 
 class SignOut(LogoutView):

@@ -1,28 +1,21 @@
 """Chat templates: messages to the text that a model was trained on.
 
-A template comes with a checkpoint, so it is a stranger's program: it runs in Jinja's immutable
-sandbox, what it writes is bounded, and operations that blow up a few characters are closed. A template
-that means harm can still waste time and memory by patient looping; it cannot reach anything outside.
+A template comes with a checkpoint, so it is a stranger's program: it runs in a sandbox (`chat_sandbox`) where
+it reaches nothing outside, and has its limits of time, of what it writes and of what it holds.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import jinja2
 import jinja2.exceptions
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
 
 from engine.errors import RequestError, TokenizerError
-
-MAX_CHARACTERS = 4 << 20
-"""Longest text that a template may write."""
+from engine.models.chat_sandbox import MAX_CHARACTERS, Sandbox, check_size
 
 
 class ChatTemplate:
@@ -31,9 +24,10 @@ class ChatTemplate:
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
         """Raises TokenizerError if `source` is not a template."""
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._sandbox = _environment()
         try:
-            self._template = _environment().from_string(source)
-        except jinja2.TemplateError as error:
+            self._template = self._sandbox.from_string(source)
+        except (jinja2.TemplateError, RecursionError) as error:
             raise TokenizerError(f"the model's chat template does not parse: {error}") from error
 
     def render(self, messages: Sequence[Mapping[str, str]], *, generation_prompt: bool = True) -> str:
@@ -54,6 +48,7 @@ class ChatTemplate:
     def _write(self, messages: Sequence[Mapping[str, str]], generation_prompt: bool) -> str:
         parts: list[str] = []
         length = 0
+        self._sandbox.begin()
         try:
             for part in self._template.generate(
                 messages=[dict(m) for m in messages],
@@ -73,6 +68,7 @@ class ChatTemplate:
             ValueError,
             LookupError,
             RecursionError,
+            MemoryError,
         ) as error:
             raise TokenizerError(f"the model's chat template failed: {error}") from error
         return "".join(parts)
@@ -91,55 +87,11 @@ class _Refused(Exception):
     """The template called raise_exception."""
 
 
-class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, closed against the operations that turn a few characters into gigabytes."""
-
-    intercepted_binops = frozenset(("*", "**", "%"))
-    _GROWING = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs"))
-
-    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or (operator == "%" and isinstance(left, str | bytes)):
-            raise jinja2.exceptions.SecurityError(f"a chat template may not use {operator} here")
-        if operator == "*" and not (isinstance(left, int | float) and isinstance(right, int | float)):
-            raise jinja2.exceptions.SecurityError("a chat template may multiply numbers only")
-        return super().call_binop(context, operator, left, right)
-
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        if isinstance(obj, str | bytes) and attr in self._GROWING:
-            return False
-        return super().is_safe_attribute(obj, attr, value)
-
-    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        if super().wrap_str_format(value) is not None:
-            raise jinja2.exceptions.SecurityError("a chat template may not use str.format")
-        return None
-
-
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %}...{% endgeneration %}` marks the assistant's words for training; here it is no more
-    than its body."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> _Sandbox:
-    environment = _Sandbox(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        # The output is a prompt, not a page.
-        autoescape=False,
-        extensions=["jinja2.ext.loopcontrols", _Generation],
-    )
-    for name in ("center", "format", "indent", "wordwrap", "xmlattr"):
-        environment.filters.pop(name, None)
+def _environment() -> Sandbox:
+    environment = Sandbox()
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    environment.globals.pop("lipsum", None)
     return environment
 
 
@@ -155,4 +107,5 @@ def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) 
     """Plain JSON: Jinja's own filter escapes for HTML, and models have never seen that."""
     if indent is not None and not 0 <= indent <= 16:
         raise jinja2.exceptions.SecurityError(f"tojson's indent is {indent}; allowed are 0 to 16")
+    check_size(value)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from redis.exceptions import ResponseError
@@ -36,7 +36,8 @@ its power or the network. Longer than a Redis may stall, for a stall silences ev
 LOOK_S = 0.2
 """How often a worker without a request looks whether another's process has ended."""
 MAX_ATTEMPTS = 2
-"""How many workers may be lost over one request; it is then refused, so that it cannot end them all."""
+"""How many workers in a row may be lost over one request without any of it out; it is then refused, so that
+it cannot end them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ class Taken:
     id: str
     json: str
     attempts: int
-    """How many workers began it, this one included, and did not hand it back."""
+    """How many in a row began it, this worker included, and neither handed it back nor got any of it out."""
     last_error: str
     has_output: int
     """1 if something of it has been published, by this worker or another."""
-    waited_ms: int
+    waited_ms: int = field(compare=False)
     """Since it was submitted, by the clock of Redis: machines' own may differ by minutes."""
 
     @property

@@ -28,6 +28,8 @@ KEEP_ALIVE_S = 10.0
 """A stream on which nothing has come for so long says so, lest a proxy takes it for dead."""
 WAITING_FRAMES = 8
 """How many frames of all choices may wait for the client; what it has not taken stays in Redis."""
+LAST_FRAME_S = 5.0
+"""How long the end of a generation whose client went away is waited for, to be counted."""
 
 _TOLD = (Started, Tokens, Scored, Done, Failed)
 """Frames that a client hears of: of a long prefill only that its stream is alive."""
@@ -222,7 +224,15 @@ async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) ->
 
 
 async def _cancel(generation: str) -> None:
+    """Ends what nobody reads any more, and counts how it ended."""
     try:
-        await engine_client().cancel(generation)
+        async with asyncio.timeout(LAST_FRAME_S):
+            await engine_client().cancel(generation)
+            async with aclosing(engine_client().frames(generation, submitted=True)) as frames:
+                async for _, frame in frames:
+                    if isinstance(frame, Done | Failed):
+                        metrics.ended("api", frame)
+    except TimeoutError:
+        log.warning("end_not_counted", generation=generation)
     except EngineError as error:
         log.warning("generation_not_cancelled", generation=generation, error=str(error))

@@ -5,8 +5,9 @@ ids that they meet), so they need one Redis (7.0 or newer, or Valkey), not a Red
 
 A script sees the names of `_CONSTANTS` as local variables, and `--#include NAME` stands for the functions of
 another file, once. An owner key is a hash: `worker` (the token of the process that may append, empty once
-handed back), `attempts` (how many workers began the request without handing it back), `error` (what the last
-one said), `ttft_ms` (from creation to the first token).
+handed back), `attempts` (how many workers in a row began the request and neither handed it back nor got any
+of it out), `began` (how many began it in all), `error` (what the last one said), `ttft_ms` (from creation to
+the first token).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ BENCH_OFFSET = 4e15
 """Added to a benchmark's score in the waiting set (microseconds since 1970): they go last."""
 RELEASED = "(handed back)"
 """The consumer that holds what a worker handed back; no worker is called so."""
+MOST_LOST = 5
+"""After so many lost workers, wherever they got to, the next ones count as before."""
 LOST = "(lost)"
 """The owner of a request whose one worker is gone: if that worker wakes, it stays silent."""
 
@@ -51,6 +54,7 @@ _CONSTANTS: Mapping[str, str | float | tuple[str, ...]] = {
     "BENCH_OFFSET": BENCH_OFFSET,
     "RELEASED": RELEASED,
     "LOST": LOST,
+    "MOST_LOST": MOST_LOST,
     "EXPIRES_S": messages.EXPIRES_S,
     # Idle time given to a handed-back entry, so that the next worker claims it at once.
     "FOREVER_MS": 3_600_000,

@@ -6,6 +6,13 @@
 --#include clock
 local name, token, dead = ARGV[1], ARGV[2], ARGV[3]
 
+-- Whether whoever had the request last got somewhere with it: then it is not the request that ends workers.
+local function made_progress(id)
+  local newest = redis.call('XREVRANGE', OUT .. id, '+', '-', 'COUNT', 1)[1]
+  local kind = newest and string.match(newest[2][2], '"type":"(%a+)"')
+  return kind == 'tokens' or kind == 'progress'
+end
+
 local function begin(inbox, entry, pairs)
   local fields = {}
   for i = 1, #pairs, 2 do fields[pairs[i]] = pairs[i + 1] end
@@ -18,6 +25,8 @@ local function begin(inbox, entry, pairs)
   local owner = OWNER .. id
   if redis.call('HGET', owner, 'worker') ~= token then
     redis.call('HSET', owner, 'worker', token)
+    local lost = redis.call('HINCRBY', owner, 'began', 1) - 1
+    if made_progress(id) and lost <= MOST_LOST then redis.call('HSET', owner, 'attempts', 0) end
     redis.call('HINCRBY', owner, 'attempts', 1)
   end
   redis.call('EXPIRE', owner, EXPIRES_S)

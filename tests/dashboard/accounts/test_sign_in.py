@@ -122,3 +122,27 @@ def test_nobody_escapes_the_wait_with_a_header_of_their_own(settings: Any) -> No
 def test_requests_without_csrf_token_are_refused() -> None:
     strict = Client(enforce_csrf_checks=True)
     assert strict.post(URL, {"username": "ada", "password": "right"}).status_code == 403
+
+
+def test_an_account_that_is_not_staff_changes_its_own_password(client: Client, ada: User) -> None:
+    sign_in(client, "right")
+    elsewhere = Client()
+    sign_in(elsewhere, "right")
+    fields = {"old_password": "right", "new_password1": "a longer one", "new_password2": "a longer one"}
+    page = client.post("/dashboard/password/", fields, follow=True)
+    assert "Your password was changed." in page.content.decode() and signed_in(page)
+    assert "Sign out" not in elsewhere.get("/dashboard/").content.decode()
+    ada.refresh_from_db()
+    assert ada.check_password("a longer one")
+
+
+def test_a_password_changes_only_for_whoever_knows_it(client: Client, ada: User) -> None:
+    sign_in(client, "right")
+    fields = {"old_password": "wrong", "new_password1": "a longer one", "new_password2": "a longer one"}
+    assert "field-error" in client.post("/dashboard/password/", fields).content.decode()
+    ada.refresh_from_db()
+    assert ada.check_password("right")
+
+
+def test_a_stranger_has_no_password_to_change(client: Client) -> None:
+    assert client.get("/dashboard/password/").status_code == 302

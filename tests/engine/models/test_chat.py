@@ -7,6 +7,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from engine.errors import RequestError, TokenizerError
+from engine.models import chat_sandbox
 from engine.models.chat import MAX_CHARACTERS, ChatTemplate
 
 MESSAGES = [
@@ -158,3 +159,45 @@ def test_a_message_that_the_template_rewrites_cannot_be_continued() -> None:
     messages = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one"}]
     with pytest.raises(RequestError, match="rewrites the last message"):
         ChatTemplate("{% for m in messages %}{{ m.content | upper }}{% endfor %}").render(messages)
+
+
+LOOP = "{%% set n=namespace(s=%s) %%}{%% for i in range(40) %%}{%% set n.s=%s %%}{%% endfor %%}{{ n.s }}"
+GROWING = {
+    "text + text": LOOP % ("'aaaaaaaa'", "n.s+n.s"),
+    "text ~ text": LOOP % ("'aaaaaaaa'", "n.s~n.s"),
+    "list + list": LOOP % ("[1]", "n.s+n.s"),
+    "replace": LOOP % ("'aa'", "n.s.replace('a', n.s)"),
+    "replace filter": LOOP % ("'aa'", "n.s|replace('a', n.s)"),
+    "join": LOOP % ("'aa'", "n.s.join(n.s)"),
+    "join filter": LOOP % ("'aa'", "n.s|join(n.s)"),
+    "numbers": LOOP % ("99999", "n.s*n.s"),
+    "lists in lists": LOOP % ("[1]", "[n.s, n.s]"),
+    "batch": "{{ [1]|batch(1000000000, 0)|list }}",
+    "slice": "{{ [1]|slice(1000000000)|list }}",
+    "lists, unrolled": "{% set a=[1] %}" + "{% set a=[a, a] %}" * 40 + "{{ a|tojson }}",
+    "dicts": "{% set a={'b': 1} %}" + "{% set a={'b': a, 'c': a} %}" * 40 + "{{ a|string }}",
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "loops over messages": "{% for a in messages %}" * 20 + "x" + "{% endfor %}" * 20,
+    "macros": "{% macro m(x) %}{% if x < 99 %}{{ m(x+1) }}{{ m(x+1) }}{% endif %}{% endmacro %}{{ m(0) }}",
+    "its own names": "{% set environment=1 %}" + "{% for a in range(99999) %}" * 2 + "{% endfor %}" * 2,
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_template_that_grows_or_never_ends_is_stopped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_sandbox, "MAX_CPU_S", 0.2)
+    template = ChatTemplate(GROWING[name])
+    tracemalloc.start()
+    try:
+        with pytest.raises(TokenizerError, match="template"):
+            template.render(MESSAGES)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 150e6
+
+
+def test_each_rendering_has_time_of_its_own() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.role ~ ' ' }}{% endfor %}")
+    for _ in range(50):
+        assert template.render(MESSAGES) == "system user assistant user "

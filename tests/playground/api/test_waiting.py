@@ -8,7 +8,7 @@ import json
 import pytest
 
 from engine.serving.messages import Failed, Progress
-from playground import background, presence
+from playground import background, metrics, presence
 from playground.api import generation
 from tests.playground.api.conftest import body_of
 from tests.playground.conftest import done, started, tokens
@@ -113,3 +113,21 @@ async def _until_a_comment(stream):
         yield part
         if part.startswith(b":"):
             return
+
+
+async def test_a_generation_whose_client_went_away_is_counted_by_its_end(post, worker):
+    def counted() -> float:
+        return metrics.GENERATIONS.labels("api", "cancelled")._value.get()
+
+    before = counted()
+    asked = asyncio.create_task(post("/v1/completions", {**TEXT, "stream": False}))
+    [identity] = await submitted(worker)
+    worker.take(identity)
+    worker.publish(identity, started(), tokens(0, "a"))
+    await background.end(asked)
+    async with asyncio.timeout(5):
+        while not worker.cancelled(identity):
+            await asyncio.sleep(0.01)
+    worker.publish(identity, done(1, reason="cancelled"))
+    await leave(asked)
+    assert counted() == before + 1
