@@ -180,7 +180,7 @@ def _tokenizer_for(request: GenerateRequest, engine: Engine) -> Tokenizer:
 
 def _limit(engine: Engine, prompt: int, max_tokens: int) -> int:
     """How many tokens the answer may have. Raises Refused if the prompt leaves no room for one."""
-    context = engine.model.config.context
+    context = engine.backend.config.context
     if prompt >= context:
         raise Refused(
             "too_long",

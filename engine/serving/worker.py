@@ -178,7 +178,7 @@ class Worker:
         finally:
             self._loading = False
         self._heartbeat.describe(with_engine(facts.result(), engine.backend, engine.model))
-        self._tokenizer_service.open(engine.name, engine.model.tokenizer, engine.model.config.context)
+        self._tokenizer_service.open(engine.name, engine.model.tokenizer, engine.backend.config.context)
         self._heartbeat.update(**_portrait(engine), state="idle")
         log.info("%s serves %s on %s", self.name, engine.name, engine.backend.name)
 
@@ -357,7 +357,7 @@ def _portrait(engine: Engine) -> dict[str, Any]:
         "model": engine.name,
         "backend": engine.backend.name,
         "devices": tuple(device.name for device in topology.devices),
-        "context": engine.model.config.context,
+        "context": engine.backend.config.context,
         "chat": tokenizer is not None and tokenizer.chat_template is not None,
         "infill": tokenizer is not None and tokenizer.infill is not None,
         "parallelism": topology.parallelism,

@@ -32,7 +32,7 @@ from engine.backends.cuda.constants import Layout, Tuning, header, make_layout, 
 from engine.backends.cuda.driver import Device, answering
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
 from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, plan_launch
-from engine.backends.cuda.memory import Memory, load_model
+from engine.backends.cuda.memory import Memory, load_model, require_room
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import plan, validate
@@ -94,6 +94,7 @@ class CudaBackend:
                 device.reach(other)
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
         self.layout = _layout(model, devices, sms, chosen)
+        self.config = replace(self.config, context=min(self.config.context, self.layout.capacity))
         self._kernels: dict[tuple[int, bool, bool], Any] = {}
         self._readers: dict[int, Any] = {}
         memories = [self._load(model, rank) for rank in range(devices)]
@@ -118,7 +119,7 @@ class CudaBackend:
         self.topology = _topology(self._devices, self.layout.sharding)
         self.facts: dict[str, Any] = {
             "sync": BARRIER if chosen.tuning.sync_barrier else MAILBOX,
-            "tuning": asdict(chosen.tuning),
+            "tuning": asdict(chosen.tuning) | {"slot_units": self.layout.slot_units},
         }
 
     @property
@@ -133,6 +134,7 @@ class CudaBackend:
 
     def _load(self, model: Loaded, rank: int) -> Memory:
         self._devices[rank].activate()
+        require_room(self.layout, self._devices[rank].free_bytes())
         where = f" on GPU {rank + 1} of {len(self._devices)}" if len(self._devices) > 1 else ""
 
         def report_packing(what: str, done: int, total: int) -> None:
@@ -165,13 +167,13 @@ class CudaBackend:
         return {}
 
     def launch(self, job: Job) -> CudaLaunch | MultiGpuLaunch:
-        check_job(self.config, job)
-        context = min(self.config.context, self.layout.capacity)
-        if len(job.tokens) >= context:
+        context = self.config.context
+        if context <= len(job.tokens) < self.layout.sharding.whole.context:
             raise RequestError(
                 f"the prompt has {len(job.tokens)} tokens; this backend's cache holds {context}: shorten it"
-                " or raise the option context"
+                f" or raise the option context, to {self.layout.sharding.whole.context} at most"
             )
+        check_job(self.config, job)
         with self._lock:
             self._require_idle()
             self._take_back()
@@ -329,9 +331,12 @@ def _parse_options(options: Mapping[str, Any]) -> _Options:
         raise BackendUnavailable(f"sync is {sync!r}; allowed are {', '.join(SYNCS)}")
     tuned = {name: value for name, value in options.items() if name in tunable}
     tuning = Tuning(**tuned, sync_barrier=sync == BARRIER)
+    context = options.get("context")
+    if context is not None and (not isinstance(context, int) or context < 1):
+        raise BackendUnavailable(f"context is {context!r}; it must be a number of tokens, at least 1")
     return _Options(
         tuning,
-        options.get("context"),
+        context,
         bool(options.get("virtual", False)),
         budget_of(options, DEFAULT_CACHE_MIB),
     )
@@ -342,7 +347,7 @@ def _layout(model: Loaded, devices: int, sms: int, chosen: _Options) -> Layout:
     sharding = shard(model.config, devices)
     made = plan(sharding.part, sms // devices if chosen.virtual else sms, chosen.tuning.seats)
     layout = make_layout(made, native, chosen.tuning, chosen.context, sharding)
-    validate(made, layout.tuning.slot_units)
+    validate(made, layout.slot_units)
     return layout
 
 

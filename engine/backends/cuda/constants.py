@@ -31,8 +31,11 @@ _HEADS = {
     HeadKind.VOCAB_PARALLEL: HeadCode.VOCAB_PARALLEL,
     HeadKind.LANE: HeadCode.SIDE_BY_SIDE,
 }
-_MAX_CAPACITY = 32768
+DEFAULT_CAPACITY = 32768
+"""Positions of the cache unless more are asked for: a whole context may take more memory than the weights."""
 _LEAST_SLOTS = 4
+_SLOT_UNITS = (48, 40, 32, 24, 16)
+"""Sizes of a slot, the best first: long vectors leave room for smaller ones only."""
 _MAX_COLUMNS = 32768
 """A thread remembers in one word which of its pieces of a vector are missing (`fetch` in matvec.cuh)."""
 
@@ -41,7 +44,8 @@ _MAX_COLUMNS = 32768
 class Tuning:
     """What may be chosen for speed; results do not depend on it beyond rounding.
 
-    `slot_units` (512 bytes each) is the size of a copy: 24 KB hold a chunk of up to six tiles for each warp.
+    `slot_units` (512 bytes each) is the size of a copy: 24 KB hold a chunk of up to six tiles for each warp
+    (None: that, or what leaves four slots beside the model's vectors).
     `slots_in_flight` is how many are asked for at once (None: by the length of the phases). `prefill_tiles`
     tiles of 8 tokens (`prefill_split`: activations in two parts, as in decode) or of 16 (rounded once) make a
     prefill chunk. A head is split over one more SM for every `blocks_a_split` blocks of 16 positions (0: as
@@ -49,7 +53,7 @@ class Tuning:
     ends every phase with a barrier of all SMs, for comparison.
     """
 
-    slot_units: int = 48
+    slot_units: int | None = None
     slots_in_flight: int | None = None
     prefill_tiles: int = 4
     prefill_split: bool = False
@@ -71,6 +75,7 @@ class Layout:
     tuning: Tuning
     weights: DType
     capacity: int
+    slot_units: int
     slots: int
     scratch_bytes: int
 
@@ -142,10 +147,13 @@ def make_layout(
     capacity: int | None = None,
     sharding: Sharding | None = None,
 ) -> Layout:
-    """Raises ConfigError if the model's vectors leave no room for a ring in shared memory."""
+    """`capacity` is how many positions the cache has, at most the model's context.
+
+    Raises ConfigError if the model's vectors leave no room for a ring in shared memory.
+    """
     config = plan.config
     sharding = sharding or shard(config, 1)
-    room = min(capacity or config.context, config.context, _MAX_CAPACITY)
+    room = min(capacity or DEFAULT_CAPACITY, config.context)
     for what, value, most in (
         ("columns that a product reads", _widest_columns(config), _MAX_COLUMNS),
         ("query heads a KV head", config.queries_per_kv, 8),
@@ -155,15 +163,17 @@ def make_layout(
         if value > most:
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
     scratch = _scratch_bytes(plan, sharding)
-    slot_bytes = tuning.slot_units * UNIT_BYTES
-    slots = (SHARED_BYTES - scratch - _fixed_bytes(plan)) // (slot_bytes + 16)
-    if slots < _LEAST_SLOTS:
-        raise ConfigError(
-            f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots}"
-            f" ring slots of {slot_bytes} bytes; at least {_LEAST_SLOTS} are needed: try a smaller slot_units"
-        )
-    capacity = -(-room // 32) * 32
-    return Layout(sharding, plan, tuning, weights, capacity, slots, scratch)
+    room_for_slots = SHARED_BYTES - scratch - _fixed_bytes(plan)
+    sizes = _SLOT_UNITS if tuning.slot_units is None else (tuning.slot_units,)
+    for units in sizes:
+        slots = room_for_slots // (units * UNIT_BYTES + 16)
+        if slots >= _LEAST_SLOTS:
+            return Layout(sharding, plan, tuning, weights, -(-room // 32) * 32, units, slots, scratch)
+    raise ConfigError(
+        f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots} ring"
+        f" slots of {units * UNIT_BYTES} bytes; at least {_LEAST_SLOTS} are needed: use more GPUs"
+        + ("" if tuning.slot_units is None else ", or leave the option slot_units out")
+    )
 
 
 def _head_columns(config: ModelConfig) -> int:
@@ -263,7 +273,7 @@ def _integers(layout: Layout) -> dict[str, int]:
         "SMS": plan.cores,
         "SEATS": plan.seats,
         "SMS_A_GROUP": plan.cores_a_group,
-        "SLOT_UNITS": layout.tuning.slot_units,
+        "SLOT_UNITS": layout.slot_units,
         "SLOTS": layout.slots,
         "RESIDUAL_ROWS": _residual_rows(plan),
         "HEAD_ROWS": _head_rows(plan),

@@ -122,6 +122,10 @@ class Device:
     def compute_capability(self) -> tuple[int, int]:
         return self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR")
 
+    def free_bytes(self) -> int:
+        """Memory that nobody has taken yet. The device must be current."""
+        return int(self.call("cuMemGetInfo")[0])
+
     def allocate(self, size: int, *, zero: bool = False) -> int:
         """Device memory; freed by `close`."""
         pointer = int(self.call("cuMemAlloc", max(size, 16)))

@@ -14,6 +14,7 @@ from engine.backends.cuda.constants import Layout, padded_columns, rotations
 from engine.backends.cuda.contract import Control, PackJob, PackTensor
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, columns, row_sources, tensors
+from engine.errors import BackendUnavailable
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import Rope, rotation_table
 from engine.models.weights import RandomWeights, Weights
@@ -21,6 +22,10 @@ from engine.models.weights import RandomWeights, Weights
 Progress = Callable[[str, int, int], None]
 """What is being done, bytes done, bytes in all."""
 _THREADS = 256
+_LAUNCH_BYTES = 256 << 20
+"""The driver's own, a launch's logits and profile: rounded up."""
+_LEAST_CONTEXT = 1024
+"""A smaller one is no remedy."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,42 @@ class Memory:
     operand_ffn: int
     control: int
     stop_flag: int
+
+
+def require_room(layout: Layout, free: int) -> None:
+    """Raises BackendUnavailable if `free` bytes of a GPU are too few for its part of a model."""
+    weights, cache, others = _weight_bytes(layout), layout.kv_halves * 2, _other_bytes(layout)
+    if weights + cache + others <= free:
+        return
+    config = layout.config
+    for_cache = free - weights - others
+    positions = max(0, for_cache) * layout.capacity // cache // 32 * 32
+    gpus = -(-layout.sharding.ranks * (weights + others) // max(1, free - others))
+    remedy = (
+        f"a context of {positions} would fit (option context)"
+        if positions >= _LEAST_CONTEXT
+        else f"it takes {gpus} GPUs or more"
+    )
+    raise BackendUnavailable(
+        f"{config.name} takes {weights / 1e9:.1f} GB of weights, {cache / 1e9:.1f} GB of keys and values for"
+        f" {layout.capacity} tokens and {others / 1e9:.1f} GB of buffers on each GPU, which has"
+        f" {free / 1e9:.1f} GB free: {remedy}"
+    )
+
+
+def _weight_bytes(layout: Layout) -> int:
+    whole = layout.sharding.whole
+    return int(layout.plan.tape_offsets()[-1]) + 2 * whole.vocab * whole.hidden
+
+
+def _other_bytes(layout: Layout) -> int:
+    """Mailboxes, prefill's buffers, rotations, and what a launch takes for itself."""
+    config, tokens = layout.config, layout.chunk_tokens
+    modules = 2 * (config.lanes.delay + 1) * layout.sharding.total_lanes
+    columns = (modules + config.lanes.count) * config.hidden + config.q_dim + config.kv_dim
+    operands = 2 * (config.lanes.count * config.hidden + config.q_dim + config.ffn)
+    rotation = len(rotations(config)) * layout.capacity * config.head_dim * 4
+    return layout.mail_words * 4 + tokens * (4 * columns + 2 * operands) + rotation + _LAUNCH_BYTES
 
 
 def load_model(device: Device, layout: Layout, weights: Weights, progress: Progress, rank: int = 0) -> Memory:

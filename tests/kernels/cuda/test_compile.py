@@ -114,8 +114,14 @@ def test_every_address_of_a_launch_comes_from_memory_or_is_its_own() -> None:
 
 def test_vectors_that_leave_no_room_for_a_ring_are_refused() -> None:
     wide = replace(load_preset("llama-3.2-1b").config, ffn=32768)
-    with pytest.raises(ConfigError, match="ring slots"):
-        make_layout(plan(wide, 132), "f16", Tuning())
+    with pytest.raises(ConfigError, match=r"ring slots .* leave the option slot_units out"):
+        make_layout(plan(wide, 132), "f16", Tuning(slot_units=48))
+
+
+def test_long_vectors_get_smaller_slots() -> None:
+    wide = replace(load_preset("llama-3.2-1b").config, hidden=5120, heads=64, head_dim=128, ffn=25600)
+    layout = make_layout(plan(wide, 132), "f16", Tuning())
+    assert layout.slot_units < 48 and layout.slots >= 4
 
 
 def test_vectors_of_more_pieces_than_a_thread_keeps_track_of_are_refused() -> None:
@@ -127,8 +133,8 @@ def test_vectors_of_more_pieces_than_a_thread_keeps_track_of_are_refused() -> No
 def test_rings_use_what_activations_leave_of_shared_memory() -> None:
     for name in ("laneformer-2b", "llama-3.2-1b", "smollm2-135m"):
         layout = make_layout(plan(load_preset(name).config, 132), "f16", Tuning())
-        used = layout.slots * layout.tuning.slot_units * 512 + layout.scratch_bytes
-        assert SHARED_BYTES - used < 2 * layout.tuning.slot_units * 512
+        used = layout.slots * layout.slot_units * 512 + layout.scratch_bytes
+        assert SHARED_BYTES - used < 2 * layout.slot_units * 512
 
 
 def test_compiling_leaves_the_bytes_that_the_interpreter_shares_alone() -> None:
