@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from engine.backends.base import MAILBOX
 from engine.errors import MeasurementError, RequestError
@@ -122,6 +122,8 @@ KINDS = (FULL, PARTIAL, OWN)
 LOGIT_LIMIT = 1e-2
 """Relative error of logits that is allowed. Healthy runs of real models reach 2.6e-3 (FP16 weights, keys and
 values), small random ones of odd shapes 9e-3; the least planted damage that changes no token, 2.7e-2."""
+_PLAIN = (float, int, str, bool, type(None))
+Part = TypeVar("Part")
 _OWN_PASS = "own full-sequence pass"  # noqa: S105 - what schema 1 called it
 
 
@@ -196,15 +198,16 @@ class Measurement:
             found = cls(
                 created=str(data["created"]),
                 git_sha=str(data["git_sha"]),
-                model=MeasuredModel(
-                    **{
+                model=_made(
+                    MeasuredModel,
+                    {
                         **model,
                         "params": int(model["params"]),
-                        "bytes_per_token": BytesPerToken(**model["bytes_per_token"]),
-                    }
+                        "bytes_per_token": _made(BytesPerToken, model["bytes_per_token"]),
+                    },
                 ),
                 backend=str(data["backend"]),
-                devices=tuple(MeasuredDevice(**d) for d in data["devices"]),
+                devices=tuple(_made(MeasuredDevice, d) for d in data["devices"]),
                 settings=Settings(
                     **{
                         "devices": len(data["devices"]),
@@ -217,20 +220,21 @@ class Measurement:
                     (float(speed["ci95"][0]), float(speed["ci95"][1])),
                     tuple(float(s) for s in speed["samples"]),
                 ),
-                itl_us=InterTokenLatency(**decode["itl_us"]),
-                prefill=PrefillSpeed(**data["prefill"]),
-                ttft_ms=FirstToken(**data["ttft_ms"]),
-                mbu=Mbu(**data["mbu"]),
-                phases_us={k: PhaseTime(**v) for k, v in data["phases_us"].items()},
+                itl_us=_made(InterTokenLatency, decode["itl_us"]),
+                prefill=_made(PrefillSpeed, data["prefill"]),
+                ttft_ms=_made(FirstToken, data["ttft_ms"]),
+                mbu=_made(Mbu, data["mbu"]),
+                phases_us={k: _made(PhaseTime, v) for k, v in data["phases_us"].items()},
                 verified=_verified(data["verified"], schema),
                 environment=dict(data["environment"]),
                 samples=_samples(data.get("samples", {})),
             )
         except KeyError as error:
             raise MeasurementError(f"the field {error} is missing") from error
-        except (TypeError, ValueError, IndexError, AttributeError, RequestError) as error:
+        except (TypeError, ValueError, IndexError, AttributeError, OverflowError, RequestError) as error:
             raise MeasurementError(f"a field has the wrong form: {error}") from error
         found.check()
+        _check_types(found.settings)
         return found
 
     def check(self) -> None:
@@ -262,12 +266,37 @@ class Measurement:
             raise MeasurementError(f"settings.streams is {streams!r}; it must be 1 or more")
 
 
+def _made(kind: type[Part], data: Mapping[str, Any]) -> Part:
+    """A part of a measurement from its JSON form. Raises TypeError, OverflowError or MeasurementError."""
+    found = kind(**data)
+    _check_types(found)
+    return found
+
+
+def _check_types(part: object) -> None:
+    """Raises MeasurementError if a plain field is not what it is declared: a dataclass does not look."""
+    for name, hint in get_type_hints(type(part)).items():
+        declared = tuple(one for one in (get_args(hint) or (hint,)) if one in _PLAIN)
+        value = getattr(part, name)
+        if declared and get_origin(hint) is not tuple and not _is_one_of(value, declared):
+            raise MeasurementError(f"a field has the wrong form: {name} is {value!r}")
+
+
+def _is_one_of(value: Any, declared: tuple[type, ...]) -> bool:
+    """Whether a JSON value is of a declared type: a whole number is a float too, true is no number."""
+    if isinstance(value, bool):
+        return bool in declared
+    if float in declared and isinstance(value, int | float):
+        return math.isfinite(value)
+    return isinstance(value, declared)
+
+
 def _verified(data: Mapping[str, Any], schema: int) -> Verified:
     """Schema 1 gave no kind and no limit: what it says of either follows from its other fields."""
     if schema == 1:
         kind = OWN if data["against"].startswith(_OWN_PASS) else FULL
         data = {**data, "kind": kind, "limit": None if data["logit_rel_err"] is None else LOGIT_LIMIT}
-    return Verified(**data)
+    return _made(Verified, data)
 
 
 def _samples(data: Mapping[str, Any]) -> Samples:
