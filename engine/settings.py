@@ -93,15 +93,32 @@ def default_devices() -> int:
 
 def fewer_devices() -> bool:
     """Whether a worker makes do with fewer devices: MONOLANE_FEWER_DEVICES, 0 or 1. Raises ConfigError."""
-    given = os.environ.get("MONOLANE_FEWER_DEVICES") or "0"
+    return _switch("MONOLANE_FEWER_DEVICES")
+
+
+def _switch(name: str) -> bool:
+    given = os.environ.get(name) or "0"
     if given not in ("0", "1"):
-        raise ConfigError(f"MONOLANE_FEWER_DEVICES is {given!r}; it must be 0 or 1")
+        raise ConfigError(f"{name} is {given!r}; it must be 0 or 1")
     return given == "1"
 
 
 def pinned() -> list[Path]:
     """Files whose text a worker keeps read for everybody: MONOLANE_PIN, separated as in PATH."""
     return [Path(name) for name in os.environ.get("MONOLANE_PIN", "").split(os.pathsep) if name]
+
+
+def keeps_prefixes() -> bool:
+    """Whether a worker goes on from kept prompts after a restart: MONOLANE_KEEP_PREFIXES, 0 or 1.
+
+    Raises ConfigError.
+    """
+    return _switch("MONOLANE_KEEP_PREFIXES")
+
+
+def prefixes_dir() -> Path:
+    """Where a worker writes down whose prompts it has kept. Not created here."""
+    return home() / "prefixes"
 
 
 def git_sha() -> str:

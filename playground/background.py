@@ -15,14 +15,3 @@ def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     _running.add(task)
     task.add_done_callback(_running.discard)
     return task
-
-
-async def end(task: asyncio.Task[Any]) -> None:
-    """Cancels `task` and waits for its end, whatever that is.
-
-    Asks more than once: until Python 3.12 `asyncio.wait_for`, which redis-py sends through, swallows a
-    cancellation that arrives as its work is done.
-    """
-    while not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=0.1)

@@ -14,6 +14,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
 from engine.errors import EngineError
+from engine.serving import cancellation
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, GenerateRequest, Heartbeat
 from engine.serving.tokenizer_service import tokenize
@@ -22,7 +23,7 @@ from playground import metrics, presence, selectors, services
 from playground.access import may_use
 from playground.addressing import addressed, serving
 from playground.admission import caller_of, submit
-from playground.background import end, in_background
+from playground.background import in_background
 from playground.keeping import admit_bytes, size_of
 from playground.models import Generation
 from playground.ownership import owner_of
@@ -111,7 +112,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         if self._pump is None or self._pumping is None or self._pump.ended:
             return  # one that has ended may still be writing its row
         presence.leave(self._viewer)
-        await end(self._pumping)
+        await cancellation.end(self._pumping)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         try:
@@ -183,7 +184,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
     async def _take_back(self, generation: str, error: DatabaseError) -> None:
         """Ends a generation that the database did not take."""
         if self._pumping is not None:
-            await end(self._pumping)
+            await cancellation.end(self._pumping)
         with suppress(QueueUnavailable):
             await engine_client().cancel(generation)
         await self._send(refusal(error))

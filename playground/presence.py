@@ -22,10 +22,11 @@ from django.db.models.functions import Now
 from redis.exceptions import RedisError
 
 from engine.errors import EngineError
+from engine.serving import cancellation
 from engine.serving.errors import unavailable
 from engine.serving.messages import Done, Failed
 from playground import metrics, services
-from playground.background import end, in_background
+from playground.background import in_background
 from playground.models import Generation
 from playground.quota import charge
 from playground.transcript import Transcript
@@ -96,7 +97,7 @@ async def stop() -> None:
     """Ends this event loop's part, and what it is ending, whatever that is doing."""
     found = _loops.pop(asyncio.get_running_loop(), None)
     for task in found.tasks if found is not None else ():
-        await end(task)
+        await cancellation.end(task)
 
 
 def watching() -> _Presence:
@@ -123,9 +124,8 @@ class _Presence:
             self._task = in_background(self._run())
 
     async def _run(self) -> None:
-        task = asyncio.current_task()
-        # Asked, as redis-py may swallow a cancellation (see background.end).
-        while task is not None and not task.cancelling():
+        while True:
+            cancellation.obey()
             await asyncio.sleep(BEAT_S)
             try:
                 await _touch(sorted(set(self.here.values())))

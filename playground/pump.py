@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
+from engine.serving import cancellation
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, Failed, Frame, Progress, Started, Tokens
 from engine.serving.reading import merge_tokens
 from playground import metrics, services
-from playground.background import end
 from playground.protocol import (
     ServerFrame,
     done_frame,
@@ -94,7 +94,7 @@ class Pump:
         finally:
             self._tally.count(self._transcript.tokens)
             self._tally.settle()
-            await end(reader)
+            await cancellation.end(reader)
 
     async def _read(self) -> None:
         """Fills a short queue and waits while it is full: what has not been read stays in Redis."""

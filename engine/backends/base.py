@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.prefix_cache import PrefixCacheUse
+from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.errors import BackendUnavailable, RequestError
 from engine.models.config import Feature, ModelConfig
 from engine.models.weights import Weights
@@ -162,6 +162,10 @@ class Backend(Protocol):
     @property
     def prefix_cache(self) -> PrefixCacheUse:
         """Memory for the keys and values of recent sequences; a budget of 0 if it keeps none."""
+        ...
+
+    def kept_sequences(self) -> list[KeptSequence]:
+        """What the prefix cache holds, the least recently used first."""
         ...
 
     def state(self) -> Mapping[str, Any]:

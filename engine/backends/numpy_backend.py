@@ -28,7 +28,7 @@ from engine.backends.base import (
     check_sequence,
     ignore_progress,
 )
-from engine.backends.prefix_cache import OPTION, PrefixCache, PrefixCacheUse, budget_of
+from engine.backends.prefix_cache import OPTION, KeptSequence, PrefixCache, PrefixCacheUse, budget_of
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs, measure_read_gbs, usable_cores
 from engine.processor import processor_name
@@ -98,6 +98,9 @@ class NumpyBackend:
     @property
     def prefix_cache(self) -> PrefixCacheUse:
         return self._kept.use
+
+    def kept_sequences(self) -> list[KeptSequence]:
+        return self._kept.sequences
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tokenizers import models, pre_tokenizers
 
 from engine.backends.base import DeviceInfo, Job, Outcome, Token, Topology, check_job
-from engine.backends.prefix_cache import PrefixCacheUse
+from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.errors import BackendUnavailable, RequestError
 from engine.models.catalogue import Model
 from engine.models.checkpoints.gguf_vocabulary import Vocabulary
@@ -126,6 +126,9 @@ class PacedBackend:
     @property
     def prefix_cache(self) -> PrefixCacheUse:
         return PrefixCacheUse()
+
+    def kept_sequences(self) -> list[KeptSequence]:
+        return []
 
     def state(self) -> dict[str, Any]:
         return {}

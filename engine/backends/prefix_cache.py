@@ -29,6 +29,13 @@ class PrefixCacheUse(NamedTuple):
     sequences: int = 0
 
 
+class KeptSequence(NamedTuple):
+    """Whose sequence is kept (Job.cache_salt), and its tokens."""
+
+    salt: str
+    tokens: tuple[int, ...]
+
+
 class Match(NamedTuple, Generic[T]):
     """A kept sequence that begins as the prompt does, for `length` tokens."""
 
@@ -64,6 +71,11 @@ class PrefixCache(Generic[T]):
     @property
     def use(self) -> PrefixCacheUse:
         return PrefixCacheUse(self._budget, sum(kept.size for kept in self._kept), len(self._kept))
+
+    @property
+    def sequences(self) -> list[KeptSequence]:
+        """The least recently used first."""
+        return [KeptSequence(kept.salt, kept.tokens) for kept in self._kept]
 
     def reuse(self, salt: str, tokens: Sequence[int]) -> Match[T] | None:
         """The kept sequence with the longest common prefix, at most all but the last of `tokens`.

@@ -40,6 +40,11 @@ def add(commands: Commands) -> None:
         help="a text, or chat messages in a .json file, that many prompts begin with: read at the start and"
         " kept for everybody; may be given several times (default: MONOLANE_PIN)",
     )  # fmt: skip
+    parser.add_argument(
+        "--keep-prefixes", action=argparse.BooleanOptionalAction, default=None,
+        help="go on from kept prompts after a restart, too: their tokens are written under MONOLANE_HOME"
+        " (default: MONOLANE_KEEP_PREFIXES, or not)",
+    )  # fmt: skip
     add_model_flags(parser, backends=(AUTO, *BACKENDS, _PACED))
 
 
@@ -58,9 +63,14 @@ def run(args: argparse.Namespace) -> int:
         devices=devices_of(args),
         options=dict(args.option),
         pinned=[pinned_prompt(path) for path in (settings.pinned() if args.pin is None else args.pin)],
+        remember_in=settings.prefixes_dir() if _keeps_prefixes(args) else None,
         fewer_devices=settings.fewer_devices() if args.fewer_devices is None else args.fewer_devices,
     ).run()
     return 0
+
+
+def _keeps_prefixes(args: argparse.Namespace) -> bool:
+    return settings.keeps_prefixes() if args.keep_prefixes is None else bool(args.keep_prefixes)
 
 
 def _log_to_stderr(*, as_json: bool) -> None:

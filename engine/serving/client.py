@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar, cast
 
-from engine.serving import queries, scripts
+from engine.serving import cancellation, queries, scripts
 from engine.serving.connection import BLOCK_S, connect, connect_async
 from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting, explained
 from engine.serving.fanout import Feed, StreamFanout
@@ -196,7 +196,7 @@ class AsyncClient:
         feed: Feed | None = None
         try:
             while not follower.over:
-                _obey_cancellation()
+                cancellation.obey()
                 try:
                     if follower.rewound and feed is not None:
                         feed.close()
@@ -321,17 +321,6 @@ def _lose_keys(request_id: str) -> list[str]:
 
 def _lose_args(request_id: str, ends: bool) -> list[str]:
     return [request_id, encode_frame(deserted())["json"] if ends else ""]
-
-
-def _obey_cancellation() -> None:
-    """Ends a task whose cancellation was lost, which would read for ever.
-
-    Until Python 3.12 `asyncio.wait_for`, which redis-py sends through, swallows a cancellation that arrives
-    as its work is done.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def _block_ms(seconds: float) -> int | None:

@@ -19,6 +19,7 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from engine.errors import EngineError, RequestError
+from engine.serving import cancellation
 from engine.serving.connection import BLOCK_S
 from engine.serving.errors import unavailable
 from engine.serving.messages import decode_frame, frame_number
@@ -113,9 +114,7 @@ class StreamFanout:
         self._feeds.clear()
         for task in (self._reader, *self._wakers):
             if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+                await cancellation.end(task)
 
     def _leave(self, feed: Feed) -> None:
         feeds = self._feeds.get(feed.key, [])

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -58,6 +59,7 @@ from engine.serving.messages import (
 )
 from engine.serving.pinning import pin
 from engine.serving.publisher import Output, Publisher
+from engine.serving.remembered import Remembered
 from engine.serving.tokenizer_service import TokenizerService
 from engine.timings import NEVER_BEGAN
 
@@ -79,7 +81,8 @@ class Worker:
     `name` is stable over restarts; two live workers must not share one. Benchmark points may name
     another model or backend: it is opened in place of the worker's own, which comes back after.
     With `fewer_devices` it serves on as many as answer where `devices` do not. `pinned` prompts are read
-    before anything is served: whoever's prompt begins as one of them goes on from there.
+    before anything is served: whoever's prompt begins as one of them goes on from there. With a folder in
+    `remember_in` kept prompts outlive the process.
     """
 
     def __init__(
@@ -93,12 +96,15 @@ class Worker:
         options: Mapping[str, Any] | None = None,
         fewer_devices: bool = False,
         pinned: Sequence[Prompt] = (),
+        remember_in: Path | None = None,
         grace_s: float = GRACE_S,
         opener: Opener = open_engine,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{model.rsplit('/', 1)[-1]}-{backend}"
         self._home = EngineSpec(model, backend, devices, dict(options or {}), fewer_devices)
         self._pinned = tuple(pinned)
+        self._remember_in = remember_in
+        self._remembered: Remembered | None = None
         self._grace_s = grace_s
         self._token = f"{self.name} {os.urandom(8).hex()}"
         self._slot = EngineSlot(opener)
@@ -121,6 +127,7 @@ class Worker:
                 self._load_home()
                 self._heartbeat.confirm(lambda: self._stopping)
                 self._loop()
+                self._remember()
             except _StoppedLoading:
                 log.info("stopped while loading")
             finally:
@@ -173,6 +180,7 @@ class Worker:
         try:
             engine = self._slot.hold(self._home)
             pin(engine, self._pinned)
+            self._restore(engine)
         except EngineError as error:
             raise HomeLost(f"the worker {self.name} cannot open its model: {error}") from error
         finally:
@@ -181,6 +189,18 @@ class Worker:
         self._tokenizer_service.open(engine.name, engine.model.tokenizer, engine.backend.config.context)
         self._heartbeat.update(**_portrait(engine), state="idle")
         log.info("%s serves %s on %s", self.name, engine.name, engine.backend.name)
+
+    def _restore(self, engine: Engine) -> None:
+        if self._remember_in is not None:
+            self._remembered = Remembered(self._remember_in, self.name, engine.model.digest)
+            if count := self._remembered.restore(engine.backend):
+                log.info("went through %d kept prompts again", count)
+
+    def _remember(self) -> None:
+        """Writes down what is kept: while there is nothing else to do, and at the end."""
+        engine = self._slot.engine
+        if self._remembered is not None and engine is not None and engine.serves(self._home):
+            self._remembered.save(engine.backend)
 
     def _loop(self) -> None:
         pause, longest = _OUTAGE_S
@@ -200,8 +220,10 @@ class Worker:
                 time.sleep(pause)
                 pause = min(2 * pause, longest)
                 continue
-            if taken is None and not self._stopping:
-                self._load_home()
+            if taken is None:
+                self._remember()
+                if not self._stopping:
+                    self._load_home()
 
     def _serve(self, taken: Taken) -> None:
         begun = time.monotonic()

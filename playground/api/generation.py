@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from engine.errors import EngineError
+from engine.serving import cancellation
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, Failed, Frame, Scored, Started, Tokens
 from playground import metrics, presence
@@ -18,7 +19,7 @@ from playground.api import shapes
 from playground.api.errors import ApiError, from_worker, unavailable
 from playground.api.logprobs import logprobs_of
 from playground.api.parameters import ApiRequest
-from playground.background import end, in_background
+from playground.background import in_background
 from playground.quota import Tally
 from playground.workers import engine_client
 
@@ -175,7 +176,7 @@ async def _arrivals(request: ApiRequest) -> AsyncGenerator[Arrival | None]:
     finally:
         # This task may itself be being cancelled: whatever it awaited now would be too.
         for follower in followers:
-            in_background(end(follower))
+            in_background(cancellation.end(follower))
 
 
 async def _next(queue: asyncio.Queue[Arrival]) -> Arrival | None:

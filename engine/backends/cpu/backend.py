@@ -28,7 +28,7 @@ from engine.backends.cpu.kept_caches import KeptCaches
 from engine.backends.cpu.launch import CpuLaunch
 from engine.backends.cpu.library import check
 from engine.backends.cpu.packing import Packer, describe_shape
-from engine.backends.prefix_cache import PrefixCacheUse
+from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.errors import RequestError
 from engine.measuring.bandwidth import usable_cores
 from engine.models.config import Feature
@@ -167,6 +167,9 @@ class CpuBackend:
     @property
     def prefix_cache(self) -> PrefixCacheUse:
         return self._caches.use
+
+    def kept_sequences(self) -> list[KeptSequence]:
+        return self._caches.sequences
 
     def state(self) -> dict[str, Any]:
         """For the environment: a virtual machine's cores may share a die now and lie apart a minute later."""

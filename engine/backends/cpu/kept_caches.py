@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from engine.backends.base import Job
 from engine.backends.cpu.library import check
-from engine.backends.prefix_cache import Match, PrefixCache, PrefixCacheUse
+from engine.backends.prefix_cache import KeptSequence, Match, PrefixCache, PrefixCacheUse
 from engine.models.config import ModelConfig
 
 
@@ -39,6 +39,10 @@ class KeptCaches:
     @property
     def use(self) -> PrefixCacheUse:
         return self._kept.use
+
+    @property
+    def sequences(self) -> list[KeptSequence]:
+        return self._kept.sequences
 
     def lend(self, job: Job) -> Lease:
         """A cache with as much of the job's prompt in it as is kept."""

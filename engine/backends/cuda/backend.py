@@ -37,7 +37,7 @@ from engine.backends.cuda.multi_gpu import MultiGpuLaunch
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import plan, validate
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
-from engine.backends.prefix_cache import PrefixCacheUse, budget_of
+from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse, budget_of
 from engine.errors import BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs
 from engine.models.config import Feature
@@ -159,9 +159,13 @@ class CudaBackend:
     @property
     def prefix_cache(self) -> PrefixCacheUse:
         with self._lock:
-            if self._current is None or self._current.ended:
-                self._take_back()
+            self._take_back_ended()
             return self._caches.use
+
+    def kept_sequences(self) -> list[KeptSequence]:
+        with self._lock:
+            self._take_back_ended()
+            return self._caches.sequences
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -230,6 +234,10 @@ class CudaBackend:
     def _require_idle(self) -> None:
         if self._current is not None and not self._current.ended:
             raise RequestError("the backend cuda runs one launch at a time; close the other one first")
+
+    def _take_back_ended(self) -> None:
+        if self._current is None or self._current.ended:
+            self._take_back()
 
     def _take_back(self) -> None:
         """What the launch before has left of its sequence may serve the next one of the same owner."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from engine.backends.base import Job
 from engine.backends.cuda.driver import Device
-from engine.backends.prefix_cache import Match, PrefixCache, PrefixCacheUse
+from engine.backends.prefix_cache import KeptSequence, Match, PrefixCache, PrefixCacheUse
 from engine.errors import BackendFailure
 
 Buffers = tuple[int, ...]
@@ -40,6 +40,10 @@ class KeptCaches:
     @property
     def use(self) -> PrefixCacheUse:
         return self._kept.use
+
+    @property
+    def sequences(self) -> list[KeptSequence]:
+        return self._kept.sequences
 
     def lend(self, job: Job) -> Lease | None:
         """Buffers for a job that has an owner; None if it has none, or memory for none is left."""
