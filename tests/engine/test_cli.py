@@ -577,7 +577,7 @@ def test_help_comes_without_loading_a_model() -> None:
 
 
 def test_worker_hands_its_flags_to_the_serving_worker(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made: list[tuple[tuple[object, ...], dict[str, object]]] = []
 
@@ -592,10 +592,17 @@ def test_worker_hands_its_flags_to_the_serving_worker(
     monkeypatch.setattr(logging, "root", logging.RootLogger(logging.WARNING))
     monkeypatch.setattr(logging.Logger, "root", logging.root)
     monkeypatch.setattr(logging.Logger, "manager", logging.Manager(logging.root))
+    monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
+    system = tmp_path / "system.txt"
+    system.write_text("Be brief.")
     argv = ("worker", "--redis", "redis://r/0", "--name", "w", "--model", "words", "--backend", "paced")
+    argv = (*argv, "--pin", str(system), "--keep-prefixes")
     code, _, err = run(capsys, *argv, "--option", "tok_s=50", "--devices", "1", "--fewer-devices", "--json")
     assert code == 0
-    given = {"devices": 1, "options": {"tok_s": 50}, "fewer_devices": True}
+    given = {
+        "devices": 1, "options": {"tok_s": 50}, "fewer_devices": True,
+        "pinned": [Prompt("Be brief.")], "remember_in": tmp_path / "prefixes",
+    }  # fmt: skip
     assert made == [(("redis://r/0", "words", "paced", "w"), given)]
     line = json.loads(err)
     assert (line["level"], line["logger"], line["event"]) == ("warning", "engine.serving", "up")
