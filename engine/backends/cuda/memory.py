@@ -110,8 +110,8 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         tape_offset=device.put(plan.tape_offsets()[:-1]),
         shares=device.put(shares),
         embed=loader.rows(["embed"]),
-        norms=loader.rows([*_norms(config), *_head_vectors(config)]),
-        rotation=device.put(np.concatenate([_turns(rope, layout) for rope in rotations(config)])),
+        norms=loader.rows([*norm_names(config), *head_vector_names(config)]),
+        rotation=device.put(np.concatenate([turns(rope, layout) for rope in rotations(config)])),
         kv=device.allocate(kv_bytes, zero=True),
         kv_bytes=kv_bytes,
         mail=device.allocate(mail_bytes, zero=True),
@@ -131,7 +131,7 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
     )
 
 
-def _turns(rope: Rope | None, layout: Layout) -> NDArray[np.float32]:
+def turns(rope: Rope | None, layout: Layout) -> NDArray[np.float32]:
     """Cosines and sines of one kind of rotation: [capacity, head_dim / 2, 2]."""
     if rope is None:
         still = np.zeros((layout.capacity, layout.config.head_dim // 2, 2), np.float32)
@@ -140,14 +140,15 @@ def _turns(rope: Rope | None, layout: Layout) -> NDArray[np.float32]:
     return np.stack(rotation_table(rope, layout.config.head_dim, layout.capacity), axis=-1)
 
 
-def _norms(config: ModelConfig) -> Iterator[str]:
+def norm_names(config: ModelConfig) -> Iterator[str]:
+    """In the order of `Params.norms`."""
     for i in range(config.layers):
         yield f"layers.{i}.attn_norm"
         yield f"layers.{i}.ffn_norm"
     yield "norm"
 
 
-def _head_vectors(config: ModelConfig) -> Iterator[str]:
+def head_vector_names(config: ModelConfig) -> Iterator[str]:
     """What a family does to heads, layer by layer, as heads.cuh expects it behind the norms."""
     names: list[str] = []
     if config.qkv_bias:

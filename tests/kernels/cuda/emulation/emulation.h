@@ -1,0 +1,339 @@
+// CUDA's words on a CPU: each thread of a launch is a fiber, all fibers share one thread of the machine. A fiber runs until it
+// waits: for its warp, for its block, for a word in memory or for a copy. What it says of memory is stronger than a GPU's: a
+// store is seen at once by all. Copies of the copy engine arrive late and in any order, and until then their target is filled
+// with NaNs: who does not wait for one finds out.
+#pragma once
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#define __device__
+#define __forceinline__ inline
+#define __global__
+#define __constant__
+#define __noinline__
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct int2 { int x, y; };
+struct alignas(16) ulonglong2 { unsigned long long x, y; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline ulonglong2 make_ulonglong2(unsigned long long x, unsigned long long y) { return {x, y}; }
+
+namespace emulation {
+
+using u32 = unsigned;
+using u64 = unsigned long long;
+constexpr u32 ALL = ~0u;
+constexpr int SHARED_BYTES = 1 << 18;
+constexpr int STACK_BYTES = 1 << 18;
+constexpr u64 PATIENCE = 100'000;  // rounds over all fibers before a launch counts as stuck; a good one takes a few thousand
+
+// What lanes of a warp hand each other. Two sets in turn: a lane writes to one only after all have read it.
+struct Meeting {
+    unsigned char values[2][32][64];
+    u64 arrivals = 0;
+};
+struct Copy {
+    void* to;
+    const void* from;
+    u32 bytes, barrier, delay;
+};
+struct Block {
+    std::unique_ptr<unsigned char, void (*)(void*)> memory{static_cast<unsigned char*>(std::aligned_alloc(SHARED_BYTES, SHARED_BYTES)), std::free};
+    Meeting whole[16], parts[16][32];  // of each warp; of some of its lanes, by the first
+    u64 barriers[2] = {};              // arrivals at the barriers of all threads, and of the consumers
+    std::vector<Copy> copies;
+};
+struct Dim3 { unsigned x; };
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    Dim3 thread, block_index;
+    Block* block;
+    u64 met[2] = {}, barriers[2] = {};
+    bool ended = false;
+};
+inline Fiber* current;
+inline ucontext_t scheduler;
+
+inline void wait() { swapcontext(&current->context, &scheduler); }
+inline bool broken;  // a thread did what no GPU would survive: the launch ends
+inline void give_up() {
+    broken = true;
+    while (true) wait();
+}
+inline unsigned char* shared_memory() { return current->block->memory.get(); }
+inline u32 shared_address(const void* p) { return u32(static_cast<const unsigned char*>(p) - shared_memory()); }
+
+template <class T>
+void meet(const T& mine, T (&all)[32], u32 mask = ALL) {
+    static_assert(sizeof(T) <= sizeof(Meeting::values[0][0]), "a lane's part of an exchange");
+    const u32 warp = current->thread.x / 32, lane = current->thread.x % 32;
+    Meeting& meeting = mask == ALL ? current->block->whole[warp] : current->block->parts[warp][__builtin_ctz(mask)];
+    const u64 turn = current->met[mask != ALL]++;
+    std::memcpy(meeting.values[turn & 1][lane], &mine, sizeof(T));
+    ++meeting.arrivals;
+    while (meeting.arrivals < u64(__builtin_popcount(mask)) * (turn + 1)) wait();
+    for (int i = 0; i < 32; ++i) std::memcpy(&all[i], meeting.values[turn & 1][i], sizeof(T));
+}
+inline void meet_block(int which, u32 threads) {
+    const u64 target = ++current->barriers[which] * threads;
+    ++current->block->barriers[which];
+    while (current->block->barriers[which] < target) wait();
+}
+
+// An mbarrier, in the eight bytes that it has.
+struct Barrier {
+    u32 pending : 15, count : 15, parity : 1, unused : 1;
+    int bytes;
+
+    void check() {
+        if (pending || bytes) return;
+        parity ^= 1;
+        pending = count;
+    }
+};
+static_assert(sizeof(Barrier) == 8, "as on a GPU");
+inline Barrier& barrier_at(u32 address) { return *reinterpret_cast<Barrier*>(shared_memory() + address); }
+inline void barrier_init(u32 address, u32 count) { barrier_at(address) = Barrier{count, count, 0, 0, 0}; }
+inline void barrier_arrive(u32 address) {
+    Barrier& barrier = barrier_at(address);
+    if (!barrier.pending) {
+        std::fprintf(stderr, "thread %u of block %u arrives where all have arrived\n", current->thread.x, current->block_index.x);
+        give_up();
+    }
+    --barrier.pending;
+    barrier.check();
+}
+inline void barrier_expect(u32 address, u32 bytes) {
+    barrier_at(address).bytes += int(bytes);
+    barrier_arrive(address);
+}
+inline u32 barrier_passed(u32 address, u32 parity) {
+    if (barrier_at(address).parity != parity) return 1;
+    wait();
+    return barrier_at(address).parity != parity;
+}
+
+inline void copy(u32 to, const void* from, u32 bytes, u32 barrier) {
+    if (to % 16 || reinterpret_cast<u64>(from) % 16 || bytes % 16 || !bytes) {
+        std::fprintf(stderr, "a copy of %u bytes from %p to %u: all must be multiples of 16\n", bytes, from, to);
+        give_up();
+    }
+    std::memset(shared_memory() + to, 0xff, bytes);
+    current->block->copies.push_back({shared_memory() + to, from, bytes, barrier, 1 + u32(std::rand()) % 40});
+}
+inline void land_copies(Block& block) {
+    for (size_t i = 0; i < block.copies.size();) {
+        Copy& copy = block.copies[i];
+        if (--copy.delay) {
+            ++i;
+            continue;
+        }
+        std::memcpy(copy.to, copy.from, copy.bytes);
+        Barrier& barrier = *reinterpret_cast<Barrier*>(block.memory.get() + copy.barrier);
+        barrier.bytes -= int(copy.bytes);
+        barrier.check();
+        block.copies.erase(block.copies.begin() + long(i));
+    }
+}
+
+// Whoever looks again and again at a word lets the others run between.
+template <class T>
+T load(const T* from) {
+    wait();
+    return *from;
+}
+
+inline float f16(u32 bits) {
+    const unsigned short half = static_cast<unsigned short>(bits);
+    _Float16 value;
+    std::memcpy(&value, &half, 2);
+    return float(value);
+}
+inline u32 f16_bits(float value) {
+    const _Float16 half = _Float16(value);
+    unsigned short bits;
+    std::memcpy(&bits, &half, 2);
+    return bits;
+}
+inline float from_bits(u32 bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+inline u32 to_bits(float value) {
+    u32 bits;
+    std::memcpy(&bits, &value, 4);
+    return bits;
+}
+inline float bf16(u32 bits) { return from_bits(bits << 16); }
+inline u32 bf16_bits(float value) {
+    const u32 bits = to_bits(value);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+// mma.sync.m16n8k16: of A lane 4 g + j has rows g and g + 8, of B column g, of the sums columns 2 j and 2 j + 1.
+template <float (*NUMBER)(u32)>
+void multiply(float& c0, float& c1, float& c2, float& c3, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    struct Operands { u32 a[4], b[2]; } all[32];
+    meet(Operands{{a0, a1, a2, a3}, {b0, b1}}, all);
+    const u32 lane = current->thread.x % 32;
+    float* sums[] = {&c0, &c1, &c2, &c3};
+    for (u32 e = 0; e < 4; ++e) {
+        const u32 row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+        float sum = 0.0f;
+        for (u32 k = 0; k < 16; ++k) {
+            const u32 a = all[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2], b = all[column * 4 + k % 8 / 2].b[k / 8];
+            sum += NUMBER(k & 1 ? a >> 16 : a & 0xffff) * NUMBER(k & 1 ? b >> 16 : b & 0xffff);
+        }
+        *sums[e] += sum;
+    }
+}
+inline u32 transposed(u32 pair) {
+    u32 all[32];
+    meet(pair, all);
+    const u32 g = current->thread.x % 32 / 4, j = current->thread.x % 4;
+    const auto at = [&](u32 row) { return all[row * 4 + g / 2] >> g % 2 * 16 & 0xffff; };
+    return at(2 * j) | at(2 * j + 1) << 16;
+}
+
+// Runs `thread` as every thread of every block; false if they wait for each other for ever, or one gave up.
+inline bool run(int blocks, int threads, void (*thread)()) {
+    std::vector<std::unique_ptr<Block>> all_blocks;
+    std::vector<std::unique_ptr<Fiber>> fibers;
+    for (int b = 0; b < blocks; ++b) {
+        all_blocks.push_back(std::make_unique<Block>());
+        std::memset(all_blocks.back()->memory.get(), 0xff, SHARED_BYTES);
+        for (int t = 0; t < threads; ++t) {
+            auto fiber = std::make_unique<Fiber>();
+            fiber->stack = std::make_unique<char[]>(STACK_BYTES);
+            fiber->thread.x = unsigned(t);
+            fiber->block_index.x = unsigned(b);
+            fiber->block = all_blocks.back().get();
+            getcontext(&fiber->context);
+            fiber->context.uc_stack.ss_sp = fiber->stack.get();
+            fiber->context.uc_stack.ss_size = STACK_BYTES;
+            makecontext(&fiber->context, thread, 0);
+            fibers.push_back(std::move(fiber));
+        }
+    }
+    broken = false;
+    for (u64 round = 0; round < PATIENCE && !broken; ++round) {
+        bool left = false;
+        for (auto& fiber : fibers) {
+            if (fiber->ended) continue;
+            left = true;
+            current = fiber.get();
+            swapcontext(&scheduler, &current->context);
+        }
+        for (auto& block : all_blocks) land_copies(*block);
+        if (!left) return true;
+    }
+    return false;
+}
+
+}  // namespace emulation
+
+#define threadIdx (emulation::current->thread)
+#define blockIdx (emulation::current->block_index)
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int offset) {
+    T all[32];
+    emulation::meet(value, all, mask);
+    return all[threadIdx.x % 32 ^ unsigned(offset)];
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int lane) {
+    T all[32];
+    emulation::meet(value, all, mask);
+    return all[lane & 31];
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+    int all[32];
+    emulation::meet(predicate, all, mask);
+    unsigned result = 0;
+    for (int i = 0; i < 32; ++i) result |= unsigned((mask >> i & 1) && all[i]) << i;
+    return result;
+}
+inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == mask; }
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+inline void __syncwarp(unsigned mask = ~0u) { __ballot_sync(mask, 1); }
+template <class T>
+T __reduce_max_sync(unsigned mask, T value) {
+    T all[32];
+    emulation::meet(value, all, mask);
+    for (int i = 0; i < 32; ++i) value = (mask >> i & 1) && all[i] > value ? all[i] : value;
+    return value;
+}
+template <class T>
+T __reduce_add_sync(unsigned mask, T value) {
+    T all[32], sum = 0;
+    emulation::meet(value, all, mask);
+    for (int i = 0; i < 32; ++i) sum += mask >> i & 1 ? all[i] : T(0);
+    return sum;
+}
+inline unsigned __activemask() { return ~0u; }
+inline void __syncthreads() { emulation::meet_block(0, THREADS_OF_A_BLOCK); }
+inline void __threadfence() {}
+inline void __threadfence_system() {}
+template <class T> T __ldg(const T* from) { return *from; }
+template <class T> T __ldcg(const T* from) { return *from; }
+inline float __uint_as_float(unsigned bits) { return emulation::from_bits(bits); }
+inline unsigned __float_as_uint(float value) { return emulation::to_bits(value); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __int_as_float(int bits) { return emulation::from_bits(unsigned(bits)); }
+inline int __float_as_int(float value) { return int(emulation::to_bits(value)); }
+inline float __expf(float x) { return expf(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+using std::max;
+using std::min;
+inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
+inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned long long)a * b >> 32); }
+inline unsigned long long __float2ull_rz(float x) { return (unsigned long long)x; }
+inline unsigned long long __cvta_generic_to_shared(const void* p) { return emulation::shared_address(p); }
+template <class T, class U>
+T atomicAdd(T* to, U value) {
+    const T old = *to;
+    *to += value;
+    return old;
+}
+template <class T, class U>
+T atomicOr(T* to, U value) {
+    const T old = *to;
+    *to |= value;
+    return old;
+}
+template <class T>
+T atomicCAS(T* to, T expected, T value) {
+    const T old = *to;
+    if (old == expected) *to = value;
+    return old;
+}
+template <class T>
+T atomicExch(T* to, T value) {
+    const T old = *to;
+    *to = value;
+    return old;
+}

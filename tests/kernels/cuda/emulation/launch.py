@@ -1,0 +1,146 @@
+"""One launch of the monokernel on a CPU, in emulation: for very small models."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.cuda.constants import Tuning, header, make_layout, padded_columns, rotations
+from engine.backends.cuda.contract import PEER_POINTERS, TOKEN_ID_BITS, Control, Params, Status
+from engine.backends.cuda.memory import head_vector_names, norm_names, share_table, turns
+from engine.backends.cuda.params import biases_of, sampling_of
+from engine.backends.cuda.tape import pack_core, plan
+from engine.models.config import ModelConfig
+from engine.models.weights import Weights
+from engine.sampling import SamplingParams
+from tests.kernels.cuda.emulation.sources import write_sources
+
+_FLAGS = ("-std=c++17", "-O1", "-march=native", "-w", "-fpermissive", "-shared", "-fPIC")
+_ALIGNMENT = 1024
+
+
+@dataclass(frozen=True)
+class KeysAndValues:
+    """What a launch has left in the cache: [layers, KV heads, positions, head_dim] each."""
+
+    keys: NDArray[np.float32]
+    values: NDArray[np.float32]
+
+
+class EmulatedGpu:
+    """A model in the memory of a GPU of `cores` SMs. Raises FileNotFoundError if there is no C++ compiler."""
+
+    def __init__(self, folder: Path, config: ModelConfig, weights: Weights, cores: int) -> None:
+        self._config = config
+        self._plan = plan(config, cores)
+        self._layout = make_layout(self._plan, "f16", Tuning())
+        self._library = ctypes.CDLL(str(_build(folder, header(self._layout))))
+        self._held: list[Any] = []
+        self._cache = self._put(np.full(self._layout.kv_halves, 0xFFFF, np.uint16))
+        self._memory = self._load(weights)
+        self._serial = 1
+
+    def generate(self, tokens: list[int], new: int, *, prefilled: int) -> list[int]:
+        """Greedy: `prefilled` tokens go through prefill, all others through decode."""
+        control, status = Control(), Status()
+        ring, stop = np.zeros(new, np.uint64), np.zeros(4, np.uint32)
+        params = Params(
+            first=0,
+            prefill_end=prefilled,
+            ids_count=len(tokens),
+            max_new=new,
+            sampled_from=len(tokens),
+            slots_in_flight=2,
+            spin_budget_ns=1 << 60,
+            serial=self._serial,
+            sampling=sampling_of(SamplingParams(), self._config.vocab),
+            ids=self._put(np.asarray(tokens, np.int32)).ctypes.data,
+            stop_ids=self._put(np.full(1, -1, np.int32)).ctypes.data,
+            biases=self._put(biases_of(SamplingParams())).ctypes.data,
+            control=ctypes.addressof(control),
+            status=ctypes.addressof(status),
+            ring=ring.ctypes.data,
+            stop_flag=stop.ctypes.data,
+        )
+        for name, array in self._memory.items():
+            setattr(params, name, array.ctypes.data)
+        params.kv = self._cache.ctypes.data
+        for name in PEER_POINTERS:  # this GPU is one of those that run the model
+            setattr(params.peers[0], name, getattr(params, name))
+        ended = self._library.launch(ctypes.byref(params))
+        assert ended, "all threads wait for each other, or one gave up and said why on stderr"
+        self._serial += status.passes
+        return [int(word) & ((1 << TOKEN_ID_BITS) - 1) for word in ring[: status.generated]]
+
+    def cache(self, positions: int) -> KeysAndValues:
+        """The first `positions` of it, out of the order that the tensor cores take (rows.cuh)."""
+        c = self._config
+        units = -(-c.head_dim // 16)
+        shape = (c.layers, c.kv_heads, self._layout.capacity // 16, 2, units, 32, 8)
+        blocks = self._cache.view(np.float16).reshape(shape).astype(np.float32)
+        p, d = np.arange(16)[:, np.newaxis], np.arange(c.head_dim)
+        lane, half = (p & 7) * 4 + (d >> 2 & 3), ((d >> 1 & 1) * 2 + (p >> 3)) * 2 + (d & 1)
+        keys = blocks[:, :, :, 0][:, :, :, d >> 4, lane, half]
+        lane, half = (d & 7) * 4 + (p >> 1 & 3), ((p >> 3) * 2 + (d >> 3 & 1)) * 2 + (p & 1)
+        values = blocks[:, :, :, 1][:, :, :, d >> 4, lane, half]
+        rows = (c.layers, c.kv_heads, -1, c.head_dim)
+        return KeysAndValues(keys.reshape(rows)[:, :, :positions], values.reshape(rows)[:, :, :positions])
+
+    def _load(self, weights: Weights) -> dict[str, NDArray[Any]]:
+        """By the names of Params. What a launch must write before it reads holds NaNs."""
+        c, layout, made = self._config, self._layout, self._plan
+        lanes, tokens = c.lanes.count, layout.chunk_tokens
+
+        def vectors(names: list[str]) -> NDArray[Any]:
+            return self._put(np.concatenate([weights.get(n, "f16").view(np.uint16).ravel() for n in names]))
+
+        def unwritten(count: int) -> NDArray[Any]:
+            return self._put(np.full(count, np.nan, np.float32))
+
+        def zeros(count: int, dtype: type) -> NDArray[Any]:
+            return self._put(np.zeros(count, dtype))
+
+        return {
+            "tape": self._put(np.concatenate([pack_core(made, weights, i) for i in range(made.cores)])),
+            "tape_offset": self._put(made.tape_offsets()[:-1]),
+            "shares": self._put(share_table(made)),
+            "embed": vectors(["embed"]),
+            "norms": vectors([*norm_names(c), *head_vector_names(c)]),
+            "rotation": self._put(np.concatenate([turns(rope, layout) for rope in rotations(c)])),
+            "mail": zeros(layout.mail_words, np.uint32),
+            "candidates": zeros(layout.candidates_bytes, np.uint8),
+            "filters": zeros(layout.filter_bytes, np.uint8),
+            "stream": unwritten(lanes * tokens * c.hidden),
+            "outputs": unwritten(2 * (c.lanes.delay + 1) * lanes * tokens * c.hidden),
+            "queries": unwritten(tokens * (c.q_dim + c.kv_dim)),
+            "operand_hidden": zeros(padded_columns(c, c.hidden) * tokens, np.uint16),
+            "operand_heads": zeros(padded_columns(c, c.q_dim // lanes) * tokens, np.uint16),
+            "operand_ffn": zeros(padded_columns(c, c.ffn // lanes) * tokens, np.uint16),
+        }
+
+    def _put(self, array: NDArray[Any]) -> NDArray[Any]:
+        """A flat copy, aligned as a GPU's allocations are, that lives as long as this."""
+        room = np.zeros(array.nbytes + _ALIGNMENT, np.uint8)
+        start = -room.ctypes.data % _ALIGNMENT
+        copy = room[start : start + array.nbytes].view(array.dtype)
+        copy[:] = array.ravel()
+        self._held.append(room)
+        return copy
+
+
+def _build(folder: Path, header_text: str) -> Path:
+    compiler = os.environ.get("CXX") or shutil.which("g++")
+    if compiler is None:
+        raise FileNotFoundError("there is no C++ compiler: install g++, or name one in CXX")
+    source, library = write_sources(folder, header_text), folder / "monokernel.so"
+    here = str(Path(__file__).parent)
+    subprocess.run([compiler, *_FLAGS, "-I", here, str(source), "-o", str(library)], check=True, timeout=300)
+    return library

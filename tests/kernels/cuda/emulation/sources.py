@@ -1,0 +1,126 @@
+"""The monokernel's sources as C++ for the CPU: each PTX statement becomes a call of emulation.h."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.backends.cuda import contract
+from engine.backends.cuda.compile import SOURCES
+
+_ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
+_OPERAND = re.compile(r'"[=+]?[rlfhn]"\s*\(')
+_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_WORDS = re.compile(r"(ld|st)\.relaxed\.\w+\.global(?:\.v(\d))?\.u(32|64)")
+_SHARED = re.compile(r"extern __shared__ [^;]*memory\[\];")
+_NOTHING = ("fence", "prefetch", "setmaxnreg")
+"""What only a GPU needs: order in memory, hints."""
+_CALLS = {
+    "mbarrier.init": "emulation::barrier_init({0}, {1})",
+    "expect_tx": "emulation::barrier_expect({0}, {1})",
+    "mbarrier.arrive": "emulation::barrier_arrive({0})",
+    "mbarrier.try_wait": "{0} = emulation::barrier_passed({1}, {2})",
+    "mbarrier.test_wait": "{0} = emulation::barrier_passed({1}, {2})",
+    "cp.async.bulk.shared": "emulation::copy({0}, {1}, {2}, {3})",
+    "createpolicy": "{0} = 0",
+    "globaltimer": "{0} = 0",
+    "clock64": "{0} = 0",
+    "%tid.x": "{0} = threadIdx.x",
+    "bar.sync 1": "emulation::meet_block(1, {0})",
+    "ex2.approx": "{0} = exp2f({1})",
+    "movmatrix": "{0} = emulation::transposed({1})",
+    "f32.f16.f16.f32": "emulation::multiply<emulation::f16>({all})",
+    "f32.bf16.bf16.f32": "emulation::multiply<emulation::bf16>({all})",
+    "cvt.rn.f16x2": "{0} = emulation::f16_bits({2}) | emulation::f16_bits({1}) << 16",
+    "cvt.rn.bf16x2": "{0} = emulation::bf16_bits({2}) | emulation::bf16_bits({1}) << 16",
+    "cvt.f32.f16 %0, a": "{0} = emulation::f16({1} & 0xffff)",
+    "cvt.f32.f16 %0, b": "{0} = emulation::f16({1} >> 16)",
+}
+"""What a statement contains, and what it becomes of its operands. The first that fits."""
+
+
+def write_sources(folder: Path, header: str) -> Path:
+    """All that one launch needs to be built, with `header` as model.h; the file to compile."""
+    for path in SOURCES.glob("*.cuh"):
+        (folder / path.name).write_text(convert(path.read_text(encoding="utf-8")), encoding="utf-8")
+    (folder / "contract.h").write_text(contract.text(), encoding="utf-8")
+    (folder / "model.h").write_text(header, encoding="utf-8")
+    kernel = convert((SOURCES / "monokernel.cu").read_text(encoding="utf-8"))
+    source = folder / "monokernel.cpp"
+    source.write_text(_PREFACE + kernel + _ENTRY, encoding="utf-8")
+    return source
+
+
+_PREFACE = f"""#define THREADS_OF_A_BLOCK {contract.THREADS}
+#include "emulation.h"
+"""
+_ENTRY = """
+static const Params* launched;
+static void run_thread() {
+    monokernel(*launched);
+    emulation::current->ended = true;
+    emulation::wait();
+}
+extern "C" int launch(const Params* params) {
+    launched = params;
+    return emulation::run(model::SMS, THREADS, run_thread);
+}
+"""
+
+
+def convert(text: str) -> str:
+    """Raises ValueError for a PTX statement that the emulation does not know."""
+    done, at = "", 0
+    while found := _ASM.search(text, at):
+        end = _closing(text, found.end() - 1)
+        done += text[at : found.start()] + _call(text[found.end() : end])
+        at = end + 1
+    return _SHARED.sub("u8* memory = emulation::shared_memory();", done + text[at:])
+
+
+def _call(statement: str) -> str:
+    operands = _operands(statement)
+    ptx = "".join(_TEXT.findall(_OPERAND.sub("(", statement.replace('"memory"', ""))))
+    if words := _WORDS.search(ptx):
+        return _words(words[1], int(words[2] or 1), words[3], operands)
+    for part, call in _CALLS.items():
+        if part in ptx:
+            return call.format(*operands, all=", ".join(operands))
+    if not ptx or any(part in ptx for part in _NOTHING):
+        return "(void)0"
+    raise ValueError(f"the emulation does not know the PTX statement {ptx!r}: add it to _CALLS")
+
+
+def _words(direction: str, count: int, bits: str, operands: Sequence[str]) -> str:
+    """Relaxed loads and stores, one or several words side by side."""
+    if direction == "ld":
+        address = f"((const u{bits}*)({operands[count]}))"
+        return (
+            "(" + ", ".join(f"{operands[i]} = emulation::load({address} + {i})" for i in range(count)) + ")"
+        )
+    address = f"((u{bits}*)({operands[0]}))"
+    return "(" + ", ".join(f"{address}[{i}] = {operands[1 + i]}" for i in range(count)) + ")"
+
+
+def _operands(statement: str) -> list[str]:
+    found, at = [], 0
+    while operand := _OPERAND.search(statement, at):
+        at = _closing(statement, operand.end() - 1)
+        found.append(statement[operand.end() : at])
+    return found
+
+
+def _closing(text: str, opening: int) -> int:
+    """Where the parenthesis at `opening` is closed; those within strings do not count."""
+    depth, quoted, at = 0, False, opening
+    while True:
+        if text[at] == "\\" and quoted:
+            at += 1
+        elif text[at] == '"':
+            quoted = not quoted
+        elif not quoted:
+            depth += {"(": 1, ")": -1}.get(text[at], 0)
+            if depth == 0:
+                return at
+        at += 1
