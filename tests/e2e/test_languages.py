@@ -56,9 +56,11 @@ def test_a_file_that_is_too_long_or_no_text_is_refused_by_name(playground: Playg
     page = playground.page
     before = playground.editor.inner_text()
     opened_files(page, "picture.png", b"\x89PNG\xff\xfe")
-    expect(page.get_by_role("alert")).to_contain_text("picture.png is not text in UTF-8: open a text file.")
+    expect(page.get_by_role("alert")).to_contain_text(
+        "The file picture.png is not text in UTF-8: open a text file."
+    )
     opened_files(page, "long.py", b"x = 1\n" * 20_000)
-    expect(page.get_by_role("alert")).to_contain_text("long.py has 120,000 bytes; at most")
+    expect(page.get_by_role("alert")).to_contain_text("The file long.py has 120,000 bytes; at most")
     assert playground.editor.inner_text() == before
 
 

@@ -202,9 +202,10 @@ function showSettings(open) {
 
 /** @param {Worker[]} workers */
 function welcome(workers) {
-  const worker = workers[0];
+  const worker = workers.find(({ state }) => state !== "loading") ?? workers[0];
+  const machine = worker?.state === "loading" ? ", which is being loaded" : worker && ` on ${topologyWords(worker) || worker.backend}`;
   element("welcome-model", HTMLElement).textContent = worker?.model ?? "no model yet";
-  element("welcome-machine", HTMLElement).textContent = worker ? ` on ${topologyWords(worker) || worker.backend}` : "";
+  element("welcome-machine", HTMLElement).textContent = machine ?? "";
 }
 
 /** On a narrow screen the results lie below the prompt: there they are brought into sight. */

@@ -31,14 +31,14 @@ export function mountOpenFile(target, mostBytes, { onText, onProblem }) {
   /** @param {File} file */
   async function open(file) {
     if (file.size > mostBytes) {
-      onProblem(`${file.name} has ${count(file.size)} bytes; at most ${count(mostBytes)} are taken: open a shorter file.`);
+      onProblem(`The file ${file.name} has ${count(file.size)} bytes; at most ${count(mostBytes)} are taken: open a shorter file.`);
       return;
     }
     try {
       const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
       onText(text.replace(/\r\n?/g, "\n"), file.name);
     } catch {
-      onProblem(`${file.name} is not text in UTF-8: open a text file.`);
+      onProblem(`The file ${file.name} is not text in UTF-8: open a text file.`);
     }
   }
 }

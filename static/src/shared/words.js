@@ -28,10 +28,11 @@ export function engineWords(workers) {
   if (!best) return { state: "none", model: "No engine", detail: "" };
   const others = workers.length > 1 ? `, ${plural(workers.length, "worker")}` : "";
   const on = best.devices.length > 1 ? ` on ${best.devices.length} devices` : "";
+  const where = best.state === "loading" ? "" : `${best.backend}${on}, `; // it is not decided before
   return {
     state: best.state === "idle" ? "ready" : "busy",
     model: best.model,
-    detail: `${best.backend}${on}, ${STATES[best.state] ?? best.state}${others}`,
+    detail: `${where}${STATES[best.state] ?? best.state}${others}`,
   };
 }
 

@@ -34,7 +34,7 @@ test("the engine is named by a worker that is free, if there is one", () => {
   });
   assert.deepEqual(engineWords([]), { state: "none", model: "No engine", detail: "" });
   assert.equal(engineWords(null).state, "unknown");
-  assert.equal(engineWords([worker("loading")]).detail, "numpy, loading the model");
+  assert.equal(engineWords([worker("loading")]).detail, "loading the model");
 });
 
 test("an engine on several devices says on how many, and how its model lies on them", () => {
