@@ -44,7 +44,7 @@ def generation_card(prompt: str, lane: Exhibit) -> bytes:
     figure = _number(figures.tok_s)
     draw.text((_EDGE, 462), figure, font=_sans(96, 650), fill=_PAINT)
     width = draw.textlength(figure, font=_sans(96, 650))
-    draw.text((_EDGE + width + 18, 512), "tok/s decode", font=_sans(36), fill=_DIM)
+    draw.text((_EDGE + width + 18, 512), "tok/s", font=_sans(36), fill=_DIM)
     _right(draw, 478, lane.name, _sans(34, 600), _INK)
     _right(draw, 526, lane.hardware, _sans(28), _DIM)
     return _png(image)

@@ -77,6 +77,7 @@ class Exhibit:
     text: str
     pace: tuple[float, ...]
     """tok/s over equal stretches of the decode."""
+    stretch_ms: float
     facts: tuple[Fact, ...]
 
 
@@ -187,6 +188,7 @@ def _exhibit(lane: Lane, budget: int) -> Exhibit:
         finish=_FINISHES.get(row.finish_reason, "Ended"),
         text=row.text,
         pace=_rates(row.pace),
+        stretch_ms=row.pace.get("stretch_us", 0) / 1000,
         facts=tuple(environment_facts(row.environment)),
     )
 
@@ -195,7 +197,7 @@ def _pacer(tok_s: float, tokens: int) -> Exhibit:
     """It begins at once and keeps its pace to the limit of tokens: what an engine would need at best."""
     gap_ms = 1000 / tok_s
     figures = Figures(tok_s, tokens, 0, 0.0, 0.0, 0.0, 0.0, gap_ms, (tokens - 1) * gap_ms)
-    return Exhibit(f"Pacer at {tok_s:g} tok/s", "", True, figures, "A pace, not an engine", "", (), ())
+    return Exhibit(f"Pacer at {tok_s:g} tok/s", "", True, figures, "A pace, not an engine", "", (), 0.0, ())
 
 
 def _hardware(environment: Mapping[str, Any]) -> str:

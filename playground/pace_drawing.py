@@ -7,22 +7,22 @@ from collections.abc import Sequence
 WIDTH, HEIGHT = 480, 48
 """The picture's units; its template says the same."""
 _WIDEST = 8.0
+"""The most room of a dash that it fills."""
 _FILLED = 0.72
-"""How much of its room a dash takes."""
+"""How much of that room a dash takes."""
 
 
-def pace_path(rates: Sequence[float], peak: float) -> str:
-    """Closed bars from the bottom up, one of `peak` as high as the picture; "" without any rate.
+def pace_path(rates: Sequence[float], stretch_ms: float, peak: float, span_ms: float) -> str:
+    """Closed bars from the bottom up, one a stretch; "" without any rate.
 
-    Pictures that are compared share a peak.
+    A rate of `peak` is as high as the picture, and `span_ms` as wide: pictures that are compared share both.
     """
     if not rates:
         return ""
-    pitch = min(_WIDEST, WIDTH / len(rates))
+    pitch = WIDTH * stretch_ms / span_ms
     peak = max(peak, 1.0)
-    return "".join(
-        _bar(number * pitch, pitch * _FILLED, HEIGHT * rate / peak) for number, rate in enumerate(rates)
-    )
+    width = min(pitch, _WIDEST) * _FILLED
+    return "".join(_bar(number * pitch, width, HEIGHT * rate / peak) for number, rate in enumerate(rates))
 
 
 def _bar(x: float, width: float, height: float) -> str:

@@ -167,13 +167,14 @@ def _drawn(lanes: Sequence[Exhibit]) -> list[dict[str, Any]]:
     """The lanes by their places; bars of time and of speed each have one scale for all of them."""
     longest = max(lane.figures.total_ms for lane in lanes) or 1.0
     peak = max((rate for lane in lanes for rate in lane.pace), default=0.0)
+    span_ms = max(len(lane.pace) * lane.stretch_ms for lane in lanes)
     drawn: list[dict[str, Any]] = [
         {
             "lane": lane,
             "number": number,
             "place": place,
             "road": round(100 * lane.figures.total_ms / longest, 2),
-            "pace": pace_path(lane.pace, peak),
+            "pace": pace_path(lane.pace, lane.stretch_ms, peak, span_ms),
             "peak": max(lane.pace, default=0.0),
         }
         for number, (lane, place) in enumerate(zip(lanes, finishing_order(lanes), strict=True))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from functools import lru_cache
 
 from django import template
 from django.conf import settings
-from django.contrib.staticfiles import finders
+from django.contrib.staticfiles.storage import staticfiles_storage
 from django.http import HttpRequest
 from django.templatetags.static import static
 from django.utils.html import format_html, format_html_join
@@ -31,10 +31,16 @@ def page_script(context: template.Context, name: str) -> SafeString:
     return links + format_html(script, static(name), nonce)
 
 
+@lru_cache(maxsize=1)
+def _chunks() -> dict[str, list[str]]:
+    """By script, as static/build.js wrote it down; read once, as a server's collected files do not change."""
+    if settings.DEBUG or not staticfiles_storage.exists("modules.json"):
+        return {}  # nothing is collected: the browser finds the parts by itself, a little later
+    with staticfiles_storage.open("modules.json") as file:
+        chunks: dict[str, list[str]] = json.load(file)
+    return chunks
+
+
 def _parts(name: str) -> list[str]:
-    """The addresses of what a script imports at once; none before the front end was built."""
-    written = finders.find("modules.json")
-    if written is None:
-        return []
-    chunks: dict[str, list[str]] = json.loads(Path(str(written)).read_text())
-    return [f"{settings.STATIC_URL}{chunk}" for chunk in chunks[name]]
+    """The addresses of what a script imports at once."""
+    return [f"{settings.STATIC_URL}{chunk}" for chunk in _chunks().get(name, [])]

@@ -184,6 +184,19 @@ def test_a_refusal_makes_a_pause_as_long_as_the_server_asks_for(
     expect(typing.page.get_by_role("alert")).to_have_count(0)
 
 
+def test_a_suggestion_that_does_not_come_in_time_is_given_up_and_the_page_says_so(
+    server: ScriptedServer, typing: PlaygroundPage
+) -> None:
+    server("", endless=True)
+    typing.page.keyboard.type("hello")
+    note = typing.page.locator("#ghost-note")
+    expect(note).to_have_text("paused for 15 s: the engine is too slow or busy")
+    assert server.heard == ["start", "stop"]
+    typing.page.keyboard.type(" again")
+    typing.page.wait_for_timeout(2 * PAUSE_MS)
+    assert len(server.asked) == 1
+
+
 def test_a_screen_reader_hears_a_suggestion_once_it_is_whole(typing: PlaygroundPage) -> None:
     typing.page.keyboard.type("hello")
     expect(typing.page.locator("#announcer")).to_have_text("Suggestion: world")

@@ -253,7 +253,10 @@ async def test_a_picture_survives_what_a_prompt_may_hold(async_client):
     assert (await async_client.get(f"{path}card.png")).status_code == 200
 
 
-def test_strips_that_are_compared_share_a_peak() -> None:
-    slow, fast = pace_path([50.0], peak=100.0), pace_path([100.0], peak=100.0)
+def test_strips_that_are_compared_share_their_scales_of_speed_and_of_time() -> None:
+    slow = pace_path([50.0] * 12, stretch_ms=40.0, peak=100.0, span_ms=480.0)
+    fast = pace_path([100.0] * 12, stretch_ms=20.0, peak=100.0, span_ms=480.0)
     assert "v-24.0" in slow
     assert "v-48.0" in fast
+    last_dash = [path.rpartition("M")[2].split(" ")[0] for path in (slow, fast)]
+    assert last_dash == ["440.0", "220.0"]  # of 480: as late as it came

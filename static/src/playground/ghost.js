@@ -21,6 +21,8 @@ const MOST_TOKENS = 48;
 /** The engine is somebody else's just now: a suggestion that comes later would only startle. */
 const TOO_LATE_MS = 4000;
 const REFUSED_MS = 10_000;
+/** After one that came too late: each would cost the engine as much, and nobody would see it. */
+const LATE_PAUSE_MS = 15_000;
 
 export class Ghost {
   /** @type {Question | null} that the newest request asks */
@@ -29,6 +31,7 @@ export class Ghost {
   #timer = 0;
   #lateTimer = 0;
   #quietUntil = 0;
+  #quietWhy = "";
   #switch = element("ghost", HTMLInputElement);
   #note = element("ghost-note", HTMLElement);
   #actions = element("ghost-actions", HTMLElement);
@@ -87,7 +90,8 @@ export class Ghost {
 
   get #worker() {
     const { workers, settings } = this.#playground;
-    return workers?.find((worker) => !settings.model || worker.model === settings.model) ?? null;
+    const offered = (workers ?? []).filter(({ model }) => !settings.model || model === settings.model);
+    return offered.find(({ infill }) => infill) ?? offered[0] ?? null;
   }
 
   get #may() {
@@ -101,8 +105,10 @@ export class Ghost {
     const { before, after } = this.#editor.halves;
     this.#question = questionAt(before, after, worker.infill);
     if (!this.#question) return;
-    this.#line.ask(requestFor(this.#question, this.#playground.settings.model));
-    this.#lateTimer = window.setTimeout(() => this.#cancel(), TOO_LATE_MS);
+    // What is asked with both sides of the cursor can only go to a model that fills in.
+    const model = this.#playground.settings.model || (worker.infill ? worker.model : "");
+    this.#line.ask(requestFor(this.#question, model));
+    this.#lateTimer = window.setTimeout(() => this.#pause(LATE_PAUSE_MS, "the engine is too slow or busy"), TOO_LATE_MS);
   }
 
   #cancel() {
@@ -125,11 +131,19 @@ export class Ghost {
 
   /** @param {ErrorFrame} error */
   #refused(error) {
-    const wait = (error.retry_after_s ?? 0) * 1000 || REFUSED_MS;
+    this.#pause((error.retry_after_s ?? 0) * 1000 || REFUSED_MS, "the server is busy");
+  }
+
+  /**
+   * @param {number} ms in which nothing is asked for
+   * @param {string} why
+   */
+  #pause(ms, why) {
     this.#cancel();
-    this.#quietUntil = performance.now() + wait;
+    this.#quietUntil = performance.now() + ms;
+    this.#quietWhy = why;
     this.#describe();
-    setTimeout(() => this.#describe(), wait);
+    setTimeout(() => this.#describe(), ms);
   }
 
   #switched() {
@@ -145,7 +159,7 @@ export class Ghost {
     const words = !this.#switch.checked || !worker
       ? ""
       : seconds > 0
-        ? `paused for ${seconds} s: the server is busy`
+        ? `paused for ${seconds} s: ${this.#quietWhy}`
         : worker.infill
           ? "from both sides of the cursor"
           : "from what is before the cursor";

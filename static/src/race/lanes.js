@@ -126,7 +126,7 @@ export class PacerLane {
   }
 
   get detail() {
-    return "Not an engine: this page's clock, with no queue and no prefill, over the first engine's text";
+    return "Not an engine: this page's clock, which neither waits nor reads, over the first engine's text";
   }
 
   get over() {
@@ -217,7 +217,7 @@ function stateOf({ state, done, error, tokens, queue, started }, stopping) {
   if (done?.finish_reason === "cancelled" || (state === "done" && !done)) return { state: "stopped", words: "Stopped" };
   if (done) return { state: "done", words: done.finish_reason === "length" ? "All its tokens" : "Came to its end" };
   if (stopping) return { state: "running", words: "Stopping" };
-  if (tokens) return { state: "running", words: "Decoding" };
+  if (tokens) return { state: "running", words: "Writing" };
   if (started) return { state: "running", words: `Reading the prompt of ${plural(started.prompt_tokens, "token")}` };
   return { state: "waiting", words: queue?.position ? `In the queue, ${plural(queue.position, "request")} to go` : "Asking" };
 }
