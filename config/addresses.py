@@ -29,7 +29,7 @@ def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str
 
 def visitor_address(scope: Mapping[str, Any]) -> str:
     """The address to count whoever is at the other end of an ASGI connection by."""
-    return client_address(*_said(scope), settings.TRUSTED_PROXIES)
+    return client_address(*_peer_and_forwarded(scope), settings.TRUSTED_PROXIES)
 
 
 def address_of(request: HttpRequest) -> str:
@@ -49,7 +49,7 @@ def is_trusted(peer: str, trusted: Sequence[Network]) -> bool:
     return found is not None and any(found in network for network in trusted)
 
 
-def _said(scope: Mapping[str, Any]) -> tuple[str, str]:
+def _peer_and_forwarded(scope: Mapping[str, Any]) -> tuple[str, str]:
     """The other end of the connection, and X-Forwarded-For."""
     headers = [value for name, value in scope.get("headers", ()) if name == b"x-forwarded-for"]
     return (scope.get("client") or ("",))[0] or "", b",".join(headers).decode("latin-1")

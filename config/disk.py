@@ -29,10 +29,10 @@ def has_room() -> bool:
 
 def free_bytes() -> int:
     """Of the fullest disk that is written to."""
-    return min(shutil.disk_usage(folder).free for folder in _written())
+    return min(shutil.disk_usage(folder).free for folder in _written_folders())
 
 
-def _written() -> Iterable[Path]:
+def _written_folders() -> Iterable[Path]:
     """MONOLANE_HOME, and where the database is a file, its folder."""
     database = Path(str(settings.DATABASES["default"]["NAME"]))
     home: Path = settings.HOME

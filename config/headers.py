@@ -19,17 +19,17 @@ def protective_headers(get_response: Any) -> Any:
     if iscoroutinefunction(get_response):
 
         async def answer_async(request: HttpRequest) -> HttpResponseBase:
-            return _protected(await get_response(request), request)
+            return _protect(await get_response(request), request)
 
         return answer_async
 
     def answer(request: HttpRequest) -> HttpResponseBase:
-        return _protected(get_response(request), request)
+        return _protect(get_response(request), request)
 
     return answer
 
 
-def _protected(response: HttpResponseBase, request: HttpRequest) -> HttpResponseBase:
+def _protect(response: HttpResponseBase, request: HttpRequest) -> HttpResponseBase:
     response.setdefault("Permissions-Policy", PERMISSIONS_POLICY)
     session = getattr(request, "session", None)
     # What was accessed lies in memory: asking it touches no database.

@@ -8,7 +8,7 @@ import structlog
 from structlog.typing import Processor
 
 
-def _shared() -> list[Processor]:
+def _shared_processors() -> list[Processor]:
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
@@ -22,7 +22,7 @@ def configure_structlog() -> None:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *_shared(),
+            *_shared_processors(),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -47,7 +47,7 @@ def logging_config(level: str, *, as_json: bool) -> dict[str, Any]:
                     *errors,
                     renderer,
                 ],
-                "foreign_pre_chain": _shared(),
+                "foreign_pre_chain": _shared_processors(),
             }
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},

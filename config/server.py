@@ -138,7 +138,7 @@ class Factory(HTTPFactory):  # type: ignore[misc]
 
     def buildProtocol(self, addr: Any) -> Any:
         """None, which closes the connection, for one too many."""
-        if not self._census.enter(_counted(addr)):
+        if not self._census.enter(_counting_address(addr)):
             return None
         protocol = super().buildProtocol(addr)
         protocol.requestFactory = Request
@@ -146,10 +146,10 @@ class Factory(HTTPFactory):  # type: ignore[misc]
 
     def left(self, addr: Any) -> None:
         """A connection from `addr` is gone."""
-        self._census.leave(_counted(addr))
+        self._census.leave(_counting_address(addr))
 
 
-def _counted(addr: Any) -> str:
+def _counting_address(addr: Any) -> str:
     """The address to count a connection by; "" for a Unix socket, and for a proxy, which speaks for many."""
     host = getattr(addr, "host", "")
     return "" if is_trusted(host, settings.TRUSTED_PROXIES) else client_address(host, "", ())

@@ -265,16 +265,16 @@ class SweepRunAdmin(ReadOnly):
         ]
 
     def cancel_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        run = self._allowed(request, pk)
+        run = self._require_permission(request, pk)
         _tell(request, lambda: _cancel(request, run))
         return redirect(run)
 
     def retry_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        run = self._allowed(request, pk)
+        run = self._require_permission(request, pk)
         _tell(request, lambda: _retry(request, run))
         return redirect(run)
 
-    def _allowed(self, request: HttpRequest, pk: int) -> SweepRun:
+    def _require_permission(self, request: HttpRequest, pk: int) -> SweepRun:
         if request.method != "POST" or not request.user.has_perm(CAN_RUN):
             raise PermissionDenied
         return get_object_or_404(SweepRun, pk=pk)

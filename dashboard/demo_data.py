@@ -28,7 +28,7 @@ from dashboard.models import (
 from dashboard.regressions.services import judge_configurations
 from engine.backends.base import TraceSpan
 from engine.measuring.measurement import Measurement as Result
-from engine.measuring.trace import chrome_trace, packed
+from engine.measuring.trace import chrome_trace, pack_trace
 
 BATCH = 500
 FIRST_DAY = datetime(2025, 1, 1, tzinfo=UTC)
@@ -218,6 +218,6 @@ def _fill_trace() -> None:
         for step in range(120)
     ]
     Trace.objects.create(
-        measurement=Measurement.objects.latest("pk"), source="made up", content=packed(chrome_trace(spans)),
-        spans=len(spans), tracks=132, duration_us=240.0,
+        measurement=Measurement.objects.latest("pk"), source="made up",
+        content=pack_trace(chrome_trace(spans)), spans=len(spans), tracks=132, duration_us=240.0,
     )  # fmt: skip

@@ -186,12 +186,14 @@ class Reference:
             heads = self._attention(q, i, cache)
             mark("attention", i)
             attended = self._products.project(heads, layer.attn_out)
-            attention_history.append(self._normed(attended, layer.attn_post_norm))
+            attention_history.append(self._normalise(attended, layer.attn_post_norm))
             _add_lanes(x, attention_history, lanes.attention_exchange(i))
             mark("attn_out", i)
             gated = self._gate_up(x, layer)
             mark("gate_up", i)
-            mlp_history.append(self._normed(self._products.project(gated, layer.down), layer.ffn_post_norm))
+            mlp_history.append(
+                self._normalise(self._products.project(gated, layer.down), layer.ffn_post_norm)
+            )
             _add_lanes(x, mlp_history, lanes.mlp_exchange(i))
             mark("down", i)
         cache.length += len(tokens)
@@ -212,8 +214,8 @@ class Reference:
             rows += layer.qkv_bias
         rows = rows.reshape(lanes, n, queries + 2 * groups, c.head_dim)
         q, k = rows[:, :, :queries], rows[:, :, queries : queries + groups]
-        q[...] = self._normed(q, layer.q_norm)
-        k[...] = self._normed(k, layer.k_norm)
+        q[...] = self._normalise(q, layer.q_norm)
+        k[...] = self._normalise(k, layer.k_norm)
         rope = c.rope_of(index)
         if rope is not None:
             cos, sin = (table[start:end, np.newaxis] for table in self._rotations(rope, end))
@@ -230,23 +232,23 @@ class Reference:
             self._tables[rope] = rotation_table(rope, self.config.head_dim, size)
         return self._tables[rope]
 
-    def _normed(self, x: Array, scale: Array | None) -> Array:
+    def _normalise(self, x: Array, scale: Array | None) -> Array:
         return x if scale is None else _rms_norm(x, scale, self.config.norm_eps)
 
     def _attention(self, q: Array, index: int, cache: Cache) -> Array:
         """Softmax attention of each query over the positions it may see, [L, n, H*G*E]."""
         blocks = [
-            self._attended(q[:, start : start + _QUERY_BLOCK], index, cache, cache.length + start)
+            self._attend(q[:, start : start + _QUERY_BLOCK], index, cache, cache.length + start)
             for start in range(0, q.shape[1], _QUERY_BLOCK)
         ]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
-    def _attended(self, q: Array, index: int, cache: Cache, start: int) -> Array:
+    def _attend(self, q: Array, index: int, cache: Cache, start: int) -> Array:
         """The same for queries at the positions from `start` on."""
         c = self.config
         lanes, n, queries, head_dim = q.shape
         end = start + n
-        first = c.attended(index, start).start
+        first = c.attended_positions(index, start).start
         keys, values = cache.keys[index, :, :, first:end], cache.values[index, :, :, first:end]
         by_group = q.reshape(lanes, n, c.kv_heads // lanes, -1, head_dim).transpose(0, 2, 3, 1, 4)
         unseen = _unseen(np.arange(start, end), np.arange(first, end), c.windows[index]) if n > 1 else None
@@ -271,11 +273,11 @@ class Reference:
             by_lane = self._products.project(normed, self._head.reshape(lanes, c.vocab // lanes, c.hidden))
             logits: Array = by_lane.swapaxes(0, 1).reshape(n, c.vocab)
         else:
-            logits = self._products.project(self._merged(x)[np.newaxis], self._head[np.newaxis])[0]
+            logits = self._products.project(self._merge(x)[np.newaxis], self._head[np.newaxis])[0]
         _soft_cap(logits, c.logit_cap)
         return logits
 
-    def _merged(self, x: Array) -> Array:
+    def _merge(self, x: Array) -> Array:
         """The lanes as the one vector a token that meets the head: [n, D], or [n, L*D] side by side."""
         eps = self.config.norm_eps
         if self.config.lanes.sum_before_norm:

@@ -236,7 +236,7 @@ def choose(
     `logits` [vocab]; `history` are the ids of the sequence so far, prompt included; `sampled` are those of
     them that were generated; `position` is the index that the new token will have in the sequence.
     """
-    values = adjusted(logits, params, history, sampled)
+    values = adjust_logits(logits, params, history, sampled)
     if params.temperature == 0:
         return int(np.argmax(values))
     scores = values / np.float32(params.temperature)
@@ -244,11 +244,11 @@ def choose(
     return int(kept[np.argmax(scores[kept] + gumbel(params.seed, position, kept))])
 
 
-def adjusted(
+def adjust_logits(
     logits: NDArray[np.float32], params: SamplingParams, history: Sequence[int], sampled: Sequence[int]
 ) -> NDArray[np.float32]:
     """Logits after penalties and bias. Returns `logits` itself if there is nothing to do."""
-    values = penalised(logits, history, params.repetition_penalty)
+    values = penalise(logits, history, params.repetition_penalty)
     if sampled and (params.frequency_penalty or params.presence_penalty):
         ids, counts = np.unique(np.asarray(sampled, np.int64), return_counts=True)
         lost = np.float32(params.frequency_penalty) * counts.astype(np.float32)
@@ -261,7 +261,7 @@ def adjusted(
     return values
 
 
-def penalised(logits: NDArray[np.float32], history: Sequence[int], penalty: float) -> NDArray[np.float32]:
+def penalise(logits: NDArray[np.float32], history: Sequence[int], penalty: float) -> NDArray[np.float32]:
     """Logits of the ids in `history` moved towards less likely: divided if positive, else multiplied.
 
     Keskar et al., "CTRL", 2019, section 4.1. Returns `logits` itself if there is nothing to do.

@@ -13,7 +13,7 @@ def serving(model: str, workers: Sequence[Heartbeat]) -> list[Heartbeat]:
     return [worker for worker in workers if not model or worker.model == model]
 
 
-def addressed(
+def address_requests(
     requests: Sequence[GenerateRequest], able: Sequence[Heartbeat], workers: Sequence[Heartbeat]
 ) -> tuple[GenerateRequest, ...]:
     """The requests, to workers of `able` by name where not every worker is one, the idle first.

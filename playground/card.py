@@ -65,7 +65,7 @@ def race_card(prompt: str, lanes: Sequence[Exhibit]) -> bytes:
 
 
 def _race_lane(draw: Draw, lane: Exhibit, share: float, top: int, *, first: bool) -> None:
-    draw.text((_EDGE, top), _spelled(lane.name), font=_sans(30, 600), fill=_INK)
+    draw.text((_EDGE, top), _spell(lane.name), font=_sans(30, 600), fill=_INK)
     told = f"{_number(lane.figures.tok_s)} tok/s · {_seconds(lane.figures.total_ms)}"
     _right(draw, top, told, _sans(30, 600 if first else 400), _PAINT if first else _INK)
     road = (_EDGE, top + 46, SIZE[0] - _EDGE, top + 74)
@@ -113,7 +113,7 @@ def _code(draw: Draw, text: str, *, top: int, lines: int = _CODE_LINES) -> None:
         cut = line if len(line) <= _CODE_COLUMNS else line[: _CODE_COLUMNS - 1] + "…"
         last = number == lines - 1 and len(shown) > lines
         spot = (_EDGE, top + number * 41)
-        draw.text(spot, _spelled(cut), font=_mono(27), fill=_DIM if last else _INK)
+        draw.text(spot, _spell(cut), font=_mono(27), fill=_DIM if last else _INK)
 
 
 def _lane_of_pace(draw: Draw, pace: Sequence[float], *, top: int, height: int) -> None:
@@ -132,13 +132,13 @@ def _lane_of_pace(draw: Draw, pace: Sequence[float], *, top: int, height: int) -
 
 def _right(draw: Draw, top: int, text: str, font: Font, fill: str) -> None:
     """Text that ends at the right edge, cut where it would run into what stands at the left."""
-    said = _spelled(text)
+    said = _spell(text)
     while draw.textlength(said, font=font) > 620:
         said = said[:-2].rstrip() + "…"
     draw.text((SIZE[0] - _EDGE - draw.textlength(said, font=font), top), said, font=font, fill=fill)
 
 
-def _spelled(text: str) -> str:
+def _spell(text: str) -> str:
     """`text` with a dot for every character that the fonts do not have."""
     return "".join(one if one.isascii() or one in "×·–…" or "\xa1" <= one <= "\xff" else "·" for one in text)
 

@@ -21,7 +21,7 @@ from engine.serving.tokenizer_service import tokenize
 from engine.timings import FinishReason, Timings
 from playground import metrics, presence, selectors, services
 from playground.access import may_use
-from playground.addressing import addressed, serving
+from playground.addressing import address_requests, serving
 from playground.admission import caller_of, submit
 from playground.background import in_background
 from playground.keeping import admit_bytes, size_of
@@ -289,7 +289,7 @@ def to_workers(request: GenerateRequest, workers: list[Heartbeat]) -> GenerateRe
             "model",
             "no_such_model",
         )
-    return addressed([request], able, workers)[0]
+    return address_requests([request], able, workers)[0]
 
 
 async def _workers() -> list[Heartbeat]:

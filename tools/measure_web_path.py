@@ -24,7 +24,6 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -46,6 +45,7 @@ from engine.measuring.environment import capture
 from engine.serving.client import Client
 from engine.serving.worker import Worker
 from engine.settings import child_environment
+from tools.ports import free_port
 from tools.web_path_figures import Figures, PathError, align_ms, figures, summary
 from tools.web_path_page import watch
 
@@ -68,8 +68,8 @@ class Site:
 @contextmanager
 def site(folder: Path) -> Iterator[Site]:
     """A Redis server and daphne with the project, on loopback, with a database of their own."""
-    with ValkeyServer(port=_free_port(), data_dir=folder / "redis") as server:
-        port = _free_port()
+    with ValkeyServer(port=free_port(), data_dir=folder / "redis") as server:
+        port = free_port()
         environment = child_environment(
             REDIS_URL=server.connection_url,
             MONOLANE_HOME=str(folder),
@@ -232,12 +232,6 @@ def _answers(port: int) -> bool:
             return bool(reply.status == 200)
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> int:

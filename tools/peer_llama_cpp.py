@@ -26,7 +26,7 @@ def main() -> int:
         n_threads_batch=request["threads"],
         verbose=False,
     )
-    np.save(request["out"], np.stack([_forced(llama, s["prompt"], s["continuation"]) for s in sequences]))
+    np.save(request["out"], np.stack([_force(llama, s["prompt"], s["continuation"]) for s in sequences]))
     about = {
         "version": llama_cpp.__version__,
         "system": llama_cpp.llama_print_system_info().decode().strip(),
@@ -36,7 +36,7 @@ def main() -> int:
     return 0
 
 
-def _forced(llama: llama_cpp.Llama, prompt: list[int], continuation: list[int]) -> np.ndarray:
+def _force(llama: llama_cpp.Llama, prompt: list[int], continuation: list[int]) -> np.ndarray:
     """Logits before each token of the continuation: the prompt as a batch, then as in decoding."""
     llama.reset()
     rows = []

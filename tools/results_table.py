@@ -203,7 +203,8 @@ def product_table() -> str:
         ["silence after SIGKILL, a second worker there, s", f"{recovery['second_worker_s']:.2f}", "", "1"]
     )
     rows.append(["silence after SIGKILL, until the restart, s", f"{recovery['restart_s']:.2f}", "", "1"])
-    return _markdown(("what", "median", "lowest to highest", "n"), rows, right=(1, 3))
+    table = _markdown(("what", "median", "lowest to highest", "n"), rows, right=(1, 3))
+    return f"{table}\nCommit {found['environment']['git']['sha'][:7]}, {found['when'][:10]}.\n"
 
 
 def _spread(found: Mapping[str, Any], form: str) -> list[str]:

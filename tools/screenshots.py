@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from engine import settings
 from engine.backends import availability
+from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -94,10 +94,7 @@ def save(page: Page, name: str) -> None:
 def environment_in(home: Path) -> dict[str, str]:
     """For a product on a free port that keeps everything but the model's weights in `home`."""
     (home / "models").symlink_to(settings.models_dir().resolve())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = settings.child_environment(MONOLANE_HOME=str(home), PORT=str(port))
+    environment = settings.child_environment(MONOLANE_HOME=str(home), PORT=str(free_port()))
     return {**environment, "REDIS_URL": "", "DATABASE_URL": ""}
 
 

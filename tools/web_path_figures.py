@@ -99,7 +99,7 @@ def summary(runs: list[Figures], count: int, burst: int) -> dict[str, Any]:
         samples = [list(getattr(run, f"{what}_ms")) for run in runs]
         for name, q in (("p50", 0.5), ("p99", 0.99)):
             each = [quantile(run, q) for run in samples]
-            found[f"{what}_{name}_ms"] = _spread([value for value in each if value is not None])
+            found[f"{what}_{name}_ms"] = _median_of_runs([value for value in each if value is not None])
         found[f"{what}_n"] = sum(map(len, samples))
         found[f"{what}_max_ms"] = max(map(max, samples))
     found["frames_per_s"] = median([run.frames_per_s for run in runs])
@@ -107,7 +107,7 @@ def summary(runs: list[Figures], count: int, burst: int) -> dict[str, Any]:
     return found
 
 
-def _spread(samples: list[float]) -> dict[str, Any] | None:
+def _median_of_runs(samples: list[float]) -> dict[str, Any] | None:
     """The middle run and the raw values; None where no run had enough samples for the quantile."""
     if not samples:
         return None

@@ -42,17 +42,17 @@ def newest_first(rows: Rows, after: Cursor | None, limit: int) -> tuple[list[Any
     """Up to `limit` rows that come after the cursor, and the cursor of the next page if there is one."""
     if after is not None:
         rows = rows.filter(Q(created__lt=after.created) | Q(created=after.created, pk__lt=after.pk))
-    return _cut(rows.order_by("-created", "-pk"), limit)
+    return _page_of(rows.order_by("-created", "-pk"), limit)
 
 
 def oldest_first(rows: Rows, after: Cursor | None, limit: int) -> tuple[list[Any], Cursor | None]:
     """The same, the other way round."""
     if after is not None:
         rows = rows.filter(Q(created__gt=after.created) | Q(created=after.created, pk__gt=after.pk))
-    return _cut(rows.order_by("created", "pk"), limit)
+    return _page_of(rows.order_by("created", "pk"), limit)
 
 
-def _cut(rows: QuerySet[Any, Any], limit: int) -> tuple[list[Any], Cursor | None]:
+def _page_of(rows: QuerySet[Any, Any], limit: int) -> tuple[list[Any], Cursor | None]:
     found: Sequence[Any] = list(rows[: limit + 1])
     page = list(found[:limit])
     return page, Cursor(page[-1].created, page[-1].pk) if len(found) > limit else None

@@ -58,7 +58,7 @@ READ = ["GET", "HEAD"]
 @api.api_operation(READ, "/runs", response=schemas.RunsPage)
 def runs(request: HttpRequest, query: Query[parameters.Runs]) -> Any:
     """Runs, newest first."""
-    asked = _asked(request, query)
+    asked = _read_query(request, query)
     rows = _between(Measurement.objects.select_related("configuration").defer("document"), asked)
     for facet in FACETS:
         if asked[facet] not in (None, ""):
@@ -76,7 +76,7 @@ def runs(request: HttpRequest, query: Query[parameters.Runs]) -> Any:
 @api.post("/runs", auth=PushToken(), response=Pushed)
 def push_runs(request: HttpRequest, query: Query[parameters.Push]) -> Any:
     """Stores measurements: a schema-1 document, a list of them, or another tool's results."""
-    asked = _asked(request, query)
+    asked = _read_query(request, query)
     return push(request, Told(asked["model"] or "", asked["hardware"] or "", asked["context"]))
 
 
@@ -93,7 +93,7 @@ def run(request: HttpRequest, pk: int) -> Any:
 @api.api_operation(READ, "/configurations", response=schemas.ConfigurationsPage)
 def configurations(request: HttpRequest, query: Query[parameters.Configurations]) -> Any:
     """Configurations by their id, each with how it stands."""
-    asked = _asked(request, query)
+    asked = _read_query(request, query)
     limit = asked["limit"]
     rows = Configuration.objects.filter(pk__gt=asked["after"]).order_by("pk")
     for facet in ("model", "backend", "hardware"):
@@ -114,7 +114,7 @@ def configurations(request: HttpRequest, query: Query[parameters.Configurations]
 @api.api_operation(READ, "/series", response=schemas.SeriesPage)
 def series(request: HttpRequest, query: Query[parameters.Series]) -> Any:
     """One metric of one configuration over time, oldest first."""
-    asked = _asked(request, query)
+    asked = _read_query(request, query)
     configuration = Configuration.objects.filter(pk=asked["configuration"]).first()
     if configuration is None:
         raise not_found("configuration", asked["configuration"])
@@ -150,7 +150,7 @@ def _point(row: Any) -> dict[str, Any]:
 @api.api_operation(READ, "/comparisons", response=schemas.Comparison)
 def comparisons(request: HttpRequest, query: Query[parameters.Comparison]) -> Any:
     """Two to six runs: each figure with its change from the first run, and what else differs."""
-    keys = _run_keys(_asked(request, query)["run"])
+    keys = _run_keys(_read_query(request, query)["run"])
     found = with_documents(keys)
     if missing := [str(key) for key in keys if key not in found]:
         raise not_found("run", ", ".join(missing))
@@ -165,7 +165,7 @@ def comparisons(request: HttpRequest, query: Query[parameters.Comparison]) -> An
 @api.api_operation(READ, "/regressions", response=schemas.RegressionsPage)
 def regressions(request: HttpRequest, query: Query[parameters.Regressions]) -> Any:
     """Regressions, newest first."""
-    asked = _asked(request, query)
+    asked = _read_query(request, query)
     limit = asked["limit"]
     rows = Regression.objects.select_related("configuration").order_by("-pk")
     if asked["fate"]:
@@ -183,7 +183,7 @@ def regressions(request: HttpRequest, query: Query[parameters.Regressions]) -> A
 @api.api_operation(READ, "/badge.svg")
 def badge(request: HttpRequest, query: Query[parameters.Badge]) -> Any:
     """The newest verified speed of a configuration as an SVG."""
-    asked = _asked(request, query)
+    asked = _read_query(request, query)
     newest = (
         Measurement.objects.filter(configuration=asked["configuration"], verified=True)
         .select_related("configuration")
@@ -209,7 +209,7 @@ def unknown(_request: HttpRequest, path: str) -> HttpResponse:
     return errors.answer(ApiError(HTTPStatus.NOT_FOUND, message))
 
 
-def _asked(request: HttpRequest, query: Schema) -> dict[str, Any]:
+def _read_query(request: HttpRequest, query: Schema) -> dict[str, Any]:
     """The parameters by name. Raises ApiError for one that there is not."""
     known = tuple(type(query).model_fields)
     _only(request, known)

@@ -86,7 +86,7 @@ def _conditions(results: Sequence[Measurement]) -> Iterator[Difference]:
     for clock in ("sm_mhz", "memory_mhz"):
         values = [[gpu.get(clock) for gpu in state] for state in states]
         if any(_apart(values[0], other) for other in values[1:]):
-            yield Difference(f"{clock} after the run", tuple(_listed(state, clock) for state in states))
+            yield Difference(f"{clock} after the run", tuple(_list(state, clock) for state in states))
 
 
 def _gpu_states(result: Measurement) -> Iterator[Mapping[str, Any]]:
@@ -96,7 +96,7 @@ def _gpu_states(result: Measurement) -> Iterator[Mapping[str, Any]]:
     yield from (gpu for gpu in gpus if isinstance(gpu, Mapping))
 
 
-def _listed(state: Sequence[Mapping[str, Any]], name: str) -> str:
+def _list(state: Sequence[Mapping[str, Any]], name: str) -> str:
     return ", ".join(str(gpu.get(name, MISSING)) for gpu in state) or MISSING
 
 

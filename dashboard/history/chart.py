@@ -40,16 +40,16 @@ def _series(one: Series, commits: dict[str, int]) -> dict[str, Any]:
         "label": str(one.configuration),
         "run": keys,
         "time": seconds,
-        "value": rounded(value),
-        "low": rounded(low),
-        "high": rounded(high),
+        "value": round_values(value),
+        "low": round_values(low),
+        "high": round_values(high),
         "n": n,
         "sha": [commits.setdefault(sha, len(commits)) for sha in shas],
         "differs": [index for index, right in enumerate(verified) if not right],
     }
 
 
-def rounded(values: Sequence[float | None]) -> list[float | None]:
+def round_values(values: Sequence[float | None]) -> list[float | None]:
     """`values` to DIGITS significant digits, None where there is none."""
     exact = np.array(values, dtype=np.float64)  # None becomes NaN
     known = np.isfinite(exact) & (exact != 0)

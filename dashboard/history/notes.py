@@ -67,7 +67,7 @@ def import_notes(*, entries: object, source: str) -> tuple[int, int]:
         for number, entry in enumerate(entries, 1):
             try:
                 for key, columns in _columns(entry):
-                    _, new = _stored(key, {**columns, "source": source[:200]})
+                    _, new = _store(key, {**columns, "source": source[:200]})
                     added, known = added + new, known + (not new)
             except ValidationError as error:
                 raise MeasurementError(f"note {number}: {'; '.join(error.messages)}") from error
@@ -76,7 +76,7 @@ def import_notes(*, entries: object, source: str) -> tuple[int, int]:
     return added, known
 
 
-def _stored(digest: str, columns: dict[str, Any]) -> tuple[Annotation, bool]:
+def _store(digest: str, columns: dict[str, Any]) -> tuple[Annotation, bool]:
     Annotation(**columns).full_clean()
     return Annotation.objects.get_or_create(digest=digest, defaults=columns)
 

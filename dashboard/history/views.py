@@ -44,7 +44,7 @@ def history(request: HttpRequest) -> HttpResponse:
     notes = list(notes_on(chosen)) if chosen else []
     context = {
         "form": form,
-        "listed": _listed(known, form if valid else None, chosen),
+        "listed": _list(known, form if valid else None, chosen),
         "known": len(known),
         "chosen": chosen,
         "metric": metric,
@@ -67,7 +67,7 @@ def history(request: HttpRequest) -> HttpResponse:
     return render(request, "dashboard/history.html", context, status=status)
 
 
-def _listed(known: list[Newest], form: HistoryForm | None, chosen: list[int]) -> list[dict[str, Any]]:
+def _list(known: list[Newest], form: HistoryForm | None, chosen: list[int]) -> list[dict[str, Any]]:
     """The configurations to choose from: those chosen first, then those that the facets let through."""
     ours = [one for one in known if one.configuration.pk in chosen]
     others = [

@@ -71,9 +71,9 @@ class Metric:
             else (self.low, self.high)
         )
         pairs = {"the_value": self.column, "the_low": low, "the_high": high}
-        return {name: self._scaled(column) for name, column in pairs.items()} | {"the_n": F(self.n)}
+        return {name: self._scale(column) for name, column in pairs.items()} | {"the_n": F(self.n)}
 
-    def _scaled(self, column: str | Combinable | None) -> Any:
+    def _scale(self, column: str | Combinable | None) -> Any:
         if column is None:
             return Value(None, output_field=FloatField())
         found = F(column) if isinstance(column, str) else column

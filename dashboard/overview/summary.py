@@ -91,14 +91,14 @@ def _axis(chosen: Mapping[tuple[str, str], _Candidates], peers: Mapping[int, Pee
     speeds = [of.greedy.tok_s for of in chosen.values()]
     speeds += [peers[row.configuration_id].tok_s for of in chosen.values() for row in of.all
                if row.configuration_id in peers]  # fmt: skip
-    speeds += [p.tok_s for of in chosen.values() if (p := _published(of.greedy)) is not None]
+    speeds += [p.tok_s for of in chosen.values() if (p := _find_published(of.greedy)) is not None]
     return LinearScale(0.0, max(speeds, default=1.0), 0.0, WIDTH)
 
 
 def _row(model: str, hardware: str, of: _Candidates, peers: Mapping[int, Peer], axis: LinearScale) -> Fastest:
     beside = [row for row in of.all if row.configuration_id in peers]
     best = of.greedy
-    others = _published(best)
+    others = _find_published(best)
     return Fastest(
         model,
         hardware,
@@ -117,7 +117,7 @@ def _beside_peer(row: Measurement, peers: Mapping[int, Peer], axis: LinearScale)
     return Beside(row.tok_s / peer.tok_s, peer.tok_s, peer.name, peer.context, axis(peer.tok_s))
 
 
-def _published(row: Measurement) -> Published | None:
+def _find_published(row: Measurement) -> Published | None:
     return next(iter(published_of(row.configuration)), None)
 
 

@@ -40,7 +40,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "query": query.urlencode(),
         "filtered": any(value for key, value in request.GET.items() if key != "page"),
         "known": bool(newest),
-        "published": _published(groups),
+        "published": _published_figures(groups),
         "failures": failed_points().count(),
         "section": "overview",
     }
@@ -48,7 +48,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     return render(request, "dashboard/overview.html", context, status=status)
 
 
-def _published(groups: list[page.Group]) -> list[str]:
+def _published_figures(groups: list[page.Group]) -> list[str]:
     """The published figures that a scale shows, each with its source."""
     shown = {
         (placed.mark.label, placed.mark.tok_s)

@@ -90,9 +90,9 @@ def roofline_chart(
     """`roofs` with the model that reads `token_bytes` a token; `utilisation` (0 to 1) sets the second dot."""
     speeds = [ceiling(token_bytes, roof.gbs, utilisation=utilisation) for roof in roofs]
     marks = [*measured, *published]
-    x = _padded([token_bytes, *(m.bytes for m in marks)], LEFT, WIDTH - RIGHT)
+    x = _pad([token_bytes, *(m.bytes for m in marks)], LEFT, WIDTH - RIGHT)
     tops = [ceiling(token_bytes, roof.gbs) for roof in roofs]
-    y = _padded([*speeds, *tops, launch_tok_s, *(m.tok_s for m in marks)], HEIGHT - BOTTOM, TOP)
+    y = _pad([*speeds, *tops, launch_tok_s, *(m.tok_s for m in marks)], HEIGHT - BOTTOM, TOP)
     lines = [_roof_line(roof, x, y) for roof in roofs]
     label_y = _apart([line.y2 for line in lines], TOP + 6, HEIGHT - BOTTOM)
     return RooflineChart(
@@ -119,7 +119,7 @@ def roofline_chart(
     )  # fmt: skip
 
 
-def _padded(values: Sequence[float], start: float, end: float) -> LogScale:
+def _pad(values: Sequence[float], start: float, end: float) -> LogScale:
     return LogScale(min(values) / 1.8, max(values) * 1.8, start, end)
 
 

@@ -111,10 +111,10 @@ def _rows(
     rows = plan(cost.bytes, makers, devices=asked["devices"], **common)
     # What was measured is the machine as it stood, with as many devices as it had.
     rows += plan(cost.bytes, ours, devices=1, **common)
-    return [_limited(row, asked["tokens"]) for row in sorted(rows, key=lambda row: -row.gbs)]
+    return [_limit(row, asked["tokens"]) for row in sorted(rows, key=lambda row: -row.gbs)]
 
 
-def _limited(row: Plan, tokens: int) -> PlannedRow:
+def _limit(row: Plan, tokens: int) -> PlannedRow:
     speed = min(row.at_mbu_tok_s, row.launch_tok_s)
     known = next((memory for memory in HARDWARE if memory.name == row.hardware), None)
     read = known.read_tbs * 1000 * row.devices if known and known.read_tbs else None

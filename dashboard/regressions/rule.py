@@ -85,7 +85,7 @@ def loss(value: float, baseline: float, better: int) -> float:
     return better * (baseline - value) / baseline
 
 
-def recovered(values: Sequence[float], baseline: float, threshold: float, better: int) -> bool:
+def has_recovered(values: Sequence[float], baseline: float, threshold: float, better: int) -> bool:
     """Whether the level is back within the threshold of the baseline that a regression began at."""
     return len(values) >= NEEDED and loss(level(values), baseline, better) <= threshold
 

@@ -30,7 +30,7 @@ from dashboard.models import (
     RegressionComment,
     RegressionStatus,
 )
-from dashboard.regressions.rule import HISTORY, WATCHED, Verdict, judge, recovered
+from dashboard.regressions.rule import HISTORY, WATCHED, Verdict, has_recovered, judge
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -88,7 +88,7 @@ def _judge(configuration: Configuration, using: str) -> list[Regression]:
             .select_for_update()
             .filter(configuration=configuration, fate__in=STANDING_FATES)
         }
-        normal_since = _accepted(configuration, using)
+        normal_since = _accepted_since(configuration, using)
         for metric, better in WATCHED.items():
             points = [
                 row
@@ -114,7 +114,7 @@ def _newest(configuration: Configuration, using: str) -> list[Measurement]:
     return list(rows.order_by("-created", "-pk").only(*columns)[:HISTORY])[::-1]
 
 
-def _accepted(configuration: Configuration, using: str) -> dict[str, datetime]:
+def _accepted_since(configuration: Configuration, using: str) -> dict[str, datetime]:
     """Since when the present speed counts as normal, by metric, where somebody has said so."""
     rows = Regression.objects.using(using).filter(configuration=configuration, fate=RegressionStatus.ACCEPTED)
     return dict(rows.order_by("since").values_list("metric", "since"))
@@ -126,7 +126,7 @@ def _follow(regression: Regression, points: Sequence[Measurement], better: int, 
     if not values:
         return verdict
     regression.value = values[-1]
-    if recovered(values, regression.baseline, regression.threshold, better):
+    if has_recovered(values, regression.baseline, regression.threshold, better):
         regression.fate, regression.closed = RegressionStatus.RECOVERED, timezone.now()
         audit.record("regression recovered", regression, by="the rule", url=regression.get_absolute_url())
         transaction.on_commit(lambda: ask_for_closing(regression))

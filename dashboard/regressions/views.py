@@ -46,7 +46,7 @@ def regressions(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def regression(request: HttpRequest, pk: int) -> HttpResponse:
-    found = _found(pk)
+    found = _find(pk)
     context = {
         "regression": found,
         "chart": regression_chart(found, selectors.points(found)),
@@ -81,7 +81,7 @@ def comment(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _do(request: HttpRequest, pk: int, verb: Callable[[Regression, Any], object]) -> HttpResponse:
     """Does it; a refusal becomes a message on the regression's page."""
-    found = _found(pk)
+    found = _find(pk)
     try:
         verb(found, request.user)
     except ValidationError as error:
@@ -91,7 +91,7 @@ def _do(request: HttpRequest, pk: int, verb: Callable[[Regression, Any], object]
     return redirect(found)
 
 
-def _found(pk: int) -> Regression:
+def _find(pk: int) -> Regression:
     try:
         return selectors.regression(pk)
     except Regression.DoesNotExist as error:

@@ -54,10 +54,10 @@ def runs(request: HttpRequest) -> HttpResponse:
 def runs_export(request: HttpRequest, form: str) -> HttpResponse:
     filters = RunFilterForm(request.GET, selectors.facet_values())
     if not filters.is_valid():
-        return _refused(filters.errors.get_json_data())
+        return _refusal(filters.errors.get_json_data())
     found = selectors.measurements(filters.filter())
     if (count := found.count()) > exports.MAX_ROWS:
-        return _refused(
+        return _refusal(
             f"These filters match {count} runs; an export takes at most {exports.MAX_ROWS}: narrow them."
         )
     return exports.respond(form, exports.run_rows(found), exports.RUN_COLUMNS, "runs")
@@ -87,7 +87,7 @@ def _measurement(pk: int) -> Measurement:
         raise Http404(f"There is no run {pk}.") from error
 
 
-def _refused(reason: object) -> HttpResponse:
+def _refusal(reason: object) -> HttpResponse:
     return JsonResponse({"error": reason}, status=HTTPStatus.BAD_REQUEST)
 
 

@@ -33,7 +33,7 @@ def free(run_id: int) -> None:
 
 def blocker_of(run: SweepRun) -> SweepRun | None:
     """The run that `run` waits for: the holder of one of its devices, else an earlier one in the queue."""
-    return _blocker(run, _active(), _held())
+    return _blocker(run, _active(), _holders())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Line:
 
 def lines() -> list[Line]:
     """The queue of every device that is held or wanted. Two queries."""
-    active, held = _active(), _held()
+    active, held = _active(), _holders()
     by_pk = {run.pk: run for run in active}
     found = []
     for device in sorted({device for run in active for device in run.devices}):
@@ -79,7 +79,7 @@ def _active() -> list[SweepRun]:
     return list(SweepRun.objects.filter(state__in=ACTIVE).select_related("who").order_by("created", "pk"))
 
 
-def _held() -> dict[str, int]:
+def _holders() -> dict[str, int]:
     return dict(DeviceHold.objects.values_list("device", "run_id"))
 
 

@@ -35,7 +35,7 @@ def queues(now: datetime) -> list[Queue]:
     found = lines()
     runs = {run.pk: run for line in found for run in _runs(line)}
     left = remaining(runs.values(), now)
-    return [_timed(line, left) for line in found]
+    return [_with_estimates(line, left) for line in found]
 
 
 def place_of(run: SweepRun, found: Sequence[Queue]) -> Ahead | None:
@@ -48,7 +48,7 @@ def _runs(line: Line) -> list[SweepRun]:
     return [*([line.running] if line.running else []), *(waiting.run for waiting in line.waiting)]
 
 
-def _timed(line: Line, left: dict[int, Estimate]) -> Queue:
+def _with_estimates(line: Line, left: dict[int, Estimate]) -> Queue:
     before = _seconds(left[line.running.pk]) if line.running else 0.0
     waiting = []
     for one in line.waiting:

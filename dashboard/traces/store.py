@@ -11,7 +11,7 @@ from django.db import transaction
 
 from dashboard.models import Measurement, Trace
 from engine.errors import MeasurementError
-from engine.measuring.trace import packed, unpacked
+from engine.measuring.trace import pack_trace, unpack_trace
 
 MOST_SLOWDOWN = 10.0
 """Recording makes a token slower, but not by more than this."""
@@ -26,10 +26,10 @@ def store_trace(*, measurement: Measurement, data: bytes, source: str) -> Trace:
 
     Raises MeasurementError if it is no trace, one of other devices or another speed, or too large to keep.
     """
-    trace = unpacked(data)
+    trace = unpack_trace(data)
     about = _about(trace)
     _check_belongs(trace, about["duration_us"], measurement)
-    content = packed(trace)
+    content = pack_trace(trace)
     if len(content) > Trace.MAX_BYTES:
         raise MeasurementError(
             f"the trace takes {len(content) / 2**20:.1f} MiB packed; at most {Trace.MAX_BYTES // 2**20} MiB"

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             bar.update(i, len(asked), "backends")
             ours = devices if args.backend == name else 1
             findings.append(
-                tried(name, ours, dict(args.option), why, bar) if usable else Finding(name, False, why)
+                try_backend(name, ours, dict(args.option), why, bar) if usable else Finding(name, False, why)
             )
     config, model_here, model_word = _model(args.model)
     ok = any(f.usable for f in findings) and model_here
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if ok else 2
 
 
-def tried(name: str, devices: int, options: dict[str, object], there: str, bar: ProgressBar) -> Finding:
+def try_backend(name: str, devices: int, options: dict[str, object], there: str, bar: ProgressBar) -> Finding:
     """Runs a small random model, compares its tokens with the reference, and measures the memory.
 
     `there` is what the backend says of the machine.

@@ -45,11 +45,11 @@ def _describe(args: argparse.Namespace) -> int:
         print_json(facts)
         return 0
     for name, value in facts.items():
-        print(f"{name.replace('_', ' ')}: {_shown(value)}")
+        print(f"{name.replace('_', ' ')}: {_display(value)}")
     return 0
 
 
-def _shown(value: Any) -> str:
+def _display(value: Any) -> str:
     match value:
         case int():
             return f"{value:,}"

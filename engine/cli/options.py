@@ -148,10 +148,10 @@ def key_value(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, _typed(value)
+    return key, _convert(value)
 
 
-def _typed(value: str) -> Any:
+def _convert(value: str) -> Any:
     named: dict[str, bool] = {"true": True, "false": False}
     if value.lower() in named:
         return named[value.lower()]

@@ -76,8 +76,8 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 < args.mbu <= 1:
         raise UsageError(f"--mbu is {args.mbu:g}; it is a share, above 0 and at most 1")
-    cost = _checked(lambda: _model(args))
-    rows = _checked(
+    cost = _check(lambda: _model(args))
+    rows = _check(
         lambda: plan(
             cost.bytes,
             _hardware(args),
@@ -157,7 +157,7 @@ def _hardware(args: argparse.Namespace) -> list[Memory]:
     return [*HARDWARE, Memory(_HERE, "", read, read, "measured now")]
 
 
-def _checked(compute: Callable[[], T]) -> T:
+def _check(compute: Callable[[], T]) -> T:
     try:
         return compute()
     except (KeyError, ValueError) as error:

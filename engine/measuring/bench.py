@@ -205,7 +205,7 @@ def run_point(
     if on_trace is not None:
         on_trace(profile.outcome.trace)
     check = verifier or (lambda prompt, tokens: verify(backend, model, prompt, tokens))
-    verified = _verified(bench, runs, check)
+    verified = _verify(bench, runs, check)
     facts = environment.capture(backend, model, commit=commit)
     facts["state"] = {"before": before, "after": after}
     facts["protocol"] = PROTOCOL
@@ -331,7 +331,7 @@ class _Bench:
             self._on_progress(self._shown, self._total, "tokens")
 
 
-def _verified(
+def _verify(
     bench: _Bench, runs: Sequence[Run], check: Callable[[Sequence[int], Sequence[int]], Verified]
 ) -> Verified:
     same = all(run.ids == runs[0].ids for run in runs)
@@ -362,7 +362,7 @@ def _measurement(
         model=MeasuredModel(model.config.name, model.config.parameters, read, model.weights.native),
         backend=backend.name,
         devices=devices,
-        settings=_settings(backend, model, point, _cached(backend, point, runs)),
+        settings=_settings(backend, model, point, _cached_tokens(backend, point, runs)),
         decode=DecodeSpeed(median(speeds), median_interval(speeds), speeds),
         itl_us=_latency([gap for run in runs for gap in run.gaps_us]),
         prefill=PrefillSpeed(median([run.prefill_tok_s for run in runs]), runs[0].outcome.prefill_tokens),
@@ -385,7 +385,7 @@ def _devices(backend: Backend, bandwidth: Sequence[float]) -> tuple[MeasuredDevi
     )
 
 
-def _cached(backend: Backend, point: Point, runs: Sequence[Run]) -> int:
+def _cached_tokens(backend: Backend, point: Point, runs: Sequence[Run]) -> int:
     """How many tokens of the prompt each run found there. Raises RequestError if a warm point has none."""
     found = {run.outcome.cached_tokens for run in runs}
     if point.warm and min(found) == 0:

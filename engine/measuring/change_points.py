@@ -84,7 +84,7 @@ def steps(values: Sequence[float], *, least: float = LEAST) -> list[Step]:
     cuts: dict[int, int] = {}
     start = 0
     for end in range(FIRST_BASE + LEVEL, len(values) + 1):
-        cut = _cut(values, start, end, least, FIRST_BASE if start == 0 else LEVEL)
+        cut = _level_end(values, start, end, least, FIRST_BASE if start == 0 else LEVEL)
         if cut is not None:
             cuts[cut] = end
             start = cut
@@ -98,7 +98,7 @@ def steps(values: Sequence[float], *, least: float = LEAST) -> list[Step]:
         del cuts[weakest.at]
 
 
-def _cut(values: Sequence[float], start: int, end: int, least: float, base_points: int) -> int | None:
+def _level_end(values: Sequence[float], start: int, end: int, least: float, base_points: int) -> int | None:
     """Where the level that began at `start` ends, as the points before `end` tell; None if it goes on."""
     known = values[max(0, end - LEVEL - NOISE_POINTS) : end - LEVEL]
     sigma = noise(known) * (1.0 + 2.0 / len(known))

@@ -75,7 +75,7 @@ def capture(
     """
     gpus = gpu_facts()
     found: dict[str, Any] = {
-        "git": told_commit(commit or settings.git_sha()) or git_facts(_REPOSITORY),
+        "git": named_commit(commit or settings.git_sha()) or git_facts(_REPOSITORY),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "numpy": _numpy_facts(),
         "cpu": _cpu_facts(),
@@ -134,7 +134,7 @@ def git_facts(folder: Path) -> dict[str, Any]:
     return {"sha": sha.strip(), **dirty}
 
 
-def told_commit(sha: str) -> dict[str, Any]:
+def named_commit(sha: str) -> dict[str, Any]:
     """{"sha", "told"} of a commit that somebody named, rather than a repository; empty if nobody did."""
     return {"sha": sha, "told": True} if sha else {}
 

@@ -198,16 +198,16 @@ class Measurement:
             found = cls(
                 created=str(data["created"]),
                 git_sha=str(data["git_sha"]),
-                model=_made(
+                model=_read_part(
                     MeasuredModel,
                     {
                         **model,
                         "params": int(model["params"]),
-                        "bytes_per_token": _made(BytesPerToken, model["bytes_per_token"]),
+                        "bytes_per_token": _read_part(BytesPerToken, model["bytes_per_token"]),
                     },
                 ),
                 backend=str(data["backend"]),
-                devices=tuple(_made(MeasuredDevice, d) for d in data["devices"]),
+                devices=tuple(_read_part(MeasuredDevice, d) for d in data["devices"]),
                 settings=Settings(
                     **{
                         "devices": len(data["devices"]),
@@ -220,12 +220,12 @@ class Measurement:
                     (float(speed["ci95"][0]), float(speed["ci95"][1])),
                     tuple(float(s) for s in speed["samples"]),
                 ),
-                itl_us=_made(InterTokenLatency, decode["itl_us"]),
-                prefill=_made(PrefillSpeed, data["prefill"]),
-                ttft_ms=_made(FirstToken, data["ttft_ms"]),
-                mbu=_made(Mbu, data["mbu"]),
-                phases_us={k: _made(PhaseTime, v) for k, v in data["phases_us"].items()},
-                verified=_verified(data["verified"], schema),
+                itl_us=_read_part(InterTokenLatency, decode["itl_us"]),
+                prefill=_read_part(PrefillSpeed, data["prefill"]),
+                ttft_ms=_read_part(FirstToken, data["ttft_ms"]),
+                mbu=_read_part(Mbu, data["mbu"]),
+                phases_us={k: _read_part(PhaseTime, v) for k, v in data["phases_us"].items()},
+                verified=_read_verified(data["verified"], schema),
                 environment=dict(data["environment"]),
                 samples=_samples(data.get("samples", {})),
             )
@@ -266,7 +266,7 @@ class Measurement:
             raise MeasurementError(f"settings.streams is {streams!r}; it must be 1 or more")
 
 
-def _made(kind: type[Part], data: Mapping[str, Any]) -> Part:
+def _read_part(kind: type[Part], data: Mapping[str, Any]) -> Part:
     """A part of a measurement from its JSON form. Raises TypeError, OverflowError or MeasurementError."""
     found = kind(**data)
     _check_types(found)
@@ -291,12 +291,12 @@ def _is_one_of(value: Any, declared: tuple[type, ...]) -> bool:
     return isinstance(value, declared)
 
 
-def _verified(data: Mapping[str, Any], schema: int) -> Verified:
+def _read_verified(data: Mapping[str, Any], schema: int) -> Verified:
     """Schema 1 gave no kind and no limit: what it says of either follows from its other fields."""
     if schema == 1:
         kind = OWN if data["against"].startswith(_OWN_PASS) else FULL
         data = {**data, "kind": kind, "limit": None if data["logit_rel_err"] is None else LOGIT_LIMIT}
-    return _made(Verified, data)
+    return _read_part(Verified, data)
 
 
 def _samples(data: Mapping[str, Any]) -> Samples:

@@ -29,7 +29,7 @@ LEAST_SAMPLES = 5
 
 def median(samples: Sequence[float]) -> float:
     """The middle of `samples`. Raises ValueError if there are none or one is not a number."""
-    return float(np.median(_checked(samples)))
+    return float(np.median(_check(samples)))
 
 
 def median_interval(
@@ -40,7 +40,7 @@ def median_interval(
     Fewer than LEAST_SAMPLES give their range, which claims no confidence: n beside it says so.
     Raises ValueError as `median` does.
     """
-    values = _checked(samples)
+    values = _check(samples)
     if len(values) < LEAST_SAMPLES:
         return float(values.min()), float(values.max())
     rng = np.random.Generator(np.random.Philox(seed))
@@ -71,7 +71,7 @@ def cluster_quantiles(repeats: Sequence[Sequence[float]], q: float, rng: np.rand
     """
     if not 0.0 <= q <= 1.0:
         raise ValueError(f"q is {q}; a quantile lies between 0 and 1")
-    ordered = [np.sort(_checked(repeat)) for repeat in repeats]
+    ordered = [np.sort(_check(repeat)) for repeat in repeats]
     if not ordered:
         raise ValueError("there are no samples")
     values = np.sort(np.concatenate(ordered))
@@ -162,10 +162,10 @@ def quantile(samples: Sequence[float], q: float) -> float | None:
     needed = samples_needed(q)
     if len(samples) < needed:
         return None
-    return float(np.quantile(_checked(samples), q))
+    return float(np.quantile(_check(samples), q))
 
 
-def _checked(samples: Sequence[float]) -> Floats:
+def _check(samples: Sequence[float]) -> Floats:
     values = np.asarray(samples, dtype=np.float64)
     if values.size == 0:
         raise ValueError("there are no samples")

@@ -41,14 +41,14 @@ def chrome_trace(
         by_track[span.device, span.track].append(span)
     for device in sorted({device for device, _ in by_track}):
         name = devices[device] if device < len(devices) else f"device {device}"
-        events.append(_named("process_name", f"{device}: {name}", device, 0))
+        events.append(_name("process_name", f"{device}: {name}", device, 0))
     for (device, track), on_track in sorted(by_track.items()):
         rows = nested_rows(on_track)
         for row, blocks in enumerate(rows):
             suffix = f" ({row + 1})" if len(rows) > 1 else ""
             tid = track * ROWS + row
-            events.append(_named("thread_name", f"{track_name} {track}{suffix}", device, tid))
-            events.append({**_named("thread_sort_index", "", device, tid), "args": {"sort_index": tid}})
+            events.append(_name("thread_name", f"{track_name} {track}{suffix}", device, tid))
+            events.append({**_name("thread_sort_index", "", device, tid), "args": {"sort_index": tid}})
             events.extend(_block(span, tid) for span in blocks)
     return {"traceEvents": events, "displayTimeUnit": "ns"}
 
@@ -58,19 +58,19 @@ def write_trace(path: Path, spans: Sequence[TraceSpan], *, devices: Sequence[str
     path.write_text(json.dumps(chrome_trace(spans, devices=devices), separators=(",", ":")), encoding="utf-8")
 
 
-def packed(trace: Mapping[str, Any]) -> bytes:
+def pack_trace(trace: Mapping[str, Any]) -> bytes:
     """The trace as gzip of its JSON; the same trace gives the same bytes."""
     return gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), compresslevel=6, mtime=0)
 
 
-def unpacked(data: bytes) -> dict[str, Any]:
+def unpack_trace(data: bytes) -> dict[str, Any]:
     """A trace from JSON or its gzip, with nothing in it but what `chrome_trace` writes.
 
     Names of processes and threads, and complete events with their kind (work, unless they say another);
     other events are left out. Raises MeasurementError if it is none, has no event, or is too large.
     """
     try:
-        events = json.loads(_inflated(data))["traceEvents"]
+        events = json.loads(_inflate(data))["traceEvents"]
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise MeasurementError(f"this is no Chrome trace: {type(error).__name__}: {error}") from error
     if not isinstance(events, list):
@@ -89,7 +89,7 @@ def unpacked(data: bytes) -> dict[str, Any]:
     return {"traceEvents": found, "displayTimeUnit": "ns"}
 
 
-def _inflated(data: bytes) -> bytes:
+def _inflate(data: bytes) -> bytes:
     """`data`, unpacked if it is gzip. Raises MeasurementError beyond MAX_JSON_BYTES."""
     too_large = f"the trace has more than {MAX_JSON_BYTES // 2**20} MiB when unpacked; record fewer tokens"
     if data[:2] != b"\x1f\x8b":
@@ -186,5 +186,5 @@ def _block(span: TraceSpan, tid: int) -> dict[str, Any]:
     }
 
 
-def _named(what: str, name: str, pid: int, tid: int) -> dict[str, Any]:
+def _name(what: str, name: str, pid: int, tid: int) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}

@@ -187,7 +187,7 @@ class ModelConfig:
         """The rotation of queries and keys in `layer`; None if they are not rotated there."""
         return self.layer_ropes[layer] if self.layer_ropes else self.rope
 
-    def attended(self, layer: int, position: int) -> range:
+    def attended_positions(self, layer: int, position: int) -> range:
         """The positions that `position` attends to in `layer`, itself included."""
         window = self.windows[layer]
         return range(max(0, position + 1 - window) if window else 0, position + 1)

@@ -82,7 +82,7 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> NDArray[np.float64]:
     """Radians a position for each of the head_dim / 2 pairs; 0 for pairs that do not turn."""
     turning = rope.turning or head_dim // 2
     frequencies: NDArray[np.float64] = np.zeros(head_dim // 2)
-    frequencies[:turning] = _scaled(rope.theta ** -(np.arange(turning) / turning), rope)
+    frequencies[:turning] = _scale(rope.theta ** -(np.arange(turning) / turning), rope)
     return frequencies
 
 
@@ -93,7 +93,7 @@ def pair_amplitudes(rope: Rope, head_dim: int) -> NDArray[np.float64]:
     return amplitudes
 
 
-def _scaled(frequencies: NDArray[np.float64], rope: Rope) -> NDArray[np.float64]:
+def _scale(frequencies: NDArray[np.float64], rope: Rope) -> NDArray[np.float64]:
     match rope.scaling:
         case LinearScaling(factor):
             return frequencies / factor

@@ -114,7 +114,7 @@ class Tokenizer:
         if prompt.messages:
             return self._encode_chat(prompt.messages, owner)
         if prompt.tokens:
-            return self._checked(prompt.tokens)
+            return self._check_ids(prompt.tokens)
         start = [] if self.bos_id is None else [self.bos_id]
         text = self.encode(prompt.text or "", owner=owner)
         if prompt.suffix is None:
@@ -133,7 +133,7 @@ class Tokenizer:
         bare = self.encode(_MARK)
         return marked[len(bare) :] if marked[: len(bare)] == bare else self.encode(suffix)
 
-    def _checked(self, tokens: Sequence[int]) -> list[int]:
+    def _check_ids(self, tokens: Sequence[int]) -> list[int]:
         wrong = next((token for token in tokens if not 0 <= token < self.vocab_size), None)
         if wrong is not None:
             raise RequestError(

@@ -143,7 +143,7 @@ class StreamFanout:
     async def _run(self) -> None:
         woken = "0-0"
         while self._feeds:
-            wanted = self._wanted()
+            wanted = self._streams_to_read()
             try:
                 reply = await self._read({self._wake_key: woken, **wanted})
             except (RedisError, OSError) as error:
@@ -163,7 +163,7 @@ class StreamFanout:
         finally:
             self._reading = False
 
-    def _wanted(self) -> dict[str, str]:
+    def _streams_to_read(self) -> dict[str, str]:
         """The streams to read on, each from where the reader who is furthest behind has got to."""
         wanted: dict[str, str] = {}
         for key, feeds in self._feeds.items():

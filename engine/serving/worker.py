@@ -34,7 +34,7 @@ from engine.errors import (
 )
 from engine.measuring.bench import BenchStopped, Point, run_point
 from engine.measuring.environment import capture, with_engine
-from engine.measuring.trace import chrome_trace, packed
+from engine.measuring.trace import chrome_trace, pack_trace
 from engine.models.prompt import Prompt
 from engine.serving.engines import Engine, EngineSlot, EngineSpec, Opener, open_engine
 from engine.serving.generation import Generation, Refused
@@ -357,7 +357,7 @@ def _packed_trace(spans: Sequence[TraceSpan], devices: Sequence[str]) -> str:
     """The spans as `Measured` carries them."""
     if not spans:
         return ""
-    data = packed(chrome_trace(spans, devices=devices))
+    data = pack_trace(chrome_trace(spans, devices=devices))
     if len(data) > MAX_TRACE_BYTES:
         log.warning("a trace of %d bytes is not sent; at most %d are", len(data), MAX_TRACE_BYTES)
         return ""

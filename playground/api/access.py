@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from playground import quota
 from playground.admission import Caller, caller_of
 from playground.api.allowance import allowance_headers
-from playground.api.errors import refusals, unauthorised, unavailable
+from playground.api.errors import refusals, unauthorised_error, unavailable
 from playground.keys import MARK, find_key
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def caller(request: HttpRequest) -> Caller:
     given = _bearer(request.headers.get("Authorization", ""))
     if not given.startswith(MARK):
         if settings.API_KEY_REQUIRED:
-            raise unauthorised(NEEDED)
+            raise unauthorised_error(NEEDED)
         return caller_of(scope)
     try:
         key = await find_key(given)
@@ -42,7 +42,7 @@ async def caller(request: HttpRequest) -> Caller:
         raise unavailable("The database does not answer; try again in a moment", "unavailable") from error
     if key is None:
         await count(caller_of(scope))
-        raise unauthorised(
+        raise unauthorised_error(
             f"Incorrect API key provided: {given[:_SHOWN]}…; it is unknown or has been revoked:"
             " ask an administrator of this server for another"
         )

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from engine.models.prompt import Prompt
 from engine.serving.messages import Heartbeat
 from playground import addressing, admission
-from playground.addressing import addressed
+from playground.addressing import address_requests
 from playground.admission import Caller
 from playground.api.allowance import allowance_headers
 from playground.api.errors import model_not_found, not_supported, refusals, unavailable
@@ -75,7 +75,7 @@ async def submit(request: ApiRequest, caller: Caller) -> tuple[ApiRequest, dict[
     workers = await live_workers()
     able = serving(request.model, workers)
     check_capable(request.choices[0].prompt, able)
-    request = replace(request, choices=addressed(request.choices, able, workers))
+    request = replace(request, choices=address_requests(request.choices, able, workers))
     with refusals():
         _, allowance = await admission.submit(request.choices, caller, workers=len(workers))
     return request, allowance_headers(allowance)

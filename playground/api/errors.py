@@ -53,7 +53,7 @@ def unavailable(message: str, code: str) -> ApiError:
     return ApiError(503, message, kind="server_error", code=code, headers=_retry_after(RETRY_AFTER_S))
 
 
-def unauthorised(message: str) -> ApiError:
+def unauthorised_error(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 

@@ -14,7 +14,7 @@ from django.http.request import RawPostDataException, UnreadablePostError
 from engine.models.prompt import Prompt
 from engine.serving.messages import MAX_LOGPROBS, GenerateRequest
 from playground.api.errors import ApiError
-from playground.api.support import UNSUPPORTED, check_supported, unsupported
+from playground.api.support import UNSUPPORTED, check_supported, unsupported_error
 from playground.limits import API_SAMPLING, BODY_BYTES, LIMITS
 from playground.protocol import new_generation_id
 from playground.validation import (
@@ -70,7 +70,7 @@ def read_body(request: HttpRequest) -> Mapping[str, Any]:
     """
     if request.content_type != "application/json":
         raise ApiError(415, f"Content-Type is '{request.content_type}'; it must be application/json")
-    _check_size(_announced(request))
+    _check_size(_content_length(request))
     try:
         body = request.body
         _check_size(len(body))  # a chunked body announces no length
@@ -84,7 +84,7 @@ def read_body(request: HttpRequest) -> Mapping[str, Any]:
     return data
 
 
-def _announced(request: HttpRequest) -> int:
+def _content_length(request: HttpRequest) -> int:
     """The length that the request says its body has; 0 where it says nothing."""
     length = request.headers.get("Content-Length") or "0"
     if not (length.isascii() and length.isdecimal()):
@@ -155,7 +155,7 @@ def _count(data: Mapping[str, Any], prompts: int) -> int:
         )
     best_of = data.get("best_of")
     if best_of not in (None, n):
-        raise unsupported("best_of", best_of)
+        raise unsupported_error("best_of", best_of)
     return n
 
 

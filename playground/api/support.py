@@ -58,10 +58,10 @@ def check_supported(data: Mapping[str, Any], *, chat: bool) -> None:
             raise Invalid(f"Unrecognized request argument supplied: {shown(name)}", name, "unknown_parameter")
         asks_nothing = _REFUSED_UNLESS.get(name)
         if asks_nothing is not None and not asks_nothing(value):
-            raise unsupported(name, value)
+            raise unsupported_error(name, value)
 
 
-def unsupported(name: str, value: object) -> Invalid:
+def unsupported_error(name: str, value: object) -> Invalid:
     return Invalid(
         f"{name} is {shown(value)}, which this server does not support: leave it out", name, UNSUPPORTED
     )

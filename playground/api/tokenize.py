@@ -43,7 +43,7 @@ def parse_tokenize(data: Mapping[str, Any]) -> TokenizeRequest:
         raise api_error(error) from error
 
 
-async def tokenized(request: TokenizeRequest, caller: Caller) -> tuple[dict[str, Any], dict[str, str]]:
+async def tokenize_reply(request: TokenizeRequest, caller: Caller) -> tuple[dict[str, Any], dict[str, str]]:
     """The answer, and what is left to the caller, as headers. Raises ApiError."""
     check_capable(request.prompt, serving(request.model, await live_workers()))
     headers = await count(caller)

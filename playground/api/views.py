@@ -17,7 +17,7 @@ from playground.api.admission import first_seen, live_workers, serving, submit
 from playground.api.errors import ApiError
 from playground.api.generation import events, outcome
 from playground.api.parameters import ApiRequest, parse_chat, parse_completion, read_body
-from playground.api.tokenize import parse_tokenize, tokenized
+from playground.api.tokenize import parse_tokenize, tokenize_reply
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, Caller, P], Coroutine[Any, Any, HttpResponseBase]]
@@ -76,7 +76,7 @@ async def chat_completions(request: HttpRequest, caller: Caller) -> HttpResponse
 
 @endpoint("POST")
 async def tokenize(request: HttpRequest, caller: Caller) -> JsonResponse:
-    answer, headers = await tokenized(parse_tokenize(read_body(request)), caller)
+    answer, headers = await tokenize_reply(parse_tokenize(read_body(request)), caller)
     return JsonResponse(answer, headers=headers)
 
 

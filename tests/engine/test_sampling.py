@@ -11,12 +11,12 @@ from engine.errors import RequestError
 from engine.sampling import (
     WEIGHT_BITS,
     SamplingParams,
-    adjusted,
+    adjust_logits,
     choose,
     gumbel,
     kept_by_filters,
     least_weight,
-    penalised,
+    penalise,
     weights,
 )
 
@@ -51,7 +51,7 @@ def test_a_choice_is_a_kept_token_and_depends_on_nothing_hidden(logits, params, 
 
     assert token == choose(logits.copy(), params, list(history), position)
     if params.temperature > 0:
-        scores = adjusted(logits, params, history, []) / np.float32(params.temperature)
+        scores = adjust_logits(logits, params, history, []) / np.float32(params.temperature)
         assert kept_by_filters(scores, params)[token]
 
 
@@ -154,7 +154,7 @@ def test_noise_of_neighbouring_positions_is_uncorrelated() -> None:
 def test_repetition_penalty_moves_every_seen_token_once_towards_less_likely() -> None:
     logits = np.array([2.0, -2.0, 4.0, 1.0], np.float32)
 
-    assert penalised(logits, [0, 1, 1, 0, 0], 2.0).tolist() == [1.0, -4.0, 4.0, 1.0]
+    assert penalise(logits, [0, 1, 1, 0, 0], 2.0).tolist() == [1.0, -4.0, 4.0, 1.0]
     assert logits.tolist() == [2.0, -2.0, 4.0, 1.0]
 
 
@@ -188,14 +188,18 @@ def test_frequency_and_presence_count_what_was_sampled_and_not_the_prompt() -> N
     params = SamplingParams(frequency_penalty=0.5, presence_penalty=0.25)
     logits = np.array([2.0, 2.0, 2.0, -1.0], np.float32)
 
-    assert adjusted(logits, params, [0, 0, 1, 3, 3], [1, 3, 3]).tolist() == [2.0, 1.25, 2.0, -2.25]
+    assert adjust_logits(logits, params, [0, 0, 1, 3, 3], [1, 3, 3]).tolist() == [2.0, 1.25, 2.0, -2.25]
     assert logits.tolist() == [2.0, 2.0, 2.0, -1.0]
 
 
 def test_a_bias_is_added_after_the_penalties() -> None:
     params = SamplingParams(repetition_penalty=2.0, logit_bias={2: 3.0, 0: -1.0})
 
-    assert adjusted(np.array([4.0, 1.0, 4.0], np.float32), params, [0, 2], []).tolist() == [1.0, 1.0, 5.0]
+    assert adjust_logits(np.array([4.0, 1.0, 4.0], np.float32), params, [0, 2], []).tolist() == [
+        1.0,
+        1.0,
+        5.0,
+    ]
 
 
 def test_a_bias_is_kept_in_one_form_whatever_it_was_given_as() -> None:
@@ -351,7 +355,7 @@ def test_the_repetition_penalty_is_that_of_transformers() -> None:
         torch.tensor([history]), torch.from_numpy(logits.copy())[None]
     )
 
-    np.testing.assert_allclose(penalised(logits, history, 1.3), theirs[0].numpy(), rtol=1e-6)
+    np.testing.assert_allclose(penalise(logits, history, 1.3), theirs[0].numpy(), rtol=1e-6)
 
 
 def stats_softmax(scores: np.ndarray) -> np.ndarray:

@@ -21,13 +21,13 @@ REPEATS = 9
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        return run(parsed(argv))
+        return run(parse_arguments(argv))
     except EngineError as error:
         print(f"bench_exchange: {error}", file=sys.stderr)
         return 2
 
 
-def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.bench_exchange",
         description="The latency of an exchange between GPUs, by its size.",

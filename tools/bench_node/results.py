@@ -14,7 +14,7 @@ from engine.cli.terminal import json_text
 from engine.measuring import environment
 from engine.measuring.bandwidth import row_of
 from engine.measuring.measurement import Measurement, read_measurements
-from engine.measuring.trace import chrome_trace, packed
+from engine.measuring.trace import chrome_trace, pack_trace
 from tools.bench_exchange.measure import ExchangeTime
 from tools.bench_node.correctness import Check
 
@@ -40,8 +40,8 @@ class Results:
 
     def add_trace(self, measurement: Measurement, spans: Sequence[TraceSpan]) -> Path:
         """A Chrome trace, packed; of SMs beyond what a viewer takes every n-th is in it."""
-        kept = thinned(spans, TRACED_SPANS)
-        data = packed(chrome_trace(kept, devices=[d.name for d in measurement.devices], track_name="SM"))
+        kept = thin_spans(spans, TRACED_SPANS)
+        data = pack_trace(chrome_trace(kept, devices=[d.name for d in measurement.devices], track_name="SM"))
         path = self.out / "traces" / f"{self._name(measurement)}.trace.json.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -91,7 +91,7 @@ def read_results(folder: Path) -> tuple[list[Measurement], list[ExchangeTime]]:
     return measured, exchanges
 
 
-def thinned(spans: Sequence[TraceSpan], most: int) -> list[TraceSpan]:
+def thin_spans(spans: Sequence[TraceSpan], most: int) -> list[TraceSpan]:
     """All spans of every n-th track of each device, n as small as `most` spans allow."""
     tracks = sorted({span.track for span in spans})
     every = -(-len(spans) // most) if spans else 1

@@ -91,8 +91,8 @@ def _header(config: ModelConfig, sizes: list[tuple[str, tuple[int, ...]]]) -> by
         wide = len(shape) == 1
         head += _text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
         head += struct.pack("<IQ", _F32 if wide else _F16, offset)
-        offset += _padded(int(np.prod(shape)) * (4 if wide else 2))
-    return head + bytes(_padded(len(head)) - len(head))
+        offset += _pad(int(np.prod(shape)) * (4 if wide else 2))
+    return head + bytes(_pad(len(head)) - len(head))
 
 
 def _pair(key: str, value: str | int | float) -> bytes:
@@ -106,10 +106,10 @@ def _text(value: str) -> bytes:
     return struct.pack("<Q", len(value.encode())) + value.encode()
 
 
-def _padded(size: int) -> int:
+def _pad(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _write(out: IO[bytes], tensor: NDArray[np.float16] | NDArray[np.float32]) -> None:
     out.write(np.ascontiguousarray(tensor).data)
-    out.write(bytes(_padded(tensor.nbytes) - tensor.nbytes))
+    out.write(bytes(_pad(tensor.nbytes) - tensor.nbytes))

@@ -157,7 +157,7 @@ async def _silence(product: Product, page: Page, whole: Answer, sampling: dict[s
     return round(answer.silence_s, 3)
 
 
-def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.bench_product", description=__doc__.partition("\n")[0]
     )
@@ -176,7 +176,7 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parsed(argv)
+    args = parse_arguments(argv)
     with tempfile.TemporaryDirectory(prefix="monolane-product-") as folder:
         product = Product(Path(folder), Setup(args.model, args.backend, args.devices))
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended then, too

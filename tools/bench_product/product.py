@@ -20,6 +20,7 @@ from engine import settings
 from engine.errors import EngineError
 from engine.serving.client import Client
 from engine.serving.messages import Heartbeat
+from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 180.0
@@ -48,7 +49,7 @@ class Product:
     """Everything that `make run` starts. `embedded` is the name of the supervisor's own worker."""
 
     def __init__(self, folder: Path, setup: Setup) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.setup = setup
         self.embedded = f"{socket.gethostname()}-embedded"
         self.redis_url = f"unix://{folder / 'redis.sock'}"
@@ -154,9 +155,3 @@ def _runs(process: psutil.Process, name: str) -> bool:
     except psutil.Error:
         return False
     return "worker" in words and "--name" in words and words[words.index("--name") + 1] == name
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

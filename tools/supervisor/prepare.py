@@ -20,21 +20,21 @@ def prepare(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]
     database = os.environ.get("DATABASE_URL", "")
     kept = home / "db.sqlite3"
     # Whoever shares a database server may have moved it on or back: only our own file is known unchanged.
-    if database or not kept.exists() or _changed(home / "migrated.stamp", migrations, by_content=True):
+    if database or not kept.exists() or _has_changed(home / "migrated.stamp", migrations, by_content=True):
         _manage(root, home, environment, "migrate", "--no-input")
         _stamp(home / "migrated.stamp", migrations, by_content=True)
         done.append("database migrated")
     # The measurements that come with the project: a newcomer sees real history. Importing twice adds nothing.
     measured = sorted((root / "benchmarks").glob("*.json"))
     if measured and (
-        "database migrated" in done or _changed(home / "imported.stamp", measured, by_content=True)
+        "database migrated" in done or _has_changed(home / "imported.stamp", measured, by_content=True)
     ):
         _manage(root, home, environment, "import_results")
         _stamp(home / "imported.stamp", measured, by_content=True)
         done.append("committed measurements imported")
     sources = [lock, *_files(root / "static" / "dist"), *_files(root / "static" / "img")]
     collected = home / "static" / "staticfiles.json"
-    if not collected.exists() or _changed(home / "collected.stamp", sources, by_content=False):
+    if not collected.exists() or _has_changed(home / "collected.stamp", sources, by_content=False):
         _manage(root, home, environment, "collectstatic", "--no-input", "--clear")
         _stamp(home / "collected.stamp", sources, by_content=False)
         done.append("static files collected")
@@ -45,7 +45,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _changed(stamp: Path, sources: Iterable[Path], *, by_content: bool) -> bool:
+def _has_changed(stamp: Path, sources: Iterable[Path], *, by_content: bool) -> bool:
     return not stamp.exists() or stamp.read_text() != _digest(sources, by_content=by_content)
 
 

@@ -43,7 +43,7 @@ class LaunchResources:
 
     def memory(self, size: int) -> int:
         """The address of `size` bytes on the device, whatever is in them."""
-        whole = _rounded(size)
+        whole = _round_up(size)
         kept = self._pool.memory[whole]
         self._memory.append((whole, kept.pop() if kept else self._device.allocate(whole)))
         return self._memory[-1][1]
@@ -61,7 +61,7 @@ class LaunchResources:
 
     def allocate_mapped(self, size: int) -> Mapped:
         """At least `size` bytes of zeros."""
-        whole = _rounded(size)
+        whole = _round_up(size)
         kept = self._pool.mapped[whole]
         self._mapped.append(kept.pop() if kept else self._device.allocate_mapped(whole))
         view, address = self._mapped[-1]
@@ -92,6 +92,6 @@ class LaunchResources:
             self._pool.streams.append(self._streams.pop())
 
 
-def _rounded(size: int) -> int:
+def _round_up(size: int) -> int:
     """Up to a power of two: launches of like lengths use the same pieces."""
     return max(_LEAST_BYTES, 1 << (size - 1).bit_length())

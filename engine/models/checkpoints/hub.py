@@ -107,12 +107,12 @@ def pull_hub(hub: Hub, target: Path, progress: Progress) -> Path:
         _require_room(work, files)
         whole, before = sum(file.size for file in files), 0
         for file in files:
-            _download(Hub(hub.repository, commit), file, work, _shifted(progress, before, whole))
+            _download(Hub(hub.repository, commit), file, work, _shift(progress, before, whole))
             before += file.size
         if not target.exists():  # another process may have been faster
             work.replace(target)
     except OSError as error:
-        raise _failed(hub, error) from error
+        raise _failure(hub, error) from error
     return target
 
 
@@ -130,7 +130,7 @@ def _ask(hub: Hub) -> tuple[str, list[_File]]:
         if not _COMMIT.fullmatch(commit):
             raise ValueError("it names no commit")
     except (OSError, http.client.HTTPException) as error:
-        raise _failed(hub, error) from error
+        raise _failure(hub, error) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"the Hub's answer about {hub.repository} is not usable: {error!s:.200}"
@@ -157,7 +157,7 @@ def _require_room(work: Path, files: Iterable[_File]) -> None:
         )
 
 
-def _shifted(progress: Progress, before: int, whole: int) -> Progress:
+def _shift(progress: Progress, before: int, whole: int) -> Progress:
     """`progress` of one file as that of all."""
     return lambda what, done, _: progress(what, before + done, whole)
 
@@ -187,9 +187,9 @@ def _fetch(hub: Hub, file: _File, part: Path, progress: Progress) -> None:
                 done += len(chunk)
                 progress(f"downloading {file.name}", done, file.size)
     except http.client.HTTPException as error:
-        raise _failed(hub, error) from error
+        raise _failure(hub, error) from error
     if done < file.size:
-        raise _failed(hub, f"{file.name} broke off after {done} of {file.size} bytes")
+        raise _failure(hub, f"{file.name} broke off after {done} of {file.size} bytes")
 
 
 def _open(url: str, start: int = 0) -> http.client.HTTPResponse:
@@ -220,7 +220,7 @@ def _check(hub: Hub, file: _File, path: Path) -> None:
         )
 
 
-def _failed(hub: Hub, reason: Exception | str) -> CheckpointError:
+def _failure(hub: Hub, reason: Exception | str) -> CheckpointError:
     return CheckpointError(
         f"{hub.repository} could not be pulled ({reason!s:.300}): check the name, the network and the disk,"
         " and try again; what has come is kept"

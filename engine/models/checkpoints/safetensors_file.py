@@ -35,11 +35,11 @@ def read_safetensors(path: Path) -> dict[str, Stored]:
     data = map_file(path)
     length = struct.unpack("<Q", data[:8].tobytes())[0] if len(data) >= 8 else 0
     if not 2 <= length <= len(data) - 8:
-        raise _damaged(path, f"its header of {length} bytes does not fit in its {len(data)} bytes")
+        raise _damage_error(path, f"its header of {length} bytes does not fit in its {len(data)} bytes")
     try:
         header = parse_object(data[8 : 8 + length].tobytes())
     except ValueError as error:
-        raise _damaged(path, f"its header is not usable JSON ({error})") from error
+        raise _damage_error(path, f"its header is not usable JSON ({error})") from error
     header.pop("__metadata__", None)
     body = data[8 + length :]
     return {name: _stored(path, name, entry, body) for name, entry in header.items()}
@@ -98,10 +98,10 @@ def _stored(path: Path, name: str, entry: Any, body: NDArray[np.uint8]) -> Store
     try:
         dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"the entry of tensor {name[:_SHOWN]!r} is malformed") from error
+        raise _damage_error(path, f"the entry of tensor {name[:_SHOWN]!r} is malformed") from error
     numbers = (*shape, start, end)
     if len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in numbers):
-        raise _damaged(path, f"the entry of tensor {name[:_SHOWN]!r} is malformed")
+        raise _damage_error(path, f"the entry of tensor {name[:_SHOWN]!r} is malformed")
     if dtype not in _ENCODINGS:
         raise CheckpointError(
             f"{path.name}: tensor {name[:_SHOWN]!r} is of type {dtype!r:.40};"
@@ -109,7 +109,7 @@ def _stored(path: Path, name: str, entry: Any, body: NDArray[np.uint8]) -> Store
         )
     encoding = Encoding(dtype)
     if not start <= end <= len(body) or end - start != encoded_bytes(encoding, elements(shape)):
-        raise _damaged(
+        raise _damage_error(
             path,
             f"tensor {name[:_SHOWN]!r} of shape {list(shape)} lies at bytes {start} to {end} of {len(body)}:"
             " it is cut short or corrupt",
@@ -117,5 +117,5 @@ def _stored(path: Path, name: str, entry: Any, body: NDArray[np.uint8]) -> Store
     return Stored(path, name, encoding, shape, body[start:end])
 
 
-def _damaged(path: Path, problem: str) -> CheckpointError:
+def _damage_error(path: Path, problem: str) -> CheckpointError:
     return CheckpointError(f"{path.name} is not a usable safetensors file: {problem}")

@@ -29,7 +29,7 @@ _INTERVAL = 4
 def _read(fields: Fields, name: str) -> ModelConfig:
     layers = layer_count(fields)
     rope = read_rope(fields, RopeLayout.HALF, theta=2_000_000.0)
-    rotated = _rotated(fields, layers)
+    rotated = _rotating_layers(fields, layers)
     windows: tuple[int, ...] = ()
     if fields.flag("use_sliding_window", False):
         windows = read_windows(fields, tuple(not turns for turns in rotated))
@@ -44,7 +44,7 @@ def _read(fields: Fields, name: str) -> ModelConfig:
     )
 
 
-def _rotated(fields: Fields, layers: int) -> tuple[bool, ...]:
+def _rotating_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
     if not fields.has("no_rope_layers"):
         interval = fields.integer("no_rope_layer_interval", _INTERVAL)
         if interval < 1:

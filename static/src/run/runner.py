@@ -68,25 +68,25 @@ def run(program: str, tests: str, report: Report) -> None:
 
 
 def _outcomes(program: str, tests: str, names: Namespace) -> Iterator[Outcome]:
-    of_program = _tried(Outcome("program", PROGRAM), lambda: exec(_compiled(program, PROGRAM), names))  # noqa: S102
+    of_program = _attempt(Outcome("program", PROGRAM), lambda: exec(_compile(program, PROGRAM), names))  # noqa: S102
     yield of_program
-    if of_program.outcome == "failed" or not (tests.strip() or _collected(names)):
+    if of_program.outcome == "failed" or not (tests.strip() or _collect(names)):
         return
     asserts = itertools.count()
-    names |= {_SHORTENED: _shortened, _ASSERTED: lambda value: (next(asserts), value)[1]}
-    of_tests = _tried(Outcome("test", TESTS), lambda: exec(_compiled(tests, TESTS), names))  # noqa: S102
+    names |= {_SHORTENED: _shorten, _ASSERTED: lambda value: (next(asserts), value)[1]}
+    of_tests = _attempt(Outcome("test", TESTS), lambda: exec(_compile(tests, TESTS), names))  # noqa: S102
     asserted = next(asserts) > 0
-    found = _collected(names)
+    found = _collect(names)
     # A file of tests alone has nothing to say by itself; one of bare asserts is a test of its own.
     if of_tests.outcome == "failed" or (asserted and not found):
         yield of_tests
     if of_tests.outcome == "passed":
         for name, test in found:
             yield Outcome("test", name, "running")
-            yield _tried(Outcome("test", name), test)
+            yield _attempt(Outcome("test", name), test)
 
 
-def _collected(names: Namespace) -> list[tuple[str, Test]]:
+def _collect(names: Namespace) -> list[tuple[str, Test]]:
     """Every test by its name, in the order in which they are written."""
     found: list[tuple[str, Test]] = []
     for name, it in list(names.items()):
@@ -132,7 +132,7 @@ def _call_method(kind: type[Any], name: str) -> object:
             for_teardown(*[method][: len(inspect.signature(for_teardown).parameters)])
 
 
-def _tried(blank: Outcome, action: Callable[[], object]) -> Outcome:
+def _attempt(blank: Outcome, action: Callable[[], object]) -> Outcome:
     began = time.perf_counter()
     failure: BaseException | None = None
     try:
@@ -163,8 +163,8 @@ def _message(failure: BaseException) -> str:
     except Exception:
         said = "its text cannot be shown"
     if isinstance(failure, AssertionError) and said:
-        return _cut(said, LONGEST_MESSAGE)
-    return _cut(f"{kind}: {said}" if said else kind, LONGEST_MESSAGE)
+        return _leave_out_middle(said, LONGEST_MESSAGE)
+    return _leave_out_middle(f"{kind}: {said}" if said else kind, LONGEST_MESSAGE)
 
 
 def _is_unreadable(failure: BaseException) -> TypeGuard[SyntaxError]:
@@ -186,7 +186,7 @@ def _traceback(failure: BaseException) -> str:
     for one in _chain(told):
         own = [frame for frame in one.stack if frame.filename in (PROGRAM, TESTS)]
         one.stack = traceback.StackSummary.from_list(own)
-    return _cut("".join(told.format()), LONGEST_TRACEBACK)
+    return _leave_out_middle("".join(told.format()), LONGEST_TRACEBACK)
 
 
 def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
@@ -196,12 +196,12 @@ def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackEx
             yield from _chain(cause)
 
 
-def _cut(text: str, most: int) -> str:
+def _leave_out_middle(text: str, most: int) -> str:
     """Keeps the beginning and the end: where it came from, and what it was."""
     return text if len(text) <= most else f"{text[: most // 3]}\n[…]\n{text[-(most - most // 3) :]}"
 
 
-def _compiled(source: str, file: str) -> types.CodeType:
+def _compile(source: str, file: str) -> types.CodeType:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     tree = ast.parse(source, file)
     if file == TESTS:
@@ -217,18 +217,23 @@ class _TellingAsserts(ast.NodeTransformer):
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
         if node.msg is not None:
-            return ast.copy_location(ast.Assert(_counted(node.test), node.msg), node)
+            return ast.copy_location(ast.Assert(_count_assert(node.test), node.msg), node)
         test, told = node.test, list[ast.expr]()
         if isinstance(node.test, ast.Compare) and len(node.test.ops) == 1:
             sides = [node.test.left, node.test.comparators[0]]
-            told = [part for i, side in enumerate(sides) if not _is_literal(side) for part in _said(side, i)]
-            kept = [side if _is_literal(side) else _kept(side, i) for i, side in enumerate(sides)]
+            told = [
+                part
+                for i, side in enumerate(sides)
+                if not _is_literal(side)
+                for part in _describe_side(side, i)
+            ]
+            kept = [side if _is_literal(side) else _name_side(side, i) for i, side in enumerate(sides)]
             test = ast.Compare(kept[0], node.test.ops, [kept[1]])
         text = ast.JoinedStr([ast.Constant(f"assert {ast.unparse(node.test)}"), *told])
-        return ast.copy_location(ast.Assert(_counted(test), text), node)
+        return ast.copy_location(ast.Assert(_count_assert(test), text), node)
 
 
-def _counted(test: ast.expr) -> ast.expr:
+def _count_assert(test: ast.expr) -> ast.expr:
     """The same value; that there was an assert is noted."""
     return ast.Call(ast.Name(_ASSERTED, ast.Load()), [test], [])
 
@@ -241,11 +246,11 @@ def _is_literal(node: ast.expr) -> bool:
     return True
 
 
-def _kept(side: ast.expr, i: int) -> ast.expr:
+def _name_side(side: ast.expr, i: int) -> ast.expr:
     return ast.NamedExpr(ast.Name(f"_side_{i}", ast.Store()), side)
 
 
-def _said(side: ast.expr, i: int) -> list[ast.expr]:
+def _describe_side(side: ast.expr, i: int) -> list[ast.expr]:
     value = ast.Call(ast.Name(_SHORTENED, ast.Load()), [ast.Name(f"_side_{i}", ast.Load())], [])
     return [ast.Constant(f"\n{ast.unparse(side)} is "), ast.FormattedValue(value, -1)]
 
@@ -254,7 +259,7 @@ _SHORTENED = "_monolane_shortened"
 _ASSERTED = "_monolane_asserted"
 
 
-def _shortened(value: object) -> str:
+def _shorten(value: object) -> str:
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = LONGEST_VALUE
     return short.repr(value)

@@ -11,7 +11,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from dashboard.history import views
-from dashboard.history.chart import rounded
+from dashboard.history.chart import round_values
 from dashboard.models import Configuration
 from engine.measuring.measurement import Samples
 from tests.dashboard import factories
@@ -219,5 +219,5 @@ def test_page_needs_no_inline_style_or_script(client: Client, two: list[int]) ->
 
 
 def test_figures_are_sent_with_seven_significant_digits() -> None:
-    found = rounded([864.34955286, 0.0012345678, 123456789.0, 0.0, None])
+    found = round_values([864.34955286, 0.0012345678, 123456789.0, 0.0, None])
     assert found == [864.3496, 0.001234568, 123456789.0, 0.0, None]

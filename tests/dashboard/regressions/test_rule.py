@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.models import Label
-from dashboard.regressions.rule import NEEDED, judge, recovered
+from dashboard.regressions.rule import NEEDED, has_recovered, judge
 from engine.measuring.change_points import LEAST
 
 FLAT = [100.0] * 8
@@ -107,6 +107,6 @@ def test_the_unit_does_not_matter(points: list[float], better: int) -> None:
 
 def test_recovery_needs_the_level_back_within_the_threshold() -> None:
     bad = [*FLAT, 80.0, 80.0, 80.0]
-    assert recovered([*bad, 98.0, 99.0], 100, 0.05, 1)
-    assert not recovered([*bad, 98.0], 100, 0.05, 1), "one good run is no level"
-    assert not recovered([*bad, 90.0, 90.0], 100, 0.05, 1)
+    assert has_recovered([*bad, 98.0, 99.0], 100, 0.05, 1)
+    assert not has_recovered([*bad, 98.0], 100, 0.05, 1), "one good run is no level"
+    assert not has_recovered([*bad, 90.0, 90.0], 100, 0.05, 1)

@@ -12,7 +12,7 @@ from dashboard.models import Measurement, Point, State, Sweep, SweepRun, Trace
 from dashboard.sweeps import services
 from dashboard.sweeps.collector import Collector
 from engine.backends.base import TraceSpan
-from engine.measuring.trace import chrome_trace, packed
+from engine.measuring.trace import chrome_trace, pack_trace
 from engine.serving.errors import QueueFull, QueueUnavailable
 from engine.serving.messages import (
     BenchRequest,
@@ -116,7 +116,7 @@ def test_sweep_that_wants_traces_asks_for_them_and_keeps_them() -> None:
     sweep = factories.sweep(context=[8])
     Sweep.objects.filter(pk=sweep.pk).update(trace=True)
     sweep.refresh_from_db()
-    data = base64.b64encode(packed(chrome_trace([TraceSpan("qkv", 0, 0, 1.0, 2.0)]))).decode()
+    data = base64.b64encode(pack_trace(chrome_trace([TraceSpan("qkv", 0, 0, 1.0, 2.0)]))).decode()
     bench = ScriptedBench(STARTED, Measured(factories.document(), data))
     work(factories.run_of(sweep), bench)
     assert bench.submitted[0].trace

@@ -16,7 +16,7 @@ from dashboard.traces import store
 from dashboard.traces.store import import_trace, store_trace
 from engine.backends.base import TraceSpan
 from engine.errors import MeasurementError
-from engine.measuring.trace import chrome_trace, packed
+from engine.measuring.trace import chrome_trace, pack_trace
 from tests.dashboard import factories
 from tests.dashboard.runs.test_run_page import page_of, text
 
@@ -36,7 +36,7 @@ def row() -> Measurement:
 
 
 def keep(row: Measurement, data: bytes | None = None) -> Trace:
-    return store_trace(measurement=row, data=packed(TRACE) if data is None else data, source="test")
+    return store_trace(measurement=row, data=pack_trace(TRACE) if data is None else data, source="test")
 
 
 def test_trace_is_summed_up_when_it_is_stored(row: Measurement) -> None:
@@ -46,7 +46,7 @@ def test_trace_is_summed_up_when_it_is_stored(row: Measurement) -> None:
 
 def test_second_trace_takes_the_place_of_the_first(row: Measurement) -> None:
     keep(row)
-    keep(row, packed(chrome_trace(SPANS[:1])))
+    keep(row, pack_trace(chrome_trace(SPANS[:1])))
     assert Trace.objects.get().spans == 1
 
 
@@ -57,7 +57,7 @@ def test_what_is_no_trace_is_refused_and_leaves_nothing(row: Measurement) -> Non
 
 
 def test_trace_of_another_device_is_refused(row: Measurement) -> None:
-    other = packed(chrome_trace(SPANS, devices=["NVIDIA H200"]))
+    other = pack_trace(chrome_trace(SPANS, devices=["NVIDIA H200"]))
     with pytest.raises(
         MeasurementError, match=r"recorded on NVIDIA H200; run .* was measured on test device"
     ):
@@ -68,12 +68,12 @@ def test_trace_of_another_device_is_refused(row: Measurement) -> None:
 def test_trace_of_another_speed_is_refused(row: Measurement) -> None:
     slow = [TraceSpan("qkv 0", 0, 0, 0.0, 150_000.0)]
     with pytest.raises(MeasurementError, match=r"takes 150,000 µs a token; run .* took 10,000"):
-        keep(row, packed(chrome_trace(slow, devices=["test device"])))
+        keep(row, pack_trace(chrome_trace(slow, devices=["test device"])))
 
 
 def test_trace_of_several_tokens_may_take_as_long_as_they_do(row: Measurement) -> None:
     tokens = [TraceSpan("sample", 0, 0, 10_000.0 * n, 9_000.0) for n in range(20)]
-    assert keep(row, packed(chrome_trace(tokens, devices=["test device"]))).spans == 20
+    assert keep(row, pack_trace(chrome_trace(tokens, devices=["test device"]))).spans == 20
 
 
 def test_trace_that_is_too_large_to_keep_is_refused(
@@ -88,7 +88,7 @@ def test_file_that_is_too_large_is_not_read(
     row: Measurement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "t.json"
-    path.write_bytes(packed(TRACE))
+    path.write_bytes(pack_trace(TRACE))
     monkeypatch.setattr(store, "MAX_FILE_BYTES", 10)
     with pytest.raises(MeasurementError, match="at most 0 are read"):
         import_trace(measurement=row, path=path)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine.backends.base import TraceSpan
 from engine.errors import MeasurementError
 from engine.measuring import trace as trace_module
-from engine.measuring.trace import chrome_trace, nested_rows, packed, unpacked, write_trace
+from engine.measuring.trace import chrome_trace, nested_rows, pack_trace, unpack_trace, write_trace
 
 spans = st.lists(
     st.builds(
@@ -97,12 +97,12 @@ def test_a_trace_file_is_json_that_viewers_read(tmp_path: Path) -> None:
 @given(spans.filter(bool))
 def test_a_packed_trace_comes_back_whole(given_spans: list[TraceSpan]) -> None:
     trace = chrome_trace(given_spans, devices=("first",))
-    assert blocks(unpacked(packed(trace))) == blocks(trace)
+    assert blocks(unpack_trace(pack_trace(trace))) == blocks(trace)
 
 
 def test_the_same_trace_gives_the_same_bytes() -> None:
     trace = chrome_trace([TraceSpan("qkv", 0, 0, 1.0, 2.0)])
-    assert packed(trace) == packed(trace)
+    assert pack_trace(trace) == pack_trace(trace)
 
 
 def test_what_viewers_add_and_nobody_draws_is_left_out() -> None:
@@ -116,7 +116,7 @@ def test_what_viewers_add_and_nobody_draws_is_left_out() -> None:
         "args": {"kind": "lunch", "x": 1},
     }
     counter = {"name": "bytes", "ph": "C", "ts": 1, "pid": 0, "args": {"n": 5}}
-    found = unpacked(json.dumps({"traceEvents": [event, counter, "?"], "secret": 1}).encode())
+    found = unpack_trace(json.dumps({"traceEvents": [event, counter, "?"], "secret": 1}).encode())
     assert found["traceEvents"] == [
         {
             "name": "qkv",
@@ -157,7 +157,7 @@ def _one(**changes: Any) -> bytes:
 )
 def test_what_is_no_trace_is_refused_in_words(data: bytes, complaint: str) -> None:
     with pytest.raises(MeasurementError, match=complaint):
-        unpacked(data)
+        unpack_trace(data)
 
 
 @pytest.mark.parametrize("shape", [bytes, gzip.compress])
@@ -166,11 +166,11 @@ def test_a_trace_beyond_the_limit_is_refused_before_it_is_read(
 ) -> None:
     monkeypatch.setattr(trace_module, "MAX_JSON_BYTES", 50)
     with pytest.raises(MeasurementError, match="record fewer tokens"):
-        unpacked(shape(_one()))
+        unpack_trace(shape(_one()))
 
 
 def test_a_trace_of_too_many_spans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "MAX_SPANS", 2)
     many = chrome_trace([TraceSpan("qkv", 0, 0, float(t), 1.0) for t in range(3)])
     with pytest.raises(MeasurementError, match="more than 2 spans"):
-        unpacked(packed(many))
+        unpack_trace(pack_trace(many))

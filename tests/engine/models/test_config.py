@@ -41,14 +41,14 @@ def test_a_shape_that_contradicts_itself_is_refused(changes: dict[str, Any], pro
 
 def test_without_windows_every_layer_sees_everything() -> None:
     assert PLAIN.windows == (0, 0, 0, 0)
-    assert PLAIN.attended(3, 20) == range(21)
+    assert PLAIN.attended_positions(3, 20) == range(21)
 
 
 @given(window=st.integers(1, 40), position=st.integers(0, 31))
 def test_a_window_ends_at_the_position_itself(window: int, position: int) -> None:
     config = replace(PLAIN, windows=(0, window, 0, 0))
 
-    seen = config.attended(1, position)
+    seen = config.attended_positions(1, position)
 
     assert seen[-1] == position
     assert len(seen) == min(window, position + 1)

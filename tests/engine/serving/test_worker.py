@@ -21,7 +21,7 @@ from engine.backends.base import Backend
 from engine.backends.cpu.backend import CpuBackend
 from engine.errors import BackendFailure, BackendUnavailable, DeviceLost, RequestError
 from engine.measuring.measurement import Measurement
-from engine.measuring.trace import unpacked
+from engine.measuring.trace import unpack_trace
 from engine.models.prompt import Prompt
 from engine.serving import engines
 from engine.serving import worker as serving_worker
@@ -504,7 +504,7 @@ def test_a_benchmark_runs_on_as_many_devices_as_it_names_though_the_worker_wants
 def test_a_benchmark_sends_a_trace_where_one_is_asked_for(client, worker):
     traced, plain = (answer(client, bench(name, trace=name == "b1"))[-1] for name in ("b1", "b2"))
     assert isinstance(traced, Measured) and isinstance(plain, Measured)
-    spans = [e for e in unpacked(base64.b64decode(traced.trace))["traceEvents"] if e["ph"] == "X"]
+    spans = [e for e in unpack_trace(base64.b64decode(traced.trace))["traceEvents"] if e["ph"] == "X"]
     assert {"head", "sample"} <= {span["name"] for span in spans}
     assert plain.trace == ""
 

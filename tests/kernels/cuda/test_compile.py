@@ -49,6 +49,13 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
 }
 
 
+EACH_TIME = (
+    "laneformer-2b", "laneformer-2b, 4 GPUs, profile", "laneformer-2b, 2 GPUs, filters", "split prefill",
+    "biases", "normed heads", "barrier", "vocabulary of lanes",
+)  # fmt: skip
+"""Between them every switch of the kernel; the others take minutes, and are compiled each night."""
+
+
 def config_of(name: str) -> ModelConfig:
     return CONFIGS[name] if name in CONFIGS else load_preset(name).config
 
@@ -63,7 +70,10 @@ def header_of(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", SPECIALISATIONS)
+@pytest.mark.parametrize(
+    "which",
+    [pytest.param(w, marks=[] if w in EACH_TIME else pytest.mark.nightly) for w in SPECIALISATIONS],
+)
 def test_specialisations_compile_within_their_limits(which: str) -> None:
     name, weights, tuning = SPECIALISATIONS[which]
     compiled = compile_kernel("monokernel.cu", header_of(name, weights, **tuning), verbose=True, cache=False)

@@ -8,11 +8,11 @@ import pytest
 
 from engine.backends.base import TraceSpan
 from engine.measuring.measurement import read_measurements
-from engine.measuring.trace import unpacked
+from engine.measuring.trace import unpack_trace
 from tests.tools.bench_node.measured import measured
 from tools.bench_exchange.measure import ExchangeTime
 from tools.bench_node.correctness import Check
-from tools.bench_node.results import Results, read_results, short_name, thinned
+from tools.bench_node.results import Results, read_results, short_name, thin_spans
 
 
 @pytest.fixture
@@ -45,14 +45,14 @@ def test_what_was_written_is_read_again(results: Results) -> None:
 
 def test_a_trace_of_many_sms_keeps_every_nth_of_each_device() -> None:
     spans = [TraceSpan("qkv", d, t, float(i), 1.0) for d in (0, 1) for t in range(12) for i in range(5)]
-    kept = thinned(spans, 60)
+    kept = thin_spans(spans, 60)
     assert {(s.device, s.track) for s in kept} == {(d, t) for d in (0, 1) for t in (0, 2, 4, 6, 8, 10)}
-    assert thinned(spans, len(spans)) == spans
+    assert thin_spans(spans, len(spans)) == spans
 
 
 def test_a_trace_is_one_that_the_dashboard_takes(results: Results) -> None:
     path = results.add_trace(measured(), [TraceSpan("qkv 0", 3, 0, 1.0, 2.0, "wait_peer")])
-    events = unpacked(path.read_bytes())["traceEvents"]
+    events = unpack_trace(path.read_bytes())["traceEvents"]
     assert [e["name"] for e in events if e["ph"] == "X"] == ["qkv 0"]
 
 
