@@ -7,9 +7,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.mark.slow
 def test_wheel_holds_the_native_sources_and_the_presets(tmp_path: Path) -> None:
     """Kernels are compiled where they run, so an installed engine needs their sources."""
     tree = tmp_path / "tree"

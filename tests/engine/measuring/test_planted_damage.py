@@ -156,6 +156,7 @@ def test_an_undamaged_model_passes_far_within_the_limit(backend: str, model: str
     assert found.logit_rel_err is not None and found.logit_rel_err < LOGIT_LIMIT / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["numpy", "cpu"])
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("damage", PACKED)

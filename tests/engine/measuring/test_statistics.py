@@ -147,6 +147,7 @@ REPEATS: dict[str, tuple[list[list[float]], float]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", REPEATS)
 def test_halves_of_one_run_differ_in_no_more_than_a_twentieth_of_all_splits(figure: str) -> None:
     repeats, q = REPEATS[figure]
