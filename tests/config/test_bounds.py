@@ -18,7 +18,7 @@ from config import bounds
 from config.bounds import Bucket, Census, connection_census
 from config.channel import BODY_BYTES_A_S, BODY_S, HEAD_S, Channel
 from tests.config.test_server import ROOT, connection, read_all, server  # noqa: F401
-from tests.conftest import free_port
+from tools.ports import free_port
 
 
 def test_a_bucket_gives_what_it_holds_and_refills(monkeypatch):

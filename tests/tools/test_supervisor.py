@@ -16,7 +16,7 @@ import httpx2
 import psutil
 import pytest
 
-from tests.conftest import free_port
+from tools.ports import free_port
 from tools.supervisor import preflight
 from tools.supervisor.child import Child, Service
 from tools.supervisor.errors import SupervisorError

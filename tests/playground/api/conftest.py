@@ -21,9 +21,10 @@ from django.test import AsyncClient
 
 from engine.serving.client import Client
 from engine.serving.messages import Frame
-from tests.conftest import free_port, running_redis
+from tests.conftest import running_redis
 from tests.engine.serving.workers import write_chatterbox
 from tests.playground.conftest import Worker
+from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 Post = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
