@@ -37,6 +37,7 @@ urlpatterns = [
     path("runs/", views.runs, name="runs"),
     path("runs.<export:form>", views.runs_export, name="runs_export"),
     path("runs/<key:pk>/", views.run, name="run"),
+    path("runs/<key:pk>/pin/", regressions.pin, name="run_pin"),
     path("runs/<key:pk>/trace.json", trace, name="run_trace"),
     path("runs/<key:pk>.<export:form>", views.run_export, name="run_export"),
     path("compare/", compare_runs, name="compare"),

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "cancelled"]
 PHASES = ("embed", "qkv", "attention", "attn_out", "gate_up", "down", "head", "sample")
 """The phases of a token, in order; every profile uses these names."""
+EVERY_PHASE = (*PHASES[:4], "router", *PHASES[4:6], "experts", *PHASES[6:])
+"""The same with those that only a mixture of experts has."""
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Phases in their order within a token, each once; what is no known phase stands last."""
+    found = list(dict.fromkeys(names))
+    known = [name for name in EVERY_PHASE if name in found]
+    return known + [name for name in found if name not in EVERY_PHASE]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pydantic import create_model
 from dashboard.measurements.configurations import NATURAL_KEY
 from dashboard.measurements.metrics import METRICS
 
-WHOLE = ("devices", "delay", "context", "tokens")
+WHOLE = ("devices", "delay", "context", "tokens", "cached_tokens", "streams")
 """The fields of a configuration that are whole numbers; the others are texts."""
 _columns: dict[str, Any] = {name: (int if name in WHOLE else str, ...) for name in NATURAL_KEY}
 Configuration: Any = create_model("Configuration", __base__=Schema, id=(int, ...), **_columns)
@@ -33,7 +33,8 @@ def _figures() -> dict[str, Any]:
 Run: Any = create_model(
     "Run", __base__=Schema,
     id=(int, ...), url=(str, ...), created=(datetime, ...), git_sha=(str, ...),
-    configuration=(Configuration, ...), verified=(bool, ...), source=(str, ...), **_figures(),
+    configuration=(Configuration, ...), verified=(bool, ...), verified_kind=(str, ...),
+    source=(str, ...), **_figures(),
 )  # fmt: skip
 RunWithDocument: Any = create_model("RunWithDocument", __base__=Run, document=(dict[str, Any], ...))
 RunsPage: Any = create_model("RunsPage", __base__=Schema, runs=(list[Run], ...), next=(str | None, ...))
@@ -65,6 +66,7 @@ class SeriesPoint(Schema):
     n: int
     git_sha: str
     verified: bool
+    verified_kind: str
 
 
 SeriesPage: Any = create_model(

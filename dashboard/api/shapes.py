@@ -32,6 +32,7 @@ def run(of: Measurement) -> dict[str, Any]:
         "configuration": configuration(of.configuration),
         **figures,
         "verified": of.verified,
+        "verified_kind": of.verified_kind,
         "source": of.source,
     }
 

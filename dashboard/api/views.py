@@ -121,7 +121,7 @@ def series(request: HttpRequest, query: Query[parameters.Series]) -> Any:
     metric = METRICS[asked["metric"]]
     rows = Measurement.objects.filter(configuration=configuration).annotate(**metric.columns())
     rows = _between(rows.filter(Q(("the_value__isnull", False))), asked).only(
-        "pk", "created", "git_sha", "verified"
+        "pk", "created", "git_sha", "verified", "verified_kind"
     )
     page, cursor = oldest_first(rows, asked["cursor"], asked["limit"])
     return {
@@ -144,6 +144,7 @@ def _point(row: Any) -> dict[str, Any]:
         "n": row.the_n,
         "git_sha": row.git_sha,
         "verified": row.verified,
+        "verified_kind": row.verified_kind,
     }
 
 

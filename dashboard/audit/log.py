@@ -25,6 +25,8 @@ ACTS = (
     "regression accepted",
     "regression commented on",
     "regression recovered",
+    "reference pinned",
+    "reference unpinned",
     "note added",
     "note removed",
 )

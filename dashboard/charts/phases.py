@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dashboard.charts.scale import LinearScale, Tick
-from engine.timings import PHASES, PhaseTime
+from engine.timings import PhaseTime, in_order
 
 WIDTH = 720.0
 _LABEL = 84.0
@@ -56,7 +56,7 @@ class PhaseChart:
 
 def phase_chart(phases: Mapping[str, PhaseTime]) -> PhaseChart | None:
     """Bars of `phases` in their order within a token; None if nothing was recorded."""
-    names = [n for n in PHASES if n in phases] + [n for n in phases if n not in PHASES]
+    names = in_order(phases)
     totals = {n: sum(getattr(phases[n], kind) for kind in KINDS) for n in names}
     longest, total = max(totals.values(), default=0.0), sum(totals.values())
     if longest <= 0:

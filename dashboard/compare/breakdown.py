@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dashboard.charts.phases import KINDS, Segment, segments
-from engine.timings import PHASES, PhaseTime
+from engine.timings import PhaseTime, in_order
 
 WIDTH = 720.0
 _LABEL = 84.0
@@ -53,8 +53,7 @@ def breakdown(runs: Sequence[Mapping[str, PhaseTime]]) -> Breakdown | None:
     """The phases of each run; None unless every run recorded some."""
     if not all(runs) or not runs:
         return None
-    names = [n for n in PHASES if any(n in run for run in runs)]
-    names += sorted({n for run in runs for n in run} - set(names))
+    names = in_order(name for run in runs for name in run)
     longest = max(_total(time) for run in runs for time in run.values())
     if longest <= 0:
         return None

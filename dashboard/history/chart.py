@@ -34,8 +34,8 @@ def chart_data(
 
 
 def _series(one: Series, commits: dict[str, int]) -> dict[str, Any]:
-    columns = list(zip(*one.samples, strict=True)) or [()] * 8
-    keys, seconds, value, low, high, n, shas, verified = columns
+    columns = list(zip(*one.samples, strict=True)) or [()] * 9
+    keys, seconds, value, low, high, n, shas, verified, _kinds = columns
     return {
         "label": str(one.configuration),
         "run": keys,

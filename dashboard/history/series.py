@@ -32,6 +32,7 @@ class Sample(NamedTuple):
     n: int
     git_sha: str
     verified: bool
+    verified_kind: str
 
     @property
     def created(self) -> datetime:
@@ -71,7 +72,7 @@ def read_series(configuration_ids: Sequence[int], metric: Metric) -> list[Series
         .order_by("configuration", "created", "pk")
         .values_list(
             *("configuration_id", "pk", "the_seconds", "the_value", "the_low", "the_high", "the_n"),
-            *("git_sha", "verified"),
+            *("git_sha", "verified", "verified_kind"),
         )
     )
     found = {

@@ -33,6 +33,15 @@ def hardware_of(result: Result) -> str:
     return " + ".join(f"{n} x {name}" if n > 1 else name for name, n in names.items())
 
 
+_UNPACKED = {"": "16-bit", "f16": "16-bit", "bf16": "16-bit", "f32": "32-bit"}
+
+
+def weights_of(result: Result) -> str:
+    """How wide the weights are, or the name of a packed format; a file that does not say has 16 bits."""
+    told = result.model.weight_format
+    return _UNPACKED.get(told, told)
+
+
 FIELDS = (
     ConfigurationField("model", lambda r: r.model.name, facet=True),
     ConfigurationField("backend", lambda r: r.backend, facet=True),
@@ -44,6 +53,9 @@ FIELDS = (
     ConfigurationField("context", lambda r: r.settings.context, facet=True),
     ConfigurationField("tokens", lambda r: r.settings.tokens),
     ConfigurationField("sampling", lambda r: sampling_label(r.settings.sampling), facet=True),
+    ConfigurationField("weights", weights_of),
+    ConfigurationField("cached_tokens", lambda r: r.settings.cached_tokens),
+    ConfigurationField("streams", lambda r: r.settings.streams),
 )
 NATURAL_KEY = tuple(field.name for field in FIELDS)
 FACETS = tuple(field.name for field in FIELDS if field.facet)

@@ -20,7 +20,8 @@ MAX_ROWS = 10_000
 
 RUN_COLUMNS = (
     "id", "created", "git_sha", *NATURAL_KEY, "tok_s", "ci_low", "ci_high", "samples",
-    *(metric.csv for metric in METRICS.values() if metric.column != "tok_s"), "verified", "source",
+    *(metric.csv for metric in METRICS.values() if metric.column != "tok_s"),
+    "verified", "verified_kind", "source",
 )  # fmt: skip
 
 
@@ -36,6 +37,7 @@ def run_rows(found: Iterable[Measurement]) -> list[dict[str, Any]]:
             "samples": m.samples,
             **{metric.csv: getattr(m, metric.column) for metric in METRICS.values()},
             "verified": m.verified,
+            "verified_kind": m.verified_kind,
             "source": m.source,
         }
         for m in found
@@ -54,6 +56,7 @@ HISTORY_COLUMNS = (
     "n",
     "git_sha",
     "verified",
+    "verified_kind",
 )
 
 
@@ -71,6 +74,7 @@ def history_rows(series: Sequence[Series], metric: str, unit: str) -> list[dict[
             "n": sample.n,
             "git_sha": sample.git_sha,
             "verified": sample.verified,
+            "verified_kind": sample.verified_kind,
         }
         for one in series
         for sample in one.samples

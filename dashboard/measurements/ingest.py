@@ -43,6 +43,7 @@ def columns_of(result: Measurement) -> dict[str, Any]:
         "samples": len(result.decode.samples),
         **{metric.column: metric.of(result) for metric in METRICS.values()},
         "verified": result.verified.passed,
+        "verified_kind": result.verified.kind,
     }
 
 

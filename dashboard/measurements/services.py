@@ -20,7 +20,7 @@ from engine.measuring.measurement import Measurement as Result
 def record_measurement(
     *, document: Mapping[str, Any], source: str, point: Point | None = None
 ) -> tuple[Measurement, bool]:
-    """Stores a schema-1 document once, as it stands; the second value says whether it was new.
+    """Stores a document once, as it stands; the second value says whether it was new.
 
     Raises MeasurementError if it is not one, contradicts its own samples, or holds what the database cannot
     keep.

@@ -15,6 +15,9 @@ from dashboard.measurements.configurations import NATURAL_KEY
 from dashboard.models.sweeps import Point
 from dashboard.sweeps.matrix import GREEDY
 from engine.backends.base import MAILBOX
+from engine.measuring.measurement import FULL, KINDS
+
+WEIGHTS = "16-bit"
 
 
 class Configuration(models.Model):
@@ -40,6 +43,21 @@ class Configuration(models.Model):
     context = models.PositiveIntegerField(help_text="tokens in the prompt")
     tokens = models.PositiveIntegerField(help_text="tokens generated")
     sampling = models.CharField(max_length=120)
+    weights = models.CharField(
+        max_length=20, default=WEIGHTS, help_text="16-bit, 32-bit, or the packed format that is kept"
+    )
+    cached_tokens = models.PositiveIntegerField(
+        default=0, help_text="tokens of the prompt that an earlier request left: 0 is cold, more is warm"
+    )
+    streams = models.PositiveSmallIntegerField(default=1, help_text="requests decoded side by side")
+    reference = models.ForeignKey(
+        "dashboard.Measurement",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="the run that the newest level is held against, beside the best level",
+    )
     threshold = models.FloatField(
         null=True,
         blank=True,
@@ -64,11 +82,14 @@ class Configuration(models.Model):
 
     @property
     def arrangement(self) -> list[str]:
-        """What sets it apart from one device without delay that uses mailboxes, in words."""
+        """What sets it apart from one cold request in 16 bits on one device by mailboxes, in words."""
         return [
             *([self.parallelism] if self.parallelism != "none" else []),
             *([f"delay {self.delay}"] if self.delay else []),
             *([self.sync] if self.sync != MAILBOX else []),
+            *([f"{self.weights} weights"] if self.weights != WEIGHTS else []),
+            *([f"{self.cached_tokens} tokens cached"] if self.cached_tokens else []),
+            *([f"{self.streams} streams"] if self.streams > 1 else []),
         ]
 
     @property
@@ -78,7 +99,7 @@ class Configuration(models.Model):
 
 
 class Measurement(models.Model):
-    """A result ("run" on the pages): the schema-1 document, and the figures that lists sort by.
+    """A result ("run" on the pages): the document, and the figures that lists sort by.
 
     Speeds are tokens a second, `ttft_*` milliseconds, `itl_*` microseconds; a percentile that n does
     not carry is null. `digest` is the SHA-256 of the document's canonical JSON.
@@ -106,6 +127,12 @@ class Measurement(models.Model):
     itl_p90 = models.FloatField(null=True, blank=True)
     itl_p99 = models.FloatField(null=True, blank=True)
     verified = models.BooleanField(help_text="its tokens were compared and found equal")
+    verified_kind = models.CharField(
+        max_length=8,
+        default=FULL,
+        choices=[(kind, kind) for kind in KINDS],
+        help_text="how much of it an independent computation has seen",
+    )
     document = models.JSONField(encoder=DjangoJSONEncoder)
 
     class Meta:

@@ -124,6 +124,12 @@ class Regression(models.Model):
         return self.fate in STANDING_FATES
 
     @property
+    def is_against_reference(self) -> bool:
+        """Whether its baseline is the run that is pinned now."""
+        pinned = self.configuration.reference
+        return pinned is not None and getattr(pinned, self.metric) == self.baseline
+
+    @property
     def told(self) -> tuple[str, str]:
         """The columns that say when the notices of what it is now were delivered: e-mail, webhook."""
         return ("emailed", "called") if self.stands else ("closing_emailed", "closing_called")

@@ -1,7 +1,8 @@
 """When a speed counts as lost: its level lies below the best level that it had, by more than noise.
 
 Levels and steps are those of engine.measuring.change_points, which History draws. The baseline is the best
-level since somebody last accepted one: it stays where it is however slowly the speed sinks. The threshold is
+level since somebody last accepted one: it stays where it is however slowly the speed sinks. A run that
+somebody pinned is a second baseline beside it. The threshold is
 the configuration's own, if somebody set one; else LEAST, or NOISES standard deviations of the difference of
 two such levels where that is more. A loss too slow for a step counts as a drift. No database here.
 """
@@ -55,13 +56,25 @@ class Verdict:
     first_bad: int | None = None
 
 
-def judge(values: Sequence[float], better: int, threshold: float | None = None) -> Verdict:
-    """What `values` (oldest first, all above 0) say; `better` is that of WATCHED."""
+def judge(
+    values: Sequence[float], better: int, threshold: float | None = None, reference: float | None = None
+) -> Verdict:
+    """What `values` (oldest first, all above 0) say; `better` is that of WATCHED.
+
+    `reference` is the value of a pinned run, which the present level is held against first.
+    """
     if len(values) < NEEDED:
         return Verdict(Label.INSUFFICIENT, len(values))
     found = steps(values)
     edges = [0, *(step.at for step in found), len(values)]
     levels = [median(values[a:b]) for a, b in pairwise(edges)]
+    if reference is not None:
+        limit = (
+            threshold if threshold is not None else _threshold(values, reference, (1, edges[-1] - edges[-2]))
+        )
+        if loss(levels[-1], reference, better) > limit:
+            first = _first_beyond(levels, edges, reference, limit, better)
+            return _regression(values, reference, limit, first)
     best = max(range(len(levels)), key=lambda i: better * levels[i])
     sizes = edges[best + 1] - edges[best], edges[-1] - edges[-2]
     limit = threshold if threshold is not None else _threshold(values, levels[best], sizes)
@@ -93,6 +106,16 @@ def has_recovered(values: Sequence[float], baseline: float, threshold: float, be
 def _regression(values: Sequence[float], baseline: float, limit: float, first_bad: int) -> Verdict:
     change = values[-1] / baseline - 1
     return Verdict(Label.REGRESSION, len(values), baseline, limit, change, first_bad)
+
+
+def _first_beyond(
+    levels: Sequence[float], edges: Sequence[int], reference: float, limit: float, better: int
+) -> int:
+    """Where the levels began to lie beyond the limit without a break; the second point at the earliest."""
+    first = len(levels) - 1
+    while first > 0 and loss(levels[first - 1], reference, better) > limit:
+        first -= 1
+    return max(1, edges[first])
 
 
 def _threshold(values: Sequence[float], baseline: float, sizes: tuple[int, int]) -> float:

@@ -5,7 +5,7 @@ Judging reads the newest points and nothing else, so it may be done at any time 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,10 @@ def _judge(configuration: Configuration, using: str) -> list[Regression]:
     verdicts: dict[str, Verdict] = {}
     with transaction.atomic(using=using):
         # Who comes second waits here, and then reads what the first one did not know yet.
-        configuration = Configuration.objects.using(using).select_for_update().get(pk=configuration.pk)
+        locked = Configuration.objects.using(using).select_for_update(of=("self",))
+        configuration = (
+            locked.select_related("reference").defer("reference__document").get(pk=configuration.pk)
+        )
         rows = _newest(configuration, using)
         standing = {
             row.metric: row
@@ -96,7 +99,9 @@ def _judge(configuration: Configuration, using: str) -> list[Regression]:
                 if getattr(row, metric) is not None
                 and (metric not in normal_since or row.created >= normal_since[metric])
             ]
-            verdict = judge([getattr(row, metric) for row in points], better, configuration.threshold)
+            values = [getattr(row, metric) for row in points]
+            pinned = _pinned(configuration, metric, normal_since)
+            verdict = judge(values, better, configuration.threshold, pinned)
             if metric in standing:
                 verdict = _follow(standing[metric], points, better, verdict)
             elif verdict.label is Label.REGRESSION:
@@ -118,6 +123,15 @@ def _accepted_since(configuration: Configuration, using: str) -> dict[str, datet
     """Since when the present speed counts as normal, by metric, where somebody has said so."""
     rows = Regression.objects.using(using).filter(configuration=configuration, fate=RegressionStatus.ACCEPTED)
     return dict(rows.order_by("since").values_list("metric", "since"))
+
+
+def _pinned(configuration: Configuration, metric: str, normal_since: Mapping[str, datetime]) -> float | None:
+    """The pinned run's value, unless a newer speed was accepted as normal or the run has none."""
+    pinned = configuration.reference
+    if pinned is None or (metric in normal_since and pinned.created < normal_since[metric]):
+        return None
+    value: float | None = getattr(pinned, metric)
+    return value
 
 
 def _follow(regression: Regression, points: Sequence[Measurement], better: int, verdict: Verdict) -> Verdict:
@@ -229,6 +243,29 @@ def accept(*, regression: Regression, who: User) -> None:
     )
     ask_for_closing(regression)
     judge_configurations([regression.configuration_id])
+
+
+def pin(*, measurement: Measurement, who: User) -> None:
+    """Holds what comes against this run, beside the best level. Raises NothingToDo if its tokens differ."""
+    if not measurement.verified:
+        raise NothingToDo(f"Run {measurement.pk} is not verified; pin one whose tokens were found right.")
+    _point_at(measurement.configuration_id, measurement, who, "reference pinned")
+
+
+def unpin(*, measurement: Measurement, who: User) -> None:
+    """Raises NothingToDo if this run is not the reference of its configuration."""
+    if measurement.configuration.reference_id != measurement.pk:
+        raise NothingToDo(f"Run {measurement.pk} is not pinned; look at its page again.")
+    _point_at(measurement.configuration_id, None, who, "reference unpinned")
+
+
+def _point_at(configuration: int, reference: Measurement | None, who: User, act: str) -> None:
+    with transaction.atomic():
+        found = Configuration.objects.select_for_update().get(pk=configuration)
+        found.reference = reference
+        found.save(update_fields=["reference"])
+        audit.record(act, found, who=who, url=reference.get_absolute_url() if reference else "")
+    judge_configurations([configuration])
 
 
 def _move(regression: Regression, fates: Sequence[str], who: User, act: str, **values: Any) -> None:

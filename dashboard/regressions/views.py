@@ -14,7 +14,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.errors import DashboardError
-from dashboard.models import Regression
+from dashboard.models import Measurement, Regression
 from dashboard.regressions import selectors, services
 from dashboard.regressions.chart import regression_chart
 from dashboard.regressions.evidence import commits_url, evidence
@@ -77,6 +77,24 @@ def accept(request: HttpRequest, pk: int) -> HttpResponse:
 def comment(request: HttpRequest, pk: int) -> HttpResponse:
     text = request.POST.get("text", "")
     return _do(request, pk, lambda found, who: services.comment(regression=found, who=who, text=text))
+
+
+@require_POST
+@permission_required(CAN_HANDLE, raise_exception=True)
+def pin(request: HttpRequest, pk: int) -> HttpResponse:
+    """Pins a run as the reference of its configuration, or, with `unpin`, takes the pin away."""
+    found = Measurement.objects.select_related("configuration").defer("document").filter(pk=pk).first()
+    if found is None:
+        raise Http404(f"There is no run {pk}.")
+    who: Any = request.user
+    try:
+        if "unpin" in request.POST:
+            services.unpin(measurement=found, who=who)
+        else:
+            services.pin(measurement=found, who=who)
+    except DashboardError as error:
+        messages.error(request, str(error))
+    return redirect(found)
 
 
 def _do(request: HttpRequest, pk: int, verb: Callable[[Regression, Any], object]) -> HttpResponse:

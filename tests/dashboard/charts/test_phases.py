@@ -44,3 +44,10 @@ def test_every_sample_and_the_interval_are_inside_the_axis(samples: list[float])
 def test_faster_sample_stands_further_right() -> None:
     strip = sample_strip((10.0, 20.0), 15.0, (10.0, 20.0))
     assert strip.dots[0].at < strip.median_x < strip.dots[1].at
+
+
+def test_phases_of_experts_stand_in_their_place() -> None:
+    phases = {name: PhaseTime(1.0) for name in ("down", "experts", "router", "qkv", "made up")}
+    chart = phase_chart(phases)
+    assert chart is not None
+    assert [row.name for row in chart.rows] == ["qkv", "router", "down", "experts", "made up"]

@@ -12,6 +12,7 @@ from django.apps import apps
 from django.db import connection
 from django.test import Client
 
+from dashboard.measurements.services import record_measurement
 from dashboard.models import Configuration, Measurement, MetricStatus
 from engine.measuring.measurement import MeasuredDevice, Settings
 from engine.sampling import SamplingParams
@@ -37,11 +38,35 @@ def stored(day: int = 0, **changes: Any) -> Measurement:
         {"context": 17},
         {"tokens": 33},
         {"sampling": SamplingParams(temperature=0.7)},
+        {"cached_tokens": 8},
+        {"streams": 2},
     ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_runs_that_differ_in_a_setting_have_a_history_each(changes: dict[str, Any]) -> None:
     assert stored().configuration_id != stored(**changes).configuration_id
+
+
+def in_format(weight_format: str, day: int = 0) -> Measurement:
+    document = factories.document(day=day)
+    document["model"]["weight_format"] = weight_format
+    return record_measurement(document=document, source="test.json")[0]
+
+
+def test_packed_weights_have_a_history_of_their_own() -> None:
+    packed = in_format("mxfp4").configuration
+    assert packed.weights == "mxfp4" and "mxfp4 weights" in str(packed)
+    assert packed != factories.stored(day=1).configuration
+
+
+@pytest.mark.parametrize("told", ["", "f16", "bf16"])
+def test_sixteen_bits_are_one_history_however_a_file_names_them(told: str) -> None:
+    assert in_format(told).configuration == factories.stored(day=1).configuration
+
+
+def test_a_warm_prompt_and_several_streams_say_so() -> None:
+    name = str(stored(cached_tokens=8, streams=4).configuration)
+    assert name.endswith("8 tokens cached, 4 streams")
 
 
 def test_two_devices_are_another_configuration_than_one() -> None:
@@ -89,3 +114,19 @@ def test_migration_parts_runs_that_shared_a_configuration() -> None:
     assert rows[1].configuration_id == rows[3].configuration_id
     assert Configuration.objects.count() == 3
     assert not MetricStatus.objects.filter(configuration=common).exists()
+
+
+def test_migration_tells_stored_runs_their_weights_and_how_they_were_checked() -> None:
+    packed, cold = in_format("mxfp4"), stored(day=1)
+    weak = cold.document
+    weak["verified"] = {"against": "own full-sequence pass", "tokens_equal": True, "logit_rel_err": None}
+    Measurement.objects.filter(pk=cold.pk).update(document=weak, configuration=packed.configuration)
+    Measurement.objects.update(verified_kind="full")
+    Configuration.objects.exclude(pk=packed.configuration_id).delete()
+    Configuration.objects.update(weights="16-bit")
+    fill = import_module("dashboard.migrations.0016_fill_weights_and_kinds").fill
+    fill(apps, SimpleNamespace(connection=connection))
+    packed.refresh_from_db()
+    cold.refresh_from_db()
+    assert (packed.configuration.weights, packed.verified_kind) == ("mxfp4", "full")
+    assert (cold.configuration.weights, cold.verified_kind) == ("16-bit", "own")

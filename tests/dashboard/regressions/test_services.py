@@ -237,3 +237,41 @@ def test_judging_takes_the_same_number_of_queries_however_long_the_history(
     configuration = history(*[100.0] * 40)
     with django_assert_max_num_queries(8):
         services.judge_configurations([configuration.pk])
+
+
+def test_a_pinned_run_stays_the_reference_however_slowly_the_speed_sinks(who: User) -> None:
+    configuration = history(*[100.0] * 8, *[98.8] * 8)
+    Regression.objects.all().delete()
+    Configuration.objects.update(threshold=0.015)
+    fast = Measurement.objects.filter(configuration=configuration).earliest("created")
+    services.pin(measurement=fast, who=who)
+    history(*[97.6] * 3, start=16)
+    regression = Regression.objects.get(metric="tok_s")
+    assert (regression.baseline, regression.is_against_reference) == (100.0, True)
+    assert AuditEntry.objects.filter(act="reference pinned").exists()
+
+
+def test_a_run_that_is_worse_than_the_reference_opens_at_the_pinning(who: User) -> None:
+    configuration = history(*[90.0] * 8)
+    better = factories.stored(tok_s=100.0, day=20, git_sha="f" * 40)
+    history(*[90.0] * 3, start=21)
+    services.judge_configurations([configuration.pk])
+    assert not Regression.objects.exists()
+    services.pin(measurement=better, who=who)
+    assert Regression.objects.get(metric="tok_s").baseline == 100.0
+
+
+def test_only_a_verified_run_can_be_pinned(who: User) -> None:
+    row = factories.stored(verified=Verified("a reference", False, None))
+    with pytest.raises(NothingToDo, match="not verified"):
+        services.pin(measurement=row, who=who)
+
+
+def test_a_speed_that_was_accepted_later_outlives_the_reference(who: User) -> None:
+    configuration = history(*GOOD, 80, 81)
+    fast = Measurement.objects.filter(configuration=configuration).earliest("created")
+    services.pin(measurement=fast, who=who)
+    for regression in Regression.objects.filter(fate=RegressionStatus.OPEN):
+        services.accept(regression=regression, who=who)
+    history(*[80.0] * 8, start=8)
+    assert not Regression.objects.filter(fate=RegressionStatus.OPEN).exists()

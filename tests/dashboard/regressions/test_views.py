@@ -150,3 +150,21 @@ def test_number_of_queries_does_not_grow(client: Client, django_assert_max_num_q
         factories.stored(tok_s=80, day=day, context=1)
     with django_assert_max_num_queries(7):
         client.get(url(Regression.objects.order_by("pk")[0]))
+
+
+def test_handler_pins_a_run_and_takes_the_pin_away(as_handler: Client, regression: Regression) -> None:
+    run = regression.last_good
+    assert run is not None
+    as_handler.post(f"/dashboard/runs/{run.pk}/pin/")
+    page = as_handler.get(run.get_absolute_url()).content.decode()
+    assert "this run is pinned" in page and 'name="unpin"' in page
+    as_handler.post(f"/dashboard/runs/{run.pk}/pin/", {"unpin": "1"})
+    assert "none pinned" in as_handler.get(run.get_absolute_url()).content.decode()
+
+
+def test_pinning_needs_the_permission(client: Client, regression: Regression) -> None:
+    run = regression.last_good
+    assert run is not None
+    assert client.post(f"/dashboard/runs/{run.pk}/pin/").status_code in (302, 403)
+    run.refresh_from_db()
+    assert run.configuration.reference_id is None
