@@ -13,6 +13,10 @@ out: one bad run is no level. The base leaves out a tenth on either side. And th
 which a step hardly moves: the larger of a robust estimate and of a root mean square without the largest
 few, so that a machine with two speeds has the noise of both.
 
+A machine with two speeds, slow by chance for a whole run, has noise that no mean sees through. So runs of
+points are counted as well: `k` newest ones that all lie as low as a share `f` of the base does are chance
+with f ** k, whatever the distribution (a sign test with the base's own quantile).
+
 A loss too slow for any step shows against the best that the series ever held: `drift`.
 tools/detection_power.py measures what all of this finds and how often it cries wolf (docs/measuring.md).
 """
@@ -22,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from statistics import fmean, median
 
 LIMIT, LIMIT_OF_TWO = 4.5, 6.0
@@ -41,7 +45,13 @@ DRIFT_POINTS = 10
 DRIFT = 0.02
 """The smallest relative loss against the best DRIFT_POINTS in a row that is called a drift."""
 DRIFT_NOISES = 4.0
+CHANCE = {3: 4e-3, 4: 3e-3, 5: 2e-3}
+"""The largest f ** k at which `k` points in a row are a step; of more points it is that of 5."""
+ROW_NOISES = {3: 2.5, 4: 2.1, 5: 1.8}
+"""Noises within one speed by which each of `k` points must lie to one side of the base's median."""
+ROW_BASE, ROW_LEAST_BASE = 60, 8
 _MAD_TO_SIGMA = 1.4826
+_LOWER_QUARTILE_TO_SIGMA = 1.0 / 0.3186
 _TRIMMED_DIFFERENCES = 2
 _GLANCE = 0.5
 """Noises by which both newest points must lie to one side before the contrasts are computed."""
@@ -85,6 +95,7 @@ def steps(values: Sequence[float], *, least: float = LEAST) -> list[Step]:
     start = 0
     for end in range(FIRST_BASE + LEVEL, len(values) + 1):
         cut = _level_end(values, start, end, least, FIRST_BASE if start == 0 else LEVEL)
+        cut = _row_end(values, start, end, least) if cut is None else cut
         if cut is not None:
             cuts[cut] = end
             start = cut
@@ -123,6 +134,35 @@ def _level_end(values: Sequence[float], start: int, end: int, least: float, base
     return found
 
 
+def _row_end(values: Sequence[float], start: int, end: int, least: float) -> int | None:
+    """Where the newest points began to lie all to one side, more of them than by chance; None if not."""
+    most = min(NEWEST, end - start - ROW_LEAST_BASE)
+    if most < min(CHANCE):
+        return None
+    known = values[max(0, end - ROW_BASE) : end]
+    sigma = _noise_within(known) * (1.0 + 8.0 / len(known))  # few points know it badly
+    usual = median(values[max(start, end - ROW_BASE) : end])
+    below = values[end - 1] < usual
+    if any((value < usual) != below for value in values[end - min(CHANCE) : end]):
+        return None
+    best, found = 1.0, None
+    for count in range(min(CHANCE), most + 1):
+        cut = end - count
+        base = values[max(start, cut - ROW_BASE) : cut]
+        level = median(base)
+        nearest = max(values[cut:end]) if below else min(values[cut:end])
+        if (nearest < level) != below or _size(nearest / level - 1.0) < math.log1p(least):
+            continue
+        alike = min(count, max(CHANCE))
+        if abs(nearest - level) < ROW_NOISES[alike] * sigma:
+            continue
+        as_far = sum((value <= nearest) if below else (value >= nearest) for value in base)
+        chance = ((as_far + 1.0) / (len(base) + 2.0)) ** count
+        if chance <= CHANCE[alike] and chance / CHANCE[alike] < best:
+            best, found = chance / CHANCE[alike], cut
+    return found
+
+
 def _size(change: float) -> float:
     """How large a relative change is, the same for a fall as for the rise that undoes it."""
     return abs(math.log1p(change))
@@ -138,17 +178,27 @@ def noise(values: Sequence[float]) -> float:
     return max(robust, math.sqrt(fmean(d * d for d in kept))) / math.sqrt(2.0)
 
 
+def _noise_within(values: Sequence[float]) -> float:
+    """Standard deviation within one speed of a machine that may have two: few neighbours differ by less."""
+    differences = sorted(abs(b - a) for a, b in pairwise(values))
+    quartile = differences[len(differences) // 4] if differences else 0.0
+    return _LOWER_QUARTILE_TO_SIGMA * quartile / math.sqrt(2.0)
+
+
 def drift(values: Sequence[float], *, more_is_better: bool) -> Drift | None:
-    """Whether the newest DRIFT_POINTS are worse than the best so many in a row, by DRIFT and by noise."""
+    """Whether the newest DRIFT_POINTS are worse than the best so many in a row, by DRIFT and by noise.
+
+    Their medians are compared, so that a machine's second speed is no drift.
+    """
     if len(values) < 2 * DRIFT_POINTS:
         return None
-    total = [0.0, *accumulate(values)]
-    means = [(b - a) / DRIFT_POINTS for a, b in zip(total, total[DRIFT_POINTS:], strict=False)]
-    at, best = (max if more_is_better else min)(enumerate(means), key=lambda pair: pair[1])
-    loss = (best - means[-1]) / best if more_is_better else (means[-1] - best) / best
+    ends = range(DRIFT_POINTS, len(values) + 1)
+    levels = [median(values[end - DRIFT_POINTS : end]) for end in ends]
+    at, best = (max if more_is_better else min)(enumerate(levels), key=lambda pair: pair[1])
+    loss = (best - levels[-1]) / best if more_is_better else (levels[-1] - best) / best
     if loss <= max(DRIFT, DRIFT_NOISES * noise(values[-NOISE_POINTS:]) / best):
         return None
-    return Drift(min(at + DRIFT_POINTS, len(values) - 1), best, means[-1])
+    return Drift(min(at + DRIFT_POINTS, len(values) - 1), best, levels[-1])
 
 
 def _trimmed_mean(values: Sequence[float]) -> float:

@@ -41,7 +41,7 @@ def test_every_clear_step_is_found_where_it_is(seed: int, lengths: list[int]) ->
 def test_noise_alone_has_no_steps() -> None:
     rng = np.random.default_rng(1)
     false = sum(bool(steps(100 + rng.normal(0, 3.0, 200))) for _ in range(400))
-    assert false / 400 < 0.02
+    assert false / 400 < 0.03  # 0.05 a year of nights
 
 
 def test_one_bad_run_is_no_level() -> None:
