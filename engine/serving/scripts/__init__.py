@@ -56,6 +56,8 @@ _CONSTANTS: Mapping[str, str | float | tuple[str, ...]] = {
     "LOST": LOST,
     "MOST_LOST": MOST_LOST,
     "EXPIRES_S": messages.EXPIRES_S,
+    # How long a cancellation of what Redis does not know waits for its worker.
+    "RECOVERY_S": 60,
     # Idle time given to a handed-back entry, so that the next worker claims it at once.
     "FOREVER_MS": 3_600_000,
     "SERVICE_SAMPLES": 32,

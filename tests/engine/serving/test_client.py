@@ -26,6 +26,7 @@ from engine.serving.messages import (
     GenerateRequest,
     Started,
     Tokens,
+    cancel_key,
     encode_frame,
     frame_id,
     out_key,
@@ -134,10 +135,12 @@ def test_cancelling_a_waiting_request_ends_it_without_a_worker(client):
     assert client.depth()["interactive"] == 1
 
 
-def test_cancelling_an_unknown_request_does_nothing(client, redis_url):
-    assert client.cancel("nobody") is False
-    with redis.Redis.from_url(redis_url) as raw:
-        assert raw.keys("*") == []
+def test_a_stop_that_comes_before_its_worker_has_told_redis_again_is_kept(client, redis_url):
+    """A Redis that has just lost its memory knows nothing of what is being generated."""
+    assert client.cancel("in-hand") is False
+    with redis.Redis.from_url(redis_url, decode_responses=True) as raw:
+        assert raw.keys() == [cancel_key("in-hand")]
+        assert 0 < raw.ttl(cancel_key("in-hand")) <= 60
 
 
 @pytest.mark.parametrize(
