@@ -77,6 +77,7 @@ def take_playground(page: Page) -> None:
     page.get_by_role("button", name="Settings").click()
     page.locator("#run").click()
     page.wait_for_selector("#output[data-state=over]", timeout=RUN_S * 1000)
+    expect(page.locator("#engine")).to_contain_text("ready")  # it says so a moment later
     page.mouse.move(0, 0)
     save(page, "playground.png")
 
