@@ -74,7 +74,7 @@ EXAMPLES: tuple[Example, ...] = (
     },
     {
         "title": "Python: run and fix",
-        "button": "Fix a wrong program",
+        "button": "Fix a bug",
         "kind": "program",
         "language": "python",
         "prompt": "def is_even(number):\n    return number % 2 == 1\n",

@@ -1,4 +1,4 @@
-"""What a person does in the tab "Python"."""
+"""What a person does in the tab "Run Python"."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_three_examples_are_one_click_away(server: ScriptedServer, first: Playgr
     first.wait_for_answer()
     assert server.asked[1]["messages"][0]["content"].startswith("Explain what a closure is")
     first.show("Output")
-    page.get_by_role("button", name="Fix a wrong program").click()
+    page.get_by_role("button", name="Fix a bug").click()
     expect(page.locator("#run-result[data-state=failed]")).to_be_attached(timeout=60_000)
     expect(page.get_by_role("button", name="Fix it")).to_be_enabled()
 

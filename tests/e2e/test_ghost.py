@@ -136,7 +136,7 @@ def test_a_run_stops_the_suggestion_and_nothing_is_suggested_meanwhile(
 def test_a_model_that_fills_in_is_shown_both_sides_of_the_cursor(
     server: ScriptedServer, typing: PlaygroundPage
 ) -> None:
-    expect(typing.page.locator("#ghost-note")).to_have_text("from both sides of the cursor")
+    expect(typing.page.locator("#ghost-note")).to_have_text("as you type, from the code around the cursor")
     typing.page.keyboard.insert_text("a = \nprint(a)")
     typing.page.keyboard.press("ArrowUp")
     typing.page.keyboard.press("End")
@@ -152,7 +152,7 @@ def test_a_model_that_does_not_is_sent_the_prefix_and_the_page_says_so(
     server(" world")
     playground = PlaygroundPage.open(page, ghost=True)
     note = page.locator("#ghost-note")
-    expect(note).to_have_text("from what is before the cursor")
+    expect(note).to_have_text("as you type, from the code before the cursor")
     playground.type_prompt("\nafter")
     page.keyboard.press("ControlOrMeta+Home")
     page.keyboard.type("hello")

@@ -268,7 +268,7 @@ def test_the_tabs_follow_the_arrow_keys(playground: PlaygroundPage) -> None:
 
 
 def test_the_page_says_how_long_prompts_are_kept(playground: PlaygroundPage) -> None:
-    notice = playground.page.get_by_text("Prompts and answers, suggestions too, are kept for 30 days.")
+    notice = playground.page.get_by_text("This server keeps prompts, answers and suggestions for 30 days.")
     expect(notice).to_be_visible()
 
 

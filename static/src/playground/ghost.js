@@ -161,8 +161,8 @@ export class Ghost {
       : seconds > 0
         ? `paused for ${seconds} s: ${this.#quietWhy}`
         : worker.infill
-          ? "from both sides of the cursor"
-          : "from what is before the cursor";
+          ? "as you type, from the code around the cursor"
+          : "as you type, from the code before the cursor";
     this.#note.textContent = words;
     this.#note.title = words;
   }
