@@ -232,9 +232,9 @@ struct Core {
         barrier_arrive(&shared.empty[cursor.slot]);
         cursor.advance(SLOTS);
     }
-    // The same where loads may hang: not before `loaded`, which depends on all that the thread loaded from the slot.
-    DEVICE void free_slot_after(u32 loaded) {
-        barrier_arrive_after(&shared.empty[cursor.slot], loaded, params.zero);
+    // The same where loads may hang: not before `word`, which depends on all that the thread loaded from the slot.
+    DEVICE void free_slot_after(u32 word) {
+        barrier_arrive_after(&shared.empty[cursor.slot], word, params.zero);
         cursor.advance(SLOTS);
     }
 

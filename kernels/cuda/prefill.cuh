@@ -93,7 +93,6 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
         const int last = smaller(first + CHUNKS_A_SLOT, chunks);
         core.wait_full();
         const u8* slot = core.shared.ring[core.cursor.slot];
-        u32 loaded = 0;
 #pragma unroll 1
         for (int c = SlotPart<T>::mine(core, first); c < last; c += WARPS) {
             Operand a[TILES][2];
@@ -107,14 +106,16 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
 #pragma unroll
             for (int t = 0; t < T; ++t) {
                 const uint4 b = *reinterpret_cast<const uint4*>(units + t * UNIT_BYTES);
-                loaded |= b.x;
 #pragma unroll
                 for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][0], b.x, b.y);
 #pragma unroll
                 for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][1], b.z, b.w);
             }
         }
-        core.free_slot_after(loaded);
+        u32 products = 0;  // of which each waits for its weights
+#pragma unroll
+        for (int t = 0; t < T; ++t) products |= __float_as_uint(sums[t][TILES - 1][0]);
+        core.free_slot_after(products);
     }
 }
 

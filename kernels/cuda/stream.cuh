@@ -17,16 +17,16 @@ DEVICE void barrier_arrive(u64* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// The same, but not before `loaded` is in its register. Threads that wait for an arrival see the loads before it as done, the
+// The same, but not before `word` is in its register. Threads that wait for an arrival see the loads before it as done, the
 // copy engine does not: a load that hangs behind others for a microsecond may find what the engine put in the slot since.
 // `zero` is 0, which the compiler must not know.
-DEVICE void barrier_arrive_after(u64* barrier, u32 loaded, u32 zero) {
+DEVICE void barrier_arrive_after(u64* barrier, u32 word, u32 zero) {
     asm volatile(
         "{\n .reg .b32 address;\n"
         " and.b32 address, %1, %2;\n"
         " add.u32 address, address, %0;\n"
         " mbarrier.arrive.shared::cta.b64 _, [address];\n}" ::"r"(shared_address(barrier)),
-        "r"(loaded), "r"(zero)
+        "r"(word), "r"(zero)
         : "memory");
 }
 

@@ -109,7 +109,7 @@ def test_file_that_is_no_measurement_says_why(tmp_path: Path, text: str, message
         (("created",), "yesterday", "created is 'yesterday'"),
         (("decode", "tok_s", "ci95"), [3.0, 2.0], "the lower end comes first"),
         (("decode", "tok_s", "median"), -1.0, "must be positive"),
-        (("ttft_ms", "p50"), float("nan"), "cannot be written as JSON"),
+        (("ttft_ms", "p50"), float("nan"), "p50 is nan"),
         (("model", "name"), "x" * 300, "at most 200 characters"),
         (("model", "name"), "a\0b", "NUL"),
         (("backend",), "", "backend"),

@@ -258,7 +258,7 @@ def test_a_device_that_breaks_down_costs_a_pause_only(client, redis_url):
 
 
 def test_a_request_that_breaks_the_device_again_is_given_up_with_the_reason(client, redis_url):
-    opener, _ = breaking_opener([7, 7, 7])
+    opener, _ = breaking_opener([0, 0, 0])
     with working(redis_url, opener=opener):
         *_, last = answer(client, ask("g", max_tokens=4000))
         assert last.code == "worker_lost"

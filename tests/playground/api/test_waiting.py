@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from engine.serving import cancellation
 from engine.serving.messages import Failed, Progress
 from playground import background, metrics, presence
 from playground.api import generation
@@ -30,7 +31,7 @@ async def submitted(worker, count: int = 1) -> list[str]:
 
 async def leave(asked: asyncio.Task) -> None:
     """Goes away, and waits for what the server does about that: the loop ends with the test."""
-    await background.end(asked)
+    await cancellation.end(asked)
     await presence.stop()  # it watches for as long as its process lives
     loop = asyncio.get_running_loop()  # what an earlier test left on a loop that is closed never ends
     while ours := {task for task in background._running if task.get_loop() is loop}:
@@ -124,7 +125,7 @@ async def test_a_generation_whose_client_went_away_is_counted_by_its_end(post, w
     [identity] = await submitted(worker)
     worker.take(identity)
     worker.publish(identity, started(), tokens(0, "a"))
-    await background.end(asked)
+    await cancellation.end(asked)
     async with asyncio.timeout(5):
         while not worker.cancelled(identity):
             await asyncio.sleep(0.01)

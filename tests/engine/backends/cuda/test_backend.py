@@ -31,6 +31,9 @@ class PlayedDevice:
     def attribute(self, which: str) -> int:
         return {"MULTIPROCESSOR_COUNT": 132}[which]
 
+    def free_bytes(self) -> int:
+        return 140_000_000_000
+
     def close(self) -> None:
         self.closed = True
 
