@@ -101,6 +101,8 @@ def test_hostile_clients_are_cut_off_and_nobody_else_notices(
 @forms
 def test_one_address_fills_no_disk(full: bool, product: Product, figures: Figures) -> None:
     found = storage.flood(product, 600.0 if full else 4.0)
+    if not found.answers["rate_limited"]:
+        found = storage.flood(product, 12.0)  # too busy a machine to ask for enough in so short a time
     figures(
         f"largest prompts of one address for {found.seconds:.0f} s", "<= 64 MB in 600 s",
         f"{found.grown_bytes / 1e6:.1f} MB, {found.asked} asked: {dict(found.answers)}",
