@@ -68,16 +68,18 @@ def judge(
     found = steps(values)
     edges = [0, *(step.at for step in found), len(values)]
     levels = [median(values[a:b]) for a, b in pairwise(edges)]
+    newest = edges[-1] - edges[-2]
+
+    def allowed(baseline: float, size: int) -> float:
+        return threshold if threshold is not None else _threshold(values, baseline, (size, newest))
+
     if reference is not None:
-        limit = (
-            threshold if threshold is not None else _threshold(values, reference, (1, edges[-1] - edges[-2]))
-        )
+        limit = allowed(reference, 1)
         if loss(levels[-1], reference, better) > limit:
             first = _first_beyond(levels, edges, reference, limit, better)
             return _regression(values, reference, limit, first)
     best = max(range(len(levels)), key=lambda i: better * levels[i])
-    sizes = edges[best + 1] - edges[best], edges[-1] - edges[-2]
-    limit = threshold if threshold is not None else _threshold(values, levels[best], sizes)
+    limit = allowed(levels[best], edges[best + 1] - edges[best])
     if loss(levels[-1], levels[best], better) > limit:
         return _regression(values, levels[best], limit, edges[best + 1])
     slow = drift(values, more_is_better=better > 0)

@@ -51,10 +51,10 @@ class TokenReuse:
             known = {key: self._kept[key] for key in keys if key in self._kept}
         missing = [key for key in dict.fromkeys(keys) if key not in known]
         fresh = dict(zip(missing, encode([piece for _, _, piece in missing]), strict=True)) if missing else {}
+        found = known | fresh
         with self._lock:
-            for key, ids in {**known, **fresh}.items():
+            for key, ids in found.items():
                 self._keep(key, ids)
-        found = {**known, **fresh}
         return list(chain.from_iterable(found[key] for key in keys))
 
     def _keep(self, key: tuple[str, bool, str], ids: list[int]) -> None:

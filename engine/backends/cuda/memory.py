@@ -83,25 +83,38 @@ def _weight_bytes(layout: Layout) -> int:
 
 def _other_bytes(layout: Layout) -> int:
     """Mailboxes, prefill's buffers, rotations, and what a launch takes for itself."""
-    config, tokens = layout.config, layout.chunk_tokens
-    modules = 2 * (config.lanes.delay + 1) * layout.sharding.total_lanes
-    columns = (modules + config.lanes.count) * config.hidden + config.q_dim + config.kv_dim
-    operands = 2 * (config.lanes.count * config.hidden + config.q_dim + config.ffn)
+    config = layout.config
     rotation = len(rotations(config)) * layout.capacity * config.head_dim * 4
-    return layout.mail_words * 4 + tokens * (4 * columns + 2 * operands) + rotation + _LAUNCH_BYTES
+    return layout.mail_words * 4 + sum(prefill_bytes(layout).values()) + rotation + _LAUNCH_BYTES
+
+
+def prefill_bytes(layout: Layout) -> dict[str, int]:
+    """What each of prefill's buffers takes on one GPU, by its name in Memory; Params has the shapes."""
+    config, tokens = layout.config, layout.chunk_tokens
+    lanes = config.lanes.count
+    parts = 2 if layout.tuning.prefill_split else 1
+    modules = 2 * (config.lanes.delay + 1) * layout.sharding.total_lanes
+    raw_keys = config.kv_dim if config.qk_norm else 0
+
+    def operand(lane_columns: int) -> int:
+        return padded_columns(config, lane_columns) * tokens * parts * 2
+
+    return {
+        "stream": lanes * tokens * config.hidden * 4,
+        "outputs": modules * tokens * config.hidden * 4,
+        "queries": tokens * (config.q_dim + raw_keys) * 4,
+        "operand_hidden": operand(config.hidden),
+        "operand_heads": operand(config.q_dim // lanes),
+        "operand_ffn": operand(config.ffn // lanes),
+    }
 
 
 def load_model(device: Device, layout: Layout, weights: Weights, progress: Progress, rank: int = 0) -> Memory:
     """Packs or makes this GPU's part of the weights and reserves everything that a launch needs."""
-    config, plan, sharding = layout.config, layout.plan, layout.sharding
+    config, plan = layout.config, layout.plan
     loader = _Loader(device, layout, weights, progress, rank)
     tape, tape_bytes = loader.tape()
-    lanes, tokens = config.lanes.count, layout.chunk_tokens
-    parts = 2 if layout.tuning.prefill_split else 1
-
-    def operand(lane_columns: int) -> int:
-        return device.allocate(padded_columns(config, lane_columns) * tokens * parts * 2, zero=True)
-
+    prefill = prefill_bytes(layout)
     kv_bytes, mail_bytes = layout.kv_halves * 2, layout.mail_words * 4
     shares = share_table(plan)
     return Memory(
@@ -118,14 +131,12 @@ def load_model(device: Device, layout: Layout, weights: Weights, progress: Progr
         mail_bytes=mail_bytes,
         candidates=device.allocate(layout.candidates_bytes, zero=True),
         filters=device.allocate(layout.filter_bytes, zero=True),
-        stream=device.allocate(lanes * tokens * config.hidden * 4),
-        outputs=device.allocate(
-            2 * (config.lanes.delay + 1) * sharding.total_lanes * tokens * config.hidden * 4
-        ),
-        queries=device.allocate(tokens * (config.q_dim + (config.kv_dim if config.qk_norm else 0)) * 4),
-        operand_hidden=operand(config.hidden),
-        operand_heads=operand(config.q_dim // lanes),
-        operand_ffn=operand(config.ffn // lanes),
+        stream=device.allocate(prefill["stream"]),
+        outputs=device.allocate(prefill["outputs"]),
+        queries=device.allocate(prefill["queries"]),
+        operand_hidden=device.allocate(prefill["operand_hidden"], zero=True),
+        operand_heads=device.allocate(prefill["operand_heads"], zero=True),
+        operand_ffn=device.allocate(prefill["operand_ffn"], zero=True),
         control=device.allocate(ctypes.sizeof(Control), zero=True),
         stop_flag=device.allocate(16, zero=True),
     )

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.cuda.constants import Tuning, header, make_layout, padded_columns, rotations
+from engine.backends.cuda.constants import Tuning, header, make_layout, rotations
 from engine.backends.cuda.contract import PEER_POINTERS, TOKEN_ID_BITS, Control, Params, Status
-from engine.backends.cuda.memory import head_vector_names, norm_names, share_table, turns
+from engine.backends.cuda.memory import head_vector_names, norm_names, prefill_bytes, share_table, turns
 from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.tape import pack_core, plan
 from engine.models.config import ModelConfig
@@ -97,7 +97,7 @@ class EmulatedGpu:
     def _load(self, weights: Weights) -> dict[str, NDArray[Any]]:
         """By the names of Params. What a launch must write before it reads holds NaNs."""
         c, layout, made = self._config, self._layout, self._plan
-        lanes, tokens = c.lanes.count, layout.chunk_tokens
+        prefill = prefill_bytes(layout)
 
         def vectors(names: list[str]) -> NDArray[Any]:
             return self._put(np.concatenate([weights.get(n, "f16").view(np.uint16).ravel() for n in names]))
@@ -118,12 +118,8 @@ class EmulatedGpu:
             "mail": zeros(layout.mail_words, np.uint32),
             "candidates": zeros(layout.candidates_bytes, np.uint8),
             "filters": zeros(layout.filter_bytes, np.uint8),
-            "stream": unwritten(lanes * tokens * c.hidden),
-            "outputs": unwritten(2 * (c.lanes.delay + 1) * lanes * tokens * c.hidden),
-            "queries": unwritten(tokens * (c.q_dim + c.kv_dim)),
-            "operand_hidden": zeros(padded_columns(c, c.hidden) * tokens, np.uint16),
-            "operand_heads": zeros(padded_columns(c, c.q_dim // lanes) * tokens, np.uint16),
-            "operand_ffn": zeros(padded_columns(c, c.ffn // lanes) * tokens, np.uint16),
+            **{name: unwritten(prefill[name] // 4) for name in ("stream", "outputs", "queries")},
+            **{name: zeros(size, np.uint8) for name, size in prefill.items() if name.startswith("operand_")},
         }
 
     def _put(self, array: NDArray[Any]) -> NDArray[Any]:
