@@ -20,6 +20,7 @@ from daphne.cli import CommandLineInterface
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.ws_protocol import WebSocketFactory
 from django.conf import settings
+from twisted.internet.defer import Deferred
 
 from config.access_log import AccessLog
 from config.addresses import client_address, is_trusted
@@ -163,9 +164,19 @@ class Server(daphne.server.Server):  # type: ignore[misc]
     connections: dict[Any, dict[str, Any]]
 
     def kill_all_applications(self) -> Any:
-        """Ends what answers, as the process stops; a request that has not arrived whole is nothing yet."""
-        self.connections = {p: told for p, told in self.connections.items() if "application_instance" in told}
-        return super().kill_all_applications()
+        """Ends what answers, as the process stops, and waits for all of it; daphne waits for the first only.
+
+        A request that has not arrived whole is nothing yet.
+        """
+        return Deferred.fromFuture(asyncio.ensure_future(self._end_applications()))
+
+    async def _end_applications(self) -> None:
+        found = [each.get("application_instance") for each in self.connections.values()]
+        running = {application for application in found if application is not None}
+        for application in running:
+            application.cancel()
+        if running:
+            await asyncio.wait(running, timeout=self.application_close_timeout)
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
         if isinstance(protocol, Socket):

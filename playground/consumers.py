@@ -19,7 +19,7 @@ from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, GenerateRequest, Heartbeat
 from engine.serving.tokenizer_service import tokenize
 from engine.timings import FinishReason, Timings
-from playground import metrics, presence, selectors, services
+from playground import asked, metrics, presence, selectors, services
 from playground.access import may_use
 from playground.addressing import address_requests, serving
 from playground.admission import caller_of, submit
@@ -158,6 +158,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         [position], _ = await submit([request], self._caller, workers=len(workers))
         idle = sum(worker.state == "idle" for worker in workers)
         eta = 0.0 if position <= idle else await _eta(request.id)
+        await asked.keep(request, self._owner)
         await self._send(queued_frame(request.id, position, eta))
         pump = self._follow(request.id, seed=request.sampling.seed, after=0)
         pump.recorded = in_background(self._record(request, pump))
@@ -175,6 +176,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             log.error("database_failed", error=str(error))
             if not pump.ended:
                 await self._take_back(request.id, error)
+        await asked.forget(request.id)
 
     async def _row_is_written(self) -> None:
         if self._pump is not None and self._pump.recorded is not None:
@@ -196,7 +198,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
     async def _resume(self, frame: Resume) -> None:
         self._check_free()
         await self._row_is_written()
-        row = await selectors.owned_generation(generation=frame.generation, owner=self._owner)
+        row = await self._owned_row(frame.generation)
         if row is None:
             raise Invalid(
                 f"there is no generation {frame.generation} of this browser session: start a new one",
@@ -207,6 +209,13 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             return
         await presence.arrive(row.id, self._viewer)
         self._follow(row.id, seed=row.request["sampling"]["seed"], after=frame.after)
+
+    async def _owned_row(self, generation: str) -> Generation | None:
+        row = await selectors.owned_generation(generation=generation, owner=self._owner)
+        if row is None and (request := await asked.find(generation, self._owner)) is not None:
+            await services.record_generation(request=request, owner=self._owner)
+            row = await selectors.owned_generation(generation=generation, owner=self._owner)
+        return row
 
     async def _send_kept(self, row: Generation, after: int) -> None:
         """A generation whose stream has expired, from its row."""

@@ -27,12 +27,11 @@ _AT_ONCE = 500
 
 
 async def record_generation(*, request: GenerateRequest, owner: str) -> None:
-    """A generation was asked for by the session `owner`."""
+    """A generation was asked for by the session `owner`. Does nothing if another process wrote that."""
     asked = asdict(request)
     await aclose_old_connections()
-    await Generation.objects.acreate(
-        id=request.id, owner=owner, request=asked, size=ROW_BYTES + size_of(asked)
-    )
+    row = Generation(id=request.id, owner=owner, request=asked, size=ROW_BYTES + size_of(asked))
+    await Generation.objects.abulk_create([row], ignore_conflicts=True)
 
 
 async def record_end(*, generation: str, transcript: Transcript, end: Done | Failed) -> bool:

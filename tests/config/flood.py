@@ -1,7 +1,7 @@
 """An ASGI application that sends as fast as it may, and says how much of it has been taken.
 
 Its websocket answers every frame: under /echo with the same, under /loud with a large one, under /slow after
-a while.
+a while. /farewell/S never answers, and takes S seconds to end when the server stops.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if not message["more_body"]:
             break
     await send({"type": "http.response.start", "status": 200, "headers": []})
+    if scope["path"].startswith("/farewell/"):
+        await say_farewell(float(scope["path"].removeprefix("/farewell/")))
     if scope["path"] == "/flood":
         for _ in range(CHUNKS):
             await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
@@ -42,6 +44,16 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     known = {"/taken": taken, "/pieces": pieces, "/frames": frames, "/root": scope["root_path"]}
     said = str(known.get(scope["path"], len(body))).encode()
     await send({"type": "http.response.body", "body": said})
+
+
+async def say_farewell(seconds: float) -> None:
+    global taken
+    taken += 1
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(seconds)
+        print("farewell", flush=True)
 
 
 async def answer_frames(path: str, receive: Any, send: Any) -> None:

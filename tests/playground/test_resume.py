@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from django.utils import timezone
 
 from engine.serving.messages import out_key
+from playground import asked, consumers
 from playground.models import Generation
 from playground.protocol import new_generation_id
 from tests.playground.conftest import done, started, tokens
@@ -83,6 +86,69 @@ async def test_another_session_cannot_resume_a_generation_even_with_its_id(open_
             frame = await other.hear()
     assert (frame["type"], frame["code"]) == ("error", "unknown_generation")
     assert "secret" not in str(frame)
+
+
+@pytest.fixture
+def rows_are_lost(monkeypatch):
+    """The web process is killed before it writes them."""
+
+    async def killed(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(consumers.PlaygroundConsumer, "_record", killed)
+    monkeypatch.setattr(consumers.PlaygroundConsumer, "_row_is_written", in_no_time)
+
+
+async def in_no_time(*_: object) -> None:
+    """Waits for nothing."""
+
+
+@pytest.mark.usefixtures("rows_are_lost")
+async def test_a_generation_goes_on_at_another_process_though_its_first_wrote_no_row(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start(prompt="def g(")
+        async with open_page() as other:
+            await other.say(type="resume", generation=generation, after=0)
+            worker.publish(generation, started(), tokens(0, "a", "b"), done(2))
+            frames = await other.hear_until("done")
+    assert "".join(frame.get("text", "") for frame in frames) == "ab"
+    row = await kept(generation)
+    assert (row.owner, row.text, row.request["prompt"]["text"]) == ("a" * 32, "ab", "def g(")
+
+
+@pytest.mark.usefixtures("rows_are_lost")
+async def test_a_generation_without_a_row_is_its_own_session_s_too(open_page, worker):
+    async with open_page(owner="a" * 32) as page:
+        generation = await page.start()
+        async with open_page(owner="b" * 32) as other:
+            await other.say(type="resume", generation=generation, after=0)
+            assert (await other.hear())["code"] == "unknown_generation"
+
+
+async def test_a_row_that_two_processes_write_is_one(open_page, worker, monkeypatch):
+    monkeypatch.setattr(consumers, "RECORD_BY_S", 60.0)
+    async with open_page() as page:
+        generation = await page.start()
+        async with open_page() as other:
+            await other.say(type="resume", generation=generation, after=0)
+            worker.publish(generation, started(), tokens(0, "a"), done(1))
+            await other.hear_until("done")
+        await page.hear_until("done")
+    assert (await kept(generation)).text == "a"
+
+
+async def test_what_was_asked_is_kept_in_redis_only_until_its_row_is_written(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        assert worker.redis.hget(f"ml:asked:{generation}", "owner") == "a" * 32
+        assert 0 < worker.redis.ttl(f"ml:asked:{generation}") <= asked.KEPT_S
+        worker.publish(generation, started(), done(0))
+
+        async def forgotten() -> bool:
+            return not worker.redis.exists(f"ml:asked:{generation}")
+
+        await until(forgotten)
+    assert await Generation.objects.filter(id=generation).aexists()
 
 
 async def test_a_socket_without_a_session_owns_nothing(open_page, worker):
