@@ -21,8 +21,9 @@ from engine.errors import BackendFailure
 from engine.measuring.bandwidth import usable_cores
 from engine.measuring.measurement import FULL, LOGIT_LIMIT, PARTIAL, Verified
 from engine.measuring.torch_products import gpu_products
+from engine.models.checkpoints.encodings import widen
 from engine.models.config import ModelConfig
-from engine.models.weights import DType, Weights, cast_tensor
+from engine.models.weights import DType, Weights, cast_tensor, storage_of
 from engine.reference import NumpyProducts, Products, Reference
 
 Rows = NDArray[np.float32]
@@ -89,22 +90,25 @@ def _comparison(config: ModelConfig, prompt: int, generated: int) -> _Comparison
 
 
 def kept_weights(backend: Backend, weights: Weights) -> Weights:
-    """`weights` as precise as the backend keeps them: only numpy keeps matrices of 32 bits as they are."""
-    return HalfMatrices(weights) if weights.native == "f32" and backend.name != "numpy" else weights
+    """`weights` as precise as the backend keeps them: only numpy keeps matrices as they are."""
+    return weights if backend.name == "numpy" else RoundedMatrices(weights)
 
 
-class HalfMatrices:
-    """32-bit weights whose matrices are rounded to FP16; norms stay as they are."""
-
-    native: DType = "f16"
+class RoundedMatrices:
+    """Weights whose 32-bit and packed matrices are rounded to 16 bits; norms stay as they are."""
 
     def __init__(self, weights: Weights) -> None:
         self.config = weights.config
+        self.native: DType = "bf16" if weights.native == "bf16" else "f16"
         self._weights = weights
 
     def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
-        tensor = self._weights.get(name)
-        return cast_tensor(tensor if tensor.ndim == 1 else cast_tensor(tensor, "f16"), dtype)
+        tensor = self._weights.get(name, dtype)
+        exact = self._weights.native == self.native and not storage_of(self._weights, name).is_packed
+        if tensor.ndim == 1 or exact:
+            return tensor
+        rounded = self._weights.get(name, self.native)
+        return rounded if dtype == self.native else cast_tensor(widen(rounded, self.native), dtype)
 
 
 def _finite(rows: Rows) -> Rows:

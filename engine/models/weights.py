@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
 from engine.models.config import ModelConfig, tensor_shapes
+from engine.models.storage import Packed, Storage
 
 DType = Literal["f32", "f16", "bf16"]
 
@@ -55,6 +56,29 @@ class Weights(Protocol):
         Raises CheckpointError if it is absent or its shape is wrong.
         """
         ...
+
+
+@runtime_checkable
+class PackedWeights(Weights, Protocol):
+    """Weights that may hold matrices in packed formats."""
+
+    def storage(self, name: str) -> Storage:
+        """How the matrix `name` ships."""
+        ...
+
+    def packed(self, name: str) -> Packed:
+        """The matrix `name` as it ships: rows [..., rows, bytes] in the canonical shape.
+
+        For matrices whose `storage` is packed. Raises CheckpointError if it holds a NaN or an infinity.
+        """
+        ...
+
+
+def storage_of(weights: Weights, name: str) -> Storage:
+    """How the matrix `name` may be kept in memory without a loss (from 32 bits: with the least)."""
+    if isinstance(weights, PackedWeights):
+        return weights.storage(name)
+    return Storage.BF16 if weights.native == "bf16" else Storage.F16
 
 
 _VECTOR_SCALES = {"embed": 1.0, "bq": 0.5, "bk": 0.5, "bv": 0.5}

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from engine.models.storage import Storage
+
 
 class Error(IntEnum):
     """What a call returns."""
@@ -210,7 +212,7 @@ _STRUCTURES: dict[str, tuple[type[ctypes.Structure], Sequence[Declared]]] = {
     "MlJob": (NativeJob, _JOB),
     "MlSpan": (Span, _SPAN),
 }
-_ENUMERATIONS = (Error, ExchangeCode, HeadCode, Tensor, ActivationCode, Vector, Finish)
+_ENUMERATIONS = (Error, ExchangeCode, HeadCode, Storage, Tensor, ActivationCode, Vector, Finish)
 _SCALARS: dict[Any, str] = {
     c_int32: "int32_t",
     c_uint32: "uint32_t",

@@ -46,6 +46,8 @@ class BlockFormat:
     size: int
     """Bytes of a block."""
     decode: Callable[[Bytes], Floats]
+    scales_at: tuple[int, ...] = (0,)
+    """The bytes at which FP16 numbers begin."""
 
 
 def _half(blocks: Bytes, at: int) -> Floats:
@@ -154,13 +156,13 @@ def _q6_k(blocks: Bytes) -> Floats:
 
 BLOCK_FORMATS = {
     "Q4_0": BlockFormat(32, 18, _q4_0),
-    "Q4_1": BlockFormat(32, 20, _q4_1),
+    "Q4_1": BlockFormat(32, 20, _q4_1, (0, 2)),
     "Q5_0": BlockFormat(32, 22, _q5_0),
-    "Q5_1": BlockFormat(32, 24, _q5_1),
+    "Q5_1": BlockFormat(32, 24, _q5_1, (0, 2)),
     "Q8_0": BlockFormat(32, 34, _q8_0),
-    "Q4_K": BlockFormat(256, 144, _q4_k),
-    "Q5_K": BlockFormat(256, 176, _q5_k),
-    "Q6_K": BlockFormat(256, 210, _q6_k),
+    "Q4_K": BlockFormat(256, 144, _q4_k, (0, 2)),
+    "Q5_K": BlockFormat(256, 176, _q5_k, (0, 2)),
+    "Q6_K": BlockFormat(256, 210, _q6_k, (208,)),
     "IQ4_NL": BlockFormat(32, 18, _iq4_nl),
-    "MXFP4": BlockFormat(32, 17, _mxfp4),
+    "MXFP4": BlockFormat(32, 17, _mxfp4, ()),
 }

@@ -22,8 +22,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.errors import CheckpointError
 from engine.models.config import ModelConfig, tensor_shapes
-from engine.models.weights import DType, Weights
+from engine.models.storage import Packed, Storage
+from engine.models.weights import DType, PackedWeights, Weights, storage_of
 
 VERSION = 1
 """Of the layout, and of what decoding gives: raised when either changes, so that no old file is read."""
@@ -62,6 +64,14 @@ class KeptWeights:
         if self._writer is not None:
             self._writer.add(name, values)
         return values
+
+    def storage(self, name: str) -> Storage:
+        return storage_of(self._weights, name)
+
+    def packed(self, name: str) -> Packed:
+        if not isinstance(self._weights, PackedWeights):
+            raise CheckpointError(f"{name} of {self.config.name!r} is not packed")
+        return self._weights.packed(name)
 
 
 def keep_decoded(weights: Decoding, digest: str, folder: Path, budget_bytes: int) -> Weights:

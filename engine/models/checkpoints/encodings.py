@@ -1,8 +1,9 @@
 """How checkpoint files write numbers, and how to read them back without trusting them.
 
-GGUF's block formats (block_formats.py) are decoded to FP16, whatever type is asked for: the decoded model
-is an FP16 model, the same one on every backend. FP8 with a scale for each 128 x 128 block is decoded to
-BF16, the type of the other tensors in such a checkpoint.
+Formats that kernels multiply with as they ship (engine.models.storage) are decoded to FP32 exactly, which is
+what such a kernel computes with, and rounded where sixteen bits are asked for. GGUF's other block formats
+(block_formats.py) are decoded to FP16 whatever type is asked for: that model is an FP16 model, the same one
+on every backend. The sixteen bits of FP8 are BF16, the type of the other tensors in such a checkpoint.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
 from engine.models.checkpoints.block_formats import BLOCK_FORMATS
+from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.models.weights import DType, cast_tensor
 
 _CHUNK = 1 << 19
 """Elements that are converted at a time: the temporaries stay inside the cache."""
-SCALED_BLOCK = 128
-"""Rows and columns of an FP8 matrix that share one scale."""
+_LARGEST_EXPONENT = 252
+"""Of MXFP4: 12 * 2^(252 - 128) is the largest that FP32 holds."""
 
 
 class Encoding(StrEnum):
@@ -50,8 +52,17 @@ _PLAIN: dict[Encoding, tuple[int, DType]] = {
 
 
 def native_type(encoding: Encoding) -> DType:
-    """The type that holds every value of `encoding` as this engine reads it."""
+    """The type that holds every value of `encoding` as this engine reads it, or what it is rounded to."""
     return _PLAIN[encoding][1] if encoding in _PLAIN else "f16"
+
+
+def storage_of(encoding: Encoding) -> Storage:
+    """How a matrix of `encoding` is kept by a kernel that multiplies with every format."""
+    if encoding is Encoding.F8_E4M3:
+        return Storage.FP8_BLOCK
+    if encoding.value in Storage.__members__:
+        return Storage[encoding.value]
+    return Storage.BF16 if native_type(encoding) == "bf16" else Storage.F16
 
 
 def encoded_bytes(encoding: Encoding, elements: int) -> int:
@@ -71,8 +82,9 @@ def decode(data: NDArray[np.uint8], encoding: Encoding, dtype: DType, what: str)
     CheckpointError if a number is NaN, infinite, or too large for `dtype`.
     """
     if encoding not in _PLAIN:
-        half = _decode_blocks(data, encoding, what)
-        return half if dtype == "f16" else cast_tensor(half, dtype)
+        exact = dtype != "f16" and storage_of(encoding).is_packed
+        values = _decode_blocks(data, encoding, "f32" if exact else "f16", what)
+        return values if dtype == "f16" else cast_tensor(values, dtype)
     native = native_type(encoding)
     if encoding is Encoding.F8_E4M3:
         raise CheckpointError(f"{what} is FP8 without the scales of its blocks, which is not supported")
@@ -91,14 +103,31 @@ def decode_scaled(
     Raises CheckpointError as `decode` does.
     """
     rows, columns = data.shape
-    out = np.empty((rows, columns), np.uint16)
-    for block, first in enumerate(range(0, rows, SCALED_BLOCK)):
-        part = _E4M3[data[first : first + SCALED_BLOCK]]
-        part *= np.repeat(scales[block], SCALED_BLOCK)[:columns]
-        out[first : first + SCALED_BLOCK] = cast_tensor(part, "bf16")
+    out = np.empty((rows, columns), np.float32 if dtype == "f32" else np.uint16)
+    for block, first in enumerate(range(0, rows, FP8_BLOCK_SIDE)):
+        part = _E4M3[data[first : first + FP8_BLOCK_SIDE]]
+        part *= np.repeat(scales[block], FP8_BLOCK_SIDE)[:columns]
+        out[first : first + FP8_BLOCK_SIDE] = part if dtype == "f32" else cast_tensor(part, "bf16")
     flat = out.reshape(-1)
-    _check_finite(flat, "bf16", what)
-    return flat if dtype == "bf16" else _convert(flat, "bf16", dtype, what)
+    _check_finite(flat, "f32" if dtype == "f32" else "bf16", what)
+    return _convert(flat, "bf16", dtype, what) if dtype == "f16" else flat
+
+
+def check_packed(data: NDArray[np.uint8], encoding: Encoding, what: str) -> None:
+    """Raises CheckpointError if packed numbers hold a NaN or an infinity."""
+    if encoding is Encoding.F8_E4M3:
+        bad = any(
+            bool(((data[i : i + _CHUNK] & np.uint8(0x7F)) == np.uint8(0x7F)).any())
+            for i in range(0, data.size, _CHUNK)
+        )
+    elif encoding is Encoding.MXFP4:
+        bad = bool((data.reshape(-1, BLOCK_FORMATS[encoding.value].size)[:, 0] > _LARGEST_EXPONENT).any())
+    else:
+        form = BLOCK_FORMATS[encoding.value]
+        upper = [data.reshape(-1, form.size)[:, at + 1] for at in form.scales_at]
+        bad = any(bool(((byte & np.uint8(0x7C)) == np.uint8(0x7C)).any()) for byte in upper)
+    if bad:
+        raise _not_finite_error(what)
 
 
 def _e4m3_values() -> NDArray[np.float32]:
@@ -146,16 +175,20 @@ def _check_finite(values: NDArray[Any], dtype: DType, what: str) -> None:
             for i in range(0, bits.size, _CHUNK)
         )
     if bad:
-        raise CheckpointError(f"{what} holds NaN or infinity: the file is damaged, get it again")
+        raise _not_finite_error(what)
 
 
-def _decode_blocks(data: NDArray[np.uint8], encoding: Encoding, what: str) -> NDArray[np.float16]:
+def _not_finite_error(what: str) -> CheckpointError:
+    return CheckpointError(f"{what} holds NaN or infinity: the file is damaged, get it again")
+
+
+def _decode_blocks(data: NDArray[np.uint8], encoding: Encoding, dtype: DType, what: str) -> NDArray[Any]:
     form = BLOCK_FORMATS[encoding.value]
     blocks = data.reshape(-1, form.size)
-    out = np.empty((len(blocks), form.elements), np.float16)
+    out: NDArray[Any] = np.empty((len(blocks), form.elements), np.float16 if dtype == "f16" else np.float32)
     step = _CHUNK // form.elements
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(blocks), step):
             out[start : start + step] = form.decode(blocks[start : start + step])
-    _check_finite(out.reshape(-1), "f16", what)
+    _check_finite(out.reshape(-1), dtype, what)
     return out.reshape(-1)

@@ -12,8 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
-from engine.models.checkpoints.encodings import SCALED_BLOCK, Encoding, decode, decode_scaled, native_type
+from engine.models.checkpoints.encodings import (
+    Encoding,
+    check_packed,
+    decode,
+    decode_scaled,
+    native_type,
+    storage_of,
+)
 from engine.models.config import ModelConfig, tensor_shapes
+from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 from engine.models.weights import DType, cast_tensor
 
 
@@ -44,7 +52,7 @@ class Stored:
     order: tuple[int, ...] = ()
     """As in Place."""
     scales: Stored | None = None
-    """Of an FP8 matrix: one number for each block of SCALED_BLOCK rows and columns."""
+    """Of an FP8 matrix: one number for each block of FP8_BLOCK_SIDE rows and columns."""
 
     def read(self, dtype: DType) -> NDArray[Any]:
         """The tensor in `dtype`, in the file's own shape. Raises CheckpointError if it is damaged."""
@@ -61,14 +69,31 @@ class Stored:
         heads = stored.reshape(-1, len(self.order), self.shape[-1])
         return heads[:, np.array(self.order)].reshape(self.shape)
 
+    @property
+    def storage(self) -> Storage:
+        """How the matrix may be kept. Blocks of 128 rows do not survive another order of the rows."""
+        found = storage_of(self.encoding)
+        is_turned = found is Storage.FP8_BLOCK and (self.order or self.scales is None)
+        return Storage.BF16 if is_turned else found
+
+    def packed(self) -> Packed:
+        """The matrix as it ships, [rows, bytes]. Raises CheckpointError if it is damaged."""
+        what = f"{self.path.name}: tensor {self.name!r}"
+        check_packed(self.data, self.encoding, what)
+        rows = self.data.reshape(self.shape[-2], -1)
+        if self.order:
+            heads = rows.reshape(-1, len(self.order), rows.shape[-1])
+            rows = heads[:, np.array(self.order)].reshape(rows.shape)
+        return Packed(self.storage, rows, None if self.scales is None else self.scales.read("f32"))
+
     def with_scales(self, scales: Stored) -> Stored:
         """This FP8 matrix with the scales of its blocks. Raises CheckpointError if they do not fit it."""
-        expected = tuple(-(-size // SCALED_BLOCK) for size in self.shape)
+        expected = tuple(-(-size // FP8_BLOCK_SIDE) for size in self.shape)
         if self.encoding is not Encoding.F8_E4M3 or len(expected) != 2 or scales.shape != expected:
             raise CheckpointError(
                 f"{self.path.name}: tensor {self.name!r} is {self.encoding} of shape {list(self.shape)} with"
                 f" scales of shape {list(scales.shape)}; supported are F8_E4M3 matrices with one scale for"
-                f" each block of {SCALED_BLOCK} x {SCALED_BLOCK}"
+                f" each block of {FP8_BLOCK_SIDE} x {FP8_BLOCK_SIDE}"
             )
         return replace(self, scales=scales)
 
@@ -93,7 +118,8 @@ class Stored:
 class StoredWeights:
     """Weights (the protocol in engine.models.weights) over mapped files, by canonical name.
 
-    Matrices keep the type of the file; a mixture of types is kept as float32.
+    Matrices keep the type of the file. `native` is that of those that are not packed; a mixture of types is
+    float32.
     """
 
     def __init__(self, config: ModelConfig, tensors: Mapping[str, Stored]) -> None:
@@ -102,7 +128,9 @@ class StoredWeights:
         self._shapes = dict(tensor_shapes(config))
         self._tensors = dict(tensors)
         _check(config, self._shapes, self._tensors)
-        kinds = {native_type(t.encoding) for t in self._tensors.values() if len(t.shape) > 1}
+        matrices = [tensor for tensor in self._tensors.values() if len(tensor.shape) > 1]
+        plain = [tensor for tensor in matrices if not tensor.storage.is_packed]
+        kinds = {native_type(tensor.encoding) for tensor in plain or matrices}
         self.native: DType = kinds.pop() if len(kinds) == 1 else "f32"
 
     @property
@@ -115,6 +143,13 @@ class StoredWeights:
         if name not in self._tensors:
             raise CheckpointError(f"model {self.config.name!r} has no tensor {name!r}")
         return self._tensors[name].read(dtype).reshape(self._shapes[name])
+
+    def storage(self, name: str) -> Storage:
+        return self._tensors[name].storage
+
+    def packed(self, name: str) -> Packed:
+        found = self._tensors[name].packed()
+        return replace(found, rows=found.rows.reshape(*self._shapes[name][:-1], -1))
 
 
 def _check(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Stored]) -> None:

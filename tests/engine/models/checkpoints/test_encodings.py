@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
 from engine.models.checkpoints.block_formats import BLOCK_FORMATS
-from engine.models.checkpoints.encodings import Encoding, decode, decode_scaled, encoded_bytes, widen
+from engine.models.checkpoints.encodings import (
+    Encoding,
+    check_packed,
+    decode,
+    decode_scaled,
+    encoded_bytes,
+    storage_of,
+    widen,
+)
+from engine.models.storage import Storage, matrix_bytes
 
 BLOCKS = tuple(Encoding(name) for name in BLOCK_FORMATS)
 FLOATS = arrays.arrays(
@@ -51,12 +60,14 @@ def test_a_tensor_longer_than_one_chunk_decodes_whole(encoding: Encoding) -> Non
     ours = decode(packed, encoding, "f32", "t")
 
     kind = gguf.GGMLQuantizationType[encoding.value]
-    expected = gguf.quants.dequantize(packed, kind).reshape(-1).astype(np.float16)
-    np.testing.assert_array_equal(ours, expected.astype(np.float32))
+    expected = gguf.quants.dequantize(packed, kind).reshape(-1)
+    if not storage_of(encoding).is_packed:
+        expected = expected.astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(ours, expected)
 
 
-@pytest.mark.parametrize("encoding", BLOCKS)
-def test_a_block_format_is_one_fp16_model_whatever_type_is_asked_for(encoding: Encoding) -> None:
+@pytest.mark.parametrize("encoding", [e for e in BLOCKS if not storage_of(e).is_packed])
+def test_a_format_that_is_not_kept_packed_is_one_fp16_model(encoding: Encoding) -> None:
     packed = random_blocks(encoding, 10, seed=2)
 
     single, half = decode(packed, encoding, "f32", "t"), decode(packed, encoding, "f16", "t")
@@ -86,6 +97,8 @@ def test_each_block_of_an_fp8_matrix_has_its_own_scale(shape: tuple[int, int]) -
 
 
 def test_an_fp8_number_that_is_none_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="holds NaN or infinity"):
+        check_packed(np.full(4, 0xFF, np.uint8), Encoding.F8_E4M3, "t")
     with pytest.raises(CheckpointError, match="holds NaN or infinity"):
         decode_scaled(np.full((1, 1), 0x7F, np.uint8), np.ones((1, 1), np.float32), "f32", "t")
 
@@ -147,6 +160,21 @@ def test_nan_in_a_block_scale_is_refused(encoding: Encoding) -> None:
 
     with pytest.raises(CheckpointError, match="NaN or infinity"):
         decode(packed, encoding, "f16", "t")
+    if storage_of(encoding).is_packed:
+        with pytest.raises(CheckpointError, match="NaN or infinity"):
+            check_packed(packed, encoding, "t")
+
+
+@pytest.mark.parametrize("storage", [storage for storage in Storage if storage.is_packed])
+def test_what_decodes_is_taken_as_it_ships(storage: Storage) -> None:
+    if storage is Storage.FP8_BLOCK:
+        check_packed(np.array([b for b in range(256) if b & 0x7F != 0x7F], np.uint8), Encoding.F8_E4M3, "t")
+        return
+    packed = random_blocks(Encoding[storage.name], 20, seed=4)
+
+    check_packed(packed, Encoding[storage.name], "t")
+
+    assert len(packed) == matrix_bytes(storage, 20, BLOCK_FORMATS[storage.name].elements)
 
 
 def test_numbers_at_odd_addresses_come_back_aligned() -> None:
