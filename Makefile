@@ -38,6 +38,14 @@ test-faults: setup-dev ## what holds while processes die, clients attack, disks 
 test-nightly: setup-dev ## what takes too long for every change, or depends on an idle machine
 	$(PY) -m pytest -m nightly tests
 
+# What fails in the crowd is tried once more by itself, and the output shows both: many tests have processes, clocks and
+# other people's sockets in them, and two cores are not enough for all at once. What fails twice has failed.
+ONCE_MORE = -p no:xdist --last-failed --last-failed-no-failures none
+define pytest
+$(PY) -m pytest -o cache_dir=var/pytest/$(1) $(2) || { echo "trying once more, by themselves, what has failed"; \
+	$(PY) -m pytest -o cache_dir=var/pytest/$(1) $(ONCE_MORE) -m "not nightly" tests; }
+endef
+
 # The browser waits more than it computes: the other tests, which have to stand back, take what it leaves.
 test: setup-dev ## every test that this machine can run, to the end even where one fails
 	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-page test-browser test-python
@@ -47,10 +55,10 @@ test-page: setup-dev
 	npm test --silent
 
 test-browser: setup-dev
-	$(PY) -m pytest -m "not nightly" tests/e2e
+	$(call pytest,browser,-m "not nightly" tests/e2e)
 
 test-python: setup-dev
-	nice -n 5 $(PY) -m pytest -n 2 --dist loadfile -m "not nightly" tests --ignore=tests/e2e
+	nice -n 5 $(call pytest,python,-n 2 --dist loadfile -m "not nightly" tests --ignore=tests/e2e)
 
 lint: setup-dev ## formatting, types, who imports whom
 	$(PY) -m ruff check .

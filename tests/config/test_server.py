@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 
 from config.server import BODY_BYTES
 from tests.config.flood import CHUNK, CHUNKS, PIECE
+from tests.waiting import wait_until
 from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,13 +47,6 @@ def answers(port: int) -> bool:
         return httpx2.get(f"http://127.0.0.1:{port}/", timeout=10).status_code == 200
     except httpx2.TransportError:
         return False
-
-
-def wait_until(condition: Callable[[], bool], patience_s: float = 60.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @contextmanager

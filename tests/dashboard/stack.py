@@ -7,12 +7,10 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, sleep
-from typing import Any
 
 from django.core.management import call_command
 from django.db import connections
@@ -56,14 +54,6 @@ class Stack:
             worker.stop(at_once=True)
             thread.join(30)
             assert not thread.is_alive(), "the engine worker did not stop"
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = 30.0) -> None:
-    """Looks until `condition` holds. Fails after `timeout_s` seconds."""
-    end = monotonic() + timeout_s
-    while not condition():
-        assert monotonic() < end, f"still not so after {timeout_s} s"
-        sleep(0.05)
 
 
 @contextmanager

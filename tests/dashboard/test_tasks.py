@@ -17,7 +17,8 @@ from dashboard.sweeps import definitions, services
 from engine.serving.client import Client
 from engine.serving.messages import BENCH, Measured, Started, cancel_key, encode_frame, out_key
 from tests.dashboard import factories
-from tests.dashboard.stack import Stack, wait_until
+from tests.dashboard.stack import Stack
+from tests.waiting import wait_until
 
 
 class HandEngine:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faults.pages import Socket, session_of, source_address
-from tests.faults.product import Product, wait_until
+from tests.faults.product import Product
+from tests.waiting import wait_until
 
 CROWD, VISITOR, API = source_address(1), source_address(2), source_address(3)
 TOKENS = 32_000
@@ -79,7 +80,7 @@ def _call(product: Product, key: str, found: Fairness) -> None:
     with product.redis() as raw:
         before, began = raw.hlen("ml:entries"), time.monotonic()
         connection.request("POST", "/v1/completions", body, headers)
-        wait_until(lambda: raw.hlen("ml:entries") > before, 30, every=0.02)
+        wait_until(lambda: raw.hlen("ml:entries") > before, 30, every_s=0.02)
     found.key_s = time.monotonic() - began
     connection.close()
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faults.pages import ApiClient, Tally, Visitor, source_address, text_of
-from tests.faults.product import Product, at_the_same_time, wait_until
+from tests.faults.product import Product, at_the_same_time
+from tests.waiting import wait_until
 
 TOK_S = 300
 ROWS_MUST_END_S = 120.0
@@ -107,7 +108,7 @@ def _wait_for_rows(product: Product, found: Killed) -> None:
 def _wait_for_sweeps(product: Product, found: Killed) -> None:
     began = time.monotonic()
     active = "select count(*) from dashboard_sweeprun where state in ('queued', 'running')"
-    wait_until(lambda: product.query(active) == [(0,)], SWEEPS_MUST_END_S, every=1.0)
+    wait_until(lambda: product.query(active) == [(0,)], SWEEPS_MUST_END_S, every_s=1.0)
     found.sweeps_ended_s = time.monotonic() - began
     [(found.points,)] = product.query("select count(*) from dashboard_point where current")
     [(found.measured,)] = product.query(

@@ -26,6 +26,7 @@ from engine.errors import EngineError
 from engine.serving.client import Client
 from engine.settings import child_environment
 from tests.e2e.stack import ROOT, Service
+from tests.waiting import wait_until
 from tools.ports import free_port
 
 START_S = 90.0
@@ -214,14 +215,6 @@ def running_product(
 def prepare(product: Product) -> None:
     product.manage("migrate", "--noinput", "-v", "0")
     product.manage("collectstatic", "--noinput", "-v", "0")
-
-
-def wait_until(condition: Callable[[], object], timeout: float = 30.0, every: float = 0.05) -> None:
-    """Looks until `condition` holds. Fails after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"still not so after {timeout:g} s"
-        time.sleep(every)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.pages import Socket, session_of, source_address
-from tests.faults.product import Product, wait_until
+from tests.faults.product import Product
+from tests.waiting import wait_until
 
 PROMPT = "\x01" * 43_000
 """JSON writes each of them as six characters: a row of 258 kB, were rows kept so."""
@@ -108,7 +109,7 @@ def fill_and_empty(product: Product) -> Filled:
         page.say(type="start", prompt="to", max_tokens=4)
         return _end(page)["type"] == "done"
 
-    wait_until(works, 30, every=0.5)
+    wait_until(works, 30, every_s=0.5)
     found.back_s = time.monotonic() - began
     page.connection.close()
     with sqlite3.connect(product.database) as connection:

@@ -8,7 +8,8 @@ import pytest
 
 from tests.faults import fairness, hostile, kills, storage, truth
 from tests.faults.conftest import Figures, forms
-from tests.faults.product import Product, load, running_product, wait_until
+from tests.faults.product import Product, load, running_product
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -145,7 +146,7 @@ def test_what_is_shown_is_true_whatever_fails(
         unwatched_s = truth.end_of_the_unwatched(product, 5) if full else 0.0
         rows = "select count(*) from playground_generation where state = 'running'"
         if full:
-            wait_until(lambda: product.query(rows) == [(0,)], 120, every=1.0)
+            wait_until(lambda: product.query(rows) == [(0,)], 120, every_s=1.0)
     tally = found.tally
     figures(
         "clocks of +-20 min; " + ", ".join(found.events),

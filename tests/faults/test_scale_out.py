@@ -16,7 +16,8 @@ from engine.serving.client import Client
 from engine.serving.messages import GenerateRequest, Started
 from tests.faults.conftest import Figures
 from tests.faults.pages import Socket, Tally, Visitor, session_of, source_address, text_of
-from tests.faults.product import Product, at_the_same_time, load, running_product, wait_until
+from tests.faults.product import Product, at_the_same_time, load, running_product
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TOKENS = 200

@@ -16,7 +16,8 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from tests.faults.pages import Socket, Tally, Visitor, session_of, source_address, text_of
-from tests.faults.product import Product, at_the_same_time, wait_until
+from tests.faults.product import Product, at_the_same_time
+from tests.waiting import wait_until
 
 SKEW_S = 1200.0
 LOST_S = 1.2
@@ -91,7 +92,7 @@ def end_of_the_unwatched(product: Product, pages: int) -> float:
         with product.redis() as raw:
             return raw.hlen("ml:entries") == 0
 
-    wait_until(over, 90, every=0.2)
+    wait_until(over, 90, every_s=0.2)
     return time.monotonic() - began
 
 

@@ -15,6 +15,7 @@ from engine.serving.client import Client
 from engine.serving.messages import Done, Tokens, out_key
 from tests.conftest import running_redis
 from tests.engine.serving.workers import Story, Workers, chat, read_story, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -301,7 +302,4 @@ def test_a_request_in_hand_survives_a_lost_place_in_the_output(client, redis_url
 
 
 def wait_for_starts(client: Client, request_id: str, count: int) -> None:
-    deadline = time.monotonic() + 15
-    while sum(frame.frame.type == "started" for frame in client.read(request_id)) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: sum(frame.frame.type == "started" for frame in client.read(request_id)) >= count)

@@ -21,7 +21,7 @@ from engine.serving.messages import (
 from engine.serving.publisher import Publisher
 from engine.timings import Timings
 from tests.conftest import running_redis
-from tests.engine.serving.workers import wait_until
+from tests.waiting import wait_until
 
 STARTED = Started("a", "m", "numpy", 3, 0.0)
 DONE = Done("length", "", Timings(0, 0, 0, 0, 0, 3, 0))

@@ -42,7 +42,8 @@ from engine.serving.messages import (
 )
 from engine.serving.worker import HomeLost, Worker
 from tests.conftest import running_redis
-from tests.engine.serving.workers import read_story, wait_until
+from tests.engine.serving.workers import read_story
+from tests.waiting import wait_until
 
 
 @contextmanager

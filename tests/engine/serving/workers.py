@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from engine.models.weights import RandomWeights
 from engine.sampling import SamplingParams
 from engine.serving.client import Client
 from engine.serving.messages import Done, Frame, GenerateRequest, Started, Tokens
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 _SCRIPT = """
@@ -102,8 +102,7 @@ class Workers:
                 lambda: (
                     process.poll() is not None
                     or any(w.name == name and w.state == "idle" for w in client.workers())
-                ),
-                20.0,
+                )
             )
         assert process.poll() is None, log.read_text()
         return worker
@@ -169,13 +168,6 @@ def chat(request_id: str, *, tokens: int = 1500, seed: int = 5, **more: Any) -> 
         sampling=SamplingParams(temperature=1.0, top_p=0.95, repetition_penalty=1.1, seed=seed),
         **more,
     )
-
-
-def wait_until(condition: Callable[[], object], timeout: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @contextmanager
