@@ -16,14 +16,16 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.activations import gate_halves
 from engine.errors import RequestError
-from engine.models.config import Activation, Exchange, HeadKind, ModelConfig
+from engine.experts import ExpertLayer
+from engine.models.config import Exchange, HeadKind, ModelConfig
 from engine.models.rope import Rope, rotate, rotation_table
 from engine.models.weights import Weights
 
 Array = NDArray[np.float32]
 Mark = Callable[[str, int], None]
-"""Called at the end of each phase with its name (backends.base.PHASES) and layer (-1 outside layers)."""
+"""Called at the end of each phase with its name (engine.timings) and layer (-1 outside layers)."""
 
 
 class Products(Protocol):
@@ -34,12 +36,19 @@ class Products(Protocol):
         ...
 
     def attend(
-        self, q: Array, keys: Array, values: Array, unseen: NDArray[np.bool_] | None, cap: float
+        self,
+        q: Array,
+        keys: Array,
+        values: Array,
+        unseen: NDArray[np.bool_] | None,
+        cap: float,
+        sinks: Array | None = None,
     ) -> Array:
         """Softmax attention of scaled queries [L, H, G, n, E] over keys and values [L, H, T, E].
 
         `unseen` [n, T]: the keys that a query does not see; None: it sees all. `cap` bounds scores softly;
-        0: it does not. Returns [L, H, G, n, E].
+        0: it does not. `sinks` [L, H, G]: a score more for each head, which takes part in the softmax and
+        has no value. Returns [L, H, G, n, E].
         """
         ...
 
@@ -52,13 +61,19 @@ class NumpyProducts:
         return product
 
     def attend(
-        self, q: Array, keys: Array, values: Array, unseen: NDArray[np.bool_] | None, cap: float
+        self,
+        q: Array,
+        keys: Array,
+        values: Array,
+        unseen: NDArray[np.bool_] | None,
+        cap: float,
+        sinks: Array | None = None,
     ) -> Array:
         scores: Array = q @ keys[:, :, np.newaxis].swapaxes(-1, -2)
         _soft_cap(scores, cap)
         if unseen is not None:
             np.copyto(scores, np.float32(-np.inf), where=unseen)
-        _softmax(scores)
+        _softmax(scores, None if sinks is None else sinks[..., np.newaxis, np.newaxis])
         mixed: Array = scores @ values[:, :, np.newaxis]
         return mixed
 
@@ -76,6 +91,16 @@ def _no_mark(phase: str, layer: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class DenseMlp:
+    """The two matrices of an MLP that every token meets."""
+
+    gate_up: Array
+    """[L, 2*F/L, D]: rows of w_gate, then w_up."""
+    down: Array
+    """[L, D, F/L]"""
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """One layer's matrices, the ones with a common input stacked into one."""
 
@@ -87,12 +112,13 @@ class Layer:
     """[L, D, H*G*E]"""
     ffn_norm: Array
     """[D]"""
-    gate_up: Array
-    """[L, 2*F/L, D]: rows of w_gate, then w_up."""
-    down: Array
-    """[L, D, F/L]"""
+    mlp: DenseMlp | ExpertLayer
     qkv_bias: Array | None
     """[L, 1, (H*G + 2*H) * E], in the order of qkv."""
+    out_bias: Array | float
+    """[D], or 0."""
+    sinks: Array | None
+    """[L, H, G]"""
     q_norm: Array | None
     """[E]; so is k_norm."""
     k_norm: Array | None
@@ -183,19 +209,16 @@ class Reference:
         for i, layer in enumerate(self._layers):
             q = self._qkv(x, layer, i, cache)
             mark("qkv", i)
-            heads = self._attention(q, i, cache)
+            heads = self._attention(q, layer, i, cache)
             mark("attention", i)
             attended = self._products.project(heads, layer.attn_out)
+            attended += layer.out_bias
             attention_history.append(self._normalise(attended, layer.attn_post_norm))
             _add_lanes(x, attention_history, lanes.attention_exchange(i))
             mark("attn_out", i)
-            gated = self._gate_up(x, layer)
-            mark("gate_up", i)
-            mlp_history.append(
-                self._normalise(self._products.project(gated, layer.down), layer.ffn_post_norm)
-            )
+            mlp_history.append(self._mlp(x, layer, i, mark))
             _add_lanes(x, mlp_history, lanes.mlp_exchange(i))
-            mark("down", i)
+            mark("down" if isinstance(layer.mlp, DenseMlp) else "experts", i)
         cache.length += len(tokens)
         wanted = {"all": 0, "last": len(tokens) - 1, "none": len(tokens)}[logits]
         result = self._logits(x[:, wanted:])
@@ -235,15 +258,15 @@ class Reference:
     def _normalise(self, x: Array, scale: Array | None) -> Array:
         return x if scale is None else _rms_norm(x, scale, self.config.norm_eps)
 
-    def _attention(self, q: Array, index: int, cache: Cache) -> Array:
+    def _attention(self, q: Array, layer: Layer, index: int, cache: Cache) -> Array:
         """Softmax attention of each query over the positions it may see, [L, n, H*G*E]."""
         blocks = [
-            self._attend(q[:, start : start + _QUERY_BLOCK], index, cache, cache.length + start)
+            self._attend(q[:, start : start + _QUERY_BLOCK], layer, index, cache, cache.length + start)
             for start in range(0, q.shape[1], _QUERY_BLOCK)
         ]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
-    def _attend(self, q: Array, index: int, cache: Cache, start: int) -> Array:
+    def _attend(self, q: Array, layer: Layer, index: int, cache: Cache, start: int) -> Array:
         """The same for queries at the positions from `start` on."""
         c = self.config
         lanes, n, queries, head_dim = q.shape
@@ -252,18 +275,23 @@ class Reference:
         keys, values = cache.keys[index, :, :, first:end], cache.values[index, :, :, first:end]
         by_group = q.reshape(lanes, n, c.kv_heads // lanes, -1, head_dim).transpose(0, 2, 3, 1, 4)
         unseen = _unseen(np.arange(start, end), np.arange(first, end), c.windows[index]) if n > 1 else None
-        mixed = self._products.attend(by_group, keys, values, unseen, c.attention_cap)
+        mixed = self._products.attend(by_group, keys, values, unseen, c.attention_cap, layer.sinks)
         together: Array = mixed.transpose(0, 3, 1, 2, 4).reshape(lanes, n, queries * head_dim)
         return together
 
-    def _gate_up(self, x: Array, layer: Layer) -> Array:
-        """activation(gate) * up, [L, n, F/L]."""
-        both = self._products.project(_rms_norm(x, layer.ffn_norm, self.config.norm_eps), layer.gate_up)
-        half = both.shape[-1] // 2
-        gate, up = both[..., :half], both[..., half:]
-        _ACTIVATIONS[self.config.activation](gate)
-        gate *= up
-        return gate
+    def _mlp(self, x: Array, layer: Layer, index: int, mark: Mark) -> Array:
+        """What the MLP, or the experts, add to each lane's stream: [L, n, D]. Marks its first phase."""
+        c, project = self.config, self._products.project
+        normed = _rms_norm(x, layer.ffn_norm, c.norm_eps)
+        if isinstance(layer.mlp, ExpertLayer):
+            chosen, weights = layer.mlp.route(normed, project)
+            mark("router", index)
+            out = layer.mlp.mix(normed, chosen, weights, project)
+        else:
+            gated = gate_halves(project(normed, layer.mlp.gate_up), c.activation, c.swiglu_limit)
+            mark("gate_up", index)
+            out = project(gated, layer.mlp.down)
+        return self._normalise(out, layer.ffn_post_norm)
 
     def _logits(self, x: Array) -> Array:
         c = self.config
@@ -316,14 +344,19 @@ def _load_layer(weights: Weights, index: int) -> Layer:
         qkv=np.concatenate([get("wq"), get("wk"), get("wv")], axis=1),
         attn_out=get("wo"),
         ffn_norm=get("ffn_norm"),
-        gate_up=np.concatenate([get("w_gate"), get("w_up")], axis=1),
-        down=get("w_down"),
+        mlp=ExpertLayer(weights, index) if c.experts else _load_mlp(get),
         qkv_bias=np.concatenate(biases, axis=1)[:, np.newaxis] if biases else None,
+        out_bias=get("bo") if c.out_bias else 0.0,
+        sinks=get("sinks").reshape(c.lanes.count, -1, c.queries_per_kv) if c.sinks else None,
         q_norm=get("q_norm") if c.qk_norm else None,
         k_norm=get("k_norm") if c.qk_norm else None,
         attn_post_norm=get("attn_post_norm") if c.post_norms else None,
         ffn_post_norm=get("ffn_post_norm") if c.post_norms else None,
     )
+
+
+def _load_mlp(get: Callable[[str], Array]) -> DenseMlp:
+    return DenseMlp(np.concatenate([get("w_gate"), get("w_up")], axis=1), get("w_down"))
 
 
 def _rms_norm(x: Array, scale: Array, eps: float) -> Array:
@@ -364,34 +397,14 @@ def _soft_cap(values: Array, cap: float) -> None:
         values *= np.float32(cap)
 
 
-def _silu(gate: Array) -> None:
-    """x / (1 + exp(-x)), in place."""
-    with np.errstate(over="ignore"):  # exp(-gate) is inf for a very negative gate: the quotient is 0
-        denominator: Array = np.exp(-gate)
-    denominator += np.float32(1.0)
-    gate /= denominator
-
-
-def _gelu_tanh(gate: Array) -> None:
-    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), in place (Hendrycks and Gimpel 2016)."""
-    inner = gate * gate * gate
-    inner *= np.float32(0.044715)
-    inner += gate
-    inner *= np.float32(math.sqrt(2.0 / math.pi))
-    np.tanh(inner, out=inner)
-    inner += np.float32(1.0)
-    inner *= np.float32(0.5)
-    gate *= inner
-
-
-_ACTIVATIONS: dict[Activation, Callable[[Array], None]] = {
-    Activation.SILU: _silu,
-    Activation.GELU_TANH: _gelu_tanh,
-}
-
-
-def _softmax(scores: Array) -> None:
-    """Over the last axis, in place."""
-    scores -= scores.max(axis=-1, keepdims=True)
+def _softmax(scores: Array, sinks: Array | None = None) -> None:
+    """Over the last axis, in place; a sink [..., 1] adds to the denominator alone."""
+    largest = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        largest = np.maximum(largest, sinks)
+    scores -= largest
     np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    total = scores.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total += np.exp(sinks - largest)
+    scores /= total

@@ -9,6 +9,8 @@ from typing import Literal
 FinishReason = Literal["stop", "length", "cancelled"]
 PHASES = ("embed", "qkv", "attention", "attn_out", "gate_up", "down", "head", "sample")
 """The phases of a token, in order; every profile uses these names."""
+EXPERT_PHASES = (*PHASES[:4], "router", "experts", *PHASES[6:])
+"""Those of a mixture of experts: who is chosen, and what the chosen ones add."""
 EVERY_PHASE = (*PHASES[:4], "router", *PHASES[4:6], "experts", *PHASES[6:])
 """The same with those that only a mixture of experts has."""
 

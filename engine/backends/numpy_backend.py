@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from engine.measuring.bandwidth import datasheet_gbs, measure_read_gbs, usable_c
 from engine.processor import processor_name
 from engine.reference import Cache, Reference
 from engine.sampling import choose
-from engine.timings import PHASES, FinishReason, PhaseTime
+from engine.timings import EXPERT_PHASES, PHASES, FinishReason, PhaseTime
 
 PREFILL_CHUNK = 64
 """Prompt tokens between two looks at the stop flag: enough for the matrix products, some 0.1 s of work."""
@@ -149,7 +149,8 @@ class NumpyLaunch:
         self._prefilled = 0
         self._cached = 0
         self._start_ns = time.perf_counter_ns()
-        self._recorder = _Recorder(job, self._start_ns)
+        phases = EXPERT_PHASES if reference.config.experts else PHASES
+        self._recorder = _Recorder(job, phases, self._start_ns)
         self._thread = threading.Thread(target=self._run, name="numpy-launch", daemon=True)
         self._thread.start()
 
@@ -271,13 +272,13 @@ class _Recorder:
     The first token comes out of the prefill, so that its phases are spans only, never part of the mean.
     """
 
-    def __init__(self, job: Job, start_ns: int) -> None:
+    def __init__(self, job: Job, phases: Iterable[str], start_ns: int) -> None:
         self.spans: list[TraceSpan] = []
         self._trace = job.trace
         self._start_ns = start_ns
         self._last_ns = start_ns
         self._token = 0
-        self._sums_ns = dict.fromkeys(PHASES, 0)
+        self._sums_ns = dict.fromkeys(phases, 0)
 
     def mark(self, phase: str, layer: int) -> None:
         """The phase that has just ended began where the one before it ended."""

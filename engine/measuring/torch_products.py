@@ -22,7 +22,13 @@ class TorchProducts:
         return self._back(self._torch.matmul(self._there(x), self._there(matrix).transpose(1, 2)))
 
     def attend(
-        self, q: Array, keys: Array, values: Array, unseen: NDArray[np.bool_] | None, cap: float
+        self,
+        q: Array,
+        keys: Array,
+        values: Array,
+        unseen: NDArray[np.bool_] | None,
+        cap: float,
+        sinks: Array | None = None,
     ) -> Array:
         by_group, shown = self._there(keys).unsqueeze(2), self._there(values).unsqueeze(2)
         scores = self._torch.matmul(self._there(q), by_group.transpose(-1, -2))
@@ -30,7 +36,11 @@ class TorchProducts:
             scores = self._torch.tanh(scores / cap) * cap
         if unseen is not None:
             scores.masked_fill_(self._there(unseen), float("-inf"))
-        return self._back(self._torch.matmul(scores.softmax(-1), shown))
+        if sinks is not None:
+            last = self._there(sinks)[..., None, None].expand(*scores.shape[:-1], 1)
+            scores = self._torch.cat((scores, last), dim=-1)
+        shares = scores.softmax(-1)[..., : shown.shape[-2]]
+        return self._back(self._torch.matmul(shares, shown))
 
     def _there(self, array: NDArray[Any]) -> Any:
         return self._torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -33,7 +33,7 @@ TOKENS = 64
 POSITIONS = 16
 """Positions that the reference computes where a whole sequence is too much for it."""
 CORE_WORK = 1.5e11
-"""Parameters x positions for each core up to which NumPy takes part: some ten seconds."""
+"""Parameters that a token meets x positions for each core up to which NumPy takes part: some ten seconds."""
 GPU_WORK = 1e14
 """The same for PyTorch on a GPU."""
 ROUNDING = 1e-3
@@ -80,7 +80,7 @@ def _comparison(config: ModelConfig, prompt: int, generated: int) -> _Comparison
     """The most that this machine can compare in some ten seconds: all tokens if it can, then fewer."""
     cores, gpu = CORE_WORK * usable_cores(), None
     for tokens in dict.fromkeys((generated, min(generated, TOKENS))):
-        work = float(config.parameters) * (prompt + tokens)
+        work = float(config.active_parameters) * (prompt + tokens)
         if work <= cores:
             return _Comparison(FULL, tokens, "NumPy, FP32", NumpyProducts())
         gpu = gpu or gpu_products()

@@ -14,6 +14,10 @@ MOST_POSITIONS = 1 << 24
 """The longest context that is taken: more than any published model declares."""
 
 
+MOST_EXPERTS = 4096
+"""Experts of a layer: four times the most of any published model."""
+
+
 class HeadKind(StrEnum):
     """How the lanes' residual streams become logits."""
 
@@ -42,6 +46,8 @@ class Activation(StrEnum):
     SILU = "silu"
     GELU_TANH = "gelu_tanh"
     """GELU in its approximation by tanh."""
+    CLAMPED_SWIGLU = "clamped_swiglu"
+    """gate * sigmoid(1.702 * gate) * (up + 1), the gate clamped above and the other half on both sides."""
 
 
 class Feature(StrEnum):
@@ -57,6 +63,10 @@ class Feature(StrEnum):
     ATTENTION_SCALE = "a scale of attention scores of its own"
     ATTENTION_CAP = "soft-capped attention scores"
     LOGIT_CAP = "soft-capped logits"
+    OUT_BIAS = "a bias on attention's output"
+    SINKS = "attention sinks"
+    CLAMPED_SWIGLU = "a clamped SwiGLU in the MLP"
+    EXPERTS = "a mixture of experts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,21 @@ class Lanes:
         if layer < self.delay:
             return Exchange.SYNC if self.early_comm else Exchange.LOCAL
         return Exchange.DELAYED if comm else Exchange.LOCAL
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in place of the MLP of every layer (engine.experts says how a token is routed).
+
+    Each of `count` experts is an MLP with `ModelConfig.ffn` columns of its own; a token meets `chosen` of
+    them. Their weights are the softmax over the chosen ones' scores if `renormalise`, else over all scores.
+    """
+
+    count: int
+    chosen: int
+    renormalise: bool = True
+    biased: bool = False
+    """The router and both halves and the output of each expert have a bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +157,14 @@ class ModelConfig:
     """Scores become cap * tanh(score / cap) before the softmax; 0 means no cap."""
     logit_cap: float = 0.0
     """The same for logits."""
+    out_bias: bool = False
+    """A bias is added to what attention adds to the residual stream."""
+    sinks: bool = False
+    """Each query head has one learnt score more in its softmax, whose probability goes nowhere."""
+    swiglu_limit: float = 0.0
+    """Where the clamped SwiGLU clamps; 0 for other activations."""
+    experts: Experts | None = None
+    """The experts of each layer, `ffn` columns each; None for a dense MLP."""
     family: str = "llama"
     """The module of engine.models.families that reads and writes this model's files."""
     bos_id: int | None = None
@@ -158,7 +191,24 @@ class ModelConfig:
     @property
     def parameters(self) -> int:
         """Trainable parameters, the embedding and an untied head included."""
-        return sum(math.prod(shape) for _, shape in tensor_shapes(self))
+        return self.active_parameters + self._idle_experts * _elements(_expert_shapes(self))
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that one token meets: all but the experts that it does not choose."""
+        chosen = self.layers * self.experts.chosen if self.experts else 0
+        shared = _elements(_top_shapes(self)) + self.layers * _elements(_layer_shapes(self))
+        return shared + chosen * _elements(_expert_shapes(self))
+
+    @property
+    def expert_parameters(self) -> int:
+        """Those of one expert of one layer; 0 if there are none."""
+        return _elements(_expert_shapes(self)) if self.experts else 0
+
+    @property
+    def _idle_experts(self) -> int:
+        """Experts of all layers that a token does not choose."""
+        return self.layers * (self.experts.count - self.experts.chosen) if self.experts else 0
 
     @property
     def head_copies(self) -> int:
@@ -180,6 +230,10 @@ class ModelConfig:
             Feature.ATTENTION_SCALE: self.attention_scale != 0.0,
             Feature.ATTENTION_CAP: self.attention_cap != 0.0,
             Feature.LOGIT_CAP: self.logit_cap != 0.0,
+            Feature.OUT_BIAS: self.out_bias,
+            Feature.SINKS: self.sinks,
+            Feature.CLAMPED_SWIGLU: self.activation is Activation.CLAMPED_SWIGLU,
+            Feature.EXPERTS: self.experts is not None,
         }
         return frozenset(feature for feature, on in switched.items() if on)
 
@@ -232,6 +286,19 @@ def _problems(c: ModelConfig) -> list[str]:
         )
     if c.tied_head and c.lanes.head is HeadKind.LANE and lanes > 1:
         found.append("a head over concatenated lanes cannot be tied to the embedding")
+    return found + _mlp_problems(c)
+
+
+def _mlp_problems(c: ModelConfig) -> list[str]:
+    found = []
+    if (c.activation is Activation.CLAMPED_SWIGLU) != (c.swiglu_limit > 0):
+        found.append(f"swiglu_limit is {c.swiglu_limit}; it is above 0 for a clamped SwiGLU, and only then")
+    if c.lanes.count > 1 and (c.experts or c.out_bias):
+        found.append(f"experts and a bias on attention's output need one lane, there are {c.lanes.count}")
+    if c.experts and not 1 <= c.experts.chosen <= c.experts.count:
+        found.append(f"a token chooses {c.experts.chosen} of {c.experts.count} experts")
+    if c.experts and c.experts.count > MOST_EXPERTS:
+        found.append(f"a layer has {c.experts.count} experts, at most {MOST_EXPERTS} are taken")
     return found
 
 
@@ -251,18 +318,49 @@ def _rope_problems(c: ModelConfig) -> list[str]:
 
 def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every canonical name of a model (engine.models.weights) and its shape, in file order."""
-    yield "embed", (config.vocab, config.hidden)
+    (embed, norm, *head) = _top_shapes(config)
+    yield embed
     for i in range(config.layers):
         for name, shape in _layer_shapes(config):
             yield f"layers.{i}.{name}", shape
+        for expert in range(config.experts.count if config.experts else 0):
+            for name, shape in _expert_shapes(config):
+                yield f"layers.{i}.experts.{expert}.{name}", shape
+    yield norm
+    yield from head
+
+
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def _elements(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for _, shape in shapes)
+
+
+def _top_shapes(config: ModelConfig) -> Shapes:
+    yield "embed", (config.vocab, config.hidden)
     yield "norm", (config.hidden,)
     if not config.tied_head:
         yield "head", (config.vocab, config.head_copies * config.hidden)
 
 
-def _layer_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _layer_shapes(config: ModelConfig) -> Shapes:
+    """What every layer has once; experts come beside it."""
+    yield from _attention_shapes(config)
+    yield "ffn_norm", (config.hidden,)
+    if config.experts is None:
+        yield from _mlp_shapes(config)
+    else:
+        yield "router", (config.experts.count, config.hidden)
+        if config.experts.biased:
+            yield "router_bias", (config.experts.count,)
+    if config.post_norms:
+        yield "ffn_post_norm", (config.hidden,)
+
+
+def _attention_shapes(config: ModelConfig) -> Shapes:
     lanes, hidden = config.lanes.count, config.hidden
-    q, kv, ffn = config.q_dim // lanes, config.kv_dim // lanes, config.ffn // lanes
+    q, kv = config.q_dim // lanes, config.kv_dim // lanes
     yield "attn_norm", (hidden,)
     yield "wq", (lanes, q, hidden)
     yield "wk", (lanes, kv, hidden)
@@ -274,12 +372,26 @@ def _layer_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     if config.qk_norm:
         yield "q_norm", (config.head_dim,)
         yield "k_norm", (config.head_dim,)
+    if config.sinks:
+        yield "sinks", (lanes, config.heads // lanes)
     yield "wo", (lanes, hidden, q)
+    if config.out_bias:
+        yield "bo", (hidden,)
     if config.post_norms:
         yield "attn_post_norm", (hidden,)
-    yield "ffn_norm", (hidden,)
+
+
+def _mlp_shapes(config: ModelConfig) -> Shapes:
+    lanes, hidden, ffn = config.lanes.count, config.hidden, config.ffn // config.lanes.count
     yield "w_gate", (lanes, ffn, hidden)
     yield "w_up", (lanes, ffn, hidden)
     yield "w_down", (lanes, hidden, ffn)
-    if config.post_norms:
-        yield "ffn_post_norm", (hidden,)
+
+
+def _expert_shapes(config: ModelConfig) -> Shapes:
+    """Of one expert."""
+    yield from _mlp_shapes(config)
+    if config.experts and config.experts.biased:
+        yield "b_gate", (config.lanes.count, config.ffn)
+        yield "b_up", (config.lanes.count, config.ffn)
+        yield "b_down", (config.hidden,)

@@ -9,10 +9,15 @@ transformer), D hidden, Q query columns, K key/value columns, F MLP columns, V v
     layers.N.wo          [L, D, Q/L]
     layers.N.bq          [L, Q/L]         layers.N.bk, bv   [L, K/L]     with `qkv_bias`
     layers.N.q_norm, k_norm     [head_dim]                               with `qk_norm`
+    layers.N.sinks       [L, heads/L]                                    with `sinks`
+    layers.N.bo          [D]                                             with `out_bias`
     layers.N.ffn_norm    [D]
     layers.N.attn_post_norm, ffn_post_norm   [D]                         with `post_norms`
     layers.N.w_gate      [L, F/L, D]      layers.N.w_up     [L, F/L, D]
     layers.N.w_down      [L, D, F/L]
+    layers.N.router      [X, D]           layers.N.router_bias   [X]     with X `experts`; then, for each
+    layers.N.experts.E.w_gate, w_up, w_down, shaped as above,            expert, in place of the one MLP
+    layers.N.experts.E.b_gate, b_up   [L, F/L]    ...b_down   [D]        with `experts.biased`
     norm                 [D]
     head                 [V, D]; [V, L*D] for the `lane` head. Absent if tied: use `embed`.
 
@@ -81,7 +86,8 @@ def storage_of(weights: Weights, name: str) -> Storage:
     return Storage.BF16 if weights.native == "bf16" else Storage.F16
 
 
-_VECTOR_SCALES = {"embed": 1.0, "bq": 0.5, "bk": 0.5, "bv": 0.5}
+_BIASES = ("bq", "bk", "bv", "bo", "sinks", "router_bias", "b_gate", "b_up", "b_down")
+_VECTOR_SCALES = {"embed": 1.0} | dict.fromkeys(_BIASES, 0.5)
 
 
 class RandomWeights:
@@ -95,7 +101,8 @@ class RandomWeights:
     with fmix32 the finaliser of MurmurHash3, `key` the CRC-32 of f"{seed}:{name}", i the flat index in
     the canonical shape, every operation in float32, and scale = sqrt(3 / fan_in) (so that the
     standard deviation is 1/sqrt(fan_in)), divided by sqrt(2 * layers) for wo and w_down so that the
-    residual stream keeps its size. Embedding rows use scale 1, biases 0.5; norms are f16(1 + 0.1 * (...)).
+    residual stream keeps its size. Embedding rows use scale 1, biases and sinks 0.5; norms are
+    f16(1 + 0.1 * (...)).
     """
 
     native: DType = "f16"

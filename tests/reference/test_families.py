@@ -32,6 +32,7 @@ SHAPE = {
     "eos_token_id": 2,
     "pad_token_id": None,
     "attn_implementation": "eager",
+    "experts_implementation": "eager",
 }
 LLAMA3 = {
     "rope_type": "llama3",
@@ -84,12 +85,33 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("phi3", "window, a part of each head", {"rope_parameters": PARTIAL, "sliding_window": 8}),
     ("phi3", "longrope", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 96}),
 ]
+GPT_OSS = {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 14, "num_hidden_layers": 4}
+GPT_OSS_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+QWEN3_MOE = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 22, "head_dim": 16}
+EXPERT_CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("gpt_oss", "as published", {**GPT_OSS, "sliding_window": 8, "rope_parameters": GPT_OSS_YARN}),
+    ("gpt_oss", "a low clamp", {**GPT_OSS, "swiglu_limit": 0.8, "rope_parameters": GPT_OSS_YARN}),
+    ("gpt_oss", "all experts", {**GPT_OSS, "num_experts_per_tok": 5, "rope_parameters": YARN}),
+    ("qwen3_moe", "as published", {**QWEN3_MOE, "norm_topk_prob": True}),
+    ("qwen3_moe", "weights of all scores", {**QWEN3_MOE, "norm_topk_prob": False}),
+    ("qwen3_moe", "one expert", {**QWEN3_MOE, "num_experts_per_tok": 1, "norm_topk_prob": True}),
+]
 TOKENS = [int(t) for t in np.random.default_rng(3).integers(3, 130, 64)]
 NEW_TOKENS = 32
 
 
 @pytest.mark.parametrize(
-    ("family", "changes"), [(f, c) for f, _, c in CASES], ids=[f"{f}-{i}" for f, i, _ in CASES]
+    ("family", "changes"),
+    [(f, c) for f, _, c in CASES + EXPERT_CASES],
+    ids=[f"{f}-{i}" for f, i, _ in CASES + EXPERT_CASES],
 )
 def test_logits_and_tokens_are_those_of_transformers(
     tmp_path: Path, family: str, changes: dict[str, Any]
@@ -97,11 +119,8 @@ def test_logits_and_tokens_are_those_of_transformers(
     theirs = write_by_transformers(tmp_path, family, changes)
     model = open_model(str(tmp_path))
 
-    logits, tokens = _forward(model, TOKENS), _greedy(model, TOKENS[:20])
-
     assert model.config.family == family.removesuffix("_text")
-    assert relative_error(logits, _their_logits(theirs, TOKENS)) < 1e-4
-    assert tokens == _their_logits(theirs, TOKENS[:20] + tokens).argmax(axis=1)[19:-1].tolist()
+    compare(model, theirs)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +153,16 @@ def test_the_cpu_backend_gives_them_too(
 
 def test_every_family_with_a_class_of_its_own_is_compared() -> None:
     """Laneformer has none: tests/reference/test_laneformer.py compares it with another implementation."""
-    assert set(families()) - {"laneformer"} == {family.removesuffix("_text") for family, _, _ in CASES}
+    compared = {family.removesuffix("_text") for family, _, _ in CASES + EXPERT_CASES}
+    assert set(families()) - {"laneformer"} == compared
+
+
+def compare(model: Model, theirs: Any) -> None:
+    """Logits of a prompt and greedy tokens are those of transformers' module `theirs`."""
+    logits, tokens = _forward(model, TOKENS), _greedy(model, TOKENS[:20])
+
+    assert relative_error(logits, _their_logits(theirs, TOKENS)) < 1e-4
+    assert tokens == _their_logits(theirs, TOKENS[:20] + tokens).argmax(axis=1)[19:-1].tolist()
 
 
 def write_by_transformers(
@@ -146,7 +174,7 @@ def write_by_transformers(
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
         for values in model.parameters():
-            if values.ndim == 1:
+            if values.ndim == 1 or not values.any():  # biases of experts are zeros of two dimensions
                 values += 0.3 * torch.randn_like(values)
             values.copy_(values.to(dtype))
     # A copy: the cast rounds the frequencies of the rotation, too.

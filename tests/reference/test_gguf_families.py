@@ -1,5 +1,6 @@
 """Each family as a GGUF file: names by the gguf library's table, values as llama.cpp's converter has them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from engine.models.rope import FactorScaling, LinearScaling, YarnScaling
 from engine.models.weights import Weights
 from engine.reference import Reference
 from tests.engine.models.checkpoints.files import permute
-from tests.reference.test_families import LONGROPE, PARTIAL, TOKENS, YARN, write_by_transformers
+from tests.reference.test_families import (
+    GPT_OSS,
+    GPT_OSS_YARN,
+    LONGROPE,
+    PARTIAL,
+    QWEN3_MOE,
+    TOKENS,
+    YARN,
+    write_by_transformers,
+)
 from tests.reference.test_laneformer import relative_error
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
@@ -30,8 +40,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("gemma3_text", "windows", {"head_dim": 16, "query_pre_attn_scalar": 16, "num_hidden_layers": 7}),
     ("phi3", "a part of each head", {"rope_parameters": PARTIAL}),
     ("phi3", "longrope", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 96}),
+    ("gpt_oss", "as published", {**GPT_OSS, "rope_parameters": GPT_OSS_YARN}),
+    ("qwen3_moe", "as published", {**QWEN3_MOE, "norm_topk_prob": True}),
 ]
-ARCHITECTURES = {"gemma3_text": gguf.MODEL_ARCH.GEMMA3}
+ARCHITECTURES = {"gemma3_text": gguf.MODEL_ARCH.GEMMA3, "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE}
 KINDS = ("F32", "BF16", "Q8_0", "Q5_1", "Q4_0")
 """Types that the gguf library can write; test_encodings.py reads the others."""
 
@@ -52,6 +64,21 @@ def test_a_gguf_file_is_the_same_model_as_its_folder(
     assert relative_error(logits(gguf_weights(file, config)), logits(folder.weights)) < 1e-5
 
 
+def test_a_gguf_file_of_gpt_oss_keeps_its_experts_in_mxfp4(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+    shape = {**GPT_OSS, **sizes, "rope_parameters": GPT_OSS_YARN}
+    theirs = write_by_transformers(tmp_path / "folder", "gpt_oss", shape)
+    config = open_model(str(tmp_path / "folder")).config
+    kind = gguf.GGMLQuantizationType.MXFP4
+
+    file = read_gguf(write(tmp_path / "m.gguf", "gpt_oss", theirs, config, kind))
+
+    weights = gguf_weights(file, gguf_config(file, "m"))
+    matrix = theirs.model.layers[1].mlp.experts.gate_up_proj[3].T[1::2].detach().numpy()
+    expected = gguf.quants.dequantize(gguf.quants.quantize(matrix, kind), kind)
+    np.testing.assert_array_equal(weights.get("layers.1.experts.3.w_up")[0], expected)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gguf_file_may_be_of_any_type(tmp_path: Path, kind: str) -> None:
     changes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
@@ -64,7 +91,8 @@ def test_a_gguf_file_may_be_of_any_type(tmp_path: Path, kind: str) -> None:
     matrix = theirs.model.layers[1].mlp.down_proj.weight.detach().numpy()
     packed = gguf.quants.quantize(matrix, gguf.GGMLQuantizationType[kind])
     expected = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType[kind])
-    expected = expected if kind in ("F32", "BF16") else expected.astype(np.float16).astype(np.float32)
+    if kind in ("Q5_1", "Q4_0"):  # the others are not rounded to FP16
+        expected = expected.astype(np.float16).astype(np.float32)
     np.testing.assert_array_equal(weights.get("layers.1.w_down")[0], expected)
 
 
@@ -85,18 +113,37 @@ def write(
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
     describe(writer, theirs.config, config)
     names = gguf.get_tensor_name_map(architecture, config.layers)
-    for name, tensor in theirs.state_dict().items():
+    for name, tensor in experts_apart(theirs.state_dict(), config):
         if name == "lm_head.weight" and config.tied_head:
             continue
         values = converted(family, name, tensor.float().numpy(), config)
-        quantized = kind if values.ndim > 1 else gguf.GGMLQuantizationType.F32
+        plain = values.ndim == 1 or name.endswith("bias") or "ffn_gate_inp" in name
+        quantized = gguf.GGMLQuantizationType.F32 if plain else kind
         stored = gguf.quants.quantize(values, quantized)
-        writer.add_tensor(names.get_name(name, (".weight", ".bias")), stored, raw_dtype=quantized)
+        theirs_name = name if name.startswith("blk.") else names.get_name(name, (".weight", ".bias"))
+        writer.add_tensor(theirs_name, stored, raw_dtype=quantized)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def experts_apart(state: dict[str, torch.Tensor], config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
+    """`state` with the matrices of experts as [experts, rows, columns], gates and the other half apart."""
+    for name, tensor in state.items():
+        if ".mlp.experts." not in name:
+            yield name.replace("sinks", "sinks.weight"), tensor
+            continue
+        block, kind = f"blk.{name.split('.')[2]}.ffn_", "bias" if name.endswith("bias") else "weight"
+        turned = config.family == "gpt_oss" and kind == "weight"
+        values = tensor.swapaxes(1, 2) if turned else tensor
+        if "down_proj" in name:
+            yield f"{block}down_exps.{kind}", values
+            continue
+        halves = (values[:, 0::2], values[:, 1::2]) if config.family == "gpt_oss" else values.chunk(2, 1)
+        yield f"{block}gate_exps.{kind}", halves[0]
+        yield f"{block}up_exps.{kind}", halves[1]
 
 
 def converted(
@@ -113,7 +160,11 @@ def describe(writer: gguf.GGUFWriter, settings: Any, config: ModelConfig) -> Non
     writer.add_block_count(config.layers)
     writer.add_context_length(settings.max_position_embeddings)
     writer.add_embedding_length(config.hidden)
-    writer.add_feed_forward_length(config.ffn)
+    writer.add_feed_forward_length(settings.intermediate_size)
+    if config.experts:
+        writer.add_expert_count(config.experts.count)
+        writer.add_expert_used_count(config.experts.chosen)
+        writer.add_expert_feed_forward_length(config.ffn)
     writer.add_head_count(config.heads)
     writer.add_head_count_kv(config.kv_heads)
     writer.add_key_length(config.head_dim)
@@ -166,16 +217,16 @@ def test_an_fp8_folder_is_the_model_of_its_decoded_matrices(tmp_path: Path) -> N
 
 
 def blockwise(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(FP8, scales, the BF16 matrix that the two mean)."""
+    """(FP8, scales, the FP32 matrix that the two mean)."""
     rows, columns = matrix.shape
     counts = (-(-rows // 128), -(-columns // 128))
     scales = torch.empty(counts)
     packed = torch.empty((rows, columns), dtype=torch.float8_e4m3fn)
-    decoded = torch.empty((rows, columns), dtype=torch.bfloat16)
+    decoded = torch.empty((rows, columns))
     for i in range(counts[0]):
         for j in range(counts[1]):
             block = (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
             scales[i, j] = matrix[block].abs().max() / 448.0
             packed[block] = (matrix[block] / scales[i, j]).to(torch.float8_e4m3fn)
-            decoded[block] = (packed[block].float() * scales[i, j]).to(torch.bfloat16)
+            decoded[block] = packed[block].float() * scales[i, j]
     return packed, scales, decoded

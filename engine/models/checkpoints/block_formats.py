@@ -37,6 +37,8 @@ IQ4_NL_LEVELS = np.array(
 )
 FP4_LEVELS = np.array((0, 1, 2, 3, 4, 6, 8, 12, -0.0, -1, -2, -3, -4, -6, -8, -12), np.float32)
 """Twice the values of FP4 (E2M1), whose scale is halved in turn."""
+MXFP4_BLOCK = 32
+"""Numbers that share a scale (OCP Microscaling Formats 1.0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,19 @@ def _iq4_nl(blocks: Bytes) -> Floats:
 def _mxfp4(blocks: Bytes) -> Floats:
     scales = np.ldexp(np.float32(1.0), blocks[:, 0].astype(np.int32) - 128)
     return (FP4_LEVELS[_nibbles(blocks[:, 1:])] * scales).T
+
+
+def mxfp4_blocks(pairs: Bytes, exponents: Bytes) -> Bytes:
+    """MXFP4 blocks [n, 17] of numbers and scales that lie apart, as safetensors have them.
+
+    `pairs` [n, 16]: byte j holds elements 2j (low bits) and 2j + 1; `exponents` [n]: the scale 2^(e - 127).
+    """
+    nibbles = np.stack((pairs & np.uint8(15), pairs >> np.uint8(4)), axis=-1).reshape(-1, MXFP4_BLOCK)
+    half = MXFP4_BLOCK // 2
+    blocks = np.empty((len(pairs), 1 + half), np.uint8)
+    blocks[:, 0] = exponents
+    blocks[:, 1:] = nibbles[:, :half] | (nibbles[:, half:] << np.uint8(4))
+    return blocks
 
 
 def _k_scales(packed: Bytes) -> tuple[Bytes, Bytes]:

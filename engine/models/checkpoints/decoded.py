@@ -77,9 +77,10 @@ class KeptWeights:
 def keep_decoded(weights: Decoding, digest: str, folder: Path, budget_bytes: int) -> Weights:
     """`weights`, from `folder` if they lie there decoded; else they are put there as they are decoded.
 
-    As they are where nothing has to be decoded, or where that would exceed the budget or the disk.
+    As they are where nothing has to be decoded, or where that would exceed the budget or the disk; and
+    with experts, which stay packed.
     """
-    if not weights.is_decoded or weights.native == "f32":
+    if not weights.is_decoded or weights.native == "f32" or weights.config.experts:
         return weights
     layout = _Layout.of(weights.config, weights.native, digest)
     path = folder / f"{digest[:32]}-{weights.native}-{VERSION}{SUFFIX}"

@@ -30,6 +30,10 @@ class Encoding(StrEnum):
     F16 = "F16"
     BF16 = "BF16"
     F8_E4M3 = "F8_E4M3"
+    U8 = "U8"
+    """Bytes that mean something only together with another tensor."""
+    FP4 = "FP4"
+    """MXFP4 as safetensors have it: numbers in one tensor and scales in another. It is read as MXFP4."""
     Q4_0 = "Q4_0"
     Q4_1 = "Q4_1"
     Q5_0 = "Q5_0"
@@ -47,6 +51,7 @@ _PLAIN: dict[Encoding, tuple[int, DType]] = {
     Encoding.F16: (2, "f16"),
     Encoding.BF16: (2, "bf16"),
     Encoding.F8_E4M3: (1, "bf16"),
+    Encoding.U8: (1, "bf16"),
 }
 """Bytes of a number, and the type that holds it."""
 
@@ -60,6 +65,8 @@ def storage_of(encoding: Encoding) -> Storage:
     """How a matrix of `encoding` is kept by a kernel that multiplies with every format."""
     if encoding is Encoding.F8_E4M3:
         return Storage.FP8_BLOCK
+    if encoding is Encoding.FP4:
+        return Storage.MXFP4
     if encoding.value in Storage.__members__:
         return Storage[encoding.value]
     return Storage.BF16 if native_type(encoding) == "bf16" else Storage.F16
@@ -86,8 +93,10 @@ def decode(data: NDArray[np.uint8], encoding: Encoding, dtype: DType, what: str)
         values = _decode_blocks(data, encoding, "f32" if exact else "f16", what)
         return values if dtype == "f16" else cast_tensor(values, dtype)
     native = native_type(encoding)
-    if encoding is Encoding.F8_E4M3:
-        raise CheckpointError(f"{what} is FP8 without the scales of its blocks, which is not supported")
+    if encoding in (Encoding.F8_E4M3, Encoding.U8):
+        raise CheckpointError(
+            f"{what} is {encoding} without the scales of its blocks, which is not supported"
+        )
     stored: NDArray[Any] = data.view({"f32": "<f4", "f16": "<f2", "bf16": "<u2"}[native])
     _check_finite(stored, native, what)
     if native == dtype:

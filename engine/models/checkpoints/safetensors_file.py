@@ -22,9 +22,11 @@ from engine.models.checkpoints.stored import Stored, elements, map_file
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-_ENCODINGS = (Encoding.F32, Encoding.F16, Encoding.BF16, Encoding.F8_E4M3)
+_ENCODINGS = (Encoding.F32, Encoding.F16, Encoding.BF16, Encoding.F8_E4M3, Encoding.U8)
 _SCALES = "_scale_inv"
 """What follows the name of an FP8 matrix in the name of its scales."""
+_FP4_BLOCKS, _FP4_SCALES = "_blocks", "_scales"
+"""How the names of FP4 numbers and of their scales end."""
 _SHOWN = 100
 """Characters of a name that a message shows."""
 _MAX_DIMENSIONS = 8
@@ -60,10 +62,18 @@ def read_folder(folder: Path) -> dict[str, Stored]:
 
 
 def _with_scales(tensors: dict[str, Stored]) -> dict[str, Stored]:
-    """FP8 matrices together with the scales of their blocks, which are tensors of their own."""
-    scaled = {name for name in tensors if name + _SCALES in tensors}
-    rest = {name: t for name, t in tensors.items() if name.removesuffix(_SCALES) not in scaled}
-    return rest | {name: tensors[name].with_scales(tensors[name + _SCALES]) for name in scaled}
+    """FP8 matrices and FP4 blocks together with their scales, which are tensors of their own."""
+    scales = {name: _scales_of(name) for name in tensors if _scales_of(name) in tensors}
+    used = set(scales.values())
+    rest = {name: tensor for name, tensor in tensors.items() if name not in used}
+    return rest | {name: tensors[name].with_scales(tensors[theirs]) for name, theirs in scales.items()}
+
+
+def _scales_of(name: str) -> str:
+    """What the scales of the tensor `name` are called, if it has any."""
+    if name.endswith(_FP4_BLOCKS):
+        return name.removesuffix(_FP4_BLOCKS) + _FP4_SCALES
+    return name + _SCALES
 
 
 def weight_files(tensors: Mapping[str, Stored]) -> list[Path]:

@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
+from engine.models.checkpoints.block_formats import MXFP4_BLOCK, mxfp4_blocks
 from engine.models.checkpoints.encodings import (
     Encoding,
     check_packed,
     decode,
     decode_scaled,
+    encoded_bytes,
     native_type,
     storage_of,
 )
@@ -36,11 +38,22 @@ class Place:
     """What the file leaves out of each number."""
     order: tuple[int, ...] = ()
     """The rows of each head in canonical order, where the file has another: row j is the file's order[j]."""
+    step: int = 1
+    """Every so-manyeth of `rows`, where the file deals the rows of several matrices in turn."""
+    expert: int | None = None
+    """Which matrix along the first axis, where the file stacks those of all experts."""
+    transposed: bool = False
+    """The file has a column where the canonical tensor has a row; `rows` are counted after the turn."""
+    otherwise: Place | None = None
+    """Where it lies in files that have no tensor `name`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor in a mapped file. `data` is a view: nothing is read before `read`."""
+    """One tensor in a mapped file, or some of its rows.
+
+    `data` is a view of its bytes: nothing is read before `read`. It is flat, or its first axis are rows.
+    """
 
     path: Path
     name: str
@@ -52,22 +65,31 @@ class Stored:
     order: tuple[int, ...] = ()
     """As in Place."""
     scales: Stored | None = None
-    """Of an FP8 matrix: one number for each block of FP8_BLOCK_SIDE rows and columns."""
+    """Of FP8: a number for each block of FP8_BLOCK_SIDE rows and columns. Of FP4: a byte for each block."""
 
     def read(self, dtype: DType) -> NDArray[Any]:
         """The tensor in `dtype`, in the file's own shape. Raises CheckpointError if it is damaged."""
         what = f"{self.path.name}: tensor {self.name!r}"
+        data, encoding = self._flat()
         if self.offset:
-            values = decode(self.data, self.encoding, "f32", what) + np.float32(self.offset)
+            values = decode(data, encoding, "f32", what) + np.float32(self.offset)
             return cast_tensor(values, dtype).reshape(self.shape)
-        if self.scales is not None:
-            matrix = self.data.reshape(self.shape)
+        if self.scales is not None and self.encoding is not Encoding.FP4:
+            matrix = data.reshape(self.shape)
             return decode_scaled(matrix, self.scales.read("f32"), dtype, what).reshape(self.shape)
-        stored = decode(self.data, self.encoding, dtype, what).reshape(self.shape)
+        stored = decode(data, encoding, dtype, what).reshape(self.shape)
         if not self.order:
             return stored
         heads = stored.reshape(-1, len(self.order), self.shape[-1])
         return heads[:, np.array(self.order)].reshape(self.shape)
+
+    def _flat(self) -> tuple[NDArray[np.uint8], Encoding]:
+        """The bytes one after the other, and what they are; FP4 becomes GGUF's MXFP4."""
+        data = np.ascontiguousarray(self.data).reshape(-1)
+        if self.encoding is not Encoding.FP4 or self.scales is None:
+            return data, self.encoding
+        exponents, _ = self.scales._flat()
+        return mxfp4_blocks(data.reshape(len(exponents), -1), exponents).reshape(-1), Encoding.MXFP4
 
     @property
     def storage(self) -> Storage:
@@ -78,16 +100,22 @@ class Stored:
 
     def packed(self) -> Packed:
         """The matrix as it ships, [rows, bytes]. Raises CheckpointError if it is damaged."""
-        what = f"{self.path.name}: tensor {self.name!r}"
-        check_packed(self.data, self.encoding, what)
-        rows = self.data.reshape(self.shape[-2], -1)
+        data, encoding = self._flat()
+        check_packed(data, encoding, f"{self.path.name}: tensor {self.name!r}")
+        rows = data.reshape(self.shape[-2], -1)
         if self.order:
             heads = rows.reshape(-1, len(self.order), rows.shape[-1])
             rows = heads[:, np.array(self.order)].reshape(rows.shape)
-        return Packed(self.storage, rows, None if self.scales is None else self.scales.read("f32"))
+        scales = self.scales if self.storage is Storage.FP8_BLOCK else None
+        return Packed(self.storage, rows, None if scales is None else scales.read("f32"))
 
     def with_scales(self, scales: Stored) -> Stored:
-        """This FP8 matrix with the scales of its blocks. Raises CheckpointError if they do not fit it."""
+        """This FP8 matrix, or these bytes of FP4 blocks, with their scales.
+
+        Raises CheckpointError if they do not fit.
+        """
+        if self.encoding is Encoding.U8:
+            return self._with_exponents(scales)
         expected = tuple(-(-size // FP8_BLOCK_SIDE) for size in self.shape)
         if self.encoding is not Encoding.F8_E4M3 or len(expected) != 2 or scales.shape != expected:
             raise CheckpointError(
@@ -97,29 +125,67 @@ class Stored:
             )
         return replace(self, scales=scales)
 
+    def _with_exponents(self, scales: Stored) -> Stored:
+        """Bytes [..., blocks, 16] as FP4 numbers [..., blocks * 32]."""
+        *front, blocks, size = self.shape if len(self.shape) > 1 else (0, 0)
+        fits = size * 2 == MXFP4_BLOCK and scales.shape == (*front, blocks) and scales.encoding is Encoding.U8
+        if not fits:
+            raise CheckpointError(
+                f"{self.path.name}: tensor {self.name!r} has shape {list(self.shape)} and scales of shape"
+                f" {list(scales.shape)}; FP4 blocks are {MXFP4_BLOCK // 2} bytes with a scale of one byte"
+            )
+        numbers = (*front, blocks * MXFP4_BLOCK)
+        return replace(self, encoding=Encoding.FP4, shape=numbers, scales=scales)
+
     def at(self, place: Place) -> Stored:
         """The part of this tensor that `place` speaks of. Raises CheckpointError if it is too short."""
-        if place.rows is None:
-            return replace(self, offset=place.offset, order=place.order)
-        first, end = place.rows
-        if self.scales is not None:
-            raise CheckpointError(f"{self.path.name}: tensor {self.name!r} is FP8 and holds several matrices")
-        if len(self.shape) != 2 or end > self.shape[0]:
+        part = self
+        if place.expert is not None:
+            part = part._of_expert(place.expert)
+        if place.transposed:
+            part = part._turned()
+        if place.rows is not None:
+            part = part._rows(slice(*place.rows, place.step))
+        return replace(part, offset=place.offset, order=place.order)
+
+    def _of_expert(self, expert: int) -> Stored:
+        """The matrix or vector `expert` along the first axis."""
+        if len(self.shape) not in (2, 3) or expert >= self.shape[0]:
             raise CheckpointError(
                 f"{self.path.name}: tensor {self.name!r} has shape {list(self.shape)}, its configuration"
-                f" asks for a matrix of at least {end} rows"
+                f" asks for at least {expert + 1} experts"
             )
         size = len(self.data) // self.shape[0]
-        shape = (end - first, self.shape[1])
-        data = self.data[first * size : end * size]
-        return replace(self, shape=shape, data=data, offset=place.offset, order=place.order)
+        scales = None if self.scales is None else self.scales._of_expert(expert)
+        data = self.data[expert * size : (expert + 1) * size]
+        return replace(self, shape=self.shape[1:], data=data, scales=scales)
+
+    def _turned(self) -> Stored:
+        """The matrix with rows for columns; only of numbers that stand alone."""
+        if len(self.shape) != 2 or self.scales is not None:
+            raise CheckpointError(f"{self.path.name}: tensor {self.name!r} is no plain matrix, as it must be")
+        numbers = self.data.reshape(*self.shape, encoded_bytes(self.encoding, 1))
+        return replace(self, shape=self.shape[::-1], data=numbers.swapaxes(0, 1))
+
+    def _rows(self, rows: slice) -> Stored:
+        if self.scales is not None and self.encoding is not Encoding.FP4:
+            raise CheckpointError(f"{self.path.name}: tensor {self.name!r} is FP8 and holds several matrices")
+        if len(self.shape) not in (1, 2) or rows.stop > self.shape[0]:
+            raise CheckpointError(
+                f"{self.path.name}: tensor {self.name!r} has shape {list(self.shape)}, its configuration"
+                f" asks for a matrix of at least {rows.stop} rows"
+            )
+        by_row = self.data.reshape(self.shape[0], -1) if self.data.ndim == 1 else self.data
+        data = by_row[rows]
+        scales = None if self.scales is None else self.scales._rows(rows)
+        return replace(self, shape=(len(data), *self.shape[1:]), data=data, scales=scales)
 
 
 class StoredWeights:
     """Weights (the protocol in engine.models.weights) over mapped files, by canonical name.
 
     Matrices keep the type of the file. `native` is that of those that are not packed; a mixture of types is
-    float32.
+    float32. Routers and experts do not count: they have types of their own, whatever the rest has.
     """
 
     def __init__(self, config: ModelConfig, tensors: Mapping[str, Stored]) -> None:
@@ -128,7 +194,7 @@ class StoredWeights:
         self._shapes = dict(tensor_shapes(config))
         self._tensors = dict(tensors)
         _check(config, self._shapes, self._tensors)
-        matrices = [tensor for tensor in self._tensors.values() if len(tensor.shape) > 1]
+        matrices = [t for name, t in self._tensors.items() if _decides_type(name, t)]
         plain = [tensor for tensor in matrices if not tensor.storage.is_packed]
         kinds = {native_type(tensor.encoding) for tensor in plain or matrices}
         self.native: DType = kinds.pop() if len(kinds) == 1 else "f32"
@@ -150,6 +216,10 @@ class StoredWeights:
     def packed(self, name: str) -> Packed:
         found = self._tensors[name].packed()
         return replace(found, rows=found.rows.reshape(*self._shapes[name][:-1], -1))
+
+
+def _decides_type(name: str, tensor: Stored) -> bool:
+    return len(tensor.shape) > 1 and ".experts." not in name and not name.endswith(".router")
 
 
 def _check(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Stored]) -> None:
@@ -183,14 +253,19 @@ def place_tensors(
     `spare` says which names are of no use and may be there. Raises CheckpointError for any other tensor
     that the model has no place for.
     """
-    unknown = set(stored) - {place.name for place in places.values()}
-    unknown = {name for name in unknown if not spare(name)}
+    found = {ours: _present(place, stored) for ours, place in places.items()}
+    unknown = {name for name in set(stored) - {place.name for place in found.values()} if not spare(name)}
     if unknown:
         raise CheckpointError(
             f"{source} holds {len(unknown)} tensors that its configuration has no place for, such as"
             f" {min(unknown)!r} (biases, experts or extra norms): such a variant is not supported"
         )
-    return {ours: stored[place.name].at(place) for ours, place in places.items() if place.name in stored}
+    return {ours: stored[place.name].at(place) for ours, place in found.items() if place.name in stored}
+
+
+def _present(place: Place, stored: Mapping[str, Stored]) -> Place:
+    """`place`, or the one that it names for files without its tensor."""
+    return place if place.name in stored or place.otherwise is None else place.otherwise
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:

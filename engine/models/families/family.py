@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import ConfigError
@@ -21,12 +21,14 @@ Places = Callable[[ModelConfig], dict[str, Place]]
 class Names:
     """The usual `Places`: one name in the file for each canonical one, those of layers after a prefix.
 
-    `layer_prefix` has {} where the layer's number goes. Only names of tensors that the model has are used.
+    `layer_prefix` has {} where the layer's number goes, and so may names of `expert`: one without stacks the
+    tensors of all experts. Only names of tensors that the model has are used.
     """
 
     top: Mapping[str, str]
     layer: Mapping[str, str]
     layer_prefix: str
+    expert: Mapping[str, str] = field(default_factory=dict)
     norm_offset: float = 0.0
     """What the files leave out of the scales of norms: 1 where they hold the scale less one."""
 
@@ -34,10 +36,15 @@ class Names:
         return {name: self._place(name) for name, _ in tensor_shapes(config)}
 
     def _place(self, name: str) -> Place:
-        *layer, kind = name.split(".")
-        prefix = self.layer_prefix.format(layer[1]) if layer else ""
-        theirs = self.layer[kind] if layer else self.top[kind]
-        return Place(prefix + theirs, offset=self.norm_offset if kind.endswith("norm") else 0.0)
+        match name.split("."):
+            case ["layers", layer, "experts", expert, kind]:
+                theirs = self.layer_prefix.format(layer) + self.expert[kind]
+                return Place(theirs.format(expert), expert=None if "{}" in theirs else int(expert))
+            case ["layers", layer, kind]:
+                theirs = self.layer_prefix.format(layer) + self.layer[kind]
+            case _:
+                kind, theirs = name, self.top[name]
+        return Place(theirs, offset=self.norm_offset if kind.endswith("norm") else 0.0)
 
 
 def is_not_written(config: ModelConfig) -> dict[str, Any]:

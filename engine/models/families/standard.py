@@ -12,7 +12,7 @@ import numpy as np
 from engine.errors import CheckpointError, ConfigError
 from engine.models.checkpoints.fields import MOST_LAYERS, Fields
 from engine.models.checkpoints.gguf_file import GgufFile
-from engine.models.config import ModelConfig
+from engine.models.config import Experts, ModelConfig
 from engine.models.families.family import Names
 from engine.models.families.rope_entries import read_gguf_rope, read_rope, rope_json
 from engine.models.rope import RopeLayout
@@ -29,7 +29,9 @@ FOLDER_NAMES = Names(
         "bv": "self_attn.v_proj.bias",
         "q_norm": "self_attn.q_norm.weight",
         "k_norm": "self_attn.k_norm.weight",
+        "sinks": "self_attn.sinks",
         "wo": "self_attn.o_proj.weight",
+        "bo": "self_attn.o_proj.bias",
         "ffn_norm": "post_attention_layernorm.weight",
         "w_gate": "mlp.gate_proj.weight",
         "w_up": "mlp.up_proj.weight",
@@ -50,13 +52,25 @@ GGUF_NAMES = Names(
         "bv": "attn_v.bias",
         "q_norm": "attn_q_norm.weight",
         "k_norm": "attn_k_norm.weight",
+        "sinks": "attn_sinks.weight",
         "wo": "attn_output.weight",
+        "bo": "attn_output.bias",
         "ffn_norm": "ffn_norm.weight",
         "w_gate": "ffn_gate.weight",
         "w_up": "ffn_up.weight",
         "w_down": "ffn_down.weight",
+        "router": "ffn_gate_inp.weight",
+        "router_bias": "ffn_gate_inp.bias",
     },
     layer_prefix="blk.{}.",
+    expert={
+        "w_gate": "ffn_gate_exps.weight",
+        "w_up": "ffn_up_exps.weight",
+        "w_down": "ffn_down_exps.weight",
+        "b_gate": "ffn_gate_exps.bias",
+        "b_up": "ffn_up_exps.bias",
+        "b_down": "ffn_down_exps.bias",
+    },
 )
 
 
@@ -66,7 +80,7 @@ def read_standard(fields: Fields, name: str, family: str, **own: Any) -> ModelCo
     Raises CheckpointError for what is not supported.
     """
     for key in ("attention_bias", "mlp_bias"):
-        if fields.flag(key, False):
+        if fields.flag(key, False) and not own.get("out_bias"):
             raise fields.refuse(key, "false: these biases are not supported")
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     if heads < 1:
@@ -167,8 +181,10 @@ def read_standard_gguf(file: GgufFile, name: str, family: str, layout: RopeLayou
         if fields.integer("rope.dimension_count", head_dim) != head_dim:
             raise fields.refuse("rope.dimension_count", f"the head size, {head_dim}")
         own["rope"] = read_gguf_rope(file, fields, head_dim, layout)
-    if fields.integer("expert_count", 0):
-        raise CheckpointError(f"{file.path.name} is a mixture of experts, which is not supported")
+    if fields.integer("expert_count", 0) and "experts" not in own:
+        raise CheckpointError(
+            f"{file.path.name} is a mixture of experts, which is not supported for {family}"
+        )
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     ids = Fields(file.path.name, file.metadata, "tokenizer.ggml.")
     found = {
@@ -187,6 +203,11 @@ def read_standard_gguf(file: GgufFile, name: str, family: str, layout: RopeLayou
         **own,
     }
     return _config(file.path.name, name, family, found)
+
+
+def gguf_experts(fields: Fields, *, biased: bool = False) -> Experts:
+    """The experts that a GGUF header declares; llama.cpp renormalises the weights of the chosen ones."""
+    return Experts(fields.integer("expert_count"), fields.integer("expert_used_count"), biased=biased)
 
 
 def _config(source: str, name: str, family: str, found: dict[str, Any]) -> ModelConfig:

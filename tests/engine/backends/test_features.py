@@ -6,7 +6,7 @@ import pytest
 
 from engine.backends.base import require_features
 from engine.errors import BackendUnavailable
-from engine.models.config import Activation, Feature, ModelConfig
+from engine.models.config import Activation, Experts, Feature, ModelConfig
 from engine.models.rope import FactorScaling, Rope, YarnScaling
 
 PLAIN = ModelConfig("m", 64, 2, 4, 2, 16, 128, 100, 32)
@@ -21,6 +21,10 @@ SWITCHED = {
     Feature.ATTENTION_SCALE: replace(PLAIN, attention_scale=0.1),
     Feature.ATTENTION_CAP: replace(PLAIN, attention_cap=50.0),
     Feature.LOGIT_CAP: replace(PLAIN, logit_cap=30.0),
+    Feature.OUT_BIAS: replace(PLAIN, out_bias=True),
+    Feature.SINKS: replace(PLAIN, sinks=True),
+    Feature.CLAMPED_SWIGLU: replace(PLAIN, activation=Activation.CLAMPED_SWIGLU, swiglu_limit=7.0),
+    Feature.EXPERTS: replace(PLAIN, experts=Experts(count=4, chosen=2)),
 }
 
 

@@ -11,14 +11,15 @@ from engine.reference import NumpyProducts
 
 
 @pytest.mark.parametrize("cap", [0.0, 2.0])
-@pytest.mark.parametrize("masked", [False, True])
-def test_attention_is_that_of_numpy(cap: float, masked: bool) -> None:
+@pytest.mark.parametrize(("masked", "sunk"), [(False, False), (True, False), (True, True)])
+def test_attention_is_that_of_numpy(cap: float, masked: bool, sunk: bool) -> None:
     rng = np.random.default_rng(7)
     q = rng.normal(size=(2, 3, 4, 5, 8)).astype(np.float32)
     keys, values = rng.normal(size=(2, 2, 3, 9, 8)).astype(np.float32)
     unseen = np.triu(np.ones((5, 9), bool), 5) if masked else None
-    expected = NumpyProducts().attend(q, keys, values, unseen, cap)
-    found = TorchProducts(torch, "cpu").attend(q, keys, values, unseen, cap)
+    sinks = rng.normal(size=(2, 3, 4)).astype(np.float32) if sunk else None
+    expected = NumpyProducts().attend(q, keys, values, unseen, cap, sinks)
+    found = TorchProducts(torch, "cpu").attend(q, keys, values, unseen, cap, sinks)
     assert np.abs(found - expected).max() < 1e-5
 
 
