@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from django.conf import settings
+from msgspec.structs import replace
 
 from config.addresses import visitor_address
 from engine.errors import EngineError

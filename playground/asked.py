@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from engine.errors import EngineError
 from engine.serving.errors import unavailable
-from engine.serving.messages import GenerateRequest
+from engine.serving.messages import GenerateRequest, decode_request
 from playground.workers import engine_redis
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ async def find(generation: str, owner: str) -> GenerateRequest | None:
         found = cast("dict[str, str]", await engine_redis().hgetall(_key(generation)))
         if not owner or found.pop("owner", "") != owner:
             return None
-        return GenerateRequest.from_entry(found)
+        return cast("GenerateRequest", decode_request(found))
     except (RedisError, OSError) as error:
         raise unavailable(error) from error
     except EngineError:  # of another version of this project

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, cast
 
+import msgspec
 import structlog
 from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
@@ -154,7 +154,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             return
         check_worker(request.worker, workers)
         request = to_workers(request, workers)
-        await admit_bytes(self._caller.address, services.ROW_BYTES + size_of(asdict(request)))
+        await admit_bytes(self._caller.address, services.ROW_BYTES + size_of(msgspec.to_builtins(request)))
         [position], _ = await submit([request], self._caller, workers=len(workers))
         idle = sum(worker.state == "idle" for worker in workers)
         eta = 0.0 if position <= idle else await _eta(request.id)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 from channels.db import aclose_old_connections
 from django.conf import settings
 from django.db import transaction
@@ -28,7 +29,7 @@ _AT_ONCE = 500
 
 async def record_generation(*, request: GenerateRequest, owner: str) -> None:
     """A generation was asked for by the session `owner`. Does nothing if another process wrote that."""
-    asked = asdict(request)
+    asked = msgspec.to_builtins(request)
     await aclose_old_connections()
     row = Generation(id=request.id, owner=owner, request=asked, size=ROW_BYTES + size_of(asked))
     await Generation.objects.abulk_create([row], ignore_conflicts=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import threading
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from engine.errors import EngineError
@@ -77,7 +77,7 @@ class HeartbeatThread:
     def update(self, **changes: Any) -> None:
         """Changes fields of the heartbeat; it beats within moments."""
         with self._lock:
-            self._now = dataclasses.replace(self._now, **changes)
+            self._now = replace(self._now, **changes)
         self._changed.set()
 
     def describe(self, environment: Mapping[str, Any]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from engine.backends.base import Job
 from engine.backends.prefix_cache import PINNED
@@ -13,8 +14,10 @@ from engine.backends.running import complete
 from engine.errors import ConfigError, RequestError
 from engine.models.prompt import ChatMessage, Prompt
 from engine.serving.engines import Engine
+from engine.serving.wire import read_strictly
 
 log = logging.getLogger(__name__)
+_MESSAGES = msgspec.json.Decoder(tuple[ChatMessage, ...])
 
 
 def pinned_prompt(path: Path) -> Prompt:
@@ -23,8 +26,8 @@ def pinned_prompt(path: Path) -> Prompt:
         text = path.read_text(encoding="utf-8")
         if path.suffix != ".json":
             return Prompt(text)
-        return Prompt(messages=tuple(ChatMessage(**message) for message in json.loads(text)))
-    except (OSError, ValueError, TypeError, RequestError) as error:
+        return Prompt(messages=read_strictly(text, _MESSAGES))
+    except (OSError, ValueError, RequestError) as error:
         raise ConfigError(
             f"{path} cannot be pinned ({error}); it must be a text, or a .json file with a list of chat"
             ' messages such as {"role": "system", "content": "..."}'

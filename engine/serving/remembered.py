@@ -7,12 +7,12 @@ file is its owner's alone, as it holds what visitors have written.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from engine.backends.base import Backend, Job
 from engine.backends.prefix_cache import PINNED, KeptSequence
@@ -22,6 +22,8 @@ from engine.errors import RequestError
 log = logging.getLogger(__name__)
 MOST = 16
 """Sequences that are read again, the most recently used: a worker must not be long about its start."""
+
+_KEPT = msgspec.json.Decoder(list[KeptSequence])
 
 
 class Remembered:
@@ -39,8 +41,8 @@ class Remembered:
         scratch = self._path.with_suffix(f".{os.getpid()}.tmp")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                json.dump(kept, file)
+            with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(kept))
             scratch.replace(self._path)
         except OSError as error:
             log.warning("kept prompts are not written down: %s", error.strerror)
@@ -57,16 +59,9 @@ class Remembered:
 
     def _load(self) -> list[KeptSequence]:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            return [_sequence(*one) for one in found][-MOST:]
+            return _KEPT.decode(self._path.read_bytes())[-MOST:]
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError) as error:
             log.warning("kept prompts cannot be read, so prompts begin cold: %s", error)
             return []
-
-
-def _sequence(salt: Any, tokens: Any) -> KeptSequence:
-    if not isinstance(salt, str) or not all(isinstance(token, int) for token in tokens):
-        raise TypeError(f"{salt!r:.40} is no owner of tokens")
-    return KeptSequence(salt, tuple(tokens))

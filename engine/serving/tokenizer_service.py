@@ -6,23 +6,24 @@ lie in one list; whichever worker of that model takes one pushes the answer to a
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Awaitable
-from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import cast
 
+import msgspec
 import redis.asyncio
+from msgspec import UNSET, Struct, UnsetType
 from redis.exceptions import RedisError
 
 from engine.errors import EngineError, RequestError
-from engine.models.prompt import ChatMessage, Prompt
+from engine.models.prompt import Prompt
 from engine.models.tokenizer import Tokenizer
 from engine.serving.connection import BLOCK_S, connect
 from engine.serving.errors import QueueFull, QueueUnavailable, unavailable
+from engine.serving.wire import encode, read
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +34,29 @@ PATIENCE_S = 5.0
 _OUTAGE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenized:
+class Tokenized(Struct, frozen=True):
     """The ids that the model would see, each with its label if that was asked for."""
 
     ids: tuple[int, ...]
     labels: tuple[str, ...] | None
     context: int
+
+
+class _Question(Struct, frozen=True):
+    id: str
+    prompt: Prompt
+    labels: bool
+    asked: int
+    """Seconds since 1970 by the clock of Redis."""
+
+
+class _Answer(Tokenized, frozen=True):
+    error: str | UnsetType = UNSET
+    """Why the model cannot take the prompt."""
+
+
+_QUESTIONS = msgspec.json.Decoder(_Question)
+_ANSWERS = msgspec.json.Decoder(_Answer)
 
 
 def _questions(model: str) -> str:
@@ -67,9 +84,8 @@ async def tokenize(
         waiting, (now, _) = await pipe.execute()
         if waiting >= MOST_WAITING:
             raise QueueFull(f"{MOST_WAITING} prompts wait to be tokenised already; try again in a moment")
-        asked = {"id": question, "prompt": asdict(prompt), "labels": labels, "asked": now}
         pipe = connection.pipeline(transaction=False)
-        pipe.rpush(key, json.dumps(asked))
+        pipe.rpush(key, encode(_Question(question, prompt, labels, now)))
         pipe.expire(key, int(2 * PATIENCE_S))
         await pipe.execute()
         reply = await _pop(connection, _answer(question), PATIENCE_S)
@@ -77,7 +93,10 @@ async def tokenize(
         raise unavailable(error) from error
     if reply is None:
         raise QueueUnavailable(f"no worker with the model {model} answered within {PATIENCE_S:g} s")
-    return _read(json.loads(reply))
+    answer = read(reply, _ANSWERS)
+    if answer.error is not UNSET:
+        raise RequestError(answer.error)
+    return answer
 
 
 async def _pop(connection: redis.asyncio.Redis, key: str, wait_s: float) -> str | None:
@@ -88,13 +107,6 @@ async def _pop(connection: redis.asyncio.Redis, key: str, wait_s: float) -> str 
         if (reply := await cast("Awaitable[tuple[str, str] | None]", waiting)) is not None:
             return reply[1]
     return None
-
-
-def _read(answer: dict[str, Any]) -> Tokenized:
-    if "error" in answer:
-        raise RequestError(answer["error"])
-    labels = answer["labels"]
-    return Tokenized(tuple(answer["ids"]), None if labels is None else tuple(labels), answer["context"])
 
 
 class TokenizerService:
@@ -135,31 +147,25 @@ class TokenizerService:
                 taken = self._redis.blpop([self._wake, _questions(model)], timeout=BLOCK_S)
                 if taken is None or self._closing.is_set():
                     continue
-                self._answer(json.loads(cast("tuple[str, str]", taken)[1]), tokenizer, context)
+                self._answer(read(cast("tuple[str, str]", taken)[1], _QUESTIONS), tokenizer, context)
             except (RedisError, OSError) as error:
                 log.warning("nothing is tokenised until Redis answers again: %s", error)
                 self._closing.wait(_OUTAGE_S)
             except Exception:  # a question that is none must not end the thread
                 log.exception("a prompt was not tokenised")
 
-    def _answer(self, asked: dict[str, Any], tokenizer: Tokenizer, context: int) -> None:
+    def _answer(self, asked: _Question, tokenizer: Tokenizer, context: int) -> None:
         now, _ = self._redis.time()  # the clock that both sides share
-        if now - asked["asked"] > PATIENCE_S:
+        if now - asked.asked > PATIENCE_S:
             return
-        answer: dict[str, Any]
         try:
-            ids = tokenizer.encode_prompt(_prompt(asked["prompt"]))
-            labels = [tokenizer.label(token) for token in ids] if asked["labels"] else None
-            answer = {"ids": ids, "labels": labels, "context": context}
+            ids = tuple(tokenizer.encode_prompt(asked.prompt))
+            labels = tuple(tokenizer.label(token) for token in ids) if asked.labels else None
+            answer = _Answer(ids, labels, context)
         except EngineError as error:
-            answer = {"error": str(error)}
-        key = _answer(asked["id"])
+            answer = _Answer((), None, context, str(error))
+        key = _answer(asked.id)
         pipe = self._redis.pipeline(transaction=False)
-        pipe.rpush(key, json.dumps(answer))
+        pipe.rpush(key, encode(answer))
         pipe.expire(key, int(2 * PATIENCE_S))
         pipe.execute()
-
-
-def _prompt(data: dict[str, Any]) -> Prompt:
-    messages = tuple(ChatMessage(**message) for message in data["messages"])
-    return Prompt(data["text"], data["suffix"], messages)

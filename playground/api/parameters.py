@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from django.http import HttpRequest
 from django.http.request import RawPostDataException, UnreadablePostError
+from msgspec import structs
 
 from engine.models.prompt import Prompt
 from engine.serving.messages import MAX_LOGPROBS, GenerateRequest
@@ -140,7 +141,9 @@ def _choices(first: GenerateRequest, prompts: list[Prompt], n: int) -> tuple[Gen
     """Choice i of a prompt draws with the seed + i, so that the first is what one choice would have been."""
     seeds = [(first.sampling.seed + i) % SEEDS for i in range(n)]
     return tuple(
-        replace(first, id=new_generation_id(), prompt=prompt, sampling=replace(first.sampling, seed=seed))
+        structs.replace(
+            first, id=new_generation_id(), prompt=prompt, sampling=replace(first.sampling, seed=seed)
+        )
         for prompt in prompts
         for seed in seeds
     )

@@ -25,6 +25,7 @@ from engine.serving.messages import (
     Heartbeat,
     Started,
     Tokens,
+    decode_request,
     encode_frame,
     out_key,
     worker_inbox,
@@ -50,6 +51,12 @@ def project(settings: Any, redis_url: str, tmp_path: Path) -> None:
         **settings.STORAGES,
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     }
+
+
+def _generation(fields: dict[str, str]) -> GenerateRequest:
+    request = decode_request(fields)
+    assert isinstance(request, GenerateRequest)
+    return request
 
 
 class Worker:
@@ -81,11 +88,11 @@ class Worker:
         return [*self._ended, *self.waiting()]
 
     def waiting(self) -> list[GenerateRequest]:
-        return [GenerateRequest.from_entry(fields) for _, fields in self.redis.xrange(INTERACTIVE)]
+        return [_generation(fields) for _, fields in self.redis.xrange(INTERACTIVE)]
 
     def requests_of(self, name: str) -> list[GenerateRequest]:
         """What has come to the inbox of one worker alone."""
-        return [GenerateRequest.from_entry(fields) for _, fields in self.redis.xrange(worker_inbox(name))]
+        return [_generation(fields) for _, fields in self.redis.xrange(worker_inbox(name))]
 
     def take(self, generation: str) -> None:
         """Leaves the queue, as when a worker begins."""

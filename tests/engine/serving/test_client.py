@@ -5,10 +5,10 @@ import contextlib
 import itertools
 import json
 import time
-from dataclasses import replace
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from engine.errors import ConfigError
 from engine.models.prompt import Prompt
@@ -27,6 +27,7 @@ from engine.serving.messages import (
     Started,
     Tokens,
     cancel_key,
+    decode_request,
     encode_frame,
     frame_id,
     out_key,
@@ -96,7 +97,7 @@ def test_a_submitted_request_reads_back_as_it_was(client, redis_url):
     client.submit(request)
     with redis.Redis.from_url(redis_url, decode_responses=True) as raw:
         ((_, fields),) = raw.xrange(INTERACTIVE)
-    assert GenerateRequest.from_entry(fields) == request
+    assert decode_request(fields) == request
 
 
 def test_frames_come_in_order_and_end_with_the_final_one(client, redis_url):

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from engine.models.prompt import Prompt
 from engine.serving.client import Client

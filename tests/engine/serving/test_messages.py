@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.errors import RequestError
 from engine.models.prompt import ChatMessage, Prompt
@@ -48,23 +49,21 @@ prompt = st.one_of(
 requests = st.one_of(
     st.builds(
         GenerateRequest, id=text, prompt=prompt, model=text, max_tokens=whole, sampling=sampling,
-        stop=st.lists(text, max_size=3).map(tuple), created_ms=whole, kind=st.just("generate"),
+        stop=st.lists(text, max_size=3).map(tuple), created_ms=whole
     ),
     st.builds(
         BenchRequest, id=text, model=text, backend=text, devices=whole, context=whole, tokens=whole,
-        repeats=whole, sampling=sampling, created_ms=whole, sync=text, kind=st.just("bench"),
+        repeats=whole, sampling=sampling, created_ms=whole, sync=text,
     ),
 )  # fmt: skip
 timings = st.builds(Timings, real, real, real, real, real, whole, whole)
 frames = st.one_of(
-    st.builds(Started, text, text, text, whole, real, type=st.just("started")),
-    st.builds(Tokens, whole, st.lists(whole).map(tuple), text, whole, type=st.just("tokens")),
-    st.builds(
-        Done, st.sampled_from(("stop", "length", "cancelled")), text, timings, type=st.just("done")
-    ),
-    st.builds(Progress, whole, whole, text, type=st.just("progress")),
-    st.builds(Measured, st.dictionaries(text, whole, max_size=3), type=st.just("measured")),
-    st.builds(Failed, text, text, st.booleans(), type=st.just("error")),
+    st.builds(Started, text, text, text, whole, real),
+    st.builds(Tokens, whole, st.lists(whole).map(tuple), text, whole),
+    st.builds(Done, st.sampled_from(("stop", "length", "cancelled")), text, timings),
+    st.builds(Progress, whole, whole, text),
+    st.builds(Measured, st.dictionaries(text, whole, max_size=3)),
+    st.builds(Failed, text, text, st.booleans()),
 )  # fmt: skip
 
 
@@ -106,7 +105,7 @@ def test_what_a_newer_worker_adds_to_its_heartbeat_is_passed_over():
 
 
 def test_what_an_older_worker_does_not_say_of_itself_has_a_default():
-    said = {name: value for name, value in asdict(BEAT).items() if name != "link"}
+    said = {name: value for name, value in json.loads(BEAT.to_hash()["json"]).items() if name != "link"}
     assert Heartbeat.from_hash({"json": json.dumps(said)}) == BEAT
 
 
@@ -136,21 +135,24 @@ WHOLE = GenerateRequest("g", Prompt("hello")).to_entry()["json"]
         ({"max_tokens": "many"}, "max_tokens is 'many'"),
         ({"max_tokens": True}, "max_tokens is True"),
         ({"created_ms": 1.5}, "created_ms is 1.5"),
-        ({"kind": "dance"}, "kind 'dance'"),
-        ({"kind": ["generate"]}, "kind"),
-        ({"model": 3}, "3 stands where a text must be"),
-        ({"stop": [1]}, "1 stands where a text must be"),
-        ({"stop": 7}, "cannot be read"),
+        ({"kind": "dance"}, "kind is 'dance', which this version does not know"),
+        ({"kind": ["generate"]}, r"kind is \['generate'\]; it must be a text"),
+        ({"model": 3}, "model is 3; it must be a text"),
+        ({"stop": [1]}, r"stop\[0\] is 1; it must be a text"),
+        ({"stop": 7}, "cannot be read: stop is 7; it must be a list"),
         ({"prompt": {"text": None}}, "either a text, token ids, or a list of chat messages"),
-        ({"prompt": {"text": 5}}, "5 stands where a text must be"),
-        ({"prompt": {"messages": [{"role": "user"}]}}, "cannot be read"),
-        ({"prompt": {"messages": [{"role": "user", "content": "hi", "mood": "good"}]}}, "cannot be read"),
-        ({"prompt": {"text": "hi", "images": ["x"]}}, "cannot be read"),
-        ({"prompt": "text"}, "cannot be read"),
+        ({"prompt": {"text": 5}}, "prompt.text is 5; it must be a text or none"),
+        ({"prompt": {"messages": [{"role": "user"}]}}, r"prompt.messages\[0\] has no field 'content'"),
+        ({"prompt": {"messages": [{"role": "user", "content": "hi", "mood": "good"}]}}, "a field 'mood'"),
+        ({"prompt": {"text": "hi", "images": ["x"]}}, "a field 'images', which this version"),
+        ({"prompt": "text"}, "cannot be read: prompt is 'text'; it must be an object"),
         ({"sampling": {"temperature": -1}}, "temperature is -1"),
-        ({"sampling": {"temperature": "hot"}}, "cannot be read"),
-        ({"sampling": {"warmth": 1}}, "cannot be read"),
-        ({"colour": "red"}, "cannot be read"),
+        ({"sampling": {"temperature": "hot"}}, "sampling.temperature is 'hot'; it must be a number"),
+        ({"sampling": {"warmth": 1}}, "cannot be read: it has a field 'warmth'"),
+        ({"colour": "red"}, "cannot be read: it has a field 'colour'"),
+        ({"logprobs": 21}, "logprobs is 21; it must be a whole number of at most 20"),
+        ({"logprobs": -1}, "logprobs is -1; it must be a whole number of at least 0"),
+        ({"prompt": {"messages": [{"role": "judge", "content": "hi"}]}}, r"messages\[0\].role is 'judge'"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_in_words(change, complaint):
@@ -169,3 +171,52 @@ def test_an_entry_that_is_no_request_is_refused(entry):
 def test_an_entry_that_is_no_frame_is_refused(data):
     with pytest.raises(RequestError):
         decode_frame({"json": json.dumps(data)})
+
+
+def test_frames_and_requests_of_the_version_before_are_read():
+    """As dataclasses and json.dumps wrote them: what kind it is stands last, texts are ASCII."""
+    done = (
+        '{"finish_reason":"stop","text":"\\u00e9","timings":{"queue_ms": 1, "prefill_ms": 2.5,'
+        ' "ttft_ms": 3.0, "decode_ms": 4.0, "decode_tok_s": 5.0, "prompt_tokens": 6,'
+        ' "completion_tokens": 7},"type":"done"}'
+    )
+    assert decode_frame({"json": done}) == Done("stop", "é", Timings(1.0, 2.5, 3.0, 4.0, 5.0, 6, 7))
+    tokens = '{"seq":3,"ids":[5,6],"text":"ab","t_us":9,"type":"tokens"}'
+    assert decode_frame({"json": tokens}) == Tokens(3, (5, 6), "ab", 9)
+    asked = (
+        '{"id": "g", "prompt": {"text": "hi", "suffix": null, "messages": [], "tokens": []}, "model": "",'
+        ' "worker": "", "max_tokens": 8, "sampling": {"temperature": 0.2, "top_k": 0,'
+        ' "top_p": 0.95, "min_p": 0.0, "repetition_penalty": 1.0, "frequency_penalty": 0.0,'
+        ' "presence_penalty": 0.0,'
+        ' "seed": 18446744073709551615, "logit_bias": [[7, -1.5]]}, "stop": [], "logprobs": null,'
+        ' "ignore_eos": false, "cache_salt": "", "created_ms": 0, "kind": "generate"}'
+    )
+    sampling = SamplingParams(temperature=0.2, top_p=0.95, seed=2**64 - 1, logit_bias=((7, -1.5),))
+    assert decode_request({"json": asked}) == GenerateRequest(
+        "g", Prompt("hi"), max_tokens=8, sampling=sampling
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ('{"type":"news"}', "type is 'news', which this version does not know"),
+        (
+            '{"type":"tokens","seq":-1,"ids":[],"text":"","t_us":0}',
+            "seq is -1; it must be a whole number of at least 0",
+        ),
+        (
+            '{"type":"tokens","seq":0,"ids":[1,"x"],"text":"","t_us":0}',
+            r"ids\[1\] is 'x'; it must be a whole number",
+        ),
+        ('{"type":"error","code":"internal"}', "it has no field 'message'"),
+    ],
+)
+def test_a_frame_that_makes_no_sense_is_refused_in_words(said, complaint):
+    with pytest.raises(RequestError, match=complaint):
+        decode_frame({"json": said})
+
+
+def test_a_request_whose_text_is_not_unicode_is_refused_in_words():
+    with pytest.raises(RequestError, match=r"not Unicode: '\\ud800' is half a pair"):
+        GenerateRequest("g", Prompt("\ud800")).to_entry()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import signal
 import threading
@@ -15,6 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 import redis
+from msgspec import structs
 
 from engine.backends import open_backend
 from engine.backends.base import Backend
@@ -137,7 +137,7 @@ def test_an_answer_ends_where_the_context_does(client, redis_url, chatterbox):
         (ask("g", model="gpt-7"), "wrong_model", "'gpt-7' is not served here; words is"),
         (ask("g", max_tokens=0), "bad_request", "max_tokens is 0"),
         (ask("g", stop=("",)), "bad_request", "stop string is empty"),
-        (dataclasses.replace(ask("g"), prompt=Prompt("a", "b")), "bad_request", "fill-in-the-middle"),
+        (structs.replace(ask("g"), prompt=Prompt("a", "b")), "bad_request", "fill-in-the-middle"),
         (BenchRequest("g", "words", "paced", 1, 16, 8, 2), "bad_request", "reads no memory"),
         (BenchRequest("g", "tiny-llama", "tpu", 1, 16, 8, 2), "backend_failed", "no backend 'tpu'"),
         (BenchRequest("g", "gpt-7", "numpy", 1, 16, 8, 2), "backend_failed", "no model 'gpt-7'"),
