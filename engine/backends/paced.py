@@ -2,8 +2,8 @@
 
 It computes no model: token k is due at a fixed time after the launch, and its id depends on its position
 alone. Nothing that it produces is a measurement of speed. It is not among `open_backend`'s backends;
-`worker --backend paced` is the only way to it, with `--model words` for a built-in vocabulary or any
-model whose tokenizer should be used. Options:
+`worker --backend paced` is the only way to it, with a model of paced_models.py or any other whose tokenizer
+should be used. Options:
 
     tok_s        tokens a second (1000)
     burst        tokens that come at once (1); more lets many engines share a small machine
@@ -19,65 +19,23 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
-from tokenizers import models, pre_tokenizers
 
 from engine.backends.base import DeviceInfo, Job, Outcome, Token, Topology, check_job
+from engine.backends.paced_models import MARKDOWN, WORDS, recital
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.errors import BackendUnavailable, RequestError
 from engine.models.catalogue import Model
-from engine.models.checkpoints.gguf_vocabulary import Vocabulary
 from engine.models.config import ModelConfig
 from engine.models.tokenizer import Tokenizer
-from engine.models.weights import RandomWeights
 from engine.timings import FinishReason
 
-WORDS = "words"
-"""The name of the built-in vocabulary, in place of a model's."""
 _DEFAULTS = {"tok_s": 1000.0, "burst": 1.0, "prefill_ms": 20.0, "align_ms": 0.0, "line": 0.0}
-_WORDS = (
-    "a all an and any are as async await be break by case class continue def del each elif else except false"
-    " finally first for from get global has if import in is it key last list make new next no none not now"
-    " of on one or pass print raise range read return say self send set short so take test text that the"
-    " this time to token true try two type up use value was what when where while with word yield you"
-)
 _STRIDE = 7919
 """Prime and larger than any vocabulary's common divisors: neighbouring positions get unlike tokens."""
-
-
-def words_model() -> Model:
-    """A vocabulary of common words and the smallest shape that carries it; it has no meaningful weights."""
-    vocabulary = {word: i for i, word in enumerate([*(f"▁{word}" for word in _WORDS.split()), "\n"])}
-    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="▁word"))  # noqa: S106 a word
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    config = ModelConfig(
-        name=WORDS,
-        hidden=2,
-        layers=1,
-        heads=1,
-        kv_heads=1,
-        head_dim=2,
-        ffn=2,
-        vocab=len(vocabulary),
-        context=1 << 17,
-    )
-    words = Tokenizer(
-        Vocabulary(
-            tokenizer=tokenizer,
-            byte_level=False,
-            special_ids=frozenset(),
-            bos_id=None,
-            adds_bos=False,
-            eos_id=None,
-            eos_ids=frozenset(),
-            chat_template=None,
-        )
-    )
-    return Model(config, RandomWeights(config), words, WORDS, WORDS)
 
 
 def open(model: Model, *, devices: int, options: Mapping[str, Any]) -> PacedBackend:
@@ -101,6 +59,8 @@ def open(model: Model, *, devices: int, options: Mapping[str, Any]) -> PacedBack
         raise BackendUnavailable(
             f"the model {model.config.name!r} has no tokenizer to take words from; use --model {WORDS}"
         )
+    if model.config.name == MARKDOWN:
+        return PacedBackend(model.config, _Recital(*recital()), values)
     # Printable ASCII: text that no browser trips over.
     ids = _spelling(model.tokenizer, model.config.vocab, lambda text: all(32 <= b < 127 for b in text))
     newlines = _spelling(model.tokenizer, model.config.vocab, lambda text: text == b"\n")
@@ -108,7 +68,7 @@ def open(model: Model, *, devices: int, options: Mapping[str, Any]) -> PacedBack
         raise BackendUnavailable(
             f"the model {model.config.name!r} has no token for a newline: leave out line"
         )
-    return PacedBackend(model.config, _Text(ids, int(values["line"]), newlines[:1]), values)
+    return PacedBackend(model.config, _Words(ids, int(values["line"]), newlines[:1]), values)
 
 
 class PacedBackend:
@@ -154,18 +114,45 @@ class PacedBackend:
         return
 
 
+class _Text(Protocol):
+    """Which token stands where, so that a generation that another launch continues has the same tokens."""
+
+    def begin(self, prompt: Sequence[int]) -> int:
+        """The place of the first token after `prompt`."""
+
+    def token(self, place: int) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
-class _Text:
-    """Which token stands where: words, and at the end of every `line` tokens a newline (0: never)."""
+class _Words:
+    """Words in no order, and at the end of every `line` tokens a newline (0: never)."""
 
     words: Sequence[int]
     line: int
     newline: Sequence[int]
 
-    def token(self, prompt: int, index: int) -> int:
-        if self.line and (index + 1) % self.line == 0:
+    def begin(self, prompt: Sequence[int]) -> int:
+        return len(prompt)
+
+    def token(self, place: int) -> int:
+        if self.line and (place + 1) % self.line == 0:
             return self.newline[0]
-        return self.words[(prompt + index) * _STRIDE % len(self.words)]
+        return self.words[place * _STRIDE % len(self.words)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Recital:
+    """An answer from its beginning, over and over."""
+
+    answer: Sequence[int]
+    turn: int
+
+    def begin(self, prompt: Sequence[int]) -> int:
+        """Tokens after the prompt's last `turn` are of the answer already."""
+        return list(reversed(prompt)).index(self.turn) if self.turn in prompt else 0
+
+    def token(self, place: int) -> int:
+        return self.answer[place % len(self.answer)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +182,7 @@ class PacedLaunch:
     def __init__(self, job: Job, text: _Text, schedule: _Schedule, limit: int) -> None:
         self._prompt = len(job.tokens)
         self._text = text
+        self._begin = text.begin(job.tokens)
         self._schedule = schedule
         self._limit = limit
         self._given = 0
@@ -231,7 +219,7 @@ class PacedLaunch:
 
     def _token(self, index: int) -> Token:
         return Token(
-            self._text.token(self._prompt, index), self._schedule.due_ns(index) - self._schedule.begin_ns
+            self._text.token(self._begin + index), self._schedule.due_ns(index) - self._schedule.begin_ns
         )
 
     def _end(self, reason: FinishReason) -> None:

@@ -60,8 +60,9 @@ def open_engine(spec: EngineSpec) -> Engine:
     """Opens and warms up. Raises CheckpointError, TokenizerError or BackendUnavailable."""
     if spec.backend == "paced":
         from engine.backends import paced
+        from engine.backends.paced_models import built_in
 
-        model = paced.words_model() if spec.model == paced.WORDS else open_model(spec.model)
+        model = built_in(spec.model) or open_model(spec.model)
         return Engine(spec, model, paced.open(model, devices=spec.devices, options=spec.options))
     model = open_model(spec.model)
     backend = _open_backend(spec, model)

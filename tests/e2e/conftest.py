@@ -89,6 +89,15 @@ def paced(stack: Stack) -> Iterator[Callable[[int], Service]]:
 
 
 @pytest.fixture
+def reciting(stack: Stack) -> Iterator[Callable[[int], Service]]:
+    """Starts a worker that answers every message in Markdown, at a given number of tokens a second."""
+    with stack.workers() as add:
+        yield lambda tok_s: add(
+            "reciting", "--model", "markdown", "--backend", "paced", "--option", f"tok_s={tok_s}"
+        )
+
+
+@pytest.fixture
 def context(browser: Browser, stack: Stack) -> Iterator[BrowserContext]:
     opened = browser.new_context(base_url=stack.url, viewport={"width": 1280, "height": 800})
     opened.set_default_timeout(30_000)

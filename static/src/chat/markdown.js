@@ -9,6 +9,8 @@
 import DOMPurify from "dompurify";
 import MarkdownIt from "markdown-it";
 
+/** @typedef {import("markdown-it").Token} Token */
+
 const markdown = new MarkdownIt({ html: false, breaks: true }).disable("image");
 const ALLOWED = {
   ALLOWED_TAGS: [
@@ -22,7 +24,9 @@ const ALLOWED = {
 const SHARE = 1 / 8;
 
 export class MarkdownProse {
-  #root;
+  /** Of the text that stands in its place and does not change any more. */
+  settledChars = 0;
+  #place;
   /** Holds the block that is being written. */
   #live = document.createElement("div");
   #tail = "";
@@ -33,11 +37,22 @@ export class MarkdownProse {
   #renderedAt = -Infinity;
   #costMs = 0;
 
-  /** @param {HTMLElement} root */
-  constructor(root) {
-    this.#root = root;
+  /** @param {HTMLElement} place */
+  constructor(place) {
+    this.#place = place;
     this.#live.className = "prose-live";
-    root.append(this.#live);
+    place.append(this.#live);
+  }
+
+  /**
+   * What is being written goes on in `place`; what is settled stays where it is.
+   *
+   * @param {HTMLElement} place
+   */
+  moveTo(place) {
+    this.#place = place;
+    this.settledChars = 0;
+    place.append(this.#live);
   }
 
   /** @param {string} text */
@@ -54,22 +69,24 @@ export class MarkdownProse {
 
   #render() {
     const began = performance.now();
-    const settled = settledPart(this.#tail, this.#env);
-    if (settled) {
-      this.#root.insertBefore(this.#html(settled), this.#live);
-      this.#tail = this.#tail.slice(settled.length);
+    const tokens = markdown.parse(this.#tail, this.#env);
+    const { from, line } = lastBlock(tokens);
+    if (from > 0) {
+      this.#place.insertBefore(this.#html(tokens.slice(0, from)), this.#live);
+      const rest = afterLines(this.#tail, line);
+      this.settledChars += this.#tail.length - rest.length;
+      this.#tail = rest;
     }
-    this.#live.replaceChildren(this.#html(this.#tail));
+    this.#live.replaceChildren(this.#html(tokens.slice(from)));
     this.#stale = false;
     this.#renderedAt = performance.now();
     this.#costMs = this.#renderedAt - began;
   }
 
-  /** @param {string} text */
-  #html(text) {
-    const fragment = /** @type {DocumentFragment} */ (
-      /** @type {unknown} */ (DOMPurify.sanitize(markdown.render(text, this.#env), ALLOWED))
-    );
+  /** @param {Token[]} tokens */
+  #html(tokens) {
+    const html = markdown.renderer.render(tokens, markdown.options, this.#env);
+    const fragment = /** @type {DocumentFragment} */ (/** @type {unknown} */ (DOMPurify.sanitize(html, ALLOWED)));
     for (const link of fragment.querySelectorAll("a")) {
       link.target = "_blank";
       link.rel = "noopener noreferrer nofollow";
@@ -79,16 +96,31 @@ export class MarkdownProse {
 }
 
 /**
- * @param {string} text
- * @param {Record<string, unknown>} [env] link definitions, taken and added
- * @returns {string} the lines before its last block, which nothing that follows can change
+ * Nothing that follows can change what stands before the last block of a text.
+ *
+ * @param {Token[]} tokens of the text
+ * @returns {{from: number, line: number}} the block's first token, and its first line in the text; 0 if it is the only one
  */
-export function settledPart(text, env = {}) {
-  const blocks = markdown.parse(text, env).filter(({ level, map, nesting }) => level === 0 && map !== null && nesting >= 0);
-  const last = blocks.length > 1 ? (blocks.at(-1)?.map?.[0] ?? 0) : 0;
-  return text
-    .split("\n")
-    .slice(0, last)
-    .map((line) => `${line}\n`)
-    .join("");
+function lastBlock(tokens) {
+  const from = tokens.findLastIndex(({ level, map, nesting }) => level === 0 && map !== null && nesting >= 0);
+  return from > 0 ? { from, line: tokens[from]?.map?.[0] ?? 0 } : { from: 0, line: 0 };
+}
+
+/**
+ * @param {string} text
+ * @param {number} lines
+ * @returns {string} without its first lines
+ */
+function afterLines(text, lines) {
+  let at = 0;
+  for (let line = 0; line < lines; line += 1) at = text.indexOf("\n", at) + 1;
+  return text.slice(at);
+}
+
+/**
+ * @param {string} text
+ * @returns {string} the lines before its last block
+ */
+export function settledPart(text) {
+  return text.slice(0, text.length - afterLines(text, lastBlock(markdown.parse(text, {})).line).length);
 }

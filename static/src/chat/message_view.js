@@ -1,12 +1,24 @@
 /** One message of the conversation on the page: prose, and code in blocks that can be used. */
 
 import { FenceReader } from "../shared/fences.js";
-import { TextBlocks } from "../shared/text_blocks.js";
+import { TextBlocks, settle } from "../shared/text_blocks.js";
 import { CodeBlock } from "./code_block.js";
 import { MarkdownProse } from "./markdown.js";
 
 /** @typedef {import("./code_block.js").CodeActions} CodeActions */
-/** @typedef {{write: (text: string) => void, end?: () => void}} Prose */
+/**
+ * @typedef {object} Prose
+ * @property {(text: string) => void} write
+ * @property {() => void} [end]
+ * @property {number} [settledChars] of what stands in its place and does not change any more
+ * @property {(place: HTMLElement) => void} [moveTo] goes on there
+ */
+
+/**
+ * What stands above is skipped by the browser while it is out of sight, in sections of about so many
+ * characters: with fewer it has more to do on the screen, with more sections more to keep account of.
+ */
+const SECTION_CHARS = 4000;
 
 export class MessageView {
   #body;
@@ -17,6 +29,10 @@ export class MessageView {
   #prose = null;
   /** @type {CodeBlock | null} */
   #code = null;
+  /** @type {HTMLElement | null} the section that is being written */
+  #section = null;
+  /** Characters of the section that do not change any more. */
+  #closedChars = 0;
 
   /**
    * @param {HTMLElement} body
@@ -43,7 +59,8 @@ export class MessageView {
 
   clear() {
     this.#body.replaceChildren();
-    this.#prose = this.#code = null;
+    this.#prose = this.#code = this.#section = null;
+    this.#closedChars = 0;
     this.#reader = this.#newReader();
   }
 
@@ -53,18 +70,23 @@ export class MessageView {
       onOpen: (tag) => {
         this.#endProse();
         this.#code = new CodeBlock(tag, this.#actions);
-        this.#body.append(this.#code.root);
+        this.#place(this.#code.root);
       },
       onCode: (text) => this.#code?.write(text),
-      onClose: () => {
-        this.#code?.end();
-        this.#code = null;
-      },
+      onClose: () => this.#endCode(),
     });
+  }
+
+  #endCode() {
+    this.#closedChars += this.#code?.text.length ?? 0;
+    this.#code?.end();
+    this.#code = null;
+    this.#endFullSection();
   }
 
   #endProse() {
     this.#prose?.end?.();
+    this.#closedChars += this.#prose?.settledChars ?? 0;
     this.#prose = null;
   }
 
@@ -72,11 +94,34 @@ export class MessageView {
   #write(text) {
     if (!this.#prose) {
       if (text.trim() === "") return; // empty lines around a block of code
-      const place = document.createElement("div");
-      place.className = this.#formatted ? "prose markdown" : "prose";
-      this.#body.append(place);
-      this.#prose = this.#formatted ? new MarkdownProse(place) : new TextBlocks(place);
+      this.#prose = this.#formatted ? new MarkdownProse(this.#newProse()) : new TextBlocks(this.#newProse());
     }
     this.#prose.write(text);
+    this.#endFullSection();
+  }
+
+  #endFullSection() {
+    if (this.#closedChars + (this.#prose?.settledChars ?? 0) < SECTION_CHARS) return;
+    const section = this.#section;
+    this.#section = null;
+    this.#closedChars = 0;
+    this.#prose?.moveTo?.(this.#newProse());
+    if (section) settle(section);
+  }
+
+  #newProse() {
+    const place = document.createElement("div");
+    place.className = this.#formatted ? "prose markdown" : "prose";
+    this.#place(place);
+    return place;
+  }
+
+  /** @param {HTMLElement} element that comes next */
+  #place(element) {
+    if (!this.#section) {
+      this.#section = document.createElement("div");
+      this.#body.append(this.#section);
+    }
+    this.#section.append(element);
   }
 }

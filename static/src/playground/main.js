@@ -46,6 +46,7 @@ const APART = "(max-width: 79.99rem)";
 const OVERLAY = `${APART} and (min-width: 56rem)`;
 const NARROW = "(max-width: 56rem)";
 
+const page = element("main", HTMLElement);
 const announcer = element("announcer", HTMLElement);
 const settings = element("settings", HTMLElement);
 const settingsToggle = element("settings-toggle", HTMLButtonElement);
@@ -86,7 +87,10 @@ const chat = new ChatPanel({
   onCount: (request) => session.count(request),
 });
 const selection = new SelectionActions(act);
-const tabs = new Tabs(element("tabs", HTMLElement), (tab) => tell("tab", /** @type {import("./playground.js").TabName} */ (tab)));
+const tabs = new Tabs(element("tabs", HTMLElement), (tab) => {
+  page.dataset.tab = tab;
+  tell("tab", /** @type {import("./playground.js").TabName} */ (tab));
+});
 const session = new Session(socketUrl(location), {
   onConnection: (connection, retryInMs) => tell("connection", { connection, retryInMs }),
   onWorkers: (workers) => {
@@ -197,6 +201,7 @@ function showChanged(changed) {
 /** @param {boolean} open */
 function showSettings(open) {
   settings.hidden = !open;
+  page.dataset.settings = open ? "shown" : "hidden";
   settingsToggle.setAttribute("aria-expanded", String(open));
 }
 

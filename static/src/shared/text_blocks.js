@@ -41,21 +41,10 @@ export class TextBlocks {
       }
       // A newline stays in the block that it ends: there it opens no line of its own.
       this.#tail.appendData(rest.slice(0, cut + 1));
-      this.#settle(/** @type {HTMLElement} */ (this.#tail.parentElement));
+      settle(/** @type {HTMLElement} */ (this.#tail.parentElement));
       this.#tail = null;
       rest = rest.slice(cut + 1);
     }
-  }
-
-  /**
-   * From now on the browser may skip the block; it keeps its height, so that nothing below it moves.
-   *
-   * @param {HTMLElement} block
-   */
-  #settle(block) {
-    const { height } = block.getBoundingClientRect();
-    if (height) block.style.containIntrinsicBlockSize = `auto ${height}px`;
-    block.classList.add("settled");
   }
 
   #newBlock(lead = "") {
@@ -67,6 +56,17 @@ export class TextBlocks {
     this.#body.append(block);
     return node;
   }
+}
+
+/**
+ * From now on the browser may skip the block; it keeps its height, so that nothing below it moves.
+ *
+ * @param {HTMLElement} block
+ */
+export function settle(block) {
+  const { height } = block.getBoundingClientRect();
+  if (height) block.style.containIntrinsicBlockSize = `auto ${height}px`;
+  block.classList.add("settled");
 }
 
 /**

@@ -8,12 +8,14 @@ import pytest
 
 from engine.backends import BACKENDS, paced
 from engine.backends.base import Job
+from engine.backends.paced_models import markdown_model, words_model
 from engine.errors import BackendUnavailable, RequestError
 from engine.models.catalogue import open_model
+from engine.models.prompt import ChatMessage, Prompt
 
 
 def launch(tokens: int = 50, prompt: tuple[int, ...] = (1, 2), **options: float):
-    return paced.open(paced.words_model(), devices=1, options=options).launch(Job(prompt, tokens))
+    return paced.open(words_model(), devices=1, options=options).launch(Job(prompt, tokens))
 
 
 def to_end(one):
@@ -68,7 +70,7 @@ def test_a_stopped_launch_ends_as_cancelled():
 
 
 def test_every_word_is_readable_and_comes_back_as_text():
-    model = paced.words_model()
+    model = words_model()
     ids = [t.id for t in to_end(launch(100, tok_s=1e6))]
     text = model.tokenizer.decode(ids)
     assert len(text.split()) == 100
@@ -76,8 +78,8 @@ def test_every_word_is_readable_and_comes_back_as_text():
 
 
 def test_lines_end_where_they_shall():
-    model = paced.words_model()
-    text = model.tokenizer.decode([t.id for t in to_end(launch(20, tok_s=1e6, line=5))])
+    model = words_model()
+    text = model.tokenizer.decode([t.id for t in to_end(launch(20, (1,) * 5, tok_s=1e6, line=5))])
     assert [len(line.split()) for line in text.splitlines()] == [4, 4, 4, 4]
     assert text.endswith("\n")
 
@@ -104,8 +106,33 @@ def test_an_option_that_makes_no_sense_is_refused(options, complaint):
 
 def test_it_is_no_backend_that_anybody_meets_by_accident():
     assert "paced" not in BACKENDS
-    backend = paced.open(paced.words_model(), devices=1, options={})
+    backend = paced.open(words_model(), devices=1, options={})
     with pytest.raises(RequestError, match="computes no model"):
         backend.logits((1,))
     with pytest.raises(RequestError, match="reads no memory"):
         backend.measure_bandwidth()
+
+
+QUESTION = ChatMessage("user", "How is a file read?")
+
+
+def recited(prompt: list[int], tokens: int) -> list[int]:
+    backend = paced.open(markdown_model(), devices=1, options={"tok_s": 1e6})
+    return [token.id for token in to_end(backend.launch(Job(tuple(prompt), tokens)))]
+
+
+def test_a_chat_is_answered_in_markdown_from_its_beginning():
+    tokenizer = markdown_model().tokenizer
+    prompt = tokenizer.encode_prompt(Prompt(messages=(QUESTION,)))
+    text = tokenizer.decode(recited(prompt, 400))
+    assert text.startswith("## Reading a file line by line\n\nOpen it in a `with` block")
+    assert (
+        '\n```python\ndef first_match(path, word):\n    with open(path, encoding="utf-8") as lines:\n' in text
+    )
+    assert text.count("## Reading") == 2  # over and over
+
+
+def test_a_recital_goes_on_where_a_launch_left_it():
+    prompt = markdown_model().tokenizer.encode_prompt(Prompt(messages=(QUESTION,)))
+    whole = recited(prompt, 50)
+    assert recited([*prompt, *whole[:20]], 30) == whole[20:]
