@@ -14,10 +14,10 @@ from engine.cli.terminal import ProgressBar, print_json, table
 from engine.errors import EngineError
 from engine.measuring.roofline import bytes_per_token, ceiling
 from engine.measuring.verification import verify
-from engine.models.catalogue import open_model
-from engine.models.config import ModelConfig
+from engine.models.catalogue import Model, open_model
 from engine.models.presets import preset_names
 from engine.models.probe import probe
+from engine.models.weights import expert_storage
 
 _PROBE_TOKENS = 8
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             findings.append(
                 try_backend(name, ours, dict(args.option), why, bar) if usable else Finding(name, False, why)
             )
-    config, model_here, model_word = _model(args.model)
+    model, model_here, model_word = _model(args.model)
     ok = any(f.usable for f in findings) and model_here
     if args.json:
         print_json(
@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
     print()
     print(f"model {args.model}: {model_word}")
     for finding in findings:
-        if config is not None and finding.usable:
-            print(_ceiling(config, finding))
+        if model is not None and finding.usable:
+            print(_ceiling(model, finding))
     return 0 if ok else 2
 
 
@@ -114,15 +114,15 @@ def _spread(topology: Topology) -> str:
     return f" on {count} devices, {topology.lanes // count} of its {topology.lanes} lanes on each{link}"
 
 
-def _model(name: str) -> tuple[ModelConfig | None, bool, str]:
-    """Its shape if that is known, whether it can be run, and a sentence."""
+def _model(name: str) -> tuple[Model | None, bool, str]:
+    """One of its shape if that is known, whether it can be run, and a sentence."""
     try:
         model = open_model(name)
     except EngineError as error:
-        shape = open_model(name, seed=0).config if name in preset_names() else None
-        return shape, False, str(error)
+        shaped = open_model(name, seed=0) if name in preset_names() else None
+        return shaped, False, str(error)
     words = "no tokenizer (random weights)" if model.tokenizer is None else "weights and tokenizer are here"
-    return model.config, True, f"{words}, {model.config.parameters / 1e6:,.1f} M parameters"
+    return model, True, f"{words}, {model.config.parameters / 1e6:,.1f} M parameters"
 
 
 def _row(finding: Finding) -> list[str]:
@@ -135,8 +135,9 @@ def _row(finding: Finding) -> list[str]:
     ]
 
 
-def _ceiling(config: ModelConfig, finding: Finding) -> str:
-    read = bytes_per_token(config, min(256, config.context // 2))
+def _ceiling(model: Model, finding: Finding) -> str:
+    context = min(256, model.config.context // 2)
+    read = bytes_per_token(model.config, context, experts=expert_storage(model.weights))
     gbs = sum(finding.read_gbs)
     return (
         f"  on {finding.backend}: {read.total / 1e6:,.0f} MB a token, so at most"

@@ -13,6 +13,8 @@ from engine.models.catalogue import list_models, open_model
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.models.presets import load_preset, preset_names
+from engine.models.storage import Storage
+from engine.models.weights import expert_storage
 
 
 def add(commands: Commands) -> None:
@@ -40,7 +42,12 @@ def _list(args: argparse.Namespace) -> int:
 
 def _describe(args: argparse.Namespace) -> int:
     known = args.model in preset_names()
-    facts = _facts(load_preset(args.model).config if known else open_model(args.model).config)
+    if known:
+        preset = load_preset(args.model)
+        facts = _facts(preset.config, preset.expert_storage)
+    else:
+        model = open_model(args.model)
+        facts = _facts(model.config, expert_storage(model.weights))
     if args.json:
         print_json(facts)
         return 0
@@ -59,14 +66,15 @@ def _display(value: Any) -> str:
             return str(value)
 
 
-def _facts(config: ModelConfig) -> dict[str, Any]:
-    """Bytes are those of 16-bit weights and a 16-bit cache."""
-    empty, full = (bytes_per_token(config, context) for context in (0, config.context))
+def _facts(config: ModelConfig, experts: Storage | None) -> dict[str, Any]:
+    """Bytes are those of 16-bit weights and a 16-bit cache, and of `experts` as they are packed."""
+    empty, full = (bytes_per_token(config, context, experts=experts) for context in (0, config.context))
     return {
         "name": config.name,
         "family": config.family,
         "family_title": family_of(config.family).title,
         "parameters": config.parameters,
+        "active_parameters": config.active_parameters,
         "layers": config.layers,
         "context": config.context,
         "beyond_llama": sorted(feature.value for feature in config.features),

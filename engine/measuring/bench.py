@@ -64,6 +64,7 @@ from engine.measuring.roofline import mbu, mean_bytes_per_token
 from engine.measuring.statistics import median, median_interval, quantile
 from engine.measuring.verification import verify
 from engine.models.config import ModelConfig
+from engine.models.weights import expert_storage
 from engine.sampling import SamplingParams
 from engine.timings import decode_speed
 
@@ -359,7 +360,13 @@ def _measurement(
     return Measurement(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         git_sha=str(facts.get("git", {}).get("sha", "unknown")),
-        model=MeasuredModel(model.config.name, model.config.parameters, read, model.weights.native),
+        model=MeasuredModel(
+            model.config.name,
+            model.config.parameters,
+            read,
+            model.weights.native,
+            model.config.active_parameters if model.config.experts else None,
+        ),
         backend=backend.name,
         devices=devices,
         settings=_settings(backend, model, point, _cached_tokens(backend, point, runs)),
@@ -427,7 +434,8 @@ def _samples(runs: Sequence[Run]) -> Samples:
 def _token_bytes(model: Model, point: Point) -> BytesPerToken:
     """What a decode step of this point reads on average."""
     width = 4 if model.weights.native == "f32" else 2
-    return mean_bytes_per_token(model.config, point.context, point.tokens, width)
+    packed = expert_storage(model.weights)
+    return mean_bytes_per_token(model.config, point.context, point.tokens, width, experts=packed)
 
 
 def _latency(gaps_us: Sequence[float]) -> InterTokenLatency:

@@ -14,30 +14,55 @@ from engine.measuring.bandwidth import Memory, hardware
 from engine.measuring.measurement import BytesPerToken
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset, preset_names
+from engine.models.storage import Storage, matrix_bytes
 
 
 def bytes_per_token(
-    config: ModelConfig, context: int, weight_bytes: int = 2, *, kv_bytes: int = 2
+    config: ModelConfig,
+    context: int,
+    weight_bytes: int = 2,
+    *,
+    kv_bytes: int = 2,
+    experts: Storage | None = None,
 ) -> BytesPerToken:
     """Bytes that one decode step must read from memory at `context` cached tokens.
 
     Weights count every matrix and norm that the step multiplies by, once; the embedding table counts
-    one row (and, where the head is tied to it, the whole table once as the head).
+    one row (and, where the head is tied to it, the whole table once as the head). Of a mixture of experts
+    they count the router and the experts that a token meets, whose matrices may be packed (`experts`).
     KV counts keys and values of the positions that each layer attends to: its window, if it has one.
     Units: bytes. Raises ValueError if `context` exceeds the model's limit.
     """
     if not 0 <= context <= config.context:
         raise ValueError(f"context is {context}; {config.name} holds 0 to {config.context} tokens")
     table = config.vocab * config.hidden
-    streamed = config.parameters - table + config.hidden
+    streamed = config.active_parameters - table + config.hidden
     if config.tied_head:
         streamed += table
+    saved = _saved_by_packing(config, weight_bytes, experts)
     positions = sum(min(context, window) if window else context for window in config.windows)
-    return BytesPerToken(streamed * weight_bytes, positions * 2 * config.kv_dim * kv_bytes)
+    return BytesPerToken(streamed * weight_bytes - saved, positions * 2 * config.kv_dim * kv_bytes)
+
+
+def _saved_by_packing(config: ModelConfig, weight_bytes: int, experts: Storage | None) -> int:
+    """Bytes a token by which packed experts are smaller than numbers of `weight_bytes`."""
+    if config.experts is None or experts is None:
+        return 0
+    saved = sum(
+        rows * columns * weight_bytes - matrix_bytes(experts, rows, columns)
+        for rows, columns in (*((config.ffn, config.hidden),) * 2, (config.hidden, config.ffn))
+    )
+    return config.layers * config.experts.chosen * saved
 
 
 def mean_bytes_per_token(
-    config: ModelConfig, context: int, tokens: int, weight_bytes: int = 2, *, kv_bytes: int = 2
+    config: ModelConfig,
+    context: int,
+    tokens: int,
+    weight_bytes: int = 2,
+    *,
+    kv_bytes: int = 2,
+    experts: Storage | None = None,
 ) -> BytesPerToken:
     """The mean of `bytes_per_token` over the steps that decode `tokens` tokens after `context` cached ones.
 
@@ -45,7 +70,7 @@ def mean_bytes_per_token(
     Raises ValueError if the last step exceeds the model's limit.
     """
     steps = max(1, tokens - 1)
-    first = bytes_per_token(config, context, weight_bytes, kv_bytes=kv_bytes)
+    first = bytes_per_token(config, context, weight_bytes, kv_bytes=kv_bytes, experts=experts)
     kv = first.kv + sum(
         bytes_per_token(config, context + step, weight_bytes, kv_bytes=kv_bytes).kv
         for step in range(1, steps)
@@ -115,13 +140,6 @@ MODELS: tuple[ActiveModel, ...] = (
     ActiveModel("2B dense", (Share(2.0e9, FP16),), 25, "the round example that Kog computes with"),
     ActiveModel("Qwen3-Coder-Next", (Share(3.0e9, FP8),), 48, "3 B active, FP8 checkpoint"),
     ActiveModel(
-        "GPT-OSS-120B",
-        # 36 layers of 2,880: four experts of three 2,880 x 2,880 matrices; attention and head stay BF16.
-        (Share(36 * 4 * 3 * 2880**2, MXFP4), Share(36 * 2880 * 2 * (64 + 8) * 64 + 201_088 * 2880, FP16)),
-        36,
-        "openai/gpt-oss-120b config: MXFP4 experts, the rest BF16",
-    ),
-    ActiveModel(
         "DeepSeek-V4-Flash",
         # 13 B active are published with the embedding table, of which a token reads one row.
         (
@@ -187,9 +205,11 @@ def token_cost(
     otherwise. Raises KeyError for an unknown name, ValueError for a context that the model does not hold.
     """
     if name.lower() in preset_names():
+        preset = load_preset(name.lower())
         return shape_cost(
-            load_preset(name.lower()).config,
+            preset.config,
             context,
+            experts=preset.expert_storage,
             weight_bytes=weight_bytes,
             kv_bytes=kv_bytes,
             layers=layers,
@@ -208,12 +228,19 @@ def shape_cost(
     weight_bytes: float | None = None,
     kv_bytes: float | None = None,
     layers: int | None = None,
+    experts: Storage | None = None,
 ) -> TokenCost:
-    """A model whose shape is known; the arguments are those of `token_cost`."""
-    read = bytes_per_token(config, context, 1)
+    """A model whose shape is known; the other arguments are those of `token_cost`.
+
+    `experts` is how its experts are packed, unless `weight_bytes` is that of every weight.
+    """
+    read = bytes_per_token(config, context, experts=experts)
     kv = float(read.kv) if kv_bytes is None else kv_bytes * context
-    weights = read.weights * (FP16 if weight_bytes is None else weight_bytes)
-    return TokenCost(config.name, weights, kv, layers or config.layers, "the preset's shape, FP16")
+    weights = float(read.weights)
+    if weight_bytes is not None:
+        weights = bytes_per_token(config, context, 1).weights * weight_bytes
+    kind = f"experts in {experts.name}, the rest FP16" if experts else "FP16"
+    return TokenCost(config.name, weights, kv, layers or config.layers, f"the preset's shape, {kind}")
 
 
 def active_cost(

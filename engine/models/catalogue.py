@@ -135,17 +135,18 @@ def _open_random(name: str, seed: int | None) -> Model:
     _, preset, *rest = name.split(":")
     if len(rest) > 1 or (rest and not rest[0].isdecimal()):
         raise CheckpointError(f"{name!r} is not random:<preset>[:<seed>], such as random:tiny-llama:7")
-    return _random(_preset(preset).config, int(rest[0]) if rest else seed or 0)
+    return _random(_preset(preset), int(rest[0]) if rest else seed or 0)
 
 
-def _random(config: ModelConfig, seed: int) -> Model:
-    return Model(config, RandomWeights(config, seed), None, "random", f"random:{seed}")
+def _random(preset: Preset, seed: int) -> Model:
+    weights = RandomWeights(preset.config, seed, preset.expert_storage)
+    return Model(preset.config, weights, None, "random", f"random:{seed}")
 
 
 def _open_preset(preset: Preset, seed: int | None) -> Model:
     place = _place(preset)
     if seed is not None or place is None:
-        return _random(preset.config, seed or 0)
+        return _random(preset, seed or 0)
     if not place.exists():
         raise CheckpointError(
             f"the weights of {preset.config.name} are not on this machine: {_how_to_get(preset)}"

@@ -37,6 +37,10 @@ _END_NAMES = frozenset(
     )
 )
 """Special tokens that end a text or a turn, whether or not a checkpoint says so."""
+_HARMONY = "<|return|>"
+_HARMONY_ENDS = frozenset((_HARMONY, "<|call|>", "<|endoftext|>"))
+"""The same of GPT-OSS's vocabulary, known by its first: `<|end|>` ends one of several messages of an answer
+there, and the model goes on."""
 
 _MARK = "\u263a"
 """A character that no vocabulary joins with what follows: what Code Llama's own tokenizer puts there."""
@@ -68,14 +72,18 @@ class Tokenizer:
         self._special_text = [t for i in self._special_ids if (t := self._special.id_to_token(i))]
         self.vocab_size: int = self._special.get_vocab_size(with_added_tokens=True)
         self.bos_id = vocabulary.bos_id if vocabulary.adds_bos else None
-        named = {i for name in _END_NAMES if (i := self._special.token_to_id(name)) in self._special_ids}
         infill_ends = self.infill.ends if self.infill else frozenset()
-        self.eos_ids = frozenset(vocabulary.eos_ids | named | infill_ends)
+        self.eos_ids = frozenset(vocabulary.eos_ids | self._named_ends() | infill_ends)
         self.chat_template = vocabulary.chat_template
         self._chat: ChatTemplate | None = None
         if vocabulary.chat_template is not None:
             bos, eos = self._name(vocabulary.bos_id), self._name(vocabulary.eos_id)
             self._chat = ChatTemplate(vocabulary.chat_template, bos_token=bos, eos_token=eos)
+
+    def _named_ends(self) -> set[int]:
+        """Special tokens that end a text by their names."""
+        names = _HARMONY_ENDS if self._special.token_to_id(_HARMONY) in self._special_ids else _END_NAMES
+        return {i for name in names if (i := self._special.token_to_id(name)) in self._special_ids}
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Self:

@@ -29,6 +29,7 @@ and shapes of one model; byte counts, random weights and written checkpoints fol
 
 from __future__ import annotations
 
+import math
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -36,7 +37,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, ConfigError
+from engine.models.checkpoints.block_formats import BLOCK_FORMATS, MXFP4_BLOCK, mxfp4_blocks
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.storage import Packed, Storage
 
@@ -86,6 +88,11 @@ def storage_of(weights: Weights, name: str) -> Storage:
     return Storage.BF16 if weights.native == "bf16" else Storage.F16
 
 
+def expert_storage(weights: Weights) -> Storage | None:
+    """How the matrices of experts are kept; None if the model has none."""
+    return storage_of(weights, "layers.0.experts.0.w_gate") if weights.config.experts else None
+
+
 _BIASES = ("bq", "bk", "bv", "bo", "sinks", "router_bias", "b_gate", "b_up", "b_down")
 _VECTOR_SCALES = {"embed": 1.0} | dict.fromkeys(_BIASES, 0.5)
 
@@ -103,13 +110,21 @@ class RandomWeights:
     standard deviation is 1/sqrt(fan_in)), divided by sqrt(2 * layers) for wo and w_down so that the
     residual stream keeps its size. Embedding rows use scale 1, biases and sinks 0.5; norms are
     f16(1 + 0.1 * (...)).
+
+    Experts in MXFP4: element i has the code h >> 28, block b of 32 elements the exponent e - (g & 1), with
+    g = fmix32((b + ~key) mod 2^32) and e = 127 + round(log2(scale / 4)), which gives about the same
+    standard deviation.
     """
 
     native: DType = "f16"
 
-    def __init__(self, config: ModelConfig, seed: int = 0) -> None:
+    def __init__(self, config: ModelConfig, seed: int = 0, expert_storage: Storage | None = None) -> None:
+        """`expert_storage`: MXFP4, or None for experts of 16 bits."""
+        if expert_storage not in (None, Storage.MXFP4):
+            raise ConfigError(f"random experts are stored in 16 bits or MXFP4, not {expert_storage!r}")
         self.config = config
         self.seed = seed
+        self._expert_storage = expert_storage
         self._shapes = dict(tensor_shapes(config))
 
     def recipe(self, name: str) -> tuple[int, float, float]:
@@ -127,10 +142,29 @@ class RandomWeights:
             scale = (3.0 / fan_in) ** 0.5 / (2.0 * self.config.layers) ** 0.5
         return key, float(np.float32(scale)), 0.0
 
+    def storage(self, name: str) -> Storage:
+        is_expert = ".experts." in name and name.rsplit(".", 1)[-1].startswith("w_")
+        return self._expert_storage if self._expert_storage and is_expert else Storage.F16
+
+    def packed(self, name: str) -> Packed:
+        key, scale, _ = self.recipe(name)
+        shape = self._shapes[name]
+        index = np.arange(int(np.prod(shape)), dtype=np.uint32)
+        codes = (_fmix32(index + np.uint32(key)) >> np.uint32(28)).astype(np.uint8)
+        block = np.arange(len(codes) // MXFP4_BLOCK, dtype=np.uint32) + np.uint32(~key & 0xFFFFFFFF)
+        lower = (_fmix32(block) & np.uint32(1)).astype(np.uint8)
+        exponent = np.uint8(127 + round(math.log2(scale / 4.0)))
+        blocks = mxfp4_blocks(codes.reshape(-1, MXFP4_BLOCK), exponent - lower)
+        return Packed(Storage.MXFP4, blocks.reshape(*shape[:-1], -1))
+
     def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
         if name not in self._shapes:
             raise CheckpointError(f"model {self.config.name!r} has no tensor {name!r}")
         shape = self._shapes[name]
+        if self.storage(name).is_packed:
+            form = BLOCK_FORMATS[Storage.MXFP4.name]
+            values = form.decode(self.packed(name).rows.reshape(-1, form.size))
+            return cast_tensor(values.reshape(shape), dtype)
         key, scale, offset = self.recipe(name)
         count = int(np.prod(shape))
         half = np.empty(count, np.float16)

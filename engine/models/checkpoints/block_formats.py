@@ -107,17 +107,18 @@ def _mxfp4(blocks: Bytes) -> Floats:
     return (FP4_LEVELS[_nibbles(blocks[:, 1:])] * scales).T
 
 
-def mxfp4_blocks(pairs: Bytes, exponents: Bytes) -> Bytes:
-    """MXFP4 blocks [n, 17] of numbers and scales that lie apart, as safetensors have them.
-
-    `pairs` [n, 16]: byte j holds elements 2j (low bits) and 2j + 1; `exponents` [n]: the scale 2^(e - 127).
-    """
-    nibbles = np.stack((pairs & np.uint8(15), pairs >> np.uint8(4)), axis=-1).reshape(-1, MXFP4_BLOCK)
+def mxfp4_blocks(codes: Bytes, exponents: Bytes) -> Bytes:
+    """MXFP4 blocks [n, 17] of E2M1 codes [n, 32] and exponents [n]: the scale is 2^(e - 127)."""
     half = MXFP4_BLOCK // 2
-    blocks = np.empty((len(pairs), 1 + half), np.uint8)
+    blocks = np.empty((len(codes), 1 + half), np.uint8)
     blocks[:, 0] = exponents
-    blocks[:, 1:] = nibbles[:, :half] | (nibbles[:, half:] << np.uint8(4))
+    blocks[:, 1:] = codes[:, :half] | (codes[:, half:] << np.uint8(4))
     return blocks
+
+
+def fp4_codes(pairs: Bytes) -> Bytes:
+    """E2M1 codes [n, 32] of bytes [n, 16] as safetensors have them: elements 2j (low bits) and 2j + 1."""
+    return np.stack((pairs & np.uint8(15), pairs >> np.uint8(4)), axis=-1).reshape(len(pairs), -1)
 
 
 def _k_scales(packed: Bytes) -> tuple[Bytes, Bytes]:

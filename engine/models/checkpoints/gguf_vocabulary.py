@@ -61,6 +61,16 @@ LLAMA3_WORDS = (
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+_UPPER, _LOWER, _ENDING = (
+    r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+)
+O200K_WORDS = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Of o200k (GPT-4o, GPT-OSS): a word ends where a capital begins."""
 _DIGITS_APART = frozenset(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"))
 _LLAMA3_LIKE = frozenset(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"))
 
@@ -171,6 +181,8 @@ def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
         return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3_WORDS), "isolated"), letters])
     if pre in ("qwen2", "deepseek-r1-qwen", "megrez"):
         return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"), letters])
+    if pre == "gpt-4o":
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(O200K_WORDS), "isolated"), letters])
     raise TokenizerError(
         f"the GGUF vocabulary cuts words by the rule {pre!r}, which is not supported;"
         " use the model's Hugging Face folder with its tokenizer.json"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
-from engine.models.checkpoints.block_formats import MXFP4_BLOCK, mxfp4_blocks
+from engine.models.checkpoints.block_formats import MXFP4_BLOCK, fp4_codes, mxfp4_blocks
 from engine.models.checkpoints.encodings import (
     Encoding,
     check_packed,
@@ -89,7 +89,8 @@ class Stored:
         if self.encoding is not Encoding.FP4 or self.scales is None:
             return data, self.encoding
         exponents, _ = self.scales._flat()
-        return mxfp4_blocks(data.reshape(len(exponents), -1), exponents).reshape(-1), Encoding.MXFP4
+        codes = fp4_codes(data.reshape(len(exponents), -1))
+        return mxfp4_blocks(codes, exponents).reshape(-1), Encoding.MXFP4
 
     @property
     def storage(self) -> Storage:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from engine.errors import ConfigError
-from engine.models.config import HeadKind, Lanes, ModelConfig
+from engine.models.config import Activation, Experts, HeadKind, Lanes, ModelConfig
 from engine.models.rope import LinearScaling, Llama3Scaling, Rope, RopeLayout, YarnScaling
+from engine.models.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Preset:
     description: str
     weights: WeightSource
     license: str = ""
+    expert_storage: Storage | None = None
+    """How random experts are kept, where the model ships with them packed."""
 
 
 def preset_names() -> tuple[str, ...]:
@@ -83,16 +86,32 @@ def _parse(name: str, data: Mapping[str, Any]) -> Preset:
         rope["scaling"] = _SCALINGS[scaling.pop("kind")](**scaling)
     if "head" in lanes:
         lanes["head"] = HeadKind(lanes["head"])
+    windows = _windows(shape.pop("window_pattern", ()), shape)
     config = ModelConfig(
         name=name,
         **{
             **shape,
             "eos_ids": tuple(shape.get("eos_ids", ())),
-            "windows": tuple(w["window"] for w in shape.get("windows", ()) for _ in range(w["layers"])),
+            "windows": windows,
+            "activation": Activation(shape.get("activation", Activation.SILU)),
         },
         rope=Rope(**{**rope, "layout": RopeLayout(rope["layout"])}),
         lanes=Lanes(**lanes),
+        experts=Experts(**data["experts"]) if "experts" in data else None,
     )
     weights = dict(data["weights"])
-    source = _SOURCES[weights.pop("kind")]
-    return Preset(config, data["description"], license=weights.pop("license", ""), weights=source(**weights))
+    source, packed = _SOURCES[weights.pop("kind")], weights.pop("experts", None)
+    return Preset(
+        config,
+        data["description"],
+        license=weights.pop("license", ""),
+        expert_storage=Storage[packed.upper()] if packed else None,
+        weights=source(**weights),
+    )
+
+
+def _windows(pattern: Sequence[int], shape: Mapping[str, Any]) -> tuple[int, ...]:
+    """Runs of layers with a window each, or a pattern that repeats over the layers."""
+    if pattern:
+        return tuple(pattern[i % len(pattern)] for i in range(shape["layers"]))
+    return tuple(w["window"] for w in shape.get("windows", ()) for _ in range(w["layers"]))

@@ -51,8 +51,8 @@ def test_2b_on_8_h200_has_a_ceiling_of_about_7700_as_published_and_of_9000_as_re
     [
         ("Qwen3-Coder-Next", "H200", 3650, 50),
         ("Qwen3-Coder-Next", "MI300X", 4000, 50),
-        ("GPT-OSS-120B", "H200", 2200, 50),
-        ("GPT-OSS-120B", "MI300X", 2400, 50),
+        ("gpt-oss-120b", "H200", 2200, 50),
+        ("gpt-oss-120b", "MI300X", 2400, 50),
         ("DeepSeek-V4-Flash", "H200", 1160, 20),
         ("DeepSeek-V4-Flash", "MI300X", 1270, 20),
         ("Kimi-K2.6", "H200", 325, 5),

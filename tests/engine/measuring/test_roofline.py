@@ -28,6 +28,7 @@ from engine.measuring.roofline import (
 )
 from engine.models.config import HeadKind, Lanes, ModelConfig, tensor_shapes
 from engine.models.presets import load_preset
+from engine.models.storage import Storage
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 LANEFORMER = ModelConfig(
@@ -108,7 +109,7 @@ def test_mixtures_of_experts_at_todays_utilisation_match_the_published_projectio
     model: str, gpu: str, tok_s: int, step: int
 ) -> None:
     today = mbu(4e9, 3000, PUBLISHED_READ_GBS["MI300X"])  # the 36 %
-    speed = ceiling(active_model(model).bytes_per_token, PUBLISHED_READ_GBS[gpu], utilisation=today)
+    speed = ceiling(token_cost(model).weights, PUBLISHED_READ_GBS[gpu], utilisation=today)
     assert rounded(speed, step) == tok_s
 
 
@@ -121,7 +122,7 @@ def test_deepseek_v4_flash_has_the_published_ceiling_on_8_mi300x() -> None:
 
 @pytest.mark.parametrize(
     ("name", "billions"),
-    [("Qwen3-Coder-Next", 3.0), ("GPT-OSS-120B", 5.1), ("DeepSeek-V4-Flash", 12.5), ("Kimi-K2.6", 32.0)],
+    [("Qwen3-Coder-Next", 3.0), ("DeepSeek-V4-Flash", 12.5), ("Kimi-K2.6", 32.0)],
 )
 def test_active_parameters_are_the_published_ones(name: str, billions: float) -> None:
     assert round(active_model(name).params / 1e9, 1) == billions
@@ -213,7 +214,7 @@ def test_plan_refuses_figures_that_are_not_positive(wrong: dict[str, float]) -> 
 
 
 def test_every_known_model_has_a_cost() -> None:
-    assert {"laneformer-2b", "GPT-OSS-120B"} <= set(known_models())
+    assert {"laneformer-2b", "gpt-oss-120b", "Kimi-K2.6"} <= set(known_models())
     assert all(token_cost(name).weights > 0 and token_cost(name).layers > 0 for name in known_models())
 
 
@@ -224,10 +225,35 @@ def test_cost_of_a_preset_is_that_of_its_shape() -> None:
 
 
 def test_cost_of_a_mixture_counts_kv_only_as_told() -> None:
-    own = token_cost("GPT-OSS-120B", context=1000)
-    told = token_cost("GPT-OSS-120B", context=1000, kv_bytes=73_728)
+    own = token_cost("Kimi-K2.6", context=1000)
+    told = token_cost("Kimi-K2.6", context=1000, kv_bytes=73_728)
     assert (own.kv, told.kv) == (0.0, 73_728_000.0)
-    assert own.weights == told.weights == active_model("GPT-OSS-120B").bytes_per_token
+    assert own.weights == told.weights == active_model("Kimi-K2.6").bytes_per_token
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"), [("gpt-oss-20b", 3.708), ("gpt-oss-120b", 5.003), ("qwen3-30b-a3b", 6.084)]
+)
+def test_a_token_of_experts_reads_the_router_and_those_it_meets(name: str, gigabytes: float) -> None:
+    """By hand: experts of 17 bytes for each 32 numbers (GPT-OSS) or of two bytes each, the rest two bytes."""
+    assert token_cost(name).weights / 1e9 == pytest.approx(gigabytes, rel=2e-3)
+
+
+def test_experts_that_are_chosen_and_packed_are_counted_to_the_byte() -> None:
+    config = load_preset("tiny-experts").config
+    dense = 2 * config.active_parameters - 2 * config.vocab * config.hidden + 2 * config.hidden
+    matrices = 3 * 64 * 96 * config.layers * 2
+
+    packed = bytes_per_token(config, 0, experts=Storage.MXFP4).weights
+
+    assert bytes_per_token(config, 0).weights == dense
+    assert dense - packed == 2 * matrices - matrices // 32 * 17
+
+
+def test_a_window_bounds_the_cache_that_a_token_of_gpt_oss_reads() -> None:
+    config = load_preset("gpt-oss-20b").config
+
+    assert bytes_per_token(config, 4096).kv == 12 * (4096 + 128) * 2 * 512 * 2
 
 
 def test_one_format_for_all_weights_replaces_the_models_own() -> None:
@@ -236,7 +262,7 @@ def test_one_format_for_all_weights_replaces_the_models_own() -> None:
 
 
 def test_cost_of_an_unknown_model_or_a_context_too_long_says_what_there_is() -> None:
-    with pytest.raises(KeyError, match=r"laneformer-2b.*GPT-OSS-120B"):
+    with pytest.raises(KeyError, match=r"laneformer-2b.*Kimi-K2.6"):
         token_cost("gpt-9")
     with pytest.raises(ValueError, match="laneformer-2b holds 0 to 4096"):
         token_cost("laneformer-2b", context=5000)
@@ -263,7 +289,7 @@ def test_a_drivers_device_name_finds_its_datasheet(driver_name: str, gbs: float)
 def test_unknown_hardware_and_models_are_named_with_what_is_known() -> None:
     with pytest.raises(KeyError, match="H200"):
         hardware("H300")
-    with pytest.raises(KeyError, match="GPT-OSS-120B"):
+    with pytest.raises(KeyError, match=r"Kimi-K2\.6"):
         active_model("gpt-9")
 
 

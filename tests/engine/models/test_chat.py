@@ -33,6 +33,24 @@ TEMPLATES = {
 {{ messages | selectattr('role', 'equalto', 'user') | list | length }}""",
     "slices": """{% set rest = messages[1:] %}{{ rest[-1].content.split('l')[0] }}{{ 'a' ~ 1 }}{{ 2 * 3 % 4 }}
 {{ rest | last | string }}{{ messages[0].content.startswith('Be') }}{{ x is defined }}""",
+    "channels": """{%- macro said(m) -%}
+<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>{{ m.channel | default('final') }}{% endif -%}
+<|message|>{{ m.content }}{{ '<|return|>' if m is sameas messages[-1] else '<|end|>' }}
+{%- endmacro -%}
+{%- if effort is not defined %}{% set effort = 'medium' %}{% endif -%}
+{%- set state = namespace(rules=none, rest=messages) -%}
+{%- if messages[0].role in ['system', 'developer'] -%}
+{%- set state.rules = messages[0].content %}{% set state.rest = messages[1:] -%}
+{%- endif -%}
+<|start|>system<|message|>Today: {{ strftime_now('%Y-%m') }}\nReasoning: {{ effort }}<|end|>
+{%- if state.rules or tools -%}
+<|start|>developer<|message|># Instructions\n\n{{ state.rules }}{{ tools | tojson if tools }}<|end|>
+{%- endif -%}
+{%- for m in state.rest -%}
+{%- if 'channel' in m and '<|message|>' in m.content %}{{ raise_exception('a channel') }}{% endif -%}
+{{ said(m) }}
+{%- endfor -%}
+{%- if add_generation_prompt %}<|start|>assistant{% endif -%}""",
     "generation": """{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}""",
 }
 

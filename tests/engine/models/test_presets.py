@@ -8,12 +8,16 @@ from engine.models.presets import Wheel, load_preset, preset_names
 from engine.models.rope import RopeLayout
 
 PARAMETERS = {
+    "gpt-oss-120b": 116_829_156_672,
+    "gpt-oss-20b": 20_914_757_184,
     "laneformer-2b": 2_320_069_632,
     "llama-3.2-1b": 1_235_814_400,
     "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-coder-1.5b": 1_543_714_304,
+    "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-8b": 8_190_735_360,
     "smollm2-135m": 134_515_008,
+    "tiny-experts": None,
     "tiny-laneformer": None,
     "tiny-llama": None,
 }
@@ -58,5 +62,7 @@ def test_tiny_presets_exercise_what_large_ones_have() -> None:
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="there is no preset 'gpt-5'; there are laneformer-2b, llama-3"):
+    with pytest.raises(
+        ConfigError, match="there is no preset 'gpt-5'; there are gpt-oss-120b, gpt-oss-20b, "
+    ):
         load_preset("gpt-5")

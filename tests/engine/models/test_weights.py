@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, ConfigError
+from engine.models.checkpoints.block_formats import BLOCK_FORMATS
 from engine.models.config import HeadKind, ModelConfig, tensor_shapes
 from engine.models.presets import load_preset, preset_names
+from engine.models.storage import Storage
 from engine.models.weights import RandomWeights, cast_tensor
 
 TINY = load_preset("tiny-laneformer").config
@@ -102,6 +104,31 @@ def test_every_tensor_comes_in_its_canonical_shape() -> None:
 
     for name, shape in tensor_shapes(TINY):
         assert weights.get(name).shape == shape
+
+
+def test_random_experts_in_mxfp4_follow_the_documented_formula() -> None:
+    config = load_preset("tiny-experts").config
+    name, scale = "layers.2.experts.4.w_down", (3.0 / 64) ** 0.5 / 8.0**0.5
+    key = zlib.crc32(f"7:{name}".encode())
+    weights = RandomWeights(config, 7, Storage.MXFP4)
+
+    values = weights.get(name).reshape(-1)
+
+    levels = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    for index in (0, 1, 16, 31, 32, 5000, values.size - 1):
+        code = murmur_mix((index + key) & 0xFFFFFFFF) >> 28
+        lower = murmur_mix((index // 32 + (~key & 0xFFFFFFFF)) & 0xFFFFFFFF) & 1
+        size = levels[code & 7] * 2.0 ** (round(math.log2(scale / 4.0)) - lower)
+        assert values[index] == (-size if code & 8 else size)
+    assert 0.5 < np.std(values) / (scale / 3**0.5) < 2.0
+    rows = weights.packed(name).rows
+    assert rows.shape == (1, 96, 64 // 32 * 17)
+    np.testing.assert_array_equal(BLOCK_FORMATS["MXFP4"].decode(rows.reshape(-1, 17)).reshape(-1), values)
+
+
+def test_random_experts_of_another_format_are_refused() -> None:
+    with pytest.raises(ConfigError, match="stored in 16 bits or MXFP4, not"):
+        RandomWeights(load_preset("tiny-experts").config, 0, Storage.Q8_0)
 
 
 def test_a_name_that_the_model_lacks_is_refused() -> None:

@@ -128,7 +128,7 @@ def test_merges_apply_in_order() -> None:
     assert [tokens[i] for i in _bpe().encode("ab ab")] == ["ab", "Ġab"]
 
 
-@pytest.mark.parametrize("rule", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
+@pytest.mark.parametrize("rule", ["gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o"])
 def test_every_known_rule_keeps_the_text(rule: str) -> None:
     tokenizer = Tokenizer.from_gguf({**BPE, "tokenizer.ggml.pre": rule})
     text = "def f(x):\n\n    return 12345 + x  # it's 你好 🙂\r\n"
@@ -143,6 +143,7 @@ def test_every_known_rule_keeps_the_text(rule: str) -> None:
         ("smollm", ["1", "2", "3", "4", "5"]),
         ("qwen2", ["1", "2", "3", "4", "5"]),
         ("llama-bpe", ["123", "45"]),
+        ("gpt-4o", ["123", "45"]),
     ],
 )
 def test_rules_differ_in_how_they_cut_digits(rule: str, expected: list[str]) -> None:
@@ -151,6 +152,28 @@ def test_rules_differ_in_how_they_cut_digits(rule: str, expected: list[str]) -> 
     words = [word for word, _ in cuts.pre_tokenize_str("a12345")]
 
     assert words == (["a", "12345"] if rule == "gpt-2" else ["a", *expected])
+
+
+def test_a_word_of_o200k_ends_where_a_capital_begins() -> None:
+    cuts = vocabulary_from_gguf({**BPE, "tokenizer.ggml.pre": "gpt-4o"}).tokenizer.pre_tokenizer
+
+    words = [word for word, _ in cuts.pre_tokenize_str("getHTTPCodeNow it's a/b//\nEND")]
+
+    assert words == ["get", "HTTPCode", "Now", "Ġit's", "Ġa", "/b", "//Ċ", "END"]
+
+
+def test_a_message_that_ends_does_not_end_an_answer_of_gpt_oss() -> None:
+    """Its answers are several messages, each of which `<|end|>` ends."""
+    tokens = [*BPE["tokenizer.ggml.tokens"], "<|return|>", "<|end|>", "<|call|>", "<|channel|>"]
+    types = [*BPE["tokenizer.ggml.token_type"], 3, 3, 3, 3]
+    size = len(BPE["tokenizer.ggml.tokens"])
+    harmony = {**BPE, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    harmony = {name: value for name, value in harmony.items() if "eos" not in name and "eot" not in name}
+
+    ends = Tokenizer.from_gguf(harmony).eos_ids
+
+    assert {size, size + 2} <= ends
+    assert size + 1 not in ends
 
 
 def test_fill_in_the_middle_tokens_are_found_by_name() -> None:
