@@ -53,31 +53,19 @@ struct HeadPair {
     }
 };
 
-// Which of this SM's rows of the head, both lanes' together, the id is; -1 if it is another SM's.
+// Which of this SM's rows of the head the id is; -1 if it is another SM's.
 DEVICE int head_row_of(const Core& core, int id) {
     const int local = id - core.params.rank * model::VOCAB_SHARE;
     if (local < 0 || local >= model::VOCAB_SHARE) return -1;
     const int head_tile = local / HEAD_PART * HEAD_PART_TILES + local % HEAD_PART / TILE_ROWS;
-    int before = 0, row = -1;
-    for (int seat = 0; seat < model::SEATS; ++seat) {
-        const TileRange share = core.shared.shares[seat][HEAD];
-        const int tile = head_tile - share.first;
-        if (tile >= 0 && tile < share.tiles) row = (before + tile) * TILE_ROWS + local % HEAD_PART % TILE_ROWS;
-        before += share.tiles;
-    }
-    return row;
+    const TileRange share = core.share(HEAD);
+    const int tile = head_tile - share.first;
+    return tile >= 0 && tile < share.tiles ? tile * TILE_ROWS + local % HEAD_PART % TILE_ROWS : -1;
 }
 
 // The other way round: the pair that this even row of the SM begins.
 DEVICE HeadPair head_pair_at(const Core& core, int row) {
-    const TileRange(&shares)[model::SEATS][MATRICES] = core.shared.shares;
-    int pair = row / 2;
-    if (model::SEATS > 1 && pair >= shares[0][HEAD].tiles * (TILE_ROWS / 2)) {
-        pair += (shares[model::SEATS - 1][HEAD].first - shares[0][HEAD].tiles) * (TILE_ROWS / 2);
-    } else {
-        pair += shares[0][HEAD].first * (TILE_ROWS / 2);
-    }
-    return HeadPair(pair, core.params.rank);
+    return HeadPair(core.share(HEAD).first * (TILE_ROWS / 2) + row / 2, core.params.rank);
 }
 
 // Gumbel noise of ids `id` and `id + 1`.
@@ -166,8 +154,7 @@ struct HeadFinish {
             if (both) kept[id + 1] = b;
         }
         const Sampling& s = core.params.sampling;
-        const int before = core.seat ? core.shared.shares[0][HEAD].tiles : 0;
-        const int local = (pair + (before - core.share(HEAD).first) * (TILE_ROWS / 2)) * 2;
+        const int local = (pair - core.share(HEAD).first * (TILE_ROWS / 2)) * 2;
         a = score(a, local);
         b = score(b, local + 1);
         if (model::FILTERS && s.filtered) {

@@ -130,10 +130,10 @@ struct Shared {
     u64 full[SLOTS];
     u64 empty[SLOTS];
     u64 done;                      // the consumers want no more
-    float residual[model::SEATS][model::RESIDUAL_ROWS];  // decode: the rows of its lanes' streams that this SM finishes
-    TileRange shares[model::SEATS][MATRICES];
-    Groups groups[model::SEATS][MATRICES];
-    AttentionItem items[model::SEATS][model::LAYERS];    // decode: of this pass
+    float residual[model::RESIDUAL_ROWS];  // decode: the rows of its lane's stream that this SM finishes
+    TileRange shares[MATRICES];
+    Groups groups[MATRICES];
+    AttentionItem items[model::LAYERS];    // decode: of this pass
     // Sums of squares of the vector in use, and of the next. Aligned, so that the 16-byte pieces in which they are read hold
     // nothing that others write: race checkers count that too.
     alignas(16) float squares[2][WARPS];
@@ -163,19 +163,7 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= model::SHARED_BYTES, "shared memory of one SM");
 
-// The order of a decode pass within a layer. With two seats the second lane is half a layer behind, so that nothing
-// follows directly on what it needs: one lane's vectors travel while the other one computes. engine/backends/cuda/tape.py has the
-// same order, without attention, which reads no tape.
-constexpr int ATTENTION = MATRICES;
-struct Turn {
-    u8 phase, seat, behind;
-};
-constexpr int TURNS = model::SEATS == 1 ? 5 : 10;
-constexpr int ROUNDS = model::LAYERS + model::SEATS - 1;
-__constant__ const Turn ONE_SEAT[] = {{QKV, 0, 0}, {ATTENTION, 0, 0}, {ATTN_OUT, 0, 0}, {GATE_UP, 0, 0}, {DOWN, 0, 0}};
-__constant__ const Turn TWO_SEATS[] = {{QKV, 0, 0}, {GATE_UP, 1, 1}, {ATTENTION, 0, 0}, {DOWN, 1, 1}, {ATTN_OUT, 0, 0},
-                                       {QKV, 1, 0}, {GATE_UP, 0, 0}, {ATTENTION, 1, 0}, {DOWN, 0, 0}, {ATTN_OUT, 1, 0}};
-DEVICE Turn turn(int i) { return model::SEATS == 1 ? ONE_SEAT[i] : TWO_SEATS[i]; }
+constexpr int ATTENTION = MATRICES;  // the phase that reads no tape
 
 // Among the consumers of this block.
 DEVICE void consumers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
@@ -186,8 +174,7 @@ struct Core {
     Shared& shared;
     Place place;
     u32 lane, warp;
-    int seat = 0;          // which of this SM's lanes is being worked on
-    int model_lane;        // and which of this GPU's lanes that is
+    int model_lane;        // which of this GPU's lanes is this SM's
     Cursor cursor;
     u32 group = 0;         // groups finished so far: turns the partial buffers and the finishing warp
     u32 staged = 0;        // vectors staged so far: turns `squares`
@@ -198,17 +185,15 @@ struct Core {
     float squares = 0.0f;  // this thread's part of the sum of squares of the vector staged last
     Profile profile;
 
-    DEVICE const TileRange& share(int phase) const { return shared.shares[seat][phase]; }
-    DEVICE const Groups& groups(int phase) const { return shared.groups[seat][phase]; }
+    DEVICE const TileRange& share(int phase) const { return shared.shares[phase]; }
+    DEVICE const Groups& groups(int phase) const { return shared.groups[phase]; }
 
     // What follows from a thread's place is computed anew in each phase: hoisted out of the loop over layers it would be
     // more than the registers hold, and a spilled word comes back from the L2, as slow as a look at the mailbox.
-    DEVICE void refresh() { asm volatile("" : "+r"(lane), "+r"(warp), "+r"(place.sm), "+r"(model_lane)); }
-
-    // SMs that belong to no group of lanes have empty shares; any lane will do for them.
-    DEVICE void sit(int which) {
-        seat = which;
-        model_lane = smaller(int(place.sm) / model::SMS_A_GROUP, model::LANES / model::SEATS - 1) * model::SEATS + which;
+    // SMs that belong to no lane have empty shares; any lane will do for them.
+    DEVICE void refresh() {
+        model_lane = smaller(int(place.sm) / model::SMS_A_LANE, model::LANES - 1);
+        asm volatile("" : "+r"(lane), "+r"(warp), "+r"(place.sm), "+r"(place.layer), "+r"(model_lane));
     }
 
     // The lane's number in the whole model.

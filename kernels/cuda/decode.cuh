@@ -38,15 +38,15 @@ DEVICE void begin_residual(Core& core, const u16* row) {
         const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
         if (r >= model::HIDDEN) continue;
         const u32 w = __ldg(reinterpret_cast<const u32*>(row + r));
-        *reinterpret_cast<float2*>(core.shared.residual[core.seat] + 2 * p) = make_float2(weight_low(w), weight_high(w));
+        *reinterpret_cast<float2*>(core.shared.residual + 2 * p) = make_float2(weight_low(w), weight_high(w));
     }
 }
 
 DEVICE void finish_step(Core& core, StepKind kind, int layer) {
-    constexpr int LAYER_STEPS = model::LAYERS * 5 * model::SEATS;
+    constexpr int LAYER_STEPS = model::LAYERS * 5;
     const int step = kind == STEP_HEAD     ? LAYER_STEPS
                      : kind == STEP_SAMPLE ? LAYER_STEPS + 1
-                                           : (layer * 5 + int(kind)) * model::SEATS + core.seat;
+                                           : layer * 5 + int(kind);
     core.profile.end(core.params, core.shared.totals, core.place.sm, kind, step, core.profile.passes);
 }
 
@@ -88,40 +88,33 @@ DEVICE void down(Core& core, int layer) {
     groups.run();
 }
 
-// All layers of all this SM's lanes. The next layer's cache blocks are asked for as soon as its qkv begins.
+// All layers of this SM's lane. The next layer's cache blocks are asked for as soon as its qkv begins.
 DEVICE void layers(Core& core, const u16* row) {
 #pragma unroll 1
-    for (int round = 0; round < ROUNDS; ++round) {
+    for (int l = 0; l < model::LAYERS; ++l) {
 #pragma unroll 1
-        for (int i = 0; i < TURNS; ++i) {
-            const Turn now = turn(i);
-            const int layer = round - now.behind;
-            if (layer < 0 || layer >= model::LAYERS) continue;
-            core.sit(now.seat);
+        for (int i = 0; i < STEP_HEAD; ++i) {
+            const StepKind kind = StepKind(i);
+            core.place.layer = l;
             core.refresh();
-            core.place.layer = layer;
-            core.place.phase = now.phase;
+            const int layer = core.place.layer;
+            core.place.phase = kind == STEP_QKV ? QKV : kind == STEP_ATTENTION ? ATTENTION : int(kind) - 1;
             core.profile.begin();
-            StepKind kind = STEP_ATTENTION;
-            if (now.phase == QKV || now.phase == ATTENTION) {
-                const AttentionItem item = core.shared.items[now.seat][layer];
-                if (now.phase == QKV) {
+            if (kind == STEP_QKV || kind == STEP_ATTENTION) {
+                const AttentionItem item = core.shared.items[layer];
+                if (kind == STEP_QKV) {
                     decode_attention::prefetch(core, item, layer);
                     qkv(core, layer, row);
                     if (layer == 0) begin_residual(core, row);
-                    kind = STEP_QKV;
                 } else {
                     decode_attention::run(core, item, layer);
                 }
-            } else if (now.phase == ATTN_OUT) {
+            } else if (kind == STEP_ATTN_OUT) {
                 attn_out(core, layer);
-                kind = STEP_ATTN_OUT;
-            } else if (now.phase == GATE_UP) {
+            } else if (kind == STEP_GATE_UP) {
                 gate_up(core, layer);
-                kind = STEP_GATE_UP;
             } else {
                 down(core, layer);
-                kind = STEP_DOWN;
             }
             core.phase_end();
             finish_step(core, kind, layer);
@@ -130,7 +123,7 @@ DEVICE void layers(Core& core, const u16* row) {
 }
 
 // For the next pass to see the cache entries of this one. Thread 0 will post the SM's candidate, so it speaks for all that
-// have met it in a barrier since their last entry; the last `down`, whose seat is the current one, has one. Here the fence
+// have met it in a barrier since their last entry; the last `down` has one. Here the fence
 // does not hold up the exchange of candidates.
 DEVICE void release_cache(Core& core) {
     if (!core.share(DOWN).tiles) consumers_sync();
@@ -145,15 +138,12 @@ DEVICE Best head(Core& core, float* kept) {
     HeadFinish finish{core, kept};
     const u16* norm = norm_of(core, 2 * model::LAYERS);
     if constexpr (mail::JOINS_LANES && model::HEAD_KIND != HEAD_SIDE_BY_SIDE) {
-        core.sit(0);  // the only one that has a part of such a head
         head_input::join(core, norm);
         if (!core.share(HEAD).tiles) core.profile.input_ready();  // it waits for nothing more
         core.phase_end();
     }
-    for (int seat = 0; seat < (HEAD_PARTS > 1 ? model::SEATS : 1); ++seat) {
-        core.sit(seat);
-        core.refresh();
-        if (!core.share(HEAD).tiles) continue;
+    core.refresh();
+    if (core.share(HEAD).tiles) {
         ++core.staged;
         GroupRun<HEAD, HeadFinish> groups(core, finish);
         if constexpr (mail::JOINS_LANES) {

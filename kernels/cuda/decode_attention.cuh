@@ -10,23 +10,21 @@ static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the
 // Blocks that a warp has in registers while it waits for the queries.
 constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : 2;
 constexpr int PARTS = WARPS + 1;  // of an SM's result: the newest position is one of its own, as the cache has it only later
-constexpr int HEADS_A_TURN = model::KV_HEADS / model::SEATS;
-static_assert(HEADS_A_TURN <= model::SMS && HEADS_A_TURN * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
+static_assert(model::KV_HEADS <= model::SMS && model::KV_HEADS * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
 
 // Heads x splits spread evenly over the SMs. A head is split when its blocks are more than an SM's warps hold at once:
 // before that another exchange costs more than it saves.
-DEVICE AttentionItem item_of(int position, int window, int sm, int seat, int blocks_a_split) {
+DEVICE AttentionItem item_of(int position, int window, int sm, int blocks_a_split) {
     if (!blocks_a_split) blocks_a_split = WARPS * TOGETHER;
     AttentionItem item{-1, 0, 1, 0, 0, 0};
     item.first = window && position + 1 > window ? position + 1 - window : 0;
     item.first_block = item.first / cache::BLOCK;
     item.blocks = ceil_div(position, cache::BLOCK) - item.first_block;
     item.splits = larger(1, smaller(ceil_div(item.blocks, blocks_a_split), model::MAX_SPLITS));
-    const int items = HEADS_A_TURN * item.splits;
+    const int items = model::KV_HEADS * item.splits;
     const int mine = ceil_div(sm * items, model::SMS);
     if (mine < items && mine * model::SMS / items == sm) {
-        const int turn_head = mine / item.splits;
-        item.head = (turn_head / LANE_KV_HEADS * model::SEATS + seat) * LANE_KV_HEADS + turn_head % LANE_KV_HEADS;
+        item.head = mine / item.splits;
         item.split = mine % item.splits;
     }
     return item;
@@ -36,10 +34,8 @@ DEVICE AttentionItem item_of(int position, int window, int sm, int seat, int blo
 // to do. A block barrier must lie between this and the last read of those before, and one before the first read of these.
 DEVICE void plan_items(Core& core, int position) {
     if (core.warp == 0) return;
-    for (int i = int(threadIdx.x) - 32; i < model::SEATS * model::LAYERS; i += CONSUMERS - 32) {
-        const int seat = i / model::LAYERS, layer = i % model::LAYERS;
-        core.shared.items[seat][layer] =
-            item_of(position, window_of(layer), int(core.place.sm), seat, core.params.blocks_a_split);
+    for (int layer = int(threadIdx.x) - 32; layer < model::LAYERS; layer += CONSUMERS - 32) {
+        core.shared.items[layer] = item_of(position, window_of(layer), int(core.place.sm), core.params.blocks_a_split);
     }
 }
 

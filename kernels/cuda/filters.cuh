@@ -155,11 +155,7 @@ DEVICE u64 warp_total(u64 v) {
 }
 
 // Rows of the vocabulary that this SM holds, padding among them: that scores less than everything.
-DEVICE int head_rows(const Core& core) {
-    int tiles = 0;
-    for (int seat = 0; seat < model::SEATS; ++seat) tiles += core.shared.shares[seat][HEAD].tiles;
-    return tiles * TILE_ROWS;
-}
+DEVICE int head_rows(const Core& core) { return core.share(HEAD).tiles * TILE_ROWS; }
 
 // Of all tokens: how many score more than the candidate, and the weights of those and of all. All consumer threads.
 DEVICE void sum_above(Core& core) {

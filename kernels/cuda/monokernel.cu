@@ -40,19 +40,16 @@ struct Producer {
         landed.advance(SLOTS);
         ++waited;
     }
-    DEVICE u64 share_bytes(int which, int seat) const {
-        return u64(shared.shares[seat][which].tiles) * u32(phase_chunks(which) * UNIT_BYTES);
+    DEVICE u64 share_bytes(int which) const {
+        return u64(shared.shares[which].tiles) * u32(phase_chunks(which) * UNIT_BYTES);
     }
-    DEVICE void matrix(int layer, int which, int seat) {
+    DEVICE void matrix(int layer, int which) {
         const u8* from = tape + (which == HEAD ? u64(model::LAYERS) : u64(layer)) * layer_bytes;
-        for (int m = 0; m < which && which != HEAD; ++m) {
-            for (int s = 0; s < model::SEATS; ++s) from += share_bytes(m, s);
-        }
-        for (int s = 0; s < seat; ++s) from += share_bytes(which, s);
+        for (int m = 0; m < which && which != HEAD; ++m) from += share_bytes(m);
         place.layer = layer;
         place.phase = which;
         const int chunks = phase_chunks(which);
-        const Groups groups = shared.groups[seat][which];
+        const Groups groups = shared.groups[which];
         for (int g = 0; g < groups.count && !ended; ++g) {
             const int tiles = groups.size(g);
             const int step = chunks_a_slot(tiles);
@@ -66,20 +63,14 @@ struct Producer {
     // Prefill needs of the last layer only keys and values, and no head.
     DEVICE void prefill_pass() {
         for (int layer = 0; layer < model::LAYERS; ++layer) {
-            for (int which = QKV; which <= (layer == model::LAYERS - 1 ? QKV : DOWN); ++which) {
-                for (int seat = 0; seat < model::SEATS && !ended; ++seat) matrix(layer, which, seat);
-            }
+            for (int which = QKV; which <= (layer == model::LAYERS - 1 ? QKV : DOWN) && !ended; ++which) matrix(layer, which);
         }
     }
     DEVICE void decode_pass() {
-        for (int round = 0; round < ROUNDS; ++round) {
-            for (int i = 0; i < TURNS && !ended; ++i) {
-                const Turn now = turn(i);
-                const int layer = round - now.behind;
-                if (now.phase != ATTENTION && layer >= 0 && layer < model::LAYERS) matrix(layer, now.phase, now.seat);
-            }
+        for (int layer = 0; layer < model::LAYERS; ++layer) {
+            for (int which = QKV; which <= DOWN && !ended; ++which) matrix(layer, which);
         }
-        for (int seat = 0; seat < model::SEATS && !ended; ++seat) matrix(model::LAYERS, HEAD, seat);
+        if (!ended) matrix(model::LAYERS, HEAD);
     }
     // Nothing may still be on its way into shared memory when the block leaves.
     DEVICE void drain() {
@@ -89,9 +80,7 @@ struct Producer {
 
 DEVICE void produce(const Params& params, Shared& shared, u32 sm) {
     Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}};
-    for (int which = QKV; which <= DOWN; ++which) {
-        for (int seat = 0; seat < model::SEATS; ++seat) producer.layer_bytes += producer.share_bytes(which, seat);
-    }
+    for (int which = QKV; which <= DOWN; ++which) producer.layer_bytes += producer.share_bytes(which);
     producer.tape = params.tape + params.tape_offset[sm];
     producer.policy = evict_first_policy();
     for (int at = params.first; at < params.prefill_end && !producer.ended; at += prefill::CHUNK) producer.prefill_pass();
@@ -126,7 +115,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     core.warp = thread / 32;
     core.lane = thread % 32;
     core.place = Place{sm, core.warp, MATRICES, 0, 0};
-    core.sit(0);
+    core.refresh();
     core.serial = params.serial;
     const bool ends = sm == 0 && threadIdx.x == 0, reports = ends && params.rank == 0;
     Reporter reporter(params);
@@ -209,11 +198,10 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid_constant__ Params params) {
     extern __shared__ __align__(128) u8 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (threadIdx.x < model::SEATS * MATRICES) {
-        const u32 seat = threadIdx.x / MATRICES, matrix = threadIdx.x % MATRICES;
-        const TileRange share = params.shares[blockIdx.x * model::SEATS * MATRICES + threadIdx.x];
-        shared.shares[seat][matrix] = share;
-        shared.groups[seat][matrix] = Groups::of(share.tiles);
+    if (threadIdx.x < MATRICES) {
+        const TileRange share = params.shares[blockIdx.x * MATRICES + threadIdx.x];
+        shared.shares[threadIdx.x] = share;
+        shared.groups[threadIdx.x] = Groups::of(share.tiles);
     }
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < SLOTS; ++slot) {

@@ -180,23 +180,19 @@ DEVICE void group_of(Core& core, Finish& finish, const Chunk& chunk, const u16* 
     }
 }
 
-// Waits for: the barrier before it. `operand` is the whole vector of all lanes; each of this SM's lanes has its own part.
+// Waits for: the barrier before it. `operand` is the whole vector of all lanes; this SM's lane has its own part.
 template <int PHASE, class Finish>
 DEVICE void matrix(Core& core, const Chunk& chunk, const u16* operand, Finish finish) {
     constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
     core.place.phase = PHASE;
+    core.refresh();
+    const TileRange share = core.share(PHASE);
+    const Groups groups = core.groups(PHASE);
+    const u16* mine = fragment(const_cast<u16*>(operand), core.model_lane * CHUNKS, 0, 0);
 #pragma unroll 1
-    for (int seat = 0; seat < model::SEATS; ++seat) {
-        core.sit(seat);
-        core.refresh();
-        const TileRange share = core.share(PHASE);
-        const Groups groups = core.groups(PHASE);
-        const u16* mine = fragment(const_cast<u16*>(operand), core.model_lane * CHUNKS, 0, 0);
-#pragma unroll 1
-        for (int g = 0; g < groups.count; ++g) {
-            const int pair = (share.first + groups.first(g)) * (TILE_ROWS / 2);
-            group_of<PHASE, MAX_TILES>(core, finish, chunk, mine, groups.size(g), CHUNKS, pair);
-        }
+    for (int g = 0; g < groups.count; ++g) {
+        const int pair = (share.first + groups.first(g)) * (TILE_ROWS / 2);
+        group_of<PHASE, MAX_TILES>(core, finish, chunk, mine, groups.size(g), CHUNKS, pair);
     }
 }
 

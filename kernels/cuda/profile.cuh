@@ -9,7 +9,7 @@
 #include "contract.h"
 #include "model.h"
 
-constexpr int STEPS_A_PASS = model::LAYERS * 5 * model::SEATS + 2;
+constexpr int STEPS_A_PASS = model::LAYERS * 5 + 2;
 
 struct ProfileTotals {
     u64 wait[model::PROFILE ? STEP_KINDS : 1];

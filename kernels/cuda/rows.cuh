@@ -269,7 +269,7 @@ struct ResidualFinish {
             }
         }
         const int local = (pair - core.share(ATTN_OUT).first * (TILE_ROWS / 2)) * 2;
-        float2* residual = reinterpret_cast<float2*>(core.shared.residual[core.seat] + local);
+        float2* residual = reinterpret_cast<float2*>(core.shared.residual + local);
         const float2 x = make_float2(residual->x + add.x, residual->y + add.y);
         *residual = x;
         const u32 stream_a = tagged(x.x, core.epoch), stream_b = tagged(x.y, core.epoch);

@@ -113,13 +113,6 @@ def test_prefill_in_two_parts_is_as_close_as_decode(opened: Open) -> None:
     assert error < TOLERANCE
 
 
-def test_two_lanes_on_an_sm_give_the_same_logits(opened: Open) -> None:
-    model = Model(LANEFORMER, RandomWeights(LANEFORMER, 4))
-    tokens = sequence(LANEFORMER.vocab, 40)
-    alone, shared = opened(model), opened(model, seats=2)
-    assert relative_error(shared.logits(tokens), alone.logits(tokens)) < 1e-5
-
-
 def test_barrier_mode_gives_the_same_bits(opened: Open) -> None:
     model = Model(LANEFORMER, RandomWeights(LANEFORMER, 4))
     tokens = sequence(LANEFORMER.vocab, 40)

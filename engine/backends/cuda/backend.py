@@ -353,7 +353,7 @@ def _parse_options(options: Mapping[str, Any]) -> _Options:
 def _layout(model: Loaded, devices: int, sms: int, chosen: _Options) -> Layout:
     native: DType = "bf16" if model.weights.native == "bf16" else "f16"
     sharding = shard(model.config, devices)
-    made = plan(sharding.part, sms // devices if chosen.virtual else sms, chosen.tuning.seats)
+    made = plan(sharding.part, sms // devices if chosen.virtual else sms)
     layout = make_layout(made, native, chosen.tuning, chosen.context, sharding)
     validate(made, layout.slot_units)
     return layout

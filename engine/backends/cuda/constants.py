@@ -49,8 +49,8 @@ class Tuning:
     `slots_in_flight` is how many are asked for at once (None: by the length of the phases). `prefill_tiles`
     tiles of 8 tokens (`prefill_split`: activations in two parts, as in decode) or of 16 (rounded once) make a
     prefill chunk. A head is split over one more SM for every `blocks_a_split` blocks of 16 positions (0: as
-    many as the warps of one SM hold in registers). `seats` lanes share an SM (tape.py). `sync_barrier`
-    ends every phase with a barrier of all SMs, for comparison.
+    many as the warps of one SM hold in registers). `sync_barrier` ends every phase with a barrier of all SMs,
+    for comparison.
     """
 
     slot_units: int | None = None
@@ -58,7 +58,6 @@ class Tuning:
     prefill_tiles: int = 4
     prefill_split: bool = False
     blocks_a_split: int = 0
-    seats: int = 1
     sync_barrier: bool = False
     profile: bool = False
 
@@ -91,7 +90,7 @@ class Layout:
 
     @property
     def max_splits(self) -> int:
-        return min(16, max(1, self.plan.cores * self.plan.seats // self.config.kv_heads))
+        return min(16, max(1, self.plan.cores // self.config.kv_heads))
 
     @property
     def chunk_tokens(self) -> int:
@@ -157,7 +156,7 @@ def make_layout(
     for what, value, most in (
         ("columns that a product reads", _widest_columns(config), _MAX_COLUMNS),
         ("query heads a KV head", config.queries_per_kv, 8),
-        ("KV heads", config.kv_heads, plan.cores * plan.seats),
+        ("KV heads", config.kv_heads, plan.cores),
         ("vocabulary entries", sharding.whole.vocab, 1 << 20),
     ):
         if value > most:
@@ -204,26 +203,16 @@ def _scratch_bytes(plan: Plan, sharding: Sharding) -> int:
 
 
 def _residual_rows(plan: Plan) -> int:
-    most = max(seat[Matrix.ATTN_OUT].tiles for core in plan.shares for seat in core)
+    most = max(core[Matrix.ATTN_OUT].tiles for core in plan.shares)
     return max(2, most * TILE_ROWS)
 
 
 def _head_rows(plan: Plan) -> int:
-    return max(sum(seat[Matrix.HEAD].tiles for seat in core) for core in plan.shares) * TILE_ROWS
+    return max(core[Matrix.HEAD].tiles for core in plan.shares) * TILE_ROWS
 
 
 def _fixed_bytes(plan: Plan) -> int:
-    return (
-        4
-        * (
-            plan.seats * _residual_rows(plan)
-            + (10 + 15 + 6 * plan.config.layers) * plan.seats
-            + 4 * WARPS
-            + 4
-        )
-        + 8 * WARPS
-        + 512
-    )
+    return 4 * (_residual_rows(plan) + 10 + 15 + 6 * plan.config.layers + 4 * WARPS + 4) + 8 * WARPS + 512
 
 
 def rotations(config: ModelConfig) -> list[Rope | None]:
@@ -271,8 +260,7 @@ def _integers(layout: Layout) -> dict[str, int]:
         "HEAD_KIND": int(_HEADS[sharding.whole.lanes.head]),
         "HEAD_COLUMNS": _head_columns(c),
         "SMS": plan.cores,
-        "SEATS": plan.seats,
-        "SMS_A_GROUP": plan.cores_a_group,
+        "SMS_A_LANE": plan.cores_a_lane,
         "SLOT_UNITS": layout.slot_units,
         "SLOTS": layout.slots,
         "RESIDUAL_ROWS": _residual_rows(plan),

@@ -222,7 +222,7 @@ _PACK_JOB: tuple[Declared, ...] = (
 _PARAMS: tuple[Declared, ...] = (
     ("tape", Pointer("const u8"), "all SMs' tapes"),
     ("tape_offset", Pointer("const u64"), "[SMS] bytes"),
-    ("shares", Pointer("const TileRange"), "[SMS][SEATS][MATRICES]"),
+    ("shares", Pointer("const TileRange"), "[SMS][MATRICES]"),
     ("embed", Pointer("const u16"), "[VOCAB][HIDDEN]"),
     (
         "norms",

@@ -170,9 +170,8 @@ def head_vector_names(config: ModelConfig) -> Iterator[str]:
 
 
 def share_table(plan: Plan) -> NDArray[np.int32]:
-    """(first tile, tiles) of every share: [cores, seats, matrices, 2]."""
-    table = [[[(s.first, s.tiles) for s in seat] for seat in core] for core in plan.shares]
-    return np.array(table, np.int32)
+    """(first tile, tiles) of every share: [cores, matrices, 2]."""
+    return np.array([[(s.first, s.tiles) for s in core] for core in plan.shares], np.int32)
 
 
 class _Loader:
@@ -216,16 +215,15 @@ class _Loader:
         done = 0
         for layer in range(config.layers + 1):
             for matrix in LAYER_MATRICES if layer < config.layers else (Matrix.HEAD,):
-                for seat in range(plan.seats):
-                    self._pack(tape, offsets[:-1], layer, matrix, seat)
-                    done += sum(plan.share_bytes(core, matrix, seat) for core in range(plan.cores))
+                self._pack(tape, offsets[:-1], layer, matrix)
+                done += sum(plan.share_bytes(core, matrix) for core in range(plan.cores))
                 self._progress("packing weights", done, total)
         return tape, total
 
-    def _pack(self, tape: int, offsets: np.ndarray, layer: int, matrix: Matrix, seat: int) -> None:
+    def _pack(self, tape: int, offsets: np.ndarray, layer: int, matrix: Matrix) -> None:
         device, plan, config = self._device, self._layout.plan, self._layout.config
-        starts = [plan.matrix_offset(core, layer, matrix, seat) for core in range(plan.cores)]
-        shares = share_table(plan)[:, seat, matrix]
+        starts = [plan.matrix_offset(core, layer, matrix) for core in range(plan.cores)]
+        shares = share_table(plan)[:, matrix]
         scratch = [
             device.put(row_sources(config, matrix)),
             device.put(shares),

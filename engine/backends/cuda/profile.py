@@ -25,12 +25,11 @@ class ProfileBuffer:
     def __init__(self, layout: Layout, trace: tuple[int, int]) -> None:
         self._sms = layout.plan.cores
         self._layers = layout.config.layers
-        self._seats = layout.plan.seats
         self._first, self._traced = trace[0], max(0, trace[1] - trace[0])
 
     @property
     def _steps(self) -> int:
-        return self._layers * 5 * self._seats + 2
+        return self._layers * 5 + 2
 
     @property
     def size(self) -> int:
@@ -93,11 +92,10 @@ class ProfileBuffer:
         return tuple(spans)
 
     def _name(self, step: int) -> str:
-        place, seat = divmod(step, self._seats)
-        layer, kind = divmod(place, 5)
+        layer, kind = divmod(step, 5)
         if layer >= self._layers:
-            return _KINDS[Step.HEAD + step - self._layers * 5 * self._seats]
-        return f"{_KINDS[kind]} {layer}" + ("" if self._seats == 1 else "ab"[seat])
+            return _KINDS[Step.HEAD + step - self._layers * 5]
+        return f"{_KINDS[kind]} {layer}"
 
     @staticmethod
     def _us_a_clock(heads: Words) -> NDArray[np.float64]:

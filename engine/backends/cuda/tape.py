@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import ConfigError
-from engine.models.config import Exchange, HeadKind, ModelConfig
+from engine.models.config import HeadKind, ModelConfig
 from engine.models.rope import RopeLayout
 from engine.models.weights import DType, Weights
 
@@ -119,52 +119,39 @@ def part_tiles(config: ModelConfig, matrix: Matrix) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """Who reads what: `shares[core][seat][matrix]`, the same in every layer.
-
-    A seat is a core's place for one lane. With two seats a core works on two lanes in turn, half a layer
-    apart, so that each lane's vectors travel while the other one computes. A head that all lanes share is
-    on the first seat.
-    """
+    """Who reads what: `shares[core][matrix]`, the same in every layer. A core works on one lane."""
 
     config: ModelConfig
     cores: int
-    seats: int
-    cores_a_group: int
-    shares: tuple[tuple[tuple[Share, ...], ...], ...]
+    cores_a_lane: int
+    shares: tuple[tuple[Share, ...], ...]
 
-    def lane(self, core: int, seat: int) -> int:
-        """The lane of a core's seat; the last group's for cores that belong to none."""
-        groups = self.config.lanes.count // self.seats
-        return min(core // self.cores_a_group, groups - 1) * self.seats + seat
-
-    def share_bytes(self, core: int, matrix: Matrix, seat: int) -> int:
-        return self.shares[core][seat][matrix].tiles * chunks(self.config, matrix) * UNIT_BYTES
+    def share_bytes(self, core: int, matrix: Matrix) -> int:
+        return self.shares[core][matrix].tiles * chunks(self.config, matrix) * UNIT_BYTES
 
     def layer_bytes(self, core: int) -> int:
-        return sum(self.share_bytes(core, m, seat) for m in LAYER_MATRICES for seat in range(self.seats))
+        return sum(self.share_bytes(core, m) for m in LAYER_MATRICES)
 
-    def matrix_offset(self, core: int, layer: int, matrix: Matrix, seat: int) -> int:
+    def matrix_offset(self, core: int, layer: int, matrix: Matrix) -> int:
         """Bytes from the start of a core's tape; `layer` is ignored for the head."""
         start = self.config.layers * self.layer_bytes(core)
         before: tuple[Matrix, ...] = ()
         if matrix is not Matrix.HEAD:
             start = layer * self.layer_bytes(core)
             before = LAYER_MATRICES[: LAYER_MATRICES.index(matrix)]
-        start += sum(self.share_bytes(core, m, s) for m in before for s in range(self.seats))
-        return start + sum(self.share_bytes(core, matrix, s) for s in range(seat))
+        return start + sum(self.share_bytes(core, m) for m in before)
 
     def tape_bytes(self, core: int) -> int:
-        head = sum(self.share_bytes(core, Matrix.HEAD, seat) for seat in range(self.seats))
-        return self.config.layers * self.layer_bytes(core) + head
+        return self.config.layers * self.layer_bytes(core) + self.share_bytes(core, Matrix.HEAD)
 
     def tape_offsets(self) -> NDArray[np.uint64]:
         """Where each core's tape starts if all lie in one buffer, and the size of the buffer: [cores + 1]."""
         sizes = [self.tape_bytes(core) for core in range(self.cores)]
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
 
-    def groups(self, core: int, matrix: Matrix, seat: int) -> list[Group]:
+    def groups(self, core: int, matrix: Matrix) -> list[Group]:
         """As even as possible, the larger ones first."""
-        share = self.shares[core][seat][matrix]
+        share = self.shares[core][matrix]
         count = -(-share.tiles // MAX_GROUP)
         result: list[Group] = []
         tile = share.first
@@ -177,51 +164,26 @@ class Plan:
 
     def group_sizes(self, matrix: Matrix) -> frozenset[int]:
         """Every number of tiles that a group of a matrix has somewhere."""
-        places = ((core, seat) for core in range(self.cores) for seat in range(self.seats))
-        return frozenset(g.tiles for core, seat in places for g in self.groups(core, matrix, seat))
+        return frozenset(g.tiles for core in range(self.cores) for g in self.groups(core, matrix))
 
-    def steps(self) -> Iterator[tuple[int, Matrix, int]]:
-        """The matrices of a decode pass in the order of their use: (layer, matrix, seat).
-
-        With two seats the second lane is half a layer behind: nothing follows directly on what it needs.
-        """
-        layers = self.config.layers
-        if self.seats == 1:
-            for layer in range(layers):
-                for matrix in LAYER_MATRICES:
-                    yield layer, matrix, 0
-        else:
-            for i in range(layers + 1):
-                for matrix, seat, behind in _TWO_SEATS:
-                    if 0 <= i - behind < layers:
-                        yield i - behind, matrix, seat
-        for seat in range(self.seats):
-            yield layers, Matrix.HEAD, seat
+    def steps(self) -> Iterator[tuple[int, Matrix]]:
+        """The matrices of a decode pass in the order of their use: (layer, matrix)."""
+        for layer in range(self.config.layers):
+            for matrix in LAYER_MATRICES:
+                yield layer, matrix
+        yield self.config.layers, Matrix.HEAD
 
     def slots(self, core: int, slot_units: int) -> Iterator[Slot]:
         """The copies of one decode pass of a core, in order, into slots of `slot_units` units."""
-        for layer, matrix, seat in self.steps():
-            start = self.matrix_offset(core, layer, matrix, seat)
+        for layer, matrix in self.steps():
+            start = self.matrix_offset(core, layer, matrix)
             total = chunks(self.config, matrix)
-            for group in self.groups(core, matrix, seat):
+            for group in self.groups(core, matrix):
                 step = chunks_a_slot(slot_units, group.tiles)
                 for chunk in range(0, total, step):
                     count = min(step, total - chunk)
                     offset = start + group.offset + chunk * group.tiles * UNIT_BYTES
                     yield Slot(layer, matrix, group, chunk, count, offset, count * group.tiles * UNIT_BYTES)
-
-
-_TWO_SEATS = (
-    (Matrix.QKV, 0, 0),
-    (Matrix.GATE_UP, 1, 1),
-    (Matrix.DOWN, 1, 1),
-    (Matrix.ATTN_OUT, 0, 0),
-    (Matrix.QKV, 1, 0),
-    (Matrix.GATE_UP, 0, 0),
-    (Matrix.DOWN, 0, 0),
-    (Matrix.ATTN_OUT, 1, 0),
-)
-"""Matrix, seat, and how many layers it is behind (decode.cuh has attention between them)."""
 
 
 def chunks_a_slot(slot_units: int, tiles: int) -> int:
@@ -230,40 +192,24 @@ def chunks_a_slot(slot_units: int, tiles: int) -> int:
     return fit if fit < 8 else fit - fit % 8
 
 
-def plan(config: ModelConfig, cores: int, seats: int = 1) -> Plan:
-    """Shares a model out over `cores` cores, `seats` lanes (1 or 2) to a core.
+def plan(config: ModelConfig, cores: int) -> Plan:
+    """Shares a model out over `cores` cores.
 
-    Each group of lanes has as many cores as every other and all of them cut their matrices alike, so that a
-    core needs its own lanes' vectors only; cores that are left over work on a shared head alone. Raises
-    ConfigError if there are more groups than cores, or a dimension does not fit the kernels' 16-byte pieces.
+    Each lane has as many cores as every other and all of them cut their matrices alike, so that a core needs
+    its own lane's vectors only; cores that are left over work on a shared head alone. Raises ConfigError if
+    there are more lanes than cores, or a dimension does not fit the kernels' 16-byte pieces.
     """
     lanes = config.lanes.count
-    if seats > 1 and not can_take_turns(config):
-        raise ConfigError(f"{config.name}: its lanes wait for each other within a layer; a core takes one")
-    groups = lanes // seats
-    if cores < groups:
-        raise ConfigError(f"{config.name} has {groups} groups of lanes for {cores} cores; each needs a core")
+    if cores < lanes:
+        raise ConfigError(f"{config.name} has {lanes} lanes for {cores} cores; each needs a core")
     for what, value, step in _steps(config):
         if value % step:
             raise ConfigError(f"{config.name}: {what} is {value}; it must be a multiple of {step}")
-    a_group = cores // groups
+    a_lane = cores // lanes
     shares = tuple(
-        tuple(
-            tuple(_share(config, matrix, core, cores, a_group, seat, seats) for matrix in Matrix)
-            for seat in range(seats)
-        )
-        for core in range(cores)
+        tuple(_share(config, matrix, core, cores, a_lane) for matrix in Matrix) for core in range(cores)
     )
-    return Plan(config, cores, seats, a_group, shares)
-
-
-def can_take_turns(config: ModelConfig) -> bool:
-    """Whether two lanes can share a core half a layer apart: no lane waits for another's present output."""
-    lanes = config.lanes
-    if lanes.count % 2 or lanes.delay == 0:
-        return False
-    every = [how(i) for how in (lanes.attention_exchange, lanes.mlp_exchange) for i in range(config.layers)]
-    return Exchange.SYNC not in every
+    return Plan(config, cores, a_lane, shares)
 
 
 def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
@@ -272,18 +218,15 @@ def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
     yield "MLP columns a lane", config.ffn // config.lanes.count, 4
 
 
-def _share(
-    config: ModelConfig, matrix: Matrix, core: int, cores: int, a_group: int, seat: int, seats: int
-) -> Share:
+def _share(config: ModelConfig, matrix: Matrix, core: int, cores: int, a_lane: int) -> Share:
     tiles = part_tiles(config, matrix)
     if matrix is Matrix.HEAD and parts(config, matrix) == 1:
         first, end = core * tiles // cores, (core + 1) * tiles // cores
-        return Share(first, end - first) if seat == 0 else Share(0, 0)
-    group, place = divmod(core, a_group)
-    lane = group * seats + seat
+        return Share(first, end - first)
+    lane, place = divmod(core, a_lane)
     if lane >= config.lanes.count:
         return Share(0, 0)
-    first, end = place * tiles // a_group, (place + 1) * tiles // a_group
+    first, end = place * tiles // a_lane, (place + 1) * tiles // a_lane
     return Share(lane * tiles + first, end - first)
 
 
@@ -354,13 +297,9 @@ def _rotation_order(config: ModelConfig) -> NDArray[np.int64]:
 
 def pack_core(made: Plan, weights: Weights, core: int, dtype: DType = "f16") -> NDArray[np.uint16]:
     """One core's tape as 16-bit words: the definition that kernels' packers are compared with."""
-    config = made.config
     tape = np.zeros(made.tape_bytes(core) // 2, np.uint16)
-    for seat in range(made.seats):
-        for layer in range(config.layers):
-            for matrix in LAYER_MATRICES:
-                _pack_share(made, weights, core, layer, matrix, seat, dtype, tape)
-        _pack_share(made, weights, core, 0, Matrix.HEAD, seat, dtype, tape)
+    for layer, matrix in made.steps():
+        _pack_share(made, weights, core, layer, matrix, dtype, tape)
     return tape
 
 
@@ -370,7 +309,6 @@ def _pack_share(
     core: int,
     layer: int,
     matrix: Matrix,
-    seat: int,
     dtype: DType,
     tape: NDArray[np.uint16],
 ) -> None:
@@ -381,8 +319,8 @@ def _pack_share(
     bits = [
         weights.get(name, dtype).view(np.uint16).reshape(-1, width) for name in tensors(config, layer, matrix)
     ]
-    start = made.matrix_offset(core, layer, matrix, seat)
-    for group in made.groups(core, matrix, seat):
+    start = made.matrix_offset(core, layer, matrix)
+    for group in made.groups(core, matrix):
         wanted = sources[group.first * TILE_ROWS : (group.first + group.tiles) * TILE_ROWS]
         block = np.zeros((len(wanted), padded), np.uint16)
         for tensor, values in enumerate(bits):
@@ -397,16 +335,15 @@ def validate(made: Plan, slot_units: int) -> None:
     """Checks a plan as the kernels will walk it. Raises ConfigError naming what is wrong.
 
     Every tile of every matrix is read exactly once, a pass's slots cover the tape without gap or overlap
-    and none is larger than it may be, a core that finishes residual rows after attention finishes the same
-    ones after the MLP, and every matrix comes after the one that makes its input.
+    and none is larger than it may be, and a core that finishes residual rows after attention finishes the
+    same ones after the MLP.
     """
     config = made.config
     for matrix in Matrix:
         seen = np.zeros(parts(config, matrix) * part_tiles(config, matrix), np.int64)
         for core in range(made.cores):
-            for seat in range(made.seats):
-                for group in made.groups(core, matrix, seat):
-                    seen[group.first : group.first + group.tiles] += 1
+            for group in made.groups(core, matrix):
+                seen[group.first : group.first + group.tiles] += 1
         if not (seen == 1).all():
             tile = int(np.argmax(seen != 1))
             raise ConfigError(f"{config.name}: tile {tile} of {matrix.name} is read {seen[tile]} times")
@@ -420,25 +357,7 @@ def validate(made: Plan, slot_units: int) -> None:
             end += slot.size
         if end != made.tape_bytes(core):
             raise ConfigError(f"{config.name}: core {core}'s slots end at {end} of {made.tape_bytes(core)}")
-        if any(seat[Matrix.ATTN_OUT] != seat[Matrix.DOWN] for seat in made.shares[core]):
+        if made.shares[core][Matrix.ATTN_OUT] != made.shares[core][Matrix.DOWN]:
             raise ConfigError(
                 f"{config.name}: core {core} finishes other residual rows in attention than in MLP"
             )
-    _validate_order(made)
-
-
-def _validate_order(made: Plan) -> None:
-    """Each lane's matrices come in the order of the model, after what other lanes' past must give."""
-    done: set[tuple[int, Matrix, int]] = set()
-    delay = made.config.lanes.delay
-    for layer, matrix, seat in made.steps():
-        needs = {(layer, m, seat) for m in LAYER_MATRICES if m < matrix and layer < made.config.layers}
-        if layer:
-            needs |= {(layer - 1, m, seat) for m in LAYER_MATRICES}
-        if matrix in (Matrix.ATTN_OUT, Matrix.DOWN) and made.seats > 1 and layer >= delay:
-            needs |= {(layer - delay, matrix, other) for other in range(made.seats)}
-        if matrix is Matrix.HEAD:
-            needs = {(i, m, s) for i in range(layer) for m in LAYER_MATRICES for s in range(made.seats)}
-        if needs - done:
-            raise ConfigError(f"{made.config.name}: {matrix.name} of layer {layer} comes before its input")
-        done.add((layer, matrix, seat))

@@ -27,7 +27,6 @@ LIMITS: dict[str, int] = json.loads(Path(__file__).with_name("limits.json").read
 """Bytes that registers may spill in a whole kernel: no specialisation may need more than when recorded."""
 SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "laneformer-2b": ("laneformer-2b", "f16", {}),
-    "laneformer-2b, two seats": ("laneformer-2b", "f16", {"seats": 2}),
     "laneformer-2b, 2 GPUs": ("laneformer-2b", "f16", {"devices": 2}),
     "laneformer-2b, 4 GPUs": ("laneformer-2b", "f16", {"devices": 4}),
     "laneformer-2b, 4 GPUs, profile": ("laneformer-2b", "f16", {"devices": 4, "profile": True}),
@@ -43,7 +42,7 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "biases": ("qwen2.5-coder-1.5b", "f16", {}),
     "normed heads": ("qwen3-8b", "bf16", {}),
     "barrier": ("test-laneformer", "f16", {"sync_barrier": True}),
-    "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {"seats": 2}),
+    "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {}),
     "sum of lanes": ("sum-of-lanes", "f16", {}),
     "head of all lanes": ("head-of-all-lanes", "f16", {}),
 }
@@ -65,7 +64,7 @@ def header_of(
 ) -> str:
     tuned = Tuning(**tuning)
     sharding = shard(config_of(name), devices)
-    layout = make_layout(plan(sharding.part, 132, tuned.seats), weights, tuned, sharding=sharding)
+    layout = make_layout(plan(sharding.part, 132), weights, tuned, sharding=sharding)
     return header(layout, filters=filters)
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from engine.backends.cuda.tape import (
     CHUNK_COLUMNS,
-    LAYER_MATRICES,
     TILE_ROWS,
     Matrix,
     Plan,
@@ -60,21 +59,20 @@ def unpacked(made: Plan, layer: int, matrix: Matrix) -> dict[tuple[int, int], np
     sources = row_sources(config, matrix)
     for core in range(made.cores):
         tape = pack_core(made, weights, core)
-        for seat in range(made.seats):
-            start = made.matrix_offset(core, layer, matrix, seat)
-            for group in made.groups(core, matrix, seat):
-                at = (start + group.offset) // 2
-                size = group.tiles * TILE_ROWS * chunks(config, matrix) * CHUNK_COLUMNS
-                units = tape[at : at + size].reshape(-1, group.tiles, TILE_ROWS, CHUNK_COLUMNS)
-                rows = units.transpose(1, 2, 0, 3).reshape(group.tiles * TILE_ROWS, -1)
-                for i, row in enumerate(rows):
-                    tensor, source = sources[group.first * TILE_ROWS + i].tolist()
-                    if tensor < 0:
-                        assert not row.any()
-                        continue
-                    assert (tensor, source) not in found
-                    assert not row[columns(config, matrix) :].any()
-                    found[tensor, source] = row[: columns(config, matrix)]
+        start = made.matrix_offset(core, layer, matrix)
+        for group in made.groups(core, matrix):
+            at = (start + group.offset) // 2
+            size = group.tiles * TILE_ROWS * chunks(config, matrix) * CHUNK_COLUMNS
+            units = tape[at : at + size].reshape(-1, group.tiles, TILE_ROWS, CHUNK_COLUMNS)
+            rows = units.transpose(1, 2, 0, 3).reshape(group.tiles * TILE_ROWS, -1)
+            for i, row in enumerate(rows):
+                tensor, source = sources[group.first * TILE_ROWS + i].tolist()
+                if tensor < 0:
+                    assert not row.any()
+                    continue
+                assert (tensor, source) not in found
+                assert not row[columns(config, matrix) :].any()
+                found[tensor, source] = row[: columns(config, matrix)]
     return found
 
 
@@ -106,9 +104,9 @@ def test_presets_have_a_valid_plan_on_an_h200(name: str, slot_units: int) -> Non
 
 def test_a_plan_that_forgets_a_tile_is_refused() -> None:
     made = plan(load_preset("tiny-llama").config, 8)
-    first = made.shares[0][0]
+    first = made.shares[0]
     shorter = (replace(first[0], tiles=first[0].tiles - 1), *first[1:])
-    broken = replace(made, shares=((shorter,), *made.shares[1:]))
+    broken = replace(made, shares=(shorter, *made.shares[1:]))
     with pytest.raises(ConfigError, match=r"tile \d+ of QKV is read 0 times"):
         validate(broken, 32)
 
@@ -127,28 +125,13 @@ def test_gate_and_up_of_a_column_lie_side_by_side() -> None:
     assert (pairs[:, 0, 1] == pairs[:, 1, 1]).all()
 
 
-def test_two_seats_keep_every_input_before_its_use() -> None:
-    config = load_preset("laneformer-2b").config
-    made = plan(config, H200_SMS, seats=2)
-    validate(made, 32)
-    steps = list(made.steps())
-    assert len(steps) == len(set(steps)) == config.layers * len(LAYER_MATRICES) * 2 + 2
-
-
-def test_lanes_that_wait_for_each_other_do_not_share_a_core() -> None:
-    config = load_preset("laneformer-2b").config
-    early = replace(config, lanes=replace(config.lanes, early_comm=True))
-    with pytest.raises(ConfigError, match="a core takes one"):
-        plan(early, H200_SMS, seats=2)
-
-
 def test_more_lanes_than_cores_are_refused() -> None:
-    with pytest.raises(ConfigError, match="8 groups of lanes for 7 cores"):
-        plan(load_preset("tiny-laneformer").config, 7, seats=1)
+    with pytest.raises(ConfigError, match="8 lanes for 7 cores"):
+        plan(load_preset("tiny-laneformer").config, 7)
 
 
 def test_the_larger_shares_of_a_matrix_differ_by_one_tile() -> None:
     made = plan(load_preset("llama-3.2-1b").config, H200_SMS)
     for matrix in Matrix:
-        tiles = [core[0][matrix].tiles for core in made.shares]
+        tiles = [core[matrix].tiles for core in made.shares]
         assert max(tiles) - min(tiles) <= 1
