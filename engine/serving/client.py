@@ -1,25 +1,34 @@
 """Asking workers for things: submit, follow, cancel, and see who is there.
 
-`Client` blocks (Celery tasks, tools, tests); `AsyncClient` awaits (consumers, views) and belongs to one
-event loop. Both raise QueueUnavailable when Redis does not answer.
+`AsyncClient` awaits (consumers, views) and belongs to one event loop; `Client` is its face for code that
+blocks (Celery tasks, tools, tests). Both raise QueueUnavailable when Redis does not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, cast
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from engine.serving import cancellation, queries, scripts
-from engine.serving.connection import BLOCK_S, connect, connect_async
+import msgspec
+
+from engine.serving import cancellation, scripts
+from engine.serving.connection import BLOCK_S, connect_async
 from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting, explained
+from engine.serving.estimate import seconds_to_start
 from engine.serving.fanout import Feed, StreamFanout
 from engine.serving.follower import StreamFollower, deserted
 from engine.serving.messages import (
     BENCH,
     INBOX_LIMIT,
+    INTERACTIVE,
+    WAITING,
+    WORKERS,
     Done,
     Heartbeat,
     Request,
@@ -27,12 +36,17 @@ from engine.serving.messages import (
     encode_frame,
     out_key,
     owner_key,
+    service_key,
+    worker_inbox,
+    worker_key,
 )
-from engine.serving.queries import Command, Query
 from engine.serving.reading import FROM_START, StreamFrame, parse_entries
 from engine.timings import NEVER_BEGAN
 
+log = logging.getLogger(__name__)
+P = ParamSpec("P")
 T = TypeVar("T")
+Command = tuple[str | int, ...]
 _OUTAGE_PAUSE_S = 0.2
 
 
@@ -51,121 +65,14 @@ class FairShare:
     within: FairShare | None = None
 
 
-class Client:
-    """Talks to the workers from ordinary code. Threads may share one."""
-
-    def __init__(self, redis_url: str) -> None:
-        self._redis = connect(redis_url)
-        self._submit = self._redis.register_script(scripts.SUBMIT)
-        self._cancel = self._redis.register_script(scripts.CANCEL)
-        self._lose_script = self._redis.register_script(scripts.LOSE)
-
-    def close(self) -> None:
-        self._redis.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def submit(
-        self, request: Request, limit: int = INBOX_LIMIT, share: FairShare | None = None, kept: int = 0
-    ) -> int:
-        """Puts a generation or a benchmark point in its inbox; returns its place in the queue (1 is next).
-
-        Doing it again with the same id changes nothing (0 if a worker has it by now). Raises QueueFull
-        if `limit` requests are in the inbox already, or held outside for a share where this one would be
-        (`kept` of them are for shares, the outermost counts, with nothing in the queue); TooManyWaiting if a
-        share has no room.
-        """
-        with explained():
-            reply = self._submit(keys=[request.inbox], args=_submit_args(request, limit, share, kept))
-        return _place(reply, request, limit)
-
-    def frames(
-        self, request_id: str, *, after: str = FROM_START, submitted: bool = False
-    ) -> Iterator[StreamFrame]:
-        """The frames of a request as they come, ending with its final one.
-
-        `after` is the stream id of a frame to go on from. With `submitted` the caller knows that the
-        request is in the queue: the first look waits for it, where else it asks whether anybody knows it.
-        A request that nobody knows (any more) ends in a Failed frame. Raises QueueUnavailable if
-        Redis stays away for `follower.OUTAGE_S`.
-        """
-        follower = StreamFollower(request_id, after, submitted=submitted)
-        while not follower.over:
-            try:
-                found = follower.take(self.read(request_id, follower.after, block_s=follower.block_s))
-                yield from found
-                if not found and not follower.over:
-                    yield from follower.idle(self._standing(request_id))
-                    follower.gone(self._lose(request_id, ends=follower.deserted))
-            except QueueUnavailable:
-                follower.outage()
-                time.sleep(_OUTAGE_PAUSE_S)
-
-    def read(
-        self, request_id: str, after: str = FROM_START, *, count: int = 1000, block_s: float = 0.0
-    ) -> list[StreamFrame]:
-        """At most `count` frames after the stream id `after`; waits up to `block_s`, at most BLOCK_S."""
-        block = _block_ms(block_s)
-        with explained():
-            return parse_entries(self._redis.xread({out_key(request_id): after}, count=count, block=block))
-
-    def cancel(self, request_id: str) -> bool:
-        """Ends a request: True if at once, because it had not begun; else its worker stops within a frame."""
-        with explained():
-            return bool(self._cancel(keys=_cancel_keys(request_id), args=_cancel_args(request_id)))
-
-    def position(self, request_id: str) -> int | None:
-        """As queries.position."""
-        return self._ask(queries.position(request_id))
-
-    def eta(self, request_id: str) -> float | None:
-        """As queries.eta."""
-        return self._ask(queries.eta(request_id))
-
-    def workers(self) -> list[Heartbeat]:
-        """As queries.workers."""
-        return self._ask(queries.workers())
-
-    def depth(self) -> dict[str, int]:
-        """As queries.depth."""
-        return self._ask(queries.depth())
-
-    def _standing(self, request_id: str) -> tuple[bool, StreamFrame | None]:
-        return self._ask(queries.standing(request_id))
-
-    def _lose(self, request_id: str, *, ends: bool) -> bool:
-        """Whether only one worker may take the request and that one is gone; `ends` it if so."""
-        with explained():
-            return bool(self._lose_script(keys=_lose_keys(request_id), args=_lose_args(request_id, ends)))
-
-    def _ask(self, query: Query[T]) -> T:
-        with explained():
-            try:
-                commands = next(query)
-                while True:
-                    commands = query.send(self._replies(commands))
-            except StopIteration as answer:
-                return cast("T", answer.value)
-
-    def _replies(self, commands: Sequence[Command]) -> list[Any]:
-        pipe = self._redis.pipeline(transaction=False)
-        for command in commands:
-            pipe.execute_command(*command)  # type: ignore[no-untyped-call]
-        return pipe.execute()
-
-
 class AsyncClient:
-    """The same for one event loop. However many requests are followed, one read waits for all of them."""
+    """For one event loop. However many requests are followed, one read waits for all of them."""
 
     def __init__(self, redis_url: str) -> None:
         self._redis = connect_async(redis_url)
         self._reader = StreamFanout(self._redis)
-        self._seen: list[str] = []
-        """Names of the workers that were there when last asked."""
+        self._names: list[str] = []
+        """Of the workers that were there when last asked, sorted."""
         self._submit = self._redis.register_script(scripts.SUBMIT)
         self._cancel = self._redis.register_script(scripts.CANCEL)
         self._lose_script = self._redis.register_script(scripts.LOSE)
@@ -183,15 +90,38 @@ class AsyncClient:
     async def submit(
         self, request: Request, limit: int = INBOX_LIMIT, share: FairShare | None = None, kept: int = 0
     ) -> int:
-        """As Client.submit."""
+        """Puts a generation or a benchmark point in its inbox; returns its place in the queue (1 is next).
+
+        Doing it again with the same id changes nothing (0 if a worker has it by now). Raises QueueFull
+        if `limit` requests are in the inbox already, or held outside for a share where this one would be
+        (`kept` of them are for shares, the outermost counts, with nothing in the queue); TooManyWaiting if a
+        share has no room.
+        """
+        offset = scripts.BENCH_OFFSET if request.inbox == BENCH else 0
+        args = [request.id, request.to_entry()["json"], limit, kept, offset, *_share_args(share)]
         with explained():
-            reply = await self._submit(keys=[request.inbox], args=_submit_args(request, limit, share, kept))
-        return _place(reply, request, limit)
+            verdict, number = await self._submit(keys=[request.inbox], args=args)
+        if verdict == "full":
+            raise QueueFull(
+                f"the {request.kind} queue holds {number} requests and takes at most {limit};"
+                " try again in a moment"
+            )
+        if verdict == "crowded":
+            raise TooManyWaiting(
+                f"{number} of your generations are under way or wait already; let one end first"
+            )
+        return int(number)
 
     async def frames(
         self, request_id: str, *, after: str = FROM_START, submitted: bool = False
     ) -> AsyncGenerator[StreamFrame]:
-        """As Client.frames."""
+        """The frames of a request as they come, ending with its final one.
+
+        `after` is the stream id of a frame to go on from. With `submitted` the caller knows that the
+        request is in the queue: the first look waits for it, where else it asks whether anybody knows it.
+        A request that nobody knows (any more) ends in a Failed frame. Raises QueueUnavailable if
+        Redis stays away for `follower.OUTAGE_S`.
+        """
         follower = StreamFollower(request_id, after, submitted=submitted)
         feed: Feed | None = None
         try:
@@ -228,101 +158,158 @@ class AsyncClient:
     async def read(
         self, request_id: str, after: str = FROM_START, *, count: int = 1000, block_s: float = 0.0
     ) -> list[StreamFrame]:
-        """As Client.read."""
-        block = _block_ms(block_s)
+        """At most `count` frames after the stream id `after`; waits up to `block_s`, at most BLOCK_S."""
+        # None does not wait; 0 would wait for ever.
+        block = max(1, int(min(block_s, BLOCK_S) * 1000)) if block_s > 0 else None
         with explained():
             reply = await self._redis.xread({out_key(request_id): after}, count=count, block=block)
         return parse_entries(reply)
 
     async def cancel(self, request_id: str) -> bool:
-        """As Client.cancel."""
+        """Ends a request: True if at once, because it had not begun; else its worker stops within a frame."""
+        keys = [out_key(request_id), cancel_key(request_id), owner_key(request_id)]
+        never_began = encode_frame(Done("cancelled", "", NEVER_BEGAN))["json"]
         with explained():
-            return bool(await self._cancel(keys=_cancel_keys(request_id), args=_cancel_args(request_id)))
+            return bool(await self._cancel(keys=keys, args=[request_id, never_began]))
 
     async def position(self, request_id: str) -> int | None:
-        """As queries.position."""
-        return await self._ask(queries.position(request_id))
+        """Place in the queue, 1 is next; None once a worker has it (or if nobody knows it)."""
+        [rank] = await self._ask([("ZRANK", WAITING, request_id)])
+        return None if rank is None else int(rank) + 1
 
     async def eta(self, request_id: str) -> float | None:
-        """As queries.eta."""
-        return await self._ask(queries.eta(request_id))
+        """Seconds until the request starts, judging by recent ones; None if unknown, 0 once it has."""
+        rank, service_ms = await self._ask(
+            [("ZRANK", WAITING, request_id), ("LRANGE", service_key(INTERACTIVE), 0, -1)]
+        )
+        if rank is None:
+            return 0.0
+        now_ms = int(time.time() * 1000)
+        return seconds_to_start(rank + 1, [float(ms) for ms in service_ms], await self.workers(), now_ms)
 
     async def workers(self) -> list[Heartbeat]:
-        """As queries.workers."""
-        found = await self._ask(queries.workers(self._seen))
-        self._seen = [worker.name for worker in found]
-        return found
+        """The live workers, by name. One round trip while they are those of the last time."""
+        known = self._names
+        names, *found = await self._ask([("SMEMBERS", WORKERS), *_heartbeats(known)])
+        if sorted(names) != known:
+            self._names = sorted(names)
+            found = await self._ask(_heartbeats(self._names))
+        return [worker for said in found if said and (worker := _readable(said)) is not None]
 
     async def environment(self, worker: str) -> dict[str, Any]:
-        """As queries.environment."""
-        return await self._ask(queries.environment(worker))
+        """What `environment.capture` said of a worker as it opened its model; {} once it is gone."""
+        [found] = await self._ask([("HGET", worker_key(worker), "environment")])
+        return msgspec.json.decode(found or "{}", type=dict[str, Any])
 
     async def depth(self) -> dict[str, int]:
-        """As queries.depth."""
-        return await self._ask(queries.depth())
+        """How many requests each inbox holds, the one in a worker's hands included."""
+        [names] = await self._ask([("SMEMBERS", WORKERS)])
+        inboxes = (BENCH, INTERACTIVE, *map(worker_inbox, names))
+        bench, *interactive = await self._ask([("XLEN", inbox) for inbox in inboxes])
+        return {"interactive": sum(interactive), "bench": bench}
 
     async def _standing(self, request_id: str) -> tuple[bool, StreamFrame | None]:
-        return await self._ask(queries.standing(request_id))
+        """Whether Redis knows the request, and the newest frame of its output."""
+        score, existing, newest = await self._ask(
+            [
+                ("ZSCORE", WAITING, request_id),
+                ("EXISTS", owner_key(request_id), out_key(request_id)),
+                ("XREVRANGE", out_key(request_id), "+", "-", "COUNT", 1),
+            ]
+        )
+        frames = parse_entries({"": newest})
+        return score is not None or existing > 0, frames[0] if frames else None
 
     async def _lose(self, request_id: str, *, ends: bool) -> bool:
-        keys, args = _lose_keys(request_id), _lose_args(request_id, ends)
+        """Whether only one worker may take the request and that one is gone; `ends` it if so."""
+        last = encode_frame(deserted())["json"] if ends else ""
+        keys = [out_key(request_id), owner_key(request_id)]
         with explained():
-            return bool(await self._lose_script(keys=keys, args=args))
+            return bool(await self._lose_script(keys=keys, args=[request_id, last]))
 
-    async def _ask(self, query: Query[T]) -> T:
-        with explained():
-            try:
-                commands = next(query)
-                while True:
-                    commands = query.send(await self._replies(commands))
-            except StopIteration as answer:
-                return cast("T", answer.value)
-
-    async def _replies(self, commands: Sequence[Command]) -> list[Any]:
+    async def _ask(self, commands: Iterable[Command]) -> list[Any]:
+        """The replies, of one round trip."""
         pipe = self._redis.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)
-        return await pipe.execute()
+        with explained():
+            return await pipe.execute()
 
 
-def _submit_args(request: Request, limit: int, share: FairShare | None, kept: int) -> list[str | int | float]:
-    offset = scripts.BENCH_OFFSET if request.inbox == BENCH else 0
-    shares: list[str | int] = []
-    while share is not None:
-        shares = [share.name, share.width, share.waiting, *shares]
-        share = share.within
-    return [request.id, request.to_entry()["json"], limit, kept, offset, *shares]
+def _share_args(share: FairShare | None) -> list[str | int]:
+    """The outermost first."""
+    return [] if share is None else [*_share_args(share.within), share.name, share.width, share.waiting]
 
 
-def _place(reply: tuple[str, int], request: Request, limit: int) -> int:
-    verdict, number = reply
-    if verdict == "full":
-        raise QueueFull(
-            f"the {request.kind} queue holds {number} requests and takes at most {limit};"
-            " try again in a moment"
-        )
-    if verdict == "crowded":
-        raise TooManyWaiting(f"{number} of your generations are under way or wait already; let one end first")
-    return number
+def _heartbeats(names: Sequence[str]) -> list[Command]:
+    return [("HGET", worker_key(name), "json") for name in names]
 
 
-def _cancel_keys(request_id: str) -> list[str]:
-    return [out_key(request_id), cancel_key(request_id), owner_key(request_id)]
+def _readable(said: str) -> Heartbeat | None:
+    """None for what is no heartbeat: whoever wrote it, the other workers are there."""
+    try:
+        return Heartbeat.from_hash({"json": said})
+    except ValueError as error:
+        log.warning("a heartbeat cannot be read: %s", error)
+        return None
 
 
-def _cancel_args(request_id: str) -> list[str]:
-    never_began = Done("cancelled", "", NEVER_BEGAN)
-    return [request_id, encode_frame(never_began)["json"]]
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Client, P], T]:
+    @wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.wait(method(self.client, *args, **kwargs))
+
+    return call
 
 
-def _lose_keys(request_id: str) -> list[str]:
-    return [out_key(request_id), owner_key(request_id)]
+class Client:
+    """AsyncClient for ordinary code, on an event loop and a thread of its own. Threads may share one."""
 
+    def __init__(self, redis_url: str) -> None:
+        self.client = AsyncClient(redis_url)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="client", daemon=True)
+        self._thread.start()
 
-def _lose_args(request_id: str, ends: bool) -> list[str]:
-    return [request_id, encode_frame(deserted())["json"] if ends else ""]
+    submit = _blocking(AsyncClient.submit)
+    read = _blocking(AsyncClient.read)
+    cancel = _blocking(AsyncClient.cancel)
+    position = _blocking(AsyncClient.position)
+    eta = _blocking(AsyncClient.eta)
+    workers = _blocking(AsyncClient.workers)
+    depth = _blocking(AsyncClient.depth)
 
+    def frames(
+        self, request_id: str, *, after: str = FROM_START, submitted: bool = False
+    ) -> Iterator[StreamFrame]:
+        """As AsyncClient.frames."""
+        frames = self.client.frames(request_id, after=after, submitted=submitted)
 
-def _block_ms(seconds: float) -> int | None:
-    """The BLOCK argument; None (not 0, which means for ever) where the read should not wait."""
-    return max(1, int(min(seconds, BLOCK_S) * 1000)) if seconds > 0 else None
+        async def following() -> StreamFrame | None:
+            return await anext(frames, None)
+
+        try:
+            while (frame := self.wait(following())) is not None:
+                yield frame
+        finally:
+            if not self._loop.is_closed():
+                self.wait(frames.aclose())
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns or raises, on the client's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        self.wait(self._loop.shutdown_asyncgens())
+        self.wait(self.client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -236,13 +236,13 @@ def test_a_request_for_a_worker_that_lives_goes_on_waiting(client, redis_url, mo
         raw.hset(worker_key("here"), "json", "{}")
     client.submit(replace(generate("g"), worker="here"))
     for _ in range(3):
-        assert client._lose("g", ends=True) is False
+        assert client.wait(client.client._lose("g", ends=True)) is False
     assert client.position("g") == 1
 
 
 def test_a_request_that_anyone_may_take_outlives_every_worker(client):
     client.submit(generate("g"))
-    assert client._lose("g", ends=True) is False
+    assert client.wait(client.client._lose("g", ends=True)) is False
     assert client.position("g") == 1
 
 
