@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.faults.pages import Socket, session_of, source_address
 from tests.faults.product import Product
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 CROWD, VISITOR, API = source_address(1), source_address(2), source_address(3)
 TOKENS = 32_000
@@ -76,18 +76,18 @@ def _call(product: Product, key: str, found: Fairness) -> None:
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     body = json.dumps({"model": "words", "prompt": "to", "max_tokens": 8, "stream": True})
     port = product.ports[0]
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=(API, 0))
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S, source_address=(API, 0))
     with product.redis() as raw:
         before, began = raw.hlen("ml:entries"), time.monotonic()
         connection.request("POST", "/v1/completions", body, headers)
-        wait_until(lambda: raw.hlen("ml:entries") > before, 30, every_s=0.02)
+        wait_until(lambda: raw.hlen("ml:entries") > before)
     found.key_s = time.monotonic() - began
     connection.close()
 
 
 def _first(socket: Socket) -> dict[str, Any]:
     """The first frame that is about a generation."""
-    while (heard := socket.hear(30.0)) is not None:
+    while (heard := socket.hear(PATIENCE_S)) is not None:
         if heard["type"] != "status":
             return heard
     return {"type": "silence"}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from tests.config.rawsocket import frame
 from tests.faults.pages import Socket, session_of, source_address
 from tests.faults.product import Product, at_the_same_time
+from tests.waiting import PATIENCE_S, wait_until
 
 BYTES_A_S = 1_000_000
 PROBE_EVERY_S = 0.05
@@ -29,6 +30,8 @@ class Hostile:
     healthz_s: list[float] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
     """Between the token frames of a stream that is watched meanwhile."""
+    unanswered: int = 0
+    """Of the requests for /healthz."""
     grown_bytes: int = 0
     closed_s: list[float] = field(default_factory=list)
     """From a flood's beginning until its socket was closed."""
@@ -53,6 +56,7 @@ def run(product: Product, *, seconds: float, half_open: int, sign_ins: int) -> H
         time.sleep(1.0)
         with at_the_same_time(*floods, *guesses, _half_open(port, found, half_open)):
             time.sleep(seconds)
+            wait_until(lambda: found.closed_s)
     found.grown_bytes = product.memory("web-0") - before
     return found
 
@@ -166,11 +170,16 @@ def _probe(port: int, found: Hostile) -> Work:
     def probe(stopping: threading.Event) -> None:
         while not stopping.wait(PROBE_EVERY_S):
             began = time.monotonic()
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-            connection.request("GET", "/healthz")
-            assert connection.getresponse().status == 200
-            connection.close()
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+            try:
+                connection.request("GET", "/healthz")
+                status = connection.getresponse().status
+            except OSError:
+                status = 0
+            finally:
+                connection.close()
             found.healthz_s.append(time.monotonic() - began)
+            found.unanswered += status != 200
 
     return probe
 
@@ -183,7 +192,7 @@ def _watch(port: int, found: Hostile) -> Work:
         while not stopping.is_set():
             page.say(type="start", prompt="to", max_tokens=20_000)
             last = 0.0
-            while (heard := page.hear(30.0)) is not None and heard["type"] != "done":
+            while (heard := page.hear(PATIENCE_S)) is not None and heard["type"] != "done":
                 assert heard["type"] != "error", heard
                 now = time.monotonic()
                 if heard["type"] != "tokens":

@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.config.rawsocket import RawSocket, frame
 from tests.faults.product import Product
+from tests.waiting import PATIENCE_S
 
 SILENCE_S = 150.0
 """A visitor that hears neither a token nor an end for so long has lost its generation."""
@@ -73,7 +74,7 @@ class Socket(RawSocket):
     def hear(self, timeout: float) -> dict[str, Any] | None:
         """The next frame; None after `timeout`. Raises ConnectionError once the socket is gone."""
         while self._unread or select.select([self.connection], [], [], timeout)[0]:
-            self.connection.settimeout(10)
+            self.connection.settimeout(PATIENCE_S)
             opcode, payload = self._next()
             if opcode in (-1, 8):
                 raise ConnectionError("the socket was closed")
@@ -87,7 +88,7 @@ class Socket(RawSocket):
 
 def session_of(port: int, source: str = "127.0.0.1") -> str:
     """The cookies of a fresh visitor."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=(source, 0))
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S, source_address=(source, 0))
     try:
         connection.request("GET", "/")
         answer = connection.getresponse()
@@ -319,7 +320,7 @@ def text_of(product: Product, tokens: int) -> str:
     request = urllib.request.Request(
         f"http://127.0.0.1:{product.ports[0]}/v1/completions", body, {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:  # noqa: S310
         return str(json.load(answer)["choices"][0]["text"])
 
 

@@ -26,7 +26,7 @@ from engine.errors import EngineError
 from engine.serving.client import Client
 from engine.settings import child_environment
 from tests.e2e.stack import ROOT, Service
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 from tools.ports import free_port
 
 START_S = 90.0
@@ -218,7 +218,9 @@ def prepare(product: Product) -> None:
 
 
 @contextmanager
-def at_the_same_time(*work: Callable[[threading.Event], object], patience_s: float = 60.0) -> Iterator[None]:
+def at_the_same_time(
+    *work: Callable[[threading.Event], object], patience_s: float = 2 * PATIENCE_S
+) -> Iterator[None]:
     """Each in a thread of its own, until the block ends; each is given what tells it to stop."""
     stopping = threading.Event()
     threads = [threading.Thread(target=each, args=(stopping,), daemon=True) for each in work]

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.faults.pages import Socket, session_of, source_address
 from tests.faults.product import Product
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 PROMPT = "\x01" * 43_000
 """JSON writes each of them as six characters: a row of 258 kB, were rows kept so."""
@@ -52,7 +52,7 @@ def flood(product: Product, seconds: float) -> Flooded:
 
 
 def _end(page: Socket) -> dict[str, Any]:
-    while (heard := page.hear(30.0)) is not None:
+    while (heard := page.hear(PATIENCE_S)) is not None:
         if heard["type"] in ("done", "error"):
             return heard
     return {"type": "silence"}
@@ -97,7 +97,7 @@ def fill_and_empty(product: Product) -> Filled:
         while True:
             file.write(bytes(1 << 16))
     began = time.monotonic()
-    wait_until(lambda: product.get("/readyz")[0] == 503, 30)
+    wait_until(lambda: product.get("/readyz")[0] == 503)
     found.not_ready_s = time.monotonic() - began
     found.page, _ = product.get("/")
     page.say(type="start", prompt="to", max_tokens=4)
@@ -109,7 +109,7 @@ def fill_and_empty(product: Product) -> Filled:
         page.say(type="start", prompt="to", max_tokens=4)
         return _end(page)["type"] == "done"
 
-    wait_until(works, 30, every_s=0.5)
+    wait_until(works, every_s=0.5)
     found.back_s = time.monotonic() - began
     page.connection.close()
     with sqlite3.connect(product.database) as connection:

@@ -32,6 +32,7 @@ from engine.serving.messages import (
     worker_key,
 )
 from engine.timings import Timings
+from tests.waiting import PATIENCE_S
 
 ORIGIN = b"http://localhost:8000"
 
@@ -140,7 +141,7 @@ class Page:
     async def say(self, **frame: Any) -> None:
         await self.socket.send_json_to(frame)
 
-    async def hear(self, timeout: float = 5.0) -> dict[str, Any]:
+    async def hear(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """The next frame that is not about the workers."""
         while True:
             frame = json.loads(await self.socket.receive_from(timeout))
@@ -149,7 +150,7 @@ class Page:
 
     async def hear_status(self) -> dict[str, Any]:
         while True:
-            frame = json.loads(await self.socket.receive_from(5.0))
+            frame = json.loads(await self.socket.receive_from(PATIENCE_S))
             if frame["type"] == "status":
                 return dict(frame)
 
@@ -159,7 +160,7 @@ class Page:
             frames.append(await self.hear())
         return frames
 
-    async def closed_with(self, timeout: float = 5.0) -> int:
+    async def closed_with(self, timeout: float = PATIENCE_S) -> int:
         """The code with which the server closes the socket; frames before it are skipped."""
         while True:
             event = await self.socket.receive_output(timeout)
@@ -198,11 +199,11 @@ def open_page(transactional_db: None) -> OpenPage:
         communicator = WebsocketCommunicator(application, "/ws/playground/", headers=headers)
         if client is not None:
             communicator.scope["client"] = client
-        connected, code = await communicator.connect(timeout=5)
+        connected, code = await communicator.connect(timeout=PATIENCE_S)
         assert connected, code
         try:
             yield Page(communicator)
         finally:
-            await communicator.disconnect(timeout=5)
+            await communicator.disconnect(timeout=PATIENCE_S)
 
     return opened

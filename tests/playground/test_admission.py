@@ -13,6 +13,7 @@ from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import GenerateRequest
 from playground.admission import Caller, submit
 from playground.models import ApiKey
+from tests.waiting import PATIENCE_S
 
 
 def requests(count: int) -> list[GenerateRequest]:
@@ -20,7 +21,7 @@ def requests(count: int) -> list[GenerateRequest]:
 
 
 async def nothing_waits(worker: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while worker.waiting():
             await asyncio.sleep(0.02)
 
@@ -75,6 +76,6 @@ async def test_one_that_cannot_be_withdrawn_does_not_keep_the_others(worker, mon
     settings.QUEUE_LIMIT = 3
     with pytest.raises(Exception, match="queue holds 3"):
         await submit(requests(8), Caller(), workers=1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while [request.id for request in worker.waiting()] != ["g0"]:
             await asyncio.sleep(0.02)

@@ -16,6 +16,7 @@ from playground.models import ApiKey
 from playground.quota import CHARGED_TOKENS
 from playground.workers import engine_redis
 from tests.playground.conftest import done, started, tokens
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +133,7 @@ async def test_a_page_is_charged_while_a_long_generation_goes_on(open_page, work
         generation = await page.start()
         worker.take(generation)
         worker.publish(generation, started(), *[tokens(n, "x") for n in range(CHARGED_TOKENS)])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while await engine_redis().hget(f"ml:bill:{generation}", "taken") != str(CHARGED_TOKENS):
                 await asyncio.sleep(0.02)
 

@@ -8,6 +8,7 @@ import pytest
 from channels.layers import get_channel_layer
 
 from tests.playground.conftest import done, started, tokens
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.slow
@@ -34,4 +35,4 @@ async def test_a_hint_arrives_after_seven_silent_seconds_on_the_configured_layer
     await asyncio.sleep(7)
     assert not waiting.done()
     await layer.group_send("idle", {"type": "hint", "run": 1})
-    assert (await asyncio.wait_for(waiting, 2))["run"] == 1
+    assert (await asyncio.wait_for(waiting, PATIENCE_S))["run"] == 1

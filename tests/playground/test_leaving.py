@@ -11,6 +11,7 @@ from playground import metrics, presence
 from playground.models import Generation
 from playground.workers import worker_watch
 from tests.playground.conftest import done, started, tokens
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(autouse=True)
@@ -19,12 +20,6 @@ async def short_grace(monkeypatch, settings):
     monkeypatch.setattr(presence, "BEAT_S", 0.05)
     yield
     await presence.stop()
-
-
-async def until(condition, timeout: float = 5.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not await condition():
-            await asyncio.sleep(0.02)
 
 
 async def test_stop_keeps_the_text_so_far(open_page, worker):
@@ -64,14 +59,18 @@ async def test_stop_with_nothing_running_does_nothing(open_page, worker):
         assert (await page.hear())["type"] == "done"
 
 
-async def test_a_page_that_does_not_come_back_costs_the_engine_only_the_grace_time(open_page, worker):
+async def test_a_page_that_does_not_come_back_costs_the_engine_only_the_grace_time(
+    open_page, worker, settings
+):
+    settings.LEFT_RUN_S = 60.0
     async with open_page() as page:
         generation = await page.start()
         worker.take(generation)
         worker.publish(generation, started(), tokens(0, "a"))
         await page.hear_until("tokens")
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.2)
     assert not worker.cancelled(generation)
+    settings.LEFT_RUN_S = 0.3
 
     async def asked() -> bool:
         return worker.cancelled(generation)
@@ -95,7 +94,8 @@ async def test_what_an_abandoned_generation_wrote_is_kept(open_page, worker):
     assert (row.text, row.model) == ("ab", "tiny")
 
 
-async def test_a_page_that_comes_back_in_time_keeps_its_generation(open_page, worker):
+async def test_a_page_that_comes_back_in_time_keeps_its_generation(open_page, worker, settings):
+    settings.LEFT_RUN_S = 60.0
     async with open_page() as page:
         generation = await page.start()
         worker.take(generation)
@@ -103,6 +103,7 @@ async def test_a_page_that_comes_back_in_time_keeps_its_generation(open_page, wo
         await page.hear_until("tokens")
     async with open_page() as page:
         await page.say(type="resume", generation=generation, after=1)
+        settings.LEFT_RUN_S = 0.3
         await asyncio.sleep(0.6)
         assert not worker.cancelled(generation)
         worker.publish(generation, tokens(1, "b"), done(2))
@@ -143,7 +144,7 @@ async def assert_left(open_page, worker, end, raised) -> None:
             worker.publish(generation, started(), tokens(0, "a"))
             await page.hear_until("tokens")
             await end(page.socket)
-            await asyncio.wait({page.socket.future}, timeout=5.0)
+            await asyncio.wait({page.socket.future}, timeout=PATIENCE_S)
     assert worker_watch().listeners == 0
     assert metrics.SOCKETS._value.get() == before
 
@@ -208,8 +209,7 @@ async def test_a_row_whose_generation_nobody_knows_is_closed(worker, transaction
 async def test_a_generation_that_another_process_watches_is_left_alone(worker, transactional_db):
     worker.publish("a" * 32, started(), tokens(0, "half"))
     presence.watching()
-    for _ in range(10):
-        seconds, micros = worker.redis.time()
-        worker.redis.zadd(presence.WATCHED, {"a" * 32: seconds * 1000 + micros // 1000})
-        await asyncio.sleep(0.1)
+    seconds, _ = worker.redis.time()
+    worker.redis.zadd(presence.WATCHED, {"a" * 32: (seconds + 60) * 1000})
+    await asyncio.sleep(0.6)
     assert not worker.cancelled("a" * 32)

@@ -7,6 +7,7 @@ from channels.testing import WebsocketCommunicator
 
 from config.sockets import is_own_origin
 from tests.playground.conftest import ORIGIN
+from tests.waiting import PATIENCE_S
 
 FOREIGN = [
     b"https://evil.example",
@@ -26,7 +27,7 @@ async def test_a_foreign_page_cannot_open_the_socket(transactional_db, origin):
 
     headers = [(b"host", b"localhost:8000"), (b"origin", origin)]
     socket = WebsocketCommunicator(application, "/ws/playground/", headers=headers)
-    connected, code = await socket.connect(timeout=5)
+    connected, code = await socket.connect(timeout=PATIENCE_S)
     assert (connected, code) == (False, 1000)
 
 

@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 
 from tests.playground.conftest import ORIGIN, Page
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 CLOSED = ["/", "/race/", "/g/", f"/g/{'x' * 22}/", f"/g/{'x' * 22}/card.png", f"/g/{'x' * 22}/0.txt"]
@@ -37,7 +38,7 @@ async def test_a_stranger_is_sent_to_the_sign_in(async_client, private, path):
 
 
 async def test_the_socket_is_closed_to_strangers_too(private, worker):
-    connected, _ = await socket_with().connect(timeout=5)
+    connected, _ = await socket_with().connect(timeout=PATIENCE_S)
     assert not connected
 
 
@@ -46,7 +47,7 @@ async def test_an_account_opens_page_and_socket(async_client, private, worker):
     await sync_to_async(async_client.force_login)(user)
     assert (await async_client.get("/")).status_code == 200
     socket = socket_with(f"sessionid={async_client.cookies['sessionid'].value}")
-    connected, _ = await socket.connect(timeout=5)
+    connected, _ = await socket.connect(timeout=PATIENCE_S)
     assert connected
     assert (await Page(socket).hear_status())["type"] == "status"
     await socket.disconnect()
@@ -56,13 +57,13 @@ async def test_a_visitor_has_only_so_many_sockets(worker, settings):
     settings.LIMIT_SOCKETS = (2, 3)
     open_ones = [socket_with(), socket_with()]
     for one in open_ones:
-        assert (await one.connect(timeout=5))[0]
-    assert not (await socket_with().connect(timeout=5))[0]
+        assert (await one.connect(timeout=PATIENCE_S))[0]
+    assert not (await socket_with().connect(timeout=PATIENCE_S))[0]
     other = socket_with(client=("192.0.2.2", 5))
-    assert (await other.connect(timeout=5))[0]
-    assert not (await socket_with(client=("192.0.2.3", 5)).connect(timeout=5))[0]  # all are taken
+    assert (await other.connect(timeout=PATIENCE_S))[0]
+    assert not (await socket_with(client=("192.0.2.3", 5)).connect(timeout=PATIENCE_S))[0]  # all are taken
     for one in [*open_ones, other]:
         await one.disconnect()
     again = socket_with()
-    assert (await again.connect(timeout=5))[0]
+    assert (await again.connect(timeout=PATIENCE_S))[0]
     await again.disconnect()

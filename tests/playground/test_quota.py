@@ -11,6 +11,7 @@ from config.rates import Rate
 from playground.quota import CHARGED_TOKENS, QuotaExceeded, Subject, Tally, admit, charge
 from playground.quota_scripts import BILL_S
 from playground.workers import engine_redis
+from tests.waiting import PATIENCE_S
 
 MINE = Subject("session", "mine", Rate(3, 100))
 PLACE = Subject("address", "192.0.2.1", Rate(5, 1000))
@@ -130,7 +131,7 @@ async def test_buckets_leave_redis_once_they_are_full_again():
 
 async def _taken_is(tokens: int) -> None:
     """Waits for the charge, which is a task of its own."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while await engine_redis().hget("ml:bill:g", "taken") != str(tokens):
             await asyncio.sleep(0.01)
 

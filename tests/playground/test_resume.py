@@ -12,7 +12,7 @@ from playground import asked, consumers
 from playground.models import Generation
 from playground.protocol import new_generation_id
 from tests.playground.conftest import done, started, tokens
-from tests.playground.test_leaving import until
+from tests.waiting import until
 
 WORDS = [f"<{n}>" for n in range(40)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.serving.messages import worker_inbox
 from playground.models import Generation
 from tests.playground.conftest import done, started, tokens
-from tests.playground.test_leaving import until
+from tests.waiting import until
 
 
 async def test_a_page_hears_the_whole_life_of_a_generation(open_page, worker):

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from engine.serving import cancellation
+from tests.waiting import PATIENCE_S
 
 
 async def swallows_one_cancellation() -> None:
@@ -15,7 +16,7 @@ async def swallows_one_cancellation() -> None:
 async def test_a_task_that_lost_a_cancellation_is_ended_all_the_same() -> None:
     task = asyncio.create_task(swallows_one_cancellation())
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await cancellation.end(task)
     assert task.cancelled()
 
@@ -30,6 +31,6 @@ async def test_a_loop_that_asks_ends_at_a_cancellation_that_it_lost() -> None:
     task = asyncio.create_task(loop())
     await asyncio.sleep(0)
     task.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.wait({task})
     assert task.cancelled()

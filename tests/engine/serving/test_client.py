@@ -34,6 +34,7 @@ from engine.serving.messages import (
     worker_key,
 )
 from engine.timings import Timings
+from tests.waiting import PATIENCE_S, quickest
 
 TIMINGS = Timings(1.0, 2.0, 3.0, 4.0, 5.0, 6, 3)
 FRAMES = (
@@ -118,11 +119,14 @@ def test_reading_after_the_final_frame_ends_at_once(client, redis_url):
 
 
 def test_an_unknown_request_ends_in_an_error_frame_at_once(client):
-    begin = time.monotonic()
-    (only,) = client.frames("nobody")
-    assert isinstance(only.frame, Failed)
-    assert only.frame.code == "expired"
-    assert time.monotonic() - begin < 1.0
+    def ask(_: int) -> float:
+        begin = time.monotonic()
+        (only,) = client.frames("nobody")
+        assert isinstance(only.frame, Failed)
+        assert only.frame.code == "expired"
+        return time.monotonic() - begin
+
+    assert quickest(ask, 1.0) < 1.0
 
 
 def test_cancelling_a_waiting_request_ends_it_without_a_worker(client):
@@ -207,7 +211,7 @@ async def test_a_stream_ends_once_redis_has_answered_nothing_for_too_long(redis_
         await asyncio.sleep(0.2)  # it stands in the queue, which Redis has said
         monkeypatch.setattr(asker, "_standing", hangs)
         with pytest.raises(QueueUnavailable, match="has not answered for"):
-            await asyncio.wait_for(waiting, 5.0)
+            await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 async def test_short_outages_do_not_add_up(redis_url, monkeypatch):
@@ -227,7 +231,7 @@ async def test_short_outages_do_not_add_up(redis_url, monkeypatch):
         await asyncio.sleep(2.0)
         assert not waiting.done()
         publish(redis_url, "g")
-        assert (await asyncio.wait_for(waiting, 5.0)).frame == FRAMES[0]
+        assert (await asyncio.wait_for(waiting, PATIENCE_S)).frame == FRAMES[0]
 
 
 def test_a_request_for_a_worker_that_lives_goes_on_waiting(client, redis_url, monkeypatch):
@@ -267,7 +271,7 @@ async def test_a_reader_whose_cancellation_was_swallowed_ends_all_the_same(redis
 
     async def read() -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         async with AsyncClient(redis_url) as client:
             async for _ in client.frames("never", submitted=True):
                 pass
@@ -275,6 +279,6 @@ async def test_a_reader_whose_cancellation_was_swallowed_ends_all_the_same(redis
     task = asyncio.create_task(read())
     await asyncio.sleep(0)
     task.cancel()
-    done, _ = await asyncio.wait({task}, timeout=2)
+    done, _ = await asyncio.wait({task}, timeout=PATIENCE_S / 2)
     assert done
     assert task.cancelled()

@@ -6,16 +6,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import redis
 
 from engine.serving.client import Client
-from engine.serving.messages import Done, Tokens, out_key
+from engine.serving.messages import Done, Started, Tokens, out_key
 from tests.conftest import running_redis
-from tests.engine.serving.workers import Story, Workers, chat, read_story, running
-from tests.waiting import wait_until
+from tests.engine.serving.workers import Story, WorkerProcess, Workers, chat, read_story, running
+from tests.waiting import PATIENCE_S, quickest, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -34,24 +35,45 @@ def whole(redis_server, chatterbox, tmp_path_factory) -> Story:
 
 def test_killed_worker_continues_without_losing_or_doubling_tokens(client, workers, chatterbox, whole):
     first = workers.start("first", chatterbox)
+    killed_ms: list[float] = []
 
     def kill() -> None:
         first.freeze()  # so that it does not get to the end while the second one starts
+        killed_ms.append(1000 * (time.monotonic() - begin))
         workers.start("second", chatterbox)
         first.kill()
 
+    begin = time.monotonic()
     client.submit(chat("cut"))
     cut = read_story(client, "cut", {200: kill})
     assert cut.workers == ["first", "second"]
     assert cut.ids == whole.ids
     assert cut.text == whole.text
     assert cut.end.timings.completion_tokens == 1500
-    assert 0 < cut.end.timings.ttft_ms < 1000, "of the first worker, not of the one that went on"
+    assert 0 < cut.end.timings.ttft_ms < killed_ms[0], "of the first worker, not of the one that went on"
 
 
 def test_a_killed_worker_is_replaced_at_once(client, workers, chatterbox, whole):
     running_now = {name: workers.start(name, chatterbox) for name in ("first", "second")}
-    client.submit(chat("cut"))
+
+    def silence_after_a_kill(turn: int) -> float:
+        story, silence_s = read_through_a_kill(client, f"cut {turn}", running_now)
+        assert len(story.workers) == 2
+        assert (story.ids, story.text) == (whole.ids, whole.text)
+        for name, worker in running_now.items():
+            if worker.process.poll() is not None:
+                running_now[name] = workers.start(name, chatterbox)
+        return silence_s
+
+    # Within half a second where the cores are free (bench-product measures it); else not before DEAD_MS.
+    assert 0 < quickest(silence_after_a_kill, 2.0, tries=4) < 3.0
+
+
+def read_through_a_kill(
+    client: Client, request_id: str, running_now: Mapping[str, WorkerProcess]
+) -> tuple[Story, float]:
+    """Kills the worker that has the request, 200 tokens on; returns how long nothing was heard then."""
+    client.submit(chat(request_id))
     silence_s = [0.0]
 
     def kill() -> None:
@@ -60,7 +82,7 @@ def test_a_killed_worker_is_replaced_at_once(client, workers, chatterbox, whole)
         silence_s[0] = -time.monotonic()
 
     story, seen = Story(), 0
-    for _, frame in client.frames("cut"):
+    for _, frame in client.frames(request_id):
         story.frames.append(frame)
         if not isinstance(frame, Tokens):
             continue
@@ -69,9 +91,7 @@ def test_a_killed_worker_is_replaced_at_once(client, workers, chatterbox, whole)
         seen += len(frame.ids)
         if seen >= 200 and not silence_s[0]:
             kill()
-    assert len(story.workers) == 2
-    assert (story.ids, story.text) == (whole.ids, whole.text)
-    assert 0 < silence_s[0] < 2.0, "within half a second where the cores are free: bench-product measures it"
+    return story, silence_s[0]
 
 
 def test_redis_that_stalls_takes_nothing_from_a_worker(client, redis_url, workers, chatterbox, whole):
@@ -167,7 +187,7 @@ def test_worker_that_is_told_to_end_finishes_a_request_that_is_nearly_done(clien
     only = workers.start("only", chatterbox, grace_s=5.0)
     client.submit(chat("short", tokens=1000))
     story = read_story(client, "short", {100: only.process.terminate})
-    assert only.process.wait(10) == 0
+    assert only.process.wait(PATIENCE_S) == 0
     assert story.workers == ["only"]
     assert isinstance(story.end, Done)
     assert story.end.finish_reason == "length"
@@ -183,7 +203,7 @@ def test_second_signal_does_not_wait_for_the_request_in_hand(client, workers):
         time.sleep(0.5)
         assert only.process.poll() is None, "it did not finish what it could have finished"
         only.process.terminate()
-        assert only.process.wait(5) == 0
+        assert only.process.wait(PATIENCE_S / 2) == 0
         workers.start("next", "words", "paced", options={"tok_s": 100_000})
 
     story = read_story(client, "slow", {50: end_twice})
@@ -192,9 +212,13 @@ def test_second_signal_does_not_wait_for_the_request_in_hand(client, workers):
 
 
 def test_idle_worker_ends_at_once_when_told_to(workers, chatterbox):
-    begin = time.monotonic()
-    assert workers.start("only", chatterbox).terminate() == 0
-    assert time.monotonic() - begin < 10.0
+    def end(_: int) -> float:
+        only = workers.start("only", chatterbox)
+        begin = time.monotonic()
+        assert only.terminate() == 0
+        return time.monotonic() - begin
+
+    assert quickest(end, 3.0) < 3.0, "it waits for a grace that nobody needs"
 
 
 def test_request_whose_workers_all_died_after_tokens_goes_on_to_its_end(client, workers, chatterbox, whole):
@@ -244,30 +268,38 @@ def test_redis_that_restarts_mid_stream_costs_a_pause_only(memory, tmp_path: Pat
 
 def test_cancelling_mid_stream_stops_the_worker_within_moments(client, redis_url, workers):
     workers.start("only", "words", "paced", options={"tok_s": 100})
-    client.submit(chat("long", tokens=5000))
-    moments: list[float] = []
 
-    def cancel() -> None:
-        assert client.cancel("long") is False
-        moments.append(time.monotonic())
+    def cancel_one(turn: int) -> float:
+        name, moments = f"long {turn}", list[float]()
+        client.submit(chat(name, tokens=5000))
 
-    story = read_story(client, "long", {20: cancel})
-    assert time.monotonic() - moments[0] < 0.15
-    assert isinstance(story.end, Done)
-    assert story.end.finish_reason == "cancelled"
-    assert story.end.timings.completion_tokens == len(story.ids) < 60
+        def cancel() -> None:
+            assert client.cancel(name) is False
+            moments.append(time.monotonic())
+
+        story = read_story(client, name, {20: cancel})
+        assert isinstance(story.end, Done)
+        assert story.end.finish_reason == "cancelled"
+        assert story.end.timings.completion_tokens == len(story.ids) < 5000
+        return time.monotonic() - moments[0]
+
+    assert quickest(cancel_one, 0.15) < 0.5
 
 
 def test_cancelling_in_prefill_stops_the_worker_within_moments(client, workers):
     workers.start("only", "words", "paced", options={"prefill_ms": 30_000})
-    client.submit(chat("long"))
-    wait_for_starts(client, "long", 1)
-    begin = time.monotonic()
-    client.cancel("long")
-    story = read_story(client, "long")
-    assert time.monotonic() - begin < 0.3
-    assert story.end.finish_reason == "cancelled"
-    assert story.ids == []
+
+    def cancel(turn: int) -> float:
+        client.submit(chat(f"long {turn}"))
+        wait_for_starts(client, f"long {turn}", 1)
+        begin = time.monotonic()
+        client.cancel(f"long {turn}")
+        story = read_story(client, f"long {turn}")
+        assert story.end.finish_reason == "cancelled"
+        assert story.ids == []
+        return time.monotonic() - begin
+
+    assert quickest(cancel, 0.3) < 1.0
 
 
 def test_without_a_worker_a_request_waits_and_then_is_served(client, workers: Workers):
@@ -302,4 +334,4 @@ def test_a_request_in_hand_survives_a_lost_place_in_the_output(client, redis_url
 
 
 def wait_for_starts(client: Client, request_id: str, count: int) -> None:
-    wait_until(lambda: sum(frame.frame.type == "started" for frame in client.read(request_id)) >= count)
+    wait_until(lambda: sum(isinstance(frame.frame, Started) for frame in client.read(request_id)) >= count)

@@ -171,7 +171,7 @@ def test_a_submitter_whose_clock_differs_by_20_minutes_is_served(client, worker,
         client.submit(ask("g"))
     end = read_story(client, "g").end
     assert isinstance(end, Done), end
-    assert 0 <= end.timings.queue_ms < 5000
+    assert 0 <= end.timings.queue_ms < 60_000  # not 20 minutes
 
 
 def test_an_entry_that_cannot_be_read_is_refused_and_gone(client, redis_url, worker):
@@ -525,7 +525,7 @@ def test_a_generation_does_not_wait_for_the_benchmarks_behind_it(client, redis_u
 @pytest.mark.slow
 def test_a_cancelled_benchmark_ends_without_a_result(client, worker):
     client.submit(bench("b", repeats=10_000))
-    wait_until(lambda: any(isinstance(f.frame, Progress) for f in client.read("b")), 20)
+    wait_until(lambda: any(isinstance(f.frame, Progress) for f in client.read("b")))
     client.cancel("b")
     end = read_story(client, "b").end
     assert isinstance(end, Done)
@@ -536,7 +536,7 @@ def test_a_cancelled_benchmark_ends_without_a_result(client, worker):
 def test_a_benchmark_in_hand_is_handed_back_when_the_worker_ends(client, redis_url):
     client.submit(bench("b", repeats=300))
     with working(redis_url, "first"):
-        wait_until(lambda: any(isinstance(f.frame, Progress) for f in client.read("b")), 20)
+        wait_until(lambda: any(isinstance(f.frame, Progress) for f in client.read("b")))
     assert client.position("b") == 1
     with working(redis_url, "second"):
         story = read_story(client, "b")

@@ -23,7 +23,7 @@ from engine.models.weights import RandomWeights
 from engine.sampling import SamplingParams
 from engine.serving.client import Client
 from engine.serving.messages import Done, Frame, GenerateRequest, Started, Tokens
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 _SCRIPT = """
@@ -63,7 +63,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
 
     def freeze(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -71,7 +71,7 @@ class WorkerProcess:
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
-    def terminate(self, timeout: float = 10.0) -> int:
+    def terminate(self, timeout: float = PATIENCE_S) -> int:
         """Asks it to end and returns its exit status."""
         self.process.terminate()
         return self.process.wait(timeout)

@@ -24,6 +24,7 @@ from engine.serving.messages import Frame
 from tests.conftest import running_redis
 from tests.engine.serving.workers import write_chatterbox
 from tests.playground.conftest import Worker
+from tests.waiting import PATIENCE_S
 from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,7 +56,7 @@ def post() -> Post:
         sent = asyncio.create_task(AsyncClient().post(path, text, content_type=content_type, **extra))
         if worker is not None:
             answers = choices or [frames]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(requests := worker.waiting()) < len(answers):
                     await asyncio.sleep(0.01)
             for request, answer in reversed([*zip(requests, answers, strict=True)]):
@@ -119,7 +120,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
                 for process in processes:
                     process.terminate()
                 for process in processes:
-                    process.wait(10)
+                    process.wait(PATIENCE_S)
 
 
 def _start(environment: dict[str, str], log: Any, *arguments: str) -> subprocess.Popen[bytes]:
@@ -131,15 +132,21 @@ def _start(environment: dict[str, str], log: Any, *arguments: str) -> subprocess
 def _run(environment: dict[str, str], *arguments: str) -> str:
     command = [sys.executable, *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=60
+        command,
+        cwd=ROOT,
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=2 * PATIENCE_S,
     ).stdout
 
 
 def _wait_until_ready(live: Live, home: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 2 * PATIENCE_S
     while time.monotonic() < deadline:
         try:
-            models = httpx2.get(f"{live.url}/v1/models", timeout=2).json().get("data", [])
+            models = httpx2.get(f"{live.url}/v1/models", timeout=10).json().get("data", [])
             if {model["id"] for model in models} == {"coder", "words"}:
                 return
         except httpx2.TransportError:
@@ -148,7 +155,7 @@ def _wait_until_ready(live: Live, home: Path) -> None:
     raise RuntimeError("\n".join(log.read_text()[-2000:] for log in home.glob("*.log")))
 
 
-def wait_for_idle(redis_url: str, timeout: float = 5.0) -> None:
+def wait_for_idle(redis_url: str, timeout: float = PATIENCE_S) -> None:
     """Until no worker has anything in hand. Raises TimeoutError."""
     deadline = time.monotonic() + timeout
     with Client(redis_url) as client:

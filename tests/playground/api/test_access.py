@@ -15,6 +15,7 @@ from playground.models import ApiKey
 from playground.workers import engine_redis
 from tests.playground.api.conftest import body_of
 from tests.playground.conftest import done, started, tokens
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TEXT = {"model": "tiny", "prompt": "x", "max_tokens": 4}
@@ -164,6 +165,6 @@ async def test_more_than_may_wait_of_one_caller_are_429(post, worker, monkeypatc
 
 async def _charged(kind: str) -> None:
     """Until a bucket of tokens has been taken from: that happens after the answer."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not await engine_redis().keys(f"ml:quota:{kind}:*:tokens"):
             await asyncio.sleep(0.01)

@@ -12,6 +12,7 @@ from engine.serving.messages import Candidate, Done, Failed, Scored
 from engine.timings import Timings
 from tests.playground.api.conftest import Post, body_of
 from tests.playground.conftest import done, started, tokens
+from tests.waiting import PATIENCE_S
 
 TEXT = {"model": "tiny", "prompt": "def f(", "max_tokens": 4}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -86,7 +87,7 @@ async def test_no_choice_is_submitted_if_not_all_can_be(post, worker, settings):
     settings.QUEUE_LIMIT = 2
     response = await post("/v1/completions", {**TEXT, "n": 3})
     assert response.status_code == 503
-    async with asyncio.timeout(5):  # those that were in are withdrawn beside the answer
+    async with asyncio.timeout(PATIENCE_S):  # those that were in are withdrawn beside the answer
         while worker.waiting():
             await asyncio.sleep(0.01)
 
@@ -175,6 +176,6 @@ async def test_scores_are_computed_only_for_whoever_asks(post, worker, path, bod
 
 
 async def _until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.01)

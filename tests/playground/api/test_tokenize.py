@@ -11,12 +11,13 @@ import pytest
 from config.rates import Rate
 from engine.serving import tokenizer_service
 from tests.playground.api.conftest import body_of
+from tests.waiting import PATIENCE_S
 
 
 async def ask(post, worker, body: dict[str, Any], answer: dict[str, Any] | None = None) -> Any:
     asked = asyncio.create_task(post("/tokenize", body))
     if answer is not None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not (question := worker.redis.lpop("ml:tokenize:tiny")):
                 await asyncio.sleep(0.01)
         worker.redis.rpush(f"ml:tokens:{json.loads(question)['id']}", json.dumps(answer))

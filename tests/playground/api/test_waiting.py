@@ -13,6 +13,7 @@ from playground import background, metrics, presence
 from playground.api import generation
 from tests.playground.api.conftest import body_of
 from tests.playground.conftest import done, started, tokens
+from tests.waiting import PATIENCE_S
 
 TEXT = {"model": "tiny", "prompt": "x", "max_tokens": 4, "stream": True}
 
@@ -23,7 +24,7 @@ def impatient(monkeypatch):
 
 
 async def submitted(worker, count: int = 1) -> list[str]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found := worker.waiting()) < count:
             await asyncio.sleep(0.01)
     return [request.id for request in found]
@@ -80,7 +81,7 @@ async def test_a_refusal_after_a_comment_is_an_event(post, worker):
 async def test_a_request_goes_to_a_worker_with_its_model_where_others_have_another(post, worker):
     worker.beat(name="w2", model="other")
     asked = asyncio.create_task(post("/v1/completions", {**TEXT, "model": "other", "stream": False}))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not worker.redis.xlen("ml:inbox:worker:w2"):
             await asyncio.sleep(0.01)
     assert worker.waiting() == []
@@ -91,7 +92,7 @@ async def test_an_idle_worker_is_asked_before_a_busy_one(post, worker):
     worker.beat(name="w0", model="other", state="generating")
     worker.beat(name="w2", model="other")
     asked = asyncio.create_task(post("/v1/completions", {**TEXT, "model": "other", "n": 3, "stream": False}))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while worker.redis.xlen("ml:inbox:worker:w2") < 2:
             await asyncio.sleep(0.01)
     assert worker.redis.xlen("ml:inbox:worker:w0") == 1
@@ -126,7 +127,7 @@ async def test_a_generation_whose_client_went_away_is_counted_by_its_end(post, w
     worker.take(identity)
     worker.publish(identity, started(), tokens(0, "a"))
     await cancellation.end(asked)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not worker.cancelled(identity):
             await asyncio.sleep(0.01)
     worker.publish(identity, done(1, reason="cancelled"))
