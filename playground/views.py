@@ -16,6 +16,9 @@ from playground.examples import EXAMPLES
 from playground.limits import DEFAULTS, LIMITS, SAMPLING_OPTIONS
 from playground.ownership import ensure_owner
 
+READING_TOK_S = 5
+"""What people read: 238 words of English a minute (Brysbaert, 2019), at about four tokens to three words."""
+
 
 @require_safe
 @gzip_page  # safe from BREACH: the page repeats nothing of the request
@@ -29,6 +32,7 @@ async def index(request: HttpRequest) -> HttpResponse:
         "limits": asdict(LIMITS),
         "sampling_options": SAMPLING_OPTIONS,
         "kept_days": settings.GENERATION_DAYS,
+        "reading_tok_s": READING_TOK_S,
         "share_days": settings.SHARE_DAYS,
     }
     return render(request, "playground/index.html", context)

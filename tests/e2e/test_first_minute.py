@@ -26,6 +26,56 @@ def test_the_first_screen_says_what_this_is_and_what_it_runs_on(first: Playgroun
     expect(welcome).to_contain_text("Here it runs scripted on an old laptop.")
 
 
+def test_no_empty_figure_stands_above_the_introduction(first: PlaygroundPage) -> None:
+    figures = first.page.locator("#meters, .lane, #speed-notes")
+    for each in figures.all():
+        expect(each).to_be_hidden()
+    first.run()
+    first.wait_for_end()
+    for each in figures.all():
+        expect(each).to_be_visible()
+
+
+def test_run_stands_at_the_code(first: PlaygroundPage) -> None:
+    run, editor = first.run_button.bounding_box(), first.page.locator("#editor").bounding_box()
+    assert run is not None and editor is not None
+    assert 0 <= editor["y"] - (run["y"] + run["height"]) < 16
+
+
+def test_only_the_engine_has_a_green_dot(first: PlaygroundPage) -> None:
+    first.run()
+    first.wait_for_end()
+    like_the_engine_s = """() => {
+      const green = getComputedStyle(document.querySelector("#engine .dot")).backgroundColor;
+      return [...document.querySelectorAll("main *, header *")]
+        .filter((each) => each.checkVisibility())
+        .flatMap((each) => [getComputedStyle(each), getComputedStyle(each, "::before")])
+        .filter((style) => style.content !== "none" && style.borderRadius === "50%")
+        .filter((style) => style.backgroundColor === green).length;
+    }"""
+    expect(first.page.locator("#connection")).to_have_text("Connected")
+    assert first.page.evaluate(like_the_engine_s) == 1
+
+
+def test_a_speed_is_told_by_what_people_read(first: PlaygroundPage) -> None:
+    expect(first.page.locator("#hint")).to_contain_text("People read about 5 a second")
+    first.run()
+    first.wait_for_end()
+    expect(first.page.locator("#reading")).to_have_text("20 times as fast as people read")
+
+
+def test_the_page_says_what_a_seed_promises(first: PlaygroundPage) -> None:
+    page = first.page
+    first.run()
+    first.wait_for_end()
+    promise = (
+        "Where part of the prompt was kept from an earlier run, two tokens that are almost equally likely"
+    )
+    assert promise in (page.get_by_role("button", name="Reuse seed").get_attribute("title") or "")
+    page.get_by_role("button", name="Settings").click()
+    expect(page.locator("#seed-help")).to_contain_text(promise)
+
+
 def test_three_examples_are_one_click_away(server: ScriptedServer, first: PlaygroundPage) -> None:
     page = first.page
     page.get_by_role("button", name="Complete a class").click()
@@ -65,7 +115,11 @@ def test_on_a_phone_the_results_are_in_sight_after_run(server: ScriptedServer, p
       const { top, bottom } = document.getElementById("output").getBoundingClientRect();
       return Math.min(innerHeight, bottom) - Math.max(0, top);
     }"""
-    assert wait_until(page, lambda: page.evaluate(shown) > 350, timeout_s=3)
+    assert wait_until(page, lambda: page.evaluate(shown) > 350)
+    page.keyboard.press("Escape")
+    playground.wait_for_end()
+    expect(playground.run_button).to_be_focused()
+    assert page.evaluate(shown) > 350
 
 
 def test_settings_lie_over_the_results_where_there_is_no_room_beside_them(first: PlaygroundPage) -> None:

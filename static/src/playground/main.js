@@ -213,9 +213,10 @@ function welcome(workers) {
   element("welcome-machine", HTMLElement).textContent = machine ?? "";
 }
 
-/** On a narrow screen the results lie below the prompt: there they are brought into sight. */
+/** On a narrow screen the results lie below the prompt: there they are brought into sight, once all panels have their height. */
 function showResults() {
-  if (matchMedia(NARROW).matches) element("result", HTMLElement).scrollIntoView({ block: "start" });
+  if (!matchMedia(NARROW).matches) return;
+  requestAnimationFrame(() => element("result", HTMLElement).scrollIntoView({ block: "start" }));
 }
 
 playground.on("workers", (workers) => {

@@ -5,9 +5,10 @@
 
 import "./speed.css";
 
-import { element } from "../shared/dom.js";
+import { element, pageData } from "../shared/dom.js";
 import { SILENT_MS, figuresOf, firstTokenParts } from "../shared/figures.js";
 import { count, duration, rate } from "../shared/format.js";
+import { readingWords } from "../shared/words.js";
 import { Bottleneck } from "./bottleneck.js";
 import { agentTask } from "./budget.js";
 import { Lane } from "./lane.js";
@@ -20,6 +21,7 @@ import { Strip } from "./strip.js";
 /** @typedef {import("./runs.js").PlaceName} PlaceName */
 /** @typedef {{limit: string, words: string}} Limit */
 
+const READING_TOK_S = pageData("reading-tok-s");
 const UNKNOWN = { limit: "", words: "" };
 
 /** @typedef {object} SpeedRecord
@@ -49,6 +51,7 @@ class SpeedPanel {
   });
   #overall = element("meter-overall", HTMLElement);
   #limit = element("limit", HTMLElement);
+  #reading = element("reading", HTMLElement);
   #playground;
 
   /** @param {Playground} playground */
@@ -126,7 +129,9 @@ class SpeedPanel {
     const { limit, words } = record ? limitOf(record, now) : UNKNOWN;
     this.#limit.dataset.limit = limit;
     if (this.#limit.textContent !== words) this.#limit.textContent = words;
-    const overall = record ? figuresOf(record.run.generation, now).overall : null;
+    const { overall = null, rate: speed = null } = record ? figuresOf(record.run.generation, now) : {};
+    const reading = readingWords(speed, READING_TOK_S);
+    if (this.#reading.textContent !== reading) this.#reading.textContent = reading;
     this.#overall.textContent = overall === null ? rate(null) : `${rate(overall)} tok/s`;
     this.#drawFirstToken();
     this.#drawTask();

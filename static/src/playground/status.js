@@ -61,11 +61,12 @@ class Buttons {
     const focused = document.activeElement;
     this.#run.disabled = busy || !workers?.length;
     this.#stop.disabled = !busy;
-    if (busy && focused === this.#run) this.#stop.focus(); // a disabled button would drop the focus to the page's top
-    if (!busy && focused === this.#stop) this.#run.focus();
+    // A disabled button would drop the focus to the page's top. What is in sight stays: on a phone, the results.
+    if (busy && focused === this.#run) this.#stop.focus({ preventScroll: true });
+    if (!busy && focused === this.#stop) this.#run.focus({ preventScroll: true });
     const seed = run?.generation.started?.seed;
     this.#keepSeed.hidden = busy || seed === undefined;
-    this.#keepSeed.title = `Use the seed ${seed} for the next run too`;
+    this.#keepSeed.title = `Use the seed ${seed} for the next run too. ${element("seed-help", HTMLElement).textContent}`;
     this.#noWorker.hidden = busy || workers === null || workers.length > 0; // a run in hand waits by itself
     this.#say(this.#words());
   }

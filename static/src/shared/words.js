@@ -79,7 +79,7 @@ export function fateWords(generation, { maxTokens, stopping, workers, now }) {
   if (tokens && workers.every((worker) => worker.state === "loading")) return RESTARTING;
   if (tokens && now - (generation.lastAt ?? now) > SILENT_MS) return SILENT;
   if (state === "queued" && queue) return queueWords(queue);
-  if (state === "running") return tokens ? `${where}.` : `${where}, ${readingWords(generation)}.`;
+  if (state === "running") return tokens ? `${where}.` : `${where}, ${promptWords(generation)}.`;
   return "Asking the server.";
 }
 
@@ -94,7 +94,7 @@ function endWords(reason, maxTokens) {
 }
 
 /** @param {Generation} generation whose prompt is being read */
-function readingWords({ started, prefill }) {
+function promptWords({ started, prefill }) {
   if (!prefill || prefill.done === 0) return `reading the prompt of ${plural(started?.prompt_tokens ?? 0, "token")}`;
   const { done, total, since, at } = prefill;
   const leftMs = ((at - since) / done) * (total - done);
@@ -105,6 +105,19 @@ function readingWords({ started, prefill }) {
 function queueWords({ position, etaS }) {
   const place = position === 0 ? "Next in the queue" : `${count(position)} ahead in the queue`;
   return etaS === null || etaS < 0.5 ? `${place}.` : `${place}, about ${duration(etaS * 1000)}.`;
+}
+
+/**
+ * A speed beside the one that everybody knows: a figure alone says nothing to who sees the first one.
+ *
+ * @param {number | null} tokS decode speed
+ * @param {number} readingTokS what people read
+ */
+export function readingWords(tokS, readingTokS) {
+  if (!tokS) return "";
+  const times = tokS / readingTokS;
+  if (times < 0.95) return "slower than people read";
+  return times < 1.5 ? "about as fast as people read" : `${count(Math.round(times))} times as fast as people read`;
 }
 
 /**

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Generation } from "../../../static/src/shared/generation.js";
-import { connectionWords, engineWords, fateWords, summaryWords, topologyWords } from "../../../static/src/shared/words.js";
+import { connectionWords, engineWords, fateWords, readingWords, summaryWords, topologyWords } from "../../../static/src/shared/words.js";
 import { done, error, queued, started, tokens } from "./frames.js";
 
 /** @typedef {import("../../../static/src/shared/protocol.js").GenerationFrame} GenerationFrame */
@@ -87,4 +87,11 @@ test("a pause of seconds before the next attempt is named", () => {
   assert.equal(connectionWords("reconnecting", 4300), "Reconnecting in 4 s");
   assert.equal(connectionWords("reconnecting", 300), "Reconnecting");
   assert.equal(connectionWords("live", 0), "Connected");
+});
+
+test("a speed is told by what people read", () => {
+  assert.equal(readingWords(null, 5), "");
+  assert.equal(readingWords(2, 5), "slower than people read");
+  assert.equal(readingWords(5.5, 5), "about as fast as people read");
+  assert.equal(readingWords(6001, 5), "1,200 times as fast as people read");
 });
