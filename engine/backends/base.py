@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.errors import BackendUnavailable, RequestError
 from engine.models.config import Feature, ModelConfig
+from engine.models.storage import Storage
 from engine.models.weights import Weights
 from engine.sampling import SamplingParams
 from engine.timings import FinishReason, PhaseTime
@@ -157,6 +158,10 @@ class Backend(Protocol):
     @property
     def facts(self) -> Mapping[str, Any]:
         """What of it decides whether two measurements may be compared: options, the kernels' build."""
+        ...
+
+    def storage(self, name: str) -> Storage | None:
+        """How the matrix `name` (engine.models.weights) is kept in memory; None: in FP32."""
         ...
 
     @property

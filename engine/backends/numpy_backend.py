@@ -95,6 +95,9 @@ class NumpyBackend:
         self._current: NumpyLaunch | None = None
         self._lock = threading.Lock()
 
+    def storage(self, name: str) -> None:  # noqa: ARG002 (all are alike)
+        return None
+
     @property
     def prefix_cache(self) -> PrefixCacheUse:
         return self._kept.use

@@ -30,6 +30,7 @@ from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.errors import BackendUnavailable, RequestError
 from engine.models.catalogue import Model
 from engine.models.config import ModelConfig
+from engine.models.storage import Storage
 from engine.models.tokenizer import Tokenizer
 from engine.timings import FinishReason
 
@@ -86,6 +87,9 @@ class PacedBackend:
     @property
     def prefix_cache(self) -> PrefixCacheUse:
         return PrefixCacheUse()
+
+    def storage(self, name: str) -> Storage:  # noqa: ARG002 (all are alike)
+        return Storage.F16
 
     def kept_sequences(self) -> list[KeptSequence]:
         return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from engine.backends import AUTO, availability, open_backend
 from engine.backends.base import Job, Topology
@@ -17,7 +18,7 @@ from engine.measuring.verification import verify
 from engine.models.catalogue import Model, open_model
 from engine.models.presets import preset_names
 from engine.models.probe import probe
-from engine.models.weights import expert_storage
+from engine.models.weights import storage_of
 
 _PROBE_TOKENS = 8
 
@@ -137,7 +138,7 @@ def _row(finding: Finding) -> list[str]:
 
 def _ceiling(model: Model, finding: Finding) -> str:
     context = min(256, model.config.context // 2)
-    read = bytes_per_token(model.config, context, experts=expert_storage(model.weights))
+    read = bytes_per_token(model.config, context, partial(storage_of, model.weights))
     gbs = sum(finding.read_gbs)
     return (
         f"  on {finding.backend}: {read.total / 1e6:,.0f} MB a token, so at most"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from engine.cli.options import Commands, command
 from engine.cli.terminal import print_json, table
-from engine.measuring.roofline import bytes_per_token
+from engine.measuring.roofline import StorageOf, bytes_per_token, storage_of_preset
 from engine.models.catalogue import list_models, open_model
-from engine.models.config import ModelConfig
+from engine.models.config import ModelConfig, matrix_shapes
 from engine.models.families import family_of
 from engine.models.presets import load_preset, preset_names
-from engine.models.storage import Storage
-from engine.models.weights import expert_storage
+from engine.models.weights import storage_of
 
 
 def add(commands: Commands) -> None:
@@ -44,10 +44,10 @@ def _describe(args: argparse.Namespace) -> int:
     known = args.model in preset_names()
     if known:
         preset = load_preset(args.model)
-        facts = _facts(preset.config, preset.expert_storage)
+        facts = _facts(preset.config, storage_of_preset(preset.expert_storage))
     else:
         model = open_model(args.model)
-        facts = _facts(model.config, expert_storage(model.weights))
+        facts = _facts(model.config, partial(storage_of, model.weights))
     if args.json:
         print_json(facts)
         return 0
@@ -66,9 +66,10 @@ def _display(value: Any) -> str:
             return str(value)
 
 
-def _facts(config: ModelConfig, experts: Storage | None) -> dict[str, Any]:
-    """Bytes are those of 16-bit weights and a 16-bit cache, and of `experts` as they are packed."""
-    empty, full = (bytes_per_token(config, context, experts=experts) for context in (0, config.context))
+def _facts(config: ModelConfig, storage: StorageOf) -> dict[str, Any]:
+    """Bytes are those of weights that stay as they ship, packed or in 16 bits, and of a 16-bit cache."""
+    empty, full = (bytes_per_token(config, context, storage) for context in (0, config.context))
+    kept = {storage(name) for name in matrix_shapes(config)}
     return {
         "name": config.name,
         "family": config.family,
@@ -78,6 +79,7 @@ def _facts(config: ModelConfig, experts: Storage | None) -> dict[str, Any]:
         "layers": config.layers,
         "context": config.context,
         "beyond_llama": sorted(feature.value for feature in config.features),
+        "storage": sorted(form.name if form else "F32" for form in kept),
         "weight_bytes_a_token": empty.weights,
         "cache_bytes_a_token_at_full_context": full.kv,
     }

@@ -64,7 +64,8 @@ from engine.measuring.roofline import mbu, mean_bytes_per_token
 from engine.measuring.statistics import median, median_interval, quantile
 from engine.measuring.verification import verify
 from engine.models.config import ModelConfig
-from engine.models.weights import expert_storage
+from engine.models.storage import Storage
+from engine.models.weights import storage_of
 from engine.sampling import SamplingParams
 from engine.timings import decode_speed
 
@@ -198,7 +199,7 @@ def run_point(
     bench.warm_up()
     runs = [bench.run(f"timed run {i + 1}") for i in range(point.repeats)]
     after = environment.state(backend)
-    needed_gbs = _token_bytes(model, point).total * median([run.tok_s for run in runs]) / 1e9
+    needed_gbs = _token_bytes(backend, model, point).total * median([run.tok_s for run in runs]) / 1e9
     for reading in range(1 + EXTRA_READS):
         if reading == 0 or 0 < sum(bandwidth) < needed_gbs:
             bandwidth = tuple(max(pair) for pair in zip(bandwidth, backend.measure_bandwidth(), strict=True))
@@ -356,7 +357,7 @@ def _measurement(
     facts: dict[str, Any],
 ) -> Measurement:
     speeds = tuple(run.tok_s for run in runs)
-    read, devices = _token_bytes(model, point), _devices(backend, bandwidth)
+    read, devices = _token_bytes(backend, model, point), _devices(backend, bandwidth)
     return Measurement(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         git_sha=str(facts.get("git", {}).get("sha", "unknown")),
@@ -431,11 +432,17 @@ def _samples(runs: Sequence[Run]) -> Samples:
     )
 
 
-def _token_bytes(model: Model, point: Point) -> BytesPerToken:
-    """What a decode step of this point reads on average."""
-    width = 4 if model.weights.native == "f32" else 2
-    packed = expert_storage(model.weights)
-    return mean_bytes_per_token(model.config, point.context, point.tokens, width, experts=packed)
+def _token_bytes(backend: Backend, model: Model, point: Point) -> BytesPerToken:
+    """What a decode step of this point reads on average, of weights as the backend keeps them.
+
+    Copies in FP32 count as what they were made from.
+    """
+
+    def kept(name: str) -> Storage | None:
+        found = backend.storage(name)
+        return storage_of(model.weights, name) if found is None and model.weights.native != "f32" else found
+
+    return mean_bytes_per_token(model.config, point.context, point.tokens, kept)
 
 
 def _latency(gaps_us: Sequence[float]) -> InterTokenLatency:

@@ -7,62 +7,69 @@ costs microseconds, and a token of separate kernels pays it layers x kernels tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.measuring.bandwidth import Memory, hardware
 from engine.measuring.measurement import BytesPerToken
-from engine.models.config import ModelConfig
+from engine.models.config import ModelConfig, is_matrix, tensor_shapes
 from engine.models.presets import load_preset, preset_names
 from engine.models.storage import Storage, matrix_bytes
 
+StorageOf = Callable[[str], Storage | None]
+"""How a matrix is kept, by its canonical name; None: in FP32."""
+
+
+def in_16_bits(_name: str) -> Storage:
+    """A StorageOf for models that are not packed."""
+    return Storage.F16
+
+
+def storage_of_preset(experts: Storage | None) -> StorageOf:
+    """How a preset's matrices are kept: in 16 bits, but for those of experts that are packed."""
+    return lambda name: experts if experts and ".experts." in name else Storage.F16
+
+
+def weight_bytes_per_token(config: ModelConfig, storage: StorageOf) -> int:
+    """Bytes of weights that one decode step reads, see `bytes_per_token`."""
+    met = config.experts.chosen if config.experts else 0
+    total = 0
+    for name, shape in tensor_shapes(config):
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        if ".experts." in name and int(name.split(".")[-2]) >= met:
+            continue
+        if name == "embed":
+            rows = 1 + (rows if config.tied_head else 0)
+        kept = storage(name) if is_matrix(name) else Storage.F16
+        total += 4 * rows * columns if kept is None else matrix_bytes(kept, rows, columns)
+    return total
+
 
 def bytes_per_token(
-    config: ModelConfig,
-    context: int,
-    weight_bytes: int = 2,
-    *,
-    kv_bytes: int = 2,
-    experts: Storage | None = None,
+    config: ModelConfig, context: int, storage: StorageOf = in_16_bits, *, kv_bytes: int = 2
 ) -> BytesPerToken:
     """Bytes that one decode step must read from memory at `context` cached tokens.
 
     Weights count every matrix and norm that the step multiplies by, once; the embedding table counts
     one row (and, where the head is tied to it, the whole table once as the head). Of a mixture of experts
-    they count the router and the experts that a token meets, whose matrices may be packed (`experts`).
+    they count the router and the experts that a token meets. `storage` says how matrices are kept; norms and
+    biases count two bytes a number.
     KV counts keys and values of the positions that each layer attends to: its window, if it has one.
     Units: bytes. Raises ValueError if `context` exceeds the model's limit.
     """
     if not 0 <= context <= config.context:
         raise ValueError(f"context is {context}; {config.name} holds 0 to {config.context} tokens")
-    table = config.vocab * config.hidden
-    streamed = config.active_parameters - table + config.hidden
-    if config.tied_head:
-        streamed += table
-    saved = _saved_by_packing(config, weight_bytes, experts)
+    return BytesPerToken(weight_bytes_per_token(config, storage), _kv_bytes(config, context, kv_bytes))
+
+
+def _kv_bytes(config: ModelConfig, context: int, kv_bytes: int) -> int:
     positions = sum(min(context, window) if window else context for window in config.windows)
-    return BytesPerToken(streamed * weight_bytes - saved, positions * 2 * config.kv_dim * kv_bytes)
-
-
-def _saved_by_packing(config: ModelConfig, weight_bytes: int, experts: Storage | None) -> int:
-    """Bytes a token by which packed experts are smaller than numbers of `weight_bytes`."""
-    if config.experts is None or experts is None:
-        return 0
-    saved = sum(
-        rows * columns * weight_bytes - matrix_bytes(experts, rows, columns)
-        for rows, columns in (*((config.ffn, config.hidden),) * 2, (config.hidden, config.ffn))
-    )
-    return config.layers * config.experts.chosen * saved
+    return positions * 2 * config.kv_dim * kv_bytes
 
 
 def mean_bytes_per_token(
-    config: ModelConfig,
-    context: int,
-    tokens: int,
-    weight_bytes: int = 2,
-    *,
-    kv_bytes: int = 2,
-    experts: Storage | None = None,
+    config: ModelConfig, context: int, tokens: int, storage: StorageOf = in_16_bits, *, kv_bytes: int = 2
 ) -> BytesPerToken:
     """The mean of `bytes_per_token` over the steps that decode `tokens` tokens after `context` cached ones.
 
@@ -70,12 +77,9 @@ def mean_bytes_per_token(
     Raises ValueError if the last step exceeds the model's limit.
     """
     steps = max(1, tokens - 1)
-    first = bytes_per_token(config, context, weight_bytes, kv_bytes=kv_bytes, experts=experts)
-    kv = first.kv + sum(
-        bytes_per_token(config, context + step, weight_bytes, kv_bytes=kv_bytes).kv
-        for step in range(1, steps)
-    )
-    return BytesPerToken(first.weights, round(kv / steps))
+    last = bytes_per_token(config, context + steps - 1, storage, kv_bytes=kv_bytes)
+    kv = sum(_kv_bytes(config, context + step, kv_bytes) for step in range(steps))
+    return BytesPerToken(last.weights, round(kv / steps))
 
 
 def mbu(token_bytes: float, tok_s: float, gbs: float) -> float:
@@ -234,11 +238,11 @@ def shape_cost(
 
     `experts` is how its experts are packed, unless `weight_bytes` is that of every weight.
     """
-    read = bytes_per_token(config, context, experts=experts)
+    read = bytes_per_token(config, context, storage_of_preset(experts))
     kv = float(read.kv) if kv_bytes is None else kv_bytes * context
     weights = float(read.weights)
     if weight_bytes is not None:
-        weights = bytes_per_token(config, context, 1).weights * weight_bytes
+        weights = bytes_per_token(config, context).weights / FP16 * weight_bytes
     kind = f"experts in {experts.name}, the rest FP16" if experts else "FP16"
     return TokenCost(config.name, weights, kv, layers or config.layers, f"the preset's shape, {kind}")
 

@@ -9,7 +9,7 @@ every matrix, and the backend's own pass over the whole sequence is compared wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,9 @@ from engine.measuring.bandwidth import usable_cores
 from engine.measuring.measurement import FULL, LOGIT_LIMIT, PARTIAL, Verified
 from engine.measuring.torch_products import gpu_products
 from engine.models.checkpoints.encodings import widen
-from engine.models.config import ModelConfig
-from engine.models.weights import DType, Weights, cast_tensor, storage_of
+from engine.models.config import ModelConfig, matrix_shapes
+from engine.models.storage import Storage
+from engine.models.weights import DType, Weights, cast_tensor
 from engine.reference import NumpyProducts, Products, Reference
 
 Rows = NDArray[np.float32]
@@ -90,25 +91,26 @@ def _comparison(config: ModelConfig, prompt: int, generated: int) -> _Comparison
 
 
 def kept_weights(backend: Backend, weights: Weights) -> Weights:
-    """`weights` as precise as the backend keeps them: only numpy keeps matrices as they are."""
-    return weights if backend.name == "numpy" else RoundedMatrices(weights)
+    """`weights` as precise as the backend keeps them."""
+    return KeptMatrices(weights, backend.storage)
 
 
-class RoundedMatrices:
-    """Weights whose 32-bit and packed matrices are rounded to 16 bits; norms stay as they are."""
+class KeptMatrices:
+    """Weights whose matrices are rounded to 16 bits where `storage` says so; norms and biases are not."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, storage: Callable[[str], Storage | None]) -> None:
         self.config = weights.config
-        self.native: DType = "bf16" if weights.native == "bf16" else "f16"
-        self._weights = weights
+        self.native: DType = weights.native
+        self._weights, self._storage = weights, storage
+        self._matrices = set(matrix_shapes(weights.config))
 
     def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
-        tensor = self._weights.get(name, dtype)
-        exact = self._weights.native == self.native and not storage_of(self._weights, name).is_packed
-        if tensor.ndim == 1 or exact:
-            return tensor
-        rounded = self._weights.get(name, self.native)
-        return rounded if dtype == self.native else cast_tensor(widen(rounded, self.native), dtype)
+        kept = self._storage(name) if name in self._matrices else None
+        if kept is None or kept.is_packed:
+            return self._weights.get(name, dtype)
+        half: DType = "bf16" if kept is Storage.BF16 else "f16"
+        rounded = self._weights.get(name, half)
+        return rounded if dtype == half else cast_tensor(widen(rounded, half), dtype)
 
 
 def _finite(rows: Rows) -> Rows:

@@ -344,6 +344,17 @@ def _top_shapes(config: ModelConfig) -> Shapes:
         yield "head", (config.vocab, config.head_copies * config.hidden)
 
 
+def is_matrix(name: str) -> bool:
+    """Whether a tensor of that canonical name is multiplied with: no norm, no bias, no sinks."""
+    kind = name.rsplit(".", 1)[-1]
+    return kind in ("embed", "head", "router") or kind.startswith("w")
+
+
+def matrix_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Of `tensor_shapes`, the matrices."""
+    return {name: shape for name, shape in tensor_shapes(config) if is_matrix(name)}
+
+
 def _layer_shapes(config: ModelConfig) -> Shapes:
     """What every layer has once; experts come beside it."""
     yield from _attention_shapes(config)

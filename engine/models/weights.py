@@ -88,11 +88,6 @@ def storage_of(weights: Weights, name: str) -> Storage:
     return Storage.BF16 if weights.native == "bf16" else Storage.F16
 
 
-def expert_storage(weights: Weights) -> Storage | None:
-    """How the matrices of experts are kept; None if the model has none."""
-    return storage_of(weights, "layers.0.experts.0.w_gate") if weights.config.experts else None
-
-
 _BIASES = ("bq", "bk", "bv", "bo", "sinks", "router_bias", "b_gate", "b_up", "b_down")
 _VECTOR_SCALES = {"embed": 1.0} | dict.fromkeys(_BIASES, 0.5)
 
@@ -144,7 +139,9 @@ class RandomWeights:
 
     def storage(self, name: str) -> Storage:
         is_expert = ".experts." in name and name.rsplit(".", 1)[-1].startswith("w_")
-        return self._expert_storage if self._expert_storage and is_expert else Storage.F16
+        if self._expert_storage and is_expert:
+            return self._expert_storage
+        return Storage.BF16 if self.native == "bf16" else Storage.F16
 
     def packed(self, name: str) -> Packed:
         key, scale, _ = self.recipe(name)

@@ -8,7 +8,7 @@
 #include "bandwidth.h"
 #include "distance.h"
 #include "interface.h"
-#include "panel.h"
+#include "packed_panel.h"
 #include "team.h"
 #include "worker.h"
 
@@ -61,6 +61,27 @@ struct MlKernel {
   std::vector<std::thread> threads;
 };
 
+// Whether rows of all matrices fill whole blocks, and no panel holds rows of two storages.
+static bool has_sound_storages(const MlShape& s, const MlTeam& t) {
+  const int q = s.heads / s.shards * s.head_dim, kv = s.kv_heads / s.shards * s.head_dim, ffn = s.ffn / s.shards;
+  const int cols[] = {s.hidden, s.hidden, s.hidden, q, s.hidden, s.hidden, ffn};
+  auto is_sound = [&](int storage, int width) {
+    if (storage < ML_F16 || storage > ML_MXFP4) return false;
+    if (!is_packed(storage)) return true;
+    const bool whole = storage == ML_FP8_BLOCK ? true : width % run_of(storage) == 0;
+    return whole && s.streams == 1 && s.shards == t.devices;
+  };
+  for (int layer = 0; layer < s.layers; ++layer) {
+    const int32_t* of = s.storages + layer * ML_HEAD_ROWS;
+    for (int matrix = ML_WQ; matrix <= ML_W_DOWN; ++matrix)
+      if (!is_sound(of[matrix], cols[matrix])) return false;
+    if ((q % kLine && of[ML_WQ] != of[ML_WK]) || ((q + kv) % kLine && of[ML_WK] != of[ML_WV])) return false;
+    if ((q + kv) % kLine && q % kLine && of[ML_WQ] != of[ML_WV]) return false;
+  }
+  const int32_t* ends = s.storages + s.layers * ML_HEAD_ROWS;
+  return is_sound(ends[0], s.hidden) && is_sound(ends[1], s.hidden);
+}
+
 static bool is_sound(const MlShape& s, const MlTeam& t) {
   for (int v : {s.hidden, s.layers, s.heads, s.kv_heads, s.head_dim, s.ffn, s.vocab, s.context, s.streams, s.shards,
                 t.devices, t.threads})
@@ -75,6 +96,7 @@ static bool is_sound(const MlShape& s, const MlTeam& t) {
   if (s.head < ML_REPLICATE || s.head > ML_LANE || (s.head == ML_VOCAB_PARALLEL && s.vocab % s.streams)) return false;
   if (s.tied_head && s.head == ML_LANE && s.streams > 1) return false;
   if (s.rotations < 0 || s.rotations > s.layers || s.activation < ML_SILU || s.activation > ML_GELU_TANH) return false;
+  if (!has_sound_storages(s, t)) return false;
   for (int i = 0; i < s.layers; ++i) {
     if (s.windows[i] < 0 || s.layer_rotations[i] < -1 || s.layer_rotations[i] >= s.rotations) return false;
     for (int how : {s.attention_exchanges[i], s.mlp_exchanges[i]}) {
@@ -84,6 +106,50 @@ static bool is_sound(const MlShape& s, const MlTeam& t) {
     }
   }
   return true;
+}
+
+// Rows of a matrix in the format of a file.
+struct Source {
+  int storage;
+  const uint8_t* rows;
+  const float* scales;  // of FP8: of each row, one for each 128 columns
+
+  void pack(uint8_t* panel, int row, int64_t from, int cols) const {
+    const uint8_t* bytes = rows + from * row_bytes(storage, cols);
+    if (is_packed(storage))
+      pack_row(storage, panel, row, bytes, scales + from * ((cols + kFp8Side - 1) / kFp8Side), cols);
+    else
+      pack_halves(reinterpret_cast<uint16_t*>(panel), row, reinterpret_cast<const uint16_t*>(bytes), cols);
+  }
+};
+
+static void pack_embedding(Team& team, const Source& source) {
+  const MlShape& s = team.plan.s;
+  if (s.tied_head) return;
+  if (!is_packed(source.storage)) {
+    std::memcpy(team.embedding.data(), source.rows, s.vocab * row_bytes(source.storage, s.hidden));
+    return;
+  }
+  const int64_t panel = panel_bytes(source.storage, s.hidden);
+  for (int id = 0; id < s.vocab; ++id)
+    source.pack(team.embedding.data() + id / kLine * panel, id % kLine, id, s.hidden);
+}
+
+// Each row to its place in a panel, on the tape of whoever multiplies with it.
+static void pack_matrix(Team& team, int matrix, int layer, int shard, const Source& source) {
+  const Plan& plan = team.plan;
+  const MatrixRows at = plan.rows_of(matrix);
+  const int cols = plan.cols(at.tensor), per_device = at.tensor == ML_HEAD ? plan.head_shards : plan.shards;
+  const int device = shard / per_device, first_unit = shard % per_device * plan.units_per_shard(at.tensor);
+  const bool everywhere = at.tensor == ML_HEAD && !plan.head_by_stream;  // the one matrix that is split over all devices
+  uint8_t* panel = nullptr;
+  for (int row = 0; row < at.count; ++row) {
+    const int in_tensor = at.first + row, unit = first_unit + in_tensor / kLine;
+    if (!panel || in_tensor % kLine == 0)
+      panel = everywhere ? const_cast<uint8_t*>(team.head_panels[unit]) : team.unit(at.tensor, layer, device, unit);
+    uint8_t* to = panel + (matrix == ML_W_UP ? plan.unit_storage(at.tensor, layer).second_panel : 0);
+    source.pack(to, in_tensor % kLine, row, cols);
+  }
 }
 
 extern "C" {
@@ -104,39 +170,17 @@ int ml_create(const MlShape* shape, const MlTeam* team, MlKernel** out) {
 
 void ml_destroy(MlKernel* kernel) { delete kernel; }
 
-int ml_pack(MlKernel* kernel, int32_t tensor, int32_t layer, int32_t shard, const uint16_t* rows) {
+int ml_pack(MlKernel* kernel, int32_t matrix, int32_t layer, int32_t shard, const void* rows, const float* scales) {
   Team& team = kernel->team;
   const Plan& plan = team.plan;
   if (team.finish.load() == ML_RUNNING && team.running.load() > 0) return ML_BUSY;
-  if (tensor == ML_EMBED) {
-    if (!plan.s.tied_head)
-      std::memcpy(team.embedding.data(), rows, size_t(plan.s.vocab) * plan.s.hidden * sizeof(uint16_t));
-    return ML_OK;
-  }
-  if (tensor < ML_QKV || tensor > ML_HEAD || layer < 0 || layer >= plan.s.layers) return ML_BAD_SHAPE;
-  const bool lane_head = tensor == ML_HEAD && plan.head_by_stream;
-  const int shards = tensor == ML_HEAD ? (lane_head ? plan.s.streams : 1) : plan.s.shards;
-  if (shard < 0 || shard >= shards) return ML_BAD_SHAPE;
-  const int per_device = tensor == ML_HEAD ? plan.head_shards : plan.shards;
-  const int cols = plan.cols(tensor), panels = plan.panels_per_unit(tensor), per_shard = plan.units_per_shard(tensor);
-  const int counts[] = {plan.qkv_rows, plan.s.hidden, plan.ffn, plan.s.hidden, plan.head_rows};
-  const bool everywhere = tensor == ML_HEAD && !lane_head;  // the one matrix that is split over all devices
-  for (int device = 0; device < plan.devices; ++device) {
-    if (!everywhere && shard / per_device != device) continue;
-    const int first_unit = everywhere ? 0 : shard % per_device * per_shard;
-    for (int thread = 0; thread < plan.threads; ++thread) {
-      const Range range = plan.range(tensor, device, thread);
-      uint16_t* tape = team.tapes[device * plan.threads + thread].data() + plan.offset(tensor, layer, device, thread);
-      for (int unit = range.first; unit < range.last; ++unit) {
-        const int in_shard = unit - first_unit;
-        if (in_shard < 0 || in_shard >= per_shard) continue;
-        uint16_t* to = tape + int64_t(plan.place(tensor, device, thread, unit)) * panels * cols * kLine;
-        for (int p = 0; p < panels; ++p)
-          pack_panel(to + int64_t(p) * cols * kLine, rows + int64_t(p) * counts[tensor] * cols, counts[tensor], cols,
-                     in_shard * kLine);
-      }
-    }
-  }
+  if (matrix < ML_WQ || matrix > ML_EMBED_ROWS || layer < 0 || layer >= plan.s.layers || shard < 0) return ML_BAD_SHAPE;
+  if (shard >= plan.shards_of(matrix)) return ML_BAD_SHAPE;
+  const Source source{plan.storage_of(matrix, layer), static_cast<const uint8_t*>(rows), scales};
+  if (matrix == ML_EMBED_ROWS)
+    pack_embedding(team, source);
+  else
+    pack_matrix(team, matrix, layer, shard, source);
   return ML_OK;
 }
 

@@ -14,9 +14,9 @@ typedef struct MlKernel MlKernel;
 
 ML_API int ml_create(const MlShape* shape, const MlTeam* team, MlKernel** out);
 ML_API void ml_destroy(MlKernel* kernel);
-// A matrix of one shard, row-major [rows, cols] 16-bit values. qkv: rows of wq, then wk, then wv; gate_up: gate, then
-// up. Packed at once; the caller may free it. For the embedding: [vocab, hidden], kept where it is if the head is tied.
-ML_API int ml_pack(MlKernel* kernel, int32_t tensor, int32_t layer, int32_t shard, const uint16_t* rows);
+// An MlMatrix of one shard, row by row in its storage (storage.h). `scales`, [rows][columns / 128], are those of FP8.
+// Packed at once; the caller may free it. An embedding that is tied to the head is ignored.
+ML_API int ml_pack(MlKernel* kernel, int32_t matrix, int32_t layer, int32_t shard, const void* rows, const float* scales);
 // An MlVector in float32: norms are [hidden] or, of single heads, [head_dim]; a shard's bias is that of its qkv rows.
 ML_API int ml_vector(MlKernel* kernel, int32_t which, int32_t layer, int32_t shard, const float* values);
 // Room for the keys and values of one more sequence; memory is taken as positions are filled.

@@ -13,17 +13,9 @@ namespace ml {
 constexpr int kRows = kLine;
 constexpr int kVecs = kRows / kWidth;  // vectors that make up one column of a panel
 
-// Rows first .. first + 15 of a row-major [rows, cols] matrix into a panel; rows beyond the last are zero.
-static inline void pack_panel(uint16_t* panel, const uint16_t* matrix, int rows, int cols, int first) {
-  const int have = rows - first < kRows ? rows - first : kRows;
-  for (int r = 0; r < kRows; ++r) {
-    if (r >= have) {
-      for (int k = 0; k < cols; ++k) panel[int64_t(k) * kRows + r] = 0;
-      continue;
-    }
-    const uint16_t* row = matrix + int64_t(first + r) * cols;
-    for (int k = 0; k < cols; ++k) panel[int64_t(k) * kRows + r] = row[k];
-  }
+// One row of a matrix into a panel. Rows that a panel has no row of the matrix for stay as they are: zero.
+static inline void pack_halves(uint16_t* panel, int row, const uint16_t* from, int cols) {
+  for (int k = 0; k < cols; ++k) panel[int64_t(k) * kRows + row] = from[k];
 }
 
 // How far ahead of its use the tape is asked for at least: more than a memory round trip at the core's share of the

@@ -8,6 +8,7 @@
 
 #include "interface.h"
 #include "mailbox.h"
+#include "storage.h"
 
 namespace ml {
 
@@ -58,6 +59,31 @@ struct HeadRows {
   int first, count;
 };
 
+// Which rows of a tensor a matrix is, in one shard; gate and up are side by side.
+struct MatrixRows {
+  int tensor, first, count;
+};
+
+// How the units of a tensor in one layer are stored. A unit is a panel, or a gate and an up panel. Those of a shard before
+// ends[0] are of the first kind, before ends[1] of the second and so on.
+struct UnitStorage {
+  static constexpr int kKinds = 3;
+  int ends[kKinds] = {};
+  int storages[kKinds] = {};    // MlStorage; where a unit has two panels: that of the gate, that of the up panel
+  int64_t bytes[kKinds] = {};   // of a unit
+  int64_t second_panel = 0;     // where it begins in a unit
+  bool takes_integers = false;  // some product takes activations as integers
+
+  int kind_of(int in_shard) const { return in_shard < ends[0] ? 0 : in_shard < ends[1] ? 1 : 2; }
+  // Of the units before one of a shard.
+  int64_t bytes_before(int in_shard) const {
+    int64_t total = std::min(in_shard, ends[0]) * bytes[0];
+    for (int kind = 1; kind < kKinds && in_shard > ends[kind - 1]; ++kind)
+      total += (std::min(in_shard, ends[kind]) - ends[kind - 1]) * bytes[kind];
+    return total;
+  }
+};
+
 // Sizes of one device, derived from the shape once. `shard` counts this device's own.
 struct Plan {
   MlShape s;
@@ -69,6 +95,8 @@ struct Plan {
   int head_cols, head_rows;         // rows of one head shard
   int head_shards, head_panels;     // of one device; panels of one shard (or of the device, if not by lane)
   bool head_by_stream;
+  std::vector<int> storages;          // of s.storages, which belongs to the caller
+  std::vector<UnitStorage> units_in;  // [layer][tensor of a layer], then the head
 
   Plan(const MlShape& shape, const MlTeam& team) : s(shape), devices(team.devices), threads(team.threads) {
     shards = s.shards / devices;
@@ -87,6 +115,10 @@ struct Plan {
     head_shards = head_by_stream ? streams : 1;
     head_rows = head_by_stream ? s.vocab / s.streams : s.vocab;
     head_panels = panels_of(head_rows);
+    storages.assign(s.storages, s.storages + s.layers * kLayerMatrices + 2);
+    for (int layer = 0; layer < s.layers; ++layer)
+      for (int tensor = ML_QKV; tensor <= ML_DOWN; ++tensor) units_in.push_back(describe_units(tensor, layer));
+    units_in.push_back(describe_units(ML_HEAD, 0));
   }
 
   // Work units of a phase on one device: panels, or pairs of a gate and an up panel.
@@ -118,11 +150,6 @@ struct Plan {
   // Threads work in pairs that start at the outer ends of what the two have: the second one's tape runs downwards.
   static bool downwards(int thread) { return thread % 2 == 1; }
   int partner(int thread) const { return (thread ^ 1) < threads ? thread ^ 1 : -1; }
-  // The place on a thread's tape of one of its units.
-  int place(int tensor, int device, int thread, int unit) const {
-    const Range mine = range(tensor, device, thread);
-    return downwards(thread) ? mine.last - 1 - unit : unit - mine.first;
-  }
   int cols(int tensor) const {
     switch (tensor) {
       case ML_ATTN_OUT: return q_cols;
@@ -135,25 +162,96 @@ struct Plan {
   int units_per_shard(int tensor) const {
     return tensor == ML_HEAD ? head_panels : units(tensor) / shards;
   }
-  // 16-bit values that one thread reads for a tensor of one layer.
-  int64_t values(int tensor, int device, int thread) const {
-    return int64_t(range(tensor, device, thread).count()) * panels_per_unit(tensor) * cols(tensor) * kLine;
+  static constexpr int kLayerMatrices = ML_HEAD_ROWS, kLayerTensors = ML_HEAD;
+
+  int storage_of(int matrix, int layer) const {
+    return storages[matrix < kLayerMatrices ? layer * kLayerMatrices + matrix
+                                            : s.layers * kLayerMatrices + matrix - kLayerMatrices];
   }
-  int64_t layer_values(int device, int thread) const {
-    int64_t total = 0;
-    for (int tensor = ML_QKV; tensor <= ML_DOWN; ++tensor) total += values(tensor, device, thread);
-    return total;
+  MatrixRows rows_of(int matrix) const {
+    const int kv = kv_heads * s.head_dim;
+    switch (matrix) {
+      case ML_WQ: return {ML_QKV, 0, q_cols};
+      case ML_WK: return {ML_QKV, q_cols, kv};
+      case ML_WV: return {ML_QKV, q_cols + kv, kv};
+      case ML_WO: return {ML_ATTN_OUT, 0, s.hidden};
+      case ML_W_GATE:
+      case ML_W_UP: return {ML_GATE_UP, 0, ffn};
+      case ML_W_DOWN: return {ML_DOWN, 0, s.hidden};
+      default: return {ML_HEAD, 0, head_rows};
+    }
   }
-  // Where a tensor's first panel lies on the tape of a thread.
-  int64_t offset(int tensor, int layer, int device, int thread) const {
-    if (tensor == ML_HEAD) return s.layers * layer_values(device, thread);
-    int64_t at = layer * layer_values(device, thread);
-    for (int before = ML_QKV; before < tensor; ++before) at += values(before, device, thread);
-    return at;
+  // In how many parts a matrix is packed.
+  int shards_of(int matrix) const {
+    if (matrix == ML_EMBED_ROWS) return 1;
+    return matrix == ML_HEAD_ROWS ? (head_by_stream ? s.streams : 1) : s.shards;
   }
-  int64_t tape_values(int device, int thread) const {
-    return s.layers * layer_values(device, thread) + values(ML_HEAD, device, thread);
+  // Which of a list of all tensors, layer by layer, the head last.
+  int number_of(int tensor, int layer) const {
+    return tensor == ML_HEAD ? s.layers * kLayerTensors : layer * kLayerTensors + tensor;
   }
+  const UnitStorage& unit_storage(int tensor, int layer) const { return units_in[number_of(tensor, layer)]; }
+  // Bytes of a device's units first .. last - 1.
+  int64_t unit_bytes(int tensor, int layer, int first, int last) const {
+    return bytes_before(tensor, layer, last) - bytes_before(tensor, layer, first);
+  }
+
+ private:
+  int64_t bytes_before(int tensor, int layer, int unit) const {
+    const UnitStorage& storage = unit_storage(tensor, layer);
+    const int per_shard = units_per_shard(tensor), shard = shards == 1 ? 0 : unit / per_shard;
+    return (shard ? shard * storage.bytes_before(per_shard) : 0) + storage.bytes_before(unit - shard * per_shard);
+  }
+  UnitStorage describe_units(int tensor, int layer) const {
+    static constexpr int kFirst[] = {ML_WQ, ML_WO, ML_W_GATE, ML_W_DOWN, ML_HEAD_ROWS};
+    UnitStorage found;
+    const int all = units_per_shard(tensor);
+    for (int kind = 0; kind < UnitStorage::kKinds; ++kind) {
+      const int matrix = kFirst[tensor] + (tensor == ML_QKV || (tensor == ML_GATE_UP && kind == 1) ? kind : 0);
+      found.storages[kind] = storage_of(matrix, layer);
+      found.bytes[kind] = panel_bytes(found.storages[kind], cols(tensor));
+      found.ends[kind] = all;
+      found.takes_integers |= ml::takes_integers(found.storages[kind]);
+    }
+    if (tensor == ML_QKV) {  // a panel on the border of two matrices: both are of one storage
+      found.ends[0] = panels_of(q_cols);
+      found.ends[1] = panels_of(q_cols + kv_heads * s.head_dim);
+    }
+    if (tensor == ML_GATE_UP) {
+      found.second_panel = found.bytes[0];
+      found.bytes[0] += found.bytes[1];
+    }
+    return found;
+  }
+};
+
+// Where a thread's units lie on its tape, in bytes: layer by layer, tensor by tensor.
+class TapeMap {
+ public:
+  TapeMap(const Plan& plan, int device, int thread) : plan_(plan), downwards_(Plan::downwards(thread)) {
+    for (int tensor = ML_QKV; tensor <= ML_HEAD; ++tensor) ranges_[tensor] = plan.range(tensor, device, thread);
+    for (int layer = 0; layer < plan.s.layers; ++layer)
+      for (int tensor = ML_QKV; tensor <= ML_DOWN; ++tensor) add(tensor, layer);
+    add(ML_HEAD, 0);
+  }
+  int64_t bytes() const { return bytes_; }
+  Range range(int tensor) const { return ranges_[tensor]; }
+  int64_t place(int tensor, int layer, int unit) const {
+    const Range mine = ranges_[tensor];
+    return starts_[plan_.number_of(tensor, layer)] + (downwards_ ? plan_.unit_bytes(tensor, layer, unit + 1, mine.last)
+                                                                 : plan_.unit_bytes(tensor, layer, mine.first, unit));
+  }
+
+ private:
+  void add(int tensor, int layer) {
+    starts_.push_back(bytes_);
+    bytes_ += plan_.unit_bytes(tensor, layer, ranges_[tensor].first, ranges_[tensor].last);
+  }
+  const Plan& plan_;
+  const bool downwards_;
+  Range ranges_[ML_HEAD + 1];
+  std::vector<int64_t> starts_;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace ml

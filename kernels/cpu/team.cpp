@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "panel.h"
+#include "packed_panel.h"
 
 namespace ml {
 
@@ -31,7 +31,12 @@ Team::Team(const MlShape& shape, const MlTeam& wanted)
   for (int which = ML_ATTN_NORM; which <= ML_QKV_BIAS; ++which)
     if (used[which]) vectors[which].assign(vector_at(which, s.layers, 0), which == ML_QKV_BIAS ? 0.0f : 1.0f);
   head_panels.assign(plan.head_by_stream ? s.streams * plan.head_panels : plan.head_panels, nullptr);
-  if (!s.tied_head) embedding = Pages<uint16_t>(int64_t(s.vocab) * s.hidden, PageSize::kSmall);
+  if (!s.tied_head) {
+    const int storage = plan.storage_of(ML_EMBED_ROWS, 0);
+    const int64_t size = is_packed(storage) ? panels_of(s.vocab) * panel_bytes(storage, s.hidden)
+                                            : s.vocab * row_bytes(storage, s.hidden);
+    embedding = Pages<uint8_t>(size, PageSize::kSmall);
+  }
   for (int device = 0; device < options.devices; ++device) allocate_device(device);
   add_cache();
   team_mail = std::make_unique<MailboxBuffer>(workers, workers);
@@ -67,18 +72,41 @@ void Team::number_peer_exchanges() {
 void Team::allocate_device(int device) {
   const MlShape& s = plan.s;
   for (int thread = 0; thread < options.threads; ++thread) {
-    tapes.emplace_back(plan.tape_values(device, thread) + kAhead, PageSize::kHuge);
-    const Range range = plan.range(ML_HEAD, device, thread);
-    const uint16_t* at = tapes.back().data() + plan.offset(ML_HEAD, 0, device, thread);
+    tapes.push_back(std::make_unique<Tape>(plan, device, thread));
+    const Tape& tape = *tapes.back();
+    const Range range = tape.map.range(ML_HEAD);
     const int first = plan.head_by_stream ? device * plan.units(ML_HEAD) : 0;
     for (int unit = range.first; unit < range.last; ++unit)
-      head_panels[first + unit] = at + int64_t(plan.place(ML_HEAD, device, thread, unit)) * plan.head_cols * kLine;
+      head_panels[first + unit] = tape.data() + tape.map.place(ML_HEAD, 0, unit);
   }
   device_mail.push_back(std::make_unique<MailboxBuffer>(options.threads, mailbox_lines()));
   if (options.devices == 1) return;
   const int64_t lines = int64_t(plan.out_panels) * block * (s.head == ML_LANE && s.streams > 1 ? plan.streams : 1);
   // Four times what may be under way, and room for both ends to learn of each other's progress.
   peer_mail.push_back(std::make_unique<PeerMailbox>(options.devices, options.threads, lines, 8 * s.delay + 10));
+}
+
+void Team::read_embedding(int id, float* out, int64_t step) const {
+  const int hidden = plan.s.hidden;
+  if (plan.s.tied_head) {
+    const int in_shard = plan.head_by_stream ? id % plan.head_rows : id;
+    const int panel = id / plan.head_rows * plan.head_panels + in_shard / kLine;
+    return read_row(plan.storage_of(ML_HEAD_ROWS, 0), head_panels[panel], in_shard % kLine, hidden, out, step);
+  }
+  const int storage = plan.storage_of(ML_EMBED_ROWS, 0);
+  if (is_packed(storage)) {
+    const uint8_t* panel = embedding.data() + id / kLine * panel_bytes(storage, hidden);
+    return read_row(storage, panel, id % kLine, hidden, out, step);
+  }
+  const uint16_t* row = reinterpret_cast<const uint16_t*>(embedding.data()) + int64_t(id) * hidden;
+  for (int k = 0; k < hidden; ++k)
+    out[k * step] = storage == ML_BF16 ? bfloat_to_float(row[k]) : half_to_float(row[k]);
+}
+
+uint8_t* Team::unit(int tensor, int layer, int device, int number) const {
+  int worker = device * plan.threads;
+  while (number >= tapes[worker]->map.range(tensor).last) ++worker;
+  return tapes[worker]->data() + tapes[worker]->map.place(tensor, layer, number);
 }
 
 int Team::add_cache() {

@@ -14,6 +14,7 @@
 #include "pages.h"
 #include "plan.h"
 #include "token_ring.h"
+#include "weight_cursor.h"
 #include "work_stealing.h"
 
 namespace ml {
@@ -46,9 +47,9 @@ struct Team {
   std::vector<int> rotations;         // [layer], -1 for a layer without
   std::vector<double> inverse_frequencies, amplitudes;  // [rotation][head_dim / 2]
 
-  std::vector<Pages<uint16_t>> tapes;                       // [worker]
-  std::vector<const uint16_t*> head_panels;                 // every panel of the head, wherever it lies
-  Pages<uint16_t> embedding;                                // only if the head is not tied
+  std::vector<std::unique_ptr<Tape>> tapes;                 // [worker]
+  std::vector<const uint8_t*> head_panels;                  // every panel of the head, wherever it lies
+  Pages<uint8_t> embedding;                                 // only if the head is not tied: rows, or packed panels
   std::vector<float> vectors[ML_QKV_BIAS + 1];              // [MlVector]: [layer][shard][values], those that are in use
   std::vector<Cache> caches;                                // sequences; a job names one
   std::vector<std::unique_ptr<MailboxBuffer>> device_mail;  // [device]
@@ -72,6 +73,10 @@ struct Team {
   int64_t launches = 0;
   bool quit = false;
 
+  // The embedding of a token, [hidden], `step` apart.
+  void read_embedding(int id, float* out, int64_t step) const;
+  // Where a unit of a device's tensor is kept.
+  uint8_t* unit(int tensor, int layer, int device, int number) const;
   int64_t positions() const { return int64_t(panels_of(plan.s.context)) * kBlock; }
   // Where the job's sequence has a KV head of a layer.
   CacheView cache(int device, int layer, int head) const {

@@ -8,16 +8,26 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "pages.h"
 #include "panel.h"
 #include "plan.h"
 
 namespace ml {
 
+// A thread's weights.
+struct Tape {
+  Tape(const Plan& plan, int device, int thread)
+      : map(plan, device, thread), pages(map.bytes() + kAhead, PageSize::kHuge) {}
+  uint8_t* data() const { return pages.data(); }
+
+  const TapeMap map;
+  const Pages<uint8_t> pages;
+};
+
 // A thread's units of one matrix: `count` of its own, the k-th of them being number first + k * step, and after them
 // its partner's, from the end of the partner's tape.
 struct UnitOrder {
   int first = 0, step = 1, count = 0, partners = 0;
-  int64_t unit_bytes = 0, offset = 0, partner_offset = 0;  // offsets in a layer
 
   int unit(int k) const { return first + k * step; }
   // The first `done` of them.
@@ -26,27 +36,18 @@ struct UnitOrder {
 
 class WeightCursor {
  public:
-  // `partner_tape` is null if the thread shares with nobody.
-  WeightCursor(const Plan& plan, int device, int thread, const uint16_t* tape, const uint16_t* partner_tape)
-      : layers_(plan.s.layers), tape_(reinterpret_cast<const char*>(tape)),
-        partner_tape_(reinterpret_cast<const char*>(partner_tape)) {
-    const int partner = partner_tape ? plan.partner(thread) : -1;
+  // `partner` is null if the thread shares with nobody.
+  WeightCursor(const Plan& plan, int thread, const Tape& mine, const Tape* partner)
+      : plan_(plan), mine_(mine), partner_(partner) {
     for (int tensor = ML_QKV; tensor <= ML_HEAD; ++tensor) {
       UnitOrder& order = orders_[tensor];
-      const Range range = plan.range(tensor, device, thread);
+      const Range range = mine.map.range(tensor);
       order.count = range.count();
       order.step = Plan::downwards(thread) ? -1 : 1;
       order.first = Plan::downwards(thread) ? range.last - 1 : range.first;
-      order.unit_bytes = 2 * int64_t(plan.panels_per_unit(tensor)) * plan.cols(tensor) * kLine;
-      order.offset = 2 * plan.offset(tensor, 0, device, thread);
-      if (partner >= 0) {
-        order.partners = plan.range(tensor, device, partner).count();
-        order.partner_offset = 2 * plan.offset(tensor, 0, device, partner);
-      }
+      if (partner) order.partners = partner->map.range(tensor).count();
       expected_[tensor] = float(order.count);
     }
-    layer_bytes_ = 2 * plan.layer_values(device, thread);
-    if (partner >= 0) partner_layer_bytes_ = 2 * plan.layer_values(device, partner);
     go_to(ML_QKV, 0, 0);
   }
 
@@ -56,8 +57,10 @@ class WeightCursor {
   int expected(int tensor) const { return int(expected_[tensor] + 0.5f); }
 
   // Where the k-th unit of this thread lies.
-  const uint16_t* at(int tensor, int layer, int k) const {
-    return reinterpret_cast<const uint16_t*>(place(tensor, layer, k));
+  const uint8_t* at(int tensor, int layer, int k) const {
+    const UnitOrder& order = orders_[tensor];
+    const Tape& tape = k < order.count ? mine_ : *partner_;
+    return tape.data() + tape.map.place(tensor, layer, order.unit(k));
   }
 
   void begin_phase(int tensor, int layer) {
@@ -76,13 +79,13 @@ class WeightCursor {
   void end_phase(int tensor, int layer, int done) {
     expected_[tensor] += (float(done) - expected_[tensor]) / 8;
     const uint64_t now = ticks();
-    const float lines = float(lead - lead_before_ + done * orders_[tensor].unit_bytes) / 64;
+    const float lines = float(lead - lead_before_ + unit_bytes(tensor, layer, 0, done)) / 64;
     if (lines > kLinesToJudge && now > last_) rate_ += (lines / float(now - last_) - rate_) / 16;
     last_ = now;
     const bool was_ahead = is_ahead();
     ++phase_;
     if (was_ahead)
-      lead = std::max<int64_t>(0, lead - int64_t(limit_[tensor] - done) * orders_[tensor].unit_bytes);
+      lead = std::max<int64_t>(0, lead - unit_bytes(tensor, layer, done, std::max(done, limit_[tensor])));
     else
       go_to_next(tensor, layer);
   }
@@ -132,12 +135,11 @@ class WeightCursor {
 
   bool is_ahead() const { return int32_t(prefetch_phase_ - phase_) > 0; }
 
-  const char* place(int tensor, int layer, int k) const {
+  // Bytes of the thread's units k .. last - 1.
+  int64_t unit_bytes(int tensor, int layer, int k, int last) const {
     const UnitOrder& order = orders_[tensor];
-    const int64_t in_layer = tensor == ML_HEAD ? 0 : layer;
-    if (k < order.count) return tape_ + in_layer * layer_bytes_ + order.offset + k * order.unit_bytes;
-    return partner_tape_ + in_layer * partner_layer_bytes_ + order.partner_offset +
-           (order.partners - 1 - (k - order.count)) * order.unit_bytes;
+    return order.step > 0 ? plan_.unit_bytes(tensor, layer, order.first + k, order.first + last)
+                          : plan_.unit_bytes(tensor, layer, order.first + 1 - last, order.first + 1 - k);
   }
   // Prefetching goes on with the k-th unit of the phase in hand.
   void go_to(int tensor, int layer, int k) {
@@ -157,9 +159,9 @@ class WeightCursor {
   void next_run() {
     if (k_ >= limit_[tensor_]) return next_phase();
     const UnitOrder& order = orders_[tensor_];
-    next = place(tensor_, layer_, k_);
+    next = reinterpret_cast<const char*>(at(tensor_, layer_, k_));
     const int last = k_ < order.count ? std::min(limit_[tensor_], order.count) : k_ + 1;
-    end_of_run = next + (last - k_) * order.unit_bytes;
+    end_of_run = next + unit_bytes(tensor_, layer_, k_, last);
     k_ = last;
   }
   void next_phase() {
@@ -174,7 +176,7 @@ class WeightCursor {
   }
   void next_of(int* tensor, int* layer) const {
     if (*tensor == ML_DOWN || *tensor == ML_HEAD) {
-      const bool more_layers = *tensor == ML_DOWN && *layer + 1 < layers_;
+      const bool more_layers = *tensor == ML_DOWN && *layer + 1 < plan_.s.layers;
       *tensor = more_layers || *tensor == ML_HEAD ? ML_QKV : ML_HEAD;
       *layer = more_layers ? *layer + 1 : 0;
     } else {
@@ -182,9 +184,9 @@ class WeightCursor {
     }
   }
 
-  const int layers_;
-  const char *tape_, *partner_tape_;
-  int64_t layer_bytes_ = 0, partner_layer_bytes_ = 0;
+  const Plan& plan_;
+  const Tape& mine_;
+  const Tape* const partner_;
   UnitOrder orders_[ML_HEAD + 1];
   float expected_[ML_HEAD + 1] = {};
   int limit_[ML_HEAD + 1] = {};  // units to prefetch

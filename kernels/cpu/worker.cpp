@@ -6,9 +6,9 @@
 
 namespace ml {
 
-static const uint16_t* partner_tape(const Team& team, int index) {
+static const Tape* partner_tape(const Team& team, int index) {
   const int partner = team.partner(index);
-  return partner < 0 ? nullptr : team.tapes[partner].data();
+  return partner < 0 ? nullptr : team.tapes[partner].get();
 }
 static const Claims* partner_claims(const Team& team, int index) {
   const int partner = team.partner(index);
@@ -23,7 +23,7 @@ Worker::Worker(Team& team, int index)
       thread_(index % team.options.threads),
       local_(*team.device_mail[device_], thread_, team.options.barrier != 0, team.abort),
       global_(*team.team_mail, index, false, team.abort),
-      cursor_(plan_, device_, thread_, team.tapes[index].data(), partner_tape(team, index)),
+      cursor_(plan_, thread_, *team.tapes[index], partner_tape(team, index)),
       stealing_(team.claims[index], partner_claims(team, index)) {
   const MlShape& s = plan_.s;
   const int64_t t = team.block, hidden = int64_t(plan_.out_panels) * kLine;
@@ -38,6 +38,10 @@ Worker::Worker(Team& team, int index)
   received_ = allocate<float>(wide * hidden * t);
   total_ = allocate<float>(wide * hidden * t);
   lines_ = allocate<float>(2 * kLine * t);
+  const int64_t most_cols = std::max({s.hidden, plan_.q_cols, plan_.ffn});
+  const bool packed = std::any_of(plan_.units_in.begin(), plan_.units_in.end(),
+                                  [](const UnitStorage& units) { return units.takes_integers; });
+  if (packed) integers_ = allocate<IntegerBlock>(most_cols / kIntegers * t);
   scores_stride_ = team.positions() + kBlock;
   scores_ = allocate<float>(kTogether * scores_stride_);
   // Zero, so that the words behind a head's last are no sentinel.
@@ -183,23 +187,9 @@ bool Worker::forward(Pass pass, const int32_t* ids, bool last) {
 template <class Pass>
 void Worker::embed(Pass pass, const int32_t* ids) {
   const MlShape& s = plan_.s;
-  for (int t = 0; t < pass.count; ++t) {
-    const int id = ids[t];
-    const uint16_t* row;
-    int64_t step = 1;
-    if (s.tied_head) {
-      const int panel = plan_.head_by_stream ? id / plan_.head_rows * plan_.head_panels + id % plan_.head_rows / kLine
-                                             : id / kLine;
-      row = team_.head_panels[panel] + (plan_.head_by_stream ? id % plan_.head_rows : id) % kLine;
-      step = kLine;
-    } else {
-      row = team_.embedding.data() + int64_t(id) * s.hidden;
-    }
-    for (int k = 0; k < s.hidden; ++k) {
-      const uint16_t h = row[k * step];
-      x_[int64_t(k) * pass.count + t] = (s.bfloat16 ? bfloat_to_float(h) : half_to_float(h)) * s.embedding_scale;
-    }
-  }
+  for (int t = 0; t < pass.count; ++t) team_.read_embedding(ids[t], x_.get() + t, pass.count);
+  if (s.embedding_scale != 1)
+    for (int64_t i = 0; i < int64_t(s.hidden) * pass.count; ++i) x_[i] *= s.embedding_scale;
   const int64_t stream = int64_t(s.hidden) * pass.count;
   for (int i = 1; i < plan_.streams; ++i) std::copy(x_.get(), x_.get() + stream, x_.get() + i * stream);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cores.h"
+#include "packed_panel.h"
 #include "sampling.h"
 #include "team.h"
 #include "weight_cursor.h"
@@ -84,10 +85,9 @@ class Worker {
   void rms_norm(TokenBlock pass, const float* x, const float* scale, float* out);
   template <class Pass>
   bool project(Pass pass, int tensor, int layer, const float* in, int64_t in_shard);
-  template <Half kHalf>
-  Range multiply(OneToken pass, int tensor, int layer, const float* in, int64_t in_shard, float* to_lines);
-  template <Half kHalf>
-  Range multiply(TokenBlock pass, int tensor, int layer, const float* in, int64_t in_shard, float* to_lines);
+  Columns prepare(int tensor, int layer, const float* in, int tokens);
+  Range multiply(OneToken pass, int tensor, int layer, Columns in, int64_t in_shard, float* to_lines);
+  Range multiply(TokenBlock pass, int tensor, int layer, Columns in, int64_t in_shard, float* to_lines);
   template <class Emit>
   bool gather(int tensor, int64_t lines_a_unit, Emit&& emit);
   void close_local();
@@ -129,9 +129,7 @@ class Worker {
   bool head_input(Pass pass);
   template <class Pass>
   bool merge_streams(Pass pass);
-  template <Half kHalf>
   Range score(OneToken pass, float* scores);
-  template <Half kHalf>
   Range score(TokenBlock pass, float* scores);
 
   // worker_sampling.cpp
@@ -182,6 +180,7 @@ class Worker {
   Aligned<float> past_[2], past_sum_[2];
   Aligned<float> cos_, sin_;  // [rotation][token][pair]
   Aligned<float> column_;     // one token's key and value, or its queries of one KV head
+  Aligned<IntegerBlock> integers_;  // a phase's activations, for packed weights
   int64_t scores_stride_ = 0;
   std::vector<Partial> parts_;
   std::vector<uint8_t> seen_;      // [id] 1 if it is in the sequence

@@ -1,7 +1,6 @@
 // The head: the residual streams become what meets the last matrix, and its rows become scores.
 #include <algorithm>
 
-#include "panel.h"
 #include "worker.h"
 
 namespace ml {
@@ -67,7 +66,6 @@ bool Worker::merge_streams(Pass pass) {
 
 // Scores of one token, for the units that this worker gets: the two of a pair claim the middle bit by bit. Each unit
 // exactly once, since scores are changed in place where they lie.
-template <Half kHalf>
 Range Worker::score(OneToken, float* scores) {
   const UnitOrder& order = cursor_.order(ML_HEAD);
   auto middle_of = [](int count) { return std::min(count / 8, SharedMiddle::kMost / 2); };  // more than two cores differ by
@@ -75,14 +73,16 @@ Range Worker::score(OneToken, float* scores) {
   const int total = shares ? middle_of(order.count) + middle_of(order.partners) : 0;
   SharedMiddle& middle = team_.middles[index_ - thread_ % 2];
   float* y = lines_.get();
+  const int storage = plan_.storage_of(ML_HEAD_ROWS, 0);
+  const Columns normed = prepare(ML_HEAD, 0, normed_.get(), 1);
   cursor_.begin_phase(ML_HEAD, 0);
   int k = 0, until = order.count - (shares ? middle_of(order.count) : 0);
   do {
     for (; k < until; ++k) {
       const int unit = order.unit(k);
-      const float* in = normed_.get() + (plan_.head_by_stream ? unit / plan_.head_panels * plan_.s.hidden : 0);
+      const Columns in = normed.from(plan_.head_by_stream ? unit / plan_.head_panels * plan_.s.hidden : 0);
       cursor_.begin_unit(ML_HEAD, 0, k);
-      panel_vector<kHalf>(cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, y, cursor_);
+      multiply_vector(storage, cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, y, cursor_);
       soft_cap(y, kLine, plan_.s.logit_cap);
       const HeadRows rows = plan_.head_rows_of(device_, unit);
       std::copy(y, y + rows.count, scores + rows.first);
@@ -94,16 +94,17 @@ Range Worker::score(OneToken, float* scores) {
 }
 
 // Scores of a block's tokens: [token][vocab].
-template <Half kHalf>
 Range Worker::score(TokenBlock pass, float* scores) {
   const UnitOrder& order = cursor_.order(ML_HEAD);
   const int tokens = pass.count;
   const int64_t stream = int64_t(plan_.s.hidden) * tokens;
   float* y = lines_.get();
+  const int storage = plan_.storage_of(ML_HEAD_ROWS, 0);
+  const Columns normed = prepare(ML_HEAD, 0, normed_.get(), tokens);
   for (int k = 0; k < order.count; ++k) {
     const int unit = order.unit(k);
-    const float* in = normed_.get() + (plan_.head_by_stream ? unit / plan_.head_panels * stream : 0);
-    panel_block<kHalf, 1>(cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, tokens, y);
+    const Columns in = normed.from(plan_.head_by_stream ? unit / plan_.head_panels * stream : 0);
+    multiply_block(storage, cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, tokens, y);
     soft_cap(y, tokens * kLine, plan_.s.logit_cap);
     const HeadRows rows = plan_.head_rows_of(device_, unit);
     for (int t = 0; t < tokens; ++t)
@@ -119,7 +120,7 @@ bool Worker::head(Pass pass) {
   if (!head_input(pass)) return false;
   float* all = team_.job.params.all_logits;
   float* to = all ? all + int64_t(pass.position) * plan_.s.vocab : team_.scores.get();
-  head_units_ = plan_.s.bfloat16 ? score<Half::kBfloat16>(pass, to) : score<Half::kFloat16>(pass, to);
+  head_units_ = score(pass, to);
   return true;
 }
 template bool Worker::head(OneToken);

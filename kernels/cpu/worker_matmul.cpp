@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "panel.h"
 #include "worker.h"
 
 namespace ml {
@@ -45,12 +44,17 @@ void Worker::rms_norm(TokenBlock pass, const float* x, const float* scale, float
       out[int64_t(k) * tokens + t] = x[int64_t(k) * tokens + t] * inverse[t] * scale[k];
 }
 
+// The columns that meet a tensor, in the form that its storage takes.
+Columns Worker::prepare(int tensor, int layer, const float* in, int tokens) {
+  if (plan_.unit_storage(tensor, layer).takes_integers) to_integers(in, plan_.cols(tensor), tokens, integers_.get());
+  return {in, integers_.get()};
+}
+
 // This worker's panels of a tensor times its shard's columns of `in`; results as lines [unit][tokens]. Returns the units.
-template <Half kHalf>
-Range Worker::multiply(OneToken pass, int tensor, int layer, const float* in, int64_t in_shard, float* to_lines) {
+Range Worker::multiply(OneToken pass, int tensor, int layer, Columns in, int64_t in_shard, float* to_lines) {
   const UnitOrder& order = cursor_.order(tensor);
+  const UnitStorage& storage = plan_.unit_storage(tensor, layer);
   const int cols = plan_.cols(tensor), per_shard = plan_.units_per_shard(tensor), panels = plan_.panels_per_unit(tensor);
-  const int64_t panel = int64_t(cols) * kLine;
   const uint32_t phase = cursor_.phase();
   float* y = lines_.get();
   auto activated = [gelu_tanh = plan_.s.activation == ML_GELU_TANH](Vec v) { return gelu_tanh ? gelu(v) : silu(v); };
@@ -59,11 +63,16 @@ Range Worker::multiply(OneToken pass, int tensor, int layer, const float* in, in
   const int likely = std::max(1, std::min(order.count, cursor_.expected(tensor)));
   const int cache_lines = attends_next ? int(plan_cache_reads(pass.position, layer) / (64 * likely)) + 1 : 0;
   auto compute = [&](int k) {
-    const int unit = order.unit(k);
-    const float* x = in + unit / per_shard * in_shard;
-    const uint16_t* tape = cursor_.at(tensor, layer, k);
+    const int unit = order.unit(k), shard = unit / per_shard;
+    const Columns x = in.from(shard * in_shard);
+    const uint8_t* tape = cursor_.at(tensor, layer, k);
     cursor_.begin_unit(tensor, layer, k);
-    for (int p = 0; p < panels; ++p) panel_vector<kHalf>(tape + p * panel, x, cols, y + p * kLine, cursor_);
+    if (panels == 1) {
+      multiply_vector(storage.storages[storage.kind_of(unit - shard * per_shard)], tape, x, cols, y, cursor_);
+    } else {
+      multiply_vector(storage.storages[0], tape, x, cols, y, cursor_);
+      multiply_vector(storage.storages[1], tape + storage.second_panel, x, cols, y + kLine, cursor_);
+    }
     if (cache_lines) read_cache_early(cache_lines);
     if (panels == 2) {
       for (int i = 0; i < kLine; i += kWidth) store(y + i, activated(load(y + i)) * load(y + kLine + i));
@@ -83,26 +92,30 @@ Range Worker::multiply(OneToken pass, int tensor, int layer, const float* in, in
   return order.range(k);
 }
 
-template <Half kHalf>
-Range Worker::multiply(TokenBlock pass, int tensor, int layer, const float* in, int64_t in_shard, float* to_lines) {
+Range Worker::multiply(TokenBlock pass, int tensor, int layer, Columns in, int64_t in_shard, float* to_lines) {
   local_.clear_stale();
   const UnitOrder& order = cursor_.order(tensor);
+  const UnitStorage& storage = plan_.unit_storage(tensor, layer);
   const int cols = plan_.cols(tensor), per_shard = plan_.units_per_shard(tensor), tokens = pass.count;
   const int panels = plan_.panels_per_unit(tensor);
-  const int64_t panel = int64_t(cols) * kLine;
   float* y = lines_.get();
   auto activated = [gelu_tanh = plan_.s.activation == ML_GELU_TANH](Vec v) { return gelu_tanh ? gelu(v) : silu(v); };
   for (int k = 0; k < order.count;) {
-    const uint16_t* tape = cursor_.at(tensor, layer, k);
+    const uint8_t* tape = cursor_.at(tensor, layer, k);
     const int unit = order.unit(k), shard = unit / per_shard;
-    const float* x = in + shard * in_shard;
+    const Columns x = in.from(shard * in_shard);
+    const int kind = storage.kind_of(unit - shard * per_shard), first = storage.storages[kind];
     // Two panels at a time where the registers hold them: a gate and its up, or two of one shard.
-    const bool two = kTilePanels == 2 && panels == 1 && k + 1 < order.count && order.unit(k + 1) / per_shard == shard;
-    const int now = two ? 2 : 1, count = now * panels;
-    if (count == 2 && kTilePanels == 2) {
-      panel_block<kHalf, kTilePanels>(tape, x, cols, tokens, y);
+    const bool next = panels == 1 && k + 1 < order.count && order.unit(k + 1) / per_shard == shard;
+    const int other = panels == 2 ? 1 : next ? storage.kind_of(order.unit(k + 1) - shard * per_shard) : kind;
+    const int second = storage.storages[other];
+    const bool two = kTilePanels == 2 && (panels == 2 || next) && first == second && !is_packed(first);
+    const int now = two && panels == 1 ? 2 : 1;
+    if (two) {
+      multiply_pair(first, tape, x, cols, tokens, y);
     } else {
-      for (int p = 0; p < count; ++p) panel_block<kHalf, 1>(tape + p * panel, x, cols, tokens, y + p * tokens * kLine);
+      multiply_block(first, tape, x, cols, tokens, y);
+      if (panels == 2) multiply_block(second, tape + storage.second_panel, x, cols, tokens, y + tokens * kLine);
     }
     if (panels == 2) {
       for (int i = 0; i < tokens * kLine; i += kWidth)
@@ -145,9 +158,8 @@ bool Worker::gather(int tensor, int64_t lines_a_unit, Emit&& emit) {
 template <class Pass>
 bool Worker::project(Pass pass, int tensor, int layer, const float* in, int64_t in_shard) {
   float* lines = local_.open();
-  const Range range = plan_.s.bfloat16 ? multiply<Half::kBfloat16>(pass, tensor, layer, in, in_shard, lines)
-                                       : multiply<Half::kFloat16>(pass, tensor, layer, in, in_shard, lines);
   const int tokens = pass.count;
+  const Range range = multiply(pass, tensor, layer, prepare(tensor, layer, in, tokens), in_shard, lines);
   local_.publish(int64_t(range.first) * tokens, int64_t(range.count()) * tokens);
   float* to = tensor == ML_ATTN_OUT || tensor == ML_DOWN ? outputs_.get() : gathered_.get();
   return gather(tensor, tokens, [&](int unit, int token, const float* line) {

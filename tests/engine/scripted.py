@@ -13,6 +13,7 @@ from engine.backends.base import DeviceInfo, Job, Outcome, Token, Topology, Trac
 from engine.backends.prefix_cache import PrefixCacheUse
 from engine.models.catalogue import Model, open_model
 from engine.models.config import ModelConfig
+from engine.models.storage import Storage
 from engine.timings import FinishReason, PhaseTime
 
 GAP_NS = 250_000
@@ -68,6 +69,9 @@ class ScriptedBackend:
     jobs: list[Job] = field(default_factory=list)
     launches: list[ScriptedLaunch] = field(default_factory=list)
     prefix_cache: PrefixCacheUse = field(default_factory=PrefixCacheUse)
+
+    def storage(self, name: str) -> Storage | None:
+        return None if self.name == "numpy" else Storage.F16
 
     def state(self) -> dict[str, Any]:
         return {}

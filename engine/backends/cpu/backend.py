@@ -28,11 +28,13 @@ from engine.backends.cpu.kept_caches import KeptCaches
 from engine.backends.cpu.launch import CpuLaunch
 from engine.backends.cpu.library import check
 from engine.backends.cpu.packing import Packer, describe_shape
+from engine.backends.cpu.storages import Storages, choose_storages
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.errors import RequestError
 from engine.measuring.bandwidth import usable_cores
 from engine.models.config import Feature
-from engine.models.weights import DType, Weights
+from engine.models.storage import Storage
+from engine.models.weights import Weights
 from engine.processor import processor_name
 
 FEATURES: frozenset[Feature] = frozenset(
@@ -97,16 +99,17 @@ class CpuBackend:
             link="" if devices == 1 else _link(options.link_latency_us),
         )
         self.facts: dict[str, Any] = {**asdict(options), "isa": target.name, "kernel": digest()}
-        self._kernel = self._create(devices, options, weights.native)
+        self._storages = choose_storages(weights, devices)
+        self._kernel = self._create(devices, options, self._storages)
         self._caches = KeptCaches(self._library, self._kernel, self.config, cache_bytes)
         try:
-            Packer(self._library, self._kernel, weights, devices).pack(progress)
+            Packer(self._library, self._kernel, weights, self._storages).pack(progress)
         except BaseException:
             self.close()
             raise
 
-    def _create(self, devices: int, options: Options, native: DType) -> ctypes.c_void_p:
-        shape = describe_shape(self.config, devices, native)
+    def _create(self, devices: int, options: Options, storages: Storages) -> ctypes.c_void_p:
+        shape = describe_shape(self.config, devices, storages)
         team = Team(
             devices=devices,
             threads=options.threads,
@@ -163,6 +166,9 @@ class CpuBackend:
         distance = ctypes.c_double()
         check(self._library.ml_core_distance(ctypes.byref(distance)), "measuring the cores' distance")
         return distance.value
+
+    def storage(self, name: str) -> Storage:
+        return self._storages.named(name)
 
     @property
     def prefix_cache(self) -> PrefixCacheUse:

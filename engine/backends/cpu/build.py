@@ -49,15 +49,15 @@ class Target:
     name: str
     march: str
     needs: frozenset[str]
+    extensions: tuple[str, ...] = ()
+    """Flags for what `march` does not cover."""
 
 
+_AVX512 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "f16c", "fma"})
 TARGETS: dict[str, tuple[Target, ...]] = {
     "x86_64": (
-        Target(
-            "avx512",
-            "x86-64-v4",
-            frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "f16c", "fma"}),
-        ),
+        Target("avx512vnni", "x86-64-v4", _AVX512 | {"avx512_vnni"}, ("-mavx512vnni",)),
+        Target("avx512", "x86-64-v4", _AVX512),
         Target("avx2", "x86-64-v3", frozenset({"avx2", "f16c", "fma", "bmi2"})),
         Target("portable", "x86-64", frozenset()),
     ),
@@ -114,7 +114,8 @@ def build(target: Target, *, extra: tuple[str, ...] = (), output: Path | None = 
     result.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=result.parent) as folder:
         unfinished = Path(folder) / result.name
-        command = [program, *FLAGS, f"-march={target.march}", f"-I{write_contract(Path(folder))}", *extra]
+        machine = [f"-march={target.march}", *target.extensions]
+        command = [program, *FLAGS, *machine, f"-I{write_contract(Path(folder))}", *extra]
         objects = [Path(folder) / f"{source.stem}.o" for source in sources()]
         commands = [
             [*command, "-c", str(source), "-o", str(o)] for source, o in zip(sources(), objects, strict=True)

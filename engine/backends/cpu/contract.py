@@ -59,14 +59,30 @@ class HeadCode(IntEnum):
 
 
 class Tensor(IntEnum):
-    """What ml_pack takes."""
+    """What a phase multiplies with: QKV has the rows of WQ, WK and WV, GATE_UP those of W_GATE and W_UP."""
 
     QKV = 0
     ATTN_OUT = 1
     GATE_UP = 2
     DOWN = 3
     HEAD = 4
-    EMBED = 5
+
+
+class Matrix(IntEnum):
+    """What ml_pack takes: the matrices of a layer, then those of a model."""
+
+    WQ = 0
+    WK = 1
+    WV = 2
+    WO = 3
+    W_GATE = 4
+    W_UP = 5
+    W_DOWN = 6
+    HEAD_ROWS = 7
+    EMBED_ROWS = 8
+
+
+LAYER_MATRICES = tuple(Matrix)[: Matrix.HEAD_ROWS]
 
 
 class ActivationCode(IntEnum):
@@ -125,13 +141,13 @@ _SHAPE: tuple[Declared, ...] = (
     ("streams", c_int32, "residual streams: the lanes of a model that has them, else 1"),
     ("shards", c_int32, "slices of attention and MLP: the lanes, or one a device for tensor parallelism"),
     *_each("delay head sum_before_norm tied_head rope_interleaved", c_int32),
-    ("bfloat16", c_int32, "the tape holds bfloat16, else float16"),
     *_each("qkv_bias qk_norm post_norms", c_int32),
     ("activation", c_int32, "MlActivationCode of the MLP"),
     *_each("norm_eps embedding_scale attention_scale", c_float),
     ("attention_cap", c_float, "cap * tanh(x / cap); 0 is none"),
     ("logit_cap", c_float, "as above"),
     ("rotations", c_int32, "how many different ones"),
+    ("storages", Pointer(c_int32), "MlStorage of [layers][WQ to W_DOWN], of the head, of the embedding"),
     ("windows", Pointer(c_int32), "[layers], 0 is full attention"),
     ("attention_exchanges", Pointer(c_int32), "[layers] MlExchangeCode"),
     ("mlp_exchanges", Pointer(c_int32), "[layers] MlExchangeCode"),
@@ -212,7 +228,7 @@ _STRUCTURES: dict[str, tuple[type[ctypes.Structure], Sequence[Declared]]] = {
     "MlJob": (NativeJob, _JOB),
     "MlSpan": (Span, _SPAN),
 }
-_ENUMERATIONS = (Error, ExchangeCode, HeadCode, Storage, Tensor, ActivationCode, Vector, Finish)
+_ENUMERATIONS = (Error, ExchangeCode, HeadCode, Storage, Tensor, Matrix, ActivationCode, Vector, Finish)
 _SCALARS: dict[Any, str] = {
     c_int32: "int32_t",
     c_uint32: "uint32_t",

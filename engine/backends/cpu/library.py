@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint16, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +16,7 @@ WAITS = ("work", "wait_local", "wait_peer")
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ml_create": (c_int32, (POINTER(Shape), POINTER(Team), POINTER(c_void_p))),
     "ml_destroy": (None, (c_void_p,)),
-    "ml_pack": (c_int32, (c_void_p, c_int32, c_int32, c_int32, POINTER(c_uint16))),
+    "ml_pack": (c_int32, (c_void_p, c_int32, c_int32, c_int32, c_void_p, POINTER(c_float))),
     "ml_vector": (c_int32, (c_void_p, c_int32, c_int32, c_int32, POINTER(c_float))),
     "ml_launch": (c_int32, (c_void_p, POINTER(NativeJob))),
     "ml_poll": (c_int32, (c_void_p, POINTER(c_int32), POINTER(c_int64), c_int32, c_int64)),

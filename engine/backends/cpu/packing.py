@@ -11,16 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import LoadProgress
-from engine.backends.cpu.contract import ActivationCode, ExchangeCode, HeadCode, Shape, Tensor, Vector
+from engine.backends.cpu.contract import (
+    LAYER_MATRICES,
+    ActivationCode,
+    ExchangeCode,
+    HeadCode,
+    Matrix,
+    Shape,
+    Vector,
+)
 from engine.backends.cpu.library import check
+from engine.backends.cpu.storages import Storages, matrix_rows
 from engine.errors import BackendUnavailable, CheckpointError
 from engine.measuring.bandwidth import usable_cores
-from engine.models.config import HeadKind, ModelConfig
+from engine.models.config import ModelConfig
 from engine.models.rope import RopeLayout, inverse_frequencies, pair_amplitudes
-from engine.models.weights import DType, Weights
+from engine.models.weights import Weights
 
 
-def describe_shape(config: ModelConfig, devices: int, native: DType) -> Shape:
+def describe_shape(config: ModelConfig, devices: int, storages: Storages) -> Shape:
     """The model as the kernel sees it. Raises BackendUnavailable if it does not divide over the devices."""
     lanes = config.lanes
     shards = lanes.count if lanes.count > 1 else devices
@@ -60,7 +69,6 @@ def describe_shape(config: ModelConfig, devices: int, native: DType) -> Shape:
         sum_before_norm=lanes.sum_before_norm,
         tied_head=config.tied_head,
         rope_interleaved=config.rope.layout is RopeLayout.INTERLEAVED,
-        bfloat16=native == "bf16",
         qkv_bias=config.qkv_bias,
         qk_norm=config.qk_norm,
         post_norms=config.post_norms,
@@ -71,6 +79,7 @@ def describe_shape(config: ModelConfig, devices: int, native: DType) -> Shape:
         attention_cap=config.attention_cap,
         logit_cap=config.logit_cap,
         rotations=len(rotations),
+        storages=(ctypes.c_int32 * len(storages.all))(*storages.all),
         windows=ints(*config.windows),
         attention_exchanges=ints(*attention),
         mlp_exchanges=ints(*mlp),
@@ -83,13 +92,15 @@ def describe_shape(config: ModelConfig, devices: int, native: DType) -> Shape:
 class Packer:
     """Copies a model's tensors into a kernel that was created for its shape."""
 
-    def __init__(self, native: ctypes.CDLL, kernel: ctypes.c_void_p, weights: Weights, devices: int) -> None:
+    def __init__(
+        self, native: ctypes.CDLL, kernel: ctypes.c_void_p, weights: Weights, storages: Storages
+    ) -> None:
         self._library = native
         self._kernel = kernel
         self._weights = weights
+        self._storages = storages
         self._config = weights.config
-        lanes = self._config.lanes.count
-        self._shards = lanes if lanes > 1 else devices
+        self._shards = storages.shards
 
     def pack(self, progress: LoadProgress) -> None:
         """Layers side by side: decoding and packing let go of the interpreter, and each has its own place."""
@@ -101,13 +112,8 @@ class Packer:
                 progress("packing weights", ready, len(done), "layers")
 
     def _pack_layer(self, layer: int) -> None:
-        q, k, v, gate, up = (self._row_shards(layer, name) for name in ("wq", "wk", "wv", "w_gate", "w_up"))
-        out, down = (self._column_shards(layer, name) for name in ("wo", "w_down"))
-        for shard in range(self._shards):
-            self._put("qkv", layer, shard, np.concatenate([q[shard], k[shard], v[shard]]))
-            self._put("attn_out", layer, shard, out[shard])
-            self._put("gate_up", layer, shard, np.concatenate([gate[shard], up[shard]]))
-            self._put("down", layer, shard, down[shard])
+        for matrix in LAYER_MATRICES:
+            self._put_matrix(matrix, layer, f"layers.{layer}.{matrix.name.lower()}")
         config, hidden = self._config, self._config.hidden
         norms = ["attn_norm", "ffn_norm"]
         norms += ["attn_post_norm", "ffn_post_norm"] if config.post_norms else []
@@ -125,34 +131,24 @@ class Packer:
         """The embedding, the last norm and the head."""
         config = self._config
         self._put_vector("last_norm", 0, 0, self._weights.get("norm"), config.hidden)
-        embedding = _bits(self._weights, "embed")
         if not config.tied_head:
-            self._put("embed", 0, 0, embedding)
-        head = embedding if config.tied_head else _bits(self._weights, "head")
-        by_lane = config.lanes.head is HeadKind.VOCAB_PARALLEL
-        for shard, rows in enumerate(np.split(head, config.lanes.count) if by_lane else [head]):
-            self._put("head", 0, shard, rows)
+            self._put_matrix(Matrix.EMBED_ROWS, 0, "embed")
+        self._put_matrix(Matrix.HEAD_ROWS, 0, "embed" if config.tied_head else "head")
 
     def _get(self, layer: int, name: str) -> NDArray[Any]:
         return self._weights.get(f"layers.{layer}.{name}")
 
-    def _row_shards(self, layer: int, name: str) -> NDArray[np.uint16]:
-        """[lanes, rows, cols] as [shards, rows of one, cols]."""
-        matrix = _bits(self._weights, f"layers.{layer}.{name}")
-        return matrix.reshape(self._shards, -1, matrix.shape[-1])
-
-    def _column_shards(self, layer: int, name: str) -> NDArray[np.uint16]:
-        """[lanes, rows, cols] as [shards, rows, cols of one]: a model without lanes is split here."""
-        matrix = _bits(self._weights, f"layers.{layer}.{name}")
-        if self._config.lanes.count > 1:
-            return matrix
-        return np.stack(np.split(matrix.reshape(-1, matrix.shape[-1]), self._shards, axis=1))
-
-    def _put(self, tensor: str, layer: int, shard: int, rows: NDArray[np.uint16]) -> None:
-        rows = np.ascontiguousarray(rows)
-        pointer = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_uint16))
-        code = self._library.ml_pack(self._kernel, Tensor[tensor.upper()], layer, shard, pointer)
-        check(code, f"packing {tensor} of layer {layer}")
+    def _put_matrix(self, matrix: Matrix, layer: int, name: str) -> None:
+        """Cut into what each shard multiplies with."""
+        rows, scales = matrix_rows(self._weights, name, self._storages.of(matrix, layer))
+        parts = self._storages.cut(matrix, rows)
+        of_parts = [None] * len(parts) if scales is None else self._storages.cut(matrix, scales)
+        for shard, (part, of_part) in enumerate(zip(parts, of_parts, strict=True)):
+            data = np.ascontiguousarray(part)
+            numbers = None if of_part is None else np.ascontiguousarray(of_part, np.float32)
+            pointer = None if numbers is None else numbers.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+            code = self._library.ml_pack(self._kernel, matrix, layer, shard, data.ctypes.data, pointer)
+            check(code, f"packing {matrix.name} of layer {layer}")
 
     def _put_vector(self, name: str, layer: int, shard: int, given: NDArray[Any], size: int) -> None:
         values = np.ascontiguousarray(given, np.float32)
@@ -166,11 +162,6 @@ class Packer:
 def _exchange(name: str, delay: int) -> int:
     """With a delay of 0 layers, the past is the present."""
     return ExchangeCode["SYNC" if name == "delayed" and delay == 0 else name.upper()]
-
-
-def _bits(weights: Weights, name: str) -> NDArray[np.uint16]:
-    """A matrix as 16-bit patterns: bfloat16 where the checkpoint is, else float16."""
-    return weights.get(name, "bf16" if weights.native == "bf16" else "f16").view(np.uint16)
 
 
 def _doubles(rows: Iterable[NDArray[np.float64]]) -> Any:

@@ -41,6 +41,7 @@ from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse, budget_of
 from engine.errors import BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs
 from engine.models.config import Feature
+from engine.models.storage import Storage
 from engine.models.weights import DType
 
 MONOKERNEL = "monokernel.cu"
@@ -161,6 +162,9 @@ class CudaBackend:
         with self._lock:
             self._take_back_ended()
             return self._caches.use
+
+    def storage(self, name: str) -> Storage:  # noqa: ARG002 (all are alike)
+        return Storage.BF16 if self.layout.weights == "bf16" else Storage.F16
 
     def kept_sequences(self) -> list[KeptSequence]:
         with self._lock:

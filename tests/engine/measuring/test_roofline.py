@@ -24,6 +24,7 @@ from engine.measuring.roofline import (
     plan,
     read_gbs,
     seconds_for,
+    storage_of_preset,
     token_cost,
 )
 from engine.models.config import HeadKind, Lanes, ModelConfig, tensor_shapes
@@ -168,13 +169,13 @@ def test_weights_are_the_sum_of_every_tensor_except_the_unread_rows_of_the_embed
     config = replace(TINY, tied_head=tied, lanes=Lanes(count=2, delay=1, head=head))
     sizes = {name: _size(shape) for name, shape in tensor_shapes(config)}
     expected = sum(sizes.values()) + config.hidden - (0 if tied else sizes["embed"])
-    assert bytes_per_token(config, 0, weight_bytes=1).weights == expected
+    assert bytes_per_token(config, 0).weights == 2 * expected
 
 
-@given(st.integers(0, 63), st.integers(0, 70), st.sampled_from([1, 2, 4]))
-def test_kv_grows_with_context_and_weights_do_not(context: int, window: int, weight_bytes: int) -> None:
+@given(st.integers(0, 63), st.integers(0, 70), st.sampled_from([Storage.F16, Storage.FP8_BLOCK, None]))
+def test_kv_grows_with_context_and_weights_do_not(context: int, window: int, kept: Storage | None) -> None:
     config = replace(TINY, windows=(window, 0, window))
-    now, then = (bytes_per_token(config, c, weight_bytes) for c in (context, context + 1))
+    now, then = (bytes_per_token(config, c, lambda _name: kept) for c in (context, context + 1))
     assert now.weights == then.weights
     assert 0 <= then.kv - now.kv <= 3 * 2 * config.kv_dim * 2
     assert now.total == now.weights + now.kv
@@ -244,7 +245,7 @@ def test_experts_that_are_chosen_and_packed_are_counted_to_the_byte() -> None:
     dense = 2 * config.active_parameters - 2 * config.vocab * config.hidden + 2 * config.hidden
     matrices = 3 * 64 * 96 * config.layers * 2
 
-    packed = bytes_per_token(config, 0, experts=Storage.MXFP4).weights
+    packed = bytes_per_token(config, 0, storage_of_preset(Storage.MXFP4)).weights
 
     assert bytes_per_token(config, 0).weights == dense
     assert dense - packed == 2 * matrices - matrices // 32 * 17

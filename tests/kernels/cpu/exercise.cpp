@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "interface.h"
+#include "storage.h"
 
 namespace {
 
@@ -32,12 +33,13 @@ void require(bool held, const char* what) {
 struct Model {
   MlShape shape{};
   std::vector<int32_t> windows, attention, mlp;
-  std::vector<int32_t> rotations;
+  std::vector<int32_t> rotations, storages;
   std::vector<double> frequencies, amplitudes;
   uint64_t seed = 0;
 
   void link() {
     shape.size = sizeof shape;
+    shape.storages = storages.data();
     shape.windows = windows.data();
     shape.attention_exchanges = attention.data();
     shape.mlp_exchanges = mlp.data();
@@ -47,17 +49,38 @@ struct Model {
   }
 };
 
+// A storage that rows of `cols` columns can have.
+int random_storage(int cols) {
+  const int found = one_of({ML_F16, ML_BF16, ML_FP8_BLOCK, ML_Q8_0, ML_Q5_0, ML_Q4_K, ML_Q6_K, ML_MXFP4});
+  return cols % ml::run_of(found) == 0 || found == ML_FP8_BLOCK ? found : int(ML_F16);
+}
+
+// Each matrix in a storage of its own where no panel has rows of two matrices.
+void choose_storages(Model& m, bool packed) {
+  const MlShape& s = m.shape;
+  const int q = s.heads / s.shards * s.head_dim, kv = s.kv_heads / s.shards * s.head_dim, ffn = s.ffn / s.shards;
+  const int cols[] = {s.hidden, s.hidden, s.hidden, q, s.hidden, s.hidden, ffn};
+  const bool apart = q % ml::kLine == 0 && kv % ml::kLine == 0;
+  for (int layer = 0; layer < s.layers; ++layer)
+    for (int matrix = ML_WQ; matrix <= ML_W_DOWN; ++matrix) {
+      const bool same = (matrix == ML_WK || matrix == ML_WV) && !apart;
+      m.storages.push_back(same ? m.storages.back() : packed ? random_storage(cols[matrix]) : pick(0, 1));
+    }
+  for (int end = 0; end < 2; ++end) m.storages.push_back(packed ? random_storage(s.hidden) : pick(0, 1));
+}
+
 Model random_model() {
   Model m;
   MlShape& s = m.shape;
-  s.streams = one_of({1, 1, 2, 4});
-  s.shards = s.streams > 1 ? s.streams : one_of({1, 2});
+  const bool packed = pick(0, 1);
+  s.streams = packed ? 1 : one_of({1, 1, 2, 4});
+  s.shards = s.streams > 1 ? s.streams : packed ? 1 : one_of({1, 2});
   s.kv_heads = s.shards * pick(1, 2);
   s.heads = s.kv_heads * pick(1, 3);
-  s.head_dim = 2 * pick(1, 12);
-  s.hidden = pick(3, 70);
+  s.head_dim = packed && pick(0, 1) ? 16 : 2 * pick(1, 12);
+  s.hidden = packed ? one_of({32, 64, 96, 256, 288, 512}) : pick(3, 70);
   s.layers = pick(1, 4);
-  s.ffn = s.shards * pick(1, 40);
+  s.ffn = packed ? one_of({32, 160, 256}) : s.shards * pick(1, 40);
   s.vocab = s.shards * pick(2, 60);
   s.context = pick(2, 90);
   s.delay = s.streams > 1 ? pick(0, s.layers) : 0;
@@ -90,43 +113,68 @@ Model random_model() {
     m.amplitudes.push_back(1);
   }
   m.seed = rng();
+  choose_storages(m, packed);
   m.link();
   return m;
 }
 
-// float16 values between -0.25 and 0.25: sign, exponent 2^-3 .. 2^-6, random mantissa.
-std::vector<uint16_t> random_rows(std::mt19937_64& from, int64_t count) {
-  std::vector<uint16_t> rows(count);
-  for (auto& value : rows) {
-    const uint64_t r = from();
-    value = uint16_t((r & 1) << 15 | (9 + (r >> 1) % 4) << 10 | (r >> 8 & 0x3FF));
+// Sixteen bits between -0.25 and 0.25: sign, exponent 2^-3 .. 2^-6, random mantissa.
+uint16_t random_half(std::mt19937_64& from, int storage) {
+  const uint64_t r = from(), exponent = (r >> 1) % 4, sign = (r & 1) << 15;
+  return uint16_t(storage == ML_BF16 ? sign | (121 + exponent) << 7 | (r >> 8 & 0x7F)
+                                     : sign | (9 + exponent) << 10 | (r >> 8 & 0x3FF));
+}
+
+// Rows in a storage: random bits, but for scales of about 2^-8.
+std::vector<uint8_t> random_rows(std::mt19937_64& from, int storage, int64_t rows, int cols) {
+  std::vector<uint8_t> bytes(rows * ml::row_bytes(storage, cols));
+  if (!ml::is_packed(storage)) {
+    for (size_t i = 0; i < bytes.size(); i += 2) {
+      const uint16_t value = random_half(from, storage);
+      std::memcpy(&bytes[i], &value, 2);
+    }
+    return bytes;
   }
-  return rows;
+  for (auto& byte : bytes) byte = uint8_t(from()) & (storage == ML_FP8_BLOCK ? 0xBF : 0xFF);
+  const int run = ml::run_of(storage);
+  if (storage == ML_FP8_BLOCK) return bytes;
+  for (size_t at = 0; at < bytes.size(); at += ml::row_bytes(storage, run)) {
+    const size_t scale = storage == ML_Q6_K ? 208 : 0;
+    bytes[at + scale + 1] = storage == ML_Q6_K || storage == ML_Q4_K ? 0x08 : 0x1C;
+    if (storage == ML_Q4_K) bytes[at + 3] = 0x08;
+    if (storage == ML_MXFP4) bytes[at] = uint8_t(122 + from() % 4);
+  }
+  return bytes;
+}
+
+void pack_one(MlKernel* kernel, const Model& m, std::mt19937_64& from, int matrix, int layer, int shard, int64_t rows,
+              int cols) {
+  const int storage = m.storages[matrix < ML_HEAD_ROWS ? layer * ML_HEAD_ROWS + matrix
+                                                       : m.shape.layers * ML_HEAD_ROWS + matrix - ML_HEAD_ROWS];
+  const std::vector<float> scales(rows * (cols / ml::kFp8Side + 1), 0.05f);
+  require(!ml_pack(kernel, matrix, layer, shard, random_rows(from, storage, rows, cols).data(), scales.data()), "packing");
 }
 
 void pack(MlKernel* kernel, const Model& m) {
   std::mt19937_64 from(m.seed);
   const MlShape& s = m.shape;
   const int q = s.heads / s.shards * s.head_dim, kv = s.kv_heads / s.shards * s.head_dim, ffn = s.ffn / s.shards;
+  const int rows[] = {q, kv, kv, s.hidden, ffn, ffn, s.hidden}, cols[] = {s.hidden, s.hidden, s.hidden, q, s.hidden,
+                                                                         s.hidden, ffn};
   for (int layer = 0; layer < s.layers; ++layer)
-    for (int shard = 0; shard < s.shards; ++shard) {
-      const int64_t counts[] = {int64_t(q + 2 * kv) * s.hidden, int64_t(s.hidden) * q, 2LL * ffn * s.hidden,
-                                int64_t(s.hidden) * ffn};
-      for (int tensor = ML_QKV; tensor <= ML_DOWN; ++tensor)
-        require(!ml_pack(kernel, tensor, layer, shard, random_rows(from, counts[tensor]).data()), "packing");
-    }
+    for (int shard = 0; shard < s.shards; ++shard)
+      for (int matrix = ML_WQ; matrix <= ML_W_DOWN; ++matrix)
+        pack_one(kernel, m, from, matrix, layer, shard, rows[matrix], cols[matrix]);
   const bool by_lane = s.head == ML_VOCAB_PARALLEL && s.streams > 1;
-  const int64_t cols = s.head == ML_LANE ? int64_t(s.hidden) * s.streams : s.hidden;
-  for (int shard = 0; shard < (by_lane ? s.streams : 1); ++shard)
-    require(!ml_pack(kernel, ML_HEAD, 0, shard, random_rows(from, s.vocab / (by_lane ? s.streams : 1) * cols).data()),
-            "packing the head");
-  require(!ml_pack(kernel, ML_EMBED, 0, 0, random_rows(from, int64_t(s.vocab) * s.hidden).data()), "packing rows");
+  const int lanes = by_lane ? s.streams : 1, wide = s.head == ML_LANE ? s.hidden * s.streams : s.hidden;
+  for (int shard = 0; shard < lanes; ++shard) pack_one(kernel, m, from, ML_HEAD_ROWS, 0, shard, s.vocab / lanes, wide);
+  pack_one(kernel, m, from, ML_EMBED_ROWS, 0, 0, s.vocab, s.hidden);
   const std::vector<float> bias((s.heads + 2 * s.kv_heads) / s.shards * s.head_dim, 0.125f);
   for (int shard = 0; shard < s.shards; ++shard)
     require(ml_vector(kernel, ML_QKV_BIAS, 0, shard, bias.data()) == (s.qkv_bias ? ML_OK : ML_BAD_SHAPE),
             "a bias is taken where the model has one");
   require(ml_vector(kernel, ML_K_NORM, 0, 1, bias.data()) == ML_BAD_SHAPE, "a norm has no second shard");
-  require(ml_pack(kernel, ML_DOWN, s.layers, 0, nullptr) == ML_BAD_SHAPE, "a layer too many is refused");
+  require(ml_pack(kernel, ML_W_DOWN, s.layers, 0, nullptr, nullptr) == ML_BAD_SHAPE, "a layer too many is refused");
 }
 
 MlTeam team_of(int devices, int threads) {
@@ -277,6 +325,14 @@ void check_unsound(Model m) {
   require(ml_create(&m.shape, &team, &kernel) == ML_BAD_SHAPE && !kernel, "a negative size is refused");
 }
 
+void check_unsound_storage(Model m) {
+  m.storages[pick(0, int(m.storages.size()) - 1)] = one_of({-1, 8, 1 << 30});
+  m.link();
+  MlTeam team = team_of(1, 1);
+  MlKernel* kernel;
+  require(ml_create(&m.shape, &team, &kernel) == ML_BAD_SHAPE && !kernel, "an unknown storage is refused");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -289,6 +345,9 @@ int main(int argc, char** argv) {
     Model linked = m;
     linked.link();
     check_unsound(linked);
+    linked = m;
+    linked.link();
+    check_unsound_storage(linked);
     linked = m;
     linked.link();
     check_teams(linked);

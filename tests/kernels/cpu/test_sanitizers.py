@@ -30,6 +30,7 @@ def test_random_use_breaks_no_promise(sanitizer: str, tmp_path: Path) -> None:
             "-g",
             "-ffp-contract=fast",
             f"-march={runnable()[0].march}",
+            *runnable()[0].extensions,
             "-Wno-psabi",
             f"-fsanitize={sanitizer}",
             "-fno-sanitize-recover=all",

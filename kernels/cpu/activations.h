@@ -1,0 +1,121 @@
+// Activations as integers of sixteen bits, for products with packed weights.
+//
+// 32 numbers share a scale: the largest of them becomes 32,512. Products of integers are exact and are summed up exactly, so
+// that all that differs from FP32 is the rounding of each activation to 1/65,024 of the largest beside it. Weights are
+// unsigned bytes. Where the processor multiplies unsigned by signed bytes and adds four of them at once (VNNI), an integer
+// is a high byte times 256 and a signed low byte; elsewhere weights are widened to sixteen bits, even and odd columns apart.
+#pragma once
+
+#include <vector>
+
+#include "simd.h"
+#include "storage.h"
+
+namespace ml {
+
+typedef uint32_t UVec __attribute__((vector_size(4 * kWidth)));
+typedef UVec UVecUnaligned __attribute__((aligned(4)));
+
+static inline UVec load_bytes(const uint8_t* p) { return *reinterpret_cast<const UVecUnaligned*>(p); }
+static inline UVec each(uint32_t x) { return UVec{} + x; }
+
+// 32 activations. `quads` has two words for each four columns: high bytes and low bytes, or columns 0, 2 and 1, 3.
+struct IntegerBlock {
+  int32_t quads[2][8];
+  float scale;
+  float scaled_sum;
+  int32_t sums[2];  // of the first and the last sixteen
+};
+
+static inline void write_quad(IntegerBlock& to, int quad, const int32_t* x) {
+#if defined(__AVX512VNNI__)
+  uint32_t high = 0, low = 0;
+  for (int c = 0; c < 4; ++c) {
+    high |= uint32_t((x[c] + 128) >> 8 & 0xFF) << 8 * c;
+    low |= uint32_t(x[c] & 0xFF) << 8 * c;
+  }
+  to.quads[0][quad] = int32_t(high);
+  to.quads[1][quad] = int32_t(low);
+#else
+  to.quads[0][quad] = int32_t(uint32_t(x[0] & 0xFFFF) | uint32_t(x[2]) << 16);
+  to.quads[1][quad] = int32_t(uint32_t(x[1] & 0xFFFF) | uint32_t(x[3]) << 16);
+#endif
+}
+
+// A NaN or an infinity among `x` makes the scale a NaN.
+static inline void to_integers(const float* x, IntegerBlock& to) {
+  constexpr float kLargest = 32512;  // 127 * 256: its high byte is a signed one
+  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  Vec peaks{}, total{};
+  for (int i = 0; i < kIntegers; i += kWidth) {
+    const Vec v = load(x + i);
+    peaks = larger(larger(v, -v), peaks);
+    total += v;
+  }
+  const float peak = largest(peaks), finite = sum(total) * 0.0f;
+  const float inverse = peak > 0 ? kLargest / peak : 0;
+  int32_t whole[kIntegers] __attribute__((aligned(64)));
+  for (int i = 0; i < kIntegers; i += kWidth) {
+    const IVec v = bits(load(x + i) * inverse + magic) - bits(magic);
+    std::memcpy(whole + i, &v, sizeof v);
+  }
+  for (int half = 0; half < 2; ++half) {
+    to.sums[half] = 0;
+    for (int i = 0; i < 16; ++i) to.sums[half] += whole[16 * half + i];
+  }
+  for (int j = 0; j < 8; ++j) write_quad(to, j, whole + 4 * j);
+  to.scale = peak / kLargest + finite;
+  to.scaled_sum = to.scale * float(to.sums[0] + to.sums[1]);
+}
+
+// The columns of a block of tokens, [column][tokens], as [block of columns][token]. `to` has room for all of them.
+static inline void to_integers(const float* x, int cols, int tokens, IntegerBlock* to) {
+  if (tokens == 1) {
+    for (int k = 0; k < cols; k += kIntegers) to_integers(x + k, *to++);
+    return;
+  }
+  float column[kIntegers];
+  for (int k = 0; k < cols; k += kIntegers)
+    for (int t = 0; t < tokens; ++t) {
+      for (int i = 0; i < kIntegers; ++i) column[i] = x[int64_t(k + i) * tokens + t];
+      to_integers(column, *to++);
+    }
+}
+
+// Two running sums of a vector of rows: their total is what weights times activations give.
+struct IntegerSum {
+  IVec parts[2];
+
+  explicit IntegerSum(int32_t start) : parts{IVec{}, IVec{} + start} {}
+
+  // Adds four columns: `codes` are unsigned bytes.
+  void add(UVec codes, const IntegerBlock& x, int quad) {
+#if defined(__AVX512VNNI__)
+    for (int i = 0; i < 2; ++i)
+      parts[i] = (IVec)_mm512_dpbusd_epi32((__m512i)parts[i], (__m512i)codes, _mm512_set1_epi32(x.quads[i][quad]));
+#elif defined(__AVX512BW__)
+    const __m512i even = (__m512i)(codes & each(0x00FF00FF)), odd = _mm512_srli_epi16((__m512i)codes, 8);
+    parts[0] += (IVec)_mm512_madd_epi16(even, _mm512_set1_epi32(x.quads[0][quad]));
+    parts[1] += (IVec)_mm512_madd_epi16(odd, _mm512_set1_epi32(x.quads[1][quad]));
+#elif defined(__AVX2__)
+    const __m256i even = (__m256i)(codes & each(0x00FF00FF)), odd = _mm256_srli_epi16((__m256i)codes, 8);
+    parts[0] += (IVec)_mm256_madd_epi16(even, _mm256_set1_epi32(x.quads[0][quad]));
+    parts[1] += (IVec)_mm256_madd_epi16(odd, _mm256_set1_epi32(x.quads[1][quad]));
+#else
+    for (int i = 0; i < 2; ++i) {
+      const UVec words = codes >> 8 * i;
+      parts[i] += IVec(words & 0xFF) * int32_t(int16_t(x.quads[i][quad] & 0xFFFF));
+      parts[i] += IVec(words >> 16 & 0xFF) * (x.quads[i][quad] >> 16);
+    }
+#endif
+  }
+  Vec total() const {
+#if defined(__AVX512VNNI__)
+    return __builtin_convertvector((parts[0] << 8) + parts[1], Vec);
+#else
+    return __builtin_convertvector(parts[0] + parts[1], Vec);
+#endif
+  }
+};
+
+}  // namespace ml

@@ -1,0 +1,462 @@
+// Products with packed panels (storage.h): the integers are unpacked in registers, multiplied with activations as integers
+// (activations.h), and scaled once for each 32 columns. FP8 numbers become FP32 and meet FP32 activations.
+#pragma once
+
+#include "activations.h"
+#include "panel.h"
+
+namespace ml {
+
+typedef uint8_t ByteVec __attribute__((vector_size(kWidth)));
+typedef int8_t SignedByteVec __attribute__((vector_size(kWidth)));
+
+// A vector of kWidth bytes of another type, widened to whole numbers or FP32.
+template <class To, class From>
+static inline To widen_bytes(const uint8_t* p) {
+  From raw;
+  std::memcpy(&raw, p, sizeof raw);
+  return __builtin_convertvector(raw, To);
+}
+static inline Vec halves(const uint8_t* p) { return widen<Half::kFloat16>(reinterpret_cast<const uint16_t*>(p)); }
+
+// Sixteen bytes, chosen by the low nibble of each byte of `index` (high nibbles are 0).
+static inline UVec choose(const uint8_t* table, UVec index) {
+#if defined(__AVX512BW__)
+  const __m128i row = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return (UVec)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(row), (__m512i)index);
+#elif defined(__AVX2__)
+  const __m128i row = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return (UVec)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(row), (__m256i)index);
+#elif defined(__aarch64__)
+  return (UVec)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)index);
+#else
+  uint8_t bytes[sizeof index];
+  std::memcpy(bytes, &index, sizeof bytes);
+  for (auto& byte : bytes) byte = table[byte];
+  std::memcpy(&index, bytes, sizeof bytes);
+  return index;
+#endif
+}
+
+static inline UVec low_nibbles(UVec pair) { return pair & each(0x0F0F0F0F); }
+static inline UVec high_nibbles(UVec pair) { return pair >> 4 & each(0x0F0F0F0F); }
+
+// What a strip of one format gives: the codes of a block of 32 columns as eight vectors of unsigned bytes (`v` counts
+// vectors of rows), what is to be subtracted from each, and a scale for each half of the block. With kOffset, offset() is
+// subtracted too, once for each column.
+struct StripReader {
+  const uint8_t *scales, *upper, *codes;
+  StripReader(int storage, const uint8_t* strip, int cols) {
+    const StripLayout at = strip_layout(storage, cols);
+    scales = strip;
+    upper = strip + at.upper;
+    codes = strip + at.codes;
+  }
+  const uint8_t* quad(int number, int v) const { return codes + number * kQuadBytes + v * 4 * kWidth; }
+  UVec pair(int block, int i, int v) const { return load_bytes(quad(4 * block + i, v)); }
+};
+
+template <int kStorage>
+struct Strip;
+
+template <>
+struct Strip<ML_Q8_0> : StripReader {
+  static constexpr int kBias = 128, kHalves = 1;
+  static constexpr bool kOffset = false;
+  using StripReader::StripReader;
+  void unpack(int block, int v, UVec (&out)[8]) const {
+    for (int j = 0; j < 8; ++j) out[j] = load_bytes(quad(8 * block + j, v));
+  }
+  Vec scale(int block, int, int v) const { return halves(scales + (block * kLine + v * kWidth) * 2); }
+};
+
+template <>
+struct Strip<ML_Q5_0> : StripReader {
+  static constexpr int kBias = 16, kHalves = 1;
+  static constexpr bool kOffset = false;
+  using StripReader::StripReader;
+  void unpack(int block, int v, UVec (&out)[8]) const {
+    const UVec fifth = load_bytes(upper + block * kQuadBytes + v * 4 * kWidth);
+    for (int j = 0; j < 4; ++j) {
+      const UVec both = pair(block, j, v);
+      out[j] = low_nibbles(both) | (fifth << (4 - j) & each(0x10101010));
+      out[4 + j] = high_nibbles(both) | (fifth >> j & each(0x10101010));
+    }
+  }
+  Vec scale(int block, int, int v) const { return halves(scales + (block * kLine + v * kWidth) * 2); }
+};
+
+template <>
+struct Strip<ML_MXFP4> : StripReader {
+  static constexpr int kBias = 12, kHalves = 1;
+  static constexpr bool kOffset = false;
+  using StripReader::StripReader;
+  void unpack(int block, int v, UVec (&out)[8]) const {
+    // Twice the values of E2M1, raised by 12.
+    alignas(16) static constexpr uint8_t kValues[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+    for (int j = 0; j < 4; ++j) {
+      const UVec both = pair(block, j, v);
+      out[j] = choose(kValues, low_nibbles(both));
+      out[4 + j] = choose(kValues, high_nibbles(both));
+    }
+  }
+  // 2^(e - 128); the two smallest are no normal numbers.
+  Vec scale(int block, int, int v) const {
+    const IVec e = widen_bytes<IVec, ByteVec>(scales + block * kLine + v * kWidth);
+    const IVec tiny = e < 2;
+    return from_bits(((e - 1) << 23 & ~tiny) | ((e + 1) << 21 & tiny));
+  }
+};
+
+template <>
+struct Strip<ML_Q4_K> : StripReader {
+  static constexpr int kBias = 0, kHalves = 1;
+  static constexpr bool kOffset = true;
+  using StripReader::StripReader;
+  void unpack(int block, int v, UVec (&out)[8]) const {
+    for (int j = 0; j < 4; ++j) {
+      const UVec both = pair(block, j, v);
+      out[j] = low_nibbles(both);
+      out[4 + j] = high_nibbles(both);
+    }
+  }
+  Vec scale(int block, int, int v) const { return halves(scales + v * kWidth * 2) * six_bits(block, 0, v); }
+  Vec offset(int block, int v) const { return halves(scales + 32 + v * kWidth * 2) * six_bits(block, 1, v); }
+
+ private:
+  // A row's twelve bytes: scales and offsets of blocks 0-3 in the low six bits of bytes 0-3 and 4-7; of blocks 4-7 the low
+  // four bits in the two nibbles of bytes 8-11 and the upper two in the upper bits of the others.
+  Vec six_bits(int block, int which, int v) const {
+    const UVec first = load_bytes(scales + 64 + which * 64 + v * 4 * kWidth);
+    if (block < 4) return __builtin_convertvector((IVec)(first >> 8 * block & each(63)), Vec);
+    const UVec last = load_bytes(scales + 192 + v * 4 * kWidth);
+    const int shift = 8 * (block - 4);
+    const UVec found = (last >> (shift + 4 * which) & each(15)) | (first >> (shift + 2) & each(0x30));
+    return __builtin_convertvector((IVec)found, Vec);
+  }
+};
+
+template <>
+struct Strip<ML_Q6_K> : StripReader {
+  static constexpr int kBias = 32, kHalves = 2;
+  static constexpr bool kOffset = false;
+  using StripReader::StripReader;
+  void unpack(int block, int v, UVec (&out)[8]) const {
+    const UVec first = load_bytes(upper + 2 * block * kQuadBytes + v * 4 * kWidth);
+    const UVec last = load_bytes(upper + (2 * block + 1) * kQuadBytes + v * 4 * kWidth);
+    const UVec mask = each(0x30303030);
+    for (int j = 0; j < 4; ++j) {
+      const UVec both = pair(block, j, v);
+      out[j] = low_nibbles(both) | ((j < 2 ? first << (4 - 2 * j) : first >> (2 * j - 4)) & mask);
+      out[4 + j] = high_nibbles(both) | ((j < 2 ? last << (4 - 2 * j) : last >> (2 * j - 4)) & mask);
+    }
+  }
+  Vec scale(int block, int half, int v) const {
+    return halves(scales + v * kWidth * 2) *
+           widen_bytes<Vec, SignedByteVec>(scales + 64 + (2 * block + half) * kLine + v * kWidth);
+  }
+};
+
+// Adds a block of 32 columns of one vector of rows, unpacked before, times 32 activations.
+template <int kStorage>
+static inline Vec add_block(Vec acc, const UVec (&codes)[8], const Vec (&scales)[2], Vec offset, const IntegerBlock& x) {
+  using Format = Strip<kStorage>;
+  if constexpr (Format::kHalves == 1) {
+    IntegerSum sum(-Format::kBias * (x.sums[0] + x.sums[1]));
+    for (int j = 0; j < 8; ++j) sum.add(codes[j], x, j);
+    acc += sum.total() * (scales[0] * x.scale);
+  } else {
+    for (int half = 0; half < 2; ++half) {
+      IntegerSum sum(-Format::kBias * x.sums[half]);
+      for (int j = 0; j < 4; ++j) sum.add(codes[4 * half + j], x, 4 * half + j);
+      acc += sum.total() * (scales[half] * x.scale);
+    }
+  }
+  if constexpr (Format::kOffset) acc -= offset * x.scaled_sum;
+  return acc;
+}
+
+template <int kStorage>
+static inline void read_scales(const Strip<kStorage>& strip, int block, int v, Vec (&scales)[2], Vec& offset) {
+  for (int half = 0; half < Strip<kStorage>::kHalves; ++half) scales[half] = strip.scale(block, half, v);
+  if constexpr (Strip<kStorage>::kOffset) offset = strip.offset(block, v);
+}
+
+// Keeps a cursor's prefetches in step with what is read, in registers.
+template <class Cursor>
+class Ahead {
+ public:
+  explicit Ahead(Cursor& cursor) : cursor_(cursor) { take(); }
+
+  // `bytes` are about to be read: prefetches as many, or a line less while it is further ahead than it need be.
+  void read(int64_t bytes) {
+    lead_ -= bytes;
+    const int all = int((bytes + 63) / 64), lines = lead_ <= kAhead - bytes ? all : all - 1;
+    if (__builtin_expect(together_ >= 64 * all, 1)) {
+      for (int i = 0; i < lines; ++i) __builtin_prefetch(next_ + 64 * i, 0, 3);
+      next_ += 64 * lines;
+      together_ -= 64 * lines;
+      lead_ += 64 * lines;
+    } else {
+      give();
+      cursor_.prefetch(lines);
+      take();
+    }
+  }
+  void end() {
+    give();
+    cursor_.fill_lead();
+  }
+
+ private:
+  void take() {
+    next_ = cursor_.next;
+    lead_ = cursor_.lead;
+    together_ = cursor_.end_of_run - next_;
+  }
+  void give() {
+    cursor_.next = next_;
+    cursor_.lead = lead_;
+  }
+  Cursor& cursor_;
+  const char* next_;
+  int64_t together_, lead_;
+};
+
+// One packed panel of integers times one vector. `y` gets sixteen sums.
+template <int kStorage, class Cursor>
+static inline void packed_vector(const uint8_t* panel, const IntegerBlock* x, int cols, float* y, Cursor& cursor) {
+  Vec acc[kVecs] = {};
+  Ahead<Cursor> ahead(cursor);
+  for (int first = 0; first < cols; first += kStrip) {
+    const int here = cols - first < kStrip ? cols - first : kStrip;
+    const int64_t bytes = strip_layout(kStorage, here).bytes;
+    const Strip<kStorage> strip(kStorage, panel, here);
+    for (int block = 0; block < here / kIntegers; ++block, ++x) {
+      ahead.read(bytes * kIntegers / here);
+      for (int v = 0; v < kVecs; ++v) {
+        UVec codes[8];
+        Vec scales[2], offset{};
+        strip.unpack(block, v, codes);
+        read_scales(strip, block, v, scales, offset);
+        acc[v] = add_block<kStorage>(acc[v], codes, scales, offset, *x);
+      }
+    }
+    panel += bytes;
+  }
+  ahead.end();
+  for (int v = 0; v < kVecs; ++v) store(y + v * kWidth, acc[v]);
+}
+
+// One packed panel of integers times kTokens vectors: each block is unpacked once. `x` is [block][stride].
+template <int kStorage, int kTokens>
+static inline void packed_tile(const uint8_t* panel, const IntegerBlock* x, int cols, int stride, float* y) {
+  for (int v = 0; v < kVecs; ++v) {
+    Vec acc[kTokens] = {};
+    const uint8_t* at = panel;
+    const IntegerBlock* columns = x;
+    for (int first = 0; first < cols; first += kStrip) {
+      const int here = cols - first < kStrip ? cols - first : kStrip;
+      const Strip<kStorage> strip(kStorage, at, here);
+      for (int block = 0; block < here / kIntegers; ++block, columns += stride) {
+        UVec codes[8];
+        Vec scales[2], offset{};
+        strip.unpack(block, v, codes);
+        read_scales(strip, block, v, scales, offset);
+        for (int t = 0; t < kTokens; ++t) acc[t] = add_block<kStorage>(acc[t], codes, scales, offset, columns[t]);
+      }
+      at += strip_layout(kStorage, here).bytes;
+    }
+    for (int t = 0; t < kTokens; ++t) store(y + t * kRows + v * kWidth, acc[t]);
+  }
+}
+
+// kWidth numbers of FP8 (E4M3), exactly: as FP16 they are 2^8 too small.
+static inline Vec fp8_shrunk(const uint8_t* p) {
+#if defined(__AVX512F__)
+  const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return (Vec)_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(int16_t(0xBFFF))));
+#elif defined(__AVX2__) && defined(__F16C__)
+  const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  return (Vec)_mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(int16_t(0xBFFF))));
+#else
+  uint16_t wide[kWidth];
+  for (int i = 0; i < kWidth; ++i) wide[i] = uint16_t((p[i] & 0x80) << 8 | (p[i] & 0x7F) << 7);
+  return widen<Half::kFloat16>(wide);
+#endif
+}
+constexpr float kFp8Shrunk = 0x1p8f;
+
+// One panel of FP8 times one vector of FP32.
+template <class Cursor>
+static inline void fp8_vector(const uint8_t* panel, const float* x, int cols, float* y, Cursor& cursor) {
+  constexpr int kFlight = 8;
+  Vec total[kVecs] = {};
+  Ahead<Cursor> ahead(cursor);
+  for (int first = 0; first < cols; first += kStrip) {
+    const int here = cols - first < kStrip ? cols - first : kStrip;
+    const StripLayout at = strip_layout(ML_FP8_BLOCK, here);
+    for (int start = 0; start < here; start += kFp8Side) {
+      const float* scales = reinterpret_cast<const float*>(panel) + start / kFp8Side * kLine;
+      const int end = here < start + kFp8Side ? here : start + kFp8Side;
+      Vec acc[kFlight][kVecs] = {};
+      int k = start;
+      for (; k + kFlight <= end; k += kFlight) {
+        const uint8_t* w = panel + at.codes + k * kLine;
+        if (k % 32 == 0) ahead.read(512);
+        for (int j = 0; j < kFlight; ++j)
+          for (int v = 0; v < kVecs; ++v)
+            acc[j][v] += fp8_shrunk(w + j * kLine + v * kWidth) * x[first + k + j];
+      }
+      for (; k < end; ++k)
+        for (int v = 0; v < kVecs; ++v)
+          acc[0][v] += fp8_shrunk(panel + at.codes + k * kLine + v * kWidth) * x[first + k];
+      for (int v = 0; v < kVecs; ++v) {
+        const Vec even = (acc[0][v] + acc[4][v]) + (acc[2][v] + acc[6][v]);
+        const Vec odd = (acc[1][v] + acc[5][v]) + (acc[3][v] + acc[7][v]);
+        total[v] += (even + odd) * (load(scales + v * kWidth) * kFp8Shrunk);
+      }
+    }
+    panel += at.bytes;
+  }
+  ahead.end();
+  for (int v = 0; v < kVecs; ++v) store(y + v * kWidth, total[v]);
+}
+
+template <int kTokens>
+static inline void fp8_tile(const uint8_t* panel, const float* x, int cols, int stride, float* y) {
+  Vec acc[kTokens][kVecs] = {};
+  for (int first = 0; first < cols; first += kStrip) {
+    const int here = cols - first < kStrip ? cols - first : kStrip;
+    const StripLayout at = strip_layout(ML_FP8_BLOCK, here);
+    for (int k = 0; k < here; ++k) {
+      const float* scales = reinterpret_cast<const float*>(panel) + k / kFp8Side * kLine;
+      const float* columns = x + int64_t(first + k) * stride;
+      for (int v = 0; v < kVecs; ++v) {
+        const Vec w = fp8_shrunk(panel + at.codes + k * kLine + v * kWidth) * (load(scales + v * kWidth) * kFp8Shrunk);
+        for (int t = 0; t < kTokens; ++t) acc[t][v] += w * columns[t];
+      }
+    }
+    panel += at.bytes;
+  }
+  for (int t = 0; t < kTokens; ++t)
+    for (int v = 0; v < kVecs; ++v) store(y + t * kRows + v * kWidth, acc[t][v]);
+}
+
+// The same numbers in the two forms that products take; `integers` is set where a format needs it. Decode: one token;
+// prefill: `x` is [column][tokens], `integers` [block of columns][tokens].
+struct Columns {
+  const float* x;
+  const IntegerBlock* integers;
+
+  // Those of a shard, whose numbers lie further on; packed weights have one shard a device.
+  Columns from(int64_t numbers) const { return {x + numbers, integers}; }
+};
+
+// A panel of any storage times one vector.
+template <class Cursor>
+static inline void multiply_vector(int storage, const uint8_t* panel, Columns in, int cols, float* y, Cursor& cursor) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(panel);
+  switch (storage) {
+    case ML_F16: return panel_vector<Half::kFloat16>(halves, in.x, cols, y, cursor);
+    case ML_BF16: return panel_vector<Half::kBfloat16>(halves, in.x, cols, y, cursor);
+    case ML_FP8_BLOCK: return fp8_vector(panel, in.x, cols, y, cursor);
+    case ML_Q8_0: return packed_vector<ML_Q8_0>(panel, in.integers, cols, y, cursor);
+    case ML_Q5_0: return packed_vector<ML_Q5_0>(panel, in.integers, cols, y, cursor);
+    case ML_Q4_K: return packed_vector<ML_Q4_K>(panel, in.integers, cols, y, cursor);
+    case ML_Q6_K: return packed_vector<ML_Q6_K>(panel, in.integers, cols, y, cursor);
+    default: return packed_vector<ML_MXFP4>(panel, in.integers, cols, y, cursor);
+  }
+}
+
+// Calls tile(tokens as a constant, first token) for `tokens` in pieces of at most kTile.
+template <int kTokens = kTile, class Tile>
+static inline void in_tiles(int tokens, Tile&& tile, int first = 0) {
+  if constexpr (kTokens > 0) {
+    for (; tokens - first >= kTokens; first += kTokens) tile(std::integral_constant<int, kTokens>{}, first);
+    if (first < tokens) in_tiles<kTokens - 1>(tokens, tile, first);
+  }
+}
+
+// A panel of any storage times a block of tokens. y: [tokens][16].
+static inline void multiply_block(int storage, const uint8_t* panel, Columns in, int cols, int tokens, float* y) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(panel);
+  auto packed = [&](auto kind) {
+    in_tiles(tokens, [&](auto count, int t) {
+      packed_tile<kind, count>(panel, in.integers + t, cols, tokens, y + t * kRows);
+    });
+  };
+  switch (storage) {
+    case ML_F16: return panel_block<Half::kFloat16, 1>(halves, in.x, cols, tokens, y);
+    case ML_BF16: return panel_block<Half::kBfloat16, 1>(halves, in.x, cols, tokens, y);
+    case ML_FP8_BLOCK:
+      return in_tiles(tokens, [&](auto count, int t) { fp8_tile<count>(panel, in.x + t, cols, tokens, y + t * kRows); });
+    case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});
+    case ML_Q5_0: return packed(std::integral_constant<int, ML_Q5_0>{});
+    case ML_Q4_K: return packed(std::integral_constant<int, ML_Q4_K>{});
+    case ML_Q6_K: return packed(std::integral_constant<int, ML_Q6_K>{});
+    default: return packed(std::integral_constant<int, ML_MXFP4>{});
+  }
+}
+
+// Two panels of sixteen bits, one after the other, where the registers hold both.
+static inline void multiply_pair(int storage, const uint8_t* panels, Columns in, int cols, int tokens, float* y) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(panels);
+  if (storage == ML_F16) return panel_block<Half::kFloat16, kTilePanels>(halves, in.x, cols, tokens, y);
+  panel_block<Half::kBfloat16, kTilePanels>(halves, in.x, cols, tokens, y);
+}
+
+// Row `row` of a packed panel, as FP32: `out` is [cols], `step` apart.
+template <int kStorage>
+static inline void unpack_row(const uint8_t* panel, int row, int cols, float* out, int64_t step) {
+  const int v = row / kWidth, lane = row % kWidth;
+  for (int first = 0; first < cols; first += kStrip) {
+    const int here = cols - first < kStrip ? cols - first : kStrip;
+    const Strip<kStorage> strip(kStorage, panel, here);
+    for (int block = 0; block < here / kIntegers; ++block) {
+      UVec codes[8];
+      Vec scales[2], offset{};
+      strip.unpack(block, v, codes);
+      read_scales(strip, block, v, scales, offset);
+      for (int i = 0; i < kIntegers; ++i, out += step) {
+        const int code = int(codes[i / 4][lane] >> 8 * (i % 4) & 0xFF) - Strip<kStorage>::kBias;
+        *out = float(code) * scales[Strip<kStorage>::kHalves == 2 ? i / 16 : 0][lane] - offset[lane];
+      }
+    }
+    panel += strip_layout(kStorage, here).bytes;
+  }
+}
+
+static inline void unpack_fp8_row(const uint8_t* panel, int row, int cols, float* out, int64_t step) {
+  const int v = row / kWidth, lane = row % kWidth;
+  for (int first = 0; first < cols; first += kStrip) {
+    const int here = cols - first < kStrip ? cols - first : kStrip;
+    const StripLayout at = strip_layout(ML_FP8_BLOCK, here);
+    for (int k = 0; k < here; ++k, out += step) {
+      const float scale = reinterpret_cast<const float*>(panel)[k / kFp8Side * kLine + row];
+      *out = fp8_shrunk(panel + at.codes + k * kLine + v * kWidth)[lane] * (scale * kFp8Shrunk);
+    }
+    panel += at.bytes;
+  }
+}
+
+// Row `row` of a panel of any storage.
+static inline void read_row(int storage, const uint8_t* panel, int row, int cols, float* out, int64_t step) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(panel) + row;
+  switch (storage) {
+    case ML_F16:
+      for (int k = 0; k < cols; ++k) out[k * step] = half_to_float(halves[int64_t(k) * kLine]);
+      return;
+    case ML_BF16:
+      for (int k = 0; k < cols; ++k) out[k * step] = bfloat_to_float(halves[int64_t(k) * kLine]);
+      return;
+    case ML_FP8_BLOCK: return unpack_fp8_row(panel, row, cols, out, step);
+    case ML_Q8_0: return unpack_row<ML_Q8_0>(panel, row, cols, out, step);
+    case ML_Q5_0: return unpack_row<ML_Q5_0>(panel, row, cols, out, step);
+    case ML_Q4_K: return unpack_row<ML_Q4_K>(panel, row, cols, out, step);
+    case ML_Q6_K: return unpack_row<ML_Q6_K>(panel, row, cols, out, step);
+    default: return unpack_row<ML_MXFP4>(panel, row, cols, out, step);
+  }
+}
+
+}  // namespace ml
