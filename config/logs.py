@@ -31,10 +31,13 @@ def configure_structlog() -> None:
 
 
 def logging_config(level: str, *, as_json: bool) -> dict[str, Any]:
-    """Django's LOGGING: JSON lines for machines, or plain text for people."""
-    renderer: Processor = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
-    )
+    """Django's LOGGING: JSON lines for machines, or plain text for people.
+
+    Tracebacks are plain in both. Where rich is installed structlog would print local variables: prompts
+    among them, and seconds of work while a server that is flooded serves nobody.
+    """
+    plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    renderer: Processor = structlog.processors.JSONRenderer() if as_json else plain
     errors: list[Processor] = [structlog.processors.format_exc_info] if as_json else []
     return {
         "version": 1,

@@ -86,6 +86,11 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
             self.dropConnection(abort=True)
 
     # What goes out ----------------------------------------------------------------------------------
+    def serverSend(self, content: Any, binary: bool = False) -> None:
+        """What an application says to a client that is gone, or was told to go, is dropped."""
+        if self.state in (self.STATE_CONNECTING, self.STATE_OPEN):
+            super().serverSend(content, binary)
+
     def pauseProducing(self) -> None:
         """The client is behind in reading: nothing more of it is read either."""
         self._has_room.clear()

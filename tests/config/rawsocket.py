@@ -5,13 +5,15 @@ from __future__ import annotations
 import socket
 import struct
 
+from tests.waiting import PATIENCE_S
+
 
 class RawSocket:
     """Connects from `source`, an address of this machine (any of 127.0.0.0/8)."""
 
     def __init__(self, port: int, path: str, *, source: str = "127.0.0.1", headers: str = "") -> None:
         self.connection = socket.create_connection(
-            ("127.0.0.1", port), timeout=30, source_address=(source, 0)
+            ("127.0.0.1", port), timeout=PATIENCE_S, source_address=(source, 0)
         )
         host = f"localhost:{port}"
         self.connection.sendall(
@@ -37,7 +39,7 @@ class RawSocket:
     def send(self, payload: bytes, times: int = 1) -> None:
         self.connection.sendall(frame(payload) * times)
 
-    def close_code(self, timeout: float = 5.0) -> int:
+    def close_code(self, timeout: float = PATIENCE_S) -> int:
         """The code of the server's close frame, 0 if the connection ends without one. Skips other frames."""
         self.connection.settimeout(timeout)
         while True:
@@ -45,7 +47,7 @@ class RawSocket:
             if opcode in (-1, 8):
                 return struct.unpack("!H", payload[:2])[0] if len(payload) >= 2 else 0
 
-    def receive(self, timeout: float = 5.0) -> bytes:
+    def receive(self, timeout: float = PATIENCE_S) -> bytes:
         """The payload of the next frame; b"" at the end of the connection."""
         self.connection.settimeout(timeout)
         return self._next()[1]
