@@ -13,7 +13,8 @@ from dashboard.charts.scale import LogScale, Tick
 from engine.measuring.roofline import ceiling
 
 WIDTH, HEIGHT = 760.0, 430.0
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 176.0, 14.0, 44.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 206.0, 14.0, 44.0
+COLOURS = 8
 LABEL_GAP = 15.0
 """Labels at the right edge stand at least this far apart; a thin line leads to what they name."""
 
@@ -24,15 +25,18 @@ class Roof:
 
     name: str
     gbs: float
+    here: bool = False
+    """Whether it was measured here, rather than taken from its maker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One speed to show: bytes a token, tokens a second, and what it is."""
+    """One speed to show: bytes a token, tokens a second, what it is, and the Roof it was measured under."""
 
     bytes: float
     tok_s: float
     title: str
+    roof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,10 @@ class Line:
 class RoofLine:
     name: str
     colour: int
-    """1 to 8: which of the style sheet's series."""
+    """1 to COLOURS: which of the style sheet's series."""
+    dashed: bool
+    """A colour that comes again is told apart by its dashes."""
+    here: bool
     line: Line
     leader: Line
     ceiling: Place
@@ -59,6 +66,8 @@ class Place:
     x: float
     y: float
     title: str
+    colour: int = 0
+    """Of the roof that it belongs to; 0 if that is not drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,7 @@ def roofline_chart(
     tops = [ceiling(token_bytes, roof.gbs) for roof in roofs]
     y = _pad([*speeds, *tops, launch_tok_s, *(m.tok_s for m in marks)], HEIGHT - BOTTOM, TOP)
     lines = [_roof_line(roof, x, y) for roof in roofs]
+    colours = {roof.name: _colour(index) for index, roof in enumerate(roofs)}
     label_y = _apart([line.y2 for line in lines], TOP + 6, HEIGHT - BOTTOM)
     return RooflineChart(
         WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM,
@@ -102,7 +112,9 @@ def roofline_chart(
         roofs=tuple(
             RoofLine(
                 roof.name,
-                index % 8 + 1,
+                _colour(index),
+                index >= COLOURS,
+                roof.here,
                 line,
                 Line(line.x2, line.y2, WIDTH - RIGHT + 14, at),
                 Place(x(token_bytes), y(top), f"{roof.name}: ceiling {top:,.0f} tok/s"),
@@ -114,9 +126,15 @@ def roofline_chart(
         ),
         model_x=x(token_bytes),
         launch=Line(LEFT, y(launch_tok_s), WIDTH - RIGHT, y(launch_tok_s)),
-        measured=tuple(Place(x(m.bytes), y(m.tok_s), m.title) for m in measured),
+        measured=tuple(
+            Place(x(m.bytes), y(m.tok_s), m.title, colours.get(m.roof, 0)) for m in measured
+        ),
         published=tuple(Place(x(m.bytes), y(m.tok_s), m.title) for m in published),
     )  # fmt: skip
+
+
+def _colour(index: int) -> int:
+    return index % COLOURS + 1
 
 
 def _pad(values: Sequence[float], start: float, end: float) -> LogScale:

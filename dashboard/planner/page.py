@@ -66,10 +66,10 @@ def planner_page(
         limit,
         roofline_chart(
             cost.bytes,
-            [Roof(_roof_name(row.plan, row.plan.hardware in here), row.plan.gbs) for row in rows],
+            [_roof(row.plan, row.plan.hardware in here) for row in rows],
             utilisation=asked["mbu"] / 100,
             launch_tok_s=limit,
-            measured=[Mark(p.bytes, p.tok_s, _measured_title(p)) for p in points],
+            measured=[Mark(p.bytes, p.tok_s, _measured_title(p), p.hardware) for p in points],
             published=[Mark(token_cost(p.model).bytes, p.tok_s, _published_title(p)) for p in PUBLISHED],
         ),
         tuple(points),
@@ -135,12 +135,11 @@ def _memory(machine: MeasuredHardware) -> Memory:
     return Memory(machine.name, "", read, read, f"measured here on {machine.created:%Y-%m-%d}")
 
 
-def _roof_name(row: Plan, measured: bool) -> str:
-    longest = 14 if measured else 18
-    name = row.hardware if len(row.hardware) <= longest else row.hardware[: longest - 1] + "…"
-    if measured:
-        return f"{name}, measured"
-    return f"{row.devices} × {name}" if row.devices > 1 else name
+def _roof(row: Plan, here: bool) -> Roof:
+    """What was measured here is a machine with as many devices as its name says."""
+    return Roof(
+        row.hardware if here or row.devices == 1 else f"{row.devices} × {row.hardware}", row.gbs, here
+    )
 
 
 def _measured_title(point: MeasuredPoint) -> str:

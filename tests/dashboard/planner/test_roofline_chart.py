@@ -51,3 +51,11 @@ def test_a_measured_speed_at_the_ceiling_lies_on_its_line(gbs: float, token_byte
         measured=[Mark(token_bytes, speed, "m")],
     )
     assert (chart.measured[0].x, chart.measured[0].y) == (chart.roofs[0].ceiling.x, chart.roofs[0].ceiling.y)
+
+
+def test_a_measured_speed_has_the_colour_of_its_machine():
+    roofs = [Roof(f"r{i}", 100.0 * (i + 1)) for i in range(10)]
+    marks = [Mark(1e9, 10.0, "m", "r9"), Mark(1e9, 10.0, "m", "not drawn")]
+    chart = roofline_chart(1e9, roofs, utilisation=0.5, launch_tok_s=10.0, measured=marks)
+    assert [place.colour for place in chart.measured] == [chart.roofs[9].colour, 0]
+    assert len({(roof.colour, roof.dashed) for roof in chart.roofs}) == len(roofs)

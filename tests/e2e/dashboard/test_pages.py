@@ -42,3 +42,42 @@ def test_page_is_accessible_and_fits(
     assert not scrolls_sideways(page)
     assert breaches_of_wcag_aa(page) == []
     context.close()
+
+
+WORDS_CUT = """() => {
+  const scrolls = (each) => getComputedStyle(each).overflowX !== "visible";
+  const cut = (each) => {
+    for (let on = each.parentElement; on; on = on.parentElement) {
+      if (scrolls(on)) return each.localName === "caption" && each.clientWidth > on.clientWidth;
+    }
+    return each.getBoundingClientRect().right > innerWidth + 1;
+  };
+  return [...document.querySelectorAll("main *")]
+    .filter((each) => each.checkVisibility() && !each.closest(".visually-hidden") && each.textContent.trim())
+    .filter((each) => (each.childElementCount === 0 || each.localName === "caption") && cut(each))
+    .map((each) => each.textContent.trim().slice(0, 60));
+}"""
+SIDEWAYS = "[...document.querySelectorAll('.table-wrap')].some((each) => each.scrollWidth > each.clientWidth)"
+
+
+@pytest.mark.parametrize("width", [390, 1024])
+def test_no_words_are_cut(browser: Browser, loaded: Stack, complaints: list[str], width: int) -> None:
+    context = browser.new_context(base_url=loaded.url, viewport={"width": width, "height": 800})
+    page = watched(context, complaints)
+    cut = {}
+    for name, path in PAGES.items():
+        page.goto(f"/dashboard/{path}")
+        cut[name] = page.evaluate(WORDS_CUT)
+    assert not any(cut.values()), cut
+    context.close()
+
+
+def test_on_a_phone_the_overview_is_cards_that_need_no_scrolling_sideways(
+    browser: Browser, loaded: Stack, complaints: list[str]
+) -> None:
+    context = browser.new_context(base_url=loaded.url, viewport={"width": 390, "height": 800})
+    page = watched(context, complaints)
+    page.goto("/dashboard/")
+    assert not page.evaluate(SIDEWAYS)
+    expect(page.locator(".fastest").get_by_text("context 256, dtp, delay 2").first).to_be_visible()
+    context.close()

@@ -58,3 +58,11 @@ def test_the_trace_can_be_downloaded_for_perfetto(waterfall: Page, tmp_path: Pat
     download.value.save_as(tmp_path / "trace.json.gz")
     trace = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
     assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 132 * 90
+
+
+def test_the_waterfall_s_legend_names_its_phases(waterfall: Page) -> None:
+    names = waterfall.locator(".waterfall .legend li")
+    expect(names).to_have_count(5)
+    assert {"qkv", "attention", "down", "wait on the same device", "wait for a peer"} == set(
+        names.all_inner_texts()
+    )

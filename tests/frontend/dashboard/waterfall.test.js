@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { blockAt, describeBlock, extent, lastStarted, rowsOf } from "../../../static/src/dashboard/waterfall/trace.js";
+import { blockAt, describeBlock, extent, lastStarted, micros, phasesOf, rowsOf } from "../../../static/src/dashboard/waterfall/trace.js";
 
 /** @typedef {import("../../../static/src/dashboard/waterfall/trace.js").Event} Event */
 
@@ -68,4 +68,16 @@ test("a block is told with its row, phase, kind, length and start", () => {
   const [row] = rowsOf({ traceEvents: [...names(), block(0, 2000, 12.5, 3.25, "down 4", "wait_peer")] });
   assert.ok(row);
   assert.equal(describeBlock(row, 0, 10), "SM 2: down 4, wait for a peer, 3.25 µs from 2.5 µs");
+});
+
+test("phases are told by their names without the layer, the most work first", () => {
+  const rows = rowsOf({
+    traceEvents: [block(0, 0, 0, 2, "qkv 0"), block(0, 0, 3, 9, "down 0"), block(0, 1, 0, 3, "qkv 1"), block(0, 1, 4, 50, "head", "wait_peer")],
+  });
+  assert.deepEqual(phasesOf(rows), ["down", "qkv", "head"]);
+});
+
+test("times of a millisecond and more are told in milliseconds", () => {
+  assert.equal(micros(999.5), "999.5 µs");
+  assert.equal(micros(1234.5), "1.23 ms");
 });

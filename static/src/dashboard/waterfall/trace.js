@@ -14,11 +14,13 @@
  * @property {Float64Array} start
  * @property {Float64Array} end
  * @property {string[]} name
+ * @property {string[]} phase the name without its layer
  * @property {Uint8Array} kind indexes into KINDS
  */
 
 /** @type {readonly Kind[]} */
 export const KINDS = ["work", "wait_local", "wait_peer"];
+export const WORK = 0;
 /** @type {Record<Kind, string>} */
 export const KIND_WORDS = { work: "work", wait_local: "wait on the same device", wait_peer: "wait for a peer" };
 
@@ -62,8 +64,25 @@ function row(events, names) {
     start: Float64Array.from(events, (e) => e.ts ?? 0),
     end: Float64Array.from(events, (e) => (e.ts ?? 0) + (e.dur ?? 0)),
     name: events.map((e) => e.name),
+    phase: events.map((e) => e.name.split(" ", 1)[0] ?? e.name),
     kind: Uint8Array.from(events, (e) => Math.max(0, KINDS.indexOf(e.args?.kind ?? "work"))),
   };
+}
+
+/**
+ * @param {Row[]} rows
+ * @returns {string[]} the phases, the one with the most work first
+ */
+export function phasesOf(rows) {
+  /** @type {Map<string, number>} */
+  const work = new Map();
+  for (const { phase, kind, start, end } of rows) {
+    phase.forEach((name, i) => {
+      const worked = kind[i] === WORK ? (end[i] ?? 0) - (start[i] ?? 0) : 0;
+      work.set(name, (work.get(name) ?? 0) + worked);
+    });
+  }
+  return [...work].sort(([, a], [, b]) => b - a).map(([name]) => name);
 }
 
 /**
@@ -122,5 +141,6 @@ export function describeBlock(row, index, origin) {
 
 /** @param {number} us */
 export function micros(us) {
+  if (us >= 1000) return `${(us / 1000).toLocaleString("en-GB", { maximumFractionDigits: 2 })} ms`;
   return `${us.toLocaleString("en-GB", { maximumFractionDigits: us < 100 ? 2 : 1 })} µs`;
 }

@@ -2,7 +2,7 @@
 
 import { colour, onThemeChange } from "../../colours.js";
 import { moved } from "../history/zoom.js";
-import { blockAt, describeBlock, extent, KINDS, lastStarted, micros, rowsOf } from "./trace.js";
+import { blockAt, describeBlock, extent, KIND_WORDS, KINDS, lastStarted, micros, phasesOf, rowsOf, WORK } from "./trace.js";
 
 /** @typedef {import("./trace.js").Row} Row */
 /** @typedef {import("../history/zoom.js").Range} Range */
@@ -13,7 +13,9 @@ const AXIS_PX = 22;
 const LABEL_PX = 62;
 const WHEEL_FACTOR = 1.15;
 const CLICK_PX = 4;
-const SERIES = { work: "--series-1", wait_local: "--series-2", wait_peer: "--series-4" };
+/** Work, by phase: those with the most of it have a colour of their own. */
+const PHASES = ["--series-1", "--series-2", "--series-3", "--series-4", "--series-6", "--series-7", "--series-8"];
+const WAITS = { wait_local: "--line-strong", wait_peer: "--series-5" };
 
 /**
  * Reads the trace when its place comes into view, and draws it.
@@ -48,12 +50,14 @@ function draw(frame, rows, readout) {
   const canvas = frame.querySelector("canvas");
   if (!(plot instanceof HTMLElement) || !canvas) return;
   const full = extent(rows);
+  const phases = phasesOf(rows);
   /** @type {View} */
-  const view = { rows, canvas, full, range: full, row: 0, block: -1, colours: colours(), waiting: false };
+  const view = { rows, canvas, full, range: full, row: 0, block: -1, colours: colours(phases), waiting: false };
+  frame.querySelector(".legend")?.replaceChildren(...legend(phases));
   readout.textContent = `${micros(full[1] - full[0])} on ${rows.length} lines.`;
   const redraw = () => repaint(view);
   onThemeChange(() => {
-    view.colours = colours();
+    view.colours = colours(phases);
     redraw();
   });
   new ResizeObserver(redraw).observe(plot);
@@ -84,14 +88,37 @@ function draw(frame, rows, readout) {
  * @property {boolean} waiting for the next frame
  */
 
-function colours() {
+/** @param {string[]} phases */
+function colours(phases) {
   return {
-    kinds: KINDS.map((kind) => colour(SERIES[kind])),
+    /** @type {Map<string | undefined, string>} */
+    phases: new Map(phases.map((phase, i) => [phase, colour(seriesOf(i))])),
+    kinds: KINDS.map((kind) => (kind === "work" ? "" : colour(WAITS[kind]))),
     ink: colour("--ink-2"),
     line: colour("--line"),
     chosen: colour("--ink"),
     font: `11px ${getComputedStyle(document.body).fontFamily}`,
   };
+}
+
+/** @param {number} phase by its work */
+function seriesOf(phase) {
+  return PHASES[phase % PHASES.length] ?? "";
+}
+
+/**
+ * @param {string[]} phases
+ * @returns {HTMLLIElement[]} what each colour means
+ */
+function legend(phases) {
+  const named = phases.map((phase, i) => [phase, seriesOf(i)]);
+  const waits = /** @type {const} */ (["wait_local", "wait_peer"]).map((kind) => [KIND_WORDS[kind], WAITS[kind]]);
+  return [...named, ...waits].map(([words = "", series]) => {
+    const item = document.createElement("li");
+    item.textContent = words;
+    item.style.setProperty("--swatch", `var(${series})`);
+    return item;
+  });
 }
 
 /**
@@ -166,7 +193,8 @@ function paintRow(ctx, view, row, y, height, unit, width) {
     const x1 = Math.min(width, LABEL_PX + (end - from) * unit);
     if (x1 <= painted) continue; // hidden under what was drawn at this pixel
     painted = x1 - x0 < 0.5 ? x0 + 0.5 : -1;
-    ctx.fillStyle = view.colours.kinds[row.kind[i] ?? 0] ?? view.colours.ink;
+    const kind = row.kind[i] ?? WORK;
+    ctx.fillStyle = (kind === WORK ? view.colours.phases.get(row.phase[i]) : view.colours.kinds[kind]) ?? view.colours.ink;
     const gap = x1 - x0 > 4 ? 0.75 : 0; // neighbours of one kind stay apart
     ctx.fillRect(x0, y, Math.max(x1 - x0 - gap, 0.5), height);
   }
