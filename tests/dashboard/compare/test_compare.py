@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +107,21 @@ def test_halves_of_one_run_show_no_clear_change_between_tokens() -> None:
         assert (cell.verdict, cell.n) == ("no clear change", 5)
 
 
-def half_of(whole: Result, repeats: range) -> Result:
+@pytest.mark.nightly
+def test_nineteen_in_twenty_halvings_of_one_run_show_no_clear_change() -> None:
+    whole = read_measurements(Path("benchmarks/smollm2-135m-cpu.json"))[0]
+    titles = ("Decode", "Inter-token latency, p50", "Inter-token latency, p99")
+    changed = dict.fromkeys(titles, 0)
+    halvings = [half for half in combinations(range(10), 5) if 0 in half]
+    for half in halvings:
+        others = [repeat for repeat in range(10) if repeat not in half]
+        comparison = compared(half_of(whole, half), half_of(whole, others))
+        for title in titles:
+            changed[title] += row(comparison, title).cells[1].verdict != "no clear change"
+    assert max(changed.values()) <= 0.05 * len(halvings), changed
+
+
+def half_of(whole: Result, repeats: Sequence[int]) -> Result:
     gaps = tuple(whole.samples.itl_us[i] for i in repeats)
     speeds = tuple(whole.decode.samples[i] for i in repeats)
     flat = [gap for repeat in gaps for gap in repeat]
