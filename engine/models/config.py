@@ -191,24 +191,19 @@ class ModelConfig:
     @property
     def parameters(self) -> int:
         """Trainable parameters, the embedding and an untied head included."""
-        return self.active_parameters + self._idle_experts * _elements(_expert_shapes(self))
+        return self._parameters(self.experts.count if self.experts else 0)
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token meets: all but the experts that it does not choose."""
-        chosen = self.layers * self.experts.chosen if self.experts else 0
-        shared = _elements(_top_shapes(self)) + self.layers * _elements(_layer_shapes(self))
-        return shared + chosen * _elements(_expert_shapes(self))
+        """Those that one token meets: of the embedding its row, unless the head is tied to it, and of the
+        experts those that it chooses."""
+        met = self._parameters(self.experts.chosen if self.experts else 0)
+        return met if self.tied_head else met - (self.vocab - 1) * self.hidden
 
-    @property
-    def expert_parameters(self) -> int:
-        """Those of one expert of one layer; 0 if there are none."""
-        return _elements(_expert_shapes(self)) if self.experts else 0
-
-    @property
-    def _idle_experts(self) -> int:
-        """Experts of all layers that a token does not choose."""
-        return self.layers * (self.experts.count - self.experts.chosen) if self.experts else 0
+    def _parameters(self, experts: int) -> int:
+        """With so many experts in each layer."""
+        layer = _elements(_layer_shapes(self)) + experts * _elements(_expert_shapes(self))
+        return _elements(_top_shapes(self)) + self.layers * layer
 
     @property
     def head_copies(self) -> int:
