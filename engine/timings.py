@@ -15,6 +15,11 @@ EVERY_PHASE = (*PHASES[:4], "router", *PHASES[4:6], "experts", *PHASES[6:])
 """The same with those that only a mixture of experts has."""
 
 
+def phases_of(has_experts: bool) -> tuple[str, ...]:
+    """Those of a model with experts in place of MLPs, or of one without."""
+    return EXPERT_PHASES if has_experts else PHASES
+
+
 def in_order(names: Iterable[str]) -> list[str]:
     """Phases in their order within a token, each once; what is no known phase stands last."""
     found = list(dict.fromkeys(names))

@@ -34,7 +34,7 @@ from engine.measuring.bandwidth import datasheet_gbs, measure_read_gbs, usable_c
 from engine.processor import processor_name
 from engine.reference import Cache, Reference
 from engine.sampling import choose
-from engine.timings import EXPERT_PHASES, PHASES, FinishReason, PhaseTime
+from engine.timings import FinishReason, PhaseTime, phases_of
 
 PREFILL_CHUNK = 64
 """Prompt tokens between two looks at the stop flag: enough for the matrix products, some 0.1 s of work."""
@@ -152,7 +152,7 @@ class NumpyLaunch:
         self._prefilled = 0
         self._cached = 0
         self._start_ns = time.perf_counter_ns()
-        phases = EXPERT_PHASES if reference.config.experts else PHASES
+        phases = phases_of(reference.config.experts is not None)
         self._recorder = _Recorder(job, phases, self._start_ns)
         self._thread = threading.Thread(target=self._run, name="numpy-launch", daemon=True)
         self._thread.start()

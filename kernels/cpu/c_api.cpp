@@ -95,7 +95,9 @@ static bool is_sound(const MlShape& s, const MlTeam& t) {
   if (s.streams != 1 && s.streams != s.shards) return false;
   if (s.head < ML_REPLICATE || s.head > ML_LANE || (s.head == ML_VOCAB_PARALLEL && s.vocab % s.streams)) return false;
   if (s.tied_head && s.head == ML_LANE && s.streams > 1) return false;
-  if (s.rotations < 0 || s.rotations > s.layers || s.activation < ML_SILU || s.activation > ML_GELU_TANH) return false;
+  if (s.rotations < 0 || s.rotations > s.layers || s.activation < ML_SILU || s.activation > ML_CLAMPED_SWIGLU) return false;
+  if (s.experts < 0 || s.experts > 4096 || s.experts_chosen < 0 || s.experts_chosen > s.experts) return false;
+  if (s.experts && (s.experts_chosen < 1 || s.streams != 1 || s.shards != t.devices)) return false;
   if (!has_sound_storages(s, t)) return false;
   for (int i = 0; i < s.layers; ++i) {
     if (s.windows[i] < 0 || s.layer_rotations[i] < -1 || s.layer_rotations[i] >= s.rotations) return false;
@@ -152,6 +154,17 @@ static void pack_matrix(Team& team, int matrix, int layer, int shard, const Sour
   }
 }
 
+// An expert's matrix of one shard, which is a device.
+static void pack_expert(Team& team, int matrix, int layer, int expert, int shard, const Source& source) {
+  const Plan& plan = team.plan;
+  const MatrixRows at = plan.rows_of(matrix);
+  const UnitStorage& units = plan.unit_storage(at.tensor, layer);
+  uint8_t* first = at.tensor == ML_DOWN ? team.expert_down(shard, layer, expert) : team.expert(shard, layer, expert);
+  if (matrix == ML_W_UP) first += units.second_panel;
+  for (int row = 0; row < at.count; ++row)
+    source.pack(first + row / kLine * units.bytes[0], row % kLine, row, plan.cols(at.tensor));
+}
+
 extern "C" {
 
 int ml_create(const MlShape* shape, const MlTeam* team, MlKernel** out) {
@@ -177,6 +190,7 @@ int ml_pack(MlKernel* kernel, int32_t matrix, int32_t layer, int32_t shard, cons
   if (matrix < ML_WQ || matrix > ML_EMBED_ROWS || layer < 0 || layer >= plan.s.layers || shard < 0) return ML_BAD_SHAPE;
   if (shard >= plan.shards_of(matrix)) return ML_BAD_SHAPE;
   const Source source{plan.storage_of(matrix, layer), static_cast<const uint8_t*>(rows), scales};
+  if (plan.s.experts && matrix >= ML_W_GATE && matrix <= ML_W_DOWN) return ML_BAD_SHAPE;
   if (matrix == ML_EMBED_ROWS)
     pack_embedding(team, source);
   else
@@ -184,10 +198,22 @@ int ml_pack(MlKernel* kernel, int32_t matrix, int32_t layer, int32_t shard, cons
   return ML_OK;
 }
 
+int ml_pack_expert(MlKernel* kernel, int32_t matrix, int32_t layer, int32_t expert, int32_t shard, const void* rows,
+                   const float* scales) {
+  Team& team = kernel->team;
+  const Plan& plan = team.plan;
+  if (team.finish.load() == ML_RUNNING && team.running.load() > 0) return ML_BUSY;
+  if (matrix < ML_W_GATE || matrix > ML_W_DOWN || layer < 0 || layer >= plan.s.layers) return ML_BAD_SHAPE;
+  if (expert < 0 || expert >= plan.s.experts || shard < 0 || shard >= plan.s.shards) return ML_BAD_SHAPE;
+  const Source source{plan.storage_of(matrix, layer), static_cast<const uint8_t*>(rows), scales};
+  pack_expert(team, matrix, layer, expert, shard, source);
+  return ML_OK;
+}
+
 int ml_vector(MlKernel* kernel, int32_t which, int32_t layer, int32_t shard, const float* values) {
   Team& team = kernel->team;
-  if (which < ML_ATTN_NORM || which > ML_QKV_BIAS || layer < 0 || layer >= team.plan.s.layers) return ML_BAD_SHAPE;
-  if (shard < 0 || shard >= (which == ML_QKV_BIAS ? team.plan.s.shards : 1)) return ML_BAD_SHAPE;
+  if (which < 0 || which >= kVectors || layer < 0 || layer >= team.plan.s.layers) return ML_BAD_SHAPE;
+  if (shard < 0 || shard >= (Team::is_cut(which) ? team.plan.s.shards : 1)) return ML_BAD_SHAPE;
   if (team.vectors[which].empty()) return ML_BAD_SHAPE;
   std::copy(values, values + team.vector_size(which), team.vectors[which].data() + team.vector_at(which, layer, shard));
   return ML_OK;

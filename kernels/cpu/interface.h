@@ -17,7 +17,12 @@ ML_API void ml_destroy(MlKernel* kernel);
 // An MlMatrix of one shard, row by row in its storage (storage.h). `scales`, [rows][columns / 128], are those of FP8.
 // Packed at once; the caller may free it. An embedding that is tied to the head is ignored.
 ML_API int ml_pack(MlKernel* kernel, int32_t matrix, int32_t layer, int32_t shard, const void* rows, const float* scales);
-// An MlVector in float32: norms are [hidden] or, of single heads, [head_dim]; a shard's bias is that of its qkv rows.
+// As ml_pack: one expert's MLP, W_GATE to W_DOWN.
+ML_API int ml_pack_expert(MlKernel* kernel, int32_t matrix, int32_t layer, int32_t expert, int32_t shard, const void* rows,
+                          const float* scales);
+// An MlVector in float32: norms are [hidden] or, of single heads, [head_dim]; a shard's bias is that of its qkv rows, its
+// sinks are those of its query heads. Of experts: the router [experts][hidden] and its bias [experts]; [experts][2][columns of a
+// shard] of the gates and ups; [experts][hidden] of the downs. Biases of a sum over devices are the first shard's.
 ML_API int ml_vector(MlKernel* kernel, int32_t which, int32_t layer, int32_t shard, const float* values);
 // Room for the keys and values of one more sequence; memory is taken as positions are filled.
 ML_API int ml_cache_add(MlKernel* kernel, int32_t* number);

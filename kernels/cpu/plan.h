@@ -52,7 +52,8 @@ class AttentionSplit {
   int first_, last_, first_block_, blocks_, heads_, threads_;
 };
 
-enum Phase { kEmbed, kQkv, kAttention, kAttnOut, kGateUp, kDown, kHead, kSample, kPhases };
+// In the order of engine.timings.EVERY_PHASE.
+enum Phase { kEmbed, kQkv, kAttention, kAttnOut, kRouter, kGateUp, kDown, kExperts, kHead, kSample, kPhases };
 
 // Ids first .. first + count - 1: the rows of a unit of the head.
 struct HeadRows {
@@ -131,8 +132,10 @@ struct Plan {
       default: return head_shards * head_panels;
     }
   }
-  // The head of a model without lanes is split over all devices, else each device has its lanes' rows.
+  // What a thread's tape has of a tensor. The head of a model without lanes is split over all devices, else each device
+  // has its lanes' rows. Experts lie on no tape: which of them a token meets is known too late.
   Range range(int tensor, int device, int thread) const {
+    if (s.experts && (tensor == ML_GATE_UP || tensor == ML_DOWN)) return {};
     if (tensor != ML_HEAD || head_by_stream) return share_of(units(tensor), thread, threads);
     return share_of(units(ML_HEAD), device * threads + thread, devices * threads);
   }
@@ -191,6 +194,9 @@ struct Plan {
     return tensor == ML_HEAD ? s.layers * kLayerTensors : layer * kLayerTensors + tensor;
   }
   const UnitStorage& unit_storage(int tensor, int layer) const { return units_in[number_of(tensor, layer)]; }
+  // Bytes of an expert in a layer: its units of gate and up, then those of down.
+  int64_t expert_bytes(int layer) const { return down_in_expert(layer) + out_panels * unit_storage(ML_DOWN, layer).bytes[0]; }
+  int64_t down_in_expert(int layer) const { return ffn_panels * unit_storage(ML_GATE_UP, layer).bytes[0]; }
   // Bytes of a device's units first .. last - 1.
   int64_t unit_bytes(int tensor, int layer, int first, int last) const {
     return bytes_before(tensor, layer, last) - bytes_before(tensor, layer, first);

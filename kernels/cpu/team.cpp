@@ -27,9 +27,10 @@ Team::Team(const MlShape& shape, const MlTeam& wanted)
   number_peer_exchanges();
 
   const bool used[] = {true, true, true, s.post_norms != 0, s.post_norms != 0, s.qk_norm != 0, s.qk_norm != 0,
-                       s.qkv_bias != 0};
-  for (int which = ML_ATTN_NORM; which <= ML_QKV_BIAS; ++which)
-    if (used[which]) vectors[which].assign(vector_at(which, s.layers, 0), which == ML_QKV_BIAS ? 0.0f : 1.0f);
+                       s.qkv_bias != 0, s.out_bias != 0, s.sinks != 0, s.experts != 0, s.experts_biased != 0,
+                       s.experts_biased != 0, s.experts_biased != 0};
+  for (int which = 0; which < kVectors; ++which)
+    if (used[which]) vectors[which].assign(vector_at(which, s.layers, 0), which < ML_QKV_BIAS ? 1.0f : 0.0f);
   head_panels.assign(plan.head_by_stream ? s.streams * plan.head_panels : plan.head_panels, nullptr);
   if (!s.tied_head) {
     const int storage = plan.storage_of(ML_EMBED_ROWS, 0);
@@ -45,14 +46,24 @@ Team::Team(const MlShape& shape, const MlTeam& wanted)
   middles = std::vector<SharedMiddle>(workers);
 }
 
-int Team::vector_size(int which) const {
-  if (which == ML_QKV_BIAS) return plan.qkv_rows;
-  return which == ML_Q_NORM || which == ML_K_NORM ? plan.s.head_dim : plan.s.hidden;
+int64_t Team::vector_size(int which) const {
+  const MlShape& s = plan.s;
+  switch (which) {
+    case ML_QKV_BIAS: return plan.qkv_rows;
+    case ML_Q_NORM:
+    case ML_K_NORM: return s.head_dim;
+    case ML_SINKS: return plan.q_heads;
+    case ML_ROUTER:
+    case ML_DOWN_BIAS: return int64_t(s.experts) * s.hidden;
+    case ML_ROUTER_BIAS: return s.experts;
+    case ML_GATE_UP_BIAS: return int64_t(s.experts) * 2 * plan.ffn;
+    default: return s.hidden;
+  }
 }
 
-// Where a vector begins among those of its kind. The bias alone has a part for each shard.
+// Where a vector begins among those of its kind.
 int64_t Team::vector_at(int which, int layer, int shard) const {
-  const int64_t shards = which == ML_QKV_BIAS ? plan.s.shards : 1;
+  const int64_t shards = is_cut(which) ? plan.s.shards : 1;
   return (layer * shards + shard) * vector_size(which);
 }
 
@@ -78,6 +89,15 @@ void Team::allocate_device(int device) {
     const int first = plan.head_by_stream ? device * plan.units(ML_HEAD) : 0;
     for (int unit = range.first; unit < range.last; ++unit)
       head_panels[first + unit] = tape.data() + tape.map.place(ML_HEAD, 0, unit);
+  }
+  if (s.experts) {
+    int64_t bytes = 0;
+    expert_starts.clear();
+    for (int layer = 0; layer < s.layers; ++layer) {
+      expert_starts.push_back(bytes);
+      bytes += s.experts * plan.expert_bytes(layer);
+    }
+    experts.emplace_back(bytes + kAhead, PageSize::kHuge);
   }
   device_mail.push_back(std::make_unique<MailboxBuffer>(options.threads, mailbox_lines()));
   if (options.devices == 1) return;
@@ -139,7 +159,9 @@ int64_t Team::mailbox_lines() const {
   const int64_t widest = std::max({plan.qkv_panels, plan.out_panels, plan.ffn_panels});
   const int64_t partials = plan.threads * heads * plan.group * panels_of(plan.s.head_dim + 2);
   const int64_t whole = heads * block * plan.group * panels_of(plan.s.head_dim);
-  return std::max({plan.shards * widest * block, partials, whole});
+  const int64_t met = int64_t(plan.s.experts_chosen) * block * plan.ffn_panels;
+  const int64_t scores = int64_t(panels_of(plan.s.experts)) * block;
+  return std::max({plan.shards * widest * block, partials, whole, met, scores});
 }
 
 }  // namespace ml

@@ -32,6 +32,8 @@ struct Cache {
   std::vector<Pages<uint16_t>> keys, values;
 };
 
+constexpr int kVectors = ML_DOWN_BIAS + 1;
+
 struct Team {
   Team(const MlShape& shape, const MlTeam& team);
 
@@ -50,7 +52,9 @@ struct Team {
   std::vector<std::unique_ptr<Tape>> tapes;                 // [worker]
   std::vector<const uint8_t*> head_panels;                  // every panel of the head, wherever it lies
   Pages<uint8_t> embedding;                                 // only if the head is not tied: rows, or packed panels
-  std::vector<float> vectors[ML_QKV_BIAS + 1];              // [MlVector]: [layer][shard][values], those that are in use
+  std::vector<float> vectors[kVectors];                     // [MlVector]: [layer][shard][values], those that are in use
+  std::vector<Pages<uint8_t>> experts;                      // [device]: [layer][expert], if the model has any
+  std::vector<int64_t> expert_starts;                       // [layer]: where its experts begin
   std::vector<Cache> caches;                                // sequences; a job names one
   std::vector<std::unique_ptr<MailboxBuffer>> device_mail;  // [device]
   std::unique_ptr<MailboxBuffer> team_mail;                 // all workers: sampling and control
@@ -77,6 +81,13 @@ struct Team {
   void read_embedding(int id, float* out, int64_t step) const;
   // Where a unit of a device's tensor is kept.
   uint8_t* unit(int tensor, int layer, int device, int number) const;
+  // Where a device has an expert of a layer: gates and ups, then downs.
+  uint8_t* expert(int device, int layer, int number) const {
+    return experts[device].data() + expert_starts[layer] + number * plan.expert_bytes(layer);
+  }
+  uint8_t* expert_down(int device, int layer, int number) const {
+    return expert(device, layer, number) + plan.down_in_expert(layer);
+  }
   int64_t positions() const { return int64_t(panels_of(plan.s.context)) * kBlock; }
   // Where the job's sequence has a KV head of a layer.
   CacheView cache(int device, int layer, int head) const {
@@ -98,7 +109,9 @@ struct Team {
     return all.empty() ? nullptr : all.data() + vector_at(which, layer, shard);
   }
   int64_t vector_at(int which, int layer, int shard) const;
-  int vector_size(int which) const;
+  int64_t vector_size(int which) const;
+  // Whether every shard has a part of its own.
+  static bool is_cut(int which) { return which == ML_QKV_BIAS || which == ML_OUT_BIAS || which == ML_SINKS || which >= ML_GATE_UP_BIAS; }
   // The worker that shares its phases with worker `index`, or -1. Behind a barrier there is no stealing.
   int partner(int index) const {
     const int found = plan.partner(index % plan.threads);

@@ -89,6 +89,12 @@ class WeightCursor {
     else
       go_to_next(tensor, layer);
   }
+  // A phase has nothing on the tape: what is prefetched beyond it stays.
+  void pass_phase(int tensor, int layer) {
+    const bool was_ahead = is_ahead();
+    ++phase_;
+    if (!was_ahead) go_to_next(tensor, layer);
+  }
   // A phase has ended that read without the cursor.
   void skip_phase(int tensor, int layer) {
     ++phase_;

@@ -28,10 +28,11 @@ Worker::Worker(Team& team, int index)
   const MlShape& s = plan_.s;
   const int64_t t = team.block, hidden = int64_t(plan_.out_panels) * kLine;
   const int64_t widest = std::max({plan_.qkv_panels, plan_.ffn_panels, plan_.out_panels}) * int64_t(kLine);
+  const int64_t experts_met = s.experts ? t * s.experts_chosen : 0;
   const int64_t wide = s.streams > 1 && s.head == ML_LANE ? s.streams : plan_.streams;
   x_ = allocate<float>(plan_.streams * hidden * t);
   normed_ = allocate<float>(wide * hidden * t);
-  gathered_ = allocate<float>(plan_.shards * widest * t);
+  gathered_ = allocate<float>(std::max(plan_.shards * widest * t, plan_.ffn_panels * int64_t(kLine) * experts_met));
   heads_ = allocate<float>(int64_t(plan_.shards) * plan_.q_cols * t);
   outputs_ = allocate<float>(plan_.shards * hidden * t);
   sum_ = allocate<float>(std::max<int64_t>(wide, 1) * hidden * t);
@@ -41,7 +42,13 @@ Worker::Worker(Team& team, int index)
   const int64_t most_cols = std::max({s.hidden, plan_.q_cols, plan_.ffn});
   const bool packed = std::any_of(plan_.units_in.begin(), plan_.units_in.end(),
                                   [](const UnitStorage& units) { return units.takes_integers; });
-  if (packed) integers_ = allocate<IntegerBlock>(most_cols / kIntegers * t);
+  const int64_t most_blocks = std::max(most_cols / kIntegers * t, int64_t(plan_.ffn / kIntegers) * experts_met);
+  if (packed) integers_ = allocate<IntegerBlock>(most_blocks);
+  if (s.experts) {
+    column_of_ = allocate<float>(s.hidden * t);
+    slots_ = allocate<float>(experts_met * kLine);
+    routing_ = Routing(s.experts, s.experts_chosen, s.experts_renormalise != 0);
+  }
   scores_stride_ = team.positions() + kBlock;
   scores_ = allocate<float>(kTogether * scores_stride_);
   // Zero, so that the words behind a head's last are no sentinel.
@@ -164,13 +171,10 @@ bool Worker::forward(Pass pass, const int32_t* ids, bool last) {
     if (!attention(pass, layer)) return false;
     mark(kAttention, layer);
     if (!project(pass, ML_ATTN_OUT, layer, heads_.get(), int64_t(plan_.q_cols) * pass.count)) return false;
+    add_out_bias(pass, layer);
     if (!add_outputs(pass, 0, layer)) return false;
     mark(kAttnOut, layer);
-    if (!gate_up(pass, layer)) return false;
-    mark(kGateUp, layer);
-    if (!project(pass, ML_DOWN, layer, gathered_.get(), int64_t(plan_.ffn_panels) * kLine * pass.count)) return false;
-    if (!add_outputs(pass, 1, layer)) return false;
-    mark(kDown, layer);
+    if (!mlp(pass, layer)) return false;
   }
   const bool all = team_.job.params.all_logits != nullptr;
   if (all) {
@@ -205,6 +209,23 @@ template <class Pass>
 bool Worker::gate_up(Pass pass, int layer) {
   norm_streams(pass, team_.vector(ML_FFN_NORM, layer));
   return project(pass, ML_GATE_UP, layer, normed_.get(), plan_.streams > 1 ? int64_t(plan_.s.hidden) * pass.count : 0);
+}
+
+// The MLP of a layer, or its experts.
+template <class Pass>
+bool Worker::mlp(Pass pass, int layer) {
+  if (plan_.s.experts) {
+    if (!route(pass, layer)) return false;
+    mark(kRouter, layer);
+    if (!mix_experts(pass, layer)) return false;
+  } else {
+    if (!gate_up(pass, layer)) return false;
+    mark(kGateUp, layer);
+    if (!project(pass, ML_DOWN, layer, gathered_.get(), int64_t(plan_.ffn_panels) * kLine * pass.count)) return false;
+  }
+  if (!add_outputs(pass, 1, layer)) return false;
+  mark(plan_.s.experts ? kExperts : kDown, layer);
+  return true;
 }
 
 // Ends a phase: adds its time to the profile, and to the trace.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cores.h"
+#include "experts.h"
 #include "packed_panel.h"
 #include "sampling.h"
 #include "team.h"
@@ -77,6 +78,8 @@ class Worker {
   bool qkv(Pass pass, int layer);
   template <class Pass>
   bool gate_up(Pass pass, int layer);
+  template <class Pass>
+  bool mlp(Pass pass, int layer);
 
   // worker_matmul.cpp
   template <class Pass>
@@ -92,6 +95,20 @@ class Worker {
   bool gather(int tensor, int64_t lines_a_unit, Emit&& emit);
   void close_local();
 
+  // worker_experts.cpp
+  template <class Pass>
+  bool route(Pass pass, int layer);
+  template <class Pass>
+  bool mix_experts(Pass pass, int layer);
+  template <class Emit>
+  bool gather_shared(int units, int64_t lines, Emit&& emit);
+  Columns columns_of(const HitGroup& group, int tokens, bool as_integers);
+  bool gate_up_experts(int tokens, int layer);
+  void finish_halves(int layer, const HitGroup& group, int panel, float* gate, float* up);
+  bool add_experts(int tokens, int layer);
+  void keep_outputs(int layer, const HitGroup& group, int panel);
+  const float* sum_slots(int token);
+
   // worker_attention.cpp
   void set_rotations(int position, int count);
   void finish_head(float* head, HeadRole role, int layer, int shard, int number, int t);
@@ -99,10 +116,11 @@ class Worker {
   bool attention(OneToken pass, int layer);
   bool attention(TokenBlock pass, int layer);
   void attend_split(const AttentionSplit& split, OneToken pass, int layer);
-  bool merge_split(const AttentionSplit& split);
+  bool merge_split(const AttentionSplit& split, int layer);
   bool append_block(TokenBlock pass, int layer);
   void attend_block(TokenBlock pass, int layer);
   bool gather_block(TokenBlock pass);
+  float weight_with_sink(const Partial& part, int layer, int query) const;
   AttentionSplit attention_split(int position, int layer) const;
   int64_t plan_cache_reads(int position, int layer);
   void read_cache_early(int lines);
@@ -110,6 +128,8 @@ class Worker {
   // worker_exchange.cpp
   template <class Pass>
   bool add_outputs(Pass pass, int kind, int layer);
+  template <class Pass>
+  void add_out_bias(Pass pass, int layer);
   template <class Pass>
   void norm_outputs(Pass pass, const float* scale);
   template <class Pass>
@@ -181,6 +201,9 @@ class Worker {
   Aligned<float> cos_, sin_;  // [rotation][token][pair]
   Aligned<float> column_;     // one token's key and value, or its queries of one KV head
   Aligned<IntegerBlock> integers_;  // a phase's activations, for packed weights
+  Aligned<float> column_of_, slots_;  // an expert's vectors; [token][slot][16] rows of what experts put out
+  Routing routing_;
+  RunCursor runs_;
   int64_t scores_stride_ = 0;
   std::vector<Partial> parts_;
   std::vector<uint8_t> seen_;      // [id] 1 if it is in the sequence

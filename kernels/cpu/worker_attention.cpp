@@ -73,6 +73,13 @@ void Worker::append(float* key_and_value, int layer, int head, int position, int
   team_.cache(device_, layer, head).append(position, key_and_value, value);
 }
 
+// The sum of a query's weights, its head's sink included: a score without a value, whose part of the softmax is lost.
+float Worker::weight_with_sink(const Partial& part, int layer, int query) const {
+  const int shard = query / plan_.q_heads, number = query % plan_.q_heads;
+  const float* sinks = team_.vector(ML_SINKS, layer, device_ * plan_.shards + shard);
+  return sinks ? part.weight + std::exp(sinks[number] - part.peak) : part.weight;
+}
+
 AttentionSplit Worker::attention_split(int position, int layer) const {
   const int window = team_.windows[layer];
   return {window ? std::max(0, position + 1 - window) : 0, position + 1, plan_.shards * plan_.kv_heads,
@@ -110,7 +117,7 @@ void Worker::read_cache_early(int lines) {
 bool Worker::attention(OneToken pass, int layer) {
   const AttentionSplit split = attention_split(pass.position, layer);
   attend_split(split, pass, layer);
-  return merge_split(split);
+  return merge_split(split, layer);
 }
 
 // Attends to this worker's positions of its heads, and publishes each query's partial result: head_dim values, then the
@@ -152,7 +159,7 @@ void Worker::attend_split(const AttentionSplit& split, OneToken pass, int layer)
 }
 
 // heads_ becomes the merged results of all workers: [query head][head_dim].
-bool Worker::merge_split(const AttentionSplit& split) {
+bool Worker::merge_split(const AttentionSplit& split, int layer) {
   const int dim = plan_.s.head_dim, heads = plan_.shards * plan_.kv_heads, group = plan_.group;
   const int lines = panels_of(dim + 2), per_head = group * lines;
   float* packed = partials_.get();
@@ -172,8 +179,10 @@ bool Worker::merge_split(const AttentionSplit& split) {
     }
   }
   close_local();
-  for (int q = 0; q < heads * group; ++q)
-    for (int d = 0; d < dim; ++d) heads_[int64_t(q) * dim + d] /= weights[q];
+  for (int q = 0; q < heads * group; ++q) {
+    const float total = weight_with_sink({peaks[q], weights[q]}, layer, q);
+    for (int d = 0; d < dim; ++d) heads_[int64_t(q) * dim + d] /= total;
+  }
   return true;
 }
 
@@ -229,7 +238,8 @@ void Worker::attend_block(TokenBlock pass, int layer) {
            lines * kLine, parts_.data(), [] {});
     for (int g = 0; g < group; ++g) {
       float* mixed = out + g * lines * kLine;
-      for (int d = 0; d < dim; ++d) mixed[d] /= parts_[g].weight;
+      const float total = weight_with_sink(parts_[g], layer, head * group + g);
+      for (int d = 0; d < dim; ++d) mixed[d] /= total;
     }
     for (int i = 0; i < group * lines; ++i)
       publish_line(to + (int64_t(unit) * group * lines + i) * kLine, out + i * kLine);

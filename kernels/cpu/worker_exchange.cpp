@@ -90,6 +90,20 @@ bool Worker::add_over_devices(Pass pass, const float* mine, int peer_exchange) {
   return true;
 }
 
+// What attention's output matrix has beside it, to each shard's outputs; of a sum over devices one part has it.
+template <class Pass>
+void Worker::add_out_bias(Pass pass, int layer) {
+  const int64_t rows = int64_t(plan_.out_panels) * kLine * pass.count;
+  for (int shard = 0; shard < plan_.shards; ++shard) {
+    const float* bias = team_.vector(ML_OUT_BIAS, layer, device_ * plan_.shards + shard);
+    if (!bias) return;
+    for (int k = 0; k < plan_.s.hidden; ++k)
+      for (int t = 0; t < pass.count; ++t) outputs_[shard * rows + int64_t(k) * pass.count + t] += bias[k];
+  }
+}
+template void Worker::add_out_bias(OneToken, int);
+template void Worker::add_out_bias(TokenBlock, int);
+
 // Each shard's outputs, normalised in place.
 template <class Pass>
 void Worker::norm_outputs(Pass pass, const float* scale) {

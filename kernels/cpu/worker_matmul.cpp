@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gate.h"
 #include "worker.h"
 
 namespace ml {
@@ -57,7 +58,7 @@ Range Worker::multiply(OneToken pass, int tensor, int layer, Columns in, int64_t
   const int cols = plan_.cols(tensor), per_shard = plan_.units_per_shard(tensor), panels = plan_.panels_per_unit(tensor);
   const uint32_t phase = cursor_.phase();
   float* y = lines_.get();
-  auto activated = [gelu_tanh = plan_.s.activation == ML_GELU_TANH](Vec v) { return gelu_tanh ? gelu(v) : silu(v); };
+  const Gate gated(plan_.s);
   cursor_.begin_phase(tensor, layer);
   const bool attends_next = tensor == ML_QKV && order.count > 0;
   const int likely = std::max(1, std::min(order.count, cursor_.expected(tensor)));
@@ -75,7 +76,7 @@ Range Worker::multiply(OneToken pass, int tensor, int layer, Columns in, int64_t
     }
     if (cache_lines) read_cache_early(cache_lines);
     if (panels == 2) {
-      for (int i = 0; i < kLine; i += kWidth) store(y + i, activated(load(y + i)) * load(y + kLine + i));
+      for (int i = 0; i < kLine; i += kWidth) store(y + i, gated(load(y + i), load(y + kLine + i)));
     }
     if (k == 0) local_.clear_stale();
     publish_line(to_lines + int64_t(unit) * kLine, y);
@@ -99,7 +100,7 @@ Range Worker::multiply(TokenBlock pass, int tensor, int layer, Columns in, int64
   const int cols = plan_.cols(tensor), per_shard = plan_.units_per_shard(tensor), tokens = pass.count;
   const int panels = plan_.panels_per_unit(tensor);
   float* y = lines_.get();
-  auto activated = [gelu_tanh = plan_.s.activation == ML_GELU_TANH](Vec v) { return gelu_tanh ? gelu(v) : silu(v); };
+  const Gate gated(plan_.s);
   for (int k = 0; k < order.count;) {
     const uint8_t* tape = cursor_.at(tensor, layer, k);
     const int unit = order.unit(k), shard = unit / per_shard;
@@ -119,7 +120,7 @@ Range Worker::multiply(TokenBlock pass, int tensor, int layer, Columns in, int64
     }
     if (panels == 2) {
       for (int i = 0; i < tokens * kLine; i += kWidth)
-        store(y + i, activated(load(y + i)) * load(y + tokens * kLine + i));
+        store(y + i, gated(load(y + i), load(y + tokens * kLine + i)));
     }
     for (int i = 0; i < now; ++i)
       for (int t = 0; t < tokens; ++t)

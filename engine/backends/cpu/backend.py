@@ -36,6 +36,7 @@ from engine.models.config import Feature
 from engine.models.storage import Storage
 from engine.models.weights import Weights
 from engine.processor import processor_name
+from engine.timings import phases_of
 
 FEATURES: frozenset[Feature] = frozenset(
     {
@@ -49,6 +50,10 @@ FEATURES: frozenset[Feature] = frozenset(
         Feature.ATTENTION_SCALE,
         Feature.ATTENTION_CAP,
         Feature.LOGIT_CAP,
+        Feature.OUT_BIAS,
+        Feature.SINKS,
+        Feature.CLAMPED_SWIGLU,
+        Feature.EXPERTS,
     }
 )
 """What the kernel computes beyond a plain Llama's arithmetic."""
@@ -134,7 +139,10 @@ class CpuBackend:
                     self._caches.take_back(lease, job, tokens)
 
             try:
-                self._current = CpuLaunch(self._library, self._kernel, job, lease=lease, on_end=keep)
+                phases = phases_of(self.config.experts is not None)
+                self._current = CpuLaunch(
+                    self._library, self._kernel, job, lease=lease, on_end=keep, phases=phases
+                )
             except BaseException:
                 keep(())
                 raise

@@ -83,6 +83,8 @@ class Matrix(IntEnum):
 
 
 LAYER_MATRICES = tuple(Matrix)[: Matrix.HEAD_ROWS]
+MLP_MATRICES = LAYER_MATRICES[Matrix.W_GATE :]
+"""Those of an MLP, or of one expert."""
 
 
 class ActivationCode(IntEnum):
@@ -90,6 +92,7 @@ class ActivationCode(IntEnum):
 
     SILU = 0
     GELU_TANH = 1
+    CLAMPED_SWIGLU = 2
 
 
 class Vector(IntEnum):
@@ -103,6 +106,12 @@ class Vector(IntEnum):
     Q_NORM = 5
     K_NORM = 6
     QKV_BIAS = 7
+    OUT_BIAS = 8
+    SINKS = 9
+    ROUTER = 10
+    ROUTER_BIAS = 11
+    GATE_UP_BIAS = 12
+    DOWN_BIAS = 13
 
 
 class Finish(IntEnum):
@@ -141,9 +150,13 @@ _SHAPE: tuple[Declared, ...] = (
     ("streams", c_int32, "residual streams: the lanes of a model that has them, else 1"),
     ("shards", c_int32, "slices of attention and MLP: the lanes, or one a device for tensor parallelism"),
     *_each("delay head sum_before_norm tied_head rope_interleaved", c_int32),
-    *_each("qkv_bias qk_norm post_norms", c_int32),
+    *_each("qkv_bias qk_norm post_norms out_bias sinks", c_int32),
+    ("experts", c_int32, "of each layer, with the sizes of an MLP each; 0 for an MLP"),
+    ("experts_chosen", c_int32, "how many of them a token meets"),
+    ("experts_renormalise", c_int32, "whether their weights add up to one"),
+    ("experts_biased", c_int32, "whether they and the router have biases"),
     ("activation", c_int32, "MlActivationCode of the MLP"),
-    *_each("norm_eps embedding_scale attention_scale", c_float),
+    *_each("norm_eps embedding_scale attention_scale swiglu_limit", c_float),
     ("attention_cap", c_float, "cap * tanh(x / cap); 0 is none"),
     ("logit_cap", c_float, "as above"),
     ("rotations", c_int32, "how many different ones"),

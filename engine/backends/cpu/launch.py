@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -15,7 +15,7 @@ from engine.backends.cpu.contract import Finish, NativeJob, Span
 from engine.backends.cpu.kept_caches import NOTHING_KEPT, Lease
 from engine.backends.cpu.library import check
 from engine.sampling import OPTIONS, SamplingParams
-from engine.timings import PHASES, FinishReason, PhaseTime
+from engine.timings import EVERY_PHASE, PHASES, FinishReason, PhaseTime
 
 POLLED = 512
 """Tokens fetched from the ring at a time."""
@@ -42,11 +42,13 @@ class CpuLaunch:
         lease: Lease = NOTHING_KEPT,
         on_end: Callable[[Sequence[int]], None] = lambda _tokens: None,
         all_logits: NDArray[np.float32] | None = None,
+        phases: Collection[str] = PHASES,
     ) -> None:
-        """`on_end` is called once, with the tokens whose keys and values are in the lease's cache then."""
+        """`phases` are those of the model. `on_end` is called once, with the tokens whose keys and values are in the lease's cache then."""
         self._library = native
         self._kernel = kernel
         self._job = job
+        self._phases = phases
         self._cached = lease.cached
         self._on_end = on_end
         self._outcome: Outcome | None = None
@@ -127,12 +129,14 @@ class CpuLaunch:
         return _Progress(code, prefill_ns.value, prefilled.value, filled.value)
 
     def _phases_us(self) -> dict[str, PhaseTime]:
-        sums = (ctypes.c_double * (len(PHASES) * len(library.WAITS)))()
-        if self._library.ml_profile(self._kernel, sums, len(PHASES)) < 1:
+        kinds = len(library.WAITS)
+        sums = (ctypes.c_double * (len(EVERY_PHASE) * kinds))()
+        if self._library.ml_profile(self._kernel, sums, len(EVERY_PHASE)) < 1:
             return {}
         return {
-            phase: PhaseTime(*(sums[i * len(library.WAITS) + kind] / 1e3 for kind in range(3)))
-            for i, phase in enumerate(PHASES)
+            phase: PhaseTime(*(sums[i * kinds + kind] / 1e3 for kind in range(kinds)))
+            for i, phase in enumerate(EVERY_PHASE)
+            if phase in self._phases
         }
 
     def _spans(self) -> tuple[TraceSpan, ...]:
@@ -143,7 +147,7 @@ class CpuLaunch:
 
 
 def _trace_span(span: Span) -> TraceSpan:
-    phase = PHASES[span.phase]
+    phase = EVERY_PHASE[span.phase]
     return TraceSpan(
         name=phase if span.layer < 0 else f"{phase} {span.layer}",
         device=span.device,

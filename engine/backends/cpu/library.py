@@ -17,6 +17,10 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ml_create": (c_int32, (POINTER(Shape), POINTER(Team), POINTER(c_void_p))),
     "ml_destroy": (None, (c_void_p,)),
     "ml_pack": (c_int32, (c_void_p, c_int32, c_int32, c_int32, c_void_p, POINTER(c_float))),
+    "ml_pack_expert": (
+        c_int32,
+        (c_void_p, c_int32, c_int32, c_int32, c_int32, c_void_p, POINTER(c_float)),
+    ),
     "ml_vector": (c_int32, (c_void_p, c_int32, c_int32, c_int32, POINTER(c_float))),
     "ml_launch": (c_int32, (c_void_p, POINTER(NativeJob))),
     "ml_poll": (c_int32, (c_void_p, POINTER(c_int32), POINTER(c_int64), c_int32, c_int64)),

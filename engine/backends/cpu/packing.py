@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from engine.backends.base import LoadProgress
 from engine.backends.cpu.contract import (
     LAYER_MATRICES,
+    MLP_MATRICES,
     ActivationCode,
     ExchangeCode,
     HeadCode,
@@ -24,7 +25,7 @@ from engine.backends.cpu.library import check
 from engine.backends.cpu.storages import Storages, matrix_rows
 from engine.errors import BackendUnavailable, CheckpointError
 from engine.measuring.bandwidth import usable_cores
-from engine.models.config import ModelConfig
+from engine.models.config import Experts, ModelConfig
 from engine.models.rope import RopeLayout, inverse_frequencies, pair_amplitudes
 from engine.models.weights import Weights
 
@@ -53,6 +54,7 @@ def describe_shape(config: ModelConfig, devices: int, storages: Storages) -> Sha
     rotations = [rope for rope in dict.fromkeys(ropes) if rope]
     numbers = [rotations.index(rope) if rope else -1 for rope in ropes]
     ints = ctypes.c_int32 * config.layers
+    experts = config.experts
     return Shape(
         hidden=config.hidden,
         layers=config.layers,
@@ -72,6 +74,13 @@ def describe_shape(config: ModelConfig, devices: int, storages: Storages) -> Sha
         qkv_bias=config.qkv_bias,
         qk_norm=config.qk_norm,
         post_norms=config.post_norms,
+        out_bias=config.out_bias,
+        sinks=config.sinks,
+        experts=experts.count if experts else 0,
+        experts_chosen=experts.chosen if experts else 0,
+        experts_renormalise=bool(experts and experts.renormalise),
+        experts_biased=bool(experts and experts.biased),
+        swiglu_limit=config.swiglu_limit,
         activation=ActivationCode[config.activation.value.upper()],
         norm_eps=config.norm_eps,
         embedding_scale=config.embedding_scale,
@@ -112,8 +121,18 @@ class Packer:
                 progress("packing weights", ready, len(done), "layers")
 
     def _pack_layer(self, layer: int) -> None:
-        for matrix in LAYER_MATRICES:
+        experts = self._config.experts
+        for matrix in LAYER_MATRICES if experts is None else LAYER_MATRICES[: Matrix.W_GATE]:
             self._put_matrix(matrix, layer, f"layers.{layer}.{matrix.name.lower()}")
+        for number in range(experts.count if experts else 0):
+            for matrix in MLP_MATRICES:
+                name = f"layers.{layer}.experts.{number}.{matrix.name.lower()}"
+                self._put_matrix(matrix, layer, name, expert=number)
+        self._pack_vectors(layer)
+        if experts is not None:
+            self._pack_expert_vectors(layer, experts)
+
+    def _pack_vectors(self, layer: int) -> None:
         config, hidden = self._config, self._config.hidden
         norms = ["attn_norm", "ffn_norm"]
         norms += ["attn_post_norm", "ffn_post_norm"] if config.post_norms else []
@@ -126,6 +145,30 @@ class Packer:
             rows = (config.q_dim + 2 * config.kv_dim) // self._shards
             for shard, bias in enumerate(np.concatenate(parts, axis=1)):
                 self._put_vector("qkv_bias", layer, shard, bias, rows)
+        if config.out_bias:
+            self._put_vector("out_bias", layer, 0, self._get(layer, "bo"), hidden)
+        if config.sinks:
+            heads = config.heads // self._shards
+            for shard, sinks in enumerate(self._get(layer, "sinks").reshape(self._shards, heads)):
+                self._put_vector("sinks", layer, shard, sinks, heads)
+
+    def _pack_expert_vectors(self, layer: int, experts: Experts) -> None:
+        config = self._config
+        router = self._get(layer, "router").reshape(-1)
+        self._put_vector("router", layer, 0, router, experts.count * config.hidden)
+        if not experts.biased:
+            return
+        self._put_vector("router_bias", layer, 0, self._get(layer, "router_bias"), experts.count)
+
+        def all_of(name: str) -> NDArray[Any]:
+            each = [self._get(layer, f"experts.{number}.{name}") for number in range(experts.count)]
+            return np.stack(each).reshape(experts.count, -1)
+
+        halves = np.stack([all_of("b_gate"), all_of("b_up")], axis=1)
+        for shard, bias in enumerate(np.split(halves, self._shards, axis=2)):
+            self._put_vector("gate_up_bias", layer, shard, bias.reshape(-1), bias.size)
+        down = all_of("b_down").reshape(-1)
+        self._put_vector("down_bias", layer, 0, down, down.size)
 
     def _pack_ends(self) -> None:
         """The embedding, the last norm and the head."""
@@ -138,7 +181,7 @@ class Packer:
     def _get(self, layer: int, name: str) -> NDArray[Any]:
         return self._weights.get(f"layers.{layer}.{name}")
 
-    def _put_matrix(self, matrix: Matrix, layer: int, name: str) -> None:
+    def _put_matrix(self, matrix: Matrix, layer: int, name: str, expert: int | None = None) -> None:
         """Cut into what each shard multiplies with."""
         rows, scales = matrix_rows(self._weights, name, self._storages.of(matrix, layer))
         parts = self._storages.cut(matrix, rows)
@@ -147,7 +190,9 @@ class Packer:
             data = np.ascontiguousarray(part)
             numbers = None if of_part is None else np.ascontiguousarray(of_part, np.float32)
             pointer = None if numbers is None else numbers.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-            code = self._library.ml_pack(self._kernel, matrix, layer, shard, data.ctypes.data, pointer)
+            place = (matrix, layer, shard) if expert is None else (matrix, layer, expert, shard)
+            pack = self._library.ml_pack if expert is None else self._library.ml_pack_expert
+            code = pack(self._kernel, *place, data.ctypes.data, pointer)
             check(code, f"packing {matrix.name} of layer {layer}")
 
     def _put_vector(self, name: str, layer: int, shard: int, given: NDArray[Any], size: int) -> None:

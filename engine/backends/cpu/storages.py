@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.cpu.contract import LAYER_MATRICES, Matrix
+from engine.backends.cpu.contract import LAYER_MATRICES, MLP_MATRICES, Matrix
 from engine.models.config import HeadKind, ModelConfig
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.models.weights import PackedWeights, Weights, storage_of
@@ -70,8 +70,20 @@ def choose_storages(weights: Weights, devices: int) -> Storages:
         is_cut_through = devices > 1 and width // devices % found.run
         return half if found.is_packed and (lanes > 1 or is_cut_through) else found
 
+    def chosen_of_experts(i: int, matrix: Matrix, count: int) -> Storage:
+        """All experts of a layer lie alike: in sixteen bits if they ship in several formats."""
+        name = matrix.name.lower()
+        found = {chosen(f"layers.{i}.experts.{expert}.{name}", matrix) for expert in range(count)}
+        return found.pop() if len(found) == 1 else half
+
     def layer(i: int) -> tuple[Storage, ...]:
-        found = [chosen(f"layers.{i}.{matrix.name.lower()}", matrix) for matrix in LAYER_MATRICES]
+        experts = config.experts
+        found = [
+            chosen_of_experts(i, matrix, experts.count)
+            if experts and matrix in MLP_MATRICES
+            else chosen(f"layers.{i}.{matrix.name.lower()}", matrix)
+            for matrix in LAYER_MATRICES
+        ]
         borders = (config.q_dim // devices, (config.q_dim + config.kv_dim) // devices)
         if len(set(found[:3])) > 1 and any(border % _PANEL_ROWS for border in borders):
             found[:3] = [half] * 3
