@@ -127,7 +127,9 @@ def test_logits_and_tokens_are_those_of_transformers(
     ("dtype", "devices"), [(torch.float16, 1), (torch.bfloat16, 2)], ids=["fp16", "bf16-2-devices"]
 )
 @pytest.mark.parametrize(
-    ("family", "changes"), [(f, c) for f, _, c in CASES], ids=[f"{f}-{i}" for f, i, _ in CASES]
+    ("family", "changes"),
+    [(f, c) for f, _, c in CASES + EXPERT_CASES],
+    ids=[f"{f}-{i}" for f, i, _ in CASES + EXPERT_CASES],
 )
 def test_the_cpu_backend_gives_them_too(
     tmp_path: Path, family: str, changes: dict[str, Any], dtype: torch.dtype, devices: int

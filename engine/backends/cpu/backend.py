@@ -175,7 +175,7 @@ class CpuBackend:
         check(self._library.ml_core_distance(ctypes.byref(distance)), "measuring the cores' distance")
         return distance.value
 
-    def storage(self, name: str) -> Storage:
+    def storage(self, name: str) -> Storage | None:
         return self._storages.named(name)
 
     @property

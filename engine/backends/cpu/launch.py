@@ -44,7 +44,8 @@ class CpuLaunch:
         all_logits: NDArray[np.float32] | None = None,
         phases: Collection[str] = PHASES,
     ) -> None:
-        """`phases` are those of the model. `on_end` is called once, with the tokens whose keys and values are in the lease's cache then."""
+        """`phases` are those of the model. `on_end` is called once, with the tokens whose keys and values
+        are in the lease's cache then."""
         self._library = native
         self._kernel = kernel
         self._job = job

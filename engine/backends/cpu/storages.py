@@ -35,9 +35,11 @@ class Storages:
             return self.layers[layer][matrix]
         return self.head if matrix is Matrix.HEAD_ROWS else self.embed
 
-    def named(self, name: str) -> Storage:
-        """Of a matrix by its canonical name."""
+    def named(self, name: str) -> Storage | None:
+        """Of a matrix by its canonical name; None for a router, which is kept in FP32."""
         *layer, kind = name.split(".")
+        if kind == "router":
+            return None
         if layer:
             return self.layers[int(layer[1])][Matrix[kind.upper()]]
         return self.embed if kind == "embed" else self.head

@@ -92,7 +92,16 @@ Model random_model() {
   s.qkv_bias = pick(0, 1);
   s.qk_norm = pick(0, 1);
   s.post_norms = pick(0, 1);
-  s.activation = one_of({int(ML_SILU), int(ML_GELU_TANH)});
+  s.activation = one_of({int(ML_SILU), int(ML_GELU_TANH), int(ML_CLAMPED_SWIGLU)});
+  s.swiglu_limit = 0.5f;
+  s.out_bias = pick(0, 1);
+  s.sinks = pick(0, 1);
+  if (s.streams == 1 && s.shards == 1 && pick(0, 1)) {
+    s.experts = pick(1, 20);
+    s.experts_chosen = pick(1, s.experts);
+    s.experts_renormalise = pick(0, 1);
+    s.experts_biased = pick(0, 1);
+  }
   s.embedding_scale = one_of({1.0f, 3.0f});
   s.attention_scale = 0.3f;
   s.attention_cap = one_of({0.0f, 2.0f});
@@ -155,6 +164,24 @@ void pack_one(MlKernel* kernel, const Model& m, std::mt19937_64& from, int matri
   require(!ml_pack(kernel, matrix, layer, shard, random_rows(from, storage, rows, cols).data(), scales.data()), "packing");
 }
 
+// The matrices of all experts, and a router that tells them apart.
+void pack_experts(MlKernel* kernel, const Model& m, std::mt19937_64& from, int layer) {
+  const MlShape& s = m.shape;
+  const int rows[] = {s.ffn, s.ffn, s.hidden}, cols[] = {s.hidden, s.hidden, s.ffn};
+  for (int matrix = ML_W_GATE; matrix <= ML_W_DOWN; ++matrix) {
+    const int storage = m.storages[layer * ML_HEAD_ROWS + matrix], i = matrix - ML_W_GATE;
+    const std::vector<float> scales(rows[i] * (cols[i] / ml::kFp8Side + 1), 0.05f);
+    for (int expert = 0; expert < s.experts; ++expert) {
+      const std::vector<uint8_t> data = random_rows(from, storage, rows[i], cols[i]);
+      require(!ml_pack_expert(kernel, matrix, layer, expert, 0, data.data(), scales.data()), "packing an expert");
+    }
+    require(ml_pack(kernel, matrix, layer, 0, nullptr, nullptr) == ML_BAD_SHAPE, "a model of experts has no MLP");
+  }
+  std::vector<float> router(s.experts * s.hidden);
+  for (float& weight : router) weight = float(from() % 2001) / 1000.0f - 1.0f;
+  require(!ml_vector(kernel, ML_ROUTER, layer, 0, router.data()), "packing a router");
+}
+
 void pack(MlKernel* kernel, const Model& m) {
   std::mt19937_64 from(m.seed);
   const MlShape& s = m.shape;
@@ -163,8 +190,10 @@ void pack(MlKernel* kernel, const Model& m) {
                                                                          s.hidden, ffn};
   for (int layer = 0; layer < s.layers; ++layer)
     for (int shard = 0; shard < s.shards; ++shard)
-      for (int matrix = ML_WQ; matrix <= ML_W_DOWN; ++matrix)
+      for (int matrix = ML_WQ; matrix <= (s.experts ? ML_WO : ML_W_DOWN); ++matrix)
         pack_one(kernel, m, from, matrix, layer, shard, rows[matrix], cols[matrix]);
+  for (int layer = 0; s.experts && layer < s.layers; ++layer) pack_experts(kernel, m, from, layer);
+  require(ml_pack_expert(kernel, ML_W_UP, 0, s.experts, 0, nullptr, nullptr) == ML_BAD_SHAPE, "an expert too many");
   const bool by_lane = s.head == ML_VOCAB_PARALLEL && s.streams > 1;
   const int lanes = by_lane ? s.streams : 1, wide = s.head == ML_LANE ? s.hidden * s.streams : s.hidden;
   for (int shard = 0; shard < lanes; ++shard) pack_one(kernel, m, from, ML_HEAD_ROWS, 0, shard, s.vocab / lanes, wide);

@@ -11,7 +11,7 @@ from engine.backends.cpu.build import SOURCES, compiler, sources, write_contract
 from engine.backends.cpu.library import runnable
 
 SECONDS = 12
-COMPILE_S = 300
+COMPILE_S = 900
 HERE = Path(__file__).parent
 
 

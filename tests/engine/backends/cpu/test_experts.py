@@ -1,4 +1,4 @@
-"""The CPU monokernel mixes experts as the reference does: routed in the launch, multiplied as they are packed."""
+"""The CPU monokernel mixes experts as the reference does: routed in the launch, multiplied as they ship."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.backends.base import Job
-from engine.models.config import Activation, Experts, ModelConfig
+from engine.models.config import Activation, Experts, ModelConfig, matrix_shapes
 from engine.models.presets import load_preset
 from engine.models.storage import Storage
 from engine.models.weights import DType, RandomWeights
@@ -98,6 +98,15 @@ def test_every_instruction_set_mixes_experts(isa: str) -> None:
     if isa not in {target.name for target in runnable()}:
         pytest.skip(f"this processor does not run {isa}")
     assert_agrees(GPT_OSS, threads=2, isa=isa, weights=PackedExperts)
+
+
+def test_experts_are_kept_as_they_ship_and_the_router_in_fp32() -> None:
+    with opened("cpu", GPT_OSS, threads=1, weights=PackedExperts) as cpu:
+        kept = {name: cpu.storage(name) for name in matrix_shapes(GPT_OSS)}
+
+    assert kept["layers.3.experts.5.w_down"] is Storage.MXFP4
+    assert kept["layers.3.wq"] is Storage.F16
+    assert kept["layers.0.router"] is None
 
 
 def test_repeated_launches_are_equal_to_the_bit() -> None:
