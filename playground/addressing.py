@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from engine.serving.messages import GenerateRequest, Heartbeat
 
 
-def serving(model: str, workers: Sequence[Heartbeat]) -> list[Heartbeat]:
+def workers_with(model: str, workers: Sequence[Heartbeat]) -> list[Heartbeat]:
     """The workers with that model; all of them where it is empty."""
     return [worker for worker in workers if not model or worker.model == model]
 

@@ -21,7 +21,7 @@ from engine.serving.tokenizer_service import tokenize
 from engine.timings import FinishReason, Timings
 from playground import asked, metrics, presence, selectors, services
 from playground.access import may_use
-from playground.addressing import address_requests, serving
+from playground.addressing import address_requests, workers_with
 from playground.admission import caller_of, submit
 from playground.background import in_background
 from playground.keeping import admit_bytes, size_of
@@ -245,7 +245,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         """Nothing awaits this task while it runs, so it reports its own failures."""
         try:
             await pump.run()
-            await presence.ended(pump.generation, self._viewer)
+            await presence.note_end(pump.generation, self._viewer)
         except TooSlow:
             metrics.SLOW_CLIENTS.inc()
             await self.close(TOO_SLOW, "what was sent has not been acknowledged")
@@ -290,7 +290,7 @@ def check_worker(name: str, workers: list[Heartbeat]) -> None:
 
 def to_workers(request: GenerateRequest, workers: list[Heartbeat]) -> GenerateRequest:
     """The request, to a worker that can answer it. Raises Invalid if none has its model."""
-    able = serving(request.model, workers)
+    able = workers_with(request.model, workers)
     if not able:
         models = ", ".join(sorted({worker.model for worker in workers}))
         raise Invalid(

@@ -107,7 +107,7 @@ def prompt_parts(prompt: Mapping[str, Any]) -> list[Fact]:
     return [("Before the gap", prompt["text"]), ("After the gap", prompt["suffix"])]
 
 
-def opening(prompt: Mapping[str, Any]) -> dict[str, Any]:
+def prompt_for_page(prompt: Mapping[str, Any]) -> dict[str, Any]:
     """A prompt as the playground's page takes it up."""
     messages = prompt.get("messages") or ()
     if messages:

@@ -30,7 +30,7 @@ class Finding(TypedDict):
 @require_safe
 async def healthz(_request: HttpRequest) -> JsonResponse:
     """200 as long as this process answers; needs nothing else."""
-    presence.watching()
+    presence.watch()
     return JsonResponse({"status": "ok"})
 
 

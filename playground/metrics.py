@@ -52,7 +52,7 @@ SLOW_CLIENTS = Counter(
 )
 
 
-def ended(source: Source, end: Done | Failed) -> None:
+def count_end(source: Source, end: Done | Failed) -> None:
     """A generation ended and was recorded."""
     if isinstance(end, Failed):
         GENERATIONS.labels(source, end.code).inc()

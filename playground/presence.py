@@ -76,17 +76,17 @@ async def arrive(generation: str, viewer: str) -> None:
 
 def hold(generation: str, viewer: str) -> None:
     """As `arrive`, told to Redis with the next beat."""
-    watching().here[viewer] = generation
+    watch().here[viewer] = generation
 
 
 def leave(viewer: str) -> None:
     """`viewer` stopped watching before the end: unless somebody comes within LEFT_RUN_S, it is cancelled."""
-    watching().here.pop(viewer, None)
+    watch().here.pop(viewer, None)
 
 
-async def ended(generation: str, viewer: str) -> None:
+async def note_end(generation: str, viewer: str) -> None:
     """The generation has ended, and its end is known to whoever asked for it."""
-    watching().here.pop(viewer, None)
+    watch().here.pop(viewer, None)
     try:
         await engine_redis().zrem(WATCHED, generation)
     except (RedisError, OSError) as error:  # then it is found, and its end is there already
@@ -100,7 +100,7 @@ async def stop() -> None:
         await cancellation.end(task)
 
 
-def watching() -> _Presence:
+def watch() -> _Presence:
     """This process's part, begun if it has not: /healthz calls it, so that a fresh process looks at once."""
     found = _loops.setdefault(asyncio.get_running_loop(), _Presence())
     found.begin()
@@ -184,5 +184,5 @@ async def _record_rest(generation: str) -> None:
         if isinstance(frame, Done | Failed) and await services.record_end(
             generation=generation, transcript=transcript, end=frame
         ):
-            metrics.ended("playground", frame)
+            metrics.count_end("playground", frame)
     await charge(generation, transcript.tokens)

@@ -162,7 +162,7 @@ class Pump:
         if self.recorded is not None:
             await asyncio.wait({self.recorded})
         if await services.record_end(generation=self.generation, transcript=self._transcript, end=last):
-            metrics.ended("playground", last)
+            metrics.count_end("playground", last)
 
     async def _tell_position(self) -> None:
         try:

@@ -86,7 +86,7 @@ def share(*, contestants: Sequence[Contestant], owner: str) -> Share:
 
     Raises Unshareable or TooManyPages.
     """
-    generations = _owned(contestants, owner)
+    generations = _generations_of(contestants, owner)
     race = len(contestants) > 1
     if race:
         _check_race(generations)
@@ -129,7 +129,7 @@ def _with_lanes(shares: QuerySet[Share]) -> QuerySet[Share]:
     return shares.defer("card").prefetch_related(Prefetch("lanes", queryset=lanes))
 
 
-def _owned(contestants: Sequence[Contestant], owner: str) -> list[Generation]:
+def _generations_of(contestants: Sequence[Contestant], owner: str) -> list[Generation]:
     names = [one.generation for one in contestants if one.generation]
     if not names:
         raise Unshareable("a page needs at least one generation; a pacer alone shows nothing")

@@ -31,7 +31,7 @@ def install(api: NinjaAPI) -> None:
     """Makes `api` answer its refusals in this form."""
 
     @api.exception_handler(ApiError)
-    def refused(_request: HttpRequest, error: ApiError) -> HttpResponse:
+    def reply_with_error(_request: HttpRequest, error: ApiError) -> HttpResponse:
         return answer(error)
 
     @api.exception_handler(AuthenticationError)

@@ -201,7 +201,7 @@ def badge(request: HttpRequest, query: Query[parameters.Badge]) -> Any:
     return response
 
 
-def unknown(_request: HttpRequest, path: str) -> HttpResponse:
+def no_such_path(_request: HttpRequest, path: str) -> HttpResponse:
     """Every other path below /api/."""
     message = (
         f"There is no /api/{path[:60]}; there are runs, runs/ID, configurations, series, comparisons, "

@@ -8,7 +8,7 @@ from typing import Any
 
 from dashboard.measurements.configurations import configuration_of
 from dashboard.measurements.facts import flatten
-from dashboard.runs.environment import throttling
+from dashboard.runs.environment import throttle_text
 from dashboard.templatetags.figures import commit
 from engine.measuring.measurement import Measurement
 
@@ -50,13 +50,13 @@ def differences(results: Sequence[Measurement]) -> Differences:
     for one, result in zip(code, results, strict=True):
         one["git.sha"] = commit(result.git_sha)
     return Differences(
-        (*_differing(surroundings), *_conditions(results)),
-        tuple(_differing([_settings(result) for result in results])),
-        tuple(_differing(code)),
+        (*_differences(surroundings), *_conditions(results)),
+        tuple(_differences([_settings(result) for result in results])),
+        tuple(_differences(code)),
     )
 
 
-def _differing(facts: Sequence[Mapping[str, str]]) -> Iterator[Difference]:
+def _differences(facts: Sequence[Mapping[str, str]]) -> Iterator[Difference]:
     for name in dict.fromkeys(key for one in facts for key in one):
         values = tuple(one.get(name, MISSING) for one in facts)
         if len(set(values)) > 1:
@@ -80,9 +80,9 @@ def _devices(result: Measurement) -> dict[str, str]:
 def _conditions(results: Sequence[Measurement]) -> Iterator[Difference]:
     """Throttling and clocks after the timed runs: of what changes by the minute, what changes a speed."""
     states = [list(_gpu_states(result)) for result in results]
-    throttles = tuple(_throttling(state) for state in states)
+    throttles = tuple(_throttle_reasons(state) for state in states)
     if len(set(throttles)) > 1:
-        yield Difference("throttling after the run", throttles)
+        yield Difference("throttle_text after the run", throttles)
     for clock in ("sm_mhz", "memory_mhz"):
         values = [[gpu.get(clock) for gpu in state] for state in states]
         if any(_apart(values[0], other) for other in values[1:]):
@@ -100,9 +100,11 @@ def _list(state: Sequence[Mapping[str, Any]], name: str) -> str:
     return ", ".join(str(gpu.get(name, MISSING)) for gpu in state) or MISSING
 
 
-def _throttling(state: Sequence[Mapping[str, Any]]) -> str:
+def _throttle_reasons(state: Sequence[Mapping[str, Any]]) -> str:
     """What held the devices back, in words, each reason once."""
-    return ", ".join(sorted({throttling(gpu["throttle"]) for gpu in state if "throttle" in gpu})) or MISSING
+    return (
+        ", ".join(sorted({throttle_text(gpu["throttle"]) for gpu in state if "throttle" in gpu})) or MISSING
+    )
 
 
 def _apart(one: Sequence[Any], other: Sequence[Any]) -> bool:

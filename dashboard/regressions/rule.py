@@ -70,16 +70,16 @@ def judge(
     levels = [median(values[a:b]) for a, b in pairwise(edges)]
     newest = edges[-1] - edges[-2]
 
-    def allowed(baseline: float, size: int) -> float:
+    def limit_of(baseline: float, size: int) -> float:
         return threshold if threshold is not None else _threshold(values, baseline, (size, newest))
 
     if reference is not None:
-        limit = allowed(reference, 1)
+        limit = limit_of(reference, 1)
         if loss(levels[-1], reference, better) > limit:
             first = _first_beyond(levels, edges, reference, limit, better)
             return _regression(values, reference, limit, first)
     best = max(range(len(levels)), key=lambda i: better * levels[i])
-    limit = allowed(levels[best], edges[best + 1] - edges[best])
+    limit = limit_of(levels[best], edges[best + 1] - edges[best])
     if loss(levels[-1], levels[best], better) > limit:
         return _regression(values, levels[best], limit, edges[best + 1])
     slow = drift(values, more_is_better=better > 0)

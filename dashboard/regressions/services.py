@@ -100,7 +100,7 @@ def _judge(configuration: Configuration, using: str) -> list[Regression]:
                 and (metric not in normal_since or row.created >= normal_since[metric])
             ]
             values = [getattr(row, metric) for row in points]
-            pinned = _pinned(configuration, metric, normal_since)
+            pinned = _reference_value(configuration, metric, normal_since)
             verdict = judge(values, better, configuration.threshold, pinned)
             if metric in standing:
                 verdict = _follow(standing[metric], points, better, verdict)
@@ -125,7 +125,9 @@ def _accepted_since(configuration: Configuration, using: str) -> dict[str, datet
     return dict(rows.order_by("since").values_list("metric", "since"))
 
 
-def _pinned(configuration: Configuration, metric: str, normal_since: Mapping[str, datetime]) -> float | None:
+def _reference_value(
+    configuration: Configuration, metric: str, normal_since: Mapping[str, datetime]
+) -> float | None:
     """The pinned run's value, unless a newer speed was accepted as normal or the run has none."""
     pinned = configuration.reference
     if pinned is None or (metric in normal_since and pinned.created < normal_since[metric]):

@@ -88,14 +88,14 @@ def _state(moment: object) -> Iterator[tuple[str, str]]:
         device = f"device {number}: " if len(gpus) > 1 else ""
         for key, title in _STATE.items():
             if key in gpu:
-                yield device + title, throttling(gpu[key]) if key == "throttle" else str(gpu[key])
+                yield device + title, throttle_text(gpu[key]) if key == "throttle" else str(gpu[key])
     if isinstance(load := moment.get("load_average"), list):
         yield "load average", ", ".join(str(value) for value in load)
     if "captured" in moment:
         yield "read at", str(moment["captured"])
 
 
-def throttling(mask: object) -> str:
+def throttle_text(mask: object) -> str:
     """A driver's bit mask in words. What cannot be read stays as it is."""
     try:
         bits = int(str(mask), 0)

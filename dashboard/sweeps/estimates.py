@@ -33,7 +33,7 @@ def estimate(specs: Sequence[PointSpec]) -> Estimate:
     return Estimate(sum(times), len(times), len(specs))
 
 
-def remaining(runs: Iterable[SweepRun], now: datetime) -> dict[int, Estimate]:
+def estimate_remaining(runs: Iterable[SweepRun], now: datetime) -> dict[int, Estimate]:
     """What each run that has not ended still has before it, by its key. Two queries.
 
     A point of a kind that never ran is expected to take what the run's own points took on the mean.

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from dashboard.models import SweepRun
 from dashboard.sweeps.devices import Line, lines
-from dashboard.sweeps.estimates import Estimate, remaining
+from dashboard.sweeps.estimates import Estimate, estimate_remaining
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def queues(now: datetime) -> list[Queue]:
     """Every device that is held or wanted. Four queries."""
     found = lines()
     runs = {run.pk: run for line in found for run in _runs(line)}
-    left = remaining(runs.values(), now)
+    left = estimate_remaining(runs.values(), now)
     return [_with_estimates(line, left) for line in found]
 
 

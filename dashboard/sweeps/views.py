@@ -18,7 +18,7 @@ from dashboard.measurements import exports
 from dashboard.models import State, Sweep, SweepRun, Trigger
 from dashboard.request_text import without_nul
 from dashboard.sweeps import selectors, services
-from dashboard.sweeps.estimates import remaining
+from dashboard.sweeps.estimates import estimate_remaining
 from dashboard.sweeps.queue import place_of, queues
 
 PAGE_SIZE = 50
@@ -77,7 +77,7 @@ def _sweep_run_context(pk: int) -> dict[str, Any]:
     return {
         "run": found,
         "points": selectors.points(found),
-        "left": remaining([found], now)[found.pk] if found.active else None,
+        "left": estimate_remaining([found], now)[found.pk] if found.active else None,
         "ahead": place_of(found, queues(now)) if found.state == State.QUEUED else None,
         "section": "sweeps",
     }

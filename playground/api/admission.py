@@ -30,9 +30,9 @@ async def live_workers() -> list[Heartbeat]:
     return workers
 
 
-def serving(model: str, workers: list[Heartbeat]) -> list[Heartbeat]:
+def workers_with(model: str, workers: list[Heartbeat]) -> list[Heartbeat]:
     """The workers with that model. Raises ApiError if there is none."""
-    found = addressing.serving(model, workers)
+    found = addressing.workers_with(model, workers)
     if not found:
         raise model_not_found(model, sorted({worker.model for worker in workers}))
     return found
@@ -73,7 +73,7 @@ async def submit(request: ApiRequest, caller: Caller) -> tuple[ApiRequest, dict[
     Returns what was submitted, and what is left to the caller, as headers. Raises ApiError.
     """
     workers = await live_workers()
-    able = serving(request.model, workers)
+    able = workers_with(request.model, workers)
     check_capable(request.choices[0].prompt, able)
     request = replace(request, choices=address_requests(request.choices, able, workers))
     with refusals():

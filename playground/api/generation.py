@@ -114,7 +114,7 @@ class _ChoiceStream:
                 return [self._chunk(text="", scores=self._logprobs.of(frame))]
             case Done():
                 self.done = frame
-                return self._introduction() + self._ending(frame)
+                return self._introduction() + self._last_chunks(frame)
         return []
 
     def _introduction(self) -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ class _ChoiceStream:
     def _text(self, text: str) -> list[dict[str, Any]]:
         return [self._chunk(text=text)]
 
-    def _ending(self, done: Done) -> list[dict[str, Any]]:
+    def _last_chunks(self, done: Done) -> list[dict[str, Any]]:
         if not self._request.chat:
             return [self._chunk(text=done.text, done=done)]
         return (self._text(done.text) if done.text else []) + [self._chunk(done=done)]
@@ -210,7 +210,7 @@ async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) ->
                     tally.count(frame.seq + len(frame.ids))
                 if isinstance(frame, Done | Failed):
                     ended = True
-                    metrics.ended("api", frame)
+                    metrics.count_end("api", frame)
                 if isinstance(frame, _TOLD):
                     await queue.put((index, frame))
     except QueueUnavailable as error:
@@ -218,7 +218,7 @@ async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) ->
     finally:
         tally.settle()
         if ended:
-            in_background(presence.ended(generation, generation))
+            in_background(presence.note_end(generation, generation))
         else:
             presence.leave(generation)
             in_background(_cancel(generation))
@@ -232,7 +232,7 @@ async def _cancel(generation: str) -> None:
             async with aclosing(engine_client().frames(generation, submitted=True)) as frames:
                 async for _, frame in frames:
                     if isinstance(frame, Done | Failed):
-                        metrics.ended("api", frame)
+                        metrics.count_end("api", frame)
     except TimeoutError:
         log.warning("end_not_counted", generation=generation)
     except EngineError as error:

@@ -11,7 +11,7 @@ from engine.models.prompt import Prompt
 from engine.serving.tokenizer_service import tokenize
 from playground.admission import Caller
 from playground.api.access import count
-from playground.api.admission import check_capable, live_workers, serving
+from playground.api.admission import check_capable, live_workers, workers_with
 from playground.api.errors import not_supported, refusals
 from playground.api.parameters import api_error, chat_prompt, flag_of, model_of, text_prompt
 from playground.validation import Invalid, check_prompt_size, shown
@@ -45,7 +45,7 @@ def parse_tokenize(data: Mapping[str, Any]) -> TokenizeRequest:
 
 async def tokenize_reply(request: TokenizeRequest, caller: Caller) -> tuple[dict[str, Any], dict[str, str]]:
     """The answer, and what is left to the caller, as headers. Raises ApiError."""
-    check_capable(request.prompt, serving(request.model, await live_workers()))
+    check_capable(request.prompt, workers_with(request.model, await live_workers()))
     headers = await count(caller)
     try:
         with refusals():

@@ -13,7 +13,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from playground.admission import Caller
 from playground.api import access, shapes
-from playground.api.admission import first_seen, live_workers, serving, submit
+from playground.api.admission import first_seen, live_workers, submit, workers_with
 from playground.api.errors import ApiError
 from playground.api.generation import events, outcome
 from playground.api.parameters import ApiRequest, parse_chat, parse_completion, read_body
@@ -59,7 +59,7 @@ async def models(_request: HttpRequest, _caller: Caller) -> JsonResponse:
 
 @endpoint("GET")
 async def model(_request: HttpRequest, _caller: Caller, name: str) -> JsonResponse:
-    workers = serving(name, await live_workers())
+    workers = workers_with(name, await live_workers())
     seen = await first_seen([name])
     return JsonResponse(shapes.model_object(name, workers, seen[name]))
 
@@ -81,7 +81,7 @@ async def tokenize(request: HttpRequest, caller: Caller) -> JsonResponse:
 
 
 @endpoint()
-async def unknown(request: HttpRequest, _caller: Caller, unknown: str) -> JsonResponse:
+async def not_found(request: HttpRequest, _caller: Caller, unknown: str) -> JsonResponse:
     raise ApiError(404, f"Unknown request URL: {request.method} /v1/{unknown}", code="unknown_url")
 
 

@@ -13,7 +13,7 @@ from unittest import mock
 from engine.backends.base import Job
 from engine.backends.cuda import compile as compiler
 from engine.backends.cuda.backend import CudaBackend
-from engine.backends.cuda.driver import answering
+from engine.backends.cuda.driver import reachable_devices
 from engine.sampling import SamplingParams
 from tests.gpu.models import CONFIGS, Model, RandomWeights
 
@@ -36,7 +36,7 @@ def run_model(name: str) -> None:
 
 
 def run_planted(name: str) -> None:
-    (device,) = answering(1)
+    (device,) = reachable_devices(1)
     device.activate()
     with mock.patch.object(compiler, "SOURCES", Path(__file__).parent):
         image = compiler.compile_kernel("planted.cu", "", cache=False).image

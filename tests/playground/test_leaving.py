@@ -182,7 +182,7 @@ async def test_what_a_dead_web_process_streamed_is_ended_by_another(worker, tran
     await Generation.objects.acreate(id="a" * 32, request={})
     worker.publish("a" * 32, started(), tokens(0, "half"))
     worker.redis.hset("ml:owner:" + "a" * 32, "worker", "w1")
-    presence.watching()
+    presence.watch()
 
     async def asked() -> bool:
         return worker.cancelled("a" * 32)
@@ -202,13 +202,13 @@ async def test_a_row_whose_generation_nobody_knows_is_closed(worker, transaction
     monkeypatch.setattr(presence, "ROW_AGE_S", 0)
     await Generation.objects.acreate(id="a" * 32, request={})
     await asyncio.sleep(0.01)
-    presence.watching()
+    presence.watch()
     await recorded_as("a" * 32, "failed")
 
 
 async def test_a_generation_that_another_process_watches_is_left_alone(worker, transactional_db):
     worker.publish("a" * 32, started(), tokens(0, "half"))
-    presence.watching()
+    presence.watch()
     seconds, _ = worker.redis.time()
     worker.redis.zadd(presence.WATCHED, {"a" * 32: (seconds + 60) * 1000})
     await asyncio.sleep(0.6)

@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.contract import Control, Params
-from engine.backends.cuda.driver import Device, answering
+from engine.backends.cuda.driver import Device, reachable_devices
 from engine.backends.cuda.sharding import MAX_RANKS
 from engine.errors import BackendFailure, BackendUnavailable
 from engine.measuring.statistics import median
@@ -85,7 +85,7 @@ class _Team:
     """GPUs that reach each other's memory, with mailboxes for the largest size."""
 
     def __init__(self, count: int, floats: int, virtual: bool) -> None:
-        self._devices = answering(count, virtual=virtual)
+        self._devices = reachable_devices(count, virtual=virtual)
         self._floats = floats
         self._params: list[Params] = []
         self._jobs: list[_Exchanges] = []

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from engine.backends.cuda.driver import answering
+from engine.backends.cuda.driver import reachable_devices
 from engine.settings import child_environment, visible_gpus
 from tools.bench_exchange.measure import ExchangeTime
 
@@ -28,7 +28,7 @@ def beside_nccl(
 ) -> list[ExchangeTime]:
     """The same with what NCCL takes on the same GPUs, measured now: for all numbers of GPUs in one run."""
     teams, sizes = sorted({f.devices for f in found}), sorted({f.floats for f in found})
-    gpus = [device.ordinal for device in answering(max(teams))]
+    gpus = [device.ordinal for device in reachable_devices(max(teams))]
     times, why = run_nccl(gpus, teams, sizes, repeats, min(limit_s, NCCL_LIMIT_S))
     return [replace(f, nccl_us=times.get((f.devices, f.floats)), nccl=why) for f in found]
 

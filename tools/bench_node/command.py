@@ -18,7 +18,7 @@ import signal
 import sys
 from pathlib import Path
 
-from engine.backends.cuda.driver import answering, device_count
+from engine.backends.cuda.driver import device_count, reachable_devices
 from engine.cli.options import add_commit_flag, commit_of, key_value
 from engine.errors import EngineError, MeasurementError
 from engine.settings import home
@@ -117,7 +117,7 @@ def _present(backend: str) -> list[int]:
 
 
 def _hardware(order: Order) -> str:
-    return short_name(answering(1)[0].name) if order.backend == "cuda" else "cpu"
+    return short_name(reachable_devices(1)[0].name) if order.backend == "cuda" else "cpu"
 
 
 def _svg_beside(out: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from engine.backends import open_backend
 from engine.backends.base import Backend, TraceSpan
 from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
-from engine.backends.cuda.driver import answering
+from engine.backends.cuda.driver import reachable_devices
 from engine.backends.cuda.precompile import Source, precompile
 from engine.errors import EngineError
 from engine.measuring.bench import Point, run_point
@@ -193,7 +193,7 @@ class FromCache:
 
 def kernel_sources(order: Order) -> list[Source]:
     """Every kernel that a run on GPUs needs, so that none is compiled while something waits for it."""
-    sms = answering(1)[0].attribute("MULTIPROCESSOR_COUNT")
+    sms = reachable_devices(1)[0].attribute("MULTIPROCESSOR_COUNT")
     sources: list[Source] = [("pack.cu", "")]
     for setup in order.setups():
         headers = kernel_headers(setup.model, setup.devices, sms, order.options)

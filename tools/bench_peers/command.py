@@ -17,7 +17,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from engine.backends.cuda.driver import answering
+from engine.backends.cuda.driver import reachable_devices
 from engine.cli.options import add_commit_flag, commit_of, key_value
 from engine.errors import EngineError
 from engine.measuring import environment
@@ -95,7 +95,7 @@ def _run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     scratch = home() / "bench-peers"
     out = args.out or (ROOT / "benchmarks" if order.on_gpu else scratch)
-    hardware = short_name(answering(1)[0].name) if order.on_gpu else "cpu"
+    hardware = short_name(reachable_devices(1)[0].name) if order.on_gpu else "cpu"
     results = Results(out, hardware, commit, facts)
     run = PeersRun(order, results, args.work or scratch / "work", lambda text: print(text, flush=True))
     try:

@@ -15,7 +15,7 @@ from typing import cast
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
-from engine.backends.cuda.driver import answering
+from engine.backends.cuda.driver import reachable_devices
 from engine.backends.cuda.precompile import Source, precompile
 from engine.backends.running import complete
 from engine.errors import EngineError
@@ -96,7 +96,7 @@ class PeersRun:
                 binary, source = files.llama_bench.result()
                 model = files.gguf[target].result()
                 shape = target.shape(self.order.tokens)
-                name = answering(1)[0].name if self.order.on_gpu else ""
+                name = reachable_devices(1)[0].name if self.order.on_gpu else ""
                 self._add(target, LlamaBench(binary, model, shape, source, gpu_name=name))
         for target in self._targets_of(MEGAKERNELS):
             with self._caught(f"{MEGAKERNELS}, {target.preset}"):
@@ -262,7 +262,7 @@ class _Ours:
 
 def kernel_sources(order: Order) -> list[Source]:
     """Every kernel that our part of the run needs."""
-    sms = answering(1)[0].attribute("MULTIPROCESSOR_COUNT")
+    sms = reachable_devices(1)[0].attribute("MULTIPROCESSOR_COUNT")
     sources: list[Source] = [("pack.cu", "")]
     for target in order.targets:
         sources += [(MONOKERNEL, header) for header in kernel_headers(target.model, 1, sms, order.options)]

@@ -8,7 +8,7 @@ from typing import Any
 from engine.backends.base import Loaded, LoadProgress, ignore_progress
 from engine.backends.cuda.backend import CudaBackend, require_hopper
 from engine.backends.cuda.compile import load_nvrtc
-from engine.backends.cuda.driver import answering
+from engine.backends.cuda.driver import reachable_devices
 from engine.backends.cuda.gpus import survey
 from engine.errors import EngineError
 
@@ -16,7 +16,7 @@ from engine.errors import EngineError
 def available() -> tuple[bool, str]:
     """Whether this machine has a Hopper GPU that answers, a driver and NVRTC. Wakes no GPU but the first."""
     try:
-        first = answering(1)[0]
+        first = reachable_devices(1)[0]
         require_hopper(first)
         load_nvrtc()
         return True, f"{first.name} answers"

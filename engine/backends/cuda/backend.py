@@ -29,7 +29,7 @@ from engine.backends.base import (
 )
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, Tuning, header, make_layout, slots_in_flight
-from engine.backends.cuda.driver import Device, answering
+from engine.backends.cuda.driver import Device, reachable_devices
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
 from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, plan_launch
 from engine.backends.cuda.memory import Memory, load_model, require_room
@@ -76,7 +76,7 @@ class CudaBackend:
         require_features(self.config, FEATURES, self.name)
         self._progress = progress
         chosen = _parse_options(options)
-        self._devices = answering(devices, virtual=chosen.virtual)
+        self._devices = reachable_devices(devices, virtual=chosen.virtual)
         try:
             self._open(model, chosen)
         except BaseException:  # whoever opens another model after this needs the memory

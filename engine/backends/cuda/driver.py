@@ -28,14 +28,14 @@ def load() -> Any:
     return driver
 
 
-def answering(count: int, *, virtual: bool = False) -> list[Device]:
+def reachable_devices(count: int, *, virtual: bool = False) -> list[Device]:
     """The first `count` GPUs of this machine that answer: one that fell off its bus may still be listed.
 
     With `virtual` it is the first of them `count` times. Raises BackendUnavailable, with the reasons, if
     there are fewer.
     """
     if virtual:
-        first = answering(1)[0].ordinal
+        first = reachable_devices(1)[0].ordinal
         return [Device(first) for _ in range(count)]
     found: list[Device] = []
     silent: list[str] = []

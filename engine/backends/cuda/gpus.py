@@ -27,10 +27,10 @@ class Survey:
     """Why others that the driver lists do not answer."""
 
     def __str__(self) -> str:
-        return "; ".join([self._answering, *self.silent])
+        return "; ".join([self._reachable, *self.silent])
 
     @property
-    def _answering(self) -> str:
+    def _reachable(self) -> str:
         names = ", ".join(f"{n} x {name}" if n > 1 else name for name, n in Counter(self.names).items())
         found = f"{names}, {self.sms} SMs"
         if len(self.names) == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from dashboard.runs.environment import conditions, throttling, topics
+from dashboard.runs.environment import conditions, throttle_text, topics
 from dashboard.sweeps import services
 from tests.dashboard import factories
 from tests.dashboard.runs.test_run_page import page_of, text
@@ -51,7 +51,7 @@ def test_several_devices_are_told_by_their_number() -> None:
     ],
 )
 def test_throttling_is_told_in_words(mask: object, words: str) -> None:
-    assert throttling(mask) == words
+    assert throttle_text(mask) == words
 
 
 @pytest.mark.parametrize("state", [None, "warm", {"before": "cold"}, {"before": {"gpus": ["x"]}}])

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from dashboard.models import Point, State, SweepRun
 from dashboard.sweeps import lifecycle
-from dashboard.sweeps.estimates import Estimate, estimate, remaining
+from dashboard.sweeps.estimates import Estimate, estimate, estimate_remaining
 from dashboard.sweeps.matrix import expand
 from dashboard.sweeps.queue import place_of, queues
 from tests.dashboard import factories
@@ -31,7 +31,7 @@ def ran(name: str, seconds: float, **matrix: Any) -> SweepRun:
 
 def left(run: SweepRun, now: datetime | None = None) -> Estimate:
     run.refresh_from_db()
-    return remaining([run], now or timezone.now())[run.pk]
+    return estimate_remaining([run], now or timezone.now())[run.pk]
 
 
 def test_points_that_ran_before_tell_how_long_a_sweep_takes() -> None:

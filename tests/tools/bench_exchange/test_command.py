@@ -22,7 +22,7 @@ def timed(devices: int, sizes: Sequence[int], repeats: int, *, virtual: bool = F
     ]
 
 
-def answering(count: int) -> list[SimpleNamespace]:
+def reachable_devices(count: int) -> list[SimpleNamespace]:
     """GPU 1 has fallen off its bus."""
     return [SimpleNamespace(ordinal=n) for n in (0, 2, 3, 4)[:count]]
 
@@ -36,7 +36,7 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         "run_nccl",
         lambda _gpus, teams, sizes, *_: ({(t, s): float(t * s) for t in teams for s in sizes}, "NCCL 2.28.9"),
     )
-    monkeypatch.setattr(nccl, "answering", answering)
+    monkeypatch.setattr(nccl, "reachable_devices", reachable_devices)
 
 
 def test_every_number_of_gpus_that_is_there_takes_part(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,7 +91,7 @@ def test_a_size_that_leaves_rows_out_is_refused_and_the_gpus_are_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     devices = [PlayedDevice(), PlayedDevice()]
-    monkeypatch.setattr(measuring, "answering", lambda _count, **_: devices)
+    monkeypatch.setattr(measuring, "reachable_devices", lambda _count, **_: devices)
     with pytest.raises(
         BackendUnavailable, match=r"a size of 135172 floats: .* 132 SMs are of at most 135168"
     ):

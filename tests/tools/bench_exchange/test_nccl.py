@@ -22,10 +22,10 @@ def timed(devices: int) -> ExchangeTime:
 
 @pytest.fixture(autouse=True)
 def the_second_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answering(count: int) -> list[SimpleNamespace]:
+    def reachable_devices(count: int) -> list[SimpleNamespace]:
         return [SimpleNamespace(ordinal=n) for n in (0, 2, 3, 4)[:count]]
 
-    monkeypatch.setattr(nccl, "answering", answering)
+    monkeypatch.setattr(nccl, "reachable_devices", reachable_devices)
 
 
 def test_nccl_that_does_not_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def played_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     compiled: list[tuple[str, str]] = []
     for module in (command, run):
-        monkeypatch.setattr(module, "answering", lambda count: [FourGpus(n) for n in range(count)])
+        monkeypatch.setattr(module, "reachable_devices", lambda count: [FourGpus(n) for n in range(count)])
     monkeypatch.setattr(command, "device_count", lambda: 4)
     for module in (correctness, run):
         monkeypatch.setattr(module, "open_backend", virtual)

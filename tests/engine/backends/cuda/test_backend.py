@@ -45,7 +45,7 @@ def test_gpus_on_which_a_model_does_not_open_are_given_back(monkeypatch: pytest.
         if device.ordinal == 1:
             raise BackendFailure("cuMemAlloc failed on GPU 1: CUDA_ERROR_OUT_OF_MEMORY")
 
-    monkeypatch.setattr(backend, "answering", lambda _count, **_: devices)
+    monkeypatch.setattr(backend, "reachable_devices", lambda _count, **_: devices)
     monkeypatch.setattr(backend, "load_model", full)
     with pytest.raises(BackendFailure, match="OUT_OF_MEMORY"):
         CudaBackend(open_model("random:laneformer-2b"), {}, devices=2)

@@ -9,7 +9,7 @@ import pytest
 
 from engine.backends import cuda
 from engine.backends.cuda import driver
-from engine.backends.cuda.driver import answering
+from engine.backends.cuda.driver import reachable_devices
 from engine.errors import BackendFailure, BackendUnavailable
 
 
@@ -39,11 +39,11 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gpu_that_does_not_answer_is_left_out() -> None:
-    assert [device.ordinal for device in answering(3)] == [0, 2, 3]
+    assert [device.ordinal for device in reachable_devices(3)] == [0, 2, 3]
 
 
 def test_no_more_gpus_are_woken_than_are_needed() -> None:
-    assert [device.ordinal for device in answering(1)] == [0]
+    assert [device.ordinal for device in reachable_devices(1)] == [0]
 
 
 def test_too_few_that_answer_are_an_error_with_the_reason() -> None:
@@ -51,7 +51,7 @@ def test_too_few_that_answer_are_an_error_with_the_reason() -> None:
         BackendUnavailable,
         match=r"4 GPUs were asked for; of the 4 of this machine 3 answer; .* on GPU 1: CUDA_ERROR_UNKNOWN",
     ):
-        answering(4)
+        reachable_devices(4)
 
 
 @pytest.mark.usefixtures("the_first_is_lost")
@@ -62,7 +62,7 @@ def test_a_lost_first_gpu_does_not_take_the_backend_away(monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("the_first_is_lost")
 def test_virtual_gpus_are_parts_of_the_first_that_answers() -> None:
-    assert [device.ordinal for device in answering(2, virtual=True)] == [1, 1]
+    assert [device.ordinal for device in reachable_devices(2, virtual=True)] == [1, 1]
 
 
 def test_a_gpu_of_another_generation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
