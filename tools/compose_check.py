@@ -13,6 +13,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = "monolane-check"
 PORT = os.environ.get("PORT", "8199")
+PORT_2 = os.environ.get("PORT_2", "8198")
 COMPOSE = [
     "docker",
     "compose",
@@ -34,7 +36,8 @@ COMPOSE = [
 ]
 SUBNET = "172.30.118.0/24"
 START_S = 300.0
-SERVICES = ("web", "celery", "beat", "worker", "redis", "postgres")
+REFUSED_S = 5.0
+SERVICES = ("web", "web-2", "celery", "beat", "worker", "redis", "postgres")
 GENERATE = {"model": "smollm2-135m", "prompt": "def fib(n):", "max_tokens": 32, "temperature": 0}
 
 
@@ -54,6 +57,7 @@ class Stack:
             "ALLOWED_HOSTS": "localhost",
             "HTTPS": "0",
             "PORT": PORT,
+            "PORT_2": PORT_2,
             "SUBNET": SUBNET,
             "MONITORS": SUBNET,
             "MONOLANE_GIT_SHA": _run(["git", "rev-parse", "HEAD"]).strip(),
@@ -66,10 +70,10 @@ class Stack:
     def manage(self, *arguments: str) -> str:
         return self.compose("exec", "-T", "web", "python", "manage.py", *arguments)
 
-    def get(self, path: str, body: object = None) -> tuple[int, str]:
+    def get(self, path: str, body: object = None, port: str = PORT) -> tuple[int, str]:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://localhost:{PORT}{path}", data, headers)
+        request = urllib.request.Request(f"http://localhost:{port}{path}", data, headers)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
                 return answer.status, answer.read().decode()
@@ -127,6 +131,29 @@ def restart_each(stack: Stack) -> None:
         _require(status == 200, f"after a restart of {service}: {status} {answer[:200]}")
 
 
+def update(stack: Stack) -> None:
+    """As docs/operations.md has it, while somebody asks each 0.1 s, at the other port where one refuses."""
+    refused, over = 0.0, threading.Event()
+
+    def ask() -> None:
+        nonlocal refused
+        at = time.monotonic()
+        while not over.wait(0.1):
+            answers = any(stack.get("/healthz", port=port)[0] == 200 for port in (PORT, PORT_2))
+            refused, at = refused + (0.0 if answers else time.monotonic() - at), time.monotonic()
+
+    visitor = threading.Thread(target=ask)
+    visitor.start()
+    try:
+        for service in ("web", "web-2"):
+            stack.compose("up", "-d", "--no-deps", "--force-recreate", "--wait", service)
+    finally:
+        over.set()
+        visitor.join()
+    print(f"    requests refused for {refused:.1f} s", flush=True)
+    _require(refused < REFUSED_S, f"requests were refused for {refused:.1f} s")
+
+
 def scale_workers(stack: Stack) -> None:
     stack.compose("up", "-d", "--no-recreate", "--scale", "worker=2", "worker")
     deadline = time.monotonic() + 120
@@ -149,7 +176,7 @@ def stop_cleanly(stack: Stack) -> None:
 
 
 CHECKS: tuple[Callable[[Stack], None], ...] = (
-    start, open_page, open_socket, use_api, run_sweep, restart_each, scale_workers, stop_cleanly,
+    start, open_page, open_socket, use_api, run_sweep, restart_each, update, scale_workers, stop_cleanly,
 )  # fmt: skip
 
 

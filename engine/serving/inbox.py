@@ -38,6 +38,8 @@ LOOK_S = 0.2
 MAX_ATTEMPTS = 2
 """How many workers in a row may be lost over one request without any of it out; it is then refused, so that
 it cannot end them all."""
+MAX_BENCH_ATTEMPTS = 6
+"""The same of a benchmark's point: an operator asked for it, not a stranger, and losing it costs a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,12 @@ class Taken:
     """1 if something of it has been published, by this worker or another."""
     waited_ms: int = field(compare=False)
     """Since it was submitted, by the clock of Redis: machines' own may differ by minutes."""
+    inbox: str = field(compare=False)
+    """In which it lay."""
 
     @property
     def poisonous(self) -> bool:
-        return self.attempts > MAX_ATTEMPTS
+        return self.attempts > (MAX_BENCH_ATTEMPTS if self.inbox == BENCH else MAX_ATTEMPTS)
 
     @property
     def entry(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 LASTING = [name for name, service in SERVICES.items() if service["restart"] != "no"]
-APPS = ("migrate", "web", "celery", "beat")
+APPS = ("migrate", "web", "web-2", "celery", "beat")
 LEFT_OUT = {
     "DEBUG": "never in production",
     "STATIC_ROOT": "in the image: what collectstatic made there",
@@ -39,7 +39,7 @@ def settings_read() -> set[str]:
 
 
 def test_the_whole_product_is_there():
-    assert set(LASTING) == {"redis", "postgres", "web", "celery", "beat", "worker"}
+    assert set(LASTING) == {"redis", "postgres", "web", "web-2", "celery", "beat", "worker"}
     assert set(SERVICES) - set(LASTING) == {"migrate", "pull"}
 
 
@@ -100,8 +100,15 @@ def test_a_secret_is_demanded_never_assumed(variable):
 
 def test_only_the_page_is_published_and_only_on_loopback():
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert list(published) == ["web"]
-    assert all(port.startswith("127.0.0.1:") for port in published["web"])
+    assert list(published) == ["web", "web-2"]
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+
+
+def test_the_proxy_asks_every_web_container():
+    asked = re.findall(r"server 127\.0\.0\.1:(\d+)", (ROOT / "deploy/nginx.conf").read_text())
+    ports = [SERVICES[name]["ports"][0] for name in ("web", "web-2")]
+    assert asked == [re.findall(r":-(\d+)\}", port)[0] for port in ports]
+    assert "proxy_pass http://monolane;" in (ROOT / "deploy/monolane_proxy.conf").read_text()
 
 
 def test_the_worker_meets_redis_and_nothing_else():

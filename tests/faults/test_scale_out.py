@@ -17,6 +17,7 @@ from engine.serving.messages import GenerateRequest, Started
 from tests.faults.conftest import Figures
 from tests.faults.pages import Socket, Tally, Visitor, session_of, source_address, text_of
 from tests.faults.product import Product, at_the_same_time, load, running_product
+from tests.faults.proxy import running_nginx
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -108,6 +109,44 @@ def test_a_rolling_restart_loses_nothing(site: Product, figures: Figures) -> Non
     figures("two workers, two web processes restarted in turn", "0 wrong, 0 refused", wholly)
     assert (tally.wrong, dict(tally.again), dict(tally.refused)) == ([], {}, {})
     assert tally.whole >= 3
+
+
+@pytest.mark.faults
+@pytest.mark.nightly
+def test_an_update_refuses_requests_for_less_than_five_seconds(
+    site: Product, figures: Figures, tmp_path: Path
+) -> None:
+    try:
+        with running_nginx(tmp_path, site.ports) as port:
+            wait_until(lambda: site.get("/healthz", port)[0] == 200)
+            asked, refused_s = _ask_while_web_is_replaced(site, port)
+    except FileNotFoundError:
+        pytest.skip("there is no nginx here")
+    said = f"{refused_s:.1f} s, {asked} requests, load {load():.0f}"
+    figures("update: two web processes behind nginx replaced in turn, requests refused for", "< 5 s", said)
+    assert asked > 10
+    assert refused_s < 5.0
+
+
+def _ask_while_web_is_replaced(site: Product, port: int) -> tuple[int, float]:
+    """Asks for the page all the time; returns how often, and for how long in all there was no answer."""
+    asked, refused_s = 0, 0.0
+
+    def ask(stopping: threading.Event) -> None:
+        nonlocal asked, refused_s
+        at = time.monotonic()
+        while not stopping.wait(0.05):
+            status, _ = site.get("/", port)
+            now = time.monotonic()
+            asked, refused_s = asked + 1, refused_s + (0.0 if status == 200 else now - at)
+            at = now
+
+    with at_the_same_time(ask):
+        for name, own in zip(("web-0", "web-1"), site.ports, strict=True):
+            site.services[name].stop()
+            site.services[name].start()
+            wait_until(lambda own=own: site.get("/healthz", own)[0] == 200)
+    return asked, refused_s
 
 
 def _serve(redis_url: str, name: str) -> Counter[str]:

@@ -25,6 +25,8 @@ RELEASED = "(handed back)"
 """The consumer that holds what a worker handed back; no worker is called so."""
 MOST_LOST = 5
 """After so many lost workers, wherever they got to, the next ones count as before."""
+BENCH_MOST_LOST = 50
+"""The same of a benchmark's point, which may run for minutes."""
 LOST = "(lost)"
 """The owner of a request whose one worker is gone: if that worker wakes, it stays silent."""
 
@@ -55,6 +57,7 @@ _CONSTANTS: Mapping[str, str | float | tuple[str, ...]] = {
     "RELEASED": RELEASED,
     "LOST": LOST,
     "MOST_LOST": MOST_LOST,
+    "BENCH_MOST_LOST": BENCH_MOST_LOST,
     "EXPIRES_S": messages.EXPIRES_S,
     # How long a cancellation of what Redis does not know waits for its worker.
     "RECOVERY_S": 60,

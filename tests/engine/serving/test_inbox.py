@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from engine.models.prompt import Prompt
 from engine.serving.client import Client
-from engine.serving.inbox import DEAD_MS, Inbox
+from engine.serving.inbox import DEAD_MS, MAX_BENCH_ATTEMPTS, Inbox
 from engine.serving.messages import (
     BENCH,
     ENTRIES,
@@ -175,6 +175,16 @@ def test_a_request_that_broke_a_device_counts_and_says_why(inbox, client):
         assert found.poisonous is (attempts == 3)
         one.release("g", INTERACTIVE, "the watchdog fired")
     assert found.last_error == "the watchdog fired"
+
+
+def test_a_benchmark_s_point_outlives_more_lost_workers_than_a_generation(inbox, client):
+    client.submit(bench("b"))
+    poisonous = []
+    for attempt in range(MAX_BENCH_ATTEMPTS + 1):
+        one = inbox(f"w{attempt}")
+        poisonous.append(one.take().poisonous)
+        one.release("b", BENCH, "the process was killed")
+    assert poisonous == [False] * MAX_BENCH_ATTEMPTS + [True]
 
 
 def test_an_entry_without_an_id_is_dropped(inbox, client, raw):
