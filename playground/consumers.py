@@ -13,6 +13,7 @@ from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
+from engine import replies
 from engine.errors import EngineError
 from engine.serving import cancellation
 from engine.serving.errors import QueueUnavailable
@@ -56,7 +57,6 @@ RECORD_BY_S = 0.1
 """A generation that has no token after so long gets its row without one."""
 RECORD_AFTER_S = 0.02
 """So long after the first tokens: they have left this process before its database takes turns with it."""
-NO_WORKER = "The engine is away; try again in a moment."
 
 
 class PlaygroundConsumer(AsyncWebsocketConsumer):
@@ -150,7 +150,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         self._check_free()
         workers = await engine_client().workers()
         if not workers:
-            await self._send(error_frame("no_worker", NO_WORKER, retryable=True))
+            await self._send(error_frame(replies.NO_WORKER))
             return
         check_worker(request.worker, workers)
         request = to_workers(request, workers)
@@ -202,7 +202,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         if row is None:
             raise Invalid(
                 f"there is no generation {frame.generation} of this browser session: start a new one",
-                code="unknown_generation",
+                reply=replies.UNKNOWN_GENERATION,
             )
         if row.state != Generation.State.RUNNING and not await engine_client().read(row.id, count=1):
             await self._send_kept(row, frame.after)
@@ -220,11 +220,12 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
     async def _send_kept(self, row: Generation, after: int) -> None:
         """A generation whose stream has expired, from its row."""
         if row.state == Generation.State.FAILED:
-            await self._send(error_frame("failed", row.error, generation=row.id))
+            await self._send(error_frame(replies.FAILED, row.error, generation=row.id))
             return
         if after:
             raise Invalid(
-                f"only the whole of generation {row.id} is kept: resume it with after 0", code="expired"
+                f"only the whole of generation {row.id} is kept: resume it with after 0",
+                reply=replies.PARTLY_EXPIRED,
             )
         await self._send(
             done_frame(
@@ -234,7 +235,9 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
 
     def _check_free(self) -> None:
         if self._pump and self._pumping and not (self._pump.ended or self._pumping.done()):
-            raise Invalid("this page has a generation running: stop it, or wait for its end", code="busy")
+            raise Invalid(
+                "this page has a generation running: stop it, or wait for its end", reply=replies.BUSY
+            )
 
     def _follow(self, generation: str, *, seed: int, after: int) -> Pump:
         self._pump = pump = Pump(generation, seed=seed, after=after, send=self._send)
@@ -254,7 +257,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             if pump.ended:
                 return  # the page has all of it; only the record failed
             message = "the server failed while streaming; reload the page to go on"
-            await self._send(error_frame("internal", message, retryable=True, generation=pump.generation))
+            await self._send(error_frame(replies.INTERNAL, message, generation=pump.generation))
             await self.close(INTERNAL)
 
     def _workers_seen(self, workers: list[Heartbeat]) -> None:
@@ -284,7 +287,7 @@ def check_worker(name: str, workers: list[Heartbeat]) -> None:
         raise Invalid(
             f"the worker {shown(name)} is not running; there are {', '.join(names)}: choose one of them",
             "worker",
-            "no_such_worker",
+            replies.NO_SUCH_WORKER,
         )
 
 
@@ -296,7 +299,7 @@ def to_workers(request: GenerateRequest, workers: list[Heartbeat]) -> GenerateRe
         raise Invalid(
             f"the model {shown(request.model)} is not served here; there is {models}: choose one of them",
             "model",
-            "no_such_model",
+            replies.NO_SUCH_MODEL,
         )
     return address_requests([request], able, workers)[0]
 

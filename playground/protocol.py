@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NotRequired, TypedDict
 
+from engine import replies
 from engine.models.prompt import Prompt
+from engine.replies import Reply
 from engine.sampling import SamplingParams
 from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, Progress, Started, Tokens
 from engine.serving.tokenizer_service import Tokenized
@@ -73,7 +75,8 @@ def parse_client_frame(text: str) -> ClientFrame:
     """The frame in `text`. Raises Invalid, whose code and message go back to the page."""
     if len(text) > BODY_BYTES:
         raise Invalid(
-            f"the frame has {len(text):,} characters; at most {BODY_BYTES:,} are taken", code="too_long"
+            f"the frame has {len(text):,} characters; at most {BODY_BYTES:,} are taken",
+            reply=replies.TOO_LARGE,
         )
     try:
         data = json.loads(text)
@@ -319,18 +322,23 @@ def done_frame(generation: str, done: Done) -> DoneFrame:
 
 
 def failed_frame(generation: str, failed: Failed) -> ErrorFrame:
-    return error_frame(failed.code, failed.message, retryable=failed.retryable, generation=generation)
+    return error_frame(failed.reply, failed.message, generation=generation)
 
 
 def error_frame(
-    code: str,
-    message: str,
+    reply: Reply,
+    message: str = "",
     *,
-    retryable: bool = False,
     generation: str | None = None,
     retry_after_s: int | None = None,
 ) -> ErrorFrame:
-    frame: ErrorFrame = {"type": "error", "code": code, "message": message, "retryable": retryable}
+    """The message may be left out where the reply has its sentence."""
+    frame: ErrorFrame = {
+        "type": "error",
+        "code": reply.code,
+        "message": message or reply.sentence,
+        "retryable": reply.retryable,
+    }
     if generation is not None:
         frame["generation"] = generation
     if retry_after_s is not None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
+from engine import replies
 from engine.serving import cancellation
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, Failed, Frame, Progress, Started, Tokens
@@ -104,7 +105,7 @@ class Pump:
                 async for _, frame in frames:
                     await self._frames.put(frame)
         except QueueUnavailable as error:
-            await self._frames.put(Failed("unavailable", str(error), retryable=True))
+            await self._frames.put(Failed.of(error.reply, str(error)))
 
     async def _wait_for_room(self) -> None:
         while True:
@@ -157,7 +158,7 @@ class Pump:
             await self._send(done_frame(self.generation, last))
         self.ended = True
         self.begun.set()
-        if isinstance(last, Failed) and last.code == "unavailable":
+        if isinstance(last, Failed) and last.reply == replies.QUEUE_AWAY:
             return  # the generation may well go on: only this process has lost sight of it
         if self.recorded is not None:
             await asyncio.wait({self.recorded})

@@ -1,12 +1,15 @@
-"""Why a page's frame was not obeyed, as the frame that tells the page."""
+"""Why a request is not answered, for the socket and the API: a row of the table, and a sentence."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from django.db import DatabaseError
 
 from config.disk import DiskFull
+from engine import replies
 from engine.errors import EngineError
-from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting
+from engine.replies import Reply
 from playground.keeping import TooMuch
 from playground.protocol import ErrorFrame, error_frame
 from playground.quota import QuotaExceeded, wait
@@ -15,23 +18,27 @@ from playground.validation import Invalid
 REFUSALS = (Invalid, QuotaExceeded, TooMuch, DiskFull, EngineError, DatabaseError)
 
 
-def refusal(error: Exception) -> ErrorFrame:
+class Refusal(NamedTuple):
+    reply: Reply
+    message: str
+    retry_after_s: int | None = None
+
+
+def refusal_of(error: Exception) -> Refusal:
     """`error` is one of REFUSALS."""
     match error:
-        case Invalid():
-            return error_frame(error.code, error.message)
-        case DiskFull():
-            return error_frame("disk_full", str(error), retryable=True)
+        case Invalid() | EngineError():
+            return Refusal(error.reply, str(error))
         case QuotaExceeded() | TooMuch():
-            retry = wait(error.retry_s)
-            return error_frame("rate_limited", str(error), retryable=True, retry_after_s=retry)
+            return Refusal(replies.RATE_LIMITED, str(error), wait(error.retry_s))
+        case DiskFull():
+            return Refusal(replies.DISK_FULL, str(error))
         case DatabaseError():
-            message = "the database does not answer; try again in a moment"
-            return error_frame("unavailable", message, retryable=True)
-        case TooManyWaiting():
-            return error_frame("too_many", str(error), retryable=True)
-        case QueueFull():
-            return error_frame("queue_full", str(error), retryable=True)
-        case QueueUnavailable():
-            return error_frame("unavailable", str(error), retryable=True)
-    return error_frame("bad_request", str(error))
+            return Refusal(replies.DATABASE_AWAY, replies.DATABASE_AWAY.sentence)
+    raise error
+
+
+def refusal(error: Exception) -> ErrorFrame:
+    """The frame that tells the page. `error` is one of REFUSALS."""
+    found = refusal_of(error)
+    return error_frame(found.reply, found.message, retry_after_s=found.retry_after_s)

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
+from engine import replies
 from engine.errors import RequestError
 from engine.models.prompt import ChatMessage
+from engine.replies import Reply
 from engine.sampling import BIAS_LIMIT, OPTIONS, Option, SamplingParams
 from playground.limits import LIMITS
 
@@ -26,11 +28,11 @@ _LEAST = {"seed": -(2**63), "top_k": -1}
 class Invalid(Exception):
     """A member of a request is missing or wrong. The message is a whole sentence for its sender."""
 
-    def __init__(self, message: str, param: str = "", code: str = "bad_request") -> None:
+    def __init__(self, message: str, param: str = "", reply: Reply = replies.INVALID) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
-        self.code = code
+        self.reply = reply
 
 
 def text_of(data: Mapping[str, Any], name: str, *, default: str | None = None) -> str | None:
@@ -175,13 +177,13 @@ def _content(value: object, name: str) -> str:
 
 
 def check_prompt_size(*texts: str | None) -> None:
-    """Raises Invalid with code `too_long` if the texts exceed the limit together."""
+    """Raises Invalid if the texts exceed the limit together."""
     size = sum(len(text.encode()) for text in texts if text)
     if size > LIMITS.prompt_bytes:
         raise Invalid(
             f"the prompt has {size:,} bytes; at most {LIMITS.prompt_bytes:,} are taken: shorten it",
             "prompt",
-            "too_long",
+            replies.TOO_LARGE,
         )
 
 

@@ -23,6 +23,7 @@ from django.db import close_old_connections
 from dashboard.models import ACTIVE, Measurement, Point, SweepRun
 from dashboard.sweeps import bench_client, lifecycle
 from dashboard.traces.store import store_trace
+from engine import replies
 from engine.errors import MeasurementError
 from engine.sampling import SamplingParams
 from engine.serving.errors import QueueFull, QueueUnavailable
@@ -161,7 +162,7 @@ class Collector:
                     _keep_trace(stored, answer.trace)
                 return
             except MeasurementError as error:
-                answer = Failed("bad_measurement", str(error))
+                answer = Failed.of(error.reply, str(error))
         lifecycle.fail_point(point=point, code=answer.code, message=answer.message, worker=worker)
 
 
@@ -171,8 +172,8 @@ def _take(wait: _Wait, frame: Frame) -> Measured | Failed | None:
         case Measured() | Failed():
             return frame
         case Done():
-            return Failed(
-                "cancelled", "The worker stopped this point before it was measured; retry it.", retryable=True
+            return Failed.of(
+                replies.CANCELLED, "The worker stopped this point before it was measured; retry it."
             )
         case Started():
             wait.worker = frame.worker

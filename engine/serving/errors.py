@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from redis.exceptions import RedisError
 
+from engine import replies
 from engine.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -16,13 +17,19 @@ log = logging.getLogger(__name__)
 class QueueFull(EngineError):
     """An inbox holds as many requests as it may."""
 
+    reply = replies.QUEUE_FULL
+
 
 class TooManyWaiting(EngineError):
     """As many requests of one submitter wait as may."""
 
+    reply = replies.TOO_MANY
+
 
 class QueueUnavailable(EngineError):
     """Redis cannot be reached."""
+
+    reply = replies.QUEUE_AWAY
 
 
 def unavailable(error: Exception) -> QueueUnavailable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from engine import replies
 from engine.serving.connection import BLOCK_S
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import EXPIRES_S, Failed, frame_number
@@ -102,21 +103,22 @@ class StreamFollower:
 
 def _lost(request_id: str, was_known: bool) -> Failed:
     if was_known:
-        return Failed("worker_lost", f"Redis lost request {request_id} before it ended; send it again", True)
-    return Failed(
-        "expired",
+        return Failed.of(
+            replies.WORKER_LOST, f"Redis lost request {request_id} before it ended; send it again"
+        )
+    return Failed.of(
+        replies.EXPIRED,
         f"nothing is known of request {request_id}; output is kept for {EXPIRES_S // 60} minutes after its"
         " end: send the request again",
-        True,
     )
 
 
 def _incomplete(request_id: str) -> Failed:
     message = f"Redis lost a part of the output of request {request_id}; send it again"
-    return Failed("worker_lost", message, True)
+    return Failed.of(replies.WORKER_LOST, message)
 
 
 def deserted() -> Failed:
     """The end of a request whose one worker does not come back."""
     message = f"the worker that this request named has been gone for {GONE_S:.0f} s; choose another"
-    return Failed("worker_lost", message, True)
+    return Failed.of(replies.WORKER_LOST, message)

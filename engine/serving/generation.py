@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 
+from engine import replies
 from engine.backends.base import Job, Launch, Token
 from engine.backends.running import follow
 from engine.errors import EngineError, RequestError
 from engine.models.text_stream import TextStream
 from engine.models.tokenizer import Tokenizer
+from engine.replies import Reply
 from engine.serving.continuation import Published
 from engine.serving.engines import Engine
 from engine.serving.messages import Done, GenerateRequest, Progress, Scored, Started
@@ -25,11 +27,11 @@ PROGRESS_S = 0.25
 
 
 class Refused(EngineError):
-    """A request that this worker cannot serve; `code` is one of messages.ERROR_CODES."""
+    """A request that this worker cannot serve."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, reply: Reply, message: str) -> None:
         super().__init__(message)
-        self.code = code
+        self.reply = reply
 
 
 class _Leaving(Exception):
@@ -171,7 +173,8 @@ def _tokenizer_for(request: GenerateRequest, engine: Engine) -> Tokenizer:
     """Raises Refused for another model's request, RequestError if the model has no tokenizer."""
     if not engine.answers_to(request.model):
         raise Refused(
-            "wrong_model", f"the model {request.model!r} is not served here; {engine.name} is: ask for that"
+            replies.WRONG_MODEL,
+            f"the model {request.model!r} is not served here; {engine.name} is: ask for that",
         )
     if engine.model.tokenizer is None:
         raise RequestError(f"the model {engine.name} has no tokenizer; it can be benchmarked, not prompted")
@@ -183,7 +186,7 @@ def _limit(engine: Engine, prompt: int, max_tokens: int) -> int:
     context = engine.backend.config.context
     if prompt >= context:
         raise Refused(
-            "too_long",
+            replies.TOO_LONG,
             f"the prompt is too long: it has {prompt:,} tokens, and {engine.name} takes at most"
             f" {context - 1:,}; shorten it",
         )

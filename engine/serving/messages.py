@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 
 from engine.errors import RequestError
 from engine.models.prompt import Prompt
+from engine.replies import Reply, reply_for
 from engine.sampling import SamplingParams
 from engine.serving.wire import encode, read, read_strictly
 from engine.timings import FinishReason, Timings
@@ -242,22 +243,20 @@ class Measured(_Frame, frozen=True, tag="measured"):
 
 
 class Failed(_Frame, frozen=True, tag="error"):
-    """The request ended without a result. `code` is one of ERROR_CODES."""
+    """The request ended without a result: `code` and `retryable` as in engine.replies."""
 
     code: str
     message: str
     retryable: bool = False
 
+    @classmethod
+    def of(cls, reply: Reply, message: str) -> Failed:
+        return cls(reply.code, message, reply.retryable)
 
-ERROR_CODES = (
-    "bad_request",
-    "too_long",
-    "wrong_model",
-    "backend_failed",
-    "worker_lost",
-    "expired",
-    "internal",
-)
+    @property
+    def reply(self) -> Reply:
+        return reply_for(self.code, retryable=self.retryable)
+
 
 Frame = Started | Tokens | Scored | Done | Progress | Measured | Failed
 FINAL = (Done, Measured, Failed)

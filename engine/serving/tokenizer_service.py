@@ -50,9 +50,12 @@ class _Question(Struct, frozen=True):
     """Seconds since 1970 by the clock of Redis."""
 
 
-class _Answer(Tokenized, frozen=True):
+class _Answer(Struct, frozen=True):
+    ids: tuple[int, ...] = ()
+    labels: tuple[str, ...] | None = None
+    context: int = 0
     error: str | UnsetType = UNSET
-    """Why the model cannot take the prompt."""
+    """Why the model cannot take the prompt; left out where it can."""
 
 
 _QUESTIONS = msgspec.json.Decoder(_Question)
@@ -96,7 +99,7 @@ async def tokenize(
     answer = read(reply, _ANSWERS)
     if answer.error is not UNSET:
         raise RequestError(answer.error)
-    return answer
+    return Tokenized(answer.ids, answer.labels, answer.context)
 
 
 async def _pop(connection: redis.asyncio.Redis, key: str, wait_s: float) -> str | None:
@@ -163,7 +166,7 @@ class TokenizerService:
             labels = tuple(tokenizer.label(token) for token in ids) if asked.labels else None
             answer = _Answer(ids, labels, context)
         except EngineError as error:
-            answer = _Answer((), None, context, str(error))
+            answer = _Answer(error=str(error))
         key = _answer(asked.id)
         pipe = self._redis.pipeline(transaction=False)
         pipe.rpush(key, encode(answer))

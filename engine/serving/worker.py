@@ -22,12 +22,10 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from engine import replies
 from engine.backends.base import TraceRange, TraceSpan
 from engine.errors import (
     BackendFailure,
-    BackendUnavailable,
-    CheckpointError,
-    ConfigError,
     DeviceLost,
     EngineError,
     RequestError,
@@ -252,32 +250,29 @@ class Worker:
         """The request's last frame; None if it has been handed back or is another worker's."""
         try:
             if taken.poisonous:
-                raise Refused("worker_lost", _poison(taken))
+                raise Refused(replies.POISONOUS, _poison(taken))
             request = decode_request(taken.entry)
             if isinstance(request, BenchRequest):
                 return self._measure(request, output, taken.waited_ms)
             return self._generate(request, output, taken.waited_ms)
-        except Refused as error:
-            return Failed(error.code, str(error))
         except (HomeLost, _StoppedLoading):
             output.abandon(_HAND_BACK_S)
             self._inbox.release(taken.id, INTERACTIVE)
             raise
         except BackendFailure as error:
             return self._recover(taken, output, error)
-        except (BackendUnavailable, CheckpointError, ConfigError) as error:
-            return Failed("backend_failed", str(error))
         except EngineError as error:
-            return Failed("bad_request", str(error))
+            return Failed.of(error.reply, str(error))
         except RedisError:
             raise
         except Exception as error:
             log.exception("request %s failed", taken.id)
-            return Failed("internal", f"the worker made a mistake ({type(error).__name__}: {error})", True)
+            return Failed.of(replies.INTERNAL, f"the worker made a mistake ({type(error).__name__}: {error})")
 
     def _generate(self, request: GenerateRequest, output: Output, queue_ms: float) -> Frame | None:
         if queue_ms > EXPIRES_S * 1e3 and not output.history:
-            raise Refused("expired", f"no worker was free within {EXPIRES_S // 60} minutes; send it again")
+            message = f"no worker was free within {EXPIRES_S // 60} minutes; send it again"
+            raise Refused(replies.EXPIRED, message)
         self._load_home()
         engine = self._slot.hold(self._home)
         self._heartbeat.update(state="generating", request=request.id, started_ms=_now_ms())
@@ -345,10 +340,10 @@ class Worker:
         self._slot.close()
         if isinstance(error, DeviceLost):
             self._lost = error
-            return Failed("backend_failed", str(error), True)
+            return Failed.of(error.reply, str(error))
         request = decode_request(taken.entry)
         if isinstance(request, BenchRequest):
-            return Failed("backend_failed", str(error), True)
+            return Failed.of(error.reply, str(error))
         self._hand_back(request, output, str(error))
         return None
 

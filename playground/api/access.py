@@ -8,10 +8,11 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.http import HttpRequest
 
+from engine import replies
 from playground import quota
 from playground.admission import Caller, caller_of
 from playground.api.allowance import allowance_headers
-from playground.api.errors import refusals, unauthorised_error, unavailable
+from playground.api.errors import ApiError, api_error, refusals
 from playground.keys import MARK, find_key
 
 if TYPE_CHECKING:
@@ -34,15 +35,15 @@ async def caller(request: HttpRequest) -> Caller:
     given = _bearer(request.headers.get("Authorization", ""))
     if not given.startswith(MARK):
         if settings.API_KEY_REQUIRED:
-            raise unauthorised_error(NEEDED)
+            raise _unauthorised(NEEDED)
         return caller_of(scope)
     try:
         key = await find_key(given)
     except DatabaseError as error:
-        raise unavailable("The database does not answer; try again in a moment", "unavailable") from error
+        raise api_error(error) from error
     if key is None:
         await count(caller_of(scope))
-        raise unauthorised_error(
+        raise _unauthorised(
             f"Incorrect API key provided: {given[:_SHOWN]}…; it is unknown or has been revoked:"
             " ask an administrator of this server for another"
         )
@@ -53,6 +54,10 @@ async def count(asking: Caller) -> dict[str, str]:
     """Counts one request that is no generation; returns what is left, as headers. Raises ApiError."""
     with refusals():
         return allowance_headers(await quota.admit(asking.subjects))
+
+
+def _unauthorised(message: str) -> ApiError:
+    return ApiError(replies.INVALID_KEY, message, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _bearer(header: str) -> str:

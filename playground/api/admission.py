@@ -8,17 +8,16 @@ from dataclasses import replace
 
 from redis.exceptions import RedisError
 
+from engine import replies
 from engine.models.prompt import Prompt
 from engine.serving.messages import Heartbeat
 from playground import addressing, admission
 from playground.addressing import address_requests
 from playground.admission import Caller
 from playground.api.allowance import allowance_headers
-from playground.api.errors import model_not_found, not_supported, refusals, unavailable
+from playground.api.errors import ApiError, model_not_found, refusals
 from playground.api.parameters import ApiRequest
 from playground.workers import engine_client, engine_redis
-
-NO_WORKER = "No engine worker is running; try again once one is"
 
 
 async def live_workers() -> list[Heartbeat]:
@@ -26,7 +25,7 @@ async def live_workers() -> list[Heartbeat]:
     with refusals():
         workers = await engine_client().workers()
     if not workers:
-        raise unavailable(NO_WORKER, "no_worker")
+        raise ApiError(replies.NO_WORKER)
     return workers
 
 
@@ -56,14 +55,16 @@ def check_capable(prompt: Prompt, workers: list[Heartbeat]) -> None:
     """Raises ApiError if the model of those workers has no tokens for such a prompt."""
     model = workers[0].model
     if prompt.messages and not any(worker.chat for worker in workers):
-        raise not_supported(
-            f"The model '{model}' has no chat template; use /v1/completions", "messages", "chat_unsupported"
+        raise ApiError(
+            replies.CHAT_UNSUPPORTED,
+            f"The model '{model}' has no chat template; use /v1/completions",
+            param="messages",
         )
     if prompt.suffix is not None and not any(worker.infill for worker in workers):
-        raise not_supported(
+        raise ApiError(
+            replies.INFILL_UNSUPPORTED,
             f"The model '{model}' has no fill-in-the-middle tokens; leave the suffix out",
-            "suffix",
-            "infill_unsupported",
+            param="suffix",
         )
 
 

@@ -12,62 +12,55 @@ from typing import Any
 
 from django.http import JsonResponse
 
+from engine import replies
+from engine.replies import Reply
 from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting
 from engine.serving.messages import Failed
 from playground.api.allowance import allowance_headers
 from playground.quota import QuotaExceeded, wait
+from playground.refusals import refusal_of
+from playground.validation import Invalid
 
 RETRY_AFTER_S = 2
 """What a client should wait before it tries a busy or starting server again."""
 
 
 class ApiError(Exception):
-    """A refusal or a failure. `status` is the HTTP status it has before a stream has begun."""
+    """A refusal or a failure: a row of the table, and what is said of it here."""
 
     def __init__(
         self,
-        status: int,
-        message: str,
+        reply: Reply,
+        message: str = "",
         *,
-        kind: str = "invalid_request_error",
+        kind: str = "",
         param: str | None = None,
-        code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
+        super().__init__(message or reply.sentence)
+        self.reply = reply
+        self.kind = kind or ("invalid_request_error" if reply.status < 500 else "server_error")
         self.param = param
-        self.code = code
-        self.headers = dict(headers or {})
+        waits = {"Retry-After": str(RETRY_AFTER_S)} if reply.status in (429, 503) else {}
+        self.headers = {**waits, **(headers or {})}
 
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        said = {"message": str(self), "type": self.kind, "param": self.param, "code": self.reply.api_code}
+        return {"error": said}
 
     def response(self) -> JsonResponse:
-        return JsonResponse(self.body(), status=self.status, headers=self.headers)
+        return JsonResponse(self.body(), status=self.reply.status, headers=self.headers)
 
 
-def unavailable(message: str, code: str) -> ApiError:
-    return ApiError(503, message, kind="server_error", code=code, headers=_retry_after(RETRY_AFTER_S))
-
-
-def unauthorised_error(message: str) -> ApiError:
-    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-
-
-def too_many(message: str) -> ApiError:
-    """As many generations of the caller are under way as may be."""
-    return ApiError(
-        429, message, kind="requests", code="too_many_generations", headers=_retry_after(RETRY_AFTER_S)
-    )
-
-
-def rate_limited(error: QuotaExceeded) -> ApiError:
-    """The caller has used its minute's worth; the headers say how much that is."""
-    said = {**allowance_headers(error.allowance), **_retry_after(wait(error.retry_s))}
-    return ApiError(429, str(error), kind=error.what, code="rate_limit_exceeded", headers=said)
+def api_error(error: Exception) -> ApiError:
+    """The same of one of REFUSALS. A spent quota's headers say how much there is."""
+    if isinstance(error, QuotaExceeded):
+        headers = {**allowance_headers(error.allowance), "Retry-After": str(wait(error.retry_s))}
+        return ApiError(replies.RATE_LIMITED, str(error), kind=error.what, headers=headers)
+    found = refusal_of(error)
+    kind = "requests" if isinstance(error, TooManyWaiting) else ""
+    param = error.param or None if isinstance(error, Invalid) else None
+    return ApiError(found.reply, found.message, kind=kind, param=param)
 
 
 @contextmanager
@@ -75,58 +68,19 @@ def refusals() -> Iterator[None]:
     """Turns what keeps a request from the workers into the ApiError that says so."""
     try:
         yield
-    except QuotaExceeded as error:
-        raise rate_limited(error) from error
-    except TooManyWaiting as error:
-        raise too_many(str(error)) from error
-    except QueueFull as error:
-        raise unavailable(str(error), "queue_full") from error
-    except QueueUnavailable as error:
-        raise unavailable(str(error), "queue_unavailable") from error
-
-
-def not_supported(message: str, param: str, code: str = "unsupported_parameter") -> ApiError:
-    return ApiError(422, message, param=param, code=code)
+    except (QuotaExceeded, QueueUnavailable, QueueFull, TooManyWaiting, Invalid) as error:
+        raise api_error(error) from error
 
 
 def model_not_found(name: str, served: list[str]) -> ApiError:
     return ApiError(
-        404,
+        replies.WRONG_MODEL,
         f"The model '{name}' is not served here; this server has {', '.join(served) or 'none'}",
         param="model",
-        code="model_not_found",
     )
-
-
-_STATUS = {
-    "bad_request": 422,  # what could not be read never reached the worker
-    "too_long": 400,  # as the OpenAI API: clients that shorten and try again look for it
-    "wrong_model": 404,
-    "worker_lost": 503,
-    "expired": 503,
-    "unavailable": 503,
-}
-_CODES = {
-    "too_long": "context_length_exceeded",
-    "wrong_model": "model_not_found",
-    "unavailable": "queue_unavailable",
-}
 
 
 def from_worker(failed: Failed, prompt: str = "prompt") -> ApiError:
     """A worker's error frame as an API error; `prompt` is the parameter that held the prompt."""
-    status = _STATUS.get(failed.code, 500)
-    code = _CODES.get(failed.code, failed.code)
-    if status == 503:
-        return unavailable(failed.message, code)
-    return ApiError(
-        status,
-        failed.message,
-        kind="invalid_request_error" if status < 500 else "server_error",
-        param={"wrong_model": "model", "too_long": prompt}.get(failed.code),
-        code=code,
-    )
-
-
-def _retry_after(seconds: int) -> dict[str, str]:
-    return {"Retry-After": str(seconds)}
+    param = {replies.WRONG_MODEL: "model", replies.TOO_LONG: prompt}.get(failed.reply)
+    return ApiError(failed.reply, failed.message, param=param)

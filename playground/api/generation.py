@@ -10,13 +10,14 @@ from typing import Any
 
 import structlog
 
+from engine import replies
 from engine.errors import EngineError
 from engine.serving import cancellation
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import Done, Failed, Frame, Scored, Started, Tokens
 from playground import metrics, presence
 from playground.api import shapes
-from playground.api.errors import ApiError, from_worker, unavailable
+from playground.api.errors import ApiError, from_worker
 from playground.api.logprobs import logprobs_of
 from playground.api.parameters import ApiRequest
 from playground.background import in_background
@@ -195,7 +196,7 @@ def _is_end(frame: Frame, prompt: str) -> bool:
     if isinstance(frame, Failed):
         raise from_worker(frame, prompt)
     if isinstance(frame, Done) and frame.finish_reason == "cancelled":
-        raise unavailable("The generation was cancelled by the server; send it again", "cancelled")
+        raise ApiError(replies.CANCELLED, "The generation was cancelled by the server; send it again")
     return isinstance(frame, Done)
 
 
@@ -214,7 +215,7 @@ async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) ->
                 if isinstance(frame, _TOLD):
                     await queue.put((index, frame))
     except QueueUnavailable as error:
-        await queue.put((index, Failed("unavailable", str(error), retryable=True)))
+        await queue.put((index, Failed.of(error.reply, str(error))))
     finally:
         tally.settle()
         if ended:

@@ -12,10 +12,11 @@ from django.http import HttpRequest
 from django.http.request import RawPostDataException, UnreadablePostError
 from msgspec import structs
 
+from engine import replies
 from engine.models.prompt import Prompt
 from engine.serving.messages import MAX_LOGPROBS, GenerateRequest
-from playground.api.errors import ApiError
-from playground.api.support import UNSUPPORTED, check_supported, unsupported_error
+from playground.api.errors import ApiError, api_error
+from playground.api.support import check_supported, unsupported_error
 from playground.limits import API_SAMPLING, BODY_BYTES, LIMITS
 from playground.protocol import new_generation_id
 from playground.validation import (
@@ -70,18 +71,20 @@ def read_body(request: HttpRequest) -> Mapping[str, Any]:
     Only application/json is taken: a foreign web page cannot send that without asking first.
     """
     if request.content_type != "application/json":
-        raise ApiError(415, f"Content-Type is '{request.content_type}'; it must be application/json")
+        raise ApiError(
+            replies.BAD_MEDIA_TYPE, f"Content-Type is '{request.content_type}'; it must be application/json"
+        )
     _check_size(_content_length(request))
     try:
         body = request.body
         _check_size(len(body))  # a chunked body announces no length
         data = json.loads(body)
     except (RawPostDataException, UnreadablePostError) as error:
-        raise ApiError(400, f"The body could not be read: {error}") from error
+        raise ApiError(replies.INVALID, f"The body could not be read: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"The body is not JSON: {error}") from error
+        raise ApiError(replies.INVALID, f"The body is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise ApiError(400, f"The body is {kind_of(data)}; it must be an object")
+        raise ApiError(replies.INVALID, f"The body is {kind_of(data)}; it must be an object")
     return data
 
 
@@ -89,14 +92,14 @@ def _content_length(request: HttpRequest) -> int:
     """The length that the request says its body has; 0 where it says nothing."""
     length = request.headers.get("Content-Length") or "0"
     if not (length.isascii() and length.isdecimal()):
-        raise ApiError(400, f"Content-Length is {shown(length)}; it must be a number of bytes")
+        raise ApiError(replies.INVALID, f"Content-Length is {shown(length)}; it must be a number of bytes")
     return int(length)
 
 
 def _check_size(length: int) -> None:
     if length > BODY_BYTES:
         message = f"The body has {length:,} bytes; at most {BODY_BYTES:,} are taken"
-        raise ApiError(413, message, code="request_too_large")
+        raise ApiError(replies.TOO_LARGE, message)
 
 
 def parse_completion(data: Mapping[str, Any]) -> ApiRequest:
@@ -129,12 +132,6 @@ def _parse(data: Mapping[str, Any], *, chat: bool) -> ApiRequest:
     except Invalid as error:
         raise api_error(error) from error
     return ApiRequest(_choices(first, prompts, n), n, chat, stream, usage, int(time.time()))
-
-
-def api_error(error: Invalid) -> ApiError:
-    status = {"too_long": 413, UNSUPPORTED: 422}.get(error.code, 400)
-    code = {"bad_request": None, "too_long": "request_too_large"}.get(error.code, error.code)
-    return ApiError(status, error.message, param=error.param or None, code=code)
 
 
 def _choices(first: GenerateRequest, prompts: list[Prompt], n: int) -> tuple[GenerateRequest, ...]:
@@ -254,5 +251,5 @@ def _usage_wanted(data: Mapping[str, Any], *, stream: bool) -> UsageWanted:
     unknown = next((name for name in options if name not in _STREAM_OPTIONS), None)
     if unknown is not None:
         name = f"stream_options.{unknown}"
-        raise Invalid(f"Unrecognized request argument supplied: {name}", name, "unknown_parameter")
+        raise Invalid(f"Unrecognized request argument supplied: {name}", name, replies.UNKNOWN_PARAMETER)
     return UsageWanted(flag_of(options, "include_usage"), flag_of(options, "continuous_usage_stats"))

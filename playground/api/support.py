@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from engine import replies
 from engine.sampling import OPTIONS
 from playground.validation import Invalid, shown
-
-UNSUPPORTED = "unsupported_parameter"
-"""The code of a refusal of what is known but not done here."""
 
 _OBEYED = {
     "model", "stream", "stream_options", "stop", "n", "logprobs", "max_tokens", "ignore_eos",
@@ -55,7 +53,9 @@ def check_supported(data: Mapping[str, Any], *, chat: bool) -> None:
     known -= _COMPLETION_ONLY if chat else _CHAT_ONLY
     for name, value in data.items():
         if name not in known:
-            raise Invalid(f"Unrecognized request argument supplied: {shown(name)}", name, "unknown_parameter")
+            raise Invalid(
+                f"Unrecognized request argument supplied: {shown(name)}", name, replies.UNKNOWN_PARAMETER
+            )
         asks_nothing = _REFUSED_UNLESS.get(name)
         if asks_nothing is not None and not asks_nothing(value):
             raise unsupported_error(name, value)
@@ -63,5 +63,7 @@ def check_supported(data: Mapping[str, Any], *, chat: bool) -> None:
 
 def unsupported_error(name: str, value: object) -> Invalid:
     return Invalid(
-        f"{name} is {shown(value)}, which this server does not support: leave it out", name, UNSUPPORTED
+        f"{name} is {shown(value)}, which this server does not support: leave it out",
+        name,
+        replies.UNSUPPORTED,
     )

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine import replies
 from engine.errors import RequestError
 from engine.models.prompt import Prompt
 from engine.serving.tokenizer_service import tokenize
 from playground.admission import Caller
 from playground.api.access import count
 from playground.api.admission import check_capable, live_workers, workers_with
-from playground.api.errors import not_supported, refusals
-from playground.api.parameters import api_error, chat_prompt, flag_of, model_of, text_prompt
+from playground.api.errors import ApiError, api_error, refusals
+from playground.api.parameters import chat_prompt, flag_of, model_of, text_prompt
 from playground.validation import Invalid, check_prompt_size, shown
 from playground.workers import engine_redis
 
@@ -33,7 +34,7 @@ def parse_tokenize(data: Mapping[str, Any]) -> TokenizeRequest:
         unknown = next((name for name in data if name not in _KNOWN), None)
         if unknown is not None:
             message = f"Unrecognized request argument supplied: {shown(unknown)}"
-            raise Invalid(message, unknown, "unknown_parameter")
+            raise Invalid(message, unknown, replies.UNKNOWN_PARAMETER)
         if ("prompt" in data) == ("messages" in data):
             raise Invalid("give either prompt or messages", "prompt")
         prompt = chat_prompt(data) if "messages" in data else text_prompt(data["prompt"], data)
@@ -51,7 +52,7 @@ async def tokenize_reply(request: TokenizeRequest, caller: Caller) -> tuple[dict
         with refusals():
             found = await tokenize(engine_redis(), request.model, request.prompt, labels=request.labels)
     except RequestError as error:
-        raise not_supported(str(error), "prompt", "bad_request") from error
+        raise ApiError(error.reply, str(error), param="prompt") from error
     answer = {
         "model": request.model,
         "count": len(found.ids),

@@ -11,6 +11,7 @@ from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
+from engine import replies
 from playground.admission import Caller
 from playground.api import access, shapes
 from playground.api.admission import first_seen, live_workers, submit, workers_with
@@ -38,7 +39,7 @@ def endpoint(method: str = "") -> Callable[[View[P]], Answer[P]]:
                 caller = await access.caller(request)
                 if method and request.method != method:
                     message = f"{request.method} is not allowed here; use {method}"
-                    raise ApiError(405, message, headers={"Allow": method})
+                    raise ApiError(replies.BAD_METHOD, message, headers={"Allow": method})
                 return await view(request, caller, *args, **kwargs)
             except ApiError as error:
                 return error.response()
@@ -82,7 +83,7 @@ async def tokenize(request: HttpRequest, caller: Caller) -> JsonResponse:
 
 @endpoint()
 async def not_found(request: HttpRequest, _caller: Caller, unknown: str) -> JsonResponse:
-    raise ApiError(404, f"Unknown request URL: {request.method} /v1/{unknown}", code="unknown_url")
+    raise ApiError(replies.UNKNOWN_URL, f"Unknown request URL: {request.method} /v1/{unknown}")
 
 
 async def _answer(asked: ApiRequest, caller: Caller) -> HttpResponseBase:

@@ -53,7 +53,7 @@ MESSAGES = [{"role": "user", "content": "y"}]
 def test_a_bad_frame_is_refused_in_one_sentence(frame, code, words):
     with pytest.raises(Invalid) as refused:
         parse_client_frame(json.dumps(frame))
-    assert refused.value.code == code
+    assert refused.value.reply.code == code
     assert words in refused.value.message
     assert "\n" not in refused.value.message
 

@@ -139,10 +139,10 @@ def test_an_answer_ends_where_the_context_does(client, redis_url, chatterbox):
         (ask("g", stop=("",)), "bad_request", "stop string is empty"),
         (structs.replace(ask("g"), prompt=Prompt("a", "b")), "bad_request", "fill-in-the-middle"),
         (BenchRequest("g", "words", "paced", 1, 16, 8, 2), "bad_request", "reads no memory"),
-        (BenchRequest("g", "tiny-llama", "tpu", 1, 16, 8, 2), "backend_failed", "no backend 'tpu'"),
-        (BenchRequest("g", "gpt-7", "numpy", 1, 16, 8, 2), "backend_failed", "no model 'gpt-7'"),
+        (BenchRequest("g", "tiny-llama", "tpu", 1, 16, 8, 2), "cannot_run", "no backend 'tpu'"),
+        (BenchRequest("g", "gpt-7", "numpy", 1, 16, 8, 2), "cannot_run", "no model 'gpt-7'"),
         (BenchRequest("g", "tiny-llama", "numpy", 1, 16, 8000, 2), "bad_request", "8016 positions"),
-        (bench("g", sync="barrier"), "backend_failed", "numpy has no option 'sync'"),
+        (bench("g", sync="barrier"), "cannot_run", "numpy has no option 'sync'"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused_in_words(client, worker, request_, code, complaint):
@@ -262,7 +262,7 @@ def test_a_request_that_breaks_the_device_again_is_given_up_with_the_reason(clie
     opener, _ = breaking_opener([0, 0, 0])
     with working(redis_url, opener=opener):
         *_, last = answer(client, ask("g", max_tokens=4000))
-        assert last.code == "worker_lost"
+        assert (last.code, last.retryable) == ("poisonous", False)
         assert last.message.endswith("device 0 stood still")
 
 

@@ -181,6 +181,8 @@ async def test_a_redis_that_is_away_is_503(post, settings):
         (Failed("wrong_model", "serves another"), 404, "model_not_found"),
         (Failed("backend_failed", "the device is lost", True), 500, "backend_failed"),
         (Failed("worker_lost", "gone", True), 503, "worker_lost"),
+        (Failed("poisonous", "two workers died of it"), 500, "poisonous"),
+        (Failed("news", "of a newer worker"), 500, "news"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
