@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.backends.base import Job
+from engine.measuring.verification import verify
 from engine.models.config import Activation, Experts, ModelConfig, matrix_shapes
 from engine.models.presets import load_preset
 from engine.models.storage import Storage
@@ -14,6 +15,7 @@ from engine.models.weights import DType, RandomWeights
 from engine.timings import EXPERT_PHASES
 from tests.engine.backends.cpu.test_against_reference import (
     LLAMA,
+    Random,
     assert_agrees,
     opened,
     prompt,
@@ -107,6 +109,16 @@ def test_experts_are_kept_as_they_ship_and_the_router_in_fp32() -> None:
     assert kept["layers.3.experts.5.w_down"] is Storage.MXFP4
     assert kept["layers.3.wq"] is Storage.F16
     assert kept["layers.0.router"] is None
+
+
+def test_a_measurement_of_a_mixture_is_verified_with_the_weights_as_they_are_kept() -> None:
+    tokens = prompt(GPT_OSS)
+    with opened("cpu", GPT_OSS, threads=2, weights=PackedExperts) as cpu:
+        generated = tokens_of(cpu, Job(tokens, 12))
+        found = verify(cpu, Random(GPT_OSS, PackedExperts(GPT_OSS, 3)), tokens, generated)
+
+    assert found.passed
+    assert found.logit_rel_err < 1e-3
 
 
 def test_repeated_launches_are_equal_to_the_bit() -> None:
