@@ -104,11 +104,15 @@ class Peer:
             raise
 
     def run(self, prompt: Sequence[int], tokens: int) -> Speed:
+        times = self.ask(prompt, tokens)
+        return Speed(len(prompt) / times["prefill_s"], (tokens - 1) / times["decode_s"])
+
+    def ask(self, prompt: Sequence[int], tokens: int) -> dict[str, Any]:
+        """The times of one run, as tools/peer_llama_cpp_speed.py gives them."""
         assert self._process.stdin is not None  # noqa: S101 (Popen was given a pipe)
         self._process.stdin.write(json.dumps({"prompt": list(prompt), "tokens": tokens}) + "\n")
         self._process.stdin.flush()
-        times = self._answer()
-        return Speed(len(prompt) / times["prefill_s"], (tokens - 1) / times["decode_s"])
+        return self._answer()
 
     def close(self) -> None:
         self._process.kill()

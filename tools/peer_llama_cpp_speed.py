@@ -1,8 +1,8 @@
 """Times llama.cpp where it lives (.venv-peers), once for each line of standard input.
 
 First argument: a GGUF file; second: threads. A line is a JSON object {"prompt": ids, "tokens": n}; the
-answer is {"prefill_s", "decode_s"}: the prompt as one batch, then n - 1 greedy steps of one token. Knows
-nothing of the engine that it is compared with.
+answer is {"prefill_s", "decode_s", "decode_cpu_s"}: the prompt as one batch, then n - 1 greedy steps of one
+token, by the clock and as the processor's time. Knows nothing of the engine that it is compared with.
 """
 
 from __future__ import annotations
@@ -33,11 +33,15 @@ def _time(llama: llama_cpp.Llama, prompt: list[int], tokens: int) -> dict[str, f
     start = time.perf_counter()
     llama.eval(prompt)
     token = _best(llama)
-    first = time.perf_counter()
+    first, cpu = time.perf_counter(), time.process_time()
     for _ in range(tokens - 1):
         llama.eval([token])
         token = _best(llama)
-    return {"prefill_s": first - start, "decode_s": time.perf_counter() - first}
+    return {
+        "prefill_s": first - start,
+        "decode_s": time.perf_counter() - first,
+        "decode_cpu_s": time.process_time() - cpu,
+    }
 
 
 def _best(llama: llama_cpp.Llama) -> int:

@@ -10,11 +10,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from engine.backends import open_backend
 from engine.models.catalogue import open_model
 from engine.models.checkpoints.gguf import gguf_config, gguf_weights
 from engine.models.checkpoints.gguf_file import read_gguf
 from engine.models.config import ModelConfig
 from engine.models.rope import FactorScaling, LinearScaling, YarnScaling
+from engine.models.storage import Storage
 from engine.models.weights import Weights
 from engine.reference import Reference
 from tests.engine.models.checkpoints.files import permute
@@ -214,6 +216,12 @@ def test_an_fp8_folder_is_the_model_of_its_decoded_matrices(tmp_path: Path) -> N
     with torch.no_grad():
         expected = theirs(torch.tensor([TOKENS])).logits[0].numpy()
     assert relative_error(logits(weights), expected) < 1e-5
+    model = open_model(str(tmp_path))
+    backend = open_backend("cpu", model, options={"threads": 1})
+    assert backend.storage("layers.0.w_down") is Storage.FP8_BLOCK
+    assert backend.storage("embed") is Storage.BF16
+    assert relative_error(backend.logits(TOKENS), expected) < 3e-3
+    backend.close()
 
 
 def blockwise(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

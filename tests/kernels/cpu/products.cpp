@@ -1,0 +1,57 @@
+// Products with one panel of any storage. Usage: products STORAGE COLUMNS TOKENS. Reads sixteen rows as a file has them, their
+// FP8 scales [16][COLUMNS / 128, rounded up] and activations [COLUMNS][TOKENS]; writes, in FP32, the rows as they are read
+// back, the product with each token by itself [TOKENS][16], and with all of them at once [TOKENS][16].
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "packed_panel.h"
+
+namespace {
+
+struct NoCursor {
+  const char *next = nullptr, *end_of_run = nullptr;
+  int64_t lead = 0;
+  void prefetch(int) {}
+  void fill_lead() {}
+};
+
+template <class T>
+std::vector<T> read(size_t count) {
+  std::vector<T> values(count);
+  if (std::fread(values.data(), sizeof(T), count, stdin) != count) std::exit(3);
+  return values;
+}
+void write(const std::vector<float>& values) { std::fwrite(values.data(), sizeof(float), values.size(), stdout); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) return 2;
+  const int storage = std::atoi(argv[1]), cols = std::atoi(argv[2]), tokens = std::atoi(argv[3]);
+  const int64_t row = ml::row_bytes(storage, cols), groups = (cols + ml::kFp8Side - 1) / ml::kFp8Side;
+  const auto rows = read<uint8_t>(ml::kLine * row);
+  const auto scales = read<float>(ml::kLine * groups);
+  const auto x = read<float>(size_t(cols) * tokens);
+
+  std::vector<uint8_t> memory(ml::panel_bytes(storage, cols) + 64);
+  uint8_t* panel = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+  for (int r = 0; r < ml::kLine; ++r)
+    ml::pack_row(storage, panel, r, rows.data() + r * row, scales.data() + r * groups, cols);
+
+  std::vector<float> back(size_t(ml::kLine) * cols), single(size_t(tokens) * ml::kLine), block(single.size());
+  for (int r = 0; r < ml::kLine; ++r) ml::read_row(storage, panel, r, cols, back.data() + r * cols, 1);
+  std::vector<ml::IntegerBlock> integers(size_t(cols) / ml::kIntegers * tokens + 1);
+  std::vector<float> column(cols);
+  for (int t = 0; t < tokens; ++t) {
+    for (int k = 0; k < cols; ++k) column[k] = x[size_t(k) * tokens + t];
+    if (ml::takes_integers(storage)) ml::to_integers(column.data(), cols, 1, integers.data());
+    NoCursor cursor;
+    ml::multiply_vector(storage, panel, {column.data(), integers.data()}, cols, single.data() + t * ml::kLine, cursor);
+  }
+  if (ml::takes_integers(storage)) ml::to_integers(x.data(), cols, tokens, integers.data());
+  ml::multiply_block(storage, panel, {x.data(), integers.data()}, cols, tokens, block.data());
+  write(back);
+  write(single);
+  write(block);
+}
