@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -184,8 +183,7 @@ class AsyncClient:
         )
         if rank is None:
             return 0.0
-        now_ms = int(time.time() * 1000)
-        return seconds_to_start(rank + 1, [float(ms) for ms in service_ms], await self.workers(), now_ms)
+        return seconds_to_start(rank + 1, [float(ms) for ms in service_ms], await self.workers())
 
     async def workers(self) -> list[Heartbeat]:
         """The live workers, by name. One round trip while they are those of the last time."""

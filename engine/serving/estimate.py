@@ -9,7 +9,7 @@ from engine.serving.messages import Heartbeat
 
 
 def seconds_to_start(
-    position: int, service_ms: Sequence[float], workers: Sequence[Heartbeat], now_ms: int
+    position: int, service_ms: Sequence[float], workers: Sequence[Heartbeat]
 ) -> float | None:
     """Seconds until the request at `position` (1 is next) starts; None if there is nothing to go by.
 
@@ -25,5 +25,5 @@ def seconds_to_start(
     if not service_ms:
         return None
     typical = median(service_ms)
-    in_hand = sum(max(0.0, typical - max(0, now_ms - w.started_ms)) for w in busy)
+    in_hand = sum(max(0.0, typical - w.busy_ms) for w in busy)
     return (in_hand + (position - 1) * typical) / len(workers) / 1000.0

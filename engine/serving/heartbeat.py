@@ -41,6 +41,7 @@ class HeartbeatThread:
         self._token = token
         self._lock = threading.Lock()
         self._now = first
+        self._busy_since = 0.0
         self._environment = "{}"
         self._output: Output | None = None
         self._changed = threading.Event()
@@ -77,6 +78,8 @@ class HeartbeatThread:
     def update(self, **changes: Any) -> None:
         """Changes fields of the heartbeat; it beats within moments."""
         with self._lock:
+            if changes.get("request", self._now.request) != self._now.request:
+                self._busy_since = time.monotonic()
             self._now = replace(self._now, **changes)
         self._changed.set()
 
@@ -159,6 +162,8 @@ class HeartbeatThread:
     def _beat(self) -> None:
         with self._lock:
             now, output, environment = self._now, self._output, self._environment
+            if now.request:
+                now = replace(now, busy_ms=int(1e3 * (time.monotonic() - self._busy_since)))
         key = worker_key(now.name)
         pipe = self._redis.pipeline(transaction=False)
         beat = f"{self._token} {time.monotonic()}"

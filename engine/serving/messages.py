@@ -296,7 +296,8 @@ class Heartbeat(Struct, frozen=True):
     """What joins the devices ("NVLink"), where there are several."""
     last_tok_s: float = 0.0
     request: str = ""
-    started_ms: int = 0
+    busy_ms: int = 0
+    """How long it has had `request` in hand: no other clock than its own knows when it began."""
 
     EVERY_S = 1.0
     TTL_S = 5

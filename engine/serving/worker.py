@@ -275,7 +275,7 @@ class Worker:
             raise Refused(replies.EXPIRED, message)
         self._load_home()
         engine = self._slot.hold(self._home)
-        self._heartbeat.update(state="generating", request=request.id, started_ms=_now_ms())
+        self._heartbeat.update(state="generating", request=request.id)
         done = Generation(engine, request, output, self.name, queue_ms).run(self._must_leave)
         if done is None:
             self._hand_back(request, output)
@@ -285,7 +285,7 @@ class Worker:
         return done
 
     def _measure(self, request: BenchRequest, output: Output, queue_ms: float) -> Frame | None:
-        self._heartbeat.update(state="benchmarking", request=request.id, started_ms=_now_ms())
+        self._heartbeat.update(state="benchmarking", request=request.id)
         engine = self._slot.hold(self._spec_of(request))
         output.frame(Started(self.name, engine.name, engine.backend.name, request.context, queue_ms))
         spans: list[TraceSpan] = []
@@ -387,7 +387,3 @@ def _portrait(engine: Engine) -> dict[str, Any]:
 def _poison(taken: Taken) -> str:
     why = f": {taken.last_error}" if taken.last_error else ""
     return f"the engine crashed {taken.attempts - 1} times on this request, so it was stopped{why}"
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -32,7 +32,7 @@ async def test_moving_up_is_pushed_without_being_asked_for(open_page, worker):
 
 
 async def test_an_estimate_comes_with_the_place_once_there_is_something_to_go_by(open_page, worker):
-    worker.beat(state="generating", request="r", started_ms=0)
+    worker.beat(state="generating", request="r", busy_ms=1000)
     worker.redis.rpush("ml:service:interactive", 4000)
     async with open_page() as page:
         await page.say(type="start", prompt="x", max_tokens=4)

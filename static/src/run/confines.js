@@ -81,3 +81,47 @@ export class Meter {
     return false;
   }
 }
+
+/** So many writes go out one by one: a program that hangs after them has shown what it printed. */
+export const PROMPT_WRITES = 1000;
+/** Later ones go out together, so many characters at a time. */
+export const GATHERED_CHARACTERS = 2048;
+
+/**
+ * Sends what a run prints. A program that prints its 64 kB a byte at a time would otherwise send as many
+ * messages, and the page would stand still for seconds.
+ */
+export class Printed {
+  /** @type {Record<"out" | "err", string>} */
+  #held = { out: "", err: "" };
+  #writes = 0;
+  #send;
+
+  /** @param {(stream: "out" | "err", text: string) => void} send */
+  constructor(send) {
+    this.#send = send;
+  }
+
+  /**
+   * @param {"out" | "err"} stream
+   * @param {string} text
+   */
+  write(stream, text) {
+    this.#writes += 1;
+    this.#held[stream] += text;
+    if (this.#writes <= PROMPT_WRITES || this.#held[stream].length >= GATHERED_CHARACTERS) this.#flush(stream);
+  }
+
+  /** Sends what is left: before an outcome, and at the end. */
+  flush() {
+    this.#flush("out");
+    this.#flush("err");
+  }
+
+  /** @param {"out" | "err"} stream */
+  #flush(stream) {
+    const text = this.#held[stream];
+    this.#held[stream] = "";
+    if (text) this.#send(stream, text);
+  }
+}

@@ -8,7 +8,7 @@ import "./as_module.js";
 import createPyodideModule from "pyodide/pyodide.asm.mjs";
 import { loadPyodide } from "pyodide";
 
-import { guardGrowth, Meter, sealedWorker } from "./confines.js";
+import { guardGrowth, Meter, Printed, sealedWorker } from "./confines.js";
 import blockingLoop from "./blocking_loop.py";
 import runner from "./runner.py";
 
@@ -27,6 +27,7 @@ const send = /** @type {(message: FromWorker) => void} */ (self.postMessage.bind
 const limit = { bytes: 2 ** 31 };
 /** Of what a run says beside its output: a program that finds the way to its outcomes floods nobody. */
 const meter = new Meter();
+const printed = new Printed((stream, text) => post({ type: "output", stream, text }));
 /** @type {Heap} */
 let heap;
 /** @type {Pyodide} */
@@ -97,9 +98,10 @@ function run({ program, tests, limits }) {
   python.setStderr(printer("err", allowance));
   post({ type: "started" });
   try {
-    python.pyimport("monolane_runner").run(program, tests, (/** @type {string} */ line) =>
-      post({ type: "outcome", outcome: JSON.parse(line) }),
-    );
+    python.pyimport("monolane_runner").run(program, tests, (/** @type {string} */ line) => {
+      printed.flush();
+      post({ type: "outcome", outcome: JSON.parse(line) });
+    });
     over("finished");
   } catch (error) {
     over("crashed", String(error)); // the runner catches what Python raises: the interpreter itself has given up
@@ -111,6 +113,7 @@ function run({ program, tests, limits }) {
  * @param {string} [detail]
  */
 function over(reason, detail = "") {
+  printed.flush();
   post({ type: "over", reason, detail, memoryBytes: heap.HEAPU8.length });
 }
 
@@ -124,7 +127,7 @@ function printer(stream, allowance) {
     /** @param {Uint8Array} bytes */
     write(bytes) {
       const text = decoder.decode(bytes.subarray(0, allowance.bytes), { stream: true });
-      if (text) post({ type: "output", stream, text });
+      if (text) printed.write(stream, text);
       if (bytes.length > allowance.bytes) over("output"); // the frame ends this worker now
       allowance.bytes = Math.max(0, allowance.bytes - bytes.length);
       return bytes.length;

@@ -427,6 +427,16 @@ def test_heartbeat_says_how_a_model_lies_on_several_devices(client, redis_url):
     assert (beat.parallelism, beat.lanes, beat.sync, beat.link) == ("dtp", 8, "mailbox", "shared memory")
 
 
+def test_how_long_a_worker_has_been_busy_goes_by_no_other_clock_than_its_own(client, worker, monkeypatch):
+    client.submit(ask("in hand", max_tokens=20_000))
+    wait_until(lambda: client.workers()[0].busy_ms > 100)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert 100 < client.workers()[0].busy_ms < 60_000
+    client.cancel("in hand")
+    wait_until(lambda: client.workers()[0].request == "")
+    assert client.workers()[0].busy_ms == 0
+
+
 def test_waiting_time_is_told_from_what_recent_requests_took(client, redis_url, worker):
     answer(client, ask("before", max_tokens=1000))
     client.submit(ask("in hand", max_tokens=4000))

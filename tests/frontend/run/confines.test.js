@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { guardGrowth, Meter, MOST_CHARACTERS, MOST_MESSAGES } from "../../../static/src/run/confines.js";
+import { GATHERED_CHARACTERS, guardGrowth, Meter, MOST_CHARACTERS, MOST_MESSAGES, Printed, PROMPT_WRITES } from "../../../static/src/run/confines.js";
 
 const PAGE = 65_536;
 
@@ -72,4 +72,21 @@ test("what is printed has its own limit, and an interpreter that runs nothing ye
   assert.equal(meter.allows({ type: "ready" }), true);
   meter.begin(() => assert.fail("nothing was too much"));
   for (let n = 0; n < 2 * MOST_MESSAGES; n += 1) assert.equal(meter.allows({ type: "output" }), true);
+});
+
+test("what is printed a byte at a time is sent whole, in few messages, and the first of it at once", () => {
+  /** @type {string[]} */
+  const sent = [];
+  const printed = new Printed((stream, text) => sent.push(`${stream}: ${text}`));
+  printed.write("out", "a");
+  assert.deepEqual(sent, ["out: a"]);
+  for (let n = 0; n < 30_000; n += 1) {
+    printed.write("out", "x");
+    printed.write("err", "y");
+  }
+  printed.flush();
+  const said = (/** @type {string} */ stream) => sent.filter((one) => one.startsWith(stream)).map((one) => one.slice(5)).join("");
+  assert.equal(said("out"), `a${"x".repeat(30_000)}`);
+  assert.equal(said("err"), "y".repeat(30_000));
+  assert.ok(sent.length < PROMPT_WRITES + 2 * (30_000 / GATHERED_CHARACTERS + 1), `${sent.length} messages`);
 });
