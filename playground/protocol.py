@@ -14,9 +14,10 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from engine import replies
 from engine.models.prompt import Prompt
+from engine.progress import Progress
 from engine.replies import Reply
 from engine.sampling import SamplingParams
-from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, Progress, Started, Tokens
+from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, Started, Tokens
 from engine.serving.tokenizer_service import Tokenized
 from playground.limits import BODY_BYTES, DEFAULTS, LIMITS
 from playground.validation import (

@@ -8,9 +8,10 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from engine import replies
+from engine.progress import Progress
 from engine.serving import cancellation
 from engine.serving.errors import QueueUnavailable
-from engine.serving.messages import Done, Failed, Frame, Progress, Started, Tokens
+from engine.serving.messages import Done, Failed, Frame, Started, Tokens
 from engine.serving.reading import merge_tokens
 from playground import metrics, services
 from playground.protocol import (

@@ -25,9 +25,10 @@ from dashboard.sweeps import bench_client, lifecycle
 from dashboard.traces.store import store_trace
 from engine import replies
 from engine.errors import MeasurementError
+from engine.progress import Progress
 from engine.sampling import SamplingParams
 from engine.serving.errors import QueueFull, QueueUnavailable
-from engine.serving.messages import BenchRequest, Done, Failed, Frame, Measured, Progress, Request, Started
+from engine.serving.messages import BenchRequest, Done, Failed, Frame, Measured, Request, Started
 from engine.serving.reading import FROM_START, StreamFrame
 
 log = structlog.get_logger(__name__)

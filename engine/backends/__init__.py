@@ -13,8 +13,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
 
-from engine.backends.base import Backend, Loaded, LoadProgress, ignore_progress
+from engine.backends.base import Backend, Loaded
 from engine.errors import BackendUnavailable
+from engine.progress import OnProgress, ignore_progress
 
 BACKENDS = ("numpy", "cpu", "cuda")
 AUTO = "auto"
@@ -30,7 +31,7 @@ def open_backend(
     *,
     devices: int = 1,
     options: Mapping[str, Any] | None = None,
-    progress: LoadProgress = ignore_progress,
+    progress: OnProgress = ignore_progress,
 ) -> Backend:
     """Loads `model` on a backend; "auto" takes the first usable one of cuda, cpu, numpy.
 

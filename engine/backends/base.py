@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -138,14 +138,6 @@ class Loaded(Protocol):
 
     @property
     def weights(self) -> Weights: ...
-
-
-LoadProgress = Callable[[str, int, int, str], None]
-"""Called while a model is opened with (what is being done, done, in all or 0 if unknown, unit)."""
-
-
-def ignore_progress(_what: str, _done: int, _total: int, _unit: str) -> None:
-    """A LoadProgress that nobody watches."""
 
 
 class Backend(Protocol):

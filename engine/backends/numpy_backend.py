@@ -19,19 +19,18 @@ from engine.backends.base import (
     DeviceInfo,
     Job,
     Loaded,
-    LoadProgress,
     Outcome,
     Token,
     Topology,
     TraceSpan,
     check_job,
     check_sequence,
-    ignore_progress,
 )
 from engine.backends.prefix_cache import OPTION, KeptSequence, PrefixCache, PrefixCacheUse, budget_of
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs, measure_read_gbs, usable_cores
 from engine.processor import processor_name
+from engine.progress import OnProgress, Progress, ignore_progress
 from engine.reference import Cache, Reference
 from engine.sampling import choose
 from engine.timings import FinishReason, PhaseTime, phases_of
@@ -53,10 +52,10 @@ def describe() -> str:
 
 
 def open(
-    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = ignore_progress
+    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: OnProgress = ignore_progress
 ) -> NumpyBackend:
     """Options: threads, prefix_cache_mib. Raises BackendUnavailable for another, or a second device."""
-    progress("taking the weights as they are", 1, 1, "model")
+    progress(Progress(1, 1, "model", "taking the weights as they are"))
     if devices != 1:
         raise BackendUnavailable(
             f"devices is {devices}; the backend numpy has 1, virtual devices come with the backend cpu"

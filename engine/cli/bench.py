@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
             with ProgressBar(f"{model.config.name}, context {point.context}") as bar:
                 trace = _trace_writer(args.trace, backend) if i == 0 else None
                 measured.append(
-                    run_point(backend, model, point, on_progress=bar.update, on_trace=trace, commit=commit)
+                    run_point(backend, model, point, on_progress=bar, on_trace=trace, commit=commit)
                 )
     documents = [m.to_dict() for m in measured]
     value = documents if len(documents) > 1 else documents[0]

@@ -19,6 +19,7 @@ from engine.models.catalogue import Model, open_model
 from engine.models.presets import preset_names
 from engine.models.probe import probe
 from engine.models.weights import storage_of
+from engine.progress import Progress
 
 _PROBE_TOKENS = 8
 
@@ -47,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
         findings = []
         asked = [a for a in availability() if args.backend in (AUTO, a[0])]
         for i, (name, usable, why) in enumerate(asked):
-            bar.label = f"trying {name}"
-            bar.update(i, len(asked), "backends")
+            bar.label = name
+            bar(Progress(i, len(asked), "backends", "trying"))
             ours = devices if args.backend == name else 1
             findings.append(
                 try_backend(name, ours, dict(args.option), why, bar) if usable else Finding(name, False, why)
@@ -80,12 +81,8 @@ def try_backend(name: str, devices: int, options: dict[str, object], there: str,
     """
     model = probe()
 
-    def show(what: str, done: int, total: int, unit: str) -> None:
-        bar.label = f"{name}: {what}"
-        bar.update(done, total, unit)
-
     try:
-        backend = open_backend(name, model, devices=devices, options=options, progress=show)
+        backend = open_backend(name, model, devices=devices, options=options, progress=bar)
     except EngineError as error:
         return Finding(name, False, str(error))
     try:

@@ -129,13 +129,8 @@ def devices_of(args: argparse.Namespace) -> int:
 def backend_of(args: argparse.Namespace, model: Model) -> Iterator[Backend]:
     """The backend that the flags name, loaded with `model`; closed at the end."""
     with ProgressBar(model.config.name) as bar:
-
-        def show(what: str, done: int, total: int, unit: str) -> None:
-            bar.label = f"{model.config.name}: {what}"
-            bar.update(done, total, unit)
-
         backend = open_backend(
-            args.backend, model, devices=devices_of(args), options=dict(args.option), progress=show
+            args.backend, model, devices=devices_of(args), options=dict(args.option), progress=bar
         )
     try:
         yield backend

@@ -27,12 +27,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"{args.name} needs no pull")
         return 0
     with ProgressBar(args.name) as bar:
-
-        def report(what: str, done: int, total: int) -> None:
-            bar.label = what
-            bar.update(done // 1_000_000, total // 1_000_000, "MB")
-
-        place = pull(args.name, report)
+        place = pull(args.name, bar)
     if args.json:
         print_json({"name": args.name, "path": str(place)})
     else:

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             if len(tokens) < 2:
                 raise UsageError(f"{name} has {len(tokens)} tokens; a score takes at least 2")
             bar.label = name
-            found = log_likelihoods(backend, tokens, window, stride, bar.update)
+            found = log_likelihoods(backend, tokens, window, stride, bar)
             scores.append(Score(name, tuple(tokens), tuple(found), len(text.encode())))
     if args.json:
         print_json([score.to_dict() for score in scores])

@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from engine.progress import Progress
+
 _BAR = 28
 _EVERY_S = 0.1
 
@@ -62,17 +64,17 @@ class ProgressBar:
         self._drawn_at = 0.0
         self._width = 0
 
-    def update(self, done: int, total: int, unit: str) -> None:
-        """`total` 0 means unknown: only what is done is shown."""
+    def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
+        done, total = progress.done, progress.total
         if not self._shown or (now - self._drawn_at < _EVERY_S and done != total):
             return
         self._drawn_at = now
         share = min(1.0, done / total) if total else 0.0
         filled = round(share * _BAR)
         bar = f" [{'#' * filled}{'.' * (_BAR - filled)}] {share:4.0%}" if total else ""
-        of = f"{done:,} of {total:,}" if total else f"{done:,}"
-        self._draw(f"{self.label}{bar} {of} {unit}")
+        label = f"{self.label}: {progress.what}" if progress.what else self.label
+        self._draw(f"{label}{bar} {progress}")
 
     def close(self) -> None:
         """Takes the line away, so that what follows starts clean."""

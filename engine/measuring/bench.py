@@ -66,6 +66,7 @@ from engine.measuring.verification import verify
 from engine.models.config import ModelConfig
 from engine.models.storage import Storage
 from engine.models.weights import storage_of
+from engine.progress import OnProgress, Progress, ignore_progress
 from engine.sampling import SamplingParams
 from engine.timings import decode_speed
 
@@ -78,8 +79,6 @@ EXTRA_READS = 3
 _WARM = "bench"
 """Whose prompts those of warm points are."""
 
-Progress = Callable[[int, int, str], None]
-"""Called with (done, total, unit), a few times a second."""
 
 _TEXT = '''\
 def merge(left, right):
@@ -179,7 +178,7 @@ def run_point(
     model: Model,
     point: Point,
     *,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress = ignore_progress,
     stop: Callable[[], bool] | None = None,
     on_trace: Callable[[Sequence[TraceSpan]], None] | None = None,
     verifier: Callable[[Sequence[int], Sequence[int]], Verified] | None = None,
@@ -257,13 +256,13 @@ class _Bench:
         backend: Backend,
         point: Point,
         prompt: tuple[int, ...],
-        on_progress: Progress | None,
+        on_progress: OnProgress,
         stop: Callable[[], bool] | None,
     ) -> None:
         self.prompt = prompt
         self._backend = backend
         self.point = point
-        self._on_progress = on_progress or (lambda _done, _total, _unit: None)
+        self._on_progress = on_progress
         self._stop = stop or (lambda: False)
         greedy_run = point.sampling != SamplingParams()
         self._total = (1 + point.repeats + 1 + greedy_run) * point.tokens
@@ -330,7 +329,7 @@ class _Bench:
         if now - self._told >= PROGRESS_S:
             self._told = now
             self._shown = max(self._shown, self._done + tokens)
-            self._on_progress(self._shown, self._total, "tokens")
+            self._on_progress(Progress(self._shown, self._total, "tokens"))
 
 
 def _verify(

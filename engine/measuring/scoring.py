@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import Backend
+from engine.progress import OnProgress, Progress, ignore_progress
 
 
 def log_likelihoods(
@@ -15,12 +16,12 @@ def log_likelihoods(
     tokens: Sequence[int],
     window: int,
     stride: int,
-    on_progress: Callable[[int, int, str], None] = lambda _done, _total, _unit: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> list[float]:
     """ln p(token | up to `window` - 1 tokens before it), for all but the first token.
 
     Every token but those of the first window sees at least window - stride tokens of context.
-    `on_progress` is called with (done, total, unit) after each pass.
+    `on_progress` is called after each pass.
     """
     found: list[float] = []
     end = 1
@@ -31,7 +32,7 @@ def log_likelihoods(
         end = min(len(tokens), start + window)
         rows = log_softmax(backend.logits(tokens[start : end - 1])[scored_from - start - 1 :])
         found.extend(float(row[token]) for row, token in zip(rows, tokens[scored_from:end], strict=True))
-        on_progress(end, len(tokens), "tokens")
+        on_progress(Progress(end, len(tokens), "tokens"))
     return found
 
 

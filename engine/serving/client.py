@@ -18,10 +18,10 @@ import msgspec
 
 from engine.serving import cancellation, scripts
 from engine.serving.connection import BLOCK_S, connect_async
-from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting, explained
+from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting, explain_outage
 from engine.serving.estimate import seconds_to_start
 from engine.serving.fanout import Feed, StreamFanout
-from engine.serving.follower import StreamFollower, deserted
+from engine.serving.follower import StreamFollower, desertion
 from engine.serving.messages import (
     BENCH,
     INBOX_LIMIT,
@@ -39,7 +39,7 @@ from engine.serving.messages import (
     worker_inbox,
     worker_key,
 )
-from engine.serving.reading import FROM_START, StreamFrame, parse_entries
+from engine.serving.reading import FROM_START, StreamFrame, frames_of, parse_entries
 from engine.timings import NEVER_BEGAN
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class AsyncClient:
         """
         offset = scripts.BENCH_OFFSET if request.inbox == BENCH else 0
         args = [request.id, request.to_entry()["json"], limit, kept, offset, *_share_args(share)]
-        with explained():
+        with explain_outage():
             verdict, number = await self._submit(keys=[request.inbox], args=args)
         if verdict == "full":
             raise QueueFull(
@@ -145,14 +145,14 @@ class AsyncClient:
         found = await (self.read(request_id, follower.after) if feed is None else feed.take(follower.block_s))
         fresh = follower.take(found)
         if not found and not follower.over:
-            fresh = follower.idle(await self._standing(request_id))
+            fresh = follower.idle(await self._look_up(request_id))
             follower.gone(await self._lose(request_id, ends=follower.deserted))
         return fresh
 
     @property
-    def following(self) -> int:
+    def stream_count(self) -> int:
         """How many requests' outputs are waited for now."""
-        return self._reader.followed
+        return self._reader.stream_count
 
     async def read(
         self, request_id: str, after: str = FROM_START, *, count: int = 1000, block_s: float = 0.0
@@ -160,7 +160,7 @@ class AsyncClient:
         """At most `count` frames after the stream id `after`; waits up to `block_s`, at most BLOCK_S."""
         # None does not wait; 0 would wait for ever.
         block = max(1, int(min(block_s, BLOCK_S) * 1000)) if block_s > 0 else None
-        with explained():
+        with explain_outage():
             reply = await self._redis.xread({out_key(request_id): after}, count=count, block=block)
         return parse_entries(reply)
 
@@ -168,7 +168,7 @@ class AsyncClient:
         """Ends a request: True if at once, because it had not begun; else its worker stops within a frame."""
         keys = [out_key(request_id), cancel_key(request_id), owner_key(request_id)]
         never_began = encode_frame(Done("cancelled", "", NEVER_BEGAN))["json"]
-        with explained():
+        with explain_outage():
             return bool(await self._cancel(keys=keys, args=[request_id, never_began]))
 
     async def position(self, request_id: str) -> int | None:
@@ -206,7 +206,7 @@ class AsyncClient:
         bench, *interactive = await self._ask([("XLEN", inbox) for inbox in inboxes])
         return {"interactive": sum(interactive), "bench": bench}
 
-    async def _standing(self, request_id: str) -> tuple[bool, StreamFrame | None]:
+    async def _look_up(self, request_id: str) -> tuple[bool, StreamFrame | None]:
         """Whether Redis knows the request, and the newest frame of its output."""
         score, existing, newest = await self._ask(
             [
@@ -215,14 +215,14 @@ class AsyncClient:
                 ("XREVRANGE", out_key(request_id), "+", "-", "COUNT", 1),
             ]
         )
-        frames = parse_entries({"": newest})
+        frames = frames_of(newest)
         return score is not None or existing > 0, frames[0] if frames else None
 
     async def _lose(self, request_id: str, *, ends: bool) -> bool:
         """Whether only one worker may take the request and that one is gone; `ends` it if so."""
-        last = encode_frame(deserted())["json"] if ends else ""
+        last = encode_frame(desertion())["json"] if ends else ""
         keys = [out_key(request_id), owner_key(request_id)]
-        with explained():
+        with explain_outage():
             return bool(await self._lose_script(keys=keys, args=[request_id, last]))
 
     async def _ask(self, commands: Iterable[Command]) -> list[Any]:
@@ -230,7 +230,7 @@ class AsyncClient:
         pipe = self._redis.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)
-        with explained():
+        with explain_outage():
             return await pipe.execute()
 
 
@@ -285,11 +285,11 @@ class Client:
         """As AsyncClient.frames."""
         frames = self.client.frames(request_id, after=after, submitted=submitted)
 
-        async def following() -> StreamFrame | None:
+        async def next_frame() -> StreamFrame | None:
             return await anext(frames, None)
 
         try:
-            while (frame := self.wait(following())) is not None:
+            while (frame := self.wait(next_frame())) is not None:
                 yield frame
         finally:
             if not self._loop.is_closed():

@@ -13,6 +13,7 @@ from engine.backends.base import Backend, Job
 from engine.backends.running import complete
 from engine.errors import BackendUnavailable
 from engine.models.catalogue import Model, open_model
+from engine.progress import Progress
 from engine.sampling import PLAYGROUND, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def _open_backend(spec: EngineSpec, model: Model) -> Backend:
 
 
 class LoadLog:
-    """A LoadProgress that writes a line every EVERY_S seconds, and one when something else begins."""
+    """An OnProgress that writes a line every EVERY_S seconds, and one when something else begins."""
 
     EVERY_S = 5.0
 
@@ -99,12 +100,12 @@ class LoadLog:
         self._what = ""
         self._said_at = 0.0
 
-    def __call__(self, what: str, done: int, total: int, unit: str) -> None:
+    def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
-        if what == self._what and now - self._said_at < self.EVERY_S:
+        if progress.what == self._what and now - self._said_at < self.EVERY_S:
             return
-        self._what, self._said_at = what, now
-        log.info("%s: %s, %d of %d %s", self._name, what, done, total, unit)
+        self._what, self._said_at = progress.what, now
+        log.info("%s: %s, %s", self._name, progress.what, progress)
 
 
 def warm_up(engine: Engine) -> None:

@@ -39,7 +39,7 @@ def unavailable(error: Exception) -> QueueUnavailable:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_outage() -> Iterator[None]:
     """Turns a failure of Redis into QueueUnavailable."""
     try:
         yield

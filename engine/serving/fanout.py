@@ -11,7 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -22,8 +22,8 @@ from engine.errors import EngineError, RequestError
 from engine.serving import cancellation
 from engine.serving.connection import BLOCK_S
 from engine.serving.errors import unavailable
-from engine.serving.messages import decode_frame, frame_number
-from engine.serving.reading import StreamFrame
+from engine.serving.messages import frame_number
+from engine.serving.reading import Entries, StreamFrame, frames_of, streams_of
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class StreamFanout:
         self._wakers: set[asyncio.Task[None]] = set()
 
     @property
-    def followed(self) -> int:
+    def stream_count(self) -> int:
         """How many streams are followed now."""
         return len(self._feeds)
 
@@ -150,7 +150,7 @@ class StreamFanout:
                 self._fail_all(unavailable(error))
                 await asyncio.sleep(_OUTAGE_PAUSE_S)
                 continue
-            for key, entries in _streams(reply):
+            for key, entries in streams_of(reply):
                 if key == self._wake_key:
                     woken = entries[-1][0]
                 else:
@@ -172,13 +172,13 @@ class StreamFanout:
                 wanted[key] = min(open_feeds, key=frame_number)
         return wanted
 
-    def _deliver(self, key: str, entries: list[tuple[str, Mapping[str, str]]], start: str) -> None:
+    def _deliver(self, key: str, entries: Entries, start: str) -> None:
         """Whoever stands further back than `start` would lose what lies between: the next read is theirs."""
         begun = frame_number(start)
         waiting = [feed for feed in self._feeds.get(key, ()) if feed.wants_more]
         feeds = [feed for feed in waiting if frame_number(feed.after) >= begun]
         try:
-            frames = [StreamFrame(entry_id, decode_frame(fields)) for entry_id, fields in entries]
+            frames = frames_of(entries)
         except RequestError as error:
             for feed in feeds:
                 feed.fail(error)
@@ -190,7 +190,3 @@ class StreamFanout:
         for feeds in self._feeds.values():
             for feed in feeds:
                 feed.fail(failure)
-
-
-def _streams(reply: Any) -> Iterator[tuple[str, list[tuple[str, Mapping[str, str]]]]]:
-    yield from reply.items() if isinstance(reply, Mapping) else (reply or ())

@@ -118,7 +118,7 @@ def _incomplete(request_id: str) -> Failed:
     return Failed.of(replies.WORKER_LOST, message)
 
 
-def deserted() -> Failed:
+def desertion() -> Failed:
     """The end of a request whose one worker does not come back."""
     message = f"the worker that this request named has been gone for {GONE_S:.0f} s; choose another"
     return Failed.of(replies.WORKER_LOST, message)

@@ -12,10 +12,11 @@ from engine.backends.running import follow
 from engine.errors import EngineError, RequestError
 from engine.models.text_stream import TextStream
 from engine.models.tokenizer import Tokenizer
+from engine.progress import Progress
 from engine.replies import Reply
 from engine.serving.continuation import Published
 from engine.serving.engines import Engine
-from engine.serving.messages import Done, GenerateRequest, Progress, Scored, Started
+from engine.serving.messages import Done, GenerateRequest, Scored, Started
 from engine.serving.publisher import Output
 from engine.serving.scoring import check_room, scores
 from engine.serving.timing import Clock
@@ -52,7 +53,7 @@ class Generation:
         self._worker = worker
         published = Published.of(output.history)
         self._clock = Clock(published, queue_ms, output.ttft_ms)
-        with self._clock.tokenizing():
+        with self._clock.time_tokenizer():
             self._prompt = tuple(self._tokenizer.encode_prompt(request.prompt, request.cache_salt))
         self._limit = _limit(engine, len(self._prompt), request.max_tokens)
         if request.logprobs is not None:
@@ -116,7 +117,7 @@ class Generation:
             outcome = follow(launch, POLL_S, on_tokens)
         except _Leaving:
             return None
-        self._clock.ended(outcome)
+        self._clock.note_outcome(outcome)
         return self._done("stop" if self._stream.stopped else outcome.finish_reason)
 
     def _seconds_left(self) -> float:
@@ -124,7 +125,7 @@ class Generation:
 
     def _push(self, tokens: Sequence[Token]) -> None:
         """Sends tokens on, up to the one that completes a stop string."""
-        self._clock.arrived(tokens[0])
+        self._clock.note_arrival(tokens[0])
         text, sent = self._unsent, 0
         self._unsent = ""
         for token in tokens:

@@ -146,7 +146,7 @@ class Inbox:
         if now - self._looked_at < LOOK_S:
             return False
         self._looked_at = now
-        ended = self._peers.ended(now)
+        ended = self._peers.find_ended(now)
         if not ended:
             return False
         args = [text for name, held in ended.items() for text in (name, str(held))]

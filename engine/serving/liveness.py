@@ -59,7 +59,7 @@ class PeerWatch:
         self._missed: dict[str, tuple[Connection, float]] = {}
         """Worker to its connection, and when that was first missed."""
 
-    def ended(self, now: float) -> dict[str, Connection]:
+    def find_ended(self, now: float) -> dict[str, Connection]:
         """Workers whose connection was missed CONFIRM_S ago and has not been renewed. Raises RedisError."""
         held = self._held()
         try:

@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 
 from engine.errors import RequestError
 from engine.models.prompt import Prompt
+from engine.progress import Count, Progress
 from engine.replies import Reply, reply_for
 from engine.sampling import SamplingParams
 from engine.serving.wire import encode, read, read_strictly
@@ -43,8 +44,6 @@ INBOX_LIMIT = 256
 
 MAX_LOGPROBS = 20
 """Alternatives to a token that a request may ask for, as in the OpenAI API."""
-
-Count = Annotated[int, Meta(ge=0)]
 
 
 def worker_inbox(name: str) -> str:
@@ -217,14 +216,6 @@ class Done(_Frame, frozen=True, tag="done"):
     finish_reason: FinishReason
     text: str
     timings: Timings
-
-
-class Progress(_Frame, frozen=True, tag="progress"):
-    """How far a benchmark point or a long prefill is: `done` of `total` `unit`."""
-
-    done: Count
-    total: Count
-    unit: str
 
 
 MAX_TRACE_BYTES = 4 * 2**20

@@ -22,13 +22,22 @@ class StreamFrame(NamedTuple):
         return isinstance(self.frame, FINAL)
 
 
+Entries = Sequence[tuple[str, Mapping[str, str]]]
+
+
+def streams_of(reply: Any) -> Iterable[tuple[str, Entries]]:
+    """Each stream in the reply to an XREAD, with its entries. What form the reply has depends on redis-py."""
+    return reply.items() if isinstance(reply, Mapping) else (reply or ())
+
+
+def frames_of(entries: Entries) -> list[StreamFrame]:
+    """Raises RequestError if an entry is no frame."""
+    return [StreamFrame(entry_id, decode_frame(fields)) for entry_id, fields in entries]
+
+
 def parse_entries(reply: Any) -> list[StreamFrame]:
     """The frames in the reply to an XREAD of one stream. Raises RequestError if an entry is no frame."""
-    streams: Iterable[tuple[str, Sequence[tuple[str, Mapping[str, str]]]]]
-    streams = reply.items() if isinstance(reply, Mapping) else (reply or ())
-    return [
-        StreamFrame(entry_id, decode_frame(fields)) for _, entries in streams for entry_id, fields in entries
-    ]
+    return [frame for _, entries in streams_of(reply) for frame in frames_of(entries)]
 
 
 class Rewritten(Exception):

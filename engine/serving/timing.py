@@ -40,7 +40,7 @@ class Clock:
         """From the request's creation to its first token; 0 before that."""
         return self._ttft_ms or 0.0
 
-    def arrived(self, token: Token) -> None:
+    def note_arrival(self, token: Token) -> None:
         """`token` is the first of those that have come just now."""
         if self._first is None:
             self._first = token
@@ -66,12 +66,12 @@ class Clock:
         return tokens * self.decode_us / 1e6 / (self._tokens - 1)
 
     @contextmanager
-    def tokenizing(self) -> Iterator[None]:
+    def time_tokenizer(self) -> Iterator[None]:
         begun = time.monotonic()
         yield
         self.tokenize_ms = (time.monotonic() - begun) * 1e3
 
-    def ended(self, outcome: Outcome) -> None:
+    def note_outcome(self, outcome: Outcome) -> None:
         """What the launch says of itself."""
         self._prefill_ms = outcome.prefill_ns / 1e6
         self._cached_tokens = outcome.cached_tokens

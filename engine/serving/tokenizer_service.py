@@ -22,7 +22,7 @@ from engine.errors import EngineError, RequestError
 from engine.models.prompt import Prompt
 from engine.models.tokenizer import Tokenizer
 from engine.serving.connection import BLOCK_S, connect
-from engine.serving.errors import QueueFull, QueueUnavailable, unavailable
+from engine.serving.errors import QueueFull, QueueUnavailable, explain_outage
 from engine.serving.wire import encode, read
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ async def tokenize(
     """
     question = uuid.uuid4().hex
     key = _questions(model)
-    try:
+    with explain_outage():
         pipe = connection.pipeline(transaction=False)
         pipe.llen(key)
         pipe.time()
@@ -92,8 +92,6 @@ async def tokenize(
         pipe.expire(key, int(2 * PATIENCE_S))
         await pipe.execute()
         reply = await _pop(connection, _answer(question), PATIENCE_S)
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
     if reply is None:
         raise QueueUnavailable(f"no worker with the model {model} answered within {PATIENCE_S:g} s")
     answer = read(reply, _ANSWERS)

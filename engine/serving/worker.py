@@ -50,7 +50,6 @@ from engine.serving.messages import (
     GenerateRequest,
     Heartbeat,
     Measured,
-    Progress,
     Request,
     Started,
     decode_request,
@@ -296,7 +295,7 @@ class Worker:
                 engine.model,
                 Point(request.context, request.tokens, request.repeats, request.sampling, trace),
                 on_trace=spans.extend,
-                on_progress=lambda done, total, unit: output.frame(Progress(done, total, unit)),
+                on_progress=output.frame,
                 stop=lambda: output.cancelled.is_set() or output.lost.is_set() or self._stopping,
             )
         except BenchStopped:

@@ -30,6 +30,7 @@ from engine.models.checkpoints.write import write_checkpoint
 from engine.models.presets import load_preset
 from engine.models.prompt import Prompt
 from engine.models.weights import RandomWeights
+from engine.progress import Progress
 from engine.reference import Reference
 from engine.sampling import choose
 
@@ -552,7 +553,7 @@ class Terminal(io.StringIO):
 def test_a_progress_bar_draws_on_a_terminal_and_leaves_nothing_behind() -> None:
     screen = Terminal()
     with ProgressBar("work", screen) as bar:
-        bar.update(1, 2, "steps")
+        bar(Progress(1, 2, "steps"))
     assert "work [##############..............]  50% 1 of 2 steps" in screen.getvalue()
     assert screen.getvalue().split("\r")[-2].strip() == ""
 
@@ -560,7 +561,7 @@ def test_a_progress_bar_draws_on_a_terminal_and_leaves_nothing_behind() -> None:
 def test_a_progress_bar_is_silent_elsewhere() -> None:
     stream = io.StringIO()
     with ProgressBar("work", stream) as bar:
-        bar.update(1, 2, "steps")
+        bar(Progress(1, 2, "steps"))
     assert stream.getvalue() == ""
 
 

@@ -16,6 +16,7 @@ from engine.backends.cuda.precompile import Source, precompile
 from engine.errors import EngineError
 from engine.measuring.bench import Point, run_point
 from engine.models.config import ModelConfig
+from engine.progress import ignore_progress
 from engine.sampling import SamplingParams
 from tools.bench_exchange.command import REPEATS, SIZES
 from tools.bench_exchange.measure import EXCHANGE_KERNEL, ExchangeTime, exchange_header, measure
@@ -100,7 +101,7 @@ class NodeRun:
 
     def _compile(self) -> None:
         if self.order.backend == "cuda":
-            count = precompile(kernel_sources(self.order), lambda *_: None)
+            count = precompile(kernel_sources(self.order), ignore_progress)
             self._say(f"{count} kernels are ready")
 
     def _open(self, setups: Sequence[Setup]) -> Mapping[Setup, Backend]:

@@ -23,6 +23,7 @@ from engine.measuring.bench import prompt_tokens, run_point
 from engine.measuring.measurement import Verified
 from engine.measuring.verification import verify
 from engine.models.catalogue import Model
+from engine.progress import ignore_progress
 from engine.timings import decode_speed
 from tools.bench_node.run import FromCache
 from tools.bench_peers.gguf import write_gguf
@@ -219,7 +220,7 @@ class _Files:
 
     def _compile(self) -> None:
         if self._order.on_gpu:
-            precompile(kernel_sources(self._order), lambda *_: None)
+            precompile(kernel_sources(self._order), ignore_progress)
 
     def _llama_bench(self) -> tuple[Path, str]:
         if LLAMA not in self._order.peers:

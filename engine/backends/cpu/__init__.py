@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.backends.base import SYNCS, Loaded, LoadProgress, ignore_progress
+from engine.backends.base import SYNCS, Loaded
 from engine.backends.cpu.backend import DEFAULT_CACHE_MIB, CpuBackend, Options, default_threads
 from engine.backends.cpu.build import compiler, library
 from engine.backends.cpu.library import runnable
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import budget_of
 from engine.errors import BackendUnavailable
+from engine.progress import OnProgress, ignore_progress
 
 _LIMITS = {"threads": (1, 256), "block": (0, 512), "link_latency_us": (0, 1_000_000)}
 _CHOICES = {"sync": SYNCS, "pin": ("0", "1"), "isa": None}
@@ -32,7 +33,7 @@ def describe() -> str:
 
 
 def open(
-    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = ignore_progress
+    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: OnProgress = ignore_progress
 ) -> CpuBackend:
     """Options: threads, sync, link_latency_us, block, pin, isa, prefix_cache_mib.
 

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from engine.backends.base import (
     DeviceInfo,
     Job,
-    LoadProgress,
     Topology,
     check_job,
     check_sequence,
-    ignore_progress,
     require_features,
 )
 from engine.backends.cpu import library
@@ -36,6 +34,7 @@ from engine.models.config import Feature
 from engine.models.storage import Storage
 from engine.models.weights import Weights
 from engine.processor import processor_name
+from engine.progress import OnProgress, Progress, ignore_progress
 from engine.timings import phases_of
 
 FEATURES: frozenset[Feature] = frozenset(
@@ -85,13 +84,13 @@ class CpuBackend:
         weights: Weights,
         devices: int,
         options: Options,
-        progress: LoadProgress = ignore_progress,
+        progress: OnProgress = ignore_progress,
         *,
         cache_bytes: int = DEFAULT_CACHE_MIB << 20,
     ) -> None:
         self.config = weights.config
         require_features(self.config, FEATURES, self.name)
-        progress("building the kernel", 0, 1, "library")
+        progress(Progress(0, 1, "library", "building the kernel"))
         self._library, target = library.open_library(options.isa)
         self._lock = threading.RLock()  # a launch found at its end gives its cache back
         self._current: CpuLaunch | None = None

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import LoadProgress
 from engine.backends.cpu.contract import (
     LAYER_MATRICES,
     MLP_MATRICES,
@@ -28,6 +27,7 @@ from engine.measuring.bandwidth import usable_cores
 from engine.models.config import Experts, ModelConfig
 from engine.models.rope import RopeLayout, inverse_frequencies, pair_amplitudes
 from engine.models.weights import Weights
+from engine.progress import OnProgress, Progress
 
 
 def describe_shape(config: ModelConfig, devices: int, storages: Storages) -> Shape:
@@ -111,14 +111,14 @@ class Packer:
         self._config = weights.config
         self._shards = storages.shards
 
-    def pack(self, progress: LoadProgress) -> None:
+    def pack(self, progress: OnProgress) -> None:
         """Layers side by side: decoding and packing let go of the interpreter, and each has its own place."""
         with ThreadPoolExecutor(usable_cores()) as pool:
             done = [pool.submit(self._pack_ends)]
             done += [pool.submit(self._pack_layer, i) for i in range(self._config.layers)]
             for ready, future in enumerate(done, 1):
                 future.result()
-                progress("packing weights", ready, len(done), "layers")
+                progress(Progress(ready, len(done), "layers", "packing weights"))
 
     def _pack_layer(self, layer: int) -> None:
         experts = self._config.experts

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.backends.base import Loaded, LoadProgress, ignore_progress
+from engine.backends.base import Loaded
 from engine.backends.cuda.backend import CudaBackend, require_hopper
 from engine.backends.cuda.compile import load_nvrtc
 from engine.backends.cuda.driver import reachable_devices
 from engine.backends.cuda.gpus import survey
 from engine.errors import EngineError
+from engine.progress import OnProgress, ignore_progress
 
 
 def available() -> tuple[bool, str]:
@@ -30,7 +31,7 @@ def describe() -> str:
 
 
 def open(
-    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: LoadProgress = ignore_progress
+    model: Loaded, *, devices: int, options: Mapping[str, Any], progress: OnProgress = ignore_progress
 ) -> CudaBackend:
     """Raises BackendUnavailable for more GPUs than there are or the model takes, or for an unknown option."""
     return CudaBackend(model, options, devices=devices, progress=progress)

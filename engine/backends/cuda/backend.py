@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from engine.backends.base import (
@@ -20,11 +21,9 @@ from engine.backends.base import (
     DeviceInfo,
     Job,
     Loaded,
-    LoadProgress,
     Topology,
     check_job,
     check_sequence,
-    ignore_progress,
     require_features,
 )
 from engine.backends.cuda.compile import compile_kernel
@@ -43,6 +42,7 @@ from engine.measuring.bandwidth import datasheet_gbs
 from engine.models.config import Feature
 from engine.models.storage import Storage
 from engine.models.weights import DType
+from engine.progress import OnProgress, Progress, ignore_progress
 
 MONOKERNEL = "monokernel.cu"
 FEATURES = frozenset((Feature.QKV_BIAS, Feature.QK_NORM, Feature.LAYER_ROTATION, Feature.ROTATION_AMPLITUDE))
@@ -70,7 +70,7 @@ class CudaBackend:
         options: Mapping[str, Any],
         *,
         devices: int = 1,
-        progress: LoadProgress = ignore_progress,
+        progress: OnProgress = ignore_progress,
     ) -> None:
         self.config = model.config
         require_features(self.config, FEATURES, self.name)
@@ -138,13 +138,10 @@ class CudaBackend:
         require_room(self.layout, self._devices[rank].free_bytes())
         where = f" on GPU {rank + 1} of {len(self._devices)}" if len(self._devices) > 1 else ""
 
-        def report_packing(what: str, done: int, total: int) -> None:
-            self._progress(what + where, round(done / 1e6), round(total / 1e6), "MB")
+        def report(packed: Progress) -> None:
+            self._progress(structs.replace(packed, what=packed.what + where))
 
-        return load_model(self._devices[rank], self.layout, model.weights, report_packing, rank)
-
-    def _report_compiling(self, what: str) -> None:
-        self._progress(what, 0, 1, "kernel")
+        return load_model(self._devices[rank], self.layout, model.weights, report, rank)
 
     def _kernel(self, rank: int, profile: bool, filters: bool) -> Any:
         which = rank, profile, filters
@@ -152,7 +149,7 @@ class CudaBackend:
             device = self._devices[rank]
             device.activate()
             header = _header(self.layout, profile, filters)
-            compiled = compile_kernel(MONOKERNEL, header, progress=self._report_compiling)
+            compiled = compile_kernel(MONOKERNEL, header, progress=self._progress)
             found = device.module(compiled.image, {"monokernel": self.layout.shared_bytes})
             self._kernels[which] = found["monokernel"]
         return self._kernels[which]

@@ -8,18 +8,17 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.backends.cuda import contract
 from engine.errors import BackendUnavailable
+from engine.progress import OnProgress, Progress, ignore_progress
 from engine.settings import home
 
 SOURCES = Path(__file__).resolve().parents[3] / "kernels" / "cuda"
 ARCHITECTURE = "sm_90a"
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,12 @@ class Compiled:
 
 
 def compile_kernel(
-    name: str, header: str, *, progress: Progress | None = None, verbose: bool = False, cache: bool = True
+    name: str,
+    header: str,
+    *,
+    progress: OnProgress = ignore_progress,
+    verbose: bool = False,
+    cache: bool = True,
 ) -> Compiled:
     """Compiles kernels/cuda/`name`, or the file of that path, with `header` as its model.h.
 
@@ -50,8 +54,7 @@ def compile_kernel(
     kept = home() / "kernels" / f"{_digest(nvrtc, source, files, options)}.cubin"
     if cache and kept.exists():
         return Compiled(kept.read_bytes(), "", 0.0)
-    if progress:
-        progress(f"compiling {path.name} for {ARCHITECTURE} (once for this model)")
+    progress(Progress(0, 1, "kernel", f"compiling {path.name} for {ARCHITECTURE} (once for this model)"))
     started = time.perf_counter()
     image, log = _run_nvrtc(nvrtc, path.name, source, files, options)
     if cache:

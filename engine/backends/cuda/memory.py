@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,8 @@ from engine.errors import BackendUnavailable
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import Rope, rotation_table
 from engine.models.weights import RandomWeights, Weights
+from engine.progress import BYTES, OnProgress, Progress
 
-Progress = Callable[[str, int, int], None]
 """What is being done, bytes done, bytes in all."""
 _THREADS = 256
 _LAUNCH_BYTES = 256 << 20
@@ -109,7 +109,9 @@ def prefill_bytes(layout: Layout) -> dict[str, int]:
     }
 
 
-def load_model(device: Device, layout: Layout, weights: Weights, progress: Progress, rank: int = 0) -> Memory:
+def load_model(
+    device: Device, layout: Layout, weights: Weights, progress: OnProgress, rank: int = 0
+) -> Memory:
     """Packs or makes this GPU's part of the weights and reserves everything that a launch needs."""
     config, plan = layout.config, layout.plan
     loader = _Loader(device, layout, weights, progress, rank)
@@ -176,7 +178,7 @@ def share_table(plan: Plan) -> NDArray[np.int32]:
 
 class _Loader:
     def __init__(
-        self, device: Device, layout: Layout, weights: Weights, progress: Progress, rank: int
+        self, device: Device, layout: Layout, weights: Weights, progress: OnProgress, rank: int
     ) -> None:
         self._device, self._layout, self._weights, self._progress = device, layout, weights, progress
         self._rank = rank
@@ -217,7 +219,7 @@ class _Loader:
             for matrix in LAYER_MATRICES if layer < config.layers else (Matrix.HEAD,):
                 self._pack(tape, offsets[:-1], layer, matrix)
                 done += sum(plan.share_bytes(core, matrix) for core in range(plan.cores))
-                self._progress("packing weights", done, total)
+                self._progress(Progress(done, total, BYTES, "packing weights"))
         return tape, total
 
     def _pack(self, tape: int, offsets: np.ndarray, layer: int, matrix: Matrix) -> None:

@@ -6,15 +6,15 @@ import multiprocessing
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from engine.backends.base import LoadProgress
 from engine.backends.cuda.compile import compile_kernel
 from engine.measuring.bandwidth import usable_cores
+from engine.progress import OnProgress, Progress
 
 Source = tuple[str, str]
 """A file of kernels/cuda, or the path of another, and the header that specialises it."""
 
 
-def precompile(sources: Iterable[Source], progress: LoadProgress) -> int:
+def precompile(sources: Iterable[Source], progress: OnProgress) -> int:
     """Puts the machine code of all `sources` in the cache; how many there were. No GPU is needed.
 
     Each in a process of its own, as many at a time as there are cores. Raises BackendUnavailable if there is
@@ -30,7 +30,7 @@ def precompile(sources: Iterable[Source], progress: LoadProgress) -> int:
         try:
             for done, future in enumerate(as_completed(pending), 1):
                 future.result()
-                progress("compiling kernels", done, len(wanted), "kernels")
+                progress(Progress(done, len(wanted), "kernels", "compiling kernels"))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

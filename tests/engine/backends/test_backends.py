@@ -10,6 +10,7 @@ from engine.errors import BackendUnavailable
 from engine.models.catalogue import open_model
 from engine.models.config import ModelConfig
 from engine.models.weights import RandomWeights
+from engine.progress import Progress
 
 TINY = ModelConfig("tiny", hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, ffn=16, vocab=32, context=16)
 MODEL = SimpleNamespace(config=TINY, weights=RandomWeights(TINY))
@@ -84,10 +85,10 @@ def test_whoever_waits_hears_how_far_the_opening_is(monkeypatch) -> None:
     seen = install(monkeypatch, "cuda", usable=True)
     heard = []
 
-    open_backend("cuda", MODEL, progress=lambda *what: heard.append(what))
-    seen["progress"]("packing weights", 3, 9, "MB")
+    open_backend("cuda", MODEL, progress=heard.append)
+    seen["progress"](Progress(3, 9, "layers", "packing weights"))
 
-    assert heard == [("packing weights", 3, 9, "MB")]
+    assert heard == [Progress(3, 9, "layers", "packing weights")]
 
 
 @pytest.mark.parametrize(

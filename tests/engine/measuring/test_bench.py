@@ -16,6 +16,7 @@ from engine.measuring.bench import PROTOCOL, BenchStopped, Point, prompt_tokens,
 from engine.measuring.measurement import Measurement, Verified
 from engine.measuring.roofline import mean_bytes_per_token
 from engine.models.catalogue import Model
+from engine.progress import Progress
 from engine.sampling import SamplingParams
 from engine.timings import FinishReason
 from tests.engine.scripted import GAP_NS, ScriptedBackend, steady, tiny_model
@@ -223,13 +224,11 @@ def test_a_stop_is_obeyed_and_leaves_no_launch_open() -> None:
 def test_progress_never_goes_back_or_beyond_its_total(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "PROGRESS_S", 0.0)
     monkeypatch.setattr(bench, "WARM_UP_S", 0.02)
-    seen: list[tuple[int, int, str]] = []
-    run_point(
-        ScriptedBackend(MODEL.config), MODEL, POINT, verifier=approve, on_progress=lambda *p: seen.append(p)
-    )
-    assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
-    assert {(total, unit) for _, total, unit in seen} == {(7 * 40, "tokens")}
-    assert seen[-1][0] == 7 * 40
+    seen: list[Progress] = []
+    run_point(ScriptedBackend(MODEL.config), MODEL, POINT, verifier=approve, on_progress=seen.append)
+    assert [one.done for one in seen] == sorted(one.done for one in seen)
+    assert {(one.total, one.unit) for one in seen} == {(7 * 40, "tokens")}
+    assert seen[-1].done == 7 * 40
 
 
 @pytest.mark.parametrize(

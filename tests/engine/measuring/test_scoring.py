@@ -8,6 +8,7 @@ import pytest
 from engine.backends import open_backend
 from engine.measuring.scoring import log_likelihoods, log_softmax
 from engine.models.catalogue import open_model
+from engine.progress import Progress
 from engine.reference import Reference
 
 MODEL = open_model("random:tiny-llama")
@@ -36,9 +37,9 @@ def test_windows_score_every_token_once_with_the_context_they_promise(window: in
 
 def test_whoever_waits_hears_how_far_it_is() -> None:
     backend, heard = open_backend("numpy", MODEL), []
-    log_likelihoods(backend, list(range(1, 11)), 4, 3, lambda *what: heard.append(what))
+    log_likelihoods(backend, list(range(1, 11)), 4, 3, heard.append)
     backend.close()
-    assert heard == [(4, 10, "tokens"), (7, 10, "tokens"), (10, 10, "tokens")]
+    assert heard == [Progress(done, 10, "tokens") for done in (4, 7, 10)]
 
 
 def test_probabilities_of_large_logits_add_up_to_one() -> None:

@@ -209,7 +209,7 @@ async def test_a_stream_ends_once_redis_has_answered_nothing_for_too_long(redis_
         frames = asker.frames("g")
         waiting = asyncio.create_task(anext(frames))
         await asyncio.sleep(0.2)  # it stands in the queue, which Redis has said
-        monkeypatch.setattr(asker, "_standing", hangs)
+        monkeypatch.setattr(asker, "_look_up", hangs)
         with pytest.raises(QueueUnavailable, match="has not answered for"):
             await asyncio.wait_for(waiting, PATIENCE_S)
 
@@ -218,14 +218,14 @@ async def test_short_outages_do_not_add_up(redis_url, monkeypatch):
     monkeypatch.setattr(follower, "OUTAGE_S", 0.6)
     monkeypatch.setattr(follower, "BLOCK_S", 0.05)
     async with AsyncClient(redis_url) as asker:
-        real, calls = asker._standing, itertools.count()
+        real, calls = asker._look_up, itertools.count()
 
         async def every_other(request_id):
             if next(calls) % 2:
                 raise QueueUnavailable("Redis does not answer")
             return await real(request_id)
 
-        monkeypatch.setattr(asker, "_standing", every_other)
+        monkeypatch.setattr(asker, "_look_up", every_other)
         await asker.submit(generate("g"))
         waiting = asyncio.create_task(anext(asker.frames("g")))
         await asyncio.sleep(2.0)

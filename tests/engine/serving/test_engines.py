@@ -9,6 +9,7 @@ import pytest
 
 from engine.backends import open_backend
 from engine.errors import BackendUnavailable
+from engine.progress import Progress
 from engine.serving import engines
 from engine.serving.engines import Engine, EngineSpec, LoadLog, open_engine
 
@@ -66,9 +67,9 @@ def test_loading_is_told_when_something_else_begins_and_now_and_then(
     caplog.set_level(logging.INFO)
     told = LoadLog("m")
     for step in range(12):
-        told("packing weights", step, 12, "layers")
+        told(Progress(step, 12, "layers", "packing weights"))
         now[0] += 1.0
-    told("compiling", 0, 1, "kernel")
+    told(Progress(0, 1, "kernel", "compiling"))
     assert [record.getMessage() for record in caplog.records] == [
         "m: packing weights, 0 of 12 layers",
         "m: packing weights, 5 of 12 layers",

@@ -143,7 +143,7 @@ async def test_nothing_is_read_once_nobody_follows(reader, out):
     feed = reader.follow(out_key("a"), FROM_START)
     await feed.take(0.05)
     feed.close()
-    assert reader.followed == 0
+    assert reader.stream_count == 0
     await out.put("a")
     await asyncio.sleep(2.2)  # the last read has ended by now
     before = await out.calls("xread")
@@ -200,10 +200,10 @@ async def test_leaving_early_leaves_the_shared_read(redis_url, out):
         async with aclosing(client.frames("g")) as frames:
             waiting = asyncio.create_task(anext(frames))
             await asyncio.sleep(0.2)
-            assert client.following == 1
+            assert client.stream_count == 1
             await out.put("g")
             await waiting
-        assert client.following == 0
+        assert client.stream_count == 0
 
 
 async def test_nothing_is_read_once_the_last_stream_is_left(reader: StreamFanout, out: Out) -> None:

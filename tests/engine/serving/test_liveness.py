@@ -25,7 +25,7 @@ def held(redis_url, raw):
 
 def test_a_worker_that_holds_its_connection_lives(raw, held):
     watch = PeerWatch(raw, "me")
-    assert [watch.ended(0.0), watch.ended(100.0)] == [{}, {}]
+    assert [watch.find_ended(0.0), watch.find_ended(100.0)] == [{}, {}]
     assert not has_ended(raw, held[1])
 
 
@@ -34,27 +34,27 @@ def test_a_connection_that_stays_closed_is_a_death(raw, held):
     connection.close()
     watch = PeerWatch(raw, "me")
     assert has_ended(raw, name)
-    assert watch.ended(0.0) == {}
-    assert watch.ended(CONFIRM_S) == {"w": name}
+    assert watch.find_ended(0.0) == {}
+    assert watch.find_ended(CONFIRM_S) == {"w": name}
 
 
 def test_a_connection_that_is_renewed_between_two_looks_is_none(raw, held):
     connection, _ = held
     connection.close()
     watch = PeerWatch(raw, "me")
-    watch.ended(0.0)
+    watch.find_ended(0.0)
     raw.hset(worker_key("w"), FIELD, str(Connection.of(connection)))
-    assert watch.ended(1.0) == {}
+    assert watch.find_ended(1.0) == {}
 
 
 def test_numbers_of_a_redis_before_its_restart_say_nothing(raw):
     raw.sadd(WORKERS, "w")
     raw.hset(worker_key("w"), FIELD, "another-run 123456789")
     watch = PeerWatch(raw, "me")
-    assert [watch.ended(0.0), watch.ended(1.0)] == [{}, {}]
+    assert [watch.find_ended(0.0), watch.find_ended(1.0)] == [{}, {}]
 
 
 def test_a_worker_is_no_peer_of_its_own(raw, held):
     held[0].close()
     watch = PeerWatch(raw, "w")
-    assert [watch.ended(0.0), watch.ended(1.0)] == [{}, {}]
+    assert [watch.find_ended(0.0), watch.find_ended(1.0)] == [{}, {}]

