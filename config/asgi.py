@@ -16,6 +16,7 @@ pages = get_asgi_application()
 from config.api_handler import PREFIX, ApiHandler  # noqa: E402
 from config.sockets import FewSockets, OwnOrigin  # noqa: E402
 from dashboard.live.routing import websocket_urlpatterns as dashboard_sockets  # noqa: E402
+from playground import presence  # noqa: E402
 from playground.routing import websocket_urlpatterns as playground_sockets  # noqa: E402
 
 sockets: Any = AuthMiddlewareStack(URLRouter(cast("Any", [*playground_sockets, *dashboard_sockets])))
@@ -26,6 +27,17 @@ async def http(scope: Any, receive: Any, send: Any) -> None:
     await (api if scope["path"].startswith(PREFIX) else pages)(scope, receive, send)
 
 
+async def lifespan(_scope: Any, receive: Any, send: Any) -> None:
+    """A process looks for generations that others left behind before anybody asks it for anything."""
+    await receive()
+    presence.watch()
+    await send({"type": "lifespan.startup.complete"})
+
+
 application = ProtocolTypeRouter(
-    {"http": cast("Any", http), "websocket": cast("Any", OwnOrigin(FewSockets(sockets)))}
+    {
+        "http": cast("Any", http),
+        "websocket": cast("Any", OwnOrigin(FewSockets(sockets))),
+        "lifespan": cast("Any", lifespan),
+    }
 )

@@ -163,6 +163,24 @@ class Sockets(WebSocketFactory):  # type: ignore[misc]
 class Server(daphne.server.Server):  # type: ignore[misc]
     connections: dict[Any, dict[str, Any]]
 
+    def run(self) -> None:
+        self.ready_callable = lambda: asyncio.get_event_loop().create_task(self._begin_application())
+        super().run()
+
+    async def _begin_application(self) -> None:
+        """Tells the application that the process begins (ASGI's lifespan), which daphne keeps to itself.
+
+        The end is not told: whatever answers is ended one by one.
+        """
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "lifespan.startup"}
+
+        async def send(_message: dict[str, Any]) -> None:
+            pass
+
+        await self.application({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send)
+
     def kill_all_applications(self) -> Any:
         """Ends what answers, as the process stops, and waits for all of it; daphne waits for the first only.
 

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from config import disk
 from config.addresses import comes_from
 from engine.serving.errors import QueueUnavailable
-from playground import metrics, presence
+from playground import metrics
 from playground.models import Generation
 from playground.workers import engine_client
 
@@ -30,7 +30,6 @@ class Finding(TypedDict):
 @require_safe
 async def healthz(_request: HttpRequest) -> JsonResponse:
     """200 as long as this process answers; needs nothing else."""
-    presence.watch()
     return JsonResponse({"status": "ok"})
 
 

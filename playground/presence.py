@@ -101,7 +101,7 @@ async def stop() -> None:
 
 
 def watch() -> _Presence:
-    """This process's part, begun if it has not: /healthz calls it, so that a fresh process looks at once."""
+    """This process's part, begun if it has not: the application calls it as the process begins."""
     found = _loops.setdefault(asyncio.get_running_loop(), _Presence())
     found.begin()
     return found

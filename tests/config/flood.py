@@ -15,10 +15,13 @@ PIECE = b"x" * 20_000_000
 taken = 0
 pieces = 0
 frames = 0
+begun = 0
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    global pieces, taken
+    global begun, pieces, taken
+    if scope["type"] == "lifespan":
+        begun += (await receive())["type"] == "lifespan.startup"
     if scope["type"] == "websocket":
         await answer_frames(scope["path"], receive, send)
     if scope["type"] != "http":
@@ -41,7 +44,13 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": PIECE})
         pieces += 1
         return
-    known = {"/taken": taken, "/pieces": pieces, "/frames": frames, "/root": scope["root_path"]}
+    known = {
+        "/taken": taken,
+        "/pieces": pieces,
+        "/frames": frames,
+        "/begun": begun,
+        "/root": scope["root_path"],
+    }
     said = str(known.get(scope["path"], len(body))).encode()
     await send({"type": "http.response.body", "body": said})
 

@@ -125,3 +125,8 @@ def test_a_server_that_stops_waits_for_all_that_it_ends():
         process.terminate()
         said, _ = process.communicate(timeout=60)
     assert said.split() == ["farewell"] * 3
+
+
+def test_an_application_hears_that_the_process_begins(server):
+    port, _ = server
+    assert httpx2.get(f"http://127.0.0.1:{port}/begun").text == "1"
