@@ -225,7 +225,7 @@ class Ahead {
 
 // One packed panel of integers times one vector. `y` gets sixteen sums.
 template <int kStorage, class Cursor>
-static inline void packed_vector(const uint8_t* panel, const IntegerBlock* x, int cols, float* y, Cursor& cursor) {
+__attribute__((noinline)) static void packed_vector(const uint8_t* panel, const IntegerBlock* x, int cols, float* y, Cursor& cursor) {
   Vec acc[kVecs] = {};
   Ahead<Cursor> ahead(cursor);
   for (int first = 0; first < cols; first += kStrip) {
@@ -289,7 +289,7 @@ constexpr float kFp8Shrunk = 0x1p8f;
 
 // One panel of FP8 times one vector of FP32.
 template <class Cursor>
-static inline void fp8_vector(const uint8_t* panel, const float* x, int cols, float* y, Cursor& cursor) {
+__attribute__((noinline)) static void fp8_vector(const uint8_t* panel, const float* x, int cols, float* y, Cursor& cursor) {
   constexpr int kFlight = 8;
   Vec total[kVecs] = {};
   Ahead<Cursor> ahead(cursor);

@@ -5,6 +5,8 @@
 // bandwidth) and a block of tokens (prefill, bound by arithmetic): `x` is column-major, [k][tokens].
 #pragma once
 
+#include <algorithm>
+
 #include "mailbox.h"
 #include "simd.h"
 
@@ -25,32 +27,41 @@ constexpr int64_t kAhead = 8192;
 // One panel times one vector. `y` gets sixteen sums. Eight columns in flight hide the latency of the FMA. `cursor`
 // prefetches as much as is read, or less while it is further ahead than it need be.
 template <Half kHalf, class Cursor>
-static inline void panel_vector(const uint16_t* panel, const float* x, int cols, float* y, Cursor& cursor) {
+__attribute__((noinline)) static void panel_vector(const uint16_t* panel, const float* x, int cols, float* y, Cursor& cursor) {
   constexpr int kFlight = 8, kLines = kFlight / 2;
   Vec acc[kFlight][kVecs] = {};
   const char* next = cursor.next;
-  int64_t together = cursor.end_of_run - next, lead = cursor.lead;
-  int k = 0;
-  for (; k + kFlight <= cols; k += kFlight) {
+  int64_t lead = cursor.lead;
+  auto columns = [&](int k) __attribute__((always_inline)) {
     const uint16_t* w = panel + int64_t(k) * kRows;
-    lead -= 64 * kLines;
-    const int lines = lead <= kAhead - 64 * kLines ? kLines : kLines - 1;
-    if (__builtin_expect(together >= 64 * kLines, 1)) {
+    for (int j = 0; j < kFlight; ++j)
+      for (int v = 0; v < kVecs; ++v) acc[j][v] += widen<kHalf>(w + j * kRows + v * kWidth) * x[k + j];
+  };
+  auto lines_for = [&] { return lead <= kAhead - 64 * kLines ? kLines : kLines - 1; };
+  const int whole = cols / kFlight * kFlight;
+  int k = 0;
+  while (k < whole) {
+    // As long as what is prefetched lies together there is no call in the loop, which would cost it the registers.
+    const int64_t steps = (cursor.end_of_run - next) / (64 * kLines);
+    const int until = int(std::min<int64_t>(whole, k + steps * kFlight));
+    for (; k < until; k += kFlight) {
+      lead -= 64 * kLines;
+      const int lines = lines_for();
       for (int line = 0; line < kLines - 1; ++line) __builtin_prefetch(next + 64 * line, 0, 3);
       if (lines == kLines) __builtin_prefetch(next + 64 * (kLines - 1), 0, 3);
       next += 64 * lines;
-      together -= 64 * lines;
       lead += 64 * lines;
-    } else {
-      cursor.next = next;
-      cursor.lead = lead;
-      cursor.prefetch(lines);
-      next = cursor.next;
-      lead = cursor.lead;
-      together = cursor.end_of_run - next;
+      columns(k);
     }
-    for (int j = 0; j < kFlight; ++j)
-      for (int v = 0; v < kVecs; ++v) acc[j][v] += widen<kHalf>(w + j * kRows + v * kWidth) * x[k + j];
+    if (k == whole) break;
+    lead -= 64 * kLines;
+    cursor.next = next;
+    cursor.lead = lead;
+    cursor.prefetch(lines_for());
+    next = cursor.next;
+    lead = cursor.lead;
+    columns(k);
+    k += kFlight;
   }
   lead -= int64_t(cols - k) * kRows * 2;
   for (; k < cols; ++k)

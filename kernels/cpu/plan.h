@@ -78,7 +78,8 @@ struct UnitStorage {
   int kind_of(int in_shard) const { return in_shard < ends[0] ? 0 : in_shard < ends[1] ? 1 : 2; }
   // Of the units before one of a shard.
   int64_t bytes_before(int in_shard) const {
-    int64_t total = std::min(in_shard, ends[0]) * bytes[0];
+    if (in_shard <= ends[0]) return in_shard * bytes[0];
+    int64_t total = ends[0] * bytes[0];
     for (int kind = 1; kind < kKinds && in_shard > ends[kind - 1]; ++kind)
       total += (std::min(in_shard, ends[kind]) - ends[kind - 1]) * bytes[kind];
     return total;
@@ -205,8 +206,9 @@ struct Plan {
  private:
   int64_t bytes_before(int tensor, int layer, int unit) const {
     const UnitStorage& storage = unit_storage(tensor, layer);
-    const int per_shard = units_per_shard(tensor), shard = shards == 1 ? 0 : unit / per_shard;
-    return (shard ? shard * storage.bytes_before(per_shard) : 0) + storage.bytes_before(unit - shard * per_shard);
+    if (shards == 1) return storage.bytes_before(unit);
+    const int per_shard = units_per_shard(tensor), shard = unit / per_shard;
+    return shard * storage.bytes_before(per_shard) + storage.bytes_before(unit - shard * per_shard);
   }
   UnitStorage describe_units(int tensor, int layer) const {
     static constexpr int kFirst[] = {ML_WQ, ML_WO, ML_W_GATE, ML_W_DOWN, ML_HEAD_ROWS};
