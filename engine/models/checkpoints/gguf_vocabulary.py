@@ -16,6 +16,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from engine.errors import TokenizerError
 
+_MAX_PIECE = 1024
+"""Characters: looking for ways to cut a piece takes the square of them; published ones stay far below."""
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -219,7 +222,12 @@ def _merges_by_score(
     pieces: Sequence[str], ids: Mapping[str, int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
     """SentencePiece joins the pair whose union scores highest; as BPE merges, that is every way to cut
-    each piece in two known ones, best scores first."""
+    each piece in two known ones, best scores first. Raises TokenizerError for one that takes long."""
+    longest = max(map(len, pieces), default=0)
+    if longest > _MAX_PIECE:
+        raise TokenizerError(
+            f"the GGUF vocabulary has a piece of {longest} characters; at most {_MAX_PIECE} can be cut in two"
+        )
     cuts = [
         (-float(scores[ids[piece]]), ids[piece[:at]], ids[piece[at:]])
         for piece in pieces

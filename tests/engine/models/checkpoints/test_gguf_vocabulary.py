@@ -106,6 +106,12 @@ def test_a_sentencepiece_model_starts_with_bos_and_ends_with_eos() -> None:
     assert tokenizer.token_bytes(1) == tokenizer.token_bytes(2) == tokenizer.token_bytes(0) == b""
 
 
+def test_a_piece_that_would_take_seconds_to_cut_is_refused() -> None:
+    long = {**SPM, "tokenizer.ggml.tokens": [*SPM_TOKENS[:-1], "本" * 80_000]}
+    with pytest.raises(TokenizerError, match="a piece of 80000 characters; at most 1024"):
+        Tokenizer.from_gguf(long)
+
+
 def test_byte_tokens_spell_one_byte() -> None:
     assert _spm().token_bytes(3 + 0xF0) == b"\xf0"
 
