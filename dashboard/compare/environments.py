@@ -82,7 +82,7 @@ def _conditions(results: Sequence[Measurement]) -> Iterator[Difference]:
     states = [list(_gpu_states(result)) for result in results]
     throttles = tuple(_throttle_reasons(state) for state in states)
     if len(set(throttles)) > 1:
-        yield Difference("throttle_text after the run", throttles)
+        yield Difference("throttling after the run", throttles)
     for clock in ("sm_mhz", "memory_mhz"):
         values = [[gpu.get(clock) for gpu in state] for state in states]
         if any(_apart(values[0], other) for other in values[1:]):

@@ -187,11 +187,15 @@ class Tokens(_Frame, frozen=True, tag="tokens"):
     t_us: int
 
 
+LEAST_LOGPROB = -9999.0
+"""Stands for the logarithm of nought, which JSON cannot hold; as in the OpenAI API."""
+
+
 class Candidate(Struct, frozen=True):
     """A token and ln p(token | everything before it), by the model alone: no temperature, filter, penalty.
 
     `token` is how to show it (Tokenizer.label). `bytes` are what it adds to the text, possibly a part of a
-    character; none for a special token.
+    character; none for a special token. `logprob` is at least LEAST_LOGPROB.
     """
 
     token: str

@@ -15,7 +15,7 @@ from engine.backends.base import Backend
 from engine.errors import RequestError
 from engine.measuring.scoring import log_softmax
 from engine.models.tokenizer import Tokenizer
-from engine.serving.messages import Candidate, Scored
+from engine.serving.messages import LEAST_LOGPROB, Candidate, Scored
 
 LOGITS_BYTES = 1 << 29
 """The most memory that the logits of one request may take: 4 bytes for each token and vocabulary entry."""
@@ -74,4 +74,5 @@ def _likeliest(row: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 def _candidate(tokenizer: Tokenizer, row: NDArray[np.float64], token: int) -> Candidate:
     identity = int(token)
-    return Candidate(tokenizer.label(identity), tuple(tokenizer.token_bytes(identity)), float(row[identity]))
+    logprob = max(float(row[identity]), LEAST_LOGPROB)
+    return Candidate(tokenizer.label(identity), tuple(tokenizer.token_bytes(identity)), logprob)

@@ -216,6 +216,8 @@ async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) ->
                     await queue.put((index, frame))
     except QueueUnavailable as error:
         await queue.put((index, Failed.of(error.reply, str(error))))
+    except EngineError as error:  # or whoever waits for the end would wait for ever
+        await queue.put((index, Failed.of(replies.INTERNAL, f"what the engine sent cannot be read: {error}")))
     finally:
         tally.settle()
         if ended:

@@ -8,9 +8,6 @@ from typing import Any
 
 from engine.serving.messages import Candidate, Scored
 
-LEAST = -9999.0
-"""Stands for whatever JSON cannot hold, as in the OpenAI API: a probability of nought."""
-
 
 class ChatLogprobs:
     """For chat: one object a token, with its bytes, so that a reader can put characters together."""
@@ -37,9 +34,9 @@ class TextLogprobs:
         """The frames of a choice must come in order."""
         return {
             "tokens": [candidate.token for candidate in frame.chosen],
-            "token_logprobs": [_logprob(candidate) for candidate in frame.chosen],
+            "token_logprobs": [candidate.logprob for candidate in frame.chosen],
             "top_logprobs": [
-                {other.token: _logprob(other) for other in (chosen, *others)}
+                {other.token: other.logprob for other in (chosen, *others)}
                 for chosen, others in zip(frame.chosen, frame.alternatives, strict=True)
             ],
             "text_offset": [self._place(candidate) for candidate in frame.chosen],
@@ -66,8 +63,4 @@ def logprobs_of(*, chat: bool) -> ChatLogprobs | TextLogprobs:
 
 def _token(candidate: Candidate) -> dict[str, Any]:
     spelled = list(candidate.bytes) or None
-    return {"token": candidate.token, "logprob": _logprob(candidate), "bytes": spelled}
-
-
-def _logprob(candidate: Candidate) -> float:
-    return max(candidate.logprob, LEAST)
+    return {"token": candidate.token, "logprob": candidate.logprob, "bytes": spelled}

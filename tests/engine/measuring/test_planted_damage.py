@@ -181,6 +181,7 @@ class Altered:
 
     def __init__(self, backend: Backend, change: Callable[[Array], Array]) -> None:
         self.name = backend.name
+        self.storage = backend.storage
         self._backend = backend
         self._change = change
 

@@ -12,7 +12,7 @@ from engine.backends import open_backend
 from engine.errors import RequestError
 from engine.models.catalogue import open_model
 from engine.serving import scoring
-from engine.serving.messages import Failed, Scored
+from engine.serving.messages import LEAST_LOGPROB, Failed, Scored
 from engine.serving.scoring import FRAME_TOKENS, check_room, scores
 from tests.engine.serving.workers import Story, chat, read_story
 
@@ -37,6 +37,15 @@ def test_scores_are_the_log_softmax_of_the_logits_before_each_token(engine):
         best = np.argsort(-expected, kind="stable")[:3]
         assert [c.logprob for c in frame.alternatives[i]] == pytest.approx(list(expected[best]), abs=1e-6)
         assert [c.token for c in frame.alternatives[i]] == [tokenizer.label(int(b)) for b in best]
+
+
+def test_a_probability_of_nought_has_a_logarithm_that_travels(engine):
+    class Certain:
+        def logits(self, tokens):
+            return np.where(np.arange(300) == 9, 0.0, -np.inf)[np.newaxis].repeat(len(tokens), 0)
+
+    (frame,) = scores(Certain(), engine[1], [1], [9, 8], alternatives=0)
+    assert [candidate.logprob for candidate in frame.chosen] == [0.0, LEAST_LOGPROB]
 
 
 def test_a_long_answer_comes_in_frames_that_follow_each_other(engine):

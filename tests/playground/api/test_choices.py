@@ -110,7 +110,7 @@ SCORES = Scored(
         candidate("bytes:\\xe2", -1.0, EURO[:1]),
         candidate("bytes:\\x82\\xac", -2.0, EURO[1:]),
     ),
-    ((candidate("b", -0.25), candidate("a", -0.5)), (), (candidate("<eos>", -float("inf"), b""),)),
+    ((candidate("b", -0.25), candidate("a", -0.5)), (), (candidate("<eos>", -9999.0, b""),)),
 )
 MORE = Scored(3, (candidate("!", -3.0),), ((),))
 SCORED = (started(), tokens(0, "a", "", "€", "!"), SCORES, MORE, done(4))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
-from engine.serving.messages import Done, Failed
+from engine.serving.messages import Candidate, Done, Failed, Scored
 from engine.timings import Timings
 from playground.limits import BODY_BYTES, LIMITS
 from tests.playground.api.conftest import Post, body_of
@@ -201,6 +202,15 @@ async def test_a_failure_in_mid_stream_is_an_event_and_no_done_follows(post, wor
     events = (await body_of(response)).decode().split("\n\n")
     assert json.loads(events[1].removeprefix("data: "))["error"]["code"] == "backend_failed"
     assert events[2:] == [""]
+
+
+async def test_a_frame_that_cannot_be_read_ends_the_answer(post, worker):
+    of_nothing = Scored(0, (Candidate("a", (97,), -math.inf),), ((),))  # JSON holds no infinity
+    status, error = await refusal(
+        post, "/v1/completions", TEXT, worker=worker, frames=(started(), tokens(0, "a"), of_nothing)
+    )
+    assert (status, error["code"]) == (500, "internal")
+    assert "what the engine sent cannot be read" in error["message"]
 
 
 async def test_a_stream_that_somebody_else_cancelled_says_so(post, worker):
