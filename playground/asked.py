@@ -12,7 +12,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from engine.errors import EngineError
-from engine.serving.errors import unavailable
+from engine.serving.errors import explain_outage
 from engine.serving.messages import GenerateRequest, decode_request
 from playground.workers import engine_redis
 
@@ -38,13 +38,12 @@ async def keep(request: GenerateRequest, owner: str) -> None:
 
 async def find(generation: str, owner: str) -> GenerateRequest | None:
     """The request, if the session `owner` asked for it. Raises QueueUnavailable if Redis does not answer."""
-    try:
+    with explain_outage():
         found = cast("dict[str, str]", await engine_redis().hgetall(_key(generation)))
-        if not owner or found.pop("owner", "") != owner:
-            return None
+    if not owner or found.pop("owner", "") != owner:
+        return None
+    try:
         return cast("GenerateRequest", decode_request(found))
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
     except EngineError:  # of another version of this project
         return None
 

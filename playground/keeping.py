@@ -12,7 +12,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from config import disk
-from engine.serving.errors import unavailable
+from engine.serving.errors import explain_outage
 from playground.quota import wait
 from playground.quota_scripts import TAKE
 from playground.workers import engine_redis
@@ -60,10 +60,8 @@ def size_of(value: Any) -> int:
 
 
 async def _take(what: str, address: str, limit: int | None, window_s: int, amount: int, said: str) -> None:
-    try:
+    with explain_outage():
         lack_ms = await _lack(what, address, limit, window_s, amount)
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
     if lack_ms:
         raise TooMuch(said, lack_ms / 1000)
 

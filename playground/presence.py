@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from engine.errors import EngineError
 from engine.serving import cancellation
-from engine.serving.errors import unavailable
+from engine.serving.errors import explain_outage
 from engine.serving.messages import Done, Failed
 from playground import metrics, services
 from playground.background import in_background
@@ -68,10 +68,8 @@ async def arrive(generation: str, viewer: str) -> None:
     Raises QueueUnavailable if Redis does not answer.
     """
     hold(generation, viewer)
-    try:
+    with explain_outage():
         await _touch([generation])
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
 
 
 def hold(generation: str, viewer: str) -> None:

@@ -17,7 +17,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from config.rates import Rate
-from engine.serving.errors import unavailable
+from engine.serving.errors import explain_outage
 from playground.background import in_background
 from playground.quota_scripts import ADMIT, CHARGE
 from playground.workers import engine_redis
@@ -90,11 +90,9 @@ async def admit(
     keys = [subject.bucket(what) for subject in subjects for what in ("requests", "tokens")]
     rates = [limit for subject in subjects for limit in subject.rate]
     args = [len(subjects), requests, *rates]
-    try:
+    with explain_outage():
         script = engine_redis().register_script(ADMIT)
         reply = cast("list[Any]", await script(keys=[*keys, *map(_bill, generations)], args=args))
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
     lacking, wait_ms, *levels = reply
     left = [_level(limit, float(level)) for limit, level in zip(rates, levels, strict=True)]
     if lacking:

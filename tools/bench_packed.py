@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,12 +54,12 @@ def ours(backend: Backend, prompt: list[int]) -> Turn:
     got: list[Token] = []
     begun: list[tuple[float, int]] = []
 
-    def take(fresh: list[Token]) -> None:
+    def take(fresh: Sequence[Token]) -> None:
         got.extend(fresh)
         if got and not begun:
             begun.append((time.process_time(), len(got)))
 
-    outcome = follow(backend.launch(Job(tuple(prompt), TOKENS)), 5.0, lambda fresh: take(list(fresh)))
+    outcome = follow(backend.launch(Job(tuple(prompt), TOKENS)), 5.0, take)
     cpu, first = begun[0]
     spent = (time.process_time() - cpu) / (len(got) - first)
     speed = (len(got) - 1) / (got[-1].t_ns - got[0].t_ns) * 1e9
@@ -78,11 +79,10 @@ def compare(path: Path, repeats: int, threads: int) -> dict[str, Any]:
     prompt = list(prompt_tokens(model, CONTEXT))
     backend, peer = open_backend("cpu", model, options={"threads": threads}), Peer(str(path), threads)
     try:
-        ours(backend, prompt), theirs(peer, prompt)  # warm-up
-        turns: list[Turn] = []
-        for i in range(repeats):
-            pair = (ours(backend, prompt), theirs(peer, prompt)) if i % 2 else None
-            turns += pair or (theirs(peer, prompt), ours(backend, prompt))
+        sides: list[Callable[[], Turn]] = [lambda: theirs(peer, prompt), lambda: ours(backend, prompt)]
+        for warm_up in sides:
+            warm_up()
+        turns = [side() for i in range(repeats) for side in (sides[::-1] if i % 2 else sides)]
         read = bytes_per_token(model.config, CONTEXT, backend.storage)
         return {
             "turns": [asdict(turn) for turn in turns],
@@ -126,9 +126,9 @@ def main() -> int:
     found: dict[str, Any] = {}
     reached = True
     try:
+        config = load_preset(arguments.preset).config
         with TemporaryDirectory() as folder:
             for mixture in MIXTURES:
-                config = load_preset(arguments.preset).config
                 path = write_packed_gguf(Path(folder) / f"{mixture}.gguf", config, mixture)
                 found[mixture] = compare(path, arguments.repeats, arguments.threads)
                 path.unlink()

@@ -35,7 +35,7 @@ def write_packed_gguf(path: Path, config: ModelConfig, mixture: str, seed: int =
     assert form is not None  # noqa: S101 (a preset of a family that has GGUF files)
     places = form.places(config)
     writer = gguf.GGUFWriter(path, form.architecture)
-    _add_shape(writer, config)
+    add_shape(writer, config)
     _add_words(writer, config)
     for name, shape in tensor_shapes(config):
         if not is_matrix(name):
@@ -74,7 +74,8 @@ def _type_of(config: ModelConfig, name: str, columns: int, mixture: str) -> str:
     return _FALLBACK[chosen] if columns % _RUN else chosen
 
 
-def _add_shape(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
+def add_shape(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
+    """What every family's file says of its shape."""
     writer.add_block_count(config.layers)
     writer.add_context_length(config.context)
     writer.add_embedding_length(config.hidden)

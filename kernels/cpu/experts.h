@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "panel.h"
+#include "prefetcher.h"
 
 namespace ml {
 
@@ -83,7 +83,7 @@ class Routing {
 
 // Prefetches from stretch to stretch of weights, as WeightCursor does along a tape: where the experts lie is known only
 // once they are chosen.
-class RunCursor {
+class RunCursor : public Prefetcher<RunCursor> {
  public:
   void begin() {
     runs_.clear();
@@ -102,22 +102,9 @@ class RunCursor {
     next_run();
     fill_lead();
   }
-  void fill_lead() {
-    while (lead < kAhead && next) prefetch(1);
-  }
-  __attribute__((noinline)) void prefetch(int lines) {
-    for (; lines > 0 && next; --lines, next += 64, lead += 64) {
-      if (next >= end_of_run) next_run();
-      if (!next) return;
-      __builtin_prefetch(next, 0, 2);
-    }
-  }
-
-  const char* next = nullptr;
-  const char* end_of_run = nullptr;
-  int64_t lead = 0;
 
  private:
+  friend Prefetcher;
   struct Run {
     const char *first, *end;
   };

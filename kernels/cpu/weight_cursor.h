@@ -11,6 +11,7 @@
 #include "pages.h"
 #include "panel.h"
 #include "plan.h"
+#include "prefetcher.h"
 
 namespace ml {
 
@@ -34,7 +35,7 @@ struct UnitOrder {
   Range range(int done) const { return step > 0 ? Range{first, first + done} : Range{first - done + 1, first + 1}; }
 };
 
-class WeightCursor {
+class WeightCursor : public Prefetcher<WeightCursor> {
  public:
   // `partner` is null if the thread shares with nobody.
   WeightCursor(const Plan& plan, int thread, const Tape& mine, const Tape* partner)
@@ -115,26 +116,9 @@ class WeightCursor {
     for (; lines > 0 && lead < kFurthest && next < end_of_run; --lines, next += 64, lead += 64)
       __builtin_prefetch(next, 0, 2);
   }
-  // Prefetches what a reader at full speed must have ahead of it.
-  void fill_lead() {
-    while (lead < kAhead && next) prefetch(1);
-  }
-  // Prefetches the next lines, from unit to unit and phase to phase.
-  __attribute__((noinline)) void prefetch(int lines) {
-    for (; lines > 0 && next; --lines, next += 64, lead += 64) {
-      if (next >= end_of_run) next_run();
-      if (!next) return;
-      __builtin_prefetch(next, 0, 2);
-    }
-  }
-
-  // The next address to prefetch (null: there is none), the end of its contiguous units, and how many bytes lie between it
-  // and the reader. panel.h keeps them in registers while it multiplies.
-  const char* next = nullptr;
-  const char* end_of_run = nullptr;
-  int64_t lead = 0;
 
  private:
+  friend Prefetcher;
   static constexpr int64_t kFurthest = 256 << 10;  // a quarter of a second-level cache of 1 MB
   static constexpr int kBurst = 48;                // lines
   static constexpr float kLinesToJudge = 512;      // of a phase long enough to tell the memory's rate

@@ -86,7 +86,6 @@ def end_of_the_unwatched(product: Product, pages: int) -> float:
     for page in left:
         page.connection.close()
     product.restart("web-0")
-    product.wait_for_web()  # as Docker's health check asks: a fresh process begins to look for them then
     began = time.monotonic()
 
     def over() -> bool:

@@ -21,7 +21,7 @@ from tests.reference.test_families import (
     compare,
     write_by_transformers,
 )
-from tests.reference.test_gguf_families import blockwise, logits
+from tests.reference.test_gguf_families import by_blocks, logits
 from tests.reference.test_laneformer import relative_error
 
 LEVELS = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
@@ -128,11 +128,7 @@ def test_fp8_experts_are_the_model_of_their_decoded_matrices(tmp_path: Path) -> 
     """E4M3 with one scale for each block of 128 x 128, an expert a matrix, as Qwen publishes them."""
     theirs = write_by_transformers(tmp_path, "qwen3_moe", {**QWEN3_MOE, "moe_intermediate_size": 140})
     path = tmp_path / "model.safetensors"
-    stored, decoded = {}, {}
-    for name, tensor in safetensors.torch.load_file(path).items():
-        stored[name] = decoded[name] = tensor.to(torch.bfloat16)
-        if "_proj" in name:
-            stored[name], stored[name + "_scale_inv"], decoded[name] = blockwise(tensor)
+    stored, decoded = by_blocks(path)
     safetensors.torch.save_file(decoded, path)
     expected = logits(open_model(str(tmp_path)).weights)
     safetensors.torch.save_file(stored, path)

@@ -202,11 +202,7 @@ def test_an_fp8_folder_is_the_model_of_its_decoded_matrices(tmp_path: Path) -> N
     shape = {"hidden_size": 144, "intermediate_size": 260, "num_hidden_layers": 2, "head_dim": 24}
     theirs = write_by_transformers(tmp_path, "qwen3", shape)
     path = tmp_path / "model.safetensors"
-    stored, decoded = {}, {}
-    for name, tensor in safetensors.torch.load_file(path).items():
-        stored[name] = decoded[name] = tensor.to(torch.bfloat16)
-        if "proj" in name:
-            stored[name], stored[name + "_scale_inv"], decoded[name] = blockwise(tensor)
+    stored, decoded = by_blocks(path)
     safetensors.torch.save_file(stored, path)
 
     weights = open_model(str(tmp_path)).weights
@@ -222,6 +218,18 @@ def test_an_fp8_folder_is_the_model_of_its_decoded_matrices(tmp_path: Path) -> N
     assert backend.storage("embed") is Storage.BF16
     assert relative_error(backend.logits(TOKENS), expected) < 3e-3
     backend.close()
+
+
+def by_blocks(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """A file's tensors as an FP8 release has them, and what they mean; BF16 but for the projections."""
+    import safetensors.torch
+
+    stored, decoded = {}, {}
+    for name, tensor in safetensors.torch.load_file(path).items():
+        stored[name] = decoded[name] = tensor.to(torch.bfloat16)
+        if "_proj" in name:
+            stored[name], stored[name + "_scale_inv"], decoded[name] = blockwise(tensor)
+    return stored, decoded
 
 
 def blockwise(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

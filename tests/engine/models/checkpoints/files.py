@@ -12,8 +12,9 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.models.config import ModelConfig, tensor_shapes
+from engine.models.config import tensor_shapes
 from engine.models.weights import Weights
+from tools.packed_gguf import add_shape
 
 GGUF_NAMES = {
     "attn_norm": "attn_norm",
@@ -55,7 +56,9 @@ def write_gguf(
     """A Llama whose `weights` are in the Hugging Face layout. `tensors` replaces, adds, or (None) drops."""
     config = weights.config
     writer = gguf.GGUFWriter(path, "llama")
-    _add_shape(writer, config)
+    add_shape(writer, config)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_vocab_size(config.vocab)
     for key, value in (metadata or {}).items():
         writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     tokens = list(vocabulary) or byte_vocabulary(config.vocab)
@@ -104,19 +107,6 @@ def _add(
         writer.add_tensor(name, values)
     else:
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
-
-
-def _add_shape(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
-    writer.add_block_count(config.layers)
-    writer.add_context_length(config.context)
-    writer.add_embedding_length(config.hidden)
-    writer.add_feed_forward_length(config.ffn)
-    writer.add_head_count(config.heads)
-    writer.add_head_count_kv(config.kv_heads)
-    writer.add_layer_norm_rms_eps(config.norm_eps)
-    writer.add_rope_freq_base(config.rope.theta)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_vocab_size(config.vocab)
 
 
 def safetensors_bytes(header: object, body: bytes = b"") -> bytes:

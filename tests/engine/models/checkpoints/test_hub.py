@@ -99,8 +99,8 @@ class Answer(BaseHTTPRequestHandler):
         self.send_header("X-Repo-Commit", COMMIT)
         self.end_headers()
         part = content[start:] if server.cut is None or name != BIG else content[start : start + server.cut]
+        server.sent[name] += len(part)  # before the client can have it, and read this count
         self.wfile.write(part)
-        server.sent[name] += len(part)
         if len(part) < len(content) - start:
             server.down = True
         self.close_connection = True
