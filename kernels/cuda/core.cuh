@@ -1,6 +1,7 @@
 // One SM's state: shared memory, the two ends of the ring, and what a consumer thread knows about itself.
 #pragma once
 #include "exchange.cuh"
+#include "experts.cuh"
 #include "mailbox.cuh"
 #include "profile.cuh"
 #include "stream.cuh"
@@ -146,6 +147,7 @@ struct Shared {
     u32 verdict;                   // on the pass just done: bits of Verdict (sampling.cuh)
     ProfileTotals totals;
     LastLooks looks[model::PROFILE ? WARPS : 1];
+    experts::Routing routing;      // decode: of this layer
 
     DEVICE u8* operand() { return scratch; }
     DEVICE float2* partial(u32 buffer) {

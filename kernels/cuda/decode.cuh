@@ -2,6 +2,7 @@
 #pragma once
 #include "decode_attention.cuh"
 #include "head_input.cuh"
+#include "router.cuh"
 #include "sampling.cuh"
 
 namespace decode {
@@ -43,10 +44,11 @@ DEVICE void begin_residual(Core& core, const u16* row) {
 }
 
 DEVICE void finish_step(Core& core, StepKind kind, int layer) {
-    constexpr int LAYER_STEPS = model::LAYERS * 5;
+    constexpr int LAYER_STEPS = model::LAYERS * STEPS_A_LAYER;
+    const int place = kind == STEP_ROUTER ? int(STEP_GATE_UP) : int(kind) + (experts::ANY && kind >= STEP_GATE_UP ? 1 : 0);
     const int step = kind == STEP_HEAD     ? LAYER_STEPS
                      : kind == STEP_SAMPLE ? LAYER_STEPS + 1
-                                           : layer * 5 + int(kind);
+                                           : layer * STEPS_A_LAYER + place;
     core.profile.end(core.params, core.shared.totals, core.place.sm, kind, step, core.profile.passes);
 }
 
@@ -70,13 +72,22 @@ DEVICE void attn_out(Core& core, int layer) {
     groups.run();
 }
 
+// With experts it begins with the router, which stages its vector.
 DEVICE void gate_up(Core& core, int layer) {
+    const u16* norm = norm_of(core, 2 * layer + 1);
+    if constexpr (experts::ANY) {
+        router::run(core, layer, norm);
+        finish_step(core, STEP_ROUTER, layer);
+        core.profile.begin();
+    }
     if (!core.share(GATE_UP).tiles) return;
-    ++core.staged;
+    if constexpr (!experts::ANY) ++core.staged;
     GateUpFinish finish{core, layer};
     GroupRun<GATE_UP, GateUpFinish> groups(core, finish);
-    const u32* from = core.mail(layer) + mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN;
-    stage_normed<model::HIDDEN>(core, from, nullptr, norm_of(core, 2 * layer + 1));
+    if constexpr (!experts::ANY) {
+        const u32* from = core.mail(layer) + mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN;
+        stage_normed<model::HIDDEN>(core, from, nullptr, norm);
+    }
     groups.run();
 }
 
@@ -104,6 +115,7 @@ DEVICE void layers(Core& core, const u16* row) {
                 const AttentionItem item = core.shared.items[layer];
                 if (kind == STEP_QKV) {
                     decode_attention::prefetch(core, item, layer);
+                    if constexpr (experts::ANY) router::prefetch(core, layer);
                     qkv(core, layer, row);
                     if (layer == 0) begin_residual(core, row);
                 } else {

@@ -190,9 +190,10 @@ struct SlotWeights {
     uint4 units[MOST] = {};
 
     // Takes chunks first .. last - 1 of a group from the slot at the cursor, and frees it. Past the warp's last chunk:
-    // some weights, which `multiply` takes times zero.
-    template <int T>
+    // some weights, which `multiply` takes times zero. Tiles lie side by side, or APART: one after the other.
+    template <int T, bool APART>
     DEVICE void load(Core& core, int first, int last) {
+        constexpr int CHUNK_BYTES = (APART ? 1 : T) * UNIT_BYTES, TILE_BYTES = (APART ? SlotPart<T>::CHUNKS : 1) * UNIT_BYTES;
         core.wait_full();
         const int mine = SlotPart<T>::mine(core, first);
         if (mine < last) {
@@ -200,9 +201,9 @@ struct SlotWeights {
 #pragma unroll
             for (int e = 0; e < SlotPart<T>::EACH; ++e) {
                 const int c = mine + e * WARPS;
-                const u8* from = slot + (c < last ? c - first : 0) * (T * UNIT_BYTES);
+                const u8* from = slot + (c < last ? c - first : 0) * CHUNK_BYTES;
 #pragma unroll
-                for (int t = 0; t < T; ++t) units[e * T + t] = *reinterpret_cast<const uint4*>(from + t * UNIT_BYTES);
+                for (int t = 0; t < T; ++t) units[e * T + t] = *reinterpret_cast<const uint4*>(from + t * TILE_BYTES);
             }
         }
         core.free_slot();
@@ -239,7 +240,7 @@ struct SlotWeights {
 
 // All chunks of one group of T tiles, the first slot of which is in `weights`: adds this warp's part of each row's
 // product to `sums`. Keeping the next slot's weights in registers meanwhile was tried and spilled.
-template <int T>
+template <int T, bool APART>
 DEVICE void multiply(Core& core, int chunks, SlotWeights& weights, Sums<T>& sums) {
     constexpr int STEP = SlotPart<T>::CHUNKS;
     int first = 0;
@@ -248,7 +249,7 @@ DEVICE void multiply(Core& core, int chunks, SlotWeights& weights, Sums<T>& sums
         weights.multiply<T>(core, first, smaller(first + STEP, chunks), sums);
         first += STEP;
         if (first >= chunks) break;
-        weights.load<T>(core, first, smaller(first + STEP, chunks));
+        weights.load<T, APART>(core, first, smaller(first + STEP, chunks));
     }
 }
 
@@ -297,7 +298,7 @@ public:
             if (g) load_first(g);
             with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
                 Sums<tiles.COUNT> sums;
-                multiply<tiles.COUNT>(core_, CHUNKS, weights_, sums);
+                multiply<tiles.COUNT, APART>(core_, CHUNKS, weights_, sums);
                 if (NORMED && g == 0) leave_squares(core_);  // while the products end
                 leave_sums<tiles.COUNT>(core_, sums);
             });
@@ -309,7 +310,8 @@ public:
 
 private:
     static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
-    static constexpr bool NORMED = PHASE == QKV || PHASE == GATE_UP || PHASE == HEAD;
+    static constexpr bool APART = experts::apart(PHASE);
+    static constexpr bool NORMED = PHASE == QKV || (PHASE == GATE_UP && !experts::ANY) || PHASE == HEAD;
 
     DEVICE bool in_group(int g) const { return int(core_.lane) < groups_.size(g) * (TILE_ROWS / 2); }
     DEVICE int pair_of(int g) const {
@@ -317,7 +319,7 @@ private:
     }
     DEVICE void load_first(int g) {
         with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
-            weights_.template load<tiles.COUNT>(core_, 0, smaller(SlotPart<tiles.COUNT>::CHUNKS, CHUNKS));
+            weights_.template load<tiles.COUNT, APART>(core_, 0, smaller(SlotPart<tiles.COUNT>::CHUNKS, CHUNKS));
         });
     }
     DEVICE void finish_group(int g) {

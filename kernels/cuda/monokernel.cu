@@ -1,7 +1,10 @@
 // One launch a request: prefill, every decode step, sampling, and the stop check. One block an SM. Eight warps
 // compute; a ninth walks the SM's tape and keeps the ring full, and never waits for an activation.
 #include "decode.cuh"
+#include "expert_producer.cuh"
 #include "prefill.cuh"
+
+constexpr int LAST_ON_TAPE = experts::ANY ? ATTN_OUT : DOWN;
 
 // The producer's walk over the tape. Mirrors the consumers: passes, layers, phases, groups, slots.
 struct Producer {
@@ -19,6 +22,11 @@ struct Producer {
     // Copies one slot's worth when its last readers have left it and few enough bytes are on their way: what is asked
     // for beyond the memory's delay only makes every exchange queue behind it.
     DEVICE void copy(const u8* from, u32 bytes) {
+        fill_slot(bytes, [&] { copy_part(0, from, bytes); });
+    }
+    // `copy_parts` issues copies of `bytes` in all.
+    template <class CopyParts>
+    DEVICE void fill_slot(u32 bytes, const CopyParts& copy_parts) {
         if (issued >= u32(SLOTS)) {
             Spin spin(params, place, WAIT_EMPTY);
             while (!barrier_passed(&shared.empty[fill.slot], fill.round ^ 1u)) {
@@ -30,9 +38,12 @@ struct Producer {
         }
         if (issued - waited >= u32(params.slots_in_flight)) land();
         barrier_expect(&shared.full[fill.slot], bytes);
-        bulk_copy(shared.ring[fill.slot], from, bytes, &shared.full[fill.slot], policy);
+        copy_parts();
         fill.advance(SLOTS);
         ++issued;
+    }
+    DEVICE void copy_part(u32 at, const u8* from, u32 bytes) {
+        bulk_copy(shared.ring[fill.slot] + at, from, bytes, &shared.full[fill.slot], policy);
     }
     DEVICE bool done() const { return barrier_has_passed(&shared.done, 0); }
     DEVICE void land() {
@@ -66,9 +77,10 @@ struct Producer {
             for (int which = QKV; which <= (layer == model::LAYERS - 1 ? QKV : DOWN) && !ended; ++which) matrix(layer, which);
         }
     }
-    DEVICE void decode_pass() {
+    DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts) {
         for (int layer = 0; layer < model::LAYERS; ++layer) {
-            for (int which = QKV; which <= DOWN && !ended; ++which) matrix(layer, which);
+            for (int which = QKV; which <= LAST_ON_TAPE && !ended; ++which) matrix(layer, which);
+            experts.meet(*this, layer);
         }
         if (!ended) matrix(model::LAYERS, HEAD);
     }
@@ -80,11 +92,12 @@ struct Producer {
 
 DEVICE void produce(const Params& params, Shared& shared, u32 sm) {
     Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}};
-    for (int which = QKV; which <= DOWN; ++which) producer.layer_bytes += producer.share_bytes(which);
+    for (int which = QKV; which <= LAST_ON_TAPE; ++which) producer.layer_bytes += producer.share_bytes(which);
     producer.tape = params.tape + params.tape_offset[sm];
     producer.policy = evict_first_policy();
+    ExpertWalk<experts::ANY> experts(params);
     for (int at = params.first; at < params.prefill_end && !producer.ended; at += prefill::CHUNK) producer.prefill_pass();
-    while (!producer.ended && !producer.done()) producer.decode_pass();
+    while (!producer.ended && !producer.done()) producer.decode_pass(experts);
     producer.drain();
 }
 
@@ -123,10 +136,12 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
 
     decode_attention::plan_items(core, params.prefill_end);
     consumers_sync();
-    for (int at = params.first; at < params.prefill_end; at += prefill::CHUNK) {
-        const prefill::Chunk chunk{at, smaller(prefill::CHUNK, params.prefill_end - at)};
-        prefill::pass(core, chunk);
-        if (reports) reporter.prefilled(at + chunk.tokens);
+    if constexpr (!experts::ANY) {  // their prompts go through decode
+        for (int at = params.first; at < params.prefill_end; at += prefill::CHUNK) {
+            const prefill::Chunk chunk{at, smaller(prefill::CHUNK, params.prefill_end - at)};
+            prefill::pass(core, chunk);
+            if (reports) reporter.prefilled(at + chunk.tokens);
+        }
     }
 
     if (model::FILTERS) begin_rows(core);
@@ -154,6 +169,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         }
         if (position + 1 < params.ids_count) {
             id = params.ids[position + 1];
+            if (experts::ANY && reports) reporter.prefilled(position + 1);
             if (chosen.stop_asked) finish = FINISH_CANCELLED;
             continue;
         }
@@ -209,6 +225,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
             barrier_init(&shared.empty[slot], CONSUMERS);
         }
         barrier_init(&shared.done, 1);
+        if constexpr (experts::ANY) barrier_init(&shared.routing.known, 1);
         if constexpr (model::PROFILE) {
             for (int k = 0; k < STEP_KINDS; ++k) {
                 shared.totals.wait[k] = shared.totals.work[k] = shared.totals.starved[k] = shared.totals.peer[k] = 0;

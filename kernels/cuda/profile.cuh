@@ -1,6 +1,6 @@
 // Where the time of a token goes, by the clock of each SM: off unless compiled in.
 //
-// Each step of a pass (five a layer, then head and sample) has three stamps, taken by one thread of the SM: begin,
+// Each step of a pass (five a layer, with experts six, then head and sample) has three stamps, taken by one thread of the SM: begin,
 // input ready, end. Totals go to profile[sm][step kind][2] (wait, work) and the stamps of traced passes to
 // profile[SMS * PROFILE_COUNT + ((pass * SMS + sm) * STEPS + step) * 3]. The pairs from PROFILE_BEGUN_NS on
 // tie the SM's clock to the launch's nanoseconds. Of the time until input is ready, what is spent on words that only
@@ -9,7 +9,8 @@
 #include "contract.h"
 #include "model.h"
 
-constexpr int STEPS_A_PASS = model::LAYERS * 5 + 2;
+constexpr int STEPS_A_LAYER = model::EXPERTS ? 6 : 5;
+constexpr int STEPS_A_PASS = model::LAYERS * STEPS_A_LAYER + 2;
 
 struct ProfileTotals {
     u64 wait[model::PROFILE ? STEP_KINDS : 1];

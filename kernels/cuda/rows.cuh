@@ -159,8 +159,9 @@ struct GateUpFinish {
         const int f = pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES);
         if (f >= LANE_FFN) return;
         const float scale = inverse_rms(core.shared.squares[core.staged & 1]);
-        ::post(core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f,
-               tagged(swiglu(gate * scale, up * scale), core.epoch));
+        float gated = swiglu(gate * scale, up * scale);
+        if constexpr (experts::ANY) gated *= core.shared.routing.weights[f / experts::COLUMNS];  // so that `down` adds them up
+        ::post(core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f, tagged(gated, core.epoch));
     }
 };
 

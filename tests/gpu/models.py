@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.models.config import HeadKind, ModelConfig
+from engine.models.config import Experts, HeadKind, ModelConfig
 from engine.models.probe import SMALL
 from engine.models.rope import Llama3Scaling, Rope, RopeLayout, YarnScaling
 from engine.models.weights import DType, RandomWeights, Weights, cast_tensor
@@ -47,6 +47,22 @@ class StoredWeights:
 
     def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
         return self._random.get(name, dtype)
+
+
+class RoutedWeights(StoredWeights):
+    """A router whose row of each expert is the same number all along: of equal numbers, equal scores."""
+
+    def __init__(self, config: ModelConfig, seed: int, rows: list[float]) -> None:
+        super().__init__(config, seed)
+        self._rows = np.array(rows, np.float32)
+
+    def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
+        values = super().get(name, dtype)
+        return (
+            (np.ones_like(values) * self._rows[:, None]).astype(values.dtype)
+            if name.endswith("router")
+            else values
+        )
 
 
 class EqualHead(StoredWeights):
@@ -100,6 +116,15 @@ CONFIGS: dict[str, ModelConfig] = {
             LLAMA, name="normed-interleaved", heads=4, kv_heads=4, head_dim=96, qk_norm=True,
             rope=Rope(layout=RopeLayout.INTERLEAVED),
         ),
+        replace(
+            LLAMA, name="test-experts", family="qwen3_moe", head_dim=128, qk_norm=True, ffn=96,
+            experts=Experts(count=16, chosen=4),
+        ),
+        replace(
+            LLAMA, name="more-experts-than-sms", family="qwen3_moe", qk_norm=True, hidden=264, ffn=32,
+            experts=Experts(count=150, chosen=3, renormalise=False),
+        ),
+        replace(LLAMA, name="one-expert-a-token", ffn=512, experts=Experts(count=3, chosen=1)),
         replace(LLAMA, name="three-rotations", layer_ropes=(Rope(), None, Rope(1e6))),
         replace(
             LLAMA, name="normed-rotations", head_dim=128, qk_norm=True,

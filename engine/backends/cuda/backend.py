@@ -124,6 +124,11 @@ class CudaBackend:
         }
 
     @property
+    def _prefills(self) -> bool:
+        """Whether prompts have a way of their own; those of experts go through decode."""
+        return self.config.experts is None
+
+    @property
     def device(self) -> Device:
         """The first GPU."""
         return self._devices[0]
@@ -184,9 +189,11 @@ class CudaBackend:
             self._take_back()
             lease = self._caches.lend(job)
             if lease is None:
-                return self._start_plan(plan_launch(job, context))
+                return self._start_plan(plan_launch(job, context, prefills=self._prefills))
             try:
-                launch = self._start_plan(plan_launch(job, context, lease.first, lease.buffers))
+                launch = self._start_plan(
+                    plan_launch(job, context, lease.first, lease.buffers, prefills=self._prefills)
+                )
             except BaseException:
                 self._caches.take_back(lease, job, ())
                 raise
@@ -211,7 +218,7 @@ class CudaBackend:
         """Logits after the last of `tokens`, the others having gone through prefill: [vocab]."""
         check_sequence(self.config, tokens)
         last = len(tokens) - 1
-        launch = self._start(LaunchPlan(tokens, 1, prefill_end=last))
+        launch = self._start(LaunchPlan(tokens, 1, prefill_end=last if self._prefills else 0))
         launch.close()
         launch.wait()
         rows = self._score(LaunchPlan(tokens, 1, first=last, prefill_end=last, keep_logits=True))

@@ -12,8 +12,9 @@ from engine.backends.cuda.contract import (
     ExchangeCode,
     HeadCode,
 )
+from engine.backends.cuda.expert_region import ExpertRegion
 from engine.backends.cuda.sharding import Sharding, shard
-from engine.backends.cuda.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan
+from engine.backends.cuda.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan, mlp_columns
 from engine.errors import ConfigError
 from engine.models.config import Exchange, HeadKind, ModelConfig
 from engine.models.rope import Rope, RopeLayout
@@ -49,7 +50,8 @@ class Tuning:
     `slots_in_flight` is how many are asked for at once (None: by the length of the phases). `prefill_tiles`
     tiles of 8 tokens (`prefill_split`: activations in two parts, as in decode) or of 16 (rounded once) make a
     prefill chunk. A head is split over one more SM for every `blocks_a_split` blocks of 16 positions (0: as
-    many as the warps of one SM hold in registers). `sync_barrier` ends every phase with a barrier of all SMs,
+    many as the warps of one SM hold in registers). While the router chooses experts, an SM has the next
+    `ahead_kib` KiB of its tape brought to the L2. `sync_barrier` ends every phase with a barrier of all SMs,
     for comparison.
     """
 
@@ -58,6 +60,7 @@ class Tuning:
     prefill_tiles: int = 4
     prefill_split: bool = False
     blocks_a_split: int = 0
+    ahead_kib: int = 64
     sync_barrier: bool = False
     profile: bool = False
 
@@ -89,6 +92,11 @@ class Layout:
         return SHARED_BYTES
 
     @property
+    def experts(self) -> ExpertRegion:
+        """Empty for a dense model."""
+        return ExpertRegion(self.config)
+
+    @property
     def max_splits(self) -> int:
         return min(16, max(1, self.plan.cores // self.config.kv_heads))
 
@@ -102,7 +110,8 @@ class Layout:
         c = self.config
         shared = self.sharding.total_lanes
         streams = c.lanes.count + self.sharding.streams + (2 * shared if shared > 1 else 0)
-        words = 2 * c.q_dim + 2 * c.kv_dim + c.ffn + streams * c.hidden
+        words = 2 * c.q_dim + 2 * c.kv_dim + mlp_columns(c) + streams * c.hidden
+        words += -(-self.experts.count // 4) * 4
         words += c.heads * self.max_splits * (c.head_dim + 2) * 2
         return -(-words // 32) * 32 * c.layers + self._head_words
 
@@ -135,7 +144,8 @@ def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
     if tuning.slots_in_flight is not None:
         return tuning.slots_in_flight
     phases = 4 * plan.config.layers + 1
-    bytes_a_phase = max(plan.tape_bytes(core) for core in range(plan.cores)) / phases
+    experts = ExpertRegion(plan.config).met_bytes / plan.cores
+    bytes_a_phase = (max(plan.tape_bytes(core) for core in range(plan.cores)) + experts) / phases
     return 1 if bytes_a_phase < 64 << 10 else 2 if bytes_a_phase < 350 << 10 else 3
 
 
@@ -181,7 +191,7 @@ def _head_columns(config: ModelConfig) -> int:
 
 def _widest_columns(config: ModelConfig) -> int:
     lanes = config.lanes.count
-    return max(config.hidden, config.q_dim // lanes, config.ffn // lanes, _head_columns(config))
+    return max(config.hidden, config.q_dim // lanes, mlp_columns(config) // lanes, _head_columns(config))
 
 
 def _joins_lanes(sharding: Sharding) -> bool:
@@ -212,7 +222,15 @@ def _head_rows(plan: Plan) -> int:
 
 
 def _fixed_bytes(plan: Plan) -> int:
-    return 4 * (_residual_rows(plan) + 10 + 15 + 6 * plan.config.layers + 4 * WARPS + 4) + 8 * WARPS + 512
+    routing = 0
+    if experts := plan.config.experts:
+        routing = 4 * (WARPS * -(-experts.count // plan.cores) + 2 * experts.chosen)
+    return (
+        4 * (_residual_rows(plan) + 10 + 15 + 6 * plan.config.layers + 4 * WARPS + 4)
+        + 8 * WARPS
+        + 512
+        + routing
+    )
 
 
 def rotations(config: ModelConfig) -> list[Rope | None]:
@@ -248,7 +266,10 @@ def _integers(layout: Layout) -> dict[str, int]:
         "QUERIES_PER_KV": c.queries_per_kv,
         "Q_DIM": c.q_dim,
         "KV_DIM": c.kv_dim,
-        "FFN": c.ffn,
+        "FFN": mlp_columns(c),
+        "EXPERTS": layout.experts.count,
+        "CHOSEN": c.experts.chosen if c.experts else 1,
+        "AHEAD_BYTES": layout.tuning.ahead_kib << 10,
         "VOCAB": sharding.whole.vocab,
         "VOCAB_SHARE": c.vocab,
         "CAPACITY": layout.capacity,
@@ -280,13 +301,14 @@ def _wide(layout: Layout) -> dict[str, int]:
 
 
 def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
-    tuning, lanes = layout.tuning, layout.sharding.whole.lanes
+    c, tuning, lanes = layout.config, layout.tuning, layout.sharding.whole.lanes
     prescaled = lanes.count > 1 and lanes.head is not HeadKind.VOCAB_PARALLEL and not lanes.sum_before_norm
     return {
-        "ROPE_HALF": layout.config.rope.layout is RopeLayout.HALF,
-        "QKV_BIAS": layout.config.qkv_bias,
-        "QK_NORM": layout.config.qk_norm,
+        "ROPE_HALF": c.rope.layout is RopeLayout.HALF,
+        "QKV_BIAS": c.qkv_bias,
+        "QK_NORM": c.qk_norm,
         "WEIGHTS_BF16": layout.weights == "bf16",
+        "RENORMALISE": c.experts is not None and c.experts.renormalise,
         "SUM_BEFORE_NORM": lanes.sum_before_norm,
         "HEAD_PRESCALED": prescaled,
         "PREFILL_SPLIT": tuning.prefill_split,

@@ -42,6 +42,8 @@ class Wait(IntEnum):
     BARRIER = 8
     LANDED = 9
     RANKS = 10
+    SCORES = 11
+    ROUTE = 12
 
 
 class Finish(IntEnum):
@@ -80,6 +82,8 @@ class Step(IntEnum):
     DOWN = 4
     HEAD = 5
     SAMPLE = 6
+    ROUTER = 7
+    """Between ATTN_OUT and GATE_UP, of a model with experts."""
 
 
 class ProfileWord(IntEnum):
@@ -87,14 +91,14 @@ class ProfileWord(IntEnum):
 
     TIMES = 0
     """Pairs: clocks waited, clocks worked."""
-    PASSES = 14
-    BEGUN_NS = 16
-    BEGUN_CLOCK = 17
-    ENDED_NS = 18
-    ENDED_CLOCK = 19
-    STARVED = 20
+    PASSES = 16
+    BEGUN_NS = 17
+    BEGUN_CLOCK = 18
+    ENDED_NS = 19
+    ENDED_CLOCK = 20
+    STARVED = 21
     """Part of the work: weights were not there yet."""
-    PEER = 27
+    PEER = 29
     """Waiting for other GPUs."""
     COUNT = 40
 
@@ -220,14 +224,14 @@ _PACK_JOB: tuple[Declared, ...] = (
     ("columns", c_int32, ""),
 )
 _PARAMS: tuple[Declared, ...] = (
-    ("tape", Pointer("const u8"), "all SMs' tapes"),
-    ("tape_offset", Pointer("const u64"), "[SMS] bytes"),
+    ("tape", Pointer("const u8"), "all SMs' tapes, and behind them all experts"),
+    ("tape_offset", Pointer("const u64"), "[SMS + 1] bytes"),
     ("shares", Pointer("const TileRange"), "[SMS][MATRICES]"),
     ("embed", Pointer("const u16"), "[VOCAB][HIDDEN]"),
     (
         "norms",
         Pointer("const u16"),
-        "[2 * LAYERS + 1][HIDDEN]: of each layer attention and MLP; the last",
+        "[2 * LAYERS + 1][HIDDEN], of each layer attention and MLP; then as heads.cuh and router.cuh say",
     ),
     ("rotation", Pointer("const float2"), "[ROTATION_TABLES][CAPACITY][HEAD_DIM / 2] cosine, sine"),
     ("kv", Pointer("u16"), "rows.cuh gives the layout"),

@@ -56,6 +56,8 @@ _WAITS = {
     Wait.BARRIER: "the barrier of all SMs",
     Wait.LANDED: "a copy to land",
     Wait.RANKS: "the barrier of all GPUs",
+    Wait.SCORES: "the router's scores",
+    Wait.ROUTE: "the router's answer",
 }
 _PHASES = (*(matrix.name.lower() for matrix in Matrix), "attention or between phases")
 _RING_AT = ctypes.sizeof(HostBlock)
@@ -133,17 +135,20 @@ class LaunchPlan:
         return len(self.ids) - self.first
 
 
-def plan_launch(job: Job, context: int, first: int = 0, caches: tuple[int, ...] = ()) -> LaunchPlan:
+def plan_launch(
+    job: Job, context: int, first: int = 0, caches: tuple[int, ...] = (), *, prefills: bool = True
+) -> LaunchPlan:
     """All but the last id of the prompt through prefill; the last one is the first decode step.
 
-    Keys and values of the ids before `first` are in `caches` already.
+    Keys and values of the ids before `first` are in `caches` already. A model that has no prefill takes its
+    prompt through decode.
     """
     return LaunchPlan(
         ids=job.tokens,
         max_new=min(job.max_tokens, context - len(job.tokens)),
         first=first,
         caches=caches,
-        prefill_end=len(job.tokens) - 1,
+        prefill_end=len(job.tokens) - 1 if prefills else first,
         sampling=job.sampling,
         sampled=job.sampled,
         stop_ids=job.stop_ids,

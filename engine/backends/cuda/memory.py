@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, padded_columns, rotations
 from engine.backends.cuda.contract import Control, PackJob, PackTensor
 from engine.backends.cuda.driver import Device
-from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, columns, row_sources, tensors
+from engine.backends.cuda.expert_region import EXPERT_MATRICES, expert_tensors
+from engine.backends.cuda.tape import CHUNK_COLUMNS, Matrix, Plan, columns, part_tiles, row_sources, tensors
 from engine.errors import BackendUnavailable
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import Rope, rotation_table
@@ -78,7 +80,7 @@ def require_room(layout: Layout, free: int) -> None:
 
 def _weight_bytes(layout: Layout) -> int:
     whole = layout.sharding.whole
-    return int(layout.plan.tape_offsets()[-1]) + 2 * whole.vocab * whole.hidden
+    return int(layout.plan.tape_offsets()[-1]) + layout.experts.size + 2 * whole.vocab * whole.hidden
 
 
 def _other_bytes(layout: Layout) -> int:
@@ -122,10 +124,10 @@ def load_model(
     return Memory(
         tape=tape,
         tape_bytes=tape_bytes,
-        tape_offset=device.put(plan.tape_offsets()[:-1]),
+        tape_offset=device.put(plan.tape_offsets()),
         shares=device.put(shares),
         embed=loader.rows(["embed"]),
-        norms=loader.rows([*norm_names(config), *head_vector_names(config)]),
+        norms=loader.rows(vector_names(config)),
         rotation=device.put(np.concatenate([turns(rope, layout) for rope in rotations(config)])),
         kv=device.allocate(kv_bytes, zero=True),
         kv_bytes=kv_bytes,
@@ -153,8 +155,13 @@ def turns(rope: Rope | None, layout: Layout) -> NDArray[np.float32]:
     return np.stack(rotation_table(rope, layout.config.head_dim, layout.capacity), axis=-1)
 
 
+def vector_names(config: ModelConfig) -> list[str]:
+    """Everything that is read as vectors, in the order of `Params.norms`: norms, heads', routers' rows."""
+    routers = (f"layers.{i}.router" for i in range(config.layers) if config.experts)
+    return [*norm_names(config), *head_vector_names(config), *routers]
+
+
 def norm_names(config: ModelConfig) -> Iterator[str]:
-    """In the order of `Params.norms`."""
     for i in range(config.layers):
         yield f"layers.{i}.attn_norm"
         yield f"layers.{i}.ffn_norm"
@@ -209,45 +216,98 @@ class _Loader:
         return pointer
 
     def tape(self) -> tuple[int, int]:
-        """All cores' tapes in one buffer; its address and size."""
-        plan, config = self._layout.plan, self._layout.config
+        """All cores' tapes in one buffer and all experts behind them; its address and size."""
+        plan, experts = self._layout.plan, self._layout.experts
         offsets = plan.tape_offsets()
-        total = int(offsets[-1])
+        total = int(offsets[-1]) + experts.size
         tape = self._device.allocate(total)
         done = 0
-        for layer in range(config.layers + 1):
-            for matrix in LAYER_MATRICES if layer < config.layers else (Matrix.HEAD,):
-                self._pack(tape, offsets[:-1], layer, matrix)
-                done += sum(plan.share_bytes(core, matrix) for core in range(plan.cores))
-                self._progress(Progress(done, total, BYTES, "packing weights"))
+        for layer, matrix in plan.steps():
+            self._pack_tape(tape, offsets[:-1], layer, matrix)
+            done += sum(plan.share_bytes(core, matrix) for core in range(plan.cores))
+            self._progress(Progress(done, total, BYTES, "packing weights"))
+        self._pack_experts(tape + int(offsets[-1]), Progress(done, total, BYTES, "packing weights"))
         return tape, total
 
-    def _pack(self, tape: int, offsets: np.ndarray, layer: int, matrix: Matrix) -> None:
-        device, plan, config = self._device, self._layout.plan, self._layout.config
+    def _pack_tape(self, tape: int, offsets: np.ndarray, layer: int, matrix: Matrix) -> None:
+        plan, config = self._layout.plan, self._layout.config
         starts = [plan.matrix_offset(core, layer, matrix) for core in range(plan.cores)]
-        shares = share_table(plan)[:, matrix]
-        scratch = [
-            device.put(row_sources(config, matrix)),
-            device.put(shares),
-            device.put(offsets + np.array(starts, np.uint64)),
-        ]
-        job = PackJob(
-            sources=scratch[0],
-            shares=scratch[1],
-            offsets=scratch[2],
-            tape=tape,
-            columns=columns(config, matrix),
+        target = _Target(
+            self._device,
+            columns(config, matrix),
+            row_sources(config, matrix),
+            share_table(plan)[:, matrix],
+            offsets + np.array(starts, np.uint64),
         )
-        for i, name in enumerate(tensors(config, layer, matrix)):
+        self._pack(target, tape, tensors(config, layer, matrix))
+        target.free()
+
+    def _pack_experts(self, address: int, progress: Progress) -> None:
+        """A tile of an expert is packed as a core's share is."""
+        experts, done = self._layout.experts, progress.done
+        if not experts.count:
+            return
+        targets = {}
+        for matrix in EXPERT_MATRICES:
+            tiles = np.arange(part_tiles(experts.one, matrix))
+            targets[matrix] = _Target(
+                self._device,
+                columns(experts.one, matrix),
+                experts.sources(matrix),
+                np.stack([tiles, np.ones_like(tiles)], axis=1).astype(np.int32),
+                (tiles * experts.tile_bytes(matrix)).astype(np.uint64),
+            )
+        for layer, expert, matrix in experts.matrices():
+            names = expert_tensors(self._layout.config, layer, expert, matrix)
+            self._pack(targets[matrix], address + experts.offset(layer, expert, matrix), names)
+            done += experts.matrix_bytes(matrix)
+            if expert == experts.count - 1:
+                self._progress(structs.replace(progress, done=done))
+        for target in targets.values():
+            target.free()
+
+    def _pack(self, target: _Target, address: int, names: Sequence[str]) -> None:
+        """Fills one matrix of the tapes, or of an expert."""
+        device, job = self._device, target.job
+        job.tape = address
+        stored = []
+        for i, name in enumerate(names):
             if isinstance(self._weights, RandomWeights):
                 key, scale, _ = self._weights.recipe(name)
                 region = self._layout.sharding.region(name, self._rank, job.columns)
                 job.tensors[i] = PackTensor(0, region.first, region.stride, key, scale)
             else:
                 values = self._weights.get(name, self._layout.weights)
-                scratch.append(device.put(self._layout.sharding.slice(name, self._rank, values)))
-                job.tensors[i] = PackTensor(scratch[-1])
-        device.launch(self._kernels["pack_matrix"], (32, plan.cores), _THREADS, 0, (job,))
-        device.synchronise()
-        for pointer in scratch:
+                stored.append(device.put(self._layout.sharding.slice(name, self._rank, values)))
+                job.tensors[i] = PackTensor(stored[-1])
+        device.launch(self._kernels["pack_matrix"], (target.width, target.cores), _THREADS, 0, (job,))
+        if stored:
+            device.synchronise()
+        for pointer in stored:
             device.free(pointer)
+
+
+class _Target:
+    """Where the rows of a matrix go: what pack_matrix is told of all matrices of a shape."""
+
+    def __init__(
+        self,
+        device: Device,
+        width: int,
+        sources: NDArray[np.int32],
+        shares: NDArray[np.int32],
+        offsets: NDArray[np.uint64],
+    ) -> None:
+        self._device = device
+        self.cores = len(shares)
+        pieces = int(shares[:, 1].max()) * -(-width // CHUNK_COLUMNS) * 32
+        self.width = min(32, -(-pieces // _THREADS))
+        """Blocks a core, or tile: each thread fills 16 bytes at a time."""
+        self.job = PackJob(
+            sources=device.put(sources), shares=device.put(shares), offsets=device.put(offsets), columns=width
+        )
+
+    def free(self) -> None:
+        self._device.synchronise()
+        for pointer in (self.job.sources, self.job.shares, self.job.offsets):
+            self._device.free(pointer)

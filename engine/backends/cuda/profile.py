@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from engine.backends.base import TraceSpan
 from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.contract import ProfileWord, Step
-from engine.timings import PhaseTime
+from engine.timings import PhaseTime, phases_of
 
-_KINDS = tuple(step.name.lower() for step in Step)
-_HANDED_ON = {"attn_out": "gate_up", "down": "qkv"}
-"""Phases that end with an exchange between lanes, and who waits for what comes out."""
+_IN_LAYER = (Step.QKV, Step.ATTENTION, Step.ATTN_OUT, Step.GATE_UP, Step.DOWN)
+_IN_EXPERT_LAYER = (*_IN_LAYER[:3], Step.ROUTER, *_IN_LAYER[3:])
+_AFTER_LAYERS = (Step.HEAD, Step.SAMPLE)
 
 Words = NDArray[np.uint64]
 
@@ -25,11 +25,13 @@ class ProfileBuffer:
     def __init__(self, layout: Layout, trace: tuple[int, int]) -> None:
         self._sms = layout.plan.cores
         self._layers = layout.config.layers
+        self._has_experts = layout.config.experts is not None
+        self._in_layer = _IN_EXPERT_LAYER if self._has_experts else _IN_LAYER
         self._first, self._traced = trace[0], max(0, trace[1] - trace[0])
 
     @property
     def _steps(self) -> int:
-        return self._layers * 5 + 2
+        return self._layers * len(self._in_layer) + len(_AFTER_LAYERS)
 
     @property
     def size(self) -> int:
@@ -50,24 +52,42 @@ class ProfileBuffer:
         heads = self._heads(words)
         us = self._us_a_clock(heads)
         passes = max(1, int(heads[0, ProfileWord.PASSES]))
-        result = {"embed": PhaseTime(0.0)}
-        for kind, name in enumerate(_KINDS):
+        result = dict.fromkeys(phases_of(self._has_experts), PhaseTime(0.0))
+        for kind in (*self._in_layer, *_AFTER_LAYERS):
             wait, work = (heads[:, ProfileWord.TIMES + 2 * kind + part] * us / passes for part in (0, 1))
             peer = heads[:, ProfileWord.PEER + kind] * us / passes
-            result[name] = PhaseTime(float(work.mean()), float(wait.mean()), float(peer.mean()))
-        for name, after in _HANDED_ON.items():
+            so_far, name = result[self._phase(kind)], self._phase(kind)
+            result[name] = PhaseTime(
+                so_far.work + float(work.mean()),
+                so_far.wait_local + float(wait.mean()),
+                so_far.wait_peer + float(peer.mean()),
+            )
+        for name, after in self._handed_on.items():
             late = result[after]
             result[after] = replace(late, wait_local=max(0.0, late.wait_local - result[name].wait_peer))
         return result
+
+    def _phase(self, kind: Step) -> str:
+        """What a step counts as: both products of experts are one phase."""
+        of_experts = self._has_experts and kind in (Step.GATE_UP, Step.DOWN)
+        return "experts" if of_experts else kind.name.lower()
+
+    @property
+    def _handed_on(self) -> dict[str, str]:
+        """Phases that end with an exchange between lanes, and who waits for what comes out."""
+        return {
+            self._phase(Step.ATTN_OUT): self._phase(self._in_layer[3]),
+            self._phase(Step.DOWN): self._phase(Step.QKV),
+        }
 
     def starved_us(self, words: Words) -> dict[str, float]:
         """The part of each phase's work in which weights were not there yet: mean microseconds of a pass."""
         heads = self._heads(words)
         us = self._us_a_clock(heads) / max(1, int(heads[0, ProfileWord.PASSES]))
-        return {
-            name: float((heads[:, ProfileWord.STARVED + kind] * us).mean())
-            for kind, name in enumerate(_KINDS)
-        }
+        result = dict.fromkeys(phases_of(self._has_experts)[1:], 0.0)
+        for kind in (*self._in_layer, *_AFTER_LAYERS):
+            result[self._phase(kind)] += float((heads[:, ProfileWord.STARVED + kind] * us).mean())
+        return result
 
     def spans(self, words: Words) -> tuple[TraceSpan, ...]:
         """Every step of the traced passes on every SM, on the launch's clock."""
@@ -92,10 +112,10 @@ class ProfileBuffer:
         return tuple(spans)
 
     def _name(self, step: int) -> str:
-        layer, kind = divmod(step, 5)
+        layer, kind = divmod(step, len(self._in_layer))
         if layer >= self._layers:
-            return _KINDS[Step.HEAD + step - self._layers * 5]
-        return f"{_KINDS[kind]} {layer}"
+            return _AFTER_LAYERS[kind].name.lower()
+        return f"{self._in_layer[kind].name.lower()} {layer}"
 
     @staticmethod
     def _us_a_clock(heads: Words) -> NDArray[np.float64]:

@@ -6,6 +6,9 @@ second, and so on, then the next chunk. Eight rows by 32 columns of 16 bits are 
 by row. A layer is its four matrices in order, the tape all layers and then the head. Nothing is padded
 except a matrix whose rows or columns do not fill the last tile or chunk: with zeros.
 
+Experts are on no tape (engine.backends.cuda.expert_region): a token meets other ones than the token before.
+What is dealt out of GATE_UP and DOWN are the rows, or the columns, of as many experts as a token meets.
+
 The kernels walk the same description (kernels/cuda/core.cuh, monokernel.cu); tests hold the two together.
 """
 
@@ -31,7 +34,7 @@ MAX_GROUP = 8
 
 
 class Matrix(IntEnum):
-    """The matrices of a token in the order of the tape: four a layer, then the head."""
+    """The matrices of a token in the order of their use: four a layer, then the head."""
 
     QKV = 0
     ATTN_OUT = 1
@@ -73,6 +76,16 @@ class Slot:
     size: int
 
 
+def mlp_columns(config: ModelConfig) -> int:
+    """Columns of the MLP that one token meets: of all its experts together."""
+    return config.ffn * (config.experts.chosen if config.experts else 1)
+
+
+def tape_matrices(config: ModelConfig) -> tuple[Matrix, ...]:
+    """Those of a layer that lie on the tapes."""
+    return LAYER_MATRICES[:2] if config.experts else LAYER_MATRICES
+
+
 def columns(config: ModelConfig, matrix: Matrix) -> int:
     """Columns of a matrix as one lane sees them."""
     lanes = config.lanes
@@ -80,7 +93,7 @@ def columns(config: ModelConfig, matrix: Matrix) -> int:
         case Matrix.ATTN_OUT:
             return config.q_dim // lanes.count
         case Matrix.DOWN:
-            return config.ffn // lanes.count
+            return mlp_columns(config) // lanes.count
         case Matrix.HEAD if lanes.head is HeadKind.LANE:
             return config.hidden * lanes.count
         case _:
@@ -99,7 +112,7 @@ def rows(config: ModelConfig, matrix: Matrix) -> int:
         case Matrix.QKV:
             return (config.q_dim + 2 * config.kv_dim) // lanes
         case Matrix.GATE_UP:
-            return 2 * config.ffn // lanes
+            return 2 * mlp_columns(config) // lanes
         case Matrix.HEAD:
             return config.vocab // parts(config, matrix)
         case _:
@@ -130,7 +143,7 @@ class Plan:
         return self.shares[core][matrix].tiles * chunks(self.config, matrix) * UNIT_BYTES
 
     def layer_bytes(self, core: int) -> int:
-        return sum(self.share_bytes(core, m) for m in LAYER_MATRICES)
+        return sum(self.share_bytes(core, m) for m in tape_matrices(self.config))
 
     def matrix_offset(self, core: int, layer: int, matrix: Matrix) -> int:
         """Bytes from the start of a core's tape; `layer` is ignored for the head."""
@@ -167,14 +180,14 @@ class Plan:
         return frozenset(g.tiles for core in range(self.cores) for g in self.groups(core, matrix))
 
     def steps(self) -> Iterator[tuple[int, Matrix]]:
-        """The matrices of a decode pass in the order of their use: (layer, matrix)."""
+        """The matrices of the tapes in the order of their use: (layer, matrix)."""
         for layer in range(self.config.layers):
-            for matrix in LAYER_MATRICES:
+            for matrix in tape_matrices(self.config):
                 yield layer, matrix
         yield self.config.layers, Matrix.HEAD
 
     def slots(self, core: int, slot_units: int) -> Iterator[Slot]:
-        """The copies of one decode pass of a core, in order, into slots of `slot_units` units."""
+        """The copies of a core's tape in one decode pass, in order, into slots of `slot_units` units."""
         for layer, matrix in self.steps():
             start = self.matrix_offset(core, layer, matrix)
             total = chunks(self.config, matrix)
@@ -215,7 +228,10 @@ def plan(config: ModelConfig, cores: int) -> Plan:
 def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
     yield "hidden", config.hidden, TILE_ROWS
     yield "head_dim", config.head_dim, 8
-    yield "MLP columns a lane", config.ffn // config.lanes.count, 4
+    if config.experts:
+        yield "columns of an expert", config.ffn, CHUNK_COLUMNS
+    else:
+        yield "MLP columns a lane", config.ffn // config.lanes.count, 4
 
 
 def _share(config: ModelConfig, matrix: Matrix, core: int, cores: int, a_lane: int) -> Share:

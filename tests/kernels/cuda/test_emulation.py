@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.models.config import ModelConfig
+from engine.models.config import Experts, ModelConfig
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
-from tests.gpu.models import LANEFORMER, LLAMA
+from tests.gpu.models import LANEFORMER, LLAMA, RoutedWeights
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.sources import convert
 
-PROMPT = 20
+PROMPT, DECODED = 20, 5
 NEW = 3
 PREFILL_TOLERANCE = 1e-3
 """Of the largest number of a layer: prefill rounds activations to FP16."""
@@ -32,6 +32,7 @@ SMALL = replace(
     context=64,
     windows=(0, 0),
 )
+EXPERTS = replace(SMALL, family="qwen3_moe", qk_norm=True, ffn=32, experts=Experts(count=8, chosen=2))
 MODELS: dict[str, tuple[ModelConfig, int]] = {
     "llama": (SMALL, 2),
     "normed heads, a window": (replace(SMALL, family="qwen3", qk_norm=True, windows=(9, 0)), 3),
@@ -39,6 +40,7 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
         replace(SMALL, layers=3, windows=(0, 9, 0), lanes=replace(LANEFORMER.lanes, count=2, delay=1)),
         2,
     ),
+    "experts": (EXPERTS, 3),
 }
 
 
@@ -46,16 +48,17 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
 def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(name: str, tmp_path: Path) -> None:
     config, cores = MODELS[name]
     weights = RandomWeights(config, 3)
-    prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
+    length = DECODED if config.experts else PROMPT  # prompts of experts go through decode
+    prompt = np.random.default_rng(5).integers(0, config.vocab, length).tolist()
 
     gpu = EmulatedGpu(tmp_path, config, weights, cores)
-    tokens = gpu.generate(prompt, NEW, prefilled=PROMPT - 1)
+    tokens = gpu.generate(prompt, NEW, prefilled=0 if config.experts else length - 1)
 
     reference = Reference(weights)
-    cache = reference.new_cache(PROMPT + NEW)
+    cache = reference.new_cache(length + NEW)
     logits = reference.forward([*prompt, *tokens[:-1]], cache)
-    assert tokens == logits[PROMPT - 1 :].argmax(axis=1).tolist()
-    known = PROMPT + NEW - 1
+    assert tokens == logits[length - 1 :].argmax(axis=1).tolist()
+    known = length + NEW - 1
     left = gpu.cache(known)
     heads = (config.layers, config.kv_heads, -1, config.head_dim)
     for found, wanted in ((left.keys, cache.keys), (left.values, cache.values)):
@@ -63,6 +66,26 @@ def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(name: st
         for layer in range(config.layers):
             difference = np.abs(found[layer] - expected[layer]).max()
             assert difference < PREFILL_TOLERANCE * np.abs(expected[layer]).max()
+
+
+@pytest.mark.parametrize(
+    ("rows", "renormalise"),
+    [([0.0] * 8, True), ([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0], False)],
+    ids=["all scores equal, whatever the token", "more at the top than are met"],
+)
+def test_equal_scores_meet_the_experts_of_the_reference_each_time(
+    rows: list[float], renormalise: bool, tmp_path: Path
+) -> None:
+    config = replace(EXPERTS, layers=1, windows=(0,), experts=Experts(8, 2, renormalise))
+    weights = RoutedWeights(config, 3, rows)
+    prompt = [5, 80, 17]
+
+    gpu = EmulatedGpu(tmp_path, config, weights, cores=2)
+    tokens, again = (gpu.generate(prompt, NEW, prefilled=0) for _ in range(2))
+
+    reference = Reference(weights)
+    logits = reference.forward([*prompt, *tokens[:-1]], reference.new_cache(len(prompt) + NEW))
+    assert tokens == again == logits[len(prompt) - 1 :].argmax(axis=1).tolist()
 
 
 def test_an_unknown_ptx_statement_is_an_error() -> None:

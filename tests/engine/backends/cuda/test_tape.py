@@ -93,10 +93,7 @@ def test_every_row_of_every_tensor_is_on_one_tape_once(config: ModelConfig, core
         )
 
 
-DENSE = [name for name in preset_names() if load_preset(name).config.experts is None]
-
-
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", preset_names())
 @pytest.mark.parametrize("slot_units", [32, *(pytest.param(n, marks=pytest.mark.nightly) for n in (16, 64))])
 def test_presets_have_a_valid_plan_on_an_h200(name: str, slot_units: int) -> None:
     validate(plan(load_preset(name).config, H200_SMS), slot_units)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from engine.backends.cuda.constants import Tuning, header, make_layout, rotations
 from engine.backends.cuda.contract import PEER_POINTERS, TOKEN_ID_BITS, Control, Params, Status
-from engine.backends.cuda.memory import head_vector_names, norm_names, prefill_bytes, share_table, turns
+from engine.backends.cuda.expert_region import pack_experts
+from engine.backends.cuda.memory import prefill_bytes, share_table, turns, vector_names
 from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.tape import pack_core, plan
 from engine.models.config import ModelConfig
@@ -98,6 +99,7 @@ class EmulatedGpu:
         """By the names of Params. What a launch must write before it reads holds NaNs."""
         c, layout, made = self._config, self._layout, self._plan
         prefill = prefill_bytes(layout)
+        tapes = [pack_core(made, weights, core) for core in range(made.cores)]
 
         def vectors(names: list[str]) -> NDArray[Any]:
             return self._put(np.concatenate([weights.get(n, "f16").view(np.uint16).ravel() for n in names]))
@@ -109,11 +111,11 @@ class EmulatedGpu:
             return self._put(np.zeros(count, dtype))
 
         return {
-            "tape": self._put(np.concatenate([pack_core(made, weights, i) for i in range(made.cores)])),
-            "tape_offset": self._put(made.tape_offsets()[:-1]),
+            "tape": self._put(np.concatenate([*tapes, pack_experts(c, weights)])),
+            "tape_offset": self._put(made.tape_offsets()),
             "shares": self._put(share_table(made)),
             "embed": vectors(["embed"]),
-            "norms": vectors([*norm_names(c), *head_vector_names(c)]),
+            "norms": vectors(vector_names(c)),
             "rotation": self._put(np.concatenate([turns(rope, layout) for rope in rotations(c)])),
             "mail": zeros(layout.mail_words, np.uint32),
             "candidates": zeros(layout.candidates_bytes, np.uint8),

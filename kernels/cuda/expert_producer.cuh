@@ -1,0 +1,58 @@
+// The part of a producer's walk that leads through experts.
+//
+// Nothing of them can be asked for before the router has spoken. What comes after them can: while the router's answer travels,
+// memory would stand still, so the next layer's first weights go to the L2 meanwhile.
+#pragma once
+#include "stream.cuh"
+#include "experts.cuh"
+
+template <bool ANY>
+struct ExpertWalk {
+    DEVICE explicit ExpertWalk(const Params&) {}
+    template <class Producer>
+    DEVICE void meet(Producer&, int) {}
+};
+
+template <>
+struct ExpertWalk<true> {
+    const u8* region;  // all experts
+    u32 known = 0;     // parity of how often the router has spoken
+
+    DEVICE explicit ExpertWalk(const Params& params) : region(params.tape + params.tape_offset[model::SMS]) {}
+
+    template <class Producer>
+    DEVICE void meet(Producer& producer, int layer) {
+        if (producer.ended) return;
+        if (model::AHEAD_BYTES) prefetch_l2(producer.tape + u64(layer + 1) * producer.layer_bytes, u32(model::AHEAD_BYTES));
+        producer.place.phase = GATE_UP;
+        Spin spin(producer.params, producer.place, WAIT_ROUTE);
+        while (!barrier_passed(&producer.shared.routing.known, known)) {
+            if (producer.done() || spin.hopeless()) {
+                producer.ended = true;
+                return;
+            }
+        }
+        known ^= 1u;
+        matrix<GATE_UP>(producer, layer);
+        matrix<DOWN>(producer, layer);
+    }
+
+private:
+    template <int WHICH, class Producer>
+    DEVICE void matrix(Producer& producer, int layer) {
+        constexpr int CHUNKS = phase_chunks(WHICH);
+        producer.place.phase = WHICH;
+        const Groups groups = producer.shared.groups[WHICH];
+        const int first_tile = producer.shared.shares[WHICH].first;
+        for (int g = 0; g < groups.count && !producer.ended; ++g) {
+            const int tiles = groups.size(g), step = chunks_a_slot(tiles), tile = first_tile + groups.first(g);
+            for (int chunk = 0; chunk < CHUNKS && !producer.ended; chunk += step) {
+                const int chunks = smaller(step, CHUNKS - chunk);
+                const experts::SlotCopies<WHICH> copies{region, producer.shared.routing.chosen, layer, tile, tiles, chunk, chunks, step};
+                producer.fill_slot(u32(chunks * tiles * UNIT_BYTES), [&] {
+                    copies.for_each([&](int at, const u8* from, int bytes) { producer.copy_part(u32(at), from, u32(bytes)); });
+                });
+            }
+        }
+    }
+};

@@ -1,0 +1,66 @@
+// Experts: which of them a token meets is known only after the router, where they lie is not: behind the tapes, each at its
+// own address (engine/backends/cuda/expert_region.py). A token's experts together are one tall matrix of gates and ups and one
+// wide matrix of downs. Who computes which tile of these is dealt out before anything is known; the router's answer is
+// nothing but an address.
+#pragma once
+#include "types.cuh"
+#include "contract.h"
+#include "model.h"
+
+namespace experts {
+
+constexpr bool ANY = model::EXPERTS > 0;
+constexpr int ROWS = larger(1, ceil_div(model::EXPERTS, model::SMS));  // of the router on one SM, at most
+constexpr int COLUMNS = model::FFN / model::CHOSEN;         // of one expert
+constexpr int GATE_UP_TILES = 2 * COLUMNS / TILE_ROWS, DOWN_TILES = ceil_div(model::HIDDEN, TILE_ROWS);
+constexpr int GATE_UP_CHUNKS = ceil_div(model::HIDDEN, CHUNK_COLUMNS), DOWN_CHUNKS = COLUMNS / CHUNK_COLUMNS;
+static_assert(!ANY || (model::LANES == 1 && COLUMNS % CHUNK_COLUMNS == 0), "whole chunks of an expert's columns");
+static_assert(model::CHOSEN <= 32, "a lane a slot");
+constexpr u64 GATE_UP_BYTES = u64(GATE_UP_TILES) * GATE_UP_CHUNKS * UNIT_BYTES;
+constexpr u64 BYTES = GATE_UP_BYTES + u64(DOWN_TILES) * DOWN_CHUNKS * UNIT_BYTES;
+
+// Matrices whose tiles lie each by itself, in memory and so in a ring slot too.
+DEVICE constexpr bool apart(int phase) { return ANY && (phase == GATE_UP || phase == DOWN); }
+
+// What the SM's router found out about the layer in hand (router.cuh).
+struct Routing {
+    u64 known;  // a barrier: the producer waits for it
+    float sums[ROWS][WARPS];
+    int chosen[model::CHOSEN];
+    float weights[model::CHOSEN];
+};
+
+// The copies that fill one ring slot with chunks [chunk, chunk + chunks) of `tiles` tiles from `tile` on of GATE_UP or DOWN.
+// In the slot tiles lie `step` chunks apart.
+template <int WHICH>
+struct SlotCopies {
+    const u8* region;
+    const int* chosen;
+    int layer, tile, tiles, chunk, chunks, step;
+
+    // `copy` gets the offset in the slot, the address, and the bytes.
+    template <class Copy>
+    DEVICE void for_each(const Copy& copy) const {
+        if constexpr (WHICH == GATE_UP) {
+            for (int t = 0; t < tiles; ++t) {
+                const int slot = (tile + t) / GATE_UP_TILES, row = (tile + t) % GATE_UP_TILES;
+                copy(t * step * UNIT_BYTES, expert(slot) + (row * GATE_UP_CHUNKS + chunk) * UNIT_BYTES, chunks * UNIT_BYTES);
+            }
+        } else {  // columns of one expert end where those of the next begin
+            for (int first = chunk; first < chunk + chunks;) {
+                const int slot = first / DOWN_CHUNKS, column = first % DOWN_CHUNKS;
+                const int count = smaller(chunk + chunks - first, DOWN_CHUNKS - column);
+                const u8* from = expert(slot) + GATE_UP_BYTES + (tile * DOWN_CHUNKS + column) * UNIT_BYTES;
+                for (int t = 0; t < tiles; ++t) {
+                    copy((t * step + first - chunk) * UNIT_BYTES, from + t * DOWN_CHUNKS * UNIT_BYTES, count * UNIT_BYTES);
+                }
+                first += count;
+            }
+        }
+    }
+
+private:
+    DEVICE const u8* expert(int slot) const { return region + (u64(layer) * model::EXPERTS + chosen[slot]) * BYTES; }
+};
+
+}  // namespace experts

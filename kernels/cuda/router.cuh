@@ -1,0 +1,169 @@
+// The router: one exchange after attention's output, from which every SM finds the same experts by itself.
+//
+// Waits for: the residual stream after attention. Computes: an SM its rows of the router, in FP32, from the vector that it stages
+// for gate_up anyway. Publishes: their scores. Then one warp of each SM waits for all scores and picks the largest, of equal
+// ones the lower number (engine/experts.py), and tells the SM's producer, which holds nothing but addresses back.
+#pragma once
+#include "candidates.cuh"
+#include "matvec.cuh"
+
+namespace router {
+
+// Behind the vectors that heads need (heads.cuh): [LAYERS][EXPERTS][HIDDEN].
+DEVICE const u16* row_of(const Params& p, int layer, int expert) {
+    return heads::of_layer(p, model::LAYERS) + (size_t(layer) * model::EXPERTS + expert) * model::HIDDEN;
+}
+DEVICE int expert_of(const Core& core, int row) { return row * model::SMS + int(core.place.sm); }
+
+// Asks for the SM's rows early: nobody else has read them.
+DEVICE void prefetch(const Core& core, int layer) {
+    constexpr int HALVES = SECTOR_BYTES / int(sizeof(u16));
+#pragma unroll
+    for (int r = 0; r < experts::ROWS; ++r) {
+        const int expert = expert_of(core, r);
+        for (int i = int(threadIdx.x) * HALVES; expert < model::EXPERTS && i < model::HIDDEN; i += CONSUMERS * HALVES) {
+            prefetch_sector(row_of(core.params, layer, expert) + i);
+        }
+    }
+}
+
+DEVICE float dot(const float4& v, uint2 weights) {
+    return v.x * weight_low(weights.x) + v.y * weight_high(weights.x) + v.z * weight_low(weights.y) + v.w * weight_high(weights.y);
+}
+
+// Stages the vector for gate_up and leaves the warp's part of each of the SM's scores.
+DEVICE void stage(Core& core, int layer, const u16* norm_weights) {
+    constexpr int PIECES = Pieces<model::HIDDEN>::COUNT;
+    float4 values[PIECES];
+    uint2 norm[PIECES], rows[experts::ROWS][PIECES];
+    load_norm<model::HIDDEN>(core, norm_weights, norm);
+#pragma unroll
+    for (int r = 0; r < experts::ROWS; ++r) {
+        const int expert = smaller(expert_of(core, r), model::EXPERTS - 1);
+        load_norm<model::HIDDEN>(core, row_of(core.params, layer, expert), rows[r]);
+    }
+    fetch<model::HIDDEN>(core, core.mail(layer) + mail::AFTER_ATTENTION, values);
+    core.profile.input_ready();
+    core.squares = 0.0f;
+    float sums[experts::ROWS] = {};
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        core.squares += dot_self(values[i]);
+        scale_by(values[i], norm[i]);
+#pragma unroll
+        for (int r = 0; r < experts::ROWS; ++r) sums[r] += dot(values[i], rows[r][i]);
+    }
+#pragma unroll
+    for (int r = 0; r < experts::ROWS; ++r) {
+        const float sum = warp_sum(sums[r]);
+        if (core.lane == 0) core.shared.routing.sums[r][core.warp] = sum;
+    }
+    leave_squares(core);
+    store_operand<model::HIDDEN>(core, values);
+}
+
+// By the first warp, a lane a row.
+DEVICE void post_scores(Core& core, int layer) {
+    const int expert = expert_of(core, int(core.lane));
+    if (int(core.lane) >= experts::ROWS || expert >= model::EXPERTS) return;
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) sum += core.shared.routing.sums[core.lane][w];
+    post(core.mail(layer) + mail::SCORES + expert, tagged(sum * inverse_rms(core.shared.squares[core.staged & 1]), core.epoch));
+}
+
+// All scores, as integers in their order: lane l has those of experts l, l + 32, ..
+struct Keys {
+    static constexpr int EACH = ceil_div(model::EXPERTS, 32);
+    static_assert(EACH <= 32, "a bit a word");
+    u32 of[larger(1, EACH)];
+
+    DEVICE Keys(Core& core, int layer) {
+        const u32* from = core.mail(layer) + mail::SCORES + core.lane;
+        u32 missing = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            of[i] = 0;
+            if (i * 32 + int(core.lane) < model::EXPERTS) missing |= 1u << i;
+        }
+        const u32 here = missing;
+        Spin spin(core.params, core.place, WAIT_SCORES);
+        while (__any_sync(ALL_LANES, missing)) {
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                if (missing >> i & 1u) of[i] = load_relaxed(from + i * 32);
+            }
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                if (((of[i] ^ core.epoch) & 1u) == 0) missing &= ~(1u << i);
+            }
+            if (missing && spin.hopeless()) missing = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) of[i] = here >> i & 1u ? ordered(untagged(of[i]) + 0.0f) : 0u;  // no negative zero
+    }
+    // The best that is left, and its expert; it is taken out.
+    DEVICE u32 take(u32 lane, int& expert) {
+        u32 best = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) best = of[i] > best ? of[i] : best;
+        best = __reduce_max_sync(ALL_LANES, best);
+        u32 first = 0;  // of the lane's own experts that score as much, counted from the end
+#pragma unroll
+        for (int i = EACH - 1; i >= 0; --i) first = of[i] == best ? u32(model::EXPERTS - (i * 32 + int(lane))) : first;
+        expert = model::EXPERTS - int(__reduce_max_sync(ALL_LANES, first));
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            if (i * 32 + int(lane) == expert) of[i] = 0;
+        }
+        return best;
+    }
+};
+
+// By the first warp: who is met, and how much each counts.
+DEVICE void choose_experts(Core& core, int layer) {
+    Keys keys(core, layer);
+    const Keys all = keys;
+    int chosen = 0;
+    u32 mine = 0, top = 0;
+#pragma unroll
+    for (int slot = 0; slot < model::CHOSEN; ++slot) {
+        int expert;
+        const u32 best = keys.take(core.lane, expert);
+        if (slot == 0) top = best;
+        if (int(core.lane) == slot) {
+            chosen = expert;
+            mine = best;
+        }
+    }
+    experts::Routing& routing = core.shared.routing;
+    if (int(core.lane) < model::CHOSEN) routing.chosen[core.lane] = chosen;
+    __syncwarp();
+    if (core.lane == 0) barrier_arrive(&routing.known);  // the producer needs no weights
+    const float largest = from_ordered(top);
+    const float weight = int(core.lane) < model::CHOSEN ? __expf(from_ordered(mine) - largest) : 0.0f;
+    float total = weight;
+    if constexpr (!model::RENORMALISE) {
+        total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < Keys::EACH; ++i) {
+            if (i * 32 + int(core.lane) < model::EXPERTS) total += __expf(from_ordered(all.of[i]) - largest);
+        }
+    }
+    total = warp_sum(total);
+    if (int(core.lane) < model::CHOSEN) routing.weights[core.lane] = weight / total;
+}
+
+// By all SMs, for each has rows of the router, or tiles of the experts, or neither and may leave.
+DEVICE void run(Core& core, int layer, const u16* norm_weights) {
+    const bool meets = core.share(GATE_UP).tiles || core.share(DOWN).tiles;
+    if (!meets && int(core.place.sm) >= model::EXPERTS) return;
+    ++core.staged;
+    stage(core, layer, norm_weights);
+    consumers_sync();
+    if (core.warp) return;
+    post_scores(core, layer);
+    if (meets) choose_experts(core, layer);
+}
+
+}  // namespace router
