@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from config.addresses import visitor_address
 from engine.errors import EngineError
-from engine.serving.client import FairShare
 from engine.serving.messages import GenerateRequest
-from playground import quota
+from engine.serving.submission import FairShare, Submission
 from playground.background import in_background
+from playground.entrance import enter
 from playground.models import ApiKey
 from playground.quota import Allowance, Subject
 from playground.workers import engine_client
@@ -87,30 +87,40 @@ def caller_of(scope: Mapping[str, Any], *, session: str = "", key: ApiKey | None
 
 
 async def submit(
-    requests: Sequence[GenerateRequest], caller: Caller, *, workers: int
+    requests: Sequence[GenerateRequest], caller: Caller, *, workers: int, of_page: bool = False
 ) -> tuple[list[int], Allowance]:
     """Submits all of them or none, to an inbox that `workers` serve.
 
-    Returns the place of each in the queue, and what is left to the caller. Raises QuotaExceeded,
-    TooManyWaiting, QueueFull or QueueUnavailable.
+    What is submitted `of_page` is kept as a row: its bytes count towards what the caller's address may
+    leave, and its session can come back for it. Returns the place of each in the queue, and what is left to
+    the caller. Raises QuotaExceeded, TooMuch, DiskFull, TooManyWaiting, QueueFull or QueueUnavailable.
     """
-    allowance = await quota.admit(
-        caller.subjects, [request.id for request in requests], requests=len(requests)
-    )
+    submissions = [_submission(request, caller, workers) for request in requests]
+    names = [request.id for request in requests]
     places: list[int] = []
     try:
-        for request in requests:
-            salted = replace(request, cache_salt=caller.cache_salt)
-            # One worker alone serves an inbox of its own name.
-            serving = 1 if request.worker else max(1, workers)
-            limit, kept = caller.places(settings.QUEUE_LIMIT * serving)
-            share = caller.share(request.worker, serving)
-            places.append(await engine_client().submit(salted, limit, share, kept))
+        place, allowance = await enter(
+            submissions[0],
+            caller.subjects,
+            names,
+            address=caller.address,
+            page_of=caller.session if of_page else None,
+        )
+        places.append(place)
+        for each in submissions[1:]:
+            places.append(await engine_client().submit(each.request, each.limit, each.share, each.kept))
     except BaseException:  # a client that leaves cancels this task
         # The one that was being submitted may be in the inbox: only its reply is known to be missing.
         in_background(_withdraw(requests[: len(places) + 1]))
         raise
     return places, allowance
+
+
+def _submission(request: GenerateRequest, caller: Caller, workers: int) -> Submission:
+    salted = replace(request, cache_salt=caller.cache_salt)
+    serving = 1 if request.worker else max(1, workers)  # one worker alone serves an inbox of its own name
+    limit, kept = caller.places(settings.QUEUE_LIMIT * serving)
+    return Submission(salted, limit, caller.share(request.worker, serving), kept)
 
 
 async def _withdraw(requests: Sequence[GenerateRequest]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import cast
 
 import structlog
+from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from engine.errors import EngineError
@@ -21,29 +22,21 @@ KEPT_S = 300
 """Longer than any database takes to write a row; shorter than the output of the generation is kept."""
 
 
-async def keep(request: GenerateRequest, owner: str) -> None:
-    """The session `owner` asked for it. A session without a name cannot come back, so nothing is kept."""
-    if not owner:
-        return
-    key = _key(request.id)
-    pipe = engine_redis().pipeline(transaction=False)
-    pipe.hset(key, mapping=request.to_entry())  # type: ignore[arg-type]  # redis-py's dict is invariant
-    pipe.hset(key, "owner", owner)
-    pipe.expire(key, KEPT_S)
-    try:
-        await pipe.execute()
-    except (RedisError, OSError) as error:  # the row follows; without it only a restart would be noticed
-        log.warning("asked_not_kept", generation=request.id, error=str(error))
+KEEP = f"""
+-- KEYS what was asked; ARGV a generation's id, its request as JSON, the session that owns it.
+redis.call('HSET', KEYS[1], 'id', ARGV[1], 'json', ARGV[2], 'owner', ARGV[3])
+redis.call('EXPIRE', KEYS[1], {KEPT_S})
+"""
 
 
 async def find(generation: str, owner: str) -> GenerateRequest | None:
     """The request, if the session `owner` asked for it. Raises QueueUnavailable if Redis does not answer."""
     with explain_outage():
-        found = cast("dict[str, str]", await engine_redis().hgetall(_key(generation)))
+        found = cast("dict[str, str]", await engine_redis().hgetall(asked_key(generation)))
     if not owner or found.pop("owner", "") != owner:
         return None
     try:
-        return cast("GenerateRequest", decode_request(found))
+        return replace(cast("GenerateRequest", decode_request(found)), cache_salt="")
     except EngineError:  # of another version of this project
         return None
 
@@ -51,10 +44,10 @@ async def find(generation: str, owner: str) -> GenerateRequest | None:
 async def forget(generation: str) -> None:
     """Its row is written, or never will be."""
     try:
-        await engine_redis().delete(_key(generation))
+        await engine_redis().delete(asked_key(generation))
     except (RedisError, OSError):
         log.info("asked_not_forgotten", generation=generation)
 
 
-def _key(generation: str) -> str:
+def asked_key(generation: str) -> str:
     return f"ml:asked:{generation}"

@@ -7,7 +7,6 @@ import uuid
 from contextlib import suppress
 from typing import Any, cast
 
-import msgspec
 import structlog
 from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
@@ -25,7 +24,6 @@ from playground.access import may_use
 from playground.addressing import address_requests, workers_with
 from playground.admission import caller_of, submit
 from playground.background import in_background
-from playground.keeping import admit_bytes, size_of
 from playground.models import Generation
 from playground.ownership import owner_of
 from playground.protocol import (
@@ -148,21 +146,19 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
 
     async def _start(self, request: GenerateRequest) -> None:
         self._check_free()
-        workers = await engine_client().workers()
+        workers = await worker_watch().recent(request.model, request.worker)
         if not workers:
             await self._send(error_frame(replies.NO_WORKER))
             return
         check_worker(request.worker, workers)
         request = to_workers(request, workers)
-        await admit_bytes(self._caller.address, services.ROW_BYTES + size_of(msgspec.to_builtins(request)))
-        [position], _ = await submit([request], self._caller, workers=len(workers))
+        [position], _ = await submit([request], self._caller, workers=len(workers), of_page=True)
         idle = sum(worker.state == "idle" for worker in workers)
         eta = 0.0 if position <= idle else await _eta(request.id)
-        await asked.keep(request, self._owner)
+        presence.hold(request.id, self._viewer)
         await self._send(queued_frame(request.id, position, eta))
         pump = self._follow(request.id, seed=request.sampling.seed, after=0)
         pump.recorded = in_background(self._record(request, pump))
-        await presence.arrive(request.id, self._viewer)
 
     async def _record(self, request: GenerateRequest, pump: Pump) -> None:
         """Writes the generation's row once its first tokens are out: a database takes milliseconds."""
@@ -306,6 +302,6 @@ def to_workers(request: GenerateRequest, workers: list[Heartbeat]) -> GenerateRe
 
 async def _workers() -> list[Heartbeat]:
     try:
-        return await engine_client().workers()
+        return await worker_watch().look()
     except QueueUnavailable:
         return []

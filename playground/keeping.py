@@ -15,8 +15,10 @@ from config import disk
 from engine.serving.errors import explain_outage
 from playground.quota import wait
 from playground.quota_scripts import TAKE
-from playground.workers import engine_redis
+from playground.workers import engine_script
 
+Step = tuple[list[str], list[int]]
+"""KEYS and ARGV of a script."""
 MINUTE_S, HOUR_S = 60, 3600
 PAGES_AN_HOUR = 60
 """Shared pages of one address; of one session see `sharing`."""
@@ -40,18 +42,25 @@ async def may_have_session(address: str) -> bool:
         return True  # the page itself needs no Redis
 
 
-async def admit_bytes(address: str, count: int) -> None:
-    """So many bytes are going to be kept. Raises TooMuch, DiskFull or QueueUnavailable."""
+def bytes_step(address: str, count: int) -> Step | None:
+    """What TAKE is given where so many bytes are going to be kept; None without a limit. Raises DiskFull."""
     disk.check_room()
-    limit = settings.LIMIT_BYTES
-    await _take("bytes", address, limit, MINUTE_S, count, f"this address may leave {limit:,} bytes a minute")
+    return _step("bytes", address, settings.LIMIT_BYTES, MINUTE_S, count)
+
+
+def refuse_bytes(lack_ms: int) -> None:
+    """Raises TooMuch if TAKE said that an address has to wait."""
+    if lack_ms:
+        raise TooMuch(f"this address may leave {settings.LIMIT_BYTES:,} bytes a minute", lack_ms / 1000)
 
 
 async def admit_page(address: str) -> None:
     """A page is going to be shared. Raises TooMuch, DiskFull or QueueUnavailable."""
     disk.check_room()
-    said = f"this address may share {PAGES_AN_HOUR} pages an hour"
-    await _take("pages", address, PAGES_AN_HOUR, HOUR_S, 1, said)
+    with explain_outage():
+        lack_ms = await _lack("pages", address, PAGES_AN_HOUR, HOUR_S, 1)
+    if lack_ms:
+        raise TooMuch(f"this address may share {PAGES_AN_HOUR} pages an hour", lack_ms / 1000)
 
 
 def size_of(value: Any) -> int:
@@ -59,17 +68,16 @@ def size_of(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode())
 
 
-async def _take(what: str, address: str, limit: int | None, window_s: int, amount: int, said: str) -> None:
-    with explain_outage():
-        lack_ms = await _lack(what, address, limit, window_s, amount)
-    if lack_ms:
-        raise TooMuch(said, lack_ms / 1000)
-
-
 async def _lack(what: str, address: str, limit: int | None, window_s: int, amount: int) -> int:
     """Takes `amount`, or says in how many ms it will be there. No address and no limit lack nothing."""
-    if limit is None or not address:
+    step = _step(what, address, limit, window_s, amount)
+    if step is None:
         return 0
-    script = engine_redis().register_script(TAKE)
-    key = f"ml:kept:{what}:{address}"
-    return int(cast("int", await script(keys=[key], args=[limit, window_s * 1000, amount])))
+    keys, args = step
+    return int(cast("int", await engine_script(TAKE)(keys=keys, args=args)))
+
+
+def _step(what: str, address: str, limit: int | None, window_s: int, amount: int) -> Step | None:
+    if limit is None or not address:
+        return None
+    return [f"ml:kept:{what}:{address}"], [limit, window_s * 1000, amount]

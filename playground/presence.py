@@ -30,7 +30,7 @@ from playground.background import in_background
 from playground.models import Generation
 from playground.quota import charge
 from playground.transcript import Transcript
-from playground.workers import engine_client, engine_redis
+from playground.workers import engine_client, engine_redis, engine_script
 
 log = structlog.get_logger(__name__)
 BEAT_S = 3.0
@@ -46,7 +46,7 @@ _NOW = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 """
-_TOUCH = f"""{_NOW}
+TOUCH = f"""{_NOW}
 -- ARGV generations: each is watched now.
 for _, id in ipairs(ARGV) do redis.call('ZADD', '{WATCHED}', now, id) end
 return #ARGV
@@ -142,12 +142,12 @@ class _Presence:
 
 async def _touch(generations: list[str]) -> None:
     if generations:
-        await engine_redis().register_script(_TOUCH)(args=generations)
+        await engine_script(TOUCH)(args=generations)
 
 
 async def _claim() -> list[str]:
     args = [int(1000 * settings.LEFT_RUN_S), int(1000 * CLAIM_S), _AT_ONCE]
-    return cast("list[str]", await engine_redis().register_script(_CLAIM)(args=args))
+    return cast("list[str]", await engine_script(_CLAIM)(args=args))
 
 
 async def _note_rows() -> None:

@@ -20,7 +20,7 @@ from config.rates import Rate
 from engine.serving.errors import explain_outage
 from playground.background import in_background
 from playground.quota_scripts import ADMIT, CHARGE
-from playground.workers import engine_redis
+from playground.workers import engine_script
 
 log = structlog.get_logger(__name__)
 What = Literal["requests", "tokens"]
@@ -87,14 +87,24 @@ async def admit(
     """
     if not subjects:
         return {}
-    keys = [subject.bucket(what) for subject in subjects for what in ("requests", "tokens")]
-    rates = [limit for subject in subjects for limit in subject.rate]
-    args = [len(subjects), requests, *rates]
+    keys, args = admission_step(subjects, generations, requests=requests)
     with explain_outage():
-        script = engine_redis().register_script(ADMIT)
-        reply = cast("list[Any]", await script(keys=[*keys, *map(_bill, generations)], args=args))
+        reply = cast("list[Any]", await engine_script(ADMIT)(keys=keys, args=args))
+    return allowance_of(subjects, reply)
+
+
+def admission_step(
+    subjects: Sequence[Subject], generations: Sequence[str], *, requests: int
+) -> tuple[list[str], list[int]]:
+    """KEYS and ARGV of ADMIT."""
+    keys = [subject.bucket(what) for subject in subjects for what in ("requests", "tokens")]
+    return [*keys, *map(_bill, generations)], [len(subjects), requests, *_rates(subjects)]
+
+
+def allowance_of(subjects: Sequence[Subject], reply: Sequence[Any]) -> Allowance:
+    """What is left to the last subject, by ADMIT's reply. Raises QuotaExceeded."""
     lacking, wait_ms, *levels = reply
-    left = [_level(limit, float(level)) for limit, level in zip(rates, levels, strict=True)]
+    left = [_level(limit, float(level)) for limit, level in zip(_rates(subjects), levels, strict=True)]
     if lacking:
         at = lacking - 1
         what: What = "tokens" if at % 2 else "requests"
@@ -102,12 +112,16 @@ async def admit(
     return _allowance(left, len(subjects) - 1)
 
 
+def _rates(subjects: Sequence[Subject]) -> list[int]:
+    return [limit for subject in subjects for limit in subject.rate]
+
+
 async def charge(generation: str, tokens: int) -> None:
     """The generation has made `tokens` so far. May be said often and by several: each token counts once."""
     if not tokens:
         return
     try:
-        await engine_redis().register_script(CHARGE)(keys=[_bill(generation)], args=[tokens])
+        await engine_script(CHARGE)(keys=[_bill(generation)], args=[tokens])
     except (RedisError, OSError) as error:
         log.warning("tokens_not_charged", generation=generation, tokens=tokens, error=str(error))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import redis.asyncio
 import structlog
 from django.conf import settings
+from redis.commands.core import AsyncScript
 
 from engine.serving.client import AsyncClient
 from engine.serving.connection import connect_async
@@ -28,6 +30,7 @@ class _Connected(NamedTuple):
     url: str
     engine: AsyncClient
     redis: redis.asyncio.Redis
+    scripts: dict[str, AsyncScript]
 
 
 def engine_client() -> AsyncClient:
@@ -40,11 +43,20 @@ def engine_redis() -> redis.asyncio.Redis:
     return _connections().redis
 
 
+def engine_script(text: str) -> AsyncScript:
+    """A Lua script of web processes, registered once a connection: its digest takes time."""
+    connected = _connections()
+    found = connected.scripts.get(text)
+    if found is None:
+        found = connected.scripts[text] = connected.redis.register_script(text)
+    return found
+
+
 def _connections() -> _Connected:
     loop, url = asyncio.get_running_loop(), settings.REDIS_URL
     found = _clients.get(loop)
     if found is None or found.url != url:
-        found = _clients[loop] = _Connected(url, AsyncClient(url), connect_async(url))
+        found = _clients[loop] = _Connected(url, AsyncClient(url), connect_async(url), {})
     return found
 
 
@@ -59,12 +71,14 @@ class WorkerWatch:
     def __init__(self) -> None:
         self._listeners: set[Callable[[list[Heartbeat]], None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._seen: list[Heartbeat] = []
+        self._seen_at = float("-inf")
 
     def add(self, listener: Callable[[list[Heartbeat]], None]) -> None:
         """Calls `listener` with the workers every LOOK_EVERY_S until it is removed."""
         self._listeners.add(listener)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look())
+            self._task = asyncio.create_task(self._run())
 
     @property
     def listeners(self) -> int:
@@ -73,11 +87,29 @@ class WorkerWatch:
     def remove(self, listener: Callable[[list[Heartbeat]], None]) -> None:
         self._listeners.discard(listener)
 
-    async def _look(self) -> None:
+    async def look(self) -> list[Heartbeat]:
+        """The workers now. Raises QueueUnavailable."""
+        self._seen_at = float("-inf")
+        self._seen = await engine_client().workers()
+        self._seen_at = monotonic()
+        return self._seen
+
+    async def recent(self, model: str = "", worker: str = "") -> list[Heartbeat]:
+        """The workers as they were LOOK_EVERY_S ago at most, where each could take any request.
+
+        As they are now where that matters: nobody is refused, or sent to a busy one of several models'
+        workers, by what was true a moment ago. Raises QueueUnavailable.
+        """
+        known = self._seen if monotonic() - self._seen_at <= LOOK_EVERY_S else []
+        models, names = {each.model for each in known}, {each.name for each in known}
+        settled = len(models) == 1 and model in ("", *models) and worker in ("", *names)
+        return known if settled else await self.look()
+
+    async def _run(self) -> None:
         while self._listeners:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
-                workers = await engine_client().workers()
+                workers = await self.look()
             except QueueUnavailable as error:
                 log.warning("workers_unknown", error=str(error))
                 workers = []

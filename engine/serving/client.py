@@ -10,7 +10,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -18,7 +17,7 @@ import msgspec
 
 from engine.serving import cancellation, scripts
 from engine.serving.connection import BLOCK_S, connect_async
-from engine.serving.errors import QueueFull, QueueUnavailable, TooManyWaiting, explain_outage
+from engine.serving.errors import QueueUnavailable, explain_outage
 from engine.serving.estimate import seconds_to_start
 from engine.serving.fanout import Feed, StreamFanout
 from engine.serving.follower import StreamFollower, desertion
@@ -40,6 +39,7 @@ from engine.serving.messages import (
     worker_key,
 )
 from engine.serving.reading import FROM_START, StreamFrame, frames_of, parse_entries
+from engine.serving.submission import FairShare, Submission
 from engine.timings import NEVER_BEGAN
 
 log = logging.getLogger(__name__)
@@ -47,21 +47,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Command = tuple[str | int, ...]
 _OUTAGE_PAUSE_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class FairShare:
-    """Whose request it is, so that nobody's many requests keep everybody else waiting.
-
-    At most `width` of the requests submitted under `name` are in the inbox or a worker's hands at once; up
-    to `waiting` more are held outside and enter, in order, as those end. A share may lie inside another one,
-    as a session's in its address's: then there must be room in both.
-    """
-
-    name: str
-    width: int = 1
-    waiting: int = 8
-    within: FairShare | None = None
 
 
 class AsyncClient:
@@ -96,20 +81,10 @@ class AsyncClient:
         (`kept` of them are for shares, the outermost counts, with nothing in the queue); TooManyWaiting if a
         share has no room.
         """
-        offset = scripts.BENCH_OFFSET if request.inbox == BENCH else 0
-        args = [request.id, request.to_entry()["json"], limit, kept, offset, *_share_args(share)]
+        submission = Submission(request, limit, share, kept)
         with explain_outage():
-            verdict, number = await self._submit(keys=[request.inbox], args=args)
-        if verdict == "full":
-            raise QueueFull(
-                f"the {request.kind} queue holds {number} requests and takes at most {limit};"
-                " try again in a moment"
-            )
-        if verdict == "crowded":
-            raise TooManyWaiting(
-                f"{number} of your generations are under way or wait already; let one end first"
-            )
-        return int(number)
+            reply = await self._submit(keys=submission.keys, args=submission.args)
+        return submission.place(reply)
 
     async def frames(
         self, request_id: str, *, after: str = FROM_START, submitted: bool = False
@@ -232,11 +207,6 @@ class AsyncClient:
             pipe.execute_command(*command)
         with explain_outage():
             return await pipe.execute()
-
-
-def _share_args(share: FairShare | None) -> list[str | int]:
-    """The outermost first."""
-    return [] if share is None else [*_share_args(share.within), share.name, share.width, share.waiting]
 
 
 def _heartbeats(names: Sequence[str]) -> list[Command]:

@@ -93,6 +93,8 @@ class StreamFanout:
         self._redis = connection
         self._feeds: dict[str, list[Feed]] = {}
         self._wake_key = f"ml:wake:{uuid.uuid4().hex}"
+        self._woken = "0-0"
+        """The last entry of the wake key that a read has brought."""
         self._reading = False
         self._reader: asyncio.Task[None] | None = None
         self._wakers: set[asyncio.Task[None]] = set()
@@ -141,18 +143,17 @@ class StreamFanout:
             await pipe.execute()
 
     async def _run(self) -> None:
-        woken = "0-0"
         while self._feeds:
             wanted = self._streams_to_read()
             try:
-                reply = await self._read({self._wake_key: woken, **wanted})
+                reply = await self._read({self._wake_key: self._woken, **wanted})
             except (RedisError, OSError) as error:
                 self._fail_all(unavailable(error))
                 await asyncio.sleep(_OUTAGE_PAUSE_S)
                 continue
             for key, entries in streams_of(reply):
                 if key == self._wake_key:
-                    woken = entries[-1][0]
+                    self._woken = entries[-1][0]
                 else:
                     self._deliver(key, entries, wanted[key])
 

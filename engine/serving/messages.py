@@ -34,7 +34,7 @@ WAITING = "ml:waiting"
 ENTRIES = "ml:entries"
 """Hash: request id to "<inbox> <entry id>", until the request ends."""
 SHARES = "ml:shares"
-"""Hash: request id to a line "<width> <share>" for each client.FairShare that it was submitted under."""
+"""Hash: request id to a line "<width> <share>" for each submission.FairShare that it was submitted under."""
 WORKERS = "ml:workers"
 """Set of the worker names that may have a heartbeat."""
 EXPIRES_S = 15 * 60

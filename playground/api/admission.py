@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 from redis.exceptions import RedisError
@@ -17,13 +17,17 @@ from playground.admission import Caller
 from playground.api.allowance import allowance_headers
 from playground.api.errors import ApiError, model_not_found, refusals
 from playground.api.parameters import ApiRequest
-from playground.workers import engine_client, engine_redis
+from playground.workers import engine_redis, worker_watch
 
 
 async def live_workers() -> list[Heartbeat]:
     """The workers that serve something. Raises ApiError if there is none."""
+    return await _some(worker_watch().look())
+
+
+async def _some(found: Awaitable[list[Heartbeat]]) -> list[Heartbeat]:
     with refusals():
-        workers = await engine_client().workers()
+        workers = await found
     if not workers:
         raise ApiError(replies.NO_WORKER)
     return workers
@@ -73,7 +77,7 @@ async def submit(request: ApiRequest, caller: Caller) -> tuple[ApiRequest, dict[
 
     Returns what was submitted, and what is left to the caller, as headers. Raises ApiError.
     """
-    workers = await live_workers()
+    workers = await _some(worker_watch().recent(request.model))
     able = workers_with(request.model, workers)
     check_capable(request.choices[0].prompt, able)
     request = replace(request, choices=address_requests(request.choices, able, workers))

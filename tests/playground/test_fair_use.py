@@ -11,6 +11,7 @@ from engine.models.prompt import Prompt
 from engine.serving.errors import QueueFull, TooManyWaiting
 from engine.serving.messages import GenerateRequest
 from playground import pump
+from playground import workers as web_workers
 from playground.admission import Caller, submit
 from playground.models import ApiKey
 from playground.quota import CHARGED_TOKENS
@@ -117,13 +118,16 @@ async def test_a_session_with_too_many_waiting_is_told_so(open_page, worker, mon
     assert (frame["code"], frame["retryable"]) == ("too_many", True)
 
 
-async def test_the_queues_limit_grows_with_the_workers(open_page, worker, settings):
+async def test_the_queues_limit_grows_with_the_workers(open_page, worker, settings, monkeypatch):
     settings.QUEUE_LIMIT = 1
+    monkeypatch.setattr(web_workers, "LOOK_EVERY_S", 0.05)
     async with open_page(owner="a" * 32) as first, open_page(owner="b" * 32) as second:
         await first.start()
         await second.say(type="start", prompt="x", max_tokens=4)
         assert (await second.hear())["code"] == "queue_full"
         worker.beat(name="w2")
+        while len((await second.hear_status())["workers"]) < 2:
+            pass
         await second.start()
 
 

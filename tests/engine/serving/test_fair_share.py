@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from engine.serving.client import Client, FairShare
+from engine.serving.client import Client
 from engine.serving.errors import QueueFull, TooManyWaiting
 from engine.serving.inbox import Inbox
 from engine.serving.messages import INTERACTIVE, Done, Started
 from engine.serving.publisher import Publisher
+from engine.serving.submission import FairShare
 from engine.timings import Timings
 from tests.engine.serving.test_client import bench, generate
 
