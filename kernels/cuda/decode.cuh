@@ -149,7 +149,7 @@ DEVICE Best head(Core& core, float* kept) {
     release_cache(core);
     HeadFinish finish{core, kept};
     const u16* norm = norm_of(core, 2 * model::LAYERS);
-    if constexpr (mail::JOINS_LANES && model::HEAD_KIND != HEAD_SIDE_BY_SIDE) {
+    if constexpr (mail::JOINS_LANES && model::HEAD_KIND != HEAD_LANE) {
         head_input::join(core, norm);
         if (!core.share(HEAD).tiles) core.profile.input_ready();  // it waits for nothing more
         core.phase_end();

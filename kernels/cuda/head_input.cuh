@@ -10,7 +10,7 @@
 
 namespace head_input {
 
-constexpr bool SUM = model::SUM_BEFORE_NORM, SIDE_BY_SIDE = model::HEAD_KIND == HEAD_SIDE_BY_SIDE;
+constexpr bool SUM = model::SUM_BEFORE_NORM, SIDE_BY_SIDE = model::HEAD_KIND == HEAD_LANE;
 constexpr int SQUARES = SUM ? 0 : ceil_div(mail::TILES, 32);            // words of a stream's sums that a thread reads
 constexpr int QUADS = model::HIDDEN / 4;
 constexpr int PIECES = SIDE_BY_SIDE ? 0 : ceil_div(SLICE_QUADS, 32);    // of this SM's slice of it

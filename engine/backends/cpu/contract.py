@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from engine.backends.codes import ExchangeCode, HeadCode
 from engine.models.storage import Storage
 
 
@@ -40,22 +41,6 @@ ERRORS = {
     Error.TOO_LONG: "the request has more tokens than the context",
     Error.BAD_CACHE: "the sequence to go on from is not there",
 }
-
-
-class ExchangeCode(IntEnum):
-    """How a module's output of other lanes enters the residual stream (engine.models.config.Exchange)."""
-
-    LOCAL = 0
-    SYNC = 1
-    DELAYED = 2
-
-
-class HeadCode(IntEnum):
-    """How the head joins lanes (engine.models.config.HeadKind)."""
-
-    REPLICATE = 0
-    VOCAB_PARALLEL = 1
-    LANE = 2
 
 
 class Tensor(IntEnum):

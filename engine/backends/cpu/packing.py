@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cpu.contract import (
     LAYER_MATRICES,
     MLP_MATRICES,
     ActivationCode,
-    ExchangeCode,
-    HeadCode,
     Matrix,
     Shape,
     Vector,

@@ -5,33 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.contract import (
     PREFILL_TOKENS_A_STEP,
     PROBES,
     WARPS,
-    ExchangeCode,
-    HeadCode,
 )
 from engine.backends.cuda.expert_region import ExpertRegion
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan, mlp_columns
 from engine.errors import ConfigError
-from engine.models.config import Exchange, HeadKind, ModelConfig
+from engine.models.config import HeadKind, ModelConfig
 from engine.models.rope import Rope, RopeLayout
 from engine.models.weights import DType
 
 SHARED_BYTES = 232448
 """What one block may use on compute capability 9.0."""
-_EXCHANGES = {
-    Exchange.LOCAL: ExchangeCode.LOCAL,
-    Exchange.SYNC: ExchangeCode.SYNC,
-    Exchange.DELAYED: ExchangeCode.DELAYED,
-}
-_HEADS = {
-    HeadKind.REPLICATE: HeadCode.REPLICATE,
-    HeadKind.VOCAB_PARALLEL: HeadCode.VOCAB_PARALLEL,
-    HeadKind.LANE: HeadCode.SIDE_BY_SIDE,
-}
 DEFAULT_CAPACITY = 32768
 """Positions of the cache unless more are asked for: a whole context may take more memory than the weights."""
 _LEAST_SLOTS = 4
@@ -278,7 +267,7 @@ def _integers(layout: Layout) -> dict[str, int]:
         "TOTAL_LANES": sharding.total_lanes,
         "STREAMS": sharding.streams,
         "DELAY": sharding.whole.lanes.delay,
-        "HEAD_KIND": int(_HEADS[sharding.whole.lanes.head]),
+        "HEAD_KIND": int(HeadCode[sharding.whole.lanes.head.name]),
         "HEAD_COLUMNS": _head_columns(c),
         "SMS": plan.cores,
         "SMS_A_LANE": plan.cores_a_lane,
@@ -329,13 +318,14 @@ def _floats(layout: Layout) -> dict[str, float]:
 def _lists(layout: Layout) -> dict[str, list[int]]:
     """A number for each layer, or for each matrix."""
     c, sharding = layout.config, layout.sharding
-    exchanges = {
-        attention: [int(_EXCHANGES[sharding.exchange(i, attention=attention)]) for i in range(c.layers)]
-        for attention in (True, False)
-    }
+
+    def exchanges(*, attention: bool) -> list[int]:
+        kinds = (sharding.exchange(layer, attention=attention) for layer in range(c.layers))
+        return [int(ExchangeCode[kind.name]) for kind in kinds]
+
     return {
-        "MODEL_ATTENTION_EXCHANGE": exchanges[True],
-        "MODEL_MLP_EXCHANGE": exchanges[False],
+        "MODEL_ATTENTION_EXCHANGE": exchanges(attention=True),
+        "MODEL_MLP_EXCHANGE": exchanges(attention=False),
         "MODEL_WINDOWS": list(c.windows),
         "MODEL_ROTATIONS": [rotations(c).index(c.rope_of(i)) for i in range(c.layers)],
         "MODEL_GROUP_SIZES": [_mask(layout.plan.group_sizes(matrix)) for matrix in Matrix],

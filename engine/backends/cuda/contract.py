@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.sharding import MAX_RANKS
 from engine.backends.cuda.tape import CHUNK_COLUMNS, MAX_GROUP, TILE_ROWS, UNIT_BYTES, Matrix
 from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
@@ -54,22 +55,6 @@ class Finish(IntEnum):
     LENGTH = 2
     CANCELLED = 3
     ABORTED = 4
-
-
-class HeadCode(IntEnum):
-    """How the head joins lanes (engine.models.config.HeadKind)."""
-
-    REPLICATE = 0
-    VOCAB_PARALLEL = 1
-    SIDE_BY_SIDE = 2
-
-
-class ExchangeCode(IntEnum):
-    """How a module's output of other lanes enters the residual stream (engine.models.config.Exchange)."""
-
-    LOCAL = 0
-    SYNC = 1
-    DELAYED = 2
 
 
 class Step(IntEnum):
