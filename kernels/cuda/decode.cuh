@@ -84,7 +84,9 @@ DEVICE void gate_up(Core& core, int layer) {
     if constexpr (!experts::ANY) ++core.staged;
     GateUpFinish finish{core, layer};
     GroupRun<GATE_UP, GateUpFinish> groups(core, finish);
-    if constexpr (!experts::ANY) {
+    if constexpr (experts::ANY) {
+        core.profile.input_ready();
+    } else {
         const u32* from = core.mail(layer) + mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN;
         stage_normed<model::HIDDEN>(core, from, nullptr, norm);
     }

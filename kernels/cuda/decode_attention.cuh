@@ -4,13 +4,18 @@
 
 namespace decode_attention {
 
-constexpr int QUERIES = model::QUERIES_PER_KV;
+// The query heads of a KV head are shared out in groups, each an item of its own.
+constexpr int GROUPS = model::QUERY_GROUPS;
+constexpr int QUERIES = model::QUERIES_PER_KV / GROUPS;
+constexpr int ITEMS = model::KV_HEADS * GROUPS;
+constexpr int PARTIAL_ITEM = mail::PARTIAL_ITEM / GROUPS;
+DEVICE constexpr int kv_head(int item_head) { return item_head / GROUPS; }
 constexpr bool PAIRED = QUERIES <= 4;
 static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
 // Blocks that a warp has in registers while it waits for the queries.
 constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : 2;
 constexpr int PARTS = WARPS + 1;  // of an SM's result: the newest position is one of its own, as the cache has it only later
-static_assert(model::KV_HEADS <= model::SMS && model::KV_HEADS * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
+static_assert(ITEMS <= model::SMS && ITEMS * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
 
 // Heads x splits spread evenly over the SMs. A head is split when its blocks are more than an SM's warps hold at once:
 // before that another exchange costs more than it saves.
@@ -21,7 +26,7 @@ DEVICE AttentionItem item_of(int position, int window, int sm, int blocks_a_spli
     item.first_block = item.first / cache::BLOCK;
     item.blocks = ceil_div(position, cache::BLOCK) - item.first_block;
     item.splits = larger(1, smaller(ceil_div(item.blocks, blocks_a_split), model::MAX_SPLITS));
-    const int items = model::KV_HEADS * item.splits;
+    const int items = ITEMS * item.splits;
     const int mine = ceil_div(sm * items, model::SMS);
     if (mine < items && mine * model::SMS / items == sm) {
         item.head = mine / item.splits;
@@ -80,7 +85,7 @@ struct Inputs {
             const float4 k = key.quads[i];
             const uint2 halves = make_uint2(pack_f16(clamp_f16(k.x), clamp_f16(k.y)), pack_f16(clamp_f16(k.z), clamp_f16(k.w)));
             *reinterpret_cast<uint2*>(newest + q * 4) = halves;
-            append_key(core.params.kv, layer, core.position, head, q, halves);
+            if (head % GROUPS == 0) append_key(core.params.kv, layer, core.position, kv_head(head), q, halves);
         }
 #pragma unroll
         for (int i = QUERY_PIECES; i < PIECES; ++i) {
@@ -124,7 +129,7 @@ struct Inputs {
                 if (quad < QUERIES * HEAD_QUADS) missing |= 1u << i;
             } else {
                 const int value = quad >= HEAD_QUADS;
-                from[i] = mail + mail::KEYS + value * model::KV_DIM + head * model::HEAD_DIM + (quad - value * HEAD_QUADS) * 4;
+                from[i] = mail + mail::KEYS + value * model::KV_DIM + kv_head(head) * model::HEAD_DIM + (quad - value * HEAD_QUADS) * 4;
                 if (has_newest && quad < 2 * HEAD_QUADS) missing |= 1u << i;
             }
         }
@@ -230,7 +235,7 @@ DEVICE void add_partials(Core& core, const u64* partials, int splits, int g, int
 #pragma unroll
             for (int s = 0; s < AT_ONCE; ++s) {
                 if (!(missing >> s & 1u)) continue;
-                const u64* row = partials + (first + s) * mail::PARTIAL_ITEM + g * mail::PARTIAL_ROW;
+                const u64* row = partials + (first + s) * PARTIAL_ITEM + g * mail::PARTIAL_ROW;
                 value[s] = load_relaxed(row + d);
                 scale[s] = peek2(row + model::HEAD_DIM);
             }
@@ -258,19 +263,19 @@ DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
     if (item.head < 0 || core.lane >= TOGETHER) return;
     const int index = first_index(core, item) + int(core.lane) * item.splits * WARPS;
     if (index < item.blocks) {
-        prefetch_l2(cache::block(core.params.kv, layer, item.head, item.first_block + index), cache::BLOCK_HALVES * 2);
+        prefetch_l2(cache::block(core.params.kv, layer, kv_head(item.head), item.first_block + index), cache::BLOCK_HALVES * 2);
     }
 }
 
 // Joins what the warps left in shared memory, and posts it: the head's result, or for the SM that has the head's first part.
 DEVICE void publish(Core& core, const AttentionItem& item, int layer, const float* rows) {
-    u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * mail::PARTIAL_ITEM;
+    u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * PARTIAL_ITEM;
 #pragma unroll 1
     for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
         Merged m = merge_parts<PARTS>(rows, QUERIES, g, d);
         if (item.split) {
-            post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
+            post_partial(core, partials + item.split * PARTIAL_ITEM, g, d, m);
             continue;
         }
         if (item.splits > 1) add_partials(core, partials, item.splits, g, d, m);
@@ -292,7 +297,7 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
     float* newest_rows = rows + WARPS * QUERIES * MERGE_ROW;
     if (last_warp && !newest) leave_nothing(newest_rows, lane);
     if (index < end || newest) {
-        const auto at = [&](int i) { return cache::block(core.params.kv, layer, item.head, i); };
+        const auto at = [&](int i) { return cache::block(core.params.kv, layer, kv_head(item.head), i); };
         KvBlocks<TOGETHER, PAIRED> blocks;
         blocks.load(at, index, stride, end, lane);  // before the queries are there
         Inputs inputs(core);

@@ -23,15 +23,10 @@ struct ExpertWalk<true> {
     template <class Producer>
     DEVICE void meet(Producer& producer, int layer) {
         if (producer.ended) return;
-        if (model::AHEAD_BYTES) prefetch_l2(producer.tape + u64(layer + 1) * producer.layer_bytes, u32(model::AHEAD_BYTES));
+        if (!producer.shared.groups[GATE_UP].count && !producer.shared.groups[DOWN].count) return;  // then the router tells nobody
+        if (model::AHEAD_BYTES && producer.leads()) prefetch_l2(producer.tape + u64(layer + 1) * producer.layer_bytes, u32(model::AHEAD_BYTES));
         producer.place.phase = GATE_UP;
-        Spin spin(producer.params, producer.place, WAIT_ROUTE);
-        while (!barrier_passed(&producer.shared.routing.known, known)) {
-            if (producer.done() || spin.hopeless()) {
-                producer.ended = true;
-                return;
-            }
-        }
+        producer.await(&producer.shared.routing.known, known, WAIT_ROUTE);
         known ^= 1u;
         matrix<GATE_UP>(producer, layer);
         matrix<DOWN>(producer, layer);
@@ -50,7 +45,9 @@ private:
                 const int chunks = smaller(step, CHUNKS - chunk);
                 const experts::SlotCopies<WHICH> copies{region, producer.shared.routing.chosen, layer, tile, tiles, chunk, chunks, step};
                 producer.fill_slot(u32(chunks * tiles * UNIT_BYTES), [&] {
-                    copies.for_each([&](int at, const u8* from, int bytes) { producer.copy_part(u32(at), from, u32(bytes)); });
+                    const int t = int(threadIdx.x) - CONSUMERS;
+                    const auto copy = [&](int at, const u8* from, int bytes) { producer.copy_part(u32(at), from, u32(bytes)); };
+                    if (t < tiles) copies.of_tile(t, copy);
                 });
             }
         }

@@ -38,22 +38,18 @@ struct SlotCopies {
     const int* chosen;
     int layer, tile, tiles, chunk, chunks, step;
 
-    // `copy` gets the offset in the slot, the address, and the bytes.
+    // Those of the `t`th tile. `copy` gets the offset in the slot, the address, and the bytes.
     template <class Copy>
-    DEVICE void for_each(const Copy& copy) const {
+    DEVICE void of_tile(int t, const Copy& copy) const {
         if constexpr (WHICH == GATE_UP) {
-            for (int t = 0; t < tiles; ++t) {
-                const int slot = (tile + t) / GATE_UP_TILES, row = (tile + t) % GATE_UP_TILES;
-                copy(t * step * UNIT_BYTES, expert(slot) + (row * GATE_UP_CHUNKS + chunk) * UNIT_BYTES, chunks * UNIT_BYTES);
-            }
+            const int slot = (tile + t) / GATE_UP_TILES, row = (tile + t) % GATE_UP_TILES;
+            copy(t * step * UNIT_BYTES, expert(slot) + (row * GATE_UP_CHUNKS + chunk) * UNIT_BYTES, chunks * UNIT_BYTES);
         } else {  // columns of one expert end where those of the next begin
             for (int first = chunk; first < chunk + chunks;) {
                 const int slot = first / DOWN_CHUNKS, column = first % DOWN_CHUNKS;
                 const int count = smaller(chunk + chunks - first, DOWN_CHUNKS - column);
-                const u8* from = expert(slot) + GATE_UP_BYTES + (tile * DOWN_CHUNKS + column) * UNIT_BYTES;
-                for (int t = 0; t < tiles; ++t) {
-                    copy((t * step + first - chunk) * UNIT_BYTES, from + t * DOWN_CHUNKS * UNIT_BYTES, count * UNIT_BYTES);
-                }
+                const u8* from = expert(slot) + GATE_UP_BYTES + ((tile + t) * DOWN_CHUNKS + column) * UNIT_BYTES;
+                copy((t * step + first - chunk) * UNIT_BYTES, from, count * UNIT_BYTES);
                 first += count;
             }
         }

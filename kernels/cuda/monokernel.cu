@@ -4,6 +4,7 @@
 #include "expert_producer.cuh"
 #include "prefill.cuh"
 
+constexpr int PRODUCERS = experts::ANY ? 32 : 1;  // a slot of experts takes many copies: a lane each
 constexpr int LAST_ON_TAPE = experts::ANY ? ATTN_OUT : DOWN;
 
 // The producer's walk over the tape. Mirrors the consumers: passes, layers, phases, groups, slots.
@@ -22,22 +23,41 @@ struct Producer {
     // Copies one slot's worth when its last readers have left it and few enough bytes are on their way: what is asked
     // for beyond the memory's delay only makes every exchange queue behind it.
     DEVICE void copy(const u8* from, u32 bytes) {
-        fill_slot(bytes, [&] { copy_part(0, from, bytes); });
+        fill_slot(bytes, [&] {
+            if (leads()) copy_part(0, from, bytes);
+        });
+    }
+    // While experts are read nobody waits for an exchange that they could hold up.
+    DEVICE u32 in_flight() const {
+        if constexpr (experts::ANY) {
+            if (experts::apart(place.phase)) return u32(model::EXPERT_SLOTS_IN_FLIGHT);
+        }
+        return u32(params.slots_in_flight);
+    }
+    // All lanes that produce do so together; one of them waits.
+    DEVICE static bool leads() { return PRODUCERS == 1 || threadIdx.x == CONSUMERS; }
+    // Until the barrier is passed, or nobody wants more.
+    DEVICE void await(u64* barrier, u32 parity, Wait wait) {
+        if (leads()) {
+            Spin spin(params, place, wait);
+            while (!barrier_passed(barrier, parity)) {
+                if (done() || spin.hopeless()) {
+                    ended = true;
+                    break;
+                }
+            }
+        }
+        if constexpr (PRODUCERS > 1) ended = __shfl_sync(ALL_LANES, int(ended), 0);
     }
     // `copy_parts` issues copies of `bytes` in all.
     template <class CopyParts>
     DEVICE void fill_slot(u32 bytes, const CopyParts& copy_parts) {
         if (issued >= u32(SLOTS)) {
-            Spin spin(params, place, WAIT_EMPTY);
-            while (!barrier_passed(&shared.empty[fill.slot], fill.round ^ 1u)) {
-                if (done() || spin.hopeless()) {
-                    ended = true;
-                    return;
-                }
-            }
+            await(&shared.empty[fill.slot], fill.round ^ 1u, WAIT_EMPTY);
+            if (ended) return;
         }
-        if (issued - waited >= u32(params.slots_in_flight)) land();
-        barrier_expect(&shared.full[fill.slot], bytes);
+        if (issued - waited >= in_flight()) land();
+        if (leads()) barrier_expect(&shared.full[fill.slot], bytes);
         copy_parts();
         fill.advance(SLOTS);
         ++issued;
@@ -47,7 +67,8 @@ struct Producer {
     }
     DEVICE bool done() const { return barrier_has_passed(&shared.done, 0); }
     DEVICE void land() {
-        barrier_wait(&shared.full[landed.slot], landed.round, params, place, WAIT_LANDED);
+        if (leads()) barrier_wait(&shared.full[landed.slot], landed.round, params, place, WAIT_LANDED);
+        if constexpr (PRODUCERS > 1) __syncwarp();
         landed.advance(SLOTS);
         ++waited;
     }
@@ -239,6 +260,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         consume(params, shared, blockIdx.x);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x == CONSUMERS) produce(params, shared, blockIdx.x);
+        if (threadIdx.x < CONSUMERS + PRODUCERS) produce(params, shared, blockIdx.x);
     }
 }

@@ -16,6 +16,7 @@ from engine.backends.cuda.backend import FEATURES
 from engine.errors import BackendUnavailable
 from engine.experts import ExpertLayer, choose_experts
 from engine.models.config import Activation, Experts, ModelConfig
+from engine.models.presets import load_preset
 from engine.models.probe import probe
 from engine.models.weights import DType, RandomWeights
 from engine.reference import NumpyProducts, Reference
@@ -165,6 +166,7 @@ def test_a_profile_of_numpy_names_router_and_experts() -> None:
     assert launch.outcome.phases_us["experts"].work > 0
 
 
-def test_the_cuda_backend_says_that_it_has_no_experts() -> None:
-    with pytest.raises(BackendUnavailable, match=r"cuda does not run .* qwen3_moe yet: .*mixture of experts"):
-        require_features(TINY, FEATURES, "cuda")
+def test_the_cuda_backend_says_what_it_lacks_of_gpt_oss() -> None:
+    require_features(TINY, FEATURES, "cuda")
+    with pytest.raises(BackendUnavailable, match=r"cuda does not run .* gpt_oss yet: .*attention sinks"):
+        require_features(load_preset("gpt-oss-20b").config, FEATURES, "cuda")

@@ -40,6 +40,9 @@ class TorchReference:
         self.tensors = {name: random_tensor(weights, name) for name, _ in tensor_shapes(config)}
         cosine, sine = rotation_table(config.rope, config.head_dim, min(config.context, 8192))
         self.cosine, self.sine = (torch.from_numpy(t).cuda() for t in (cosine, sine))
+        self.margins: list[torch.Tensor] = []
+        """Of the last sequence, for each layer with experts: how far the last one that a token meets, at each
+        position, is ahead of the first one that it does not."""
 
     @torch.no_grad()
     def logits(self, tokens: list[int], last: int = 1) -> torch.Tensor:
@@ -47,6 +50,7 @@ class TorchReference:
         c, lanes = self.config, self.config.lanes
         ids = torch.tensor(tokens, device="cuda")
         x = self.tensors["embed"][ids].expand(lanes.count, -1, -1).clone()
+        self.margins = []
         attention_outputs: list[torch.Tensor] = []
         mlp_outputs: list[torch.Tensor] = []
         for i in range(c.layers):
@@ -54,13 +58,30 @@ class TorchReference:
             attention_outputs.append(self._attention(i, normed))
             x = self._exchange(x, attention_outputs, lanes.attention_exchange(i))
             normed = self._norm(x, f"layers.{i}.ffn_norm")
-            gate = normed @ self.tensors[f"layers.{i}.w_gate"].transpose(1, 2)
-            up = normed @ self.tensors[f"layers.{i}.w_up"].transpose(1, 2)
-            mlp_outputs.append(
-                (torch.nn.functional.silu(gate) * up) @ self.tensors[f"layers.{i}.w_down"].transpose(1, 2)
-            )
+            mlp_outputs.append(self._experts(i, normed) if c.experts else self._mlp(normed, f"layers.{i}."))
             x = self._exchange(x, mlp_outputs, lanes.mlp_exchange(i))
         return self._head(x[:, -last:])
+
+    def _mlp(self, x: torch.Tensor, prefix: str) -> torch.Tensor:
+        gate = x @ self.tensors[prefix + "w_gate"].transpose(1, 2)
+        up = x @ self.tensors[prefix + "w_up"].transpose(1, 2)
+        return (torch.nn.functional.silu(gate) * up) @ self.tensors[prefix + "w_down"].transpose(1, 2)
+
+    def _experts(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        experts = self.config.experts
+        assert experts is not None
+        scores = x[0] @ self.tensors[f"layers.{i}.router"].T
+        best, order = scores.sort(dim=-1, descending=True, stable=True)
+        met = order[:, : experts.chosen]
+        counted = best[:, : experts.chosen] if experts.renormalise else best
+        weights = counted.softmax(-1)[:, : experts.chosen]
+        self.margins.append(best[:, experts.chosen - 1] - best[:, experts.chosen])
+        out = torch.zeros_like(x)
+        for expert in met.unique().tolist():
+            tokens, slots = (met == expert).nonzero(as_tuple=True)
+            made = self._mlp(x[:, tokens], f"layers.{i}.experts.{expert}.")
+            out[:, tokens] += made * weights[tokens, slots, None]
+        return out
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.config.norm_eps) * self.tensors[name]

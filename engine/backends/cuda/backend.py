@@ -45,7 +45,15 @@ from engine.models.weights import DType
 from engine.progress import OnProgress, Progress, ignore_progress
 
 MONOKERNEL = "monokernel.cu"
-FEATURES = frozenset((Feature.QKV_BIAS, Feature.QK_NORM, Feature.LAYER_ROTATION, Feature.ROTATION_AMPLITUDE))
+FEATURES = frozenset(
+    (
+        Feature.QKV_BIAS,
+        Feature.QK_NORM,
+        Feature.LAYER_ROTATION,
+        Feature.ROTATION_AMPLITUDE,
+        Feature.EXPERTS,
+    )
+)
 """What the kernel computes beyond a plain Llama's arithmetic."""
 _SCORE_TOKENS = 256
 """Tokens scored in one launch: their logits stay on the device until it ends."""

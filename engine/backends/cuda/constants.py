@@ -49,7 +49,8 @@ class Tuning:
     prefill_tiles: int = 4
     prefill_split: bool = False
     blocks_a_split: int = 0
-    ahead_kib: int = 64
+    ahead_kib: int = 0
+    expert_slots_in_flight: int = 3
     sync_barrier: bool = False
     profile: bool = False
 
@@ -86,8 +87,19 @@ class Layout:
         return ExpertRegion(self.config)
 
     @property
+    def query_groups(self) -> int:
+        """Into how many items of decode's attention the query heads of one KV head fall.
+
+        Models with experts have few KV heads, which leave SMs idle while all wait for attention. Two query
+        heads are what an SM's threads finish at once.
+        """
+        pairs = self.config.queries_per_kv // 2
+        fits = self.config.queries_per_kv % 2 == 0 and self.config.kv_heads * pairs <= self.plan.cores
+        return pairs if self.config.experts and pairs and fits else 1
+
+    @property
     def max_splits(self) -> int:
-        return min(16, max(1, self.plan.cores // self.config.kv_heads))
+        return min(16, max(1, self.plan.cores // (self.config.kv_heads * self.query_groups)))
 
     @property
     def chunk_tokens(self) -> int:
@@ -253,12 +265,14 @@ def _integers(layout: Layout) -> dict[str, int]:
         "KV_HEADS": c.kv_heads,
         "HEAD_DIM": c.head_dim,
         "QUERIES_PER_KV": c.queries_per_kv,
+        "QUERY_GROUPS": layout.query_groups,
         "Q_DIM": c.q_dim,
         "KV_DIM": c.kv_dim,
         "FFN": mlp_columns(c),
         "EXPERTS": layout.experts.count,
         "CHOSEN": c.experts.chosen if c.experts else 1,
         "AHEAD_BYTES": layout.tuning.ahead_kib << 10,
+        "EXPERT_SLOTS_IN_FLIGHT": layout.tuning.expert_slots_in_flight,
         "VOCAB": sharding.whole.vocab,
         "VOCAB_SHARE": c.vocab,
         "CAPACITY": layout.capacity,

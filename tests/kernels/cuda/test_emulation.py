@@ -32,7 +32,9 @@ SMALL = replace(
     context=64,
     windows=(0, 0),
 )
-EXPERTS = replace(SMALL, family="qwen3_moe", qk_norm=True, ffn=32, experts=Experts(count=8, chosen=2))
+EXPERTS = replace(
+    SMALL, family="qwen3_moe", qk_norm=True, kv_heads=1, ffn=32, experts=Experts(count=8, chosen=2)
+)
 MODELS: dict[str, tuple[ModelConfig, int]] = {
     "llama": (SMALL, 2),
     "normed heads, a window": (replace(SMALL, family="qwen3", qk_norm=True, windows=(9, 0)), 3),

@@ -1,0 +1,35 @@
+// Biases of routers and experts.
+#pragma once
+#include "heads.cuh"
+
+namespace experts {
+
+// Behind the vectors of all layers' heads: for each layer the router's biases, then of each expert those of gates, of ups and of
+// downs; of gates and ups those of all GPUs (engine/backends/cuda/memory.py).
+constexpr int WHOLE_COLUMNS = model::RANKS * COLUMNS;
+constexpr int EXPERT_BIASES = 2 * WHOLE_COLUMNS + model::HIDDEN;
+DEVICE const u16* biases(const Params& p, int layer) {
+    return heads::of_layer(p, model::LAYERS) + size_t(layer) * (model::EXPERTS + size_t(model::EXPERTS) * EXPERT_BIASES);
+}
+DEVICE float router_bias(const Params& p, int layer, int expert) { return weight_low(__ldg(biases(p, layer) + expert)); }
+DEVICE const u16* biases_of(const Params& p, const Routing& routing, int layer, int slot) {
+    return biases(p, layer) + model::EXPERTS + size_t(routing.chosen[slot]) * EXPERT_BIASES;
+}
+// Of a gate and its up.
+DEVICE float2 gate_up_bias(const Params& p, const Routing& routing, int layer, int pair) {
+    const u16* from = biases_of(p, routing, layer, pair / COLUMNS) + p.rank * COLUMNS + pair % COLUMNS;
+    return make_float2(weight_low(__ldg(from)), weight_low(__ldg(from + WHOLE_COLUMNS)));
+}
+// Of two rows from an even one, all experts that are met, each as it counts.
+DEVICE float2 down_bias(const Params& p, const Routing& routing, int layer, int row) {
+    float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int slot = 0; slot < model::CHOSEN; ++slot) {
+        const u16* from = biases_of(p, routing, layer, slot) + 2 * WHOLE_COLUMNS + row;
+        sum.x += routing.weights[slot] * weight_low(__ldg(from));
+        sum.y += routing.weights[slot] * weight_low(__ldg(from + 1));
+    }
+    return sum;
+}
+
+}  // namespace experts

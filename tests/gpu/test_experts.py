@@ -1,0 +1,120 @@
+"""Mixtures of experts: equal scores, one expert for all, and layers of a full-size model against FP32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from engine.backends.base import Job  # noqa: E402
+from engine.backends.cuda.backend import CudaBackend  # noqa: E402
+from engine.models.config import Experts  # noqa: E402
+from engine.models.presets import load_preset  # noqa: E402
+from engine.models.weights import RandomWeights  # noqa: E402
+from engine.timings import EXPERT_PHASES  # noqa: E402
+from tests.gpu.models import CONFIGS, Model, RoutedWeights, StoredWeights  # noqa: E402
+from tests.gpu.reference import TorchReference  # noqa: E402
+from tests.gpu.test_full_size import relative_error, sequence  # noqa: E402
+from tests.gpu.test_small_models import generated, reference_logits  # noqa: E402
+
+Open = Callable[..., CudaBackend]
+TOLERANCE = 2e-3
+FULL_TOLERANCE = 1e-3
+CLEAR = 1e-3
+"""Scores nearer to each other than this may change places where numbers are rounded otherwise."""
+TINY = CONFIGS["test-experts"]
+ROUTES = {
+    "all scores equal": [0.0] * 16,
+    "every token meets the last four": [0.0] * 12 + [9.0] * 4,
+    "more share the top than are met": [1.0, 5.0] * 8,
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_forced_routes_give_the_reference_logits_and_the_same_bits_again(opened: Open, route: str) -> None:
+    model = Model(TINY, RoutedWeights(TINY, 3, ROUTES[route]))
+    backend = opened(model)
+    tokens = sequence(backend, 40)
+    found = backend.logits(tokens)
+    assert relative_error(found, reference_logits(model, tokens)) < TOLERANCE
+    assert all(np.array_equal(backend.logits(tokens), found) for _ in range(5))
+
+
+def test_query_heads_of_one_kv_head_on_several_sms_give_the_same_logits(opened: Open) -> None:
+    config = replace(TINY, name="experts-with-one-kv-head", kv_heads=1)
+    model = Model(config, RandomWeights(config, 3))
+    backend = opened(model, blocks_a_split=1)
+    tokens = sequence(backend, 100)
+    assert backend.layout.query_groups == 4
+    assert relative_error(backend.logits(tokens), reference_logits(model, tokens)) < TOLERANCE
+
+
+def test_all_experts_met_is_one_wide_mlp(opened: Open) -> None:
+    config = replace(TINY, name="all-experts-met", experts=Experts(count=4, chosen=4))
+    model = Model(config, RandomWeights(config, 3))
+    tokens = sequence(opened(model), 40)
+    backend = opened(model)
+    assert relative_error(backend.logits(tokens), reference_logits(model, tokens)) < TOLERANCE
+
+
+def test_stored_experts_are_packed_like_random_ones(opened: Open) -> None:
+    made = opened(Model(TINY, RandomWeights(TINY, 9)))
+    tokens = sequence(made, 10)
+    packed = opened(Model(TINY, StoredWeights(TINY, 9)))
+    assert np.array_equal(made.logits(tokens), packed.logits(tokens))
+
+
+@pytest.mark.parametrize("devices", [2])
+def test_experts_cut_over_gpus_give_the_reference_logits(devices: int) -> None:
+    config = replace(TINY, name="experts-on-two", ffn=128)
+    model = Model(config, RandomWeights(config, 3))
+    backend = CudaBackend(model, {"virtual": True}, devices=devices)
+    try:
+        tokens = sequence(backend, 40)
+        found = backend.logits(tokens)
+        assert relative_error(found, reference_logits(model, tokens)) < TOLERANCE
+        assert np.array_equal(backend.logits(tokens), found)
+    finally:
+        backend.close()
+
+
+def test_a_prompt_goes_through_and_the_profile_names_router_and_experts(opened: Open) -> None:
+    backend = opened(Model(TINY, RandomWeights(TINY, 6)))
+    prompt = tuple(sequence(backend, 60))
+    launch = backend.launch(Job(prompt, 20, profile=True))
+    outcome = launch.wait()
+    tokens = [token.id for token in launch.poll(0)]
+    launch.close()
+    assert tuple(outcome.phases_us) == EXPERT_PHASES
+    assert outcome.phases_us["router"].wait_local > 0 and outcome.phases_us["experts"].work > 0
+    assert tokens == generated(backend, Job(prompt, 20))
+
+
+@pytest.fixture(scope="module", params=["qwen3-30b-a3b"])
+def layers(request: pytest.FixtureRequest) -> Iterator[tuple[CudaBackend, TorchReference]]:
+    """Some layers of the model at its full width, with all their experts."""
+    config = replace(
+        load_preset(request.param).config, layers=3, windows=(), name=f"{request.param}, 3 layers"
+    )
+    backend = CudaBackend(Model(config, RandomWeights(config, 0)), {"context": 1024})
+    yield backend, TorchReference(config, 0)
+    backend.close()
+    torch.cuda.empty_cache()
+
+
+def test_layers_at_full_width_give_the_logits_of_fp32(layers: tuple[CudaBackend, TorchReference]) -> None:
+    backend, reference = layers
+    tokens = sequence(backend, 200)
+    wanted = reference.logits(tokens, len(tokens)).cpu().numpy()
+    clear = (torch.stack(reference.margins) > CLEAR).all(dim=0).cpu().numpy()
+    found = backend.logits(tokens)
+    error = relative_error(found[clear], wanted[clear])
+    of_all = relative_error(found, wanted)
+    print(f"{backend.config.name}: {error:.2e} over {clear.sum()} clear tokens, {of_all:.2e} over all")
+    assert clear.sum() > 150
+    assert error < FULL_TOLERANCE
+    assert np.array_equal(backend.logits(tokens), found)
