@@ -6,8 +6,10 @@ from typing import Any
 
 import structlog
 
+from config.alive import ALIVE
+
 log = structlog.get_logger("access")
-UNTOLD = {"/healthz"}
+UNTOLD = {ALIVE}
 """Asked every few seconds by whoever watches the process."""
 PATH_CHARS = 300
 

@@ -13,6 +13,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 pages = get_asgi_application()
 
 # These import models and settings, so the apps must be ready before.
+from config.alive import ALIVE, alive  # noqa: E402
 from config.api_handler import PREFIX, ApiHandler  # noqa: E402
 from config.sockets import FewSockets, OwnOrigin  # noqa: E402
 from dashboard.live.routing import websocket_urlpatterns as dashboard_sockets  # noqa: E402
@@ -24,7 +25,10 @@ api = ApiHandler()
 
 
 async def http(scope: Any, receive: Any, send: Any) -> None:
-    await (api if scope["path"].startswith(PREFIX) else pages)(scope, receive, send)
+    if scope["path"] == ALIVE:
+        await alive(scope, receive, send)
+    else:
+        await (api if scope["path"].startswith(PREFIX) else pages)(scope, receive, send)
 
 
 async def lifespan(_scope: Any, receive: Any, send: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
-AT_ONCE = 2
+AT_ONCE = max(1, (os.cpu_count() or 1) // 4)
+"""Hashing keeps a core busy; streams need theirs."""
 _SLOTS = threading.BoundedSemaphore(AT_ONCE)
 
 

@@ -2,14 +2,16 @@
 
 A request's body is refused once it is too large, before the rest of it is taken in. An answer that its
 client does not read makes the application wait, instead of piling up in this process; see django/daphne#170.
-No address has more than its part of the connections (`bounds`), no request takes for ever to arrive
-(`channel`), and no websocket floods or is flooded (`websocket`).
+No address has more than its part of the connections or asks for more than its part of the work (`bounds`),
+no request takes for ever to arrive (`channel`), and no websocket floods or is flooded (`websocket`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import math
 import os
 import sys
 from typing import Any
@@ -20,11 +22,13 @@ from daphne.cli import CommandLineInterface
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.ws_protocol import WebSocketFactory
 from django.conf import settings
+from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
 from config.access_log import AccessLog
 from config.addresses import client_address, is_trusted
-from config.bounds import connection_census
+from config.alive import ALIVE
+from config.bounds import Exclusions, Pace, connection_census
 from config.channel import Channel
 from config.websocket import Socket
 
@@ -34,6 +38,13 @@ DISCARDED_BYTES = 8 << 20
 """So much of a refused body is read and dropped, for the client to get to the answer; then it is cut off."""
 PATIENCE_S = 60.0
 """A client that reads nothing for so long is cut off."""
+WORK_A_S, WORK_AT_ONCE = 20.0, 200.0
+"""Of one address, in pages: a form (a password, an upload) is the work of FORM of them."""
+FORM = 10.0
+TURN_S = 10.0
+"""What would wait longer for its turn is refused then."""
+EXCLUDED_S, EXCLUDED_AT_MOST_S = 10.0, 300.0
+"""An address whose websocket was a flood opens no other for so long, twice as long the next time."""
 
 
 class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
@@ -68,7 +79,39 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
             return None
         # daphne would take the application's root from it, and so every path from whoever asks.
         self.requestHeaders.removeHeader(b"daphne-root-path")
-        return super().process()
+        factory, address = self.channel.factory, self._address()
+        if self._is_websocket():
+            left_s = factory.excluded.left_s(address)
+            return self._turn_away(left_s) if left_s else super().process()
+        wait_s = factory.pace.wait_s(address, work_of(self.method, self.path), TURN_S)
+        if not wait_s:
+            return super().process()
+        # Whoever asks again at once, refused or not, has waited: asking costs this process a connection.
+        reactor.callLater(min(wait_s, TURN_S), self._take_turn, wait_s)
+        return None
+
+    def _take_turn(self, wait_s: float) -> None:
+        if self.channel is None or self._disconnected:
+            return
+        if wait_s > TURN_S:
+            self._turn_away(wait_s - TURN_S)
+        else:
+            super().process()
+
+    def _turn_away(self, seconds: float) -> None:
+        self.requestHeaders.removeHeader(b"upgrade")
+        self.setHeader(b"Retry-After", b"%d" % math.ceil(seconds))
+        self.setHeader(b"Connection", b"close")
+        self.basic_error(429, b"Too Many Requests", f"Slow down; try again in {math.ceil(seconds)} s.")
+
+    def _is_websocket(self) -> bool:
+        return b"websocket" in (self.getHeader(b"upgrade") or b"").lower()
+
+    def _address(self) -> str:
+        """The address of whoever asks, to count by."""
+        forwarded = b",".join(self.requestHeaders.getRawHeaders(b"x-forwarded-for") or ())
+        peer = str(getattr(self.client, "host", ""))
+        return client_address(peer, forwarded.decode("latin-1"), settings.TRUSTED_PROXIES)
 
     def _refuse(self) -> None:
         """Answers and half-closes: a socket closed on unread bytes would take the answer with it."""
@@ -129,6 +172,16 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
             self.channel.transport.abortConnection()
 
 
+def work_of(method: bytes, path: bytes) -> float:
+    """What answering a request takes of this process, in pages.
+
+    Files and probes take next to nothing, and the API has limits of its own.
+    """
+    if path.startswith((settings.STATIC_URL.encode(), b"/v1/")) or path in (ALIVE.encode(), b"/tokenize"):
+        return 0.0
+    return FORM if method == b"POST" else 1.0
+
+
 class Factory(HTTPFactory):  # type: ignore[misc]
     protocol = Channel
     body_bytes = BODY_BYTES
@@ -136,6 +189,8 @@ class Factory(HTTPFactory):  # type: ignore[misc]
     def __init__(self, server: Any) -> None:
         super().__init__(server)
         self._census = connection_census()
+        self.excluded = Exclusions(EXCLUDED_S, EXCLUDED_AT_MOST_S)
+        self.pace = Pace(WORK_A_S, WORK_AT_ONCE)
 
     def buildProtocol(self, addr: Any) -> Any:
         """None, which closes the connection, for one too many."""
@@ -165,6 +220,8 @@ class Server(daphne.server.Server):  # type: ignore[misc]
 
     def run(self) -> None:
         self.ready_callable = lambda: asyncio.get_event_loop().create_task(self._begin_application())
+        gc.collect()
+        gc.freeze()  # what a process begins with stays, and need not be looked through again
         super().run()
 
     async def _begin_application(self) -> None:

@@ -86,7 +86,7 @@ if HTTPS:  # no subdomain can set these, nor anybody over plain HTTP
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_SSL_REDIRECT = HTTPS
-SECURE_REDIRECT_EXEMPT = [r"^(healthz?|readyz|metrics)$"]  # probes come from inside, without TLS
+SECURE_REDIRECT_EXEMPT = [r"^(health|readyz|metrics)$"]  # probes come from inside, without TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_REFERRER_POLICY = "same-origin"

@@ -1,8 +1,9 @@
 """A websocket whose client can neither flood this process nor let it pile up answers.
 
 daphne queues every frame that comes in and buffers every frame that goes out, without bound. Here frames
-and bytes are counted (too many: close code 1008), reading stops while the application has frames to obey or
-the client has answers to read, and a send waits until there is room.
+and bytes are counted (too many: close code 1008, and no other websocket for that address for a while), a few
+frames of a socket are taken in each turn of the event loop, reading stops while the application has frames to
+obey or the client has answers to read, and a send waits until there is room.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import asyncio
 from typing import Any
 
 from daphne.ws_protocol import WebSocketProtocol
+from django.conf import settings
 from twisted.internet import reactor
 
-from config.bounds import Bucket
+from config.addresses import client_address
+from config.bounds import POLICY_VIOLATION, Bucket
 
-POLICY_VIOLATION = 1008
 FRAMES_A_S, FRAMES_AT_ONCE = 300.0, 900
 """A page acknowledges each frame that it shows, 125 a second at most."""
-BYTES_A_S, BYTES_AT_ONCE = 256 * 1024.0, 2 << 20
+BYTES_A_S, BYTES_AT_ONCE = 256 * 1024.0, 768 * 1024
+FRAMES_A_TURN = 4
+"""So many of one socket are taken before the event loop turns to everybody else."""
 WAITING_FRAMES = 32
 """So many may wait for the application before no more are read."""
 DRAIN_S = 0.02
 PATIENCE_S = 60.0
 """A client that reads nothing for so long is cut off."""
-LAST_WORD_S = 1.0
+LAST_WORD_S = 0.5
 """What is left to a client that was told to go."""
 
 
@@ -36,7 +40,8 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._dismissed = False
-        self._draining = False
+        self._waiting = False
+        self._left_of_turn = FRAMES_A_TURN
 
     def connectionMade(self) -> None:
         super().connectionMade()
@@ -48,35 +53,59 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
         if not self._dismissed:
             super().dataReceived(data)
 
+    def consumeData(self) -> None:
+        self._left_of_turn = FRAMES_A_TURN
+        super().consumeData()
+
+    def processData(self) -> bool:
+        """The next part of a frame. False if there is none, or if the frame has to wait."""
+        if self.current_frame is None and not self._dismissed:
+            if self._is_behind():
+                self._wait(DRAIN_S)
+                return False
+            if not self._left_of_turn:
+                self._wait(0.0)
+                return False
+        return bool(super().processData())
+
     def onFrameBegin(self) -> None:
         """Every frame counts, pings and pieces of a message too."""
         super().onFrameBegin()
+        self._left_of_turn -= 1
         if not self._frames.take(1) or not self._bytes.take(self.current_frame.length):
             self._dismiss()
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
-        if self._dismissed:
-            return
-        super().onMessage(payload, isBinary)
-        if self.application_queue.qsize() >= WAITING_FRAMES and not self._draining:
-            self._draining = True
-            self._read_on()
+        if not self._dismissed:
+            super().onMessage(payload, isBinary)
+
+    def _is_behind(self) -> bool:
+        """Whether the application has frames to obey, or the client answers to read."""
+        return self.application_queue.qsize() >= WAITING_FRAMES or not self._has_room.is_set()
+
+    def _wait(self, seconds: float) -> None:
+        """Reads no more for so long; what has arrived lies where it is."""
+        if not self._waiting:
+            self._waiting = True
+            self.transport.pauseProducing()
+            reactor.callLater(seconds, self._read_on)
 
     def _read_on(self) -> None:
-        """Stops reading; goes on once the application has obeyed and the client has read its answers."""
+        self._waiting = False
         if self.state == self.STATE_CLOSED:
             return
-        if self.application_queue.qsize() < WAITING_FRAMES // 2 and self._has_room.is_set():
-            self._draining = False
-            self.transport.resumeProducing()
+        if self._is_behind() and not self._dismissed:
+            self._wait(DRAIN_S)
             return
-        self.transport.pauseProducing()
-        reactor.callLater(DRAIN_S, self._read_on)
+        self.transport.resumeProducing()
+        if self.data:
+            self.consumeData()
 
     def _dismiss(self) -> None:
         if self._dismissed:
             return
         self._dismissed = True
+        self._exclude()
         self.sendCloseFrame(code=POLICY_VIOLATION, reasonUtf8=b"too many frames: slow down")
         self.data = b""  # what has arrived is not looked at
         reactor.callLater(LAST_WORD_S, self._abort)
@@ -85,18 +114,31 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
         if self.state != self.STATE_CLOSED:
             self.dropConnection(abort=True)
 
+    def _exclude(self) -> None:
+        """No other websocket for this client now: a flood costs most where it begins anew."""
+        peer = str(getattr(self.transport.getPeer(), "host", ""))
+        forwarded = self.http_headers.get("x-forwarded-for", "")
+        excluded = self.factory.server_class.http_factory.excluded
+        excluded.add(client_address(peer, forwarded, settings.TRUSTED_PROXIES))
+
     # What goes out ----------------------------------------------------------------------------------
     def serverSend(self, content: Any, binary: bool = False) -> None:
         """What an application says to a client that is gone, or was told to go, is dropped."""
         if self.state in (self.STATE_CONNECTING, self.STATE_OPEN):
             super().serverSend(content, binary)
 
+    def serverClose(self, code: int | None = None) -> None:
+        """The application has had enough of it; where it says that a rule was broken, as `_dismiss`."""
+        if code == POLICY_VIOLATION:
+            self._dismiss()
+        else:
+            super().serverClose(code)
+
     def pauseProducing(self) -> None:
         """The client is behind in reading: nothing more of it is read either."""
         self._has_room.clear()
-        if not self._draining and self.state == self.STATE_OPEN:
-            self._draining = True
-            self._read_on()
+        if self.state == self.STATE_OPEN:
+            self._wait(DRAIN_S)
 
     def resumeProducing(self) -> None:
         self._has_room.set()

@@ -12,6 +12,7 @@ from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
+from config.bounds import POLICY_VIOLATION, Bucket
 from engine import replies
 from engine.errors import EngineError
 from engine.serving import cancellation
@@ -51,6 +52,8 @@ from playground.validation import Invalid, shown
 from playground.workers import engine_client, engine_redis, worker_watch
 
 log = structlog.get_logger(__name__)
+REFUSED_A_S, REFUSED_AT_ONCE = 1.0, 30
+"""So many frames of a socket are answered with what is wrong in them; a page sends none."""
 RECORD_BY_S = 0.1
 """A generation that has no token after so long gets its row without one."""
 RECORD_AFTER_S = 0.02
@@ -86,6 +89,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         self._viewer = uuid.uuid4().hex
         self._owner = await owner_of(self.scope["session"])
         self._caller = caller_of(self.scope, session=self._owner)
+        self._refusals = Bucket(REFUSED_A_S, REFUSED_AT_ONCE)
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
@@ -120,6 +124,9 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         except REFUSALS as error:
             if isinstance(error, DatabaseError):
                 log.error("database_failed", error=str(error))
+            if isinstance(error, Invalid) and not self._refusals.take(1):
+                await self.close(POLICY_VIOLATION)
+                return
             await self._send(refusal(error))
 
     async def _obey(self, frame: ClientFrame) -> None:

@@ -1,4 +1,4 @@
-"""Probes: is the process alive, is everything it needs there, and what has it counted.
+"""Probes: is everything there that this process needs, and what has it counted (`config.alive`: does it run).
 
 Names of machines, models and drivers are for MONITORS and the staff; others hear what works.
 """
@@ -25,12 +25,6 @@ from playground.workers import engine_client
 class Finding(TypedDict):
     ok: bool
     detail: str
-
-
-@require_safe
-async def healthz(_request: HttpRequest) -> JsonResponse:
-    """200 as long as this process answers; needs nothing else."""
-    return JsonResponse({"status": "ok"})
 
 
 @require_safe

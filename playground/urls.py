@@ -27,7 +27,6 @@ urlpatterns = [
     path("v1/chat/completions", api.chat_completions, name="chat_completions"),
     path("tokenize", api.tokenize, name="tokenize"),
     path("v1/<path:unknown>", api.not_found, name="unknown"),
-    path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path("health", health.readyz, name="health"),  # where clients of inference servers look
 ]

@@ -14,6 +14,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import URLPattern, get_resolver
 
+from config.alive import ALIVE
 from dashboard.accounts import groups
 from playground.keys import make_key
 from tests.waiting import PATIENCE_S
@@ -37,6 +38,8 @@ ROW_PARTS = {
     "<int:place>": "0",
 }
 SOCKETS = ("ws/playground/", "ws/dashboard/")
+PROBE = ALIVE.removeprefix("/")
+"""Answered before Django, so no route."""
 
 
 @dataclass
@@ -136,7 +139,7 @@ def path_of(route: str) -> str:
 async def column_of(caller: Caller) -> dict[str, str]:
     """What each row of the table has for this caller: the status, and where it is sent on to."""
     found = {f"SOCKET /{path}": "101" if await caller.connects(f"/{path}") else "403" for path in SOCKETS}
-    for route in sorted(routes(), key=lambda route: "sign-out" in route):  # which ends its session
+    for route in sorted([*routes(), PROBE], key=lambda route: "sign-out" in route):  # which ends its session
         for method in ("GET", "POST"):
             found[f"{method} /{route}"] = _shown(await caller.ask(method, path_of(route)))
     return found

@@ -17,6 +17,7 @@ from tests.config.perimeter import (
     COLUMNS,
     HOST,
     OPEN,
+    PROBE,
     SOCKETS,
     Caller,
     admin_routes,
@@ -62,7 +63,7 @@ async def test_each_caller_gets_what_the_table_says(column, settings):
 
 def test_every_route_and_socket_has_its_row():
     listed = {row.partition(" ")[2].removeprefix("/") for row in read_table()}
-    assert listed == {*routes(), *SOCKETS}
+    assert listed == {*routes(), *SOCKETS, PROBE}
 
 
 async def test_the_admin_sends_everybody_but_the_staff_to_its_sign_in(closed):

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what has it counted."""
+"""Is it ready, what has it counted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from config.rates import networks
 from tests.playground.conftest import Worker, done, started, tokens
-
-
-async def test_alive_needs_nothing_else(async_client, settings):
-    settings.REDIS_URL = "redis://127.0.0.1:1"
-    response = await async_client.get("/healthz")
-    assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 
 @pytest.mark.django_db(transaction=True)

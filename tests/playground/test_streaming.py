@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from config import bounds
 from engine.serving.messages import worker_inbox
+from playground.consumers import REFUSED_AT_ONCE
 from playground.models import Generation
 from tests.playground.conftest import done, started, tokens
 from tests.waiting import until
@@ -120,3 +122,13 @@ async def test_a_start_may_name_the_only_worker_that_takes_it(open_page, worker)
     [(_, entry)] = worker.redis.xrange(worker_inbox("w2"))
     assert entry["id"] == generation
     assert worker.requests() == []
+
+
+async def test_a_socket_that_makes_no_sense_is_closed(open_page, monkeypatch):
+    monkeypatch.setattr(bounds, "monotonic", lambda: 0.0)
+    async with open_page() as page:
+        for _ in range(REFUSED_AT_ONCE):
+            await page.say(type="shout")
+            assert (await page.hear_until("error"))[-1]["code"] == "bad_request"
+        await page.say(type="shout")
+        assert await page.closed_with() == 1008

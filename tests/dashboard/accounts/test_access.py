@@ -48,7 +48,7 @@ def test_private_dashboard_is_open_to_every_account(client: Client, private: Non
 
 
 def test_private_dashboard_leaves_the_rest_alone(client: Client, private: None) -> None:
-    assert client.get("/healthz").status_code == 200
+    assert client.get("/sandbox/").status_code == 200
 
 
 async def test_private_dashboard_sends_no_hints_to_strangers(private: None, settings: Any) -> None:
