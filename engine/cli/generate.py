@@ -58,14 +58,15 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     model = model_of(args)
-    tokens = _prompt_tokens(args, model)
+    prompt = _prompt(args, model)
+    tokens = model.tokenizer.encode_prompt(prompt) if model.tokenizer and not prompt.tokens else prompt.tokens
     params = sampling(args)
     stops: frozenset[int] = frozenset() if args.ignore_eos else stop_ids(model)
     job = Job(tuple(tokens), args.max_tokens, params, stop_ids=stops)
     with backend_of(args, model) as backend:
         if args.echo and not args.json and args.prompt_ids is None:
             sys.stdout.write(_text(args))
-        answer = _Answer(model, args.stop, None if args.json else _write)
+        answer = _Answer(model, prompt, args.stop, None if args.json else _write)
         reason, timings = _generate(backend, job, answer)
         if args.json:
             print_json(
@@ -89,10 +90,10 @@ def _text(args: argparse.Namespace) -> str:
     return args.prompt if args.prompt is not None else read_text(args.prompt_file)
 
 
-def _prompt_tokens(args: argparse.Namespace, model: Model) -> list[int]:
+def _prompt(args: argparse.Namespace, model: Model) -> Prompt:
     if args.prompt_ids is not None:
         try:
-            return [int(t) for t in args.prompt_ids.replace(",", " ").split()]
+            return Prompt(tokens=tuple(map(int, args.prompt_ids.replace(",", " ").split())))
         except ValueError as error:
             raise UsageError(
                 f"--prompt-ids is {args.prompt_ids!r}; it takes numbers, such as '1 5 9'"
@@ -103,10 +104,10 @@ def _prompt_tokens(args: argparse.Namespace, model: Model) -> list[int]:
         if args.suffix is not None:
             raise UsageError("--suffix fills a gap in a text; it does not go with --chat")
         system = (ChatMessage("system", args.system),) if args.system else ()
-        return model.tokenizer.encode_prompt(Prompt(messages=(*system, ChatMessage("user", _text(args)))))
+        return Prompt(messages=(*system, ChatMessage("user", _text(args))))
     if args.system:
         raise UsageError("--system is a chat message; it goes with --chat")
-    return model.tokenizer.encode_prompt(Prompt(text=_text(args), suffix=args.suffix))
+    return Prompt(text=_text(args), suffix=args.suffix)
 
 
 def _write(text: str) -> None:
@@ -117,12 +118,15 @@ def _write(text: str) -> None:
 class _Answer:
     """The tokens so far, as text where there is a tokenizer; without one only ids are written."""
 
-    def __init__(self, model: Model, stop: list[str], write: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, model: Model, prompt: Prompt, stop: list[str], write: Callable[[str], None] | None
+    ) -> None:
         if model.tokenizer is None and stop:
             raise UsageError("--stop compares text, and this model has no tokenizer")
         self.ids: list[int] = []
         self._parts: list[str] = []
-        self._stream = None if model.tokenizer is None else TextStream(model.tokenizer, tuple(stop))
+        tokenizer = model.tokenizer
+        self._stream = None if tokenizer is None else TextStream(tokenizer.speller(prompt), tuple(stop))
         self._write = write or (lambda _text: None)
 
     @property

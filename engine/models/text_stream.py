@@ -10,6 +10,8 @@ from engine.errors import RequestError
 
 
 class SpellsTokens(Protocol):
+    """Says what tokens add to a text, asked in their order."""
+
     def token_bytes(self, token: int) -> bytes: ...
 
 
@@ -21,10 +23,10 @@ class TextStream:
     is dropped. Raises RequestError if a stop string is empty.
     """
 
-    def __init__(self, tokenizer: SpellsTokens, stop: Sequence[str] = ()) -> None:
+    def __init__(self, speller: SpellsTokens, stop: Sequence[str] = ()) -> None:
         if "" in stop:
             raise RequestError("a stop string is empty; leave it out or give it at least one character")
-        self._tokenizer = tokenizer
+        self._speller = speller
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
@@ -34,7 +36,7 @@ class TextStream:
         """The text that `token` makes certain; often "" while a character or a stop string is open."""
         if self.stopped:
             return ""
-        return self._advance(self._decoder.decode(self._tokenizer.token_bytes(token)))
+        return self._advance(self._decoder.decode(self._speller.token_bytes(token)))
 
     def finish(self) -> str:
         """What was held back, the broken rest of a character as U+FFFD. "" after a stop string."""

@@ -16,11 +16,13 @@ from typing import Any, Self
 import tokenizers
 
 from engine.errors import RequestError, TokenizerError
+from engine.models import harmony
 from engine.models.chat import ChatTemplate
 from engine.models.checkpoints.gguf_vocabulary import Vocabulary, refuse_damage, vocabulary_from_gguf
 from engine.models.checkpoints.json_file import read_object
 from engine.models.infill import InfillTokens, find_infill
 from engine.models.prompt import ChatMessage, Prompt
+from engine.models.text_stream import SpellsTokens
 from engine.models.token_reuse import TokenReuse, may_cut
 
 _END_NAMES = frozenset(
@@ -37,11 +39,6 @@ _END_NAMES = frozenset(
     )
 )
 """Special tokens that end a text or a turn, whether or not a checkpoint says so."""
-_HARMONY = "<|return|>"
-_HARMONY_ENDS = frozenset((_HARMONY, "<|call|>", "<|endoftext|>"))
-"""The same of GPT-OSS's vocabulary, known by its first: `<|end|>` ends one of several messages of an answer
-there, and the model goes on."""
-
 _MARK = "\u263a"
 """A character that no vocabulary joins with what follows: what Code Llama's own tokenizer puts there."""
 
@@ -73,6 +70,7 @@ class Tokenizer:
         self.vocab_size: int = self._special.get_vocab_size(with_added_tokens=True)
         self.bos_id = vocabulary.bos_id if vocabulary.adds_bos else None
         infill_ends = self.infill.ends if self.infill else frozenset()
+        self._is_harmony = self._special.token_to_id(harmony.RETURN) in self._special_ids
         self.eos_ids = frozenset(vocabulary.eos_ids | self._named_ends() | infill_ends)
         self.chat_template = vocabulary.chat_template
         self._chat: ChatTemplate | None = None
@@ -82,7 +80,7 @@ class Tokenizer:
 
     def _named_ends(self) -> set[int]:
         """Special tokens that end a text by their names."""
-        names = _HARMONY_ENDS if self._special.token_to_id(_HARMONY) in self._special_ids else _END_NAMES
+        names = harmony.ENDS if self._is_harmony else _END_NAMES
         return {i for name in names if (i := self._special.token_to_id(name)) in self._special_ids}
 
     @classmethod
@@ -155,6 +153,12 @@ class Tokenizer:
         if known is None:
             known = self._bytes[token] = self._spell(token)
         return known
+
+    def speller(self, prompt: Prompt) -> SpellsTokens:
+        """What writes the tokens of one answer to `prompt`."""
+        if self._is_harmony and prompt.messages:
+            return harmony.HarmonySpeller(self.token_bytes, self._special.token_to_id)
+        return self
 
     def label(self, token: int) -> str:
         """How to show `token` by itself: its text, a special token's name, or its bytes if they are no text.

@@ -58,7 +58,7 @@ class Generation:
         self._limit = _limit(engine, len(self._prompt), request.max_tokens)
         if request.logprobs is not None:
             check_room(engine.backend, self._prompt, self._limit)
-        self._stream = TextStream(self._tokenizer, request.stop)
+        self._stream = TextStream(self._tokenizer.speller(request.prompt), request.stop)
         replayed = "".join(self._stream.push(token) for token in published.ids)
         self._unsent = replayed[len(published.text) :]
         self._ids = list(published.ids)
@@ -144,7 +144,8 @@ class Generation:
         scored = sum(len(frame.chosen) for frame in self._output.history if isinstance(frame, Scored))
         answer = self._ids
         if self._stream.stopped:
-            ends = accumulate(len(self._tokenizer.token_bytes(token)) for token in answer)
+            spell = self._tokenizer.speller(self._request.prompt).token_bytes
+            ends = accumulate(len(spell(token)) for token in answer)
             answer = [
                 token for token, end in zip(answer, chain((0,), ends), strict=False) if end < text_bytes
             ]

@@ -361,3 +361,38 @@ def test_code_of_an_answer_is_inserted_below_the_line_and_indented_as_it_is(
     playground.answers.get_by_role("button", name="Insert").click()
     lines = playground.page.locator("#editor .cm-line").all_inner_texts()
     assert lines[1:] == ["    def push(self, item):", "    self.items.append(item)", "    return self"]
+
+
+THOUGHTFUL = "<think>\nThe user wants a *number*.\n</think>\n\nIt is **42**."
+
+
+def test_what_a_model_thinks_is_folded_and_not_said_again(
+    server: ScriptedServer, playground: PlaygroundPage, context: BrowserContext
+) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    asked = server(THOUGHTFUL)
+    playground.ask("Which?")
+    playground.wait_for_answer()
+    answer = playground.answers.first
+    expect(answer.locator(".markdown")).to_have_text("It is 42.")
+    thought = answer.get_by_text("The user wants a *number*.")
+    expect(thought).to_be_hidden()
+    answer.get_by_text("Thought, 26 characters").click()
+    expect(thought).to_be_visible()
+    answer.get_by_role("button", name="Copy").click()
+    assert playground.page.evaluate("navigator.clipboard.readText()") == "It is **42**."
+    playground.ask("Why?")
+    playground.wait_for_answer()
+    assert asked[1]["messages"][1] == {"role": "assistant", "content": "It is **42**."}
+
+
+def test_a_thought_can_be_read_while_it_is_written(
+    server: ScriptedServer, playground: PlaygroundPage
+) -> None:
+    server("<think>\nLet me see", endless=True)
+    playground.ask("Which?")
+    playground.answers.get_by_text("Thinking…").click()
+    expect(playground.answers.get_by_text("Let me see")).to_be_visible()
+    server.more(" that.\n</think>\n\nYes.")
+    expect(playground.answers.locator(".markdown")).to_have_text("Yes.")
+    expect(playground.answers.get_by_text("Thought, 16 characters")).to_be_visible()

@@ -51,6 +51,9 @@ class Letters:
     def token_bytes(self, token: int) -> bytes:
         return bytes([65 + token % 26])
 
+    def speller(self, _prompt: Prompt) -> Letters:
+        return self
+
 
 @pytest.fixture
 def with_letters(monkeypatch: pytest.MonkeyPatch) -> Model:

@@ -19,6 +19,8 @@
  * @property {number} messages
  */
 
+import { withoutThought } from "./thought.js";
+
 /** Fewer than a token of code has, so that what fits by this count fits by the model's. */
 export const BYTES_A_TOKEN = 3;
 const TITLE_CHARS = 80;
@@ -75,8 +77,8 @@ export class Conversation {
     /** @type {Message[]} */
     const first = system ? [{ role: "system", content: system }] : [];
     const turns = (goOn ? this.turns : this.turns.slice(0, -1))
-      .filter(({ content }) => content !== "")
-      .map(({ role, content }) => ({ role, content }));
+      .map(({ role, content }, at, all) => ({ role, content: isPast(at, all) ? withoutThought(content) : content }))
+      .filter(({ content }) => content !== "");
     let bytes = sizeOf(first);
     let from = turns.length;
     while (from > 0) {
@@ -98,6 +100,16 @@ export class Conversation {
 export function withCode(question, code, language) {
   const ticks = "`".repeat(3);
   return `${question}\n\n${ticks}${language === "text" ? "" : language}\n${code.replace(/\n$/, "")}\n${ticks}`;
+}
+
+/**
+ * Whether a turn has been answered since: what a model thought for an earlier answer it reads no more.
+ *
+ * @param {number} at
+ * @param {Turn[]} turns
+ */
+function isPast(at, turns) {
+  return turns[at]?.role === "assistant" && at < turns.length - 1;
 }
 
 /** @param {Message[]} messages */

@@ -4,6 +4,8 @@ import { FenceReader } from "../shared/fences.js";
 import { TextBlocks, settle } from "../shared/text_blocks.js";
 import { CodeBlock } from "./code_block.js";
 import { MarkdownProse } from "./markdown.js";
+import { ThoughtReader } from "./thought.js";
+import { ThoughtView } from "./thought_view.js";
 
 /** @typedef {import("./code_block.js").CodeActions} CodeActions */
 /**
@@ -25,6 +27,10 @@ export class MessageView {
   #actions;
   #formatted;
   #reader;
+  /** Takes an answer's thought off its front. @type {ThoughtReader | null} */
+  #front = null;
+  /** @type {ThoughtView | null} */
+  #thought = null;
   /** @type {Prose | null} the stretch that is being written */
   #prose = null;
   /** @type {CodeBlock | null} */
@@ -37,31 +43,64 @@ export class MessageView {
   /**
    * @param {HTMLElement} body
    * @param {CodeActions} actions
-   * @param {boolean} formatted whether its prose is Markdown; else it is shown as it was typed
+   * @param {boolean} formatted whether it is the model's: Markdown, perhaps behind a thought. Else it is shown as it was typed
    */
   constructor(body, actions, formatted) {
     this.#body = body;
     this.#actions = actions;
     this.#formatted = formatted;
     this.#reader = this.#newReader();
+    this.#front = this.#newFront();
   }
 
   /** @param {string} text */
   write(text) {
-    this.#reader.read(text);
+    if (this.#front) this.#front.read(text);
+    else this.#reader.read(text);
   }
 
   /** The message is whole. */
   end() {
+    this.#front?.end();
+    this.#thought?.end();
     this.#reader.end();
     this.#endProse();
   }
 
   clear() {
+    this.#empty();
+    this.#front = this.#newFront();
+  }
+
+  #empty() {
     this.#body.replaceChildren();
-    this.#prose = this.#code = this.#section = null;
+    this.#prose = this.#code = this.#section = this.#thought = null;
     this.#closedChars = 0;
     this.#reader = this.#newReader();
+  }
+
+  #newFront() {
+    if (!this.#formatted) return null;
+    return new ThoughtReader({
+      onThought: (text) => this.#think(text),
+      onAnswer: (text) => {
+        this.#thought?.end();
+        this.#reader.read(text);
+      },
+      onAllWasThought: (text) => {
+        this.#empty();
+        this.#think(text);
+      },
+    });
+  }
+
+  /** @param {string} text */
+  #think(text) {
+    if (!this.#thought) {
+      this.#thought = new ThoughtView();
+      this.#body.append(this.#thought.root);
+    }
+    this.#thought.write(text);
   }
 
   #newReader() {

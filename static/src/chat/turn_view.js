@@ -3,6 +3,7 @@
 import { copyText } from "../shared/clipboard.js";
 import { button } from "./code_block.js";
 import { MessageView } from "./message_view.js";
+import { withoutThought } from "./thought.js";
 
 /** @typedef {import("./code_block.js").CodeActions} CodeActions */
 /** @typedef {import("./conversation.js").Turn} Turn */
@@ -39,7 +40,7 @@ export class TurnView {
     if (turn.role === "user" || turn.content) this.message.end();
     if (turn.role === "user") this.#tools.append(button("Edit", () => actions.onEdit(this)));
     else {
-      const copy = button("Copy", () => copyText(turn.content, copy, body));
+      const copy = button("Copy", () => copyText(withoutThought(turn.content) || turn.content, copy, body));
       this.#tools.append(
         named("copy", copy),
         named("regenerate", button("Regenerate", actions.onRegenerate)),

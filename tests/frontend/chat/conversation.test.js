@@ -71,3 +71,10 @@ test("a conversation is called by its first line, and marks an answer that was c
   assert.equal(talk.title, "Why?");
   assert.deepEqual(talk.turns.at(-1), { role: "assistant", content: "It", cut: true });
 });
+
+test("the model does not read again what it thought for an earlier answer", () => {
+  const talk = conversation("one?", "<think>\nHm.\n</think>\n\nOne.", "two?", "<think>\nHm");
+  const said = (/** @type {boolean} */ goOn) => talk.messages("", ROOMY, goOn).messages.map(({ content }) => content);
+  assert.deepEqual(said(false), ["one?", "One.", "two?"]);
+  assert.deepEqual(said(true), ["one?", "One.", "two?", "<think>\nHm"]);
+});

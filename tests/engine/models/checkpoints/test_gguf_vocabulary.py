@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine.errors import TokenizerError
 from engine.models.checkpoints.gguf_vocabulary import vocabulary_from_gguf
 from engine.models.infill import InfillTokens
+from engine.models.prompt import ChatMessage, Prompt
 from engine.models.tokenizer import Tokenizer
 from tests.engine.models.checkpoints.files import byte_vocabulary
 
@@ -168,18 +169,36 @@ def test_a_word_of_o200k_ends_where_a_capital_begins() -> None:
     assert words == ["get", "HTTPCode", "Now", "Ġit's", "Ġa", "/b", "//Ċ", "END"]
 
 
+def _harmony() -> tuple[Tokenizer, int]:
+    """GPT-OSS's special tokens behind those of BPE, and the id of the first."""
+    names = ["<|return|>", "<|end|>", "<|call|>", "<|channel|>", "<|message|>"]
+    tokens = [*BPE["tokenizer.ggml.tokens"], *names]
+    types = [*BPE["tokenizer.ggml.token_type"], *[3] * len(names)]
+    metadata = {**BPE, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    metadata = {name: value for name, value in metadata.items() if "eos" not in name and "eot" not in name}
+    return Tokenizer.from_gguf(metadata), len(tokens) - len(names)
+
+
 def test_a_message_that_ends_does_not_end_an_answer_of_gpt_oss() -> None:
     """Its answers are several messages, each of which `<|end|>` ends."""
-    tokens = [*BPE["tokenizer.ggml.tokens"], "<|return|>", "<|end|>", "<|call|>", "<|channel|>"]
-    types = [*BPE["tokenizer.ggml.token_type"], 3, 3, 3, 3]
-    size = len(BPE["tokenizer.ggml.tokens"])
-    harmony = {**BPE, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
-    harmony = {name: value for name, value in harmony.items() if "eos" not in name and "eot" not in name}
+    tokenizer, first = _harmony()
 
-    ends = Tokenizer.from_gguf(harmony).eos_ids
+    assert {first, first + 2} <= tokenizer.eos_ids
+    assert first + 1 not in tokenizer.eos_ids
 
-    assert {size, size + 2} <= ends
-    assert size + 1 not in ends
+
+def test_only_answers_in_a_chat_have_channels() -> None:
+    tokenizer, first = _harmony()
+    letter = BPE["tokenizer.ggml.tokens"].index("a")
+    answer = [first + 3, letter, first + 4, letter]
+
+    def spelled(prompt: Prompt) -> bytes:
+        speller = tokenizer.speller(prompt)
+        return b"".join(speller.token_bytes(token) for token in answer)
+
+    assert spelled(Prompt(text="a")) == b"aa"
+    assert spelled(Prompt(messages=(ChatMessage("user", "a"),))) == b"<think>\na"
+    assert _bpe().speller(Prompt(messages=(ChatMessage("user", "a"),))).token_bytes(letter) == b"a"
 
 
 def test_fill_in_the_middle_tokens_are_found_by_name() -> None:
