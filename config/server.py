@@ -165,6 +165,8 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
 
     async def has_room(self) -> None:
         """Until the client has read most of what was sent, or is gone."""
+        if self._has_room.is_set():
+            return
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await self._has_room.wait()

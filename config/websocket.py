@@ -123,9 +123,14 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
 
     # What goes out ----------------------------------------------------------------------------------
     def serverSend(self, content: Any, binary: bool = False) -> None:
-        """What an application says to a client that is gone, or was told to go, is dropped."""
+        """What an application says to a client that is gone, or was told to go, is dropped.
+
+        The rest leaves at once: Twisted would wait until the event loop has done all else that is due.
+        """
         if self.state in (self.STATE_CONNECTING, self.STATE_OPEN):
             super().serverSend(content, binary)
+            if self.transport.connected:
+                self.transport.doWrite()  # a failure is the reactor's to see, which tries again
 
     def serverClose(self, code: int | None = None) -> None:
         """The application has had enough of it; where it says that a rule was broken, as `_dismiss`."""
@@ -153,6 +158,8 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
 
     async def has_room(self) -> None:
         """Until the client has read most of what was sent, or is gone."""
+        if self._has_room.is_set():
+            return
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await self._has_room.wait()

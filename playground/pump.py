@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
-from typing import Any, TypeVar
 
 from engine import replies
 from engine.progress import Progress
@@ -25,13 +24,12 @@ from playground.protocol import (
 )
 from playground.quota import Tally
 from playground.transcript import Transcript
-from playground.window import MAX_FRAMES, AckWindow
+from playground.window import AckWindow
 from playground.workers import engine_client
 
 LOOK_EVERY_S = 1.0
 """How often a waiting pump looks at the queue and at its own patience."""
 
-T = TypeVar("T")
 Send = Callable[[ServerFrame], Awaitable[int]]
 """Sends a frame to the page and returns its size in bytes."""
 
@@ -65,7 +63,6 @@ class Pump:
         self._send = send
         self._window = window or AckWindow()
         self._acked = asyncio.Event()
-        self._frames: asyncio.Queue[Frame] = asyncio.Queue(MAX_FRAMES)
         self._transcript = Transcript()
         self._tally = Tally(generation)
         self._position: int | None = None
@@ -81,54 +78,37 @@ class Pump:
 
         Raises TooSlow if the page does not keep up, RequestError if the output holds what is no frame.
         """
-        reader = asyncio.create_task(self._read())
+        carrying = asyncio.create_task(self._carry())
         try:
-            while not self.ended:
-                await self._wait_for_room()
-                batch = await self._next_frames()
-                if not batch and reader.done():
-                    reader.result()  # raises what ended it: nothing else will come
-                if not batch and not self._transcript.started:
+            while not (await asyncio.wait({carrying}, timeout=LOOK_EVERY_S))[0]:
+                if self._window.out_of_patience and not self.ended:
+                    raise TooSlow
+                if not self._transcript.started:
                     await self._tell_position()
-                for frame in merge_frames(frame for frame in batch if self._is_new(frame)):
-                    await self._forward(frame)
-                self._tally.count(self._transcript.tokens)
+            carrying.result()  # raises what ended it
         finally:
+            await cancellation.end(carrying)
             self._tally.count(self._transcript.tokens)
             self._tally.settle()
-            await cancellation.end(reader)
 
-    async def _read(self) -> None:
-        """Fills a short queue and waits while it is full: what has not been read stays in Redis."""
+    async def _carry(self) -> None:
+        """Reads no more than the page has room for: what has not been read stays in Redis."""
+        submitted = self.recorded is not None
         try:
-            submitted = self.recorded is not None
-            async with aclosing(engine_client().frames(self.generation, submitted=submitted)) as frames:
-                async for _, frame in frames:
-                    await self._frames.put(frame)
+            async with aclosing(engine_client().batches(self.generation, submitted=submitted)) as batches:
+                async for batch in batches:
+                    for frame in merge_frames(frame for _, frame in batch if self._is_new(frame)):
+                        await self._forward(frame)
+                    self._tally.count(self._transcript.tokens)
+                    await self._room()
         except QueueUnavailable as error:
-            await self._frames.put(Failed.of(error.reply, str(error)))
+            await self._finish(Failed.of(error.reply, str(error)))
 
-    async def _wait_for_room(self) -> None:
-        while True:
-            if self._window.out_of_patience:
-                raise TooSlow
-            if not self._window.full:
-                return
+    async def _room(self) -> None:
+        """Until the page has shown enough of what it was sent."""
+        while self._window.full:
             self._acked.clear()
-            await _at_most(self._acked.wait())
-
-    async def _next_frames(self) -> list[Frame]:
-        """What has arrived, all of it; waits a moment for something to arrive."""
-        if self._frames.empty():
-            first = await _at_most(self._frames.get())
-            if first is None:
-                return []
-            frames = [first]
-        else:
-            frames = []
-        while not self._frames.empty():
-            frames.append(self._frames.get_nowait())
-        return frames
+            await self._acked.wait()
 
     async def _forward(self, frame: Frame) -> None:
         match frame:
@@ -175,7 +155,8 @@ class Pump:
             eta = await engine_client().eta(self.generation)
         except QueueUnavailable:
             return  # the reader waits for Redis, and reports if that takes too long
-        await self._send(queued_frame(self.generation, position, eta))
+        if not self._transcript.started:
+            await self._send(queued_frame(self.generation, position, eta))
 
 
 def merge_frames(frames: Iterable[Frame]) -> list[Frame]:
@@ -190,12 +171,3 @@ def merge_frames(frames: Iterable[Frame]) -> list[Frame]:
         out.append(frame)
         run = []
     return [*out, merge_tokens(run)] if run else out
-
-
-async def _at_most(waiting: Coroutine[Any, Any, T]) -> T | None:
-    """What `waiting` returns, or None after LOOK_EVERY_S."""
-    try:
-        async with asyncio.timeout(LOOK_EVERY_S):
-            return await waiting
-    except TimeoutError:
-        return None

@@ -216,9 +216,9 @@ def check_ids(config: ModelConfig, tokens: Sequence[int]) -> None:
     """Raises RequestError if `tokens` is empty or names an id that the vocabulary has not."""
     if not tokens:
         raise RequestError("the prompt has no tokens; it must have at least one")
-    unknown = next((t for t in tokens if not 0 <= t < config.vocab), None)
-    if unknown is not None:
-        raise RequestError(f"token id {unknown} is not in the vocabulary (0 to {config.vocab - 1})")
+    for token in (min(tokens), max(tokens)):
+        if not 0 <= token < config.vocab:
+            raise RequestError(f"token id {token} is not in the vocabulary (0 to {config.vocab - 1})")
 
 
 def check_sequence(config: ModelConfig, tokens: Sequence[int]) -> None:

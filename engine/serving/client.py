@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -89,7 +90,16 @@ class AsyncClient:
     async def frames(
         self, request_id: str, *, after: str = FROM_START, submitted: bool = False
     ) -> AsyncGenerator[StreamFrame]:
-        """The frames of a request as they come, ending with its final one.
+        """The frames of `batches`, one by one."""
+        async with aclosing(self.batches(request_id, after=after, submitted=submitted)) as batches:
+            async for batch in batches:
+                for frame in batch:
+                    yield frame
+
+    async def batches(
+        self, request_id: str, *, after: str = FROM_START, submitted: bool = False
+    ) -> AsyncGenerator[list[StreamFrame]]:
+        """The frames of a request as they come, those that came together at once; the final one ends them.
 
         `after` is the stream id of a frame to go on from. With `submitted` the caller knows that the
         request is in the queue: the first look waits for it, where else it asks whether anybody knows it.
@@ -107,8 +117,8 @@ class AsyncClient:
                         feed = None
                     if follower.block_s and feed is None:
                         feed = self._reader.follow(out_key(request_id), follower.after)
-                    for frame in await self._next(follower, feed, request_id):
-                        yield frame
+                    if batch := await self._next(follower, feed, request_id):
+                        yield batch
                 except QueueUnavailable:
                     follower.outage()
                     await asyncio.sleep(_OUTAGE_PAUSE_S)

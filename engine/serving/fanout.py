@@ -156,6 +156,7 @@ class StreamFanout:
                     self._woken = entries[-1][0]
                 else:
                     self._deliver(key, entries, wanted[key])
+            await asyncio.sleep(0)  # whoever has got something goes first: the next read takes its time
 
     async def _read(self, streams: dict[Any, Any]) -> Any:
         self._reading = True

@@ -65,19 +65,20 @@ class Generation:
         self._text_bytes = len(published.text.encode())
         self._progress_at = time.monotonic()
 
-    def run(self, leave: Callable[[float], bool]) -> Done | None:
+    def run(self, leave: Callable[[float], bool], on_launch: Callable[[], None]) -> Done | None:
         """Generates until the end, which is returned; the Output has everything before it.
 
-        `leave` is asked after every poll with the seconds that are probably left (infinite if unknown);
-        once it says yes, or another worker has the request, the result is None. Raises BackendFailure.
+        `on_launch` is called while the device is busy with the prompt. `leave` is asked after every poll with
+        the seconds that are probably left (infinite if unknown); once it says yes, or another worker has the
+        request, the result is None. Raises BackendFailure.
         """
-        done = self._generate(leave)
+        done = self._generate(leave, on_launch)
         alternatives = self._request.logprobs
         if done is not None and done.finish_reason != "cancelled" and alternatives is not None:
             self._score(alternatives, self._text_bytes + len(done.text.encode()))
         return done
 
-    def _generate(self, leave: Callable[[float], bool]) -> Done | None:
+    def _generate(self, leave: Callable[[float], bool], on_launch: Callable[[], None]) -> Done | None:
         engine = self._engine
         started = Started(
             self._worker, engine.name, engine.backend.name, len(self._prompt), self._clock.queue_ms
@@ -88,6 +89,7 @@ class Generation:
         launch = engine.backend.launch(self._job())
         try:
             self._output.frame(started)  # not before: the publisher's thread takes turns with this one
+            on_launch()
             return self._follow(launch, leave)
         finally:
             launch.close()

@@ -24,6 +24,7 @@ from engine.serving import scripts
 from engine.serving.connection import connect
 from engine.serving.messages import (
     Frame,
+    Started,
     Tokens,
     cancel_key,
     decode_frame,
@@ -41,6 +42,9 @@ _TRIPS_A_FRAME = 4
 """A Redis that takes long to answer gets longer frames: this many round trips each, within the limits."""
 LOOK_S = 0.05
 """How often a request without new tokens (in prefill, say) asks whether it was cancelled."""
+BEGIN_S = 0.003
+"""So long the frame that says who began waits for the first tokens, which a short prompt soon has: sent by
+itself it would keep the readers, and this process's engine thread, busy just as those come."""
 _RETRY_S = (0.05, 1.0)
 _LEAVE_S = 0.1
 
@@ -95,7 +99,7 @@ class Output:
         self.settled = threading.Event()
 
     def frame(self, frame: Frame) -> None:
-        """Sends a frame that is neither tokens nor the last, at once."""
+        """Sends a frame that is neither tokens nor the last, at once (Started: within BEGIN_S)."""
         self._put(_Plain(frame), hurry=True)
 
     def tokens(self, ids: Sequence[int], text: str, t_us: int, ttft_ms: float) -> None:
@@ -225,7 +229,10 @@ class _Sender:
     def _gather(self) -> None:
         """Waits until there is something to send whose time has come, or until it is time to look."""
         with suppress(queue.Empty):
-            self._add(self._output.items.get(timeout=LOOK_S))
+            item = self._output.items.get(timeout=LOOK_S)
+            self._add(item)
+            if isinstance(item, _Plain) and isinstance(item.frame, Started):
+                self._add(self._output.items.get(timeout=BEGIN_S))
         self._drain()
         if self._batches and not self._urgent():
             # Waiting for the hurry flag instead of the next token wakes this thread once a frame.

@@ -274,8 +274,9 @@ class Worker:
             raise Refused(replies.EXPIRED, message)
         self._load_home()
         engine = self._slot.hold(self._home)
-        self._heartbeat.update(state="generating", request=request.id)
-        done = Generation(engine, request, output, self.name, queue_ms).run(self._must_leave)
+        done = Generation(engine, request, output, self.name, queue_ms).run(
+            self._must_leave, lambda: self._heartbeat.update(state="generating", request=request.id)
+        )
         if done is None:
             self._hand_back(request, output)
             return None
