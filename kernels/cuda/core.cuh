@@ -81,6 +81,7 @@ constexpr int ATTENTION_ROWS = 8;
 constexpr int MERGE_ROW = model::HEAD_DIM + 4;              // accumulator, maximum, sum; whole 16 bytes
 constexpr int DECODE_MERGE_BYTES = (WARPS + 1) * model::QUERIES_PER_KV * MERGE_ROW * 4;
 constexpr int PREFILL_MERGE_BYTES = WARPS * ATTENTION_ROWS * MERGE_ROW * 4;
+constexpr int MOST_STAGES = 4;                              // of a long prompt's tiles, in the ring's memory (stages.cuh)
 constexpr int PREFILL_PARTIAL_BYTES = WARPS * PREFILL_TOKENS_A_STEP * PAIRS * int(sizeof(float2));
 // Sums over some tokens: weights of those that score more than a bar, of all, and how many score more (filters.cuh).
 struct FilterSums {
@@ -130,6 +131,9 @@ struct Shared {
     u8 scratch[SCRATCH_BYTES];
     u64 full[SLOTS];
     u64 empty[SLOTS];
+    u64 stage_full[MOST_STAGES];
+    u64 stage_empty[MOST_STAGES];
+    u64 phase_begun;               // all SMs have written what the phase's tiles read
     u64 done;                      // the consumers want no more
     float residual[model::RESIDUAL_ROWS];  // decode: the rows of its lane's stream that this SM finishes
     TileRange shares[MATRICES];

@@ -197,7 +197,7 @@ struct SlotWeights {
         core.wait_full();
         const int mine = SlotPart<T>::mine(core, first);
         if (mine < last) {
-            const u8* slot = core.shared.ring[core.cursor.slot] + core.lane * 16;
+            const u8* slot = core.shared.ring[core.cursor.slot] + piece_place(core.lane) * 16;
 #pragma unroll
             for (int e = 0; e < SlotPart<T>::EACH; ++e) {
                 const int c = mine + e * WARPS;

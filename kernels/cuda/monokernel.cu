@@ -111,13 +111,29 @@ struct Producer {
     }
 };
 
-DEVICE void produce(const Params& params, Shared& shared, u32 sm) {
+// The tiles of a long prompt, by one warp. Where the rest of the prompt begins, which goes through the ring.
+DEVICE int produce_tiles(const Params& params, Shared& shared, u32 sm) {
+    int at = params.first;
+    if constexpr (!experts::ANY) {
+        tiles::Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}, threadIdx.x % 32};
+        while (at < params.prefill_end) {
+            const prefill::Chunk chunk = prefill::next_chunk(params, at);
+            if (!chunk.tiled) break;
+            producer.pass(at, chunk.tokens);
+            at += chunk.tokens;
+        }
+        producer.drain();
+    }
+    return at;
+}
+
+DEVICE void produce(const Params& params, Shared& shared, u32 sm, int at) {
     Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}};
     for (int which = QKV; which <= LAST_ON_TAPE; ++which) producer.layer_bytes += producer.share_bytes(which);
     producer.tape = params.tape + params.tape_offset[sm];
     producer.policy = evict_first_policy();
     ExpertWalk<experts::ANY> experts(params);
-    for (int at = params.first; at < params.prefill_end && !producer.ended; at += prefill::CHUNK) producer.prefill_pass();
+    for (; at < params.prefill_end && !producer.ended; at += prefill::next_chunk(params, at).tokens) producer.prefill_pass();
     while (!producer.ended && !producer.done()) producer.decode_pass(experts);
     producer.drain();
 }
@@ -158,10 +174,13 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     decode_attention::plan_items(core, params.prefill_end);
     consumers_sync();
     if constexpr (!experts::ANY) {  // their prompts go through decode
-        for (int at = params.first; at < params.prefill_end; at += prefill::CHUNK) {
-            const prefill::Chunk chunk{at, smaller(prefill::CHUNK, params.prefill_end - at)};
-            prefill::pass(core, chunk);
-            if (reports) reporter.prefilled(at + chunk.tokens);
+        tiles::Stages stages(core);
+        for (int at = params.first; at < params.prefill_end;) {
+            const prefill::Chunk chunk = prefill::next_chunk(params, at);
+            if (chunk.tiled) prefill::pass(prefill::ByTiles{core, chunk, stages});
+            else prefill::pass(prefill::ByShares{core, chunk});
+            at += chunk.tokens;
+            if (reports) reporter.prefilled(at);
         }
     }
 
@@ -233,7 +252,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid_constant__ Params params) {
-    extern __shared__ __align__(128) u8 memory[];
+    extern __shared__ __align__(1024) u8 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x < MATRICES) {
         const TileRange share = params.shares[blockIdx.x * MATRICES + threadIdx.x];
@@ -245,6 +264,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
             barrier_init(&shared.full[slot], 1);
             barrier_init(&shared.empty[slot], CONSUMERS);
         }
+        for (int stage = 0; stage < tiles::STAGES; ++stage) {
+            barrier_init(&shared.stage_full[stage], 1);
+            barrier_init(&shared.stage_empty[stage], WARPS);
+        }
+        barrier_init(&shared.phase_begun, 1);
         barrier_init(&shared.done, 1);
         if constexpr (experts::ANY) barrier_init(&shared.routing.known, 1);
         if constexpr (model::PROFILE) {
@@ -260,6 +284,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         consume(params, shared, blockIdx.x);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x < CONSUMERS + PRODUCERS) produce(params, shared, blockIdx.x);
+        if (threadIdx.x < CONSUMERS + 32) {
+            const int at = produce_tiles(params, shared, blockIdx.x);
+            if (threadIdx.x < CONSUMERS + PRODUCERS) produce(params, shared, blockIdx.x, at);
+        }
     }
 }

@@ -54,7 +54,7 @@ extern "C" __global__ void pack_matrix(const __grid_constant__ PackJob job) {
         out.y = values[2] | u32(values[3]) << 16;
         out.z = values[4] | u32(values[5]) << 16;
         out.w = values[6] | u32(values[7]) << 16;
-        reinterpret_cast<uint4*>(to)[lane] = out;
+        reinterpret_cast<uint4*>(to)[piece_place(lane)] = out;
     }
 }
 

@@ -86,6 +86,16 @@ DEVICE void bulk_copy(void* to, const void* from, u32 bytes, u64* barrier, u64 p
         : "memory");
 }
 
+// The same for what others will read as well: it stays in the L2 as long as anything does.
+DEVICE void copy_shared(void* to, const void* from, u32 bytes, u64* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
+// Between this thread's loads and stores, and what the copy engine or wgmma do to the same memory.
+DEVICE void fence_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 // Asks for `bytes` (a multiple of 16) to be in the L2 soon.
 DEVICE void prefetch_l2(const void* from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");

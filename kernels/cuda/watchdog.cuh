@@ -44,6 +44,19 @@ __device__ __noinline__ void report_stuck(const Params* params, Place place, Wai
     }
 }
 
+// For a wait that only lasts if another thread's does, which has a Spin: gives up when that one has reported. Reporting is a
+// call, and a call cannot be made while sums of wgmma are in the registers.
+class QuietSpin {
+public:
+    DEVICE explicit QuietSpin(const Params& params) : params_(params) {}
+
+    DEVICE bool hopeless() { return !(++turns_ & 255u) && load_relaxed(&params_.control->aborted); }
+
+private:
+    const Params& params_;
+    u32 turns_ = 0;
+};
+
 class Spin {
 public:
 

@@ -39,6 +39,8 @@ class TorchReference:
         self.config = config
         self.tensors = {name: random_tensor(weights, name) for name, _ in tensor_shapes(config)}
         cosine, sine = rotation_table(config.rope, config.head_dim, min(config.context, 8192))
+        self.cache: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Keys and values of the last sequence, layer by layer: [KV heads, positions, head_dim] each."""
         self.cosine, self.sine = (torch.from_numpy(t).cuda() for t in (cosine, sine))
         self.margins: list[torch.Tensor] = []
         """Of the last sequence, for each layer with experts: how far the last one that a token meets, at each
@@ -48,6 +50,7 @@ class TorchReference:
     def logits(self, tokens: list[int], last: int = 1) -> torch.Tensor:
         """Of the last `last` positions: [last, vocab]."""
         c, lanes = self.config, self.config.lanes
+        self.cache.clear()
         ids = torch.tensor(tokens, device="cuda")
         x = self.tensors["embed"][ids].expand(lanes.count, -1, -1).clone()
         self.margins = []
@@ -101,6 +104,7 @@ class TorchReference:
             self._turn(heads("k", c.kv_heads)),
             heads("v", c.kv_heads),
         )
+        self.cache.append((k.transpose(1, 2).flatten(0, 1), v.transpose(1, 2).flatten(0, 1)))
         k, v = (t.repeat_interleave(c.queries_per_kv, dim=2) for t in (k, v))
         scores = torch.einsum("lqhd,lkhd->lhqk", q, k) * c.head_dim**-0.5
         distance = torch.arange(n, device="cuda")[:, None] - torch.arange(n, device="cuda")

@@ -13,8 +13,10 @@ from engine.backends.base import Job  # noqa: E402
 from engine.backends.cuda.backend import CudaBackend  # noqa: E402
 from engine.models.presets import load_preset  # noqa: E402
 from engine.models.weights import RandomWeights  # noqa: E402
+from tests.gpu.cache import KeysAndValues  # noqa: E402
 from tests.gpu.models import Model  # noqa: E402
 from tests.gpu.reference import TorchReference  # noqa: E402
+from tests.gpu.test_prefill import LIMITS, left_in_cache, prefill, require_close  # noqa: E402
 
 TOLERANCE = 1e-3
 Pair = tuple[CudaBackend, TorchReference]
@@ -45,6 +47,19 @@ def test_logits_after_prefill_are_those_of_the_whole_sequence(pair: Pair, length
     error = relative_error(backend.logits_after_prefill(tokens), reference.logits(tokens)[0].cpu().numpy())
     print(f"{backend.config.name}, {length} tokens: {error:.2e}")
     assert error < TOLERANCE
+
+
+@pytest.mark.parametrize("length", [300, 2048])
+def test_keys_and_values_after_prefill_are_those_of_fp32(pair: Pair, length: int) -> None:
+    backend, reference = pair
+    tokens = sequence(backend, length)
+    reference.logits(tokens)
+    rows = [torch.stack(kept).cpu().numpy() for kept in zip(*reference.cache, strict=True)]
+    prefill(backend, tokens, 0, length)
+    limit = LIMITS[backend.layout.weights]
+    require_close(
+        left_in_cache(backend, length), KeysAndValues(*rows), limit, f"{backend.config.name}, {length} tokens"
+    )
 
 
 def test_decode_gives_the_same_logits_token_by_token(pair: Pair) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.backends.cuda import contract
+from engine.backends.cuda import contract, wgmma
 from engine.errors import BackendUnavailable
 from engine.progress import OnProgress, Progress, ignore_progress
 from engine.settings import home
@@ -45,6 +45,7 @@ def compile_kernel(
     files = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.cuh"))}
     files["contract.h"] = contract.text()
     files["model.h"] = header
+    files["wgmma.h"] = wgmma.text()
     path = SOURCES / name  # an absolute path stays itself
     source = path.read_text(encoding="utf-8")
     options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++17", "--device-as-default-execution-space"]

@@ -36,10 +36,11 @@ class Tuning:
 
     `slot_units` (512 bytes each) is the size of a copy: 24 KB hold a chunk of up to six tiles for each warp
     (None: that, or what leaves four slots beside the model's vectors).
-    `slots_in_flight` is how many are asked for at once (None: by the length of the phases). `prefill_tiles`
-    tiles of 8 tokens (`prefill_split`: activations in two parts, as in decode) or of 16 (rounded once) make a
-    prefill chunk. A head is split over one more SM for every `blocks_a_split` blocks of 16 positions (0: as
-    many as the warps of one SM hold in registers). While the router chooses experts, an SM has the next
+    `slots_in_flight` is how many are asked for at once (None: by the length of the phases). A prompt of fewer
+    than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
+    longer one by tiles, `prefill_chunk` at a time; attention of fewer than `tile_attention_from` goes another
+    way. A head is split over one more SM for every `blocks_a_split` blocks of 16 positions (0: as many as the
+    warps of one SM hold in registers). While the router chooses experts, an SM has the next
     `ahead_kib` KiB of its tape brought to the L2. `sync_barrier` ends every phase with a barrier of all SMs,
     for comparison.
     """
@@ -47,7 +48,9 @@ class Tuning:
     slot_units: int | None = None
     slots_in_flight: int | None = None
     prefill_tiles: int = 4
-    prefill_split: bool = False
+    prefill_chunk: int | None = None
+    tiles_from: int | None = None
+    tile_attention_from: int = 129
     blocks_a_split: int = 0
     ahead_kib: int = 0
     expert_slots_in_flight: int = 3
@@ -103,7 +106,22 @@ class Layout:
 
     @property
     def chunk_tokens(self) -> int:
-        return self.tuning.prefill_tiles * (8 if self.tuning.prefill_split else 16)
+        return self.tuning.prefill_tiles * 16
+
+    @property
+    def prefill_chunk(self) -> int:
+        """Tokens of the longest prefill pass: many for a small model, so that its phases fill all SMs."""
+        wanted = self.tuning.prefill_chunk
+        if wanted is None:
+            wanted = 2048 if self.config.hidden * self.config.lanes.count >= 1024 else 8192
+        return -(-min(wanted, self.capacity) // 128) * 128
+
+    @property
+    def tiles_from(self) -> int:
+        """Tokens of a prompt that tiles are faster for (docs/performance-log.md)."""
+        if self.tuning.tiles_from is not None:
+            return self.tuning.tiles_from
+        return 65 if self.config.lanes.count > 1 else 193
 
     @property
     def mail_words(self) -> int:
@@ -253,6 +271,7 @@ def header(layout: Layout, *, filters: bool = False) -> str:
     lines += [f"constexpr float {name} = {value:.9e}f;" for name, value in _floats(layout).items()]
     lines.append("}")
     lines += [f"#define {name} {{{', '.join(map(str, values))}}}" for name, values in _lists(layout).items()]
+    lines.append(f'#define WEIGHTS_PTX "{layout.weights}"')
     return "\n".join(lines) + "\n"
 
 
@@ -292,7 +311,7 @@ def _integers(layout: Layout) -> dict[str, int]:
         "FILTER_BYTES": layout.filter_bytes,
         "MAX_SPLITS": layout.max_splits,
         "PREFILL_TILES": layout.tuning.prefill_tiles,
-        "PREFILL_TILE_TOKENS": 8 if layout.tuning.prefill_split else 16,
+        "PREFILL_CHUNK": layout.prefill_chunk,
         "SHARED_BYTES": SHARED_BYTES,
         "ROTATION_TABLES": len(rotations(c)),
     }
@@ -314,7 +333,6 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "RENORMALISE": c.experts is not None and c.experts.renormalise,
         "SUM_BEFORE_NORM": lanes.sum_before_norm,
         "HEAD_PRESCALED": prescaled,
-        "PREFILL_SPLIT": tuning.prefill_split,
         "SYNC_BARRIER": tuning.sync_barrier,
         "PROFILE": tuning.profile,
         "FILTERS": filters,
@@ -350,6 +368,8 @@ def _mask(sizes: frozenset[int]) -> int:
     return sum(1 << size for size in sizes)
 
 
-def padded_columns(config: ModelConfig, lane_columns: int) -> int:
-    """Halves of a prefill operand for one token part, all lanes: columns in whole chunks."""
-    return config.lanes.count * -(-lane_columns // 32) * 32
+def operand_halves(layout: Layout, lane_columns: int) -> int:
+    """16-bit words of a prefill operand: by tiles (tiles.cuh), and behind it by shares (shares.cuh)."""
+    by_tiles = layout.prefill_chunk * -(-lane_columns // 64) * 64
+    by_shares = layout.chunk_tokens * -(-lane_columns // 32) * 32
+    return layout.config.lanes.count * (by_tiles + by_shares)

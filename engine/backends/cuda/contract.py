@@ -211,6 +211,11 @@ _PACK_JOB: tuple[Declared, ...] = (
 _PARAMS: tuple[Declared, ...] = (
     ("tape", Pointer("const u8"), "all SMs' tapes, and behind them all experts"),
     ("tape_offset", Pointer("const u64"), "[SMS + 1] bytes"),
+    (
+        "tape_tiles",
+        Pointer("const u32"),
+        "of each packed tile of a layer's matrices four words: TapeTile (tile_producer.cuh)",
+    ),
     ("shares", Pointer("const TileRange"), "[SMS][MATRICES]"),
     ("embed", Pointer("const u16"), "[VOCAB][HIDDEN]"),
     (
@@ -242,6 +247,8 @@ _PARAMS: tuple[Declared, ...] = (
     ("spin_budget_ns", c_uint64, ""),
     ("sampling", Sampling, ""),
     ("first", c_int32, "index of the first id to process; those before it are in the cache"),
+    ("tiles_from", c_int32, "tokens that go through prefill by tiles, at least"),
+    ("tile_attention_from", c_int32, "tokens of a chunk whose attention goes by tiles, at least"),
     ("prefill_end", c_int32, "ids [first, prefill_end) go through prefill, the rest through decode"),
     ("ids_count", c_int32, ""),
     ("max_new", c_int32, ""),

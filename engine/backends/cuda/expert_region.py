@@ -23,6 +23,7 @@ from engine.backends.cuda.tape import (
     columns,
     part_tiles,
     row_sources,
+    swap_pieces,
     tensors,
 )
 from engine.models.config import ModelConfig
@@ -111,7 +112,7 @@ def pack_experts(config: ModelConfig, weights: Weights, dtype: DType = "f16") ->
         sources = region.sources(matrix)
         real = sources[:, 0] >= 0
         block[real, :width] = rows[sources[real, 0], sources[real, 1]]
-        units = block.reshape(tiles, TILE_ROWS, -1, CHUNK_COLUMNS).transpose(0, 2, 1, 3)
+        units = swap_pieces(block.reshape(tiles, TILE_ROWS, -1, CHUNK_COLUMNS).transpose(0, 2, 1, 3))
         at = region.offset(layer, expert, matrix) // 2
         packed[at : at + units.size] = units.ravel()
     return packed

@@ -226,6 +226,8 @@ class CudaLaunch(PolledLaunch):
             spin_budget_ns=int(context.spin_budget_s * 1e9),
             sampling=sampling_of(plan.sampling, context.vocab),
             first=plan.first,
+            tiles_from=context.layout.tiles_from,
+            tile_attention_from=context.layout.tuning.tile_attention_from,
             prefill_end=plan.prefill_end,
             ids_count=len(plan.ids),
             max_new=plan.max_new,

@@ -11,11 +11,22 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from engine.backends.cuda.compile import compile_kernel
-from engine.backends.cuda.constants import Layout, padded_columns, rotations
+from engine.backends.cuda.constants import Layout, operand_halves, rotations
 from engine.backends.cuda.contract import Control, PackJob, PackTensor
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, expert_tensors
-from engine.backends.cuda.tape import CHUNK_COLUMNS, Matrix, Plan, columns, part_tiles, row_sources, tensors
+from engine.backends.cuda.tape import (
+    CHUNK_COLUMNS,
+    UNIT_BYTES,
+    Matrix,
+    Plan,
+    columns,
+    part_tiles,
+    parts,
+    row_sources,
+    tape_matrices,
+    tensors,
+)
 from engine.errors import BackendUnavailable
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import Rope, rotation_table
@@ -37,6 +48,7 @@ class Memory:
     tape: int
     tape_bytes: int
     tape_offset: int
+    tape_tiles: int
     shares: int
     embed: int
     norms: int
@@ -92,19 +104,17 @@ def _other_bytes(layout: Layout) -> int:
 
 def prefill_bytes(layout: Layout) -> dict[str, int]:
     """What each of prefill's buffers takes on one GPU, by its name in Memory; Params has the shapes."""
-    config, tokens = layout.config, layout.chunk_tokens
+    config, tokens = layout.config, max(layout.prefill_chunk, layout.chunk_tokens)
     lanes = config.lanes.count
-    parts = 2 if layout.tuning.prefill_split else 1
     modules = 2 * (config.lanes.delay + 1) * layout.sharding.total_lanes
-    raw_keys = config.kv_dim if config.qk_norm else 0
 
     def operand(lane_columns: int) -> int:
-        return padded_columns(config, lane_columns) * tokens * parts * 2
+        return operand_halves(layout, lane_columns) * 2
 
     return {
         "stream": lanes * tokens * config.hidden * 4,
         "outputs": modules * tokens * config.hidden * 4,
-        "queries": tokens * (config.q_dim + raw_keys) * 4,
+        "queries": tokens * (config.q_dim + config.kv_dim) * 4,
         "operand_hidden": operand(config.hidden),
         "operand_heads": operand(config.q_dim // lanes),
         "operand_ffn": operand(config.ffn // lanes),
@@ -125,6 +135,7 @@ def load_model(
         tape=tape,
         tape_bytes=tape_bytes,
         tape_offset=device.put(plan.tape_offsets()),
+        tape_tiles=device.put(tile_table(plan)),
         shares=device.put(shares),
         embed=loader.rows(["embed"]),
         norms=loader.rows(vector_names(config)),
@@ -181,6 +192,27 @@ def head_vector_names(config: ModelConfig) -> Iterator[str]:
 def share_table(plan: Plan) -> NDArray[np.int32]:
     """(first tile, tiles) of every share: [cores, matrices, 2]."""
     return np.array([[(s.first, s.tiles) for s in core] for core in plan.shares], np.int32)
+
+
+def tile_table(plan: Plan) -> NDArray[np.uint32]:
+    """Where each packed tile of a layer's matrices lies, as tile_producer.cuh takes it: [tiles, 4].
+
+    In units of 512 bytes: its first chunk in the first layer from the begin of all tapes, the distance from
+    layer to layer and from chunk to chunk; and how many tiles from it on lie side by side.
+    """
+    begins = plan.tape_offsets()
+    tables = []
+    for matrix in tape_matrices(plan.config):
+        table = np.zeros((parts(plan.config, matrix) * part_tiles(plan.config, matrix), 4), np.uint32)
+        for core in range(plan.cores):
+            start = int(begins[core]) + plan.matrix_offset(core, 0, matrix)
+            for group in plan.groups(core, matrix):
+                first = (start + group.offset) // UNIT_BYTES
+                layer = plan.layer_bytes(core) // UNIT_BYTES
+                for i in range(group.tiles):
+                    table[group.first + i] = first + i, layer, group.tiles, group.tiles - i
+        tables.append(table)
+    return np.concatenate(tables)
 
 
 class _Loader:

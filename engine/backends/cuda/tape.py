@@ -3,8 +3,9 @@
 A tile is eight packed rows. A core's share of a matrix is a run of tiles; it is read in groups of at most
 eight tiles side by side, and a group column by column: 32 columns (a chunk) of its first tile, of its
 second, and so on, then the next chunk. Eight rows by 32 columns of 16 bits are one unit of 512 bytes, row
-by row. A layer is its four matrices in order, the tape all layers and then the head. Nothing is padded
-except a matrix whose rows or columns do not fill the last tile or chunk: with zeros.
+by row; the four 16-byte pieces of a row are swapped about (`PIECE_ORDER`) so that units side by side are
+an operand of wgmma as they lie. A layer is its four matrices in order, the tape all layers and then the
+head. Nothing is padded except a matrix whose rows or columns do not fill the last tile or chunk: with zeros.
 
 Experts are on no tape (engine.backends.cuda.expert_region): a token meets other ones than the token before.
 What is dealt out of GATE_UP and DOWN are the rows, or the columns, of as many experts as a token meets.
@@ -31,6 +32,8 @@ TILE_ROWS = 8
 CHUNK_COLUMNS = 32
 UNIT_BYTES = TILE_ROWS * CHUNK_COLUMNS * 2
 MAX_GROUP = 8
+PIECE_ORDER = np.arange(4) ^ np.arange(TILE_ROWS)[:, np.newaxis] // 2
+"""[row, place]: which 16-byte piece of a unit's row lies there; PTX calls it the 64-byte swizzle."""
 
 
 class Matrix(IntEnum):
@@ -342,9 +345,15 @@ def _pack_share(
         for tensor, values in enumerate(bits):
             here = wanted[:, 0] == tensor
             block[here, :width] = values[wanted[here, 1]]
-        units = block.reshape(group.tiles, TILE_ROWS, -1, CHUNK_COLUMNS).transpose(2, 0, 1, 3)
+        units = swap_pieces(block.reshape(group.tiles, TILE_ROWS, -1, CHUNK_COLUMNS).transpose(2, 0, 1, 3))
         at = (start + group.offset) // 2
         tape[at : at + units.size] = units.ravel()
+
+
+def swap_pieces(units: NDArray[np.uint16]) -> NDArray[np.uint16]:
+    """Units, [..., TILE_ROWS, CHUNK_COLUMNS], with the pieces of their rows in the order of the tape."""
+    pieces = units.reshape(*units.shape[:-1], 4, CHUNK_COLUMNS // 4)
+    return pieces[..., np.arange(TILE_ROWS)[:, np.newaxis], PIECE_ORDER, :].reshape(units.shape)
 
 
 def validate(made: Plan, slot_units: int) -> None:

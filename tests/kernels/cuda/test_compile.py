@@ -38,7 +38,6 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "llama-3.2-1b": ("llama-3.2-1b", "f16", {}),
     "smollm2-135m, profile": ("smollm2-135m", "f16", {"profile": True}),
     "bf16": ("test-llama", "bf16", {}),
-    "split prefill": ("test-llama", "f16", {"prefill_split": True}),
     "head dim 128": ("head-dim-128", "f16", {}),
     "biases": ("qwen2.5-coder-1.5b", "f16", {}),
     "normed heads": ("qwen3-8b", "bf16", {}),
@@ -51,7 +50,7 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
 
 
 EACH_TIME = (
-    "laneformer-2b", "laneformer-2b, 4 GPUs, profile", "laneformer-2b, 2 GPUs, filters", "split prefill",
+    "laneformer-2b", "laneformer-2b, 4 GPUs, profile", "laneformer-2b, 2 GPUs, filters",
     "biases", "normed heads", "experts", "barrier", "vocabulary of lanes",
 )  # fmt: skip
 """Between them every switch of the kernel; the others take minutes, and are compiled each night."""

@@ -46,15 +46,21 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "tiles_from"),
+    [(name, way) for name, (config, _) in MODELS.items() for way in ((1,) if config.experts else (1, 1000))],
+)
+def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
+    name: str, tiles_from: int, tmp_path: Path
+) -> None:
     config, cores = MODELS[name]
     weights = RandomWeights(config, 3)
     length = DECODED if config.experts else PROMPT  # prompts of experts go through decode
     prompt = np.random.default_rng(5).integers(0, config.vocab, length).tolist()
 
     gpu = EmulatedGpu(tmp_path, config, weights, cores)
-    tokens = gpu.generate(prompt, NEW, prefilled=0 if config.experts else length - 1)
+    end = 0 if config.experts else length - 1
+    tokens = gpu.generate(prompt, NEW, prefilled=end, tiles_from=tiles_from)
 
     reference = Reference(weights)
     cache = reference.new_cache(length + NEW)

@@ -9,7 +9,7 @@ import pytest
 
 from engine.backends.cuda.constants import Tuning, make_layout, slots_in_flight
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors, pack_experts
-from engine.backends.cuda.tape import Matrix, chunks, columns, plan, validate
+from engine.backends.cuda.tape import Matrix, chunks, columns, plan, swap_pieces, validate
 from engine.errors import ConfigError
 from engine.models.config import Experts, ModelConfig, tensor_shapes
 from engine.models.presets import load_preset
@@ -37,9 +37,9 @@ def test_a_packed_expert_is_read_back_tile_by_tile(matrix: Matrix) -> None:
     layer, expert = 1, 3
     width = columns(region.one, matrix)
     first = region.offset(layer, expert, matrix) // 2
-    units = packed[first : first + region.matrix_bytes(matrix) // 2].reshape(
-        -1, chunks(region.one, matrix), 8, 32
-    )
+    size = region.matrix_bytes(matrix) // 2
+    units = packed[first : first + size].reshape(-1, chunks(region.one, matrix), 8, 32)
+    units = swap_pieces(units)  # once more puts the pieces back
     rows = units.transpose(0, 2, 1, 3).reshape(-1, units.shape[1] * 32)
     values = [
         weights.get(name, "f16").view(np.uint16).reshape(-1, width)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from engine.backends.cuda import launch as module
 from engine.backends.cuda import polling
+from engine.backends.cuda.constants import Tuning
 from engine.backends.cuda.contract import PEER_POINTERS
 from engine.backends.cuda.launch import CudaLaunch, LaunchPlan
 from engine.backends.cuda.resources import KEPT_BYTES, LaunchResources, ResourcePool
@@ -84,7 +85,8 @@ def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kern
         plan=SimpleNamespace(cores=132),
         shared_bytes=0,
         filter_bytes=64,
-        tuning=SimpleNamespace(profile=False),
+        tuning=Tuning(),
+        tiles_from=65,
     )
     return SimpleNamespace(
         device=device,

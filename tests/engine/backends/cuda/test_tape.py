@@ -63,8 +63,12 @@ def unpacked(made: Plan, layer: int, matrix: Matrix) -> dict[tuple[int, int], np
         for group in made.groups(core, matrix):
             at = (start + group.offset) // 2
             size = group.tiles * TILE_ROWS * chunks(config, matrix) * CHUNK_COLUMNS
-            units = tape[at : at + size].reshape(-1, group.tiles, TILE_ROWS, CHUNK_COLUMNS)
-            rows = units.transpose(1, 2, 0, 3).reshape(group.tiles * TILE_ROWS, -1)
+            pieces = tape[at : at + size].reshape(-1, group.tiles, TILE_ROWS, 4, 8)
+            rows = np.empty((group.tiles, TILE_ROWS, len(pieces), 4, 8), np.uint16)
+            for row in range(TILE_ROWS):
+                for piece in range(4):
+                    rows[:, row, :, piece] = pieces[:, :, row, piece ^ row // 2].swapaxes(0, 1)
+            rows = rows.reshape(group.tiles * TILE_ROWS, -1)
             for i, row in enumerate(rows):
                 tensor, source = sources[group.first * TILE_ROWS + i].tolist()
                 if tensor < 0:

@@ -13,6 +13,8 @@
 #include <memory>
 #include <vector>
 
+#include "model.h"
+
 #define __device__
 #define __forceinline__ inline
 #define __global__
@@ -212,6 +214,34 @@ inline u32 transposed(u32 pair) {
     return at(2 * j) | at(2 * j + 1) << 16;
 }
 
+// wgmma: 64 tokens by `N / 2` rows, operands in shared memory as their descriptors say. A product ends where it begins.
+template <float (*NUMBER)(u32)>
+float operand(u64 descriptor, u32 row, u32 k) {
+    const u32 width = descriptor >> 62 == 1 ? 128 : 64;
+    u32 at = u32(descriptor & 0x3fff) * 16 + row / 8 * (u32(descriptor >> 32 & 0x3fff) * 16) + row % 8 * width + k * 2;
+    at ^= (at >> 7 & (width / 16 - 1)) << 4;
+    unsigned short bits;
+    std::memcpy(&bits, shared_memory() + at, 2);
+    return NUMBER(bits);
+}
+template <float (*NUMBER)(u32), int N>
+void multiply_warpgroup(float (&sums)[N], u64 a, u64 b) {
+    const u32 thread = current->thread.x % 128, g = thread % 32 / 4, j = thread % 4;
+    float tokens[2][16];
+    for (u32 h = 0; h < 2; ++h) {
+        for (u32 k = 0; k < 16; ++k) tokens[h][k] = operand<NUMBER>(a, thread / 32 * 16 + g + 8 * h, k);
+    }
+    for (u32 e = 0; e < N / 2; ++e) {
+        float sum[2] = {};
+        for (u32 k = 0; k < 16; ++k) {
+            const float weight = operand<NUMBER>(b, e / 2 * 8 + 2 * j + e % 2, k);
+            for (u32 h = 0; h < 2; ++h) sum[h] += tokens[h][k] * weight;
+        }
+        for (u32 h = 0; h < 2; ++h) sums[e / 2 * 4 + 2 * h + e % 2] += sum[h];
+    }
+}
+constexpr auto NUMBER = WEIGHTS_PTX[0] == 'b' ? bf16 : f16;
+
 // Runs `thread` as every thread of every block; false if they wait for each other for ever, or one gave up.
 inline bool run(int blocks, int threads, void (*thread)()) {
     std::vector<std::unique_ptr<Block>> all_blocks;
@@ -307,6 +337,12 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 using std::max;
 using std::min;
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+    const unsigned long long bytes = (unsigned long long)high << 32 | low;
+    unsigned result = 0;
+    for (int i = 0; i < 4; ++i) result |= unsigned(bytes >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
+    return result;
+}
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }

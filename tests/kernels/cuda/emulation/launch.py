@@ -6,7 +6,6 @@ import ctypes
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,17 @@ from numpy.typing import NDArray
 from engine.backends.cuda.constants import Tuning, header, make_layout, rotations
 from engine.backends.cuda.contract import PEER_POINTERS, TOKEN_ID_BITS, Control, Params, Status
 from engine.backends.cuda.expert_region import pack_experts
-from engine.backends.cuda.memory import prefill_bytes, share_table, turns, vector_names
+from engine.backends.cuda.memory import prefill_bytes, share_table, tile_table, turns, vector_names
 from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.tape import pack_core, plan
 from engine.models.config import ModelConfig
 from engine.models.weights import Weights
 from engine.sampling import SamplingParams
+from tests.gpu.cache import KeysAndValues, keys_and_values
 from tests.kernels.cuda.emulation.sources import write_sources
 
 _FLAGS = ("-std=c++17", "-O1", "-march=native", "-w", "-fpermissive", "-shared", "-fPIC")
 _ALIGNMENT = 1024
-
-
-@dataclass(frozen=True)
-class KeysAndValues:
-    """What a launch has left in the cache: [layers, KV heads, positions, head_dim] each."""
-
-    keys: NDArray[np.float32]
-    values: NDArray[np.float32]
 
 
 class EmulatedGpu:
@@ -49,13 +41,15 @@ class EmulatedGpu:
         self._memory = self._load(weights)
         self._serial = 1
 
-    def generate(self, tokens: list[int], new: int, *, prefilled: int) -> list[int]:
-        """Greedy: `prefilled` tokens go through prefill, all others through decode."""
+    def generate(self, tokens: list[int], new: int, *, prefilled: int, tiles_from: int = 1) -> list[int]:
+        """Greedy. `prefilled` tokens are prefilled, by tiles where they are `tiles_from` or more."""
         control, status = Control(), Status()
         ring, stop = np.zeros(new, np.uint64), np.zeros(4, np.uint32)
         params = Params(
             first=0,
             prefill_end=prefilled,
+            tiles_from=tiles_from,
+            tile_attention_from=tiles_from,
             ids_count=len(tokens),
             max_new=new,
             sampled_from=len(tokens),
@@ -82,18 +76,8 @@ class EmulatedGpu:
         return [int(word) & ((1 << TOKEN_ID_BITS) - 1) for word in ring[: status.generated]]
 
     def cache(self, positions: int) -> KeysAndValues:
-        """The first `positions` of it, out of the order that the tensor cores take (rows.cuh)."""
-        c = self._config
-        units = -(-c.head_dim // 16)
-        shape = (c.layers, c.kv_heads, self._layout.capacity // 16, 2, units, 32, 8)
-        blocks = self._cache.view(np.float16).reshape(shape).astype(np.float32)
-        p, d = np.arange(16)[:, np.newaxis], np.arange(c.head_dim)
-        lane, half = (p & 7) * 4 + (d >> 2 & 3), ((d >> 1 & 1) * 2 + (p >> 3)) * 2 + (d & 1)
-        keys = blocks[:, :, :, 0][:, :, :, d >> 4, lane, half]
-        lane, half = (d & 7) * 4 + (p >> 1 & 3), ((p >> 3) * 2 + (d >> 3 & 1)) * 2 + (p & 1)
-        values = blocks[:, :, :, 1][:, :, :, d >> 4, lane, half]
-        rows = (c.layers, c.kv_heads, -1, c.head_dim)
-        return KeysAndValues(keys.reshape(rows)[:, :, :positions], values.reshape(rows)[:, :, :positions])
+        """What launches have left in its first `positions`."""
+        return keys_and_values(self._cache, self._config, positions)
 
     def _load(self, weights: Weights) -> dict[str, NDArray[Any]]:
         """By the names of Params. What a launch must write before it reads holds NaNs."""
@@ -113,6 +97,7 @@ class EmulatedGpu:
         return {
             "tape": self._put(np.concatenate([*tapes, pack_experts(c, weights)])),
             "tape_offset": self._put(made.tape_offsets()),
+            "tape_tiles": self._put(tile_table(made)),
             "shares": self._put(share_table(made)),
             "embed": vectors(["embed"]),
             "norms": vectors(vector_names(c)),
@@ -140,5 +125,9 @@ def _build(folder: Path, header_text: str) -> Path:
         raise FileNotFoundError("there is no C++ compiler: install g++, or name one in CXX")
     source, library = write_sources(folder, header_text), folder / "monokernel.so"
     here = str(Path(__file__).parent)
-    subprocess.run([compiler, *_FLAGS, "-I", here, str(source), "-o", str(library)], check=True, timeout=300)
+    subprocess.run(
+        [compiler, *_FLAGS, "-I", here, "-I", str(folder), str(source), "-o", str(library)],
+        check=True,
+        timeout=300,
+    )
     return library

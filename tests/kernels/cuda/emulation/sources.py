@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.backends.cuda import contract
+from engine.backends.cuda import contract, wgmma
 from engine.backends.cuda.compile import SOURCES
 
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
@@ -14,7 +14,7 @@ _OPERAND = re.compile(r'"[=+]?[rlfhn]"\s*\(')
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _WORDS = re.compile(r"(ld|st)\.relaxed\.\w+\.global(?:\.v(\d))?\.u(32|64)")
 _SHARED = re.compile(r"extern __shared__ [^;]*memory\[\];")
-_NOTHING = ("fence", "prefetch", "setmaxnreg")
+_NOTHING = ("fence", "prefetch", "setmaxnreg", "wgmma.commit", "wgmma.wait")
 """What only a GPU needs: order in memory, hints."""
 _CALLS = {
     "mbarrier.init": "emulation::barrier_init({0}, {1})",
@@ -30,6 +30,7 @@ _CALLS = {
     "bar.sync 1": "emulation::meet_block(1, {0})",
     "ex2.approx": "{0} = exp2f({1})",
     "movmatrix": "{0} = emulation::transposed({1})",
+    "wgmma.mma_async": "emulation::multiply_warpgroup<emulation::NUMBER>(sums, a, b)",
     "f32.f16.f16.f32": "emulation::multiply<emulation::f16>({all})",
     "f32.bf16.bf16.f32": "emulation::multiply<emulation::bf16>({all})",
     "cvt.rn.f16x2": "{0} = emulation::f16_bits({2}) | emulation::f16_bits({1}) << 16",
@@ -44,6 +45,7 @@ def write_sources(folder: Path, header: str) -> Path:
     """All that one launch needs to be built, with `header` as model.h; the file to compile."""
     for path in SOURCES.glob("*.cuh"):
         (folder / path.name).write_text(convert(path.read_text(encoding="utf-8")), encoding="utf-8")
+    (folder / "wgmma.h").write_text(convert(wgmma.text()), encoding="utf-8")
     (folder / "contract.h").write_text(contract.text(), encoding="utf-8")
     (folder / "model.h").write_text(header, encoding="utf-8")
     kernel = convert((SOURCES / "monokernel.cu").read_text(encoding="utf-8"))

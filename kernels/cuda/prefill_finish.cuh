@@ -1,0 +1,139 @@
+// What happens to a pair of finished rows in prefill, for every token of a chunk.
+#pragma once
+#include "shares.cuh"
+#include "tiles.cuh"
+
+namespace prefill {
+
+constexpr int HISTORY = model::DELAY + 1;
+
+struct Chunk {
+    int first;   // position of its first token
+    int tokens;
+    bool tiled;  // ByTiles, else ByShares: a Way, which says how many tokens a chunk has at most and how operands lie
+};
+
+// Module outputs of a layer: [TOTAL_LANES][CHUNK][HIDDEN]. The other GPUs' lanes write theirs here as well.
+template <class Way>
+DEVICE size_t outputs_offset(bool attention, int layer) {
+    return ((attention ? 0 : HISTORY) + layer % HISTORY) * size_t(model::TOTAL_LANES) * Way::CHUNK * model::HIDDEN;
+}
+
+// Head `head` of a token, keys after queries, where the rows of the whole chunk are kept; keys only until they are finished.
+template <class Way>
+DEVICE float* raw_head(const Params& p, int token, int head) {
+    const bool key = head >= model::HEADS;
+    const size_t at = key ? size_t(Way::CHUNK) * model::Q_DIM + size_t(token) * model::KV_DIM : size_t(token) * model::Q_DIM;
+    return p.queries + at + (key ? head - model::HEADS : head) * model::HEAD_DIM;
+}
+
+template <class Way>
+struct QkvStore {
+    static constexpr int TILES = 4;  // by tiles: eight rows each, at a time (tiles.cuh); much code for each
+    Core& core;
+    int layer;
+    Chunk chunk;
+
+    DEVICE void store(int pair, int token, float a, float b) const {
+        const QkvPair at(pair, core.model_lane);
+        if (at.kind == QkvPair::PADDING) return;
+        const int position = chunk.first + token;
+        float2 v = make_float2(a, b);
+        if constexpr (model::QKV_BIAS) {
+            const float2 bias = bias_of(core.params, layer, at);
+            v = make_float2(a + bias.x, b + bias.y);
+        }
+        if (at.kind != QkvPair::VALUE && !travels_raw(at)) {
+            v = rotated(v.x, v.y, __ldg(heads::rotation(core.params, layer, position) + at.turn));
+        }
+        if (travels_raw(at)) {
+            float* to = raw_head<Way>(core.params, token, at.head + (at.kind == QkvPair::KEY ? model::HEADS : 0));
+            to[at.first] = v.x;
+            to[at.second] = v.y;
+            return;
+        }
+        if (at.kind != QkvPair::QUERY) {
+            append(core.params.kv, layer, position, at, pack_f16(clamp_f16(v.x), clamp_f16(v.y)));
+            return;
+        }
+        float* to = core.params.queries + size_t(token) * model::Q_DIM + at.head * model::HEAD_DIM;
+        to[at.first] = v.x;
+        to[at.second] = v.y;
+    }
+};
+
+template <class Way>
+struct OutputStore {
+    static constexpr int TILES = 8;
+    Core& core;
+    size_t outputs;  // outputs_offset
+
+    DEVICE void store(int pair, int token, float a, float b) const {
+        const int row = 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES);
+        if (row >= model::HIDDEN) return;
+        const size_t at = outputs + (size_t(core.whole_lane()) * Way::CHUNK + token) * model::HIDDEN + row;
+        *reinterpret_cast<float2*>(core.params.outputs + at) = make_float2(a, b);
+        for_each_peer(core.params, [&](const Peer& peer) { *reinterpret_cast<float2*>(peer.outputs + at) = make_float2(a, b); });
+    }
+};
+
+template <class Way>
+struct GatedStore {
+    Core& core;
+
+    DEVICE void store(int pair, int token, float gate, float up) const {
+        const int f = pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES);
+        if (f < LANE_FFN) Way::template store<LANE_FFN>(core.params.operand_ffn, core.model_lane, f, token, swiglu(gate, up));
+    }
+};
+
+}  // namespace prefill
+
+namespace tiles {
+
+// SwiGLU of a slice, whose 32 columns of a token are spread over four threads: turned so that each has eight of them.
+struct GatedSlices {
+    static constexpr int TILES = 8;
+};
+
+// Word q of lane j and word j of lane q of four lanes change places.
+DEVICE void transpose(u32 (&words)[4], u32 lane) {
+#pragma unroll
+    for (int bit = 1; bit <= 2; bit <<= 1) {
+        const bool upper = lane & bit;
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            if (q & bit) continue;
+            const u32 other = __shfl_xor_sync(ALL_LANES, upper ? words[q] : words[q + bit], bit);
+            if (upper) words[q] = other;
+            else words[q + bit] = other;
+        }
+    }
+}
+
+DEVICE void finish_slice(Core& core, const Slice<GatedSlices::TILES>& slice, int tokens, const GatedSlices&) {
+    const int j = int(core.lane & 3);
+    const int first = pair_in_lane(slice.first_pair, core.model_lane, GATE_UP_LANE_TILES);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        u32 words[4];  // word q: columns 8 q + j and 8 q + 4 + j
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            float column[2];
+#pragma unroll
+            for (int k = 0; k < 2; ++k) {
+                const float* sums = slice.sums + 4 * (2 * q + k) + 2 * i;
+                column[k] = first + 8 * q + 4 * k + j < LANE_FFN ? swiglu(sums[0], sums[1]) : 0.0f;
+            }
+            words[q] = split_weights_type(column[0], column[1]).high;
+        }
+        transpose(words, core.lane);
+        const uint4 eight = make_uint4(__byte_perm(words[0], words[1], 0x5410), __byte_perm(words[2], words[3], 0x5410),
+                                       __byte_perm(words[0], words[1], 0x7632), __byte_perm(words[2], words[3], 0x7632));
+        const int column = first + 8 * j, token = slice.token + 8 * i;
+        if (column >= LANE_FFN || token >= tokens) continue;
+        *reinterpret_cast<uint4*>(operand_piece(core.params.operand_ffn, LANE_FFN, core.model_lane, column, token)) = eight;
+    }
+}
+
+}  // namespace tiles

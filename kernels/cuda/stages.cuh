@@ -1,0 +1,91 @@
+// The ring of a long prompt: a few large stages in place of the slots of decode, in the same memory. A stage holds what one
+// step of a tile needs, activations and weights, or blocks of the cache. One warp fills them (tile_producer.cuh).
+#pragma once
+#include "core.cuh"
+
+namespace tiles {
+
+// A tile is TOKENS tokens by up to MOST_ROWS weight rows; a step of it is two chunks of columns.
+constexpr int TOKENS = 128, MOST_ROWS = 256, FEW_ROWS = 64;
+constexpr int CHUNK = model::PREFILL_CHUNK;
+constexpr int CHUNK_TILES = CHUNK / TOKENS;
+static_assert(CHUNK % TOKENS == 0, "whole tiles");
+constexpr int STEP_COLUMNS = 2 * CHUNK_COLUMNS;
+constexpr int TOKEN_BYTES = STEP_COLUMNS * 2;
+constexpr int ACTIVATION_BYTES = TOKENS * TOKEN_BYTES;
+constexpr int STAGE_BYTES = ACTIVATION_BYTES + MOST_ROWS * TOKEN_BYTES;
+constexpr int STAGES = smaller(MOST_STAGES, SLOTS * SLOT_BYTES / STAGE_BYTES);
+static_assert(STAGES >= 2, "one stage is filled while another one is used");
+static_assert(TOKEN_BYTES == 128, "a row of activations is a row of the 128-byte swizzle");
+
+DEVICE u8* stage_memory(Shared& shared, u32 stage) { return &shared.ring[0][0] + stage * STAGE_BYTES; }
+
+// The consumers' end.
+class Stages {
+public:
+    DEVICE explicit Stages(Core& core) : core_(core) {}
+
+    // Waits for the next stage; what the copy engine wrote there is visible after it. Should it never come, the producer
+    // finds out: it waits for the stage to be given back.
+    DEVICE const u8* next() {
+        u64* full = &core_.shared.stage_full[at_.slot];
+        QuietSpin spin(core_.params);
+        bool here = barrier_passed(full, at_.round);
+        while (!__all_sync(ALL_LANES, here)) here = here || barrier_passed(full, at_.round) || spin.hopeless();
+        return stage_memory(core_.shared, at_.slot);
+    }
+    // The warp has finished with the oldest stage that it has not given back yet; `loaded` depends on all that it loaded from it.
+    DEVICE void give_back(u32 loaded = 0) {
+        __syncwarp();
+        if (core_.lane == 0) barrier_arrive_after(&core_.shared.stage_empty[oldest_], loaded, core_.params.zero);
+        if (++oldest_ == STAGES) oldest_ = 0;
+    }
+    DEVICE void advance() { at_.advance(STAGES); }
+    // All SMs have written what the next phase reads: the producer may copy it. It reads as the copy engine does, which
+    // the fence of every writer before the barrier and the producer's own put after the writes.
+    DEVICE void begin_phase() {
+        fence_copies();
+        core_.grid_barrier();
+        if (threadIdx.x == 0) barrier_arrive(&core_.shared.phase_begun);
+    }
+
+private:
+    Core& core_;
+    Cursor at_;
+    u32 oldest_ = 0;
+};
+
+// How a phase's products are cut into tiles.
+struct Split {
+    int rows, row_tiles, token_tiles, count;  // row_tiles: of one lane
+
+    DEVICE static constexpr Split of(int lane_rows, int tokens, int rows) {
+        const int row_tiles = ceil_div(lane_rows, rows), token_tiles = ceil_div(tokens, TOKENS);
+        return {rows, row_tiles, token_tiles, model::LANES * row_tiles * token_tiles};
+    }
+    // A tile costs about as much as it reads, and all SMs wait for the ones with one tile more.
+    DEVICE constexpr int cost() const { return ceil_div(count, model::SMS) * (TOKENS + rows); }
+
+    // Tiles next to each other have the same weights: SMs that run side by side find them in the L2.
+    DEVICE int token_tile(int tile) const { return tile % token_tiles; }
+    DEVICE int lane(int tile) const { return tile / token_tiles / row_tiles; }
+    DEVICE int row_tile(int tile) const { return tile / token_tiles % row_tiles; }
+};
+
+// The rows of a tile in whole chunks of the prompt.
+DEVICE constexpr int most_rows(int lane_rows) {
+    int best = MOST_ROWS;
+    for (int rows = MOST_ROWS - 64; rows > FEW_ROWS; rows -= 64) {
+        if (Split::of(lane_rows, CHUNK, rows).cost() < Split::of(lane_rows, CHUNK, best).cost()) best = rows;
+    }
+    return best;
+}
+
+// The better one of two ways for a number of tokens: whole chunks', or tiles of few rows that keep more SMs busy.
+template <int LANE_ROWS>
+DEVICE Split split_of(int tokens) {
+    const Split whole = Split::of(LANE_ROWS, tokens, most_rows(LANE_ROWS)), few = Split::of(LANE_ROWS, tokens, FEW_ROWS);
+    return few.cost() < whole.cost() ? few : whole;
+}
+
+}  // namespace tiles

@@ -1,0 +1,124 @@
+// Matrix products of many tokens: tiles of 128 tokens by up to 256 weight rows, wgmma from shared memory. Each of the two
+// warpgroups has 64 tokens of a tile, as operand A; the weights are operand B, units of the tape as they lie.
+//
+// Activations lie in memory as a stage takes them: for each lane, each 128 tokens and each 64 columns 16 KB, a token's
+// columns in a row of 128 bytes whose 16-byte pieces are swapped about by token (the 128-byte swizzle of PTX).
+#pragma once
+#include "rows.cuh"
+#include "stages.cuh"
+#include "wgmma.h"
+
+namespace tiles {
+
+DEVICE constexpr int steps_of(int columns) { return ceil_div(columns, STEP_COLUMNS); }
+DEVICE constexpr int lane_tiles(int phase) {
+    return phase == QKV ? QKV_LANE_TILES : phase == GATE_UP ? GATE_UP_LANE_TILES : OUT_LANE_TILES;
+}
+
+// Where an operand of `columns` columns a lane has the eight columns from `column` of a token.
+DEVICE u16* operand_piece(u16* operand, int columns, int lane, int column, int token) {
+    const int tile = lane * CHUNK_TILES + token / TOKENS, row = token % TOKENS;
+    const size_t block = size_t(tile) * steps_of(columns) + column / STEP_COLUMNS;
+    return operand + (block * TOKENS + row) * STEP_COLUMNS + ((column / 8 ^ row) & 7) * 8;
+}
+
+// A warpgroup's products: what it reads lies in shared memory, and its sums in registers that nothing else may touch until
+// the products have ended.
+DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING>
+DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
+
+// An operand in rows of `ROW_BYTES` bytes, eight rows after each other, its pieces swapped about within them.
+template <int ROW_BYTES>
+DEVICE u64 operand_descriptor(u32 address) {
+    constexpr u64 SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
+    return u64((address & 0x3ffff) >> 4) | u64(1) << 16 | u64(8 * ROW_BYTES >> 4) << 32 | SWIZZLE << 62;
+}
+
+// One tile's sums over all columns: of tokens g and g + 8 of the warp's sixteen, weight rows 8 t + 2 j and the next one in
+// sums[4 t ..] and sums[4 t + 2 ..].
+template <int PHASE, int ROWS>
+DEVICE void multiply(Core& core, Stages& stages, float (&sums)[ROWS / 2]) {
+    constexpr int STEPS = steps_of(Matrix<PHASE>::COLUMNS);
+    constexpr u32 PRODUCT = 32 >> 4;                             // 16 columns further, in a descriptor's units
+    constexpr u32 NEXT_CHUNK = ROWS * CHUNK_COLUMNS * 2 >> 4;
+    const u32 mine = core.warp / 4 * (ACTIVATION_BYTES / 2);
+    // Also for the compiler: what a product adds to and nobody has set would be live from the kernel's begin.
+#pragma unroll
+    for (float& sum : sums) sum = 0.0f;
+#pragma unroll 1
+    for (int step = 0; step < STEPS; ++step) {
+        const u32 stage = shared_address(stages.next());
+        const u64 tokens = operand_descriptor<TOKEN_BYTES>(stage + mine);
+        const u64 weights = operand_descriptor<CHUNK_COLUMNS * 2>(stage + ACTIVATION_BYTES);
+        products_begin();
+        wgmma(sums, tokens, weights);
+        wgmma(sums, tokens + PRODUCT, weights + PRODUCT);
+        wgmma(sums, tokens + 2 * PRODUCT, weights + NEXT_CHUNK);
+        wgmma(sums, tokens + 3 * PRODUCT, weights + NEXT_CHUNK + PRODUCT);
+        products_commit();
+        products_wait<1>();
+        if (step) stages.give_back();
+        stages.advance();
+    }
+    products_wait<0>();
+    stages.give_back();
+}
+
+// What a thread finishes at a time: the pairs of rows `first_pair` + 4 t + j, t < TILES, of a token and of the one eight further.
+template <int TILES>
+struct Slice {
+    float sums[4 * TILES];
+    int first_pair, token;
+};
+
+template <class Finish>
+DEVICE void finish_slice(Core& core, const Slice<Finish::TILES>& slice, int tokens, const Finish& finish) {
+#pragma unroll
+    for (int t = 0; t < Finish::TILES; ++t) {
+        const int pair = slice.first_pair + 4 * t + int(core.lane & 3);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (slice.token + 8 * i < tokens) finish.store(pair, slice.token + 8 * i, slice.sums[4 * t + 2 * i], slice.sums[4 * t + 2 * i + 1]);
+        }
+    }
+}
+
+template <int PHASE, int ROWS, class Finish>
+DEVICE void tile(Core& core, Stages& stages, int tokens, const Split& split, int index, const Finish& finish) {
+    float sums[ROWS / 2];
+    multiply<PHASE, ROWS>(core, stages, sums);
+    core.refresh();
+    core.model_lane = split.lane(index);
+    constexpr int SUMS = 4 * Finish::TILES;
+    Slice<Finish::TILES> slice;
+    slice.token = split.token_tile(index) * TOKENS + int(core.warp) * 16 + int(core.lane >> 2);
+    slice.first_pair = core.model_lane * lane_tiles(PHASE) * (TILE_ROWS / 2) + split.row_tile(index) * (ROWS / 2);
+    // A loop that shifts the sums down: unrolled, what follows a product would not fit the instruction cache.
+#pragma unroll 1
+    for (int s = 0; s < ROWS / 2; s += SUMS) {
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) slice.sums[i] = sums[i];
+        finish_slice(core, slice, tokens, finish);
+        slice.first_pair += SUMS;
+#pragma unroll
+        for (int i = 0; i + SUMS < ROWS / 2; ++i) sums[i] = sums[i + SUMS];
+    }
+}
+
+// Waits for: Stages::begin_phase. Leaves what `finish` stores of every token of the chunk.
+template <int PHASE, class Finish>
+DEVICE void matrix(Core& core, Stages& stages, int tokens, const Finish& finish) {
+    core.place.phase = PHASE;
+    constexpr int LANE_ROWS = lane_tiles(PHASE) * TILE_ROWS, MOST = most_rows(LANE_ROWS);
+    const Split split = split_of<LANE_ROWS>(tokens);
+#pragma unroll 1
+    for (int index = int(core.place.sm); index < split.count; index += model::SMS) {
+        if (split.rows == MOST) tile<PHASE, MOST>(core, stages, tokens, split, index, finish);
+        else tile<PHASE, FEW_ROWS>(core, stages, tokens, split, index, finish);
+    }
+    core.refresh();
+}
+
+}  // namespace tiles
