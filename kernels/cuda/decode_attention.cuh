@@ -178,8 +178,9 @@ struct Inputs {
         return columns;
     }
 
-    // The newest position's part of the result, the same for all rows but for its score.
-    DEVICE void leave_newest(float* rows, u32 lane) const {
+    // The newest position's part of the result, the same for all rows but for its score; and what the sink of lane r's row,
+    // if there are sinks, adds to the sum of row r.
+    DEVICE void leave_newest(float* rows, u32 lane, float sink) const {
         const u32* key = reinterpret_cast<const u32*>(newest);
         const u32* value = key + model::HEAD_DIM / 2;
 #pragma unroll 1
@@ -193,7 +194,9 @@ struct Inputs {
                 *reinterpret_cast<float2*>(row + 2 * pair) = make_float2(f16_low(value[pair]), f16_high(value[pair]));
             }
             score = warp_sum(score);
-            if (lane == 0) *reinterpret_cast<float2*>(row + model::HEAD_DIM) = make_float2(score, 1.0f);
+            float sum = 1.0f;
+            if constexpr (model::SINKS) sum += exp2f(fminf(__shfl_sync(ALL_LANES, sink, r) - score, 120.0f));
+            if (lane == 0) *reinterpret_cast<float2*>(row + model::HEAD_DIM) = make_float2(score, sum);
         }
     }
 };
@@ -300,6 +303,10 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
         const auto at = [&](int i) { return cache::block(core.params.kv, layer, kv_head(item.head), i); };
         KvBlocks<TOGETHER, PAIRED> blocks;
         blocks.load(at, index, stride, end, lane);  // before the queries are there
+        float sink = 0.0f;
+        if constexpr (model::SINKS) {
+            if (newest && int(lane) < QUERIES) sink = heads::sink(core.params, layer, item.head * QUERIES + int(lane)) * LOG2_E;
+        }
         Inputs inputs(core);
         inputs.fetch(core, layer, item.head, newest);
         core.profile.input_ready();
@@ -316,7 +323,7 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
             if (index >= end) break;
             blocks.load(at, index, stride, end, lane);
         }
-        if (newest) inputs.leave_newest(newest_rows, lane);
+        if (newest) inputs.leave_newest(newest_rows, lane, sink);
         __syncwarp();  // all lanes have read their queries, which lie where the result goes
         softmax.leave(mine, QUERIES, lane);
     } else {

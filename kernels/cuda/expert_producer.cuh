@@ -1,7 +1,6 @@
 // The part of a producer's walk that leads through experts.
 //
-// Nothing of them can be asked for before the router has spoken. What comes after them can: while the router's answer travels,
-// memory would stand still, so the next layer's first weights go to the L2 meanwhile.
+// Nothing of them can be asked for before the router has spoken.
 #pragma once
 #include "stream.cuh"
 #include "experts.cuh"
@@ -24,7 +23,6 @@ struct ExpertWalk<true> {
     DEVICE void meet(Producer& producer, int layer) {
         if (producer.ended) return;
         if (!producer.shared.groups[GATE_UP].count && !producer.shared.groups[DOWN].count) return;  // then the router tells nobody
-        if (model::AHEAD_BYTES && producer.leads()) prefetch_l2(producer.tape + u64(layer + 1) * producer.layer_bytes, u32(model::AHEAD_BYTES));
         producer.place.phase = GATE_UP;
         producer.await(&producer.shared.routing.known, known, WAIT_ROUTE);
         known ^= 1u;

@@ -9,7 +9,7 @@
 
 namespace experts {
 
-constexpr bool ANY = model::EXPERTS > 0;
+constexpr bool ANY = model::EXPERTS > 0, BIASED = model::EXPERT_BIASES;
 constexpr int ROWS = larger(1, ceil_div(model::EXPERTS, model::SMS));  // of the router on one SM, at most
 constexpr int COLUMNS = model::FFN / model::CHOSEN;         // of one expert
 constexpr int GATE_UP_TILES = 2 * COLUMNS / TILE_ROWS, DOWN_TILES = ceil_div(model::HIDDEN, TILE_ROWS);

@@ -13,13 +13,18 @@ constexpr int EACH = ceil_div(QUADS, 32);      // that a lane has of a head
 constexpr int HALF_QUADS = QUADS / 2;          // ROPE_HALF: how far a quad is from the one that it turns with
 static_assert(!model::QK_NORM || model::HEAD_DIM % 8 == 0, "halves of whole quads");
 
-// Behind the norms lie, for each layer, the biases of queries, keys and values of all GPUs, and the scales of a head of queries
-// and of one of keys (engine/backends/cuda/memory.py).
+// Behind the norms lie the rows of all routers (router.cuh). Then, for each layer, the biases of queries, keys and values of all
+// GPUs, the scales of a head of queries and of one of keys, all GPUs' sinks, and the bias of what attention adds
+// (engine/backends/cuda/memory.py).
+constexpr size_t ROUTERS = size_t(model::LAYERS) * model::EXPERTS * model::HIDDEN;
 constexpr int BIASES = model::QKV_BIAS ? model::RANKS * (model::Q_DIM + 2 * model::KV_DIM) : 0;
 constexpr int SCALES = model::QK_NORM ? 2 * model::HEAD_DIM : 0;
+constexpr int SINKS = model::SINKS ? model::RANKS * model::HEADS : 0;
+constexpr int OUT_BIASES = model::OUT_BIAS ? model::HIDDEN : 0;
+static_assert(!model::QK_NORM || SINKS % 4 == 0, "scales are read in words of four");
 
 DEVICE const u16* of_layer(const Params& p, int layer) {
-    return p.norms + size_t(2 * model::LAYERS + 1) * model::HIDDEN + size_t(layer) * (BIASES + SCALES);
+    return p.norms + size_t(2 * model::LAYERS + 1) * model::HIDDEN + ROUTERS + size_t(layer) * (BIASES + SCALES + SINKS + OUT_BIASES);
 }
 
 // Layers may differ in their rotation, or have none: one table of CAPACITY positions for each kind.
@@ -34,6 +39,16 @@ DEVICE const float2* rotation(const Params& p, int layer, int position) {
 // `first_row`: of the kind's rows in all GPUs' biases; `rows`: how many of them this GPU has.
 DEVICE float bias(const Params& p, int layer, int first_row, int rows, int row) {
     return weight_low(__ldg(of_layer(p, layer) + first_row + p.rank * rows + row));
+}
+
+// The score that a query head has beside those of its positions.
+DEVICE float sink(const Params& p, int layer, int head) {
+    return weight_low(__ldg(of_layer(p, layer) + BIASES + SCALES + p.rank * model::HEADS + head));
+}
+// Of two rows of what attention adds to the residual stream, from an even one.
+DEVICE float2 out_bias(const Params& p, int layer, int row) {
+    const u16* from = of_layer(p, layer) + BIASES + SCALES + SINKS + row;
+    return make_float2(weight_low(__ldg(from)), weight_low(__ldg(from + 1)));
 }
 
 // The scales of a lane's quads, and of those that they turn with.

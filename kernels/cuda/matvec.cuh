@@ -288,8 +288,9 @@ class GroupRun {
 public:
     DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
         const int first = int((core.warp - core.group) & (WARPS - 1));
+        if constexpr (APART) load_first(0);  // once its first weights are there, it is known who is met
         if (first < groups_.count && in_group(first)) finish.prepare(pair_of(first));
-        load_first(0);
+        if constexpr (!APART) load_first(0);
     }
 
     DEVICE void run() {

@@ -9,11 +9,13 @@
 
 namespace router {
 
-// Behind the vectors that heads need (heads.cuh): [LAYERS][EXPERTS][HIDDEN].
+// Behind the norms: [LAYERS][EXPERTS][HIDDEN].
 DEVICE const u16* row_of(const Params& p, int layer, int expert) {
-    return heads::of_layer(p, model::LAYERS) + (size_t(layer) * model::EXPERTS + expert) * model::HIDDEN;
+    const size_t norms = 2 * model::LAYERS + 1;
+    return p.norms + (norms + size_t(layer) * model::EXPERTS + expert) * model::HIDDEN;
 }
 DEVICE int expert_of(const Core& core, int row) { return row * model::SMS + int(core.place.sm); }
+DEVICE bool has_row(const Core& core, int row) { return row < experts::ROWS && expert_of(core, row) < model::EXPERTS; }
 
 // Asks for the SM's rows early: nobody else has read them.
 DEVICE void prefetch(const Core& core, int layer) {
@@ -62,14 +64,15 @@ DEVICE void stage(Core& core, int layer, const u16* norm_weights) {
     store_operand<model::HIDDEN>(core, values);
 }
 
-// By the first warp, a lane a row.
-DEVICE void post_scores(Core& core, int layer) {
+// By the first warp, a lane a row. `bias` is the lane's.
+DEVICE void post_scores(Core& core, int layer, float bias) {
     const int expert = expert_of(core, int(core.lane));
-    if (int(core.lane) >= experts::ROWS || expert >= model::EXPERTS) return;
+    if (!has_row(core, int(core.lane))) return;
     float sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) sum += core.shared.routing.sums[core.lane][w];
-    post(core.mail(layer) + mail::SCORES + expert, tagged(sum * inverse_rms(core.shared.squares[core.staged & 1]), core.epoch));
+    const float score = sum * inverse_rms(core.shared.squares[core.staged & 1]) + bias;
+    post(core.mail(layer) + mail::SCORES + expert, tagged(score, core.epoch));
 }
 
 // All scores, as integers in their order: lane l has those of experts l, l + 32, ..
@@ -157,13 +160,19 @@ DEVICE void choose_experts(Core& core, int layer) {
 // By all SMs, for each has rows of the router, or tiles of the experts, or neither and may leave.
 DEVICE void run(Core& core, int layer, const u16* norm_weights) {
     const bool meets = core.share(GATE_UP).tiles || core.share(DOWN).tiles;
-    if (!meets && int(core.place.sm) >= model::EXPERTS) return;
+    if (!meets && !has_row(core, 0)) return;
     ++core.staged;
+    float bias = 0.0f;
+    if constexpr (experts::BIASED) {
+        if (has_row(core, int(core.lane))) bias = experts::router_bias(core.params, layer, expert_of(core, int(core.lane)));
+    }
     stage(core, layer, norm_weights);
     consumers_sync();
-    if (core.warp) return;
-    post_scores(core, layer);
-    if (meets) choose_experts(core, layer);
+    if (core.warp == 0) {
+        post_scores(core, layer, bias);
+        if (meets) choose_experts(core, layer);
+    }
+    if (!core.share(GATE_UP).tiles) consumers_sync();  // `down` needs to know who is met; elsewhere gate_up has parted them
 }
 
 }  // namespace router

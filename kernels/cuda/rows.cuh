@@ -1,6 +1,6 @@
 // What happens to a pair of finished rows in decode: the end of each phase, folded in where the data is.
 #pragma once
-#include "heads.cuh"
+#include "expert_biases.cuh"
 
 // Constant memory: a table in a function would be written to the stack each time it is read.
 __constant__ const u8 ATTENTION_EXCHANGES[] = MODEL_ATTENTION_EXCHANGE;
@@ -62,7 +62,14 @@ DEVICE float2 rotated(float a, float b, float2 turn) {
     return make_float2(a * turn.x - b * turn.y, b * turn.x + a * turn.y);
 }
 
-DEVICE float swiglu(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
+DEVICE float swiglu(float gate, float up) {
+    if constexpr (model::SWIGLU_LIMIT > 0.0f) {  // clamped, with a steeper gate (engine/activations.py)
+        gate = fminf(gate, model::SWIGLU_LIMIT);
+        up = fminf(fmaxf(up, -model::SWIGLU_LIMIT), model::SWIGLU_LIMIT);
+        return __fdividef(gate, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
+    }
+    return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+}
 
 // The cache: [layer][kv head][block of 16 positions], a block first its keys, then its values, in units of 16 elements of
 // the head, each as the tensor cores take it for operand A (attention.cuh): lane 4 g + j has four consecutive words. FP16,
@@ -154,12 +161,22 @@ struct GateUpFinish {
     Core& core;
     int layer;
 
-    DEVICE void prepare(int) {}
+    float2 bias = make_float2(0.0f, 0.0f);
+
+    DEVICE void prepare(int pair) {
+        if constexpr (experts::BIASED) bias = experts::gate_up_bias(core.params, core.shared.routing, layer, pair);
+    }
     DEVICE void post(int pair, float gate, float up) {
         const int f = pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES);
         if (f >= LANE_FFN) return;
         const float scale = inverse_rms(core.shared.squares[core.staged & 1]);
-        float gated = swiglu(gate * scale, up * scale);
+        gate *= scale;
+        up *= scale;
+        if constexpr (experts::BIASED) {
+            gate += bias.x;
+            up += bias.y;
+        }
+        float gated = swiglu(gate, up);
         if constexpr (experts::ANY) gated *= core.shared.routing.weights[f / experts::COLUMNS];  // so that `down` adds them up
         ::post(core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f, tagged(gated, core.epoch));
     }
@@ -171,12 +188,14 @@ struct ResidualFinish {
     static constexpr int OWN = ATTENTION ? mail::LANES_ATTENTION : mail::LANES_MLP;
     static constexpr int STREAM = ATTENTION ? mail::AFTER_ATTENTION : mail::AFTER_MLP;
     static constexpr int LANES = model::TOTAL_LANES;
+    static constexpr bool BIASED = ATTENTION ? model::OUT_BIAS : experts::BIASED;
     static constexpr bool TO_HEAD = !ATTENTION && mail::JOINS_LANES;
 
     Core& core;
     int layer;
     int exchange;
     bool read_later;
+    float2 bias = make_float2(0.0f, 0.0f);
     uint2 past[LANES] = {};  // unset on some path it would be live, and spilled, all the way back to the start
 
     DEVICE ResidualFinish(Core& c, int l) : core(c), layer(l) {
@@ -191,6 +210,11 @@ struct ResidualFinish {
     }
     // Asks for the other lanes' outputs early; they are `DELAY` layers old and have most likely arrived.
     DEVICE void prepare(int pair) {
+        if constexpr (BIASED) {
+            if (row(pair) >= model::HIDDEN) return;
+            bias = ATTENTION ? heads::out_bias(core.params, layer, row(pair))
+                             : experts::down_bias(core.params, core.shared.routing, layer, row(pair));
+        }
         if constexpr (LANES > 1) {
             if (exchange != EXCHANGE_DELAYED || row(pair) >= model::HIDDEN) return;
 #pragma unroll
@@ -269,6 +293,7 @@ struct ResidualFinish {
                 add = make_float2(a + sum.x, b + sum.y);
             }
         }
+        if constexpr (BIASED) add = make_float2(add.x + bias.x, add.y + bias.y);  // once, also where GPUs have added up
         const int local = (pair - core.share(ATTN_OUT).first * (TILE_ROWS / 2)) * 2;
         float2* residual = reinterpret_cast<float2*>(core.shared.residual + local);
         const float2 x = make_float2(residual->x + add.x, residual->y + add.y);

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine.activations import gate_halves
 from engine.backends import open_backend
 from engine.backends.base import Job, require_features
-from engine.backends.cuda.backend import FEATURES
+from engine.backends.cuda.backend import EXPERT_FEATURES, FEATURES
 from engine.errors import BackendUnavailable
 from engine.experts import ExpertLayer, choose_experts
 from engine.models.config import Activation, Experts, ModelConfig
@@ -166,7 +166,9 @@ def test_a_profile_of_numpy_names_router_and_experts() -> None:
     assert launch.outcome.phases_us["experts"].work > 0
 
 
-def test_the_cuda_backend_says_what_it_lacks_of_gpt_oss() -> None:
-    require_features(TINY, FEATURES, "cuda")
+def test_the_cuda_backend_has_the_arithmetic_of_experts_but_not_in_its_prefill() -> None:
+    config = load_preset("gpt-oss-20b").config
+
+    require_features(config, EXPERT_FEATURES, "cuda")
     with pytest.raises(BackendUnavailable, match=r"cuda does not run .* gpt_oss yet: .*attention sinks"):
-        require_features(load_preset("gpt-oss-20b").config, FEATURES, "cuda")
+        require_features(replace(config, experts=None), FEATURES, "cuda")

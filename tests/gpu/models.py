@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.models.config import Experts, HeadKind, ModelConfig
+from engine.models.config import Activation, Experts, HeadKind, ModelConfig
 from engine.models.probe import SMALL
 from engine.models.rope import Llama3Scaling, Rope, RopeLayout, YarnScaling
 from engine.models.weights import DType, RandomWeights, Weights, cast_tensor
@@ -123,6 +123,12 @@ CONFIGS: dict[str, ModelConfig] = {
         replace(
             LLAMA, name="more-experts-than-sms", family="qwen3_moe", qk_norm=True, hidden=264, ffn=32,
             experts=Experts(count=150, chosen=3, renormalise=False),
+        ),
+        replace(
+            LLAMA, name="test-gpt-oss", family="gpt_oss", heads=16, ffn=96, qkv_bias=True, out_bias=True,
+            sinks=True,
+            activation=Activation.CLAMPED_SWIGLU, swiglu_limit=1.5, windows=(24, 0, 24),
+            rope=Rope(150000.0, scaling=_YARN), experts=Experts(count=12, chosen=4, biased=True),
         ),
         replace(LLAMA, name="one-expert-a-token", ffn=512, experts=Experts(count=3, chosen=1)),
         replace(LLAMA, name="three-rotations", layer_ropes=(Rope(), None, Rope(1e6))),

@@ -68,12 +68,27 @@ class TorchReference:
     def _mlp(self, x: torch.Tensor, prefix: str) -> torch.Tensor:
         gate = x @ self.tensors[prefix + "w_gate"].transpose(1, 2)
         up = x @ self.tensors[prefix + "w_up"].transpose(1, 2)
-        return (torch.nn.functional.silu(gate) * up) @ self.tensors[prefix + "w_down"].transpose(1, 2)
+        if self._biased:
+            gate, up = gate + self.tensors[prefix + "b_gate"], up + self.tensors[prefix + "b_up"]
+        limit = self.config.swiglu_limit
+        if limit:
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+            gated = gate * torch.sigmoid(1.702 * gate) * (up + 1)
+        else:
+            gated = torch.nn.functional.silu(gate) * up
+        out = gated @ self.tensors[prefix + "w_down"].transpose(1, 2)
+        return out + self.tensors[prefix + "b_down"] if self._biased else out
+
+    @property
+    def _biased(self) -> bool:
+        return self.config.experts is not None and self.config.experts.biased
 
     def _experts(self, i: int, x: torch.Tensor) -> torch.Tensor:
         experts = self.config.experts
         assert experts is not None
         scores = x[0] @ self.tensors[f"layers.{i}.router"].T
+        if experts.biased:
+            scores = scores + self.tensors[f"layers.{i}.router_bias"]
         best, order = scores.sort(dim=-1, descending=True, stable=True)
         met = order[:, : experts.chosen]
         counted = best[:, : experts.chosen] if experts.renormalise else best
@@ -112,8 +127,15 @@ class TorchReference:
         unseen = (distance < 0) | (
             (distance >= window) if window else torch.zeros_like(distance, dtype=torch.bool)
         )
-        mixed = torch.einsum("lhqk,lkhd->lqhd", scores.masked_fill(unseen, float("-inf")).softmax(-1), v)
-        return mixed.reshape(lanes, n, -1) @ self.tensors[f"layers.{i}.wo"].transpose(1, 2)
+        scores = scores.masked_fill(unseen, float("-inf"))
+        if c.sinks:
+            sinks = self.tensors[f"layers.{i}.sinks"].view(lanes, -1, 1, 1).expand(*scores.shape[:3], 1)
+            shares = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+        else:
+            shares = scores.softmax(-1)
+        mixed = torch.einsum("lhqk,lkhd->lqhd", shares, v)
+        out = mixed.reshape(lanes, n, -1) @ self.tensors[f"layers.{i}.wo"].transpose(1, 2)
+        return out + self.tensors[f"layers.{i}.bo"] if c.out_bias else out
 
     def _turn(self, x: torch.Tensor) -> torch.Tensor:
         cosine, sine = (t[: x.shape[1], None] for t in (self.cosine, self.sine))

@@ -68,11 +68,11 @@ def test_stored_experts_are_packed_like_random_ones(opened: Open) -> None:
     assert np.array_equal(made.logits(tokens), packed.logits(tokens))
 
 
-@pytest.mark.parametrize("devices", [2])
-def test_experts_cut_over_gpus_give_the_reference_logits(devices: int) -> None:
-    config = replace(TINY, name="experts-on-two", ffn=128)
+@pytest.mark.parametrize("name", ["test-experts", "test-gpt-oss"])
+def test_experts_cut_over_two_gpus_give_the_reference_logits(name: str) -> None:
+    config = replace(CONFIGS[name], name=f"{name}-on-two", ffn=128)
     model = Model(config, RandomWeights(config, 3))
-    backend = CudaBackend(model, {"virtual": True}, devices=devices)
+    backend = CudaBackend(model, {"virtual": True}, devices=2)
     try:
         tokens = sequence(backend, 40)
         found = backend.logits(tokens)
@@ -94,12 +94,11 @@ def test_a_prompt_goes_through_and_the_profile_names_router_and_experts(opened: 
     assert tokens == generated(backend, Job(prompt, 20))
 
 
-@pytest.fixture(scope="module", params=["qwen3-30b-a3b"])
+@pytest.fixture(scope="module", params=["qwen3-30b-a3b", "gpt-oss-20b"])
 def layers(request: pytest.FixtureRequest) -> Iterator[tuple[CudaBackend, TorchReference]]:
     """Some layers of the model at its full width, with all their experts."""
-    config = replace(
-        load_preset(request.param).config, layers=3, windows=(), name=f"{request.param}, 3 layers"
-    )
+    whole = load_preset(request.param).config
+    config = replace(whole, layers=3, windows=whole.windows[:3], name=f"{request.param}, 3 layers")
     backend = CudaBackend(Model(config, RandomWeights(config, 0)), {"context": 1024})
     yield backend, TorchReference(config, 0)
     backend.close()

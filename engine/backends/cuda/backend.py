@@ -45,16 +45,10 @@ from engine.models.weights import DType
 from engine.progress import OnProgress, Progress, ignore_progress
 
 MONOKERNEL = "monokernel.cu"
-FEATURES = frozenset(
-    (
-        Feature.QKV_BIAS,
-        Feature.QK_NORM,
-        Feature.LAYER_ROTATION,
-        Feature.ROTATION_AMPLITUDE,
-        Feature.EXPERTS,
-    )
-)
+FEATURES = frozenset((Feature.QKV_BIAS, Feature.QK_NORM, Feature.LAYER_ROTATION, Feature.ROTATION_AMPLITUDE))
 """What the kernel computes beyond a plain Llama's arithmetic."""
+EXPERT_FEATURES = FEATURES | {Feature.EXPERTS, Feature.OUT_BIAS, Feature.SINKS, Feature.CLAMPED_SWIGLU}
+"""What it computes for models with experts, whose prompts go through decode; prefill has less."""
 _SCORE_TOKENS = 256
 """Tokens scored in one launch: their logits stay on the device until it ends."""
 _READ_BYTES = 4 << 30
@@ -81,7 +75,7 @@ class CudaBackend:
         progress: OnProgress = ignore_progress,
     ) -> None:
         self.config = model.config
-        require_features(self.config, FEATURES, self.name)
+        require_features(self.config, EXPERT_FEATURES if self.config.experts else FEATURES, self.name)
         self._progress = progress
         chosen = _parse_options(options)
         self._devices = reachable_devices(devices, virtual=chosen.virtual)

@@ -40,9 +40,8 @@ class Tuning:
     than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
     longer one by tiles, `prefill_chunk` at a time; attention of fewer than `tile_attention_from` goes another
     way. A head is split over one more SM for every `blocks_a_split` blocks of 16 positions (0: as many as the
-    warps of one SM hold in registers). While the router chooses experts, an SM has the next
-    `ahead_kib` KiB of its tape brought to the L2. `sync_barrier` ends every phase with a barrier of all SMs,
-    for comparison.
+    warps of one SM hold in registers). While experts are read, `expert_slots_in_flight` are asked for at
+    once. `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
     """
 
     slot_units: int | None = None
@@ -52,7 +51,6 @@ class Tuning:
     tiles_from: int | None = None
     tile_attention_from: int = 129
     blocks_a_split: int = 0
-    ahead_kib: int = 0
     expert_slots_in_flight: int = 3
     sync_barrier: bool = False
     profile: bool = False
@@ -290,7 +288,6 @@ def _integers(layout: Layout) -> dict[str, int]:
         "FFN": mlp_columns(c),
         "EXPERTS": layout.experts.count,
         "CHOSEN": c.experts.chosen if c.experts else 1,
-        "AHEAD_BYTES": layout.tuning.ahead_kib << 10,
         "EXPERT_SLOTS_IN_FLIGHT": layout.tuning.expert_slots_in_flight,
         "VOCAB": sharding.whole.vocab,
         "VOCAB_SHARE": c.vocab,
@@ -330,7 +327,10 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "QKV_BIAS": c.qkv_bias,
         "QK_NORM": c.qk_norm,
         "WEIGHTS_BF16": layout.weights == "bf16",
+        "SINKS": c.sinks,
+        "OUT_BIAS": c.out_bias,
         "RENORMALISE": c.experts is not None and c.experts.renormalise,
+        "EXPERT_BIASES": c.experts is not None and c.experts.biased,
         "SUM_BEFORE_NORM": lanes.sum_before_norm,
         "HEAD_PRESCALED": prescaled,
         "SYNC_BARRIER": tuning.sync_barrier,
@@ -342,6 +342,7 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
 def _floats(layout: Layout) -> dict[str, float]:
     return {
         "NORM_EPS": layout.config.norm_eps,
+        "SWIGLU_LIMIT": layout.config.swiglu_limit,
         "SQRT_LANES": math.sqrt(layout.sharding.whole.lanes.count),
         "ATTENTION_SCALE": layout.config.head_dim**-0.5,
     }

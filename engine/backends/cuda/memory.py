@@ -167,9 +167,9 @@ def turns(rope: Rope | None, layout: Layout) -> NDArray[np.float32]:
 
 
 def vector_names(config: ModelConfig) -> list[str]:
-    """Everything that is read as vectors, in the order of `Params.norms`: norms, heads', routers' rows."""
+    """Everything that is read as vectors, in the order of `Params.norms`."""
     routers = (f"layers.{i}.router" for i in range(config.layers) if config.experts)
-    return [*norm_names(config), *head_vector_names(config), *routers]
+    return [*norm_names(config), *routers, *head_vector_names(config), *expert_bias_names(config)]
 
 
 def norm_names(config: ModelConfig) -> Iterator[str]:
@@ -180,13 +180,27 @@ def norm_names(config: ModelConfig) -> Iterator[str]:
 
 
 def head_vector_names(config: ModelConfig) -> Iterator[str]:
-    """What a family does to heads, layer by layer, as heads.cuh expects it behind the norms."""
+    """What a family does to heads, layer by layer, as heads.cuh expects it."""
     names: list[str] = []
     if config.qkv_bias:
         names += ["bq", "bk", "bv"]
     if config.qk_norm:
         names += ["q_norm", "k_norm"]
+    if config.sinks:
+        names += ["sinks"]
+    if config.out_bias:
+        names += ["bo"]
     return (f"layers.{i}.{name}" for i in range(config.layers) for name in names)
+
+
+def expert_bias_names(config: ModelConfig) -> Iterator[str]:
+    """Biases of routers and experts, layer by layer, as expert_biases.cuh expects them."""
+    if config.experts is None or not config.experts.biased:
+        return
+    for i in range(config.layers):
+        yield f"layers.{i}.router_bias"
+        for expert in range(config.experts.count):
+            yield from (f"layers.{i}.experts.{expert}.{name}" for name in ("b_gate", "b_up", "b_down"))
 
 
 def share_table(plan: Plan) -> NDArray[np.int32]:
@@ -304,7 +318,7 @@ class _Loader:
         job.tape = address
         stored = []
         for i, name in enumerate(names):
-            if isinstance(self._weights, RandomWeights):
+            if isinstance(self._weights, RandomWeights) and not self._weights.storage(name).is_packed:
                 key, scale, _ = self._weights.recipe(name)
                 region = self._layout.sharding.region(name, self._rank, job.columns)
                 job.tensors[i] = PackTensor(0, region.first, region.stride, key, scale)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from engine.models.config import Experts, ModelConfig
+from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from tests.gpu.models import LANEFORMER, LLAMA, RoutedWeights
@@ -35,6 +36,10 @@ SMALL = replace(
 EXPERTS = replace(
     SMALL, family="qwen3_moe", qk_norm=True, kv_heads=1, ffn=32, experts=Experts(count=8, chosen=2)
 )
+GPT_OSS = replace(
+    load_preset("tiny-experts").config,
+    hidden=64, layers=2, heads=2, kv_heads=1, ffn=32, vocab=96, context=64, windows=(4, 0),
+)  # fmt: skip
 MODELS: dict[str, tuple[ModelConfig, int]] = {
     "llama": (SMALL, 2),
     "normed heads, a window": (replace(SMALL, family="qwen3", qk_norm=True, windows=(9, 0)), 3),
@@ -43,6 +48,7 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
         2,
     ),
     "experts": (EXPERTS, 3),
+    "experts with biases and sinks": (GPT_OSS, 2),
 }
 
 
