@@ -35,6 +35,10 @@ class RequestError(EngineError):
     """A request asks for something that this model cannot do (too long, unknown token, bad range)."""
 
 
+class NoRoom(RequestError):
+    """There is no room for a request beside those in flight; there will be once one of them has ended."""
+
+
 class BackendUnavailable(EngineError):
     """This machine lacks what a backend needs (a GPU, a compiler, a driver)."""
 

@@ -175,6 +175,11 @@ class Reference:
         shape = (c.layers, lanes, c.kv_heads // lanes, capacity, c.head_dim)
         return Cache(np.empty(shape, np.float32), np.empty(shape, np.float32))
 
+    @property
+    def position_bytes(self) -> int:
+        """Of a cache, for each position."""
+        return 2 * self.config.layers * self.config.kv_dim * np.dtype(np.float32).itemsize
+
     def copy_cache(self, cache: Cache, length: int, capacity: int) -> Cache:
         """A cache for `capacity` positions that begins with the first `length` of another one."""
         copy = self.new_cache(capacity)

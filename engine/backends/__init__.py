@@ -21,6 +21,8 @@ BACKENDS = ("numpy", "cpu", "cuda")
 AUTO = "auto"
 WITH_SYNC = ("cpu", "cuda")
 """Those with the option `sync`, which takes one of engine.backends.base.SYNCS."""
+WITH_ROWS = ("numpy", "cpu")
+"""Those with the option `rows`, how many requests they take at once; the others take one."""
 _MODULES = {name: f"{__name__}.{name}" for name in BACKENDS} | {"numpy": f"{__name__}.numpy_backend"}
 _BEST_FIRST = ("cuda", "cpu", "numpy")
 
@@ -31,11 +33,13 @@ def open_backend(
     *,
     devices: int = 1,
     options: Mapping[str, Any] | None = None,
+    rows: int = 1,
     progress: OnProgress = ignore_progress,
 ) -> Backend:
     """Loads `model` on a backend; "auto" takes the first usable one of cuda, cpu, numpy.
 
-    The result's `name` says which one it became. Raises BackendUnavailable if the name is unknown,
+    The result's `name` says which one it became, its `rows` how many requests it takes at once: `rows`, or
+    fewer where it has not so many. Raises BackendUnavailable if the name is unknown,
     this machine lacks what it needs, or it does not take so many devices or one of the options.
     """
     chosen = _first_usable() if name == AUTO else name
@@ -48,7 +52,8 @@ def open_backend(
     usable, why = _ask(chosen)
     if not usable:
         raise BackendUnavailable(f"the backend {chosen} cannot run here: {why}")
-    opened = _load(chosen).open(model, devices=devices, options=options or {}, progress=progress)
+    asked = {**(options or {}), **({"rows": rows} if rows > 1 and chosen in WITH_ROWS else {})}
+    opened = _load(chosen).open(model, devices=devices, options=asked, progress=progress)
     return cast("Backend", opened)
 
 

@@ -1,4 +1,10 @@
-"""What a backend is: something that runs one request, prompt to last token, in one launch."""
+"""What a backend is: something that runs requests, prompt to last token, in one launch.
+
+A launch has rows. Each is the place of one request, with a position, a window, sampling, stop ids and a token
+sink of its own: it joins between two tokens of the others, has its prompt read in bounded pieces between
+theirs, and leaves alone. What becomes of a request does not depend on the others, to the bit. Where a
+backend has one row, a launch is one request.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +54,11 @@ class Job:
     cache_salt: str = ""
     """Whose it is: the launch may go on from a kept sequence with the same salt. Empty computes it all."""
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is to say where its time goes: then it runs alone, as no other row may add to that."""
+        return self.profile or self.trace is not None
+
 
 class Token(NamedTuple):
     """One generated token and when it was ready, in nanoseconds of the launch's own clock."""
@@ -83,7 +94,7 @@ class Outcome:
 
 
 class Launch(Protocol):
-    """A request in flight. Used by one thread; `stop` may be called from any."""
+    """A request in flight: one row. Used by one thread; `stop` may be called from any."""
 
     @property
     def prefilled(self) -> int:
@@ -141,9 +152,11 @@ class Loaded(Protocol):
 
 
 class Backend(Protocol):
-    """A loaded model on some devices. One launch at a time; a second raises RequestError."""
+    """A loaded model on some devices. At most `rows` requests at a time; one more raises RequestError."""
 
     name: str
+    rows: int
+    """How many requests it takes at once, each in a row of the same launch."""
     config: ModelConfig
     topology: Topology
 
@@ -170,7 +183,11 @@ class Backend(Protocol):
         ...
 
     def launch(self, job: Job) -> Launch:
-        """Starts a request. Raises RequestError for a job that this model cannot run."""
+        """Starts a request, or lets it join those in flight; from any thread.
+
+        Raises RequestError for a job that this model cannot run, or not beside those in flight; NoRoom if it
+        could once memory for its keys and values is free.
+        """
         ...
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ should be used. Options:
     align_ms     delay the first token to a multiple of this on time.monotonic(), 0 for not (0): a reader
                  on the same machine can then tell when every token was ready
     line         every how many tokens a line ends, 0 for never (0): pages lay lines out as they come
+    rows         requests at once, each at the same speed (1)
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from engine.models.storage import Storage
 from engine.models.tokenizer import Tokenizer
 from engine.timings import FinishReason
 
-_DEFAULTS = {"tok_s": 1000.0, "burst": 1.0, "prefill_ms": 20.0, "align_ms": 0.0, "line": 0.0}
+_DEFAULTS = {"tok_s": 1000.0, "burst": 1.0, "prefill_ms": 20.0, "align_ms": 0.0, "line": 0.0, "rows": 1.0}
 _STRIDE = 7919
 """Prime and larger than any vocabulary's common divisors: neighbouring positions get unlike tokens."""
 
@@ -53,7 +54,7 @@ def open(model: Model, *, devices: int, options: Mapping[str, Any]) -> PacedBack
     except (TypeError, ValueError) as error:
         raise BackendUnavailable(f"an option of the backend paced is not a number: {error}") from error
     for name, value in values.items():
-        low = 1.0 if name in ("tok_s", "burst") else 0.0
+        low = 1.0 if name in ("tok_s", "burst", "rows") else 0.0
         if not low <= value <= 1e6:
             raise BackendUnavailable(f"{name} is {value:g}; the backend paced allows {low:g} to 1000000")
     if model.tokenizer is None:
@@ -80,6 +81,7 @@ class PacedBackend:
     def __init__(self, config: ModelConfig, text: _Text, options: Mapping[str, float]) -> None:
         self.config = config
         self.topology = Topology(devices=(DeviceInfo(f"test clock at {options['tok_s']:g} tok/s"),))
+        self.rows = int(options["rows"])
         self.facts: dict[str, Any] = {}
         self._text = text
         self._options = options

@@ -1,7 +1,7 @@
 """Sequences whose keys and values stay after their launch, and which of them a new prompt may go on from.
 
-A backend asks `reuse` before a launch and calls `keep` after it. The keys and values themselves are the
-backend's: this module knows their tokens, their size and whose they are.
+A backend asks `reserve` and `reuse` before a request begins and calls `give_back` and `keep` after it. The
+keys and values themselves are the backend's: this module knows their tokens, their size and whose they are.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from engine.errors import BackendUnavailable
+from engine.errors import BackendUnavailable, NoRoom
 
 OPTION = "prefix_cache_mib"
-"""The option of every backend that keeps sequences: MiB for those that no launch uses. 0 keeps none."""
+"""The option of every backend that keeps sequences: MiB for those that are kept and those of the requests in
+flight, which a single request may exceed. 0 keeps none, and takes one request at a time."""
 MAX_MIB = 1 << 24
 PINNED = "pinned"
 """The owner of what the operator pins (Job.cache_salt): every owner goes on from it, and it never goes."""
@@ -54,7 +55,9 @@ class _Kept(Generic[T]):
 
 
 class PrefixCache(Generic[T]):
-    """Kept sequences within a budget of bytes; the least recently used go first. For one thread at a time.
+    """Kept sequences, and those in flight, within a budget of bytes. For one thread at a time.
+
+    The least recently used of the kept ones go first.
 
     Sequences are found by their owner's salt (Job.cache_salt) alone: how fast a prompt is read must not
     tell one owner what another has asked. An empty salt neither finds nor keeps anything. What belongs to
@@ -65,6 +68,7 @@ class PrefixCache(Generic[T]):
         """`release` frees the keys and values of a sequence that is dropped."""
         self._budget = budget_bytes
         self._release = release
+        self._reserved: list[int] = []
         self._kept: list[_Kept[T]] = []
         """The least recently used first."""
 
@@ -98,6 +102,24 @@ class PrefixCache(Generic[T]):
             self._kept.append(best)
         return Match(best.value, length, copies)
 
+    def reserve(self, size: int) -> None:
+        """Takes `size` bytes for a request until `give_back`; kept sequences make room for it.
+
+        Raises NoRoom if it has to wait for a request in flight to end. One that is alone is never refused.
+        """
+        unmovable = sum(kept.size for kept in self._kept if kept.salt == PINNED) + sum(self._reserved)
+        if self._reserved and unmovable + size > self._budget:
+            raise NoRoom(
+                f"the memory for keys and values is full: this request may need {_mib(size)} MiB, and"
+                f" {_mib(unmovable)} of {_mib(self._budget)} are in use; it begins once another one has ended"
+            )
+        self._make_room(size)
+        self._reserved.append(size)
+
+    def give_back(self, size: int) -> None:
+        """What `reserve` took."""
+        self._reserved.remove(size)
+
     def keep(self, salt: str, tokens: Sequence[int], value: T, size: int) -> None:
         """Keeps a sequence of `size` bytes, or releases it if it has no owner or no room in the budget."""
         if not salt or not tokens or size > self._budget:
@@ -118,7 +140,7 @@ class PrefixCache(Generic[T]):
 
     def _make_room(self, size: int) -> bool:
         """Whether there is room for so much now."""
-        while self.use.used_bytes + size > self._budget:
+        while self.use.used_bytes + sum(self._reserved) + size > self._budget:
             loose = next((kept for kept in self._kept if kept.salt != PINNED), None)
             if loose is None:
                 return False
@@ -128,6 +150,10 @@ class PrefixCache(Generic[T]):
     def _drop(self, kept: _Kept[T]) -> None:
         self._kept.remove(kept)
         self._release(kept.value)
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.1f}"
 
 
 def _begins(tokens: tuple[int, ...], with_these: tuple[int, ...]) -> bool:

@@ -48,11 +48,8 @@ struct MlKernel {
         if (team.quit) return;
         served = team.launches;
       }
-      const int how = workers[index]->run();
-      if (team.running.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        team.finish.store(how, std::memory_order_release);
-        team.ring.ring();
-      }
+      workers[index]->run();
+      if (team.running.fetch_sub(1, std::memory_order_acq_rel) == 1) team.end_launch(workers[index]->taken());
     }
   }
 
@@ -89,6 +86,7 @@ static bool is_sound(const MlShape& s, const MlTeam& t) {
   if (s.hidden > 1 << 20 || s.ffn > 1 << 22 || s.vocab > 1 << 24 || s.context > 1 << 24 || s.layers > 4096 ||
       s.head_dim > 1024 || t.devices > 256 || t.threads > 1024 || t.block < 0 || t.block > 512)
     return false;
+  if (t.rows < 1 || t.rows > (t.devices > 1 ? 1 : kMostRows)) return false;
   if (s.heads % s.kv_heads || s.head_dim % 2 || s.shards % t.devices || s.heads % s.shards || s.kv_heads % s.shards ||
       s.ffn % s.shards || s.delay < 0 || s.delay > s.layers)
     return false;
@@ -186,7 +184,7 @@ void ml_destroy(MlKernel* kernel) { delete kernel; }
 int ml_pack(MlKernel* kernel, int32_t matrix, int32_t layer, int32_t shard, const void* rows, const float* scales) {
   Team& team = kernel->team;
   const Plan& plan = team.plan;
-  if (team.finish.load() == ML_RUNNING && team.running.load() > 0) return ML_BUSY;
+  if (team.is_busy()) return ML_BUSY;
   if (matrix < ML_WQ || matrix > ML_EMBED_ROWS || layer < 0 || layer >= plan.s.layers || shard < 0) return ML_BAD_SHAPE;
   if (shard >= plan.shards_of(matrix)) return ML_BAD_SHAPE;
   const Source source{plan.storage_of(matrix, layer), static_cast<const uint8_t*>(rows), scales};
@@ -202,7 +200,7 @@ int ml_pack_expert(MlKernel* kernel, int32_t matrix, int32_t layer, int32_t expe
                    const float* scales) {
   Team& team = kernel->team;
   const Plan& plan = team.plan;
-  if (team.finish.load() == ML_RUNNING && team.running.load() > 0) return ML_BUSY;
+  if (team.is_busy()) return ML_BUSY;
   if (matrix < ML_W_GATE || matrix > ML_W_DOWN || layer < 0 || layer >= plan.s.layers) return ML_BAD_SHAPE;
   if (expert < 0 || expert >= plan.s.experts || shard < 0 || shard >= plan.s.shards) return ML_BAD_SHAPE;
   const Source source{plan.storage_of(matrix, layer), static_cast<const uint8_t*>(rows), scales};
@@ -220,11 +218,15 @@ int ml_vector(MlKernel* kernel, int32_t which, int32_t layer, int32_t shard, con
 }
 
 static bool has_cache(const Team& team, int number) {
-  return number >= 0 && number < int(team.caches.size()) && !team.caches[number].keys.empty();
+  return number >= 0 && number < int(team.caches.size()) && team.caches[number];
+}
+static bool is_filling(const Team& team, int number) {
+  const Cache* cache = team.caches[number].get();
+  return std::any_of(team.requests.begin(), team.requests.end(),
+                     [&](const Request& request) { return request.is_running() && request.cache == cache; });
 }
 
 int ml_cache_add(MlKernel* kernel, int32_t* number) {
-  if (kernel->team.running.load() > 0) return ML_BUSY;
   try {
     *number = kernel->team.add_cache();
     return ML_OK;
@@ -234,30 +236,37 @@ int ml_cache_add(MlKernel* kernel, int32_t* number) {
 }
 
 int ml_cache_remove(MlKernel* kernel, int32_t number) {
-  if (kernel->team.running.load() > 0) return ML_BUSY;
   if (number < 1 || !has_cache(kernel->team, number)) return ML_BAD_CACHE;
+  if (is_filling(kernel->team, number)) return ML_BUSY;
   kernel->team.remove_cache(number);
   return ML_OK;
 }
 
 int ml_cache_copy(MlKernel* kernel, int32_t from, int32_t to, int32_t positions) {
   Team& team = kernel->team;
-  if (team.running.load() > 0) return ML_BUSY;
   if (!has_cache(team, from) || !has_cache(team, to) || from == to) return ML_BAD_CACHE;
+  if (is_filling(team, to)) return ML_BUSY;
   if (positions < 0 || positions > team.plan.s.context) return ML_TOO_LONG;
   team.copy_cache(from, to, positions);
   return ML_OK;
 }
 
+// Profiles, traces and logits of every token are those of a request that has the team to itself.
+static bool is_alone(const MlJob& job) { return job.profile || job.trace_last > job.trace_first || job.all_logits; }
+
 int ml_launch(MlKernel* kernel, const MlJob* job) {
   Team& team = kernel->team;
   if (job->size != sizeof(MlJob)) return ML_BAD_STRUCT;
-  if (team.running.load() > 0) return ML_BUSY;
+  if (job->row < 0 || job->row >= team.options.rows) return ML_BAD_ROW;
+  for (const Request& other : team.requests)
+    if (other.is_running() && (&other == &team.requests[job->row] || is_alone(*job) || is_alone(other.job.params)))
+      return ML_BUSY;
   const MlShape& s = team.plan.s;
   if (job->count < 1 || job->max_tokens < 0 || job->count > s.context) return ML_TOO_LONG;
   for (int i = 0; i < job->count; ++i)
     if (job->tokens[i] < 0 || job->tokens[i] >= s.vocab) return ML_BAD_TOKEN;
   if (!has_cache(team, job->cache)) return ML_BAD_CACHE;
+  if (is_filling(team, job->cache)) return ML_BUSY;
   if (job->cached < 0 || job->cached >= job->count) return ML_TOO_LONG;
   if (job->sampled < 0 || job->sampled > job->count) return ML_TOO_LONG;
   for (int i = 0; i < job->bias_count; ++i)
@@ -270,43 +279,50 @@ int ml_launch(MlKernel* kernel, const MlJob* job) {
   next.biases.assign(job->biases, job->biases + job->bias_count);
   next.limit = std::min(job->max_tokens, s.context - job->count);
   if (next.limit < 1 && !job->all_logits) return ML_TOO_LONG;
-  team.ring.reset(next.limit);
-  team.job = std::move(next);
-  team.stop.store(false);
-  team.prefilled.store(job->cached);
-  team.filled.store(job->cached);
-  team.prefill_ns = 0;
-  team.finish.store(ML_RUNNING);
-  team.running.store(team.workers);
-  team.start_ns = now_ns();
-  {
-    std::lock_guard<std::mutex> hold(team.mutex);
-    ++team.launches;
-  }
-  team.wake.notify_all();
+  Request& request = team.requests[job->row];
+  request.ring.reset(next.limit);
+  request.job = std::move(next);
+  request.cache = team.caches[job->cache].get();
+  request.stop.store(false);
+  request.prefilled.store(job->cached);
+  request.filled.store(job->cached);
+  request.prefill_ns = 0;
+  request.inside.store(team.workers);
+  request.finish.store(ML_RUNNING);
+  request.start_ns = now_ns();
+  team.join(job->row);
   return ML_OK;
 }
 
-int32_t ml_poll(MlKernel* kernel, int32_t* ids, int64_t* t_ns, int32_t capacity, int64_t timeout_ns) {
-  Team& team = kernel->team;
+static Request* request_in(MlKernel* kernel, int32_t row) {
+  return row < 0 || row >= kernel->team.options.rows ? nullptr : &kernel->team.requests[row];
+}
+
+int32_t ml_poll(MlKernel* kernel, int32_t row, int32_t* ids, int64_t* t_ns, int32_t capacity, int64_t timeout_ns) {
+  Request* request = request_in(kernel, row);
+  if (!request) return 0;
   const int64_t until = now_ns() + timeout_ns;
   while (true) {
-    const uint32_t rings = team.ring.rings();
-    const bool ended = team.finish.load(std::memory_order_acquire) != ML_RUNNING;
-    const int32_t n = team.ring.take(ids, t_ns, capacity);
+    const uint32_t rings = request->ring.rings();
+    const bool ended = !request->is_running();
+    const int32_t n = request->ring.take(ids, t_ns, capacity);
     const int64_t left = until - now_ns();
     if (n || ended || left <= 0) return n;
-    team.ring.sleep(rings, left);
+    request->ring.sleep(rings, left);
   }
 }
 
-void ml_stop(MlKernel* kernel) { kernel->team.stop.store(true); }
+void ml_stop(MlKernel* kernel, int32_t row) {
+  if (Request* request = request_in(kernel, row)) request->stop.store(true);
+}
 
-int32_t ml_finish(MlKernel* kernel, int64_t* prefill_ns, int32_t* prefilled, int32_t* filled) {
-  const int32_t how = kernel->team.finish.load(std::memory_order_acquire);
-  *prefilled = kernel->team.prefilled.load();
-  *filled = kernel->team.filled.load();
-  *prefill_ns = how == ML_RUNNING ? 0 : kernel->team.prefill_ns;
+int32_t ml_finish(MlKernel* kernel, int32_t row, int64_t* prefill_ns, int32_t* prefilled, int32_t* filled) {
+  const Request* request = request_in(kernel, row);
+  if (!request) return ML_CANCELLED;
+  const int32_t how = request->finish.load(std::memory_order_acquire);
+  *prefilled = request->prefilled.load();
+  *filled = request->filled.load();
+  *prefill_ns = how == ML_RUNNING ? 0 : request->prefill_ns;
   return how;
 }
 

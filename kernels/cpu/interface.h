@@ -24,17 +24,20 @@ ML_API int ml_pack_expert(MlKernel* kernel, int32_t matrix, int32_t layer, int32
 // sinks are those of its query heads. Of experts: the router [experts][hidden] and its bias [experts]; [experts][2][columns of a
 // shard] of the gates and ups; [experts][hidden] of the downs. Biases of a sum over devices are the first shard's.
 ML_API int ml_vector(MlKernel* kernel, int32_t which, int32_t layer, int32_t shard, const float* values);
-// Room for the keys and values of one more sequence; memory is taken as positions are filled.
+// Room for the keys and values of one more sequence; memory is taken as positions are filled. These three may be called while
+// other sequences are being filled, by one thread at a time.
 ML_API int ml_cache_add(MlKernel* kernel, int32_t* number);
 ML_API int ml_cache_remove(MlKernel* kernel, int32_t number);
 ML_API int ml_cache_copy(MlKernel* kernel, int32_t from, int32_t to, int32_t positions);
+// Starts a job, or lets it join those in flight between two of their tokens, in a row that none of them has. ML_BUSY if the row
+// is taken, or if this job or one in flight wants a profile, a trace or all logits: then it must have the team to itself.
 ML_API int ml_launch(MlKernel* kernel, const MlJob* job);
-// New tokens, at most `capacity`; waits up to `timeout_ns` for one or for the end. Returns how many.
-ML_API int32_t ml_poll(MlKernel* kernel, int32_t* ids, int64_t* t_ns, int32_t capacity, int64_t timeout_ns);
-ML_API void ml_stop(MlKernel* kernel);
-// MlFinish; once it is not ML_RUNNING, the other outputs and the calls below are valid until the next launch. `filled` is
-// how many positions of the job's cache hold its tokens.
-ML_API int32_t ml_finish(MlKernel* kernel, int64_t* prefill_ns, int32_t* prefilled, int32_t* filled);
+// A row's new tokens, at most `capacity`; waits up to `timeout_ns` for one or for the end. Returns how many.
+ML_API int32_t ml_poll(MlKernel* kernel, int32_t row, int32_t* ids, int64_t* t_ns, int32_t capacity, int64_t timeout_ns);
+ML_API void ml_stop(MlKernel* kernel, int32_t row);
+// MlFinish of a row; once it is not ML_RUNNING, the other outputs and the calls below are valid until the next launch there.
+// `filled` is how many positions of the job's cache hold its tokens.
+ML_API int32_t ml_finish(MlKernel* kernel, int32_t row, int64_t* prefill_ns, int32_t* prefilled, int32_t* filled);
 // Mean nanoseconds a decode token: out[phase][kind], averaged over threads. Returns the tokens counted.
 ML_API int32_t ml_profile(MlKernel* kernel, double* out, int32_t phases);
 ML_API int32_t ml_spans(MlKernel* kernel, MlSpan* out, int32_t capacity);

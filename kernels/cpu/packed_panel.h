@@ -348,9 +348,10 @@ static inline void fp8_tile(const uint8_t* panel, const float* x, int cols, int 
 struct Columns {
   const float* x;
   const IntegerBlock* integers;
+  int64_t x_stride = 0, integers_stride = 0;  // between the vectors of several requests
 
   // Those of a shard, whose numbers lie further on; packed weights have one shard a device.
-  Columns from(int64_t numbers) const { return {x + numbers, integers}; }
+  Columns from(int64_t numbers) const { return {x + numbers, integers, x_stride, integers_stride}; }
 };
 
 // A panel of any storage times one vector.
@@ -366,6 +367,22 @@ static inline void multiply_vector(int storage, const uint8_t* panel, Columns in
     case ML_Q4_K: return packed_vector<ML_Q4_K>(panel, in.integers, cols, y, cursor);
     case ML_Q6_K: return packed_vector<ML_Q6_K>(panel, in.integers, cols, y, cursor);
     default: return packed_vector<ML_MXFP4>(panel, in.integers, cols, y, cursor);
+  }
+}
+
+// A panel of any storage times a vector of each of `count` requests. Each gets, bit for bit, what multiply_vector gives it; the
+// panel comes from memory once. y: [count][16]
+template <class Cursor>
+static inline void multiply_vectors(int storage, const uint8_t* panel, Columns in, int count, int cols, float* y,
+                                    Cursor& cursor) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(panel);
+  if (storage == ML_F16) return panel_any<Half::kFloat16>(halves, in.x, in.x_stride, count, cols, y, cursor);
+  if (storage == ML_BF16) return panel_any<Half::kBfloat16>(halves, in.x, in.x_stride, count, cols, y, cursor);
+  multiply_vector(storage, panel, in, cols, y, cursor);
+  Resident resident;
+  for (int i = 1; i < count; ++i) {
+    const Columns one{in.x + i * in.x_stride, in.integers + i * in.integers_stride};
+    multiply_vector(storage, panel, one, cols, y + i * kRows, resident);
   }
 }
 

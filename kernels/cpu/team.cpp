@@ -15,7 +15,8 @@ static int choose_block(const Plan& plan, const MlTeam& options) {
 }
 
 Team::Team(const MlShape& shape, const MlTeam& wanted)
-    : plan(shape, wanted), options(wanted), workers(wanted.devices * wanted.threads), block(choose_block(plan, wanted)) {
+    : plan(shape, wanted), options(wanted), workers(wanted.devices * wanted.threads), block(choose_block(plan, wanted)),
+      columns(std::max(block, wanted.rows)), requests(wanted.rows) {
   const MlShape& s = plan.s;
   windows.assign(s.windows, s.windows + s.layers);
   exchanges[0].assign(s.attention_exchanges, s.attention_exchanges + s.layers);
@@ -41,7 +42,7 @@ Team::Team(const MlShape& shape, const MlTeam& wanted)
   for (int device = 0; device < options.devices; ++device) allocate_device(device);
   add_cache();
   team_mail = std::make_unique<MailboxBuffer>(workers, workers);
-  scores = allocate<float>(s.vocab + kLine);
+  scores = allocate<float>(options.rows * (scores_of(1) - scores_of(0)));
   claims = std::vector<Claims>(workers);
   middles = std::vector<SharedMiddle>(workers);
 }
@@ -136,9 +137,9 @@ int Team::add_cache() {
     made.keys.emplace_back(size, PageSize::kSmall);
     made.values.emplace_back(size, PageSize::kSmall);
   }
-  auto place = std::find_if(caches.begin(), caches.end(), [](const Cache& cache) { return cache.keys.empty(); });
-  if (place == caches.end()) place = caches.insert(place, Cache{});
-  *place = std::move(made);
+  auto place = std::find(caches.begin(), caches.end(), nullptr);
+  if (place == caches.end()) place = caches.emplace(place);
+  *place = std::make_unique<Cache>(std::move(made));
   return int(place - caches.begin());
 }
 
@@ -147,7 +148,7 @@ void Team::copy_cache(int from, int to, int count) {
   for (int device = 0; device < options.devices; ++device)
     for (int layer = 0; layer < plan.s.layers; ++layer)
       for (int head = 0; head < cache_heads(); ++head) {
-        const CacheView source = view(caches[from], device, layer, head), target = view(caches[to], device, layer, head);
+        const CacheView source = view(*caches[from], device, layer, head), target = view(*caches[to], device, layer, head);
         std::copy(source.keys, source.keys + blocks * kBlock * dim, target.keys);
         std::copy(source.values, source.values + count * dim, target.values);
       }
@@ -157,11 +158,36 @@ void Team::copy_cache(int from, int to, int count) {
 int64_t Team::mailbox_lines() const {
   const int64_t heads = int64_t(plan.shards) * plan.kv_heads;
   const int64_t widest = std::max({plan.qkv_panels, plan.out_panels, plan.ffn_panels});
-  const int64_t partials = plan.threads * heads * plan.group * panels_of(plan.s.head_dim + 2);
+  const int64_t partials = options.rows * plan.threads * heads * plan.group * panels_of(plan.s.head_dim + 2);
   const int64_t whole = heads * block * plan.group * panels_of(plan.s.head_dim);
   const int64_t met = int64_t(plan.s.experts_chosen) * block * plan.ffn_panels;
   const int64_t scores = int64_t(panels_of(plan.s.experts)) * block;
-  return std::max({plan.shards * widest * block, partials, whole, met, scores});
+  return std::max({plan.shards * widest * columns, partials, whole, met, scores});
+}
+
+bool Team::is_busy() const {
+  return std::any_of(requests.begin(), requests.end(), [](const Request& request) { return request.is_running(); });
+}
+
+void Team::join(int row) {
+  std::lock_guard<std::mutex> hold(mutex);
+  const uint32_t number = arrived.load(std::memory_order_relaxed);
+  joining[number % kMostRows] = row;
+  arrived.store(number + 1, std::memory_order_release);
+  if (!launched) launch();
+}
+
+void Team::end_launch(uint32_t taken) {
+  std::lock_guard<std::mutex> hold(mutex);
+  launched = false;
+  if (taken != arrived.load(std::memory_order_relaxed)) launch();
+}
+
+void Team::launch() {
+  launched = true;
+  running.store(workers);
+  ++launches;
+  wake.notify_all();
 }
 
 }  // namespace ml

@@ -27,9 +27,26 @@ struct Job {
   int limit = 0;  // tokens it may produce
 };
 
-// Keys and values of one sequence: [device], each [layer][KV head][positions]. Empty if it is not in use.
+// Keys and values of one sequence: [device], each [layer][KV head][positions].
 struct Cache {
   std::vector<Pages<uint16_t>> keys, values;
+};
+
+constexpr int kMostRows = 8;
+
+// A row: the place of one request in flight. What the host and the workers tell each other of it.
+struct Request {
+  Job job;
+  const Cache* cache = nullptr;
+  TokenRing ring;
+  std::atomic<bool> stop{false};
+  std::atomic<int> inside{0};              // workers that are not through with it
+  std::atomic<int32_t> finish{ML_LENGTH};  // ML_RUNNING while it is in flight
+  std::atomic<int32_t> prefilled{0};       // prompt tokens in the cache, those of an earlier job included
+  std::atomic<int32_t> filled{0};          // positions in the cache
+  int64_t start_ns = 0, prefill_ns = 0;
+
+  bool is_running() const { return finish.load(std::memory_order_acquire) == ML_RUNNING; }
 };
 
 constexpr int kVectors = ML_DOWN_BIAS + 1;
@@ -40,7 +57,8 @@ struct Team {
   const Plan plan;
   const MlTeam options;
   const int workers;
-  const int block;  // prompt tokens a pass over the weights
+  const int block;    // prompt tokens a pass over the weights
+  const int columns;  // vectors that a pass has at most
   std::vector<int> windows;           // [layer]
   std::vector<int> exchanges[2];      // [attention, MLP][layer]
   std::vector<int> peer_number[2];    // number of a layer's sum among a pass's peer exchanges, -1 if none is sent
@@ -55,27 +73,31 @@ struct Team {
   std::vector<float> vectors[kVectors];                     // [MlVector]: [layer][shard][values], those that are in use
   std::vector<Pages<uint8_t>> experts;                      // [device]: [layer][expert], if the model has any
   std::vector<int64_t> expert_starts;                       // [layer]: where its experts begin
-  std::vector<Cache> caches;                                // sequences; a job names one
+  std::vector<std::unique_ptr<Cache>> caches;               // sequences; a job names one. For the host's threads alone
   std::vector<std::unique_ptr<MailboxBuffer>> device_mail;  // [device]
   std::unique_ptr<MailboxBuffer> team_mail;                 // all workers: sampling and control
   std::vector<std::unique_ptr<PeerMailbox>> peer_mail;      // [device]
-  Aligned<float> scores;                                    // [vocab]
+  Aligned<float> scores;                                    // [column of a pass][vocab, padded]
   std::vector<Claims> claims;                               // [worker]
   std::vector<SharedMiddle> middles;                        // [worker]: of the head, a pair uses its first worker's
 
-  Job job;
-  TokenRing ring;
-  std::atomic<bool> stop{false}, abort{false};
-  std::atomic<int> running{0};
-  std::atomic<int32_t> finish{ML_RUNNING};
-  std::atomic<int32_t> prefilled{0};  // prompt tokens in the cache, those of an earlier job included
-  std::atomic<int32_t> filled{0};     // positions in the cache
-  int64_t start_ns = 0, prefill_ns = 0;
+  std::vector<Request> requests;      // [row]
+  int joining[kMostRows] = {};        // the row of the n-th request that ever arrived, at n % kMostRows
+  std::atomic<uint32_t> arrived{0};   // how many have
+  std::atomic<bool> abort{false};
+  std::atomic<int> running{0};        // workers that have not left the launch in hand
 
-  std::mutex mutex;
+  std::mutex mutex;  // of what follows, and of changes of `arrived`
   std::condition_variable wake;
   int64_t launches = 0;
+  bool launched = false;
   bool quit = false;
+
+  // The host: a request is in its row, and a launch that has begun, or begins, takes it.
+  void join(int row);
+  // The last worker that leaves a launch, of which `taken` requests were taken in all: another begins if one has arrived since.
+  void end_launch(uint32_t taken);
+  bool is_busy() const;
 
   // The embedding of a token, [hidden], `step` apart.
   void read_embedding(int id, float* out, int64_t step) const;
@@ -89,10 +111,8 @@ struct Team {
     return expert(device, layer, number) + plan.down_in_expert(layer);
   }
   int64_t positions() const { return int64_t(panels_of(plan.s.context)) * kBlock; }
-  // Where the job's sequence has a KV head of a layer.
-  CacheView cache(int device, int layer, int head) const {
-    return view(caches[job.params.cache], device, layer, head);
-  }
+  float* scores_of(int column) const { return scores.get() + column * int64_t(panels_of(plan.s.vocab) + 1) * kLine; }
+  // Where a sequence has a KV head of a layer.
   CacheView view(const Cache& cache, int device, int layer, int head) const {
     const int64_t at = (layer * cache_heads() + head) * positions() * plan.s.head_dim;
     return {cache.keys[device].data() + at, cache.values[device].data() + at, plan.s.head_dim, plan.s.attention_cap};
@@ -100,7 +120,7 @@ struct Team {
   int cache_heads() const { return plan.shards * plan.kv_heads; }  // of a device, in one layer
   // Makes room for a sequence. Returns its number.
   int add_cache();
-  void remove_cache(int number) { caches[number] = {}; }
+  void remove_cache(int number) { caches[number].reset(); }
   // The first `count` positions of a sequence become those of another.
   void copy_cache(int from, int to, int count);
   // A vector of a layer; null if the model has none of the kind.
@@ -119,6 +139,7 @@ struct Team {
   }
 
  private:
+  void launch();
   void number_peer_exchanges();
   void allocate_device(int device);
   int64_t mailbox_lines() const;

@@ -26,15 +26,16 @@ Worker::Worker(Team& team, int index)
       cursor_(plan_, thread_, *team.tapes[index], partner_tape(team, index)),
       stealing_(team.claims[index], partner_claims(team, index)) {
   const MlShape& s = plan_.s;
-  const int64_t t = team.block, hidden = int64_t(plan_.out_panels) * kLine;
+  const int t = team.columns;
+  const int64_t hidden = int64_t(plan_.out_panels) * kLine;
   const int64_t widest = std::max({plan_.qkv_panels, plan_.ffn_panels, plan_.out_panels}) * int64_t(kLine);
-  const int64_t experts_met = s.experts ? t * s.experts_chosen : 0;
+  const int64_t experts_met = s.experts ? int64_t(t) * s.experts_chosen : 0;
   const int64_t wide = s.streams > 1 && s.head == ML_LANE ? s.streams : plan_.streams;
-  x_ = allocate<float>(plan_.streams * hidden * t);
-  normed_ = allocate<float>(wide * hidden * t);
-  gathered_ = allocate<float>(std::max(plan_.shards * widest * t, plan_.ffn_panels * int64_t(kLine) * experts_met));
-  heads_ = allocate<float>(int64_t(plan_.shards) * plan_.q_cols * t);
-  outputs_ = allocate<float>(plan_.shards * hidden * t);
+  x_ = Vectors(plan_.streams * hidden, t);
+  normed_ = Vectors(wide * hidden, t);
+  gathered_ = Vectors(std::max(plan_.shards * widest, plan_.ffn_panels * int64_t(kLine) * s.experts_chosen), t);
+  heads_ = Vectors(int64_t(plan_.shards) * plan_.q_cols, t);
+  outputs_ = Vectors(plan_.shards * hidden, t);
   sum_ = allocate<float>(std::max<int64_t>(wide, 1) * hidden * t);
   received_ = allocate<float>(wide * hidden * t);
   total_ = allocate<float>(wide * hidden * t);
@@ -56,177 +57,96 @@ Worker::Worker(Team& team, int index)
   partials_ = allocate<float>(partials);
   std::fill(partials_.get(), partials_.get() + partials, 0.0f);
   parts_.resize(plan_.group);
-  cache_reads_.reserve(int64_t(2) * plan_.shards * plan_.kv_heads);
+  cache_reads_.reserve(int64_t(2) * plan_.shards * plan_.kv_heads * team.options.rows);
   cos_ = allocate<float>(s.rotations * t * (s.head_dim / 2));
   sin_ = allocate<float>(s.rotations * t * (s.head_dim / 2));
   column_ = allocate<float>(std::max(2, plan_.group) * s.head_dim);
   for (int kind = 0; kind < 2; ++kind) {
-    past_[kind] = allocate<float>(s.delay * plan_.shards * hidden * t);
-    past_sum_[kind] = allocate<float>(s.delay * hidden * t);
+    past_[kind] = Vectors(s.delay * plan_.shards * hidden, t);
+    past_sum_[kind] = Vectors(s.delay * hidden, t);
   }
-  seen_.assign(s.vocab, 0);
-  sampled_.assign(s.vocab, 0);
+  generations_.resize(team.options.rows);
   scratch_.reserve(s.vocab);
-}
-
-void Worker::reset() {
-  const Job& job = team_.job;
-  std::fill(seen_.begin(), seen_.end(), 0);
-  for (int32_t token : job.tokens) seen_[token] = 1;
-  std::fill(sampled_.begin(), sampled_.end(), 0);
-  for (auto token = job.tokens.end() - job.params.sampled; token != job.tokens.end(); ++token) ++sampled_[*token];
-  for (auto& phase : phase_ns) std::fill(phase, phase + 3, 0.0);
-  decoded = 0;
-  generated_ = 0;
-  spans.clear();
-  traced_ = job.params.trace_first == 0 && job.params.trace_last > 0;
-  timed_ = traced_;
-  last_ns_ = now_ns();
-  waited_[kLocal] = waited_[kPeer] = 0;
-}
-
-int Worker::run() {
-  const Job& job = team_.job;
-  const MlJob& params = job.params;
-  reset();
-  bool stopped = false;
-  if (!prefill(&stopped) || stopped) return ML_CANCELLED;
-  if (params.all_logits) return ML_LENGTH;
-
-  while (true) {
-    int32_t id;
-    const Verdict verdict = sample(&id);
-    if (verdict == Verdict::kAborted) return ML_CANCELLED;
-    mark(kSample, -1);
-    // The first token comes out of the prefill: its phases are no part of a decode token's mean.
-    if (generated_ == 0) {
-      for (auto& phase : phase_ns) std::fill(phase, phase + 3, 0.0);
-    } else {
-      ++decoded;
-    }
-    if (std::find(job.stop_ids.begin(), job.stop_ids.end(), id) != job.stop_ids.end()) return ML_STOP;
-    seen_[id] = 1;
-    ++sampled_[id];
-    if (index_ == 0) team_.ring.push(id, now_ns() - team_.start_ns);
-    ++generated_;
-    if (verdict == Verdict::kTokenThenStop) return ML_CANCELLED;
-    if (generated_ == job.limit) return ML_LENGTH;
-    traced_ = params.trace_first <= generated_ && generated_ < params.trace_last;
-    const bool was_timed = timed_;
-    timed_ = params.profile != 0 || traced_;
-    if (timed_ && !was_timed) last_ns_ = now_ns();
-    ++position_;
-    if (!forward(OneToken{position_}, &id, true)) return ML_CANCELLED;
-    if (index_ == 0) team_.filled.store(position_ + 1, std::memory_order_relaxed);
-  }
-}
-
-// The prompt, in blocks. Worker 0 says before each block whether the host wants to stop.
-bool Worker::prefill(bool* stopped) {
-  const std::vector<int32_t>& tokens = team_.job.tokens;
-  const int total = int(tokens.size());
-  for (int at = team_.job.params.cached; at < total;) {
-    if (!stop_requested(stopped)) return false;
-    if (*stopped) return true;
-    const int count = std::min(team_.block, total - at);
-    if (!run_pass(at, count, tokens.data() + at, at + count == total)) return false;
-    at += count;
-    if (index_ == 0) {
-      team_.prefilled.store(at, std::memory_order_relaxed);
-      team_.filled.store(at, std::memory_order_relaxed);
-      team_.ring.ring();
-    }
-  }
-  position_ = total - 1;
-  if (index_ == 0) team_.prefill_ns = now_ns() - team_.start_ns;
-  return true;
-}
-
-bool Worker::run_pass(int position, int count, const int32_t* ids, bool last) {
-  return count == 1 ? forward(OneToken{position}, ids, last) : forward(TokenBlock{count, position}, ids, last);
-}
-
-// All workers must agree, so worker 0 reads the flag for everyone.
-bool Worker::stop_requested(bool* stopped) {
-  const float requested = index_ == 0 && team_.stop.load(std::memory_order_relaxed) ? 1.0f : 0.0f;
-  broadcast(&requested, 1);
-  float line[kLine] __attribute__((aligned(64)));
-  for (int worker = 0; worker < team_.workers; ++worker) {
-    if (!read_from(worker, line)) return false;
-    if (worker == 0) *stopped = line[0] != 0;
-  }
-  global_.close();
-  return true;
 }
 
 // One pass over the weights. With `last`, logits of the last token follow.
 template <class Pass>
 bool Worker::forward(Pass pass, const int32_t* ids, bool last) {
   embed(pass, ids);
-  set_rotations(pass.position, pass.count);
+  set_rotations(pass);
   mark(kEmbed, -1);
   for (int layer = 0; layer < plan_.s.layers; ++layer) {
     if (!qkv(pass, layer)) return false;
     mark(kQkv, layer);
     if (!attention(pass, layer)) return false;
     mark(kAttention, layer);
-    if (!project(pass, ML_ATTN_OUT, layer, heads_.get(), int64_t(plan_.q_cols) * pass.count)) return false;
+    if (!project(pass, ML_ATTN_OUT, layer, heads_, int64_t(plan_.q_cols) * pass.interleaved)) return false;
     add_out_bias(pass, layer);
     if (!add_outputs(pass, 0, layer)) return false;
     mark(kAttnOut, layer);
     if (!mlp(pass, layer)) return false;
   }
-  const bool all = team_.job.params.all_logits != nullptr;
-  if (all) {
+  if constexpr (std::is_same_v<Pass, TokenBlock>) {
+    if (all_logits_) {
+      if (!head(pass)) return false;
+    } else if (last) {
+      keep_last_column(pass);
+      if (!head(OneToken{pass.position + pass.count - 1, pass.cache})) return false;
+    }
+  } else if (last || all_logits_) {
     if (!head(pass)) return false;
-  } else if (last) {
-    if constexpr (std::is_same_v<Pass, TokenBlock>) keep_last_column(pass);
-    if (!head(OneToken{pass.position + pass.count - 1})) return false;
   }
   mark(kHead, -1);
-  peer_base_ += team_.peer_exchanges - (team_.head_peer >= 0 && !all && !last ? 1 : 0);
+  peer_base_ += team_.peer_exchanges - (team_.head_peer >= 0 && !all_logits_ && !last ? 1 : 0);
   return true;
 }
 
 template <class Pass>
 void Worker::embed(Pass pass, const int32_t* ids) {
   const MlShape& s = plan_.s;
-  for (int t = 0; t < pass.count; ++t) team_.read_embedding(ids[t], x_.get() + t, pass.count);
+  float* x = x_.of(pass.column);
+  for (int t = 0; t < pass.count; ++t) team_.read_embedding(ids[t], x + t, pass.count);
   if (s.embedding_scale != 1)
-    for (int64_t i = 0; i < int64_t(s.hidden) * pass.count; ++i) x_[i] *= s.embedding_scale;
+    for (int64_t i = 0; i < int64_t(s.hidden) * pass.count; ++i) x[i] *= s.embedding_scale;
   const int64_t stream = int64_t(s.hidden) * pass.count;
-  for (int i = 1; i < plan_.streams; ++i) std::copy(x_.get(), x_.get() + stream, x_.get() + i * stream);
+  for (int i = 1; i < plan_.streams; ++i) std::copy(x, x + stream, x + i * stream);
+}
+void Worker::embed(TokenRows pass, const int32_t* ids) {
+  for (int row = 0; row < pass.count; ++row) embed(pass.tokens[row], ids + row);
 }
 
 template <class Pass>
 bool Worker::qkv(Pass pass, int layer) {
-  const int64_t stream = int64_t(plan_.s.hidden) * pass.count;
+  const int64_t stream = int64_t(plan_.s.hidden) * pass.interleaved;
   norm_streams(pass, team_.vector(ML_ATTN_NORM, layer));
-  return project(pass, ML_QKV, layer, normed_.get(), plan_.streams > 1 ? stream : 0);
+  return project(pass, ML_QKV, layer, normed_, plan_.streams > 1 ? stream : 0);
 }
 
 template <class Pass>
 bool Worker::gate_up(Pass pass, int layer) {
+  const int64_t stream = int64_t(plan_.s.hidden) * pass.interleaved;
   norm_streams(pass, team_.vector(ML_FFN_NORM, layer));
-  return project(pass, ML_GATE_UP, layer, normed_.get(), plan_.streams > 1 ? int64_t(plan_.s.hidden) * pass.count : 0);
+  return project(pass, ML_GATE_UP, layer, normed_, plan_.streams > 1 ? stream : 0);
 }
 
 // The MLP of a layer, or its experts.
 template <class Pass>
 bool Worker::mlp(Pass pass, int layer) {
   if (plan_.s.experts) {
-    if (!route(pass, layer)) return false;
-    mark(kRouter, layer);
     if (!mix_experts(pass, layer)) return false;
   } else {
     if (!gate_up(pass, layer)) return false;
     mark(kGateUp, layer);
-    if (!project(pass, ML_DOWN, layer, gathered_.get(), int64_t(plan_.ffn_panels) * kLine * pass.count)) return false;
+    if (!project(pass, ML_DOWN, layer, gathered_, int64_t(plan_.ffn_panels) * kLine * pass.interleaved)) return false;
   }
   if (!add_outputs(pass, 1, layer)) return false;
   mark(plan_.s.experts ? kExperts : kDown, layer);
   return true;
 }
+
+template bool Worker::forward(OneToken, const int32_t*, bool);
+template bool Worker::forward(TokenRows, const int32_t*, bool);
+template bool Worker::forward(TokenBlock, const int32_t*, bool);
 
 // Ends a phase: adds its time to the profile, and to the trace.
 void Worker::mark(Phase phase, int layer) {
@@ -242,7 +162,7 @@ void Worker::mark(Phase phase, int layer) {
     const int64_t parts[3] = {now - last_ns_ - waiting, waited_[kLocal], waited_[kPeer]};
     for (int kind = 0; kind < 3; ++kind) {
       if (parts[kind] > 0)
-        spans.push_back({phase, layer, device_, thread_, kind, at - team_.start_ns, at + parts[kind] - team_.start_ns});
+        spans.push_back({phase, layer, device_, thread_, kind, at - start_ns_, at + parts[kind] - start_ns_});
       at += parts[kind];
     }
   }

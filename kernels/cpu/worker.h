@@ -1,7 +1,7 @@
 // One thread of the team: its share of every phase, from the embedding to the sampled token.
 //
-// worker.cpp runs a job and walks the model (`forward`). A step of the model lies in the file of its concern:
-// worker_matmul.cpp, worker_attention.cpp, worker_exchange.cpp, worker_head.cpp,
+// worker_requests.cpp serves the requests in flight, worker.cpp walks the model (`forward`). A step of the model lies in the
+// file of its concern: worker_matmul.cpp, worker_attention.cpp, worker_exchange.cpp, worker_head.cpp,
 // worker_sampling.cpp.
 #pragma once
 
@@ -20,22 +20,56 @@
 
 namespace ml {
 
-// A pass over the weights computes one token (decode) or a block of prompt tokens (prefill). Each step takes one of these
-// and is compiled once for each. Vectors of a pass are [rows][count].
+// A pass over the weights computes one token (decode), the next tokens of several requests (decode, too), or a block of prompt
+// tokens (prefill). Each step takes one of these and is compiled once for each. A block's vectors lie interleaved,
+// [numbers][count]. Those of several requests lie one after another, and whatever is no product with weights treats each as
+// one token: what becomes of a request does not depend on how many others there are.
 struct OneToken {
-  static constexpr int count = 1;
+  static constexpr int count = 1, interleaved = 1;
   int position;
+  const Cache* cache;
+  int column = 0;  // which of the pass's tokens it is
+};
+struct TokenRows {
+  static constexpr int interleaved = 1;
+  int count;
+  const OneToken* tokens;  // the n-th one's column is n
 };
 struct TokenBlock {
-  int count;
+  static constexpr int column = 0;
+  int count, interleaved;
   int position;  // of the first token
+  const Cache* cache;
+};
+
+// One token's product, or those of several requests.
+template <class Cursor>
+static inline void multiply_tokens(OneToken, int storage, const uint8_t* panel, Columns in, int cols, float* y, Cursor& cursor) {
+  multiply_vector(storage, panel, in, cols, y, cursor);
+}
+template <class Cursor>
+static inline void multiply_tokens(TokenRows pass, int storage, const uint8_t* panel, Columns in, int cols, float* y,
+                                   Cursor& cursor) {
+  multiply_vectors(storage, panel, in, pass.count, cols, y, cursor);
+}
+
+// What a pass has of one kind of vector.
+struct Vectors {
+  Vectors() = default;
+  Vectors(int64_t stride, int columns) : memory(allocate<float>(stride * columns)), stride(stride) {}
+  float* of(int column) const { return memory.get() + column * stride; }
+
+  Aligned<float> memory;
+  int64_t stride = 0;
 };
 
 class Worker {
  public:
   Worker(Team& team, int index);
-  // Runs the job in hand. Returns how it ended, an MlFinish.
-  int run();
+  // Serves requests until there are none.
+  void run();
+  // How many it has taken so far.
+  uint32_t taken() const { return taken_; }
 
   double phase_ns[kPhases][3] = {};
   int decoded = 0;
@@ -44,7 +78,19 @@ class Worker {
  private:
   enum Wait { kWork, kLocal, kPeer };
   enum class HeadRole { kQuery, kKey, kValue };
-  enum class Verdict { kAborted, kToken, kTokenThenStop };
+
+  // A request in flight, as this worker sees it.
+  struct Generation {
+    Request* request = nullptr;
+    int read = 0;       // prompt tokens that are in the cache
+    int generated = 0;  // tokens
+    int position = 0;   // of the last token that was processed
+    int32_t token = 0;  // the newest one
+    std::vector<uint8_t> seen;     // [id] 1 if it is in the sequence
+    std::vector<int32_t> sampled;  // [id] how often it was sampled
+
+    bool is_reading() const { return read < int(request->job.tokens.size()); }
+  };
 
   // What a waiting worker does: it prefetches the weights that it will read next, and counts the time.
   struct Idle {
@@ -62,11 +108,20 @@ class Worker {
   };
   Idle idle(Wait kind = kLocal) { return {*this, kind}; }
 
-  // The job. Whatever returns bool returns false if the team aborts.
-  void reset();
-  bool prefill(bool* stopped);
-  bool run_pass(int position, int count, const int32_t* ids, bool last);
-  bool stop_requested(bool* stopped);
+  // worker_requests.cpp. Whatever returns bool returns false if the team aborts.
+  void take_arrivals();
+  void begin(Generation& generation);
+  void begin_profile(const MlJob& job);
+  void leave(Generation& generation, int how);
+  Generation* find_reader();
+  bool read_prompt();
+  bool next_tokens();
+  bool finish_token(Generation& generation, int column);
+  bool is_stopped(const Generation& generation) const;
+  bool look();
+  void write_wishes(float* words) const;
+  void read_wishes(const float* words);
+
   void mark(Phase phase, int layer);
 
   // The model.
@@ -74,6 +129,7 @@ class Worker {
   bool forward(Pass pass, const int32_t* ids, bool last);
   template <class Pass>
   void embed(Pass pass, const int32_t* ids);
+  void embed(TokenRows pass, const int32_t* ids);
   template <class Pass>
   bool qkv(Pass pass, int layer);
   template <class Pass>
@@ -84,12 +140,16 @@ class Worker {
   // worker_matmul.cpp
   template <class Pass>
   void norm_streams(Pass pass, const float* scale);
+  void norm_streams(TokenRows pass, const float* scale);
   void rms_norm(OneToken, const float* x, const float* scale, float* out);
   void rms_norm(TokenBlock pass, const float* x, const float* scale, float* out);
   template <class Pass>
-  bool project(Pass pass, int tensor, int layer, const float* in, int64_t in_shard);
-  Columns prepare(int tensor, int layer, const float* in, int tokens);
-  Range multiply(OneToken pass, int tensor, int layer, Columns in, int64_t in_shard, float* to_lines);
+  bool project(Pass pass, int tensor, int layer, const Vectors& in, int64_t in_shard);
+  Columns prepare(OneToken pass, int tensor, int layer, const Vectors& in);
+  Columns prepare(TokenRows pass, int tensor, int layer, const Vectors& in);
+  Columns prepare(TokenBlock pass, int tensor, int layer, const Vectors& in);
+  template <class Pass>
+  Range multiply(Pass pass, int tensor, int layer, Columns in, int64_t in_shard, float* to_lines);
   Range multiply(TokenBlock pass, int tensor, int layer, Columns in, int64_t in_shard, float* to_lines);
   template <class Emit>
   bool gather(int tensor, int64_t lines_a_unit, Emit&& emit);
@@ -98,38 +158,51 @@ class Worker {
   // worker_experts.cpp
   template <class Pass>
   bool route(Pass pass, int layer);
-  template <class Pass>
-  bool mix_experts(Pass pass, int layer);
+  bool mix_experts(OneToken pass, int layer);
+  bool mix_experts(TokenBlock pass, int layer);
+  bool mix_experts(TokenRows pass, int layer);
   template <class Emit>
   bool gather_shared(int units, int64_t lines, Emit&& emit);
-  Columns columns_of(const HitGroup& group, int tokens, bool as_integers);
-  bool gate_up_experts(int tokens, int layer);
+  Columns columns_of(const HitGroup& group, int tokens, const float* normed, bool as_integers);
+  template <class Pass>
+  bool mix(Pass pass, int layer);
+  bool gate_up_experts(int tokens, const float* normed, int layer);
   void finish_halves(int layer, const HitGroup& group, int panel, float* gate, float* up);
-  bool add_experts(int tokens, int layer);
+  bool add_experts(int tokens, float* outputs, int layer);
   void keep_outputs(int layer, const HitGroup& group, int panel);
   const float* sum_slots(int token);
 
   // worker_attention.cpp
-  void set_rotations(int position, int count);
+  void set_rotations(OneToken pass);
+  void set_rotations(TokenRows pass);
+  void set_rotations(TokenBlock pass);
+  void set_rotation(int position, int column);
   void finish_head(float* head, HeadRole role, int layer, int shard, int number, int t);
-  void append(float* key_and_value, int layer, int head, int position, int t);
+  void append(const CacheView& cache, float* key_and_value, int layer, int head, int position, int t);
   bool attention(OneToken pass, int layer);
+  bool attention(TokenRows pass, int layer);
   bool attention(TokenBlock pass, int layer);
-  void attend_split(const AttentionSplit& split, OneToken pass, int layer);
-  bool merge_split(const AttentionSplit& split, int layer);
+  int lines_a_head() const;
+  bool attends(TokenRows pass, int layer, int thread) const;
+  Range attend_split(OneToken pass, int layer, float* out);
+  bool merge_split(OneToken pass, int layer, int64_t first, int64_t a_thread);
   bool append_block(TokenBlock pass, int layer);
   void attend_block(TokenBlock pass, int layer);
   bool gather_block(TokenBlock pass);
   float weight_with_sink(const Partial& part, int layer, int query) const;
   AttentionSplit attention_split(int position, int layer) const;
-  int64_t plan_cache_reads(int position, int layer);
+  int64_t plan_cache_reads(OneToken pass, int layer);
+  int64_t plan_cache_reads(TokenRows pass, int layer);
+  void plan_cache_reads(OneToken pass, int layer, int64_t* left);
   void read_cache_early(int lines);
 
   // worker_exchange.cpp
   template <class Pass>
   bool add_outputs(Pass pass, int kind, int layer);
+  bool add_outputs(TokenRows pass, int kind, int layer);
   template <class Pass>
   void add_out_bias(Pass pass, int layer);
+  void add_out_bias(TokenRows pass, int layer);
   template <class Pass>
   void norm_outputs(Pass pass, const float* scale);
   template <class Pass>
@@ -147,26 +220,34 @@ class Worker {
   void keep_last_column(TokenBlock pass);
   template <class Pass>
   bool head_input(Pass pass);
+  bool head_input(TokenRows pass);
   template <class Pass>
   bool merge_streams(Pass pass);
-  Range score(OneToken pass, float* scores);
+  template <class Pass>
+  Range score(Pass pass);
   Range score(TokenBlock pass, float* scores);
+  void copy_scores(float* to);
 
   // worker_sampling.cpp
   struct Proposal {
     float top = -std::numeric_limits<float>::infinity();  // the largest score
     Candidate candidate;                                  // perturbed, if there is a temperature
     float score = 0;                                      // the candidate's own
-    bool stop = false;
   };
-  Verdict sample(int32_t* id);
+  // Whose scores are worked on, and where they are: [vocab].
+  struct Scored {
+    const Generation& generation;
+    const MlJob& job;
+    float* scores;
+  };
+  bool sample(const Generation& generation, int column, int32_t* id);
   template <class Visit>
-  void each_unit(Visit&& visit);
-  void adjust_scores();
-  Candidate largest_score();
-  Proposal propose(Candidate largest, float floor);
+  void each_unit(const Scored& of, Visit&& visit);
+  void adjust_scores(const Scored& of);
+  Candidate largest_score(const Scored& of);
+  Proposal propose(const Scored& of, Candidate largest, float floor);
   bool agree(const Proposal& mine, Proposal* best);
-  bool filter(const Proposal& proposal, bool first, bool* kept);
+  bool filter(const Scored& of, const Proposal& proposal, bool first, bool* kept);
 
   static constexpr int kLinesMeanwhile = 24;  // prefetched between two steps of attention
   static constexpr int64_t kCacheAhead = 384 << 10;  // with WeightCursor::kFurthest, most of a second-level cache of 1 MB
@@ -191,14 +272,20 @@ class Worker {
   std::vector<Stretch> cache_reads_;  // what attention will read, in that order
   size_t cache_at_ = 0;
 
-  int position_ = 0;       // of the last token that was processed
+  std::vector<Generation> generations_;   // [row]
+  std::vector<Generation*> in_flight_;    // in the order in which they came
+  uint32_t taken_ = 0, arrived_ = 0;      // requests, ever; those that have arrived by now as worker 0 says
+  uint32_t stops_ = 0;                    // a bit for each row whose host wants to stop, as worker 0 says
+  float* all_logits_ = nullptr;           // where those of every token are wanted
+
   int64_t peer_base_ = 0;  // number of the pass's first peer exchange
   std::vector<std::pair<float*, int64_t>> peer_reads_;  // this worker's share of peer buffers to clear
 
-  Aligned<float> x_, normed_, gathered_, heads_, outputs_, sum_, received_, total_, lines_, scores_, partials_;
+  Vectors x_, normed_, gathered_, heads_, outputs_;
   // [delay] outputs of this device's shards, and their sum: over all devices if it is known, else over these.
-  Aligned<float> past_[2], past_sum_[2];
-  Aligned<float> cos_, sin_;  // [rotation][token][pair]
+  Vectors past_[2], past_sum_[2];
+  Aligned<float> sum_, received_, total_, lines_, scores_, partials_;
+  Aligned<float> cos_, sin_;  // [rotation][column][pair]
   Aligned<float> column_;     // one token's key and value, or its queries of one KV head
   Aligned<IntegerBlock> integers_;  // a phase's activations, for packed weights
   Aligned<float> column_of_, slots_;  // an expert's vectors; [token][slot][16] rows of what experts put out
@@ -206,14 +293,11 @@ class Worker {
   RunCursor runs_;
   int64_t scores_stride_ = 0;
   std::vector<Partial> parts_;
-  std::vector<uint8_t> seen_;      // [id] 1 if it is in the sequence
-  std::vector<int32_t> sampled_;   // [id] how often it was sampled
   WeightSums weight_sums_;
   std::vector<float> scratch_;
 
   bool timed_ = false, traced_ = false;
-  int generated_ = 0;
-  int64_t last_ns_ = 0;
+  int64_t start_ns_ = 0, last_ns_ = 0;
   int64_t waited_[3] = {};
 };
 

@@ -8,19 +8,25 @@
 
 namespace ml {
 
-// Rotations of a pass's positions: [rotation][token][pair]. Angles in double: at position 4000 a float32 angle is already
+// Rotations of a pass's positions: [rotation][column][pair]. Angles in double: at position 4000 a float32 angle is already
 // off by 2e-4.
-void Worker::set_rotations(int position, int count) {
+void Worker::set_rotation(int position, int column) {
   const int half = plan_.s.head_dim / 2;
   for (int rotation = 0; rotation < plan_.s.rotations; ++rotation)
-    for (int t = 0; t < count; ++t)
-      for (int j = 0; j < half; ++j) {
-        const double angle = double(position + t) * team_.inverse_frequencies[rotation * half + j];
-        const double amplitude = team_.amplitudes[rotation * half + j];
-        const int64_t at = (int64_t(rotation) * team_.block + t) * half + j;
-        cos_[at] = float(std::cos(angle) * amplitude);
-        sin_[at] = float(std::sin(angle) * amplitude);
-      }
+    for (int j = 0; j < half; ++j) {
+      const double angle = double(position) * team_.inverse_frequencies[rotation * half + j];
+      const double amplitude = team_.amplitudes[rotation * half + j];
+      const int64_t at = (int64_t(rotation) * team_.columns + column) * half + j;
+      cos_[at] = float(std::cos(angle) * amplitude);
+      sin_[at] = float(std::sin(angle) * amplitude);
+    }
+}
+void Worker::set_rotations(OneToken pass) { set_rotation(pass.position, pass.column); }
+void Worker::set_rotations(TokenRows pass) {
+  for (int row = 0; row < pass.count; ++row) set_rotations(pass.tokens[row]);
+}
+void Worker::set_rotations(TokenBlock pass) {
+  for (int t = 0; t < pass.count; ++t) set_rotation(pass.position + t, t);
 }
 
 // The two of a pair lie `apart` words apart, the pairs kStep words. One loop of vectors, once inlined.
@@ -56,7 +62,7 @@ void Worker::finish_head(float* head, HeadRole role, int layer, int shard, int n
     norm_head(head, scale, dim, s.norm_eps);
   const int rotation = team_.rotations[layer];
   if (rotation >= 0) {
-    const int64_t at = (int64_t(rotation) * team_.block + t) * half;
+    const int64_t at = (int64_t(rotation) * team_.columns + t) * half;
     s.rope_interleaved ? rotate_head<2>(head, cos_.get() + at, sin_.get() + at, half, 1)
                        : rotate_head<1>(head, cos_.get() + at, sin_.get() + at, half, half);
   }
@@ -65,12 +71,12 @@ void Worker::finish_head(float* head, HeadRole role, int layer, int shard, int n
 }
 
 // A key and a value, one after the other, as they come out of the product: finished, then appended to the cache.
-void Worker::append(float* key_and_value, int layer, int head, int position, int t) {
+void Worker::append(const CacheView& cache, float* key_and_value, int layer, int head, int position, int t) {
   const int shard = head / plan_.kv_heads, number = head % plan_.kv_heads;
   float* value = key_and_value + plan_.s.head_dim;
   finish_head(key_and_value, HeadRole::kKey, layer, shard, number, t);
   finish_head(value, HeadRole::kValue, layer, shard, number, t);
-  team_.cache(device_, layer, head).append(position, key_and_value, value);
+  cache.append(position, key_and_value, value);
 }
 
 // The sum of a query's weights, its head's sink included: a score without a value, whose part of the softmax is lost.
@@ -87,26 +93,30 @@ AttentionSplit Worker::attention_split(int position, int layer) const {
 }
 
 // What this worker will read of the cache in a layer, as far as a second-level cache holds it. Returns the bytes.
-int64_t Worker::plan_cache_reads(int position, int layer) {
-  const AttentionSplit split = attention_split(position, layer);
-  const Range mine = split.heads_of(thread_);
+int64_t Worker::plan_cache_reads(OneToken pass, int layer) { return plan_cache_reads(TokenRows{1, &pass}, layer); }
+int64_t Worker::plan_cache_reads(TokenRows pass, int layer) {
   int64_t left = kCacheAhead;
   cache_reads_.clear();
   cache_at_ = 0;
+  for (int row = 0; row < pass.count; ++row) plan_cache_reads(pass.tokens[row], layer, &left);
+  return kCacheAhead - left;
+}
+void Worker::plan_cache_reads(OneToken pass, int layer, int64_t* left) {
+  const AttentionSplit split = attention_split(pass.position, layer);
+  const Range mine = split.heads_of(thread_);
   auto add = [&](const uint16_t* first, const uint16_t* last) {
     const char *from = reinterpret_cast<const char*>(first), *to = reinterpret_cast<const char*>(last);
-    to = std::min(to, from + left);
+    to = std::min(to, from + *left);
     cache_reads_.push_back({from, to});
-    left -= to - from;
+    *left -= to - from;
   };
   for (int head = mine.first; head < mine.last; ++head) {
-    const CacheView cache = team_.cache(device_, layer, head);
+    const CacheView cache = team_.view(*pass.cache, device_, layer, head);
     const Range positions = split.positions_of(thread_, head);
     const int64_t first = positions.first / kBlock * kBlock, last = panels_of(positions.last) * kBlock;
     add(cache.keys + first * cache.head_dim, cache.keys + last * cache.head_dim);
     add(cache.values + first * cache.head_dim, cache.values + last * cache.head_dim);
   }
-  return kCacheAhead - left;
 }
 
 // Among the products of the queries, keys and values the cache is read as the tape is, so that attention finds it near.
@@ -114,39 +124,64 @@ void Worker::read_cache_early(int lines) {
   while (cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].touch(lines)) > 0) ++cache_at_;
 }
 
-bool Worker::attention(OneToken pass, int layer) {
-  const AttentionSplit split = attention_split(pass.position, layer);
-  attend_split(split, pass, layer);
-  return merge_split(split, layer);
+bool Worker::attention(OneToken pass, int layer) { return attention(TokenRows{1, &pass}, layer); }
+
+// Each request's token attends as if it were alone; all share an exchange: [thread][request][KV head] partial results.
+bool Worker::attention(TokenRows pass, int layer) {
+  const int64_t lines = int64_t(plan_.shards) * plan_.kv_heads * lines_a_head();
+  float* to = local_.open();
+  Range published;
+  for (int row = 0; row < pass.count; ++row) {
+    const int64_t first = (int64_t(thread_) * pass.count + row) * lines;
+    const Range mine = attend_split(pass.tokens[row], layer, to + first * kLine);
+    if (!mine.count()) continue;
+    if (!published.count()) published.first = int(first) + mine.first;
+    published.last = int(first) + mine.last;
+  }
+  if (!published.count()) local_.clear_stale();
+  local_.publish(published.first, published.count());  // nobody reads what lies between two requests' lines
+  for (int row = 0; row < pass.count; ++row)
+    if (!merge_split(pass.tokens[row], layer, row * lines, pass.count * lines)) return false;
+  for (int thread = 0; thread < plan_.threads; ++thread)
+    if (!attends(pass, layer, thread) && !local_.read_heartbeat(thread, idle())) return false;
+  close_local();
+  return true;
 }
 
-// Attends to this worker's positions of its heads, and publishes each query's partial result: head_dim values, then the
-// two numbers of a Partial.
-void Worker::attend_split(const AttentionSplit& split, OneToken pass, int layer) {
-  const int dim = plan_.s.head_dim, heads = plan_.shards * plan_.kv_heads, group = plan_.group;
-  const int lines = panels_of(dim + 2), per_head = group * lines;
+// Lines that hold the partial results of a KV head's queries: of each head_dim values, then the two numbers of a Partial.
+int Worker::lines_a_head() const { return plan_.group * panels_of(plan_.s.head_dim + 2); }
+
+bool Worker::attends(TokenRows pass, int layer, int thread) const {
+  for (int row = 0; row < pass.count; ++row)
+    if (attention_split(pass.tokens[row].position, layer).heads_of(thread).count()) return true;
+  return false;
+}
+
+// Attends to this worker's positions of its heads, and publishes each query's partial result. Returns which lines of `out`.
+Range Worker::attend_split(OneToken pass, int layer, float* out) {
+  const AttentionSplit split = attention_split(pass.position, layer);
+  const int dim = plan_.s.head_dim, group = plan_.group, column = pass.column;
+  const int lines = panels_of(dim + 2), per_head = lines_a_head();
   const Range mine = split.heads_of(thread_);
-  const int64_t base = int64_t(thread_) * heads * per_head;
-  float* out = local_.open() + base * kLine;
   float* packed = partials_.get();
   for (int head = mine.first; head < mine.last; ++head) {
-    const CacheView cache = team_.cache(device_, layer, head);
+    const CacheView cache = team_.view(*pass.cache, device_, layer, head);
     const int shard = head / plan_.kv_heads, in_shard = head % plan_.kv_heads;
-    float* rows = gathered_.get() + int64_t(shard) * plan_.qkv_panels * kLine;
+    float* rows = gathered_.of(column) + int64_t(shard) * plan_.qkv_panels * kLine;
     const auto [from, to] = split.positions_of(thread_, head);
     if (to == pass.position + 1) {
       const float* key = rows + int64_t(plan_.q_heads + in_shard) * dim;
       const float* value = key + int64_t(plan_.kv_heads) * dim;
       std::copy(key, key + dim, column_.get());
       std::copy(value, value + dim, column_.get() + dim);
-      append(column_.get(), layer, head, pass.position, 0);
+      append(cache, column_.get(), layer, head, pass.position, column);
     }
     float* queries = rows + int64_t(in_shard) * group * dim;
     for (int g = 0; g < group; ++g)
-      finish_head(queries + g * dim, HeadRole::kQuery, layer, shard, in_shard * group + g, 0);
+      finish_head(queries + g * dim, HeadRole::kQuery, layer, shard, in_shard * group + g, column);
     attend(cache, queries, group, from, to, scores_.get(), scores_stride_, packed,
            lines * kLine, parts_.data(), [&] { cursor_.prefetch_in_run(kLinesMeanwhile); });
-    if (head == mine.first) local_.clear_stale();
+    local_.clear_stale();
     for (int g = 0; g < group; ++g) {
       packed[g * lines * kLine + dim] = parts_[g].peak;
       packed[g * lines * kLine + dim + 1] = parts_[g].weight;
@@ -154,34 +189,33 @@ void Worker::attend_split(const AttentionSplit& split, OneToken pass, int layer)
     for (int i = 0; i < per_head; ++i)
       publish_line(out + (int64_t(head) * per_head + i) * kLine, packed + i * kLine);
   }
-  if (!mine.count()) local_.clear_stale();
-  local_.publish(base + int64_t(mine.first) * per_head, int64_t(mine.count()) * per_head);
+  return {mine.first * per_head, mine.last * per_head};
 }
 
-// heads_ becomes the merged results of all workers: [query head][head_dim].
-bool Worker::merge_split(const AttentionSplit& split, int layer) {
+// A request's part of heads_ becomes the merged results of all workers, [query head][head_dim]. A worker's lines begin at
+// `first`, the next one's `a_thread` later.
+bool Worker::merge_split(OneToken pass, int layer, int64_t first, int64_t a_thread) {
+  const AttentionSplit split = attention_split(pass.position, layer);
   const int dim = plan_.s.head_dim, heads = plan_.shards * plan_.kv_heads, group = plan_.group;
-  const int lines = panels_of(dim + 2), per_head = group * lines;
-  float* packed = partials_.get();
+  const int lines = panels_of(dim + 2);
+  float *packed = partials_.get(), *merged_heads = heads_.of(pass.column);
   std::vector<float>& weights = scratch_;
   weights.assign(2 * heads * group, 0);
   float* peaks = weights.data() + heads * group;
   for (int thread = 0; thread < plan_.threads; ++thread) {
     const Range theirs = split.heads_of(thread);
-    if (!theirs.count() && !local_.read_heartbeat(thread, idle())) return false;
     for (int q = theirs.first * group; q < theirs.last * group; ++q) {
       for (int i = 0; i < lines; ++i)
-        if (!local_.read(int64_t(thread) * heads * per_head + q * lines + i, packed + i * kLine, idle())) return false;
-      const Partial merged = merge({peaks[q], weights[q]}, heads_.get() + int64_t(q) * dim,
+        if (!local_.read(first + thread * a_thread + q * lines + i, packed + i * kLine, idle())) return false;
+      const Partial merged = merge({peaks[q], weights[q]}, merged_heads + int64_t(q) * dim,
                                    {packed[dim], packed[dim + 1]}, packed, dim);
       peaks[q] = merged.peak;
       weights[q] = merged.weight;
     }
   }
-  close_local();
   for (int q = 0; q < heads * group; ++q) {
     const float total = weight_with_sink({peaks[q], weights[q]}, layer, q);
-    for (int d = 0; d < dim; ++d) heads_[int64_t(q) * dim + d] /= total;
+    for (int d = 0; d < dim; ++d) merged_heads[int64_t(q) * dim + d] /= total;
   }
   return true;
 }
@@ -199,14 +233,14 @@ bool Worker::append_block(TokenBlock pass, int layer) {
   float* column = column_.get();
   for (int unit = units.first; unit < units.last; ++unit) {
     const int head = unit / tokens, t = unit % tokens, in_shard = head % plan_.kv_heads;
-    const float* rows = gathered_.get() + int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine * tokens + t;
+    const float* rows = gathered_.of(0) + int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine * tokens + t;
     const float* key = rows + int64_t(plan_.q_heads + in_shard) * dim * tokens;
     const float* value = key + int64_t(plan_.kv_heads) * dim * tokens;
     for (int d = 0; d < dim; ++d) {
       column[d] = key[int64_t(d) * tokens];
       column[dim + d] = value[int64_t(d) * tokens];
     }
-    append(column, layer, head, pass.position + t, t);
+    append(team_.view(*pass.cache, device_, layer, head), column, layer, head, pass.position + t, t);
   }
   local_.open();
   local_.clear_stale();
@@ -229,12 +263,12 @@ void Worker::attend_block(TokenBlock pass, int layer) {
   for (int unit = units.first; unit < units.last; ++unit) {
     const int head = unit / tokens, t = unit % tokens, in_shard = head % plan_.kv_heads;
     const int last = pass.position + t + 1, first = window ? std::max(0, last - window) : 0;
-    const float* queries = gathered_.get() + t +
+    const float* queries = gathered_.of(0) + t +
                            (int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine + in_shard * group * dim) * tokens;
     for (int d = 0; d < group * dim; ++d) column[d] = queries[int64_t(d) * tokens];
     for (int g = 0; g < group; ++g)
       finish_head(column + g * dim, HeadRole::kQuery, layer, head / plan_.kv_heads, in_shard * group + g, t);
-    attend(team_.cache(device_, layer, head), column, group, first, last, scores_.get(), scores_stride_, out,
+    attend(team_.view(*pass.cache, device_, layer, head), column, group, first, last, scores_.get(), scores_stride_, out,
            lines * kLine, parts_.data(), [] {});
     for (int g = 0; g < group; ++g) {
       float* mixed = out + g * lines * kLine;
@@ -258,7 +292,7 @@ bool Worker::gather_block(TokenBlock pass) {
       for (int i = 0; i < lines; ++i) {
         if (!local_.read((int64_t(unit) * group + g) * lines + i, line, idle())) return false;
         const int head = unit / tokens, t = unit % tokens;
-        float* rows = heads_.get() + (int64_t(head * group + g) * dim + i * kLine) * tokens + t;
+        float* rows = heads_.of(0) + (int64_t(head * group + g) * dim + i * kLine) * tokens + t;
         for (int r = 0; r < std::min(kLine, dim - i * kLine); ++r) rows[int64_t(r) * tokens] = line[r];
       }
   for (int thread = 0; thread < plan_.threads; ++thread)

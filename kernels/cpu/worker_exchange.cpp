@@ -98,8 +98,11 @@ void Worker::add_out_bias(Pass pass, int layer) {
     const float* bias = team_.vector(ML_OUT_BIAS, layer, device_ * plan_.shards + shard);
     if (!bias) return;
     for (int k = 0; k < plan_.s.hidden; ++k)
-      for (int t = 0; t < pass.count; ++t) outputs_[shard * rows + int64_t(k) * pass.count + t] += bias[k];
+      for (int t = 0; t < pass.count; ++t) outputs_.of(pass.column)[shard * rows + int64_t(k) * pass.count + t] += bias[k];
   }
+}
+void Worker::add_out_bias(TokenRows pass, int layer) {
+  for (int row = 0; row < pass.count; ++row) add_out_bias(pass.tokens[row], layer);
 }
 template void Worker::add_out_bias(OneToken, int);
 template void Worker::add_out_bias(TokenBlock, int);
@@ -108,8 +111,9 @@ template void Worker::add_out_bias(TokenBlock, int);
 template <class Pass>
 void Worker::norm_outputs(Pass pass, const float* scale) {
   const int64_t rows = int64_t(plan_.out_panels) * kLine * pass.count;
+  float* outputs = outputs_.of(pass.column);
   for (int shard = 0; shard < plan_.shards; ++shard)
-    rms_norm(pass, outputs_.get() + shard * rows, scale, outputs_.get() + shard * rows);
+    rms_norm(pass, outputs + shard * rows, scale, outputs + shard * rows);
 }
 
 // Adds a module's outputs (outputs_: [shard][padded hidden][tokens]) to the residual streams, as engine.models.config's
@@ -125,7 +129,9 @@ bool Worker::add_outputs(Pass pass, int kind, int layer) {
   // What a shard of one stream puts out is a part of a sum, and the norm is that of the sum.
   const bool norm_sum = post_norm && s.streams == 1 && how == ML_SYNC;
   if (post_norm && !norm_sum) norm_outputs(pass, post_norm);
-  float* own = outputs_.get();
+  float *x = x_.of(pass.column), *own = outputs_.of(pass.column);
+  float *pasts = past_[kind].of(pass.column) + int64_t(slot) * plan_.shards * rows;
+  float* past_sum = past_sum_[kind].of(pass.column) + slot * rows;
 
   const bool keep = s.delay > 0 && layer + s.delay < s.layers && team_.exchanges[kind][layer + s.delay] == ML_DELAYED;
   const float* local = own;  // sum over this device's shards
@@ -142,27 +148,31 @@ bool Worker::add_outputs(Pass pass, int kind, int layer) {
   if (how == ML_LOCAL) {
     const float scale = s.streams > 1 ? std::sqrt(float(s.streams)) : 1.0f;
     for (int i = 0; i < plan_.streams; ++i)
-      for (int64_t k = 0; k < used; ++k) x_[i * used + k] += own[i * rows + k] * scale;
+      for (int64_t k = 0; k < used; ++k) x[i * used + k] += own[i * rows + k] * scale;
   } else if (how == ML_SYNC) {
     if (!add_over_devices(pass, local, number)) return false;
     if (norm_sum) rms_norm(pass, total_.get(), post_norm, total_.get());
     for (int i = 0; i < plan_.streams; ++i)
-      for (int64_t k = 0; k < used; ++k) x_[i * used + k] += total_[k];
+      for (int64_t k = 0; k < used; ++k) x[i * used + k] += total_[k];
   } else {
-    const float* past = past_[kind].get() + int64_t(slot) * plan_.shards * rows;
-    const float* past_sum = past_sum_[kind].get() + slot * rows;
     if (team_.exchanges[kind][layer - s.delay] == ML_SYNC)
       std::copy(past_sum, past_sum + used, total_.get());  // what was received then, kept
     else if (!add_over_devices(pass, past_sum, team_.peer_number[kind][layer - s.delay]))
       return false;
     for (int i = 0; i < plan_.streams; ++i)
-      for (int64_t k = 0; k < used; ++k) x_[i * used + k] += own[i * rows + k] + (total_[k] - past[i * rows + k]);
+      for (int64_t k = 0; k < used; ++k) x[i * used + k] += own[i * rows + k] + (total_[k] - pasts[i * rows + k]);
   }
   if (keep) {
-    std::copy(own, own + plan_.shards * rows, past_[kind].get() + int64_t(slot) * plan_.shards * rows);
+    std::copy(own, own + plan_.shards * rows, pasts);
     const float* sum = how == ML_SYNC ? total_.get() : local;
-    std::copy(sum, sum + used, past_sum_[kind].get() + slot * rows);
+    std::copy(sum, sum + used, past_sum);
   }
+  return true;
+}
+// Rows are for one device: nothing is sent, so that one follows the other.
+bool Worker::add_outputs(TokenRows pass, int kind, int layer) {
+  for (int row = 0; row < pass.count; ++row)
+    if (!add_outputs(pass.tokens[row], kind, layer)) return false;
   return true;
 }
 template bool Worker::add_outputs(OneToken, int, int);

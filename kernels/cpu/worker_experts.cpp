@@ -51,8 +51,9 @@ bool Worker::route(Pass pass, int layer) {
   float* to = local_.open();
   local_.clear_stale();
   float line[kLine] __attribute__((aligned(64)));
+  const float* normed = normed_.of(pass.column);
   for (int t = 0; t < tokens; ++t) {
-    for (int k = 0; k < hidden; ++k) column_of_[k] = normed_[int64_t(k) * tokens + t];
+    for (int k = 0; k < hidden; ++k) column_of_[k] = normed[int64_t(k) * tokens + t];
     for (int p = mine.first; p < mine.last; ++p) {
       for (int r = 0; r < kLine; ++r) {
         const int e = p * kLine + r;
@@ -72,29 +73,36 @@ bool Worker::route(Pass pass, int layer) {
   routing_.choose(scores.data(), tokens);
   return true;
 }
-template bool Worker::route(OneToken, int);
-template bool Worker::route(TokenBlock, int);
 
 // outputs_ becomes what the chosen experts add.
-template <class Pass>
-bool Worker::mix_experts(Pass pass, int layer) {
-  if constexpr (std::is_same_v<Pass, OneToken>) {
-    cursor_.pass_phase(ML_GATE_UP, layer);
-    cursor_.pass_phase(ML_DOWN, layer);
-  } else {
-    cursor_.skip_phase(ML_GATE_UP, layer);
-    cursor_.skip_phase(ML_DOWN, layer);
-  }
-  return gate_up_experts(pass.count, layer) && add_experts(pass.count, layer);
+bool Worker::mix_experts(OneToken pass, int layer) { return mix_experts(TokenRows{1, &pass}, layer); }
+
+// Each request's experts are read for it alone: a product of theirs with two vectors is another one than with each.
+bool Worker::mix_experts(TokenRows pass, int layer) {
+  cursor_.pass_phase(ML_GATE_UP, layer);
+  cursor_.pass_phase(ML_DOWN, layer);
+  for (int row = 0; row < pass.count; ++row)
+    if (!mix(pass.tokens[row], layer)) return false;
+  return true;
 }
-template bool Worker::mix_experts(OneToken, int);
-template bool Worker::mix_experts(TokenBlock, int);
+bool Worker::mix_experts(TokenBlock pass, int layer) {
+  cursor_.skip_phase(ML_GATE_UP, layer);
+  cursor_.skip_phase(ML_DOWN, layer);
+  return mix(pass, layer);
+}
+
+template <class Pass>
+bool Worker::mix(Pass pass, int layer) {
+  if (!route(pass, layer)) return false;
+  mark(kRouter, layer);
+  return gate_up_experts(pass.count, normed_.of(pass.column), layer) && add_experts(pass.count, outputs_.of(pass.column), layer);
+}
 
 // The normalised vectors of a group's tokens, side by side.
-Columns Worker::columns_of(const HitGroup& group, int tokens, bool as_integers) {
+Columns Worker::columns_of(const HitGroup& group, int tokens, const float* normed, bool as_integers) {
   const int hidden = plan_.s.hidden, count = group.count;
   for (int i = 0; i < count; ++i) {
-    const float* from = normed_.get() + routing_.hit(group.first + i).token;
+    const float* from = normed + routing_.hit(group.first + i).token;
     for (int k = 0; k < hidden; ++k) column_of_[int64_t(k) * count + i] = from[int64_t(k) * tokens];
   }
   if (as_integers) to_integers(column_of_.get(), hidden, count, integers_.get());
@@ -102,7 +110,7 @@ Columns Worker::columns_of(const HitGroup& group, int tokens, bool as_integers) 
 }
 
 // gathered_ becomes the gated halves of every group: [group][padded columns of an expert][its tokens].
-bool Worker::gate_up_experts(int tokens, int layer) {
+bool Worker::gate_up_experts(int tokens, const float* normed, int layer) {
   const UnitStorage& storage = plan_.unit_storage(ML_GATE_UP, layer);
   const std::vector<HitGroup>& groups = routing_.groups();
   const int panels = plan_.ffn_panels, units = int(groups.size()) * panels;
@@ -123,7 +131,7 @@ bool Worker::gate_up_experts(int tokens, int layer) {
   Columns in{};
   for (int unit = mine.first; unit < mine.last; ++unit) {
     const HitGroup& group = groups[unit / panels];
-    if (unit == mine.first || unit % panels == 0) in = columns_of(group, tokens, storage.takes_integers);
+    if (unit == mine.first || unit % panels == 0) in = columns_of(group, tokens, normed, storage.takes_integers);
     float *gate = lines_.get(), *up = gate + group.count * kLine;
     const uint8_t* panel = panel_of(unit);
     multiply_expert(storage.storages[0], panel, in, plan_.s.hidden, group.count, gate, runs_);
@@ -137,7 +145,7 @@ bool Worker::gate_up_experts(int tokens, int layer) {
     while (i >= int64_t(groups[g].first + groups[g].count) * panels) ++g;
     const HitGroup& group = groups[g];
     const int64_t start = int64_t(group.first) * panels, p = (i - start) / group.count, t = (i - start) % group.count;
-    float* rows = gathered_.get() + (start + p * group.count) * kLine + t;
+    float* rows = gathered_.of(0) + (start + p * group.count) * kLine + t;
     for (int r = 0; r < kLine; ++r) rows[int64_t(r) * group.count] = line[r];
   });
 }
@@ -157,8 +165,8 @@ void Worker::finish_halves(int layer, const HitGroup& group, int panel, float* g
   for (int i = 0; i < group.count * kLine; i += kWidth) store(gate + i, gated(load(gate + i), load(up + i)));
 }
 
-// outputs_ becomes the sums over each token's experts, in the order of its slots: [padded hidden][tokens].
-bool Worker::add_experts(int tokens, int layer) {
+// `outputs` becomes the sums over each token's experts, in the order of its slots: [padded hidden][tokens].
+bool Worker::add_experts(int tokens, float* outputs, int layer) {
   const UnitStorage& storage = plan_.unit_storage(ML_DOWN, layer);
   const std::vector<HitGroup>& groups = routing_.groups();
   const int ffn = plan_.ffn, panels = plan_.out_panels;
@@ -168,7 +176,7 @@ bool Worker::add_experts(int tokens, int layer) {
   };
   auto columns_of_group = [&](const HitGroup& group) {
     const int64_t blocks = int64_t(group.first) * (ffn / kIntegers);
-    return Columns{gathered_.get() + int64_t(group.first) * plan_.ffn_panels * kLine, integers_.get() + blocks};
+    return Columns{gathered_.of(0) + int64_t(group.first) * plan_.ffn_panels * kLine, integers_.get() + blocks};
   };
   runs_.begin();
   for (int p = mine.first; p < mine.last; ++p)
@@ -191,7 +199,7 @@ bool Worker::add_experts(int tokens, int layer) {
   }
   local_.publish(int64_t(mine.first) * tokens, int64_t(mine.count()) * tokens);
   return gather_shared(panels, int64_t(panels) * tokens, [&](int64_t i, const float* line) {
-    float* rows = outputs_.get() + i / tokens * kLine * tokens + i % tokens;
+    float* rows = outputs + i / tokens * kLine * tokens + i % tokens;
     for (int r = 0; r < kLine; ++r) rows[int64_t(r) * tokens] = line[r];
   });
 }

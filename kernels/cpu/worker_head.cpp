@@ -8,9 +8,10 @@ namespace ml {
 // The last column of each stream moves to the front: what one token's head wants.
 void Worker::keep_last_column(TokenBlock pass) {
   const int hidden = plan_.s.hidden;
+  float* x = x_.of(0);
   for (int i = 0; i < plan_.streams; ++i)
     for (int k = 0; k < hidden; ++k)
-      x_[int64_t(i) * hidden + k] = x_[(int64_t(i) * hidden + k) * pass.count + pass.count - 1];
+      x[int64_t(i) * hidden + k] = x[(int64_t(i) * hidden + k) * pass.count + pass.count - 1];
 }
 
 // normed_ becomes what meets the head: [head_cols][tokens], or one such block a stream.
@@ -18,6 +19,11 @@ template <class Pass>
 bool Worker::head_input(Pass pass) {
   if (plan_.s.streams > 1 && !plan_.head_by_stream) return merge_streams(pass);
   norm_streams(pass, team_.vector(ML_LAST_NORM, 0));
+  return true;
+}
+bool Worker::head_input(TokenRows pass) {
+  for (int row = 0; row < pass.count; ++row)
+    if (!head_input(pass.tokens[row])) return false;
   return true;
 }
 
@@ -29,10 +35,11 @@ bool Worker::merge_streams(Pass pass) {
   const int64_t padded = int64_t(plan_.out_panels) * kLine * pass.count;
   const bool wide = s.head == ML_LANE;
   const int panels = plan_.out_panels * (wide ? plan_.streams : 1);
+  float* normed = normed_.of(pass.column);
   // This device's part: its lanes side by side, or added up.
   std::fill(sum_.get(), sum_.get() + padded * (wide ? plan_.streams : 1), 0.0f);
   for (int i = 0; i < plan_.streams; ++i) {
-    const float* from = x_.get() + i * stream;
+    const float* from = x_.of(pass.column) + i * stream;
     if (!s.sum_before_norm || wide) {
       rms_norm(pass, from, team_.vector(ML_LAST_NORM, 0), total_.get());
       from = total_.get();
@@ -49,7 +56,7 @@ bool Worker::merge_streams(Pass pass) {
     }
     if (wide) {
       for (int i = 0; i < plan_.streams; ++i)
-        std::copy(part + i * padded, part + i * padded + stream, normed_.get() + (from * plan_.streams + i) * stream);
+        std::copy(part + i * padded, part + i * padded + stream, normed + (from * plan_.streams + i) * stream);
     } else if (from == 0) {
       std::copy(part, part + stream, total_.get());
     } else {
@@ -57,16 +64,17 @@ bool Worker::merge_streams(Pass pass) {
     }
   }
   if (!wide && s.sum_before_norm) {
-    rms_norm(pass, total_.get(), team_.vector(ML_LAST_NORM, 0), normed_.get());
+    rms_norm(pass, total_.get(), team_.vector(ML_LAST_NORM, 0), normed);
   } else if (!wide) {
-    for (int64_t k = 0; k < stream; ++k) normed_[k] = total_[k] / float(s.streams);
+    for (int64_t k = 0; k < stream; ++k) normed[k] = total_[k] / float(s.streams);
   }
   return true;
 }
 
-// Scores of one token, for the units that this worker gets: the two of a pair claim the middle bit by bit. Each unit
+// Scores of one token, or of those of several requests, for the units that this worker gets: the two of a pair claim the middle bit by bit. Each unit
 // exactly once, since scores are changed in place where they lie.
-Range Worker::score(OneToken, float* scores) {
+template <class Pass>
+Range Worker::score(Pass pass) {
   const UnitOrder& order = cursor_.order(ML_HEAD);
   auto middle_of = [](int count) { return std::min(count / 8, SharedMiddle::kMost / 2); };  // more than two cores differ by
   const bool shares = stealing_.has_partner() && order.count > 0 && order.partners > 0;
@@ -74,7 +82,7 @@ Range Worker::score(OneToken, float* scores) {
   SharedMiddle& middle = team_.middles[index_ - thread_ % 2];
   float* y = lines_.get();
   const int storage = plan_.storage_of(ML_HEAD_ROWS, 0);
-  const Columns normed = prepare(ML_HEAD, 0, normed_.get(), 1);
+  const Columns normed = prepare(pass, ML_HEAD, 0, normed_);
   cursor_.begin_phase(ML_HEAD, 0);
   int k = 0, until = order.count - (shares ? middle_of(order.count) : 0);
   do {
@@ -82,10 +90,11 @@ Range Worker::score(OneToken, float* scores) {
       const int unit = order.unit(k);
       const Columns in = normed.from(plan_.head_by_stream ? unit / plan_.head_panels * plan_.s.hidden : 0);
       cursor_.begin_unit(ML_HEAD, 0, k);
-      multiply_vector(storage, cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, y, cursor_);
-      soft_cap(y, kLine, plan_.s.logit_cap);
+      multiply_tokens(pass, storage, cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, y, cursor_);
+      soft_cap(y, pass.count * kLine, plan_.s.logit_cap);
       const HeadRows rows = plan_.head_rows_of(device_, unit);
-      std::copy(y, y + rows.count, scores + rows.first);
+      for (int i = 0; i < pass.count; ++i)
+        std::copy(y + i * kLine, y + i * kLine + rows.count, team_.scores_of(i) + rows.first);
     }
     until += middle.claim(cursor_.phase(), Plan::downwards(thread_), total);
   } while (k < until);
@@ -100,7 +109,7 @@ Range Worker::score(TokenBlock pass, float* scores) {
   const int64_t stream = int64_t(plan_.s.hidden) * tokens;
   float* y = lines_.get();
   const int storage = plan_.storage_of(ML_HEAD_ROWS, 0);
-  const Columns normed = prepare(ML_HEAD, 0, normed_.get(), tokens);
+  const Columns normed = prepare(pass, ML_HEAD, 0, normed_);
   for (int k = 0; k < order.count; ++k) {
     const int unit = order.unit(k);
     const Columns in = normed.from(plan_.head_by_stream ? unit / plan_.head_panels * stream : 0);
@@ -118,12 +127,26 @@ Range Worker::score(TokenBlock pass, float* scores) {
 template <class Pass>
 bool Worker::head(Pass pass) {
   if (!head_input(pass)) return false;
-  float* all = team_.job.params.all_logits;
-  float* to = all ? all + int64_t(pass.position) * plan_.s.vocab : team_.scores.get();
-  head_units_ = score(pass, to);
+  if constexpr (std::is_same_v<Pass, TokenBlock>) {
+    head_units_ = score(pass, all_logits_ + int64_t(pass.position) * plan_.s.vocab);
+  } else {
+    head_units_ = score(pass);
+    if constexpr (std::is_same_v<Pass, OneToken>)
+      if (all_logits_) copy_scores(all_logits_ + int64_t(pass.position) * plan_.s.vocab);
+  }
   return true;
 }
 template bool Worker::head(OneToken);
+template bool Worker::head(TokenRows);
 template bool Worker::head(TokenBlock);
+
+// This worker's units of one token's scores.
+void Worker::copy_scores(float* to) {
+  for (int unit = head_units_.first; unit < head_units_.last; ++unit) {
+    const HeadRows rows = plan_.head_rows_of(device_, unit);
+    const float* from = team_.scores_of(0) + rows.first;
+    std::copy(from, from + rows.count, to + rows.first);
+  }
+}
 
 }  // namespace ml

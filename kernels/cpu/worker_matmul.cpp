@@ -11,7 +11,12 @@ namespace ml {
 template <class Pass>
 void Worker::norm_streams(Pass pass, const float* scale) {
   const int64_t stream = int64_t(plan_.s.hidden) * pass.count;
-  for (int i = 0; i < plan_.streams; ++i) rms_norm(pass, x_.get() + i * stream, scale, normed_.get() + i * stream);
+  const float* x = x_.of(pass.column);
+  float* normed = normed_.of(pass.column);
+  for (int i = 0; i < plan_.streams; ++i) rms_norm(pass, x + i * stream, scale, normed + i * stream);
+}
+void Worker::norm_streams(TokenRows pass, const float* scale) {
+  for (int row = 0; row < pass.count; ++row) norm_streams(pass.tokens[row], scale);
 }
 template void Worker::norm_streams(OneToken, const float*);
 template void Worker::norm_streams(TokenBlock, const float*);
@@ -46,40 +51,54 @@ void Worker::rms_norm(TokenBlock pass, const float* x, const float* scale, float
 }
 
 // The columns that meet a tensor, in the form that its storage takes.
-Columns Worker::prepare(int tensor, int layer, const float* in, int tokens) {
-  if (plan_.unit_storage(tensor, layer).takes_integers) to_integers(in, plan_.cols(tensor), tokens, integers_.get());
-  return {in, integers_.get()};
+Columns Worker::prepare(OneToken pass, int tensor, int layer, const Vectors& in) {
+  const float* x = in.of(pass.column);
+  if (plan_.unit_storage(tensor, layer).takes_integers) to_integers(x, plan_.cols(tensor), 1, integers_.get());
+  return {x, integers_.get()};
+}
+Columns Worker::prepare(TokenRows pass, int tensor, int layer, const Vectors& in) {
+  const int cols = plan_.cols(tensor), blocks = cols / kIntegers;
+  if (plan_.unit_storage(tensor, layer).takes_integers)
+    for (int row = 0; row < pass.count; ++row) to_integers(in.of(row), cols, 1, integers_.get() + row * blocks);
+  return {in.of(0), integers_.get(), in.stride, blocks};
+}
+Columns Worker::prepare(TokenBlock pass, int tensor, int layer, const Vectors& in) {
+  if (plan_.unit_storage(tensor, layer).takes_integers)
+    to_integers(in.of(0), plan_.cols(tensor), pass.count, integers_.get());
+  return {in.of(0), integers_.get()};
 }
 
 // This worker's panels of a tensor times its shard's columns of `in`; results as lines [unit][tokens]. Returns the units.
-Range Worker::multiply(OneToken pass, int tensor, int layer, Columns in, int64_t in_shard, float* to_lines) {
+template <class Pass>
+Range Worker::multiply(Pass pass, int tensor, int layer, Columns in, int64_t in_shard, float* to_lines) {
   const UnitOrder& order = cursor_.order(tensor);
   const UnitStorage& storage = plan_.unit_storage(tensor, layer);
   const int cols = plan_.cols(tensor), per_shard = plan_.units_per_shard(tensor), panels = plan_.panels_per_unit(tensor);
+  const int count = pass.count, numbers = count * kLine;
   const uint32_t phase = cursor_.phase();
   float* y = lines_.get();
   const Gate gated(plan_.s);
   cursor_.begin_phase(tensor, layer);
   const bool attends_next = tensor == ML_QKV && order.count > 0;
   const int likely = std::max(1, std::min(order.count, cursor_.expected(tensor)));
-  const int cache_lines = attends_next ? int(plan_cache_reads(pass.position, layer) / (64 * likely)) + 1 : 0;
+  const int cache_lines = attends_next ? int(plan_cache_reads(pass, layer) / (64 * likely)) + 1 : 0;
   auto compute = [&](int k) {
     const int unit = order.unit(k), shard = unit / per_shard;
     const Columns x = in.from(shard * in_shard);
     const uint8_t* tape = cursor_.at(tensor, layer, k);
     cursor_.begin_unit(tensor, layer, k);
     if (panels == 1) {
-      multiply_vector(storage.storages[storage.kind_of(unit - shard * per_shard)], tape, x, cols, y, cursor_);
+      multiply_tokens(pass, storage.storages[storage.kind_of(unit - shard * per_shard)], tape, x, cols, y, cursor_);
     } else {
-      multiply_vector(storage.storages[0], tape, x, cols, y, cursor_);
-      multiply_vector(storage.storages[1], tape + storage.second_panel, x, cols, y + kLine, cursor_);
+      multiply_tokens(pass, storage.storages[0], tape, x, cols, y, cursor_);
+      multiply_tokens(pass, storage.storages[1], tape + storage.second_panel, x, cols, y + numbers, cursor_);
     }
     if (cache_lines) read_cache_early(cache_lines);
     if (panels == 2) {
-      for (int i = 0; i < kLine; i += kWidth) store(y + i, gated(load(y + i), load(y + kLine + i)));
+      for (int i = 0; i < numbers; i += kWidth) store(y + i, gated(load(y + i), load(y + numbers + i)));
     }
     if (k == 0) local_.clear_stale();
-    publish_line(to_lines + int64_t(unit) * kLine, y);
+    for (int i = 0; i < count; ++i) publish_line(to_lines + (int64_t(unit) * count + i) * kLine, y + i * kLine);
   };
   int k = 0;
   for (; k < order.count && !stealing_.is_stolen(phase, k, order.count); ++k) {
@@ -155,24 +174,29 @@ bool Worker::gather(int tensor, int64_t lines_a_unit, Emit&& emit) {
   return true;
 }
 
+static inline int column_of(OneToken pass, int) { return pass.column; }
+static inline int column_of(TokenRows, int token) { return token; }
+
 // One phase: multiply, publish, gather all workers' rows as [shard][padded rows][tokens].
 template <class Pass>
-bool Worker::project(Pass pass, int tensor, int layer, const float* in, int64_t in_shard) {
+bool Worker::project(Pass pass, int tensor, int layer, const Vectors& in, int64_t in_shard) {
   float* lines = local_.open();
   const int tokens = pass.count;
-  const Range range = multiply(pass, tensor, layer, prepare(tensor, layer, in, tokens), in_shard, lines);
+  const Range range = multiply(pass, tensor, layer, prepare(pass, tensor, layer, in), in_shard, lines);
   local_.publish(int64_t(range.first) * tokens, int64_t(range.count()) * tokens);
-  float* to = tensor == ML_ATTN_OUT || tensor == ML_DOWN ? outputs_.get() : gathered_.get();
+  const Vectors& to = tensor == ML_ATTN_OUT || tensor == ML_DOWN ? outputs_ : gathered_;
   return gather(tensor, tokens, [&](int unit, int token, const float* line) {
-    if constexpr (std::is_same_v<Pass, OneToken>) {
-      for (int i = 0; i < kLine; i += kWidth) store(to + int64_t(unit) * kLine + i, load(line + i));
+    if constexpr (!std::is_same_v<Pass, TokenBlock>) {
+      float* rows = to.of(column_of(pass, token)) + int64_t(unit) * kLine;
+      for (int i = 0; i < kLine; i += kWidth) store(rows + i, load(line + i));
     } else {
-      float* rows = to + int64_t(unit) * kLine * tokens + token;
+      float* rows = to.of(0) + int64_t(unit) * kLine * tokens + token;
       for (int r = 0; r < kLine; ++r) rows[int64_t(r) * tokens] = line[r];
     }
   });
 }
-template bool Worker::project(OneToken, int, int, const float*, int64_t);
-template bool Worker::project(TokenBlock, int, int, const float*, int64_t);
+template bool Worker::project(OneToken, int, int, const Vectors&, int64_t);
+template bool Worker::project(TokenRows, int, int, const Vectors&, int64_t);
+template bool Worker::project(TokenBlock, int, int, const Vectors&, int64_t);
 
 }  // namespace ml

@@ -61,6 +61,7 @@ class ScriptedBackend:
     config: ModelConfig
     script: Callable[[Job], list[Token]] = steady
     name: str = "cuda"
+    rows: int = 1
     topology: Topology = field(default_factory=lambda: Topology((DeviceInfo("NVIDIA H200"),)))
     bandwidths: list[tuple[float, ...]] = field(default_factory=lambda: [(4000.0,), (4400.0,)])
     finish: FinishReason = "length"

@@ -14,7 +14,8 @@ from engine.backends.prefix_cache import budget_of
 from engine.errors import BackendUnavailable
 from engine.progress import OnProgress, ignore_progress
 
-_LIMITS = {"threads": (1, 256), "block": (0, 512), "link_latency_us": (0, 1_000_000)}
+MOST_ROWS = 8
+_LIMITS = {"threads": (1, 256), "block": (0, 512), "link_latency_us": (0, 1_000_000), "rows": (1, MOST_ROWS)}
 _CHOICES = {"sync": SYNCS, "pin": ("0", "1"), "isa": None}
 
 
@@ -35,7 +36,9 @@ def describe() -> str:
 def open(
     model: Loaded, *, devices: int, options: Mapping[str, Any], progress: OnProgress = ignore_progress
 ) -> CpuBackend:
-    """Options: threads, sync, link_latency_us, block, pin, isa, prefix_cache_mib.
+    """Options: threads, sync, link_latency_us, block, pin, isa, rows, prefix_cache_mib.
+
+    Several virtual devices have one row.
 
     Raises BackendUnavailable for an unknown option or a value that is not allowed.
     """
@@ -57,6 +60,8 @@ def _parse(options: Mapping[str, Any], devices: int) -> Options:
         else:
             known = ", ".join([*_LIMITS, *_CHOICES, PREFIX_CACHE])
             raise BackendUnavailable(f"the backend cpu has no option {name!r}; it has {known}")
+    if devices > 1:
+        values["rows"] = 1
     return Options(**values)
 
 

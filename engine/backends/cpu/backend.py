@@ -70,6 +70,7 @@ class Options:
     sync: Literal["mailbox", "barrier"] = "mailbox"
     link_latency_us: float = 0.0
     block: int = 0
+    rows: int = 1
     pin: bool = True
     isa: str | None = None
 
@@ -93,7 +94,8 @@ class CpuBackend:
         progress(Progress(0, 1, "library", "building the kernel"))
         self._library, target = library.open_library(options.isa)
         self._lock = threading.RLock()  # a launch found at its end gives its cache back
-        self._current: CpuLaunch | None = None
+        self.rows = options.rows
+        self._in_flight: list[CpuLaunch | None] = [None] * options.rows
         processor = DeviceInfo(f"{processor_name()} ({target.name}, {options.threads} threads)")
         lanes = self.config.lanes.count
         self.topology = Topology(
@@ -117,6 +119,7 @@ class CpuBackend:
         team = Team(
             devices=devices,
             threads=options.threads,
+            rows=options.rows,
             barrier=options.sync == "barrier",
             pin=options.pin,
             block=options.block,
@@ -130,30 +133,32 @@ class CpuBackend:
     def launch(self, job: Job) -> CpuLaunch:
         check_job(self.config, job)
         with self._lock:
-            self._require_idle()
+            row = self._free_row(alone=job.is_measured)
             lease = self._caches.lend(job)
 
             def keep(tokens: Sequence[int]) -> None:
                 with self._lock:
+                    self._in_flight[row] = None
                     self._caches.take_back(lease, job, tokens)
 
             try:
                 phases = phases_of(self.config.experts is not None)
-                self._current = CpuLaunch(
-                    self._library, self._kernel, job, lease=lease, on_end=keep, phases=phases
+                launch = CpuLaunch(
+                    self._library, self._kernel, job, row, lease=lease, on_end=keep, phases=phases
                 )
             except BaseException:
                 keep(())
                 raise
-            return self._current
+            self._in_flight[row] = launch
+            return launch
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each of `tokens`: [len(tokens), vocab]."""
         check_sequence(self.config, tokens)
         with self._lock:
-            self._require_idle()
+            row = self._free_row(alone=True)
             out = np.empty((len(tokens), self.config.vocab), np.float32)
-            launch = CpuLaunch(self._library, self._kernel, Job(tuple(tokens), 1), all_logits=out)
+            launch = CpuLaunch(self._library, self._kernel, Job(tuple(tokens), 1), row, all_logits=out)
             while launch.outcome is None:
                 launch.poll(1.0)
             return out
@@ -189,18 +194,28 @@ class CpuBackend:
         return {"core_distance_ns": round(self.core_distance_ns(), 1)}
 
     def close(self) -> None:
+        for launch in list(self._in_flight):
+            if launch is not None:
+                launch.close()
         with self._lock:
-            if self._current is not None:
-                self._current.close()
             if self._kernel:
                 self._library.ml_destroy(self._kernel)
                 self._kernel = ctypes.c_void_p()
 
-    def _require_idle(self) -> None:
+    def _free_row(self, *, alone: bool) -> int:
+        """A row for one more request; with `alone` no other may be in flight."""
         if not self._kernel:
             raise RequestError("the backend cpu has been closed; open it again")
-        if self._current is not None and self._current.outcome is None:
-            raise RequestError("the backend cpu runs one launch at a time; close the other one first")
+        for launch in self._in_flight:
+            if launch is not None:
+                launch.settle()
+        running = [launch for launch in self._in_flight if launch is not None]
+        if any(alone or launch.is_measured for launch in running):
+            raise RequestError("what is measured runs alone; close the launches in flight first")
+        if len(running) == self.rows:
+            many = "one launch" if self.rows == 1 else f"{self.rows} launches"
+            raise RequestError(f"the backend cpu runs {many} at a time; close the other one first")
+        return self._in_flight.index(None)
 
 
 def _link(latency_us: float) -> str:

@@ -29,6 +29,7 @@ class Error(IntEnum):
     BAD_TOKEN = 6
     TOO_LONG = 7
     BAD_CACHE = 8
+    BAD_ROW = 9
 
 
 ERRORS = {
@@ -40,6 +41,7 @@ ERRORS = {
     Error.BAD_TOKEN: "a token id is outside the vocabulary",
     Error.TOO_LONG: "the request has more tokens than the context",
     Error.BAD_CACHE: "the sequence to go on from is not there",
+    Error.BAD_ROW: "there is no such row",
 }
 
 
@@ -157,6 +159,7 @@ _TEAM: tuple[Declared, ...] = (
     _SIZE,
     ("devices", c_int32, "virtual devices"),
     ("threads", c_int32, "in each device"),
+    ("rows", c_int32, "requests that may be in flight together: 1 to 8, on one device"),
     ("barrier", c_int32, "wait for everyone at each exchange, in place of polling words"),
     ("pin", c_int32, "one core a thread, if there are enough"),
     ("block", c_int32, "prompt tokens a pass of the tape; 0 lets the kernel choose"),
@@ -166,6 +169,7 @@ _JOB: tuple[Declared, ...] = (
     _SIZE,
     ("tokens", Pointer(c_int32), ""),
     *_each("count max_tokens", c_int32),
+    ("row", c_int32, "its place among the requests in flight"),
     ("cache", c_int32, "the sequence that the job fills; 0 is always there"),
     ("cached", c_int32, "positions of it that are there already, fewer than `count`"),
     ("stop_ids", Pointer(c_int32), ""),

@@ -13,28 +13,33 @@ from engine.models.config import ModelConfig
 
 
 class Lease(NamedTuple):
-    """The cache that one launch fills: `cached` positions of its prompt are in it already."""
+    """The cache that one request fills: `cached` positions of its prompt are in it already."""
 
     cache: int = 0
-    """Number 0 came with the kernel: jobs without an owner use it, and nothing of theirs is kept."""
     cached: int = 0
+    reserved: int = 0
+    """Bytes of the budget that are its own until it is taken back."""
 
 
 NOTHING_KEPT = Lease()
+"""Number 0 came with the kernel."""
 
 
 class KeptCaches:
-    """Lends a cache to one launch at a time and keeps what it leaves. For one thread at a time.
+    """Lends a cache to each request in flight and keeps what it leaves. For one thread at a time.
 
-    A cache has room for the whole context, and takes memory only for the positions that were filled.
+    A cache has room for the whole context, and takes memory only for the positions that were filled. What is
+    kept and what is lent share the budget.
     """
 
     def __init__(
         self, native: ctypes.CDLL, kernel: ctypes.c_void_p, config: ModelConfig, budget_bytes: int
     ) -> None:
-        self._library, self._kernel = native, kernel
+        self._library, self._kernel, self._context = native, kernel, config.context
         self._position_bytes = 2 * config.layers * config.kv_dim * ctypes.sizeof(ctypes.c_uint16)
         self._kept: PrefixCache[int] = PrefixCache(budget_bytes, self._remove)
+        self._spare = [NOTHING_KEPT.cache]
+        """Caches whose content nobody wants."""
 
     @property
     def use(self) -> PrefixCacheUse:
@@ -45,22 +50,41 @@ class KeptCaches:
         return self._kept.sequences
 
     def lend(self, job: Job) -> Lease:
-        """A cache with as much of the job's prompt in it as is kept."""
+        """A cache with as much of the job's prompt in it as is kept.
+
+        Raises NoRoom if the budget has no room for all that the job may fill beside those in flight.
+        """
+        most = min(self._context, len(job.tokens) + job.max_tokens) * self._position_bytes
+        self._kept.reserve(most)
+        try:
+            return self._lend(job)._replace(reserved=most)
+        except BaseException:
+            self._kept.give_back(most)
+            raise
+
+    def _lend(self, job: Job) -> Lease:
         if not job.cache_salt or len(job.tokens) * self._position_bytes > self._kept.use.budget_bytes:
-            return NOTHING_KEPT
+            return Lease(self._spare.pop() if self._spare else self._add())
         match = self._kept.reuse(job.cache_salt, job.tokens)
         if match and not match.copies:
             return Lease(match.value, match.length)
-        cache = ctypes.c_int32()
-        check(self._library.ml_cache_add(self._kernel, ctypes.byref(cache)), "making room for a sequence")
+        cache = self._add()
         if match:
-            self._copy(match, cache.value)
-        return Lease(cache.value, match.length if match else 0)
+            self._copy(match, cache)
+        return Lease(cache, match.length if match else 0)
 
     def take_back(self, lease: Lease, job: Job, tokens: Sequence[int]) -> None:
-        """`tokens` are those whose keys and values the launch has left."""
-        if lease.cache:
+        """`tokens` are those whose keys and values the request has left."""
+        self._kept.give_back(lease.reserved)
+        if lease.cache == NOTHING_KEPT.cache:
+            self._spare.append(lease.cache)
+        else:
             self._kept.keep(job.cache_salt, tokens, lease.cache, len(tokens) * self._position_bytes)
+
+    def _add(self) -> int:
+        cache = ctypes.c_int32()
+        check(self._library.ml_cache_add(self._kernel, ctypes.byref(cache)), "making room for a sequence")
+        return cache.value
 
     def _copy(self, match: Match[int], to: int) -> None:
         code = self._library.ml_cache_copy(self._kernel, match.value, to, match.length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -38,6 +39,7 @@ class CpuLaunch:
         native: ctypes.CDLL,
         kernel: ctypes.c_void_p,
         job: Job,
+        row: int = 0,
         *,
         lease: Lease = NOTHING_KEPT,
         on_end: Callable[[Sequence[int]], None] = lambda _tokens: None,
@@ -49,10 +51,17 @@ class CpuLaunch:
         self._library = native
         self._kernel = kernel
         self._job = job
+        self._row = row
+        self._lock = threading.RLock()
+        """Held by whoever polls."""
+        self._owning = threading.Lock()
+        """Held while the row is used to stop this launch, or is given up."""
+        self._owns_row = True
         self._phases = phases
         self._cached = lease.cached
         self._on_end = on_end
         self._outcome: Outcome | None = None
+        self._ended: _Progress | None = None
         self._generated: list[int] = []
         self._waiting: list[Token] = []
         """Taken from the kernel when it ended, not yet polled."""
@@ -63,6 +72,7 @@ class CpuLaunch:
             tokens=(ctypes.c_int32 * len(job.tokens))(*job.tokens),
             count=len(job.tokens),
             max_tokens=min(job.max_tokens, 2**31 - 1),
+            row=row,
             cache=lease.cache,
             cached=lease.cached,
             stop_ids=(ctypes.c_int32 * len(job.stop_ids))(*sorted(job.stop_ids)),
@@ -79,44 +89,64 @@ class CpuLaunch:
         check(native.ml_launch(kernel, ctypes.byref(described)), "starting the request")
 
     @property
+    def is_measured(self) -> bool:
+        return self._job.is_measured
+
+    @property
     def prefilled(self) -> int:
         return self._finish().prefilled
 
     @property
     def outcome(self) -> Outcome | None:
-        if self._outcome is None:
-            end = self._finish()
-            if end.code != Finish.RUNNING:
-                while fresh := self._take(0):
-                    self._waiting += fresh
-                self._outcome = Outcome(
-                    finish_reason=cast("FinishReason", Finish(end.code).name.lower()),
-                    prefill_tokens=end.prefilled - self._cached,
-                    cached_tokens=self._cached,
-                    prefill_ns=end.prefill_ns,
-                    phases_us=self._phases_us() if self._job.profile else {},
-                    trace=self._spans() if self._job.trace else (),
-                )
-                self._on_end((*self._job.tokens, *self._generated)[: end.filled])
+        with self._lock:
+            if self._outcome is None:
+                end = self._finish()
+                if end.code != Finish.RUNNING:
+                    self._end(end)
         return self._outcome
 
+    def _end(self, end: _Progress) -> None:
+        while fresh := self._take(0):
+            self._waiting += fresh
+        self._outcome = Outcome(
+            finish_reason=cast("FinishReason", Finish(end.code).name.lower()),
+            prefill_tokens=end.prefilled - self._cached,
+            cached_tokens=self._cached,
+            prefill_ns=end.prefill_ns,
+            phases_us=self._phases_us() if self._job.profile else {},
+            trace=self._spans() if self._job.trace else (),
+        )
+        with self._owning:
+            self._owns_row = False
+        self._on_end((*self._job.tokens, *self._generated)[: end.filled])
+
+    def settle(self) -> None:
+        """Gives up the row if the launch has ended. Waits for nobody: whoever polls it now will see."""
+        if self._lock.acquire(blocking=False):
+            try:
+                _ = self.outcome
+            finally:
+                self._lock.release()
+
     def poll(self, timeout: float) -> Sequence[Token]:
-        if self._outcome is not None:
-            waiting, self._waiting = self._waiting, []
-            return waiting
-        return self._take(timeout)
+        with self._lock:
+            if self._outcome is not None:
+                waiting, self._waiting = self._waiting, []
+                return waiting
+            return self._take(timeout)
 
     def _take(self, timeout: float) -> list[Token]:
         count = self._library.ml_poll(
-            self._kernel, self._ids, self._times, POLLED, max(0, round(timeout * 1e9))
+            self._kernel, self._row, self._ids, self._times, POLLED, max(0, round(timeout * 1e9))
         )
         fresh = [Token(self._ids[i], self._times[i]) for i in range(count)]
         self._generated += [token.id for token in fresh]
         return fresh
 
     def stop(self) -> None:
-        if self._outcome is None:
-            self._library.ml_stop(self._kernel)
+        with self._owning:
+            if self._owns_row:
+                self._library.ml_stop(self._kernel, self._row)
 
     def close(self) -> None:
         self.stop()
@@ -124,10 +154,16 @@ class CpuLaunch:
             self.poll(1.0)
 
     def _finish(self) -> _Progress:
+        """How far it is; of one that has ended, what it came to: its row may be another's by now."""
+        if self._ended is not None:
+            return self._ended
         prefill_ns, prefilled, filled = ctypes.c_int64(), ctypes.c_int32(), ctypes.c_int32()
         outputs = (ctypes.byref(value) for value in (prefill_ns, prefilled, filled))
-        code = self._library.ml_finish(self._kernel, *outputs)
-        return _Progress(code, prefill_ns.value, prefilled.value, filled.value)
+        code = self._library.ml_finish(self._kernel, self._row, *outputs)
+        progress = _Progress(code, prefill_ns.value, prefilled.value, filled.value)
+        if code != Finish.RUNNING:
+            self._ended = progress
+        return progress
 
     def _phases_us(self) -> dict[str, PhaseTime]:
         kinds = len(library.WAITS)

@@ -65,6 +65,7 @@ class CudaBackend:
     """
 
     name = "cuda"
+    rows = 1
 
     def __init__(
         self,

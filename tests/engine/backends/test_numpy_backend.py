@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from engine.backends import numpy_backend
+from engine.backends import numpy_launch
 from engine.backends.base import Job, TraceRange
-from engine.backends.numpy_backend import PREFILL_CHUNK, NumpyBackend, NumpyLaunch
+from engine.backends.numpy_backend import NumpyBackend
+from engine.backends.numpy_launch import PREFILL_CHUNK, NumpyLaunch
 from engine.errors import BackendFailure, RequestError
 from engine.models.config import ModelConfig
 from engine.models.weights import RandomWeights
@@ -44,7 +45,7 @@ def backend():
 def ticking_clock(monkeypatch) -> None:
     """A clock that goes forward by one microsecond each time it is read."""
     ticks = itertools.count(start=5_000, step=1_000)
-    monkeypatch.setattr(numpy_backend, "time", SimpleNamespace(perf_counter_ns=lambda: next(ticks)))
+    monkeypatch.setattr(numpy_launch, "time", SimpleNamespace(perf_counter_ns=lambda: next(ticks)))
 
 
 def test_tokens_are_those_of_the_reference_and_the_sampling_rule(backend) -> None:
@@ -108,9 +109,11 @@ def test_stop_ends_a_launch_after_the_token_in_hand(backend) -> None:
 
 
 def test_stop_ends_a_long_prefill_between_chunks(backend, monkeypatch) -> None:
-    first_chunk_done = hold_after_first_forward(monkeypatch)
+    begun = threading.Event()
+    first_chunk_done = hold_after_first_forward(monkeypatch, begun)
     launch = backend.launch(Job(tuple([1] * 500), max_tokens=5))
 
+    assert begun.wait(60)
     launch.stop()
     first_chunk_done.set()
     ids, outcome = finish(launch)
@@ -133,13 +136,17 @@ def test_a_second_launch_is_refused_until_the_first_has_ended(backend) -> None:
 
 def test_a_breakdown_reaches_the_poller_as_a_failure_and_frees_the_backend(backend, monkeypatch) -> None:
     def broken(*args, **kwargs):
-        raise MemoryError("no room for the cache")
+        raise MemoryError("no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Reference, "new_cache", broken)
+        patched.setattr(Reference, "forward", broken)
         launch = backend.launch(Job(PROMPT, max_tokens=1))
-        with pytest.raises(BackendFailure, match="no room for the cache"):
+        with pytest.raises(BackendFailure, match="no room"):
             launch.poll(5.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Reference, "new_cache", broken)
+        with pytest.raises(BackendFailure, match="no room"):
+            backend.launch(Job(PROMPT, max_tokens=1))
 
     assert len(finish(backend.launch(Job(PROMPT, max_tokens=1)))[0]) == 1
 
@@ -238,12 +245,17 @@ def test_measured_bandwidth_is_that_of_memory(backend) -> None:
     assert 1 < gbs < 2000
 
 
-def hold_after_first_forward(monkeypatch) -> threading.Event:
-    """Makes the launch's thread wait, after its first forward pass, for the event that is returned."""
+def hold_after_first_forward(monkeypatch, begun: threading.Event | None = None) -> threading.Event:
+    """Makes the launch's thread wait, after its first forward pass, for the event that is returned.
+
+    Sets `begun` as that pass begins.
+    """
     release = threading.Event()
     forward = Reference.forward
 
     def held(self, *args, **kwargs):
+        if begun is not None:
+            begun.set()
         result = forward(self, *args, **kwargs)
         assert release.wait(10)
         return result

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from engine.backends.base import Job
-from engine.backends.numpy_backend import PREFILL_CHUNK, NumpyBackend
+from engine.backends.numpy_backend import NumpyBackend
+from engine.backends.numpy_launch import PREFILL_CHUNK
 from engine.backends.running import follow
 from engine.models.weights import RandomWeights
 from engine.sampling import SamplingParams

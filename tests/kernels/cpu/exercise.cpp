@@ -3,7 +3,8 @@
 //   - an unsound shape, job or token is refused with an error code;
 //   - any team gives the logits that one thread gives, but for rounding (parts are added in another order);
 //   - the same job on the same team gives the same tokens, bit for bit;
-//   - a job that is stopped ends, and the kernel serves the next one.
+//   - a job that is stopped ends, and the kernel serves the next one;
+//   - requests that are in flight together get the tokens that they get alone.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -212,6 +213,7 @@ MlTeam team_of(int devices, int threads) {
   team.devices = devices;
   team.threads = threads;
   team.block = pick(0, 20);
+  team.rows = devices > 1 ? 1 : pick(1, 8);
   return team;
 }
 
@@ -220,15 +222,15 @@ struct Result {
   int32_t how;
 };
 
-Result wait_for(MlKernel* kernel, bool stop_early) {
+Result wait_for(MlKernel* kernel, bool stop_early, int row = 0) {
   Result result;
   int32_t ids[7], prefilled, filled;
   int64_t times[7], prefill;
   while (true) {
-    const int32_t n = ml_poll(kernel, ids, times, 7, 1000000000);
+    const int32_t n = ml_poll(kernel, row, ids, times, 7, 1000000000);
     result.ids.insert(result.ids.end(), ids, ids + n);
-    if (stop_early && n) ml_stop(kernel);
-    result.how = ml_finish(kernel, &prefill, &prefilled, &filled);
+    if (stop_early && n) ml_stop(kernel, row);
+    result.how = ml_finish(kernel, row, &prefill, &prefilled, &filled);
     if (!n && result.how != ML_RUNNING) return result;
   }
 }
@@ -282,6 +284,35 @@ void check_caches(MlKernel* kernel, MlJob job, size_t tokens) {
   require(ml_launch(kernel, &job) == ML_BAD_CACHE, "a removed cache is refused");
 }
 
+// As many requests as there are rows, one stopped early, and a second one in each row that comes free.
+void check_rows(MlKernel* kernel, const MlShape& s, int rows) {
+  std::vector<std::vector<int32_t>> prompts(rows), alone(rows);
+  std::vector<MlJob> jobs(rows);
+  for (int row = 0; row < rows; ++row) {
+    prompts[row].resize(pick(1, s.context - 1));
+    for (auto& token : prompts[row]) token = pick(0, s.vocab - 1);
+    jobs[row] = job_of(prompts[row], pick(1, 12), pick(0, 1));
+    jobs[row].profile = jobs[row].trace_last = 0;
+    require(row == 0 || !ml_cache_add(kernel, &jobs[row].cache), "a cache for each row");
+    require(!ml_launch(kernel, &jobs[row]), "a request alone");
+    alone[row] = wait_for(kernel, false).ids;
+    jobs[row].row = row;
+  }
+  for (int round = 0; round < 2; ++round) {
+    for (int row = 0; row < rows; ++row) require(!ml_launch(kernel, &jobs[row]), "a request joins");
+    for (int row = rows; row-- > 0;) {
+      const bool stops = row == 1;
+      std::vector<int32_t> ids = wait_for(kernel, stops, row).ids;
+      require(ids.size() <= alone[row].size() && (stops || ids.size() == alone[row].size()), "as many tokens as alone");
+      require(std::equal(ids.begin(), ids.end(), alone[row].begin()), "the same tokens as alone");
+    }
+  }
+  MlJob beyond = jobs[0];
+  beyond.row = rows;
+  require(ml_launch(kernel, &beyond) == ML_BAD_ROW, "a row too many is refused");
+  for (int row = 1; row < rows; ++row) require(!ml_cache_remove(kernel, jobs[row].cache), "its cache is removed");
+}
+
 void check_teams(const Model& m) {
   const MlShape& s = m.shape;
   std::vector<int32_t> tokens(pick(1, s.context - 1));
@@ -323,6 +354,7 @@ void check_teams(const Model& m) {
     require(ml_launch(kernel, &bad) == ML_BAD_STRUCT, "a struct of another size is refused");
 
     check_caches(kernel, job, expected.size());
+    check_rows(kernel, s, team.rows);
     require(!ml_launch(kernel, &job), "a refused job does no harm");
     result = wait_for(kernel, true);
     require(result.ids.size() <= expected.size(), "a stopped job gives no more tokens");

@@ -1,0 +1,226 @@
+"""Several requests in one launch: each gets the tokens that it gets alone, whoever comes and goes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.backends import open_backend
+from engine.backends.base import Backend, Job, Launch, Outcome
+from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
+from engine.errors import BackendUnavailable, NoRoom, RequestError
+from engine.models.config import ModelConfig
+from engine.models.presets import load_preset
+from engine.models.weights import RandomWeights
+from engine.sampling import SamplingParams
+from tests.engine.backends.cpu.test_against_reference import LANES, LLAMA, Random, opened
+
+ROWS = 4
+WARM = SamplingParams(
+    temperature=0.9, top_p=0.95, top_k=40, repetition_penalty=1.2, frequency_penalty=0.3, seed=7
+)
+LONG = 4096
+"""Positions: a request that may fill them is in flight for as long as a test wants it to be."""
+EXPERTS = load_preset("tiny-experts").config
+MODELS = {
+    "numpy": ("numpy", LLAMA, {}),
+    "cpu": ("cpu", replace(LLAMA, windows=(0, 24, 0, 40)), {"threads": 1}),
+    "cpu with lanes": ("cpu", LANES, {"threads": 1}),
+    "cpu with experts": ("cpu", EXPERTS, {"threads": 1}),
+}
+"""On one thread: those of a team wait for each other, on a busy machine for long. A test below has two."""
+
+
+@dataclass
+class Follower:
+    """A request in flight, and what has come of it."""
+
+    launch: Launch
+    ids: list[int] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+    def poll(self, timeout: float = 0.0) -> None:
+        outcome = self.launch.outcome
+        fresh = self.launch.poll(timeout)
+        self.ids += [token.id for token in fresh]
+        if outcome is not None and not fresh:
+            self.outcome = outcome
+
+    def follow(self) -> list[int]:
+        while self.outcome is None:
+            self.poll(1.0)
+        return self.ids
+
+
+class Bench:
+    """A backend with rows, and what each request gives alone."""
+
+    def __init__(self, name: str, config: ModelConfig, options: dict[str, object]) -> None:
+        self.config = config = replace(config, context=LONG)
+        model = Random(config, RandomWeights(config, 3))
+        self.backend = open_backend(name, model, options=options, rows=ROWS)
+        self._single = open_backend(name, model, options=options)
+        self._alone: dict[Job, list[int]] = {}
+
+    def alone(self, job: Job) -> list[int]:
+        if job not in self._alone:
+            self._alone[job] = Follower(self._single.launch(job)).follow()
+        return self._alone[job]
+
+    def close(self) -> None:
+        self.backend.close()
+        self._single.close()
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made = Bench(*MODELS[request.param])
+    yield made
+    made.close()
+
+
+def job_of(config: ModelConfig, number: int) -> Job:
+    """The number-th request: prompts of one token, of a block and of several, greedy and sampled."""
+    length = (1, 7, 12, 49, 64, 90)[number % 6]
+    tokens = tuple((number * 31 + 5 * i * i) % (config.vocab - 2) + 1 for i in range(length))
+    sampling = replace(WARM, seed=number) if number % 2 else SamplingParams()
+    return Job(tokens, 3 + 5 * (number % 5), sampling, cache_salt="anna" if number % 3 == 0 else "")
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("join"), st.integers(0, 29)),
+        st.tuples(st.just("poll"), st.integers(0, 3)),
+        st.tuples(st.just("stop"), st.integers(0, ROWS - 1)),
+    ),
+    min_size=4,
+    max_size=14,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(actions=ACTIONS)
+def test_tokens_do_not_depend_on_who_else_is_in_flight(bench: Bench, actions) -> None:
+    running: list[Follower] = []
+    begun: list[tuple[Job, Follower]] = []
+    stopped: list[Follower] = []
+    for action, number in actions:
+        running = [one for one in running if one.outcome is None]
+        if action == "join":
+            if len(running) == ROWS:
+                running.pop(0).follow()
+            job = job_of(bench.config, number)
+            running.append(Follower(bench.backend.launch(job)))
+            begun.append((job, running[-1]))
+        elif action == "stop" and number < len(running):
+            stopped.append(running[number])
+            running[number].launch.stop()
+        else:
+            for one in running[: number + 1]:
+                one.poll(0.002)
+
+    for job, one in begun:
+        expected = bench.alone(job)
+        ids = one.follow()
+        assert ids == (expected[: len(ids)] if one in stopped else expected)
+
+
+def test_a_full_house_gives_everyone_what_they_get_alone(bench: Bench) -> None:
+    jobs = [replace(job_of(bench.config, number), max_tokens=30) for number in (3, 10, 17, 11)]
+
+    followers = [Follower(bench.backend.launch(job)) for job in jobs]
+
+    assert [one.follow() for one in followers] == [bench.alone(job) for job in jobs]
+
+
+def test_a_team_of_threads_agrees_on_who_comes_and_goes() -> None:
+    bench = Bench("cpu", LLAMA, {"threads": 2})
+    try:
+        jobs = [replace(job_of(bench.config, number), max_tokens=number) for number in (1, 3, 2)]
+        followers = [Follower(bench.backend.launch(job)) for job in jobs]
+        assert [one.follow() for one in followers] == [bench.alone(job) for job in jobs]
+    finally:
+        bench.close()
+
+
+def test_each_request_may_have_a_thread_of_its_own(bench: Bench) -> None:
+    got: dict[int, list[int]] = {}
+
+    def serve(first: int) -> None:
+        for number in range(first, first + 12, ROWS):
+            got[number] = Follower(bench.backend.launch(job_of(bench.config, number))).follow()
+
+    threads = [threading.Thread(target=serve, args=(first,)) for first in range(ROWS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert got == {number: bench.alone(job_of(bench.config, number)) for number in range(12)}
+
+
+def test_one_more_than_there_are_rows_is_refused(bench: Bench) -> None:
+    long = replace(job_of(bench.config, 1), max_tokens=LONG)
+    launches = [bench.backend.launch(long) for _ in range(ROWS)]
+    try:
+        with pytest.raises(RequestError, match=f"{ROWS} launches at a time"):
+            bench.backend.launch(long)
+    finally:
+        for launch in launches:
+            launch.close()
+    short = replace(long, max_tokens=9)
+    assert Follower(bench.backend.launch(short)).follow() == bench.alone(short)
+
+
+def test_what_is_measured_runs_alone(bench: Bench) -> None:
+    long = replace(job_of(bench.config, 1), max_tokens=LONG)
+    launch = bench.backend.launch(long)
+    try:
+        with pytest.raises(RequestError, match="measured runs alone"):
+            bench.backend.launch(replace(long, profile=True))
+    finally:
+        launch.close()
+    measured = bench.backend.launch(replace(long, profile=True))
+    try:
+        with pytest.raises(RequestError, match="measured runs alone"):
+            bench.backend.launch(long)
+    finally:
+        measured.close()
+
+
+@pytest.mark.parametrize("name", ["numpy", "cpu"])
+def test_requests_that_do_not_fit_the_memory_wait_for_one_to_end(name: str) -> None:
+    big = replace(LLAMA, context=8192)
+    with opened(name, big, rows=2, **{PREFIX_CACHE: 1}) as backend:
+        first = backend.launch(Job((1, 2, 3), 8000))
+        with pytest.raises(NoRoom, match="memory for keys and values is full"):
+            backend.launch(Job((1, 2, 3), 8000))
+        first.close()
+        backend.launch(Job((1, 2, 3), 8000)).close()
+
+
+@pytest.mark.parametrize("name", ["numpy", "cpu"])
+def test_kept_sequences_make_room_for_requests_in_flight(name: str) -> None:
+    with opened(name, replace(LLAMA, context=8192), rows=2, **{PREFIX_CACHE: 4}) as backend:
+        Follower(backend.launch(Job((1,) * 40, 5, cache_salt="anna"))).follow()
+        assert backend.prefix_cache.sequences == 1
+        first = backend.launch(Job((2,), 8000))
+        assert backend.prefix_cache.sequences == 0
+        first.close()
+
+
+@pytest.mark.parametrize("name", ["numpy", "cpu"])
+def test_a_number_of_rows_that_cannot_be_is_refused(name: str) -> None:
+    with pytest.raises(BackendUnavailable, match="rows is 9"):
+        open_backend(name, Random(LLAMA, RandomWeights(LLAMA, 3)), rows=9)
+
+
+def test_virtual_devices_have_one_row() -> None:
+    backend: Backend = open_backend("cpu", Random(LLAMA, RandomWeights(LLAMA, 3)), devices=2, rows=4)
+    assert backend.rows == 1
+    backend.close()
