@@ -143,7 +143,7 @@ def test_a_gpu_that_stands_still_ends_the_request_on_all_and_the_next_one_runs(s
         context.serial += 1
     shares = share_table(backend.layout.plan)
     forgetful = shares.copy()
-    forgetful[np.flatnonzero(shares[:, 0, Matrix.ATTN_OUT, 1])[0]] = 0  # an SM that has rows forgets them
+    forgetful[np.flatnonzero(shares[:, Matrix.ATTN_OUT, 1])[0]] = 0  # an SM that has rows forgets them
     last.device.activate()
     last.device.upload(last.memory.shares, forgetful)
     launch = backend.launch(Job(tuple(tokens), 5))

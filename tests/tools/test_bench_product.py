@@ -11,7 +11,7 @@ import pytest
 
 from tests.engine.serving.workers import write_chatterbox
 from tools.bench_product.answer import Answer, spread
-from tools.bench_product.product import ProductError
+from tools.bench_product.product import Product, ProductError, Setup
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,3 +57,10 @@ def test_a_gap_or_an_error_ends_the_measurement() -> None:
 
 def test_a_spread_says_how_many_there_were() -> None:
     assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 3.0, "n": 3}
+
+
+def test_a_product_that_cannot_start_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file where the supervisor's folder should be")
+    product = Product(tmp_path, Setup("random:tiny-llama", "numpy", 1))
+    with pytest.raises(ProductError, match="the supervisor has ended"), product.running():
+        pass

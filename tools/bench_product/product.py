@@ -64,13 +64,14 @@ class Product:
             DATABASE_URL="",
             **LIMITS_OFF,
         )
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         for made in ("models", "kernels"):  # weights and compiled kernels, which take minutes to make
             if (settings.home() / made).is_dir():
                 (folder / made).symlink_to(settings.home() / made)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Raises ProductError if it is not ready after START_S."""
+        """Raises ProductError if it ends before it is ready, or is not ready after START_S."""
         with self._process([sys.executable, "-m", "tools.supervisor"], "supervisor") as supervisor:
             self._supervisor = psutil.Process(supervisor.pid)
             self._wait(lambda: self._idle(self.embedded), "the worker", "supervisor")
@@ -115,9 +116,13 @@ class Product:
     def _wait(self, condition: Callable[[], bool], what: str, log: str) -> None:
         deadline = time.monotonic() + START_S
         while not condition():
-            if time.monotonic() > deadline:
+            ended = self._processes[log].poll() is not None
+            if ended or time.monotonic() > deadline:
                 tail = (self._folder / f"{log}.log").read_text(errors="replace")[-1000:]
-                raise ProductError(f"{what} was not ready after {START_S:.0f} s: {tail}")
+                why = (
+                    f"is not there, the {log} has ended" if ended else f"was not ready after {START_S:.0f} s"
+                )
+                raise ProductError(f"{what} {why}: {tail}")
             time.sleep(0.05)
 
     @contextmanager
@@ -127,6 +132,7 @@ class Product:
             process = subprocess.Popen(
                 command, cwd=ROOT, env=self._environment, stdout=out, stderr=subprocess.STDOUT
             )
+            self._processes[name] = process
             try:
                 yield process
             finally:
