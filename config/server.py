@@ -30,7 +30,7 @@ from config.addresses import client_address, is_trusted
 from config.alive import ALIVE
 from config.bounds import Exclusions, Pace, connection_census
 from config.channel import Channel
-from config.websocket import Socket
+from config.websocket import Socket, write_now
 
 BODY_BYTES = 1 << 20
 """The most that any path takes; /v1 refuses more than a quarter of it by itself."""
@@ -140,6 +140,7 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
         if starts and self.channel is not None and not self.finished and self.producer is None:
             self.registerProducer(self, True)
         super().handle_reply(message)
+        write_now(self.transport)
 
     def pauseProducing(self) -> None:
         self._has_room.clear()

@@ -14,6 +14,7 @@ from typing import Any
 from daphne.ws_protocol import WebSocketProtocol
 from django.conf import settings
 from twisted.internet import reactor
+from twisted.internet.tcp import Connection
 
 from config.addresses import client_address
 from config.bounds import POLICY_VIOLATION, Bucket
@@ -123,14 +124,10 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
 
     # What goes out ----------------------------------------------------------------------------------
     def serverSend(self, content: Any, binary: bool = False) -> None:
-        """What an application says to a client that is gone, or was told to go, is dropped.
-
-        The rest leaves at once: Twisted would wait until the event loop has done all else that is due.
-        """
+        """What an application says to a client that is gone, or was told to go, is dropped."""
         if self.state in (self.STATE_CONNECTING, self.STATE_OPEN):
             super().serverSend(content, binary)
-            if self.transport.connected:
-                self.transport.doWrite()  # a failure is the reactor's to see, which tries again
+            write_now(self.transport)
 
     def serverClose(self, code: int | None = None) -> None:
         """The application has had enough of it; where it says that a rule was broken, as `_dismiss`."""
@@ -165,3 +162,9 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
                 await self._has_room.wait()
         except TimeoutError:
             self._abort()
+
+
+def write_now(transport: Any) -> None:
+    """Writes what waits in a connection; Twisted would first do all else that the event loop has to do."""
+    if isinstance(transport, Connection) and transport.connected and not transport.disconnecting:
+        transport.doWrite()  # a failure is the reactor's to see, which tries again
