@@ -32,6 +32,7 @@ while True:
 """,
     "prints without end": "while True: print('x' * 10_000)",
     "takes memory without end": "held = []\nwhile True: held.append(bytearray(10**7))",
+    "fills the file system": "f = open('/tmp/x', 'wb')\nwhile True: f.write(bytes(10**6)); f.flush()",
     "reports outcomes without end": f"{_FIND_REPORT}\nwhile True: report({_OUTCOME % 'x'!r})",
     "prints markup that would fetch": (
         'print(\'<img src="http://192.0.2.1/x"><script src="//192.0.2.1/y"></script>\')\n'
@@ -69,7 +70,8 @@ import zlib
 bomb, held = zlib.compress(bytes(10**7)), []
 while True: held.append(zlib.decompress(bomb))
 """,
-    "fills the file system": "f = open('/tmp/x', 'wb')\nwhile True: f.write(bytes(10**6)); f.flush()",
+    "makes a file of a terabyte": "f = open('/tmp/x', 'wb')\nf.truncate(10**12)",
+    "writes behind a gap of a terabyte": "f = open('/tmp/x', 'wb')\nf.seek(10**12)\nf.write(b'x')\nf.flush()",
     "makes files without end": "n = 0\nwhile True:\n    n += 1\n    open(f'/tmp/{n}', 'w').close()",
     "reports one outcome of 50 MB": f"{_FIND_REPORT}\nreport({_OUTCOME!r} % ('x' * 50_000_000))",
     "reports what is no outcome": f"{_FIND_REPORT}\nfor said in ('null', '[]', '{{}}', 'x'): report(said)",

@@ -40,6 +40,55 @@ export function guardGrowth(imports, heap, limit) {
   };
 }
 
+/** What a run may write to files in all, those that it deletes again included; and how many it may make. */
+export const FILE_BYTES = 2 ** 25;
+export const MOST_FILES = 10_000;
+const NO_SPACE_LEFT = 51; // as Emscripten's C library numbers it
+
+/**
+ * @typedef {object} FileNode
+ * @property {number} usedBytes
+ * @typedef {object} FileSystem Emscripten's, as far as its files in memory go
+ * @property {{MEMFS: {ops_table: {file: {
+ *   stream: {write: (stream: {node: FileNode}, buffer: unknown, offset: number, length: number, position: number, own: boolean) => number},
+ *   node: {setattr: (node: FileNode, attributes: {size?: number}) => void},
+ * }}}}} filesystems
+ * @property {new (code: number) => Error} ErrnoError
+ * @property {(...node: unknown[]) => unknown} createNode
+ */
+
+/**
+ * Makes the file system end: its files lie beside WebAssembly's memory, where no limit of the heap counts them.
+ * Python then raises OSError.
+ *
+ * @param {FileSystem} fs
+ */
+export function guardFiles(fs) {
+  const { stream, node } = fs.filesystems.MEMFS.ops_table.file;
+  const { write } = stream;
+  const { setattr } = node;
+  const { createNode } = fs;
+  let bytes = 0;
+  let files = 0;
+  const take = (/** @type {number} */ more) => {
+    if (bytes + more > FILE_BYTES) throw new fs.ErrnoError(NO_SPACE_LEFT);
+    bytes += more;
+  };
+  stream.write = (to, buffer, offset, length, position, own) => {
+    take(Math.max(0, position + length - to.node.usedBytes));
+    return write(to, buffer, offset, length, position, own);
+  };
+  node.setattr = (of, attributes) => {
+    take(Math.max(0, (attributes.size ?? 0) - of.usedBytes));
+    setattr(of, attributes);
+  };
+  fs.createNode = (...made) => {
+    if (files >= MOST_FILES) throw new fs.ErrnoError(NO_SPACE_LEFT);
+    files += 1;
+    return createNode(...made);
+  };
+}
+
 /** Takes the tools from this worker; nothing that runs in it later can bring them back. */
 export function sealedWorker() {
   for (const name of TOOLS) {

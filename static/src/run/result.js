@@ -89,7 +89,9 @@ export class ResultView {
    * @param {string} printed
    */
   print(stream, printed) {
-    this.#pending.push({ stream, text: printed });
+    const last = this.#pending.at(-1);
+    if (last?.stream === stream) last.text += printed;
+    else this.#pending.push({ stream, text: printed });
     this.#frame ||= requestAnimationFrame(() => this.flush());
   }
 
@@ -101,7 +103,7 @@ export class ResultView {
     this.#printed.hidden = false;
     for (const { stream, text: printed } of this.#pending) {
       const last = this.#output.lastElementChild;
-      if (last instanceof HTMLElement && last.dataset.stream === stream) last.append(printed);
+      if (last instanceof HTMLElement && last.dataset.stream === stream) extend(last, printed);
       else {
         const stretch = text("span", printed, "");
         stretch.dataset.stream = stream;
@@ -110,6 +112,18 @@ export class ResultView {
     }
     this.#pending = [];
   }
+}
+
+/**
+ * Keeps one text in a stretch: a thousand of a byte each are laid out a thousand times slower.
+ *
+ * @param {HTMLElement} stretch
+ * @param {string} printed
+ */
+function extend(stretch, printed) {
+  const { lastChild } = stretch;
+  if (lastChild instanceof Text) lastChild.appendData(printed);
+  else stretch.append(printed);
 }
 
 /**

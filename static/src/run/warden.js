@@ -104,6 +104,10 @@ export class Warden {
       case "over":
         if (this.#job) this.#end(message.reason, message.detail, message.memoryBytes);
         return;
+      case "outcome":
+        if (isOutcome(message.outcome)) this.#tell(message);
+        else if (this.#job) this.#end("crashed", "what was reported is no outcome");
+        return;
       default:
         this.#tell(message);
     }
@@ -123,4 +127,24 @@ export class Warden {
     this.#tell({ type: "ended", reason, detail, ms, memoryBytes });
     this.#start();
   }
+}
+
+const TEXTS = ["name", "message", "traceback", "file"];
+const ENDS = ["passed", "failed", "skipped", "running"];
+
+/**
+ * Whether the page can show it: a program that finds the way by which outcomes are reported may say anything.
+ *
+ * @param {unknown} said
+ */
+function isOutcome(said) {
+  if (typeof said !== "object" || said === null) return false;
+  const found = /** @type {Record<string, unknown>} */ (said);
+  return (
+    (found.type === "program" || found.type === "test") &&
+    ENDS.includes(/** @type {string} */ (found.outcome)) &&
+    TEXTS.every((name) => typeof found[name] === "string") &&
+    Number.isFinite(found.line) &&
+    Number.isFinite(found.ms)
+  );
 }

@@ -8,7 +8,7 @@ import "./as_module.js";
 import createPyodideModule from "pyodide/pyodide.asm.mjs";
 import { loadPyodide } from "pyodide";
 
-import { guardGrowth, Meter, Printed, sealedWorker } from "./confines.js";
+import { guardFiles, guardGrowth, Meter, Printed, sealedWorker } from "./confines.js";
 import blockingLoop from "./blocking_loop.py";
 import runner from "./runner.py";
 
@@ -65,6 +65,7 @@ async function prepare(module, stdlib) {
   });
   for (const name of JS_MODULES) loaded.unregisterJsModule(name);
   sealedWorker();
+  guardFiles(/** @type {import("./confines.js").FileSystem} */ (/** @type {unknown} */ (loaded.FS)));
   imported(loaded, "monolane_runner", runner);
   imported(loaded, "monolane_loop", blockingLoop).install();
   loaded.runPython(`import sys; [sys.modules.pop(name, None) for name in ${JSON.stringify(JS_MODULES)}]; del sys`);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { GATHERED_CHARACTERS, guardGrowth, Meter, MOST_CHARACTERS, MOST_MESSAGES, Printed, PROMPT_WRITES } from "../../../static/src/run/confines.js";
+import { FILE_BYTES, GATHERED_CHARACTERS, guardFiles, guardGrowth, Meter, MOST_CHARACTERS, MOST_FILES, MOST_MESSAGES, Printed, PROMPT_WRITES } from "../../../static/src/run/confines.js";
 
 const PAGE = 65_536;
 
@@ -45,6 +45,72 @@ test("a size above two gigabytes, which arrives as a negative number, is refused
 
 test("a build of Pyodide that grows otherwise is refused rather than run without a limit", () => {
   assert.throws(() => guardGrowth({ env: {} }, heap(1), { bytes: 1 }), /its memory cannot be limited/);
+});
+
+/** A file system in memory, of one file, that notes how large it was made. */
+function fileSystem() {
+  class ErrnoError extends Error {
+    /** @param {number} errno */
+    constructor(errno) {
+      super(`errno ${errno}`);
+      this.errno = errno;
+    }
+  }
+  const node = { usedBytes: 0 };
+  /** @type {import("../../../static/src/run/confines.js").FileSystem} */
+  const fs = {
+    ErrnoError,
+    createNode: (/** @type {unknown} */ name) => name,
+    filesystems: {
+      MEMFS: {
+        ops_table: {
+          file: {
+            stream: {
+              write: (stream, _buffer, _offset, length, position) => {
+                stream.node.usedBytes = Math.max(stream.node.usedBytes, position + length);
+                return length;
+              },
+            },
+            node: { setattr: (of, { size }) => void (of.usedBytes = size ?? of.usedBytes) },
+          },
+        },
+      },
+    },
+  };
+  guardFiles(fs);
+  const { file } = fs.filesystems.MEMFS.ops_table;
+  return {
+    fs,
+    node,
+    write: (/** @type {number} */ length, /** @type {number} */ position) => file.stream.write({ node }, null, 0, length, position, false),
+    resize: (/** @type {number} */ size) => file.node.setattr(node, { size }),
+  };
+}
+
+const FULL = { message: "errno 51" };
+
+test("files take so many bytes and no more, by writing, by a gap or by a new size", () => {
+  const disk = fileSystem();
+  assert.equal(disk.write(FILE_BYTES - 10, 0), FILE_BYTES - 10);
+  assert.throws(() => disk.write(11, FILE_BYTES - 10), FULL);
+  assert.throws(() => disk.write(1, 10 * FILE_BYTES), FULL);
+  assert.throws(() => disk.resize(FILE_BYTES + 1), FULL);
+  assert.equal(disk.write(10, FILE_BYTES - 10), 10);
+  assert.equal(disk.write(100, 0), 100); // over what is there already
+  assert.equal(disk.node.usedBytes, FILE_BYTES);
+});
+
+test("what was cut short or deleted counts on", () => {
+  const disk = fileSystem();
+  disk.write(FILE_BYTES, 0);
+  disk.resize(0);
+  assert.throws(() => disk.write(1, 0), FULL);
+});
+
+test("so many files can be made and no more", () => {
+  const { fs } = fileSystem();
+  for (let n = 0; n < MOST_FILES; n += 1) assert.equal(fs.createNode(n), n);
+  assert.throws(() => fs.createNode("one more"), FULL);
 });
 
 test("a run that tells of too many outcomes is told of once, and nothing goes out after", () => {

@@ -85,3 +85,22 @@ test("an interpreter that breaks before it is ready is told, with the reason", a
   workers[0].onerror({ message: "" });
   assert.deepEqual(told, [{ type: "broken", message: "the interpreter's script could not be started" }]);
 });
+
+const OUTCOME = { type: "test", name: "f", outcome: "passed", message: "", traceback: "", file: "", line: 0, ms: 1 };
+
+test("what a run reports is passed on", async () => {
+  const { kept, told, says } = await warden();
+  kept.run(JOB);
+  says({ type: "outcome", outcome: OUTCOME });
+  assert.deepEqual(told.at(-1), { type: "outcome", outcome: OUTCOME });
+});
+
+for (const said of [null, [], {}, "x", { ...OUTCOME, outcome: "won" }, { ...OUTCOME, message: undefined }, { ...OUTCOME, line: null }]) {
+  test(`a run that reports ${JSON.stringify(said)} is ended, and the page hears nothing of it`, async () => {
+    const { kept, workers, told, says } = await warden();
+    kept.run(JOB);
+    says({ type: "outcome", outcome: said });
+    assert.equal(workers[0].ended, true);
+    assert.deepEqual(told, [{ type: "ended", reason: "crashed", detail: "what was reported is no outcome", ms: 0, memoryBytes: 0 }]);
+  });
+}
