@@ -41,6 +41,7 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "head dim 128": ("head-dim-128", "f16", {}),
     "biases": ("qwen2.5-coder-1.5b", "f16", {}),
     "normed heads": ("qwen3-8b", "bf16", {}),
+    "normed heads and biases, small": ("normed-small-heads", "f16", {}),
     "experts": ("qwen3-30b-a3b", "bf16", {}),
     "barrier": ("test-laneformer", "f16", {"sync_barrier": True}),
     "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {}),
@@ -50,8 +51,8 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
 
 
 EACH_TIME = (
-    "laneformer-2b", "laneformer-2b, 4 GPUs, profile", "laneformer-2b, 2 GPUs, filters",
-    "biases", "normed heads", "experts", "barrier", "vocabulary of lanes",
+    "laneformer-2b, 4 GPUs, profile", "laneformer-2b, 2 GPUs, filters", "normed heads and biases, small",
+    "experts", "barrier", "vocabulary of lanes",
 )  # fmt: skip
 """Between them every switch of the kernel; the others take minutes, and are compiled each night."""
 
