@@ -18,7 +18,8 @@ from engine.models.checkpoints.pull import pull_wheel
 from engine.models.checkpoints.stored import StoredWeights
 from engine.models.config import ModelConfig
 from engine.models.presets import Bring, Hub, Preset, RandomOnly, Wheel, load_preset, preset_names
-from engine.models.weights import RandomWeights, Weights
+from engine.models.storage import Storage
+from engine.models.weights import RANDOM_STORAGES, RandomWeights, Weights
 from engine.progress import OnProgress, ignore_progress
 from engine.settings import models_dir, weights_cache_bytes, weights_dir
 
@@ -53,8 +54,8 @@ class ModelEntry:
 
 
 def open_model(name_or_path: str, *, seed: int | None = None) -> Model:
-    """Opens a preset, a "random:<preset>[:<seed>]", a pulled "hf:<owner>/<name>[@<revision>]", a Hugging
-    Face folder, or a .gguf file.
+    """Opens a preset, a "random:<preset>[:<seed>][:<format>]", a pulled "hf:<owner>/<name>[@<revision>]", a
+    Hugging Face folder, or a .gguf file.
 
     A preset with a `seed` has random weights of its shape. Raises CheckpointError if there is no such
     model, its weights are not on this machine, or they are damaged; TokenizerError if only its
@@ -128,13 +129,18 @@ def _preset(name: str) -> Preset:
 
 def _open_random(name: str, seed: int | None) -> Model:
     _, preset, *rest = name.split(":")
+    packed = {storage.name.lower(): storage for storage in RANDOM_STORAGES}
+    storage = packed.get(rest.pop()) if rest and rest[-1] in packed else None
     if len(rest) > 1 or (rest and not rest[0].isdecimal()):
-        raise CheckpointError(f"{name!r} is not random:<preset>[:<seed>], such as random:tiny-llama:7")
-    return _random(_preset(preset), int(rest[0]) if rest else seed or 0)
+        raise CheckpointError(
+            f"{name!r} is not random:<preset>[:<seed>][:<format>], such as random:tiny-llama:7 or"
+            f" random:tiny-llama:q8_0; formats are {', '.join(packed)}"
+        )
+    return _random(_preset(preset), int(rest[0]) if rest else seed or 0, storage)
 
 
-def _random(preset: Preset, seed: int) -> Model:
-    weights = RandomWeights(preset.config, seed, preset.expert_storage)
+def _random(preset: Preset, seed: int, storage: Storage | None = None) -> Model:
+    weights = RandomWeights(preset.config, seed, preset.expert_storage, storage)
     return Model(preset.config, weights, None, "random", f"random:{seed}")
 
 

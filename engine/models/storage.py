@@ -20,7 +20,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.models.checkpoints.block_formats import BLOCK_FORMATS
+from engine.models.checkpoints.block_formats import BLOCK_FORMATS, E4M3_LEVELS
 
 FP8_BLOCK_SIDE = 128
 """Rows and columns of an FP8 matrix that share one scale."""
@@ -69,6 +69,15 @@ class Packed:
             return size
         form = BLOCK_FORMATS[self.storage.name]
         return size // form.size * form.elements
+
+    def values(self) -> NDArray[np.float32]:
+        """The numbers: [..., rows, columns]."""
+        if self.scales is None:
+            form = BLOCK_FORMATS[self.storage.name]
+            return form.decode(self.rows.reshape(-1, form.size)).reshape(*self.rows.shape[:-1], -1)
+        count, columns = self.rows.shape[-2:]
+        scales = np.repeat(np.repeat(self.scales, FP8_BLOCK_SIDE, axis=-2), FP8_BLOCK_SIDE, axis=-1)
+        return E4M3_LEVELS[self.rows] * scales[..., :count, :columns]
 
     @property
     def nbytes(self) -> int:

@@ -38,12 +38,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError, ConfigError
-from engine.models.checkpoints.block_formats import BLOCK_FORMATS, MXFP4_BLOCK, mxfp4_blocks
+from engine.models.checkpoints.block_formats import MXFP4_BLOCK, mxfp4_blocks
 from engine.models.config import ModelConfig, tensor_shapes
-from engine.models.storage import Packed, Storage
+from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 
 DType = Literal["f32", "f16", "bf16"]
 
+
+def packed_of(weights: Weights, name: str) -> Packed:
+    """The matrix `name` as it ships. Raises CheckpointError if it is damaged or not packed."""
+    if not isinstance(weights, PackedWeights):
+        raise CheckpointError(f"{name} of {weights.config.name!r} is not packed")
+    return weights.packed(name)
+
+
+RANDOM_STORAGES = (Storage.FP8_BLOCK, Storage.Q8_0)
+"""How random matrices may be packed, besides experts."""
+_E4M3_SPREAD = 120.0 / 3.0**0.5
+"""Of random E4M3 numbers, over that of numbers between -1 and 1."""
 _BLOCK = 1 << 16
 """Elements that are made at a time: their 32-bit words stay in a core's own cache."""
 _TASK = 16 * _BLOCK
@@ -106,20 +118,32 @@ class RandomWeights:
     residual stream keeps its size. Embedding rows use scale 1, biases and sinks 0.5; norms are
     f16(1 + 0.1 * (...)).
 
-    Experts in MXFP4: element i has the code h >> 28, block b of 32 elements the exponent e - (g & 1), with
-    g = fmix32((b + ~key) mod 2^32) and e = 127 + round(log2(scale / 4)), which gives about the same
-    standard deviation.
+    Packed matrices have about the same standard deviation. Element i has the code h >> 24 (MXFP4: h >> 28),
+    in FP8 with its last bit turned where that were a NaN; block b the scale `packed_scale`, or half of it if
+    fmix32((b + ~key) mod 2^32) is odd. Blocks count from 0 over the rows: 32 elements, in FP8 128 x 128. In a
+    model with FP8 all other numbers are BF16: those above, rounded once more.
     """
 
-    native: DType = "f16"
-
-    def __init__(self, config: ModelConfig, seed: int = 0, expert_storage: Storage | None = None) -> None:
-        """`expert_storage`: MXFP4, or None for experts of 16 bits."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        seed: int = 0,
+        expert_storage: Storage | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        """`expert_storage`: MXFP4, or None for experts of 16 bits. `storage`: one of RANDOM_STORAGES for the
+        other matrices, or None; as in files, FP8 leaves the head in 16 bits.
+        """
         if expert_storage not in (None, Storage.MXFP4):
             raise ConfigError(f"random experts are stored in 16 bits or MXFP4, not {expert_storage!r}")
+        if storage not in (None, *RANDOM_STORAGES):
+            known = ", ".join(form.name for form in RANDOM_STORAGES)
+            raise ConfigError(f"random matrices are stored in 16 bits, or one of {known}, not {storage!r}")
         self.config = config
         self.seed = seed
+        self.native: DType = "bf16" if storage is Storage.FP8_BLOCK else "f16"
         self._expert_storage = expert_storage
+        self._storage = storage
         self._shapes = dict(tensor_shapes(config))
 
     def recipe(self, name: str) -> tuple[int, float, float]:
@@ -138,30 +162,64 @@ class RandomWeights:
         return key, float(np.float32(scale)), 0.0
 
     def storage(self, name: str) -> Storage:
-        is_expert = ".experts." in name and name.rsplit(".", 1)[-1].startswith("w_")
-        if self._expert_storage and is_expert:
+        *layer, kind = name.split(".")
+        if self._expert_storage and "experts" in layer and kind.startswith("w_"):
             return self._expert_storage
+        is_head = (
+            kind == ("embed" if self.config.tied_head else "head") and self._storage is not Storage.FP8_BLOCK
+        )
+        if self._storage and (is_head or (layer and kind.startswith("w") and "experts" not in layer)):
+            return self._storage
         return Storage.BF16 if self.native == "bf16" else Storage.F16
 
+    def packed_scale(self, name: str) -> float:
+        """What most blocks of a packed matrix are scaled by: a number that its format can hold."""
+        _, scale, _ = self.recipe(name)
+        match self.storage(name):
+            case Storage.MXFP4:
+                return float(2.0 ** round(math.log2(scale / 4.0)))
+            case Storage.Q8_0:
+                return float(np.float16(scale / 128.0))
+            case _:
+                return float(np.float32(scale / _E4M3_SPREAD))
+
     def packed(self, name: str) -> Packed:
-        key, scale, _ = self.recipe(name)
-        shape = self._shapes[name]
-        index = np.arange(int(np.prod(shape)), dtype=np.uint32)
-        codes = (_fmix32(index + np.uint32(key)) >> np.uint32(28)).astype(np.uint8)
-        block = np.arange(len(codes) // MXFP4_BLOCK, dtype=np.uint32) + np.uint32(~key & 0xFFFFFFFF)
-        lower = (_fmix32(block) & np.uint32(1)).astype(np.uint8)
-        exponent = np.uint8(127 + round(math.log2(scale / 4.0)))
-        blocks = mxfp4_blocks(codes.reshape(-1, MXFP4_BLOCK), exponent - lower)
-        return Packed(Storage.MXFP4, blocks.reshape(*shape[:-1], -1))
+        key, _, _ = self.recipe(name)
+        shape, storage = self._shapes[name], self.storage(name)
+        rows, columns = int(np.prod(shape[:-1])), shape[-1]
+        hashed = _fmix32(np.arange(rows * columns, dtype=np.uint32) + np.uint32(key))
+        if storage is Storage.FP8_BLOCK:
+            codes = (hashed >> np.uint32(24)).astype(np.uint8)
+            codes[codes & 0x7F == 0x7F] ^= 1
+            down, across = -(-rows // FP8_BLOCK_SIDE), -(-columns // FP8_BLOCK_SIDE)
+            scales = self._packed_scales(name, down * across).reshape(*shape[:-2], -1, across)
+            return Packed(storage, codes.reshape(shape), scales)
+        scales = self._packed_scales(name, len(hashed) // MXFP4_BLOCK)
+        if storage is Storage.Q8_0:
+            numbers = (hashed >> np.uint32(24)).astype(np.uint8).reshape(-1, 32)
+            halves = scales.astype("<f2").view(np.uint8).reshape(-1, 2)
+            return Packed(storage, np.concatenate((halves, numbers), axis=1).reshape(*shape[:-1], -1))
+        codes = (hashed >> np.uint32(28)).astype(np.uint8)
+        exponents = (np.log2(scales) + 127).astype(np.uint8)
+        return Packed(
+            storage, mxfp4_blocks(codes.reshape(-1, MXFP4_BLOCK), exponents).reshape(*shape[:-1], -1)
+        )
+
+    def _packed_scales(self, name: str, blocks: int) -> NDArray[np.float32]:
+        key, _, _ = self.recipe(name)
+        number = np.arange(blocks, dtype=np.uint32) + np.uint32(~key & 0xFFFFFFFF)
+        halved = _fmix32(number) & np.uint32(1) == 1
+        scales: NDArray[np.float32] = np.float32(self.packed_scale(name)) * np.where(
+            halved, np.float32(0.5), 1
+        )
+        return scales.astype(np.float32)
 
     def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
         if name not in self._shapes:
             raise CheckpointError(f"model {self.config.name!r} has no tensor {name!r}")
         shape = self._shapes[name]
         if self.storage(name).is_packed:
-            form = BLOCK_FORMATS[Storage.MXFP4.name]
-            values = form.decode(self.packed(name).rows.reshape(-1, form.size))
-            return cast_tensor(values.reshape(shape), dtype)
+            return cast_tensor(self.packed(name).values().reshape(shape), dtype)
         key, scale, offset = self.recipe(name)
         count = int(np.prod(shape))
         half = np.empty(count, np.float16)
@@ -179,6 +237,13 @@ class RandomWeights:
         else:
             with ThreadPoolExecutor() as pool:
                 list(pool.map(fill, tasks))
+        if self.native == "bf16":
+            bits = cast_tensor(half.reshape(shape), "bf16")
+            return (
+                bits
+                if dtype == "bf16"
+                else cast_tensor((bits.astype(np.uint32) << 16).view(np.float32), dtype)
+            )
         return cast_tensor(half.reshape(shape), dtype)
 
 

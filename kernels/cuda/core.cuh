@@ -5,12 +5,11 @@
 #include "mailbox.cuh"
 #include "profile.cuh"
 #include "stream.cuh"
+#include "units.cuh"
 
 constexpr int CONSUMERS = WARPS * 32;
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "registers of one SM");
-constexpr int SLOT_UNITS = model::SLOT_UNITS;
-constexpr int SLOT_BYTES = SLOT_UNITS * UNIT_BYTES;
 constexpr int SLOTS = model::SLOTS;
 static_assert(SLOT_UNITS >= MAX_TILES, "a slot holds at least one chunk of columns of a full group");
 
@@ -50,12 +49,6 @@ DEVICE constexpr int phase_chunks(int phase) {
                      : phase == DOWN   ? Matrix<DOWN>::COLUMNS
                      : phase == HEAD   ? Matrix<HEAD>::COLUMNS
                                        : model::HIDDEN);
-}
-
-// Chunks of a group of `tiles` tiles that a slot holds: as many for each warp as for every other where that can be.
-DEVICE constexpr int chunks_a_slot(int tiles) {
-    const int fit = SLOT_UNITS / tiles;
-    return fit < WARPS ? fit : fit - fit % WARPS;
 }
 
 // A share is cut into groups of at most MAX_TILES tiles, as even as possible, the larger ones first.

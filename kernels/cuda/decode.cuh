@@ -58,18 +58,22 @@ DEVICE void qkv(Core& core, int layer, const u16* row) {
     if (!core.share(QKV).tiles) return;
     ++core.staged;
     QkvFinish finish{core, layer};
-    GroupRun<QKV, QkvFinish> groups(core, finish);
-    const u32* from = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.stream() * model::HIDDEN;
-    stage_normed<model::HIDDEN>(core, from, layer ? nullptr : row, norm_of(core, 2 * layer));
-    groups.run();
+    with_storage<QKV>(layer, [&](auto stored) {
+        GroupRun<QKV, QkvFinish, stored.STORAGE> groups(core, finish);
+        const u32* from = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.stream() * model::HIDDEN;
+        stage_normed<model::HIDDEN, stored.STORAGE>(core, from, layer ? nullptr : row, norm_of(core, 2 * layer));
+        groups.run();
+    });
 }
 
 DEVICE void attn_out(Core& core, int layer) {
     if (!core.share(ATTN_OUT).tiles) return;
     ResidualFinish<true> finish(core, layer);
-    GroupRun<ATTN_OUT, ResidualFinish<true>> groups(core, finish);
-    stage_plain<Matrix<ATTN_OUT>::COLUMNS>(core, core.mail(layer) + mail::HEADS_OUT + core.model_lane * LANE_Q);
-    groups.run();
+    with_storage<ATTN_OUT>(layer, [&](auto stored) {
+        GroupRun<ATTN_OUT, ResidualFinish<true>, stored.STORAGE> groups(core, finish);
+        stage_plain<Matrix<ATTN_OUT>::COLUMNS, stored.STORAGE>(core, core.mail(layer) + mail::HEADS_OUT + core.model_lane * LANE_Q);
+        groups.run();
+    });
 }
 
 // With experts it begins with the router, which stages its vector.
@@ -83,22 +87,26 @@ DEVICE void gate_up(Core& core, int layer) {
     if (!core.share(GATE_UP).tiles) return;
     if constexpr (!experts::ANY) ++core.staged;
     GateUpFinish finish{core, layer};
-    GroupRun<GATE_UP, GateUpFinish> groups(core, finish);
-    if constexpr (experts::ANY) {
-        core.profile.input_ready();
-    } else {
-        const u32* from = core.mail(layer) + mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN;
-        stage_normed<model::HIDDEN>(core, from, nullptr, norm);
-    }
-    groups.run();
+    with_storage<GATE_UP>(layer, [&](auto stored) {
+        GroupRun<GATE_UP, GateUpFinish, stored.STORAGE> groups(core, finish);
+        if constexpr (experts::ANY) {
+            core.profile.input_ready();
+        } else {
+            const u32* from = core.mail(layer) + mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN;
+            stage_normed<model::HIDDEN, stored.STORAGE>(core, from, nullptr, norm);
+        }
+        groups.run();
+    });
 }
 
 DEVICE void down(Core& core, int layer) {
     if (!core.share(DOWN).tiles) return;
     ResidualFinish<false> finish(core, layer);
-    GroupRun<DOWN, ResidualFinish<false>> groups(core, finish);
-    stage_plain<Matrix<DOWN>::COLUMNS>(core, core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN);
-    groups.run();
+    with_storage<DOWN>(layer, [&](auto stored) {
+        GroupRun<DOWN, ResidualFinish<false>, stored.STORAGE> groups(core, finish);
+        stage_plain<Matrix<DOWN>::COLUMNS, stored.STORAGE>(core, core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN);
+        groups.run();
+    });
 }
 
 // All layers of this SM's lane. The next layer's cache blocks are asked for as soon as its qkv begins.
@@ -159,13 +167,15 @@ DEVICE Best head(Core& core, float* kept) {
     core.refresh();
     if (core.share(HEAD).tiles) {
         ++core.staged;
-        GroupRun<HEAD, HeadFinish> groups(core, finish);
-        if constexpr (mail::JOINS_LANES) {
-            head_input::stage(core, norm);
-        } else {
-            stage_normed<model::HIDDEN>(core, head_input::stream(core, core.stream()), nullptr, norm);
-        }
-        groups.run();
+        with_storage<HEAD>(0, [&](auto stored) {
+            GroupRun<HEAD, HeadFinish, stored.STORAGE> groups(core, finish);
+            if constexpr (mail::JOINS_LANES) {
+                head_input::stage(core, norm);
+            } else {
+                stage_normed<model::HIDDEN, stored.STORAGE>(core, head_input::stream(core, core.stream()), nullptr, norm);
+            }
+            groups.run();
+        });
     }
     finish_step(core, STEP_HEAD, 0);
     return finish.found;

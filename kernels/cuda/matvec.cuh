@@ -5,7 +5,7 @@
 // nobody waits for the block before multiplying. Publishes: a warp sums the eight partial results of a group,
 // applies what follows (rotation, SwiGLU, residual, sampling scores) and posts.
 #pragma once
-#include "core.cuh"
+#include "packed.cuh"
 
 // The scale of RMSNorm, from the partial sums of squares of the warps.
 DEVICE float inverse_rms(const float (&squares)[WARPS]) {
@@ -78,15 +78,18 @@ DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMN
     }
 }
 
+DEVICE float4 times(const float4& v, float scale) { return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale); }
+
 // Writes this warp's part of the operand: for each chunk two products of 16 columns. Row 0 has the high parts, row 8
 // the low parts; the other rows are zero and exist in registers only.
 // Only the same warp reads it, after __syncwarp.
-template <int COLUMNS>
-DEVICE void store_operand(Core& core, const float4 (&values)[Pieces<COLUMNS>::COUNT]) {
+template <int COLUMNS, int STORAGE = STORAGE_F16>
+DEVICE void store_operand(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     const Pieces<COLUMNS> pieces(core);
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
         if (!pieces.in_operand(i)) continue;
+        if constexpr (packed::raised(STORAGE) != 1.0f) values[i] = times(values[i], packed::raised(STORAGE));
         const Split a = split_weights_type(values[i].x, values[i].y), b = split_weights_type(values[i].z, values[i].w);
         const u32 quad = core.lane & 7;
         u8* to = core.shared.operand() + pieces.chunk(i) * CHUNK_OPERAND_BYTES + (quad & 1) * OPERAND_STEP_BYTES + quad / 2 * 16;
@@ -116,7 +119,7 @@ DEVICE float dot_self(const float4& v) { return v.x * v.x + v.y * v.y + v.z * v.
 
 // RMSNorm's weights go into the operand; its scale is applied to the results (inverse_rms), so that a warp does not
 // wait for the others' part of the vector.
-template <int COLUMNS>
+template <int COLUMNS, int STORAGE = STORAGE_F16>
 DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16* norm_weights) {
     float4 values[Pieces<COLUMNS>::COUNT];
     uint2 norm[Pieces<COLUMNS>::COUNT];
@@ -133,7 +136,7 @@ DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16*
         core.squares += dot_self(values[i]);
         scale_by(values[i], norm[i]);
     }
-    store_operand<COLUMNS>(core, values);
+    store_operand<COLUMNS, STORAGE>(core, values);
 }
 
 // For inverse_rms. Only those who finish a group need it, so it comes after the first group's products.
@@ -142,12 +145,12 @@ DEVICE void leave_squares(Core& core) {
     if (core.lane == 0) core.shared.squares[core.staged & 1][core.warp] = squares;
 }
 
-template <int COLUMNS>
+template <int COLUMNS, int STORAGE = STORAGE_F16>
 DEVICE void stage_plain(Core& core, const u32* from) {
     float4 values[Pieces<COLUMNS>::COUNT];
     fetch<COLUMNS>(core, from, values);
     core.profile.input_ready();
-    store_operand<COLUMNS>(core, values);
+    store_operand<COLUMNS, STORAGE>(core, values);
 }
 
 // A warp's sums for T tiles. Few tiles get two chains each, so that one product need not wait for the one before.
@@ -163,6 +166,7 @@ struct Sums {
             for (int t = 0; t < T; ++t) chain[k][t][0] = chain[k][t][1] = chain[k][t][2] = chain[k][t][3] = 0.0f;
         }
     }
+    DEVICE void join() {}  // lanes 0 .. 3 have all
     // Both parts of the vector, all chains: the two rows of a pair.
     DEVICE float2 pair(int t) const {
         float2 sum = make_float2(chain[0][t][0] + chain[0][t][2], chain[0][t][1] + chain[0][t][3]);
@@ -184,8 +188,15 @@ struct SlotPart {
     DEVICE static int mine(const Core& core, int first) { return first + ((int(core.warp) - first) & (WARPS - 1)); }
 };
 
-// Weights of a warp's part of one slot in registers, of a group of however many tiles.
+// 16-bit weights of a warp's part of one slot in registers, of a group of however many tiles.
 struct SlotWeights {
+    template <int T>
+    using Sums = ::Sums<T>;
+    template <int T>
+    DEVICE static constexpr int chunks_a_slot() {
+        return SlotPart<T>::CHUNKS;
+    }
+
     static constexpr int MOST = larger(MAX_TILES, ceil_div(SLOT_UNITS, WARPS));
     uint4 units[MOST] = {};
 
@@ -240,22 +251,23 @@ struct SlotWeights {
 
 // All chunks of one group of T tiles, the first slot of which is in `weights`: adds this warp's part of each row's
 // product to `sums`. Keeping the next slot's weights in registers meanwhile was tried and spilled.
-template <int T, bool APART>
-DEVICE void multiply(Core& core, int chunks, SlotWeights& weights, Sums<T>& sums) {
-    constexpr int STEP = SlotPart<T>::CHUNKS;
+template <int T, bool APART, class Held>
+DEVICE void multiply(Core& core, int chunks, Held& weights, typename Held::template Sums<T>& sums) {
+    constexpr int STEP = Held::template chunks_a_slot<T>();
     int first = 0;
 #pragma unroll 1
     while (true) {
-        weights.multiply<T>(core, first, smaller(first + STEP, chunks), sums);
+        weights.template multiply<T>(core, first, smaller(first + STEP, chunks), sums);
         first += STEP;
         if (first >= chunks) break;
-        weights.load<T, APART>(core, first, smaller(first + STEP, chunks));
+        weights.template load<T, APART>(core, first, smaller(first + STEP, chunks));
     }
 }
 
 // Leaves the warp's sums of each row pair in shared memory: [warp][pair].
-template <int T>
-DEVICE void leave_sums(Core& core, const Sums<T>& sums) {
+template <int T, class AnySums>
+DEVICE void leave_sums(Core& core, AnySums& sums) {
+    sums.join();
     if (core.lane >= 4) return;
     float2* mine = core.shared.partial(core.group & 1) + core.warp * PAIRS;
 #pragma unroll
@@ -281,10 +293,22 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
     }
 }
 
+// What holds a slot's weights of a format.
+template <int STORAGE, bool PACKED = is_packed(STORAGE)>
+struct HeldOf {
+    using Slot = SlotWeights;
+};
+template <int STORAGE>
+struct HeldOf<STORAGE, true> {
+    using Slot = packed::SlotWeights<STORAGE>;
+};
+
 // The groups of one phase on one SM. Group g is finished by one warp, in turn. What can be had before the phase's input
 // is there is asked for first: the weights of the first slot, and what the finishing warps add (prepare).
-template <int PHASE, class Finish>
+template <int PHASE, class Finish, int STORAGE>
 class GroupRun {
+    using Held = typename HeldOf<STORAGE>::Slot;
+
 public:
     DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
         const int first = int((core.warp - core.group) & (WARPS - 1));
@@ -298,7 +322,7 @@ public:
         for (int g = 0; g < groups_.count; ++g) {
             if (g) load_first(g);
             with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
-                Sums<tiles.COUNT> sums;
+                typename Held::template Sums<tiles.COUNT> sums;
                 multiply<tiles.COUNT, APART>(core_, CHUNKS, weights_, sums);
                 if (NORMED && g == 0) leave_squares(core_);  // while the products end
                 leave_sums<tiles.COUNT>(core_, sums);
@@ -320,7 +344,7 @@ private:
     }
     DEVICE void load_first(int g) {
         with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
-            weights_.template load<tiles.COUNT, APART>(core_, 0, smaller(SlotPart<tiles.COUNT>::CHUNKS, CHUNKS));
+            weights_.template load<tiles.COUNT, APART>(core_, 0, smaller(Held::template chunks_a_slot<tiles.COUNT>(), CHUNKS));
         });
     }
     DEVICE void finish_group(int g) {
@@ -340,5 +364,5 @@ private:
     Core& core_;
     Finish& finish_;
     const Groups groups_;
-    SlotWeights weights_;
+    Held weights_;
 };

@@ -16,6 +16,7 @@ struct Producer {
     u64 policy;
     Cursor fill, landed;
     u64 layer_bytes = 0;
+    const u8* next = nullptr;
     u32 issued = 0;
     u32 waited = 0;     // slots known to have landed
     bool ended = false;
@@ -76,6 +77,10 @@ struct Producer {
         return u64(shared.shares[which].tiles) * u32(phase_chunks(which) * UNIT_BYTES);
     }
     DEVICE void matrix(int layer, int which) {
+        if constexpr (ANY_PACKED) {
+            packed_matrix(layer, which);
+            return;
+        }
         const u8* from = tape + (which == HEAD ? u64(model::LAYERS) : u64(layer)) * layer_bytes;
         for (int m = 0; m < which && which != HEAD; ++m) from += share_bytes(m);
         place.layer = layer;
@@ -92,13 +97,33 @@ struct Producer {
             }
         }
     }
+    // Where formats differ: matrices are read in the order in which they lie, from `next` on.
+    DEVICE void packed_matrix(int layer, int which) {
+        place.layer = layer;
+        place.phase = which;
+        visit_storage<ALL_STORAGES>(storage_of(layer, which), [&](auto stored) {
+            const int chunks = phase_chunks(which);
+            const Groups groups = shared.groups[which];
+            for (int g = 0; g < groups.count && !ended; ++g) {
+                const int tiles = groups.size(g);
+                const int step = chunks_a_slot(tiles, stored.STORAGE);
+                for (int c = 0; c < chunks && !ended; c += step) {
+                    const u32 bytes = u32(group_bytes(stored.STORAGE, tiles, smaller(step, chunks - c)));
+                    copy(next, bytes);
+                    next += bytes;
+                }
+            }
+        });
+    }
     // Prefill needs of the last layer only keys and values, and no head.
     DEVICE void prefill_pass() {
+        next = tape;
         for (int layer = 0; layer < model::LAYERS; ++layer) {
             for (int which = QKV; which <= (layer == model::LAYERS - 1 ? QKV : DOWN) && !ended; ++which) matrix(layer, which);
         }
     }
     DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts) {
+        next = tape;
         for (int layer = 0; layer < model::LAYERS; ++layer) {
             for (int which = QKV; which <= LAST_ON_TAPE && !ended; ++which) matrix(layer, which);
             experts.meet(*this, layer);
@@ -114,7 +139,7 @@ struct Producer {
 // The tiles of a long prompt, by one warp. Where the rest of the prompt begins, which goes through the ring.
 DEVICE int produce_tiles(const Params& params, Shared& shared, u32 sm) {
     int at = params.first;
-    if constexpr (!experts::ANY) {
+    if constexpr (!experts::ANY && !ANY_PACKED) {
         tiles::Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}, threadIdx.x % 32};
         while (at < params.prefill_end) {
             const prefill::Chunk chunk = prefill::next_chunk(params, at);
@@ -177,7 +202,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         tiles::Stages stages(core);
         for (int at = params.first; at < params.prefill_end;) {
             const prefill::Chunk chunk = prefill::next_chunk(params, at);
-            if (chunk.tiled) prefill::pass(prefill::ByTiles{core, chunk, stages});
+            if (!ANY_PACKED && chunk.tiled) prefill::pass(prefill::ByTiles{core, chunk, stages});
             else prefill::pass(prefill::ByShares{core, chunk});
             at += chunk.tokens;
             if (reports) reporter.prefilled(at);

@@ -1,26 +1,12 @@
 // Fills device memory before a launch: random tensors where they are needed (engine.models.weights.RandomWeights), tapes in
 // the order of engine/backends/cuda/tape.py. And reads memory as fast as it goes, for the bandwidth that figures are held against.
-#include "contract.h"
+#include "random.cuh"
 
-DEVICE u32 fmix32(u32 h) {
-    h = (h ^ h >> 16) * 0x85EBCA6Bu;
-    h = (h ^ h >> 13) * 0xC2B2AE35u;
-    return h ^ h >> 16;
-}
-
-// Every operation rounds as NumPy's does: nothing may be fused.
-DEVICE u16 random_half(u32 index, u32 key, float scale, float offset) {
-    const float unit = __fadd_rn(__fmul_rn(float(fmix32(index + key) >> 8), 1.1920928955078125e-07f), -1.0f);
-    const float value = __fadd_rn(__fmul_rn(scale, unit), offset);
-    u16 bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-}
-
-extern "C" __global__ void fill_random(u16* to, u64 count, u32 key, float scale, float offset) {
+// BF16: the FP16 number, rounded once more.
+extern "C" __global__ void fill_random(u16* to, u64 count, u32 key, float scale, float offset, u32 bf16) {
     const u64 step = u64(gridDim.x) * blockDim.x;
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-        to[i] = random_half(u32(i), key, scale, offset);
+        to[i] = random_number(u32(i), key, scale, offset, bf16);
     }
 }
 
@@ -46,7 +32,7 @@ extern "C" __global__ void pack_matrix(const __grid_constant__ PackJob job) {
             if (source.x < 0 || column + i >= job.columns) continue;
             const PackTensor& t = job.tensors[source.x];
             values[i] = t.values ? t.values[u64(source.y) * job.columns + column + i]
-                                 : random_half(u32(t.first + u64(source.y) * t.stride + column + i), t.key, t.scale, 0.0f);
+                                 : random_number(u32(t.first + u64(source.y) * t.stride + column + i), t.key, t.scale, 0.0f, job.bf16);
         }
         u8* to = job.tape + job.offsets[core] + (u64(group_first) * chunks + u64(chunk) * group_tiles + (tile - group_first)) * UNIT_BYTES;
         uint4 out;

@@ -37,9 +37,19 @@ DEVICE void load_operand(const u16* operand, int chunk, u32 lane, Operand (&a)[T
     }
 }
 
-template <int T>
+// Of one unit of a slot the weights that a lane has, as operands.
+template <int STORAGE, int T>
+DEVICE uint4 weights_of(const u8* slot, int chunk, int tile, u32 lane) {
+    if constexpr (is_packed(STORAGE)) {
+        return packed::rounded<STORAGE, T>(slot, u32(chunk), tile, lane);
+    } else {
+        return *reinterpret_cast<const uint4*>(slot + chunk * (T * UNIT_BYTES) + piece_place(lane) * 16 + tile * UNIT_BYTES);
+    }
+}
+
+template <int T, int STORAGE>
 DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T][TILES][4]) {
-    constexpr int CHUNKS_A_SLOT = chunks_a_slot(T);
+    constexpr int CHUNKS_A_SLOT = chunks_a_slot(T, STORAGE);
     const u32 lane = core.lane;
     Operand next[TILES][2];
     load_operand(operand, smaller(int(core.warp), chunks - 1), lane, next);
@@ -57,10 +67,9 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
                 a[m][1] = next[m][1];
             }
             if (c + WARPS < chunks) load_operand(operand, c + WARPS, lane, next);
-            const u8* units = slot + (c - first) * (T * UNIT_BYTES) + piece_place(lane) * 16;
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-                const uint4 b = *reinterpret_cast<const uint4*>(units + t * UNIT_BYTES);
+                const uint4 b = weights_of<STORAGE, T>(slot, c - first, t, lane);
 #pragma unroll
                 for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][0], b.x, b.y);
 #pragma unroll
@@ -75,7 +84,7 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
 }
 
 // One group for all tokens, a tile of them at a time so that partial sums stay small.
-template <int T, class Finish>
+template <int T, int STORAGE, class Finish>
 DEVICE void group(Core& core, Finish& finish, int tokens, const u16* operand, int chunks, int first_pair) {
     float sums[T][TILES][4];
 #pragma unroll
@@ -83,7 +92,7 @@ DEVICE void group(Core& core, Finish& finish, int tokens, const u16* operand, in
 #pragma unroll
         for (int m = 0; m < TILES; ++m) sums[t][m][0] = sums[t][m][1] = sums[t][m][2] = sums[t][m][3] = 0.0f;
     }
-    multiply<T>(core, operand, chunks, sums);
+    multiply<T, STORAGE>(core, operand, chunks, sums);
     constexpr int PAIRS_HERE = T * TILE_TOKENS * 4;
     float2* partial = reinterpret_cast<float2*>(core.shared.scratch);
     const int g = int(core.lane >> 2), j = int(core.lane & 3);
@@ -114,16 +123,16 @@ DEVICE void group(Core& core, Finish& finish, int tokens, const u16* operand, in
     }
 }
 
-template <int PHASE, int T, class Finish>
+template <int PHASE, int STORAGE, int T, class Finish>
 DEVICE void group_of(Core& core, Finish& finish, int tokens, const u16* operand, int tiles, int chunks, int first_pair) {
     if constexpr (T >= 1) {
         if constexpr ((group_sizes(PHASE) >> T) & 1) {
             if (tiles == T) {
-                group<T>(core, finish, tokens, operand, chunks, first_pair);
+                group<T, STORAGE>(core, finish, tokens, operand, chunks, first_pair);
                 return;
             }
         }
-        group_of<PHASE, T - 1>(core, finish, tokens, operand, tiles, chunks, first_pair);
+        group_of<PHASE, STORAGE, T - 1>(core, finish, tokens, operand, tiles, chunks, first_pair);
     }
 }
 
@@ -136,11 +145,13 @@ DEVICE void matrix(Core& core, int tokens, const u16* operand, Finish finish) {
     const TileRange share = core.share(PHASE);
     const Groups groups = core.groups(PHASE);
     const u16* mine = fragment(const_cast<u16*>(operand), core.model_lane * CHUNKS, 0, 0);
+    with_storage<PHASE>(core.place.layer, [&](auto stored) {
 #pragma unroll 1
-    for (int g = 0; g < groups.count; ++g) {
-        const int pair = (share.first + groups.first(g)) * (TILE_ROWS / 2);
-        group_of<PHASE, MAX_TILES>(core, finish, tokens, mine, groups.size(g), CHUNKS, pair);
-    }
+        for (int g = 0; g < groups.count; ++g) {
+            const int pair = (share.first + groups.first(g)) * (TILE_ROWS / 2);
+            group_of<PHASE, stored.STORAGE, MAX_TILES>(core, finish, tokens, mine, groups.size(g), CHUNKS, pair);
+        }
+    });
 }
 
 }  // namespace shares

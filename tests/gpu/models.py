@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.models.config import Activation, Experts, HeadKind, ModelConfig
+from engine.backends.cuda.storages import Chosen
+from engine.models.checkpoints.encodings import widen
+from engine.models.config import Activation, Experts, HeadKind, ModelConfig, is_matrix
 from engine.models.probe import SMALL
 from engine.models.rope import Llama3Scaling, Rope, RopeLayout, YarnScaling
 from engine.models.weights import DType, RandomWeights, Weights, cast_tensor
@@ -34,6 +36,21 @@ class Bf16Weights:
         if dtype == "bf16":
             return bits
         return cast_tensor((bits.astype(np.uint32) << 16).view(np.float32), dtype)
+
+
+class AsKept:
+    """Weights as the backend keeps them: what it does not unpack, vectors too, is rounded to 16 bits."""
+
+    native: DType = "f32"
+
+    def __init__(self, weights: Weights, chosen: Chosen) -> None:
+        self.config = weights.config
+        self._weights, self._chosen = weights, chosen
+
+    def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
+        if is_matrix(name) and self._chosen.named(name).is_packed:
+            return self._weights.get(name, dtype)
+        return cast_tensor(widen(self._weights.get(name, self._chosen.half), self._chosen.half), dtype)
 
 
 class StoredWeights:

@@ -34,6 +34,7 @@ from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, p
 from engine.backends.cuda.memory import Memory, load_model, require_room
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch
 from engine.backends.cuda.sharding import Sharding, shard
+from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan, validate
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse, budget_of
@@ -41,7 +42,6 @@ from engine.errors import BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs
 from engine.models.config import Feature
 from engine.models.storage import Storage
-from engine.models.weights import DType
 from engine.progress import OnProgress, Progress, ignore_progress
 
 MONOKERNEL = "monokernel.cu"
@@ -98,6 +98,7 @@ class CudaBackend:
                 device.reach(other)
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
         self.layout = _layout(model, devices, sms, chosen)
+        self._chosen = choose_storages(model.weights, self.layout.sharding)
         self.config = replace(self.config, context=min(self.config.context, self.layout.capacity))
         self._kernels: dict[tuple[int, bool, bool], Any] = {}
         self._readers: dict[int, Any] = {}
@@ -168,8 +169,8 @@ class CudaBackend:
             self._take_back_ended()
             return self._caches.use
 
-    def storage(self, name: str) -> Storage:  # noqa: ARG002 (all are alike)
-        return Storage.BF16 if self.layout.weights == "bf16" else Storage.F16
+    def storage(self, name: str) -> Storage:
+        return self._chosen.named(name)
 
     def kept_sequences(self) -> list[KeptSequence]:
         with self._lock:
@@ -362,10 +363,10 @@ def _parse_options(options: Mapping[str, Any]) -> _Options:
 
 
 def _layout(model: Loaded, devices: int, sms: int, chosen: _Options) -> Layout:
-    native: DType = "bf16" if model.weights.native == "bf16" else "f16"
     sharding = shard(model.config, devices)
-    made = plan(sharding.part, sms // devices if chosen.virtual else sms)
-    layout = make_layout(made, native, chosen.tuning, chosen.context, sharding)
+    kept = choose_storages(model.weights, sharding)
+    made = plan(sharding.part, sms // devices if chosen.virtual else sms, kept.storages)
+    layout = make_layout(made, kept.half, chosen.tuning, chosen.context, sharding)
     validate(made, layout.slot_units)
     return layout
 

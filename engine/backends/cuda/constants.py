@@ -13,7 +13,8 @@ from engine.backends.cuda.contract import (
 )
 from engine.backends.cuda.expert_region import ExpertRegion
 from engine.backends.cuda.sharding import Sharding, shard
-from engine.backends.cuda.tape import TILE_ROWS, UNIT_BYTES, Matrix, Plan, mlp_columns
+from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, mlp_columns
+from engine.backends.cuda.units import TILE_ROWS, UNIT_BYTES, chunks_a_slot
 from engine.errors import ConfigError
 from engine.models.config import HeadKind, ModelConfig
 from engine.models.rope import Rope, RopeLayout
@@ -26,6 +27,8 @@ DEFAULT_CAPACITY = 32768
 _LEAST_SLOTS = 4
 _SLOT_UNITS = (48, 40, 32, 24, 16)
 """Sizes of a slot, the best first: long vectors leave room for smaller ones only."""
+_PACKED_SLOT_UNITS = (68, 66)
+"""With packed weights: the former hold two chunks a warp of eight tiles of Q8_0, the latter of FP8."""
 _MAX_COLUMNS = 32768
 """A thread remembers in one word which of its pieces of a vector are missing (`fetch` in matvec.cuh)."""
 
@@ -190,15 +193,28 @@ def make_layout(
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
     scratch = _scratch_bytes(plan, sharding)
     room_for_slots = SHARED_BYTES - scratch - _fixed_bytes(plan)
-    sizes = _SLOT_UNITS if tuning.slot_units is None else (tuning.slot_units,)
+    sizes: tuple[int, ...] = _PACKED_SLOT_UNITS + _SLOT_UNITS if plan.is_packed else _SLOT_UNITS
+    if tuning.slot_units is not None:
+        sizes = (tuning.slot_units,)
     for units in sizes:
         slots = room_for_slots // (units * UNIT_BYTES + 16)
-        if slots >= _LEAST_SLOTS:
+        if slots >= _LEAST_SLOTS and _holds_runs(plan, units):
             return Layout(sharding, plan, tuning, weights, -(-room // 32) * 32, units, slots, scratch)
     raise ConfigError(
         f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots} ring"
         f" slots of {units * UNIT_BYTES} bytes; at least {_LEAST_SLOTS} are needed: use more GPUs"
         + ("" if tuning.slot_units is None else ", or leave the option slot_units out")
+    )
+
+
+def _holds_runs(plan: Plan, slot_units: int) -> bool:
+    """Whether a slot has room for a run of every group."""
+    if not plan.is_packed:
+        return True
+    return all(
+        chunks_a_slot(slot_units, tiles, plan.storage(layer, matrix))
+        for layer, matrix in plan.steps()
+        for tiles in plan.group_sizes(matrix)
     )
 
 
@@ -311,12 +327,14 @@ def _integers(layout: Layout) -> dict[str, int]:
         "PREFILL_CHUNK": layout.prefill_chunk,
         "SHARED_BYTES": SHARED_BYTES,
         "ROTATION_TABLES": len(rotations(c)),
+        "HEAD_STORAGE": int(plan.storage(0, Matrix.HEAD)),
     }
 
 
 def _wide(layout: Layout) -> dict[str, int]:
     """Numbers that an int may not hold."""
-    return {"MAIL_WORDS": layout.mail_words, "KV_HALVES": layout.kv_halves}
+    storages = sum(_mask(_storages(layout.plan, matrix)) << 8 * matrix for matrix in Matrix)
+    return {"MAIL_WORDS": layout.mail_words, "KV_HALVES": layout.kv_halves, "STORAGES": storages}
 
 
 def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
@@ -362,7 +380,19 @@ def _lists(layout: Layout) -> dict[str, list[int]]:
         "MODEL_WINDOWS": list(c.windows),
         "MODEL_ROTATIONS": [rotations(c).index(c.rope_of(i)) for i in range(c.layers)],
         "MODEL_GROUP_SIZES": [_mask(layout.plan.group_sizes(matrix)) for matrix in Matrix],
-    }
+    } | _layer_storages(layout.plan)
+
+
+def _layer_storages(plan: Plan) -> dict[str, list[int]]:
+    if not plan.is_packed:
+        return {}
+    layers = range(plan.config.layers)
+    return {"MODEL_LAYER_STORAGES": [int(plan.storage(i, m)) for i in layers for m in LAYER_MATRICES]}
+
+
+def _storages(plan: Plan, matrix: Matrix) -> frozenset[int]:
+    """Every format that a matrix has in some layer."""
+    return frozenset(int(plan.storage(layer, matrix)) for layer in range(plan.config.layers))
 
 
 def _mask(sizes: frozenset[int]) -> int:

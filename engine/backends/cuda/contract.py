@@ -15,11 +15,12 @@ from typing import Any
 
 from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.sharding import MAX_RANKS
-from engine.backends.cuda.tape import CHUNK_COLUMNS, MAX_GROUP, TILE_ROWS, UNIT_BYTES, Matrix
+from engine.backends.cuda.tape import MAX_GROUP, Matrix
+from engine.backends.cuda.units import CHUNK_COLUMNS, FP8_SCALE, TILE_ROWS, UNIT_BYTES, UNIT_FORMS, UnitForm
+from engine.backends.cuda.units import WARPS as WARPS
+from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
 
-WARPS = 8
-"""Consumers of a block, beside which one thread copies."""
 THREADS = WARPS * 32 + 128
 """The producer is one thread, but registers move in groups of four warps."""
 PREFILL_TOKENS_A_STEP = 16
@@ -158,6 +159,16 @@ _TENSOR: tuple[Declared, ...] = (
 )
 
 
+_UNIT_TENSOR: tuple[Declared, ...] = (
+    ("rows", Pointer("const u8"), "[rows][bytes of a row] as files have them, or null: random"),
+    ("scales", Pointer("const float"), "FP8: [rows][columns / 128 rounded up]"),
+    ("first", c_uint64, "as in PackTensor"),
+    ("stride", c_uint32, ""),
+    ("key", c_uint32, ""),
+    ("scale", c_float, "random: of most blocks; of the others the half"),
+)
+
+
 class TileRange(ctypes.Structure):
     """One SM's share of a matrix."""
 
@@ -200,6 +211,12 @@ class PackTensor(ctypes.Structure):
     _fields_ = _members(_TENSOR)
 
 
+class UnitTensor(ctypes.Structure):
+    """A packed tensor that a tape is filled from."""
+
+    _fields_ = _members(_UNIT_TENSOR)
+
+
 _PACK_JOB: tuple[Declared, ...] = (
     ("tensors", PackTensor * 3, ""),
     ("sources", Pointer("const int2"), "[packed rows] of (tensor, row); a negative tensor is padding"),
@@ -207,6 +224,12 @@ _PACK_JOB: tuple[Declared, ...] = (
     ("offsets", Pointer("const u64"), "[cores] bytes in the tape where this matrix' share begins"),
     ("tape", Pointer("u8"), ""),
     ("columns", c_int32, ""),
+    ("bf16", c_uint32, "random: 1 for BF16"),
+)
+_UNIT_JOB: tuple[Declared, ...] = (
+    ("tensors", UnitTensor * 3, ""),
+    *(member for member in _PACK_JOB if member[0] not in ("tensors", "bf16")),
+    ("storage", c_int32, "a Storage"),
 )
 _PARAMS: tuple[Declared, ...] = (
     ("tape", Pointer("const u8"), "all SMs' tapes, and behind them all experts"),
@@ -276,6 +299,12 @@ class PackJob(ctypes.Structure):
     _fields_ = _members(_PACK_JOB)
 
 
+class UnitJob(ctypes.Structure):
+    """What fills one packed matrix of the tapes."""
+
+    _fields_ = _members(_UNIT_JOB)
+
+
 class Params(ctypes.Structure):
     """What the host hands to one launch."""
 
@@ -300,6 +329,8 @@ _STRUCTURES: tuple[tuple[type[ctypes.Structure], Sequence[Declared]], ...] = (
     (Params, _PARAMS),
     (PackTensor, _TENSOR),
     (PackJob, _PACK_JOB),
+    (UnitTensor, _UNIT_TENSOR),
+    (UnitJob, _UNIT_JOB),
 )
 _SCALARS = {c_uint32: "u32", c_int32: "int", c_uint64: "u64", c_float: "float"}
 _ENUMERATIONS: tuple[tuple[str, str, type[IntEnum]], ...] = (
@@ -310,6 +341,7 @@ _ENUMERATIONS: tuple[tuple[str, str, type[IntEnum]], ...] = (
     ("Exchange", "EXCHANGE_", ExchangeCode),
     ("StepKind", "STEP_", Step),
     ("ProfileWord", "PROFILE_", ProfileWord),
+    ("Storage", "STORAGE_", Storage),
 )
 _NUMBERS = {
     "MATRICES": len(Matrix),
@@ -321,6 +353,7 @@ _NUMBERS = {
     "MAX_TILES": MAX_GROUP,
     "WARPS": WARPS,
     "THREADS": THREADS,
+    "FP8_BLOCK_SIDE": FP8_BLOCK_SIDE,
     "PREFILL_TOKENS_A_STEP": PREFILL_TOKENS_A_STEP,
     "TOKEN_ID_BITS": TOKEN_ID_BITS,
     "PROBES": PROBES,
@@ -335,11 +368,27 @@ def text() -> str:
         named = ", ".join(f"{prefix}{member.name} = {member.value}" for member in members)
         lines.append(f"enum {name} : int {{ {named} }};")
     lines += [f"constexpr int {name} = {value};" for name, value in _NUMBERS.items()]
-    floats = {"LOG2_E": LOG2_E} | {f"EXP2_{i}": value for i, value in enumerate(EXP2_COEFFICIENTS)}
+    floats: dict[str, float] = {"LOG2_E": float(LOG2_E), "FP8_SCALE": FP8_SCALE}
+    floats |= {f"EXP2_{i}": float(value) for i, value in enumerate(EXP2_COEFFICIENTS)}
     lines += [f"constexpr float {name} = {float(value).hex()}f;" for name, value in floats.items()]
+    lines += _unit_forms()
     for structure, declared in _STRUCTURES:
         lines += _struct(structure, declared)
     return "\n".join(lines) + "\n"
+
+
+def _unit_forms() -> Iterator[str]:
+    """What units.py says of each format, for the kernels."""
+    yield "\n// How many bytes a format takes on the tape (engine/backends/cuda/units.py).\nstruct UnitForm {"
+    yield "    int unit, run, unit_scales, run_scales;\n};"
+    yield "DEVICE constexpr UnitForm unit_form(int storage) {"
+    for storage, form in UNIT_FORMS.items():
+        yield f"    if (storage == STORAGE_{storage.name}) return {_unit_form(form)};"
+    yield f"    return {_unit_form(UnitForm(UNIT_BYTES, 1, 0, 0))};\n}}"
+
+
+def _unit_form(form: UnitForm) -> str:
+    return f"{{{form.unit}, {form.run}, {form.unit_scales}, {form.run_scales}}}"
 
 
 def _struct(structure: type[ctypes.Structure], declared: Sequence[Declared]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, operand_halves, rotations
-from engine.backends.cuda.contract import Control, PackJob, PackTensor
+from engine.backends.cuda.contract import Control, PackJob, PackTensor, UnitJob, UnitTensor
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, expert_tensors
 from engine.backends.cuda.tape import (
@@ -30,7 +31,8 @@ from engine.backends.cuda.tape import (
 from engine.errors import BackendUnavailable
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import Rope, rotation_table
-from engine.models.weights import RandomWeights, Weights
+from engine.models.storage import FP8_BLOCK_SIDE, Storage
+from engine.models.weights import RandomWeights, Weights, packed_of
 from engine.progress import BYTES, OnProgress, Progress
 
 """What is being done, bytes done, bytes in all."""
@@ -212,8 +214,11 @@ def tile_table(plan: Plan) -> NDArray[np.uint32]:
     """Where each packed tile of a layer's matrices lies, as tile_producer.cuh takes it: [tiles, 4].
 
     In units of 512 bytes: its first chunk in the first layer from the begin of all tapes, the distance from
-    layer to layer and from chunk to chunk; and how many tiles from it on lie side by side.
+    layer to layer and from chunk to chunk; and how many tiles from it on lie side by side. Of no use to
+    models with packed weights, whose prompts all go by shares.
     """
+    if plan.is_packed:
+        return np.zeros((1, 4), np.uint32)
     begins = plan.tape_offsets()
     tables = []
     for matrix in tape_matrices(plan.config):
@@ -237,6 +242,9 @@ class _Loader:
         self._rank = rank
         image = compile_kernel("pack.cu", "").image
         self._kernels = device.module(image, {"pack_matrix": 0, "fill_random": 0})
+        if layout.plan.is_packed:
+            units = compile_kernel("pack_units.cu", "").image
+            self._kernels |= device.module(units, {"pack_units": 0})
         self._shapes = dict(tensor_shapes(layout.sharding.whole))
 
     def rows(self, names: list[str]) -> int:
@@ -253,6 +261,7 @@ class _Loader:
                     ctypes.c_uint32(key),
                     ctypes.c_float(scale),
                     ctypes.c_float(offset),
+                    ctypes.c_uint32(self._layout.weights == "bf16"),
                 )
                 self._device.launch(self._kernels["fill_random"], (1024, 1), _THREADS, 0, arguments)
             else:
@@ -270,7 +279,7 @@ class _Loader:
         done = 0
         for layer, matrix in plan.steps():
             self._pack_tape(tape, offsets[:-1], layer, matrix)
-            done += sum(plan.share_bytes(core, matrix) for core in range(plan.cores))
+            done += sum(plan.share_bytes(core, matrix, layer) for core in range(plan.cores))
             self._progress(Progress(done, total, BYTES, "packing weights"))
         self._pack_experts(tape + int(offsets[-1]), Progress(done, total, BYTES, "packing weights"))
         return tape, total
@@ -285,7 +294,7 @@ class _Loader:
             share_table(plan)[:, matrix],
             offsets + np.array(starts, np.uint64),
         )
-        self._pack(target, tape, tensors(config, layer, matrix))
+        self._pack(target, tape, tensors(config, layer, matrix), plan.storage(layer, matrix))
         target.free()
 
     def _pack_experts(self, address: int, progress: Progress) -> None:
@@ -312,29 +321,55 @@ class _Loader:
         for target in targets.values():
             target.free()
 
-    def _pack(self, target: _Target, address: int, names: Sequence[str]) -> None:
+    def _pack(
+        self, target: _Target, address: int, names: Sequence[str], storage: Storage = Storage.F16
+    ) -> None:
         """Fills one matrix of the tapes, or of an expert."""
-        device, job = self._device, target.job
-        job.tape = address
-        stored = []
-        for i, name in enumerate(names):
-            if isinstance(self._weights, RandomWeights) and not self._weights.storage(name).is_packed:
-                key, scale, _ = self._weights.recipe(name)
-                region = self._layout.sharding.region(name, self._rank, job.columns)
-                job.tensors[i] = PackTensor(0, region.first, region.stride, key, scale)
-            else:
-                values = self._weights.get(name, self._layout.weights)
-                stored.append(device.put(self._layout.sharding.slice(name, self._rank, values)))
-                job.tensors[i] = PackTensor(stored[-1])
-        device.launch(self._kernels["pack_matrix"], (target.width, target.cores), _THREADS, 0, (job,))
+        device, stored = self._device, list[int]()
+        grid = (target.width, target.cores)
+        if storage.is_packed:
+            units = UnitJob(**target.where, tape=address, storage=storage)
+            for i, name in enumerate(names):
+                units.tensors[i] = self._unit_tensor(name, units.columns, stored)
+            device.launch(self._kernels["pack_units"], grid, _THREADS, 0, (units,))
+        else:
+            job = PackJob(**target.where, tape=address, bf16=self._layout.weights == "bf16")
+            for i, name in enumerate(names):
+                job.tensors[i] = self._pack_tensor(name, job.columns, stored)
+            device.launch(self._kernels["pack_matrix"], grid, _THREADS, 0, (job,))
         if stored:
             device.synchronise()
         for pointer in stored:
             device.free(pointer)
 
+    def _pack_tensor(self, name: str, width: int, stored: list[int]) -> PackTensor:
+        if isinstance(self._weights, RandomWeights) and not self._weights.storage(name).is_packed:
+            key, scale, _ = self._weights.recipe(name)
+            region = self._layout.sharding.region(name, self._rank, width)
+            return PackTensor(0, region.first, region.stride, key, scale)
+        stored.append(self._put_part(name, self._weights.get(name, self._layout.weights)))
+        return PackTensor(stored[-1])
+
+    def _unit_tensor(self, name: str, width: int, stored: list[int]) -> UnitTensor:
+        if isinstance(self._weights, RandomWeights):
+            key, _, _ = self._weights.recipe(name)
+            region = self._layout.sharding.region(name, self._rank, width)
+            return UnitTensor(0, 0, region.first, region.stride, key, self._weights.packed_scale(name))
+        packed = packed_of(self._weights, name)
+        stored.append(self._put_part(name, packed.rows))
+        if packed.scales is None:
+            return UnitTensor(stored[-1])
+        of_rows = np.repeat(packed.scales, FP8_BLOCK_SIDE, axis=-2)[..., : packed.rows.shape[-2], :]
+        stored.append(self._put_part(name, of_rows))
+        return UnitTensor(*stored[-2:])
+
+    def _put_part(self, name: str, values: NDArray[Any]) -> int:
+        """What this GPU holds of a matrix."""
+        return self._device.put(self._layout.sharding.slice(name, self._rank, values))
+
 
 class _Target:
-    """Where the rows of a matrix go: what pack_matrix is told of all matrices of a shape."""
+    """Where the rows of a matrix go: what the packers are told of all matrices of a shape."""
 
     def __init__(
         self,
@@ -348,12 +383,15 @@ class _Target:
         self.cores = len(shares)
         pieces = int(shares[:, 1].max()) * -(-width // CHUNK_COLUMNS) * 32
         self.width = min(32, -(-pieces // _THREADS))
-        """Blocks a core, or tile: each thread fills 16 bytes at a time."""
-        self.job = PackJob(
-            sources=device.put(sources), shares=device.put(shares), offsets=device.put(offsets), columns=width
-        )
+        """Blocks a core, or tile: each thread fills what one lane takes of a unit."""
+        self.where = {
+            "sources": device.put(sources),
+            "shares": device.put(shares),
+            "offsets": device.put(offsets),
+            "columns": width,
+        }
 
     def free(self) -> None:
         self._device.synchronise()
-        for pointer in (self.job.sources, self.job.shares, self.job.offsets):
-            self._device.free(pointer)
+        for name in ("sources", "shares", "offsets"):
+            self._device.free(self.where[name])

@@ -4,8 +4,9 @@ A tile is eight packed rows. A core's share of a matrix is a run of tiles; it is
 eight tiles side by side, and a group column by column: 32 columns (a chunk) of its first tile, of its
 second, and so on, then the next chunk. Eight rows by 32 columns of 16 bits are one unit of 512 bytes, row
 by row; the four 16-byte pieces of a row are swapped about (`PIECE_ORDER`) so that units side by side are
-an operand of wgmma as they lie. A layer is its four matrices in order, the tape all layers and then the
-head. Nothing is padded except a matrix whose rows or columns do not fill the last tile or chunk: with zeros.
+an operand of wgmma as they lie. Packed matrices have smaller units, and scales beside them (units.py). A
+layer is its four matrices in order, the tape all layers and then the head. Nothing is padded except a matrix
+whose rows or columns do not fill the last tile, chunk or run: with zeros.
 
 Experts are on no tape (engine.backends.cuda.expert_region): a token meets other ones than the token before.
 What is dealt out of GATE_UP and DOWN are the rows, or the columns, of as many experts as a token meets.
@@ -15,6 +16,7 @@ The kernels walk the same description (kernels/cuda/core.cuh, monokernel.cu); te
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -23,14 +25,16 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.cuda.units import CHUNK_COLUMNS as CHUNK_COLUMNS
+from engine.backends.cuda.units import TILE_ROWS as TILE_ROWS
+from engine.backends.cuda.units import UNIT_BYTES as UNIT_BYTES
+from engine.backends.cuda.units import chunks_a_slot, group_bytes, pack_group
 from engine.errors import ConfigError
 from engine.models.config import HeadKind, ModelConfig
 from engine.models.rope import RopeLayout
-from engine.models.weights import DType, Weights
+from engine.models.storage import FP8_BLOCK_SIDE, Storage
+from engine.models.weights import DType, Weights, packed_of
 
-TILE_ROWS = 8
-CHUNK_COLUMNS = 32
-UNIT_BYTES = TILE_ROWS * CHUNK_COLUMNS * 2
 MAX_GROUP = 8
 PIECE_ORDER = np.arange(4) ^ np.arange(TILE_ROWS)[:, np.newaxis] // 2
 """[row, place]: which 16-byte piece of a unit's row lies there; PTX calls it the 64-byte swizzle."""
@@ -46,6 +50,7 @@ class Matrix(IntEnum):
     HEAD = 4
 
 
+Storages = tuple[tuple[Storage, ...], ...]
 LAYER_MATRICES = (Matrix.QKV, Matrix.ATTN_OUT, Matrix.GATE_UP, Matrix.DOWN)
 
 
@@ -141,41 +146,59 @@ class Plan:
     cores: int
     cores_a_lane: int
     shares: tuple[tuple[Share, ...], ...]
+    storages: Storages = ()
+    """Of each matrix of each layer, then of the head; empty: all in sixteen bits."""
 
-    def share_bytes(self, core: int, matrix: Matrix) -> int:
-        return self.shares[core][matrix].tiles * chunks(self.config, matrix) * UNIT_BYTES
+    def storage(self, layer: int, matrix: Matrix) -> Storage:
+        """How a matrix lies on the tape; F16 stands for any sixteen bits. `layer` is ignored for the head."""
+        if not self.storages:
+            return Storage.F16
+        return self.storages[-1][0] if matrix is Matrix.HEAD else self.storages[layer][matrix]
 
-    def layer_bytes(self, core: int) -> int:
-        return sum(self.share_bytes(core, m) for m in tape_matrices(self.config))
+    @property
+    def is_packed(self) -> bool:
+        return any(storage.is_packed for layer in self.storages for storage in layer)
+
+    def share_bytes(self, core: int, matrix: Matrix, layer: int = 0) -> int:
+        storage, total = self.storage(layer, matrix), chunks(self.config, matrix)
+        return sum(group_bytes(storage, group.tiles, total) for group in self.groups(core, matrix))
+
+    def layer_bytes(self, core: int, layer: int = 0) -> int:
+        return sum(self.share_bytes(core, m, layer) for m in tape_matrices(self.config))
+
+    def layer_offset(self, core: int, layer: int) -> int:
+        """Bytes of a core's tape before a layer; before the head, if there are but so many layers."""
+        if not self.storages:
+            return layer * self.layer_bytes(core)
+        before = Counter(self.storages[:layer])
+        return sum(n * self.layer_bytes(core, self.storages.index(kind)) for kind, n in before.items())
 
     def matrix_offset(self, core: int, layer: int, matrix: Matrix) -> int:
         """Bytes from the start of a core's tape; `layer` is ignored for the head."""
-        start = self.config.layers * self.layer_bytes(core)
-        before: tuple[Matrix, ...] = ()
-        if matrix is not Matrix.HEAD:
-            start = layer * self.layer_bytes(core)
-            before = LAYER_MATRICES[: LAYER_MATRICES.index(matrix)]
-        return start + sum(self.share_bytes(core, m) for m in before)
+        if matrix is Matrix.HEAD:
+            return self.layer_offset(core, self.config.layers)
+        before = LAYER_MATRICES[: LAYER_MATRICES.index(matrix)]
+        return self.layer_offset(core, layer) + sum(self.share_bytes(core, m, layer) for m in before)
 
     def tape_bytes(self, core: int) -> int:
-        return self.config.layers * self.layer_bytes(core) + self.share_bytes(core, Matrix.HEAD)
+        return self.matrix_offset(core, 0, Matrix.HEAD) + self.share_bytes(core, Matrix.HEAD)
 
     def tape_offsets(self) -> NDArray[np.uint64]:
         """Where each core's tape starts if all lie in one buffer, and the size of the buffer: [cores + 1]."""
         sizes = [self.tape_bytes(core) for core in range(self.cores)]
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
 
-    def groups(self, core: int, matrix: Matrix) -> list[Group]:
+    def groups(self, core: int, matrix: Matrix, layer: int = 0) -> list[Group]:
         """As even as possible, the larger ones first."""
-        share = self.shares[core][matrix]
+        share, storage = self.shares[core][matrix], self.storage(layer, matrix)
         count = -(-share.tiles // MAX_GROUP)
         result: list[Group] = []
-        tile = share.first
+        tile, offset = share.first, 0
         for g in range(count):
             tiles = share.tiles // count + (g < share.tiles % count)
-            offset = (tile - share.first) * chunks(self.config, matrix) * UNIT_BYTES
             result.append(Group(tile, tiles, offset))
             tile += tiles
+            offset += group_bytes(storage, tiles, chunks(self.config, matrix))
         return result
 
     def group_sizes(self, matrix: Matrix) -> frozenset[int]:
@@ -192,24 +215,19 @@ class Plan:
     def slots(self, core: int, slot_units: int) -> Iterator[Slot]:
         """The copies of a core's tape in one decode pass, in order, into slots of `slot_units` units."""
         for layer, matrix in self.steps():
-            start = self.matrix_offset(core, layer, matrix)
+            start, storage = self.matrix_offset(core, layer, matrix), self.storage(layer, matrix)
             total = chunks(self.config, matrix)
-            for group in self.groups(core, matrix):
-                step = chunks_a_slot(slot_units, group.tiles)
+            for group in self.groups(core, matrix, layer):
+                step = chunks_a_slot(slot_units, group.tiles, storage)
                 for chunk in range(0, total, step):
                     count = min(step, total - chunk)
-                    offset = start + group.offset + chunk * group.tiles * UNIT_BYTES
-                    yield Slot(layer, matrix, group, chunk, count, offset, count * group.tiles * UNIT_BYTES)
+                    offset = start + group.offset + group_bytes(storage, group.tiles, chunk)
+                    size = group_bytes(storage, group.tiles, count)
+                    yield Slot(layer, matrix, group, chunk, count, offset, size)
 
 
-def chunks_a_slot(slot_units: int, tiles: int) -> int:
-    """Chunks of a group of `tiles` tiles in a slot: if it can be, a multiple of the eight warps on it."""
-    fit = slot_units // tiles
-    return fit if fit < 8 else fit - fit % 8
-
-
-def plan(config: ModelConfig, cores: int) -> Plan:
-    """Shares a model out over `cores` cores.
+def plan(config: ModelConfig, cores: int, storages: Storages = ()) -> Plan:
+    """Shares a model out over `cores` cores; `storages` as in Plan.
 
     Each lane has as many cores as every other and all of them cut their matrices alike, so that a core needs
     its own lane's vectors only; cores that are left over work on a shared head alone. Raises ConfigError if
@@ -225,7 +243,7 @@ def plan(config: ModelConfig, cores: int) -> Plan:
     shares = tuple(
         tuple(_share(config, matrix, core, cores, a_lane) for matrix in Matrix) for core in range(cores)
     )
-    return Plan(config, cores, a_lane, shares)
+    return Plan(config, cores, a_lane, shares, storages)
 
 
 def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
@@ -318,8 +336,34 @@ def pack_core(made: Plan, weights: Weights, core: int, dtype: DType = "f16") -> 
     """One core's tape as 16-bit words: the definition that kernels' packers are compared with."""
     tape = np.zeros(made.tape_bytes(core) // 2, np.uint16)
     for layer, matrix in made.steps():
-        _pack_share(made, weights, core, layer, matrix, dtype, tape)
+        if made.storage(layer, matrix).is_packed:
+            _pack_units(made, weights, core, layer, matrix, tape.view(np.uint8))
+        else:
+            _pack_share(made, weights, core, layer, matrix, dtype, tape)
     return tape
+
+
+def _pack_units(
+    made: Plan, weights: Weights, core: int, layer: int, matrix: Matrix, tape: NDArray[np.uint8]
+) -> None:
+    storage, sources = made.storage(layer, matrix), row_sources(made.config, matrix)
+    parts = [packed_of(weights, name) for name in tensors(made.config, layer, matrix)]
+    start = made.matrix_offset(core, layer, matrix)
+    for group in made.groups(core, matrix, layer):
+        wanted = sources[group.first * TILE_ROWS : (group.first + group.tiles) * TILE_ROWS]
+        rows = np.zeros((len(wanted), parts[0].rows.shape[-1]), np.uint8)
+        scales = None
+        if parts[0].scales is not None:
+            scales = np.zeros((len(wanted), parts[0].scales.shape[-1]), np.float32)
+        for tensor, part in enumerate(parts):
+            here = wanted[:, 0] == tensor
+            rows[here] = part.rows.reshape(-1, rows.shape[1])[wanted[here, 1]]
+            if scales is not None and part.scales is not None:
+                by_row = part.scales.reshape(-1, scales.shape[1])
+                scales[here] = by_row[wanted[here, 1] // FP8_BLOCK_SIDE]
+        units = pack_group(storage, rows, scales)
+        at = start + group.offset
+        tape[at : at + units.size] = units
 
 
 def _pack_share(
@@ -375,7 +419,7 @@ def validate(made: Plan, slot_units: int) -> None:
     for core in range(made.cores):
         end = 0
         for slot in sorted(made.slots(core, slot_units), key=lambda s: s.offset):
-            if slot.offset != end or not 0 < slot.size <= slot_units * UNIT_BYTES:
+            if slot.offset != end or not 0 < slot.size <= slot_units * UNIT_BYTES or slot.size % 16:
                 raise ConfigError(
                     f"{config.name}: core {core} has a slot of {slot.size} bytes at {slot.offset}, not {end}"
                 )

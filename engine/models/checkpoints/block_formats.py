@@ -37,6 +37,19 @@ IQ4_NL_LEVELS = np.array(
 )
 FP4_LEVELS = np.array((0, 1, 2, 3, 4, 6, 8, 12, -0.0, -1, -2, -3, -4, -6, -8, -12), np.float32)
 """Twice the values of FP4 (E2M1), whose scale is halved in turn."""
+
+
+def _e4m3_values() -> NDArray[np.float32]:
+    """The 256 numbers of FP8 E4M3 (Micikevicius et al. 2022): no infinities, NaN where all bits are set."""
+    bits = np.arange(128)
+    exponent, fraction = bits >> 3, bits & 7
+    normal = np.ldexp(1.0 + fraction / 8.0, exponent - 7)
+    positive = np.where(exponent > 0, normal, np.ldexp(fraction / 8.0, -6))
+    positive[127] = np.nan
+    return np.concatenate((positive, -positive)).astype(np.float32)
+
+
+E4M3_LEVELS = _e4m3_values()
 MXFP4_BLOCK = 32
 """Numbers that share a scale (OCP Microscaling Formats 1.0)."""
 

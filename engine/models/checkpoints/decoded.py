@@ -22,10 +22,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import CheckpointError
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.storage import Packed, Storage
-from engine.models.weights import DType, PackedWeights, Weights, storage_of
+from engine.models.weights import DType, Weights, packed_of, storage_of
 
 VERSION = 1
 """Of the layout, and of what decoding gives: raised when either changes, so that no old file is read."""
@@ -69,9 +68,7 @@ class KeptWeights:
         return storage_of(self._weights, name)
 
     def packed(self, name: str) -> Packed:
-        if not isinstance(self._weights, PackedWeights):
-            raise CheckpointError(f"{name} of {self.config.name!r} is not packed")
-        return self._weights.packed(name)
+        return packed_of(self._weights, name)
 
 
 def keep_decoded(weights: Decoding, digest: str, folder: Path, budget_bytes: int) -> Weights:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
-from engine.models.checkpoints.block_formats import BLOCK_FORMATS
+from engine.models.checkpoints.block_formats import BLOCK_FORMATS, E4M3_LEVELS
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.models.weights import DType, cast_tensor
 
@@ -114,7 +114,7 @@ def decode_scaled(
     rows, columns = data.shape
     out = np.empty((rows, columns), np.float32 if dtype == "f32" else np.uint16)
     for block, first in enumerate(range(0, rows, FP8_BLOCK_SIDE)):
-        part = _E4M3[data[first : first + FP8_BLOCK_SIDE]]
+        part = E4M3_LEVELS[data[first : first + FP8_BLOCK_SIDE]]
         part *= np.repeat(scales[block], FP8_BLOCK_SIDE)[:columns]
         out[first : first + FP8_BLOCK_SIDE] = part if dtype == "f32" else cast_tensor(part, "bf16")
     flat = out.reshape(-1)
@@ -137,19 +137,6 @@ def check_packed(data: NDArray[np.uint8], encoding: Encoding, what: str) -> None
         bad = any(bool(((byte & np.uint8(0x7C)) == np.uint8(0x7C)).any()) for byte in upper)
     if bad:
         raise _not_finite_error(what)
-
-
-def _e4m3_values() -> NDArray[np.float32]:
-    """The 256 numbers of FP8 E4M3 (Micikevicius et al. 2022): no infinities, NaN where all bits are set."""
-    bits = np.arange(128)
-    exponent, fraction = bits >> 3, bits & 7
-    normal = np.ldexp(1.0 + fraction / 8.0, exponent - 7)
-    positive = np.where(exponent > 0, normal, np.ldexp(fraction / 8.0, -6))
-    positive[127] = np.nan
-    return np.concatenate((positive, -positive)).astype(np.float32)
-
-
-_E4M3 = _e4m3_values()
 
 
 def widen(values: NDArray[Any], dtype: DType) -> NDArray[np.float32]:

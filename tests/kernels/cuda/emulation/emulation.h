@@ -183,6 +183,9 @@ inline u32 to_bits(float value) {
     std::memcpy(&bits, &value, 4);
     return bits;
 }
+inline u32 add_halves(u32 a, u32 b) {
+    return f16_bits(f16(a & 0xffff) + f16(b & 0xffff)) | f16_bits(f16(a >> 16) + f16(b >> 16)) << 16;
+}
 inline float bf16(u32 bits) { return from_bits(bits << 16); }
 inline u32 bf16_bits(float value) {
     const u32 bits = to_bits(value);

@@ -17,6 +17,8 @@ from engine.backends.cuda.contract import PEER_POINTERS, TOKEN_ID_BITS, Control,
 from engine.backends.cuda.expert_region import pack_experts
 from engine.backends.cuda.memory import prefill_bytes, share_table, tile_table, turns, vector_names
 from engine.backends.cuda.params import biases_of, sampling_of
+from engine.backends.cuda.sharding import shard
+from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import pack_core, plan
 from engine.models.config import ModelConfig
 from engine.models.weights import Weights
@@ -31,10 +33,13 @@ _ALIGNMENT = 1024
 class EmulatedGpu:
     """A model in the memory of a GPU of `cores` SMs. Raises FileNotFoundError if there is no C++ compiler."""
 
-    def __init__(self, folder: Path, config: ModelConfig, weights: Weights, cores: int) -> None:
+    def __init__(
+        self, folder: Path, config: ModelConfig, weights: Weights, cores: int, tuning: Tuning | None = None
+    ) -> None:
         self._config = config
-        self._plan = plan(config, cores)
-        self._layout = make_layout(self._plan, "f16", Tuning())
+        self.chosen = choose_storages(weights, shard(config, 1))
+        self._plan = plan(config, cores, self.chosen.storages)
+        self._layout = make_layout(self._plan, self.chosen.half, tuning or Tuning())
         self._library = ctypes.CDLL(str(_build(folder, header(self._layout))))
         self._held: list[Any] = []
         self._cache = self._put(np.full(self._layout.kv_halves, 0xFFFF, np.uint16))
@@ -82,11 +87,11 @@ class EmulatedGpu:
     def _load(self, weights: Weights) -> dict[str, NDArray[Any]]:
         """By the names of Params. What a launch must write before it reads holds NaNs."""
         c, layout, made = self._config, self._layout, self._plan
-        prefill = prefill_bytes(layout)
-        tapes = [pack_core(made, weights, core) for core in range(made.cores)]
+        prefill, half = prefill_bytes(layout), layout.weights
+        tapes = [pack_core(made, weights, core, half) for core in range(made.cores)]
 
         def vectors(names: list[str]) -> NDArray[Any]:
-            return self._put(np.concatenate([weights.get(n, "f16").view(np.uint16).ravel() for n in names]))
+            return self._put(np.concatenate([weights.get(n, half).view(np.uint16).ravel() for n in names]))
 
         def unwritten(count: int) -> NDArray[Any]:
             return self._put(np.full(count, np.nan, np.float32))

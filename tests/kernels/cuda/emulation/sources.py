@@ -35,6 +35,10 @@ _CALLS = {
     "f32.bf16.bf16.f32": "emulation::multiply<emulation::bf16>({all})",
     "cvt.rn.f16x2": "{0} = emulation::f16_bits({2}) | emulation::f16_bits({1}) << 16",
     "cvt.rn.bf16x2": "{0} = emulation::bf16_bits({2}) | emulation::bf16_bits({1}) << 16",
+    "cvt.rn.f16.f32": "{0} = emulation::f16_bits({1})",
+    "cvt.rn.bf16.f32": "{0} = emulation::bf16_bits({1})",
+    "cvt.f32.f16 %0, %1;": "{0} = emulation::f16({1})",
+    "add.rn.f16x2": "{0} = emulation::add_halves({1}, {2})",
     "cvt.f32.f16 %0, a": "{0} = emulation::f16({1} & 0xffff)",
     "cvt.f32.f16 %0, b": "{0} = emulation::f16({1} >> 16)",
 }

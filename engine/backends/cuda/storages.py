@@ -1,0 +1,94 @@
+"""In which format each matrix lies on the tape: as it ships if the kernels unpack that, else in 16 bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.backends.cuda.sharding import Sharding
+from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Storages, tape_matrices, tensors
+from engine.backends.cuda.units import UNIT_FORMS
+from engine.models.storage import Storage
+from engine.models.weights import DType, Weights, storage_of
+
+OPERANDS: dict[Storage, DType] = {Storage.FP8_BLOCK: "bf16", Storage.Q8_0: "f16"}
+"""What a format is unpacked to: the type of an FP8 checkpoint's other tensors; bits enough for Q8_0."""
+_CUT_BY_COLUMNS = (Matrix.ATTN_OUT, Matrix.DOWN)
+"""What several GPUs share by columns; the rest they share by rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """`half` is the type of operands, of norms, and of the matrices that are not packed."""
+
+    storages: Storages
+    half: DType
+    tied_head: bool = False
+
+    def of(self, layer: int, matrix: Matrix) -> Storage:
+        """What a matrix is kept in, sixteen bits by their own name."""
+        found = self.storages[-1][0] if matrix is Matrix.HEAD else self.storages[layer][matrix]
+        return found if found.is_packed else self.of_others
+
+    def named(self, name: str) -> Storage:
+        """Of a matrix by its canonical name. An embedding's rows are in 16 bits, beside a tied head."""
+        *layer, kind = name.split(".")
+        if "experts" in layer or kind == "router":
+            return self.of_others
+        if layer:
+            return self.of(int(layer[1]), _MATRIX_OF[kind])
+        if kind == "head" or self.tied_head:
+            return self.of(0, Matrix.HEAD)
+        return self.of_others
+
+    @property
+    def of_others(self) -> Storage:
+        """What nothing else is said of."""
+        return Storage.BF16 if self.half == "bf16" else Storage.F16
+
+
+_MATRIX_OF = {
+    name: matrix
+    for matrix, names in (
+        (Matrix.QKV, ("wq", "wk", "wv")),
+        (Matrix.ATTN_OUT, ("wo",)),
+        (Matrix.GATE_UP, ("w_gate", "w_up")),
+        (Matrix.DOWN, ("w_down",)),
+    )
+    for name in names
+}
+
+
+def choose_storages(weights: Weights, sharding: Sharding) -> Chosen:
+    """Packed matrices stay so, but not with lanes, rows of several formats or blocks that GPUs cut in two."""
+    config = sharding.whole
+    of_tape = tape_matrices(config)
+    shipped = tuple(
+        tuple(
+            _shipped(weights, sharding, layer, matrix) if matrix in of_tape else Storage.F16
+            for matrix in LAYER_MATRICES
+        )
+        for layer in range(config.layers)
+    )
+    head = _shipped(weights, sharding, 0, Matrix.HEAD)
+    packed = {storage for layer in (*shipped, (head,)) for storage in layer if storage.is_packed}
+    halves = {OPERANDS[storage] for storage in packed}
+    native: DType = "bf16" if weights.native == "bf16" else "f16"
+    half = native if not halves or native in halves else halves.pop()
+
+    def kept(storage: Storage) -> Storage:
+        return storage if storage in packed and OPERANDS[storage] == half else Storage.F16
+
+    storages = (*(tuple(kept(storage) for storage in layer) for layer in shipped), (kept(head),))
+    return Chosen(storages, half, config.tied_head)
+
+
+def _shipped(weights: Weights, sharding: Sharding, layer: int, matrix: Matrix) -> Storage:
+    """The format of all rows of a matrix if the kernels unpack it and its parts; else F16 for any 16 bits."""
+    config = sharding.whole
+    found = {storage_of(weights, name) for name in tensors(config, layer, matrix)}
+    (storage,) = found if len(found) == 1 else (Storage.F16,)
+    if storage not in UNIT_FORMS or config.lanes.count > 1:
+        return Storage.F16
+    columns = {Matrix.ATTN_OUT: sharding.part.q_dim, Matrix.DOWN: sharding.part.ffn}
+    cuts = sharding.ranks > 1 and matrix in _CUT_BY_COLUMNS and columns[matrix] % storage.run
+    return Storage.F16 if cuts else storage

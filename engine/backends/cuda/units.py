@@ -1,0 +1,168 @@
+"""Packed matrices on the tape: how the numbers and scales of each format lie in units, runs and groups.
+
+A unit is eight rows by 32 columns, as in sixteen bits, but with the bits of its format: lane 4 g + j of a
+warp has the words of row g, columns 8 j .. 8 j + 7. A group of tiles is a list of runs: a few chunks of its
+units, chunk by chunk and tile by tile, then their scales. A slot of the ring holds whole runs, so that
+whoever multiplies finds in it all that its numbers mean. The bits of a word lie so that the fewest
+instructions make operands of the tensor cores of them (kernels/cuda/packed.cuh).
+
+    FP8_BLOCK  256 bytes; a run of 4 chunks has, for each tile, FP32 scales of its even and of its odd rows
+    Q8_0       256 bytes, each number raised by 128; eight FP16 scales a unit
+
+engine/models/storage.py lists the formats of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.models.storage import FP8_BLOCK_SIDE, Storage
+
+TILE_ROWS = 8
+CHUNK_COLUMNS = 32
+UNIT_BYTES = TILE_ROWS * CHUNK_COLUMNS * 2
+"""Of sixteen bits."""
+WARPS = 8
+"""Consumers of a block: a slot has as many chunks for each of them as for the others where that can be."""
+_MOST_CHUNKS_OF_A_WARP = 8
+"""In a slot, if packed: the rows of the tensor cores' other operand keep so many apart (packed.cuh)."""
+_COPY_BYTES = 16
+"""What bulk copies are multiples of."""
+FP8_SCALE = 2.0**20
+"""FP8's scales are times this: E4M3 in BF16 is 2^-120 of the number, and activations are raised by 2^100."""
+
+Bytes = NDArray[np.uint8]
+Words = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitForm:
+    """How many bytes a format takes on the tape."""
+
+    unit: int
+    """Numbers of a unit."""
+    run: int
+    """Chunks of a run."""
+    unit_scales: int
+    """Scales that each unit of a run has."""
+    run_scales: int
+    """Scales that each tile of a run has, whatever its chunks."""
+
+
+UNIT_FORMS: dict[Storage, UnitForm] = {
+    Storage.FP8_BLOCK: UnitForm(256, FP8_BLOCK_SIDE // CHUNK_COLUMNS, 0, 8),
+    Storage.Q8_0: UnitForm(256, 1, 16, 0),
+}
+"""The formats that the kernels unpack; every other one is decoded to sixteen bits."""
+
+
+def run_bytes(storage: Storage, tiles: int) -> int:
+    """Bytes of one run of a group of `tiles` tiles; in sixteen bits, of a chunk."""
+    if storage not in UNIT_FORMS:
+        return tiles * UNIT_BYTES
+    form = UNIT_FORMS[storage]
+    size = tiles * (form.run * (form.unit + form.unit_scales) + form.run_scales)
+    return -(-size // _COPY_BYTES) * _COPY_BYTES
+
+
+def run_chunks(storage: Storage) -> int:
+    return UNIT_FORMS[storage].run if storage in UNIT_FORMS else 1
+
+
+def group_bytes(storage: Storage, tiles: int, chunks: int) -> int:
+    """Bytes of a group of `tiles` tiles of `chunks` chunks, the last run filled up with zeros."""
+    return -(-chunks // run_chunks(storage)) * run_bytes(storage, tiles)
+
+
+def chunks_a_slot(slot_units: int, tiles: int, storage: Storage = Storage.F16) -> int:
+    """Chunks of a group of `tiles` tiles in a slot: if it can be, a multiple of the eight warps on it.
+
+    `slot_units` counts units of sixteen bits, whatever the format. 0: not even a run fits.
+    """
+    fit = slot_units * UNIT_BYTES // run_bytes(storage, tiles) * run_chunks(storage)
+    fit = fit if fit < WARPS else fit - fit % WARPS
+    return min(fit, _MOST_CHUNKS_OF_A_WARP * WARPS) if storage in UNIT_FORMS else fit
+
+
+def pack_group(storage: Storage, rows: Bytes, scales: NDArray[np.float32] | None) -> Bytes:
+    """The bytes of a group of tiles from its rows as a file has them.
+
+    rows: [tiles * 8, bytes of a row]; scales, of FP8: [tiles * 8, columns / 128 rounded up]. Rows of padding
+    are zeros, and so are their scales.
+    """
+    numbers, of_units, of_runs = _PACKERS[storage](rows, scales)
+    form = UNIT_FORMS[storage]
+    tiles, _, chunks = numbers.shape[:3]
+    runs = -(-chunks // form.run)
+
+    def in_runs(parts: Bytes) -> Bytes:
+        """[tiles, chunks, bytes] as [runs, chunks of a run * tiles * bytes]."""
+        full = np.zeros((tiles, runs * form.run, parts.shape[-1]), np.uint8)
+        full[:, :chunks] = parts
+        return full.reshape(tiles, runs, form.run, -1).transpose(1, 2, 0, 3).reshape(runs, -1)
+
+    units = numbers.transpose(0, 2, 1, 3).reshape(tiles, chunks, form.unit)
+    pieces = [in_runs(units), in_runs(of_units), of_runs.transpose(1, 0, 2).reshape(runs, -1)]
+    packed = np.zeros((runs, run_bytes(storage, tiles)), np.uint8)
+    joined = np.concatenate(pieces, axis=1)
+    packed[:, : joined.shape[1]] = joined
+    return packed.reshape(-1)
+
+
+Packer = Callable[[Bytes, NDArray[np.float32] | None], tuple[Bytes, Bytes, Bytes]]
+"""From rows and scales: numbers [tiles, 8, chunks, bytes of a row of a unit], scales of units [tiles, chunks,
+bytes], scales of runs [tiles, runs, bytes]."""
+
+
+def _fp8(rows: Bytes, scales: NDArray[np.float32] | None) -> tuple[Bytes, Bytes, Bytes]:
+    if scales is None:
+        raise ValueError("rows of FP8 come with scales")
+    codes = _in_chunks(rows, CHUNK_COLUMNS)
+    tiles, _, chunks, _ = codes.shape
+    words = fp8_words(codes.reshape(tiles, TILE_ROWS, chunks, -1, 4))
+    pairs = (scales.reshape(tiles, TILE_ROWS, -1)[:, :2] * np.float32(FP8_SCALE)).transpose(0, 2, 1)
+    of_runs = np.ascontiguousarray(pairs).view(np.uint8)
+    return _row_bytes(words), np.zeros((tiles, chunks, 0), np.uint8), of_runs
+
+
+def fp8_words(codes: Bytes) -> Words:
+    """Words of four E4M3 numbers [.., 4].
+
+    The first two lie as BF16 in each half of the word, sign at bit 15, the other seven bits at 10 .. 4; the
+    last two where those leave room: the sign at bit 11, upper bits at 14 .. 12, lower ones at 3 .. 0.
+    """
+    first, last = codes[..., :2].astype(np.uint32), codes[..., 2:].astype(np.uint32)
+    halves = (first >> 7 << 15) | ((first & 0x7F) << 4)
+    halves = halves | (last >> 7 << 11) | ((last >> 4 & 7) << 12) | (last & 15)
+    return (halves[..., 0] | halves[..., 1] << 16).astype(np.uint32)
+
+
+def _q8_0(rows: Bytes, _scales: NDArray[np.float32] | None) -> tuple[Bytes, Bytes, Bytes]:
+    blocks = _in_chunks(rows, 34)
+    tiles, _, chunks, _ = blocks.shape
+    of_units = blocks[..., :2].transpose(0, 2, 1, 3).reshape(tiles, chunks, -1)
+    return blocks[..., 2:] ^ np.uint8(0x80), of_units, _no_run_scales(of_units, 1)
+
+
+_PACKERS: dict[Storage, Packer] = {Storage.FP8_BLOCK: _fp8, Storage.Q8_0: _q8_0}
+
+
+def _in_chunks(rows: Bytes, size: int) -> Bytes:
+    """[tiles * 8, bytes] as [tiles, 8, chunks, size], the last chunk filled up with zeros."""
+    chunks = -(-rows.shape[1] // size)
+    full = np.zeros((len(rows), chunks * size), np.uint8)
+    full[:, : rows.shape[1]] = rows
+    return full.reshape(-1, TILE_ROWS, chunks, size)
+
+
+def _row_bytes(words: Words) -> Bytes:
+    """[tiles, 8, chunks, words] as bytes."""
+    return np.ascontiguousarray(words.astype("<u4")).view(np.uint8)
+
+
+def _no_run_scales(of_units: Bytes, run: int) -> Bytes:
+    return np.zeros((of_units.shape[0], -(-of_units.shape[1] // run), 0), np.uint8)

@@ -1,0 +1,105 @@
+// Fills tapes with packed weights, from rows as files have them or from random ones (engine.models.weights.RandomWeights), in
+// the order of engine/backends/cuda/units.py, whose `pack_group` says what goes where.
+#include "random.cuh"
+#include "unit_forms.cuh"
+
+// A tensor that a tape is filled from, and the position of a number in it.
+struct Element {
+    const UnitTensor& tensor;
+    int storage, columns;
+    int row, column;
+
+    // Of the whole tensor, of which this GPU may have a part.
+    DEVICE u64 index() const { return tensor.first + u64(row) * tensor.stride + column; }
+    DEVICE const u8* block(int elements, int bytes) const {
+        return tensor.rows + (u64(row) * (columns / elements) + column / elements) * bytes;
+    }
+    // Of a random block: 1 or a half.
+    DEVICE float share_of_scale(u32 number) const { return fmix32(number + ~tensor.key) & 1 ? 0.5f : 1.0f; }
+
+    DEVICE u32 code() const {
+        const u32 random = tensor.rows ? 0 : fmix32(u32(index()) + tensor.key);
+        switch (storage) {
+            case STORAGE_FP8_BLOCK: {
+                const u32 bits = tensor.rows ? tensor.rows[u64(row) * columns + column] : random >> 24;
+                return (bits & 0x7f) == 0x7f ? bits ^ 1 : bits;  // NaN: random ones only
+            }
+            default:  // Q8_0
+                return (tensor.rows ? block(32, 34)[2 + column % 32] : random >> 24) ^ 0x80;
+        }
+    }
+    DEVICE float fp8_scale() const {
+        constexpr int SIDE = FP8_BLOCK_SIDE;
+        if (tensor.rows) return tensor.scales[u64(row) * ceil_div(columns, SIDE) + column / SIDE];
+        const u64 whole_row = index() / tensor.stride, whole_column = index() % tensor.stride;
+        return tensor.scale * share_of_scale(u32(whole_row / SIDE * ceil_div(int(tensor.stride), SIDE) + whole_column / SIDE));
+    }
+    DEVICE u16 half_scale() const {
+        if (tensor.rows) return *reinterpret_cast<const u16*>(block(32, 34));
+        return half_bits(tensor.scale * share_of_scale(u32(index() / 32)));
+    }
+};
+
+// Four E4M3 numbers: units.fp8_words.
+DEVICE u32 fp8_word(const u32 (&code)[8], int at) {
+    u32 word = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const u32 first = code[at + i], last = code[at + 2 + i];
+        const u32 half = first >> 7 << 15 | (first & 0x7f) << 4 | last >> 7 << 11 | (last >> 4 & 7) << 12 | (last & 15);
+        word |= half << 16 * i;
+    }
+    return word;
+}
+
+DEVICE u32 bytes_word(const u32 (&code)[8], int at) {
+    return code[at] | code[at + 1] << 8 | code[at + 2] << 16 | code[at + 3] << 24;
+}
+
+// One block row (y) a core; each thread fills the words that one lane takes of a unit: eight columns of one row.
+extern "C" __global__ void pack_units(const __grid_constant__ UnitJob job) {
+    const int core = int(blockIdx.y), storage = job.storage;
+    const UnitForm form = unit_form(storage);
+    const TileRange share = job.shares[core];
+    const int chunks = round_up(ceil_div(job.columns, CHUNK_COLUMNS), form.run);
+    const int groups = ceil_div(share.tiles, MAX_TILES);
+    const int pieces = share.tiles * chunks * 32;
+    for (int piece = int(blockIdx.x * blockDim.x + threadIdx.x); piece < pieces; piece += int(gridDim.x * blockDim.x)) {
+        const int tile = piece / (chunks * 32), chunk = piece / 32 % chunks, lane = piece % 32;
+        const int base = share.tiles / groups, larger_ones = share.tiles % groups, split = larger_ones * (base + 1);
+        const int tiles = tile < split ? base + 1 : base;
+        const int in_group = tile < split ? tile % tiles : (tile - split) % tiles;
+        u64 at = job.offsets[core];
+        if (tile < split) {
+            at += u64(tile / tiles) * group_bytes(storage, tiles, chunks);
+        } else {
+            at += u64(larger_ones) * group_bytes(storage, base + 1, chunks) + u64((tile - split) / base) * group_bytes(storage, base, chunks);
+        }
+        u8* run = job.tape + at + u64(chunk / form.run) * run_bytes(storage, tiles);
+        const int within = chunk % form.run, column = chunk * CHUNK_COLUMNS + lane % 4 * 8, row_of_tile = lane / 4;
+        const int2 source = job.sources[(share.first + tile) * TILE_ROWS + row_of_tile];
+        const bool real = source.x >= 0 && column < job.columns;
+        u32 code[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            code[i] = real && column + i < job.columns ? Element{job.tensors[source.x], storage, job.columns, source.y, column + i}.code() : 0;
+        }
+        u32* words = reinterpret_cast<u32*>(run + (within * tiles + in_group) * form.unit) + lane * (form.unit / 128);
+        if (storage == STORAGE_FP8_BLOCK) {
+            words[0] = fp8_word(code, 0);
+            words[1] = fp8_word(code, 4);
+        } else {
+            words[0] = bytes_word(code, 0);
+            words[1] = bytes_word(code, 4);
+        }
+        if (lane % 4) continue;
+        const Element first{job.tensors[real ? source.x : 0], storage, job.columns, source.y, column};
+        u8* unit_scales = run + form.run * tiles * form.unit + (within * tiles + in_group) * form.unit_scales;
+        u8* run_scales = run + form.run * tiles * (form.unit + form.unit_scales) + in_group * form.run_scales;
+        if (storage == STORAGE_FP8_BLOCK) {
+            if (within == 0 && row_of_tile < 2) reinterpret_cast<float*>(run_scales)[row_of_tile] = real ? first.fp8_scale() * FP8_SCALE : 0.0f;
+        } else {
+            reinterpret_cast<u16*>(unit_scales)[row_of_tile] = real ? first.half_scale() : 0;
+        }
+    }
+}

@@ -1,0 +1,27 @@
+// Random weights where they are needed: element i of a tensor as engine.models.weights.RandomWeights says.
+#pragma once
+#include "contract.h"
+
+DEVICE u32 fmix32(u32 h) {
+    h = (h ^ h >> 16) * 0x85EBCA6Bu;
+    h = (h ^ h >> 13) * 0xC2B2AE35u;
+    return h ^ h >> 16;
+}
+
+DEVICE u16 half_bits(float value) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+// In FP16; with `bf16` rounded to BF16 after that. Every operation rounds as NumPy's does: nothing may be fused.
+DEVICE u16 random_number(u32 index, u32 key, float scale, float offset, bool bf16) {
+    const float unit = __fadd_rn(__fmul_rn(float(fmix32(index + key) >> 8), 1.1920928955078125e-07f), -1.0f);
+    u16 bits = half_bits(__fadd_rn(__fmul_rn(scale, unit), offset));
+    if (bf16) {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    }
+    return bits;
+}

@@ -1,0 +1,15 @@
+// How many bytes the formats take on the tape, for any model (engine/backends/cuda/units.py).
+#pragma once
+#include "contract.h"
+
+DEVICE constexpr bool is_packed(int storage) { return storage > STORAGE_BF16; }
+
+// Bytes of one run of a group of `tiles` tiles.
+DEVICE constexpr int run_bytes(int storage, int tiles) {
+    const UnitForm form = unit_form(storage);
+    return round_up(tiles * (form.run * (form.unit + form.unit_scales) + form.run_scales), 16);
+}
+
+DEVICE constexpr int group_bytes(int storage, int tiles, int chunks) {
+    return ceil_div(chunks, unit_form(storage).run) * run_bytes(storage, tiles);
+}

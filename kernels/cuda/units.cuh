@@ -1,0 +1,64 @@
+// Which format each matrix has on the tape, and how many bytes its runs take (engine/backends/cuda/units.py).
+#pragma once
+#include "model.h"
+#include "unit_forms.cuh"
+
+constexpr int SLOT_UNITS = model::SLOT_UNITS;
+constexpr int SLOT_BYTES = SLOT_UNITS * UNIT_BYTES;
+
+// Bit s: the matrix has Storage s in some layer.
+DEVICE constexpr int storages(int phase) { return int(model::STORAGES >> 8 * phase & 0xff); }
+constexpr int ALL_STORAGES = storages(QKV) | storages(ATTN_OUT) | storages(GATE_UP) | storages(DOWN) | storages(HEAD);
+constexpr bool ANY_PACKED = ALL_STORAGES >> STORAGE_FP8_BLOCK != 0;
+
+// A format as a constant, for what is compiled once for each.
+template <int S>
+struct Stored {
+    static constexpr int STORAGE = S;
+};
+
+// Calls `visit` with `storage`, which is one of `POSSIBLE`, as a constant.
+template <int POSSIBLE, int S = 0, class Visit>
+DEVICE void visit_storage(int storage, const Visit& visit) {
+    if constexpr (POSSIBLE >> S == 1) {
+        visit(Stored<S>());
+    } else if constexpr (POSSIBLE >> S & 1) {
+        if (storage == S) {
+            visit(Stored<S>());
+        } else {
+            visit_storage<POSSIBLE, S + 1>(storage, visit);
+        }
+    } else {
+        visit_storage<POSSIBLE, S + 1>(storage, visit);
+    }
+}
+
+// Of each matrix of each layer. Only models with packed weights have the table.
+#ifdef MODEL_LAYER_STORAGES
+__constant__ const u8 LAYER_STORAGES[] = MODEL_LAYER_STORAGES;
+DEVICE int storage_of(int layer, int phase) { return phase == HEAD ? model::HEAD_STORAGE : LAYER_STORAGES[layer * HEAD + phase]; }
+#else
+DEVICE constexpr int storage_of(int, int) { return STORAGE_F16; }
+#endif
+
+DEVICE constexpr bool storage_varies(int phase) { return (storages(phase) & (storages(phase) - 1)) != 0; }
+
+// Calls `visit` with the format that a matrix has in a layer.
+template <int PHASE, class Visit>
+DEVICE void with_storage(int layer, const Visit& visit) {
+    if constexpr (storage_varies(PHASE)) {
+        visit_storage<storages(PHASE)>(storage_of(layer, PHASE), visit);
+    } else {
+        visit_storage<storages(PHASE)>(0, visit);
+    }
+}
+
+// Chunks of a group of `tiles` tiles that a slot holds: as many for each warp as for every other where that can be.
+DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16) {
+    if (!is_packed(storage)) {
+        const int fit = SLOT_UNITS / tiles;
+        return fit < WARPS ? fit : fit - fit % WARPS;
+    }
+    const int fit = SLOT_BYTES / run_bytes(storage, tiles) * unit_form(storage).run;
+    return smaller(fit < WARPS ? fit : fit - fit % WARPS, 8 * WARPS);
+}

@@ -1,0 +1,111 @@
+"""Which matrices stay packed on GPUs, and what that is unpacked to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.backends.cuda.sharding import shard
+from engine.backends.cuda.storages import choose_storages
+from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, pack_core, plan, validate
+from engine.backends.cuda.units import UNIT_FORMS, fp8_words, group_bytes
+from engine.models.config import Lanes
+from engine.models.presets import load_preset
+from engine.models.storage import Storage, matrix_bytes
+from engine.models.weights import RANDOM_STORAGES, RandomWeights
+from tests.engine.models.packed_weights import RandomPacked, all_in
+from tests.gpu.models import LLAMA
+
+
+def test_layers_in_fp8_stay_packed_and_the_head_beside_them_is_bf16() -> None:
+    chosen = choose_storages(RandomWeights(LLAMA, storage=Storage.FP8_BLOCK), shard(LLAMA, 1))
+
+    assert {chosen.of(layer, m) for layer in range(LLAMA.layers) for m in LAYER_MATRICES} == {
+        Storage.FP8_BLOCK
+    }
+    assert chosen.of(0, Matrix.HEAD) is Storage.BF16
+    assert chosen.half == "bf16"
+    assert chosen.named("layers.1.w_down") is Storage.FP8_BLOCK
+    assert chosen.named("embed") is Storage.BF16
+
+
+def test_a_tied_head_in_q8_0_is_packed_with_operands_in_fp16() -> None:
+    tied = replace(LLAMA, tied_head=True)
+    chosen = choose_storages(RandomWeights(tied, storage=Storage.Q8_0), shard(tied, 1))
+
+    assert chosen.named("embed") is Storage.Q8_0
+    assert chosen.half == "f16"
+
+
+def test_what_the_kernels_do_not_unpack_is_kept_in_sixteen_bits() -> None:
+    weights = RandomPacked(LLAMA, all_in(Storage.Q5_0), 1)
+
+    assert choose_storages(weights, shard(LLAMA, 1)).of(0, Matrix.DOWN) is Storage.F16
+
+
+def test_rows_of_several_formats_in_one_matrix_are_kept_in_sixteen_bits() -> None:
+    weights = RandomPacked(LLAMA, lambda name: Storage.Q5_0 if name.endswith("wv") else Storage.Q8_0, 1)
+    chosen = choose_storages(weights, shard(LLAMA, 1))
+
+    assert chosen.of(0, Matrix.QKV) is Storage.F16
+    assert chosen.of(0, Matrix.ATTN_OUT) is Storage.Q8_0
+
+
+def test_lanes_are_kept_in_sixteen_bits() -> None:
+    config = replace(LLAMA, lanes=Lanes(count=2), ffn=768)
+    chosen = choose_storages(RandomPacked(config, all_in(Storage.Q8_0), 1), shard(config, 1))
+
+    assert not any(storage.is_packed for layer in chosen.storages for storage in layer)
+
+
+def test_a_matrix_whose_blocks_two_gpus_would_cut_is_kept_in_sixteen_bits() -> None:
+    config = replace(LLAMA, ffn=192)
+    chosen = choose_storages(RandomPacked(config, all_in(Storage.FP8_BLOCK), 1), shard(config, 2))
+
+    assert chosen.of(0, Matrix.DOWN) is Storage.BF16
+    assert chosen.of(0, Matrix.GATE_UP) is Storage.FP8_BLOCK
+
+
+@pytest.mark.parametrize("storage", RANDOM_STORAGES)
+@pytest.mark.parametrize("slot_units", [33, 48])
+def test_tapes_of_packed_models_are_walked_without_gaps_and_take_the_bytes_of_the_format(
+    storage: Storage, slot_units: int
+) -> None:
+    config = replace(load_preset("qwen3-8b").config, layers=2, windows=())
+    made = plan(
+        config, 132, choose_storages(RandomWeights(config, storage=storage), shard(config, 1)).storages
+    )
+
+    validate(made, slot_units)
+    taken = sum(made.share_bytes(core, Matrix.GATE_UP) for core in range(made.cores))
+    assert taken <= 1.01 * matrix_bytes(storage, 2 * config.ffn, config.hidden)
+
+
+def test_every_tape_of_a_packed_model_has_the_length_that_its_plan_says() -> None:
+    weights = RandomPacked(replace(LLAMA, layers=1, windows=()), all_in(Storage.Q8_0), 1)
+    chosen = choose_storages(weights, shard(weights.config, 1))
+    made = plan(weights.config, 5, chosen.storages)
+
+    for core in range(made.cores):
+        assert pack_core(made, weights, core).nbytes == made.tape_bytes(core)
+
+
+def test_a_word_of_fp8_gives_its_numbers_as_bf16_by_shifts_and_masks() -> None:
+    codes = np.arange(256, dtype=np.uint8)
+    words = fp8_words(np.stack([codes, codes[::-1], np.roll(codes, 7), np.roll(codes, 91)], axis=1))
+
+    first = words & np.uint32(0x87F087F0)
+    last = (words << np.uint32(4) & np.uint32(0x80F080F0)) | (words >> np.uint32(4) & np.uint32(0x07000700))
+
+    def bf16(code: np.ndarray) -> np.ndarray:
+        return (code.astype(np.uint32) >> 7 << 15) | ((code.astype(np.uint32) & 0x7F) << 4)
+
+    assert np.array_equal(first, bf16(codes) | bf16(codes[::-1]) << 16)
+    assert np.array_equal(last, bf16(np.roll(codes, 7)) | bf16(np.roll(codes, 91)) << 16)
+
+
+def test_units_and_scales_fill_runs_that_bulk_copies_can_take() -> None:
+    for storage in UNIT_FORMS:
+        assert all(group_bytes(storage, tiles, 9) % 16 == 0 for tiles in range(1, 9))

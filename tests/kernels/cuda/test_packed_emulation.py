@@ -1,0 +1,57 @@
+"""Packed weights in the monokernel, run on the CPU thread by thread: what a format means, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.backends.cuda.constants import Tuning
+from engine.models.config import ModelConfig
+from engine.models.storage import Storage
+from engine.reference import Reference
+from tests.engine.models.packed_weights import RandomPacked, all_in
+from tests.gpu.models import AsKept
+from tests.kernels.cuda.emulation.launch import EmulatedGpu
+from tests.kernels.cuda.test_emulation import SMALL
+
+PROMPT = 5
+DECODE_TOLERANCE = 6e-4
+"""Of the largest number of a layer's keys and values, which are themselves rounded to FP16."""
+PREFILL_TOLERANCE = {Storage.FP8_BLOCK: 6e-3, Storage.Q8_0: 1e-3}
+"""Prefill rounds weights and activations once to sixteen bits: to BF16 with FP8."""
+CONFIGS = {
+    Storage.FP8_BLOCK: replace(SMALL, hidden=160, heads=6, ffn=264, vocab=104),
+    Storage.Q8_0: replace(SMALL, hidden=96, heads=6, ffn=288, vocab=104),
+}
+"""Columns that fill no whole run or chunk of all warps, rows that fill no whole tile of a core."""
+
+
+@pytest.mark.parametrize("storage", CONFIGS)
+@pytest.mark.parametrize("prefilled", [0, PROMPT - 1])
+def test_packed_weights_leave_the_references_keys_and_values(
+    storage: Storage, prefilled: int, tmp_path: Path
+) -> None:
+    config: ModelConfig = CONFIGS[storage]
+    weights = RandomPacked(config, all_in(storage), 3)
+    prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
+    gpu = EmulatedGpu(tmp_path, config, weights, 2, Tuning(slot_units=24))
+
+    tokens = gpu.generate(prompt, 2, prefilled=prefilled)
+
+    reference = Reference(AsKept(weights, gpu.chosen))
+    known = PROMPT + 1
+    cache = reference.new_cache(known)
+    logits = reference.forward([*prompt, tokens[0]], cache)
+    tolerance = PREFILL_TOLERANCE[storage] if prefilled else DECODE_TOLERANCE
+    for token, row in zip(tokens, logits[PROMPT - 1 :], strict=True):
+        assert row.max() - row[token] <= tolerance * np.abs(row).max()
+    left = gpu.cache(known)
+    heads = (config.layers, config.kv_heads, -1, config.head_dim)
+    for found, wanted in ((left.keys, cache.keys), (left.values, cache.values)):
+        expected = wanted[:, :, :, :known].reshape(heads)
+        for layer in range(config.layers):
+            difference = np.abs(found[layer] - expected[layer]).max()
+            assert difference < tolerance * np.abs(expected[layer]).max()
