@@ -39,8 +39,9 @@ DISCARDED_BYTES = 8 << 20
 PATIENCE_S = 60.0
 """A client that reads nothing for so long is cut off."""
 WORK_A_S, WORK_AT_ONCE = 20.0, 200.0
-"""Of one address, in pages: a form (a password, an upload) is the work of FORM of them."""
-FORM = 10.0
+"""Of one address, in pages."""
+FORM, HANDSHAKE, FILE = 10.0, 0.5, 0.1
+"""The work of a form (a password, an upload), of opening a websocket, and of a file, there or not."""
 TURN_S = 10.0
 """What would wait longer for its turn is refused then."""
 EXCLUDED_S, EXCLUDED_AT_MOST_S = 10.0, 300.0
@@ -79,11 +80,11 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
             return None
         # daphne would take the application's root from it, and so every path from whoever asks.
         self.requestHeaders.removeHeader(b"daphne-root-path")
-        factory, address = self.channel.factory, self._address()
-        if self._is_websocket():
-            left_s = factory.excluded.left_s(address)
-            return self._turn_away(left_s) if left_s else super().process()
-        wait_s = factory.pace.wait_s(address, work_of(self.method, self.path), TURN_S)
+        factory, address, asked = self.channel.factory, self._address(), self._is_websocket()
+        if asked and (left_s := factory.excluded.left_s(address)):
+            return self._turn_away(left_s)
+        work = HANDSHAKE if asked else work_of(self.method, self.path)
+        wait_s = factory.pace.wait_s(address, work, TURN_S)
         if not wait_s:
             return super().process()
         # Whoever asks again at once, refused or not, has waited: asking costs this process a connection.
@@ -105,7 +106,9 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
         self.basic_error(429, b"Too Many Requests", f"Slow down; try again in {math.ceil(seconds)} s.")
 
     def _is_websocket(self) -> bool:
-        return b"websocket" in (self.getHeader(b"upgrade") or b"").lower()
+        """As daphne has it: what is a websocket to one only would pass what holds for the other."""
+        headers = self.requestHeaders.getRawHeaders(b"upgrade") or (b"",)
+        return bool(headers[0].lower() == b"websocket")
 
     def _address(self) -> str:
         """The address of whoever asks, to count by."""
@@ -176,12 +179,11 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
 
 
 def work_of(method: bytes, path: bytes) -> float:
-    """What answering a request takes of this process, in pages.
-
-    Files and probes take next to nothing, and the API has limits of its own.
-    """
-    if path.startswith((settings.STATIC_URL.encode(), b"/v1/")) or path in (ALIVE.encode(), b"/tokenize"):
+    """What answering a request takes of this process, in pages. The API has limits of its own."""
+    if path.startswith(b"/v1/") or path in (ALIVE.encode(), b"/tokenize"):
         return 0.0
+    if method != b"POST" and path.startswith(settings.STATIC_URL.encode()):
+        return FILE
     return FORM if method == b"POST" else 1.0
 
 

@@ -12,7 +12,7 @@ from twisted.internet.testing import StringTransport
 from config import bounds, server
 from config.bounds import Exclusions, Pace
 from config.channel import Channel
-from config.server import EXCLUDED_S, FORM, TURN_S, WORK_A_S, WORK_AT_ONCE, Request, work_of
+from config.server import EXCLUDED_S, FILE, FORM, HANDSHAKE, TURN_S, WORK_A_S, WORK_AT_ONCE, Request, work_of
 from tests.config.test_turns import PEER, Loop
 
 UPGRADE = "Upgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -115,7 +115,8 @@ def test_what_happens_while_an_address_is_out_makes_it_no_longer(now):
         ("GET /dashboard/", 1),
         ("POST /dashboard/sign-in/", FORM),
         ("GET /healthz", 0),
-        ("GET /static/dist/page.js", 0),
+        ("GET /static/dist/page.js", FILE),
+        ("POST /static/dist/page.js", FORM),
         ("POST /v1/completions", 0),
     ],
 )
@@ -141,7 +142,20 @@ def test_who_would_wait_too_long_is_refused_after_waiting(factory):
     assert b"Retry-After: 1\r\n" in refused[0].value()
 
 
-def test_probes_and_files_pass_whoever_waits(factory):
+@pytest.mark.parametrize("headers", ["Upgrade: websocketx\r\n", "Upgrade: h2c\r\nUpgrade: websocket\r\n"])
+def test_what_only_looks_like_a_websocket_waits_as_the_form_that_it_is(factory, headers):
+    for _ in range(25):
+        ask(factory, "POST /dashboard/sign-in/", headers)
+    assert len(factory.begun) == 20
+
+
+def test_opening_websockets_without_end_is_work_too(factory):
+    for _ in range(500):
+        ask(factory, "GET /ws/playground/", UPGRADE)
+    assert len(factory.begun) == pytest.approx(WORK_AT_ONCE / HANDSHAKE, abs=1)  # sums of fractions
+
+
+def test_probes_pass_whoever_waits(factory):
     for _ in range(30):
         ask(factory, "POST /dashboard/sign-in/")
     ask(factory, "GET /healthz")
