@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,8 +95,8 @@ class PackedWeights(Weights, Protocol):
 
 def storage_of(weights: Weights, name: str) -> Storage:
     """How the matrix `name` may be kept in memory without a loss (from 32 bits: with the least)."""
-    if isinstance(weights, PackedWeights):
-        return weights.storage(name)
+    if hasattr(weights, "packed"):  # asked of every matrix: isinstance takes a protocol apart each time
+        return cast("PackedWeights", weights).storage(name)
     return Storage.BF16 if weights.native == "bf16" else Storage.F16
 
 

@@ -1,9 +1,11 @@
 """Weights as backends take them, kept on disk: a worker that is started again maps them in place of decoding.
 
-One file a model, under MONOLANE_HOME/weights: a page that says whose it is, then every matrix, aligned to 64
-bytes. It is written while the weights are decoded for the first time and gets its name once it is whole, so a
-file of that name and size needs no second look. The name holds the SHA-256 of the checkpoint and VERSION.
-The least recently used files go when there is no room within the budget.
+Up to two files a model, under MONOLANE_HOME/weights: the matrices that every backend decodes, and those that
+some multiply as they ship (`Storage.is_packed`), which a backend asks for either all or not at all. A file is
+a page that says whose it is, then its matrices, aligned to 64 bytes. It is written while they are decoded for
+the first time and gets its name once it is whole, so a file of that name and size needs no second look. The
+name holds the SHA-256 of the checkpoint and VERSION. The least recently used files go when there is no room
+within the budget.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import shutil
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +29,7 @@ from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.storage import Packed, Storage
 from engine.models.weights import DType, Weights, packed_of, storage_of
 
-VERSION = 1
+VERSION = 2
 """Of the layout, and of what decoding gives: raised when either changes, so that no old file is read."""
 SUFFIX = ".weights"
 _PAGE = 4096
@@ -47,21 +50,20 @@ class Decoding(Weights, Protocol):
 class KeptWeights:
     """Weights (the protocol in engine.models.weights) whose matrices are decoded once a machine."""
 
-    def __init__(self, weights: Weights, layout: _Layout, path: Path, budget_bytes: int) -> None:
+    def __init__(self, weights: Weights, files: Sequence[_File]) -> None:
         self.config: ModelConfig = weights.config
         self.native: DType = weights.native
-        self._weights, self._layout = weights, layout
-        self._kept = _map(path, layout)
-        self._writer = None if self._kept is not None else _Writer(layout, path, budget_bytes)
+        self._weights = weights
+        self._files = {name: file for file in files for name in file.layout.places}
 
     def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
-        if dtype != self.native or name not in self._layout.places:
+        file = self._files.get(name)
+        if dtype != self.native or file is None:
             return self._weights.get(name, dtype)
-        if self._kept is not None:
-            return self._layout.view(self._kept, name)
+        if file.kept is not None:
+            return file.layout.view(file.kept, name)
         values = self._weights.get(name, dtype)
-        if self._writer is not None:
-            self._writer.add(name, values)
+        file.writer.add(name, values)
         return values
 
     def storage(self, name: str) -> Storage:
@@ -79,11 +81,25 @@ def keep_decoded(weights: Decoding, digest: str, folder: Path, budget_bytes: int
     """
     if not weights.is_decoded or weights.native == "f32" or weights.config.experts:
         return weights
-    layout = _Layout.of(weights.config, weights.native, digest)
-    path = folder / f"{digest[:32]}-{weights.native}-{VERSION}{SUFFIX}"
-    if layout.size > budget_bytes:
-        return weights
-    return KeptWeights(weights, layout, path, budget_bytes)
+    matrices = [(name, shape) for name, shape in tensor_shapes(weights.config) if len(shape) > 1]
+    files, room = [], budget_bytes
+    for packed in (False, True):
+        part = [each for each in matrices if storage_of(weights, each[0]).is_packed == packed]
+        layout = _Layout.of(part, weights.native, digest, packed=packed)
+        path = folder / f"{digest[:32]}-{weights.native}{'-packed' * packed}-{VERSION}{SUFFIX}"
+        if part and layout.size <= room:
+            room -= layout.size
+            files.append(_File(layout, path, budget_bytes))
+    return KeptWeights(weights, files) if files else weights
+
+
+class _File:
+    """Some of a model's matrices, where they lie on disk or as they get there."""
+
+    def __init__(self, layout: _Layout, path: Path, budget_bytes: int) -> None:
+        self.layout = layout
+        self.kept = _map(path, layout)
+        self.writer = _Writer(layout, path, budget_bytes)
 
 
 @dataclass(frozen=True)
@@ -97,13 +113,14 @@ class _Layout:
     size: int
 
     @classmethod
-    def of(cls, config: ModelConfig, dtype: DType, digest: str) -> _Layout:
+    def of(
+        cls, matrices: Sequence[tuple[str, tuple[int, ...]]], dtype: DType, digest: str, *, packed: bool
+    ) -> _Layout:
         at, places = _PAGE, {}
-        for name, shape in tensor_shapes(config):
-            if len(shape) > 1:
-                places[name] = (at, tuple(shape))
-                at += -(-int(np.prod(shape)) * 2 // _ALIGNED) * _ALIGNED
-        said = {"digest": digest, "dtype": dtype, "version": VERSION, "size": at}
+        for name, shape in matrices:
+            places[name] = (at, tuple(shape))
+            at += -(-int(np.prod(shape)) * 2 // _ALIGNED) * _ALIGNED
+        said = {"digest": digest, "dtype": dtype, "packed": packed, "version": VERSION, "size": at}
         return cls(json.dumps(said).encode().ljust(_PAGE), dtype, places, at)
 
     def view(self, data: NDArray[np.uint8], name: str) -> NDArray[Any]:

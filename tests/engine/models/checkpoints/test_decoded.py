@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from engine.models.checkpoints.decoded import SUFFIX, keep_decoded, kept_files
 from engine.models.config import tensor_shapes
 from engine.models.presets import load_preset
+from engine.models.storage import Storage
 from engine.models.weights import DType, RandomWeights
 
 CONFIG = load_preset("tiny-llama").config
@@ -44,6 +45,29 @@ def test_a_second_start_decodes_no_matrix_and_sees_the_same_numbers(tmp_path: Pa
     for expected, found in zip(first, read_all(again, tmp_path), strict=True):
         np.testing.assert_array_equal(expected, found)
     assert {name.rsplit(".", 1)[-1] for name in again.decoded} == {"attn_norm", "ffn_norm", "norm"}
+
+
+class WithPackedEmbedding(Packed):
+    """Its embedding is multiplied as it ships by whoever can."""
+
+    def storage(self, name: str) -> Storage:
+        return Storage.Q8_0 if name == "embed" else Storage.F16
+
+    def packed(self, name: str) -> NoReturn:
+        raise NotImplementedError
+
+
+def test_what_a_backend_takes_as_it_ships_keeps_the_rest_from_no_file(tmp_path: Path) -> None:
+    others = [name for name in NAMES if name != "embed" and not name.endswith("norm")]
+    for expected in (len(others), 0):  # decoded at the first start, and mapped at the second
+        source = WithPackedEmbedding()
+        weights = keep_decoded(source, "d" * 64, tmp_path, LARGE)
+        for name in others:
+            weights.get(name, "f16")
+        assert len(source.decoded) == expected
+        del weights
+    [path] = tmp_path.iterdir()
+    assert "packed" not in path.name
 
 
 def test_other_types_are_decoded_as_ever(tmp_path: Path) -> None:
