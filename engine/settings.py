@@ -10,6 +10,8 @@ from pathlib import Path
 from engine.errors import ConfigError
 
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
+MOST_ROWS = 8
+"""How many requests share a launch at most."""
 _REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -88,6 +90,14 @@ def default_devices() -> int:
     given = os.environ.get("MONOLANE_DEVICES") or "1"
     if not given.isdecimal() or int(given) < 1:
         raise ConfigError(f"MONOLANE_DEVICES is {given!r}; it must be a whole number, at least 1")
+    return int(given)
+
+
+def rows() -> int:
+    """How many requests a worker takes at once, where its backend can: MONOLANE_ROWS. Raises ConfigError."""
+    given = os.environ.get("MONOLANE_ROWS") or "1"
+    if not given.isdecimal() or not 1 <= int(given) <= MOST_ROWS:
+        raise ConfigError(f"MONOLANE_ROWS is {given!r}; it must be a whole number from 1 to {MOST_ROWS}")
     return int(given)
 
 

@@ -24,7 +24,7 @@ def address_requests(
     """
     if len(able) == len(workers):
         return tuple(requests)
-    by_load = sorted(able, key=lambda worker: worker.state != "idle")
+    by_load = sorted(able, key=lambda worker: worker.free == 0)
     return tuple(
         request if request.worker else replace(request, worker=by_load[index % len(by_load)].name)
         for index, request in enumerate(requests)

@@ -160,7 +160,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         check_worker(request.worker, workers)
         request = to_workers(request, workers)
         [position], _ = await submit([request], self._caller, workers=len(workers), of_page=True)
-        idle = sum(worker.state == "idle" for worker in workers)
+        idle = sum(worker.free for worker in workers)
         eta = 0.0 if position <= idle else await _eta(request.id)
         presence.hold(request.id, self._viewer)
         await self._send(queued_frame(request.id, position, eta))

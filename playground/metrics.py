@@ -21,6 +21,18 @@ WORKER_SPEED = Gauge(
     ["worker", "model", "backend"],
     registry=REGISTRY,
 )
+WORKER_ROWS = Gauge(
+    "monolane_worker_rows", "Requests that a live worker takes at once", ["worker"], registry=REGISTRY
+)
+WORKER_REQUESTS = Gauge(
+    "monolane_worker_requests", "Requests in a live worker's hands", ["worker"], registry=REGISTRY
+)
+WORKER_TOTAL_SPEED = Gauge(
+    "monolane_worker_total_tokens_per_second",
+    "Speed of all requests in a live worker's hands together, over the last second",
+    ["worker", "model", "backend"],
+    registry=REGISTRY,
+)
 WAITING = Gauge("monolane_inbox_requests", "Requests in an inbox", ["inbox"], registry=REGISTRY)
 GENERATIONS = Counter(
     "monolane_generations_total", "Generations by how they ended", ["source", "outcome"], registry=REGISTRY
@@ -70,10 +82,13 @@ def count_end(source: Source, end: Done | Failed) -> None:
 
 def exposition(workers: list[Heartbeat], depth: dict[str, int]) -> bytes:
     """The text that Prometheus scrapes; `workers` and `depth` are as seen now."""
-    WORKERS.clear()
-    WORKER_SPEED.clear()
+    for gauge in (WORKERS, WORKER_SPEED, WORKER_ROWS, WORKER_REQUESTS, WORKER_TOTAL_SPEED):
+        gauge.clear()
     for worker in workers:
         WORKERS.labels(worker.state).inc()
+        WORKER_ROWS.labels(worker.name).set(worker.rows)
+        WORKER_REQUESTS.labels(worker.name).set(worker.in_hand)
+        WORKER_TOTAL_SPEED.labels(worker.name, worker.model, worker.backend).set(worker.tok_s)
         if worker.last_tok_s:
             WORKER_SPEED.labels(worker.name, worker.model, worker.backend).set(worker.last_tok_s)
     for inbox, requests in depth.items():

@@ -166,6 +166,9 @@ class WorkerStatus(TypedDict):
     sync: str
     link: str
     last_tok_s: float
+    rows: int
+    in_hand: int
+    tok_s: float
 
 
 class StatusFrame(TypedDict):
@@ -269,6 +272,9 @@ def worker_status(worker: Heartbeat) -> WorkerStatus:
         "sync": worker.sync,
         "link": worker.link,
         "last_tok_s": worker.last_tok_s,
+        "rows": worker.rows,
+        "in_hand": worker.in_hand,
+        "tok_s": worker.tok_s if worker.rows > 1 else 0.0,  # else a stream's own speed says it
     }
 
 

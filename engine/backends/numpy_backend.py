@@ -29,8 +29,8 @@ from engine.measuring.bandwidth import datasheet_gbs, measure_read_gbs, usable_c
 from engine.processor import processor_name
 from engine.progress import OnProgress, Progress, ignore_progress
 from engine.reference import Cache, Reference
+from engine.settings import MOST_ROWS
 
-MOST_ROWS = 8
 DEFAULT_CACHE_MIB = 1024
 """For the keys and values of recent sequences, unless an option says otherwise."""
 _LEAST_CAPACITY = 256

@@ -31,6 +31,11 @@ def add(commands: Commands) -> None:
         " (default: from host, model and backend)",
     )  # fmt: skip
     parser.add_argument(
+        "--rows", type=int, choices=range(1, settings.MOST_ROWS + 1), default=None, metavar="N",
+        help="take up to N requests at once, where the backend can: they share the read of the weights"
+        " (default: MONOLANE_ROWS, or 1)",
+    )  # fmt: skip
+    parser.add_argument(
         "--fewer-devices", action=argparse.BooleanOptionalAction, default=None,
         help="serve on as many devices as answer where --devices do not, as after one was lost"
         " (default: MONOLANE_FEWER_DEVICES, or end with the reason)",
@@ -62,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         args.name,
         devices=devices_of(args),
         options=dict(args.option),
+        rows=settings.rows() if args.rows is None else args.rows,
         pinned=[pinned_prompt(path) for path in (settings.pinned() if args.pin is None else args.pin)],
         remember_in=settings.prefixes_dir() if _keeps_prefixes(args) else None,
         fewer_devices=settings.fewer_devices() if args.fewer_devices is None else args.fewer_devices,

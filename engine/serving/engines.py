@@ -29,6 +29,8 @@ class EngineSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     fewer: bool = False
     """Whether fewer devices will do where so many cannot be had."""
+    rows: int = 1
+    """How many requests at once; a backend that has fewer says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ def open_engine(spec: EngineSpec) -> Engine:
         from engine.backends.paced_models import built_in
 
         model = built_in(spec.model) or open_model(spec.model)
-        return Engine(spec, model, paced.open(model, devices=spec.devices, options=spec.options))
+        options = {**spec.options, "rows": spec.rows} if spec.rows > 1 else spec.options
+        return Engine(spec, model, paced.open(model, devices=spec.devices, options=options))
     model = open_model(spec.model)
     backend = _open_backend(spec, model)
     engine = Engine(spec, model, backend)
@@ -81,7 +84,12 @@ def _open_backend(spec: EngineSpec, model: Model) -> Backend:
     for count in range(spec.devices, 0, -1):
         try:
             return open_backend(
-                spec.backend, model, devices=count, options=spec.options, progress=LoadLog(model.config.name)
+                spec.backend,
+                model,
+                devices=count,
+                options=spec.options,
+                rows=spec.rows,
+                progress=LoadLog(model.config.name),
             )
         except BackendUnavailable as error:
             if not spec.fewer or count == 1:

@@ -14,16 +14,15 @@ def seconds_to_start(
     """Seconds until the request at `position` (1 is next) starts; None if there is nothing to go by.
 
     Every request is taken to last the median of `service_ms`; those ahead, and what is left of those
-    in hand, are shared by the live workers.
+    in hand, are shared by the rows of the live workers.
     """
     if not workers:
         return None
     busy = [w for w in workers if w.state in ("generating", "benchmarking")]
-    idle = sum(w.state == "idle" for w in workers)
-    if idle >= position:
+    if sum(w.free for w in workers) >= position:
         return 0.0
     if not service_ms:
         return None
     typical = median(service_ms)
-    in_hand = sum(max(0.0, typical - w.busy_ms) for w in busy)
-    return (in_hand + (position - 1) * typical) / len(workers) / 1000.0
+    in_hand = sum(max(1, w.in_hand) * max(0.0, typical - w.busy_ms) for w in busy)
+    return (in_hand + (position - 1) * typical) / sum(w.rows for w in workers) / 1000.0

@@ -9,7 +9,7 @@ from itertools import accumulate, chain
 from engine import replies
 from engine.backends.base import Job, Launch, Token
 from engine.backends.running import follow
-from engine.errors import EngineError, RequestError
+from engine.errors import EngineError, NoRoom, RequestError
 from engine.models.text_stream import TextStream
 from engine.models.tokenizer import Tokenizer
 from engine.progress import Progress
@@ -86,13 +86,28 @@ class Generation:
         if self._stream.stopped or len(self._ids) >= self._limit:
             self._output.frame(started)
             return self._done("stop" if self._stream.stopped else "length")
-        launch = engine.backend.launch(self._job())
+        launch = self._launch(leave)
+        if launch is None:
+            return self._done("cancelled") if self._output.cancelled.is_set() else None
         try:
             self._output.frame(started)  # not before: the publisher's thread takes turns with this one
             on_launch()
             return self._follow(launch, leave)
         finally:
             launch.close()
+
+    def _launch(self, leave: Callable[[float], bool]) -> Launch | None:
+        """Begins as soon as there is room beside the requests in flight; None if it is not to begin."""
+        job, output, waits = self._job(), self._output, False
+        while not waits or not (output.cancelled.is_set() or output.lost.is_set() or leave(float("inf"))):
+            try:
+                return self._engine.backend.launch(job)
+            except NoRoom as error:
+                if not waits:
+                    output.frame(Progress(0, len(job.tokens), "prompt tokens", str(error)))
+            waits = True
+            time.sleep(POLL_S)
+        return None
 
     def _job(self) -> Job:
         return Job(

@@ -43,7 +43,12 @@ class HeartbeatThread:
         self._now = first
         self._busy_since = 0.0
         self._environment = "{}"
-        self._output: Output | None = None
+        self._outputs: dict[str, tuple[Output, float]] = {}
+        """By request, with when it was taken."""
+        self._let_go_tokens = 0
+        """Of requests that are no longer in hand."""
+        self._counted = (time.monotonic(), 0)
+        """When all tokens were counted last, and how many there had been."""
         self._changed = threading.Event()
         self._closing = threading.Event()
         self._tidied_at = time.monotonic()
@@ -79,7 +84,8 @@ class HeartbeatThread:
         """Changes fields of the heartbeat; it beats within moments."""
         with self._lock:
             if changes.get("request", self._now.request) != self._now.request:
-                self._busy_since = time.monotonic()
+                _, begun = self._outputs.get(changes["request"], (None, time.monotonic()))
+                self._busy_since = begun
             self._now = replace(self._now, **changes)
         self._changed.set()
 
@@ -89,10 +95,15 @@ class HeartbeatThread:
             self._environment = json.dumps(environment)
         self._changed.set()
 
-    def hold(self, output: Output | None) -> None:
-        """The request to keep for this worker; None if there is none."""
+    def hold(self, output: Output) -> None:
+        """A request to keep for this worker, until `let_go`."""
         with self._lock:
-            self._output = output
+            self._outputs[output.request_id] = output, time.monotonic()
+
+    def let_go(self, output: Output) -> None:
+        with self._lock:
+            self._outputs.pop(output.request_id, None)
+            self._let_go_tokens += output.produced
 
     def close(self) -> None:
         """Stops beating and takes the worker off the list."""
@@ -159,9 +170,20 @@ class HeartbeatThread:
                 return True
         return False
 
+    def _count_tokens(self, now: float) -> None:
+        """Sets the speed of all requests together, from time to time: a beat may follow another at once."""
+        since, before = self._counted
+        if now - since < Heartbeat.EVERY_S / 2:
+            return
+        total = self._let_go_tokens + sum(output.produced for output, _ in self._outputs.values())
+        self._counted = (now, total)
+        self._now = replace(self._now, tok_s=round((total - before) / (now - since), 1))
+
     def _beat(self) -> None:
         with self._lock:
-            now, output, environment = self._now, self._output, self._environment
+            self._count_tokens(time.monotonic())
+            now, environment = self._now, self._environment
+            outputs = [output for output, _ in self._outputs.values()]
             if now.request:
                 now = replace(now, busy_ms=int(1e3 * (time.monotonic() - self._busy_since)))
         key = worker_key(now.name)
@@ -177,8 +199,9 @@ class HeartbeatThread:
         if self._held is None or client != self._held.client:
             self._held = Connection.of(self._redis)
             self._redis.hset(key, FIELD, str(self._held))
-        if output is not None and not output.settled.is_set() and not self._inbox.keep(output.request_id):
-            log.warning("request %s is another worker's by now", output.request_id)
+        for output in outputs:
+            if not output.settled.is_set() and not self._inbox.keep(output.request_id):
+                log.warning("request %s is another worker's by now", output.request_id)
         if time.monotonic() - self._tidied_at > TIDY_S:
             self._tidied_at = time.monotonic()
             self._inbox.tidy()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -86,14 +87,15 @@ class Inbox:
         self._looked_at = float("-inf")
         """When the other workers were last looked at, by time.monotonic()."""
 
-    def take(self, wait_s: float = 0.0) -> Taken | None:
+    def take(self, wait_s: float = 0.0, in_hand: Sequence[str] = ()) -> Taken | None:
         """The next request, interactive before bench; waits up to `wait_s` seconds for one.
 
-        Only to be called when the last one has ended or been handed back. Raises RedisError.
+        `in_hand` are those that this worker is serving: all that it has taken and neither ended nor handed
+        back. Beside them there is no benchmark. Raises RedisError.
         """
         deadline = time.monotonic() + wait_s
         while True:
-            reply = self._ask()
+            reply = self._ask(in_hand)
             if reply[0] == "request":
                 return Taken(*reply[1:])
             left = deadline - time.monotonic()
@@ -127,8 +129,8 @@ class Inbox:
     def close(self) -> None:
         self._redis.close()
 
-    def _ask(self) -> list[Any]:
-        args: list[str | int] = [self._worker, self._token, self._dead_ms]
+    def _ask(self, in_hand: Sequence[str]) -> list[Any]:
+        args: list[str | int] = [self._worker, self._token, self._dead_ms, *in_hand]
         try:
             return cast("list[Any]", self._take(args=args))
         except ResponseError as error:

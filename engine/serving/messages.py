@@ -290,12 +290,27 @@ class Heartbeat(Struct, frozen=True):
     link: str = ""
     """What joins the devices ("NVLink"), where there are several."""
     last_tok_s: float = 0.0
+    """Of the last generation that ended, by itself."""
     request: str = ""
+    """The one that it has had for longest."""
     busy_ms: int = 0
     """How long it has had `request` in hand: no other clock than its own knows when it began."""
+    rows: int = 1
+    """How many requests it takes at once."""
+    in_hand: int = 0
+    """How many it has now. A worker of a version without rows leaves it at 0."""
+    tok_s: float = 0.0
+    """Of all that is in hand together, over the last second."""
 
     EVERY_S = 1.0
     TTL_S = 5
+
+    @property
+    def free(self) -> int:
+        """How many requests it could begin now."""
+        if self.state == "idle":
+            return self.rows
+        return max(0, self.rows - max(1, self.in_hand)) if self.state == "generating" else 0
 
     def to_hash(self) -> dict[str, str]:
         """Beside it the hash holds `environment`: what environment.capture says of the worker."""

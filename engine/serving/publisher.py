@@ -89,6 +89,8 @@ class Output:
         """What other workers published before, in order."""
         self.ttft_ms = ttft_ms
         """From creation to the first token, if an earlier worker got so far."""
+        self.produced = 0
+        """Tokens that this worker has put in."""
         self.publish_ms = 0.0
         """From the first token's being put in to Redis having it; 0 before that."""
         self.cancelled = threading.Event()
@@ -104,6 +106,7 @@ class Output:
 
     def tokens(self, ids: Sequence[int], text: str, t_us: int, ttft_ms: float) -> None:
         """Adds tokens to the next frame. `ttft_ms` is that of the generation."""
+        self.produced += len(ids)
         batch = _Batch(tuple(ids), text, t_us, ttft_ms, time.monotonic())
         self._put(batch, hurry=batch.size >= FRAME_BYTES)
 

@@ -1,7 +1,8 @@
-"""The process that owns the devices: takes requests one at a time, answers them, tells that it lives.
+"""The process that owns the devices: takes requests, answers them, tells that it lives.
 
 Four threads: the engine's (this one: launches and polls, never waits for the network while tokens
-come), the publisher's, the heartbeat's, and one that says what a prompt is in tokens.
+come), the publisher's, the heartbeat's, and one that says what a prompt is in tokens. Where several
+requests share a launch, each has an engine's and a publisher's thread, and this one takes them in.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ from engine.measuring.trace import chrome_trace, pack_trace
 from engine.models.prompt import Prompt
 from engine.serving.engines import Engine, EngineSlot, EngineSpec, Opener, open_engine
 from engine.serving.generation import Generation, Refused
+from engine.serving.hands import Hands
 from engine.serving.heartbeat import HeartbeatThread
 from engine.serving.inbox import Inbox, Taken
 from engine.serving.messages import (
+    BENCH,
     EXPIRES_S,
     FINAL,
     INTERACTIVE,
@@ -77,6 +80,7 @@ class Worker:
 
     `name` is stable over restarts; two live workers must not share one. Benchmark points may name
     another model or backend: it is opened in place of the worker's own, which comes back after.
+    It takes `rows` requests at once if its backend does; a benchmark point waits until none is in hand.
     With `fewer_devices` it serves on as many as answer where `devices` do not. `pinned` prompts are read
     before anything is served: whoever's prompt begins as one of them goes on from there. With a folder in
     `remember_in` kept prompts outlive the process.
@@ -91,6 +95,7 @@ class Worker:
         *,
         devices: int = 1,
         options: Mapping[str, Any] | None = None,
+        rows: int = 1,
         fewer_devices: bool = False,
         pinned: Sequence[Prompt] = (),
         remember_in: Path | None = None,
@@ -98,7 +103,7 @@ class Worker:
         opener: Opener = open_engine,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{model.rsplit('/', 1)[-1]}-{backend}"
-        self._home = EngineSpec(model, backend, devices, dict(options or {}), fewer_devices)
+        self._home = EngineSpec(model, backend, devices, dict(options or {}), fewer_devices, rows)
         self._pinned = tuple(pinned)
         self._remember_in = remember_in
         self._remembered: Remembered | None = None
@@ -106,7 +111,7 @@ class Worker:
         self._token = f"{self.name} {os.urandom(8).hex()}"
         self._slot = EngineSlot(opener)
         self._inbox = Inbox(redis_url, self.name, self._token)
-        self._publisher = Publisher(redis_url, self._token)
+        self._hands = Hands(self._serve, lambda: Publisher(redis_url, self._token), self._tell_end)
         self._tokenizer_service = TokenizerService(redis_url)
         first = Heartbeat(self.name, model, backend, (), "loading")
         self._heartbeat = HeartbeatThread(redis_url, self._inbox, first, self._token)
@@ -114,6 +119,8 @@ class Worker:
         """By when to be done, once told to stop. A plain value: signal handlers must not take locks."""
         self._loading = False
         self._lost: DeviceLost | None = None
+        self._broken = False
+        """Whether the engine is to be closed once nothing is in hand."""
         self._aside = ThreadPoolExecutor(1, "environment")
 
     def run(self) -> None:
@@ -124,13 +131,18 @@ class Worker:
                 self._load_home()
                 self._heartbeat.confirm(lambda: self._stopping)
                 self._loop()
+                self._hands.wait_for_fewer(1, self._grace_s + 2 * _HAND_BACK_S)
                 self._remember()
             except _StoppedLoading:
                 log.info("stopped while loading")
             finally:
+                self.stop(
+                    at_once=self._lost is not None
+                )  # what is in hand beside a lost device is handed back
+                self._hands.wait_for_fewer(1, self._grace_s + 2 * _HAND_BACK_S)
                 self._tokenizer_service.close()
                 self._heartbeat.close()
-                self._publisher.close()
+                self._hands.close()
                 self._slot.close()
                 self._inbox.close()
                 self._aside.shutdown(wait=False)
@@ -185,7 +197,9 @@ class Worker:
         self._heartbeat.describe(with_engine(facts.result(), engine.backend, engine.model))
         self._tokenizer_service.open(engine.name, engine.model.tokenizer, engine.backend.config.context)
         self._heartbeat.update(**_portrait(engine), state="idle")
-        log.info("%s serves %s on %s", self.name, engine.name, engine.backend.name)
+        rows = engine.backend.rows
+        together = "" if rows == 1 else f", {rows} requests at once"
+        log.info("%s serves %s on %s%s", self.name, engine.name, engine.backend.name, together)
 
     def _restore(self, engine: Engine) -> None:
         if self._remember_in is not None:
@@ -205,27 +219,43 @@ class Worker:
         while not self._stopping:
             if self._lost is not None:
                 raise HomeLost(f"the worker {self.name} has to be started afresh: {self._lost}")
+            if not self._hands.wait_for_fewer(self._rows, _IDLE_WAIT_S):
+                continue
+            if self._broken:
+                self._slot.close()
+                self._broken = False
             if self._slot.engine is None:  # it broke down: whoever can run takes the next request
                 self._load_home()
             try:
-                taken = self._inbox.take(wait_s)
-                if taken is not None:
-                    self._serve(taken)
+                self._hands.raise_failure()
+                taken = self._inbox.take(wait_s, self._hands.ids)
+                if taken is not None and self._rows > 1 and taken.inbox != BENCH:
+                    self._hands.begin(taken)
+                elif taken is not None:
+                    self._hands.serve(taken)
                 pause, wait_s = _OUTAGE_S[0], 0.0 if taken is not None else _IDLE_WAIT_S
             except (RedisError, OSError) as error:
                 log.warning("Redis does not answer: %s", error)
                 time.sleep(pause)
                 pause = min(2 * pause, longest)
                 continue
-            if taken is None:
+            if taken is None and not self._hands.ids:
                 self._remember()
                 if not self._stopping:
                     self._load_home()
 
-    def _serve(self, taken: Taken) -> None:
+    @property
+    def _rows(self) -> int:
+        """How many requests may be in hand now: while another model is open, and once it broke down, one."""
+        engine = self._slot.engine
+        if engine is None or self._broken or not engine.serves(self._home):
+            return 1
+        return engine.backend.rows
+
+    def _serve(self, taken: Taken, publisher: Publisher) -> None:
         begun = time.monotonic()
         try:
-            output = self._publisher.open(taken.id, continued=bool(taken.has_output))
+            output = publisher.open(taken.id, continued=bool(taken.has_output))
         except RequestError as error:
             log.error("the output of %s cannot be continued, so it is dropped: %s", taken.id, error)
             self._inbox.drop(taken.id)
@@ -242,8 +272,16 @@ class Worker:
         finally:
             if not output.settled.is_set():
                 output.abandon(0.0)
-            self._heartbeat.hold(None)
-            self._heartbeat.update(state="stopping" if self._stopping else "idle", request="")
+            self._heartbeat.let_go(output)
+
+    def _tell_begin(self, state: str) -> None:
+        in_hand = self._hands.ids
+        self._heartbeat.update(state=state, request=in_hand[0], in_hand=len(in_hand))
+
+    def _tell_end(self) -> None:
+        in_hand = self._hands.ids
+        state = "stopping" if self._stopping else "generating" if in_hand else "idle"
+        self._heartbeat.update(state=state, request=in_hand[0] if in_hand else "", in_hand=len(in_hand))
 
     def _answer(self, taken: Taken, output: Output) -> Frame | None:
         """The request's last frame; None if it has been handed back or is another worker's."""
@@ -275,7 +313,7 @@ class Worker:
         self._load_home()
         engine = self._slot.hold(self._home)
         done = Generation(engine, request, output, self.name, queue_ms).run(
-            self._must_leave, lambda: self._heartbeat.update(state="generating", request=request.id)
+            self._must_leave, lambda: self._tell_begin("generating")
         )
         if done is None:
             self._hand_back(request, output)
@@ -285,7 +323,7 @@ class Worker:
         return done
 
     def _measure(self, request: BenchRequest, output: Output, queue_ms: float) -> Frame | None:
-        self._heartbeat.update(state="benchmarking", request=request.id)
+        self._tell_begin("benchmarking")
         engine = self._slot.hold(self._spec_of(request))
         output.frame(Started(self.name, engine.name, engine.backend.name, request.context, queue_ms))
         spans: list[TraceSpan] = []
@@ -337,7 +375,10 @@ class Worker:
         whose device is lost: what is left may not be able to carry it, and whoever waits ought to know.
         """
         log.error("the backend failed: %s", error)
-        self._slot.close()
+        if len(self._hands.ids) > 1:
+            self._broken = True  # the others may yet end well
+        else:
+            self._slot.close()
         if isinstance(error, DeviceLost):
             self._lost = error
             return Failed.of(error.reply, str(error))
@@ -375,6 +416,7 @@ def _portrait(engine: Engine) -> dict[str, Any]:
         "backend": engine.backend.name,
         "devices": tuple(device.name for device in topology.devices),
         "context": engine.backend.config.context,
+        "rows": engine.backend.rows,
         "chat": tokenizer is not None and tokenizer.chat_template is not None,
         "infill": tokenizer is not None and tokenizer.infill is not None,
         "parallelism": topology.parallelism,

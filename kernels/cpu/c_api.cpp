@@ -251,8 +251,8 @@ int ml_cache_copy(MlKernel* kernel, int32_t from, int32_t to, int32_t positions)
   return ML_OK;
 }
 
-// Profiles, traces and logits of every token are those of a request that has the team to itself.
-static bool is_alone(const MlJob& job) { return job.profile || job.trace_last > job.trace_first || job.all_logits; }
+// Profiles and traces are those of a request that has the team to itself.
+static bool is_alone(const MlJob& job) { return job.profile || job.trace_last > job.trace_first; }
 
 int ml_launch(MlKernel* kernel, const MlJob* job) {
   Team& team = kernel->team;

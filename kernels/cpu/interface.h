@@ -30,7 +30,7 @@ ML_API int ml_cache_add(MlKernel* kernel, int32_t* number);
 ML_API int ml_cache_remove(MlKernel* kernel, int32_t number);
 ML_API int ml_cache_copy(MlKernel* kernel, int32_t from, int32_t to, int32_t positions);
 // Starts a job, or lets it join those in flight between two of their tokens, in a row that none of them has. ML_BUSY if the row
-// is taken, or if this job or one in flight wants a profile, a trace or all logits: then it must have the team to itself.
+// is taken, or if this job or one in flight wants a profile or a trace: then it must have the team to itself.
 ML_API int ml_launch(MlKernel* kernel, const MlJob* job);
 // A row's new tokens, at most `capacity`; waits up to `timeout_ns` for one or for the end. Returns how many.
 ML_API int32_t ml_poll(MlKernel* kernel, int32_t row, int32_t* ids, int64_t* t_ns, int32_t capacity, int64_t timeout_ns);

@@ -35,7 +35,6 @@ void Worker::begin(Generation& generation) {
   for (int32_t token : job.tokens) generation.seen[token] = 1;
   generation.sampled.assign(plan_.s.vocab, 0);
   for (auto token = job.tokens.end() - job.params.sampled; token != job.tokens.end(); ++token) ++generation.sampled[*token];
-  all_logits_ = job.params.all_logits;
   if (in_flight_.empty()) begin_profile(job.params);
 }
 
@@ -52,7 +51,6 @@ void Worker::begin_profile(const MlJob& job) {
 
 void Worker::leave(Generation& generation, int how) {
   in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &generation));
-  all_logits_ = nullptr;
   timed_ = traced_ = false;
   Request& request = *generation.request;
   if (request.inside.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
@@ -78,9 +76,11 @@ bool Worker::read_prompt() {
   const int at = reader->read, total = int(tokens.size()), count = std::min(team_.block, total - at);
   const bool last = at + count == total;
   const int32_t* ids = tokens.data() + at;
+  all_logits_ = request.job.params.all_logits;
   const bool complete = count == 1 ? forward(OneToken{at, request.cache}, ids, last)
                                    : forward(TokenBlock{count, count, at, request.cache}, ids, last);
   if (!complete) return false;
+  all_logits_ = nullptr;
   reader->read += count;
   if (index_ == 0) {
     request.prefilled.store(reader->read, std::memory_order_relaxed);

@@ -67,6 +67,21 @@ def test_a_number_of_devices_that_is_none_is_refused(monkeypatch: pytest.MonkeyP
         settings.default_devices()
 
 
+@pytest.mark.parametrize(("given", "rows"), [("", 1), ("1", 1), ("8", 8)])
+def test_a_worker_takes_one_request_at_once_unless_told(
+    monkeypatch: pytest.MonkeyPatch, given: str, rows: int
+) -> None:
+    monkeypatch.setenv("MONOLANE_ROWS", given)
+    assert settings.rows() == rows
+
+
+@pytest.mark.parametrize("given", ["0", "9", "many", "-1"])
+def test_a_number_of_rows_that_no_launch_has_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("MONOLANE_ROWS", given)
+    with pytest.raises(ConfigError, match="it must be a whole number from 1 to 8"):
+        settings.rows()
+
+
 def test_a_child_inherits_the_environment_with_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT", "1")
 

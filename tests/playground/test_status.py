@@ -13,13 +13,14 @@ def look_often(monkeypatch):
 
 
 async def test_a_page_hears_of_the_workers_as_it_connects(open_page, worker):
-    worker.beat(state="loading", parallelism="dtp", lanes=8, sync="mailbox", link="NVLink", last_tok_s=3000.5)
+    worker.beat(state="loading", parallelism="dtp", lanes=8, sync="mailbox", link="NVLink", last_tok_s=3000.5,
+                rows=4, in_hand=3, tok_s=250.0)  # fmt: skip
     async with open_page() as page:
         frame = await page.hear_status()
     assert frame["workers"] == [{
         "name": "w1", "model": "tiny", "backend": "numpy", "devices": ["cpu"], "state": "loading",
         "chat": True, "infill": True, "context": 512, "parallelism": "dtp", "lanes": 8, "sync": "mailbox",
-        "link": "NVLink", "last_tok_s": 3000.5,
+        "link": "NVLink", "last_tok_s": 3000.5, "rows": 4, "in_hand": 3, "tok_s": 250.0,
     }]  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import budget_of
 from engine.errors import BackendUnavailable
 from engine.progress import OnProgress, ignore_progress
+from engine.settings import MOST_ROWS
 
-MOST_ROWS = 8
 _LIMITS = {"threads": (1, 256), "block": (0, 512), "link_latency_us": (0, 1_000_000), "rows": (1, MOST_ROWS)}
 _CHOICES = {"sync": SYNCS, "pin": ("0", "1"), "isa": None}
 

@@ -132,9 +132,12 @@ class CpuBackend:
 
     def launch(self, job: Job) -> CpuLaunch:
         check_job(self.config, job)
+        return self._launch(job)
+
+    def _launch(self, job: Job, all_logits: NDArray[np.float32] | None = None) -> CpuLaunch:
         with self._lock:
             row = self._free_row(alone=job.is_measured)
-            lease = self._caches.lend(job)
+            lease = self._caches.lend(job) if all_logits is None else self._caches.lend_unreserved()
 
             def keep(tokens: Sequence[int]) -> None:
                 with self._lock:
@@ -144,7 +147,14 @@ class CpuBackend:
             try:
                 phases = phases_of(self.config.experts is not None)
                 launch = CpuLaunch(
-                    self._library, self._kernel, job, row, lease=lease, on_end=keep, phases=phases
+                    self._library,
+                    self._kernel,
+                    job,
+                    row,
+                    lease=lease,
+                    on_end=keep,
+                    all_logits=all_logits,
+                    phases=phases,
                 )
             except BaseException:
                 keep(())
@@ -155,13 +165,11 @@ class CpuBackend:
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each of `tokens`: [len(tokens), vocab]."""
         check_sequence(self.config, tokens)
-        with self._lock:
-            row = self._free_row(alone=True)
-            out = np.empty((len(tokens), self.config.vocab), np.float32)
-            launch = CpuLaunch(self._library, self._kernel, Job(tuple(tokens), 1), row, all_logits=out)
-            while launch.outcome is None:
-                launch.poll(1.0)
-            return out
+        out = np.empty((len(tokens), self.config.vocab), np.float32)
+        launch = self._launch(Job(tuple(tokens), 1), out)
+        while launch.outcome is None:
+            launch.poll(1.0)
+        return out
 
     def measure_bandwidth(self) -> tuple[float, ...]:
         """GB/s that all cores together read from memory; virtual devices share it."""

@@ -64,7 +64,7 @@ class KeptCaches:
 
     def _lend(self, job: Job) -> Lease:
         if not job.cache_salt or len(job.tokens) * self._position_bytes > self._kept.use.budget_bytes:
-            return Lease(self._spare.pop() if self._spare else self._add())
+            return self.lend_unreserved()
         match = self._kept.reuse(job.cache_salt, job.tokens)
         if match and not match.copies:
             return Lease(match.value, match.length)
@@ -73,9 +73,14 @@ class KeptCaches:
             self._copy(match, cache)
         return Lease(cache, match.length if match else 0)
 
+    def lend_unreserved(self) -> Lease:
+        """A cache for what passes through and is not kept: what scoring reads takes nobody's place."""
+        return Lease(self._spare.pop() if self._spare else self._add())
+
     def take_back(self, lease: Lease, job: Job, tokens: Sequence[int]) -> None:
         """`tokens` are those whose keys and values the request has left."""
-        self._kept.give_back(lease.reserved)
+        if lease.reserved:
+            self._kept.give_back(lease.reserved)
         if lease.cache == NOTHING_KEPT.cache:
             self._spare.append(lease.cache)
         else:

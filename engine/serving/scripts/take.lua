@@ -1,10 +1,19 @@
--- ARGV worker name, its token, idle ms after which another worker counts as dead.
+-- ARGV worker name, its token, idle ms after which another worker counts as dead, ids that it is serving.
 -- Returns {'request', id, json, attempts, last error, 1 if there is output, ms since it was submitted, inbox}, or
 -- {'nothing', last id of each inbox...}.
 -- In each inbox: first what this worker holds already, then what a dead one held, then what is new.
 -- Its own inbox and the shared interactive one are served by age.
 --#include clock
 local name, token, dead = ARGV[1], ARGV[2], ARGV[3]
+local in_hand = {}
+for i = 4, #ARGV do in_hand[ARGV[i]] = true end
+local alone = #ARGV < 4
+
+local function is_in_hand(entry)
+  for i = 1, #entry[2], 2 do
+    if entry[2][i] == 'id' then return in_hand[entry[2][i + 1]] end
+  end
+end
 
 -- Whether whoever had the request last got somewhere with it: then it is not the request that ends workers.
 local function made_progress(id)
@@ -43,9 +52,11 @@ end
 local function held(inbox)
   for _, pending in ipairs(redis.call('XPENDING', inbox, GROUP, '-', '+', 16, name)) do
     local entry = redis.call('XRANGE', inbox, pending[1], pending[1])[1]
-    local found = entry and begin(inbox, entry[1], entry[2])
-    if found then return found end
-    redis.call('XACK', inbox, GROUP, pending[1])
+    if not entry or not is_in_hand(entry) then
+      local found = entry and begin(inbox, entry[1], entry[2])
+      if found then return found end
+      redis.call('XACK', inbox, GROUP, pending[1])
+    end
   end
 end
 
@@ -53,9 +64,11 @@ local function abandoned(inbox)
   -- Not XAUTOCLAIM, which looks at ten entries and stops: behind as many busy workers none would be found.
   for _, pending in ipairs(redis.call('XPENDING', inbox, GROUP, 'IDLE', dead, '-', '+', 4)) do
     local entry = redis.call('XRANGE', inbox, pending[1], pending[1])[1]
-    local found = entry and begin(inbox, entry[1], entry[2])
-    if found then return found end
-    redis.call('XACK', inbox, GROUP, pending[1])
+    if not entry or not is_in_hand(entry) then
+      local found = entry and begin(inbox, entry[1], entry[2])
+      if found then return found end
+      redis.call('XACK', inbox, GROUP, pending[1])
+    end
   end
 end
 
@@ -81,7 +94,7 @@ local own, shared, bench = WORKER_INBOX .. name, INTERACTIVE, BENCH
 local older, newer = shared, own
 if next_ms(own) < next_ms(shared) then older, newer = own, shared end
 local found = held(own) or held(shared) or abandoned(own) or abandoned(shared) or new(older) or new(newer)
-  or held(bench) or abandoned(bench) or new(bench)
+  or alone and (held(bench) or abandoned(bench) or new(bench))
 if found then return found end
 
 local ends = {'nothing'}

@@ -37,6 +37,9 @@
  * @property {string} sync how its threads or devices wait for each other; empty where it has no choice
  * @property {string} link what joins its devices, such as NVLink; empty where there is one
  * @property {number} last_tok_s
+ * @property {number} [rows] how many requests it takes at once
+ * @property {number} [in_hand]
+ * @property {number} [tok_s] of all that is in hand together
  *
  * @typedef {object} Timings
  * @property {number} queue_ms

@@ -24,16 +24,32 @@ const STATES = {
  */
 export function engineWords(workers) {
   if (!workers) return { state: "unknown", model: "Connecting", detail: "" };
-  const best = workers.find((worker) => worker.state === "idle") ?? workers[0];
+  const best = workers.find((worker) => worker.state === "idle") ?? workers.find(hasFreeRow) ?? workers[0];
   if (!best) return { state: "none", model: "No engine", detail: "" };
   const others = workers.length > 1 ? `, ${plural(workers.length, "worker")}` : "";
   const on = best.devices.length > 1 ? ` on ${best.devices.length} devices` : "";
   const where = best.state === "loading" ? "" : `${best.backend}${on}, `; // it is not decided before
   return {
-    state: best.state === "idle" ? "ready" : "busy",
+    state: best.state === "idle" || hasFreeRow(best) ? "ready" : "busy",
     model: best.model,
-    detail: `${where}${STATES[best.state] ?? best.state}${others}`,
+    detail: `${where}${stateWords(best)}${others}`,
   };
+}
+
+/** @param {Worker} worker */
+function hasFreeRow({ state, rows = 1, in_hand = 1 }) {
+  return state === "generating" && in_hand < rows;
+}
+
+/**
+ * Where several requests share the engine, how many do, and how fast they are together.
+ *
+ * @param {Worker} worker
+ */
+function stateWords({ state, rows = 1, in_hand = 1, tok_s = 0 }) {
+  const words = STATES[state] ?? state;
+  if (state !== "generating" || rows === 1) return words;
+  return `${words} ${in_hand} of ${rows}${tok_s && in_hand > 1 ? `, ${rate(tok_s)} tok/s in all` : ""}`;
 }
 
 /**

@@ -37,6 +37,15 @@ test("the engine is named by a worker that is free, if there is one", () => {
   assert.equal(engineWords([worker("loading")]).detail, "loading the model");
 });
 
+test("an engine that several requests share says how many do, and how fast they are together", () => {
+  const shared = { ...worker("generating"), rows: 4, in_hand: 3, tok_s: 250 };
+  assert.deepEqual(engineWords([worker("generating", "a"), shared]), {
+    state: "ready", model: "smollm2-135m", detail: "numpy, generating 3 of 4, 250 tok/s in all, 2 workers",
+  });
+  assert.equal(engineWords([{ ...shared, in_hand: 4 }]).state, "busy");
+  assert.equal(engineWords([{ ...shared, in_hand: 1 }]).detail, "numpy, generating 1 of 4");
+});
+
 test("an engine on several devices says on how many, and how its model lies on them", () => {
   const four = { ...worker("idle"), devices: Array(4).fill("NVIDIA H200"), parallelism: "dtp", lanes: 8, link: "NVLink" };
   assert.equal(engineWords([four]).detail, "numpy on 4 devices, ready");
