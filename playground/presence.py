@@ -3,7 +3,8 @@
 Each process says every BEAT_S which generations it is streaming, in one sorted set in Redis: generation to
 the time, by Redis's own clock, when it was last watched. Every process looks there for those that have not
 been for LEFT_RUN_S, as when a page left or the process that streamed them is gone, cancels them and keeps
-what they wrote. A page that reloads, or another tab, is back within LEFT_RUN_S and resumes.
+what they wrote. A page that reloads, or another tab, is back within LEFT_RUN_S and resumes. So a process
+cancels nothing before it has been there for as long itself: pages had nowhere to come back to.
 """
 
 from __future__ import annotations
@@ -112,6 +113,8 @@ class _Presence:
         self._task: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._rows_at = 0.0
+        self._open_since = monotonic()
+        """Since when pages could have come back to this process, and it could have said so."""
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
@@ -130,14 +133,19 @@ class _Presence:
                 if monotonic() - self._rows_at >= ROWS_EVERY_S:
                     self._rows_at = monotonic()
                     await _note_rows()
-                for generation in await _claim():
-                    ending = in_background(_end_abandoned(generation))
-                    self._ending.add(ending)
-                    ending.add_done_callback(self._ending.discard)
+                if monotonic() - self._open_since >= settings.LEFT_RUN_S:
+                    await self._end_abandoned()
             except (RedisError, OSError, DatabaseError, EngineError) as error:
+                self._open_since = monotonic()
                 log.warning("watching_failed", error=str(error))
             except Exception:
                 log.exception("watching_failed")
+
+    async def _end_abandoned(self) -> None:
+        for generation in await _claim():
+            ending = in_background(_end_abandoned(generation))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
 
 async def _touch(generations: list[str]) -> None:

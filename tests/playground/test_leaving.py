@@ -213,3 +213,32 @@ async def test_a_generation_that_another_process_watches_is_left_alone(worker, t
     worker.redis.zadd(presence.WATCHED, {"a" * 32: (seconds + 60) * 1000})
     await asyncio.sleep(0.6)
     assert not worker.cancelled("a" * 32)
+
+
+async def test_a_process_that_has_just_begun_gives_pages_the_time_to_come_back(
+    worker, transactional_db, monkeypatch, settings
+):
+    """As after a restart that took longer than LEFT_RUN_S: nobody could watch meanwhile."""
+    now, beats = 100.0, 0
+
+    async def beat(_generations: list[str]) -> None:
+        nonlocal beats
+        beats += 1
+
+    async def beaten() -> bool:
+        return beats >= 3
+
+    async def asked() -> bool:
+        return worker.cancelled("a" * 32)
+
+    monkeypatch.setattr(presence, "monotonic", lambda: now)
+    monkeypatch.setattr(presence, "_touch", beat)
+    settings.LEFT_RUN_S = 15.0
+    worker.redis.zadd(presence.WATCHED, {"a" * 32: 1})
+    worker.publish("a" * 32, started(), tokens(0, "half"))
+    worker.redis.hset("ml:owner:" + "a" * 32, "worker", "w1")
+    presence.watch()
+    await until(beaten)
+    assert not await asked()
+    now += settings.LEFT_RUN_S
+    await until(asked)
