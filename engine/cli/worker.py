@@ -54,6 +54,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    settings.git_sha()  # a wrong one is refused before a model is opened for nothing
     threading.Thread(target=wake, args=(args.backend,), name="wake", daemon=True).start()
     from engine.serving.pinning import pinned_prompt
     from engine.serving.worker import Worker  # no other command needs Redis

@@ -185,7 +185,7 @@ class Worker:
             return
         self._heartbeat.update(state="loading", request="")
         self._loading = True
-        facts = self._aside.submit(capture)  # git and nvidia-smi take a part of a second
+        facts = self._aside.submit(capture)  # git and nvidia-smi take a second, which nobody waits for
         try:
             engine = self._slot.hold(self._home)
             pin(engine, self._pinned)
@@ -194,7 +194,9 @@ class Worker:
             raise HomeLost(f"the worker {self.name} cannot open its model: {error}") from error
         finally:
             self._loading = False
-        self._heartbeat.describe(with_engine(facts.result(), engine.backend, engine.model))
+        facts.add_done_callback(
+            lambda found: self._heartbeat.describe(with_engine(found.result(), engine.backend, engine.model))
+        )
         self._tokenizer_service.open(engine.name, engine.model.tokenizer, engine.backend.config.context)
         self._heartbeat.update(**_portrait(engine), state="idle")
         rows = engine.backend.rows

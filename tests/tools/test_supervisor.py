@@ -302,6 +302,22 @@ def test_a_service_that_keeps_crashing_is_given_longer_and_longer_pauses(tmp_pat
     assert all("exit code 3" in line and "out of luck" in line for line in said)
 
 
+def test_a_service_that_was_ready_is_started_again_at_once(tmp_path):
+    guardian = Guardian()
+    child = Child(Service("worker", ["sleep", "60"], lambda: ""), tmp_path, ROOT, guardian)
+    child.start()
+    first = child.pid
+    os.kill(first, signal.SIGKILL)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    said = child.tend(was_ready=True)
+    assert child.running
+    assert child.pid != first
+    assert "signal SIGKILL" in said
+    assert said.endswith("starting it again")
+    child.kill()
+    guardian.close()
+
+
 def test_the_guardian_ends_a_group_that_ignores_being_asked(tmp_path):
     guardian = Guardian()
     process = subprocess.Popen(

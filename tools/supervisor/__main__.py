@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -29,6 +32,28 @@ STOP_S = 7.0
 """What the services get to end by themselves; with Redis after them, all is over within 10 s."""
 
 
+@contextmanager
+def _woken_by_children() -> Iterator[Callable[[float], None]]:
+    """A sleep that ends as a child does: nobody waits for the next look at it. For the main thread."""
+    reader, writer = os.pipe()
+    for end in (reader, writer):
+        os.set_blocking(end, False)
+
+    def wait(seconds: float) -> None:
+        if select.select([reader], [], [], seconds)[0]:
+            os.read(reader, 4096)
+
+    before = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield wait
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, before)
+        os.close(reader)
+        os.close(writer)
+
+
 class Supervisor:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -44,9 +69,10 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         try:
             self._start_all()
-            while not self._signals:
-                self._look()
-                time.sleep(LOOK_EVERY_S)
+            with _woken_by_children() as wait:
+                while not self._signals:
+                    self._look()
+                    wait(LOOK_EVERY_S)
         finally:
             self._stop_all()
 
@@ -79,7 +105,7 @@ class Supervisor:
     def _look(self) -> None:
         for child in self._children:
             name = child.service.name
-            trouble = child.tend()
+            trouble = child.tend(was_ready=self._said.get(name, "").startswith(READY))
             if trouble:
                 self._said[name] = ""
                 say(name, trouble)

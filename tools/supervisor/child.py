@@ -17,9 +17,7 @@ from typing import IO
 from tools.supervisor.guardian import Guardian
 
 BACK_OFF_S = (0.1, 30.0)
-"""First and longest pause before a service that crashed is started again."""
-STEADY_S = 60.0
-"""A service that ran for so long has recovered: its next crash starts with the first pause."""
+"""First and longest pause before a service that crashed as it came up is started again."""
 LOG_BYTES = 5_000_000
 """A log longer than this is put aside, in place of the one before."""
 LOOK_AT_LOG_S = 5.0
@@ -46,7 +44,6 @@ class Child:
         self._root = root
         self._guardian = guardian
         self._process: subprocess.Popen[bytes] | None = None
-        self._started = 0.0
         self._pause_s = BACK_OFF_S[0]
         self._start_at: float | None = None
         self._looked_at_log = 0.0
@@ -67,10 +64,13 @@ class Child:
                 start_new_session=True,
             )
         self._guardian.watch(self._process.pid)
-        self._started, self._start_at = time.monotonic(), None
+        self._start_at = None
 
-    def tend(self) -> str:
-        """Starts it again if it ended, bounds its log; returns what to tell the user, "" mostly."""
+    def tend(self, *, was_ready: bool = False) -> str:
+        """Starts it again if it ended, bounds its log; returns what to tell the user, "" mostly.
+
+        At once if it `was_ready`; one that does not get so far is given longer and longer pauses.
+        """
         now = time.monotonic()
         if now - self._looked_at_log >= LOOK_AT_LOG_S:
             self._looked_at_log = now
@@ -83,11 +83,14 @@ class Child:
             return ""
         code = self._process.returncode
         self.kill()  # its own children, if it left any
-        if now - self._started >= STEADY_S:
+        said = f"ended ({_how(code)}): {self.reason()}; starting it again"
+        if was_ready:
             self._pause_s = BACK_OFF_S[0]
+            self.start()
+            return said
         pause, self._pause_s = self._pause_s, min(2 * self._pause_s, BACK_OFF_S[1])
         self._start_at = now + pause
-        return f"ended ({_how(code)}): {self.reason()}; starting it again in {pause:g} s"
+        return f"{said} in {pause:g} s"
 
     def ask_to_stop(self) -> None:
         self._start_at = None
