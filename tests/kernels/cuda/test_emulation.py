@@ -52,19 +52,25 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kernels of one shape are compiled once for all tests."""
+    return tmp_path_factory.mktemp("emulation")
+
+
 @pytest.mark.parametrize(
     ("name", "tiles_from"),
     [(name, way) for name, (config, _) in MODELS.items() for way in ((1,) if config.experts else (1, 1000))],
 )
 def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
-    name: str, tiles_from: int, tmp_path: Path
+    name: str, tiles_from: int, folder: Path
 ) -> None:
     config, cores = MODELS[name]
     weights = RandomWeights(config, 3)
     length = DECODED if config.experts else PROMPT  # prompts of experts go through decode
     prompt = np.random.default_rng(5).integers(0, config.vocab, length).tolist()
 
-    gpu = EmulatedGpu(tmp_path, config, weights, cores)
+    gpu = EmulatedGpu(folder, config, weights, cores)
     end = 0 if config.experts else length - 1
     tokens = gpu.generate(prompt, NEW, prefilled=end, tiles_from=tiles_from)
 
@@ -88,13 +94,13 @@ def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
     ids=["all scores equal, whatever the token", "more at the top than are met"],
 )
 def test_equal_scores_meet_the_experts_of_the_reference_each_time(
-    rows: list[float], renormalise: bool, tmp_path: Path
+    rows: list[float], renormalise: bool, folder: Path
 ) -> None:
     config = replace(EXPERTS, layers=1, windows=(0,), experts=Experts(8, 2, renormalise))
     weights = RoutedWeights(config, 3, rows)
     prompt = [5, 80, 17]
 
-    gpu = EmulatedGpu(tmp_path, config, weights, cores=2)
+    gpu = EmulatedGpu(folder, config, weights, cores=2)
     tokens, again = (gpu.generate(prompt, NEW, prefilled=0) for _ in range(2))
 
     reference = Reference(weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shutil
 import subprocess
@@ -125,14 +126,19 @@ class EmulatedGpu:
 
 
 def _build(folder: Path, header_text: str) -> Path:
+    """Once for each header."""
+    folder /= hashlib.sha256(header_text.encode()).hexdigest()[:16]
+    if (built := folder / "monokernel.so").exists():
+        return built
+    folder.mkdir(parents=True)
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if compiler is None:
         raise FileNotFoundError("there is no C++ compiler: install g++, or name one in CXX")
-    source, library = write_sources(folder, header_text), folder / "monokernel.so"
+    source = write_sources(folder, header_text)
     here = str(Path(__file__).parent)
     subprocess.run(
-        [compiler, *_FLAGS, "-I", here, "-I", str(folder), str(source), "-o", str(library)],
+        [compiler, *_FLAGS, "-I", here, "-I", str(folder), str(source), "-o", str(built)],
         check=True,
         timeout=300,
     )
-    return library
+    return built
