@@ -82,6 +82,17 @@ def test_experts_cut_over_two_gpus_give_the_reference_logits(name: str) -> None:
         backend.close()
 
 
+@pytest.mark.parametrize("length", [2, 17, 66, 140])
+@pytest.mark.parametrize("name", ["test-experts", "test-gpt-oss"])
+def test_a_prompt_grouped_by_expert_gives_the_reference_logits(opened: Open, name: str, length: int) -> None:
+    model = Model(CONFIGS[name], RandomWeights(CONFIGS[name], 3))
+    backend = opened(model, expert_prefill=True)
+    tokens = sequence(backend, length)
+    found = backend.logits_after_prefill(tokens)
+    assert relative_error(found, reference_logits(model, tokens)[-1]) < TOLERANCE
+    assert all(np.array_equal(backend.logits_after_prefill(tokens), found) for _ in range(3))
+
+
 def test_a_prompt_goes_through_and_the_profile_names_router_and_experts(opened: Open) -> None:
     backend = opened(Model(TINY, RandomWeights(TINY, 6)))
     prompt = tuple(sequence(backend, 60))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.cuda.tape import TILE_ROWS
+from engine.backends.cuda.tape import CHUNK_COLUMNS, TILE_ROWS
 from engine.errors import BackendUnavailable
 from engine.models.config import Exchange, HeadKind, ModelConfig
 
@@ -111,6 +111,11 @@ def shard(config: ModelConfig, ranks: int) -> Sharding:
             raise BackendUnavailable(
                 f"devices is {ranks}; the {size} {what} of {config.name} do not split over so many"
             )
+    if config.experts and config.ffn // ranks % CHUNK_COLUMNS:
+        raise BackendUnavailable(
+            f"devices is {ranks}; the {config.ffn} columns of an expert of {config.name} do not split over so"
+            f" many in multiples of {CHUNK_COLUMNS}"
+        )
     if lanes.count > 1 and lanes.head is HeadKind.LANE:
         raise BackendUnavailable(
             f"devices is {ranks}; {config.name} has one head over all lanes side by side, which the backend"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import re
+import struct
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,29 @@ def test_specialisations_compile_within_their_limits(which: str) -> None:
     assert registers * 384 <= 65536
     assert spilled <= LIMITS[which], f"{which} spills {spilled} bytes, {LIMITS[which]} when recorded"
     assert "warning" not in compiled.log
+
+
+@pytest.mark.nightly
+def test_what_only_experts_use_changes_no_instruction_of_a_dense_kernel() -> None:
+    plain, other = (
+        instructions(compile_kernel("monokernel.cu", header_of("smollm2-135m", **tuning), cache=False).image)
+        for tuning in ({}, {"expert_slots_in_flight": 7, "expert_prefill": True})
+    )
+    assert plain == other
+
+
+def instructions(image: bytes) -> bytes:
+    """The code of monokernel in a cubin, which is an ELF file."""
+    (table,) = struct.unpack_from("<Q", image, 0x28)
+    size, count, names_index = struct.unpack_from("<HHH", image, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", image, table + i * size) for i in range(count)]
+    names = sections[names_index][4]
+    (code,) = (
+        image[offset : offset + length]
+        for name, _, _, _, offset, length in sections
+        if image[names + name :].startswith(b".text.monokernel\0")
+    )
+    return code
 
 
 def test_the_packing_kernels_compile() -> None:

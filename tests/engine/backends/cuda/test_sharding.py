@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import Matrix, columns, plan, tensors, validate
 from engine.errors import BackendUnavailable
@@ -23,6 +24,7 @@ DEALT = [
     (CONFIGS["head-dim-96-tied"], 4),
     (replace(LLAMA, vocab=1003), 2),
 ]
+EXPERTS = CONFIGS["test-experts"]
 
 
 def matrices(sharding: Sharding) -> dict[str, int]:
@@ -97,6 +99,7 @@ def test_the_headline_model_falls_into_2_4_and_8_parts() -> None:
         (LLAMA, 4, "the 2 KV heads of test-llama do not split"),
         (LANEFORMER, 16, "at most 8 GPUs"),
         (CONFIGS["head-of-all-lanes"], 2, "on 1 GPU only"),
+        (EXPERTS, 2, "the 96 columns of an expert of test-experts do not split"),
     ],
 )
 def test_what_does_not_divide_is_refused_in_a_sentence(config: ModelConfig, ranks: int, why: str) -> None:
@@ -110,3 +113,16 @@ def test_one_gpu_holds_the_model_as_it_is() -> None:
     assert shard(config, 1).part is config
     values = RandomWeights(LANEFORMER, 1).get("layers.0.wq", "f16")
     assert shard(LANEFORMER, 1).slice("layers.0.wq", 0, values) is values
+
+
+def test_each_gpu_holds_its_columns_of_every_expert() -> None:
+    config = replace(EXPERTS, ffn=128)
+    sharding = shard(config, 2)
+    region = ExpertRegion(sharding.part)
+    for matrix in EXPERT_MATRICES:
+        for name in expert_tensors(sharding.part, 2, 5, matrix):
+            whole = numbered(config, name)
+            parts = [sharding.slice(name, rank, whole) for rank in range(2)]
+            assert np.array_equal(np.sort(np.concatenate([part.ravel() for part in parts])), whole.ravel())
+            assert parts[0].shape[-1] == columns(region.one, matrix)
+    assert 2 * region.size == ExpertRegion(config).size
