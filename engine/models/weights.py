@@ -52,7 +52,7 @@ def packed_of(weights: Weights, name: str) -> Packed:
     return weights.packed(name)
 
 
-RANDOM_STORAGES = (Storage.FP8_BLOCK, Storage.Q8_0)
+RANDOM_STORAGES = (Storage.FP8_BLOCK, Storage.Q8_0, Storage.MXFP4)
 """How random matrices may be packed, besides experts."""
 _E4M3_SPREAD = 120.0 / 3.0**0.5
 """Of random E4M3 numbers, over that of numbers between -1 and 1."""

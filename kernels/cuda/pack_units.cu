@@ -24,6 +24,11 @@ struct Element {
                 const u32 bits = tensor.rows ? tensor.rows[u64(row) * columns + column] : random >> 24;
                 return (bits & 0x7f) == 0x7f ? bits ^ 1 : bits;  // NaN: random ones only
             }
+            case STORAGE_MXFP4: {
+                if (!tensor.rows) return random >> 28;
+                const u32 both = block(32, 17)[1 + column % 16];
+                return column % 32 < 16 ? both & 15 : both >> 4;
+            }
             default:  // Q8_0
                 return (tensor.rows ? block(32, 34)[2 + column % 32] : random >> 24) ^ 0x80;
         }
@@ -33,6 +38,10 @@ struct Element {
         if (tensor.rows) return tensor.scales[u64(row) * ceil_div(columns, SIDE) + column / SIDE];
         const u64 whole_row = index() / tensor.stride, whole_column = index() % tensor.stride;
         return tensor.scale * share_of_scale(u32(whole_row / SIDE * ceil_div(int(tensor.stride), SIDE) + whole_column / SIDE));
+    }
+    DEVICE u8 exponent() const {
+        if (tensor.rows) return block(32, 17)[0];
+        return u8(__float_as_uint(tensor.scale * share_of_scale(u32(index() / 32))) >> 23);
     }
     DEVICE u16 half_scale() const {
         if (tensor.rows) return *reinterpret_cast<const u16*>(block(32, 34));
@@ -49,6 +58,14 @@ DEVICE u32 fp8_word(const u32 (&code)[8], int at) {
         const u32 half = first >> 7 << 15 | (first & 0x7f) << 4 | last >> 7 << 11 | (last >> 4 & 7) << 12 | (last & 15);
         word |= half << 16 * i;
     }
+    return word;
+}
+
+// Eight E2M1 numbers: units.mxfp4_words.
+DEVICE u32 fp4_word(const u32 (&code)[8]) {
+    u32 word = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) word |= (code[i] >> 3 << (15 - i / 2) | (code[i] & 7) << (9 - i / 2 * 3)) << i % 2 * 16;
     return word;
 }
 
@@ -80,14 +97,17 @@ extern "C" __global__ void pack_units(const __grid_constant__ UnitJob job) {
         const int2 source = job.sources[(share.first + tile) * TILE_ROWS + row_of_tile];
         const bool real = source.x >= 0 && column < job.columns;
         u32 code[8];
+        const u32 nothing = storage == STORAGE_Q8_0 ? 0x80 : 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            code[i] = real && column + i < job.columns ? Element{job.tensors[source.x], storage, job.columns, source.y, column + i}.code() : 0;
+            code[i] = real && column + i < job.columns ? Element{job.tensors[source.x], storage, job.columns, source.y, column + i}.code() : nothing;
         }
         u32* words = reinterpret_cast<u32*>(run + (within * tiles + in_group) * form.unit) + lane * (form.unit / 128);
         if (storage == STORAGE_FP8_BLOCK) {
             words[0] = fp8_word(code, 0);
             words[1] = fp8_word(code, 4);
+        } else if (storage == STORAGE_MXFP4) {
+            words[0] = fp4_word(code);
         } else {
             words[0] = bytes_word(code, 0);
             words[1] = bytes_word(code, 4);
@@ -98,6 +118,8 @@ extern "C" __global__ void pack_units(const __grid_constant__ UnitJob job) {
         u8* run_scales = run + form.run * tiles * (form.unit + form.unit_scales) + in_group * form.run_scales;
         if (storage == STORAGE_FP8_BLOCK) {
             if (within == 0 && row_of_tile < 2) reinterpret_cast<float*>(run_scales)[row_of_tile] = real ? first.fp8_scale() * FP8_SCALE : 0.0f;
+        } else if (storage == STORAGE_MXFP4) {
+            unit_scales[row_of_tile] = real ? first.exponent() : 0;
         } else {
             reinterpret_cast<u16*>(unit_scales)[row_of_tile] = real ? first.half_scale() : 0;
         }

@@ -18,7 +18,10 @@ DEVICE constexpr int words(int storage) { return unit_form(storage).unit / 128; 
 
 // What activations are multiplied by: an operand that was unpacked is the number divided by RAISED and by what the scale on
 // the tape has more.
-DEVICE constexpr float raised(int storage) { return storage == STORAGE_FP8_BLOCK ? 1.2676506002282294e30f : 1.0f; }  // 2^100
+DEVICE constexpr float raised(int storage) {
+    constexpr float TO_100 = 1.2676506002282294e30f;  // 2^100
+    return storage == STORAGE_FP8_BLOCK || (storage == STORAGE_MXFP4 && model::WEIGHTS_BF16) ? TO_100 : 1.0f;
+}
 
 // The operands of one of a unit's two products: columns 4 `step` .. 4 `step` + 3 of the lane's eight.
 template <int STORAGE>
@@ -47,6 +50,21 @@ DEVICE uint2 operands<STORAGE_Q8_0>(const u32* word, int step) {
     return make_uint2(two(0x4140), two(0x4342));
 }
 
+// E2M1, pair by pair at the bits that the type has for its least exponents: times 2^-14 as FP16, 2^-126 as BF16.
+template <>
+DEVICE uint2 operands<STORAGE_MXFP4>(const u32* word, int step) {
+    const u32 w = word[0];
+    const auto pair = [&](int i) {
+        const u32 sign = w << i & 0x80008000u;
+        if constexpr (model::WEIGHTS_BF16) {
+            return sign | ((i ? w << 3 * i - 3 : w >> 3) & 0x01c001c0u);
+        } else {
+            return sign | (w << 3 * i & 0x0e000e00u);
+        }
+    };
+    return make_uint2(pair(2 * step), pair(2 * step + 1));
+}
+
 // The scales of two rows, 2 j and 2 j + 1, of a unit; and of one row. `of_unit` and `of_run` is where those of a tile lie.
 template <int STORAGE>
 struct Scales;
@@ -65,6 +83,21 @@ struct Scales<STORAGE_Q8_0> {
     DEVICE void load(const u8* of_unit, const u8*, u32 j) { halves = reinterpret_cast<const u32*>(of_unit)[j]; }
     DEVICE float2 pair() const { return make_float2(f16_low(halves), f16_high(halves)); }
     DEVICE static float of_row(const u8* of_unit, const u8*, u32 row) { return f16_low(reinterpret_cast<const u16*>(of_unit)[row]); }
+};
+
+template <>
+struct Scales<STORAGE_MXFP4> {
+    u16 exponents;
+    DEVICE void load(const u8* of_unit, const u8*, u32 j) { exponents = reinterpret_cast<const u16*>(of_unit)[j]; }
+    DEVICE float2 pair() const { return make_float2(scale(exponents & 0xff), scale(exponents >> 8)); }
+    DEVICE static float of_row(const u8* of_unit, const u8*, u32 row) { return scale(of_unit[row]); }
+
+private:
+    // 2^(e - 127), and what the operand and RAISED lack. The exponent 0 is a subnormal number.
+    DEVICE static float scale(u32 e) {
+        constexpr float BACK = model::WEIGHTS_BF16 ? 67108864.0f : 16384.0f;  // 2^26, 2^14
+        return __uint_as_float(e ? e << 23 : 1u << 22) * BACK;
+    }
 };
 
 // Where things lie in a slot of a group of T tiles; chunks count from the slot's first.

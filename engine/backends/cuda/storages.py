@@ -10,8 +10,12 @@ from engine.backends.cuda.units import UNIT_FORMS
 from engine.models.storage import Storage
 from engine.models.weights import DType, Weights, storage_of
 
-OPERANDS: dict[Storage, DType] = {Storage.FP8_BLOCK: "bf16", Storage.Q8_0: "f16"}
-"""What a format is unpacked to: the type of an FP8 checkpoint's other tensors; bits enough for Q8_0."""
+OPERANDS: dict[Storage, tuple[DType, ...]] = {
+    Storage.FP8_BLOCK: ("bf16",),
+    Storage.Q8_0: ("f16",),
+    Storage.MXFP4: ("bf16", "f16"),
+}
+"""What a format can be unpacked to: the type of an FP8 checkpoint's other tensors; bits enough for Q8_0."""
 _CUT_BY_COLUMNS = (Matrix.ATTN_OUT, Matrix.DOWN)
 """What several GPUs share by columns; the rest they share by rows."""
 
@@ -71,12 +75,12 @@ def choose_storages(weights: Weights, sharding: Sharding) -> Chosen:
     )
     head = _shipped(weights, sharding, 0, Matrix.HEAD)
     packed = {storage for layer in (*shipped, (head,)) for storage in layer if storage.is_packed}
-    halves = {OPERANDS[storage] for storage in packed}
     native: DType = "bf16" if weights.native == "bf16" else "f16"
-    half = native if not halves or native in halves else halves.pop()
+    other: DType = "f16" if native == "bf16" else "bf16"
+    half = native if all(native in OPERANDS[storage] for storage in packed) else other
 
     def kept(storage: Storage) -> Storage:
-        return storage if storage in packed and OPERANDS[storage] == half else Storage.F16
+        return storage if storage in packed and half in OPERANDS[storage] else Storage.F16
 
     storages = (*(tuple(kept(storage) for storage in layer) for layer in shipped), (kept(head),))
     return Chosen(storages, half, config.tied_head)

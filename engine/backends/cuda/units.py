@@ -8,6 +8,7 @@ instructions make operands of the tensor cores of them (kernels/cuda/packed.cuh)
 
     FP8_BLOCK  256 bytes; a run of 4 chunks has, for each tile, FP32 scales of its even and of its odd rows
     Q8_0       256 bytes, each number raised by 128; eight FP16 scales a unit
+    MXFP4      128 bytes; eight exponents (E8M0) a unit, for the two chunks of a run side by side
 
 engine/models/storage.py lists the formats of files.
 """
@@ -56,6 +57,7 @@ class UnitForm:
 UNIT_FORMS: dict[Storage, UnitForm] = {
     Storage.FP8_BLOCK: UnitForm(256, FP8_BLOCK_SIDE // CHUNK_COLUMNS, 0, 8),
     Storage.Q8_0: UnitForm(256, 1, 16, 0),
+    Storage.MXFP4: UnitForm(128, 2, 8, 0),
 }
 """The formats that the kernels unpack; every other one is decoded to sixteen bits."""
 
@@ -148,7 +150,33 @@ def _q8_0(rows: Bytes, _scales: NDArray[np.float32] | None) -> tuple[Bytes, Byte
     return blocks[..., 2:] ^ np.uint8(0x80), of_units, _no_run_scales(of_units, 1)
 
 
-_PACKERS: dict[Storage, Packer] = {Storage.FP8_BLOCK: _fp8, Storage.Q8_0: _q8_0}
+def _mxfp4(rows: Bytes, _scales: NDArray[np.float32] | None) -> tuple[Bytes, Bytes, Bytes]:
+    blocks = _in_chunks(rows, 17)
+    tiles, _, chunks, _ = blocks.shape
+    codes = np.concatenate((blocks[..., 1:] & np.uint8(15), blocks[..., 1:] >> np.uint8(4)), axis=-1)
+    words = mxfp4_words(codes.reshape(tiles, TILE_ROWS, chunks, -1, 8))
+    of_units = blocks[..., 0].transpose(0, 2, 1)
+    return _row_bytes(words), of_units, _no_run_scales(of_units, UNIT_FORMS[Storage.MXFP4].run)
+
+
+def mxfp4_words(codes: Bytes) -> Words:
+    """Words of eight E2M1 numbers [.., 8], in each half of the word every other one.
+
+    Of the pair i (numbers 2 i and 2 i + 1, in the lower and the upper half) the sign is at bit 15 - i, the
+    other three bits at 11 - 3 i and below: shifted by i and by 3 i they lie as in FP16, times 2^-14.
+    """
+    pair = np.arange(4, dtype=np.uint32)
+    pairs = codes.reshape(*codes.shape[:-1], 4, 2).astype(np.uint32)
+    bits = (pairs >> 3) << (15 - pair)[:, np.newaxis] | (pairs & 7) << (9 - 3 * pair)[:, np.newaxis]
+    halves = np.bitwise_or.reduce(bits, axis=-2)
+    return (halves[..., 0] | halves[..., 1] << 16).astype(np.uint32)
+
+
+_PACKERS: dict[Storage, Packer] = {
+    Storage.FP8_BLOCK: _fp8,
+    Storage.Q8_0: _q8_0,
+    Storage.MXFP4: _mxfp4,
+}
 
 
 def _in_chunks(rows: Bytes, size: int) -> Bytes:

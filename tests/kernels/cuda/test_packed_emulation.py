@@ -20,10 +20,11 @@ from tests.kernels.cuda.test_emulation import SMALL
 PROMPT = 5
 DECODE_TOLERANCE = 6e-4
 """Of the largest number of a layer's keys and values, which are themselves rounded to FP16."""
-PREFILL_TOLERANCE = {Storage.FP8_BLOCK: 6e-3, Storage.Q8_0: 1e-3}
+PREFILL_TOLERANCE = {Storage.FP8_BLOCK: 6e-3, Storage.Q8_0: 1e-3, Storage.MXFP4: 1e-3}
 """Prefill rounds weights and activations once to sixteen bits: to BF16 with FP8."""
 CONFIGS = {
     Storage.FP8_BLOCK: replace(SMALL, hidden=160, heads=6, ffn=264, vocab=104),
+    Storage.MXFP4: replace(SMALL, hidden=96, heads=6, ffn=288, vocab=104),
     Storage.Q8_0: replace(SMALL, hidden=96, heads=6, ffn=288, vocab=104),
 }
 """Columns that fill no whole run or chunk of all warps, rows that fill no whole tile of a core."""

@@ -10,7 +10,8 @@ import pytest
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, pack_core, plan, validate
-from engine.backends.cuda.units import UNIT_FORMS, fp8_words, group_bytes
+from engine.backends.cuda.units import UNIT_FORMS, fp8_words, group_bytes, mxfp4_words
+from engine.models.checkpoints.block_formats import FP4_LEVELS
 from engine.models.config import Lanes
 from engine.models.presets import load_preset
 from engine.models.storage import Storage, matrix_bytes
@@ -104,6 +105,24 @@ def test_a_word_of_fp8_gives_its_numbers_as_bf16_by_shifts_and_masks() -> None:
 
     assert np.array_equal(first, bf16(codes) | bf16(codes[::-1]) << 16)
     assert np.array_equal(last, bf16(np.roll(codes, 7)) | bf16(np.roll(codes, 91)) << 16)
+
+
+@pytest.mark.parametrize("half", ["f16", "bf16"])
+def test_a_word_of_mxfp4_gives_its_numbers_in_either_type_by_shifts_and_masks(half: str) -> None:
+    codes = np.random.default_rng(1).integers(0, 16, (64, 8), np.uint8)
+    words = mxfp4_words(codes)
+
+    for i in range(4):
+        sign = words << np.uint32(i) & np.uint32(0x80008000)
+        if half == "f16":
+            found = sign | (words << np.uint32(3 * i) & np.uint32(0x0E000E00))
+            values = found.view(np.float16).astype(np.float32).reshape(-1, 2) * 2.0**14
+        else:
+            moved = words << np.uint32(3 * i - 3) if i else words >> np.uint32(3)
+            found = sign | (moved & np.uint32(0x01C001C0))
+            wide = np.stack((found << np.uint32(16), found & np.uint32(0xFFFF0000)), axis=1)
+            values = np.ascontiguousarray(wide).view(np.float32) * np.float32(2.0**126)
+        assert np.array_equal(2.0 * values, FP4_LEVELS[codes[:, 2 * i : 2 * i + 2]])
 
 
 def test_units_and_scales_fill_runs_that_bulk_copies_can_take() -> None:

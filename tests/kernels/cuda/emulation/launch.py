@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +22,9 @@ from engine.models.config import ModelConfig
 from engine.models.weights import Weights
 from engine.sampling import SamplingParams
 from tests.gpu.cache import KeysAndValues, keys_and_values
+from tests.kernels.cuda.emulation.build import build_library
 from tests.kernels.cuda.emulation.sources import write_sources
 
-_FLAGS = ("-std=c++17", "-O1", "-march=native", "-w", "-fpermissive", "-shared", "-fPIC")
 _ALIGNMENT = 1024
 
 
@@ -131,14 +128,4 @@ def _build(folder: Path, header_text: str) -> Path:
     if (built := folder / "monokernel.so").exists():
         return built
     folder.mkdir(parents=True)
-    compiler = os.environ.get("CXX") or shutil.which("g++")
-    if compiler is None:
-        raise FileNotFoundError("there is no C++ compiler: install g++, or name one in CXX")
-    source = write_sources(folder, header_text)
-    here = str(Path(__file__).parent)
-    subprocess.run(
-        [compiler, *_FLAGS, "-I", here, "-I", str(folder), str(source), "-o", str(built)],
-        check=True,
-        timeout=300,
-    )
-    return built
+    return build_library(write_sources(folder, header_text), built)

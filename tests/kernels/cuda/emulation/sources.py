@@ -47,15 +47,20 @@ _CALLS = {
 
 def write_sources(folder: Path, header: str) -> Path:
     """All that one launch needs to be built, with `header` as model.h; the file to compile."""
-    for path in SOURCES.glob("*.cuh"):
-        (folder / path.name).write_text(convert(path.read_text(encoding="utf-8")), encoding="utf-8")
-    (folder / "wgmma.h").write_text(convert(wgmma.text()), encoding="utf-8")
-    (folder / "contract.h").write_text(contract.text(), encoding="utf-8")
+    write_headers(folder)
     (folder / "model.h").write_text(header, encoding="utf-8")
     kernel = convert((SOURCES / "monokernel.cu").read_text(encoding="utf-8"))
     source = folder / "monokernel.cpp"
     source.write_text(_PREFACE + kernel + _ENTRY, encoding="utf-8")
     return source
+
+
+def write_headers(folder: Path) -> None:
+    """What is the same for all models."""
+    for path in SOURCES.glob("*.cuh"):
+        (folder / path.name).write_text(convert(path.read_text(encoding="utf-8")), encoding="utf-8")
+    (folder / "wgmma.h").write_text(convert(wgmma.text()), encoding="utf-8")
+    (folder / "contract.h").write_text(contract.text(), encoding="utf-8")
 
 
 _PREFACE = f"""#define THREADS_OF_A_BLOCK {contract.THREADS}

@@ -1,0 +1,104 @@
+"""The kernel that packs units, run on the CPU, leaves the tapes that tape.py defines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from engine.backends.cuda.contract import UnitJob, UnitTensor
+from engine.backends.cuda.memory import share_table
+from engine.backends.cuda.sharding import shard
+from engine.backends.cuda.storages import choose_storages
+from engine.backends.cuda.tape import Plan, columns, pack_core, plan, row_sources, tensors
+from engine.models.config import ModelConfig
+from engine.models.storage import FP8_BLOCK_SIDE
+from engine.models.weights import RANDOM_STORAGES, RandomWeights, Weights, packed_of
+from tests.engine.models.packed_weights import RandomPacked, all_in
+from tests.gpu.models import LLAMA
+from tests.kernels.cuda.emulation.packer import EmulatedPacker
+
+CORES = 5
+CONFIG: ModelConfig = replace(
+    LLAMA,
+    name="packed",
+    hidden=160,
+    layers=1,
+    heads=6,
+    kv_heads=2,
+    head_dim=32,
+    ffn=416,
+    vocab=330,
+    windows=(),
+)
+
+
+@pytest.fixture(scope="module")
+def packer(tmp_path_factory: pytest.TempPathFactory) -> EmulatedPacker:
+    return EmulatedPacker(tmp_path_factory.mktemp("packer"))
+
+
+def packed_tapes(packer: EmulatedPacker, made: Plan, weights: Weights) -> NDArray[np.uint8]:
+    """All cores' tapes one after the other; what is not packed stays zero."""
+    begins = made.tape_offsets()
+    tape = np.zeros(int(begins[-1]), np.uint8)
+    for layer, matrix in made.steps():
+        storage = made.storage(layer, matrix)
+        if not storage.is_packed:
+            continue
+        starts = [made.matrix_offset(core, layer, matrix) for core in range(made.cores)]
+        held: list[NDArray[Any]] = [
+            row_sources(made.config, matrix),
+            np.ascontiguousarray(share_table(made)[:, matrix]),
+            begins[:-1] + np.array(starts, np.uint64),
+        ]
+        sources, shares, offsets = (array.ctypes.data for array in held)
+        width = columns(made.config, matrix)
+        job = UnitJob(
+            sources=sources,
+            shares=shares,
+            offsets=offsets,
+            tape=tape.ctypes.data,
+            columns=width,
+            storage=storage,
+        )
+        for i, name in enumerate(tensors(made.config, layer, matrix)):
+            if isinstance(weights, RandomWeights):
+                key, _, _ = weights.recipe(name)
+                job.tensors[i] = UnitTensor(0, 0, 0, width, key, weights.packed_scale(name))
+                continue
+            packed = packed_of(weights, name)
+            held.append(np.ascontiguousarray(packed.rows))
+            job.tensors[i] = UnitTensor(held[-1].ctypes.data)
+            if packed.scales is not None:
+                of_rows = np.repeat(packed.scales, FP8_BLOCK_SIDE, axis=-2)[..., : packed.rows.shape[-2], :]
+                held.append(np.ascontiguousarray(of_rows))
+                job.tensors[i].scales = held[-1].ctypes.data
+        packer.pack(job, made.cores)
+    return tape
+
+
+@pytest.mark.parametrize("storage", RANDOM_STORAGES)
+@pytest.mark.parametrize("kind", ["of files", "random"])
+def test_the_packing_kernel_leaves_the_tapes_that_are_defined(
+    packer: EmulatedPacker, storage: Any, kind: str
+) -> None:
+    weights: Weights = (
+        RandomWeights(CONFIG, 3, storage=storage)
+        if kind == "random"
+        else RandomPacked(CONFIG, all_in(storage), 3)
+    )
+    chosen = choose_storages(weights, shard(CONFIG, 1))
+    made = plan(CONFIG, CORES, chosen.storages)
+    found = packed_tapes(packer, made, weights)
+    begins = made.tape_offsets()
+    for core in range(CORES):
+        wanted = pack_core(made, weights, core, chosen.half).view(np.uint8)
+        for layer, matrix in made.steps():
+            if made.storage(layer, matrix).is_packed:
+                at, size = made.matrix_offset(core, layer, matrix), made.share_bytes(core, matrix, layer)
+                begin = int(begins[core]) + at
+                assert np.array_equal(found[begin : begin + size], wanted[at : at + size]), (core, matrix)
