@@ -168,7 +168,7 @@ def mxfp4_words(codes: Bytes) -> Words:
     pair = np.arange(4, dtype=np.uint32)
     pairs = codes.reshape(*codes.shape[:-1], 4, 2).astype(np.uint32)
     bits = (pairs >> 3) << (15 - pair)[:, np.newaxis] | (pairs & 7) << (9 - 3 * pair)[:, np.newaxis]
-    halves = np.bitwise_or.reduce(bits, axis=-2)
+    halves: Words = np.bitwise_or.reduce(bits, axis=-2)
     return (halves[..., 0] | halves[..., 1] << 16).astype(np.uint32)
 
 

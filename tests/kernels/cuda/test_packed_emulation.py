@@ -30,15 +30,21 @@ CONFIGS = {
 """Columns that fill no whole run or chunk of all warps, rows that fill no whole tile of a core."""
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is compiled for a shape is there for all tests of it."""
+    return tmp_path_factory.mktemp("packed")
+
+
 @pytest.mark.parametrize("storage", CONFIGS)
 @pytest.mark.parametrize("prefilled", [0, PROMPT - 1])
 def test_packed_weights_leave_the_references_keys_and_values(
-    storage: Storage, prefilled: int, tmp_path: Path
+    storage: Storage, prefilled: int, folder: Path
 ) -> None:
     config: ModelConfig = CONFIGS[storage]
     weights = RandomPacked(config, all_in(storage), 3)
     prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
-    gpu = EmulatedGpu(tmp_path, config, weights, 2, Tuning(slot_units=24))
+    gpu = EmulatedGpu(folder, config, weights, 2, Tuning(slot_units=24))
 
     tokens = gpu.generate(prompt, 2, prefilled=prefilled)
 
