@@ -30,7 +30,7 @@ SMALL = replace(
     head_dim=32,
     ffn=96,
     vocab=96,
-    context=64,
+    context=256,
     windows=(0, 0),
 )
 EXPERTS = replace(
@@ -86,6 +86,30 @@ def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
         for layer in range(config.layers):
             difference = np.abs(found[layer] - expected[layer]).max()
             assert difference < PREFILL_TOLERANCE * np.abs(expected[layer]).max()
+
+
+def test_a_prompt_of_two_tiles_leaves_the_same_bits_in_whatever_parts(folder: Path) -> None:
+    config, cores = MODELS["normed heads, a window"]
+    weights, end = RandomWeights(config, 3), 201
+    prompt = np.random.default_rng(5).integers(0, config.vocab, end + 1).tolist()
+    reference = Reference(weights)
+    expected = reference.new_cache(end + 1)
+    reference.forward(prompt, expected)
+
+    gpu = EmulatedGpu(folder, config, weights, cores)
+    gpu.generate(prompt, 1, prefilled=end)
+    whole = gpu.cache(end)
+    parts = EmulatedGpu(folder, config, weights, cores)
+    parts.generate(prompt[:38], 1, prefilled=37)
+    parts.generate(prompt, 1, prefilled=end, first=37)
+    again = parts.cache(end)
+
+    heads = (config.layers, config.kv_heads, -1, config.head_dim)
+    for found, wanted in ((whole.keys, expected.keys), (whole.values, expected.values)):
+        difference = np.abs(found - wanted[:, :, :, :end].reshape(heads)).max()
+        assert difference < PREFILL_TOLERANCE * np.abs(found).max()
+    assert np.array_equal(again.keys, whole.keys)
+    assert np.array_equal(again.values, whole.values)
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,17 @@ class EmulatedGpu:
         self._memory = self._load(weights)
         self._serial = 1
 
-    def generate(self, tokens: list[int], new: int, *, prefilled: int, tiles_from: int = 1) -> list[int]:
-        """Greedy. `prefilled` tokens are prefilled, by tiles where they are `tiles_from` or more."""
+    def generate(
+        self, tokens: list[int], new: int, *, prefilled: int, first: int = 0, tiles_from: int = 1
+    ) -> list[int]:
+        """Greedy. Tokens from `first` to `prefilled` are prefilled; the cache has what was before.
+
+        By tiles where `tiles_from` or more are left.
+        """
         control, status = Control(), Status()
         ring, stop = np.zeros(new, np.uint64), np.zeros(4, np.uint32)
         params = Params(
-            first=0,
+            first=first,
             prefill_end=prefilled,
             tiles_from=tiles_from,
             tile_attention_from=tiles_from,
