@@ -12,22 +12,30 @@ DEVICE const u16* biases(const Params& p, int layer) {
     return heads::of_layer(p, model::LAYERS) + size_t(layer) * (model::EXPERTS + size_t(model::EXPERTS) * EXPERT_BIASES);
 }
 DEVICE float router_bias(const Params& p, int layer, int expert) { return weight_low(__ldg(biases(p, layer) + expert)); }
-DEVICE const u16* biases_of(const Params& p, const Routing& routing, int layer, int slot) {
-    return biases(p, layer) + model::EXPERTS + size_t(routing.chosen[slot]) * EXPERT_BIASES;
+DEVICE const u16* biases_of(const Params& p, int layer, int expert) {
+    return biases(p, layer) + model::EXPERTS + size_t(expert) * EXPERT_BIASES;
 }
-// Of a gate and its up.
-DEVICE float2 gate_up_bias(const Params& p, const Routing& routing, int layer, int pair) {
-    const u16* from = biases_of(p, routing, layer, pair / COLUMNS) + p.rank * COLUMNS + pair % COLUMNS;
+// Of an expert's gate and its up.
+DEVICE float2 gate_up_bias_of(const Params& p, int layer, int expert, int column) {
+    const u16* from = biases_of(p, layer, expert) + p.rank * COLUMNS + column;
     return make_float2(weight_low(__ldg(from)), weight_low(__ldg(from + WHOLE_COLUMNS)));
+}
+DEVICE float2 gate_up_bias(const Params& p, const Routing& routing, int layer, int pair) {
+    return gate_up_bias_of(p, layer, routing.chosen[pair / COLUMNS], pair % COLUMNS);
+}
+// Of two rows of an expert's outputs, from an even one.
+DEVICE float2 down_bias_of(const Params& p, int layer, int expert, int row) {
+    const u16* from = biases_of(p, layer, expert) + 2 * WHOLE_COLUMNS + row;
+    return make_float2(weight_low(__ldg(from)), weight_low(__ldg(from + 1)));
 }
 // Of two rows from an even one, all experts that are met, each as it counts.
 DEVICE float2 down_bias(const Params& p, const Routing& routing, int layer, int row) {
     float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int slot = 0; slot < model::CHOSEN; ++slot) {
-        const u16* from = biases_of(p, routing, layer, slot) + 2 * WHOLE_COLUMNS + row;
-        sum.x += routing.weights[slot] * weight_low(__ldg(from));
-        sum.y += routing.weights[slot] * weight_low(__ldg(from + 1));
+        const float2 bias = down_bias_of(p, layer, routing.chosen[slot], row);
+        sum.x += routing.weights[slot] * bias.x;
+        sum.y += routing.weights[slot] * bias.y;
     }
     return sum;
 }

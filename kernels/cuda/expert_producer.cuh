@@ -2,14 +2,15 @@
 //
 // Nothing of them can be asked for before the router has spoken.
 #pragma once
-#include "stream.cuh"
-#include "experts.cuh"
+#include "expert_prefill.cuh"
 
 template <bool ANY>
 struct ExpertWalk {
     DEVICE explicit ExpertWalk(const Params&) {}
     template <class Producer>
     DEVICE void meet(Producer&, int) {}
+    template <class Producer>
+    DEVICE void meet_groups(Producer&, int) {}
 };
 
 template <>
@@ -28,6 +29,18 @@ struct ExpertWalk<true> {
         known ^= 1u;
         matrix<GATE_UP>(producer, layer);
         matrix<DOWN>(producer, layer);
+    }
+
+    // Prefill: the experts of all tokens of a chunk.
+    template <class Producer>
+    DEVICE void meet_groups(Producer& producer, int layer) {
+        if (producer.ended) return;
+        producer.await(&producer.shared.routing.known, known, WAIT_ROUTE);
+        known ^= 1u;
+        expert_prefill::produce<GATE_UP>(producer, region, layer);
+        expert_prefill::produce<DOWN>(producer, region, layer);
+        __syncwarp();
+        if (producer.leads()) barrier_arrive(&producer.shared.routing.copied);
     }
 
 private:

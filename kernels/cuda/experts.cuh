@@ -9,7 +9,7 @@
 
 namespace experts {
 
-constexpr bool ANY = model::EXPERTS > 0, BIASED = model::EXPERT_BIASES;
+constexpr bool ANY = model::EXPERTS > 0, BIASED = model::EXPERT_BIASES, PREFILLED = ANY && model::EXPERT_PREFILL;
 constexpr int ROWS = larger(1, ceil_div(model::EXPERTS, model::SMS));  // of the router on one SM, at most
 constexpr int COLUMNS = model::FFN / model::CHOSEN;         // of one expert
 constexpr int GATE_UP_TILES = 2 * COLUMNS / TILE_ROWS, DOWN_TILES = ceil_div(model::HIDDEN, TILE_ROWS);
@@ -24,7 +24,8 @@ DEVICE constexpr bool apart(int phase) { return ANY && (phase == GATE_UP || phas
 
 // What the SM's router found out about the layer in hand (router.cuh).
 struct Routing {
-    u64 known;  // a barrier: the producer waits for it
+    u64 known;   // a barrier: the producer waits for it
+    u64 copied;  // prefill: the producer needs no more of who is met
     float sums[ROWS][WARPS];
     int chosen[model::CHOSEN];
     float weights[model::CHOSEN];

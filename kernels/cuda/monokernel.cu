@@ -116,10 +116,14 @@ struct Producer {
         });
     }
     // Prefill needs of the last layer only keys and values, and no head.
-    DEVICE void prefill_pass() {
+    DEVICE void prefill_pass(ExpertWalk<experts::ANY>& experts) {
         next = tape;
         for (int layer = 0; layer < model::LAYERS; ++layer) {
-            for (int which = QKV; which <= (layer == model::LAYERS - 1 ? QKV : DOWN) && !ended; ++which) matrix(layer, which);
+            const bool last = layer == model::LAYERS - 1;
+            for (int which = QKV; which <= (last ? QKV : LAST_ON_TAPE) && !ended; ++which) matrix(layer, which);
+            if constexpr (experts::PREFILLED) {
+                if (!last) experts.meet_groups(*this, layer);
+            }
         }
     }
     DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts) {
@@ -158,7 +162,7 @@ DEVICE void produce(const Params& params, Shared& shared, u32 sm, int at) {
     producer.tape = params.tape + params.tape_offset[sm];
     producer.policy = evict_first_policy();
     ExpertWalk<experts::ANY> experts(params);
-    for (; at < params.prefill_end && !producer.ended; at += prefill::next_chunk(params, at).tokens) producer.prefill_pass();
+    for (; at < params.prefill_end && !producer.ended; at += experts::ANY ? shares::CHUNK : prefill::next_chunk(params, at).tokens) producer.prefill_pass(experts);
     while (!producer.ended && !producer.done()) producer.decode_pass(experts);
     producer.drain();
 }
@@ -198,7 +202,15 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
 
     decode_attention::plan_items(core, params.prefill_end);
     consumers_sync();
-    if constexpr (!experts::ANY) {  // their prompts go through decode
+    if constexpr (experts::PREFILLED) {
+        u32 copied = 0;
+        for (int at = params.first; at < params.prefill_end;) {
+            const prefill::Chunk chunk{at, smaller(params.prefill_end - at, shares::CHUNK), false};
+            expert_prefill::pass(core, chunk, copied);
+            at += chunk.tokens;
+            if (reports) reporter.prefilled(at);
+        }
+    } else if constexpr (!experts::ANY) {  // prompts of experts go through decode
         tiles::Stages stages(core);
         for (int at = params.first; at < params.prefill_end;) {
             const prefill::Chunk chunk = prefill::next_chunk(params, at);
@@ -295,7 +307,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         }
         barrier_init(&shared.phase_begun, 1);
         barrier_init(&shared.done, 1);
-        if constexpr (experts::ANY) barrier_init(&shared.routing.known, 1);
+        if constexpr (experts::ANY) {
+            barrier_init(&shared.routing.known, 1);
+            barrier_init(&shared.routing.copied, 1);
+        }
         if constexpr (model::PROFILE) {
             for (int k = 0; k < STEP_KINDS; ++k) {
                 shared.totals.wait[k] = shared.totals.work[k] = shared.totals.starved[k] = shared.totals.peer[k] = 0;

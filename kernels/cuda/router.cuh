@@ -81,6 +81,14 @@ struct Keys {
     static_assert(EACH <= 32, "a bit a word");
     u32 of[larger(1, EACH)];
 
+    DEVICE static Keys of_scores(const float* scores, u32 lane) {
+        Keys keys;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) keys.of[i] = i * 32 + int(lane) < model::EXPERTS ? key(scores[i * 32 + lane]) : 0u;
+        return keys;
+    }
+    Keys() = default;
+    // Once all scores are there.
     DEVICE Keys(Core& core, int layer) {
         const u32* from = core.mail(layer) + mail::SCORES + core.lane;
         u32 missing = 0;
@@ -103,8 +111,9 @@ struct Keys {
             if (missing && spin.hopeless()) missing = 0;
         }
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) of[i] = here >> i & 1u ? ordered(untagged(of[i]) + 0.0f) : 0u;  // no negative zero
+        for (int i = 0; i < EACH; ++i) of[i] = here >> i & 1u ? key(untagged(of[i])) : 0u;
     }
+    DEVICE static u32 key(float score) { return ordered(score + 0.0f); }  // no negative zero
     // The best that is left, and its expert; it is taken out.
     DEVICE u32 take(u32 lane, int& expert) {
         u32 best = 0;
@@ -123,38 +132,45 @@ struct Keys {
     }
 };
 
-// By the first warp: who is met, and how much each counts.
-DEVICE void choose_experts(Core& core, int layer) {
-    Keys keys(core, layer);
+// By a warp: who is met; of each slot's lane how much it counts. `known` is called as soon as the experts are.
+template <class Known>
+DEVICE float choose(Keys keys, u32 lane, int* chosen, const Known& known) {
     const Keys all = keys;
-    int chosen = 0;
+    int expert_of_lane = 0;
     u32 mine = 0, top = 0;
 #pragma unroll
     for (int slot = 0; slot < model::CHOSEN; ++slot) {
         int expert;
-        const u32 best = keys.take(core.lane, expert);
+        const u32 best = keys.take(lane, expert);
         if (slot == 0) top = best;
-        if (int(core.lane) == slot) {
-            chosen = expert;
+        if (int(lane) == slot) {
+            expert_of_lane = expert;
             mine = best;
         }
     }
-    experts::Routing& routing = core.shared.routing;
-    if (int(core.lane) < model::CHOSEN) routing.chosen[core.lane] = chosen;
+    if (int(lane) < model::CHOSEN) chosen[lane] = expert_of_lane;
     __syncwarp();
-    if (core.lane == 0) barrier_arrive(&routing.known);  // the producer needs no weights
+    known();
     const float largest = from_ordered(top);
-    const float weight = int(core.lane) < model::CHOSEN ? __expf(from_ordered(mine) - largest) : 0.0f;
+    const float weight = int(lane) < model::CHOSEN ? __expf(from_ordered(mine) - largest) : 0.0f;
     float total = weight;
     if constexpr (!model::RENORMALISE) {
         total = 0.0f;
 #pragma unroll
         for (int i = 0; i < Keys::EACH; ++i) {
-            if (i * 32 + int(core.lane) < model::EXPERTS) total += __expf(from_ordered(all.of[i]) - largest);
+            if (i * 32 + int(lane) < model::EXPERTS) total += __expf(from_ordered(all.of[i]) - largest);
         }
     }
-    total = warp_sum(total);
-    if (int(core.lane) < model::CHOSEN) routing.weights[core.lane] = weight / total;
+    return weight / warp_sum(total);
+}
+
+// By the first warp. The producer needs no weights.
+DEVICE void choose_experts(Core& core, int layer) {
+    experts::Routing& routing = core.shared.routing;
+    const float weight = choose(Keys(core, layer), core.lane, routing.chosen, [&] {
+        if (core.lane == 0) barrier_arrive(&routing.known);
+    });
+    if (int(core.lane) < model::CHOSEN) routing.weights[core.lane] = weight;
 }
 
 // By all SMs, for each has rows of the router, or tiles of the experts, or neither and may leave.

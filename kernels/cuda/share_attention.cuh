@@ -51,7 +51,9 @@ DEVICE void run(Core& core, const prefill::Chunk& chunk, int layer) {
         consumers_sync();
         for (int e = int(threadIdx.x); e < tokens * model::HEAD_DIM; e += CONSUMERS) {
             const int r = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
-            const float value = merge_parts<WARPS>(rows, ATTENTION_ROWS, r, d).result();
+            Merged merged = merge_parts<WARPS>(rows, ATTENTION_ROWS, r, d);
+            if constexpr (model::SINKS) merged.add(heads::sink(core.params, layer, head) * LOG2_E, 1.0f, 0.0f);
+            const float value = merged.result();
             const int column = head % LANE_HEADS * model::HEAD_DIM + d;
             Way::template store<LANE_Q>(core.params.operand_heads, head / LANE_HEADS, column, token0 + r, value);
         }

@@ -48,7 +48,7 @@ MONOKERNEL = "monokernel.cu"
 FEATURES = frozenset((Feature.QKV_BIAS, Feature.QK_NORM, Feature.LAYER_ROTATION, Feature.ROTATION_AMPLITUDE))
 """What the kernel computes beyond a plain Llama's arithmetic."""
 EXPERT_FEATURES = FEATURES | {Feature.EXPERTS, Feature.OUT_BIAS, Feature.SINKS, Feature.CLAMPED_SWIGLU}
-"""What it computes for models with experts, whose prompts go through decode; prefill has less."""
+"""What it computes for models with experts; the prefill of dense models has less."""
 _SCORE_TOKENS = 256
 """Tokens scored in one launch: their logits stay on the device until it ends."""
 _READ_BYTES = 4 << 30
@@ -129,8 +129,8 @@ class CudaBackend:
 
     @property
     def _prefills(self) -> bool:
-        """Whether prompts have a way of their own; those of experts go through decode."""
-        return self.config.experts is None
+        """Whether prompts have a way of their own; else they go through decode."""
+        return self.config.experts is None or self.layout.tuning.expert_prefill
 
     @property
     def device(self) -> Device:
@@ -363,6 +363,11 @@ def _parse_options(options: Mapping[str, Any]) -> _Options:
 
 
 def _layout(model: Loaded, devices: int, sms: int, chosen: _Options) -> Layout:
+    if chosen.tuning.expert_prefill and devices > 1:
+        raise BackendUnavailable(
+            f"expert_prefill is on for {devices} GPUs; it groups a prompt's tokens by expert on 1 GPU only:"
+            " leave the option out, and the prompt goes through decode"
+        )
     sharding = shard(model.config, devices)
     kept = choose_storages(model.weights, sharding)
     made = plan(sharding.part, sms // devices if chosen.virtual else sms, kept.storages)

@@ -44,7 +44,8 @@ class Tuning:
     longer one by tiles, `prefill_chunk` at a time; attention of fewer than `tile_attention_from` goes another
     way. A head is split over one more SM for every `blocks_a_split` blocks of 16 positions (0: as many as the
     warps of one SM hold in registers). While experts are read, `expert_slots_in_flight` are asked for at
-    once. `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
+    once. With `expert_prefill` a prompt's tokens are grouped by expert; without, they go through decode.
+    `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
     """
 
     slot_units: int | None = None
@@ -55,6 +56,7 @@ class Tuning:
     tile_attention_from: int = 129
     blocks_a_split: int = 0
     expert_slots_in_flight: int = 3
+    expert_prefill: bool = False
     sync_barrier: bool = False
     profile: bool = False
 
@@ -113,9 +115,11 @@ class Layout:
     def prefill_chunk(self) -> int:
         """Tokens of the longest prefill pass: many for a small model, so that its phases fill all SMs."""
         wanted = self.tuning.prefill_chunk
+        if self.config.experts:
+            wanted = 0  # none of their prompts goes by tiles
         if wanted is None:
             wanted = 2048 if self.config.hidden * self.config.lanes.count >= 1024 else 8192
-        return -(-min(wanted, self.capacity) // 128) * 128
+        return max(128, -(-min(wanted, self.capacity) // 128) * 128)
 
     @property
     def tiles_from(self) -> int:
@@ -257,7 +261,7 @@ def _head_rows(plan: Plan) -> int:
 def _fixed_bytes(plan: Plan) -> int:
     routing = 0
     if experts := plan.config.experts:
-        routing = 4 * (WARPS * -(-experts.count // plan.cores) + 2 * experts.chosen)
+        routing = 16 + 4 * (WARPS * -(-experts.count // plan.cores) + 2 * experts.chosen)
     return (
         4 * (_residual_rows(plan) + 10 + 15 + 6 * plan.config.layers + 4 * WARPS + 4)
         + 8 * WARPS
@@ -349,6 +353,7 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "OUT_BIAS": c.out_bias,
         "RENORMALISE": c.experts is not None and c.experts.renormalise,
         "EXPERT_BIASES": c.experts is not None and c.experts.biased,
+        "EXPERT_PREFILL": tuning.expert_prefill,
         "SUM_BEFORE_NORM": lanes.sum_before_norm,
         "HEAD_PRESCALED": prescaled,
         "SYNC_BARRIER": tuning.sync_barrier,

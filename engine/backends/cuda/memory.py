@@ -120,6 +120,20 @@ def prefill_bytes(layout: Layout) -> dict[str, int]:
         "operand_hidden": operand(config.hidden),
         "operand_heads": operand(config.q_dim // lanes),
         "operand_ffn": operand(config.ffn // lanes),
+    } | _expert_prefill_bytes(layout)
+
+
+def _expert_prefill_bytes(layout: Layout) -> dict[str, int]:
+    """Of models with experts, what expert_prefill.cuh lays out otherwise."""
+    config, experts, tokens = layout.config, layout.config.experts, layout.chunk_tokens
+    if experts is None:
+        return {}
+    routes = tokens * experts.chosen
+    group_tiles = min(experts.count, routes) + routes // 16
+    chunks = -(-config.hidden // CHUNK_COLUMNS) + config.ffn // CHUNK_COLUMNS
+    return {
+        "outputs": (2 * tokens + routes) * config.hidden * 4 + routes * 8,
+        "operand_ffn": group_tiles * chunks * 16 * CHUNK_COLUMNS * 2,
     }
 
 

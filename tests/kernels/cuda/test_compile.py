@@ -44,6 +44,8 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "normed heads": ("qwen3-8b", "bf16", {}),
     "normed heads and biases, small": ("normed-small-heads", "f16", {}),
     "experts": ("qwen3-30b-a3b", "bf16", {}),
+    "experts and their prompts": ("qwen3-30b-a3b", "bf16", {"expert_prefill": True}),
+    "biased experts and their prompts": ("gpt-oss-20b", "bf16", {"expert_prefill": True}),
     "barrier": ("test-laneformer", "f16", {"sync_barrier": True}),
     "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {}),
     "sum of lanes": ("sum-of-lanes", "f16", {}),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.backends.cuda.constants import Tuning
 from engine.models.config import Experts, ModelConfig
 from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
@@ -16,7 +17,7 @@ from tests.gpu.models import LANEFORMER, LLAMA, RoutedWeights
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.sources import convert
 
-PROMPT, DECODED = 20, 5
+PROMPT, SHORT = 20, 5
 NEW = 3
 PREFILL_TOLERANCE = 1e-3
 """Of the largest number of a layer: prefill rounds activations to FP16."""
@@ -67,12 +68,12 @@ def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
 ) -> None:
     config, cores = MODELS[name]
     weights = RandomWeights(config, 3)
-    length = DECODED if config.experts else PROMPT  # prompts of experts go through decode
+    length = SHORT if config.experts else PROMPT
     prompt = np.random.default_rng(5).integers(0, config.vocab, length).tolist()
 
-    gpu = EmulatedGpu(folder, config, weights, cores)
-    end = 0 if config.experts else length - 1
-    tokens = gpu.generate(prompt, NEW, prefilled=end, tiles_from=tiles_from)
+    tuning = Tuning(expert_prefill=config.experts is not None)
+    gpu = EmulatedGpu(folder, config, weights, cores, tuning)
+    tokens = gpu.generate(prompt, NEW, prefilled=length - 1, tiles_from=tiles_from)
 
     reference = Reference(weights)
     cache = reference.new_cache(length + NEW)
@@ -130,6 +131,19 @@ def test_equal_scores_meet_the_experts_of_the_reference_each_time(
     reference = Reference(weights)
     logits = reference.forward([*prompt, *tokens[:-1]], reference.new_cache(len(prompt) + NEW))
     assert tokens == again == logits[len(prompt) - 1 :].argmax(axis=1).tolist()
+
+
+@pytest.mark.nightly
+def test_an_sm_without_a_tile_of_the_experts_waits_for_no_router(tmp_path: Path) -> None:
+    """It has tiles of other matrices, behind which nothing of the experts comes."""
+    config = replace(EXPERTS, hidden=32, heads=1, head_dim=32, vocab=72, experts=Experts(8, 1))
+    weights = RandomWeights(config, 3)
+
+    gpu = EmulatedGpu(tmp_path, config, weights, cores=9)
+    tokens = gpu.generate([5], 1, prefilled=0)
+
+    reference = Reference(weights)
+    assert tokens == reference.forward([5], reference.new_cache(1)).argmax(axis=1).tolist()
 
 
 def test_an_unknown_ptx_statement_is_an_error() -> None:

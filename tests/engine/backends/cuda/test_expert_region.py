@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.backends.cuda.backend import kernel_headers
 from engine.backends.cuda.constants import Tuning, make_layout, slots_in_flight
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors, pack_experts
 from engine.backends.cuda.tape import Matrix, chunks, columns, plan, swap_pieces, validate
-from engine.errors import ConfigError
+from engine.errors import BackendUnavailable, ConfigError
+from engine.models.catalogue import open_model
 from engine.models.config import Experts, ModelConfig, tensor_shapes
 from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
@@ -88,3 +90,8 @@ def test_the_ring_leaves_room_for_many_experts_scores() -> None:
     layout = make_layout(plan(many, 4), "f16", Tuning())
 
     assert layout.mail_words > make_layout(plan(TINY, 4), "f16", Tuning()).mail_words
+
+
+def test_prompts_grouped_by_expert_are_refused_on_several_gpus() -> None:
+    with pytest.raises(BackendUnavailable, match=r"expert_prefill is on for 2 GPUs; .* leave the option out"):
+        kernel_headers(open_model("random:qwen3-30b-a3b"), 2, 132, {"expert_prefill": True})

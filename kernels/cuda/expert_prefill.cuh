@@ -1,0 +1,377 @@
+// Experts in prefill: tokens of a chunk grouped by expert, each expert that any of them meets read once.
+//
+// Every SM sorts the chunk's routes by itself and the same way. A group's tokens lie side by side in operands of 16; rows of the
+// groups' matrices are dealt out to SMs in blocks, whichever expert they belong to. Outputs go to a slab for each token and
+// slot, and are added in the order of slots.
+#pragma once
+#include "prefill.cuh"
+#include "router.cuh"
+
+namespace expert_prefill {
+
+using prefill::ByShares;
+using prefill::Chunk;
+using shares::TILE_TOKENS;
+
+constexpr int ROUTES = shares::CHUNK * model::CHOSEN;
+constexpr int BLOCK_TILES = 4;  // of eight rows
+constexpr int GROUP_TILES = smaller(larger(1, model::EXPERTS), ROUTES) + ROUTES / TILE_TOKENS;
+constexpr int MOST_TILES = shares::TILES;  // tokens of one group, at most the chunk
+constexpr int HIDDEN_CHUNKS = experts::GATE_UP_CHUNKS;
+constexpr int TILE_HALVES = TILE_TOKENS * CHUNK_COLUMNS;  // of a chunk of columns
+constexpr int PARTIAL_BYTES = WARPS * BLOCK_TILES * TILE_TOKENS * 4 * int(sizeof(float2));
+
+// What the chunk's tokens meet, in shared memory behind the partial sums.
+struct Groups {
+    int count;                             // of experts that anybody meets
+    u16 expert[model::EXPERTS + 1];        // of each group
+    u16 first[model::EXPERTS + 1];         // its first route in `routes`
+    u16 tile[model::EXPERTS + 1];          // its first 16 tokens among those of all groups
+    u16 routes[ROUTES];                    // token * CHOSEN + slot, by group
+
+    DEVICE int size(int group) const { return first[group + 1] - first[group]; }
+};
+static_assert(!experts::ANY || PARTIAL_BYTES + int(sizeof(Groups)) + 2 * ROUTES <= SCRATCH_BYTES, "behind the partial sums");
+
+DEVICE Groups& groups_of(Shared& shared) { return *reinterpret_cast<Groups*>(shared.scratch + PARTIAL_BYTES); }
+
+// In the buffer of outputs: attention's, the experts' sums, a slab for each route; who is met, and how much each counts.
+DEVICE float* slab(const Params& p, int route) {
+    return p.outputs + (size_t(2) * shares::CHUNK + route) * model::HIDDEN;
+}
+DEVICE float2* route(const Params& p, int index) { return reinterpret_cast<float2*>(slab(p, ROUTES)) + index; }
+
+// Operands of 16 tokens of a group: of hidden columns, and behind all those of an expert's.
+DEVICE u16* tokens_operand(const Params& p, int tile) { return p.operand_ffn + size_t(tile) * HIDDEN_CHUNKS * TILE_HALVES; }
+DEVICE u16* gated_operand(const Params& p, int tile) {
+    return tokens_operand(p, GROUP_TILES) + size_t(tile) * experts::DOWN_CHUNKS * TILE_HALVES;
+}
+// The word of two columns from an even one of a row of 16.
+DEVICE u32* word_of(u16* operand, int column, int row) {
+    const int chunk = column / CHUNK_COLUMNS, within = column % CHUNK_COLUMNS;
+    u16* at = operand + (chunk * 2 + (within / 4 & 1)) * shares::UNIT_HALVES + ((row & 7) * 4 + within / 8) * 8;
+    return reinterpret_cast<u32*>(at) + (within / 2 & 1) * 2 + (row >> 3);
+}
+
+// Which blocks of which groups are an SM's: a range of all groups' blocks one after the other.
+template <int WHICH>
+struct Share {
+    static constexpr int TILES = WHICH == GATE_UP ? experts::GATE_UP_TILES : experts::DOWN_TILES;
+    static constexpr int CHUNKS = WHICH == GATE_UP ? experts::GATE_UP_CHUNKS : experts::DOWN_CHUNKS;
+    static constexpr int BLOCKS = ceil_div(TILES, BLOCK_TILES);
+    int first, last;
+
+    DEVICE Share(const Groups& groups, int sm)
+        : first(sm * groups.count * BLOCKS / model::SMS), last((sm + 1) * groups.count * BLOCKS / model::SMS) {}
+    DEVICE static int group(int block) { return block / BLOCKS; }
+    DEVICE static int tile(int block) { return block % BLOCKS * BLOCK_TILES; }
+    DEVICE static int tiles(int block) { return smaller(BLOCK_TILES, TILES - tile(block)); }
+};
+
+// The producer's part, by its warp: a lane a tile.
+template <int WHICH, class Producer>
+DEVICE void produce(Producer& producer, const u8* region, int layer) {
+    using Mine = Share<WHICH>;
+    constexpr int STEP = chunks_a_slot(BLOCK_TILES);
+    constexpr u64 BEFORE = WHICH == GATE_UP ? 0 : experts::GATE_UP_BYTES;
+    producer.place.phase = WHICH;
+    const Groups& groups = groups_of(producer.shared);
+    const Mine mine(groups, int(producer.place.sm));
+    const int t = int(threadIdx.x) - CONSUMERS;
+    for (int block = mine.first; block < mine.last && !producer.ended; ++block) {
+        const int tiles = Mine::tiles(block), expert = groups.expert[Mine::group(block)];
+        const u8* from = region + (u64(layer) * model::EXPERTS + expert) * experts::BYTES + BEFORE +
+                         u64(Mine::tile(block) + t) * (Mine::CHUNKS * UNIT_BYTES);
+        for (int chunk = 0; chunk < Mine::CHUNKS && !producer.ended; chunk += STEP) {
+            const u32 bytes = u32(smaller(STEP, Mine::CHUNKS - chunk) * UNIT_BYTES);
+            producer.fill_slot(bytes * u32(tiles), [&] {
+                if (t < tiles) producer.copy_part(u32(t * STEP * UNIT_BYTES), from + chunk * UNIT_BYTES, bytes);
+            });
+        }
+    }
+}
+
+// One block of rows for all tokens of its group: `finish` gets (pair, token within the group, two sums).
+template <int WHICH, class Operand16, class Finish>
+DEVICE void block_product(Core& core, int block, int tokens, const Operand16& operand, const Finish& finish) {
+    using Mine = Share<WHICH>;
+    constexpr int T = BLOCK_TILES, STEP = chunks_a_slot(T);
+    float sums[T][MOST_TILES][4] = {};
+    const int lane = int(core.lane), g = lane >> 2, j = lane & 3;
+#pragma unroll 1
+    for (int first = 0; first < Mine::CHUNKS; first += STEP) {
+        const int last = smaller(first + STEP, Mine::CHUNKS);
+        core.wait_full();
+        const u8* slot = core.shared.ring[core.cursor.slot] + piece_place(core.lane) * 16;
+#pragma unroll 1
+        for (int c = SlotPart<T>::mine(core, first); c < last; c += WARPS) {
+            uint4 b[T];
+#pragma unroll
+            for (int t = 0; t < T; ++t) b[t] = *reinterpret_cast<const uint4*>(slot + (t * STEP + c - first) * UNIT_BYTES);
+#pragma unroll
+            for (int m = 0; m < MOST_TILES; ++m) {
+                if (m * TILE_TOKENS >= tokens) break;
+                const uint4* from = reinterpret_cast<const uint4*>(operand(m) + size_t(c) * TILE_HALVES) + lane;
+                const Operand low = __ldcg(from), high = __ldcg(from + shares::UNIT_HALVES / 8);
+#pragma unroll
+                for (int t = 0; t < T; ++t) mma_weights(sums[t][m], low, b[t].x, b[t].y);
+#pragma unroll
+                for (int t = 0; t < T; ++t) mma_weights(sums[t][m], high, b[t].z, b[t].w);
+            }
+        }
+        u32 products = 0;  // of which each waits for its weights
+#pragma unroll
+        for (int t = 0; t < T; ++t) products |= __float_as_uint(sums[t][0][0]);
+        core.free_slot_after(products);
+    }
+    constexpr int PAIRS_HERE = T * TILE_TOKENS * 4;
+    float2* partial = reinterpret_cast<float2*>(core.shared.scratch);
+#pragma unroll
+    for (int m = 0; m < MOST_TILES; ++m) {
+        if (m * TILE_TOKENS >= tokens) break;
+#pragma unroll
+        for (int t = 0; t < T; ++t) {
+            const float(&c)[4] = sums[t][m];
+            float2* to = partial + core.warp * PAIRS_HERE + (t * TILE_TOKENS + g) * 4 + j;
+            to[0] = make_float2(c[0], c[1]);
+            to[8 * 4] = make_float2(c[2], c[3]);
+        }
+        consumers_sync();
+        for (int e = int(threadIdx.x); e < Mine::tiles(block) * TILE_TOKENS * 4; e += CONSUMERS) {
+            const int token = m * TILE_TOKENS + e / 4 % TILE_TOKENS;
+            if (token >= tokens) continue;
+            float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) {
+                const float2 part = partial[w * PAIRS_HERE + e];
+                sum.x += part.x;
+                sum.y += part.y;
+            }
+            finish((Mine::tile(block) + e / (TILE_TOKENS * 4)) * 4 + e % 4, token, sum);
+        }
+        consumers_sync();
+    }
+}
+
+// A block of warps a token: all scores from the residual stream in FP32, and whom they choose.
+DEVICE void choose(Core& core, const Chunk& chunk, int layer, const u16* norm) {
+    constexpr int QUADS = model::HIDDEN / 4, EACH = ceil_div(QUADS, 32);
+    const Params& p = core.params;
+    float* scores = reinterpret_cast<float*>(core.shared.scratch);
+    for (int token = int(core.place.sm); token < chunk.tokens; token += model::SMS) {
+        const float4* stream = reinterpret_cast<const float4*>(p.stream + size_t(token) * model::HIDDEN);
+        float4 x[EACH];
+        float squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int q = i * 32 + int(core.lane);
+            x[i] = q < QUADS ? __ldcg(stream + q) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            squares += dot_self(x[i]);
+            if (q < QUADS) scale_by(x[i], __ldg(reinterpret_cast<const uint2*>(norm) + q));
+        }
+        const float scale = rsqrtf(warp_sum(squares) * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
+#pragma unroll 2
+        for (int expert = int(core.warp); expert < model::EXPERTS; expert += WARPS) {
+            const uint2* row = reinterpret_cast<const uint2*>(router::row_of(p, layer, expert));
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                const int q = i * 32 + int(core.lane);
+                if (q < QUADS) sum += router::dot(x[i], __ldg(row + q));
+            }
+            sum = warp_sum(sum) * scale;
+            if constexpr (experts::BIASED) sum += experts::router_bias(p, layer, expert);
+            if (core.lane == 0) scores[expert] = sum;
+        }
+        consumers_sync();
+        if (core.warp == 0) {
+            int* chosen = core.shared.routing.chosen;
+            const float weight = router::choose(router::Keys::of_scores(scores, core.lane), core.lane, chosen, [] {});
+            const int slot = int(core.lane);
+            if (slot < model::CHOSEN) *route(p, token * model::CHOSEN + slot) = make_float2(__int_as_float(chosen[slot]), weight);
+        }
+        consumers_sync();
+    }
+}
+
+// The routes of all tokens by expert, in their order. The same on every SM.
+DEVICE void group(Core& core, const Chunk& chunk) {
+    Groups& groups = groups_of(core.shared);
+    u16* met = reinterpret_cast<u16*>(&groups + 1);
+    const int routes = chunk.tokens * model::CHOSEN;
+    for (int i = int(threadIdx.x); i < routes; i += CONSUMERS) met[i] = u16(__float_as_int(__ldcg(&route(core.params, i)->x)));
+    consumers_sync();
+    // `first` and `expert` hold, until they are joined, how many routes each expert has
+    for (int e = int(threadIdx.x); e < model::EXPERTS; e += CONSUMERS) {
+        int count = 0;
+        for (int i = 0; i < routes; ++i) count += met[i] == e;
+        groups.first[e] = u16(count);
+    }
+    consumers_sync();
+    if (threadIdx.x == 0) {
+        int count = 0, first = 0, tile = 0;
+        for (int e = 0; e < model::EXPERTS; ++e) {
+            const int size = groups.first[e];
+            if (!size) continue;
+            groups.expert[count] = u16(e);
+            groups.first[count] = u16(first);  // count <= e: whoever stood there has been seen
+            groups.tile[count] = u16(tile);
+            first += size;
+            tile += ceil_div(size, TILE_TOKENS);
+            ++count;
+        }
+        groups.first[count] = u16(first);
+        groups.count = count;
+    }
+    consumers_sync();
+    for (int k = int(threadIdx.x); k < groups.count; k += CONSUMERS) {
+        int at = groups.first[k];
+        const int expert = groups.expert[k];
+        for (int i = 0; i < routes; ++i) {
+            if (met[i] == expert) groups.routes[at++] = u16(i);
+        }
+    }
+    consumers_sync();
+    if (threadIdx.x == 0) barrier_arrive(&core.shared.routing.known);
+}
+
+// Each group's tokens side by side.
+DEVICE void gather(Core& core) {
+    constexpr int WORDS = HIDDEN_CHUNKS * CHUNK_COLUMNS / 2;
+    const Groups& groups = groups_of(core.shared);
+    const Params& p = core.params;
+    u16* from = ByShares::operand<model::HIDDEN>(p.operand_hidden);
+    for (int k = int(core.place.sm); k < groups.count; k += model::SMS) {
+        for (int e = int(threadIdx.x); e < groups.size(k) * WORDS; e += CONSUMERS) {
+            const int row = e / WORDS, column = e % WORDS * 2, token = groups.routes[groups.first[k] + row] / model::CHOSEN;
+            const u32* word = shares::operand_word(from, column / CHUNK_COLUMNS, column % CHUNK_COLUMNS, token);
+            *word_of(tokens_operand(p, groups.tile[k] + row / TILE_TOKENS), column, row % TILE_TOKENS) = __ldcg(word);
+        }
+    }
+}
+
+DEVICE void gate_up(Core& core, int layer) {
+    using Mine = Share<GATE_UP>;
+    core.place.phase = GATE_UP;
+    const Groups& groups = groups_of(core.shared);
+    const Params& p = core.params;
+    const Mine mine(groups, int(core.place.sm));
+#pragma unroll 1
+    for (int block = mine.first; block < mine.last; ++block) {
+        const int k = Mine::group(block), tile = groups.tile[k];
+        block_product<GATE_UP>(core, block, groups.size(k), [&](int m) { return tokens_operand(p, tile + m); },
+            [&](int f, int token, float2 sum) {
+                if (f >= experts::COLUMNS) return;
+                if constexpr (experts::BIASED) {
+                    const float2 bias = experts::gate_up_bias_of(p, layer, groups.expert[k], f);
+                    sum = make_float2(sum.x + bias.x, sum.y + bias.y);
+                }
+                u32* word = word_of(gated_operand(p, tile + token / TILE_TOKENS), f & ~1, token % TILE_TOKENS);
+                reinterpret_cast<u16*>(word)[f & 1] = u16(split_weights_type(swiglu(sum.x, sum.y), 0.0f).high);
+            });
+    }
+}
+
+DEVICE void down(Core& core) {
+    using Mine = Share<DOWN>;
+    core.place.phase = DOWN;
+    const Groups& groups = groups_of(core.shared);
+    const Params& p = core.params;
+    const Mine mine(groups, int(core.place.sm));
+#pragma unroll 1
+    for (int block = mine.first; block < mine.last; ++block) {
+        const int k = Mine::group(block), tile = groups.tile[k];
+        block_product<DOWN>(core, block, groups.size(k), [&](int m) { return gated_operand(p, tile + m); },
+            [&](int pair, int token, float2 sum) {
+                if (2 * pair >= model::HIDDEN) return;
+                float* to = slab(p, groups.routes[groups.first[k] + token]) + 2 * pair;
+                *reinterpret_cast<float2*>(to) = sum;
+            });
+    }
+}
+
+// What the experts add to each token, in the order of slots.
+DEVICE void join(Core& core, const Chunk& chunk, int layer) {
+    constexpr int PAIRS_A_TOKEN = model::HIDDEN / 2;
+    const Params& p = core.params;
+    for (int i = int(core.place.sm) * CONSUMERS + int(threadIdx.x); i < chunk.tokens * PAIRS_A_TOKEN; i += model::SMS * CONSUMERS) {
+        const int token = i / PAIRS_A_TOKEN, row = i % PAIRS_A_TOKEN * 2;
+        float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int slot = 0; slot < model::CHOSEN; ++slot) {
+            const int index = token * model::CHOSEN + slot;
+            const float2 met = __ldcg(route(p, index));
+            float2 out = __ldcg(reinterpret_cast<const float2*>(slab(p, index) + row));
+            if constexpr (experts::BIASED) {
+                const float2 bias = experts::down_bias_of(p, layer, __float_as_int(met.x), row);
+                out = make_float2(out.x + bias.x, out.y + bias.y);
+            }
+            sum = make_float2(sum.x + met.y * out.x, sum.y + met.y * out.y);
+        }
+        float* to = p.outputs + prefill::outputs_offset<ByShares>(false, layer) + size_t(token) * model::HIDDEN + row;
+        *reinterpret_cast<float2*>(to) = sum;
+    }
+}
+
+// What attention adds, with its bias.
+struct AttentionStore {
+    static constexpr int TILES = 8;
+    Core& core;
+    int layer;
+
+    DEVICE void store(int pair, int token, float a, float b) const {
+        const int row = 2 * pair;
+        if (row >= model::HIDDEN) return;
+        float2 sum = make_float2(a, b);
+        if constexpr (model::OUT_BIAS) {
+            const float2 bias = heads::out_bias(core.params, layer, row);
+            sum = make_float2(a + bias.x, b + bias.y);
+        }
+        float* to = core.params.outputs + prefill::outputs_offset<ByShares>(true, layer) + size_t(token) * model::HIDDEN + row;
+        *reinterpret_cast<float2*>(to) = sum;
+    }
+};
+
+// The last layer's keys and values are all that later tokens need of it. `copied` is the parity of the barrier of that name.
+DEVICE void pass(Core& core, const Chunk& chunk, u32& copied) {
+    const Params& p = core.params;
+    ByShares way{core, chunk};
+#pragma unroll 1
+    for (int layer = 0; layer < model::LAYERS; ++layer) {
+        core.place.layer = layer;
+        core.place.position = chunk.first;
+        const u16* norms = p.norms + size_t(2 * layer) * model::HIDDEN;
+        prefill::normalise<ByShares>(core, chunk, layer ? prefill::MLP_OUTPUT : prefill::EMBEDDING, layer - 1, norms);
+        core.grid_barrier();
+        way.matrix<QKV>(p.operand_hidden, prefill::QkvStore<ByShares>{core, layer, chunk});
+        if constexpr (model::QK_NORM) {
+            core.grid_barrier();
+            prefill::finish_heads<ByShares>(core, chunk, layer);
+        }
+        if (layer == model::LAYERS - 1) {
+            core.grid_barrier();
+            break;
+        }
+        way.attention(layer);
+        core.grid_barrier();
+        way.matrix<ATTN_OUT>(p.operand_heads, AttentionStore{core, layer});
+        core.grid_barrier();
+        prefill::normalise<ByShares>(core, chunk, prefill::ATTENTION_OUTPUT, layer, norms + model::HIDDEN);
+        core.grid_barrier();
+        choose(core, chunk, layer, norms + model::HIDDEN);
+        core.grid_barrier();
+        group(core, chunk);
+        gather(core);
+        core.grid_barrier();
+        gate_up(core, layer);
+        core.grid_barrier();
+        down(core);
+        core.grid_barrier();
+        barrier_wait(&core.shared.routing.copied, copied, p, core.place, WAIT_ROUTE);  // before its place is used again
+        copied ^= 1u;
+        join(core, chunk, layer);
+        core.grid_barrier();
+    }
+}
+
+}  // namespace expert_prefill
