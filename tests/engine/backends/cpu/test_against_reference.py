@@ -210,7 +210,9 @@ def test_prompts_around_block_ends_equal_the_reference(length: int) -> None:
 class Bfloat16(RandomWeights):
     """Matrices whose own type is bfloat16."""
 
-    native = "bf16"
+    def __init__(self, config: ModelConfig, seed: int) -> None:
+        super().__init__(config, seed)
+        self.native = "bf16"
 
     def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
         """In float32 they are what the bits say: what the reference must multiply."""
