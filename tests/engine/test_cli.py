@@ -491,7 +491,7 @@ def test_check_fails_in_plain_words_when_the_backend_cannot_run(
 def test_check_finds_a_backend_that_computes_wrong_tokens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("engine.backends.numpy_backend.choose", lambda *_args: 1)
+    monkeypatch.setattr("engine.backends.numpy_launch.choose", lambda *_args: 1)
     code, out, _ = run(capsys, "check", *TINY)
     assert code == 2
     assert "its tokens or logits differ" in out
@@ -600,11 +600,11 @@ def test_worker_hands_its_flags_to_the_serving_worker(
     system = tmp_path / "system.txt"
     system.write_text("Be brief.")
     argv = ("worker", "--redis", "redis://r/0", "--name", "w", "--model", "words", "--backend", "paced")
-    argv = (*argv, "--pin", str(system), "--keep-prefixes")
+    argv = (*argv, "--pin", str(system), "--keep-prefixes", "--rows", "3")
     code, _, err = run(capsys, *argv, "--option", "tok_s=50", "--devices", "1", "--fewer-devices", "--json")
     assert code == 0
     given = {
-        "devices": 1, "options": {"tok_s": 50}, "fewer_devices": True,
+        "devices": 1, "options": {"tok_s": 50}, "rows": 3, "fewer_devices": True,
         "pinned": [Prompt("Be brief.")], "remember_in": tmp_path / "prefixes",
     }  # fmt: skip
     assert made == [(("redis://r/0", "words", "paced", "w"), given)]
