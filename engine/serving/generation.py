@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from itertools import accumulate, chain
 
 from engine import replies
@@ -65,20 +66,31 @@ class Generation:
         self._text_bytes = len(published.text.encode())
         self._progress_at = time.monotonic()
 
-    def run(self, leave: Callable[[float], bool], on_launch: Callable[[], None]) -> Done | None:
+    def run(
+        self,
+        leave: Callable[[float], bool],
+        on_launch: Callable[[], None],
+        wanting_room: Callable[[], AbstractContextManager[None]],
+    ) -> Done | None:
         """Generates until the end, which is returned; the Output has everything before it.
 
-        `on_launch` is called while the device is busy with the prompt. `leave` is asked after every poll with
+        `on_launch` is called while the device is busy with the prompt, `wanting_room` is held while the
+        request does not fit beside others. `leave` is asked after every poll with
         the seconds that are probably left (infinite if unknown); once it says yes, or another worker has the
         request, the result is None. Raises BackendFailure.
         """
-        done = self._generate(leave, on_launch)
+        done = self._generate(leave, on_launch, wanting_room)
         alternatives = self._request.logprobs
         if done is not None and done.finish_reason != "cancelled" and alternatives is not None:
             self._score(alternatives, self._text_bytes + len(done.text.encode()))
         return done
 
-    def _generate(self, leave: Callable[[float], bool], on_launch: Callable[[], None]) -> Done | None:
+    def _generate(
+        self,
+        leave: Callable[[float], bool],
+        on_launch: Callable[[], None],
+        wanting_room: Callable[[], AbstractContextManager[None]],
+    ) -> Done | None:
         engine = self._engine
         started = Started(
             self._worker, engine.name, engine.backend.name, len(self._prompt), self._clock.queue_ms
@@ -86,7 +98,7 @@ class Generation:
         if self._stream.stopped or len(self._ids) >= self._limit:
             self._output.frame(started)
             return self._done("stop" if self._stream.stopped else "length")
-        launch = self._launch(leave)
+        launch = self._launch(leave, wanting_room)
         if launch is None:
             return self._done("cancelled") if self._output.cancelled.is_set() else None
         try:
@@ -96,17 +108,20 @@ class Generation:
         finally:
             launch.close()
 
-    def _launch(self, leave: Callable[[float], bool]) -> Launch | None:
+    def _launch(
+        self, leave: Callable[[float], bool], wanting_room: Callable[[], AbstractContextManager[None]]
+    ) -> Launch | None:
         """Begins as soon as there is room beside the requests in flight; None if it is not to begin."""
-        job, output, waits = self._job(), self._output, False
-        while not waits or not (output.cancelled.is_set() or output.lost.is_set() or leave(float("inf"))):
-            try:
-                return self._engine.backend.launch(job)
-            except NoRoom as error:
-                if not waits:
-                    output.frame(Progress(0, len(job.tokens), "prompt tokens", str(error)))
-            waits = True
-            time.sleep(POLL_S)
+        job, output, launch = self._job(), self._output, self._engine.backend.launch
+        try:
+            return launch(job)
+        except NoRoom as error:
+            output.frame(Progress(0, len(job.tokens), "prompt tokens", str(error)))
+        with wanting_room():
+            while not (output.cancelled.is_set() or output.lost.is_set() or leave(float("inf"))):
+                time.sleep(POLL_S)
+                with suppress(NoRoom):
+                    return launch(job)
         return None
 
     def _job(self) -> Job:

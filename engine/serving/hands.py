@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from engine.serving.inbox import Taken
 from engine.serving.publisher import Publisher
@@ -24,6 +25,7 @@ class Hands:
         self._on_end = on_end
         self._changed = threading.Condition()
         self._held: list[str] = []
+        self._wanting_room = 0
         self._publishers: list[Publisher] = [new_publisher()]
         self._spare = list(self._publishers)
         self._failures: list[BaseException] = []
@@ -44,9 +46,21 @@ class Hands:
         threading.Thread(target=self._run_aside, args=args, name="row", daemon=True).start()
 
     def wait_for_fewer(self, than: int, seconds: float) -> bool:
-        """Whether fewer are in hand, after so long at most."""
+        """Whether fewer are in hand, after so long at most, and none of them wants more room."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._held) < than, seconds)
+            return self._changed.wait_for(lambda: len(self._held) < than and not self._wanting_room, seconds)
+
+    @contextmanager
+    def wanting_room(self) -> Iterator[None]:
+        """A request in hand waits for the end of others: newer ones would take what they leave."""
+        with self._changed:
+            self._wanting_room += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._wanting_room -= 1
+                self._changed.notify_all()
 
     def raise_failure(self) -> None:
         """Raises what the oldest failure on another thread was, once."""

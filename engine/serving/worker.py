@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +73,8 @@ _IDLE_WAIT_S = 0.5
 """How long an idle worker waits for a new request before it looks for one that was left behind."""
 _HAND_BACK_S = 2.0
 _OUTAGE_S = (0.1, 2.0)
+_DESCRIPTION_S = 5.0
+"""How long the end of a new worker's first answer may wait for what git and nvidia-smi say."""
 
 
 class Worker:
@@ -121,7 +123,10 @@ class Worker:
         self._lost: DeviceLost | None = None
         self._broken = False
         """Whether the engine is to be closed once nothing is in hand."""
+        self._telling = threading.Lock()
+        """What is in hand and what is told of it change as one."""
         self._aside = ThreadPoolExecutor(1, "environment")
+        self._described: Future[None] | None = None
 
     def run(self) -> None:
         """Works until SIGTERM, SIGINT or `stop`. Raises HomeLost if its model cannot be opened (again)."""
@@ -136,9 +141,7 @@ class Worker:
             except _StoppedLoading:
                 log.info("stopped while loading")
             finally:
-                self.stop(
-                    at_once=self._lost is not None
-                )  # what is in hand beside a lost device is handed back
+                self.stop(at_once=self._lost is not None)  # what is beside a lost device is handed back
                 self._hands.wait_for_fewer(1, self._grace_s + 2 * _HAND_BACK_S)
                 self._tokenizer_service.close()
                 self._heartbeat.close()
@@ -194,14 +197,18 @@ class Worker:
             raise HomeLost(f"the worker {self.name} cannot open its model: {error}") from error
         finally:
             self._loading = False
-        facts.add_done_callback(
-            lambda found: self._heartbeat.describe(with_engine(found.result(), engine.backend, engine.model))
-        )
+        self._described = self._aside.submit(self._describe, facts, engine)
         self._tokenizer_service.open(engine.name, engine.model.tokenizer, engine.backend.config.context)
         self._heartbeat.update(**_portrait(engine), state="idle")
         rows = engine.backend.rows
         together = "" if rows == 1 else f", {rows} requests at once"
         log.info("%s serves %s on %s%s", self.name, engine.name, engine.backend.name, together)
+
+    def _describe(self, facts: Future[dict[str, Any]], engine: Engine) -> None:
+        try:
+            self._heartbeat.describe(with_engine(facts.result(), engine.backend, engine.model))
+        except (OSError, ValueError, EngineError):
+            log.exception("what this machine is could not be read: measurements will not say it")
 
     def _restore(self, engine: Engine) -> None:
         if self._remember_in is not None:
@@ -231,10 +238,8 @@ class Worker:
             try:
                 self._hands.raise_failure()
                 taken = self._inbox.take(wait_s, self._hands.ids)
-                if taken is not None and self._rows > 1 and taken.inbox != BENCH:
-                    self._hands.begin(taken)
-                elif taken is not None:
-                    self._hands.serve(taken)
+                if taken is not None:
+                    self._take_in_hand(taken)
                 pause, wait_s = _OUTAGE_S[0], 0.0 if taken is not None else _IDLE_WAIT_S
             except (RedisError, OSError) as error:
                 log.warning("Redis does not answer: %s", error)
@@ -245,6 +250,14 @@ class Worker:
                 self._remember()
                 if not self._stopping:
                     self._load_home()
+
+    def _take_in_hand(self, taken: Taken) -> None:
+        if self._broken or self._lost is not None:  # the engine went while this one was waited for
+            self._inbox.release(taken.id, taken.inbox)
+        elif self._rows > 1 and taken.inbox != BENCH and taken.attempts == 1:
+            self._hands.begin(taken)
+        else:  # what a worker was lost with is tried without company: it may be what ends workers
+            self._hands.serve(taken)
 
     @property
     def _rows(self) -> int:
@@ -277,13 +290,16 @@ class Worker:
             self._heartbeat.let_go(output)
 
     def _tell_begin(self, state: str) -> None:
-        in_hand = self._hands.ids
-        self._heartbeat.update(state=state, request=in_hand[0], in_hand=len(in_hand))
+        with self._telling:
+            in_hand = self._hands.ids
+            self._heartbeat.update(state=state, request=in_hand[0], in_hand=len(in_hand))
 
     def _tell_end(self) -> None:
-        in_hand = self._hands.ids
-        state = "stopping" if self._stopping else "generating" if in_hand else "idle"
-        self._heartbeat.update(state=state, request=in_hand[0] if in_hand else "", in_hand=len(in_hand))
+        with self._telling:
+            in_hand = self._hands.ids
+            state = "stopping" if self._stopping else "generating" if in_hand else "idle"
+            request = in_hand[0] if in_hand else ""
+            self._heartbeat.update(state=state, request=request, in_hand=len(in_hand))
 
     def _answer(self, taken: Taken, output: Output) -> Frame | None:
         """The request's last frame; None if it has been handed back or is another worker's."""
@@ -315,8 +331,10 @@ class Worker:
         self._load_home()
         engine = self._slot.hold(self._home)
         done = Generation(engine, request, output, self.name, queue_ms).run(
-            self._must_leave, lambda: self._tell_begin("generating")
+            self._must_leave, lambda: self._tell_begin("generating"), self._hands.wanting_room
         )
+        if self._described is not None:  # whoever records the end asks for it
+            wait([self._described], _DESCRIPTION_S)
         if done is None:
             self._hand_back(request, output)
             return None
@@ -377,8 +395,9 @@ class Worker:
         whose device is lost: what is left may not be able to carry it, and whoever waits ought to know.
         """
         log.error("the backend failed: %s", error)
-        if len(self._hands.ids) > 1:
-            self._broken = True  # the others may yet end well
+        engine = self._slot.engine
+        if engine is not None and engine.backend.rows > 1:
+            self._broken = True  # the others may yet end well, and the loop's thread closes it
         else:
             self._slot.close()
         if isinstance(error, DeviceLost):

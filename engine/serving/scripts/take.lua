@@ -19,7 +19,8 @@ end
 local function made_progress(id)
   local newest = redis.call('XREVRANGE', OUT .. id, '+', '-', 'COUNT', 1)[1]
   local kind = newest and string.match(newest[2][2], '"type":"(%a+)"')
-  return kind == 'tokens' or kind == 'progress'
+  -- Progress of nothing yet says only that the request waits for room.
+  return kind == 'tokens' or kind == 'progress' and not string.match(newest[2][2], '"done":0[,}]')
 end
 
 local function begin(inbox, entry, pairs)

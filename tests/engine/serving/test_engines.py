@@ -20,10 +20,10 @@ MODEL = "random:tiny-laneformer"
 def three_devices_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of four devices, one of which does not answer any more."""
 
-    def opened(name, model, *, devices, options, progress):
+    def opened(name, model, *, devices, **rest):
         if devices > 3:
             raise BackendUnavailable(f"{devices} GPUs were asked for; 3 of 4 answer")
-        return open_backend(name, model, devices=devices, options=options, progress=progress)
+        return open_backend(name, model, devices=devices, **rest)
 
     monkeypatch.setattr(engines, "open_backend", opened)
 

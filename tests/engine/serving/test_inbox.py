@@ -18,6 +18,9 @@ from engine.serving.messages import (
     WORKERS,
     BenchRequest,
     GenerateRequest,
+    Progress,
+    encode_frame,
+    out_key,
     worker_inbox,
 )
 from tests.waiting import quickest
@@ -175,6 +178,17 @@ def test_a_request_that_broke_a_device_counts_and_says_why(inbox, client):
         assert found.poisonous is (attempts == 3)
         one.release("g", INTERACTIVE, "the watchdog fired")
     assert found.last_error == "the watchdog fired"
+
+
+def test_to_wait_for_room_is_no_progress(inbox, client, raw):
+    """Else a request that ends every worker would be tried anew each time."""
+    client.submit(generate("g"))
+    for done, attempts in ((0, 2), (3, 1)):
+        inbox(f"a{done}").take()
+        raw.xadd(out_key("g"), encode_frame(Progress(done, 10, "prompt tokens")))
+        time.sleep(0.12)
+        assert inbox(f"b{done}", dead_ms=100).take().attempts == attempts
+        inbox(f"b{done}", dead_ms=100).release("g", INTERACTIVE)
 
 
 def test_a_benchmark_s_point_outlives_more_lost_workers_than_a_generation(inbox, client):
