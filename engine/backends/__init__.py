@@ -22,7 +22,7 @@ AUTO = "auto"
 WITH_SYNC = ("cpu", "cuda")
 """Those with the option `sync`, which takes one of engine.backends.base.SYNCS."""
 WITH_ROWS = ("numpy", "cpu")
-"""Those with the option `rows`, how many requests they take at once; the others take one."""
+"""Those with the option `rows`, how many requests they take at once on one device; the others take one."""
 _MODULES = {name: f"{__name__}.{name}" for name in BACKENDS} | {"numpy": f"{__name__}.numpy_backend"}
 _BEST_FIRST = ("cuda", "cpu", "numpy")
 
@@ -52,7 +52,8 @@ def open_backend(
     usable, why = _ask(chosen)
     if not usable:
         raise BackendUnavailable(f"the backend {chosen} cannot run here: {why}")
-    asked = {**(options or {}), **({"rows": rows} if rows > 1 and chosen in WITH_ROWS else {})}
+    has_rows = chosen in WITH_ROWS and devices == 1
+    asked = {**(options or {}), **({"rows": rows} if rows > 1 and has_rows else {})}
     opened = _load(chosen).open(model, devices=devices, options=asked, progress=progress)
     return cast("Backend", opened)
 

@@ -23,7 +23,14 @@ from engine.backends.base import (
     check_sequence,
 )
 from engine.backends.numpy_launch import PREFILL_CHUNK, NumpyLaunch
-from engine.backends.prefix_cache import OPTION, KeptSequence, PrefixCache, PrefixCacheUse, budget_of
+from engine.backends.prefix_cache import (
+    OPTION,
+    KeptSequence,
+    Match,
+    PrefixCache,
+    PrefixCacheUse,
+    budget_of,
+)
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs, measure_read_gbs, usable_cores
 from engine.processor import processor_name
@@ -59,10 +66,10 @@ def open(
                 f"the backend numpy has no option {name!r}; it takes threads, rows, {OPTION}"
             )
     threads = options.get("threads", max(1, usable_cores() - 1))
-    if not isinstance(threads, int) or threads < 1:
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
         raise BackendUnavailable(f"threads is {threads!r}; it must be a whole number, 1 or more")
     rows = options.get("rows", 1)
-    if not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
     return NumpyBackend(model, threads, budget_of(options, DEFAULT_CACHE_MIB), rows)
 
@@ -136,8 +143,9 @@ class NumpyBackend:
         capacity = max(
             needed, min(capacity, self.config.context)
         )  # a power of two: a growing one is seldom copied
-        size = needed * self._reference.position_bytes
-        self._kept.reserve(size)
+        position = self._reference.position_bytes
+        size = needed * position
+        match = self._kept.reserve(job.cache_salt, job.tokens, len(job.tokens) * position, size)
 
         def end(tokens: Sequence[int], cache: Cache) -> None:
             with self._lock:
@@ -145,14 +153,13 @@ class NumpyBackend:
                 self._kept.keep(job.cache_salt, tokens, cache, cache.filled_bytes)
 
         try:
-            cache = self._lend(job, needed, capacity)
+            cache = self._lend(match, needed, capacity)
         except MemoryError as error:
             self._kept.give_back(size)
             raise BackendFailure(f"the backend numpy failed: {error}") from error
         return NumpyLaunch(self._reference, job, cache, end)
 
-    def _lend(self, job: Job, needed: int, capacity: int) -> Cache:
-        match = self._kept.reuse(job.cache_salt, job.tokens)
+    def _lend(self, match: Match[Cache] | None, needed: int, capacity: int) -> Cache:
         if match is None:
             return self._reference.new_cache(capacity)
         if match.copies or match.value.capacity < needed:

@@ -1,7 +1,8 @@
 """Sequences whose keys and values stay after their launch, and which of them a new prompt may go on from.
 
-A backend asks `reserve` and `reuse` before a request begins and calls `give_back` and `keep` after it. The
-keys and values themselves are the backend's: this module knows their tokens, their size and whose they are.
+A backend calls `reserve` before a request begins, or `reuse` if requests do not share the budget, and
+`give_back` and `keep` after it. The keys and values themselves are the backend's: this module knows their
+tokens, their size and whose they are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from engine.errors import BackendUnavailable, NoRoom
 
 OPTION = "prefix_cache_mib"
 """The option of every backend that keeps sequences: MiB for those that are kept and those of the requests in
-flight, which a single request may exceed. 0 keeps none, and takes one request at a time."""
+flight, which a request alone may exceed until it ends. 0 keeps none, and takes one request at a time."""
 MAX_MIB = 1 << 24
 PINNED = "pinned"
 """The owner of what the operator pins (Job.cache_salt): every owner goes on from it, and it never goes."""
@@ -102,19 +103,29 @@ class PrefixCache(Generic[T]):
             self._kept.append(best)
         return Match(best.value, length, copies)
 
-    def reserve(self, size: int) -> None:
-        """Takes `size` bytes for a request until `give_back`; kept sequences make room for it.
+    def reserve(self, salt: str, tokens: Sequence[int], prompt: int, most: int) -> Match[T] | None:
+        """Takes `most` bytes for a request until `give_back`; what it may go on from, as `reuse` finds it.
+
+        Kept sequences make room, the one that is gone on from last: where it cannot stay, it is handed over.
+        Beside others in flight a request is counted with `most`, all that it may fill. Alone it is counted
+        with the bytes of its `prompt`, and with what it has filled when that is kept: most requests end long
+        before they may.
 
         Raises NoRoom if it has to wait for a request in flight to end. One that is alone is never refused.
         """
-        unmovable = sum(kept.size for kept in self._kept if kept.salt == PINNED) + sum(self._reserved)
-        if self._reserved and unmovable + size > self._budget:
+        if self._reserved and self._unmovable + most > self._budget:
             raise NoRoom(
-                f"the memory for keys and values is full: this request may need {_mib(size)} MiB, and"
-                f" {_mib(unmovable)} of {_mib(self._budget)} are in use; it begins once another one has ended"
+                f"the memory for keys and values is full: this request may need {_mib(most)} MiB, and"
+                f" {_mib(self._unmovable)} of {_mib(self._budget)} are in use; it begins once another one has"
+                " ended"
             )
-        self._make_room(size)
-        self._reserved.append(size)
+        match = self.reuse(salt, tokens)
+        source = self._kept[-1] if match and match.copies else None
+        self._make_room(most if self._reserved else prompt, source)
+        self._reserved.append(most)
+        if match and source and source not in self._kept:
+            return match._replace(copies=False)
+        return match
 
     def give_back(self, size: int) -> None:
         """What `reserve` took."""
@@ -138,13 +149,23 @@ class PrefixCache(Generic[T]):
             self._release(kept.value)
         self._kept.clear()
 
-    def _make_room(self, size: int) -> bool:
-        """Whether there is room for so much now."""
+    @property
+    def _unmovable(self) -> int:
+        return sum(kept.size for kept in self._kept if kept.salt == PINNED) + sum(self._reserved)
+
+    def _make_room(self, size: int, source: _Kept[T] | None = None) -> bool:
+        """Whether there is room for so much now. What cannot fit anyway makes nobody go.
+
+        `source` goes unreleased: its value is the caller's then.
+        """
+        if self._unmovable + size > self._budget:
+            return False
         while self.use.used_bytes + sum(self._reserved) + size > self._budget:
-            loose = next((kept for kept in self._kept if kept.salt != PINNED), None)
-            if loose is None:
-                return False
-            self._drop(loose)
+            loose = next(kept for kept in self._kept if kept.salt != PINNED)
+            if loose is source:
+                self._kept.remove(loose)
+            else:
+                self._drop(loose)
         return True
 
     def _drop(self, kept: _Kept[T]) -> None:

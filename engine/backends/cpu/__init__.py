@@ -60,8 +60,11 @@ def _parse(options: Mapping[str, Any], devices: int) -> Options:
         else:
             known = ", ".join([*_LIMITS, *_CHOICES, PREFIX_CACHE])
             raise BackendUnavailable(f"the backend cpu has no option {name!r}; it has {known}")
-    if devices > 1:
-        values["rows"] = 1
+    if devices > 1 and values.get("rows", 1) > 1:
+        raise BackendUnavailable(
+            f"rows is {values['rows']} with {devices} devices; several virtual devices have one row:"
+            " leave rows at 1, or devices"
+        )
     return Options(**values)
 
 

@@ -54,18 +54,18 @@ class KeptCaches:
 
         Raises NoRoom if the budget has no room for all that the job may fill beside those in flight.
         """
+        prompt = len(job.tokens) * self._position_bytes
         most = min(self._context, len(job.tokens) + job.max_tokens) * self._position_bytes
-        self._kept.reserve(most)
+        owner = job.cache_salt if prompt <= self._kept.use.budget_bytes else ""
+        match = self._kept.reserve(owner, job.tokens, prompt, most)
         try:
-            return self._lend(job)._replace(reserved=most)
+            lease = self._fill(match) if owner else self.lend_unreserved()
         except BaseException:
             self._kept.give_back(most)
             raise
+        return lease._replace(reserved=most)
 
-    def _lend(self, job: Job) -> Lease:
-        if not job.cache_salt or len(job.tokens) * self._position_bytes > self._kept.use.budget_bytes:
-            return self.lend_unreserved()
-        match = self._kept.reuse(job.cache_salt, job.tokens)
+    def _fill(self, match: Match[int] | None) -> Lease:
         if match and not match.copies:
             return Lease(match.value, match.length)
         cache = self._add()

@@ -28,8 +28,10 @@ class Lease(NamedTuple):
 class KeptCaches:
     """Lends a buffer to one launch at a time and keeps what it leaves. For one thread at a time.
 
-    `size` is one buffer's bytes on one GPU; `chunk` is how many tokens go through prefill in one pass. A
-    launch goes on at a whole chunk, so that it computes the same bits as a cold one would.
+    `size` is one buffer's bytes on one GPU; `chunk` is how many tokens go through prefill by shares in one
+    pass; a launch goes on at a whole one. Its logits are those of a cold one within rounding, not to the bit:
+    how many tokens are left chooses tiles or shares (next_chunk in kernels/cuda/prefill.cuh), and decode
+    filled the positions of an answer.
     """
 
     def __init__(self, devices: Sequence[Device], size: int, chunk: int, budget_bytes: int) -> None:

@@ -100,6 +100,8 @@ def test_whoever_waits_hears_how_far_the_opening_is(monkeypatch) -> None:
         ("numpy", {"options": {"graph": True}}, "no option 'graph'; it takes threads"),
         ("numpy", {"options": {"sync": "barrier"}}, "no option 'sync'"),
         ("numpy", {"options": {"threads": 0}}, "threads is 0; it must be"),
+        ("numpy", {"options": {"threads": True}}, "threads is True; it must be"),
+        ("numpy", {"options": {"rows": True}}, "rows is True; it must be"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_in_words(name, settings, message) -> None:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends.prefix_cache import PINNED, PrefixCache, PrefixCacheUse, budget_of, common_prefix
-from engine.errors import BackendUnavailable
+from engine.errors import BackendUnavailable, NoRoom
 
 TALK = (1, 2, 3, 4, 5, 6)
 
@@ -139,5 +139,79 @@ def test_what_is_pinned_makes_room_for_nobody(cache, released) -> None:
     cache.keep("anna", (3, 4), "two", 40)
     cache.keep("anna", (5, 6), "large", 50)
 
-    assert released == ["one", "two", "large"]
-    assert cache.use == PrefixCacheUse(100, 60, 1)
+    assert released == ["one", "large"]
+    assert cache.use == PrefixCacheUse(100, 100, 2)
+
+
+def test_a_request_goes_on_from_a_sequence_that_both_together_are_too_large_for(cache, released) -> None:
+    cache.keep("anna", TALK, "talk", 60)
+
+    match = cache.reserve("anna", (*TALK, 7), 70, 80)
+
+    assert match == ("talk", 6, False)
+    assert (cache.use.used_bytes, released) == (0, [])
+
+
+def test_a_request_alone_takes_the_place_of_others_for_its_prompt_only(cache, released) -> None:
+    for owner in ("anna", "ben", "carl"):
+        cache.keep(owner, TALK, owner, 30)
+
+    cache.reserve("dora", TALK, 30, 500)
+
+    assert released == ["anna"]
+
+
+def test_what_a_request_has_filled_takes_the_place_of_others_once_it_is_kept(cache, released) -> None:
+    for owner in ("anna", "ben", "carl"):
+        cache.keep(owner, TALK, owner, 30)
+    cache.reserve("dora", TALK, 30, 500)
+
+    cache.give_back(500)
+    cache.keep("dora", TALK, "dora", 50)
+
+    assert released == ["anna", "ben"]
+
+
+def test_a_prompt_beyond_the_budget_takes_nobodys_place(cache, released) -> None:
+    cache.keep("anna", TALK, "talk", 60)
+
+    cache.reserve("", TALK, 101, 500)
+
+    assert released == []
+
+
+def test_requests_in_flight_and_kept_sequences_fit_the_budget_together(cache, released) -> None:
+    for owner in ("anna", "ben", "carl"):
+        cache.keep(owner, TALK, owner, 30)
+    cache.reserve("dora", TALK, 10, 40)
+
+    cache.reserve("emil", TALK, 10, 30)
+
+    assert released == ["anna", "ben"]
+
+
+def test_a_request_that_has_to_wait_leaves_what_it_would_go_on_from(cache) -> None:
+    cache.keep("anna", TALK, "talk", 30)
+    cache.reserve("ben", TALK, 10, 60)
+
+    with pytest.raises(NoRoom, match="the memory for keys and values is full"):
+        cache.reserve("anna", (*TALK, 7), 10, 41)
+
+    assert cache.reuse("anna", (*TALK, 7)) == ("talk", 6, False)
+
+
+def test_a_sequence_to_copy_goes_after_all_others(cache, released) -> None:
+    cache.keep("anna", TALK, "talk", 40)
+    cache.keep("ben", TALK, "ben's", 40)
+
+    assert cache.reserve("anna", (1, 2, 9), 30, 30) == ("talk", 2, True)
+
+    assert released == ["ben's"]
+
+
+def test_a_sequence_to_copy_that_cannot_stay_is_handed_over(cache, released) -> None:
+    cache.keep("anna", TALK, "talk", 40)
+
+    assert cache.reserve("anna", (1, 2, 9), 70, 70) == ("talk", 2, False)
+
+    assert (cache.use.sequences, released) == (0, [])

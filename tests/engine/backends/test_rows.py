@@ -205,13 +205,32 @@ def test_requests_that_do_not_fit_the_memory_wait_for_one_to_end(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["numpy", "cpu"])
-def test_kept_sequences_make_room_for_requests_in_flight(name: str) -> None:
-    with opened(name, replace(LLAMA, context=8192), rows=2, **{PREFIX_CACHE: 4}) as backend:
+def test_kept_sequences_make_room_for_requests_in_flight_together(name: str) -> None:
+    with opened(name, replace(LLAMA, context=8192), rows=2, **{PREFIX_CACHE: 1}) as backend:
         Follower(backend.launch(Job((1,) * 40, 5, cache_salt="anna"))).follow()
+        positions = backend.prefix_cache.budget_bytes // (backend.prefix_cache.used_bytes // 44)
+        half = Job((2,), positions // 2 - 2)
+        first = backend.launch(half)
         assert backend.prefix_cache.sequences == 1
-        first = backend.launch(Job((2,), 8000))
+        second = backend.launch(half)
         assert backend.prefix_cache.sequences == 0
         first.close()
+        second.close()
+
+
+@pytest.mark.parametrize("name", ["numpy", "cpu"])
+def test_a_request_alone_that_might_fill_the_memory_goes_on_and_takes_nobodys_place(name: str) -> None:
+    chat = tuple(1 + number % 90 for number in range(40))
+    with opened(name, replace(LLAMA, context=8192), rows=2, **{PREFIX_CACHE: 1}) as backend:
+        Follower(backend.launch(Job(chat, 5, cache_salt="ben"))).follow()
+        Follower(backend.launch(Job(chat, 5, cache_salt="anna"))).follow()
+        launch = backend.launch(Job((*chat, 7), 8000, cache_salt="anna"))
+        while not launch.poll(1.0):
+            pass
+        launch.close()
+        assert launch.outcome is not None
+        assert launch.outcome.cached_tokens == len(chat)
+        assert {kept.salt for kept in backend.kept_sequences()} >= {"ben"}
 
 
 @pytest.mark.parametrize("name", ["numpy", "cpu"])
@@ -224,3 +243,9 @@ def test_virtual_devices_have_one_row() -> None:
     backend: Backend = open_backend("cpu", Random(LLAMA, RandomWeights(LLAMA, 3)), devices=2, rows=4)
     assert backend.rows == 1
     backend.close()
+
+
+def test_rows_asked_for_as_an_option_of_virtual_devices_are_refused() -> None:
+    model = Random(LLAMA, RandomWeights(LLAMA, 3))
+    with pytest.raises(BackendUnavailable, match="rows is 4 with 2 devices; several virtual devices have"):
+        open_backend("cpu", model, devices=2, options={"rows": "4"})
