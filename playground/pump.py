@@ -105,8 +105,8 @@ class Pump:
             await self._finish(Failed.of(error.reply, str(error)))
 
     async def _room(self) -> None:
-        """Until the page has shown enough of what it was sent."""
-        while self._window.full:
+        """Until the page has shown enough of what it was sent. After the end nothing more is to come."""
+        while self._window.full and not self.ended:
             self._acked.clear()
             await self._acked.wait()
 

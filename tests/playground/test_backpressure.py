@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
-from playground import pump
-from playground.window import MAX_FRAMES, AckWindow
+from playground import presence, pump
+from playground.window import MAX_BYTES, MAX_FRAMES, AckWindow
 from tests.playground.conftest import done, started, tokens
 from tests.waiting import until
 
@@ -97,3 +97,14 @@ async def test_a_frame_is_counted_by_its_bytes_not_its_characters(open_page, wor
         await page.hear()
         heard = await flood(page, worker, generation, 3, text="界" * 30 * 1024)
         assert len(json.dumps(heard[0], ensure_ascii=False).encode()) > 90_000
+
+
+async def test_an_end_that_fills_the_window_needs_no_acknowledgement(open_page, worker):
+    async def nothing_is_watched() -> bool:
+        return not presence.watch().here
+
+    async with open_page() as page:
+        generation = await page.start()
+        worker.publish_at_once(generation, started(), tokens(0, "x" * MAX_BYTES), done(1))
+        await page.hear_until("done")
+        await until(nothing_is_watched)

@@ -16,8 +16,6 @@ from asgiref.testing import ApplicationCommunicator
 from redis.asyncio.connection import AbstractConnection
 
 from config.api_handler import ApiHandler
-from engine.serving import scripts
-from engine.serving.messages import Frame, encode_frame, out_key
 from playground import consumers, presence
 from playground import workers as web_workers
 from playground.consumers import PlaygroundConsumer
@@ -73,7 +71,7 @@ async def test_a_page_has_its_first_token_after_one_round_trip_and_one_read(open
         for _ in range(2):  # the first one teaches Redis the scripts
             log.clear()
             generation = await page.start()
-            publish_at_once(worker, generation, started(), tokens(0, "a"), done(1))
+            worker.publish_at_once(generation, started(), tokens(0, "a"), done(1))
             await page.hear_until("done")
             await until(nothing_is_watched)
     assert log.of(generation, until="tokens") == ["EVALSHA", "queued", "XREAD", "started"]
@@ -83,15 +81,6 @@ async def nothing_is_watched() -> bool:
     return not presence.watch().here
 
 
-def publish_at_once(worker: Any, generation: str, *frames: Frame) -> None:
-    """As a worker does with what it has at the same time."""
-    with worker.redis.pipeline() as pipe:
-        for number, frame in enumerate(frames, 1):
-            pipe.xadd(out_key(generation), encode_frame(frame), id=f"{number}-0")
-        pipe.execute()
-    worker.redis.register_script(scripts.DROP)(args=[generation])
-
-
 @pytest.mark.usefixtures("transactional_db")
 async def test_an_answer_of_the_api_takes_one_round_trip_and_one_read(worker, log):
     for number in range(2):
@@ -99,7 +88,7 @@ async def test_an_answer_of_the_api_takes_one_round_trip_and_one_read(worker, lo
         asked = asyncio.create_task(_complete())
         await until(lambda: _waits(worker))
         [request] = worker.waiting()
-        publish_at_once(worker, request.id, started(), tokens(0, "a"), done(1))
+        worker.publish_at_once(request.id, started(), tokens(0, "a"), done(1))
         assert await asked == 200, number
         await until(nothing_is_watched)
     assert log.of(request.id, until="answer") == ["EVALSHA", "XREAD"]
