@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from config.addresses import visitor_address
 from engine.errors import EngineError
+from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import GenerateRequest
 from engine.serving.submission import FairShare, Submission
 from playground.background import in_background
@@ -109,9 +111,11 @@ async def submit(
         places.append(place)
         for each in submissions[1:]:
             places.append(await engine_client().submit(each.request, each.limit, each.share, each.kept))
-    except BaseException:  # a client that leaves cancels this task
-        # The one that was being submitted may be in the inbox: only its reply is known to be missing.
-        in_background(_withdraw(requests[: len(places) + 1]))
+    except BaseException as error:
+        # A client that leaves cancels this task. Without a reply nobody knows whether the next one arrived.
+        unknown = isinstance(error, asyncio.CancelledError | QueueUnavailable)
+        if submitted := requests[: len(places) + unknown]:
+            in_background(_withdraw(submitted))
         raise
     return places, allowance
 

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from config.rates import Rate
 from engine.models.prompt import Prompt
 from engine.serving.client import AsyncClient
 from engine.serving.errors import QueueUnavailable
 from engine.serving.messages import GenerateRequest
+from playground import admission
 from playground.admission import Caller, submit
 from playground.models import ApiKey
-from tests.waiting import PATIENCE_S
+from playground.quota import QuotaExceeded
+from tests.waiting import PATIENCE_S, until
 
 
 def requests(count: int) -> list[GenerateRequest]:
@@ -79,3 +82,32 @@ async def test_one_that_cannot_be_withdrawn_does_not_keep_the_others(worker, mon
     async with asyncio.timeout(PATIENCE_S):
         while [request.id for request in worker.waiting()] != ["g0"]:
             await asyncio.sleep(0.02)
+
+
+async def test_what_a_quota_refuses_was_never_submitted_and_is_not_withdrawn(worker, monkeypatch, settings):
+    settings.LIMIT_SESSION = Rate(1, 1000)
+    aside: list[str] = []
+    monkeypatch.setattr(admission, "in_background", lambda task: (task.close(), aside.append(task.__name__)))
+    await submit(requests(1), Caller(session="anna"), workers=1)
+    with pytest.raises(QuotaExceeded):
+        await submit(requests(1), Caller(session="anna"), workers=1)
+    assert aside == []
+
+
+async def test_what_nobody_knows_to_have_arrived_is_withdrawn(worker, monkeypatch):
+    async def loses_the_reply(*_args: object, **_more: object) -> None:
+        raise QueueUnavailable("Redis does not answer")
+
+    withdrawn: list[str] = []
+
+    async def cancel(_client: AsyncClient, request_id: str) -> None:
+        withdrawn.append(request_id)
+
+    async def told() -> bool:
+        return withdrawn == ["g0"]
+
+    monkeypatch.setattr(admission, "enter", loses_the_reply)
+    monkeypatch.setattr(AsyncClient, "cancel", cancel)
+    with pytest.raises(QueueUnavailable):
+        await submit(requests(3), Caller(), workers=1)
+    await until(told)
