@@ -132,10 +132,10 @@ class _Presence:
                 await _touch(sorted(set(self.here.values())))
                 if monotonic() - self._rows_at >= ROWS_EVERY_S:
                     self._rows_at = monotonic()
-                    await _note_rows()
+                    await _try_to_note_rows()
                 if monotonic() - self._open_since >= settings.LEFT_RUN_S:
                     await self._end_abandoned()
-            except (RedisError, OSError, DatabaseError, EngineError) as error:
+            except (RedisError, OSError, EngineError) as error:
                 self._open_since = monotonic()
                 log.warning("watching_failed", error=str(error))
             except Exception:
@@ -156,6 +156,14 @@ async def _touch(generations: list[str]) -> None:
 async def _claim() -> list[str]:
     args = [int(1000 * settings.LEFT_RUN_S), int(1000 * CLAIM_S), _AT_ONCE]
     return cast("list[str]", await engine_script(_CLAIM)(args=args))
+
+
+async def _try_to_note_rows() -> None:
+    """A database that is away keeps nobody from being watched: what Redis knows is ended all the same."""
+    try:
+        await _note_rows()
+    except DatabaseError as error:
+        log.warning("rows_not_looked_through", error=str(error))
 
 
 async def _note_rows() -> None:

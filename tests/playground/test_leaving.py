@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from django.db import DatabaseError
 
 from engine.serving.messages import WAITING
 from playground import metrics, presence
@@ -241,4 +242,21 @@ async def test_a_process_that_has_just_begun_gives_pages_the_time_to_come_back(
     await until(beaten)
     assert not await asked()
     now += settings.LEFT_RUN_S
+    await until(asked)
+
+
+async def test_what_nobody_watches_is_ended_while_the_database_is_down(worker, monkeypatch):
+    def down() -> list[str]:
+        raise DatabaseError("the database does not answer")
+
+    async def asked() -> bool:
+        return worker.cancelled("a" * 32)
+
+    monkeypatch.setattr(presence, "_running_rows", down)
+    monkeypatch.setattr(presence, "ROWS_EVERY_S", 0.0)
+    monkeypatch.setattr(presence.services, "record_end", down)
+    worker.redis.zadd(presence.WATCHED, {"a" * 32: 1})
+    worker.publish("a" * 32, started(), tokens(0, "half"))
+    worker.redis.hset("ml:owner:" + "a" * 32, "worker", "w1")
+    presence.watch()
     await until(asked)
