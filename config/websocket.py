@@ -22,6 +22,12 @@ from config.bounds import POLICY_VIOLATION, Bucket
 FRAMES_A_S, FRAMES_AT_ONCE = 300.0, 900
 """A page acknowledges each frame that it shows, 125 a second at most."""
 BYTES_A_S, BYTES_AT_ONCE = 256 * 1024.0, 768 * 1024
+MESSAGE_BYTES = 512 * 1024
+"""One longer message ends the socket. The application says itself what is wrong with one half as long."""
+TOO_LARGE = 1009
+"""Close code: a message is too large."""
+CONTINUATION, CONTROL = 0, 8
+"""Opcodes: of a further piece of a message, and the least of pings and the like."""
 FRAMES_A_TURN = 4
 """So many of one socket are taken before the event loop turns to everybody else."""
 WAITING_FRAMES = 32
@@ -40,6 +46,8 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
         self._bytes = Bucket(BYTES_A_S, BYTES_AT_ONCE)
         self._has_room = asyncio.Event()
         self._has_room.set()
+        self._message_bytes = 0
+        """Of the message that is coming in, so far."""
         self._dismissed = False
         self._waiting = False
         self._left_of_turn = FRAMES_A_TURN
@@ -73,7 +81,12 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
         """Every frame counts, pings and pieces of a message too."""
         super().onFrameBegin()
         self._left_of_turn -= 1
-        if not self._frames.take(1) or not self._bytes.take(self.current_frame.length):
+        frame = self.current_frame
+        if frame.opcode < CONTROL:
+            self._message_bytes = frame.length + (self._message_bytes if frame.opcode == CONTINUATION else 0)
+        if self._message_bytes > MESSAGE_BYTES:
+            self._dismiss(TOO_LARGE, b"the message is too large: send less")
+        elif not self._frames.take(1) or not self._bytes.take(frame.length):
             self._dismiss()
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
@@ -102,12 +115,14 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
         if self.data:
             self.consumeData()
 
-    def _dismiss(self) -> None:
+    def _dismiss(self, code: int = POLICY_VIOLATION, reason: bytes = b"too many frames: slow down") -> None:
+        """Tells the client to go. Whoever broke no rule may come back at once."""
         if self._dismissed:
             return
         self._dismissed = True
-        self._exclude()
-        self.sendCloseFrame(code=POLICY_VIOLATION, reasonUtf8=b"too many frames: slow down")
+        if code == POLICY_VIOLATION:
+            self._exclude()
+        self.sendCloseFrame(code=code, reasonUtf8=reason)
         self.data = b""  # what has arrived is not looked at
         reactor.callLater(LAST_WORD_S, self._abort)
 

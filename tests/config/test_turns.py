@@ -14,7 +14,16 @@ from twisted.internet.testing import StringTransport
 from config import bounds, websocket
 from config.bounds import Exclusions
 from config.server import Sockets
-from config.websocket import DRAIN_S, FRAMES_A_TURN, FRAMES_AT_ONCE, LAST_WORD_S, WAITING_FRAMES, Socket
+from config.websocket import (
+    BYTES_AT_ONCE,
+    DRAIN_S,
+    FRAMES_A_TURN,
+    FRAMES_AT_ONCE,
+    LAST_WORD_S,
+    MESSAGE_BYTES,
+    WAITING_FRAMES,
+    Socket,
+)
 from tests.config.rawsocket import frame
 
 HANDSHAKE = (
@@ -143,3 +152,31 @@ def test_an_application_that_says_a_rule_was_broken_shuts_out_too(page, excluded
 def test_any_other_end_shuts_nobody_out(page, excluded):
     page.serverClose(4408)
     assert not excluded.left_s(PEER)
+
+
+def in_pieces(size: int, pieces: int) -> bytes:
+    """One message of `size` bytes, as browsers send a long one."""
+    part, last = b"x" * (size // pieces), pieces - 1
+    return b"".join(frame(part, opcode=0 if n else 1, final=n == last) for n in range(pieces))
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+@pytest.mark.parametrize("size", [MESSAGE_BYTES + 64, 2 * BYTES_AT_ONCE])
+def test_a_message_that_is_too_large_ends_the_socket_and_shuts_nobody_out(page, loop, excluded, size, pieces):
+    page.dataReceived(in_pieces(size, pieces))
+    assert page.state == page.STATE_CLOSING
+    assert b"\x03\xf1" in page.transport.value()  # close code 1009
+    assert not excluded.left_s(PEER)
+    loop.turn(LAST_WORD_S)
+    assert page.transport.aborting
+
+
+def test_a_large_message_reaches_the_application_which_says_what_is_wrong(page):
+    page.dataReceived(in_pieces(MESSAGE_BYTES, 1))
+    assert (page.state, obeyed(page)) == (page.STATE_OPEN, 1)
+
+
+def test_large_messages_without_end_are_a_flood(page, excluded):
+    for _ in range(BYTES_AT_ONCE // MESSAGE_BYTES + 2):
+        page.dataReceived(in_pieces(MESSAGE_BYTES, 1))
+    assert excluded.left_s(PEER) > 0

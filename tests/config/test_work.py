@@ -118,6 +118,8 @@ def test_what_happens_while_an_address_is_out_makes_it_no_longer(now):
         ("GET /static/dist/page.js", FILE),
         ("POST /static/dist/page.js", FORM),
         ("POST /v1/completions", 0),
+        ("GET /tokenize", 1),
+        ("POST /tokenize", 1),
     ],
 )
 def test_work_is_counted_in_pages(asked, work):
@@ -179,3 +181,9 @@ def test_a_flooder_opens_no_other_websocket_and_reads_when_it_may(factory, now):
     now[0] += EXCLUDED_S
     ask(factory, "GET /ws/playground/", UPGRADE)
     assert factory.begun == ["/", "/ws/playground/"]
+
+
+def test_asking_for_tokens_without_end_waits_as_for_pages(factory):
+    for _ in range(300):
+        ask(factory, "GET /tokenize")
+    assert len(factory.begun) == WORK_AT_ONCE
