@@ -16,8 +16,10 @@ from engine.serving.submission import Submission
 from playground import asked, keeping, presence, quota, quota_scripts
 from playground.quota import Allowance, Subject
 from playground.services import ROW_BYTES
-from playground.workers import engine_script
+from playground.workers import Step, engine_script
 
+_REQUEST_AT = 2
+"""Where `submit` and `keep` have the request in their ARGV, counted from 1. Being long, it is sent once."""
 _ENTER = f"""
 -- ARGV[1] what each step is given: a JSON object of its name to {{KEYS, ARGV}}, without the request, which is
 -- ARGV[2]; a step that is not named is left out. Returns the replies of `take`, `admit` and `submit`, as far
@@ -29,7 +31,7 @@ local function keep(KEYS, ARGV) {asked.KEEP} end
 local function watch(KEYS, ARGV) {presence.TOUCH} end
 local given, replies = cjson.decode(ARGV[1]), {{}}
 for _, name in ipairs({{'submit', 'keep'}}) do
-  if given[name] then table.insert(given[name][2], 2, ARGV[2]) end
+  if given[name] then table.insert(given[name][2], {_REQUEST_AT}, ARGV[2]) end
 end
 local function run(name, step)
   if not given[name] then return nil end
@@ -46,8 +48,6 @@ if given['keep'] then keep(given['keep'][1], given['keep'][2]) end
 if given['watch'] then watch(given['watch'][1], given['watch'][2]) end
 return replies
 """
-_Step = tuple[list[str], list[Any]]
-"""KEYS and ARGV."""
 
 
 async def enter(
@@ -66,15 +66,14 @@ async def enter(
     QueueFull or QueueUnavailable.
     """
     text, name = submission.json, submission.request.id
-    submit = [argument for index, argument in enumerate(submission.args) if index != 1]
-    steps: dict[str, _Step | None] = {"submit": (submission.keys, submit)}
+    steps: dict[str, Step | None] = {"submit": _without_request(submission.keys, submission.args)}
     if subjects:
         steps["admit"] = quota.admission_step(subjects, generations, requests=len(generations))
     if page_of is not None:
         steps["take"] = keeping.bytes_step(address, ROW_BYTES + len(text.encode()))
-        steps["watch"] = ([], [name])
+        steps["watch"] = Step([], [name])
     if page_of:  # a session without a name cannot come back
-        steps["keep"] = ([asked.asked_key(name)], [name, page_of])
+        steps["keep"] = _without_request([asked.asked_key(name)], [name, text, page_of])
     given = {name: step for name, step in steps.items() if step is not None}
     with explain_outage():
         reply = await engine_script(_ENTER)(args=[json.dumps(given), text])
@@ -83,3 +82,8 @@ async def enter(
         keeping.refuse_bytes(next(replies))
     allowance = quota.allowance_of(subjects, next(replies)) if subjects else {}
     return submission.place(next(replies)), allowance
+
+
+def _without_request(keys: list[str], args: Sequence[Any]) -> Step:
+    """What a step is given, but for the request."""
+    return Step(keys, [*args[: _REQUEST_AT - 1], *args[_REQUEST_AT:]])

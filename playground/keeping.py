@@ -15,10 +15,8 @@ from config import disk
 from engine.serving.errors import explain_outage
 from playground.quota import wait
 from playground.quota_scripts import TAKE
-from playground.workers import engine_script
+from playground.workers import Step, engine_script
 
-Step = tuple[list[str], list[int]]
-"""KEYS and ARGV of a script."""
 MINUTE_S, HOUR_S = 60, 3600
 PAGES_AN_HOUR = 60
 """Shared pages of one address; of one session see `sharing`."""
@@ -73,11 +71,10 @@ async def _lack(what: str, address: str, limit: int | None, window_s: int, amoun
     step = _step(what, address, limit, window_s, amount)
     if step is None:
         return 0
-    keys, args = step
-    return int(cast("int", await engine_script(TAKE)(keys=keys, args=args)))
+    return int(cast("int", await engine_script(TAKE)(keys=step.keys, args=step.args)))
 
 
 def _step(what: str, address: str, limit: int | None, window_s: int, amount: int) -> Step | None:
     if limit is None or not address:
         return None
-    return [f"ml:kept:{what}:{address}"], [limit, window_s * 1000, amount]
+    return Step([f"ml:kept:{what}:{address}"], [limit, window_s * 1000, amount])

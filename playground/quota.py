@@ -20,7 +20,7 @@ from config.rates import Rate
 from engine.serving.errors import explain_outage
 from playground.background import in_background
 from playground.quota_scripts import ADMIT, CHARGE
-from playground.workers import engine_script
+from playground.workers import Step, engine_script
 
 log = structlog.get_logger(__name__)
 What = Literal["requests", "tokens"]
@@ -87,18 +87,16 @@ async def admit(
     """
     if not subjects:
         return {}
-    keys, args = admission_step(subjects, generations, requests=requests)
+    step = admission_step(subjects, generations, requests=requests)
     with explain_outage():
-        reply = cast("list[Any]", await engine_script(ADMIT)(keys=keys, args=args))
+        reply = cast("list[Any]", await engine_script(ADMIT)(keys=step.keys, args=step.args))
     return allowance_of(subjects, reply)
 
 
-def admission_step(
-    subjects: Sequence[Subject], generations: Sequence[str], *, requests: int
-) -> tuple[list[str], list[int]]:
-    """KEYS and ARGV of ADMIT."""
+def admission_step(subjects: Sequence[Subject], generations: Sequence[str], *, requests: int) -> Step:
+    """What ADMIT is given."""
     keys = [subject.bucket(what) for subject in subjects for what in ("requests", "tokens")]
-    return [*keys, *map(_bill, generations)], [len(subjects), requests, *_rates(subjects)]
+    return Step([*keys, *map(_bill, generations)], [len(subjects), requests, *_rates(subjects)])
 
 
 def allowance_of(subjects: Sequence[Subject], reply: Sequence[Any]) -> Allowance:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import redis.asyncio
@@ -31,6 +31,13 @@ class _Connected(NamedTuple):
     engine: AsyncClient
     redis: redis.asyncio.Redis
     scripts: dict[str, AsyncScript]
+
+
+class Step(NamedTuple):
+    """What a script is given."""
+
+    keys: list[str]
+    args: list[Any]
 
 
 def engine_client() -> AsyncClient:
