@@ -53,7 +53,7 @@ from playground.workers import engine_client, engine_redis, worker_watch
 
 log = structlog.get_logger(__name__)
 REFUSED_A_S, REFUSED_AT_ONCE = 1.0, 30
-"""So many frames of a socket are answered with what is wrong in them; a page sends none."""
+"""So many frames of a socket are answered with what is wrong in them; a page sends one now and then."""
 RECORD_BY_S = 0.1
 """A generation that has no token after so long gets its row without one."""
 RECORD_AFTER_S = 0.02

@@ -43,15 +43,6 @@ from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 
 DType = Literal["f32", "f16", "bf16"]
-
-
-def packed_of(weights: Weights, name: str) -> Packed:
-    """The matrix `name` as it ships. Raises CheckpointError if it is damaged or not packed."""
-    if not isinstance(weights, PackedWeights):
-        raise CheckpointError(f"{name} of {weights.config.name!r} is not packed")
-    return weights.packed(name)
-
-
 RANDOM_STORAGES = (Storage.FP8_BLOCK, Storage.Q8_0, Storage.MXFP4)
 """How random matrices may be packed, besides experts."""
 _E4M3_SPREAD = 120.0 / 3.0**0.5
@@ -98,6 +89,13 @@ def storage_of(weights: Weights, name: str) -> Storage:
     if hasattr(weights, "packed"):  # asked of every matrix: isinstance takes a protocol apart each time
         return cast("PackedWeights", weights).storage(name)
     return Storage.BF16 if weights.native == "bf16" else Storage.F16
+
+
+def packed_of(weights: Weights, name: str) -> Packed:
+    """The matrix `name` as it ships. Raises CheckpointError if it is damaged or not packed."""
+    if not isinstance(weights, PackedWeights):
+        raise CheckpointError(f"{name} of {weights.config.name!r} is not packed")
+    return weights.packed(name)
 
 
 _BIASES = ("bq", "bk", "bv", "bo", "sinks", "router_bias", "b_gate", "b_up", "b_down")

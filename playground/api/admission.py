@@ -22,10 +22,10 @@ from playground.workers import engine_redis, worker_watch
 
 async def live_workers() -> list[Heartbeat]:
     """The workers that serve something. Raises ApiError if there is none."""
-    return await _some(worker_watch().look())
+    return await _require_workers(worker_watch().look())
 
 
-async def _some(found: Awaitable[list[Heartbeat]]) -> list[Heartbeat]:
+async def _require_workers(found: Awaitable[list[Heartbeat]]) -> list[Heartbeat]:
     with refusals():
         workers = await found
     if not workers:
@@ -77,7 +77,7 @@ async def submit(request: ApiRequest, caller: Caller) -> tuple[ApiRequest, dict[
 
     Returns what was submitted, and what is left to the caller, as headers. Raises ApiError.
     """
-    workers = await _some(worker_watch().recent(request.model))
+    workers = await _require_workers(worker_watch().recent(request.model))
     able = workers_with(request.model, workers)
     check_capable(request.choices[0].prompt, able)
     request = replace(request, choices=address_requests(request.choices, able, workers))

@@ -33,7 +33,7 @@ STOP_S = 7.0
 
 
 @contextmanager
-def _woken_by_children() -> Iterator[Callable[[float], None]]:
+def _wake_for_children() -> Iterator[Callable[[float], None]]:
     """A sleep that ends as a child does: nobody waits for the next look at it. For the main thread."""
     reader, writer = os.pipe()
     for end in (reader, writer):
@@ -69,7 +69,7 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         try:
             self._start_all()
-            with _woken_by_children() as wait:
+            with _wake_for_children() as wait:
                 while not self._signals:
                     self._look()
                     wait(LOOK_EVERY_S)
