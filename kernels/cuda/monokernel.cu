@@ -143,7 +143,7 @@ struct Producer {
 // The tiles of a long prompt, by one warp. Where the rest of the prompt begins, which goes through the ring.
 DEVICE int produce_tiles(const Params& params, Shared& shared, u32 sm) {
     int at = params.first;
-    if constexpr (!experts::ANY && !ANY_PACKED) {
+    if constexpr (tiles::ANY) {
         tiles::Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}, threadIdx.x % 32};
         while (at < params.prefill_end) {
             const prefill::Chunk chunk = prefill::next_chunk(params, at);
@@ -187,6 +187,17 @@ struct Reporter {
     }
 };
 
+// One chunk of a prompt, the way that is the faster one for it.
+DEVICE void pass_prompt(Core& core, const prefill::Chunk& chunk, tiles::Stages& stages) {
+    if constexpr (tiles::ANY) {
+        if (chunk.tiled) {
+            prefill::pass(prefill::ByTiles{core, chunk, stages});
+            return;
+        }
+    }
+    prefill::pass(prefill::ByShares{core, chunk});
+}
+
 DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
     Core core{params, shared};
     u32 thread;  // read once: the compiler would read the special register again in every loop to save one of its own
@@ -214,8 +225,7 @@ DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
         tiles::Stages stages(core);
         for (int at = params.first; at < params.prefill_end;) {
             const prefill::Chunk chunk = prefill::next_chunk(params, at);
-            if (!ANY_PACKED && chunk.tiled) prefill::pass(prefill::ByTiles{core, chunk, stages});
-            else prefill::pass(prefill::ByShares{core, chunk});
+            pass_prompt(core, chunk, stages);
             at += chunk.tokens;
             if (reports) reporter.prefilled(at);
         }

@@ -258,7 +258,7 @@ DEVICE void pass(Way way) {
 // Producer and consumers alike: what comes after the tokens before `at`.
 DEVICE Chunk next_chunk(const Params& p, int at) {
     const int left = p.prefill_end - at;
-    const bool tiled = !ANY_PACKED && left >= p.tiles_from;  // tiles take 16-bit units as operands as they lie
+    const bool tiled = tiles::ANY && left >= p.tiles_from;
     return {at, smaller(left, tiled ? tiles::CHUNK : shares::CHUNK), tiled};
 }
 

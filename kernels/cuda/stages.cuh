@@ -14,8 +14,14 @@ constexpr int STEP_COLUMNS = 2 * CHUNK_COLUMNS;
 constexpr int TOKEN_BYTES = STEP_COLUMNS * 2;
 constexpr int ACTIVATION_BYTES = TOKENS * TOKEN_BYTES;
 constexpr int STAGE_BYTES = ACTIVATION_BYTES + MOST_ROWS * TOKEN_BYTES;
-constexpr int STAGES = smaller(MOST_STAGES, SLOTS * SLOT_BYTES / STAGE_BYTES);
-static_assert(STAGES >= 2, "one stage is filled while another one is used");
+static_assert(STAGE_BYTES == TILE_STAGE_BYTES, "the host knows whether they fit");
+
+// Whether this model's prompts go by tiles at all: Layout.prefills_by_tiles. If not, no stage is ever used.
+constexpr bool ANY = model::PREFILL_BY_TILES;
+constexpr int FITTING = SLOTS * SLOT_BYTES / STAGE_BYTES;
+constexpr int STAGES = ANY ? smaller(MOST_STAGES, FITTING) : 1;
+static_assert(!ANY || STAGES >= 2, "one stage is filled while another one is used");
+static_assert(!ANY || (!experts::ANY && !ANY_PACKED), "tiles take 16-bit units of dense models as operands as they lie");
 static_assert(TOKEN_BYTES == 128, "a row of activations is a row of the 128-byte swizzle");
 
 DEVICE u8* stage_memory(Shared& shared, u32 stage) { return &shared.ring[0][0] + stage * STAGE_BYTES; }

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from engine.backends.cuda.storages import Chosen
 from engine.models.checkpoints.encodings import widen
 from engine.models.config import Activation, Experts, HeadKind, ModelConfig, is_matrix
+from engine.models.presets import load_preset
 from engine.models.probe import SMALL
 from engine.models.rope import Llama3Scaling, Rope, RopeLayout, YarnScaling
 from engine.models.weights import DType, RandomWeights, Weights, cast_tensor
@@ -111,6 +112,10 @@ def _laneformer(name: str, **changes: Any) -> ModelConfig:
     return replace(LANEFORMER, name=name, lanes=replace(LANEFORMER.lanes, **changes))
 
 
+QWEN3_32B = replace(
+    load_preset("qwen3-8b").config, name="qwen3-32b", hidden=5120, layers=64, heads=64, ffn=25600, windows=()
+)
+"""The published shape: vectors so long that the ring has no room for two stages of a prompt's tiles."""
 CONFIGS: dict[str, ModelConfig] = {
     c.name: c
     for c in (

@@ -9,6 +9,7 @@ from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.contract import (
     PREFILL_TOKENS_A_STEP,
     PROBES,
+    TILE_STAGE_BYTES,
     WARPS,
 )
 from engine.backends.cuda.expert_region import ExpertRegion
@@ -29,6 +30,10 @@ _SLOT_UNITS = (48, 40, 32, 24, 16)
 """Sizes of a slot, the best first: long vectors leave room for smaller ones only."""
 _PACKED_SLOT_UNITS = (68, 66)
 """With packed weights: the former hold two chunks a warp of eight tiles of Q8_0, the latter of FP8."""
+_LEAST_STAGES = 2
+"""One is filled while another one is used."""
+_NEVER = (1 << 31) - 1
+"""More tokens than any prompt has."""
 _MAX_COLUMNS = 32768
 """A thread remembers in one word which of its pieces of a vector are missing (`fetch` in matvec.cuh)."""
 
@@ -41,10 +46,11 @@ class Tuning:
     (None: that, or what leaves four slots beside the model's vectors).
     `slots_in_flight` is how many are asked for at once (None: by the length of the phases). A prompt of fewer
     than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
-    longer one by tiles, `prefill_chunk` at a time; attention of fewer than `tile_attention_from` goes another
-    way. A head is split over one more SM for every `blocks_a_split` blocks of 16 positions (0: as many as the
-    warps of one SM hold in registers). While experts are read, `expert_slots_in_flight` are asked for at
-    once. With `expert_prefill` a prompt's tokens are grouped by expert; without, they go through decode.
+    longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all; attention of
+    fewer than `tile_attention_from` goes another way. A head is split over one more SM for every
+    `blocks_a_split` blocks of 16 positions (0: as many as the warps of one SM hold in registers). While
+    experts are read, `expert_slots_in_flight` are asked for at once. With `expert_prefill` a prompt's tokens
+    are grouped by expert; without, they go through decode.
     `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
     """
 
@@ -112,11 +118,17 @@ class Layout:
         return self.tuning.prefill_tiles * 16
 
     @property
+    def prefills_by_tiles(self) -> bool:
+        """Whether long prompts go by tiles: those take dense 16-bit weights as they lie, and two stages."""
+        fits = self.slots * self.slot_units * UNIT_BYTES >= _LEAST_STAGES * TILE_STAGE_BYTES
+        return fits and not self.plan.is_packed and not self.config.experts
+
+    @property
     def prefill_chunk(self) -> int:
-        """Tokens of the longest prefill pass: many for a small model, so that its phases fill all SMs."""
+        """Tokens of the longest pass by tiles: many for a small model, so that its phases fill all SMs."""
+        if not self.prefills_by_tiles:
+            return 0
         wanted = self.tuning.prefill_chunk
-        if self.config.experts:
-            wanted = 0  # none of their prompts goes by tiles
         if wanted is None:
             wanted = 2048 if self.config.hidden * self.config.lanes.count >= 1024 else 8192
         return max(128, -(-min(wanted, self.capacity) // 128) * 128)
@@ -124,6 +136,8 @@ class Layout:
     @property
     def tiles_from(self) -> int:
         """Tokens of a prompt that tiles are faster for (docs/performance-log.md)."""
+        if not self.prefills_by_tiles:
+            return _NEVER
         if self.tuning.tiles_from is not None:
             return self.tuning.tiles_from
         return 65 if self.config.lanes.count > 1 else 193
@@ -182,7 +196,8 @@ def make_layout(
 ) -> Layout:
     """`capacity` is how many positions the cache has, at most the model's context.
 
-    Raises ConfigError if the model's vectors leave no room for a ring in shared memory.
+    Raises ConfigError if the model's vectors leave no room for a ring in shared memory, or if the tuning has
+    an option for a way that this model's prompts never go.
     """
     config = plan.config
     sharding = sharding or shard(config, 1)
@@ -203,12 +218,30 @@ def make_layout(
     for units in sizes:
         slots = room_for_slots // (units * UNIT_BYTES + 16)
         if slots >= _LEAST_SLOTS and _holds_runs(plan, units):
-            return Layout(sharding, plan, tuning, weights, -(-room // 32) * 32, units, slots, scratch)
+            layout = Layout(sharding, plan, tuning, weights, -(-room // 32) * 32, units, slots, scratch)
+            _require_prompts_ways(layout)
+            return layout
     raise ConfigError(
         f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots} ring"
         f" slots of {units * UNIT_BYTES} bytes; at least {_LEAST_SLOTS} are needed: use more GPUs"
         + ("" if tuning.slot_units is None else ", or leave the option slot_units out")
     )
+
+
+def _require_prompts_ways(layout: Layout) -> None:
+    """Raises ConfigError for an option that could have no effect."""
+    name, tuning = layout.config.name, layout.tuning
+    for option, value in (("prefill_chunk", tuning.prefill_chunk), ("tiles_from", tuning.tiles_from)):
+        if value is not None and not layout.prefills_by_tiles:
+            raise ConfigError(
+                f"{name}: {option} is {value}, but prompts go by tiles only with dense 16-bit weights and a"
+                f" ring of at least {_LEAST_STAGES * TILE_STAGE_BYTES} bytes: leave the option out"
+            )
+    if tuning.expert_prefill and not layout.config.experts:
+        raise ConfigError(
+            f"{name}: expert_prefill is on, but the model is dense; tokens are grouped by expert only in a"
+            " model with experts: leave the option out"
+        )
 
 
 def _holds_runs(plan: Plan, slot_units: int) -> bool:
@@ -354,6 +387,7 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "RENORMALISE": c.experts is not None and c.experts.renormalise,
         "EXPERT_BIASES": c.experts is not None and c.experts.biased,
         "EXPERT_PREFILL": tuning.expert_prefill,
+        "PREFILL_BY_TILES": layout.prefills_by_tiles,
         "SUM_BEFORE_NORM": lanes.sum_before_norm,
         "HEAD_PRESCALED": prescaled,
         "SYNC_BARRIER": tuning.sync_barrier,

@@ -27,6 +27,8 @@ PREFILL_TOKENS_A_STEP = 16
 """What partial sums of a group take bounds the ring."""
 PROBES = WARPS
 """Scores that one exchange asks about in a search for top-k's threshold: one a warp (filters.cuh)."""
+TILE_STAGE_BYTES = 49152
+"""Of the ring's memory, what one step of a prompt's tile takes (stages.cuh)."""
 TOKEN_ID_BITS = 20
 """Of a word of the token ring; above them are nanoseconds since the launch, never 0."""
 
@@ -357,6 +359,7 @@ _NUMBERS = {
     "PREFILL_TOKENS_A_STEP": PREFILL_TOKENS_A_STEP,
     "TOKEN_ID_BITS": TOKEN_ID_BITS,
     "PROBES": PROBES,
+    "TILE_STAGE_BYTES": TILE_STAGE_BYTES,
     "WEIGHT_BITS": WEIGHT_BITS,
 }
 

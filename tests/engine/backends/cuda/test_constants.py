@@ -1,0 +1,62 @@
+"""Which prompts go by tiles: the host decides, and reserves and compiles nothing for the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.backends.cuda.constants import Layout, Tuning, header, make_layout
+from engine.backends.cuda.memory import prefill_bytes
+from engine.backends.cuda.sharding import shard
+from engine.backends.cuda.storages import choose_storages
+from engine.backends.cuda.tape import plan
+from engine.errors import ConfigError
+from engine.models.config import ModelConfig
+from engine.models.presets import load_preset
+from engine.models.storage import Storage
+from engine.models.weights import RandomWeights
+from tests.gpu.models import QWEN3_32B
+
+LLAMA = load_preset("llama-3.2-1b").config
+EXPERTS = load_preset("qwen3-30b-a3b").config
+BY_SHARES: dict[str, tuple[ModelConfig, Storage | None]] = {
+    "long vectors": (QWEN3_32B, None),
+    "packed": (LLAMA, Storage.FP8_BLOCK),
+    "experts": (EXPERTS, None),
+}
+LONGEST_PROMPT = QWEN3_32B.context
+
+
+def layout_of(config: ModelConfig, storage: Storage | None = None, tuning: Tuning | None = None) -> Layout:
+    sharding = shard(config, 1)
+    chosen = choose_storages(RandomWeights(config, storage=storage), sharding)
+    return make_layout(plan(config, 132, chosen.storages), chosen.half, tuning or Tuning())
+
+
+def test_long_prompts_of_dense_sixteen_bit_models_go_by_tiles() -> None:
+    layout = layout_of(LLAMA)
+    assert layout.tiles_from < LONGEST_PROMPT
+    assert "constexpr bool PREFILL_BY_TILES = true;" in header(layout)
+
+
+@pytest.mark.parametrize("kind", BY_SHARES)
+def test_where_tiles_cannot_go_nothing_is_compiled_or_reserved_for_them(kind: str) -> None:
+    layout = layout_of(*BY_SHARES[kind])
+    assert layout.tiles_from > LONGEST_PROMPT
+    assert "constexpr bool PREFILL_BY_TILES = false;" in header(layout)
+    rows = layout.config.hidden * 4
+    assert prefill_bytes(layout)["stream"] == layout.chunk_tokens * rows
+
+
+@pytest.mark.parametrize("kind", BY_SHARES)
+@pytest.mark.parametrize("option", ["prefill_chunk", "tiles_from"])
+def test_an_option_of_tiles_is_refused_where_there_are_none(kind: str, option: str) -> None:
+    tuning = Tuning(prefill_chunk=512) if option == "prefill_chunk" else Tuning(tiles_from=512)
+    with pytest.raises(ConfigError, match=rf"{option} is 512, .* leave the option out"):
+        layout_of(*BY_SHARES[kind], tuning)
+
+
+def test_grouping_by_expert_is_refused_for_a_dense_model() -> None:
+    with pytest.raises(
+        ConfigError, match=r"expert_prefill is on, but the model is dense; .* leave the option"
+    ):
+        layout_of(LLAMA, tuning=Tuning(expert_prefill=True))
