@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +95,10 @@ def require_room(layout: Layout, free: int) -> None:
 
 def _weight_bytes(layout: Layout) -> int:
     whole = layout.sharding.whole
-    return int(layout.plan.tape_offsets()[-1]) + layout.experts.size + 2 * whole.vocab * whole.hidden
+    shapes = dict(tensor_shapes(whole))
+    rows = ["embed", *vector_names(layout.config)]
+    halves = sum(math.prod(shapes[name]) for name in rows)
+    return int(layout.plan.tape_offsets()[-1]) + layout.experts.size + 2 * halves
 
 
 def _other_bytes(layout: Layout) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from engine.models.presets import load_preset
 H200_BYTES = 140_000_000_000
 
 
-def layout(name: str, capacity: int | None = None, **changes: int) -> Layout:
+def layout(name: str, capacity: int | None = None, **changes: Any) -> Layout:
     config = replace(load_preset(name).config, **changes)
     return make_layout(plan(config, 132), "f16", Tuning(), capacity)
 
@@ -32,6 +33,30 @@ def test_a_context_that_would_fit_is_named() -> None:
 def test_the_number_of_gpus_is_named_where_the_weights_do_not_fit() -> None:
     with pytest.raises(BackendUnavailable, match="it takes 3 GPUs or more"):
         require_room(layout("qwen3-8b"), 6_800_000_000)
+
+
+def test_biases_of_experts_are_counted() -> None:
+    biased = layout("gpt-oss-20b", layers=2, windows=())
+    config = biased.config
+    assert config.experts is not None
+    plain = layout("gpt-oss-20b", layers=2, windows=(), experts=replace(config.experts, biased=False))
+    an_expert = 2 * config.ffn + config.hidden
+    biases = config.layers * config.experts.count * (an_expert + 1)
+    assert room_taken(biased) - room_taken(plain) == 2 * biases
+
+
+def room_taken(of: Layout) -> int:
+    """The least free bytes that a model is let through with."""
+    enough, short = H200_BYTES, 0
+    while enough - short > 1:
+        free = (enough + short) // 2
+        try:
+            require_room(of, free)
+        except BackendUnavailable:
+            short = free
+        else:
+            enough = free
+    return enough
 
 
 def test_the_cache_grows_to_the_whole_context_where_it_is_asked_for() -> None:
