@@ -57,7 +57,11 @@ struct Producer {
             await(&shared.empty[fill.slot], fill.round ^ 1u, WAIT_EMPTY);
             if (ended) return;
         }
-        if (issued - waited >= in_flight()) land();
+        if constexpr (experts::ANY) {
+            while (issued - waited >= in_flight()) land();  // fewer may be on their way than a phase ago
+        } else {
+            if (issued - waited >= in_flight()) land();
+        }
         if (leads()) barrier_expect(&shared.full[fill.slot], bytes);
         copy_parts();
         fill.advance(SLOTS);
