@@ -21,8 +21,9 @@ struct Element {
         const u32 random = tensor.rows ? 0 : fmix32(u32(index()) + tensor.key);
         switch (storage) {
             case STORAGE_FP8_BLOCK: {
-                const u32 bits = tensor.rows ? tensor.rows[u64(row) * columns + column] : random >> 24;
-                return (bits & 0x7f) == 0x7f ? bits ^ 1 : bits;  // NaN: random ones only
+                if (tensor.rows) return tensor.rows[u64(row) * columns + column];
+                const u32 bits = random >> 24;
+                return (bits & 0x7f) == 0x7f ? bits ^ 1 : bits;  // no NaN
             }
             case STORAGE_MXFP4: {
                 if (!tensor.rows) return random >> 28;

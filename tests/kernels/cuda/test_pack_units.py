@@ -13,9 +13,9 @@ from engine.backends.cuda.contract import UnitJob, UnitTensor
 from engine.backends.cuda.memory import share_table
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
-from engine.backends.cuda.tape import Plan, columns, pack_core, plan, row_sources, tensors
+from engine.backends.cuda.tape import Matrix, Plan, columns, pack_core, plan, row_sources, tensors
 from engine.models.config import ModelConfig
-from engine.models.storage import FP8_BLOCK_SIDE
+from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 from engine.models.weights import RANDOM_STORAGES, RandomWeights, Weights, packed_of
 from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.gpu.models import LLAMA
@@ -79,6 +79,25 @@ def packed_tapes(packer: EmulatedPacker, made: Plan, weights: Weights) -> NDArra
                 job.tensors[i].scales = held[-1].ctypes.data
         packer.pack(job, made.cores)
     return tape
+
+
+class WithNan(RandomPacked):
+    """Of every row the first number is no number."""
+
+    def packed(self, name: str) -> Packed:
+        packed = super().packed(name)
+        packed.rows[:, 0] = 0x7F
+        return packed
+
+
+def test_what_is_no_number_in_a_file_is_none_on_the_tape(packer: EmulatedPacker) -> None:
+    weights = WithNan(CONFIG, all_in(Storage.FP8_BLOCK), 3)
+    made = plan(CONFIG, 1, choose_storages(weights, shard(CONFIG, 1)).storages)
+    found = packed_tapes(packer, made, weights)
+    wanted = pack_core(made, weights, 0, "bf16").view(np.uint8)
+    size = made.share_bytes(0, Matrix.QKV, 0)
+    at = made.matrix_offset(0, 0, Matrix.QKV)
+    assert np.array_equal(found[at : at + size], wanted[at : at + size])
 
 
 @pytest.mark.parametrize("storage", RANDOM_STORAGES)
