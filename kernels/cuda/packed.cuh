@@ -169,31 +169,29 @@ struct SlotWeights {
 
     // Takes chunks first .. last - 1 of a group from the slot at the cursor, and frees it. Past the warp's last chunk:
     // what an earlier group left there. Whatever its bits, they are finite numbers, and `multiply` takes them times zero.
-    // Tiles lie side by side, or APART: one after the other, each with its own scales.
+    // Tiles lie side by side: experts, whose tiles lie APART, are in 16 bits.
     template <int T, bool APART>
     DEVICE void load(Core& core, int first, int last) {
+        static_assert(!APART, "packed tiles lie side by side");
         using Map = SlotMap<STORAGE, T>;
-        using Tiles = SlotMap<STORAGE, APART ? 1 : T>;
-        constexpr u32 TILE = group_bytes(STORAGE, 1, Map::CHUNKS);
         const u32 mine = own_chunk<T>(core, first), row = core.lane >> 2;
         const bool scales_row = row < Map::EACH && first + int(mine + row * WARPS) < last;
         const u32 scaled = scales_row ? mine + row * WARPS : mine;
-        const u32 units = Tiles::unit(mine) + core.lane * (WORDS * 4);
-        const u32 unit_scales = Tiles::unit_scales(scaled), run_scales = Tiles::run_scales(scaled);
+        const u32 units = Map::unit(mine) + core.lane * (WORDS * 4);
+        const u32 unit_scales = Map::unit_scales(scaled), run_scales = Map::run_scales(scaled);
         core.wait_full();
         if (first + int(mine) < last) {
             const u8* slot = core.shared.ring[core.cursor.slot];
 #pragma unroll
             for (int e = 0; e < Map::EACH; ++e) {
-                const u8* from = slot + units + Tiles::unit(u32(e * WARPS));
+                const u8* from = slot + units + Map::unit(u32(e * WARPS));
 #pragma unroll
-                for (int t = 0; t < T; ++t) load_words(word[e * T + t], from + t * (APART ? TILE : u32(Map::FORM.unit)));
+                for (int t = 0; t < T; ++t) load_words(word[e * T + t], from + t * u32(Map::FORM.unit));
             }
             const u8 *of_unit = slot + unit_scales, *of_run = slot + run_scales;
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-                scales[t].load(of_unit + t * (APART ? TILE : u32(Map::FORM.unit_scales)),
-                               of_run + t * (APART ? TILE : u32(Map::FORM.run_scales)), core.lane & 3);
+                scales[t].load(of_unit + t * u32(Map::FORM.unit_scales), of_run + t * u32(Map::FORM.run_scales), core.lane & 3);
             }
         }
         core.free_slot();
