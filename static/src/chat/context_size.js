@@ -3,6 +3,7 @@
 import { element } from "../shared/dom.js";
 import { count, plural } from "../shared/format.js";
 import { TokenCount } from "../shared/token_count.js";
+import { sizeOf } from "./conversation.js";
 
 /** @typedef {import("../shared/protocol.js").CountRequest} CountRequest */
 /** @typedef {import("../shared/protocol.js").Message} Message */
@@ -16,6 +17,8 @@ export class ContextSize {
   /** What the answer leaves of the context, and what it takes. */
   #room = 0;
   #answer = 0;
+  /** The most bytes that are taken, if the messages have more. @type {number | null} */
+  #exceeded = null;
 
   /** @param {(request: CountRequest) => void} send the server answers with `counted` */
   constructor(send) {
@@ -26,11 +29,13 @@ export class ContextSize {
    * @param {Pick<Worker, "model" | "context">} worker
    * @param {number} answer tokens kept for it
    * @param {Message[]} messages
+   * @param {number} mostBytes of all messages: more the server neither answers nor counts
    */
-  ask({ model, context }, answer, messages) {
+  ask({ model, context }, answer, messages, mostBytes) {
     this.#room = context - answer;
     this.#answer = answer;
-    this.#counter.ask(messages.length ? { type: "count", model, messages } : null);
+    this.#exceeded = sizeOf(messages) > mostBytes ? mostBytes : null;
+    this.#counter.ask(messages.length && this.#exceeded === null ? { type: "count", model, messages } : null);
     this.#show();
   }
 
@@ -41,9 +46,13 @@ export class ContextSize {
   }
 
   #show() {
-    const known = this.#tokens !== null;
-    this.#place.textContent = known ? `${count(this.#tokens ?? 0)} of ${plural(this.#room, "token")}` : "";
+    this.#place.textContent = this.#words();
     this.#place.title = `The conversation's part of the model's context; ${plural(this.#answer, "token")} more are kept for the answer`;
+  }
+
+  #words() {
+    if (this.#exceeded !== null) return `too long: more than ${plural(this.#exceeded, "byte")}`;
+    return this.#tokens === null ? "" : `${count(this.#tokens)} of ${plural(this.#room, "token")}`;
   }
 }
 

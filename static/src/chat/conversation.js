@@ -55,6 +55,16 @@ export class Conversation {
   }
 
   /**
+   * @param {string} content of a question
+   * @returns {Conversation} this one as it would be if that were asked
+   */
+  with(content) {
+    const asked = new Conversation({ ...this.kept, turns: [...this.turns] });
+    asked.ask(content);
+    return asked;
+  }
+
+  /**
    * @param {string} content of the newest answer
    * @param {boolean} [cut] whether the limit of tokens ended it
    */
@@ -112,7 +122,10 @@ function isPast(at, turns) {
   return turns[at]?.role === "assistant" && at < turns.length - 1;
 }
 
-/** @param {Message[]} messages */
-function sizeOf(messages) {
+/**
+ * @param {Message[]} messages
+ * @returns {number} bytes of all of them, as the server counts them
+ */
+export function sizeOf(messages) {
   return messages.reduce((sum, { content }) => sum + encoder.encode(content).length, 0);
 }

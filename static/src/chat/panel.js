@@ -365,10 +365,10 @@ export class ChatPanel {
     const { settings } = this.#playground ?? {};
     if (!worker || !settings || element("panel-chat", HTMLElement).hidden) return;
     const limits = { bytes: LIMITS.prompt_bytes, messages: LIMITS.messages };
-    const { messages } = this.#conversation.messages(settings.system, limits, true);
     const drafted = this.#drafted;
-    if (drafted) messages.push({ role: "user", content: drafted });
-    this.#size.ask(worker, answerTokens(worker, settings), messages);
+    const conversation = drafted ? this.#conversation.with(drafted) : this.#conversation;
+    const { messages } = conversation.messages(settings.system, limits, !drafted);
+    this.#size.ask(worker, answerTokens(worker, settings), messages, LIMITS.prompt_bytes);
   }
 
   /** @param {KeyboardEvent} event */

@@ -78,3 +78,10 @@ test("the model does not read again what it thought for an earlier answer", () =
   assert.deepEqual(said(false), ["one?", "One.", "two?"]);
   assert.deepEqual(said(true), ["one?", "One.", "two?", "<think>\nHm"]);
 });
+
+test("what is being written stands where it would be sent, and changes nothing yet", () => {
+  const kept = conversation("one", "two");
+  const { messages } = kept.with("three").messages("", ROOMY);
+  assert.deepEqual(messages.map(({ content }) => content), ["one", "two", "three"]);
+  assert.equal(kept.turns.length, 2);
+});
