@@ -205,3 +205,12 @@ class HeartbeatThread:
         if time.monotonic() - self._tidied_at > TIDY_S:
             self._tidied_at = time.monotonic()
             self._inbox.tidy()
+
+
+def beaten_at(entry: Mapping[str, str]) -> float:
+    """When the worker of this hash beat last, by its own machine's time.monotonic; 0 if it has not yet."""
+    token, _, at = entry.get("beat", "").rpartition(" ")
+    try:
+        return float(at) if token and "json" in entry else 0.0
+    except ValueError:
+        return 0.0

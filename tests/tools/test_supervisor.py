@@ -15,13 +15,17 @@ from pathlib import Path
 import httpx2
 import psutil
 import pytest
+import redis
 
+from engine.serving.messages import Heartbeat, worker_key
+from tests.waiting import wait_until
 from tools.ports import free_port
 from tools.supervisor import preflight
 from tools.supervisor.child import Child, Service
 from tools.supervisor.errors import SupervisorError
 from tools.supervisor.guardian import Guardian
 from tools.supervisor.prepare import prepare
+from tools.supervisor.services import Plan, worker_state
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBBORN = """
@@ -254,7 +258,7 @@ def test_a_log_is_put_aside_while_its_service_writes_on(tmp_path, monkeypatch):
     monkeypatch.setattr("tools.supervisor.child.LOOK_AT_LOG_S", 0.0)
     code = "import time\nfor n in range(10000): print('line', n, flush=True); time.sleep(0.0005)"
     guardian = Guardian()
-    child = Child(Service("chatty", [sys.executable, "-c", code], lambda: ""), tmp_path, ROOT, guardian)
+    child = Child(Service("chatty", [sys.executable, "-c", code], lambda _: ""), tmp_path, ROOT, guardian)
     child.start()
     try:
         deadline = time.monotonic() + 10
@@ -286,30 +290,78 @@ def test_a_failed_preparation_names_the_command_and_its_last_word(tmp_path):
 def test_a_service_that_keeps_crashing_is_given_longer_and_longer_pauses(tmp_path):
     guardian = Guardian()
     service = Service(
-        "flaky", [sys.executable, "-c", "print('error: out of luck'); raise SystemExit(3)"], lambda: ""
+        "flaky", [sys.executable, "-c", "print('error: out of luck'); raise SystemExit(3)"], lambda _: ""
     )
-    child = Child(service, tmp_path, ROOT, guardian)
-    child.start()
-    said: list[str] = []
-    deadline = time.monotonic() + 20
-    while len(said) < 3 and time.monotonic() < deadline:
-        trouble = child.tend()
-        said += [trouble] if trouble else []
-        time.sleep(0.01)
-    child.kill()
-    guardian.close()
+    said = ends_of(Child(service, tmp_path, ROOT, guardian), guardian)
     assert [line.rpartition(" in ")[2] for line in said] == ["0.1 s", "0.2 s", "0.4 s"]
     assert all("exit code 3" in line and "out of luck" in line for line in said)
 
 
-def test_a_service_that_was_ready_is_started_again_at_once(tmp_path):
+def test_a_service_that_crashes_soon_after_it_was_ready_is_given_pauses_too(tmp_path):
     guardian = Guardian()
-    child = Child(Service("worker", ["sleep", "60"], lambda: ""), tmp_path, ROOT, guardian)
+    child = Child(Service("worker", ["false"], lambda _: ""), tmp_path, ROOT, guardian)
+    said = ends_of(child, guardian, each_time=child.note_ready)
+    assert [line.rpartition(" in ")[2] for line in said] == ["0.1 s", "0.2 s", "0.4 s"]
+
+
+def ends_of(child: Child, guardian: Guardian, *, each_time: Callable[[], None] = lambda: None) -> list[str]:
+    """What is said of the first three ends of a service; `each_time` is called while it runs."""
+    said: list[str] = []
+
+    def ended() -> bool:
+        if child.running:
+            each_time()
+        trouble = child.tend()
+        said.extend([trouble] if trouble else [])
+        return len(said) == 3
+
     child.start()
+    each_time()
+    try:
+        wait_until(ended, every_s=0.01)
+    finally:
+        child.kill()
+        guardian.close()
+    return said
+
+
+def test_what_the_process_before_left_behind_makes_no_service_ready(tmp_path):
+    guardian = Guardian()
+    mark = tmp_path / "celery.ready"
+    mark.touch()
+    child = Child(Service("celery", ["sleep", "60"], lambda _: "", {}, mark), tmp_path, ROOT, guardian)
+    child.start()
+    child.kill()
+    guardian.close()
+    assert not mark.exists()
+
+
+def test_the_heartbeat_of_a_dead_worker_makes_the_next_one_not_ready(tmp_path, redis_url):
+    plan = Plan(tmp_path, 1, redis_url, "w")
+    now = time.monotonic()
+    heartbeat = Heartbeat("w", "tiny", "numpy", ("cpu",), "idle").to_hash()
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(worker_key("w"), mapping={**heartbeat, "beat": f"w 0123456789abcdef {now}"})
+    assert worker_state(plan, now + 1.0) == ""
+    assert worker_state(plan, now - 1.0) == "ready: tiny on numpy"
+
+
+def test_a_name_that_is_only_taken_is_no_state_yet(tmp_path, redis_url):
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(worker_key("w"), "beat", "w 0123456789012345")  # as HeartbeatThread takes a free name
+    assert worker_state(Plan(tmp_path, 1, redis_url, "w"), 0.0) == ""
+
+
+def test_a_service_that_was_ready_for_long_is_started_again_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.supervisor.child.STEADY_S", 0.0)
+    guardian = Guardian()
+    child = Child(Service("worker", ["sleep", "60"], lambda _: ""), tmp_path, ROOT, guardian)
+    child.start()
+    child.note_ready()
     first = child.pid
     os.kill(first, signal.SIGKILL)
     os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
-    said = child.tend(was_ready=True)
+    said = child.tend()
     assert child.running
     assert child.pid != first
     assert "signal SIGKILL" in said
@@ -346,6 +398,6 @@ def _slowness() -> float:
     ],
 )
 def test_only_an_error_is_quoted_as_the_reason_of_an_end(tmp_path, last, quoted):
-    child = Child(Service("worker", (), str), tmp_path, tmp_path, Guardian())
+    child = Child(Service("worker", (), lambda _: ""), tmp_path, tmp_path, Guardian())
     child.log.write_text(f"it began\n{last}\n")
     assert child.reason() == (last if quoted else f"see {child.log}")

@@ -105,12 +105,12 @@ class Supervisor:
     def _look(self) -> None:
         for child in self._children:
             name = child.service.name
-            trouble = child.tend(was_ready=self._said.get(name, "").startswith(READY))
+            trouble = child.tend()
             if trouble:
                 self._said[name] = ""
                 say(name, trouble)
             elif child.running and not self._said.get(name, "").startswith(READY):
-                self._tell_state(name, child.service.state())
+                self._tell_state(child)
         if not self._announced and all(self._said.get(child.service.name) for child in self._children):
             self._announced = True
             logs = self._plan.home / "logs"
@@ -120,7 +120,10 @@ class Supervisor:
                 flush=True,
             )
 
-    def _tell_state(self, name: str, state: str) -> None:
+    def _tell_state(self, child: Child) -> None:
+        name, state = child.service.name, child.state
+        if state.startswith(READY):
+            child.note_ready()
         if state and state != self._said.get(name):
             self._said[name] = state
             say(name, state)

@@ -17,7 +17,9 @@ from typing import IO
 from tools.supervisor.guardian import Guardian
 
 BACK_OFF_S = (0.1, 30.0)
-"""First and longest pause before a service that crashed as it came up is started again."""
+"""First and longest pause before a service that had not been steady is started again."""
+STEADY_S = 10.0
+"""A service that was ready for so long is started again at once, and its pauses begin anew."""
 LOG_BYTES = 5_000_000
 """A log longer than this is put aside, in place of the one before."""
 LOOK_AT_LOG_S = 5.0
@@ -27,12 +29,17 @@ _ERROR = re.compile(r"^monolane |\b(ERROR|CRITICAL|FATAL|[Ee]rror|\w+Error|\w+Ex
 
 @dataclass(frozen=True)
 class Service:
-    """What to run. `state` says how it does: "" until there is something to say; `is_up` reads that."""
+    """What to run. `state` says how it does, "" until there is something to say.
+
+    It is told when the process was started (time.monotonic): what an earlier one left behind does not count.
+    """
 
     name: str
     command: Sequence[str]
-    state: Callable[[], str]
+    state: Callable[[float], str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    ready_file: Path | None = None
+    """Made by the process once it is ready; that of the process before is removed."""
 
 
 class Child:
@@ -46,13 +53,27 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._pause_s = BACK_OFF_S[0]
         self._start_at: float | None = None
+        self._started_at = 0.0
+        self._ready_at: float | None = None
         self._looked_at_log = 0.0
 
     @property
     def pid(self) -> int:
         return self._process.pid if self._process else 0
 
+    @property
+    def state(self) -> str:
+        """What the service says of this process."""
+        return self.service.state(self._started_at)
+
+    def note_ready(self) -> None:
+        """The process does what it is for, from now on."""
+        self._ready_at = time.monotonic()
+
     def start(self) -> None:
+        if self.service.ready_file is not None:
+            self.service.ready_file.unlink(missing_ok=True)
+        self._started_at, self._ready_at = time.monotonic(), None
         with self._open_log() as log:
             self._process = subprocess.Popen(
                 self.service.command,
@@ -66,10 +87,10 @@ class Child:
         self._guardian.watch(self._process.pid)
         self._start_at = None
 
-    def tend(self, *, was_ready: bool = False) -> str:
+    def tend(self) -> str:
         """Starts it again if it ended, bounds its log; returns what to tell the user, "" mostly.
 
-        At once if it `was_ready`; one that does not get so far is given longer and longer pauses.
+        At once if it was ready for STEADY_S; one that does not get so far is given longer and longer pauses.
         """
         now = time.monotonic()
         if now - self._looked_at_log >= LOOK_AT_LOG_S:
@@ -84,7 +105,7 @@ class Child:
         code = self._process.returncode
         self.kill()  # its own children, if it left any
         said = f"ended ({_how(code)}): {self.reason()}; starting it again"
-        if was_ready:
+        if self._ready_at is not None and now - self._ready_at >= STEADY_S:
             self._pause_s = BACK_OFF_S[0]
             self.start()
             return said

@@ -6,12 +6,13 @@ import http.client
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import redis
 
 from engine import settings
-from engine.errors import EngineError
-from engine.serving.client import Client
+from engine.serving.heartbeat import beaten_at
+from engine.serving.messages import Heartbeat, worker_key
 from tools.supervisor.child import Service
 
 READY = "ready"
@@ -58,7 +59,7 @@ def redis_service(plan: Plan) -> Service:
         *("--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "700"),
         *("--dir", str(plan.home), "--save", "", "--appendonly", "no", "--daemonize", "no"),
     ]
-    return Service("redis", command, lambda: READY if redis_answers(plan.redis_url) else "")
+    return Service("redis", command, lambda _: READY if redis_answers(plan.redis_url) else "")
 
 
 def services(plan: Plan) -> list[Service]:
@@ -66,8 +67,6 @@ def services(plan: Plan) -> list[Service]:
     run = [sys.executable, "-m"]
     celery = [*run, "celery", "--app", "config", "--quiet"]
     ready = {name: plan.home / f"{name}.ready" for name in ("celery", "beat")}
-    for path in ready.values():
-        path.unlink(missing_ok=True)
     web = [
         "config.server",
         "--bind",
@@ -82,19 +81,21 @@ def services(plan: Plan) -> list[Service]:
     queue = ["worker", "--pool", "threads", "--concurrency", "4"]
     queue += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
     return [
-        Service("web", [*run, *web], lambda: READY if page_answers(plan.port) else "", plan.environment),
-        Service("worker", own_worker, lambda: worker_state(plan), plan.environment),
+        Service("web", [*run, *web], lambda _: READY if page_answers(plan.port) else "", plan.environment),
+        Service("worker", own_worker, lambda since: worker_state(plan, since), plan.environment),
         Service(
             "celery",
             [*celery, *queue],
-            lambda: READY if ready["celery"].exists() else "",
+            lambda _: READY if ready["celery"].exists() else "",
             {**plan.environment, "READY_FILE": str(ready["celery"])},
+            ready["celery"],
         ),
         Service(
             "beat",
             [*celery, "beat", "--loglevel", "INFO", "--pidfile="],
-            lambda: READY if ready["beat"].exists() else "",
+            lambda _: READY if ready["beat"].exists() else "",
             {**plan.environment, "READY_FILE": str(ready["beat"])},
+            ready["beat"],
         ),
     ]
 
@@ -118,14 +119,18 @@ def page_answers(port: int) -> bool:
         connection.close()
 
 
-def worker_state(plan: Plan) -> str:
-    """ "loading smollm2-135m", later "ready: smollm2-135m on cpu"."""
+def worker_state(plan: Plan, since: float) -> str:
+    """ "loading smollm2-135m", later "ready: smollm2-135m on cpu".
+
+    "" for a worker that has not beaten `since` then (time.monotonic): its hash outlives it by some seconds.
+    """
     try:
-        with Client(plan.redis_url) as client:
-            mine = next((w for w in client.workers() if w.name == plan.worker_name), None)
-    except EngineError:
-        return ""
-    if mine is None:
+        with redis.Redis.from_url(plan.redis_url, decode_responses=True) as client:
+            entry = cast("dict[str, str]", client.hgetall(worker_key(plan.worker_name)))
+        if beaten_at(entry) < since:
+            return ""
+        mine = Heartbeat.from_hash(entry)
+    except (redis.RedisError, OSError, KeyError, ValueError):
         return ""
     if mine.state == "loading":
         return f"loading {settings.default_model()}"
