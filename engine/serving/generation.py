@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from engine import replies
@@ -40,6 +41,18 @@ class _Leaving(Exception):
     """The launch is given up: another worker goes on with it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a generation asks and tells the worker that has it in hand."""
+
+    must_leave: Callable[[float], bool]
+    """Asked after every poll with the seconds that are probably left, infinite if unknown: yes ends it."""
+    on_launch: Callable[[], None]
+    """Called while the device is busy with the prompt."""
+    wanting_room: Callable[[], AbstractContextManager[None]]
+    """Held while the request does not fit beside others."""
+
+
 class Generation:
     """Feeds one request's tokens to its Output."""
 
@@ -66,31 +79,18 @@ class Generation:
         self._text_bytes = len(published.text.encode())
         self._progress_at = time.monotonic()
 
-    def run(
-        self,
-        leave: Callable[[float], bool],
-        on_launch: Callable[[], None],
-        wanting_room: Callable[[], AbstractContextManager[None]],
-    ) -> Done | None:
+    def run(self, host: Host) -> Done | None:
         """Generates until the end, which is returned; the Output has everything before it.
 
-        `on_launch` is called while the device is busy with the prompt, `wanting_room` is held while the
-        request does not fit beside others. `leave` is asked after every poll with
-        the seconds that are probably left (infinite if unknown); once it says yes, or another worker has the
-        request, the result is None. Raises BackendFailure.
+        None if it had to leave, or another worker has the request. Raises BackendFailure.
         """
-        done = self._generate(leave, on_launch, wanting_room)
+        done = self._generate(host)
         alternatives = self._request.logprobs
         if done is not None and done.finish_reason != "cancelled" and alternatives is not None:
             self._score(alternatives, self._text_bytes + len(done.text.encode()))
         return done
 
-    def _generate(
-        self,
-        leave: Callable[[float], bool],
-        on_launch: Callable[[], None],
-        wanting_room: Callable[[], AbstractContextManager[None]],
-    ) -> Done | None:
+    def _generate(self, host: Host) -> Done | None:
         engine = self._engine
         started = Started(
             self._worker, engine.name, engine.backend.name, len(self._prompt), self._clock.queue_ms
@@ -98,27 +98,25 @@ class Generation:
         if self._stream.stopped or len(self._ids) >= self._limit:
             self._output.frame(started)
             return self._done("stop" if self._stream.stopped else "length")
-        launch = self._launch(leave, wanting_room)
+        launch = self._launch(host)
         if launch is None:
             return self._done("cancelled") if self._output.cancelled.is_set() else None
         try:
             self._output.frame(started)  # not before: the publisher's thread takes turns with this one
-            on_launch()
-            return self._follow(launch, leave)
+            host.on_launch()
+            return self._follow(launch, host.must_leave)
         finally:
             launch.close()
 
-    def _launch(
-        self, leave: Callable[[float], bool], wanting_room: Callable[[], AbstractContextManager[None]]
-    ) -> Launch | None:
+    def _launch(self, host: Host) -> Launch | None:
         """Begins as soon as there is room beside the requests in flight; None if it is not to begin."""
         job, output, launch = self._job(), self._output, self._engine.backend.launch
         try:
             return launch(job)
         except NoRoom as error:
             output.frame(Progress(0, len(job.tokens), "prompt tokens", str(error)))
-        with wanting_room():
-            while not (output.cancelled.is_set() or output.lost.is_set() or leave(float("inf"))):
+        with host.wanting_room():
+            while not (output.cancelled.is_set() or output.lost.is_set() or host.must_leave(float("inf"))):
                 time.sleep(POLL_S)
                 with suppress(NoRoom):
                     return launch(job)

@@ -36,7 +36,7 @@ from engine.measuring.environment import capture, with_engine
 from engine.measuring.trace import chrome_trace, pack_trace
 from engine.models.prompt import Prompt
 from engine.serving.engines import Engine, EngineSlot, EngineSpec, Opener, open_engine
-from engine.serving.generation import Generation, Refused
+from engine.serving.generation import Generation, Host, Refused
 from engine.serving.hands import Hands
 from engine.serving.heartbeat import HeartbeatThread
 from engine.serving.inbox import Inbox, Taken
@@ -330,9 +330,8 @@ class Worker:
             raise Refused(replies.EXPIRED, message)
         self._load_home()
         engine = self._slot.hold(self._home)
-        done = Generation(engine, request, output, self.name, queue_ms).run(
-            self._must_leave, lambda: self._tell_begin("generating"), self._hands.wanting_room
-        )
+        host = Host(self._must_leave, lambda: self._tell_begin("generating"), self._hands.wanting_room)
+        done = Generation(engine, request, output, self.name, queue_ms).run(host)
         if self._described is not None:  # whoever records the end asks for it
             wait([self._described], _DESCRIPTION_S)
         if done is None:

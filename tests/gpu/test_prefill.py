@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.launch import LaunchPlan
 from engine.reference import Reference
-from tests.gpu.cache import KeysAndValues, keys_and_values
+from tests.gpu.cache import KeysAndValues, keys_and_values, of_reference, require_close
 from tests.gpu.models import CONFIGS, LLAMA, Bf16Weights, Model, RandomWeights
 from tests.gpu.test_small_models import Open, sequence
 
@@ -38,21 +37,7 @@ def wanted_cache(model: Model, tokens: Sequence[int]) -> KeysAndValues:
     reference = Reference(model.weights)
     cache = reference.new_cache(len(tokens))
     reference.forward(list(tokens), cache)
-    rows = (model.config.layers, model.config.kv_heads, -1, model.config.head_dim)
-    return KeysAndValues(cache.keys.reshape(rows), cache.values.reshape(rows))
-
-
-def largest_error(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
-    """Over layers: the largest difference over the largest number."""
-    assert np.isfinite(found).all()
-    return max(float(np.abs(f - w).max() / np.abs(w).max()) for f, w in zip(found, wanted, strict=True))
-
-
-def require_close(found: KeysAndValues, wanted: KeysAndValues, limit: float, what: str) -> None:
-    keys, values = largest_error(found.keys, wanted.keys), largest_error(found.values, wanted.values)
-    print(f"{what}: keys {keys:.1e}, values {values:.1e}")
-    assert keys < limit
-    assert values < limit
+    return of_reference(cache, model.config, len(tokens))
 
 
 @pytest.mark.parametrize("way", WAYS)

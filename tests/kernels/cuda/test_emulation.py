@@ -13,6 +13,7 @@ from engine.models.config import Experts, ModelConfig
 from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
+from tests.gpu.cache import of_reference, require_close
 from tests.gpu.models import LANEFORMER, LLAMA, RoutedWeights
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.sources import convert
@@ -80,13 +81,7 @@ def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
     logits = reference.forward([*prompt, *tokens[:-1]], cache)
     assert tokens == logits[length - 1 :].argmax(axis=1).tolist()
     known = length + NEW - 1
-    left = gpu.cache(known)
-    heads = (config.layers, config.kv_heads, -1, config.head_dim)
-    for found, wanted in ((left.keys, cache.keys), (left.values, cache.values)):
-        expected = wanted[:, :, :, :known].reshape(heads)
-        for layer in range(config.layers):
-            difference = np.abs(found[layer] - expected[layer]).max()
-            assert difference < PREFILL_TOLERANCE * np.abs(expected[layer]).max()
+    require_close(gpu.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, name)
 
 
 def test_a_prompt_of_two_tiles_leaves_the_same_bits_in_whatever_parts(folder: Path) -> None:
@@ -105,10 +100,7 @@ def test_a_prompt_of_two_tiles_leaves_the_same_bits_in_whatever_parts(folder: Pa
     parts.generate(prompt, 1, prefilled=end, first=37)
     again = parts.cache(end)
 
-    heads = (config.layers, config.kv_heads, -1, config.head_dim)
-    for found, wanted in ((whole.keys, expected.keys), (whole.values, expected.values)):
-        difference = np.abs(found - wanted[:, :, :, :end].reshape(heads)).max()
-        assert difference < PREFILL_TOLERANCE * np.abs(found).max()
+    require_close(whole, of_reference(expected, config, end), PREFILL_TOLERANCE, "whole")
     assert np.array_equal(again.keys, whole.keys)
     assert np.array_equal(again.values, whole.values)
 

@@ -13,6 +13,7 @@ from engine.models.config import ModelConfig
 from engine.models.storage import Storage
 from engine.reference import Reference
 from tests.engine.models.packed_weights import RandomPacked, all_in
+from tests.gpu.cache import of_reference, require_close
 from tests.gpu.models import AsKept
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.test_emulation import SMALL
@@ -55,10 +56,4 @@ def test_packed_weights_leave_the_references_keys_and_values(
     tolerance = PREFILL_TOLERANCE[storage] if prefilled else DECODE_TOLERANCE
     for token, row in zip(tokens, logits[PROMPT - 1 :], strict=True):
         assert row.max() - row[token] <= tolerance * np.abs(row).max()
-    left = gpu.cache(known)
-    heads = (config.layers, config.kv_heads, -1, config.head_dim)
-    for found, wanted in ((left.keys, cache.keys), (left.values, cache.values)):
-        expected = wanted[:, :, :, :known].reshape(heads)
-        for layer in range(config.layers):
-            difference = np.abs(found[layer] - expected[layer]).max()
-            assert difference < tolerance * np.abs(expected[layer]).max()
+    require_close(gpu.cache(known), of_reference(cache, config, known), tolerance, storage)
