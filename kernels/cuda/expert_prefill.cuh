@@ -97,7 +97,7 @@ DEVICE void block_product(Core& core, int block, int tokens, const Operand16& op
     using Mine = Share<WHICH>;
     constexpr int T = BLOCK_TILES, STEP = chunks_a_slot(T);
     float sums[T][MOST_TILES][4] = {};
-    const int lane = int(core.lane), g = lane >> 2, j = lane & 3;
+    const int lane = int(core.lane);
 #pragma unroll 1
     for (int first = 0; first < Mine::CHUNKS; first += STEP) {
         const int last = smaller(first + STEP, Mine::CHUNKS);
@@ -124,33 +124,9 @@ DEVICE void block_product(Core& core, int block, int tokens, const Operand16& op
         for (int t = 0; t < T; ++t) products |= __float_as_uint(sums[t][0][0]);
         core.free_slot_after(products);
     }
-    constexpr int PAIRS_HERE = T * TILE_TOKENS * 4;
-    float2* partial = reinterpret_cast<float2*>(core.shared.scratch);
-#pragma unroll
-    for (int m = 0; m < MOST_TILES; ++m) {
-        if (m * TILE_TOKENS >= tokens) break;
-#pragma unroll
-        for (int t = 0; t < T; ++t) {
-            const float(&c)[4] = sums[t][m];
-            float2* to = partial + core.warp * PAIRS_HERE + (t * TILE_TOKENS + g) * 4 + j;
-            to[0] = make_float2(c[0], c[1]);
-            to[8 * 4] = make_float2(c[2], c[3]);
-        }
-        consumers_sync();
-        for (int e = int(threadIdx.x); e < Mine::tiles(block) * TILE_TOKENS * 4; e += CONSUMERS) {
-            const int token = m * TILE_TOKENS + e / 4 % TILE_TOKENS;
-            if (token >= tokens) continue;
-            float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll
-            for (int w = 0; w < WARPS; ++w) {
-                const float2 part = partial[w * PAIRS_HERE + e];
-                sum.x += part.x;
-                sum.y += part.y;
-            }
-            finish((Mine::tile(block) + e / (TILE_TOKENS * 4)) * 4 + e % 4, token, sum);
-        }
-        consumers_sync();
-    }
+    const int first_pair = Mine::tile(block) * 4;
+    shares::add_up<T>(core, sums, tokens, Mine::tiles(block),
+        [&](int pair, int token, float2 sum) { finish(first_pair + pair, token, sum); });
 }
 
 // A block of warps a token: all scores from the residual stream in FP32, and whom they choose.

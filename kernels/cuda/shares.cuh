@@ -83,21 +83,15 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
     }
 }
 
-// One group for all tokens, a tile of them at a time so that partial sums stay small.
-template <int T, int STORAGE, class Finish>
-DEVICE void group(Core& core, Finish& finish, int tokens, const u16* operand, int chunks, int first_pair) {
-    float sums[T][TILES][4];
-#pragma unroll
-    for (int t = 0; t < T; ++t) {
-#pragma unroll
-        for (int m = 0; m < TILES; ++m) sums[t][m][0] = sums[t][m][1] = sums[t][m][2] = sums[t][m][3] = 0.0f;
-    }
-    multiply<T, STORAGE>(core, operand, chunks, sums);
+// Adds up what the warps have of T tiles of rows, a tile of tokens at a time so that partial sums stay small. The first `rows`
+// tiles go to store(pair of rows, token, sum).
+template <int T, int MOST, class Store>
+DEVICE void add_up(Core& core, const float (&sums)[T][MOST][4], int tokens, int rows, Store store) {
     constexpr int PAIRS_HERE = T * TILE_TOKENS * 4;
     float2* partial = reinterpret_cast<float2*>(core.shared.scratch);
     const int g = int(core.lane >> 2), j = int(core.lane & 3);
 #pragma unroll
-    for (int m = 0; m < TILES; ++m) {
+    for (int m = 0; m < MOST; ++m) {
         if (m * TILE_TOKENS >= tokens) break;
 #pragma unroll
         for (int t = 0; t < T; ++t) {
@@ -107,7 +101,7 @@ DEVICE void group(Core& core, Finish& finish, int tokens, const u16* operand, in
             to[8 * 4] = make_float2(c[2], c[3]);
         }
         consumers_sync();
-        for (int e = int(threadIdx.x); e < PAIRS_HERE; e += CONSUMERS) {
+        for (int e = int(threadIdx.x); e < rows * TILE_TOKENS * 4; e += CONSUMERS) {
             const int token = m * TILE_TOKENS + e / 4 % TILE_TOKENS;
             if (token >= tokens) continue;
             float2 sum = make_float2(0.0f, 0.0f);
@@ -117,10 +111,23 @@ DEVICE void group(Core& core, Finish& finish, int tokens, const u16* operand, in
                 sum.x += part.x;
                 sum.y += part.y;
             }
-            finish.store(first_pair + e / (TILE_TOKENS * 4) * 4 + e % 4, token, sum.x, sum.y);
+            store(e / (TILE_TOKENS * 4) * 4 + e % 4, token, sum);
         }
         consumers_sync();
     }
+}
+
+// One group for all tokens.
+template <int T, int STORAGE, class Finish>
+DEVICE void group(Core& core, Finish& finish, int tokens, const u16* operand, int chunks, int first_pair) {
+    float sums[T][TILES][4];
+#pragma unroll
+    for (int t = 0; t < T; ++t) {
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) sums[t][m][0] = sums[t][m][1] = sums[t][m][2] = sums[t][m][3] = 0.0f;
+    }
+    multiply<T, STORAGE>(core, operand, chunks, sums);
+    add_up<T>(core, sums, tokens, T, [&](int pair, int token, float2 sum) { finish.store(first_pair + pair, token, sum.x, sum.y); });
 }
 
 template <int PHASE, int STORAGE, int T, class Finish>
