@@ -274,7 +274,7 @@ DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
 DEVICE void publish(Core& core, const AttentionItem& item, int layer, const float* rows) {
     u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * PARTIAL_ITEM;
 #pragma unroll 1
-    for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
+    for (int e = int(core.warp * 32 + core.lane); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
         Merged m = merge_parts<PARTS>(rows, QUERIES, g, d);
         if (item.split) {

@@ -15,7 +15,6 @@ struct Producer {
     const u8* tape;
     u64 policy;
     Cursor fill, landed;
-    u64 layer_bytes = 0;
     const u8* next = nullptr;
     u32 issued = 0;
     u32 waited = 0;     // slots known to have landed
@@ -77,32 +76,8 @@ struct Producer {
         landed.advance(SLOTS);
         ++waited;
     }
-    DEVICE u64 share_bytes(int which) const {
-        return u64(shared.shares[which].tiles) * u32(phase_chunks(which) * UNIT_BYTES);
-    }
+    // The matrices of a pass are read in the order in which they lie, from `next` on.
     DEVICE void matrix(int layer, int which) {
-        if constexpr (ANY_PACKED) {
-            packed_matrix(layer, which);
-            return;
-        }
-        const u8* from = tape + (which == HEAD ? u64(model::LAYERS) : u64(layer)) * layer_bytes;
-        for (int m = 0; m < which && which != HEAD; ++m) from += share_bytes(m);
-        place.layer = layer;
-        place.phase = which;
-        const int chunks = phase_chunks(which);
-        const Groups groups = shared.groups[which];
-        for (int g = 0; g < groups.count && !ended; ++g) {
-            const int tiles = groups.size(g);
-            const int step = chunks_a_slot(tiles);
-            for (int c = 0; c < chunks && !ended; c += step) {
-                const u32 bytes = u32(smaller(step, chunks - c) * tiles * UNIT_BYTES);
-                copy(from, bytes);
-                from += bytes;
-            }
-        }
-    }
-    // Where formats differ: matrices are read in the order in which they lie, from `next` on.
-    DEVICE void packed_matrix(int layer, int which) {
         place.layer = layer;
         place.phase = which;
         visit_storage<ALL_STORAGES>(storage_of(layer, which), [&](auto stored) {
@@ -162,7 +137,6 @@ DEVICE int produce_tiles(const Params& params, Shared& shared, u32 sm) {
 
 DEVICE void produce(const Params& params, Shared& shared, u32 sm, int at) {
     Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}};
-    for (int which = QKV; which <= LAST_ON_TAPE; ++which) producer.layer_bytes += producer.share_bytes(which);
     producer.tape = params.tape + params.tape_offset[sm];
     producer.policy = evict_first_policy();
     ExpertWalk<experts::ANY> experts(params);
@@ -202,10 +176,13 @@ DEVICE void pass_prompt(Core& core, const prefill::Chunk& chunk, tiles::Stages& 
     prefill::pass(prefill::ByShares{core, chunk});
 }
 
-DEVICE void consume(const Params& params, Shared& shared, u32 sm) {
+DEVICE void consume(const Params& params, Shared& memory, u32 sm) {
+    // Through shuffles, which no compiler does twice: it would read special registers again in every phase, for the thread's
+    // number and for the address of the shared memory, to save registers of its own.
+    const u32 thread = __shfl_sync(ALL_LANES, threadIdx.x, int(threadIdx.x % 32));
+    const u32 nothing = __shfl_sync(ALL_LANES, params.zero, 0);
+    Shared& shared = *reinterpret_cast<Shared*>(reinterpret_cast<u8*>(&memory) + nothing);
     Core core{params, shared};
-    u32 thread;  // read once: the compiler would read the special register again in every loop to save one of its own
-    asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread));
     core.warp = thread / 32;
     core.lane = thread % 32;
     core.place = Place{sm, core.warp, MATRICES, 0, 0};
