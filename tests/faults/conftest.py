@@ -48,7 +48,8 @@ def product(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """A Markdown table, of earlier runs too where FAULT_FIGURES names the file that they share."""
+    """A Markdown table, of earlier runs too where FAULT_FIGURES names the file that they share. With several
+    processes, only the one that collects their reports writes it."""
     rows = [
         f"| {' | '.join(value)} |"
         for reports in terminalreporter.stats.values()
@@ -56,7 +57,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for name, value in getattr(report, "user_properties", ())
         if name == "figure" and report.when == "call"
     ]
-    if not rows:
+    if not rows or hasattr(terminalreporter.config, "workerinput"):
         return
     if kept := os.environ.get("FAULT_FIGURES"):
         with Path(kept).open("a+", encoding="utf-8") as file:
