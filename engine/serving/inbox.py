@@ -2,7 +2,8 @@
 
 Taking (reading the group, claiming from dead workers, becoming the owner) is one script, so a request
 is never assigned to a worker that does not know: a lost reply is cured by asking again. Waiting for the
-next request reads the streams without consuming anything.
+next request reads the streams without consuming anything, and the script follows it in one round trip: Redis
+runs it as soon as the wait is over.
 """
 
 from __future__ import annotations
@@ -94,15 +95,16 @@ class Inbox:
         back. Beside them there is no benchmark. Raises RedisError.
         """
         deadline = time.monotonic() + wait_s
-        while True:
-            reply = self._ask(in_hand)
-            if reply[0] == "request":
-                return Taken(*reply[1:])
+        reply = self._ask(in_hand)
+        while reply[0] != "request":
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            if not self._freed_by_death():
-                self._wait(reply[1:], min(left, LOOK_S))
+            if self._freed_by_death():
+                reply = self._ask(in_hand)
+            else:
+                reply = self._wait_and_ask(reply[1:], min(left, LOOK_S), in_hand)
+        return Taken(*reply[1:])
 
     def keep(self, request_id: str) -> bool:
         """Says that this worker lives and is on the request. False if it is another's by now."""
@@ -130,7 +132,7 @@ class Inbox:
         self._redis.close()
 
     def _ask(self, in_hand: Sequence[str]) -> list[Any]:
-        args: list[str | int] = [self._worker, self._token, self._dead_ms, *in_hand]
+        args = self._arguments(in_hand)
         try:
             return cast("list[Any]", self._take(args=args))
         except ResponseError as error:
@@ -138,6 +140,21 @@ class Inbox:
                 raise
         self._create_groups()
         return cast("list[Any]", self._take(args=args))
+
+    def _wait_and_ask(self, ends: list[str], seconds: float, in_hand: Sequence[str]) -> list[Any]:
+        """As `_ask`, once an inbox grows beyond `ends`, or after so long."""
+        since: dict[Any, Any] = dict(zip(self._inboxes, ends, strict=True))
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.xread(since, count=1, block=max(1, int(seconds * 1000)))
+        pipe.evalsha(self._take.sha, 0, *self._arguments(in_hand))
+        try:
+            *_, reply = pipe.execute()
+        except ResponseError:  # Redis was started anew: no script and no groups, which `_ask` brings back
+            return self._ask(in_hand)
+        return cast("list[Any]", reply)
+
+    def _arguments(self, in_hand: Sequence[str]) -> list[str | int]:
+        return [self._worker, self._token, self._dead_ms, *in_hand]
 
     def _freed_by_death(self) -> bool:
         """Whether a worker's process has ended that had something in hand: it is free at once.
@@ -162,8 +179,3 @@ class Inbox:
         for inbox in self._inboxes:
             with suppress(ResponseError):  # the group exists
                 self._redis.xgroup_create(inbox, GROUP, id="0", mkstream=True)
-
-    def _wait(self, ends: list[str], seconds: float) -> None:
-        """Until an inbox grows beyond `ends`, or for so long."""
-        since: dict[Any, Any] = dict(zip(self._inboxes, ends, strict=True))
-        self._redis.xread(since, count=1, block=max(1, int(seconds * 1000)))

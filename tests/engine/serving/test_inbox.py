@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import redis
 from msgspec.structs import replace
+from redis.connection import AbstractConnection
 
 from engine.models.prompt import Prompt
 from engine.serving.client import Client
@@ -23,7 +26,7 @@ from engine.serving.messages import (
     out_key,
     worker_inbox,
 )
-from tests.waiting import quickest
+from tests.waiting import PATIENCE_S, quickest, wait_until
 
 
 def generate(request_id: str) -> GenerateRequest:
@@ -82,6 +85,45 @@ def test_waiting_for_a_request_ends_as_soon_as_one_comes(inbox, client):
         return time.monotonic() - begin
 
     assert quickest(wait, 0.5) < 0.5
+
+
+def test_a_request_comes_with_the_reply_to_the_wait(inbox, client, monkeypatch):
+    worker, sent = inbox(), Sent(monkeypatch)
+    assert worker.take() is None
+    monkeypatch.setattr("engine.serving.inbox.LOOK_S", 60.0)
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(worker.take, 60.0)
+        wait_until(lambda: "XREAD" in sent[-1])
+        last = len(sent)
+        client.submit(generate("g"))
+        assert taken.result(PATIENCE_S).id == "g"
+    assert len(sent) == last
+
+
+class Sent(list[str]):
+    """What goes to Redis over connections of threads, a text each time that something is sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        send = AbstractConnection.send_packed_command
+
+        def note(connection: AbstractConnection, command: Any, check_health: bool = True) -> None:
+            parts = [command] if isinstance(command, bytes) else command
+            self.append(b"".join(parts).decode())
+            send(connection, parts, check_health)
+
+        monkeypatch.setattr(AbstractConnection, "send_packed_command", note)
+
+
+def test_a_wait_survives_that_redis_forgets_its_scripts_and_keys(inbox, client, raw):
+    worker = inbox()
+    assert worker.take() is None
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(worker.take, 60.0)
+        raw.flushall()
+        raw.script_flush()
+        client.submit(generate("g"))
+        assert taken.result(PATIENCE_S).id == "g"
 
 
 def test_a_wait_goes_on_beyond_what_one_read_may_block(inbox, monkeypatch):
