@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -32,6 +33,7 @@ from engine.serving.messages import (
     worker_key,
 )
 from engine.timings import Timings
+from playground import background
 from tests.waiting import PATIENCE_S
 
 ORIGIN = b"http://localhost:8000"
@@ -213,5 +215,13 @@ def open_page(transactional_db: None) -> OpenPage:
             yield Page(communicator)
         finally:
             await communicator.disconnect(timeout=PATIENCE_S)
+            await _let_rows_be_written()
 
     return opened
+
+
+async def _let_rows_be_written() -> None:
+    """A thread that still wrote would lock a table that the end of the test empties."""
+    writing = [task for task in background.running() if "_record" in str(task.get_coro())]
+    if writing:
+        await asyncio.wait(writing, timeout=PATIENCE_S)
