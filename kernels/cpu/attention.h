@@ -75,7 +75,7 @@ static inline void mix_tile(const uint16_t* rows, int dim, int positions, const 
                             float* out, int64_t out_stride, Meanwhile&& meanwhile) {
   Vec acc[kQueries][kTile] = {};
   for (int start = 0; start < positions; start += kBlock) {
-    meanwhile();
+    meanwhile(kBlock * kTile * kWidth * 2);
     for (int p = start; p < std::min(start + kBlock, positions); ++p)
       for (int v = 0; v < kTile; ++v) {
         const Vec value = widen<Half::kFloat16>(rows + int64_t(p) * dim + v * kWidth);
@@ -96,7 +96,7 @@ static inline void attend_some(const CacheView& cache, const float* queries, int
   const int dim = cache.head_dim, from = first / kBlock, to = (last + kBlock - 1) / kBlock;
   int b = from;
   for (; b + kBlocksAtOnce <= to; b += kBlocksAtOnce) {
-    meanwhile();
+    meanwhile(kBlocksAtOnce * kBlock * dim * 2);
     score_blocks<kQueries, kBlocksAtOnce>(cache.keys + int64_t(b) * dim * kBlock, queries, dim,
                                           scores + (b - from) * kBlock, stride);
   }
@@ -132,7 +132,8 @@ static inline void attend_some(const CacheView& cache, const float* queries, int
 
 constexpr int kTogether = 4;  // queries that share a pass over the cache
 
-// As attend_some, for any number of queries. `meanwhile` is called every few hundred multiplications.
+// As attend_some, for any number of queries. `meanwhile` is called every few hundred multiplications with how many bytes of the
+// cache they read.
 template <class Meanwhile>
 static inline void attend(const CacheView& cache, const float* queries, int count, int first, int last, float* scores,
                           int64_t stride, float* out, int64_t out_stride, Partial* parts, Meanwhile&& meanwhile) {

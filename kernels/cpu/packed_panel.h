@@ -2,6 +2,8 @@
 // (activations.h), and scaled once for each 32 columns. FP8 numbers become FP32 and meet FP32 activations.
 #pragma once
 
+#include <type_traits>
+
 #include "activations.h"
 #include "panel.h"
 
@@ -182,18 +184,22 @@ static inline void read_scales(const Strip<kStorage>& strip, int block, int v, V
   if constexpr (Strip<kStorage>::kOffset) offset = strip.offset(block, v);
 }
 
-// Keeps a cursor's prefetches in step with what is read, in registers.
-template <class Cursor>
+// Keeps a cursor's prefetches in step with what is read, in registers, in one of kPasses over a panel as in panel.h.
+template <int kVectors, int kPasses, class Cursor>
 class Ahead {
  public:
-  explicit Ahead(Cursor& cursor) : cursor_(cursor) { take(); }
+  Ahead(Cursor& cursor, bool reads, int64_t panel)
+      : cursor_(cursor), reads_(reads), most_(kPasses == 1 ? kAhead : kAhead + panel) {
+    take();
+  }
 
-  // `bytes` are about to be read: prefetches as many, or a line less while it is further ahead than it need be.
+  // `bytes` are about to be read: prefetches this pass's part of as many, or a line less while it is further ahead than it
+  // need be.
   void read(int64_t bytes) {
-    lead_ -= bytes;
-    const int all = int((bytes + 63) / 64), lines = lead_ <= kAhead - bytes ? all : all - 1;
+    if (reads_) lead_ -= bytes;
+    const int all = int((bytes / kPasses + 63) / 64), lines = lead_ <= most_ - bytes ? all : all - 1;
     if (__builtin_expect(together_ >= 64 * all, 1)) {
-      for (int i = 0; i < lines; ++i) __builtin_prefetch(next_ + 64 * i, 0, 3);
+      for (int i = 0; i < lines; ++i) __builtin_prefetch(next_ + 64 * i, 0, near_level(kVectors, kPasses));
       next_ += 64 * lines;
       together_ -= 64 * lines;
       lead_ += 64 * lines;
@@ -219,15 +225,19 @@ class Ahead {
     cursor_.lead = lead_;
   }
   Cursor& cursor_;
+  const bool reads_;
+  const int64_t most_;
   const char* next_;
   int64_t together_, lead_;
 };
 
-// One packed panel of integers times one vector. `y` gets sixteen sums.
-template <int kStorage, class Cursor>
-__attribute__((noinline)) static void packed_vector(const uint8_t* panel, const IntegerBlock* x, int cols, float* y, Cursor& cursor) {
-  Vec acc[kVecs] = {};
-  Ahead<Cursor> ahead(cursor);
+// One packed panel of integers times kVectors vectors, `stride` blocks apart: each block is unpacked once, and what a vector gives
+// does not depend on how many there are. `y` gets sixteen sums of each.
+template <int kStorage, int kVectors, int kPasses, class Cursor>
+__attribute__((noinline)) static void packed_vectors(const uint8_t* panel, const IntegerBlock* x, int64_t stride, int cols,
+                                                     float* y, Cursor& cursor, bool reads) {
+  Vec acc[kVectors][kVecs] = {};
+  Ahead<kVectors, kPasses, Cursor> ahead(cursor, reads, panel_bytes(kStorage, cols));
   for (int first = 0; first < cols; first += kStrip) {
     const int here = cols - first < kStrip ? cols - first : kStrip;
     const int64_t bytes = strip_layout(kStorage, here).bytes;
@@ -239,13 +249,15 @@ __attribute__((noinline)) static void packed_vector(const uint8_t* panel, const 
         Vec scales[2], offset{};
         strip.unpack(block, v, codes);
         read_scales(strip, block, v, scales, offset);
-        acc[v] = add_block<kStorage>(acc[v], codes, scales, offset, *x);
+        for (int i = 0; i < kVectors; ++i)
+          acc[i][v] = add_block<kStorage>(acc[i][v], codes, scales, offset, x[i * stride]);
       }
     }
     panel += bytes;
   }
   ahead.end();
-  for (int v = 0; v < kVecs; ++v) store(y + v * kWidth, acc[v]);
+  for (int i = 0; i < kVectors; ++i)
+    for (int v = 0; v < kVecs; ++v) store(y + i * kRows + v * kWidth, acc[i][v]);
 }
 
 // One packed panel of integers times kTokens vectors: each block is unpacked once. `x` is [block][stride].
@@ -287,40 +299,43 @@ static inline Vec fp8_shrunk(const uint8_t* p) {
 }
 constexpr float kFp8Shrunk = 0x1p8f;
 
-// One panel of FP8 times one vector of FP32.
-template <class Cursor>
-__attribute__((noinline)) static void fp8_vector(const uint8_t* panel, const float* x, int cols, float* y, Cursor& cursor) {
-  constexpr int kFlight = 8;
-  Vec total[kVecs] = {};
-  Ahead<Cursor> ahead(cursor);
-  for (int first = 0; first < cols; first += kStrip) {
+// One panel of FP8 times kVectors vectors of FP32, as panel_vectors in panel.h.
+template <int kVectors, int kPasses, class Cursor>
+__attribute__((noinline)) static void fp8_vectors(const uint8_t* panel, const float* x, int64_t stride, int cols, float* y,
+                                                  Cursor& cursor, bool reads) {
+  constexpr int kFlight = 4;
+  Vec total[kVectors][kVecs] = {};
+  Ahead<kVectors, kPasses, Cursor> ahead(cursor, reads, panel_bytes(ML_FP8_BLOCK, cols));
+  for (int first = 0; first < cols; first += kStrip, x += kStrip) {
     const int here = cols - first < kStrip ? cols - first : kStrip;
     const StripLayout at = strip_layout(ML_FP8_BLOCK, here);
     for (int start = 0; start < here; start += kFp8Side) {
       const float* scales = reinterpret_cast<const float*>(panel) + start / kFp8Side * kLine;
       const int end = here < start + kFp8Side ? here : start + kFp8Side;
-      Vec acc[kFlight][kVecs] = {};
+      Vec acc[kVectors][kFlight][kVecs] = {};
+      auto column = [&](int k, int sum) __attribute__((always_inline)) {
+        for (int v = 0; v < kVecs; ++v) {
+          const Vec w = fp8_shrunk(panel + at.codes + k * kLine + v * kWidth);
+          for (int i = 0; i < kVectors; ++i) acc[i][sum][v] += w * x[i * stride + k];
+        }
+      };
       int k = start;
-      for (; k + kFlight <= end; k += kFlight) {
-        const uint8_t* w = panel + at.codes + k * kLine;
+      for (; k + kStep <= end; k += kStep) {
         if (k % 32 == 0) ahead.read(512);
-        for (int j = 0; j < kFlight; ++j)
-          for (int v = 0; v < kVecs; ++v)
-            acc[j][v] += fp8_shrunk(w + j * kLine + v * kWidth) * x[first + k + j];
+        for (int j = 0; j < kStep; ++j) column(k + j, j % kFlight);
       }
-      for (; k < end; ++k)
-        for (int v = 0; v < kVecs; ++v)
-          acc[0][v] += fp8_shrunk(panel + at.codes + k * kLine + v * kWidth) * x[first + k];
-      for (int v = 0; v < kVecs; ++v) {
-        const Vec even = (acc[0][v] + acc[4][v]) + (acc[2][v] + acc[6][v]);
-        const Vec odd = (acc[1][v] + acc[5][v]) + (acc[3][v] + acc[7][v]);
-        total[v] += (even + odd) * (load(scales + v * kWidth) * kFp8Shrunk);
-      }
+      for (; k < end; ++k) column(k, 0);
+      for (int i = 0; i < kVectors; ++i)
+        for (int v = 0; v < kVecs; ++v) {
+          const Vec sum = (acc[i][0][v] + acc[i][2][v]) + (acc[i][1][v] + acc[i][3][v]);
+          total[i][v] += sum * (load(scales + v * kWidth) * kFp8Shrunk);
+        }
     }
     panel += at.bytes;
   }
   ahead.end();
-  for (int v = 0; v < kVecs; ++v) store(y + v * kWidth, total[v]);
+  for (int i = 0; i < kVectors; ++i)
+    for (int v = 0; v < kVecs; ++v) store(y + i * kRows + v * kWidth, total[i][v]);
 }
 
 template <int kTokens>
@@ -354,20 +369,37 @@ struct Columns {
   Columns from(int64_t numbers) const { return {x + numbers, integers, x_stride, integers_stride}; }
 };
 
-// A panel of any storage times one vector.
+// A panel of any storage times kVectors vectors, in one of kPasses over it.
+template <int kVectors, int kPasses, class Cursor>
+static inline void multiply_few(int storage, const uint8_t* panel, Columns in, int cols, float* y, Cursor& cursor, bool reads) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(panel);
+  auto packed = [&](auto kind) {
+    packed_vectors<kind, kVectors, kPasses>(panel, in.integers, in.integers_stride, cols, y, cursor, reads);
+  };
+  switch (storage) {
+    case ML_F16:
+      return panel_vectors<Half::kFloat16, kVectors, kPasses>(halves, in.x, in.x_stride, cols, y, cursor, reads);
+    case ML_BF16:
+      return panel_vectors<Half::kBfloat16, kVectors, kPasses>(halves, in.x, in.x_stride, cols, y, cursor, reads);
+    case ML_FP8_BLOCK: return fp8_vectors<kVectors, kPasses>(panel, in.x, in.x_stride, cols, y, cursor, reads);
+    case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});
+    case ML_Q5_0: return packed(std::integral_constant<int, ML_Q5_0>{});
+    case ML_Q4_K: return packed(std::integral_constant<int, ML_Q4_K>{});
+    case ML_Q6_K: return packed(std::integral_constant<int, ML_Q6_K>{});
+    default: return packed(std::integral_constant<int, ML_MXFP4>{});
+  }
+}
 template <class Cursor>
 static inline void multiply_vector(int storage, const uint8_t* panel, Columns in, int cols, float* y, Cursor& cursor) {
-  const auto* halves = reinterpret_cast<const uint16_t*>(panel);
-  switch (storage) {
-    case ML_F16: return panel_vector<Half::kFloat16>(halves, in.x, cols, y, cursor);
-    case ML_BF16: return panel_vector<Half::kBfloat16>(halves, in.x, cols, y, cursor);
-    case ML_FP8_BLOCK: return fp8_vector(panel, in.x, cols, y, cursor);
-    case ML_Q8_0: return packed_vector<ML_Q8_0>(panel, in.integers, cols, y, cursor);
-    case ML_Q5_0: return packed_vector<ML_Q5_0>(panel, in.integers, cols, y, cursor);
-    case ML_Q4_K: return packed_vector<ML_Q4_K>(panel, in.integers, cols, y, cursor);
-    case ML_Q6_K: return packed_vector<ML_Q6_K>(panel, in.integers, cols, y, cursor);
-    default: return packed_vector<ML_MXFP4>(panel, in.integers, cols, y, cursor);
-  }
+  multiply_few<1, 1>(storage, panel, in, cols, y, cursor, true);
+}
+
+// Calls then(vectors as a constant) for `count` vectors, 1 to kMost.
+template <int kMost, class Then>
+static inline void with_count(int count, Then&& then) {
+  if constexpr (kMost > 1)
+    if (count < kMost) return with_count<kMost - 1>(count, then);
+  then(std::integral_constant<int, kMost>{});
 }
 
 // A panel of any storage times a vector of each of `count` requests. Each gets, bit for bit, what multiply_vector gives it; the
@@ -375,14 +407,23 @@ static inline void multiply_vector(int storage, const uint8_t* panel, Columns in
 template <class Cursor>
 static inline void multiply_vectors(int storage, const uint8_t* panel, Columns in, int count, int cols, float* y,
                                     Cursor& cursor) {
-  const auto* halves = reinterpret_cast<const uint16_t*>(panel);
-  if (storage == ML_F16) return panel_any<Half::kFloat16>(halves, in.x, in.x_stride, count, cols, y, cursor);
-  if (storage == ML_BF16) return panel_any<Half::kBfloat16>(halves, in.x, in.x_stride, count, cols, y, cursor);
-  multiply_vector(storage, panel, in, cols, y, cursor);
-  Resident resident;
-  for (int i = 1; i < count; ++i) {
-    const Columns one{in.x + i * in.x_stride, in.integers + i * in.integers_stride};
-    multiply_vector(storage, panel, one, cols, y + i * kRows, resident);
+  const int passes = (count + kVectorsAtOnce - 1) / kVectorsAtOnce;
+  auto pass = [&](auto of, int now, bool reads) {
+    with_count<kVectorsAtOnce>(
+        now, [&](auto vectors) { multiply_few<vectors, decltype(of)::value>(storage, panel, in, cols, y, cursor, reads); });
+  };
+  if (passes == 1) return pass(std::integral_constant<int, 1>{}, count, true);
+  constexpr int kMost = kVectorsAtOnce > 1 ? 2 : 4;
+  for (int left = passes; left > 0; --left) {
+    const int now = (count + left - 1) / left;
+    if (passes < kMost)
+      pass(std::integral_constant<int, 2>{}, now, left == passes);
+    else
+      pass(std::integral_constant<int, kMost>{}, now, left == passes);
+    in.x += now * in.x_stride;
+    in.integers += now * in.integers_stride;
+    y += now * kRows;
+    count -= now;
   }
 }
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 
 #include "mailbox.h"
 #include "simd.h"
@@ -25,104 +24,74 @@ static inline void pack_halves(uint16_t* panel, int row, const uint16_t* from, i
 // bandwidth, across page ends, where the hardware prefetcher stops.
 constexpr int64_t kAhead = 8192;
 
-// In place of a cursor, for a panel that lies in a near cache because it has just been read: nothing is prefetched.
-struct Resident {
-  const char *next = nullptr, *end_of_run = nullptr;
-  int64_t lead = 0;
-  void prefetch(int) {}
-  void fill_lead() {}
-};
+constexpr int kStep = 8;                            // columns between two looks at the cursor
+constexpr int kStepLines = kStep * kRows * 2 / 64;  // lines of the tape that they take
 
-// One panel times kVectors vectors, `stride` apart. `y` gets sixteen sums of each. Eight columns in flight hide the latency of
-// the FMA; what a vector gives does not depend on how many there are. `cursor` prefetches as much as is read, or less while
-// it is further ahead than it need be.
-template <Half kHalf, int kVectors, class Cursor>
+// How many vectors' sums the registers hold beside the weights. For more, a panel is read in several passes.
+constexpr int kVectorsAtOnce = kWidth == 16 ? 4 : 1;
+
+// The cache that the tape is fetched to, as __builtin_prefetch counts: the first level, or the second where the activations
+// of several vectors need the first.
+constexpr int near_level(int vectors, int passes) { return vectors > 2 || passes > 1 ? 2 : 3; }
+
+// One panel times kVectors vectors, `stride` apart. `y` gets sixteen sums of each. Four sums in flight hide the latency of
+// the FMA; what a vector gives does not depend on how many there are. `cursor` prefetches as much as is read, or a line a step
+// less while it is further ahead than it need be. Of kPasses over a panel only the first `reads` it from memory, but each
+// prefetches its part of the next one, so that memory never pauses; kPasses is 1, 2 or, for more than 3, 4.
+template <Half kHalf, int kVectors, int kPasses = 1, class Cursor>
 __attribute__((noinline)) static void panel_vectors(const uint16_t* panel, const float* x, int64_t stride, int cols, float* y,
-                                                    Cursor& cursor) {
-  constexpr int kFlight = 8, kLines = kFlight / 2;
+                                                    Cursor& cursor, bool reads = true) {
+  constexpr int kFlight = 4, kLines = kStepLines / kPasses, kNear = near_level(kVectors, kPasses);
   Vec acc[kVectors][kFlight][kVecs] = {};
   auto columns = [&](int k) __attribute__((always_inline)) {
     const uint16_t* w = panel + int64_t(k) * kRows;
-    for (int j = 0; j < kFlight; ++j)
+    for (int j = 0; j < kStep; ++j)
       for (int v = 0; v < kVecs; ++v) {
         const Vec column = widen<kHalf>(w + j * kRows + v * kWidth);
-        for (int i = 0; i < kVectors; ++i) acc[i][j][v] += column * x[i * stride + k + j];
+        for (int i = 0; i < kVectors; ++i) acc[i][j % kFlight][v] += column * x[i * stride + k + j];
       }
   };
-  const int whole = cols / kFlight * kFlight;
+  const int64_t most = kPasses == 1 ? kAhead : kAhead + int64_t(cols) * kRows * 2;
+  const int64_t taken = kPasses == 1 || reads ? 64 * kStepLines : 0;
+  const int whole = cols / kStep * kStep;
+  const char* next = cursor.next;
+  int64_t lead = cursor.lead;
+  auto lines_for = [&] { return lead <= most - 64 * kLines ? kLines : kLines - 1; };
   int k = 0;
-  if constexpr (std::is_same_v<Cursor, Resident>) {
-    for (; k < whole; k += kFlight) columns(k);
-  } else {
-    const char* next = cursor.next;
-    int64_t lead = cursor.lead;
-    auto lines_for = [&] { return lead <= kAhead - 64 * kLines ? kLines : kLines - 1; };
-    while (k < whole) {
-      // As long as what is prefetched lies together there is no call in the loop, which would cost it the registers.
-      const int64_t steps = (cursor.end_of_run - next) / (64 * kLines);
-      const int until = int(std::min<int64_t>(whole, k + steps * kFlight));
-      for (; k < until; k += kFlight) {
-        lead -= 64 * kLines;
-        const int lines = lines_for();
-        for (int line = 0; line < kLines - 1; ++line) __builtin_prefetch(next + 64 * line, 0, 3);
-        if (lines == kLines) __builtin_prefetch(next + 64 * (kLines - 1), 0, 3);
-        next += 64 * lines;
-        lead += 64 * lines;
-        columns(k);
-      }
-      if (k == whole) break;
-      lead -= 64 * kLines;
-      cursor.next = next;
-      cursor.lead = lead;
-      cursor.prefetch(lines_for());
-      next = cursor.next;
-      lead = cursor.lead;
+  while (k < whole) {
+    // As long as what is prefetched lies together there is no call in the loop, which would cost it the registers.
+    const int64_t steps = (cursor.end_of_run - next) / (64 * kLines);
+    const int until = int(std::min<int64_t>(whole, k + steps * kStep));
+    for (; k < until; k += kStep) {
+      lead -= taken;
+      const int lines = lines_for();
+      for (int line = 0; line < kLines - 1; ++line) __builtin_prefetch(next + 64 * line, 0, kNear);
+      if (lines == kLines) __builtin_prefetch(next + 64 * (kLines - 1), 0, kNear);
+      next += 64 * lines;
+      lead += 64 * lines;
       columns(k);
-      k += kFlight;
     }
+    if (k == whole) break;
+    lead -= taken;
     cursor.next = next;
-    cursor.lead = lead - int64_t(cols - k) * kRows * 2;
+    cursor.lead = lead;
+    cursor.prefetch(lines_for());
+    next = cursor.next;
+    lead = cursor.lead;
+    columns(k);
+    k += kStep;
   }
+  cursor.next = next;
+  cursor.lead = lead - taken * (cols - k) / kStep;
   for (; k < cols; ++k)
     for (int v = 0; v < kVecs; ++v) {
       const Vec column = widen<kHalf>(panel + int64_t(k) * kRows + v * kWidth);
       for (int i = 0; i < kVectors; ++i) acc[i][0][v] += column * x[i * stride + k];
     }
   cursor.fill_lead();
-  // Written out: a loop that halves would keep the sums in memory, and store all of them with each turn of the one above.
   for (int i = 0; i < kVectors; ++i)
-    for (int v = 0; v < kVecs; ++v) {
-      const Vec even = (acc[i][0][v] + acc[i][4][v]) + (acc[i][2][v] + acc[i][6][v]);
-      const Vec odd = (acc[i][1][v] + acc[i][5][v]) + (acc[i][3][v] + acc[i][7][v]);
-      store(y + i * kRows + v * kWidth, even + odd);
-    }
-}
-template <Half kHalf, class Cursor>
-static inline void panel_vector(const uint16_t* panel, const float* x, int cols, float* y, Cursor& cursor) {
-  panel_vectors<kHalf, 1>(panel, x, 0, cols, y, cursor);
-}
-
-// How many vectors' sums the registers hold.
-constexpr int kVectorsAtOnce = kWidth == 16 ? 3 : 1;
-
-// As panel_vectors, for any number: the panel comes from memory for the first few, and from a near cache for the others.
-template <Half kHalf, class Cursor>
-static inline void panel_any(const uint16_t* panel, const float* x, int64_t stride, int count, int cols, float* y,
-                             Cursor& cursor) {
-  auto some = [&](int now, auto& from) {
-    if (kVectorsAtOnce == 3 && now == 3) return panel_vectors<kHalf, kVectorsAtOnce>(panel, x, stride, cols, y, from);
-    if (kVectorsAtOnce == 3 && now == 2) return panel_vectors<kHalf, kVectorsAtOnce == 3 ? 2 : 1>(panel, x, stride, cols, y, from);
-    panel_vectors<kHalf, 1>(panel, x, stride, cols, y, from);
-  };
-  Resident resident;
-  int passes = (count + kVectorsAtOnce - 1) / kVectorsAtOnce;
-  for (bool first = true; count > 0; first = false, --passes) {
-    const int now = (count + passes - 1) / passes;
-    first ? some(now, cursor) : some(now, resident);
-    x += now * stride;
-    y += now * kRows;
-    count -= now;
-  }
+    for (int v = 0; v < kVecs; ++v)
+      store(y + i * kRows + v * kWidth, (acc[i][0][v] + acc[i][2][v]) + (acc[i][1][v] + acc[i][3][v]));
 }
 
 // kPanels panels (one after another on the tape) times kTokens columns of x, all sums in registers.

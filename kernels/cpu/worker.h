@@ -193,8 +193,11 @@ class Worker {
   AttentionSplit attention_split(int position, int layer) const;
   int64_t plan_cache_reads(OneToken pass, int layer);
   int64_t plan_cache_reads(TokenRows pass, int layer);
-  void plan_cache_reads(OneToken pass, int layer, int64_t* left);
-  void read_cache_early(int lines);
+  int64_t plan_cache_reads(OneToken pass, int layer, int64_t most);
+  void read_cache_early(OneToken, int lines);
+  void read_cache_early(TokenRows, int lines);
+  void prefetch_cache(int lines);
+  void meanwhile(int bytes);
 
   // worker_exchange.cpp
   template <class Pass>
@@ -251,6 +254,7 @@ class Worker {
 
   static constexpr int kLinesMeanwhile = 24;  // prefetched between two steps of attention
   static constexpr int64_t kCacheAhead = 384 << 10;  // with WeightCursor::kFurthest, most of a second-level cache of 1 MB
+  static constexpr int64_t kRowsAhead = 640 << 10;   // of several requests, whose weights come just in time
 
   // Memory that will be read.
   struct Stretch {
@@ -258,6 +262,11 @@ class Worker {
     // Reads `lines` of it, however long that takes. Returns how many of them were beyond the end.
     int touch(int lines) {
       for (; lines > 0 && next < end; --lines, next += 64) (void)*reinterpret_cast<const volatile char*>(next);
+      return lines;
+    }
+    // As touch, without a wait for them.
+    int prefetch(int lines) {
+      for (; lines > 0 && next < end; --lines, next += 64) __builtin_prefetch(next, 0, 2);
       return lines;
     }
   };

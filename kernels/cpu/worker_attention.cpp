@@ -92,23 +92,30 @@ AttentionSplit Worker::attention_split(int position, int layer) const {
           plan_.threads};
 }
 
-// What this worker will read of the cache in a layer, as far as a second-level cache holds it. Returns the bytes.
-int64_t Worker::plan_cache_reads(OneToken pass, int layer) { return plan_cache_reads(TokenRows{1, &pass}, layer); }
-int64_t Worker::plan_cache_reads(TokenRows pass, int layer) {
-  int64_t left = kCacheAhead;
+// What this worker will read of the caches in a layer. Returns how many bytes of it a second-level cache holds beside the
+// weights.
+int64_t Worker::plan_cache_reads(OneToken pass, int layer) {
   cache_reads_.clear();
   cache_at_ = 0;
-  for (int row = 0; row < pass.count; ++row) plan_cache_reads(pass.tokens[row], layer, &left);
-  return kCacheAhead - left;
+  return plan_cache_reads(pass, layer, kCacheAhead);
 }
-void Worker::plan_cache_reads(OneToken pass, int layer, int64_t* left) {
+int64_t Worker::plan_cache_reads(TokenRows pass, int layer) {
+  cache_reads_.clear();
+  cache_at_ = 0;
+  int64_t bytes = 0;
+  for (int row = 0; row < pass.count; ++row) bytes += plan_cache_reads(pass.tokens[row], layer, INT64_MAX);
+  return std::min(bytes, kRowsAhead);
+}
+// Of one request, at most `most` bytes. Returns how many.
+int64_t Worker::plan_cache_reads(OneToken pass, int layer, int64_t most) {
   const AttentionSplit split = attention_split(pass.position, layer);
   const Range mine = split.heads_of(thread_);
+  int64_t left = most;
   auto add = [&](const uint16_t* first, const uint16_t* last) {
-    const char *from = reinterpret_cast<const char*>(first), *to = reinterpret_cast<const char*>(last);
-    to = std::min(to, from + *left);
-    cache_reads_.push_back({from, to});
-    *left -= to - from;
+    const char* from = reinterpret_cast<const char*>(first);
+    const int64_t bytes = std::min<int64_t>(left, reinterpret_cast<const char*>(last) - from);
+    cache_reads_.push_back({from, from + bytes});
+    left -= bytes;
   };
   for (int head = mine.first; head < mine.last; ++head) {
     const CacheView cache = team_.view(*pass.cache, device_, layer, head);
@@ -117,14 +124,31 @@ void Worker::plan_cache_reads(OneToken pass, int layer, int64_t* left) {
     add(cache.keys + first * cache.head_dim, cache.keys + last * cache.head_dim);
     add(cache.values + first * cache.head_dim, cache.values + last * cache.head_dim);
   }
+  return most - left;
 }
 
-// Among the products of the queries, keys and values the cache is read as the tape is, so that attention finds it near.
-void Worker::read_cache_early(int lines) {
+// Among the products of the queries, keys and values the cache is read as the tape is, so that attention finds it near. One
+// request's products wait for memory anyway; those of several must not.
+void Worker::read_cache_early(OneToken, int lines) {
   while (cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].touch(lines)) > 0) ++cache_at_;
 }
+void Worker::read_cache_early(TokenRows, int lines) { prefetch_cache(lines); }
+void Worker::prefetch_cache(int lines) {
+  while (cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].prefetch(lines)) > 0) ++cache_at_;
+}
 
-bool Worker::attention(OneToken pass, int layer) { return attention(TokenRows{1, &pass}, layer); }
+// While attention reads so many bytes of a cache: as many of those that it reads later, or of the next weights.
+inline void Worker::meanwhile(int bytes) {
+  if (cache_at_ < cache_reads_.size())
+    prefetch_cache(bytes / 64);
+  else
+    cursor_.prefetch_in_run(kLinesMeanwhile);
+}
+
+bool Worker::attention(OneToken pass, int layer) {
+  cache_reads_.clear();
+  return attention(TokenRows{1, &pass}, layer);
+}
 
 // Each request's token attends as if it were alone; all share an exchange: [thread][request][KV head] partial results.
 bool Worker::attention(TokenRows pass, int layer) {
@@ -145,6 +169,7 @@ bool Worker::attention(TokenRows pass, int layer) {
   for (int thread = 0; thread < plan_.threads; ++thread)
     if (!attends(pass, layer, thread) && !local_.read_heartbeat(thread, idle())) return false;
   close_local();
+  cache_reads_.clear();
   return true;
 }
 
@@ -180,7 +205,7 @@ Range Worker::attend_split(OneToken pass, int layer, float* out) {
     for (int g = 0; g < group; ++g)
       finish_head(queries + g * dim, HeadRole::kQuery, layer, shard, in_shard * group + g, column);
     attend(cache, queries, group, from, to, scores_.get(), scores_stride_, packed,
-           lines * kLine, parts_.data(), [&] { cursor_.prefetch_in_run(kLinesMeanwhile); });
+           lines * kLine, parts_.data(), [&](int bytes) { meanwhile(bytes); });
     local_.clear_stale();
     for (int g = 0; g < group; ++g) {
       packed[g * lines * kLine + dim] = parts_[g].peak;
@@ -269,7 +294,7 @@ void Worker::attend_block(TokenBlock pass, int layer) {
     for (int g = 0; g < group; ++g)
       finish_head(column + g * dim, HeadRole::kQuery, layer, head / plan_.kv_heads, in_shard * group + g, t);
     attend(team_.view(*pass.cache, device_, layer, head), column, group, first, last, scores_.get(), scores_stride_, out,
-           lines * kLine, parts_.data(), [] {});
+           lines * kLine, parts_.data(), [](int) {});
     for (int g = 0; g < group; ++g) {
       float* mixed = out + g * lines * kLine;
       const float total = weight_with_sink(parts_[g], layer, head * group + g);
