@@ -45,6 +45,10 @@ class BackendUnavailable(EngineError):
     reply = replies.CANNOT_RUN
 
 
+class DoesNotFit(BackendUnavailable):
+    """A model takes more memory than the devices have free."""
+
+
 class BackendFailure(EngineError):
     """A backend that had started broke down (device lost, watchdog fired)."""
 

@@ -80,6 +80,22 @@ def default_model() -> str:
     return os.environ.get("MONOLANE_MODEL") or "smollm2-135m"
 
 
+def more_models() -> list[str]:
+    """What a worker serves beside the default model: MONOLANE_MODELS, separated by commas."""
+    return [name.strip() for name in os.environ.get("MONOLANE_MODELS", "").split(",") if name.strip()]
+
+
+def resident_bytes() -> int | None:
+    """What the weights of a worker's models may take of memory together: MONOLANE_RESIDENT_MIB.
+
+    None where it is not set. Raises ConfigError.
+    """
+    given = os.environ.get("MONOLANE_RESIDENT_MIB", "")
+    if given and not given.isdecimal():
+        raise ConfigError(f"MONOLANE_RESIDENT_MIB is {given!r}; it must be a whole number of MiB")
+    return int(given) << 20 if given else None
+
+
 def default_backend() -> str:
     """The backend that commands use when none is named: MONOLANE_BACKEND."""
     return os.environ.get("MONOLANE_BACKEND") or "auto"

@@ -1,4 +1,4 @@
-"""Which workers may take a request: those whose model it asks for, by name where others would refuse it."""
+"""Which workers may take a request: those that serve its model, by name where others would not do as well."""
 
 from __future__ import annotations
 
@@ -10,22 +10,35 @@ from engine.serving.messages import GenerateRequest, Heartbeat
 
 
 def workers_with(model: str, workers: Sequence[Heartbeat]) -> list[Heartbeat]:
-    """The workers with that model; all of them where it is empty."""
-    return [worker for worker in workers if not model or worker.model == model]
+    """The workers that serve that model; all of them where it is empty."""
+    return [worker for worker in workers if worker.find(model)]
+
+
+def models_of(workers: Sequence[Heartbeat]) -> list[str]:
+    """All that can be asked for, sorted."""
+    return sorted({one.name for worker in workers for one in worker.served})
 
 
 def address_requests(
     requests: Sequence[GenerateRequest], able: Sequence[Heartbeat], workers: Sequence[Heartbeat]
 ) -> tuple[GenerateRequest, ...]:
-    """The requests, to workers of `able` by name where not every worker is one, the idle first.
+    """The requests, to workers of `able` by name where not every worker is as good: to those that have the
+    model loaded, the idle first.
 
-    From the shared inbox a worker with another model might take them, and refuse. A request that names a
-    worker keeps it.
+    From the shared inbox a worker with another model might take them, and refuse, or load it first. A request
+    that names a worker keeps it.
     """
-    if len(able) == len(workers):
+    model = requests[0].model
+    loaded = [worker for worker in able if _has_loaded(worker, model)] or able
+    if len(loaded) == len(workers):
         return tuple(requests)
-    by_load = sorted(able, key=lambda worker: worker.free == 0)
+    by_load = sorted(loaded, key=lambda worker: worker.free == 0)
     return tuple(
         request if request.worker else replace(request, worker=by_load[index % len(by_load)].name)
         for index, request in enumerate(requests)
     )
+
+
+def _has_loaded(worker: Heartbeat, model: str) -> bool:
+    found = worker.find(model)
+    return found is not None and (not model or found.state == "loaded")

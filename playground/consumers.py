@@ -22,7 +22,7 @@ from engine.serving.tokenizer_service import tokenize
 from engine.timings import FinishReason, Timings
 from playground import asked, metrics, presence, selectors, services
 from playground.access import may_use
-from playground.addressing import address_requests, workers_with
+from playground.addressing import address_requests, models_of, workers_with
 from playground.admission import caller_of, submit
 from playground.background import in_background
 from playground.models import Generation
@@ -298,7 +298,7 @@ def to_workers(request: GenerateRequest, workers: list[Heartbeat]) -> GenerateRe
     """The request, to a worker that can answer it. Raises Invalid if none has its model."""
     able = workers_with(request.model, workers)
     if not able:
-        models = ", ".join(sorted({worker.model for worker in workers}))
+        models = ", ".join(models_of(workers))
         raise Invalid(
             f"the model {shown(request.model)} is not served here; there is {models}: choose one of them",
             "model",

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_safe
 from config import disk
 from config.addresses import comes_from
 from engine.serving.errors import QueueUnavailable
+from engine.serving.messages import Heartbeat
 from playground import metrics
 from playground.models import Generation
 from playground.workers import engine_client
@@ -98,5 +99,11 @@ async def _worker() -> Finding:
     if not workers:
         return {"ok": False, "detail": "no engine worker is running"}
     ready = [worker for worker in workers if worker.state not in ("loading", "stopping")]
-    said = "; ".join(f"{w.name}: {w.model} on {w.backend}, {w.state}" for w in workers)
+    said = "; ".join(f"{w.name}: {w.model} on {w.backend}, {w.state}{_others(w)}" for w in workers)
     return {"ok": bool(ready), "detail": said}
+
+
+def _others(worker: Heartbeat) -> str:
+    """The models that it serves besides, each with what there is to say of it."""
+    others = [one for one in worker.served if one.name != worker.model or one.state == "failed"]
+    return "".join(f"; {one.name}, {one.state}{one.detail and f' ({one.detail})'}" for one in others)

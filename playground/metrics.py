@@ -33,6 +33,12 @@ WORKER_TOTAL_SPEED = Gauge(
     ["worker", "model", "backend"],
     registry=REGISTRY,
 )
+WORKER_MODELS = Gauge(
+    "monolane_worker_model",
+    "Models that a live worker serves: 1 in the state that each is in",
+    ["worker", "model", "state"],
+    registry=REGISTRY,
+)
 WAITING = Gauge("monolane_inbox_requests", "Requests in an inbox", ["inbox"], registry=REGISTRY)
 GENERATIONS = Counter(
     "monolane_generations_total", "Generations by how they ended", ["source", "outcome"], registry=REGISTRY
@@ -82,13 +88,15 @@ def count_end(source: Source, end: Done | Failed) -> None:
 
 def exposition(workers: list[Heartbeat], depth: dict[str, int]) -> bytes:
     """The text that Prometheus scrapes; `workers` and `depth` are as seen now."""
-    for gauge in (WORKERS, WORKER_SPEED, WORKER_ROWS, WORKER_REQUESTS, WORKER_TOTAL_SPEED):
+    for gauge in (WORKERS, WORKER_SPEED, WORKER_ROWS, WORKER_REQUESTS, WORKER_TOTAL_SPEED, WORKER_MODELS):
         gauge.clear()
     for worker in workers:
         WORKERS.labels(worker.state).inc()
         WORKER_ROWS.labels(worker.name).set(worker.rows)
         WORKER_REQUESTS.labels(worker.name).set(worker.in_hand)
         WORKER_TOTAL_SPEED.labels(worker.name, worker.model, worker.backend).set(worker.tok_s)
+        for one in worker.served:
+            WORKER_MODELS.labels(worker.name, one.name, one.state).set(1)
         if worker.last_tok_s:
             WORKER_SPEED.labels(worker.name, worker.model, worker.backend).set(worker.last_tok_s)
     for inbox, requests in depth.items():

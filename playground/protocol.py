@@ -17,7 +17,7 @@ from engine.models.prompt import Prompt
 from engine.progress import Progress
 from engine.replies import Reply
 from engine.sampling import SamplingParams
-from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, Started, Tokens
+from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, ServedModel, Started, Tokens
 from engine.serving.tokenizer_service import Tokenized
 from playground.limits import BODY_BYTES, DEFAULTS, LIMITS
 from playground.validation import (
@@ -152,6 +152,17 @@ def _count(data: Mapping[str, Any], name: str) -> int:
 
 
 # What a page hears ----------------------------------------------------------------------------------
+class ModelStatus(TypedDict):
+    """One of the models that a worker serves; `detail` says how far its loading is, or why it failed."""
+
+    name: str
+    state: str
+    chat: bool
+    infill: bool
+    context: int
+    detail: str
+
+
 class WorkerStatus(TypedDict):
     name: str
     model: str
@@ -169,6 +180,7 @@ class WorkerStatus(TypedDict):
     rows: int
     in_hand: int
     tok_s: float
+    models: list[ModelStatus]
 
 
 class StatusFrame(TypedDict):
@@ -201,6 +213,14 @@ class PrefillFrame(TypedDict):
     generation: str
     done: int
     total: int
+
+
+class WaitingFrame(TypedDict):
+    """A worker has it, and what it waits for: its model, or memory."""
+
+    type: Literal["waiting"]
+    generation: str
+    why: str
 
 
 class CountFrame(TypedDict):
@@ -242,6 +262,7 @@ ServerFrame = (
     | QueuedFrame
     | StartedFrame
     | PrefillFrame
+    | WaitingFrame
     | TokensFrame
     | DoneFrame
     | ErrorFrame
@@ -275,6 +296,18 @@ def worker_status(worker: Heartbeat) -> WorkerStatus:
         "rows": worker.rows,
         "in_hand": worker.in_hand,
         "tok_s": worker.tok_s if worker.rows > 1 else 0.0,  # else a stream's own speed says it
+        "models": [_model_status(model) for model in worker.served],
+    }
+
+
+def _model_status(model: ServedModel) -> ModelStatus:
+    return {
+        "name": model.name,
+        "state": model.state,
+        "chat": model.chat,
+        "infill": model.infill,
+        "context": model.context,
+        "detail": model.detail if model.state == "loading" else "",  # an error may name a path
     }
 
 
@@ -295,7 +328,9 @@ def started_frame(generation: str, started: Started, seed: int) -> StartedFrame:
     }
 
 
-def prefill_frame(generation: str, progress: Progress) -> PrefillFrame:
+def progress_frame(generation: str, progress: Progress) -> PrefillFrame | WaitingFrame:
+    if progress.what and not progress.done:
+        return {"type": "waiting", "generation": generation, "why": progress.what}
     return {"type": "prefill", "generation": generation, "done": progress.done, "total": progress.total}
 
 

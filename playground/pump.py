@@ -17,7 +17,7 @@ from playground.protocol import (
     ServerFrame,
     done_frame,
     failed_frame,
-    prefill_frame,
+    progress_frame,
     queued_frame,
     started_frame,
     tokens_frame,
@@ -121,7 +121,7 @@ class Pump:
             case Done() | Failed():
                 await self._finish(frame)
             case Progress():
-                await self._send(prefill_frame(self.generation, frame))
+                await self._send(progress_frame(self.generation, frame))
             case _:
                 pass
 

@@ -108,8 +108,9 @@ class WorkerWatch:
         workers, by what was true a moment ago. Raises QueueUnavailable.
         """
         known = self._seen if monotonic() - self._seen_at <= LOOK_EVERY_S else []
-        models, names = {each.model for each in known}, {each.name for each in known}
-        settled = len(models) == 1 and model in ("", *models) and worker in ("", *names)
+        models, names = {one.name for each in known for one in each.served}, {each.name for each in known}
+        alike = len(known) == 1 or len(models) == 1
+        settled = alike and model in ("", *models) and worker in ("", *names)
         return known if settled else await self.look()
 
     async def _run(self) -> None:

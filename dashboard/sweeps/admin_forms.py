@@ -89,7 +89,8 @@ class SweepForm(_SweepModelForm):
 
     models = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 3, "cols": 60}),
-        help_text="One name a line, as `python -m engine models` lists them; random:NAME for random weights.",
+        help_text="One name a line, as `python -m engine models` lists them, or as the workers call their own"
+        " (/v1/models); random:NAME for random weights.",
     )
     backends = forms.MultipleChoiceField(
         choices=[(b, b) for b in BACKENDS], widget=forms.CheckboxSelectMultiple

@@ -23,6 +23,8 @@ WITH_SYNC = ("cpu", "cuda")
 """Those with the option `sync`, which takes one of engine.backends.base.SYNCS."""
 WITH_ROWS = ("numpy", "cpu")
 """Those with the option `rows`, how many requests they take at once on one device; the others take one."""
+LOADS_ALONE = ("cuda",)
+"""Those that load a model only while no request runs: it is made in the same queues as launches."""
 _MODULES = {name: f"{__name__}.{name}" for name in BACKENDS} | {"numpy": f"{__name__}.numpy_backend"}
 _BEST_FIRST = ("cuda", "cpu", "numpy")
 

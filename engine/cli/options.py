@@ -35,14 +35,23 @@ def command(commands: Commands, name: str, help_line: str, run: Callable[[argpar
     return parser
 
 
-def add_model_flags(parser: Any, *, backends: Sequence[str] = (AUTO, *BACKENDS)) -> None:
+def add_model_flags(
+    parser: Any, *, backends: Sequence[str] = (AUTO, *BACKENDS), several_models: bool = False
+) -> None:
+    """With `several_models` the flag may be repeated, and `args.model` is a list, or None without it."""
     group = parser.add_argument_group("what runs, and on what")
+    several = "; may be given several times: the first is opened at the start, others when they are asked for"
     group.add_argument(
         "--model",
-        default=settings.default_model(),
+        action="append" if several_models else "store",
+        default=None if several_models else settings.default_model(),
         metavar="NAME|PATH",
         help="a preset, random:PRESET[:SEED], hf:OWNER/NAME[@REVISION], a Hugging Face folder,"
-        " or a .gguf file (default: %(default)s)",
+        + (
+            f" or a .gguf file{several} (default: MONOLANE_MODEL and MONOLANE_MODELS)"
+            if several_models
+            else " or a .gguf file (default: %(default)s)"
+        ),
     )
     group.add_argument(
         "--backend",

@@ -1,4 +1,4 @@
-"""`worker`: own a model and serve it through Redis until told to end."""
+"""`worker`: own one or several models and serve them through Redis until told to end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACED = "paced"
 
 def add(commands: Commands) -> None:
     parser = command(
-        commands, "worker", "serve a model to the web processes through Redis, until SIGTERM", run
+        commands, "worker", "serve models to the web processes through Redis, until SIGTERM", run
     )
     parser.add_argument("--redis", default=settings.redis_url(), metavar="URL", help="default: REDIS_URL")
     parser.add_argument(
@@ -50,7 +50,12 @@ def add(commands: Commands) -> None:
         help="go on from kept prompts after a restart, too: their tokens are written under MONOLANE_HOME"
         " (default: MONOLANE_KEEP_PREFIXES, or not)",
     )  # fmt: skip
-    add_model_flags(parser, backends=(AUTO, *BACKENDS, _PACED))
+    parser.add_argument(
+        "--resident-mib", type=int, default=None, metavar="MIB",
+        help="what the weights of several models may take of memory together; the least recently used make"
+        " room (default: MONOLANE_RESIDENT_MIB, or half of the memory, or what the GPUs hold)",
+    )  # fmt: skip
+    add_model_flags(parser, backends=(AUTO, *BACKENDS, _PACED), several_models=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,9 +66,10 @@ def run(args: argparse.Namespace) -> int:
 
     _log_to_stderr(as_json=args.json)
     sys.setswitchinterval(SWITCH_S)
+    model, *more = args.model or [settings.default_model(), *settings.more_models()]
     Worker(
         args.redis,
-        args.model,
+        model,
         args.backend,
         args.name,
         devices=devices_of(args),
@@ -72,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
         pinned=[pinned_prompt(path) for path in (settings.pinned() if args.pin is None else args.pin)],
         remember_in=settings.prefixes_dir() if _keeps_prefixes(args) else None,
         fewer_devices=settings.fewer_devices() if args.fewer_devices is None else args.fewer_devices,
+        more_models=more,
+        resident_bytes=settings.resident_bytes() if args.resident_mib is None else args.resident_mib << 20,
     ).run()
     return 0
 

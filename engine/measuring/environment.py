@@ -22,7 +22,7 @@ import numpy as np
 from engine import settings
 from engine.backends.base import Backend
 from engine.measuring.bandwidth import usable_cores
-from engine.processor import processor_features, processor_name
+from engine.processor import memory_bytes, processor_features, processor_name
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _TIMEOUT_S = 10.0
@@ -79,7 +79,7 @@ def capture(
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "numpy": _numpy_facts(),
         "cpu": _cpu_facts(),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": memory_bytes(),
         "system": {"kernel": platform.release(), "os": platform.system(), "machine": platform.machine()},
         "packages": _package_versions(),
         "gpus": [{key: gpu[key] for key in gpu if key not in _GPU_STATE} for gpu in gpus],
@@ -183,13 +183,6 @@ def _cpu_facts() -> dict[str, Any]:
     if governor:
         facts["governor"] = governor
     return facts
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def _numpy_facts() -> dict[str, Any]:

@@ -46,6 +46,16 @@ def weight_bytes_per_token(config: ModelConfig, storage: StorageOf) -> int:
     return total
 
 
+def weight_bytes(config: ModelConfig, storage: StorageOf) -> int:
+    """Bytes of all weights in memory; norms and biases count two bytes a number."""
+    total = 0
+    for name, shape in tensor_shapes(config):
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        kept = storage(name) if is_matrix(name) else Storage.F16
+        total += 4 * rows * columns if kept is None else matrix_bytes(kept, rows, columns)
+    return total
+
+
 def bytes_per_token(
     config: ModelConfig, context: int, storage: StorageOf = in_16_bits, *, kv_bytes: int = 2
 ) -> BytesPerToken:

@@ -66,7 +66,7 @@ def open_model(name_or_path: str, *, seed: int | None = None) -> Model:
     if name_or_path in preset_names():
         return _open_preset(load_preset(name_or_path), seed)
     if name_or_path.startswith(PREFIX):
-        return _open_folder(hub_folder(name_or_path), name_or_path.partition("@")[0].rpartition("/")[2])
+        return _open_folder(hub_folder(name_or_path), name_of(name_or_path))
     path = Path(name_or_path).expanduser()
     if not name_or_path or not path.exists():
         raise CheckpointError(
@@ -75,7 +75,18 @@ def open_model(name_or_path: str, *, seed: int | None = None) -> Model:
         )
     if seed is not None:
         raise CheckpointError(f"a seed makes random weights of a preset's shape; {name_or_path} is a file")
-    return _open_path(path, path.name.removesuffix(".gguf"))
+    return _open_path(path, name_of(name_or_path))
+
+
+def name_of(name_or_path: str) -> str:
+    """What `open_model` will call a model, without opening it."""
+    if name_or_path.startswith("random:"):
+        return name_or_path.split(":")[1]
+    if name_or_path in preset_names():
+        return name_or_path
+    if name_or_path.startswith(PREFIX):
+        return name_or_path.partition("@")[0].rpartition("/")[2]
+    return Path(name_or_path).expanduser().name.removesuffix(".gguf")
 
 
 def list_models() -> list[ModelEntry]:

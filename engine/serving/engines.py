@@ -1,19 +1,20 @@
-"""The one model that a worker holds, and changing it for a benchmark of another."""
+"""What a worker opens: a model on a backend, ready to launch."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.backends.running import complete
 from engine.errors import BackendUnavailable
-from engine.models.catalogue import Model, open_model
-from engine.progress import Progress
+from engine.models.catalogue import Model, name_of, open_model
+from engine.progress import OnProgress, Progress
 from engine.sampling import PLAYGROUND, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,11 @@ class EngineSpec:
     """Whether fewer devices will do where so many cannot be had."""
     rows: int = 1
     """How many requests at once; a backend that has fewer says so."""
+
+    @property
+    def name(self) -> str:
+        """Of the model, as the engine will say it."""
+        return name_of(self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +65,59 @@ class Engine:
         )
 
 
-def open_engine(spec: EngineSpec) -> Engine:
-    """Opens and warms up. Raises CheckpointError, TokenizerError or BackendUnavailable."""
+class Loading(Protocol):
+    """What an engine is opened for, as far as whoever opens it is concerned."""
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Held while something is launched: no other engine's request runs meanwhile."""
+        ...
+
+
+class LoadingAlone:
+    """There is no other engine."""
+
+    def progress(self, progress: Progress) -> None: ...
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        yield
+
+
+Opener = Callable[[EngineSpec, Loading], Engine]
+
+
+def open_model_of(spec: EngineSpec) -> Model:
+    """Its shape, words and mapped files. Raises CheckpointError or TokenizerError."""
     if spec.backend == "paced":
-        from engine.backends import paced
         from engine.backends.paced_models import built_in
 
-        model = built_in(spec.model) or open_model(spec.model)
+        return built_in(spec.model) or open_model(spec.model)
+    return open_model(spec.model)
+
+
+def open_engine(spec: EngineSpec, loading: Loading | None = None) -> Engine:
+    """Opens and warms up. Raises CheckpointError, TokenizerError or BackendUnavailable."""
+    loading = loading or LoadingAlone()
+    model = open_model_of(spec)
+    if spec.backend == "paced":
+        from engine.backends import paced
+
         options = {**spec.options, "rows": spec.rows} if spec.rows > 1 else spec.options
         return Engine(spec, model, paced.open(model, devices=spec.devices, options=options))
-    model = open_model(spec.model)
-    backend = _open_backend(spec, model)
+    backend = _open_backend(spec, model, loading.progress)
     engine = Engine(spec, model, backend)
     try:
-        warm_up(engine)
+        with loading.turn():
+            warm_up(engine)
     except BaseException:
         backend.close()
         raise
     return engine
 
 
-def _open_backend(spec: EngineSpec, model: Model) -> Backend:
+def _open_backend(spec: EngineSpec, model: Model, progress: OnProgress) -> Backend:
     """On spec.devices, or, if it allows that, on the most below that can be had."""
     for count in range(spec.devices, 0, -1):
         try:
@@ -89,7 +127,7 @@ def _open_backend(spec: EngineSpec, model: Model) -> Backend:
                 devices=count,
                 options=spec.options,
                 rows=spec.rows,
-                progress=LoadLog(model.config.name),
+                progress=progress,
             )
         except BackendUnavailable as error:
             if not spec.fewer or count == 1:
@@ -124,31 +162,3 @@ def warm_up(engine: Engine) -> None:
     bos = engine.model.config.bos_id or 0
     for sampling in (SamplingParams(), PLAYGROUND):
         complete(engine.backend, Job(tokens=(bos,), max_tokens=2, sampling=sampling))
-
-
-Opener = Callable[[EngineSpec], Engine]
-
-
-class EngineSlot:
-    """Holds at most one engine at a time, because two may not fit in the devices' memory."""
-
-    def __init__(self, opener: Opener = open_engine) -> None:
-        self._open = opener
-        self._engine: Engine | None = None
-
-    @property
-    def engine(self) -> Engine | None:
-        return self._engine
-
-    def hold(self, spec: EngineSpec) -> Engine:
-        """The engine of `spec`; whatever else was held is closed first. Raises what opening raises."""
-        if self._engine is not None and self._engine.serves(spec):
-            return self._engine
-        self.close()
-        self._engine = self._open(spec)
-        return self._engine
-
-    def close(self) -> None:
-        if self._engine is not None:
-            engine, self._engine = self._engine, None
-            engine.backend.close()

@@ -60,7 +60,7 @@ class Generation:
         self, engine: Engine, request: GenerateRequest, output: Output, worker: str, queue_ms: float
     ) -> None:
         """Raises Refused or RequestError for a request that this engine cannot serve."""
-        self._tokenizer = _tokenizer_for(request, engine)
+        self._tokenizer = _tokenizer_of(engine)
         self._engine = engine
         self._request = request
         self._output = output
@@ -201,13 +201,8 @@ class Generation:
         return Done(reason, self._unsent + self._stream.finish(), timings)
 
 
-def _tokenizer_for(request: GenerateRequest, engine: Engine) -> Tokenizer:
-    """Raises Refused for another model's request, RequestError if the model has no tokenizer."""
-    if not engine.answers_to(request.model):
-        raise Refused(
-            replies.WRONG_MODEL,
-            f"the model {request.model!r} is not served here; {engine.name} is: ask for that",
-        )
+def _tokenizer_of(engine: Engine) -> Tokenizer:
+    """Raises RequestError if the model has no tokenizer."""
     if engine.model.tokenizer is None:
         raise RequestError(f"the model {engine.name} has no tokenizer; it can be benchmarked, not prompted")
     return engine.model.tokenizer

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from engine.serving.inbox import Taken
 from engine.serving.publisher import Publisher
 
+MOST_AWAITING = 4
+"""Requests whose model is being loaded that a worker has in hand beside those that run."""
+
 
 class Hands:
     """Runs `serve` for what was taken, each request with a publisher that is nobody else's meanwhile."""
@@ -26,6 +29,7 @@ class Hands:
         self._changed = threading.Condition()
         self._held: list[str] = []
         self._wanting_room = 0
+        self._awaiting_engine = 0
         self._publishers: list[Publisher] = [new_publisher()]
         self._spare = list(self._publishers)
         self._failures: list[BaseException] = []
@@ -45,10 +49,34 @@ class Hands:
         args = (taken, self._hold(taken))
         threading.Thread(target=self._run_aside, args=args, name="row", daemon=True).start()
 
-    def wait_for_fewer(self, than: int, seconds: float) -> bool:
-        """Whether fewer are in hand, after so long at most, and none of them wants more room."""
+    def wait_for_end(self, seconds: float) -> bool:
+        """Whether nothing is in hand any more, after so long at most."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._held) < than and not self._wanting_room, seconds)
+            return self._changed.wait_for(lambda: not self._held, seconds)
+
+    def wait_for_row(self, rows: int, seconds: float) -> bool:
+        """Whether another one may be taken in hand, after so long at most: fewer than `rows` run, of those
+        that wait for an engine there are no more than MOST_AWAITING, and none wants more room.
+        """
+
+        def has_row() -> bool:
+            running = len(self._held) - min(self._awaiting_engine, MOST_AWAITING)
+            return running < rows and not self._wanting_room
+
+        with self._changed:
+            return self._changed.wait_for(has_row, seconds)
+
+    @contextmanager
+    def awaiting_engine(self) -> Iterator[None]:
+        """A request in hand waits until its model is loaded: others may run meanwhile."""
+        with self._changed:
+            self._awaiting_engine += 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._awaiting_engine -= 1
 
     @contextmanager
     def wanting_room(self) -> Iterator[None]:

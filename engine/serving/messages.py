@@ -272,6 +272,19 @@ def decode_frame(entry: Mapping[str, str]) -> Frame:
         raise RequestError(f"not a frame: {error}") from error
 
 
+class ServedModel(Struct, frozen=True):
+    """One of the models that a worker takes requests for."""
+
+    name: str
+    state: Literal["loaded", "loading", "unloaded", "failed"] = "loaded"
+    """Unloaded ones are loaded when they are asked for; failed ones were tried, and are tried again."""
+    context: int = 0
+    chat: bool = False
+    infill: bool = False
+    detail: str = ""
+    """How far its loading is, or why it failed."""
+
+
 class Heartbeat(Struct, frozen=True):
     """What a worker says of itself every second; the hash expires when it stops saying it."""
 
@@ -301,6 +314,8 @@ class Heartbeat(Struct, frozen=True):
     """How many it has now. A worker of a version without rows leaves it at 0."""
     tok_s: float = 0.0
     """Of all that is in hand together, over the last second."""
+    models: tuple[ServedModel, ...] = ()
+    """All that it serves; `model` is the one that it ran last. A worker with one may leave it empty."""
 
     EVERY_S = 1.0
     TTL_S = 5
@@ -311,6 +326,16 @@ class Heartbeat(Struct, frozen=True):
         if self.state == "idle":
             return self.rows
         return max(0, self.rows - max(1, self.in_hand)) if self.state == "generating" else 0
+
+    @property
+    def served(self) -> tuple[ServedModel, ...]:
+        only = ServedModel(self.model, "loaded", self.context, self.chat, self.infill)
+        return self.models or (only,)
+
+    def find(self, model: str) -> ServedModel | None:
+        """What it says of a model; of the one that it ran last where the name is empty."""
+        wanted = model or self.model
+        return next((one for one in self.served if one.name == wanted), None if model else self.served[0])
 
     def to_hash(self) -> dict[str, str]:
         """Beside it the hash holds `environment`: what environment.capture says of the worker."""

@@ -115,40 +115,52 @@ class TokenizerService:
 
     def __init__(self, redis_url: str) -> None:
         self._redis = connect(redis_url)
-        self._wake = _questions(f"(wake {uuid.uuid4().hex})")
-        self._open: tuple[str, Tokenizer, int] | None = None
+        self._wake_list = _questions(f"(wake {uuid.uuid4().hex})")
+        self._open: dict[str, tuple[Tokenizer, int]] = {}
+        """By the list in which questions to a model lie."""
         self._closing = threading.Event()
+        self._opening = threading.Lock()
+        self._begun = False
         self._thread = threading.Thread(target=self._run, name="tokenizer", daemon=True)
 
     def open(self, model: str, tokenizer: Tokenizer | None, context: int) -> None:
-        """Answers for `model` from now on. One without a tokenizer can only be benchmarked."""
+        """Answers for `model` too from now on. One without a tokenizer can only be benchmarked."""
         if tokenizer is None:
             return
-        self._open = (model, tokenizer, context)
-        if not self._thread.is_alive():
-            self._thread.start()
+        with self._opening:
+            self._open = {**self._open, _questions(model): (tokenizer, context)}
+            if self._begun:
+                self._wake_up()
+            else:
+                self._begun = True
+                self._thread.start()
 
     def close(self) -> None:
         self._closing.set()
         if self._thread.is_alive():
-            try:
-                pipe = self._redis.pipeline(transaction=False)
-                pipe.rpush(self._wake, "")
-                pipe.expire(self._wake, int(PATIENCE_S))
-                pipe.execute()
-            except (RedisError, OSError) as error:
-                log.warning("the tokenizer's thread ends by itself: %s", error)
+            self._wake_up()
             self._thread.join(timeout=BLOCK_S)
         self._redis.close()
 
+    def _wake_up(self) -> None:
+        """Has the thread look again at what it is to do."""
+        try:
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.rpush(self._wake_list, "")
+            pipe.expire(self._wake_list, int(PATIENCE_S))
+            pipe.execute()
+        except (RedisError, OSError) as error:
+            log.warning("the tokenizer's thread looks again by itself: %s", error)
+
     def _run(self) -> None:
-        while self._open is not None and not self._closing.is_set():
-            model, tokenizer, context = self._open
+        while not self._closing.is_set():
+            known = self._open
             try:
-                taken = self._redis.blpop([self._wake, _questions(model)], timeout=BLOCK_S)
-                if taken is None or self._closing.is_set():
+                taken = self._redis.blpop([self._wake_list, *known], timeout=BLOCK_S)
+                asked, question = cast("tuple[str, str]", taken or (self._wake_list, ""))
+                if asked == self._wake_list or self._closing.is_set():
                     continue
-                self._answer(read(cast("tuple[str, str]", taken)[1], _QUESTIONS), tokenizer, context)
+                self._answer(read(question, _QUESTIONS), *known[asked])
             except (RedisError, OSError) as error:
                 log.warning("nothing is tokenised until Redis answers again: %s", error)
                 self._closing.wait(_OUTAGE_S)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,9 @@ from engine.measuring.bench import BenchStopped, Point, run_point
 from engine.measuring.environment import capture, with_engine
 from engine.measuring.trace import chrome_trace, pack_trace
 from engine.models.prompt import Prompt
-from engine.serving.engines import Engine, EngineSlot, EngineSpec, Opener, open_engine
+from engine.progress import Progress
+from engine.serving.continuation import Published
+from engine.serving.engines import Engine, EngineSpec, Opener, open_engine
 from engine.serving.generation import Generation, Host, Refused
 from engine.serving.hands import Hands
 from engine.serving.heartbeat import HeartbeatThread
@@ -57,9 +59,9 @@ from engine.serving.messages import (
     Started,
     decode_request,
 )
-from engine.serving.pinning import pin
+from engine.serving.model_host import HomeLost, ModelHost
 from engine.serving.publisher import Output, Publisher
-from engine.serving.remembered import Remembered
+from engine.serving.served_models import portrait
 from engine.serving.tokenizer_service import TokenizerService
 from engine.timings import NEVER_BEGAN
 
@@ -80,8 +82,9 @@ _DESCRIPTION_S = 5.0
 class Worker:
     """Serves `model` on `backend` from the inboxes at `redis_url` until told to stop.
 
-    `name` is stable over restarts; two live workers must not share one. Benchmark points may name
-    another model or backend: it is opened in place of the worker's own, which comes back after.
+    `name` is stable over restarts; two live workers must not share one. `more_models` are opened when they
+    are first asked for, and stay while all weights fit into `resident_bytes` (EnginePool). Benchmark points
+    may name another model or backend: it takes the place of the worker's own, of which one comes back after.
     It takes `rows` requests at once if its backend does; a benchmark point waits until none is in hand.
     With `fewer_devices` it serves on as many as answer where `devices` do not. `pinned` prompts are read
     before anything is served: whoever's prompt begins as one of them goes on from there. With a folder in
@@ -102,51 +105,57 @@ class Worker:
         pinned: Sequence[Prompt] = (),
         remember_in: Path | None = None,
         grace_s: float = GRACE_S,
+        more_models: Sequence[str] = (),
+        resident_bytes: int | None = None,
         opener: Opener = open_engine,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{model.rsplit('/', 1)[-1]}-{backend}"
-        self._home = EngineSpec(model, backend, devices, dict(options or {}), fewer_devices, rows)
-        self._pinned = tuple(pinned)
-        self._remember_in = remember_in
-        self._remembered: Remembered | None = None
         self._grace_s = grace_s
         self._token = f"{self.name} {os.urandom(8).hex()}"
-        self._slot = EngineSlot(opener)
+        self._tokenizer_service = TokenizerService(redis_url)
+        home = EngineSpec(model, backend, devices, dict(options or {}), fewer_devices, rows)
+        self._models = ModelHost(
+            self.name,
+            [home, *(replace(home, model=other) for other in more_models)],
+            opener,
+            self._tokenizer_service,
+            budget=resident_bytes,
+            pinned=pinned,
+            remember_in=remember_in,
+            on_change=self._tell_models,
+        )
         self._inbox = Inbox(redis_url, self.name, self._token)
         self._hands = Hands(self._serve, lambda: Publisher(redis_url, self._token), self._tell_end)
-        self._tokenizer_service = TokenizerService(redis_url)
-        first = Heartbeat(self.name, model, backend, (), "loading")
+        first = Heartbeat(self.name, home.name, backend, (), "loading", models=self._models.tell())
         self._heartbeat = HeartbeatThread(redis_url, self._inbox, first, self._token)
         self._stop_at: float | None = None
         """By when to be done, once told to stop. A plain value: signal handlers must not take locks."""
         self._loading = False
         self._lost: DeviceLost | None = None
-        self._broken = False
-        """Whether the engine is to be closed once nothing is in hand."""
         self._telling = threading.Lock()
         """What is in hand and what is told of it change as one."""
         self._aside = ThreadPoolExecutor(1, "environment")
         self._described: Future[None] | None = None
 
     def run(self) -> None:
-        """Works until SIGTERM, SIGINT or `stop`. Raises HomeLost if its model cannot be opened (again)."""
+        """Works until SIGTERM, SIGINT or `stop`. Raises HomeLost if no model of it can be opened."""
         with self._signals():
             self._heartbeat.start()
             try:
-                self._load_home()
+                self._open_one()
                 self._heartbeat.confirm(lambda: self._stopping)
                 self._loop()
-                self._hands.wait_for_fewer(1, self._grace_s + 2 * _HAND_BACK_S)
-                self._remember()
+                self._hands.wait_for_end(self._grace_s + 2 * _HAND_BACK_S)
+                self._models.remember()
             except _StoppedLoading:
                 log.info("stopped while loading")
             finally:
                 self.stop(at_once=self._lost is not None)  # what is beside a lost device is handed back
-                self._hands.wait_for_fewer(1, self._grace_s + 2 * _HAND_BACK_S)
+                self._hands.wait_for_end(self._grace_s + 2 * _HAND_BACK_S)
                 self._tokenizer_service.close()
                 self._heartbeat.close()
                 self._hands.close()
-                self._slot.close()
+                self._models.close()
                 self._inbox.close()
                 self._aside.shutdown(wait=False)
 
@@ -181,28 +190,30 @@ class Worker:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _load_home(self) -> None:
-        """Opens the worker's own model, if it is not open."""
-        held = self._slot.engine
-        if held is not None and held.serves(self._home):
+    def _open_one(self) -> None:
+        """Opens the first of the worker's models if none is open."""
+        if self._models.newest is not None:
             return
         self._heartbeat.update(state="loading", request="")
         self._loading = True
         facts = self._aside.submit(capture)  # git and nvidia-smi take a second, which nobody waits for
         try:
-            engine = self._slot.hold(self._home)
-            pin(engine, self._pinned)
-            self._restore(engine)
-        except EngineError as error:
-            raise HomeLost(f"the worker {self.name} cannot open its model: {error}") from error
+            engine = self._models.open_one(lambda _why: not self._stopping)
         finally:
             self._loading = False
+        if engine is None:
+            raise _StoppedLoading
         self._described = self._aside.submit(self._describe, facts, engine)
-        self._tokenizer_service.open(engine.name, engine.model.tokenizer, engine.backend.config.context)
-        self._heartbeat.update(**_portrait(engine), state="idle")
-        rows = engine.backend.rows
-        together = "" if rows == 1 else f", {rows} requests at once"
-        log.info("%s serves %s on %s%s", self.name, engine.name, engine.backend.name, together)
+        self._aside.submit(self._look_at_models)
+        self._heartbeat.update(**portrait(engine), models=self._models.tell(), state="idle")
+
+    def _look_at_models(self) -> None:
+        self._models.look_at_all()
+        self._tell_models()
+
+    def _tell_models(self) -> None:
+        """What is loaded, and how far what is being loaded is."""
+        self._heartbeat.update(models=self._models.tell())
 
     def _describe(self, facts: Future[dict[str, Any]], engine: Engine) -> None:
         try:
@@ -210,31 +221,16 @@ class Worker:
         except (OSError, ValueError, EngineError):
             log.exception("what this machine is could not be read: measurements will not say it")
 
-    def _restore(self, engine: Engine) -> None:
-        if self._remember_in is not None:
-            self._remembered = Remembered(self._remember_in, self.name, engine.model.digest)
-            if count := self._remembered.restore(engine.backend):
-                log.info("went through %d kept prompts again", count)
-
-    def _remember(self) -> None:
-        """Writes down what is kept: while there is nothing else to do, and at the end."""
-        engine = self._slot.engine
-        if self._remembered is not None and engine is not None and engine.serves(self._home):
-            self._remembered.save(engine.backend)
-
     def _loop(self) -> None:
         pause, longest = _OUTAGE_S
         wait_s = 0.0
         while not self._stopping:
             if self._lost is not None:
                 raise HomeLost(f"the worker {self.name} has to be started afresh: {self._lost}")
-            if not self._hands.wait_for_fewer(self._rows, _IDLE_WAIT_S):
+            if not self._hands.wait_for_row(self._rows, _IDLE_WAIT_S):
                 continue
-            if self._broken:
-                self._slot.close()
-                self._broken = False
-            if self._slot.engine is None:  # it broke down: whoever can run takes the next request
-                self._load_home()
+            if not (self._models.pool.engines or self._models.pool.is_loading):
+                self._open_one()  # it broke down: whoever can run takes the next request
             try:
                 self._hands.raise_failure()
                 taken = self._inbox.take(wait_s, self._hands.ids)
@@ -247,25 +243,32 @@ class Worker:
                 pause = min(2 * pause, longest)
                 continue
             if taken is None and not self._hands.ids:
-                self._remember()
+                self._models.remember()
                 if not self._stopping:
-                    self._load_home()
+                    self._open_one()
 
     def _take_in_hand(self, taken: Taken) -> None:
-        if self._broken or self._lost is not None:  # the engine went while this one was waited for
+        if self._lost is not None:  # the device went while this one was waited for
             self._inbox.release(taken.id, taken.inbox)
-        elif self._rows > 1 and taken.inbox != BENCH and taken.attempts == 1:
+        elif taken.inbox != BENCH and taken.attempts == 1 and (self._rows > 1 or self._must_load(taken)):
             self._hands.begin(taken)
         else:  # what a worker was lost with is tried without company: it may be what ends workers
             self._hands.serve(taken)
 
+    def _must_load(self, taken: Taken) -> bool:
+        """Whether it asks for a model that is not loaded: others are taken beside it meanwhile."""
+        try:
+            request = decode_request(taken.entry)
+        except RequestError:
+            return False
+        spec = self._models.find(request.model)
+        return spec is not None and self._models.pool.loaded(spec) is None
+
     @property
     def _rows(self) -> int:
-        """How many requests may be in hand now: while another model is open, and once it broke down, one."""
-        engine = self._slot.engine
-        if engine is None or self._broken or not engine.serves(self._home):
-            return 1
-        return engine.backend.rows
+        """How many requests may run at once: while a model of a benchmark is open, one."""
+        engine = self._models.newest
+        return 1 if engine is None else engine.backend.rows
 
     def _serve(self, taken: Taken, publisher: Publisher) -> None:
         begun = time.monotonic()
@@ -328,22 +331,84 @@ class Worker:
         if queue_ms > EXPIRES_S * 1e3 and not output.history:
             message = f"no worker was free within {EXPIRES_S // 60} minutes; send it again"
             raise Refused(replies.EXPIRED, message)
-        self._load_home()
-        engine = self._slot.hold(self._home)
+        begun = time.monotonic()
+        with ExitStack() as stack:
+            engine = self._borrow(stack, self._asked(request, output), output)
+            queue_ms += 1e3 * (time.monotonic() - begun)
+            if engine is not None:
+                done = self._run(engine, request, output, queue_ms)
+            elif output.cancelled.is_set():
+                published = Published.of(output.history)
+                done = Done(
+                    "cancelled",
+                    "",
+                    replace(NEVER_BEGAN, queue_ms=queue_ms, completion_tokens=len(published.ids)),
+                )
+            else:
+                done = None
+        if done is None:
+            self._hand_back(request, output)
+        return done
+
+    def _asked(self, request: GenerateRequest, output: Output) -> EngineSpec:
+        """The model that a request is for: what another worker began is gone on with by the same."""
+        began = (frame.model for frame in output.history if isinstance(frame, Started))
+        model = request.model or next(began, "")
+        spec = self._models.find(model)
+        if spec is None:
+            names = self._models.names
+            served = f"{names[0]} is" if len(names) == 1 else f"there is {', '.join(names)}"
+            raise Refused(
+                replies.WRONG_MODEL, f"the model {model!r} is not served here; {served}: ask for that"
+            )
+        return spec
+
+    def _borrow(
+        self, stack: ExitStack, spec: EngineSpec, output: Output, *, alone: bool = False
+    ) -> Engine | None:
+        """The engine until the end of `stack`; None if the request is cancelled or to leave before."""
+        said = ""
+
+        def wait(why: str) -> bool:
+            nonlocal said
+            if why != said:
+                said = why
+                output.frame(Progress(0, 0, "", why))
+            return not (output.cancelled.is_set() or output.lost.is_set() or self._must_leave(float("inf")))
+
+        pool = self._models.pool
+        with self._hands.awaiting_engine() if pool.loaded(spec) is None else nullcontext():
+            try:
+                engine = stack.enter_context(pool.lease(spec, wait, alone=alone))
+            except EngineError as error:
+                raise error if alone else self._models.failure(spec, error) from error
+        if engine is not None and not alone and self._heartbeat.now.model != engine.name:
+            self._heartbeat.update(**portrait(engine))
+        return engine
+
+    def _run(self, engine: Engine, request: GenerateRequest, output: Output, queue_ms: float) -> Done | None:
         host = Host(self._must_leave, lambda: self._tell_begin("generating"), self._hands.wanting_room)
         done = Generation(engine, request, output, self.name, queue_ms).run(host)
         if self._described is not None:  # whoever records the end asks for it
             wait([self._described], _DESCRIPTION_S)
-        if done is None:
-            self._hand_back(request, output)
-            return None
-        if done.timings.decode_tok_s:
+        if done is not None and done.timings.decode_tok_s:
             self._heartbeat.update(last_tok_s=done.timings.decode_tok_s)
         return done
 
     def _measure(self, request: BenchRequest, output: Output, queue_ms: float) -> Frame | None:
         self._tell_begin("benchmarking")
-        engine = self._slot.hold(self._spec_of(request))
+        with ExitStack() as stack:
+            engine = self._borrow(stack, self._spec_of(request), output, alone=True)
+            if engine is not None:
+                return self._measure_on(engine, request, output, queue_ms)
+        if output.cancelled.is_set():
+            return Done("cancelled", "", replace(NEVER_BEGAN, queue_ms=queue_ms))
+        self._hand_back(request, output)
+        return None
+
+    def _measure_on(
+        self, engine: Engine, request: BenchRequest, output: Output, queue_ms: float
+    ) -> Frame | None:
         output.frame(Started(self.name, engine.name, engine.backend.name, request.context, queue_ms))
         spans: list[TraceSpan] = []
         trace = TRACED if request.trace else None
@@ -364,16 +429,17 @@ class Worker:
         return Measured(measurement.to_dict(), _packed_trace(spans, [d.name for d in measurement.devices]))
 
     def _spec_of(self, point: BenchRequest) -> EngineSpec:
-        """What the point names: if that is the worker's own engine, with its options, but for `sync`."""
-        own = self._heartbeat.now
+        """What the point names: if that is one of the worker's own, with its options, but for `sync`."""
+        now = self._heartbeat.now
+        own = self._models.find(point.model or now.model)
         asked = EngineSpec(point.model, point.backend, point.devices)
         if (
-            asked.model in (self._home.model, own.model)
-            and asked.backend in (self._home.backend, own.backend)
-            and asked.devices == len(own.devices)
+            own is not None
+            and asked.backend in (own.backend, now.backend)
+            and asked.devices == len(now.devices)
         ):
-            asked = replace(self._home, devices=point.devices, fewer=False)  # home may run on fewer
-            if point.sync == own.sync:
+            asked = replace(own, devices=point.devices, fewer=False)  # it may run on fewer
+            if point.sync == now.sync:
                 return asked
         return replace(asked, options={**asked.options, "sync": point.sync}) if point.sync else asked
 
@@ -394,11 +460,6 @@ class Worker:
         whose device is lost: what is left may not be able to carry it, and whoever waits ought to know.
         """
         log.error("the backend failed: %s", error)
-        engine = self._slot.engine
-        if engine is not None and engine.backend.rows > 1:
-            self._broken = True  # the others may yet end well, and the loop's thread closes it
-        else:
-            self._slot.close()
         if isinstance(error, DeviceLost):
             self._lost = error
             return Failed.of(error.reply, str(error))
@@ -420,30 +481,8 @@ def _packed_trace(spans: Sequence[TraceSpan], devices: Sequence[str]) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-class HomeLost(EngineError):
-    """The worker's own model cannot be opened any more; the process has to be started afresh."""
-
-
 class _StoppedLoading(Exception):
     """A signal came while the worker's own model was being opened; a request in hand is handed back."""
-
-
-def _portrait(engine: Engine) -> dict[str, Any]:
-    """What the heartbeat says of an engine."""
-    tokenizer, topology = engine.model.tokenizer, engine.backend.topology
-    return {
-        "model": engine.name,
-        "backend": engine.backend.name,
-        "devices": tuple(device.name for device in topology.devices),
-        "context": engine.backend.config.context,
-        "rows": engine.backend.rows,
-        "chat": tokenizer is not None and tokenizer.chat_template is not None,
-        "infill": tokenizer is not None and tokenizer.infill is not None,
-        "parallelism": topology.parallelism,
-        "lanes": topology.lanes,
-        "sync": str(engine.backend.facts.get("sync", "")),
-        "link": topology.link,
-    }
 
 
 def _poison(taken: Taken) -> str:

@@ -37,7 +37,7 @@ def workers_with(model: str, workers: list[Heartbeat]) -> list[Heartbeat]:
     """The workers with that model. Raises ApiError if there is none."""
     found = addressing.workers_with(model, workers)
     if not found:
-        raise model_not_found(model, sorted({worker.model for worker in workers}))
+        raise model_not_found(model, addressing.models_of(workers))
     return found
 
 
@@ -55,16 +55,17 @@ async def first_seen(models: Sequence[str]) -> dict[str, int]:
     return {model: int(reply) for model, reply in zip(models, replies[1::2], strict=True)}
 
 
-def check_capable(prompt: Prompt, workers: list[Heartbeat]) -> None:
-    """Raises ApiError if the model of those workers has no tokens for such a prompt."""
-    model = workers[0].model
-    if prompt.messages and not any(worker.chat for worker in workers):
+def check_capable(prompt: Prompt, model: str, workers: list[Heartbeat]) -> None:
+    """Raises ApiError if `model` on those workers has no tokens for such a prompt."""
+    offers = [offer for worker in workers if (offer := worker.find(model))]
+    model = model or workers[0].model
+    if prompt.messages and not any(offer.chat for offer in offers):
         raise ApiError(
             replies.CHAT_UNSUPPORTED,
             f"The model '{model}' has no chat template; use /v1/completions",
             param="messages",
         )
-    if prompt.suffix is not None and not any(worker.infill for worker in workers):
+    if prompt.suffix is not None and not any(offer.infill for offer in offers):
         raise ApiError(
             replies.INFILL_UNSUPPORTED,
             f"The model '{model}' has no fill-in-the-middle tokens; leave the suffix out",
@@ -79,7 +80,7 @@ async def submit(request: ApiRequest, caller: Caller) -> tuple[ApiRequest, dict[
     """
     workers = await _require_workers(worker_watch().recent(request.model))
     able = workers_with(request.model, workers)
-    check_capable(request.choices[0].prompt, able)
+    check_capable(request.choices[0].prompt, request.model, able)
     request = replace(request, choices=address_requests(request.choices, able, workers))
     with refusals():
         _, allowance = await admission.submit(request.choices, caller, workers=len(workers))

@@ -13,16 +13,18 @@ from playground.api.parameters import ApiRequest
 
 
 def model_object(name: str, workers: list[Heartbeat], created: int) -> dict[str, Any]:
-    """One entry of /v1/models, with what its workers can do."""
-    serving = [worker for worker in workers if worker.model == name]
+    """One entry of /v1/models, with what its workers can do, and whether one of them has it in memory now."""
+    serving = [worker for worker in workers if worker.find(name)]
+    offers = [offer for worker in serving if (offer := worker.find(name))]
     return {
         "id": name,
         "object": "model",
         "created": created,
         "owned_by": "monolane",
-        "context_length": max(worker.context for worker in serving),
-        "chat": any(worker.chat for worker in serving),
-        "infill": any(worker.infill for worker in serving),
+        "context_length": max(offer.context for offer in offers),
+        "chat": any(offer.chat for offer in offers),
+        "infill": any(offer.infill for offer in offers),
+        "loaded": any(offer.state == "loaded" for offer in offers),
         "backends": sorted({worker.backend for worker in serving}),
     }
 

@@ -46,7 +46,8 @@ def parse_tokenize(data: Mapping[str, Any]) -> TokenizeRequest:
 
 async def tokenize_reply(request: TokenizeRequest, caller: Caller) -> tuple[dict[str, Any], dict[str, str]]:
     """The answer, and what is left to the caller, as headers. Raises ApiError."""
-    check_capable(request.prompt, workers_with(request.model, await live_workers()))
+    able = workers_with(request.model, await live_workers())
+    check_capable(request.prompt, request.model, able)
     headers = await count(caller)
     try:
         with refusals():

@@ -12,6 +12,7 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from engine import replies
+from playground.addressing import models_of
 from playground.admission import Caller
 from playground.api import access, shapes
 from playground.api.admission import first_seen, live_workers, submit, workers_with
@@ -52,7 +53,7 @@ def endpoint(method: str = "") -> Callable[[View[P]], Answer[P]]:
 @endpoint("GET")
 async def models(_request: HttpRequest, _caller: Caller) -> JsonResponse:
     workers = await live_workers()
-    names = sorted({worker.model for worker in workers})
+    names = models_of(workers)
     seen = await first_seen(names)
     data = [shapes.model_object(name, workers, seen[name]) for name in names]
     return JsonResponse({"object": "list", "data": data})

@@ -1,4 +1,4 @@
-"""Two workers with different models: what is asked of one goes to that one."""
+"""Several models, of several workers or of one: what is asked of one is answered by that one."""
 
 from __future__ import annotations
 
@@ -33,3 +33,27 @@ def test_runs_and_questions_go_to_a_worker_that_has_the_model(
             expect(playground.answers).to_have_count(number)
             playground.wait_for_answer()
             expect(playground.fate).to_contain_text(f"{MODEL} on paced")
+
+
+def test_one_worker_changes_between_models_without_a_restart(
+    stack: Stack, playground: PlaygroundPage
+) -> None:
+    page = playground.page
+    model = page.get_by_label("Model", exact=True)
+    with stack.workers() as add:
+        add("both", "--model", "words", "--model", "markdown", *PACED)
+        model.locator("option", has_text="markdown (is loaded first)").wait_for(
+            state="attached", timeout=60_000
+        )
+        playground.set(max_tokens=8)
+        for name in ("markdown", "words", "markdown"):
+            model.select_option(name)
+            playground.run("hello")
+            playground.wait_for_end()
+            expect(playground.fate).to_contain_text(f"{name} on paced")
+        expect(model.locator("option")).to_have_text(["Whichever is free", "markdown", "words"])
+        listed = page.request.get(f"{stack.url}/v1/models").json()["data"]
+        assert {each["id"]: (each["chat"], each["loaded"]) for each in listed} == {
+            "markdown": (True, True),
+            "words": (False, True),
+        }

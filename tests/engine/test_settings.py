@@ -32,6 +32,8 @@ def test_a_relative_home_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_p
         ("MONOLANE_MODEL", settings.default_model, "smollm2-135m"),
         ("MONOLANE_BACKEND", settings.default_backend, "auto"),
         ("MONOLANE_DEVICES", settings.default_devices, 1),
+        ("MONOLANE_MODELS", settings.more_models, []),
+        ("MONOLANE_RESIDENT_MIB", settings.resident_bytes, None),
     ],
 )
 def test_unset_and_empty_mean_the_default(
@@ -130,3 +132,16 @@ def test_a_room_for_weights_that_is_no_number_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setenv("MONOLANE_WEIGHTS_CACHE_MIB", "8G")
     with pytest.raises(ConfigError, match="MONOLANE_WEIGHTS_CACHE_MIB is '8G'; it must be a whole number"):
         settings.weights_cache_bytes()
+
+
+def test_further_models_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLANE_MODELS", "random:tiny-llama:1, /models/a.gguf,")
+    assert settings.more_models() == ["random:tiny-llama:1", "/models/a.gguf"]
+
+
+def test_memory_for_models_is_a_whole_number_of_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLANE_RESIDENT_MIB", "3")
+    assert settings.resident_bytes() == 3 << 20
+    monkeypatch.setenv("MONOLANE_RESIDENT_MIB", "much")
+    with pytest.raises(ConfigError, match="MONOLANE_RESIDENT_MIB is 'much'"):
+        settings.resident_bytes()

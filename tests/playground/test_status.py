@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from engine.progress import Progress
+from engine.serving.messages import ServedModel
 from playground import workers as web_workers
 
 
@@ -21,6 +23,9 @@ async def test_a_page_hears_of_the_workers_as_it_connects(open_page, worker):
         "name": "w1", "model": "tiny", "backend": "numpy", "devices": ["cpu"], "state": "loading",
         "chat": True, "infill": True, "context": 512, "parallelism": "dtp", "lanes": 8, "sync": "mailbox",
         "link": "NVLink", "last_tok_s": 3000.5, "rows": 4, "in_hand": 3, "tok_s": 250.0,
+        "models": [{
+            "name": "tiny", "state": "loaded", "chat": True, "infill": True, "context": 512, "detail": "",
+        }],
     }]  # fmt: skip
 
 
@@ -68,3 +73,34 @@ async def test_nobody_looks_at_the_workers_while_no_page_is_open(open_page, work
         watch = web_workers.worker_watch()
         assert watch.listeners == 1
     assert watch.listeners == 0
+
+
+async def test_a_page_hears_what_each_of_several_models_can_do_and_how_far_its_loading_is(open_page, worker):
+    loading = ServedModel("large", "loading", 4096, False, True, "loading large: packing weights, 1 of 9 MB")
+    worker.beat(models=(ServedModel("tiny", "loaded", 512, True, False), loading))
+    async with open_page() as page:
+        [status] = (await page.hear_status())["workers"]
+    assert [model["name"] for model in status["models"]] == ["tiny", "large"]
+    assert status["models"][1] == {
+        "name": "large", "state": "loading", "chat": False, "infill": True, "context": 4096,
+        "detail": "loading large: packing weights, 1 of 9 MB",
+    }  # fmt: skip
+
+
+async def test_strangers_are_not_told_why_a_model_failed(open_page, worker):
+    worker.beat(
+        models=(ServedModel("tiny"), ServedModel("broken", "failed", detail="/models/broken is damaged"))
+    )
+    async with open_page() as page:
+        [status] = (await page.hear_status())["workers"]
+    assert (status["models"][1]["state"], status["models"][1]["detail"]) == ("failed", "")
+
+
+async def test_a_page_hears_what_its_run_waits_for(open_page, worker):
+    async with open_page() as page:
+        generation = await page.start()
+        worker.publish(generation, Progress(0, 0, "", "loading large: packing weights, 1 of 9 MB"))
+        *_, frame = await page.hear_until("waiting")
+    assert frame == {
+        "type": "waiting", "generation": generation, "why": "loading large: packing weights, 1 of 9 MB",
+    }  # fmt: skip

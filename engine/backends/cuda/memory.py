@@ -29,7 +29,7 @@ from engine.backends.cuda.tape import (
     tape_matrices,
     tensors,
 )
-from engine.errors import BackendUnavailable
+from engine.errors import DoesNotFit
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import Rope, rotation_table
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
@@ -73,7 +73,7 @@ class Memory:
 
 
 def require_room(layout: Layout, free: int) -> None:
-    """Raises BackendUnavailable if `free` bytes of a GPU are too few for its part of a model."""
+    """Raises DoesNotFit if `free` bytes of a GPU are too few for its part of a model."""
     weights, cache, others = _weight_bytes(layout), layout.kv_halves * 2, _other_bytes(layout)
     if weights + cache + others <= free:
         return
@@ -86,7 +86,7 @@ def require_room(layout: Layout, free: int) -> None:
         if positions >= _LEAST_CONTEXT
         else f"it takes {gpus} GPUs or more"
     )
-    raise BackendUnavailable(
+    raise DoesNotFit(
         f"{config.name} takes {weights / 1e9:.1f} GB of weights, {cache / 1e9:.1f} GB of keys and values for"
         f" {layout.capacity} tokens and {others / 1e9:.1f} GB of buffers on each GPU, which has"
         f" {free / 1e9:.1f} GB free: {remedy}"

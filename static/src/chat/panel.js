@@ -212,8 +212,7 @@ export class ChatPanel {
   }
 
   get #worker() {
-    const { workers, settings } = this.#playground ?? {};
-    return workers?.find((worker) => worker.chat && (!settings?.model || worker.model === settings.model)) ?? null;
+    return this.#playground?.offers.find(({ chat }) => chat) ?? null;
   }
 
   /** What the field would send. */

@@ -79,12 +79,14 @@ export class Controls {
     this.#settled();
   }
 
-  /** @param {string[]} models offered by workers; a choice only where there are several */
-  offerModels(models) {
+  /** @param {import("../shared/offers.js").Offer[]} offers of workers; a choice only where there are several models */
+  offerModels(offers) {
     const select = /** @type {HTMLSelectElement} */ (this.#field("model"));
     const wanted = select.value;
-    const options = ["", ...models].map((model) => new Option(model || "Whichever is free", model));
-    select.replaceChildren(...options);
+    const models = [...new Set(offers.map(({ model }) => model))].sort();
+    const loaded = new Set(offers.filter((offer) => offer.loaded).map(({ model }) => model));
+    const options = models.map((model) => new Option(loaded.has(model) ? model : `${model} (is loaded first)`, model));
+    if (!sameOptions([...select.options].slice(1), options)) select.replaceChildren(new Option("Whichever is free", ""), ...options);
     select.value = models.length > 1 && models.includes(wanted) ? wanted : "";
     select.closest(".field")?.toggleAttribute("hidden", models.length < 2);
   }
@@ -127,6 +129,14 @@ function isField(element) {
     element instanceof HTMLTextAreaElement ||
     element instanceof HTMLSelectElement
   );
+}
+
+/**
+ * @param {HTMLOptionElement[]} before
+ * @param {HTMLOptionElement[]} after
+ */
+function sameOptions(before, after) {
+  return before.length === after.length && before.every((option, i) => option.text === after[i]?.text);
 }
 
 /** @param {Field} field */

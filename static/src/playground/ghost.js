@@ -89,8 +89,7 @@ export class Ghost {
   }
 
   get #worker() {
-    const { workers, settings } = this.#playground;
-    const offered = (workers ?? []).filter(({ model }) => !settings.model || model === settings.model);
+    const offered = this.#playground.offers;
     return offered.find(({ infill }) => infill) ?? offered[0] ?? null;
   }
 

@@ -15,6 +15,7 @@ import { Ghost } from "./ghost.js";
 import { OutputPane } from "./output.js";
 import { Playground } from "./playground.js";
 import { PromptPane, completionOf } from "./prompt.js";
+import { offersOf } from "../shared/offers.js";
 import { socketUrl } from "../shared/protocol.js";
 import { Runs } from "./runs.js";
 import { SelectionActions } from "./selection.js";
@@ -113,7 +114,11 @@ const playground = new Playground({
   runs,
   show: (tab) => tabs.show(tab),
   tab: () => /** @type {import("./playground.js").TabName} */ (tabs.shown),
-  request: () => prompt.startFrame(controls.values),
+  request: () => {
+    const request = prompt.startFrame(controls.values);
+    const able = request.suffix === undefined ? undefined : playground.offers.find(({ infill }) => infill);
+    return request.model || !able ? request : { ...request, model: able.model };
+  },
   announce: (words) => (announcer.textContent = words),
 });
 const ghost = new Ghost(playground, prompt.editor);
@@ -221,12 +226,19 @@ function showResults() {
 
 playground.on("workers", (workers) => {
   welcome(workers);
-  controls.offerModels([...new Set(workers.map((worker) => worker.model))]);
-  prompt.offer(workers);
-  const chats = workers.some((worker) => worker.chat);
+  controls.offerModels(offersOf(workers));
+  offerModes();
+});
+playground.on("settings", offerModes);
+
+/** What the chosen model can do; of whichever is free, what any can. */
+function offerModes() {
+  const { offers } = playground;
+  prompt.offer(offers);
+  const chats = offers.some(({ chat }) => chat);
   selection.offerChat(chats);
   element("chat-settings", HTMLElement).hidden = !chats;
-});
+}
 playground.on("asked", ({ reopened, origin }) => {
   if (reopened) return;
   playground.announce("Generating.");

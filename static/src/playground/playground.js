@@ -54,6 +54,8 @@
  *   a prompt of before: its mode and language too
  */
 
+import { offersOf } from "../shared/offers.js";
+
 /** @typedef {"output" | "chat" | "run" | "history"} TabName */
 
 /** Whose text each tab is about. @type {Record<TabName, import("./runs.js").PlaceName>} */
@@ -62,6 +64,12 @@ export const PLACES = { output: "output", chat: "chat", run: "none", history: "o
 export class Playground extends EventTarget {
   /** @type {Worker[] | null} null until the server has said */
   workers = null;
+
+  /** What can be asked for, by worker and model, with the settings as they are. */
+  get offers() {
+    const { model } = this.settings;
+    return offersOf(this.workers ?? []).filter((offer) => !model || offer.model === model);
+  }
   #parts;
 
   /**

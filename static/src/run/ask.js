@@ -16,7 +16,7 @@ import { correctedBy, helper, requestFor } from "./request.js";
  */
 export async function ask(playground, wrong, signal) {
   const values = playground.settings;
-  const worker = helper(playground.workers ?? [], values.model);
+  const worker = helper(playground.offers);
   if (!worker) return none("The engine is away; try again in a moment.");
   const request = requestFor(worker, values, wrong);
   const stop = () => playground.stop();

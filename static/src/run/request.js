@@ -19,12 +19,11 @@ const HEADINGS = { program: "# Program:", tests: "# Tests:", failure: "# What ha
 /**
  * The worker to ask: one whose model has a chat template if there is a choice.
  *
- * @param {Worker[]} workers
- * @param {string} model wanted; empty: any
- * @returns {Worker | undefined}
+ * @template {Worker} T
+ * @param {T[]} offered
+ * @returns {T | undefined}
  */
-export function helper(workers, model) {
-  const offered = workers.filter((worker) => !model || worker.model === model);
+export function helper(offered) {
   return offered.find((worker) => worker.chat) ?? offered[0];
 }
 

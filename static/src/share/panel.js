@@ -121,7 +121,7 @@ function mountCode(playground) {
   let start = playground.request();
   const kind = () => /** @type {Kind} */ (kinds.querySelector("input:checked")?.getAttribute("value") ?? "curl");
   const show = () => {
-    const model = playground.workers?.[0]?.model ?? "";
+    const model = playground.offers[0]?.model ?? "";
     text.textContent = codeFor(kind(), start, { origin: location.origin, model, options });
   };
   const open = (/** @type {Start} */ request, /** @type {string} */ words) => {

@@ -31,6 +31,8 @@ export class Generation {
   /** How far the reading of a long prompt is, and since when, in page time. */
   /** @type {{done: number, total: number, since: number, at: number} | null} */
   prefill = null;
+  /** What the worker that has it waits for, such as the loading of its model; empty if for nothing. */
+  waiting = "";
   /** @type {StartedFrame | null} */
   started = null;
   /** @type {DoneFrame | null} */
@@ -77,7 +79,11 @@ export class Generation {
         this.started = frame;
         this.#startedAt = now;
         this.queue = null;
+        this.waiting = "";
         this.state = "running";
+        return NOTHING;
+      case "waiting":
+        this.waiting = frame.why;
         return NOTHING;
       case "prefill":
         this.prefill = { done: frame.done, total: frame.total, since: this.prefill?.since ?? this.#startedAt ?? now, at: now };
@@ -124,6 +130,7 @@ export class Generation {
     if (frame.seq !== this.tokens) return { text: "", restart: true }; // the server sends each token once
     this.state = "running";
     this.queue = null;
+    this.waiting = "";
     this.tokens += frame.n;
     this.clock.add(frame.n, frame.t_us);
     this.firstAt ??= now;

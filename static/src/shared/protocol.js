@@ -40,6 +40,15 @@
  * @property {number} [rows] how many requests it takes at once
  * @property {number} [in_hand]
  * @property {number} [tok_s] of all that is in hand together
+ * @property {ServedModel[]} [models] all that it serves; `model` is the one that it ran last
+ *
+ * @typedef {object} ServedModel
+ * @property {string} name
+ * @property {"loaded" | "loading" | "unloaded" | "failed"} state
+ * @property {boolean} chat
+ * @property {boolean} infill
+ * @property {number} context
+ * @property {string} detail how far its loading is
  *
  * @typedef {object} Timings
  * @property {number} queue_ms
@@ -59,6 +68,7 @@
  *   prompt_tokens: number, queue_ms: number, seed?: number}} StartedFrame
  * @typedef {{type: "prefill", generation: string, done: number, total: number}} PrefillFrame how far the reading
  *   of a long prompt is
+ * @typedef {{type: "waiting", generation: string, why: string}} WaitingFrame a worker has it, and what it waits for
  * @typedef {{type: "count", tokens: number | null, context: number | null}} CountFrame
  * @typedef {{type: "tokens", generation: string, seq: number, n: number, text: string, t_us: number}} TokensFrame
  * @typedef {{type: "done", generation: string, finish_reason: "stop" | "length" | "cancelled", text: string,
@@ -66,7 +76,7 @@
  * @typedef {{type: "error", code: string, message: string, retryable: boolean, generation?: string,
  *   retry_after_s?: number}} ErrorFrame
  *
- * @typedef {QueuedFrame | StartedFrame | PrefillFrame | TokensFrame | DoneFrame | ErrorFrame} GenerationFrame
+ * @typedef {QueuedFrame | StartedFrame | PrefillFrame | WaitingFrame | TokensFrame | DoneFrame | ErrorFrame} GenerationFrame
  * @typedef {StatusFrame | CountFrame | GenerationFrame} ServerFrame
  */
 

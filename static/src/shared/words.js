@@ -1,6 +1,7 @@
 /** What the page says of the engine, the connection and a generation, in words. */
 
 import { SILENT_MS } from "./figures.js";
+import { modelsOf } from "./offers.js";
 import { count, duration, plural, rate } from "./format.js";
 
 /** @typedef {import("./generation.js").Generation} Generation */
@@ -32,8 +33,14 @@ export function engineWords(workers) {
   return {
     state: best.state === "idle" || hasFreeRow(best) ? "ready" : "busy",
     model: best.model,
-    detail: `${where}${stateWords(best)}${others}`,
+    detail: `${where}${stateWords(best)}${others}${loadingWords(best)}`,
   };
+}
+
+/** @param {Worker} worker that is not as a whole waiting for its first model */
+function loadingWords(worker) {
+  const loading = modelsOf(worker).find(({ state }) => state === "loading");
+  return loading && worker.state !== "loading" ? `; ${loading.detail || `loading ${loading.name}`}` : "";
 }
 
 /** @param {Worker} worker */
@@ -94,6 +101,7 @@ export function fateWords(generation, { maxTokens, stopping, workers, now }) {
   if (stopping) return "Stopping.";
   if (tokens && workers.every((worker) => worker.state === "loading")) return RESTARTING;
   if (tokens && now - (generation.lastAt ?? now) > SILENT_MS) return SILENT;
+  if (generation.waiting) return `${generation.waiting.charAt(0).toUpperCase()}${generation.waiting.slice(1)}.`;
   if (state === "queued" && queue) return queueWords(queue);
   if (state === "running") return tokens ? `${where}.` : `${where}, ${promptWords(generation)}.`;
   return "Asking the server.";

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.errors import CheckpointError, TokenizerError
-from engine.models.catalogue import list_models, open_model, pull
+from engine.models.catalogue import list_models, name_of, open_model, pull
 from engine.models.checkpoints.write import write_checkpoint
 from engine.models.config import tensor_shapes
 from engine.models.presets import load_preset, preset_names
@@ -231,3 +231,23 @@ def test_random_weights_need_no_package_but_numpy() -> None:
     )
 
     assert done.stdout == "(320, 96)\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("smollm2-135m", "smollm2-135m"),
+        ("random:tiny-llama:7:q8_0", "tiny-llama"),
+        ("hf:owner/Some-Model@main", "Some-Model"),
+        ("~/models/qwen.gguf", "qwen"),
+        ("some/folder/", "folder"),
+    ],
+)
+def test_a_model_s_name_is_known_without_opening_it(given: str, name: str) -> None:
+    assert name_of(given) == name
+
+
+def test_that_name_is_the_opened_model_s(tmp_path: Path) -> None:
+    write_checkpoint(open_model("random:tiny-llama").weights, tmp_path / "small")
+    assert open_model(f"{tmp_path}/small").config.name == name_of(f"{tmp_path}/small") == "small"
+    assert open_model("random:tiny-llama:3").config.name == name_of("random:tiny-llama:3")

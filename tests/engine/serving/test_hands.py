@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
-from engine.serving.hands import Hands
+from engine.serving.hands import MOST_AWAITING, Hands
 from engine.serving.inbox import Taken
 from engine.serving.messages import INTERACTIVE
 
@@ -30,17 +31,33 @@ def hands(may_end: threading.Event) -> Hands:
     return Hands(lambda *_: may_end.wait(60), NoPublisher, lambda: None)  # type: ignore[arg-type, return-value]
 
 
-def test_there_are_fewer_in_hand_when_one_has_ended(hands: Hands, may_end: threading.Event) -> None:
+def test_there_is_a_row_when_one_has_ended(hands: Hands, may_end: threading.Event) -> None:
     hands.begin(taken("a"))
     assert hands.ids == ("a",)
-    assert hands.wait_for_fewer(2, 0.0)
-    assert not hands.wait_for_fewer(1, 0.0)
+    assert hands.wait_for_row(2, 0.0)
+    assert not hands.wait_for_row(1, 0.0)
+    assert not hands.wait_for_end(0.0)
     may_end.set()
-    assert hands.wait_for_fewer(1, 60.0)
+    assert hands.wait_for_end(60.0)
 
 
 def test_nothing_new_is_taken_while_one_in_hand_wants_room(hands: Hands) -> None:
     hands.begin(taken("a"))
     with hands.wanting_room():
-        assert not hands.wait_for_fewer(4, 0.0)
-    assert hands.wait_for_fewer(4, 0.0)
+        assert not hands.wait_for_row(4, 0.0)
+    assert hands.wait_for_row(4, 0.0)
+
+
+def test_one_that_awaits_its_engine_takes_no_row(hands: Hands) -> None:
+    hands.begin(taken("a"))
+    with hands.awaiting_engine():
+        assert hands.wait_for_row(1, 0.0)
+    assert not hands.wait_for_row(1, 0.0)
+
+
+def test_only_so_many_await_an_engine_beside_those_that_run(hands: Hands) -> None:
+    with ExitStack() as stack:
+        for number in range(MOST_AWAITING + 1):
+            hands.begin(taken(f"{number}"))
+            stack.enter_context(hands.awaiting_engine())
+        assert not hands.wait_for_row(1, 0.0)

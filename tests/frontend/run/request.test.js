@@ -13,11 +13,11 @@ const VALUES = /** @type {any} */ ({ model: "", system: "", max_tokens: 99, answ
  */
 const worker = (model, chat) => ({ model, chat });
 
-test("a model with a chat template is preferred, unless another one was chosen", () => {
+test("a model with a chat template is preferred to one without", () => {
   const workers = [worker("base", false), worker("chatty", true)];
-  assert.equal(helper(workers, "")?.model, "chatty");
-  assert.equal(helper(workers, "base")?.model, "base");
-  assert.equal(helper([], ""), undefined);
+  assert.equal(helper(workers)?.model, "chatty");
+  assert.equal(helper(workers.slice(0, 1))?.model, workers[0]?.model);
+  assert.equal(helper([]), undefined);
 });
 
 test("a chat model is asked a question that holds program, tests and failure", () => {

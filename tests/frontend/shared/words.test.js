@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { Generation } from "../../../static/src/shared/generation.js";
 import { connectionWords, engineWords, fateWords, readingWords, summaryWords, topologyWords } from "../../../static/src/shared/words.js";
-import { done, error, queued, started, tokens } from "./frames.js";
+import { ID, done, error, queued, started, tokens } from "./frames.js";
 
 /** @typedef {import("../../../static/src/shared/protocol.js").GenerationFrame} GenerationFrame */
 
@@ -44,6 +44,19 @@ test("an engine that several requests share says how many do, and how fast they 
   });
   assert.equal(engineWords([{ ...shared, in_hand: 4 }]).state, "busy");
   assert.equal(engineWords([{ ...shared, in_hand: 1 }]).detail, "numpy, generating 1 of 4");
+});
+
+test("an engine that loads a further model says how far that is", () => {
+  const models = [
+    { name: "b", state: /** @type {const} */ ("loading"), chat: false, infill: false, context: 0, detail: "loading b: packing weights, 2 of 5 MB" },
+  ];
+  assert.equal(engineWords([{ ...worker("idle"), models }]).detail, "numpy, ready; loading b: packing weights, 2 of 5 MB");
+});
+
+test("a request that waits for its model says so until it has begun", () => {
+  const waiting = /** @type {const} */ ({ type: "waiting", generation: ID, why: "loading b: packing weights, 2 of 5 MB" });
+  assert.equal(fateWords(after(queued(0), waiting), PAGE), "Loading b: packing weights, 2 of 5 MB.");
+  assert.equal(fateWords(after(queued(0), waiting, started()), PAGE).includes("oading"), false);
 });
 
 test("an engine on several devices says on how many, and how its model lies on them", () => {
