@@ -600,12 +600,14 @@ def test_worker_hands_its_flags_to_the_serving_worker(
     system = tmp_path / "system.txt"
     system.write_text("Be brief.")
     argv = ("worker", "--redis", "redis://r/0", "--name", "w", "--model", "words", "--backend", "paced")
+    argv = (*argv, "--model", "markdown", "--resident-mib", "2")
     argv = (*argv, "--pin", str(system), "--keep-prefixes", "--rows", "3")
     code, _, err = run(capsys, *argv, "--option", "tok_s=50", "--devices", "1", "--fewer-devices", "--json")
     assert code == 0
     given = {
         "devices": 1, "options": {"tok_s": 50}, "rows": 3, "fewer_devices": True,
         "pinned": [Prompt("Be brief.")], "remember_in": tmp_path / "prefixes",
+        "more_models": ["markdown"], "resident_bytes": 2 << 20,
     }  # fmt: skip
     assert made == [(("redis://r/0", "words", "paced", "w"), given)]
     line = json.loads(err)

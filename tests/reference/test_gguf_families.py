@@ -1,7 +1,8 @@
 """Each family as a GGUF file: names by the gguf library's table, values as llama.cpp's converter has them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -11,6 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from engine.backends import open_backend
+from engine.backends.cuda import memory
+from engine.backends.cuda.constants import Tuning, make_layout
+from engine.backends.cuda.sharding import shard
+from engine.backends.cuda.storages import choose_storages
+from engine.backends.cuda.tape import plan
+from engine.errors import CheckpointError
 from engine.models.catalogue import open_model
 from engine.models.checkpoints.gguf import gguf_config, gguf_weights
 from engine.models.checkpoints.gguf_file import read_gguf
@@ -18,6 +25,7 @@ from engine.models.config import ModelConfig
 from engine.models.rope import FactorScaling, LinearScaling, YarnScaling
 from engine.models.storage import Storage
 from engine.models.weights import Weights
+from engine.progress import ignore_progress
 from engine.reference import Reference
 from tests.engine.models.checkpoints.files import permute
 from tests.reference.test_families import (
@@ -218,6 +226,42 @@ def test_an_fp8_folder_is_the_model_of_its_decoded_matrices(tmp_path: Path) -> N
     assert backend.storage("embed") is Storage.BF16
     assert relative_error(backend.logits(TOKENS), expected) < 3e-3
     backend.close()
+
+
+class PaperDevice:
+    """Takes what a GPU would be loaded with, and keeps nothing."""
+
+    def module(self, _image: bytes, names: dict[str, int]) -> dict[str, None]:
+        return dict.fromkeys(names)
+
+    def __getattr__(self, _call: str) -> Callable[..., int]:
+        return lambda *_args, **_more: 0
+
+
+def test_an_fp8_number_that_is_none_is_refused_where_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import safetensors.torch
+
+    write_by_transformers(tmp_path, "qwen3", {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32})
+    path = tmp_path / "model.safetensors"
+    stored, _ = by_blocks(path)
+    stored["model.layers.1.mlp.up_proj.weight"].view(torch.uint8)[3, 5] = 0xFF
+    safetensors.torch.save_file(stored, path)
+    model = open_model(str(tmp_path))
+    refusal = "up_proj.weight' holds NaN or infinity: the file is damaged"
+
+    with pytest.raises(CheckpointError, match=refusal):
+        open_backend("cpu", model, options={"threads": 1})
+    with pytest.raises(CheckpointError, match=refusal):
+        logits(model.weights)
+    monkeypatch.setattr(memory, "compile_kernel", lambda *_: SimpleNamespace(image=b""))
+    chosen = choose_storages(model.weights, shard(model.config, 1))
+    assert chosen.named("layers.1.w_up") is Storage.FP8_BLOCK
+    layout = make_layout(plan(model.config, 8, chosen.storages), chosen.half, Tuning())
+    device: Any = PaperDevice()
+    with pytest.raises(CheckpointError, match=refusal):
+        memory.load_model(device, layout, model.weights, ignore_progress)
 
 
 def by_blocks(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
