@@ -1,20 +1,22 @@
 """Backends: numpy (the reference, everywhere), cpu (native code), cuda (Hopper GPUs).
 
-A backend is a module here with three functions: `available() -> (usable, sentence)`, `describe()`, which says
-in a sentence what a usable one finds on this machine and may take its time, and
+A backend is a module here with five functions: `available() -> (usable, sentence)`; `describe()`, which says
+in a sentence what a usable one finds on this machine and may take its time; `storages(model)`, how it would
+keep each matrix on one device; `read_gbs()`, what one device reads, GB/s, and how that is known; and
 `open(model, *, devices, options, progress) -> Backend`. Modules are imported when asked for, so that a
 missing driver or compiler only matters to the one who wants it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
 
 from engine.backends.base import Backend, Loaded
 from engine.errors import BackendUnavailable
+from engine.models.storage import Storage
 from engine.progress import OnProgress, ignore_progress
 
 BACKENDS = ("numpy", "cpu", "cuda")
@@ -44,7 +46,7 @@ def open_backend(
     fewer where it has not so many. Raises BackendUnavailable if the name is unknown,
     this machine lacks what it needs, or it does not take so many devices or one of the options.
     """
-    chosen = _first_usable() if name == AUTO else name
+    chosen = first_usable() if name == AUTO else name
     if chosen not in BACKENDS:
         raise BackendUnavailable(
             f"there is no backend {name!r}; there are {', '.join(BACKENDS)}, and {AUTO} for the best of them"
@@ -58,6 +60,25 @@ def open_backend(
     asked = {**(options or {}), **({"rows": rows} if rows > 1 and has_rows else {})}
     opened = _load(chosen).open(model, devices=devices, options=asked, progress=progress)
     return cast("Backend", opened)
+
+
+def first_usable() -> str:
+    """What "auto" takes on this machine."""
+    return next(name for name in _BEST_FIRST if _ask(name)[0])
+
+
+def storages(name: str, model: Loaded) -> Callable[[str], Storage | None]:
+    """How the backend keeps each matrix of `model` on one device, by its name; None: in FP32.
+
+    Raises BackendUnavailable if it does not run such a model.
+    """
+    return cast("Callable[[str], Storage | None]", _load(name).storages(model))
+
+
+def read_gbs(name: str) -> tuple[float, str]:
+    """What one device of a usable backend reads from memory, GB/s, and how that is known."""
+    gbs, source = _load(name).read_gbs()
+    return float(gbs), str(source)
 
 
 def wake(name: str) -> None:
@@ -76,10 +97,6 @@ def availability() -> list[tuple[str, bool, str]]:
 
 def _describe(name: str, usable: bool, why: str) -> tuple[str, bool, str]:
     return name, usable, str(_load(name).describe()) if usable else why
-
-
-def _first_usable() -> str:
-    return next(name for name in _BEST_FIRST if _ask(name)[0])
 
 
 def _ask(name: str) -> tuple[bool, str]:

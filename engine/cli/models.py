@@ -7,13 +7,15 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from engine.backends import first_usable, read_gbs, storages
 from engine.cli.options import Commands, command
 from engine.cli.terminal import print_json, table
-from engine.measuring.roofline import StorageOf, bytes_per_token, storage_of_preset
-from engine.models.catalogue import list_models, open_model
+from engine.errors import BackendUnavailable
+from engine.measuring.roofline import StorageOf, bytes_per_token, ceiling
+from engine.models.catalogue import Model, list_models, open_model
 from engine.models.config import ModelConfig, matrix_shapes
 from engine.models.families import family_of
-from engine.models.presets import load_preset, preset_names
+from engine.models.presets import preset_names
 from engine.models.weights import storage_of
 
 
@@ -42,12 +44,8 @@ def _list(args: argparse.Namespace) -> int:
 
 def _describe(args: argparse.Namespace) -> int:
     known = args.model in preset_names()
-    if known:
-        preset = load_preset(args.model)
-        facts = _facts(preset.config, storage_of_preset(preset.expert_storage))
-    else:
-        model = open_model(args.model)
-        facts = _facts(model.config, partial(storage_of, model.weights))
+    model = open_model(f"random:{args.model}" if known else args.model)  # a preset's weights need not be here
+    facts = _facts(model.config, partial(storage_of, model.weights)) | _speed(model)
     if args.json:
         print_json(facts)
         return 0
@@ -58,7 +56,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 def _display(value: Any) -> str:
     match value:
-        case int():
+        case int() | float():
             return f"{value:,}"
         case list():
             return ", ".join(value) or "nothing"
@@ -66,10 +64,38 @@ def _display(value: Any) -> str:
             return str(value)
 
 
+def _speed(model: Model) -> dict[str, Any]:
+    """What the backend that is the best here would do with it: it may keep matrices otherwise than they ship.
+
+    At most as many tokens a second as memory can be read: README.md says how near to it measured models come.
+    """
+    backend = first_usable()
+    config = model.config
+    try:
+        storage = storages(backend, model)
+        gbs, source = read_gbs(backend)
+    except BackendUnavailable as error:
+        return {"backend": backend, "not_here": str(error)}
+    empty, full = (bytes_per_token(config, context, storage) for context in (0, config.context))
+    return {
+        "backend": backend,
+        "storage_there": _formats(config, storage),
+        "weight_bytes_a_token_there": empty.weights,
+        "memory_read_gbs": round(gbs, 1),
+        "memory_read_from": source,
+        "tok_s_at_most": round(ceiling(empty.total, gbs), 1),
+        "tok_s_at_most_at_full_context": round(ceiling(full.total, gbs), 1),
+    }
+
+
+def _formats(config: ModelConfig, storage: StorageOf) -> list[str]:
+    kept = {storage(name) for name in matrix_shapes(config)}
+    return sorted("F32" if form is None else form.name for form in kept)
+
+
 def _facts(config: ModelConfig, storage: StorageOf) -> dict[str, Any]:
     """Bytes are those of weights that stay as they ship, packed or in 16 bits, and of a 16-bit cache."""
     empty, full = (bytes_per_token(config, context, storage) for context in (0, config.context))
-    kept = {storage(name) for name in matrix_shapes(config)}
     return {
         "name": config.name,
         "family": config.family,
@@ -79,7 +105,7 @@ def _facts(config: ModelConfig, storage: StorageOf) -> dict[str, Any]:
         "layers": config.layers,
         "context": config.context,
         "beyond_llama": sorted(feature.value for feature in config.features),
-        "storage": sorted(form.name if form else "F32" for form in kept),
+        "storage": _formats(config, storage),
         "weight_bytes_a_token": empty.weights,
         "cache_bytes_a_token_at_full_context": full.kv,
     }

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.backends.base import SYNCS, Loaded
-from engine.backends.cpu.backend import DEFAULT_CACHE_MIB, CpuBackend, Options, default_threads
+from engine.backends.base import SYNCS, Loaded, require_features
+from engine.backends.cpu.backend import DEFAULT_CACHE_MIB, FEATURES, CpuBackend, Options, default_threads
 from engine.backends.cpu.build import compiler, library
 from engine.backends.cpu.library import runnable
+from engine.backends.cpu.storages import choose_storages
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import budget_of
 from engine.errors import BackendUnavailable
+from engine.measuring.bandwidth import measure_read_gbs
+from engine.models.storage import Storage
 from engine.progress import OnProgress, ignore_progress
 from engine.settings import MOST_ROWS
 
@@ -31,6 +34,15 @@ def available() -> tuple[bool, str]:
 
 def describe() -> str:
     return available()[1]
+
+
+def storages(model: Loaded) -> Callable[[str], Storage | None]:
+    require_features(model.config, FEATURES, CpuBackend.name)
+    return choose_storages(model.weights, 1).named
+
+
+def read_gbs() -> tuple[float, str]:
+    return measure_read_gbs(), "measured now"
 
 
 def open(

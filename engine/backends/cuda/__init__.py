@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.backends.base import Loaded
-from engine.backends.cuda.backend import CudaBackend, require_hopper
+from engine.backends.cuda.backend import CudaBackend, require_hopper, require_support
 from engine.backends.cuda.compile import load_nvrtc
 from engine.backends.cuda.driver import reachable_devices
 from engine.backends.cuda.gpus import survey
-from engine.errors import EngineError
+from engine.backends.cuda.sharding import shard
+from engine.backends.cuda.storages import choose_storages
+from engine.errors import BackendUnavailable, EngineError
+from engine.measuring.bandwidth import row_of
+from engine.models.storage import Storage
 from engine.progress import OnProgress, ignore_progress
 
 
@@ -28,6 +32,19 @@ def available() -> tuple[bool, str]:
 def describe() -> str:
     """All GPUs, and what joins them. Wakes every one."""
     return str(survey())
+
+
+def storages(model: Loaded) -> Callable[[str], Storage]:
+    require_support(model.config)
+    return choose_storages(model.weights, shard(model.config, 1)).named
+
+
+def read_gbs() -> tuple[float, str]:
+    name = reachable_devices(1)[0].name
+    row = row_of(name)
+    if row is None:
+        raise BackendUnavailable(f"what {name} reads is not known here; `bench` measures it")
+    return 1000.0 * (row.read_tbs or row.stated_tbs), row.source
 
 
 def open(

@@ -40,7 +40,7 @@ from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse, budget_of
 from engine.errors import BackendUnavailable, RequestError
 from engine.measuring.bandwidth import datasheet_gbs
-from engine.models.config import Feature
+from engine.models.config import Feature, ModelConfig
 from engine.models.storage import Storage
 from engine.progress import OnProgress, Progress, ignore_progress
 
@@ -54,6 +54,11 @@ _SCORE_TOKENS = 256
 _READ_BYTES = 4 << 30
 DEFAULT_CACHE_MIB = 8192
 """For the keys and values of recent sequences on all GPUs, unless an option says otherwise."""
+
+
+def require_support(config: ModelConfig) -> None:
+    """Raises BackendUnavailable if the model needs arithmetic that the kernels have not."""
+    require_features(config, EXPERT_FEATURES if config.experts else FEATURES, CudaBackend.name)
 
 
 class CudaBackend:
@@ -76,7 +81,7 @@ class CudaBackend:
         progress: OnProgress = ignore_progress,
     ) -> None:
         self.config = model.config
-        require_features(self.config, EXPERT_FEATURES if self.config.experts else FEATURES, self.name)
+        require_support(self.config)
         self._progress = progress
         chosen = _parse_options(options)
         self._devices = reachable_devices(devices, virtual=chosen.virtual)
