@@ -63,7 +63,11 @@ _MATRIX_OF = {
 
 
 def choose_storages(weights: Weights, sharding: Sharding) -> Chosen:
-    """Packed matrices stay so, but not with lanes, rows of several formats or blocks that GPUs cut in two."""
+    """Packed matrices stay so, but not with lanes, rows of several formats or blocks that GPUs cut in two.
+
+    Nor does a head alone: prompts go by tiles only if everything is in 16 bits, and a few MB saved a token
+    are not worth that.
+    """
     config = sharding.whole
     of_tape = tape_matrices(config)
     shipped = tuple(
@@ -74,7 +78,8 @@ def choose_storages(weights: Weights, sharding: Sharding) -> Chosen:
         for layer in range(config.layers)
     )
     head = _shipped(weights, sharding, 0, Matrix.HEAD)
-    packed = {storage for layer in (*shipped, (head,)) for storage in layer if storage.is_packed}
+    packed = {storage for layer in shipped for storage in layer if storage.is_packed}
+    packed |= {head} if packed and head.is_packed else set()
     native: DType = "bf16" if weights.native == "bf16" else "f16"
     other: DType = "f16" if native == "bf16" else "bf16"
     half = native if all(native in OPERANDS[storage] for storage in packed) else other

@@ -40,6 +40,18 @@ def test_a_tied_head_in_q8_0_is_packed_with_operands_in_fp16() -> None:
     assert chosen.half == "f16"
 
 
+def test_a_head_that_alone_is_packed_is_kept_in_sixteen_bits_as_prompts_then_go_by_tiles() -> None:
+    """So ships SmolLM2's file: its layers are in 4 bits that no kernel here takes, its embedding in Q8_0."""
+
+    def storage(name: str) -> Storage:
+        return Storage.Q8_0 if name in ("embed", "head") else Storage.F16
+
+    for config in (LLAMA, replace(LLAMA, tied_head=True)):
+        chosen = choose_storages(RandomPacked(config, storage, 1), shard(config, 1))
+        assert not plan(config, 132, chosen.storages).is_packed
+        assert chosen.named("embed") is chosen.named("head") is Storage.F16
+
+
 def test_what_the_kernels_do_not_unpack_is_kept_in_sixteen_bits() -> None:
     weights = RandomPacked(LLAMA, all_in(Storage.Q5_0), 1)
 
