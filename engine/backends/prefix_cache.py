@@ -17,6 +17,8 @@ OPTION = "prefix_cache_mib"
 """The option of every backend that keeps sequences: MiB for those that are kept and those of the requests in
 flight, which a request alone may exceed until it ends. 0 keeps none, and takes one request at a time."""
 MAX_MIB = 1 << 24
+_LOOK = 64
+"""Items that are compared at first."""
 PINNED = "pinned"
 """The owner of what the operator pins (Job.cache_salt): every owner goes on from it, and it never goes."""
 
@@ -89,10 +91,11 @@ class PrefixCache(Generic[T]):
         more than the prompt gains from it stays kept and is to be copied.
         """
         best, length = None, 0
+        known = tokens[: len(tokens) - 1]
         for owner in (salt, PINNED) if salt else ():
             for kept in reversed(self._kept):
                 if kept.salt == owner:
-                    common = common_prefix(kept.tokens, tokens[: len(tokens) - 1])
+                    common = common_prefix(kept.tokens, known)
                     if common > length:
                         best, length = kept, common
         if best is None:
@@ -178,15 +181,15 @@ def _mib(size: int) -> str:
 
 
 def _begins(tokens: tuple[int, ...], with_these: tuple[int, ...]) -> bool:
-    return tokens[: len(with_these)] == with_these
+    return common_prefix(tokens, with_these) == len(with_these)
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """How many items two sequences begin with in common."""
     most = min(len(one), len(other))
-    if one[:most] == other[:most]:
-        return most
-    low, high = 0, most
+    low, high = 0, min(most, _LOOK)
+    while low < most and one[low:high] == other[low:high]:  # most sequences differ soon: longer looks later
+        low, high = high, min(most, 3 * high)
     while low < high:  # slices are compared much faster than items one by one
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:

@@ -123,9 +123,7 @@ class CudaBackend:
         ]
         for rank in range(devices):
             self._kernel(rank, chosen.tuning.profile, False)
-        self._caches = KeptCaches(
-            self._devices, memories[0].kv_bytes, self.layout.chunk_tokens, chosen.cache_bytes
-        )
+        self._caches = KeptCaches(self._devices, memories[0].kv_bytes, chosen.cache_bytes)
         self.topology = _topology(self._devices, self.layout.sharding)
         self.facts: dict[str, Any] = {
             "sync": BARRIER if chosen.tuning.sync_barrier else MAILBOX,

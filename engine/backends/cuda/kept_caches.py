@@ -28,14 +28,13 @@ class Lease(NamedTuple):
 class KeptCaches:
     """Lends a buffer to one launch at a time and keeps what it leaves. For one thread at a time.
 
-    `size` is one buffer's bytes on one GPU; `chunk` is how many tokens go through prefill by shares in one
-    pass; a launch goes on at a whole one. Its logits are those of a cold one within rounding, not to the bit:
-    how many tokens are left chooses tiles or shares (next_chunk in kernels/cuda/prefill.cuh), and decode
-    filled the positions of an answer.
+    `size` is one buffer's bytes on one GPU. The logits of a launch that goes on are those of a cold one
+    within rounding, not to the bit: how many tokens are left chooses tiles or shares (next_chunk in
+    kernels/cuda/prefill.cuh), and decode filled the positions of an answer.
     """
 
-    def __init__(self, devices: Sequence[Device], size: int, chunk: int, budget_bytes: int) -> None:
-        self._devices, self._size, self._chunk = devices, size, chunk
+    def __init__(self, devices: Sequence[Device], size: int, budget_bytes: int) -> None:
+        self._devices, self._size = devices, size
         self._free: list[Buffers] = []
         self._kept: PrefixCache[Buffers] = PrefixCache(budget_bytes, self._free.append)
 
@@ -53,15 +52,14 @@ class KeptCaches:
         if not job.cache_salt or size > self._kept.use.budget_bytes:
             return None
         match = self._kept.reuse(job.cache_salt, job.tokens)
-        first = match.length // self._chunk * self._chunk if match else 0
         if match and not match.copies:
-            return Lease(match.value, first)
+            return Lease(match.value, match.length)
         buffers = self._take()
         if buffers is None:
             return None
-        if match and first and buffers != match.value:
+        if match and buffers != match.value:
             self._copy(match, buffers)
-        return Lease(buffers, first)
+        return Lease(buffers, match.length if match else 0)
 
     def take_back(self, lease: Lease, job: Job, tokens: Sequence[int]) -> None:
         """`tokens` are those whose keys and values the launch has left; empty if it broke down."""

@@ -84,7 +84,8 @@ def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
     require_close(gpu.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, name)
 
 
-def test_a_prompt_of_two_tiles_leaves_the_same_bits_in_whatever_parts(folder: Path) -> None:
+@pytest.mark.parametrize("tiles_from", [1, 1000], ids=["by tiles", "by shares"])
+def test_a_long_prompt_leaves_the_same_bits_in_whatever_parts(tiles_from: int, folder: Path) -> None:
     config, cores = MODELS["normed heads, a window"]
     weights, end = RandomWeights(config, 3), 201
     prompt = np.random.default_rng(5).integers(0, config.vocab, end + 1).tolist()
@@ -93,11 +94,11 @@ def test_a_prompt_of_two_tiles_leaves_the_same_bits_in_whatever_parts(folder: Pa
     reference.forward(prompt, expected)
 
     gpu = EmulatedGpu(folder, config, weights, cores)
-    gpu.generate(prompt, 1, prefilled=end)
+    gpu.generate(prompt, 1, prefilled=end, tiles_from=tiles_from)
     whole = gpu.cache(end)
     parts = EmulatedGpu(folder, config, weights, cores)
-    parts.generate(prompt[:38], 1, prefilled=37)
-    parts.generate(prompt, 1, prefilled=end, first=37)
+    parts.generate(prompt[:38], 1, prefilled=37, tiles_from=tiles_from)
+    parts.generate(prompt, 1, prefilled=end, first=37, tiles_from=tiles_from)
     again = parts.cache(end)
 
     require_close(whole, of_reference(expected, config, end), PREFILL_TOLERANCE, "whole")

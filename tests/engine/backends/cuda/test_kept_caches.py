@@ -10,7 +10,6 @@ from engine.backends.base import Job
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
 from engine.errors import BackendFailure
 
-CHUNK = 4
 SIZE = 100
 PROMPT = tuple(range(1, 11))
 
@@ -45,7 +44,7 @@ class PlayedDevice:
 
 
 def caches(*devices: Any, budget: int = 1000) -> KeptCaches:
-    return KeptCaches(devices, SIZE, CHUNK, budget)
+    return KeptCaches(devices, SIZE, budget)
 
 
 def job(*tokens: int, owner: str = "anna") -> Job:
@@ -66,14 +65,14 @@ def test_a_budget_below_one_buffer_keeps_nothing() -> None:
     assert caches(PlayedDevice(), budget=SIZE - 1).lend(job(*PROMPT)) is None
 
 
-def test_a_launch_goes_on_at_a_whole_chunk_of_what_is_kept() -> None:
+def test_a_launch_goes_on_wherever_what_is_kept_ends() -> None:
     kept = caches(PlayedDevice())
     first = lease(kept, job(*PROMPT))
     kept.take_back(first, job(*PROMPT), PROMPT)
 
     again = lease(kept, job(*PROMPT, 11, 12))
 
-    assert again == Lease(first.buffers, 8)
+    assert again == Lease(first.buffers, 10)
 
 
 def test_a_sequence_that_stays_kept_is_copied() -> None:
@@ -85,7 +84,7 @@ def test_a_sequence_that_stays_kept_is_copied() -> None:
 
     branch = lease(kept, job(*long[:6], 77))
 
-    assert branch.first == CHUNK
+    assert branch.first == 6
     assert device.copies == [(first.buffers[0], branch.buffers[0])]
     assert kept.use.sequences == 1
 
