@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import structlog
 from channels.consumer import get_handler_name
+from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
@@ -63,15 +64,21 @@ RECORD_AFTER_S = 0.02
 class PlaygroundConsumer(AsyncWebsocketConsumer):
     """One open page. It has one generation in hand at most."""
 
-    channel_layer_alias = (
-        "none"  # tokens come from Redis streams; a channel layer would only add a subscription
-    )
     _open = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Whatever ends it, a cancellation or an error too, the socket is gone then."""
+        """As AsyncConsumer, for one that hears its socket alone, as tokens come from Redis streams.
+
+        A task for each frame, which is how several sources are heard, would hold up the first token. Whatever
+        ends it, a cancellation or an error too, the socket is gone then.
+        """
+        self.scope, self.base_send = scope, send
         try:
-            await super().__call__(scope, receive, send)
+            while True:
+                cancellation.obey()
+                await self.dispatch(await receive())
+        except StopConsumer:
+            pass
         finally:
             await self._gone()
 

@@ -79,9 +79,15 @@ class _End(enum.Enum):
 
 
 class Output:
-    """One request's way out. The engine's thread puts frames in; the publisher's thread sends them."""
+    """One request's way out. The engine's thread puts frames in; the publisher's thread sends them.
 
-    def __init__(self, request_id: str, sent: list[str], ttft_ms: float | None) -> None:
+    `begin` is called with the first that is put in, for the publisher to begin: sooner it would only be in
+    the engine's way.
+    """
+
+    def __init__(
+        self, request_id: str, sent: list[str], ttft_ms: float | None, begin: Callable[[Output], None]
+    ) -> None:
         self.request_id = request_id
         self.sent = sent
         """The frames in the stream, encoded: frame n is sent[n - 1]."""
@@ -99,6 +105,7 @@ class Output:
         self.items: queue.SimpleQueue[_Batch | _Plain | _End] = queue.SimpleQueue()
         self.hurry = threading.Event()
         self.settled = threading.Event()
+        self._begin: Callable[[Output], None] | None = begin
 
     def frame(self, frame: Frame) -> None:
         """Sends a frame that is neither tokens nor the last, at once (Started: within BEGIN_S)."""
@@ -131,6 +138,9 @@ class Output:
         self.items.put(item)
         if hurry:
             self.hurry.set()
+        if (begin := self._begin) is not None:
+            self._begin = None
+            begin(self)
 
 
 class Publisher:
@@ -151,15 +161,11 @@ class Publisher:
         Raises RedisError, or RequestError if what was published before cannot be read.
         """
         if not continued:
-            output = Output(request_id, [], None)
-            self._outputs.put(output)
-            return output
+            return Output(request_id, [], None, self._outputs.put)
         entries = cast("list[tuple[str, dict[str, str]]]", self._redis.xrange(out_key(request_id)))
         ttft = cast("str | None", self._redis.hget(owner_key(request_id), "ttft_ms"))
         sent = [fields["json"] for _, fields in entries]
-        output = Output(request_id, sent, float(ttft) if ttft else None)
-        self._outputs.put(output)
-        return output
+        return Output(request_id, sent, float(ttft) if ttft else None, self._outputs.put)
 
     def close(self) -> None:
         """Gives up on whatever is not out yet and ends the thread."""
