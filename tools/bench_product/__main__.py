@@ -23,7 +23,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -51,11 +52,19 @@ _KILL_AFTER = 20
 
 
 async def measure(product: Product, args: argparse.Namespace) -> dict[str, Any]:
-    texts = {
-        name: generate(product.setup, PROMPT, _flags(sampling, args.tokens))
-        for name, sampling in SAMPLINGS.items()
-    }
+    with ThreadPoolExecutor() as pool:
+        asked = {
+            name: pool.submit(generate, product.setup, PROMPT, _flags(sampling, args.tokens))
+            for name, sampling in SAMPLINGS.items()
+        }  # while the product starts
+        return await _measure_running(product, asked, args)
+
+
+async def _measure_running(
+    product: Product, asked: Mapping[str, Future[str]], args: argparse.Namespace
+) -> dict[str, Any]:
     with product.running():
+        texts = {name: text.result() for name, text in asked.items()}  # nothing else runs from here on
         page = await Page.open(product.port)
         await page.ask(PROMPT, max_tokens=8)  # warm-up: the first request of a process pays for imports
         results: dict[str, Any] = {"speed": await _speeds(page, texts, args)}
