@@ -1,5 +1,6 @@
 // Fills device memory before a launch: random tensors where they are needed (engine.models.weights.RandomWeights), tapes in
 // the order of engine/backends/cuda/tape.py. And reads memory as fast as it goes, for the bandwidth that figures are held against.
+#include "pieces.cuh"
 #include "random.cuh"
 
 // BF16: the FP16 number, rounded once more.
@@ -15,32 +16,21 @@ extern "C" __global__ void pack_matrix(const __grid_constant__ PackJob job) {
     const int core = int(blockIdx.y);
     const TileRange share = job.shares[core];
     const int chunks = ceil_div(job.columns, CHUNK_COLUMNS);
-    const int groups = ceil_div(share.tiles, MAX_TILES);
     const int pieces = share.tiles * chunks * 32;
-    for (int piece = int(blockIdx.x * blockDim.x + threadIdx.x); piece < pieces; piece += int(gridDim.x * blockDim.x)) {
-        const int tile = piece / (chunks * 32), chunk = piece / 32 % chunks, lane = piece % 32;
-        const int base = share.tiles / groups, larger_ones = share.tiles % groups;
-        const int split = larger_ones * (base + 1);
-        const int group_first = tile < split ? tile / (base + 1) * (base + 1) : split + (tile - split) / base * base;
-        const int group_tiles = tile < split ? base + 1 : base;
-        const int2 source = job.sources[(share.first + tile) * TILE_ROWS + lane / 4];
-        const int column = chunk * CHUNK_COLUMNS + lane % 4 * 8;
+    for (int i = int(blockIdx.x * blockDim.x + threadIdx.x); i < pieces; i += int(gridDim.x * blockDim.x)) {
+        const Piece piece(i, share.tiles, chunks);
+        const int2 source = job.sources[share.first * TILE_ROWS + piece.row()];
+        const int column = piece.column();
         u16 values[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            values[i] = 0;
-            if (source.x < 0 || column + i >= job.columns) continue;
+        for (int c = 0; c < 8; ++c) {
+            values[c] = 0;
+            if (source.x < 0 || column + c >= job.columns) continue;
             const PackTensor& t = job.tensors[source.x];
-            values[i] = t.values ? t.values[u64(source.y) * job.columns + column + i]
-                                 : random_number(u32(t.first + u64(source.y) * t.stride + column + i), t.key, t.scale, 0.0f, job.bf16);
+            values[c] = t.values ? t.values[u64(source.y) * job.columns + column + c]
+                                 : random_number(u32(t.first + u64(source.y) * t.stride + column + c), t.key, t.scale, 0.0f, job.bf16);
         }
-        u8* to = job.tape + job.offsets[core] + (u64(group_first) * chunks + u64(chunk) * group_tiles + (tile - group_first)) * UNIT_BYTES;
-        uint4 out;
-        out.x = values[0] | u32(values[1]) << 16;
-        out.y = values[2] | u32(values[3]) << 16;
-        out.z = values[4] | u32(values[5]) << 16;
-        out.w = values[6] | u32(values[7]) << 16;
-        reinterpret_cast<uint4*>(to)[piece_place(lane)] = out;
+        piece.put(job.tape + job.offsets[core], values);
     }
 }
 

@@ -1,5 +1,6 @@
 // Fills tapes with packed weights, from rows as files have them or from random ones (engine.models.weights.RandomWeights), in
 // the order of engine/backends/cuda/units.py, whose `pack_group` says what goes where.
+#include "pieces.cuh"
 #include "random.cuh"
 #include "unit_forms.cuh"
 
@@ -47,6 +48,25 @@ struct Element {
     DEVICE u16 half_scale() const {
         if (tensor.rows) return *reinterpret_cast<const u16*>(block(32, 34));
         return half_bits(tensor.scale * share_of_scale(u32(index() / 32)));
+    }
+    // What all of it means.
+    DEVICE float number() const {
+        const u32 bits = code();
+        switch (storage) {
+            case STORAGE_FP8_BLOCK: {
+                const u32 exponent = bits >> 3 & 15, fraction = bits & 7;
+                const float size = exponent ? __uint_as_float((exponent + 120) << 23 | fraction << 20) : float(fraction) * 0.001953125f;
+                return (bits & 0x80 ? -size : size) * fp8_scale();
+            }
+            case STORAGE_MXFP4: {
+                const u32 twice = bits & 7;  // 0, 1, 2, 3, 4, 6, 8, 12
+                const float size = twice < 4 ? float(twice) : float((2 + (twice & 1)) << (twice / 2 - 1));
+                const u32 e = exponent();
+                return (bits & 8 ? -size : size) * __uint_as_float(e > 1 ? (e - 1) << 23 : 1u << (21 + e));
+            }
+            default:  // Q8_0
+                return float(int(bits) - 128) * half_value(half_scale());
+        }
     }
 };
 
@@ -124,5 +144,25 @@ extern "C" __global__ void pack_units(const __grid_constant__ UnitJob job) {
         } else {
             reinterpret_cast<u16*>(unit_scales)[row_of_tile] = real ? first.half_scale() : 0;
         }
+    }
+}
+
+// The same matrix in sixteen bits, each number rounded once, for what cannot unpack it.
+extern "C" __global__ void unpack_units(const __grid_constant__ UnitJob job) {
+    const int core = int(blockIdx.y);
+    const TileRange share = job.shares[core];
+    const int chunks = ceil_div(job.columns, CHUNK_COLUMNS), pieces = share.tiles * chunks * 32;
+    for (int i = int(blockIdx.x * blockDim.x + threadIdx.x); i < pieces; i += int(gridDim.x * blockDim.x)) {
+        const Piece piece(i, share.tiles, chunks);
+        const int2 source = job.sources[share.first * TILE_ROWS + piece.row()];
+        u16 values[8];
+#pragma unroll
+        for (int c = 0; c < 8; ++c) {
+            const int column = piece.column() + c;
+            const bool real = source.x >= 0 && column < job.columns;
+            const float number = real ? Element{job.tensors[source.x], job.storage, job.columns, source.y, column}.number() : 0.0f;
+            values[c] = job.bf16 ? bf16_bits(number) : half_bits(number);
+        }
+        piece.put(job.tape + job.offsets[core], values);
     }
 }

@@ -14,14 +14,21 @@ DEVICE u16 half_bits(float value) {
     return bits;
 }
 
+DEVICE float half_value(u16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+DEVICE u16 bf16_bits(float value) {
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
 // In FP16; with `bf16` rounded to BF16 after that. Every operation rounds as NumPy's does: nothing may be fused.
 DEVICE u16 random_number(u32 index, u32 key, float scale, float offset, bool bf16) {
     const float unit = __fadd_rn(__fmul_rn(float(fmix32(index + key) >> 8), 1.1920928955078125e-07f), -1.0f);
-    u16 bits = half_bits(__fadd_rn(__fmul_rn(scale, unit), offset));
-    if (bf16) {
-        float value;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    }
-    return bits;
+    const u16 bits = half_bits(__fadd_rn(__fmul_rn(scale, unit), offset));
+    return bf16 ? bf16_bits(half_value(bits)) : bits;
 }

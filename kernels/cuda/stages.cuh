@@ -21,7 +21,7 @@ constexpr bool ANY = model::PREFILL_BY_TILES;
 constexpr int FITTING = SLOTS * SLOT_BYTES / STAGE_BYTES;
 constexpr int STAGES = ANY ? smaller(MOST_STAGES, FITTING) : 1;
 static_assert(!ANY || STAGES >= 2, "one stage is filled while another one is used");
-static_assert(!ANY || (!experts::ANY && !ANY_PACKED), "tiles take 16-bit units of dense models as operands as they lie");
+static_assert(!ANY || !experts::ANY, "tiles take units of dense models as operands as they lie");
 static_assert(TOKEN_BYTES == 128, "a row of activations is a row of the 128-byte swizzle");
 
 DEVICE u8* stage_memory(Shared& shared, u32 stage) { return &shared.ring[0][0] + stage * STAGE_BYTES; }

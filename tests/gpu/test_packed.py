@@ -64,6 +64,18 @@ def test_matrices_of_files_give_the_reference_logits(opened: Open, storage: Stor
 
 
 @pytest.mark.parametrize("storage", RANDOM_STORAGES)
+@pytest.mark.parametrize("random", [False, True])
+def test_long_prompts_go_by_tiles_of_the_copy(opened: Open, storage: Storage, random: bool) -> None:
+    config = replace(LLAMA, name="long", context=512)
+    weights: Weights = RandomWeights(config, 7, storage=storage)
+    if not random:
+        weights = RandomPacked(config, all_in(storage), 3)
+    backend = opened(Model(config, weights))
+    assert backend.layout.has_copy
+    check_logits(backend, weights, backend.layout.tiles_from + 64)
+
+
+@pytest.mark.parametrize("storage", RANDOM_STORAGES)
 def test_random_matrices_are_made_on_the_gpu_as_numpy_makes_them(opened: Open, storage: Storage) -> None:
     weights = RandomWeights(LLAMA, 7, storage=storage)
     check_logits(opened(Model(LLAMA, weights)), weights, 70)

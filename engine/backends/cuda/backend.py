@@ -31,7 +31,7 @@ from engine.backends.cuda.constants import Layout, Tuning, header, make_layout, 
 from engine.backends.cuda.driver import Device, reachable_devices
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
 from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, plan_launch
-from engine.backends.cuda.memory import Memory, load_model, require_room
+from engine.backends.cuda.memory import Memory, has_room, load_model, require_room
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.storages import choose_storages
@@ -102,7 +102,7 @@ class CudaBackend:
             for other in self._devices:
                 device.reach(other)
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
-        self.layout = _layout(model, devices, sms, chosen)
+        self.layout = self._fitting(_layout(model, devices, sms, chosen))
         self._chosen = choose_storages(model.weights, self.layout.sharding)
         self.config = replace(self.config, context=min(self.config.context, self.layout.capacity))
         self._kernels: dict[tuple[int, bool, bool], Any] = {}
@@ -127,8 +127,14 @@ class CudaBackend:
         self.topology = _topology(self._devices, self.layout.sharding)
         self.facts: dict[str, Any] = {
             "sync": BARRIER if chosen.tuning.sync_barrier else MAILBOX,
-            "tuning": asdict(chosen.tuning) | {"slot_units": self.layout.slot_units},
+            "tuning": asdict(self.layout.tuning) | {"slot_units": self.layout.slot_units},
         }
+
+    def _fitting(self, layout: Layout) -> Layout:
+        """The layout, or one without the copy that speeds up long prompts if a GPU has no room for it."""
+        if not layout.has_copy or all(has_room(layout, device.free_bytes()) for device in self._devices):
+            return layout
+        return replace(layout, tuning=replace(layout.tuning, unpacked_copy=False))
 
     @property
     def _prefills(self) -> bool:

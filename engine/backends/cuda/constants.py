@@ -51,6 +51,7 @@ class Tuning:
     `blocks_a_split` blocks of 16 positions (0: as many as the warps of one SM hold in registers). While
     experts are read, `expert_slots_in_flight` are asked for at once. With `expert_prefill` a prompt's tokens
     are grouped by expert; without, they go through decode.
+    With `unpacked_copy`, packed weights lie in memory in 16 bits too, for the tiles, where there is room.
     `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
     """
 
@@ -63,6 +64,7 @@ class Tuning:
     blocks_a_split: int = 0
     expert_slots_in_flight: int = 3
     expert_prefill: bool = False
+    unpacked_copy: bool = True
     sync_barrier: bool = False
     profile: bool = False
 
@@ -121,7 +123,13 @@ class Layout:
     def prefills_by_tiles(self) -> bool:
         """Whether long prompts go by tiles: those take dense 16-bit weights as they lie, and two stages."""
         fits = self.slots * self.slot_units * UNIT_BYTES >= _LEAST_STAGES * TILE_STAGE_BYTES
-        return fits and not self.plan.is_packed and not self.config.experts
+        in_16_bits = self.tuning.unpacked_copy or not self.plan.is_packed
+        return fits and in_16_bits and not self.config.experts
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether the packed weights lie in memory a second time (unpacked.py)."""
+        return self.plan.is_packed and self.prefills_by_tiles
 
     @property
     def prefill_chunk(self) -> int:
@@ -234,8 +242,8 @@ def _require_prompts_ways(layout: Layout) -> None:
     for option, value in (("prefill_chunk", tuning.prefill_chunk), ("tiles_from", tuning.tiles_from)):
         if value is not None and not layout.prefills_by_tiles:
             raise ConfigError(
-                f"{name}: {option} is {value}, but prompts go by tiles only with dense 16-bit weights and a"
-                f" ring of at least {_LEAST_STAGES * TILE_STAGE_BYTES} bytes: leave the option out"
+                f"{name}: {option} is {value}, but prompts go by tiles only with dense weights in 16 bits and"
+                f" a ring of at least {_LEAST_STAGES * TILE_STAGE_BYTES} bytes: leave the option out"
             )
     if tuning.expert_prefill and not layout.config.experts:
         raise ConfigError(

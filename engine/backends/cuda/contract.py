@@ -226,11 +226,11 @@ _PACK_JOB: tuple[Declared, ...] = (
     ("offsets", Pointer("const u64"), "[cores] bytes in the tape where this matrix' share begins"),
     ("tape", Pointer("u8"), ""),
     ("columns", c_int32, ""),
-    ("bf16", c_uint32, "random: 1 for BF16"),
+    ("bf16", c_uint32, "1: numbers that are made here in sixteen bits are BF16"),
 )
 _UNIT_JOB: tuple[Declared, ...] = (
     ("tensors", UnitTensor * 3, ""),
-    *(member for member in _PACK_JOB if member[0] not in ("tensors", "bf16")),
+    *(member for member in _PACK_JOB if member[0] != "tensors"),
     ("storage", c_int32, "a Storage"),
 )
 _PARAMS: tuple[Declared, ...] = (

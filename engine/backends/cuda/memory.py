@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from engine.backends.cuda.tape import (
     tape_matrices,
     tensors,
 )
+from engine.backends.cuda.unpacked import copy_offsets, copy_steps, sixteen_bits
 from engine.errors import DoesNotFit
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import Rope, rotation_table
@@ -74,9 +75,9 @@ class Memory:
 
 def require_room(layout: Layout, free: int) -> None:
     """Raises DoesNotFit if `free` bytes of a GPU are too few for its part of a model."""
-    weights, cache, others = _weight_bytes(layout), layout.kv_halves * 2, _other_bytes(layout)
-    if weights + cache + others <= free:
+    if has_room(layout, free):
         return
+    weights, cache, others = _needs(layout)
     config = layout.config
     for_cache = free - weights - others
     positions = max(0, for_cache) * layout.capacity // cache // 32 * 32
@@ -93,12 +94,27 @@ def require_room(layout: Layout, free: int) -> None:
     )
 
 
+def has_room(layout: Layout, free: int) -> bool:
+    return sum(_needs(layout)) <= free
+
+
+def _needs(layout: Layout) -> tuple[int, int, int]:
+    """Bytes of weights, of the cache, and of all else."""
+    return _weight_bytes(layout), layout.kv_halves * 2, _other_bytes(layout)
+
+
 def _weight_bytes(layout: Layout) -> int:
     whole = layout.sharding.whole
     shapes = dict(tensor_shapes(whole))
     rows = ["embed", *vector_names(layout.config)]
     halves = sum(math.prod(shapes[name]) for name in rows)
-    return int(layout.plan.tape_offsets()[-1]) + layout.experts.size + 2 * halves
+    return tape_size(layout) + layout.experts.size + 2 * halves
+
+
+def tape_size(layout: Layout) -> int:
+    """Bytes of all tapes, and of the copies behind them."""
+    plan = layout.plan
+    return int(copy_offsets(plan)[-1] if layout.has_copy else plan.tape_offsets()[-1])
 
 
 def _other_bytes(layout: Layout) -> int:
@@ -155,7 +171,7 @@ def load_model(
         tape=tape,
         tape_bytes=tape_bytes,
         tape_offset=device.put(plan.tape_offsets()),
-        tape_tiles=device.put(tile_table(plan)),
+        tape_tiles=device.put(tile_table(layout)),
         shares=device.put(shares),
         embed=loader.rows(["embed"]),
         norms=loader.rows(vector_names(config)),
@@ -228,16 +244,17 @@ def share_table(plan: Plan) -> NDArray[np.int32]:
     return np.array([[(s.first, s.tiles) for s in core] for core in plan.shares], np.int32)
 
 
-def tile_table(plan: Plan) -> NDArray[np.uint32]:
-    """Where each packed tile of a layer's matrices lies, as tile_producer.cuh takes it: [tiles, 4].
+def tile_table(layout: Layout) -> NDArray[np.uint32]:
+    """Where each tile of a layer's matrices lies in 16 bits, as tile_producer.cuh takes it: [tiles, 4].
 
     In units of 512 bytes: its first chunk in the first layer from the begin of all tapes, the distance from
     layer to layer and from chunk to chunk; and how many tiles from it on lie side by side. Of no use to
-    models with packed weights, whose prompts all go by shares.
+    models whose prompts all go by shares.
     """
-    if plan.is_packed:
+    if not layout.prefills_by_tiles:
         return np.zeros((1, 4), np.uint32)
-    begins = plan.tape_offsets()
+    plan = sixteen_bits(layout.plan)
+    begins = copy_offsets(layout.plan) if layout.has_copy else plan.tape_offsets()
     tables = []
     for matrix in tape_matrices(plan.config):
         table = np.zeros((parts(plan.config, matrix) * part_tiles(plan.config, matrix), 4), np.uint32)
@@ -262,7 +279,7 @@ class _Loader:
         self._kernels = device.module(image, {"pack_matrix": 0, "fill_random": 0})
         if layout.plan.is_packed:
             units = compile_kernel("pack_units.cu", "").image
-            self._kernels |= device.module(units, {"pack_units": 0})
+            self._kernels |= device.module(units, {"pack_units": 0, "unpack_units": 0})
         self._shapes = dict(tensor_shapes(layout.sharding.whole))
 
     def rows(self, names: list[str]) -> int:
@@ -292,18 +309,34 @@ class _Loader:
         """All cores' tapes in one buffer and all experts behind them; its address and size."""
         plan, experts = self._layout.plan, self._layout.experts
         offsets = plan.tape_offsets()
-        total = int(offsets[-1]) + experts.size
+        total = tape_size(self._layout) + experts.size
         tape = self._device.allocate(total)
-        done = 0
-        for layer, matrix in plan.steps():
-            self._pack_tape(tape, offsets[:-1], layer, matrix)
-            done += sum(plan.share_bytes(core, matrix, layer) for core in range(plan.cores))
-            self._progress(Progress(done, total, BYTES, "packing weights"))
+        done = self._fill(tape, plan, offsets, plan.steps(), Progress(0, total, BYTES, "packing weights"))
+        if self._layout.has_copy:
+            copy, begins = sixteen_bits(plan), copy_offsets(plan)
+            progress = Progress(done, total, BYTES, "packing weights")
+            done = self._fill(tape, copy, begins, copy_steps(plan), progress)
         self._pack_experts(tape + int(offsets[-1]), Progress(done, total, BYTES, "packing weights"))
         return tape, total
 
-    def _pack_tape(self, tape: int, offsets: np.ndarray, layer: int, matrix: Matrix) -> None:
-        plan, config = self._layout.plan, self._layout.config
+    def _fill(
+        self,
+        tape: int,
+        plan: Plan,
+        offsets: np.ndarray,
+        steps: Iterable[tuple[int, Matrix]],
+        progress: Progress,
+    ) -> int:
+        """Matrices at where `plan` and `offsets` of its cores have them; bytes done by then."""
+        done = progress.done
+        for layer, matrix in steps:
+            self._pack_tape(tape, plan, offsets[:-1], layer, matrix)
+            done += sum(plan.share_bytes(core, matrix, layer) for core in range(plan.cores))
+            self._progress(structs.replace(progress, done=done))
+        return done
+
+    def _pack_tape(self, tape: int, plan: Plan, offsets: np.ndarray, layer: int, matrix: Matrix) -> None:
+        config = self._layout.config
         starts = [plan.matrix_offset(core, layer, matrix) for core in range(plan.cores)]
         target = _Target(
             self._device,
@@ -312,7 +345,8 @@ class _Loader:
             share_table(plan)[:, matrix],
             offsets + np.array(starts, np.uint64),
         )
-        self._pack(target, tape, tensors(config, layer, matrix), plan.storage(layer, matrix))
+        kept, wanted = self._layout.plan.storage(layer, matrix), plan.storage(layer, matrix)
+        self._pack(target, tape, tensors(config, layer, matrix), kept, unpacked=kept is not wanted)
         target.free()
 
     def _pack_experts(self, address: int, progress: Progress) -> None:
@@ -340,18 +374,25 @@ class _Loader:
             target.free()
 
     def _pack(
-        self, target: _Target, address: int, names: Sequence[str], storage: Storage = Storage.F16
+        self,
+        target: _Target,
+        address: int,
+        names: Sequence[str],
+        storage: Storage = Storage.F16,
+        *,
+        unpacked: bool = False,
     ) -> None:
-        """Fills one matrix of the tapes, or of an expert."""
+        """Fills one matrix of the tapes, or of an expert; a packed one as it is, or `unpacked`."""
         device, stored = self._device, list[int]()
-        grid = (target.width, target.cores)
+        grid, bf16 = (target.width, target.cores), self._layout.weights == "bf16"
         if storage.is_packed:
-            units = UnitJob(**target.where, tape=address, storage=storage)
+            units = UnitJob(**target.where, tape=address, bf16=bf16, storage=storage)
             for i, name in enumerate(names):
                 units.tensors[i] = self._unit_tensor(name, units.columns, stored)
-            device.launch(self._kernels["pack_units"], grid, _THREADS, 0, (units,))
+            kernel = self._kernels["unpack_units" if unpacked else "pack_units"]
+            device.launch(kernel, grid, _THREADS, 0, (units,))
         else:
-            job = PackJob(**target.where, tape=address, bf16=self._layout.weights == "bf16")
+            job = PackJob(**target.where, tape=address, bf16=bf16)
             for i, name in enumerate(names):
                 job.tensors[i] = self._pack_tensor(name, job.columns, stored)
             device.launch(self._kernels["pack_matrix"], grid, _THREADS, 0, (job,))

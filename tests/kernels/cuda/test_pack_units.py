@@ -14,9 +14,10 @@ from engine.backends.cuda.memory import share_table
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import Matrix, Plan, columns, pack_core, plan, row_sources, tensors
+from engine.backends.cuda.unpacked import sixteen_bits
 from engine.models.config import ModelConfig
 from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
-from engine.models.weights import RANDOM_STORAGES, RandomWeights, Weights, packed_of
+from engine.models.weights import RANDOM_STORAGES, DType, RandomWeights, Weights, packed_of
 from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.gpu.models import LLAMA
 from tests.kernels.cuda.emulation.packer import EmulatedPacker
@@ -41,15 +42,18 @@ def packer(tmp_path_factory: pytest.TempPathFactory) -> EmulatedPacker:
     return EmulatedPacker(tmp_path_factory.mktemp("packer"))
 
 
-def packed_tapes(packer: EmulatedPacker, made: Plan, weights: Weights) -> NDArray[np.uint8]:
-    """All cores' tapes one after the other; what is not packed stays zero."""
-    begins = made.tape_offsets()
+def packed_tapes(
+    packer: EmulatedPacker, made: Plan, weights: Weights, laid: Plan | None = None, half: DType = "f16"
+) -> NDArray[np.uint8]:
+    """All cores' tapes one after the other, as `laid` has them; what is not packed in `made` stays zero."""
+    laid = laid or made
+    begins = laid.tape_offsets()
     tape = np.zeros(int(begins[-1]), np.uint8)
     for layer, matrix in made.steps():
         storage = made.storage(layer, matrix)
         if not storage.is_packed:
             continue
-        starts = [made.matrix_offset(core, layer, matrix) for core in range(made.cores)]
+        starts = [laid.matrix_offset(core, layer, matrix) for core in range(made.cores)]
         held: list[NDArray[Any]] = [
             row_sources(made.config, matrix),
             np.ascontiguousarray(share_table(made)[:, matrix]),
@@ -63,6 +67,7 @@ def packed_tapes(packer: EmulatedPacker, made: Plan, weights: Weights) -> NDArra
             offsets=offsets,
             tape=tape.ctypes.data,
             columns=width,
+            bf16=half == "bf16",
             storage=storage,
         )
         for i, name in enumerate(tensors(made.config, layer, matrix)):
@@ -77,7 +82,8 @@ def packed_tapes(packer: EmulatedPacker, made: Plan, weights: Weights) -> NDArra
                 of_rows = np.repeat(packed.scales, FP8_BLOCK_SIDE, axis=-2)[..., : packed.rows.shape[-2], :]
                 held.append(np.ascontiguousarray(of_rows))
                 job.tensors[i].scales = held[-1].ctypes.data
-        packer.pack(job, made.cores)
+        fill = packer.pack if laid is made else packer.unpack
+        fill(job, made.cores)
     return tape
 
 
@@ -100,16 +106,41 @@ def test_what_is_no_number_in_a_file_is_none_on_the_tape(packer: EmulatedPacker)
     assert np.array_equal(found[at : at + size], wanted[at : at + size])
 
 
+def weights_of(storage: Any, kind: str) -> Weights:
+    if kind == "random":
+        return RandomWeights(CONFIG, 3, storage=storage)
+    return RandomPacked(CONFIG, all_in(storage), 3)
+
+
+@pytest.mark.parametrize("storage", RANDOM_STORAGES)
+@pytest.mark.parametrize("kind", ["of files", "random"])
+def test_unpacked_they_are_the_tapes_of_the_same_weights_in_16_bits(
+    packer: EmulatedPacker, storage: Any, kind: str
+) -> None:
+    weights = weights_of(storage, kind)
+    chosen = choose_storages(weights, shard(CONFIG, 1))
+    made = plan(CONFIG, CORES, chosen.storages)
+    plain = sixteen_bits(made)
+    found = packed_tapes(packer, made, weights, plain, chosen.half)
+    begins = plain.tape_offsets()
+    compared = 0
+    for core in range(CORES):
+        wanted = pack_core(plain, weights, core, chosen.half).view(np.uint8)
+        for layer, matrix in made.steps():
+            if made.storage(layer, matrix).is_packed:
+                at, size = plain.matrix_offset(core, layer, matrix), plain.share_bytes(core, matrix)
+                begin = int(begins[core]) + at
+                assert np.array_equal(found[begin : begin + size], wanted[at : at + size]), (core, matrix)
+                compared += size
+    assert compared
+
+
 @pytest.mark.parametrize("storage", RANDOM_STORAGES)
 @pytest.mark.parametrize("kind", ["of files", "random"])
 def test_the_packing_kernel_leaves_the_tapes_that_are_defined(
     packer: EmulatedPacker, storage: Any, kind: str
 ) -> None:
-    weights: Weights = (
-        RandomWeights(CONFIG, 3, storage=storage)
-        if kind == "random"
-        else RandomPacked(CONFIG, all_in(storage), 3)
-    )
+    weights = weights_of(storage, kind)
     chosen = choose_storages(weights, shard(CONFIG, 1))
     made = plan(CONFIG, CORES, chosen.storages)
     found = packed_tapes(packer, made, weights)

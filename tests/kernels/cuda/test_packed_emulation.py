@@ -42,10 +42,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_packed_weights_leave_the_references_keys_and_values(
     storage: Storage, prefilled: int, folder: Path
 ) -> None:
+    require_the_references(storage, prefilled, folder, Tuning(slot_units=24, unpacked_copy=False))
+
+
+@pytest.mark.parametrize("storage", [Storage.FP8_BLOCK, Storage.Q8_0])
+def test_a_prompt_goes_by_tiles_of_their_copy(storage: Storage, folder: Path) -> None:
+    require_the_references(storage, PROMPT - 1, folder, Tuning())
+
+
+def require_the_references(storage: Storage, prefilled: int, folder: Path, tuning: Tuning) -> None:
     config: ModelConfig = CONFIGS[storage]
     weights = RandomPacked(config, all_in(storage), 3)
     prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
-    gpu = EmulatedGpu(folder, config, weights, 2, Tuning(slot_units=24))
+    gpu = EmulatedGpu(folder, config, weights, 2, tuning)
+    assert gpu.has_copy == tuning.unpacked_copy
 
     tokens = gpu.generate(prompt, 2, prefilled=prefilled)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.backends.cuda.constants import Layout, Tuning, header, make_layout
@@ -38,9 +40,15 @@ def test_long_prompts_of_dense_sixteen_bit_models_go_by_tiles() -> None:
     assert "constexpr bool PREFILL_BY_TILES = true;" in header(layout)
 
 
+def test_packed_weights_have_a_copy_for_the_tiles() -> None:
+    layout = layout_of(*BY_SHARES["packed"])
+    assert layout.has_copy
+    assert "constexpr bool PREFILL_BY_TILES = true;" in header(layout)
+
+
 @pytest.mark.parametrize("kind", BY_SHARES)
 def test_where_tiles_cannot_go_nothing_is_compiled_or_reserved_for_them(kind: str) -> None:
-    layout = layout_of(*BY_SHARES[kind])
+    layout = layout_of(*BY_SHARES[kind], Tuning(unpacked_copy=False))
     assert layout.tiles_from > LONGEST_PROMPT
     assert "constexpr bool PREFILL_BY_TILES = false;" in header(layout)
     rows = layout.config.hidden * 4
@@ -50,7 +58,8 @@ def test_where_tiles_cannot_go_nothing_is_compiled_or_reserved_for_them(kind: st
 @pytest.mark.parametrize("kind", BY_SHARES)
 @pytest.mark.parametrize("option", ["prefill_chunk", "tiles_from"])
 def test_an_option_of_tiles_is_refused_where_there_are_none(kind: str, option: str) -> None:
-    tuning = Tuning(prefill_chunk=512) if option == "prefill_chunk" else Tuning(tiles_from=512)
+    options: dict[str, Any] = {option: 512}
+    tuning = Tuning(**options, unpacked_copy=False)
     with pytest.raises(ConfigError, match=rf"{option} is 512, .* leave the option out"):
         layout_of(*BY_SHARES[kind], tuning)
 

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from engine.backends.cuda.constants import Layout, Tuning, make_layout
-from engine.backends.cuda.memory import require_room
+from engine.backends.cuda.memory import prefill_bytes, require_room
+from engine.backends.cuda.sharding import shard
+from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan
 from engine.errors import BackendUnavailable
 from engine.models.presets import load_preset
+from engine.models.storage import Storage
+from engine.models.weights import RandomWeights
 
 H200_BYTES = 140_000_000_000
 
@@ -43,6 +47,24 @@ def test_biases_of_experts_are_counted() -> None:
     an_expert = 2 * config.ffn + config.hidden
     biases = config.layers * config.experts.count * (an_expert + 1)
     assert room_taken(biased) - room_taken(plain) == 2 * biases
+
+
+def test_packed_weights_are_counted_with_their_copy() -> None:
+    config = load_preset("qwen3-8b").config
+    storages = choose_storages(RandomWeights(config, 0, storage=Storage.Q8_0), shard(config, 1)).storages
+    with_copy, without = (
+        make_layout(plan(config, 132, storages), "f16", Tuning(unpacked_copy=copy), 1024)
+        for copy in (True, False)
+    )
+    head = config.vocab * config.hidden
+    more = room_taken(with_copy) - room_taken(without)
+    of_layers = 2 * (config.parameters - (2 - config.tied_head) * head)
+    assert (with_copy.has_copy, without.has_copy) == (True, False)
+    assert 0.99 * of_layers < more - sum_of_buffers(with_copy) + sum_of_buffers(without) < 1.02 * of_layers
+
+
+def sum_of_buffers(of: Layout) -> int:
+    return sum(prefill_bytes(of).values())
 
 
 def room_taken(of: Layout) -> int:

@@ -17,9 +17,10 @@ from engine.backends.cuda.memory import prefill_bytes, share_table, tile_table, 
 from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
-from engine.backends.cuda.tape import pack_core, plan
+from engine.backends.cuda.tape import Plan, pack_core, plan
+from engine.backends.cuda.unpacked import copy_offsets, sixteen_bits
 from engine.models.config import ModelConfig
-from engine.models.weights import Weights
+from engine.models.weights import DType, Weights
 from engine.sampling import SamplingParams
 from tests.gpu.cache import KeysAndValues, keys_and_values
 from tests.kernels.cuda.emulation.build import build_library
@@ -43,6 +44,10 @@ class EmulatedGpu:
         self._cache = self._put(np.full(self._layout.kv_halves, 0xFFFF, np.uint16))
         self._memory = self._load(weights)
         self._serial = 1
+
+    @property
+    def has_copy(self) -> bool:
+        return self._layout.has_copy
 
     def generate(
         self, tokens: list[int], new: int, *, prefilled: int, first: int = 0, tiles_from: int = 1
@@ -92,6 +97,8 @@ class EmulatedGpu:
         c, layout, made = self._config, self._layout, self._plan
         prefill, half = prefill_bytes(layout), layout.weights
         tapes = [pack_core(made, weights, core, half) for core in range(made.cores)]
+        if layout.has_copy:
+            tapes += _copies(made, weights, half)
 
         def vectors(names: list[str]) -> NDArray[Any]:
             return self._put(np.concatenate([weights.get(n, half).view(np.uint16).ravel() for n in names]))
@@ -105,7 +112,7 @@ class EmulatedGpu:
         return {
             "tape": self._put(np.concatenate([*tapes, pack_experts(c, weights)])),
             "tape_offset": self._put(made.tape_offsets()),
-            "tape_tiles": self._put(tile_table(made)),
+            "tape_tiles": self._put(tile_table(layout)),
             "shares": self._put(share_table(made)),
             "embed": vectors(["embed"]),
             "norms": vectors(vector_names(c)),
@@ -125,6 +132,14 @@ class EmulatedGpu:
         copy[:] = array.ravel()
         self._held.append(room)
         return copy
+
+
+def _copies(made: Plan, weights: Weights, half: DType) -> list[NDArray[Any]]:
+    """What lies behind the tapes of packed weights."""
+    begins, plain = copy_offsets(made), sixteen_bits(made)
+    sizes = np.diff(begins).astype(int) // 2
+    cores = [pack_core(plain, weights, core, half)[:size] for core, size in enumerate(sizes)]
+    return [np.zeros(int(begins[0] - made.tape_offsets()[-1]) // 2, np.uint16), *cores]
 
 
 def _build(folder: Path, header_text: str) -> Path:

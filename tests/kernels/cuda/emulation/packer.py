@@ -21,6 +21,9 @@ _ENTRY = """
 extern "C" void pack(const UnitJob* job, int cores) {
     for (blockIdx.y = 0; blockIdx.y < unsigned(cores); ++blockIdx.y) pack_units(*job);
 }
+extern "C" void unpack(const UnitJob* job, int cores) {
+    for (blockIdx.y = 0; blockIdx.y < unsigned(cores); ++blockIdx.y) unpack_units(*job);
+}
 """
 
 
@@ -37,3 +40,6 @@ class EmulatedPacker:
 
     def pack(self, job: UnitJob, cores: int) -> None:
         self._library.pack(ctypes.byref(job), cores)
+
+    def unpack(self, job: UnitJob, cores: int) -> None:
+        self._library.unpack(ctypes.byref(job), cores)
