@@ -65,6 +65,7 @@ class SweepAdmin(_SweepModelAdmin):
                     "backends",
                     "devices",
                     "sync",
+                    "streams",
                     "context",
                     "tokens",
                     "sampling",

@@ -28,7 +28,7 @@ def check_consistent(result: Measurement, created: datetime, now: datetime) -> N
         raise MeasurementError(
             f"decode.tok_s.median is {result.decode.median:g}, outside its own interval, {low:g} to {high:g}"
         )
-    for name, said, follows, why in (*_medians(result), *_utilisations(result)):
+    for name, said, follows, why in (*_medians(result), *_means(result), *_utilisations(result)):
         if abs(said - follows) > TOLERANCE * abs(follows):
             raise MeasurementError(f"{name} is {said:g}; {why} {follows:g}")
 
@@ -45,6 +45,12 @@ def _medians(result: Measurement) -> Iterator[tuple[str, float, float, str]]:
             yield name, said, _median(name, samples), "the median of its samples is"
 
 
+def _means(result: Measurement) -> Iterator[tuple[str, float, float, str]]:
+    """A repeat's speed is the mean of its streams'."""
+    for said, each in zip(result.decode.samples, result.samples.stream_tok_s, strict=False):
+        yield "a sample of decode.tok_s", said, fsum(each) / len(each), "the mean of its streams is"
+
+
 def _median(name: str, samples: tuple[float, ...] | list[float]) -> float:
     try:
         return median(samples)
@@ -53,9 +59,10 @@ def _median(name: str, samples: tuple[float, ...] | list[float]) -> float:
 
 
 def _utilisations(result: Measurement) -> Iterator[tuple[str, float, float, str]]:
-    """MBU = bytes a token x tokens a second / bandwidth of all devices, where each one's is known."""
+    """MBU = bytes a step x steps a second / bandwidth of all devices, where each one's is known."""
+    why = "bytes a step x speed / bandwidth is"
     for which, said in (("datasheet", result.mbu.datasheet), ("measured", result.mbu.measured)):
         each = [getattr(device, f"{which}_gbs") for device in result.devices]
         if said is not None and each and all(gbs > 0 for gbs in each):
-            follows = mbu(result.model.bytes_per_token.total, result.decode.median, fsum(each))
-            yield f"mbu.{which}", said, follows, "bytes a token x speed / bandwidth is"
+            step = result.model.bytes_per_token.of_step(result.settings.streams)
+            yield f"mbu.{which}", said, mbu(step, result.decode.median, fsum(each)), why

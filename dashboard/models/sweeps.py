@@ -198,6 +198,9 @@ class Point(models.Model):
         default="",
         help_text="how it shall synchronise; empty: what the worker does by itself",
     )
+    streams = models.PositiveSmallIntegerField(
+        db_default=1, default=1, help_text="requests that are decoded side by side"
+    )
     context = models.PositiveIntegerField()
     tokens = models.PositiveIntegerField()
     sampling = models.JSONField(default=dict)
@@ -227,7 +230,7 @@ class Point(models.Model):
         ]
 
     def __str__(self) -> str:
-        return place(self.model, self.backend, self.devices, self.sync, self.context, self.tokens)
+        return place(self)
 
     @property
     def sampling_label(self) -> str:

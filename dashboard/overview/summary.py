@@ -54,8 +54,12 @@ class _Candidates:
 
 
 def summary(newest: Sequence[Newest]) -> list[Fastest]:
-    """By model and then the fastest first; runs whose tokens differ are left out. Two queries."""
-    wanted = [one for one in newest if not _is_variant(one.configuration.model, newest)]
+    """By model and then the fastest first. Two queries.
+
+    Left out are runs whose tokens differ, and those of several streams: others give the speed of one.
+    """
+    alone = [one for one in newest if one.configuration.streams == 1]
+    wanted = [one for one in alone if not _is_variant(one.configuration.model, alone)]
     by_key = measurements_by_key(one.measurement for one in wanted)
     groups: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
     for one in wanted:

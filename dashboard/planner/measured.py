@@ -53,7 +53,10 @@ class MeasuredHardware:
 
 
 def measured_points() -> list[MeasuredPoint]:
-    """The newest verified measurement of each configuration, the newest MAX_POINTS of them. Two queries."""
+    """The newest verified measurement of each configuration, the newest MAX_POINTS of them. Two queries.
+
+    Those of several streams are left out: a plan is for one.
+    """
     newest = (
         Measurement.objects.filter(configuration=OuterRef("pk"), verified=True)
         .order_by("-created", "-pk")
@@ -61,7 +64,7 @@ def measured_points() -> list[MeasuredPoint]:
     )
     wanted = (
         Configuration.objects.annotate(newest=Subquery(newest))
-        .filter(newest__isnull=False)
+        .filter(newest__isnull=False, streams=1)
         .values_list("newest", flat=True)
     )
     rows = (

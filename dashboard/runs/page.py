@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean
+from statistics import fmean, median
 
 from dashboard.charts.phases import PhaseChart, SampleStrip, phase_chart, sample_strip
 from dashboard.measurements.selectors import Neighbours, neighbours
@@ -34,10 +34,27 @@ class RunPage:
     """Points like this one that failed, the newest first."""
     topics: tuple[Topic, ...]
     conditions: tuple[Condition, ...]
+    streams: Streams | None
     around: Neighbours
     change: float | None
     """Relative to the previous measurement of the same configuration."""
     variation: Variation | None
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Several requests side by side, tokens a second: all of them, and each stream's median."""
+
+    together: float
+    each: tuple[float, ...]
+
+
+def streams_of(result: Result) -> Streams | None:
+    """None of a single one."""
+    if result.settings.streams == 1:
+        return None
+    each = tuple(median(speeds) for speeds in zip(*result.samples.stream_tok_s, strict=True))
+    return Streams(result.decode.median * result.settings.streams, each)
 
 
 def run_page(row: Measurement) -> RunPage:
@@ -59,6 +76,7 @@ def run_page(row: Measurement) -> RunPage:
         failures=tuple(failures_like(row)),
         topics=tuple(topics(result.environment)),
         conditions=tuple(conditions(result.environment)),
+        streams=streams_of(result),
         around=around,
         change=row.tok_s / around.previous.tok_s - 1 if around.previous else None,
         variation=between_runs(row),

@@ -11,12 +11,14 @@ from django.core.exceptions import ValidationError
 from dashboard.models import Sweep
 from dashboard.sweeps.crontab import parse_crontab
 from dashboard.sweeps.matrix import AXES, SAMPLING, sampling_dict, validate_matrix
-from engine.backends import BACKENDS, WITH_SYNC
+from engine.backends import BACKENDS, WITH_ROWS, WITH_SYNC
 from engine.backends.base import SYNCS
 from engine.errors import RequestError
 from engine.sampling import SamplingParams
 
 _SEPARATOR = re.compile(r"[,\s]+")
+_MAY_BE_EMPTY = ("sync", "streams")
+"""Left out of the matrix where nothing is chosen."""
 _FIELD_OF_AXIS = {"model": "models", "backend": "backends"}
 
 
@@ -104,6 +106,11 @@ class SweepForm(_SweepModelForm):
         help_text=f"How a phase knows that its input is there, on {' and '.join(WITH_SYNC)}. None chosen: as"
         " each worker does it by itself.",
     )
+    streams = NumbersField(
+        required=False,
+        help_text="How many requests side by side, separated by commas; more than 1 on"
+        f" {' and '.join(WITH_ROWS)}. Empty for one.",
+    )
     context = NumbersField(help_text="Tokens in the prompt, separated by commas.")
     tokens = NumbersField(help_text="Tokens to generate, separated by commas; at least 2.")
     sampling = SamplingField(
@@ -151,4 +158,4 @@ class SweepForm(_SweepModelForm):
 
     def matrix(self) -> dict[str, Any]:
         matrix = {axis: self.cleaned_data[_FIELD_OF_AXIS.get(axis, axis)] for axis in AXES}
-        return {axis: values for axis, values in matrix.items() if axis != "sync" or values}
+        return {axis: values for axis, values in matrix.items() if values or axis not in _MAY_BE_EMPTY}

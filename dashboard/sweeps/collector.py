@@ -201,6 +201,7 @@ def _request(point: Point) -> BenchRequest:
         backend=point.backend,
         devices=point.devices,
         sync=point.sync,
+        streams=point.streams,
         context=point.context,
         tokens=point.tokens,
         repeats=point.run.repeats,

@@ -90,7 +90,7 @@ def finish_point(*, point: Point, document: Mapping[str, Any], worker: str) -> M
 
 def _check_answers(measured: Configuration, point: Point) -> None:
     """Raises MeasurementError if a worker measured otherwise than the point asks for."""
-    for name in ("devices", "sync"):
+    for name in ("devices", "sync", "streams"):
         found, asked = getattr(measured, name), getattr(point, name)
         if asked and found != asked:
             raise MeasurementError(

@@ -1,34 +1,35 @@
 """The matrix of a sweep: what may stand in it, and the benchmark points that it unfolds into.
 
 {"model": ["smollm2-135m"], "backend": ["cpu"], "devices": [1], "sync": ["mailbox", "barrier"],
- "context": [64, 256], "tokens": [64], "sampling": [{}]}: lists, each value in its own range. Their product,
-in the order given (the last axis turns fastest), is the list of points. `devices`, `sync` and `sampling` may
-be left out (one; what the worker does by itself; greedy).
+ "streams": [1, 4], "context": [64, 256], "tokens": [64], "sampling": [{}]}: lists, each value in its own
+range. Their product, in the order given (the last axis turns fastest), is the list of points. `devices`,
+`sync`, `streams` and `sampling` may be left out (one; what the worker does by itself; one; greedy).
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from django.core.exceptions import ValidationError
 
-from engine.backends import BACKENDS, WITH_SYNC
+from engine.backends import BACKENDS, WITH_ROWS, WITH_SYNC
 from engine.backends.base import SYNCS
 from engine.errors import RequestError
 from engine.sampling import OPTIONS, SamplingParams
+from engine.settings import MOST_ROWS
 
-AXES = ("model", "backend", "devices", "sync", "context", "tokens", "sampling")
+AXES = ("model", "backend", "devices", "sync", "streams", "context", "tokens", "sampling")
 """Of a matrix, and so the fields of a PointSpec and the columns of a Point that say what is measured."""
-DEFAULTS: dict[str, list[Any]] = {"devices": [1], "sync": [""], "sampling": [{}]}
+DEFAULTS: dict[str, list[Any]] = {"devices": [1], "sync": [""], "streams": [1], "sampling": [{}]}
 CHOICES = {"backend": BACKENDS, "sync": SYNCS}
 MAX_POINTS = 500
 REPEATS = (5, 100)
 """Fewer than 5 repeats say nothing about the spread; more than 100 belong in a longer generation."""
-RANGES = {"devices": (1, 64), "context": (1, 1 << 20), "tokens": (2, 1 << 16)}
+RANGES = {"devices": (1, 64), "streams": (1, MOST_ROWS), "context": (1, 1 << 20), "tokens": (2, 1 << 16)}
 """A decode speed needs two tokens: it counts the gaps between them."""
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:+-]{0,199}", re.ASCII)
 GREEDY = "greedy"
@@ -44,6 +45,8 @@ class PointSpec:
     devices: int
     sync: str
     """One of engine.backends.base.SYNCS; empty for what the worker does by itself."""
+    streams: int
+    """Requests side by side."""
     context: int
     tokens: int
     sampling: SamplingParams
@@ -59,24 +62,42 @@ class PointSpec:
         return sampling_label(self.sampling)
 
     def __str__(self) -> str:
-        where = place(self.model, self.backend, self.devices, self.sync, self.context, self.tokens)
-        return f"{where}, {self.label}"
+        return f"{place(self)}, {self.label}"
 
 
-def place(model: str, backend: str, devices: int, sync: str, context: int, tokens: int) -> str:
+class Placed(Protocol):
+    """A point, or its row."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def devices(self) -> int: ...
+    @property
+    def sync(self) -> str: ...
+    @property
+    def streams(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+
+
+def place(point: Placed) -> str:
     """A point in words, its sampling left out."""
-    how = f", {sync}" if sync else ""
-    return f"{model} on {backend} x{devices}{how}, context {context}, {tokens} tokens"
+    how = f", {point.sync}" if point.sync else ""
+    many = f", {point.streams} streams" if point.streams > 1 else ""
+    where = f"{point.model} on {point.backend} x{point.devices}{how}{many}"
+    return f"{where}, context {point.context}, {point.tokens} tokens"
 
 
 def expand(matrix: Mapping[str, Any]) -> list[PointSpec]:
     """Every point of the matrix, in order. Raises ValidationError, one message a problem."""
     validate_matrix(matrix)
     axes = [matrix.get(axis, DEFAULTS.get(axis)) for axis in AXES]
-    return [
-        PointSpec(model, backend, devices, sync, context, tokens, SamplingParams(**sampling))
-        for model, backend, devices, sync, context, tokens, sampling in itertools.product(*axes)
-    ]
+    points = (dict(zip(AXES, values, strict=True)) for values in itertools.product(*axes))
+    return [PointSpec(**{**point, "sampling": SamplingParams(**point["sampling"])}) for point in points]
 
 
 def validate_matrix(matrix: object) -> None:
@@ -91,8 +112,8 @@ def validate_matrix(matrix: object) -> None:
     for axis in AXES:
         if axis in matrix or axis not in DEFAULTS:
             problems.extend(_axis_problems(axis, matrix.get(axis)))
-    if not problems and "sync" in matrix:
-        problems.extend(_sync_problems(matrix["backend"]))
+    if not problems:
+        problems.extend(_lacking(matrix))
     if not problems:
         count = _count(matrix)
         if count > MAX_POINTS:
@@ -170,13 +191,30 @@ def _value_problem(axis: str, value: object) -> str | None:
     return None
 
 
-def _sync_problems(backends: Sequence[str]) -> list[str]:
-    without = [backend for backend in backends if backend not in WITH_SYNC]
-    return [
-        f"sync is chosen, but the backend {backend} has no choice of it ({' and '.join(WITH_SYNC)} have);"
-        f" leave out sync, or {backend}."
-        for backend in without
+def _lacking(matrix: Mapping[str, Any]) -> list[str]:
+    """What is asked of a backend that it has not."""
+    problems = []
+    if "sync" in matrix:
+        problems = [
+            f"sync is chosen, but the backend {backend} has no choice of it ({' and '.join(WITH_SYNC)} have);"
+            f" leave out sync, or {backend}."
+            for backend in matrix["backend"]
+            if backend not in WITH_SYNC
+        ]
+    if max(matrix.get("streams", [1])) == 1:
+        return problems
+    problems += [
+        f"streams are {matrix['streams']}, but the backend {backend} takes one at a time"
+        f" ({' and '.join(WITH_ROWS)} take more); leave out streams, or {backend}."
+        for backend in matrix["backend"]
+        if backend not in WITH_ROWS
     ]
+    if max(matrix.get("devices", [1])) > 1:
+        problems.append(
+            f"streams are {matrix['streams']}, and devices {matrix['devices']}; several streams run on one"
+            " device: ask for them in a sweep of their own."
+        )
+    return problems
 
 
 def _model_problem(value: object) -> str | None:

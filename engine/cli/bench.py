@@ -23,6 +23,7 @@ from engine.cli.options import (
 from engine.cli.terminal import ProgressBar, json_text, print_json, table
 from engine.measuring.bench import PROTOCOL, Point, check_point, run_point
 from engine.measuring.measurement import FULL, Measurement, Verified
+from engine.measuring.statistics import median
 from engine.measuring.trace import write_trace
 from engine.models.config import ModelConfig
 
@@ -46,6 +47,10 @@ def add(commands: Commands) -> None:
         "--warm", action="store_true",
         help="go on from the prompt that the warm-up left in the prefix cache, as a second request does",
     )  # fmt: skip
+    parser.add_argument(
+        "--streams", type=int, default=1, metavar="N",
+        help="requests side by side; speeds are of one of them (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--trace", metavar="FILE", help="write a Chrome trace of some tokens of one more run")
     parser.add_argument(
         "--trace-tokens", type=_range, default=TraceRange(1, 3), metavar="A:B",
@@ -64,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         check_point(model.config, point)
     _check_writable(args.out, args.trace)
     commit = commit_of(args)
-    with backend_of(args, model) as backend:
+    with backend_of(args, model, args.streams) as backend:
         measured = []
         for i, point in enumerate(points):
             with ProgressBar(f"{model.config.name}, context {point.context}") as bar:
@@ -89,7 +94,7 @@ def _points(args: argparse.Namespace, config: ModelConfig) -> list[Point]:
     params = sampling(args, seed=0)
     trace = args.trace_tokens if args.trace else None
     return [
-        Point(c, tokens, args.repeats, params, trace if i == 0 else None, args.warm)
+        Point(c, tokens, args.repeats, params, trace if i == 0 else None, args.warm, args.streams)
         for i, c in enumerate(contexts)
     ]
 
@@ -131,10 +136,12 @@ def _report(measured: Sequence[Measurement]) -> str:
     first = measured[0]
     devices = ", ".join(d.name for d in first.devices)
     read = ", ".join(f"{d.measured_gbs:.1f}" for d in first.devices)
+    streams = first.settings.streams
     rows = [
         [
             _context(m),
             f"{m.decode.median:,.1f}",
+            *([f"{m.decode.median * streams:,.1f}"] if streams > 1 else []),
             f"{m.decode.ci95[0]:,.1f} to {m.decode.ci95[1]:,.1f}",
             _percent(m.mbu.measured),
             _percent(m.mbu.datasheet),
@@ -147,16 +154,18 @@ def _report(measured: Sequence[Measurement]) -> str:
         for m in measured
     ]
     header = [
-        "context", "tok/s", "95 %", "MBU measured", "MBU datasheet", "ITL p50 us", "ITL p99 us", "TTFT ms",
-        "prefill tok/s", "verified",
+        "context", *(["tok/s a stream", "together"] if streams > 1 else ["tok/s"]), "95 %", "MBU measured",
+        "MBU datasheet", "ITL p50 us", "ITL p99 us", "TTFT ms", "prefill tok/s", "verified",
     ]  # fmt: skip
+    many = f"{streams} streams of " if streams > 1 else ""
     lines = [
         f"{first.model.name} on {first.backend} ({devices}; reads {read} GB/s),"
-        f" {first.settings.repeats} runs of {first.settings.tokens} tokens",
+        f" {first.settings.repeats} runs of {many}{first.settings.tokens} tokens",
         "",
         table(header, rows),
         "",
         *_phases(first),
+        *_streams(measured),
         *(_verdict(m) for m in measured),
     ]
     return "\n".join(lines)
@@ -165,6 +174,17 @@ def _report(measured: Sequence[Measurement]) -> str:
 def _context(m: Measurement) -> str:
     kept = m.settings.cached_tokens
     return f"{m.settings.context} ({kept} kept)" if kept else str(m.settings.context)
+
+
+def _streams(measured: Sequence[Measurement]) -> list[str]:
+    """Each stream's median speed, where there are several."""
+    lines = []
+    for m in measured:
+        each = [median(speeds) for speeds in zip(*m.samples.stream_tok_s, strict=True)]
+        if each:
+            speeds = ", ".join(f"{speed:,.1f}" for speed in each)
+            lines += [f"context {m.settings.context}, each stream: {speeds} tok/s", ""]
+    return lines
 
 
 def _phases(m: Measurement) -> list[str]:

@@ -135,11 +135,11 @@ def devices_of(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def backend_of(args: argparse.Namespace, model: Model) -> Iterator[Backend]:
+def backend_of(args: argparse.Namespace, model: Model, rows: int = 1) -> Iterator[Backend]:
     """The backend that the flags name, loaded with `model`; closed at the end."""
     with ProgressBar(model.config.name) as bar:
         backend = open_backend(
-            args.backend, model, devices=devices_of(args), options=dict(args.option), progress=bar
+            args.backend, model, devices=devices_of(args), options=dict(args.option), rows=rows, progress=bar
         )
     try:
         yield backend

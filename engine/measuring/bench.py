@@ -21,28 +21,34 @@ at tokens alone: speeds of both are one series.
    A warm point goes on from what the warm-up left of the same prompt, as the second request of one owner
    does; its settings say how many tokens of the prompt were there (`cached_tokens`). Nothing is kept for
    any other point.
-5. One more run with the profile on (and the trace, if asked for). Its timings are not used.
+   A point of several `streams` launches as many requests at once, each with a prompt that begins elsewhere in
+   the same text. They have room for more than `tokens` tokens and are stopped once each has as many. Decode
+   tok/s and gaps are those of the time in which all of them decode, from the last one's first token on; a
+   repeat's speed is that of one stream, the mean of all, and the samples hold each.
+5. One more run with the profile on (and the trace, if asked for). Its timings are not used. What is
+   profiled runs alone: a point of several streams has none.
 6. Verification (verification.py): the greedy tokens of the timed runs, which must be the same in all
    of them, and the logits before them, against another computation. A sampled point is verified by one
-   more, greedy, run. Logits that are not finite are an error.
+   more, greedy, run. Logits that are not finite are an error. Of several streams each must give the tokens
+   that it gives alone, and the first one's are compared.
 
 Speeds are medians over the repeats with a bootstrap interval; bytes a token are the mean over the
 decode steps, with weights as wide as the checkpoint holds them (16 bits, or 32) whatever the backend
 keeps in memory, and KV at 16 bits: utilisation compares what a token must read with what memory gives.
+Streams share the weights that a step reads, and each has keys and values of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import numpy as np
 
-from engine.backends.base import MAILBOX, Backend, Job, Loaded, Outcome, Token, TraceRange, TraceSpan
-from engine.backends.running import FirstTokenTimer, follow
+from engine.backends.base import MAILBOX, Backend, Job, Loaded, Outcome, TraceRange, TraceSpan
 from engine.errors import BackendFailure, EngineError, RequestError
 from engine.measuring import environment
 from engine.measuring.bandwidth import datasheet_gbs
@@ -61,6 +67,7 @@ from engine.measuring.measurement import (
     Verified,
 )
 from engine.measuring.roofline import mbu, mean_bytes_per_token
+from engine.measuring.runs import Repeat, Run, run_together
 from engine.measuring.statistics import median, median_interval, quantile
 from engine.measuring.verification import verify
 from engine.models.config import ModelConfig
@@ -68,16 +75,21 @@ from engine.models.storage import Storage
 from engine.models.weights import storage_of
 from engine.progress import OnProgress, Progress, ignore_progress
 from engine.sampling import SamplingParams
-from engine.timings import decode_speed
+from engine.timings import FinishReason
 
 PROTOCOL = "monolane-bench-2"
 WARM_UP_S = 1.0
-POLL_S = 0.05
-"""Longest wait in one poll: how soon a stop is obeyed when no token comes."""
 PROGRESS_S = 0.25
 EXTRA_READS = 3
+_TRIES = 5
+_ENDS_OF_STREAMS: tuple[FinishReason, ...] = ("length", "cancelled")
+"""Of several: each is stopped, unless it had no room for more."""
 _WARM = "bench"
 """Whose prompts those of warm points are."""
+_APART = 16
+"""Tokens between the beginnings of two streams' prompts."""
+_LEAST_BLOCK = 12
+"""Prompt tokens that a backend reads between two tokens of the other streams, at least."""
 
 
 _TEXT = '''\
@@ -146,31 +158,15 @@ class Point:
     trace: TraceRange | None = None
     warm: bool = False
     """Whether the prompt's keys and values are those of the run before, as far as the backend keeps them."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One launch as it was seen from here."""
-
-    tokens: tuple[Token, ...]
-    ttft_ns: int
-    outcome: Outcome
+    streams: int = 1
+    """Requests side by side."""
 
     @property
-    def ids(self) -> list[int]:
-        return [token.id for token in self.tokens]
-
-    @property
-    def tok_s(self) -> float:
-        return decode_speed(len(self.tokens) - 1, self.tokens[-1].t_ns - self.tokens[0].t_ns)
-
-    @property
-    def gaps_us(self) -> tuple[float, ...]:
-        return tuple((b.t_ns - a.t_ns) / 1e3 for a, b in zip(self.tokens, self.tokens[1:], strict=False))
-
-    @property
-    def prefill_tok_s(self) -> float:
-        return self.outcome.prefill_tokens * 1e9 / max(1, self.outcome.prefill_ns)
+    def room(self) -> int:
+        """Tokens that a stream may generate. Several need more: the first goes on while others begin."""
+        if self.streams == 1:
+            return self.tokens
+        return 2 * self.tokens + (self.streams - 1) * -(-self.context // _LEAST_BLOCK)
 
 
 def run_point(
@@ -192,25 +188,31 @@ def run_point(
     BackendFailure if a run breaks down, BenchStopped, MeasurementError.
     """
     check_point(model.config, point)
-    bench = _Bench(backend, point, prompt_tokens(model, point.context), on_progress, stop)
+    if point.streams > backend.rows:
+        raise RequestError(
+            f"streams is {point.streams}; the backend {backend.name} takes {backend.rows} at once as it was"
+            " opened: open it with as many rows"
+        )
+    bench = _Bench(backend, point, _prompts(model, point), on_progress, stop)
     before = environment.state(backend)
     bandwidth = backend.measure_bandwidth()
     bench.warm_up()
     runs = [bench.run(f"timed run {i + 1}") for i in range(point.repeats)]
     after = environment.state(backend)
-    needed_gbs = _token_bytes(backend, model, point).total * median([run.tok_s for run in runs]) / 1e9
+    step_bytes = _token_bytes(backend, model, point).of_step(point.streams)
+    needed_gbs = step_bytes * median([run.tok_s for run in runs]) / 1e9
     for reading in range(1 + EXTRA_READS):
         if reading == 0 or 0 < sum(bandwidth) < needed_gbs:
             bandwidth = tuple(max(pair) for pair in zip(bandwidth, backend.measure_bandwidth(), strict=True))
-    profile = bench.run("profile", profile=True, trace=point.trace)
-    if on_trace is not None:
-        on_trace(profile.outcome.trace)
+    profile = bench.profile()
+    if on_trace is not None and profile is not None:
+        on_trace(profile.trace)
     check = verifier or (lambda prompt, tokens: verify(backend, model, prompt, tokens))
     verified = _verify(bench, runs, check)
     facts = environment.capture(backend, model, commit=commit)
     facts["state"] = {"before": before, "after": after}
     facts["protocol"] = PROTOCOL
-    measurement = _measurement(backend, model, point, runs, bandwidth, profile.outcome, verified, facts)
+    measurement = _measurement(backend, model, point, runs, bandwidth, profile, verified, facts)
     measurement.check()
     return measurement
 
@@ -221,12 +223,14 @@ def check_point(config: ModelConfig, point: Point) -> None:
         ("context", point.context, 1),
         ("tokens", point.tokens, 2),
         ("repeats", point.repeats, 1),
+        ("streams", point.streams, 1),
     ):
         if value < least:
             raise RequestError(f"{name} is {value}; a benchmark point needs at least {least}")
-    if point.context + point.tokens > config.context:
+    if point.context + point.room > config.context:
+        many = "" if point.streams == 1 else f" for each of {point.streams} streams"
         raise RequestError(
-            f"a context of {point.context} and {point.tokens} tokens are {point.context + point.tokens}"
+            f"a context of {point.context} and {point.room} tokens{many} are {point.context + point.room}"
             f" positions; {config.name} has {config.context}: ask for less of either"
         )
     if point.trace is not None and not 0 <= point.trace.first < point.trace.last <= point.tokens:
@@ -248,6 +252,12 @@ def prompt_tokens(model: Model, context: int) -> tuple[int, ...]:
     return tuple(tokens[:context])
 
 
+def _prompts(model: Model, point: Point) -> list[tuple[int, ...]]:
+    """One a stream."""
+    text = prompt_tokens(model, point.context + (point.streams - 1) * _APART)
+    return [text[start : start + point.context] for start in range(0, point.streams * _APART, _APART)]
+
+
 class _Bench:
     """Runs launches of one point, and tells how far they are."""
 
@@ -255,17 +265,19 @@ class _Bench:
         self,
         backend: Backend,
         point: Point,
-        prompt: tuple[int, ...],
+        prompts: Sequence[tuple[int, ...]],
         on_progress: OnProgress,
         stop: Callable[[], bool] | None,
     ) -> None:
-        self.prompt = prompt
+        self.prompts = prompts
         self._backend = backend
         self.point = point
         self._on_progress = on_progress
         self._stop = stop or (lambda: False)
         greedy_run = point.sampling != SamplingParams()
-        self._total = (1 + point.repeats + 1 + greedy_run) * point.tokens
+        together = (1 + point.repeats) * point.streams
+        alone = (1 if point.streams == 1 else point.streams) + greedy_run
+        self._total = (together + alone) * point.tokens
         self._done = 0
         self._shown = 0
         self._told = 0.0
@@ -277,86 +289,106 @@ class _Bench:
             self._done = 0  # however many it takes, they count as one run of the progress
             self.run("warm-up")
 
-    def run(
-        self,
-        what: str,
-        *,
-        sampling: SamplingParams | None = None,
-        profile: bool = False,
-        trace: TraceRange | None = None,
-    ) -> Run:
-        """One launch from prompt to last token. Raises BackendFailure, naming `what`, if it is not whole."""
-        job = Job(
-            self.prompt,
-            self.point.tokens,
-            self.point.sampling if sampling is None else sampling,
-            profile=profile,
-            trace=trace,
-            cache_salt=_WARM if self.point.warm else "",
+    def run(self, what: str) -> Repeat:
+        """All streams side by side. Raises BackendFailure, naming `what`, if it is not whole.
+
+        It is tried again where the first stream of a fast model ends soon after the last one begins.
+        """
+        jobs = [self._job(prompt, self.point.room) for prompt in self.prompts]
+        for _ in range(_TRIES):
+            repeat = self._launch(what, jobs)
+            if len(jobs) == 1 or all(len(run.tokens) > self.point.tokens // 2 for run in repeat.timed):
+                return repeat
+            self._done -= self.point.tokens * len(jobs)
+        raise BackendFailure(
+            f"{what}: in {_TRIES} tries {len(jobs)} streams were never decoded at the same time for half of"
+            f" {self.point.tokens} tokens; ask for more"
         )
-        run = self._launch(job)
-        self._done += len(run.tokens)
-        reason = run.outcome.finish_reason
-        if reason != "length" or len(run.tokens) != job.max_tokens:
-            raise BackendFailure(
-                f"{what} ended after {len(run.tokens)} of {job.max_tokens} tokens with {reason!r};"
-                " a run that is not whole is not measured"
-            )
-        if run.tokens[-1].t_ns <= run.tokens[0].t_ns:
-            raise BackendFailure(f"{what}: the clock of the backend {self._backend.name} stood still")
-        return run
 
-    def _launch(self, job: Job) -> Run:
-        first = FirstTokenTimer()
-        launch = self._backend.launch(job)
-        tokens: list[Token] = []
+    def run_alone(self, stream: int) -> Repeat:
+        """One of several streams without the others."""
+        return self._launch(
+            f"stream {stream + 1} alone", [self._job(self.prompts[stream], self.point.tokens)]
+        )
 
-        def on_tokens(fresh: Sequence[Token]) -> None:
-            first.record(fresh)
-            tokens.extend(fresh)
-            self._tell(len(tokens))
-            if self._stop():
-                raise BenchStopped("the benchmark was stopped before it had a result")
+    def run_greedily(self) -> Repeat:
+        """The first stream alone, whatever the point's sampling is."""
+        job = self._job(self.prompts[0], self.point.tokens)
+        return self._launch("greedy run", [replace(job, sampling=SamplingParams())])
 
-        try:
-            outcome = follow(launch, POLL_S, on_tokens)
-        finally:
-            launch.close()
-        return Run(tuple(tokens), first.ns, outcome)
+    def profile(self) -> Outcome | None:
+        """What a profiled (and traced) run says. None of several streams: what is profiled runs alone."""
+        if self.point.streams > 1:
+            return None
+        job = replace(self._job(self.prompts[0], self.point.tokens), profile=True, trace=self.point.trace)
+        return self._launch("profile", [job]).runs[0].outcome
 
-    def _tell(self, tokens: int) -> None:
+    def _job(self, prompt: tuple[int, ...], room: int) -> Job:
+        return Job(prompt, room, self.point.sampling, cache_salt=_WARM if self.point.warm else "")
+
+    def _launch(self, what: str, jobs: Sequence[Job]) -> Repeat:
+        asked = self.point.tokens
+        repeat = run_together(self._backend, jobs, asked, self._on_tokens)
+        self._done += asked * len(jobs)
+        for run in repeat.runs:
+            reason = run.outcome.finish_reason
+            if len(run.tokens) < asked or reason not in (("length",) if len(jobs) == 1 else _ENDS_OF_STREAMS):
+                raise BackendFailure(
+                    f"{what} ended after {len(run.tokens)} of {asked} tokens with {reason!r};"
+                    " a run that is not whole is not measured"
+                )
+            if run.tokens[-1].t_ns <= run.tokens[0].t_ns:
+                raise BackendFailure(f"{what}: the clock of the backend {self._backend.name} stood still")
+        return repeat
+
+    def _on_tokens(self, count: int) -> None:
         now = time.monotonic()
         if now - self._told >= PROGRESS_S:
             self._told = now
-            self._shown = max(self._shown, self._done + tokens)
+            self._shown = max(self._shown, self._done + count)
             self._on_progress(Progress(self._shown, self._total, "tokens"))
+        if self._stop():
+            raise BenchStopped("the benchmark was stopped before it had a result")
 
 
 def _verify(
-    bench: _Bench, runs: Sequence[Run], check: Callable[[Sequence[int], Sequence[int]], Verified]
+    bench: _Bench, runs: Sequence[Repeat], check: Callable[[Sequence[int], Sequence[int]], Verified]
 ) -> Verified:
-    same = all(run.ids == runs[0].ids for run in runs)
-    greedy = runs[0]
+    tokens = bench.point.tokens
+    first = _ids(runs[0], tokens)
+    greedy = first[0]
     if bench.point.sampling != SamplingParams():
-        greedy = bench.run("greedy run", sampling=SamplingParams())
-    found = check(bench.prompt, greedy.ids)
-    if same:
-        return found
-    return replace(found, against=f"{found.against}; the repeats' tokens differ", tokens_equal=False)
+        greedy = _ids(bench.run_greedily(), tokens)[0]
+    found = check(bench.prompts[0], greedy)
+    if any(_ids(run, tokens) != first for run in runs):
+        return replace(found, against=f"{found.against}; the repeats' tokens differ", tokens_equal=False)
+    streams = range(bench.point.streams) if bench.point.streams > 1 else ()
+    if any(_ids(bench.run_alone(stream), tokens) != [first[stream]] for stream in streams):
+        return replace(
+            found, against=f"{found.against}; a stream's tokens differ from those alone", tokens_equal=False
+        )
+    return found
+
+
+def _ids(repeat: Repeat, tokens: int) -> list[list[int]]:
+    """Of each stream the first `tokens`."""
+    return [run.ids[:tokens] for run in repeat.runs]
 
 
 def _measurement(
     backend: Backend,
     model: Model,
     point: Point,
-    runs: Sequence[Run],
+    runs: Sequence[Repeat],
     bandwidth: tuple[float, ...],
-    profile: Outcome,
+    profile: Outcome | None,
     verified: Verified,
     facts: dict[str, Any],
 ) -> Measurement:
     speeds = tuple(run.tok_s for run in runs)
+    each = [run for repeat in runs for run in repeat.runs]
     read, devices = _token_bytes(backend, model, point), _devices(backend, bandwidth)
+    step = read.of_step(point.streams)
     return Measurement(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         git_sha=str(facts.get("git", {}).get("sha", "unknown")),
@@ -369,16 +401,16 @@ def _measurement(
         ),
         backend=backend.name,
         devices=devices,
-        settings=_settings(backend, model, point, _cached_tokens(backend, point, runs)),
+        settings=_settings(backend, model, point, _cached_tokens(backend, point, each)),
         decode=DecodeSpeed(median(speeds), median_interval(speeds), speeds),
-        itl_us=_latency([gap for run in runs for gap in run.gaps_us]),
-        prefill=PrefillSpeed(median([run.prefill_tok_s for run in runs]), runs[0].outcome.prefill_tokens),
-        ttft_ms=FirstToken(median([run.ttft_ns / 1e6 for run in runs]), len(runs)),
+        itl_us=_latency([gap for repeat in runs for run in repeat.timed for gap in run.gaps_us]),
+        prefill=PrefillSpeed(median([run.prefill_tok_s for run in each]), each[0].outcome.prefill_tokens),
+        ttft_ms=FirstToken(median([run.ttft_ns / 1e6 for run in each]), len(each)),
         mbu=Mbu(
-            datasheet=_share(read.total, median(speeds), [d.datasheet_gbs for d in devices]),
-            measured=_share(read.total, median(speeds), [d.measured_gbs for d in devices]),
+            datasheet=_share(step, median(speeds), [d.datasheet_gbs for d in devices]),
+            measured=_share(step, median(speeds), [d.measured_gbs for d in devices]),
         ),
-        phases_us=profile.phases_us,
+        phases_us=profile.phases_us if profile else {},
         verified=verified,
         environment=facts,
         samples=_samples(runs),
@@ -392,7 +424,7 @@ def _devices(backend: Backend, bandwidth: Sequence[float]) -> tuple[MeasuredDevi
     )
 
 
-def _cached_tokens(backend: Backend, point: Point, runs: Sequence[Run]) -> int:
+def _cached_tokens(backend: Backend, point: Point, runs: Iterable[Run]) -> int:
     """How many tokens of the prompt each run found there. Raises RequestError if a warm point has none."""
     found = {run.outcome.cached_tokens for run in runs}
     if point.warm and min(found) == 0:
@@ -419,15 +451,19 @@ def _settings(backend: Backend, model: Model, point: Point, cached_tokens: int) 
         sync=str(backend.facts.get("sync", MAILBOX)),
         sampling=point.sampling,
         cached_tokens=cached_tokens,
+        streams=point.streams,
     )
 
 
-def _samples(runs: Sequence[Run]) -> Samples:
+def _samples(runs: Sequence[Repeat]) -> Samples:
     """Rounded to what the clocks are worth: a file keeps thousands."""
+    each = [run for repeat in runs for run in repeat.runs]
+    several = len(runs[0].runs) > 1
     return Samples(
-        ttft_ms=tuple(round(run.ttft_ns / 1e6, 4) for run in runs),
-        prefill_tok_s=tuple(round(run.prefill_tok_s, 2) for run in runs),
-        itl_us=tuple(tuple(round(gap, 2) for gap in run.gaps_us) for run in runs),
+        ttft_ms=tuple(round(run.ttft_ns / 1e6, 4) for run in each),
+        prefill_tok_s=tuple(round(run.prefill_tok_s, 2) for run in each),
+        itl_us=tuple(tuple(round(gap, 2) for run in repeat.timed for gap in run.gaps_us) for repeat in runs),
+        stream_tok_s=tuple(repeat.stream_tok_s for repeat in runs) if several else (),
     )
 
 

@@ -32,6 +32,10 @@ class BytesPerToken:
     def total(self) -> int:
         return self.weights + self.kv
 
+    def of_step(self, streams: int) -> int:
+        """What a step reads that gives each of so many streams a token: the weights once."""
+        return self.weights + streams * self.kv
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
@@ -73,7 +77,7 @@ class Settings:
     cached_tokens: int = 0
     """Tokens of the prompt that an earlier request had left in the cache: 0 is cold, more is warm."""
     streams: int = 1
-    """Requests that were decoded side by side; speeds are of one of them."""
+    """Requests that were decoded side by side; decode speeds are of one of them, the mean of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +156,16 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What the latencies were summed up from, one entry a repeat; empty in files that kept none."""
+    """What the figures were summed up from, one entry a repeat; empty in files that kept none.
+
+    Of several streams `ttft_ms` and `prefill_tok_s` have an entry for each stream of each repeat.
+    """
 
     ttft_ms: tuple[float, ...] = ()
     prefill_tok_s: tuple[float, ...] = ()
     itl_us: tuple[tuple[float, ...], ...] = ()
+    stream_tok_s: tuple[tuple[float, ...], ...] = ()
+    """Decode speed of each stream, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +252,12 @@ class Measurement:
         if self.verified.kind not in KINDS:
             kinds = ", ".join(KINDS)
             raise MeasurementError(f"verified.kind is {self.verified.kind!r}; it is one of {kinds}")
+        for speeds in self.samples.stream_tok_s:
+            if len(speeds) != self.settings.streams or not all(0 < s < math.inf for s in speeds):
+                raise MeasurementError(
+                    f"samples.stream_tok_s has {list(speeds)}; a repeat has a positive speed for each of"
+                    f" {self.settings.streams} streams"
+                )
         if not self.decode.samples:
             raise MeasurementError("decode.tok_s.samples is empty; keep the raw samples")
         for speed in (self.decode.median, *self.decode.samples):
@@ -304,6 +319,7 @@ def _samples(data: Mapping[str, Any]) -> Samples:
         ttft_ms=tuple(float(t) for t in data.get("ttft_ms", ())),
         prefill_tok_s=tuple(float(t) for t in data.get("prefill_tok_s", ())),
         itl_us=tuple(tuple(float(gap) for gap in repeat) for repeat in data.get("itl_us", ())),
+        stream_tok_s=tuple(tuple(float(t) for t in repeat) for repeat in data.get("stream_tok_s", ())),
     )
 
 

@@ -62,6 +62,7 @@ class Engine:
             and spec.backend in (self.spec.backend, self.backend.name)
             and (spec == self.spec or spec.devices == len(self.backend.topology.devices))
             and spec.options == self.spec.options
+            and spec.rows == self.spec.rows
         )
 
 

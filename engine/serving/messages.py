@@ -134,6 +134,8 @@ class BenchRequest(_Request, frozen=True, tag="bench"):
     """One of engine.backends.base.SYNCS; empty for what the worker does by itself."""
     trace: bool = False
     """Whether the answer shall hold a trace of one token."""
+    streams: int = 1
+    """Requests that are decoded side by side."""
 
     @property
     def inbox(self) -> str:
@@ -141,8 +143,11 @@ class BenchRequest(_Request, frozen=True, tag="bench"):
 
     def to_entry(self) -> dict[str, str]:
         data = msgspec.to_builtins(self)
-        if not self.sync:
-            del data["sync"]  # a worker from before there was a choice refuses a field that it does not know
+        for name, ordinary in (("sync", ""), ("streams", 1)):
+            if data[name] == ordinary:
+                del data[
+                    name
+                ]  # a worker from before there was a choice refuses a field that it does not know
         return {"id": self.id, "json": encode(data)}
 
 

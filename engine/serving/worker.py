@@ -416,7 +416,14 @@ class Worker:
             measurement = run_point(
                 engine.backend,
                 engine.model,
-                Point(request.context, request.tokens, request.repeats, request.sampling, trace),
+                Point(
+                    request.context,
+                    request.tokens,
+                    request.repeats,
+                    request.sampling,
+                    trace,
+                    streams=request.streams,
+                ),
                 on_trace=spans.extend,
                 on_progress=output.frame,
                 stop=lambda: output.cancelled.is_set() or output.lost.is_set() or self._stopping,
@@ -429,16 +436,17 @@ class Worker:
         return Measured(measurement.to_dict(), _packed_trace(spans, [d.name for d in measurement.devices]))
 
     def _spec_of(self, point: BenchRequest) -> EngineSpec:
-        """What the point names: if that is one of the worker's own, with its options, but for `sync`."""
+        """What the point names: one of the worker's own with its options, but for `sync` and enough rows."""
         now = self._heartbeat.now
         own = self._models.find(point.model or now.model)
-        asked = EngineSpec(point.model, point.backend, point.devices)
+        asked = EngineSpec(point.model, point.backend, point.devices, rows=point.streams)
         if (
             own is not None
             and asked.backend in (own.backend, now.backend)
             and asked.devices == len(now.devices)
         ):
-            asked = replace(own, devices=point.devices, fewer=False)  # it may run on fewer
+            rows = max(own.rows, point.streams)
+            asked = replace(own, devices=point.devices, fewer=False, rows=rows)  # it may run on fewer
             if point.sync == now.sync:
                 return asked
         return replace(asked, options={**asked.options, "sync": point.sync}) if point.sync else asked

@@ -88,8 +88,8 @@ def _consistent(made: Result, changes: dict[str, Any]) -> Result:
             follows["prefill"] = replace(made.prefill, tok_s=median(raw.prefill_tok_s))
         if gaps:
             follows["itl_us"] = replace(made.itl_us, p50=median(gaps))
-    needed_gbs = made.model.bytes_per_token.total * made.decode.median / 1e9
-    if {"devices", "model", "decode"} & set(changes) and made.devices:
+    needed_gbs = made.model.bytes_per_token.of_step(made.settings.streams) * made.decode.median / 1e9
+    if {"devices", "model", "decode", "settings"} & set(changes) and made.devices:
         datasheet, measured = ([getattr(d, name) for d in made.devices] for name in GBS)
         follows["mbu"] = Mbu(*(needed_gbs / sum(gbs) if all(gbs) else None for gbs in (datasheet, measured)))
     elif mbu := changes.get("mbu"):

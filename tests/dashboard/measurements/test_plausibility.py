@@ -10,6 +10,7 @@ import pytest
 from dashboard.measurements.services import record_measurement
 from dashboard.models import Measurement
 from engine.errors import MeasurementError
+from engine.measuring.measurement import Settings
 from tests.dashboard import factories
 
 pytestmark = pytest.mark.django_db
@@ -47,10 +48,16 @@ def test_latency_that_its_samples_contradict_is_refused(place: str, samples: lis
     refuse(document, figure)
 
 
+def test_a_speed_that_is_not_the_mean_of_its_streams_is_refused() -> None:
+    document = factories.document(settings=Settings(16, 32, 5, streams=2))
+    document["samples"]["stream_tok_s"] = [[10.0, 20.0]] * 5
+    refuse(document, "the mean of its streams is 15")
+
+
 def test_mbu_that_does_not_follow_from_speed_and_bandwidth_is_refused() -> None:
     document = factories.document()
     document["mbu"]["measured"] = 0.8
-    refuse(document, "mbu.measured is 0.8; bytes a token x speed / bandwidth is 0.4")
+    refuse(document, "mbu.measured is 0.8; bytes a step x speed / bandwidth is 0.4")
 
 
 def test_measurement_from_the_future_is_refused() -> None:

@@ -11,7 +11,7 @@ from django.test import Client
 
 from dashboard.measurements.peers import import_peers
 from dashboard.overview.summary import Fastest
-from engine.measuring.measurement import MeasuredDevice
+from engine.measuring.measurement import MeasuredDevice, Settings
 from engine.sampling import SamplingParams
 from tests.dashboard import factories
 
@@ -45,6 +45,14 @@ def test_run_whose_tokens_differ_is_not_the_fastest(client: Client) -> None:
     right = factories.stored(context=16, tok_s=100)
     factories.stored(context=32, tok_s=900, verified=factories.Verified("a reference", False, None))
     assert [row.newest.pk for row in rows(client)] == [right.pk]
+
+
+def test_several_streams_are_neither_the_fastest_nor_beside_a_peer(client: Client, tmp_path: Path) -> None:
+    alone = factories.stored(tok_s=100)
+    factories.stored(tok_s=900, settings=Settings(32, 32, 5, streams=4))
+    peer(tmp_path, context=32)
+    (row,) = rows(client)
+    assert (row.newest.pk, row.peer) == (alone.pk, None)
 
 
 def test_peer_is_compared_at_its_own_context(client: Client, tmp_path: Path) -> None:

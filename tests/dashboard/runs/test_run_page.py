@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from django.test import Client
 
 from dashboard.models import Measurement
-from engine.measuring.measurement import Samples
+from engine.measuring.measurement import Samples, Settings
 from engine.timings import PhaseTime
 from tests.dashboard import factories
 
@@ -30,6 +31,14 @@ def test_speed_comes_with_its_interval_and_n(client: Client) -> None:
     page = text(page_of(client, factories.stored(tok_s=3000)))
     assert "3,000 tok/s" in page
     assert "2,940 – 3,030, n = 5" in page
+
+
+def test_several_streams_show_each_and_all_together(client: Client) -> None:
+    samples = Samples(stream_tok_s=((99.0, 101.0),) * 5)
+    decode = replace(factories.result().decode, samples=(100.0,) * 5)
+    settings = Settings(16, 32, 5, streams=2)
+    page = text(page_of(client, factories.stored(settings=settings, samples=samples, decode=decode)))
+    assert re.search(r"200\.0 tok/s together, 2 streams: 99\.0+, 101\.0", page)
 
 
 def test_mbu_is_given_twice(client: Client) -> None:

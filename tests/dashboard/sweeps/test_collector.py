@@ -105,6 +105,13 @@ def test_point_says_how_to_synchronise_again_when_it_is_retried() -> None:
     assert [bench.submitted[0].sync for bench in (first, second)] == ["barrier", "barrier"]
 
 
+def test_point_says_how_many_streams_it_wants() -> None:
+    run = factories.run_of(factories.sweep(streams=[4], context=[8]))
+    bench = ScriptedBench(Failed("backend_failed", "the device burst"))
+    work(run, bench)
+    assert bench.submitted[0].streams == 4
+
+
 def test_measurement_is_stored_with_its_point_and_worker(run: SweepRun) -> None:
     work(run, ScriptedBench(STARTED, measured(tok_s=123.0)))
     point = Point.objects.get(run=run)
@@ -160,6 +167,7 @@ def test_measurement_that_breaks_the_schema_is_a_failure_that_names_the_field(ru
     [
         ({"devices": 2}, "with devices 1; the point asks for 2"),
         ({"sync": "barrier"}, "with sync 'mailbox'; the point asks for 'barrier'"),
+        ({"streams": 4}, "with streams 1; the point asks for 4"),
     ],
 )
 def test_measurement_of_something_else_than_the_point_is_refused(

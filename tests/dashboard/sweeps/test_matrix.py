@@ -95,6 +95,12 @@ def test_a_matrix_that_does_not_say_how_to_synchronise_leaves_it_to_the_worker()
     assert {spec.sync for spec in expand(MATRIX)} == {""}
 
 
+def test_a_point_may_have_several_streams() -> None:
+    specs = expand({**MATRIX, "streams": [1, 4], "context": [8]})
+    assert [spec.streams for spec in specs] == [1, 4]
+    assert "4 streams" in str(specs[1]) and "stream" not in str(specs[0])
+
+
 def test_last_axis_turns_fastest() -> None:
     specs = expand({**MATRIX, "context": [8, 16], "tokens": [4, 5]})
     assert [(s.context, s.tokens) for s in specs] == [(8, 4), (8, 5), (16, 4), (16, 5)]
@@ -125,6 +131,12 @@ def test_last_axis_turns_fastest() -> None:
             {"backend": ["cpu", "numpy"], "sync": ["barrier"]},
             "the backend numpy has no choice of it .*leave out sync, or numpy",
         ),
+        ({"streams": [0]}, "streams is 0; allowed are whole numbers from 1 to 8"),
+        (
+            {"backend": ["cuda"], "streams": [1, 4]},
+            "backend cuda takes one at a time .*leave out streams, or",
+        ),
+        ({"backend": ["cpu"], "streams": [4], "devices": [1, 2]}, "several streams run on one device"),
         ({"lanes": [8]}, "'lanes' is not an axis"),
         ({"context": list(range(1, 300)), "tokens": [2, 3]}, "598 points; a sweep takes at most 500"),
         ({"context": list(range(1, MAX_POINTS + 2))}, "context has 501 values"),

@@ -53,6 +53,12 @@ def bench(request_id: str) -> BenchRequest:
     return BenchRequest(request_id, "tiny-llama", "numpy", 1, 16, 8, 2, SamplingParams())
 
 
+def test_what_a_point_does_not_ask_for_is_not_sent_to_workers_that_may_not_know_it() -> None:
+    assert "streams" not in bench("b").to_entry()["json"]
+    several = replace(bench("b"), streams=4)
+    assert decode_request(several.to_entry()) == several
+
+
 def publish(url: str, request_id: str, frames=FRAMES, first: int = 1) -> None:
     with redis.Redis.from_url(url) as raw:
         for number, frame in enumerate(frames, first):

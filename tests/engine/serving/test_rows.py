@@ -15,8 +15,8 @@ import redis
 from engine.serving.client import Client
 from engine.serving.estimate import seconds_to_start
 from engine.serving.inbox import Inbox
-from engine.serving.messages import BenchRequest, Done, Failed, Heartbeat, Progress, Started, Tokens
-from tests.engine.serving.test_worker import ask, working
+from engine.serving.messages import BenchRequest, Done, Failed, Heartbeat, Measured, Progress, Started, Tokens
+from tests.engine.serving.test_worker import answer, ask, bench, working
 from tests.engine.serving.workers import Story, Workers, chat, read_story, running
 from tests.waiting import wait_until
 
@@ -87,6 +87,15 @@ def test_a_benchmark_waits_until_nothing_is_in_hand(client, redis_url):
         assert client.position("point") == 1, "it runs beside nobody"
         client.cancel("point")
         read_story(client, "long")
+
+
+def test_a_point_of_several_streams_gets_as_many_rows_and_the_worker_keeps_its_own(client, redis_url):
+    with working(redis_url, model="random:tiny-llama", backend="numpy", options={}, rows=2) as worker:
+        measured = answer(client, bench("point", streams=3, tokens=24, repeats=1))[-1]
+        assert isinstance(measured, Measured), measured
+        assert measured.measurement["settings"]["streams"] == 3
+        assert len(measured.measurement["samples"]["stream_tok_s"][0]) == 3
+        wait_until(lambda: worker._rows == 2)
 
 
 def test_what_is_in_hand_is_not_taken_again_and_no_benchmark_beside_it(client, redis_url):

@@ -1,6 +1,6 @@
 // Products with one panel of any storage. Usage: products STORAGE COLUMNS TOKENS. Reads sixteen rows as a file has them, their
 // FP8 scales [16][COLUMNS / 128, rounded up] and activations [COLUMNS][TOKENS]; writes, in FP32, the rows as they are read
-// back, the product with each token by itself [TOKENS][16], and with all of them at once [TOKENS][16].
+// back, and products [TOKENS][16] with each token by itself, with those of as many requests, and with a block of them.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -39,19 +39,24 @@ int main(int argc, char** argv) {
   for (int r = 0; r < ml::kLine; ++r)
     ml::pack_row(storage, panel, r, rows.data() + r * row, scales.data() + r * groups, cols);
 
-  std::vector<float> back(size_t(ml::kLine) * cols), single(size_t(tokens) * ml::kLine), block(single.size());
+  std::vector<float> back(size_t(ml::kLine) * cols), single(size_t(tokens) * ml::kLine), together(single.size()), block(single.size());
   for (int r = 0; r < ml::kLine; ++r) ml::read_row(storage, panel, r, cols, back.data() + r * cols, 1);
-  std::vector<ml::IntegerBlock> integers(size_t(cols) / ml::kIntegers * tokens + 1);
-  std::vector<float> column(cols);
+  const int blocks = cols / ml::kIntegers;
+  std::vector<ml::IntegerBlock> integers(size_t(blocks) * tokens + 1);
+  std::vector<float> columns(x.size());
+  NoCursor cursor;
   for (int t = 0; t < tokens; ++t) {
+    float* column = columns.data() + size_t(t) * cols;
+    ml::IntegerBlock* whole = integers.data() + size_t(t) * blocks;
     for (int k = 0; k < cols; ++k) column[k] = x[size_t(k) * tokens + t];
-    if (ml::takes_integers(storage)) ml::to_integers(column.data(), cols, 1, integers.data());
-    NoCursor cursor;
-    ml::multiply_vector(storage, panel, {column.data(), integers.data()}, cols, single.data() + t * ml::kLine, cursor);
+    if (ml::takes_integers(storage)) ml::to_integers(column, cols, 1, whole);
+    ml::multiply_vector(storage, panel, {column, whole}, cols, single.data() + t * ml::kLine, cursor);
   }
+  ml::multiply_vectors(storage, panel, {columns.data(), integers.data(), cols, blocks}, tokens, cols, together.data(), cursor);
   if (ml::takes_integers(storage)) ml::to_integers(x.data(), cols, tokens, integers.data());
   ml::multiply_block(storage, panel, {x.data(), integers.data()}, cols, tokens, block.data());
   write(back);
   write(single);
+  write(together);
   write(block);
 }

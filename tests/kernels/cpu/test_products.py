@@ -62,10 +62,11 @@ def test_rows_come_back_bit_for_bit_and_products_are_exact_to_the_rounding_of_ac
     if packed.scales is not None:
         scales[:] = packed.scales
 
-    back, single, block = run(products, storage, packed.rows, scales, x)
+    back, single, together, block = run(products, storage, packed.rows, scales, x)
 
     numbers = unpack(packed)
     np.testing.assert_array_equal(back, numbers)
+    np.testing.assert_array_equal(together, single, err_msg="a request's product depends on the others")
     expected = (numbers.astype(np.float64) @ x).T
     size = np.linalg.norm(x.astype(np.float64), axis=0)[:, None] * np.linalg.norm(numbers, axis=1)
     limit = FP32_LIMIT if storage is Storage.FP8_BLOCK else LIMIT
@@ -80,7 +81,7 @@ def test_an_activation_that_is_no_number_is_not_hidden(products: Path, storage: 
     scales = np.ones((ROWS, 2), np.float32)
     x = np.ones((256, 2), np.float32)
     x[40, 1] = bad
-    _, single, _ = run(products, storage, packed.rows, scales, x)
+    _, single, _, _ = run(products, storage, packed.rows, scales, x)
     assert np.isfinite(single[0]).all()
     assert not np.isfinite(single[1]).any()
 
@@ -90,8 +91,8 @@ Floats = NDArray[np.float32]
 
 def run(
     program: Path, storage: Storage, rows: NDArray[np.uint8], scales: Floats, x: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Rows read back [16, columns], products of single tokens and of a block [tokens, 16]."""
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Rows read back [16, columns]; products of single tokens, of requests, of a block [tokens, 16]."""
     columns, tokens = x.shape
     done = subprocess.run(
         [program, str(int(storage)), str(columns), str(tokens)],
@@ -101,5 +102,6 @@ def run(
         timeout=60,
     )
     found = np.frombuffer(done.stdout, np.float32)
-    back, single, block = np.split(found, [ROWS * columns, ROWS * (columns + tokens)])
-    return back.reshape(ROWS, columns), single.reshape(tokens, ROWS), block.reshape(tokens, ROWS)
+    back, products = np.split(found, [ROWS * columns])
+    single, together, block = products.reshape(3, tokens, ROWS)
+    return back.reshape(ROWS, columns), single, together, block
