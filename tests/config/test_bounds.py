@@ -56,6 +56,7 @@ def open_from(source: str, port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0))
 
 
+@pytest.mark.slow
 def test_connections_of_one_address_leave_room_for_others(server):  # noqa: F811
     port, _ = server
     held = [open_from("127.0.0.2", port) for _ in range(connection_census().per_address + 5)]
@@ -132,6 +133,7 @@ def test_a_root_path_that_is_no_text_is_no_error(server):  # noqa: F811
         assert read_all(found).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.slow
 def test_a_stop_ends_what_answers_though_somebody_has_not_finished_asking(tmp_path):
     """Else the half of a request keeps every other application from hearing that it is over."""
     port = free_port()

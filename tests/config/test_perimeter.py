@@ -30,7 +30,7 @@ from tests.config.perimeter import (
 )
 from tests.playground.conftest import project, worker  # noqa: F401  # this test's Redis, plain static files
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("worker")]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("worker")]
 FOUND: dict[str, dict[str, str]] = {}
 ADDRESS_HEADERS = {
     "Daphne-Root-Path": "/dashboard",

@@ -62,6 +62,7 @@ def read_all(found: socket.socket) -> bytes:
     return b"".join(parts)
 
 
+@pytest.mark.slow
 def test_a_body_within_the_limit_arrives_whole(server):
     answer = httpx2.post(f"http://127.0.0.1:{server[0]}/", content=b"x" * BODY_BYTES)
     assert (answer.status_code, answer.text) == (200, str(BODY_BYTES))
@@ -92,6 +93,7 @@ def test_whoever_goes_on_sending_is_cut_off(server):
             found.sendall(b"x" * 65536)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_makes_the_application_wait(server):
     port, process = server
     before = process.memory_info().rss
@@ -115,6 +117,7 @@ def test_a_large_answer_in_one_piece_ends_as_soon_as_it_has_been_read(server):
     wait_until(lambda: httpx2.get(f"http://127.0.0.1:{port}/pieces").text == "1")
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_waits_for_all_that_it_ends():
     """Not for the first only: the last may be a page's socket that still has a row to write."""
     with running_server(stdout=subprocess.PIPE) as (port, process), ExitStack() as stack:

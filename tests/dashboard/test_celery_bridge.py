@@ -142,6 +142,7 @@ def test_a_broker_that_hung_for_a_while_is_told_again(
         wait_until(lambda: tell_at_last(3))
 
 
+@pytest.mark.slow
 def test_a_sweep_is_started_without_redis_and_waits_in_the_queue(stack: Stack, mute: Mute) -> None:
     begun = time.monotonic()
     page = operator().post(START, {"sweep": factories.sweep().name}, follow=True).content.decode()

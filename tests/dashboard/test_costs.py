@@ -26,6 +26,7 @@ def questions(client: Client) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_no_page_asks_more_questions_of_a_larger_database(client: Client) -> None:
     client.force_login(User.objects.create_superuser("boss"))
     list(demo_data.fill(120))

@@ -68,6 +68,7 @@ def test_a_scrape_takes_a_fixed_number_of_queries(django_assert_max_num_queries:
         exposition()
 
 
+@pytest.mark.slow
 async def test_page_of_metrics_has_both_apps_parts(async_client: Any, transactional_db: None) -> None:
     text = (await async_client.get("/metrics")).content.decode()
     assert "monolane_generations_total" in text

@@ -20,6 +20,8 @@ from tests.dashboard import factories
 from tests.dashboard.stack import Stack
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 class HandEngine:
     """Answers what lies in the bench inbox when told to."""

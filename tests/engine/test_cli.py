@@ -164,6 +164,7 @@ def test_options_have_the_type_that_they_read_as(text: str, value: object) -> No
     assert type(key_value(text)[1]) is type(value)
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_quiet() -> None:
     command = [sys.executable, "-m", "engine", "generate", *TINY, "--prompt-ids", "1", "--max-tokens", "200"]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -175,6 +176,7 @@ def test_a_closed_pipe_is_quiet() -> None:
     program.stderr.close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_generation_cleanly() -> None:
     argv = ["generate", *TINY, "--prompt-ids", "1", "--max-tokens", "480", "--ignore-eos"]
     slow = (
@@ -512,6 +514,7 @@ def test_roofline_adds_the_kv_that_it_is_told_of(capsys: pytest.CaptureFixture[s
     assert found["bytes_per_token"] == {"weights": 4e9, "kv": 100_000.0}
 
 
+@pytest.mark.slow
 def test_check_says_what_runs_here_and_at_what_bandwidth(capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, "check", *TINY)
     assert found["ok"] is True
@@ -551,6 +554,7 @@ def test_check_survives_a_backend_that_does_not_open(
     assert "the driver is too old" in out
 
 
+@pytest.mark.slow
 def test_check_fails_when_the_model_is_missing_and_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -581,6 +585,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(json_values)
 def test_json_on_fewer_lines_is_the_same_json(value: Any) -> None:
     assert json.loads(json_text(value)) == value

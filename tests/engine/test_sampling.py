@@ -101,6 +101,7 @@ def test_filters_never_part_equal_tokens(values, params) -> None:
         assert len(set(kept[logits == np.float32(value)].tolist())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", [2_000, pytest.param(20_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "params",
@@ -130,6 +131,7 @@ def test_draws_over_positions_follow_the_filtered_softmax(params: SamplingParams
     assert result.pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
 def test_draws_over_seeds_follow_the_softmax(draws: int) -> None:
     logits = np.array([2.0, 1.0, 0.0, -1.0], np.float32)
@@ -244,6 +246,7 @@ def test_weights_do_not_depend_on_where_they_are_computed() -> None:
     assert weights(scores).tolist() == RECORDED_WEIGHTS
 
 
+@pytest.mark.slow
 @given(logit_vectors, sampling_params, st.integers(0, 2**31))
 def test_drawing_again_above_a_rejected_candidate_finds_the_same_token(logits, params, position) -> None:
     """The way that needs no sorting (the module's docstring), as the kernels go."""
@@ -252,6 +255,7 @@ def test_drawing_again_above_a_rejected_candidate_finds_the_same_token(logits, p
     assert drawn_in_rounds(logits, params, position)[0] == choose(logits, params, [], position)
 
 
+@pytest.mark.slow
 def test_usual_settings_seldom_need_a_second_round() -> None:
     generator = np.random.default_rng(5)
     for params in (
@@ -316,6 +320,7 @@ FILTERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", FILTERS, ids=repr)
 def test_tokens_are_those_of_the_former_rule(params) -> None:
     generator = np.random.default_rng(11)

@@ -163,6 +163,7 @@ def test_what_lies_in_redis(cases: int) -> None:
     fuzz(case, cases)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 @forms(10_000)
 def test_queries_of_the_dashboards_api(cases: int) -> None:

@@ -103,6 +103,7 @@ async def test_the_page_opens_with_a_session_while_redis_is_away(async_client, s
     assert await Session.objects.acount() == 1
 
 
+@pytest.mark.slow
 async def test_fresh_sessions_do_not_share_more_pages_than_their_address_may(async_client, monkeypatch):
     monkeypatch.setattr("playground.keeping.PAGES_AN_HOUR", 2)
     codes = []

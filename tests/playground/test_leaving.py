@@ -95,6 +95,7 @@ async def test_what_an_abandoned_generation_wrote_is_kept(open_page, worker):
     assert (row.text, row.model) == ("ab", "tiny")
 
 
+@pytest.mark.slow
 async def test_a_page_that_comes_back_in_time_keeps_its_generation(open_page, worker, settings):
     settings.LEFT_RUN_S = 60.0
     async with open_page() as page:
@@ -207,6 +208,7 @@ async def test_a_row_whose_generation_nobody_knows_is_closed(worker, transaction
     await recorded_as("a" * 32, "failed")
 
 
+@pytest.mark.slow
 async def test_a_generation_that_another_process_watches_is_left_alone(worker, transactional_db):
     worker.publish("a" * 32, started(), tokens(0, "half"))
     presence.watch()

@@ -12,6 +12,7 @@ from config.rates import networks
 from tests.playground.conftest import Worker, done, started, tokens
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("path", ["/readyz", "/health"])
 async def test_ready_when_redis_database_and_worker_are(async_client, worker, path):
@@ -22,6 +23,7 @@ async def test_ready_when_redis_database_and_worker_are(async_client, worker, pa
     assert "w1: tiny on numpy, idle" in found["worker"]["detail"]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("state", ["loading", "stopping", None])
 async def test_not_ready_while_no_worker_could_serve(async_client, worker: Worker, state):
@@ -30,6 +32,7 @@ async def test_not_ready_while_no_worker_could_serve(async_client, worker: Worke
     assert (response.status_code, response.json()["worker"]["ok"]) == (503, False)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 async def test_a_missing_redis_is_named(async_client, settings):
     settings.REDIS_URL = "redis://127.0.0.1:1"
@@ -48,6 +51,7 @@ def sample(text: str, name: str, **labels: str) -> float:
     return 0.0
 
 
+@pytest.mark.slow
 async def test_metrics_count_generations_tokens_and_workers(open_page, async_client, worker):
     before = (await async_client.get("/metrics")).content.decode()
     async with open_page() as page:
@@ -100,6 +104,7 @@ async def test_the_staff_hears_all_from_anywhere(worker: Worker, settings):
     assert (await client.get("/metrics")).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("said", ["{}", "not JSON", "[]", '{"name": "w2", "devices": 3}', "null"])
 async def test_a_heartbeat_that_cannot_be_read_hides_nobody_else(worker: Worker, async_client, said):

@@ -70,6 +70,7 @@ def test_text_that_is_no_frame_is_refused(text):
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 ).map(json.dumps))  # fmt: skip
+@pytest.mark.slow
 def test_nothing_but_invalid_is_ever_raised(text):
     with pytest.raises(Invalid):
         parse_client_frame(text)

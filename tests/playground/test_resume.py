@@ -52,6 +52,7 @@ async def test_a_reload_in_mid_stream_goes_on_without_gap_or_duplicate(open_page
     assert seen + "".join(frame.get("text", "") for frame in rest) == "".join(WORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 1, 7, 39, 40])
 async def test_resuming_brings_exactly_the_tokens_after_the_count(open_page, worker, after):
     async with open_page() as page:

@@ -132,6 +132,7 @@ async def test_sharing_needs_the_csrf_token():
     assert (await client.post("/g/", {"lane": row.id})).status_code == 403
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lanes", "words"),
     [
@@ -174,6 +175,7 @@ async def test_a_race_shows_each_contestant_in_its_place_and_calls_a_pacer_one(a
     assert "1.28 s" in page  # 64 tokens at 50 tok/s
 
 
+@pytest.mark.slow
 async def test_a_revoked_page_is_gone_with_its_picture_and_its_text_stays_its_owner_s(async_client):
     row = await finished(await owner_of(async_client))
     path = await shared(async_client, row.id)
@@ -226,6 +228,7 @@ async def test_a_generation_of_which_nothing_is_known_but_its_text_can_be_shown(
     assert "gone before it could be asked" in page
 
 
+@pytest.mark.slow
 @needs_fonts
 @pytest.mark.parametrize("lanes", [1, 2])
 async def test_the_picture_has_the_size_of_previews_and_is_drawn_once(async_client, monkeypatch, lanes):

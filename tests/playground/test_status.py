@@ -58,6 +58,7 @@ async def test_a_worker_that_is_still_loading_takes_the_request(open_page, worke
     assert len(worker.requests()) == 1
 
 
+@pytest.mark.slow
 async def test_a_redis_that_is_away_is_said_not_hidden(open_page, settings):
     settings.REDIS_URL = "redis://127.0.0.1:1"
     async with open_page() as page:

@@ -60,6 +60,7 @@ def test_page_is_open_where_the_dashboard_is_not(client: Client, settings: Any) 
     assert client.get(URL).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [URL, "/admin/login/"])
 def test_too_many_guesses_have_to_wait_even_with_the_right_password(client: Client, path: str) -> None:
     User.objects.filter(username="ada").update(is_staff=True)

@@ -32,6 +32,7 @@ def refusal(client: Client, path: str, **query: Any) -> tuple[int, str, str | No
     return response.status_code, error["message"], error["field"]
 
 
+@pytest.mark.slow
 def test_runs_come_newest_first_with_their_units(client: Client) -> None:
     old, new = factories.stored(day=0), factories.stored(day=1, tok_s=200)
     found = get(client, "runs")
@@ -268,6 +269,7 @@ def test_badge_takes_a_label_and_escapes_it(client: Client) -> None:
     assert refusal(client, "badge.svg", configuration=999)[0] == 404
 
 
+@pytest.mark.slow
 @given(st.datetimes(timezones=st.just(UTC)), st.integers(1, 1 << 50))
 def test_cursor_reads_what_it_wrote(created: Any, pk: int) -> None:
     assert Cursor.read(str(Cursor(created, pk))) == Cursor(created, pk)

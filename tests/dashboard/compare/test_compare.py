@@ -51,6 +51,7 @@ def row(rows: list[Row], title: str) -> Row:
     return next(r for r in rows if r.metric.title.startswith(title))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     some,

@@ -82,6 +82,7 @@ def test_without_the_permission_nothing_is_written_and_no_form_is_shown(
     assert "Add a note" not in client.get(f"{URL}?configuration={key}").content.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -112,6 +112,7 @@ def test_wrong_tokens_are_marked(client: Client) -> None:
     assert found["series"][0]["differs"] == [1]
 
 
+@pytest.mark.slow
 def test_a_step_names_the_commits_that_it_lies_between_and_offers_to_compare_them(client: Client) -> None:
     key = stepped()
     response = client.get(f"{URL}?configuration={key}")
@@ -153,6 +154,7 @@ def test_long_history_shows_its_newest_runs_and_says_that_there_are_more(
     assert len(chart(client, f"configuration={two[0]}")["series"][0]["value"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query",
     [

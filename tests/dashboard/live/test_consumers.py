@@ -31,6 +31,7 @@ def socket(query: str = "") -> Any:
     return WebsocketCommunicator(application, f"/ws/dashboard/{query}", headers=ORIGIN)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.slow
 async def test_page_of_a_sweep_run_hears_of_its_changes(stack: Stack) -> None:
     run = await database_sync_to_async(lambda: factories.run_of(factories.sweep()))()
     page = socket(f"?sweep={run.pk}")

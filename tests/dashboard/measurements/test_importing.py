@@ -37,6 +37,7 @@ def write(path: Path, data: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(documents, max_size=4), st.randoms())
 def test_import_twice_in_any_order_equals_import_once(
@@ -161,6 +162,7 @@ def test_command_without_files_reads_the_committed_benchmarks(
     assert "1 added" in run_command()[0]
 
 
+@pytest.mark.slow
 def test_committed_benchmarks_can_all_be_imported() -> None:
     from dashboard.management.commands.import_results import BENCHMARKS
 
@@ -168,6 +170,7 @@ def test_committed_benchmarks_can_all_be_imported() -> None:
     assert [o.error for o in outcomes if o.error] == []
 
 
+@pytest.mark.slow
 def test_a_committed_trace_is_kept_with_its_run_once() -> None:
     """The real ones: a token on four H200, SM by SM."""
     benchmarks = Path(__file__).resolve().parents[3] / "benchmarks"

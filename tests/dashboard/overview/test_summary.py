@@ -92,6 +92,7 @@ def test_sampled_speed_stands_beside_the_greedy_one(client: Client) -> None:
     assert "Sampled" in client.get(URL).content.decode()
 
 
+@pytest.mark.slow
 def test_it_is_on_the_first_page_only_and_follows_the_filters(client: Client) -> None:
     for number in range(14):
         factories.stored(model=f"m{number:02}", tok_s=100)

@@ -25,6 +25,7 @@ def test_page_without_a_query_shows_the_preset_on_todays_and_tomorrows_hardware(
     assert page.context["page"].cost.name == "laneformer-2b"
 
 
+@pytest.mark.slow
 def test_ten_kernels_in_25_layers_show_1125_us_and_889_tok_s(client: Client) -> None:
     asked = {"model": "custom", "active": "2", "layers": "25", "kernels": "10", "launch_us": "4.5"}
     page = client.get(URL, asked)
@@ -159,6 +160,7 @@ def test_wrong_query_is_answered_at_its_field(client: Client, query: dict[str, s
     assert re.search(r'class="field-error"[^>]*>[^<]*' + re.escape(message), page.content.decode())
 
 
+@pytest.mark.slow
 def test_number_of_queries_does_not_grow(client: Client, django_assert_max_num_queries: Any) -> None:
     for context in range(1, 70):
         factories.stored(context=context)

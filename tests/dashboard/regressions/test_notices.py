@@ -149,6 +149,7 @@ def test_call_is_signed_over_its_time_and_body(regression: Regression, receiver:
     assert regression.called is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 500])
 def test_answer_that_is_not_2xx_is_a_failure_and_not_followed(
     regression: Regression, receiver: Receiver, status: int

@@ -119,6 +119,7 @@ def test_refused_verb_says_why(as_handler: Client, regression: Regression) -> No
     assert "The comment is empty" in empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["acknowledge/", "accept/", "comment/"])
 @pytest.mark.parametrize("who", ["client", "as_viewer"])
 def test_verbs_without_the_permission_are_forbidden(
@@ -140,6 +141,7 @@ def test_unknown_regression_is_not_found(client: Client, as_handler: Client) -> 
     assert as_handler.post(f"{URL}999/accept/").status_code == 404
 
 
+@pytest.mark.slow
 def test_number_of_queries_does_not_grow(client: Client, django_assert_max_num_queries: Any) -> None:
     for context in range(1, 8):
         history(*GOOD, 80, 80, context=context)

@@ -47,6 +47,7 @@ def test_bars_and_curve_stay_inside_the_drawing(values: list[float]) -> None:
         assert found.left <= x <= found.right and found.top <= y <= found.bottom
 
 
+@pytest.mark.slow
 @given(gaps)
 def test_curve_never_falls(values: list[float]) -> None:
     line = points(drawn(values))

@@ -25,6 +25,7 @@ def weak(kind: str, day: int = 0) -> Measurement:
      "/dashboard/history/?configuration={of}", "/dashboard/compare/?run={pk}",
      "/dashboard/compare/commits/?base={base}&head={head}"],
 )  # fmt: skip
+@pytest.mark.slow
 def test_every_page_flags_a_weaker_check(client: Client, kind: str, where: str) -> None:
     first, second = weak(kind), weak(kind, day=1)
     address = where.format(

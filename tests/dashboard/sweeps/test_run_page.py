@@ -147,6 +147,7 @@ def test_unknown_run_is_not_found(client: Client) -> None:
     assert client.get("/dashboard/sweeps/999/").status_code == 404
 
 
+@pytest.mark.slow
 def test_number_of_queries_does_not_grow_with_the_points(
     client: Client, django_assert_max_num_queries: object
 ) -> None:

@@ -45,6 +45,7 @@ def states(run: SweepRun) -> list[str]:
 
 
 # Starting --------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_started_sweep_has_a_queued_point_for_each_place_of_its_matrix() -> None:
     run = services.start_sweep(sweep=factories.sweep(), trigger=Trigger.ADMIN)
     assert (run.total, run.done, run.state) == (2, 0, State.QUEUED)

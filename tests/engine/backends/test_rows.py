@@ -103,6 +103,7 @@ ACTIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(actions=ACTIONS)
 def test_tokens_do_not_depend_on_who_else_is_in_flight(bench: Bench, actions) -> None:

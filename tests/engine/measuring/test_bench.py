@@ -272,6 +272,7 @@ def test_a_model_that_reads_text_is_prompted_with_text() -> None:
     assert bytes(tokens[1:4]) == b"def"
 
 
+@pytest.mark.slow
 def test_numpy_point_is_verified_schema_2_that_survives_json() -> None:
     backend = open_backend("numpy", MODEL)
     found = run_point(backend, MODEL, Point(24, 12, 2))
@@ -285,6 +286,7 @@ def test_numpy_point_is_verified_schema_2_that_survives_json() -> None:
     assert Measurement.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
+@pytest.mark.slow
 def test_a_warm_point_goes_on_from_the_run_before_and_says_from_how_many_tokens() -> None:
     backend = open_backend("numpy", MODEL)
     cold = run_point(backend, MODEL, Point(24, 12, 2))
@@ -295,6 +297,7 @@ def test_a_warm_point_goes_on_from_the_run_before_and_says_from_how_many_tokens(
     assert warm.verified.tokens_equal
 
 
+@pytest.mark.slow
 def test_a_warm_point_where_nothing_is_kept_is_refused() -> None:
     backend = open_backend("numpy", MODEL, options={"prefix_cache_mib": 0})
     with pytest.raises(RequestError, match="its budget is 0 MiB"):

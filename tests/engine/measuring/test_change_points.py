@@ -30,6 +30,7 @@ def staircase(
     return series, [int(c) for c in np.cumsum(lengths)[:-1]]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(seeds, st.lists(st.integers(10, 60), min_size=2, max_size=6))
 def test_every_clear_step_is_found_where_it_is(seed: int, lengths: list[int]) -> None:
@@ -38,6 +39,7 @@ def test_every_clear_step_is_found_where_it_is(seed: int, lengths: list[int]) ->
     assert len(steps(series)) == len(cuts)
 
 
+@pytest.mark.slow
 def test_noise_alone_has_no_steps() -> None:
     rng = np.random.default_rng(1)
     false = sum(bool(steps(100 + rng.normal(0, 3.0, 200))) for _ in range(400))

@@ -59,6 +59,7 @@ def test_damage_while_packing_is_found(backend: str, model: str, damage: str) ->
     assert found is None or not found.passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", PACKED)
 def test_damage_is_found_where_the_model_is_too_large_for_a_whole_comparison(
     damage: str, monkeypatch: pytest.MonkeyPatch
@@ -69,6 +70,7 @@ def test_damage_is_found_where_the_model_is_too_large_for_a_whole_comparison(
     assert found is None or (found.kind == PARTIAL and not found.passed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ROWS)
 @pytest.mark.parametrize("backend", ["numpy", "cpu"])
 def test_damaged_logits_are_found(backend: str, damage: str) -> None:

@@ -26,6 +26,8 @@ from engine.measuring.statistics import (
     student_quantile,
 )
 
+pytestmark = pytest.mark.slow
+
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 few = st.lists(numbers, min_size=1, max_size=30)
 

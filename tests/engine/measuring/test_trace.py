@@ -36,6 +36,7 @@ def blocks(trace: dict[str, Any]) -> list[dict[str, Any]]:
     return [event for event in trace["traceEvents"] if event["ph"] == "X"]
 
 
+@pytest.mark.slow
 @given(spans)
 def test_every_span_becomes_one_block_with_its_time_and_place(given_spans: list[TraceSpan]) -> None:
     found = sorted(
@@ -94,6 +95,7 @@ def test_a_trace_file_is_json_that_viewers_read(tmp_path: Path) -> None:
     assert [(b["name"], b["ts"], b["dur"]) for b in blocks(data)] == [("qkv", 1.5, 2.5)]
 
 
+@pytest.mark.slow
 @given(spans.filter(bool))
 def test_a_packed_trace_comes_back_whole(given_spans: list[TraceSpan]) -> None:
     trace = chrome_trace(given_spans, devices=("first",))

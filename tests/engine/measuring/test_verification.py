@@ -71,6 +71,7 @@ def test_the_models_own_tokens_are_equal(model: Model, name: str) -> None:
     assert found.logit_rel_err < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cpu", "numpy"])
 @pytest.mark.parametrize("at", [0, 5, 11])
 def test_one_wrong_token_is_found(name: str, at: int) -> None:

@@ -37,6 +37,7 @@ def test_smollm2_opens_with_the_shape_of_its_preset() -> None:
     assert model.digest == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "digest"),
     [("embed", "9b1126742d9d4e8b"), ("layers.29.w_down", "594f1e7b80f6f116"), ("norm", "af91122c0c047899")],
@@ -65,6 +66,7 @@ def test_a_damaged_preset_says_to_get_it_again(empty_home: Path) -> None:
         open_model("smollm2-135m")
 
 
+@pytest.mark.slow
 def test_a_damaged_preset_is_pulled_again(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = empty_home / "models" / "smollm2-135m.gguf"
     place.parent.mkdir(parents=True)

@@ -113,6 +113,7 @@ def test_a_template_that_fails_is_the_models_mistake(source: str) -> None:
         ChatTemplate(source).render(MESSAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -201,6 +202,7 @@ GROWING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GROWING)
 def test_a_template_that_grows_or_never_ends_is_stopped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_sandbox, "MAX_CPU_S", 0.2)

@@ -52,6 +52,7 @@ def in_pieces(tokenizer: tokenizers.Tokenizer, reuse: TokenReuse, text: str, own
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4), least=st.integers(1, 9))
 def test_the_tokens_of_pieces_are_those_of_the_text(rule: str, texts: list[str], least: int) -> None:

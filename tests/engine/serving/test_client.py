@@ -194,6 +194,7 @@ async def test_a_reader_outlasts_the_clients_default_time_limit(redis_url):
         await frames.aclose()
 
 
+@pytest.mark.slow
 def test_a_request_for_a_worker_that_is_gone_ends_with_a_sentence(client, monkeypatch):
     monkeypatch.setattr(follower, "GONE_S", 0.0)
     client.submit(replace(generate("g"), worker="away"))
@@ -220,6 +221,7 @@ async def test_a_stream_ends_once_redis_has_answered_nothing_for_too_long(redis_
             await asyncio.wait_for(waiting, PATIENCE_S)
 
 
+@pytest.mark.slow
 async def test_short_outages_do_not_add_up(redis_url, monkeypatch):
     monkeypatch.setattr(follower, "OUTAGE_S", 0.6)
     monkeypatch.setattr(follower, "BLOCK_S", 0.05)

@@ -139,6 +139,7 @@ async def test_whoever_has_room_again_during_a_read_loses_nothing(reader, out):
     assert [frame.frame.ids[0] for frame in held] + rest == list(range(1, 3 * BUFFER_FRAMES + 2))
 
 
+@pytest.mark.slow
 async def test_nothing_is_read_once_nobody_follows(reader, out):
     feed = reader.follow(out_key("a"), FROM_START)
     await feed.take(0.05)

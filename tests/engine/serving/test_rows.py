@@ -125,6 +125,7 @@ def test_free_rows_begin_at_once_and_taken_ones_share_the_queue():
     assert seconds_to_start(3, [2000.0], [worker_with(4)]) == (4 * 1.5 + 2 * 2.0) / 4
 
 
+@pytest.mark.slow
 def test_a_request_that_does_not_fit_the_memory_waits_and_says_so(client, redis_url, chatterbox):
     with working(redis_url, model=str(chatterbox), backend="numpy", options={"prefix_cache_mib": 0}, rows=2):
         client.submit(chat("first", tokens=1500))

@@ -77,6 +77,7 @@ def scored_of(story: Story) -> list[Scored]:
     return [frame for frame in story.frames if isinstance(frame, Scored)]
 
 
+@pytest.mark.slow
 def test_a_workers_scores_cover_every_token_and_spell_the_text(client, workers, chatterbox):
     workers.start("w", chatterbox)
     client.submit(chat("g", tokens=90, logprobs=2))
@@ -94,12 +95,14 @@ def test_a_workers_scores_cover_every_token_and_spell_the_text(client, workers, 
     assert type(story.frames[-2]) is Scored
 
 
+@pytest.mark.slow
 def test_nothing_is_scored_unless_asked_for(client, workers, chatterbox):
     workers.start("w", chatterbox)
     client.submit(chat("g", tokens=5))
     assert scored_of(read_story(client, "g")) == []
 
 
+@pytest.mark.slow
 def test_tokens_behind_a_stop_string_are_not_scored(client, workers, chatterbox):
     workers.start("w", chatterbox)
     client.submit(chat("whole", tokens=60))

@@ -124,12 +124,14 @@ def test_text_stops_before_a_stop_string_and_tokens_at_its_end(client, worker):
     assert len(story.ids) == len(whole[: whole.index(word) + len(word)].split())
 
 
+@pytest.mark.slow
 def test_an_answer_ends_where_the_context_does(client, redis_url, chatterbox):
     with working(redis_url, model=str(chatterbox), backend="numpy", options={}):
         story = read_story_of(client, ask("g", "x" * 4090, max_tokens=100))
         assert (story.end.finish_reason, len(story.ids)) == ("length", 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "code", "complaint"),
     [
@@ -163,6 +165,7 @@ def test_what_nobody_had_time_for_is_refused_by_the_clock_of_redis(client, redis
     assert (frame.code, "no worker was free within 15 minutes" in frame.message) == ("expired", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead_s", [-1200.0, 1200.0])
 def test_a_submitter_whose_clock_differs_by_20_minutes_is_served(client, worker, monkeypatch, ahead_s):
     true = time.time
@@ -246,6 +249,7 @@ def breaking_opener(breakdowns: list[int], failure: Exception | None = None):
     return opener, opened
 
 
+@pytest.mark.slow
 def test_a_device_that_breaks_down_costs_a_pause_only(client, redis_url):
     opener, opened = breaking_opener([7])
     with working(redis_url) as _:
@@ -350,6 +354,7 @@ def caught(call) -> list[Exception]:
     return []
 
 
+@pytest.mark.slow
 def test_two_workers_share_the_requests(client, redis_url):
     with working(redis_url, "a"), working(redis_url, "b"):
         for i in range(20):

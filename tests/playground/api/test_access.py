@@ -45,6 +45,7 @@ async def test_no_key_is_needed_unless_the_server_says_so(post, worker, settings
     assert (status, error["code"], response["WWW-Authenticate"]) == (401, "invalid_api_key", "Bearer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "header", ["", "Bearer", "Bearer none", "Basic bWw6bWw=", "Bearer sk-0123456789", "ml-0123"]
 )
@@ -55,6 +56,7 @@ async def test_where_a_key_is_required_nothing_else_stands_in_for_it(post, worke
     assert worker.requests() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path"),
     [

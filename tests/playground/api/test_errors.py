@@ -123,6 +123,7 @@ async def test_an_unknown_parameter_is_refused_by_name(post, worker):
     [None, [], "hi", [{"role": "tool", "content": "x"}], [{"role": "user"}], [["user", "x"]],
      [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]],
 )  # fmt: skip
+@pytest.mark.slow
 async def test_messages_that_no_model_here_reads_are_refused(post, worker, messages):
     status, error = await refusal(post, "/v1/chat/completions", {"model": "tiny", "messages": messages})
     assert status == 400
@@ -168,12 +169,14 @@ async def test_a_full_queue_is_503_and_says_when_to_come_back(post, worker, sett
     assert json.loads(response.content)["error"]["code"] == "queue_full"
 
 
+@pytest.mark.slow
 async def test_a_redis_that_is_away_is_503(post, settings):
     settings.REDIS_URL = "redis://127.0.0.1:1"
     status, error = await refusal(post, "/v1/completions", TEXT)
     assert (status, error["type"], error["code"]) == (503, "server_error", "queue_unavailable")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failed", "status", "code"),
     [

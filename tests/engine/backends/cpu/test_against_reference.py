@@ -18,6 +18,8 @@ from engine.models.rope import Llama3Scaling, Rope, RopeLayout, YarnScaling
 from engine.models.weights import DType, RandomWeights, Weights
 from engine.sampling import SamplingParams
 
+pytestmark = pytest.mark.slow
+
 LLAMA = ModelConfig(
     "tiny", hidden=64, layers=4, heads=8, kv_heads=4, head_dim=16, ffn=96, vocab=250, context=128
 )

@@ -22,6 +22,7 @@ def pair() -> Iterator[CpuBackend]:
     backend.close()
 
 
+@pytest.mark.slow
 def test_virtual_devices_share_the_memory_evenly(pair: CpuBackend) -> None:
     first, second = pair.measure_bandwidth()
     assert first == second

@@ -80,6 +80,7 @@ def test_each_format_gives_the_references_logits_and_tokens(storage: Storage) ->
     assert_agrees(Random(config, RandomPacked(config, all_in(storage), 3)), threads=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", [target.name for target in runnable()])
 def test_formats_may_differ_from_matrix_to_matrix(isa: str) -> None:
     assert_agrees(Random(TINY, RandomPacked(TINY, mixed, 4)), threads=3, isa=isa)
@@ -147,6 +148,7 @@ def test_memory_holds_the_packed_bytes_alone() -> None:
     assert shipped > 14_000_000
 
 
+@pytest.mark.slow
 def test_a_file_in_q8_0_is_measured_and_verified_as_it_ships(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def run(backend: CpuBackend, tokens: tuple[int, ...], salt: str = "anna") -> tup
     return ids + [token.id for token in launch.poll(0)], launch.outcome
 
 
+@pytest.mark.slow
 @CASES
 def test_a_conversation_goes_on_with_the_tokens_of_a_cold_start(config: ModelConfig, devices: int) -> None:
     with two(config, devices) as (warm, cold):

@@ -70,12 +70,14 @@ FILTERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("team", [{"threads": 1}, {"threads": 3}, {"devices": 2, "threads": 1}], ids=str)
 @pytest.mark.parametrize("params", FILTERS, ids=repr)
 def test_usual_settings_on_any_team(params: SamplingParams, team: dict[str, object]) -> None:
     assert_numpys_tokens(curve(4099, params.seed), params, **team)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.floats(-30, 30, width=16), min_size=2, max_size=80),
@@ -96,6 +98,7 @@ def test_any_setting(logits: list[float], params: SamplingParams) -> None:
     assert_numpys_tokens(np.array(logits, np.float16), params, threads=2)
 
 
+@pytest.mark.slow
 def test_equal_logits_are_kept_or_dropped_together() -> None:
     logits = np.zeros(300, np.float16)
     for seed in range(3):

@@ -16,6 +16,7 @@ from engine.progress import Progress, ignore_progress
 OTHER = "// pack.cu needs no header: this one only makes it another source\n"
 
 
+@pytest.mark.slow
 def test_each_kernel_is_compiled_once_and_found_in_the_cache_afterwards(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -35,6 +36,7 @@ def test_a_kernel_that_does_not_compile_is_an_error_here_already(
         precompile([("monokernel.cu", "namespace model {}")], ignore_progress)
 
 
+@pytest.mark.slow
 def test_a_model_has_a_kernel_for_each_number_of_gpus_with_and_without_filters_and_profile() -> None:
     model = open_model("random:laneformer-2b")
     headers = [header for devices in (1, 2, 4, 8) for header in kernel_headers(model, devices, 132, {})]

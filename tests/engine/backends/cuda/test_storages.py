@@ -81,6 +81,7 @@ def test_a_matrix_whose_blocks_two_gpus_would_cut_is_kept_in_sixteen_bits() -> N
     assert chosen.of(0, Matrix.GATE_UP) is Storage.FP8_BLOCK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", RANDOM_STORAGES)
 @pytest.mark.parametrize("slot_units", [33, 48])
 def test_tapes_of_packed_models_are_walked_without_gaps_and_take_the_bytes_of_the_format(

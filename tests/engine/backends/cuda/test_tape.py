@@ -80,6 +80,7 @@ def unpacked(made: Plan, layer: int, matrix: Matrix) -> dict[tuple[int, int], np
     return found
 
 
+@pytest.mark.slow
 @given(shapes(), st.integers(1, 9))
 @settings(max_examples=25, deadline=None)
 def test_every_row_of_every_tensor_is_on_one_tape_once(config: ModelConfig, cores_a_lane: int) -> None:
@@ -97,6 +98,7 @@ def test_every_row_of_every_tensor_is_on_one_tape_once(config: ModelConfig, core
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", preset_names())
 @pytest.mark.parametrize("slot_units", [32, *(pytest.param(n, marks=pytest.mark.nightly) for n in (16, 64))])
 def test_presets_have_a_valid_plan_on_an_h200(name: str, slot_units: int) -> None:

