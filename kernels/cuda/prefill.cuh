@@ -60,7 +60,7 @@ DEVICE void normalise(Core& core, const Chunk& chunk, Source source, int layer, 
     for (int token = int(core.place.sm) + int(core.warp) / TEAM * model::SMS; token < chunk.tokens; token += TEAMS * model::SMS) {
         float4* streams = reinterpret_cast<float4*>(p.stream + size_t(token) * model::HIDDEN);
         const size_t next_lane = size_t(Way::CHUNK) * QUADS;
-        float4 x[model::LANES][EACH];
+        float4 x[model::LANES][EACH] = {};  // unset on some path it would be live, and spilled, all the way back to the start
         float squares[model::LANES] = {};
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
@@ -187,7 +187,7 @@ struct ByShares {
 // A pass over a long one. The producer (tile_producer.cuh) goes through the same phases.
 struct ByTiles {
     static constexpr int CHUNK = tiles::CHUNK;
-    static constexpr int TEAM = model::LANES == 1 && model::HIDDEN <= 4096 ? 1 : WARPS;  // as the registers allow
+    static constexpr int TEAM = model::LANES == 1 && model::HIDDEN <= 2048 ? 1 : WARPS;  // as the registers allow
 
     Core& core;
     Chunk chunk;
