@@ -34,8 +34,17 @@ struct QkvStore {
     int layer;
     Chunk chunk;
 
+    // How a pair is turned; what is not, or only later (finish_heads), by nothing.
+    DEVICE float2 turn_of(const QkvPair& at, int token) const {
+        if (at.kind > QkvPair::KEY || travels_raw(at)) return make_float2(1.0f, 0.0f);
+        const int position = chunk.first + smaller(token, chunk.tokens - 1);
+        return __ldg(heads::rotation(core.params, layer, position) + at.turn);
+    }
     DEVICE void store(int pair, int token, float a, float b) const {
         const QkvPair at(pair, core.model_lane);
+        store(at, token, a, b, turn_of(at, token));
+    }
+    DEVICE void store(const QkvPair& at, int token, float a, float b, float2 turn) const {
         if (at.kind == QkvPair::PADDING) return;
         const int position = chunk.first + token;
         float2 v = make_float2(a, b);
@@ -43,9 +52,7 @@ struct QkvStore {
             const float2 bias = bias_of(core.params, layer, at);
             v = make_float2(a + bias.x, b + bias.y);
         }
-        if (at.kind != QkvPair::VALUE && !travels_raw(at)) {
-            v = rotated(v.x, v.y, __ldg(heads::rotation(core.params, layer, position) + at.turn));
-        }
+        v = rotated(v.x, v.y, turn);
         if (travels_raw(at)) {
             float* to = raw_head<Way>(core.params, token, at.head + (at.kind == QkvPair::KEY ? model::HEADS : 0));
             to[at.first] = v.x;
@@ -107,6 +114,27 @@ DEVICE void transpose(u32 (&words)[4], u32 lane) {
             const u32 other = __shfl_xor_sync(ALL_LANES, upper ? words[q] : words[q + bit], bit);
             if (upper) words[q] = other;
             else words[q + bit] = other;
+        }
+    }
+}
+
+// A load takes longer than all that is done with it: those of a slice go together.
+template <class Way>
+DEVICE void finish_slice(Core& core, const Slice<4>& slice, int tokens, const prefill::QkvStore<Way>& finish) {
+    QkvPair at[4];
+    float2 turns[4][2];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+        at[t] = QkvPair(slice.first_pair + 4 * t + int(core.lane & 3), core.model_lane);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) turns[t][i] = finish.turn_of(at[t], slice.token + 8 * i);
+    }
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int token = slice.token + 8 * i;
+            if (token < tokens) finish.store(at[t], token, slice.sums[4 * t + 2 * i], slice.sums[4 * t + 2 * i + 1], turns[t][i]);
         }
     }
 }
