@@ -35,9 +35,9 @@ static_assert(!experts::ANY || PARTIAL_BYTES + int(sizeof(Groups)) + 2 * ROUTES 
 
 DEVICE Groups& groups_of(Shared& shared) { return *reinterpret_cast<Groups*>(shared.scratch + PARTIAL_BYTES); }
 
-// In the buffer of outputs: attention's, the experts' sums, a slab for each route; who is met, and how much each counts.
+// In the buffer of outputs: attention's, the experts' sums, in FP32 a slab for each route; who is met, and how much each counts.
 DEVICE float* slab(const Params& p, int route) {
-    return p.outputs + (size_t(2) * shares::CHUNK + route) * model::HIDDEN;
+    return reinterpret_cast<float*>(p.outputs + size_t(2) * shares::CHUNK * model::HIDDEN) + size_t(route) * model::HIDDEN;
 }
 DEVICE float2* route(const Params& p, int index) { return reinterpret_cast<float2*>(slab(p, ROUTES)) + index; }
 
@@ -284,8 +284,8 @@ DEVICE void join(Core& core, const Chunk& chunk, int layer) {
             }
             sum = make_float2(sum.x + met.y * out.x, sum.y + met.y * out.y);
         }
-        float* to = p.outputs + prefill::outputs_offset<ByShares>(false, layer) + size_t(token) * model::HIDDEN + row;
-        *reinterpret_cast<float2*>(to) = sum;
+        u16* to = p.outputs + prefill::outputs_offset<ByShares>(false, layer) + size_t(token) * model::HIDDEN + row;
+        *reinterpret_cast<u32*>(to) = split_weights_type(sum.x, sum.y).high;
     }
 }
 
@@ -303,8 +303,8 @@ struct AttentionStore {
             const float2 bias = heads::out_bias(core.params, layer, row);
             sum = make_float2(a + bias.x, b + bias.y);
         }
-        float* to = core.params.outputs + prefill::outputs_offset<ByShares>(true, layer) + size_t(token) * model::HIDDEN + row;
-        *reinterpret_cast<float2*>(to) = sum;
+        u16* to = core.params.outputs + prefill::outputs_offset<ByShares>(true, layer) + size_t(token) * model::HIDDEN + row;
+        *reinterpret_cast<u32*>(to) = split_weights_type(sum.x, sum.y).high;
     }
 };
 

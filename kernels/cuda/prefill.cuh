@@ -54,8 +54,9 @@ DEVICE void normalise(Core& core, const Chunk& chunk, Source source, int layer, 
     const int exchange = source == EMBEDDING ? EXCHANGE_LOCAL : attention ? attention_exchange(layer) : mlp_exchange(layer);
     const int first_lane = p.rank * model::LANES, first_quad = int(core.warp) % TEAM * 32 + int(core.lane);
     const auto outputs = [&](int l, int lane, int token, int q) {
-        const float* from = p.outputs + outputs_offset<Way>(attention, l) + (size_t(lane) * Way::CHUNK + token) * model::HIDDEN;
-        return __ldcg(reinterpret_cast<const float4*>(from) + q);
+        const u16* from = p.outputs + outputs_offset<Way>(attention, l) + (size_t(lane) * Way::CHUNK + token) * model::HIDDEN;
+        const uint2 four = __ldcg(reinterpret_cast<const uint2*>(from) + q);
+        return make_float4(weight_low(four.x), weight_high(four.x), weight_low(four.y), weight_high(four.y));
     };
     for (int token = int(core.place.sm) + int(core.warp) / TEAM * model::SMS; token < chunk.tokens; token += TEAMS * model::SMS) {
         float4* streams = reinterpret_cast<float4*>(p.stream + size_t(token) * model::HIDDEN);

@@ -13,7 +13,7 @@ struct Chunk {
     bool tiled;  // ByTiles, else ByShares: a Way, which says how many tokens a chunk has at most and how operands lie
 };
 
-// Module outputs of a layer: [TOTAL_LANES][CHUNK][HIDDEN]. The other GPUs' lanes write theirs here as well.
+// Module outputs of a layer in the weights' type: [TOTAL_LANES][CHUNK][HIDDEN]. The other GPUs' lanes write theirs here as well.
 template <class Way>
 DEVICE size_t outputs_offset(bool attention, int layer) {
     return ((attention ? 0 : HISTORY) + layer % HISTORY) * size_t(model::TOTAL_LANES) * Way::CHUNK * model::HIDDEN;
@@ -76,11 +76,14 @@ struct OutputStore {
     size_t outputs;  // outputs_offset
 
     DEVICE void store(int pair, int token, float a, float b) const {
-        const int row = 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES);
+        store_words(2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES), token, split_weights_type(a, b).high);
+    }
+    template <class Words>
+    DEVICE void store_words(int row, int token, const Words& words) const {
         if (row >= model::HIDDEN) return;
         const size_t at = outputs + (size_t(core.whole_lane()) * Way::CHUNK + token) * model::HIDDEN + row;
-        *reinterpret_cast<float2*>(core.params.outputs + at) = make_float2(a, b);
-        for_each_peer(core.params, [&](const Peer& peer) { *reinterpret_cast<float2*>(peer.outputs + at) = make_float2(a, b); });
+        *reinterpret_cast<Words*>(core.params.outputs + at) = words;
+        for_each_peer(core.params, [&](const Peer& peer) { *reinterpret_cast<Words*>(peer.outputs + at) = words; });
     }
 };
 
@@ -135,6 +138,27 @@ DEVICE void finish_slice(Core& core, const Slice<4>& slice, int tokens, const pr
         for (int i = 0; i < 2; ++i) {
             const int token = slice.token + 8 * i;
             if (token < tokens) finish.store(at[t], token, slice.sums[4 * t + 2 * i], slice.sums[4 * t + 2 * i + 1], turns[t][i]);
+        }
+    }
+}
+
+// 32 columns of a token are spread over four threads: turned so that each has eight of them.
+template <class Way>
+DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const prefill::OutputStore<Way>& finish) {
+    const int row = 2 * pair_in_lane(slice.first_pair, core.model_lane, OUT_LANE_TILES) + 8 * int(core.lane & 3);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            u32 words[4];
+#pragma unroll
+            for (int q = 0; q < 4; ++q) {
+                const float* sums = slice.sums + 4 * (4 * half + q) + 2 * i;
+                words[q] = split_weights_type(sums[0], sums[1]).high;
+            }
+            transpose(words, core.lane);
+            const int token = slice.token + 8 * i;
+            if (token < tokens) finish.store_words(row + 32 * half, token, make_uint4(words[0], words[1], words[2], words[3]));
         }
     }
 }

@@ -128,7 +128,7 @@ _PEER: tuple[Declared, ...] = (
     ("mail", Pointer("u32"), ""),
     ("candidates", Pointer("u64"), ""),
     ("filters", Pointer("u64"), ""),
-    ("outputs", Pointer("float"), ""),
+    ("outputs", Pointer("u16"), ""),
     ("control", Pointer("Control"), ""),
 )
 _STATUS: tuple[Declared, ...] = (
@@ -254,7 +254,7 @@ _PARAMS: tuple[Declared, ...] = (
     ("candidates", Pointer("u64"), "[2][RANKS * SMS + 1]"),
     ("filters", Pointer("u64"), "filters.cuh"),
     ("stream", Pointer("float"), "prefill: [LANES][CHUNK][HIDDEN] residual"),
-    ("outputs", Pointer("float"), "prefill: [2][DELAY + 1][TOTAL_LANES][CHUNK][HIDDEN] module outputs"),
+    ("outputs", Pointer("u16"), "prefill: [2][DELAY + 1][TOTAL_LANES][CHUNK][HIDDEN] module outputs"),
     ("queries", Pointer("float"), "prefill: [CHUNK][Q_DIM]"),
     ("operand_hidden", Pointer("u16"), "prefill operands in fragment order (prefill.cuh)"),
     ("operand_heads", Pointer("u16"), ""),

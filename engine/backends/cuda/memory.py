@@ -135,7 +135,7 @@ def prefill_bytes(layout: Layout) -> dict[str, int]:
 
     return {
         "stream": lanes * tokens * config.hidden * 4,
-        "outputs": modules * tokens * config.hidden * 4,
+        "outputs": modules * tokens * config.hidden * 2,
         "queries": tokens * (config.q_dim + config.kv_dim) * 4,
         "operand_hidden": operand(config.hidden),
         "operand_heads": operand(config.q_dim // lanes),
@@ -152,7 +152,7 @@ def _expert_prefill_bytes(layout: Layout) -> dict[str, int]:
     group_tiles = min(experts.count, routes) + routes // 16
     chunks = -(-config.hidden // CHUNK_COLUMNS) + config.ffn // CHUNK_COLUMNS
     return {
-        "outputs": (2 * tokens + routes) * config.hidden * 4 + routes * 8,
+        "outputs": (2 * tokens * 2 + routes * 4) * config.hidden + routes * 8,
         "operand_ffn": group_tiles * chunks * 16 * CHUNK_COLUMNS * 2,
     }
 
