@@ -119,11 +119,12 @@ struct Producer {
     }
 };
 
-// The tiles of a long prompt, by one warp. Where the rest of the prompt begins, which goes through the ring.
+// The tiles of a long prompt, by all warps that do not compute. Where the rest of the prompt begins, which goes through the ring.
 DEVICE int produce_tiles(const Params& params, Shared& shared, u32 sm) {
     int at = params.first;
     if constexpr (tiles::ANY) {
-        tiles::Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}, threadIdx.x % 32};
+        const u32 warp = threadIdx.x / 32;
+        tiles::Producer producer{params, shared, Place{sm, warp, MATRICES, 0, 0}, warp - WARPS, threadIdx.x % 32};
         while (at < params.prefill_end) {
             const prefill::Chunk chunk = prefill::next_chunk(params, at);
             if (!chunk.tiled) break;
@@ -293,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
             barrier_init(&shared.empty[slot], CONSUMERS);
         }
         for (int stage = 0; stage < tiles::STAGES; ++stage) {
-            barrier_init(&shared.stage_full[stage], 1);
+            barrier_init(&shared.stage_full[stage], tiles::PRODUCER_WARPS);
             barrier_init(&shared.stage_empty[stage], WARPS);
         }
         barrier_init(&shared.phase_begun, 1);
@@ -315,9 +316,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         consume(params, shared, blockIdx.x);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x < CONSUMERS + 32) {
-            const int at = produce_tiles(params, shared, blockIdx.x);
-            if (threadIdx.x < CONSUMERS + PRODUCERS) produce(params, shared, blockIdx.x, at);
-        }
+        const int at = produce_tiles(params, shared, blockIdx.x);
+        if (threadIdx.x < CONSUMERS + PRODUCERS) produce(params, shared, blockIdx.x, at);
     }
 }

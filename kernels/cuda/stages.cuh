@@ -1,5 +1,5 @@
 // The ring of a long prompt: a few large stages in place of the slots of decode, in the same memory. A stage holds what one
-// step of a tile needs, activations and weights, or blocks of the cache. One warp fills them (tile_producer.cuh).
+// step of a tile needs, activations and weights, or blocks of the cache. The warps that do not compute fill them (tile_producer.cuh).
 #pragma once
 #include "core.cuh"
 
@@ -22,6 +22,7 @@ constexpr int FITTING = SLOTS * SLOT_BYTES / STAGE_BYTES;
 constexpr int STAGES = ANY ? smaller(MOST_STAGES, FITTING) : 1;
 static_assert(!ANY || STAGES >= 2, "one stage is filled while another one is used");
 static_assert(!ANY || !experts::ANY, "tiles take units of dense models as operands as they lie");
+constexpr int PRODUCER_WARPS = THREADS / 32 - WARPS;
 static_assert(TOKEN_BYTES == 128, "a row of activations is a row of the 128-byte swizzle");
 
 DEVICE u8* stage_memory(Shared& shared, u32 stage) { return &shared.ring[0][0] + stage * STAGE_BYTES; }

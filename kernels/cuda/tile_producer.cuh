@@ -1,4 +1,4 @@
-// The warp that fills the stages of a long prompt. Mirrors the consumers: layers, phases, tiles, steps.
+// The warps that fill the stages of a long prompt. Mirrors the consumers: layers, phases, tiles, steps.
 #pragma once
 #include "tile_attention.cuh"
 
@@ -18,16 +18,21 @@ DEVICE constexpr int first_tape_tile(int phase) {
                                                : QKV_LANE_TILES + OUT_LANE_TILES + GATE_UP_LANE_TILES);
 }
 
+// One warp of several: issuing a copy takes its thread as long as the engine needs to take it in, some 60 clocks and 30 a KB.
+// The first one copies activations and blocks of the cache, and waits for each phase; the others copy weights, which are there
+// from the begin, as far ahead as there are stages.
 struct Producer {
     const Params& params;
     Shared& shared;
     Place place;
-    u32 lane;
+    u32 warp, lane;
     Cursor at{};
     u32 filled = 0;  // stages, in all
     u32 phases = 0;
 
-    // Lane 0 waits for the next stage to be free, and announces what comes into it.
+    DEVICE bool copies_weights() const { return warp > 0; }
+
+    // Lane 0 waits for the next stage to be free, and announces what this warp copies into it.
     DEVICE void announce(u32 bytes) {
         if (lane == 0) {
             if (filled >= u32(STAGES)) barrier_wait(&shared.stage_empty[at.slot], at.round ^ 1u, params, place, WAIT_EMPTY);
@@ -43,26 +48,28 @@ struct Producer {
         fence_copies();
     }
 
-    // The tile of a phase whose weights are being copied: lane i has its i-th eight rows, if they begin a run.
+    // This warp's part of a tile's weights: lane i has the i-th eight rows, if they begin a run.
     struct Weights {
         const u8* from = nullptr;
         u32 step = 0;   // bytes from chunk to chunk
-        u32 bytes = 0;  // of a chunk; 0: not the first of a run
+        u32 bytes = 0;  // of a chunk; 0: not the first of a run, or another warp's
         u32 all = 0;    // of a chunk, all lanes
 
-        DEVICE void open(const Params& p, u32 lane, const Split& split, int index, int phase, int layer) {
+        DEVICE void open(const Params& p, u32 warp, u32 lane, const Split& split, int index, int phase, int layer) {
             const int of_lane = lane_tiles(phase), first = split.row_tile(index) * (split.rows / TILE_ROWS);
             const int count = smaller(split.rows / TILE_ROWS, of_lane - first);
-            all = u32(count * UNIT_BYTES);
             bytes = 0;
-            if (int(lane) >= count) return;
-            const uint4* table = reinterpret_cast<const uint4*>(p.tape_tiles) + first_tape_tile(phase) + split.lane(index) * of_lane + first;
-            const uint4 tile = __ldg(table + lane);
-            const bool follows = lane > 0 && __ldg(table + lane - 1).w > 1;
-            if (follows) return;
-            from = p.tape + (u64(tile.x) + u64(tile.y) * u32(layer)) * UNIT_BYTES;
-            step = tile.z * UNIT_BYTES;
-            bytes = u32(smaller(int(tile.w), count - int(lane))) * UNIT_BYTES;
+            if (int(lane) < count && int(lane) * (PRODUCER_WARPS - 1) / count == int(warp) - 1) {
+                const uint4* table = reinterpret_cast<const uint4*>(p.tape_tiles) + first_tape_tile(phase) + split.lane(index) * of_lane + first;
+                const uint4 tile = __ldg(table + lane);
+                const bool follows = lane > 0 && __ldg(table + lane - 1).w > 1;
+                from = p.tape + (u64(tile.x) + u64(tile.y) * u32(layer)) * UNIT_BYTES;
+                step = tile.z * UNIT_BYTES;
+                if (!follows) bytes = u32(smaller(int(tile.w), count - int(lane))) * UNIT_BYTES;
+            }
+            all = bytes;
+#pragma unroll
+            for (int apart = 16; apart; apart /= 2) all += __shfl_xor_sync(ALL_LANES, all, apart);
         }
     };
 
@@ -72,49 +79,46 @@ struct Producer {
         place.phase = PHASE;
         place.layer = layer;
         const Split split = split_of<lane_tiles(PHASE) * TILE_ROWS>(tokens);
-        const int tiles = split.count > int(place.sm) ? ceil_div(split.count - int(place.sm), model::SMS) : 0;
-        const int total = tiles * STEPS;
-        Weights weights;
-        Cursor behind = at;     // the stage that gets the next activations
-        int copied = 0;         // activations, in steps
-        bool begun = false;
+        if (!copies_weights()) await_phase();
 #pragma unroll 1
-        for (int i = 0; i < total; ++i) {
-            const int step = i % STEPS;
-            if (step == 0) weights.open(params, lane, split, int(place.sm) + i / STEPS * model::SMS, PHASE, layer);
-            announce(2 * weights.all + ACTIVATION_BYTES);
+        for (int tile = int(place.sm); tile < split.count; tile += model::SMS) {
+            if (copies_weights()) weights<CHUNKS, STEPS>(split, tile, PHASE, layer);
+            else activations<STEPS>(operand + (size_t(split.lane(tile)) * CHUNK_TILES + split.token_tile(tile)) * STEPS * (ACTIVATION_BYTES / 2));
+        }
+    }
+    template <int STEPS>
+    DEVICE void activations(const u16* block) {
+#pragma unroll 1
+        for (int step = 0; step < STEPS; ++step, block += ACTIVATION_BYTES / 2) {
+            announce(ACTIVATION_BYTES);
+            if (lane == 0) copy_shared(stage_memory(shared, at.slot), block, ACTIVATION_BYTES, &shared.stage_full[at.slot]);
+            at.advance(STAGES);
+        }
+    }
+    template <int CHUNKS, int STEPS>
+    DEVICE void weights(const Split& split, int tile, int phase, int layer) {
+        Weights mine;
+        mine.open(params, warp, lane, split, tile, phase, layer);
+#pragma unroll 1
+        for (int step = 0; step < STEPS; ++step) {
+            announce(2 * mine.all);
             u8* to = stage_memory(shared, at.slot) + ACTIVATION_BYTES + lane * UNIT_BYTES;
-            if (weights.bytes) {
+            if (mine.bytes) {
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
                     // An odd number of chunks: the last one twice, the second time for columns that are zero.
                     const int chunk = smaller(2 * step + c, CHUNKS - 1);
-                    copy_shared(to + c * split.rows * CHUNK_COLUMNS * 2, weights.from + size_t(chunk) * weights.step, weights.bytes,
+                    copy_shared(to + c * split.rows * CHUNK_COLUMNS * 2, mine.from + size_t(chunk) * mine.step, mine.bytes,
                                 &shared.stage_full[at.slot]);
                 }
             }
             at.advance(STAGES);
-            // Weights of the first stages are on their way before the phase begins.
-            if (!begun && (i == STAGES - 1 || i == total - 1)) {
-                await_phase();
-                begun = true;
-            }
-            for (; begun && copied <= i; ++copied) {
-                if (lane == 0) {
-                    const int tile = int(place.sm) + copied / STEPS * model::SMS;
-                    const size_t block = (size_t(split.lane(tile)) * CHUNK_TILES + split.token_tile(tile)) * STEPS + copied % STEPS;
-                    copy_shared(stage_memory(shared, behind.slot), reinterpret_cast<const u8*>(operand) + block * ACTIVATION_BYTES,
-                                ACTIVATION_BYTES, &shared.stage_full[behind.slot]);
-                }
-                behind.advance(STAGES);
-            }
         }
-        if (!begun) await_phase();
     }
 
     DEVICE void attention(int first, int tokens, int layer) {
         place.phase = ATTENTION;
-        await_phase();
+        if (!copies_weights()) await_phase();
         const int items = tile_attention::Item::count(tokens), window = window_of(layer);
         using tile_attention::Item;
 #pragma unroll 1
@@ -127,8 +131,8 @@ struct Producer {
             for (int stage = item.first_stage; stage < item.end_stage; ++stage) {
                 const int block = stage * tile_attention::STAGE_BLOCKS;
                 const u32 bytes = u32(smaller(tile_attention::STAGE_BLOCKS, item.end_block - block) * tile_attention::BLOCK_BYTES);
-                announce(bytes);
-                if (lane == 0) {
+                announce(copies_weights() ? 0 : bytes);
+                if (lane == 0 && !copies_weights()) {
                     copy_shared(stage_memory(shared, at.slot), cache + size_t(block) * cache::BLOCK_HALVES, bytes, &shared.stage_full[at.slot]);
                 }
                 at.advance(STAGES);
@@ -149,7 +153,7 @@ struct Producer {
         }
     }
 
-    // Until the consumers have left the last stages: decode's ring lies in the same memory.
+    // Until the consumers have left the last stages, whoever filled them: decode's ring lies in the same memory.
     DEVICE void drain() {
         for (u32 left = smaller(int(filled), STAGES); left; --left) {
             const u32 slot = (at.slot + STAGES - left) % STAGES;
