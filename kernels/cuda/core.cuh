@@ -74,7 +74,7 @@ constexpr int ATTENTION_ROWS = 8;
 constexpr int MERGE_ROW = model::HEAD_DIM + 4;              // accumulator, maximum, sum; whole 16 bytes
 constexpr int DECODE_MERGE_BYTES = (WARPS + 1) * model::QUERIES_PER_KV * MERGE_ROW * 4;
 constexpr int PREFILL_MERGE_BYTES = WARPS * ATTENTION_ROWS * MERGE_ROW * 4;
-constexpr int MOST_STAGES = 4;                              // of a long prompt's tiles, in the ring's memory (stages.cuh)
+constexpr int MOST_STAGES = 4;                              // of a long prompt's tiles (stages.cuh)
 constexpr int PREFILL_PARTIAL_BYTES = WARPS * PREFILL_TOKENS_A_STEP * PAIRS * int(sizeof(float2));
 // Sums over some tokens: weights of those that score more than a bar, of all, and how many score more (filters.cuh).
 struct FilterSums {
@@ -104,6 +104,7 @@ constexpr int ROWS_OFFSET =
     OPERAND_BYTES + PARTIAL_BYTES +
     round_up(larger(larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), SLICES_BYTES), 8);
 constexpr int DECODE_BYTES = ROWS_OFFSET + model::HEAD_ROWS * int(sizeof(RowState) + sizeof(float));
+constexpr int NORM_BYTES = model::LANES * WARPS * int(sizeof(float));  // prefill: of each lane and warp, the last ones of all
 constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 
 // Which part of which head an SM attends to in a layer, if any (decode_attention.cuh).
@@ -120,7 +121,7 @@ struct LastLooks {
 struct Shared {
     u8 ring[SLOTS][SLOT_BYTES];    // whole launch: the tape, in flight or ready
     // Decode: operand and partial sums; attention, the head's slices or scales, or sums of filters; rows of the vocabulary.
-    // Prefill: its own partial sums.
+    // Prefill: its own partial sums; behind the ring, stages of a long prompt's tiles reach into it (stages.cuh).
     u8 scratch[SCRATCH_BYTES];
     u64 full[SLOTS];
     u64 empty[SLOTS];
@@ -147,6 +148,7 @@ struct Shared {
     experts::Routing routing;      // decode: of this layer
 
     DEVICE u8* operand() { return scratch; }
+    DEVICE float* norm_parts() { return reinterpret_cast<float*>(scratch + SCRATCH_BYTES - NORM_BYTES); }
     DEVICE float2* partial(u32 buffer) {
         return reinterpret_cast<float2*>(scratch + OPERAND_BYTES) + buffer * (WARPS * PAIRS);
     }

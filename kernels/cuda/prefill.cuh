@@ -22,7 +22,7 @@ DEVICE void add(float4& x, const float4& v, float scale = 1.0f) {
 template <int TEAM>
 DEVICE void join_squares(Core& core, float (&squares)[model::LANES], float (&scale)[model::LANES]) {
     static_assert(TEAM == 1 || TEAM == WARPS, "a warp alone, or all of them");
-    float* parts = reinterpret_cast<float*>(core.shared.scratch);
+    float* parts = core.shared.norm_parts();
 #pragma unroll
     for (int l = 0; l < model::LANES; ++l) {
         squares[l] = warp_sum(squares[l]);
@@ -42,77 +42,140 @@ DEVICE void join_squares(Core& core, float (&squares)[model::LANES], float (&sca
     if constexpr (TEAM > 1) consumers_sync();
 }
 
+// One thread's part of a token's residual streams, of all lanes of this GPU: every 32 TEAM-th four elements.
+template <class Way>
+struct Streams {
+    static constexpr int QUADS = model::HIDDEN / 4, EACH = ceil_div(QUADS, 32 * Way::TEAM);
+    const Params& p;
+    int token, first_quad;
+    float4 x[model::LANES][EACH] = {};  // unset on some path it would be live, and spilled, all the way back to the start
+
+    template <class Visit>
+    DEVICE void each(const Visit& visit) const {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int q = i * 32 * Way::TEAM + first_quad;
+            if (q < QUADS) visit(i, q);
+        }
+    }
+    DEVICE float4* stream(int lane, int q) const {
+        return reinterpret_cast<float4*>(p.stream + (size_t(lane) * Way::CHUNK + token) * model::HIDDEN) + q;
+    }
+    // What a lane of the whole model has produced.
+    DEVICE const uint2* output(size_t of_layer, int lane, int q) const {
+        const u16* from = p.outputs + of_layer + (size_t(lane) * Way::CHUNK + token) * model::HIDDEN;
+        return reinterpret_cast<const uint2*>(from) + q;
+    }
+    DEVICE static float4 unpacked(const uint2& four) {
+        return make_float4(weight_low(four.x), weight_high(four.x), weight_low(four.y), weight_high(four.y));
+    }
+
+    DEVICE void embed(int id) {
+        each([&](int i, int q) {
+            const float4 row = unpacked(__ldg(reinterpret_cast<const uint2*>(p.embed + size_t(id) * model::HIDDEN) + q));
+#pragma unroll
+            for (int l = 0; l < model::LANES; ++l) x[l][i] = row;
+        });
+    }
+    // Nothing is stored before all is loaded, so that loads need not wait for each other.
+    DEVICE void take_in(Source source, int layer, int exchange) {
+        const bool attention = source == ATTENTION_OUTPUT;
+        const int first_lane = model::RANKS == 1 ? 0 : p.rank * model::LANES;
+        each([&](int i, int q) {
+#pragma unroll
+            for (int l = 0; l < model::LANES; ++l) x[l][i] = __ldcg(stream(l, q));
+        });
+        if (exchange != EXCHANGE_SYNC) {
+            const size_t own = outputs_offset<Way>(attention, layer);
+            const float scale = exchange == EXCHANGE_LOCAL ? model::SQRT_LANES : 1.0f;
+            each([&](int i, int q) {
+                uint2 produced[model::LANES];
+#pragma unroll
+                for (int l = 0; l < model::LANES; ++l) produced[l] = __ldcg(output(own, first_lane + l, q));
+#pragma unroll
+                for (int l = 0; l < model::LANES; ++l) add(x[l][i], unpacked(produced[l]), scale);
+            });
+        }
+        if (model::TOTAL_LANES == 1 || exchange == EXCHANGE_LOCAL) return;
+        const size_t all = outputs_offset<Way>(attention, exchange == EXCHANGE_DELAYED ? layer - model::DELAY : layer);
+        each([&](int i, int q) {
+            uint2 produced[model::TOTAL_LANES];
+#pragma unroll
+            for (int m = 0; m < model::TOTAL_LANES; ++m) produced[m] = __ldcg(output(all, m, q));
+            float4 sum = {};
+#pragma unroll
+            for (int m = 0; m < model::TOTAL_LANES; ++m) add(sum, unpacked(produced[m]));
+#pragma unroll
+            for (int l = 0; l < model::LANES; ++l) {
+                add(x[l][i], sum);
+                if (exchange == EXCHANGE_SYNC) continue;
+#pragma unroll
+                for (int m = 0; m < model::TOTAL_LANES; ++m) {
+                    if (m == first_lane + l) add(x[l][i], unpacked(produced[m]), -1.0f);
+                }
+            }
+        });
+    }
+};
+
+// Asks for what `take_in` will read of a token. By one warp.
+template <class Way>
+DEVICE void prefetch_token(const Params& p, int token, Source source, int layer, int exchange, u32 lane) {
+    constexpr int ROWS = 2 * model::LANES + model::TOTAL_LANES;
+    const bool attention = source == ATTENTION_OUTPUT;
+#pragma unroll 1
+    for (int row = int(lane); row < ROWS; row += 32) {
+        const int l = row % model::LANES, first_lane = p.rank * model::LANES;
+        if (row < model::LANES) {
+            prefetch_l2(p.stream + (size_t(l) * Way::CHUNK + token) * model::HIDDEN, model::HIDDEN * 4);
+            continue;
+        }
+        const bool own = row < 2 * model::LANES;
+        if (own ? exchange == EXCHANGE_SYNC : model::TOTAL_LANES == 1 || exchange == EXCHANGE_LOCAL) continue;
+        const int of_layer = own || exchange != EXCHANGE_DELAYED ? layer : layer - model::DELAY;
+        const int of_lane = own ? first_lane + l : row - 2 * model::LANES;
+        prefetch_l2(p.outputs + outputs_offset<Way>(attention, of_layer) + (size_t(of_lane) * Way::CHUNK + token) * model::HIDDEN,
+                    model::HIDDEN * 2);
+    }
+}
+
 // Adds what the module before produced to the residual streams and leaves the normalised operand. `layer` is the source's.
 // A team of warps takes a token of all lanes: what other lanes produced is then read once.
 template <class Way>
 DEVICE void normalise(Core& core, const Chunk& chunk, Source source, int layer, const u16* norm) {
-    constexpr int QUADS = model::HIDDEN / 4;
-    constexpr int TEAM = Way::TEAM, TEAMS = WARPS / TEAM, EACH = ceil_div(QUADS, 32 * TEAM);
+    constexpr int TEAM = Way::TEAM, TEAMS = WARPS / TEAM;
     core.refresh();
     const Params& p = core.params;
-    const bool attention = source == ATTENTION_OUTPUT;
-    const int exchange = source == EMBEDDING ? EXCHANGE_LOCAL : attention ? attention_exchange(layer) : mlp_exchange(layer);
-    const int first_lane = p.rank * model::LANES, first_quad = int(core.warp) % TEAM * 32 + int(core.lane);
-    const auto outputs = [&](int l, int lane, int token, int q) {
-        const u16* from = p.outputs + outputs_offset<Way>(attention, l) + (size_t(lane) * Way::CHUNK + token) * model::HIDDEN;
-        const uint2 four = __ldcg(reinterpret_cast<const uint2*>(from) + q);
-        return make_float4(weight_low(four.x), weight_high(four.x), weight_low(four.y), weight_high(four.y));
-    };
-    for (int token = int(core.place.sm) + int(core.warp) / TEAM * model::SMS; token < chunk.tokens; token += TEAMS * model::SMS) {
-        float4* streams = reinterpret_cast<float4*>(p.stream + size_t(token) * model::HIDDEN);
-        const size_t next_lane = size_t(Way::CHUNK) * QUADS;
-        float4 x[model::LANES][EACH] = {};  // unset on some path it would be live, and spilled, all the way back to the start
-        float squares[model::LANES] = {};
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            const int q = i * 32 * TEAM + first_quad;
-            if (q >= QUADS) continue;
-            if (source == EMBEDDING) {
-                const uint2 w = __ldg(reinterpret_cast<const uint2*>(p.embed + size_t(p.ids[chunk.first + token]) * model::HIDDEN) + q);
-#pragma unroll
-                for (int l = 0; l < model::LANES; ++l) {
-                    x[l][i] = make_float4(weight_low(w.x), weight_high(w.x), weight_low(w.y), weight_high(w.y));
-                }
-            } else {
-#pragma unroll
-                for (int l = 0; l < model::LANES; ++l) {
-                    x[l][i] = __ldcg(streams + l * next_lane + q);
-                    if (exchange == EXCHANGE_SYNC) continue;
-                    add(x[l][i], outputs(layer, first_lane + l, token, q), exchange == EXCHANGE_LOCAL ? model::SQRT_LANES : 1.0f);
-                }
-                if (model::TOTAL_LANES > 1 && exchange != EXCHANGE_LOCAL) {
-                    const int from = exchange == EXCHANGE_DELAYED ? layer - model::DELAY : layer;
-#pragma unroll
-                    for (int m = 0; m < model::TOTAL_LANES; ++m) {
-                        const float4 other = outputs(from, m, token, q);
-#pragma unroll
-                        for (int l = 0; l < model::LANES; ++l) {
-                            if (exchange == EXCHANGE_SYNC || m != first_lane + l) add(x[l][i], other);
-                        }
-                    }
-                }
-            }
+    const int exchange = source == EMBEDDING          ? EXCHANGE_LOCAL
+                         : source == ATTENTION_OUTPUT ? attention_exchange(layer)
+                                                      : mlp_exchange(layer);
+    const int member = int(core.warp) % TEAM, step = TEAMS * model::SMS;
+    for (int token = int(core.place.sm) + int(core.warp) / TEAM * model::SMS; token < chunk.tokens; token += step) {
+        if (member == 0 && source != EMBEDDING && token + step < chunk.tokens) {
+            prefetch_token<Way>(p, token + step, source, layer, exchange, core.lane);
+        }
+        Streams<Way> streams{p, token, member * 32 + int(core.lane)};
+        if (source == EMBEDDING) streams.embed(p.ids[chunk.first + token]);
+        else streams.take_in(source, layer, exchange);
+        float squares[model::LANES] = {}, scale[model::LANES];
+        streams.each([&](int i, int q) {
 #pragma unroll
             for (int l = 0; l < model::LANES; ++l) {
-                streams[l * next_lane + q] = x[l][i];
-                squares[l] += dot_self(x[l][i]);
+                store_words(streams.stream(l, q), streams.x[l][i]);
+                squares[l] += dot_self(streams.x[l][i]);
             }
-        }
-        float scale[model::LANES];
+        });
         join_squares<TEAM>(core, squares, scale);
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            const int q = i * 32 * TEAM + first_quad;
-            if (q >= QUADS) continue;
+        streams.each([&](int i, int q) {
             const uint2 weights = __ldg(reinterpret_cast<const uint2*>(norm) + q);
 #pragma unroll
             for (int l = 0; l < model::LANES; ++l) {
-                float4 v = x[l][i];
+                float4 v = streams.x[l][i];
                 scale_by(v, weights);
                 v = make_float4(v.x * scale[l], v.y * scale[l], v.z * scale[l], v.w * scale[l]);
                 Way::template store<model::HIDDEN>(p.operand_hidden, l, 4 * q, token, v);
             }
-        }
+        });
     }
 }
 
@@ -197,7 +260,7 @@ struct ByTiles {
     template <int COLUMNS>
     DEVICE static void store(u16* operand, int lane, int column, int token, const float4& v) {
         u16* piece = tiles::operand_piece(operand, COLUMNS, lane, column, token);
-        *reinterpret_cast<uint2*>(piece + column % 8) = make_uint2(split_weights_type(v.x, v.y).high, split_weights_type(v.z, v.w).high);
+        store_words(piece + column % 8, make_uint2(split_weights_type(v.x, v.y).high, split_weights_type(v.z, v.w).high));
     }
     template <int COLUMNS>
     DEVICE static void store(u16* operand, int lane, int column, int token, float v) {
@@ -211,13 +274,8 @@ struct ByTiles {
     }
     DEVICE void gate_up() { tiles::matrix<GATE_UP>(core, stages, chunk.tokens, tiles::GatedSlices{}); }
     DEVICE void attention(int layer) {
-        if (chunk.tokens >= core.params.tile_attention_from) {
-            stages.begin_phase();
-            tile_attention::run(core, stages, chunk.first, chunk.tokens, layer);
-        } else {
-            core.grid_barrier();
-            share_attention::run<ByTiles>(core, chunk, layer);
-        }
+        stages.begin_phase();
+        tile_attention::run(core, stages, chunk.first, chunk.tokens, layer);
     }
 };
 

@@ -34,17 +34,8 @@ struct QkvStore {
     int layer;
     Chunk chunk;
 
-    // How a pair is turned; what is not, or only later (finish_heads), by nothing.
-    DEVICE float2 turn_of(const QkvPair& at, int token) const {
-        if (at.kind > QkvPair::KEY || travels_raw(at)) return make_float2(1.0f, 0.0f);
-        const int position = chunk.first + smaller(token, chunk.tokens - 1);
-        return __ldg(heads::rotation(core.params, layer, position) + at.turn);
-    }
     DEVICE void store(int pair, int token, float a, float b) const {
         const QkvPair at(pair, core.model_lane);
-        store(at, token, a, b, turn_of(at, token));
-    }
-    DEVICE void store(const QkvPair& at, int token, float a, float b, float2 turn) const {
         if (at.kind == QkvPair::PADDING) return;
         const int position = chunk.first + token;
         float2 v = make_float2(a, b);
@@ -52,20 +43,62 @@ struct QkvStore {
             const float2 bias = bias_of(core.params, layer, at);
             v = make_float2(a + bias.x, b + bias.y);
         }
-        v = rotated(v.x, v.y, turn);
-        if (travels_raw(at)) {
-            float* to = raw_head<Way>(core.params, token, at.head + (at.kind == QkvPair::KEY ? model::HEADS : 0));
-            to[at.first] = v.x;
-            to[at.second] = v.y;
-            return;
+        if (at.kind != QkvPair::VALUE && !travels_raw(at)) {
+            v = rotated(v.x, v.y, __ldg(heads::rotation(core.params, layer, position) + at.turn));
         }
-        if (at.kind != QkvPair::QUERY) {
+        if (at.kind != QkvPair::QUERY && !travels_raw(at)) {
             append(core.params.kv, layer, position, at, pack_f16(clamp_f16(v.x), clamp_f16(v.y)));
             return;
         }
-        float* to = core.params.queries + size_t(token) * model::Q_DIM + at.head * model::HEAD_DIM;
+        float* to = row_of(at, token);
         to[at.first] = v.x;
         to[at.second] = v.y;
+    }
+
+    // Four pairs of one head from `at` on, whose turn is a multiple of four: a's and b's are its rows in turn.
+    DEVICE void store(const QkvPair& at, int token, float4 a, float4 b) const {
+        const int position = chunk.first + token;
+        if constexpr (model::QKV_BIAS) {
+            const float2 x = bias_of(core.params, layer, at), y = bias_of(core.params, layer, at.further(1));
+            const float2 z = bias_of(core.params, layer, at.further(2)), w = bias_of(core.params, layer, at.further(3));
+            a = make_float4(a.x + x.x, a.y + y.x, a.z + z.x, a.w + w.x);
+            b = make_float4(b.x + x.y, b.y + y.y, b.z + z.y, b.w + w.y);
+        }
+        if (at.kind == QkvPair::VALUE) {
+            append(core.params.kv, layer, position, at, pack_f16(clamp_f16(a.x), clamp_f16(b.x)));
+            append(core.params.kv, layer, position, at.further(1), pack_f16(clamp_f16(a.y), clamp_f16(b.y)));
+            append(core.params.kv, layer, position, at.further(2), pack_f16(clamp_f16(a.z), clamp_f16(b.z)));
+            append(core.params.kv, layer, position, at.further(3), pack_f16(clamp_f16(a.w), clamp_f16(b.w)));
+            return;
+        }
+        if (!travels_raw(at)) {
+            const float4* turns = reinterpret_cast<const float4*>(heads::rotation(core.params, layer, position) + at.turn);
+            const float4 xy = __ldg(turns), zw = __ldg(turns + 1);
+            const float2 x = rotated(a.x, b.x, make_float2(xy.x, xy.y)), y = rotated(a.y, b.y, make_float2(xy.z, xy.w));
+            const float2 z = rotated(a.z, b.z, make_float2(zw.x, zw.y)), w = rotated(a.w, b.w, make_float2(zw.z, zw.w));
+            a = make_float4(x.x, y.x, z.x, w.x);
+            b = make_float4(x.y, y.y, z.y, w.y);
+        }
+        // Eight elements: two times four that lie apart, or side by side.
+        const float4 first = model::ROPE_HALF ? a : make_float4(a.x, b.x, a.y, b.y);
+        const float4 second = model::ROPE_HALF ? b : make_float4(a.z, b.z, a.w, b.w);
+        const int behind = model::ROPE_HALF ? at.second : at.first + 4;
+        if (at.kind == QkvPair::KEY && !travels_raw(at)) {
+            append_key(core.params.kv, layer, position, at.head, at.first / 4, halves_of(first));
+            append_key(core.params.kv, layer, position, at.head, behind / 4, halves_of(second));
+            return;
+        }
+        float* to = row_of(at, token);
+        store_words(to + at.first, first);
+        store_words(to + behind, second);
+    }
+
+private:
+    DEVICE float* row_of(const QkvPair& at, int token) const {
+        return raw_head<Way>(core.params, token, at.head + (at.kind == QkvPair::KEY ? model::HEADS : 0));
+    }
+    DEVICE static uint2 halves_of(const float4& v) {
+        return make_uint2(pack_f16(clamp_f16(v.x), clamp_f16(v.y)), pack_f16(clamp_f16(v.z), clamp_f16(v.w)));
     }
 };
 
@@ -76,14 +109,14 @@ struct OutputStore {
     size_t outputs;  // outputs_offset
 
     DEVICE void store(int pair, int token, float a, float b) const {
-        store_words(2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES), token, split_weights_type(a, b).high);
+        store_row(2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES), token, split_weights_type(a, b).high);
     }
     template <class Words>
-    DEVICE void store_words(int row, int token, const Words& words) const {
+    DEVICE void store_row(int row, int token, const Words& words) const {
         if (row >= model::HIDDEN) return;
         const size_t at = outputs + (size_t(core.whole_lane()) * Way::CHUNK + token) * model::HIDDEN + row;
-        *reinterpret_cast<Words*>(core.params.outputs + at) = words;
-        for_each_peer(core.params, [&](const Peer& peer) { *reinterpret_cast<Words*>(peer.outputs + at) = words; });
+        store_words(core.params.outputs + at, words);
+        for_each_peer(core.params, [&](const Peer& peer) { store_words(peer.outputs + at, words); });
     }
 };
 
@@ -106,6 +139,10 @@ struct GatedSlices {
     static constexpr int TILES = 8;
 };
 
+DEVICE float4 as_floats(const u32 (&words)[4]) {
+    return make_float4(__uint_as_float(words[0]), __uint_as_float(words[1]), __uint_as_float(words[2]), __uint_as_float(words[3]));
+}
+
 // Word q of lane j and word j of lane q of four lanes change places.
 DEVICE void transpose(u32 (&words)[4], u32 lane) {
 #pragma unroll
@@ -121,24 +158,23 @@ DEVICE void transpose(u32 (&words)[4], u32 lane) {
     }
 }
 
-// A load takes longer than all that is done with it: those of a slice go together.
+// Sixteen pairs of a token are spread over four threads: turned so that each has four in a row, of one head.
 template <class Way>
 DEVICE void finish_slice(Core& core, const Slice<4>& slice, int tokens, const prefill::QkvStore<Way>& finish) {
-    QkvPair at[4];
-    float2 turns[4][2];
+    static_assert(LANE_Q % 8 == 0 && LANE_KV % 8 == 0 && HALF_HEAD % 4 == 0, "four pairs never belong to two heads");
+    const QkvPair at(slice.first_pair + 4 * int(core.lane & 3), core.model_lane);
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
-        at[t] = QkvPair(slice.first_pair + 4 * t + int(core.lane & 3), core.model_lane);
+    for (int i = 0; i < 2; ++i) {
+        u32 a[4], b[4];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) turns[t][i] = finish.turn_of(at[t], slice.token + 8 * i);
-    }
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int token = slice.token + 8 * i;
-            if (token < tokens) finish.store(at[t], token, slice.sums[4 * t + 2 * i], slice.sums[4 * t + 2 * i + 1], turns[t][i]);
+        for (int t = 0; t < 4; ++t) {
+            a[t] = __float_as_uint(slice.sums[4 * t + 2 * i]);
+            b[t] = __float_as_uint(slice.sums[4 * t + 2 * i + 1]);
         }
+        transpose(a, core.lane);
+        transpose(b, core.lane);
+        const int token = slice.token + 8 * i;
+        if (token < tokens && at.kind != QkvPair::PADDING) finish.store(at, token, as_floats(a), as_floats(b));
     }
 }
 
@@ -158,7 +194,7 @@ DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const pr
             }
             transpose(words, core.lane);
             const int token = slice.token + 8 * i;
-            if (token < tokens) finish.store_words(row + 32 * half, token, make_uint4(words[0], words[1], words[2], words[3]));
+            if (token < tokens) finish.store_row(row + 32 * half, token, make_uint4(words[0], words[1], words[2], words[3]));
         }
     }
 }
@@ -184,7 +220,7 @@ DEVICE void finish_slice(Core& core, const Slice<GatedSlices::TILES>& slice, int
                                        __byte_perm(words[0], words[1], 0x7632), __byte_perm(words[2], words[3], 0x7632));
         const int column = first + 8 * j, token = slice.token + 8 * i;
         if (column >= LANE_FFN || token >= tokens) continue;
-        *reinterpret_cast<uint4*>(operand_piece(core.params.operand_ffn, LANE_FFN, core.model_lane, column, token)) = eight;
+        store_words(operand_piece(core.params.operand_ffn, LANE_FFN, core.model_lane, column, token), eight);
     }
 }
 

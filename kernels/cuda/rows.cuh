@@ -56,6 +56,15 @@ struct QkvPair {
         first = apart ? turn : 2 * turn;
         second = apart ? turn + HALF_HEAD : 2 * turn + 1;
     }
+    // The pair `k` further, of the same head.
+    DEVICE QkvPair further(int k) const {
+        const int elements = second - first == 1 ? 2 * k : k;
+        QkvPair next = *this;
+        next.turn += k;
+        next.first += elements;
+        next.second += elements;
+        return next;
+    }
 };
 
 DEVICE float2 rotated(float a, float b, float2 turn) {

@@ -1,5 +1,6 @@
-// The ring of a long prompt: a few large stages in place of the slots of decode, in the same memory. A stage holds what one
-// step of a tile needs, activations and weights, or blocks of the cache. The warps that do not compute fill them (tile_producer.cuh).
+// The ring of a long prompt: a few large stages in place of the slots of decode, in the same memory and that of its vectors. A
+// stage holds what one step of a tile needs, activations and weights, or blocks of the cache. The warps that do not compute fill
+// them (tile_producer.cuh).
 #pragma once
 #include "core.cuh"
 
@@ -14,11 +15,9 @@ constexpr int STEP_COLUMNS = 2 * CHUNK_COLUMNS;
 constexpr int TOKEN_BYTES = STEP_COLUMNS * 2;
 constexpr int ACTIVATION_BYTES = TOKENS * TOKEN_BYTES;
 constexpr int STAGE_BYTES = ACTIVATION_BYTES + MOST_ROWS * TOKEN_BYTES;
-static_assert(STAGE_BYTES == TILE_STAGE_BYTES, "the host knows whether they fit");
-
 // Whether this model's prompts go by tiles at all: Layout.prefills_by_tiles. If not, no stage is ever used.
 constexpr bool ANY = model::PREFILL_BY_TILES;
-constexpr int FITTING = SLOTS * SLOT_BYTES / STAGE_BYTES;
+constexpr int FITTING = (SLOTS * SLOT_BYTES + SCRATCH_BYTES - NORM_BYTES) / STAGE_BYTES;
 constexpr int STAGES = ANY ? smaller(MOST_STAGES, FITTING) : 1;
 static_assert(!ANY || STAGES >= 2, "one stage is filled while another one is used");
 static_assert(!ANY || !experts::ANY, "tiles take units of dense models as operands as they lie");

@@ -146,7 +146,7 @@ struct Producer {
         for (int layer = 0; layer < model::LAYERS; ++layer) {
             matrix<QKV>(params.operand_hidden, tokens, layer);
             if (layer == model::LAYERS - 1) break;
-            if (tokens >= params.tile_attention_from) attention(first, tokens, layer);
+            attention(first, tokens, layer);
             matrix<ATTN_OUT>(params.operand_heads, tokens, layer);
             matrix<GATE_UP>(params.operand_hidden, tokens, layer);
             matrix<DOWN>(params.operand_ffn, tokens, layer);

@@ -29,6 +29,19 @@ DEVICE void post(u64* to, u64 word) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
 
+// Ordinary stores, by name: where a condition stands before it, the compiler cuts the store of a vector into one for each word.
+DEVICE void store_words(void* to, u32 word) { *static_cast<u32*>(to) = word; }
+DEVICE void store_words(void* to, const uint2& words) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(words.x), "r"(words.y) : "memory");
+}
+DEVICE void store_words(void* to, const uint4& words) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+}
+DEVICE void store_words(void* to, const float4& v) {
+    store_words(to, make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)));
+}
+
 // What was written before it, by this thread or by those it has met in a barrier, is visible to every thread that reads
 // a word which this thread posts after it, and then comes to an `acquire_fence`.
 DEVICE void release_fence() { asm volatile("fence.release.gpu;" ::: "memory"); }

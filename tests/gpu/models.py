@@ -115,7 +115,7 @@ def _laneformer(name: str, **changes: Any) -> ModelConfig:
 QWEN3_32B = replace(
     load_preset("qwen3-8b").config, name="qwen3-32b", hidden=5120, layers=64, heads=64, ffn=25600, windows=()
 )
-"""The published shape: vectors so long that the ring has no room for two stages of a prompt's tiles."""
+"""The published shape: vectors so long that the ring alone has no room for two stages of a prompt's tiles."""
 CONFIGS: dict[str, ModelConfig] = {
     c.name: c
     for c in (

@@ -64,7 +64,7 @@ def test_decode_leaves_the_same_keys_and_values(opened: Open) -> None:
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 300, 511])
 def test_any_length_by_tiles(opened: Open, length: int) -> None:
     model = Model(LLAMA, RandomWeights(LLAMA, 4))
-    backend = opened(model, tiles_from=1, tile_attention_from=1)
+    backend = opened(model, tiles_from=1)
     tokens = sequence(LLAMA.vocab, length, seed=length)
     prefill(backend, tokens, 0, length)
     require_close(
@@ -76,7 +76,7 @@ def test_any_length_by_tiles(opened: Open, length: int) -> None:
 @pytest.mark.parametrize("name", ["test-llama", "head-dim-96-tied", "test-laneformer"])
 def test_going_on_from_any_position_leaves_the_same_bits(opened: Open, name: str, start: int) -> None:
     model = Model(CONFIGS[name], RandomWeights(CONFIGS[name], 3))
-    backend = opened(model, tiles_from=1, tile_attention_from=1)
+    backend = opened(model, tiles_from=1)
     tokens = sequence(model.config.vocab, 230)
     prefill(backend, tokens, 0, len(tokens))
     whole = left_in_cache(backend, len(tokens))
@@ -92,7 +92,7 @@ def test_chunks_leave_the_bits_of_one_pass(opened: Open) -> None:
     tokens = sequence(LLAMA.vocab, 400)
     found = []
     for options in ({}, {"prefill_chunk": 128}):
-        backend = opened(model, tiles_from=1, tile_attention_from=1, **options)
+        backend = opened(model, tiles_from=1, **options)
         prefill(backend, tokens, 0, len(tokens))
         found.append(left_in_cache(backend, len(tokens)))
     assert np.array_equal(found[0].keys, found[1].keys)

@@ -9,7 +9,6 @@ from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.contract import (
     PREFILL_TOKENS_A_STEP,
     PROBES,
-    TILE_STAGE_BYTES,
     WARPS,
 )
 from engine.backends.cuda.expert_region import ExpertRegion
@@ -30,8 +29,6 @@ _SLOT_UNITS = (48, 40, 32, 24, 16)
 """Sizes of a slot, the best first: long vectors leave room for smaller ones only."""
 _PACKED_SLOT_UNITS = (68, 66)
 """With packed weights: the former hold two chunks a warp of eight tiles of Q8_0, the latter of FP8."""
-_LEAST_STAGES = 2
-"""One is filled while another one is used."""
 _NEVER = (1 << 31) - 1
 """More tokens than any prompt has."""
 _MAX_COLUMNS = 32768
@@ -46,8 +43,8 @@ class Tuning:
     (None: that, or what leaves four slots beside the model's vectors).
     `slots_in_flight` is how many are asked for at once (None: by the length of the phases). A prompt of fewer
     than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
-    longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all; attention of
-    fewer than `tile_attention_from` goes another way. A head is split over one more SM for every
+    longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all.
+    A head is split over one more SM for every
     `blocks_a_split` blocks of 16 positions (0: as many as the warps of one SM hold in registers). While
     experts are read, `expert_slots_in_flight` are asked for at once. With `expert_prefill` a prompt's tokens
     are grouped by expert; without, they go through decode.
@@ -60,7 +57,6 @@ class Tuning:
     prefill_tiles: int = 4
     prefill_chunk: int | None = None
     tiles_from: int | None = None
-    tile_attention_from: int = 129
     blocks_a_split: int = 0
     expert_slots_in_flight: int = 3
     expert_prefill: bool = False
@@ -121,10 +117,9 @@ class Layout:
 
     @property
     def prefills_by_tiles(self) -> bool:
-        """Whether long prompts go by tiles: those take dense 16-bit weights as they lie, and two stages."""
-        fits = self.slots * self.slot_units * UNIT_BYTES >= _LEAST_STAGES * TILE_STAGE_BYTES
+        """Whether long prompts go by tiles: those take dense weights as they lie in 16 bits."""
         in_16_bits = self.tuning.unpacked_copy or not self.plan.is_packed
-        return fits and in_16_bits and not self.config.experts
+        return in_16_bits and not self.config.experts
 
     @property
     def has_copy(self) -> bool:
@@ -242,8 +237,8 @@ def _require_prompts_ways(layout: Layout) -> None:
     for option, value in (("prefill_chunk", tuning.prefill_chunk), ("tiles_from", tuning.tiles_from)):
         if value is not None and not layout.prefills_by_tiles:
             raise ConfigError(
-                f"{name}: {option} is {value}, but prompts go by tiles only with dense weights in 16 bits and"
-                f" a ring of at least {_LEAST_STAGES * TILE_STAGE_BYTES} bytes: leave the option out"
+                f"{name}: {option} is {value}, but prompts go by tiles only with dense weights in 16 bits:"
+                " leave the option out"
             )
     if tuning.expert_prefill and not layout.config.experts:
         raise ConfigError(

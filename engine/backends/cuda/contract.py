@@ -27,8 +27,6 @@ PREFILL_TOKENS_A_STEP = 16
 """What partial sums of a group take bounds the ring."""
 PROBES = WARPS
 """Scores that one exchange asks about in a search for top-k's threshold: one a warp (filters.cuh)."""
-TILE_STAGE_BYTES = 49152
-"""Of the ring's memory, what one step of a prompt's tile takes (stages.cuh)."""
 TOKEN_ID_BITS = 20
 """Of a word of the token ring; above them are nanoseconds since the launch, never 0."""
 
@@ -273,7 +271,6 @@ _PARAMS: tuple[Declared, ...] = (
     ("sampling", Sampling, ""),
     ("first", c_int32, "index of the first id to process; those before it are in the cache"),
     ("tiles_from", c_int32, "tokens that go through prefill by tiles, at least"),
-    ("tile_attention_from", c_int32, "tokens of a chunk whose attention goes by tiles, at least"),
     ("prefill_end", c_int32, "ids [first, prefill_end) go through prefill, the rest through decode"),
     ("ids_count", c_int32, ""),
     ("max_new", c_int32, ""),
@@ -359,7 +356,6 @@ _NUMBERS = {
     "PREFILL_TOKENS_A_STEP": PREFILL_TOKENS_A_STEP,
     "TOKEN_ID_BITS": TOKEN_ID_BITS,
     "PROBES": PROBES,
-    "TILE_STAGE_BYTES": TILE_STAGE_BYTES,
     "WEIGHT_BITS": WEIGHT_BITS,
 }
 

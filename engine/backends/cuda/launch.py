@@ -227,7 +227,6 @@ class CudaLaunch(PolledLaunch):
             sampling=sampling_of(plan.sampling, context.vocab),
             first=plan.first,
             tiles_from=context.layout.tiles_from,
-            tile_attention_from=context.layout.tuning.tile_attention_from,
             prefill_end=plan.prefill_end,
             ids_count=len(plan.ids),
             max_new=plan.max_new,

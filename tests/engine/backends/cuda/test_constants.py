@@ -21,7 +21,6 @@ from tests.gpu.models import QWEN3_32B
 LLAMA = load_preset("llama-3.2-1b").config
 EXPERTS = load_preset("qwen3-30b-a3b").config
 BY_SHARES: dict[str, tuple[ModelConfig, Storage | None]] = {
-    "long vectors": (QWEN3_32B, None),
     "packed": (LLAMA, Storage.FP8_BLOCK),
     "experts": (EXPERTS, None),
 }
@@ -34,8 +33,9 @@ def layout_of(config: ModelConfig, storage: Storage | None = None, tuning: Tunin
     return make_layout(plan(config, 132, chosen.storages), chosen.half, tuning or Tuning())
 
 
-def test_long_prompts_of_dense_sixteen_bit_models_go_by_tiles() -> None:
-    layout = layout_of(LLAMA)
+@pytest.mark.parametrize("config", [LLAMA, QWEN3_32B], ids=["small", "long vectors"])
+def test_long_prompts_of_dense_sixteen_bit_models_go_by_tiles(config: ModelConfig) -> None:
+    layout = layout_of(config)
     assert layout.tiles_from < LONGEST_PROMPT
     assert "constexpr bool PREFILL_BY_TILES = true;" in header(layout)
 

@@ -62,7 +62,6 @@ class EmulatedGpu:
             first=first,
             prefill_end=prefilled,
             tiles_from=tiles_from,
-            tile_attention_from=tiles_from,
             ids_count=len(tokens),
             max_new=new,
             sampled_from=len(tokens),

@@ -12,7 +12,7 @@ from engine.backends.cuda.compile import SOURCES
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 _OPERAND = re.compile(r'"[=+]?[rlfhn]"\s*\(')
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_WORDS = re.compile(r"(ld|st)\.relaxed\.\w+\.global(?:\.v(\d))?\.u(32|64)")
+_WORDS = re.compile(r"(ld|st)(?:\.relaxed\.\w+)?\.global(?:\.v(\d))?\.u(32|64)")
 _SHARED = re.compile(r"extern __shared__ [^;]*memory\[\];")
 _NOTHING = ("fence", "prefetch", "setmaxnreg", "wgmma.commit", "wgmma.wait")
 """What only a GPU needs: order in memory, hints."""
@@ -104,7 +104,7 @@ def _call(statement: str) -> str:
 
 
 def _words(direction: str, count: int, bits: str, operands: Sequence[str]) -> str:
-    """Relaxed loads and stores, one or several words side by side."""
+    """Plain and relaxed loads and stores, one or several words side by side."""
     if direction == "ld":
         address = f"((const u{bits}*)({operands[count]}))"
         return (
