@@ -27,8 +27,15 @@ _LAYER = {
 }  # fmt: skip
 
 
+_MOST_DISTINCT = 4_000_000_000
+"""Weights of a file whose layers all differ; a larger one has its first layer's numbers in all of them."""
+
+
 def write_gguf(path: Path, config: ModelConfig) -> None:
-    """Writes the file anew. Raises PeerUnavailable for a shape that is no plain Llama's."""
+    """Writes the file anew. Raises PeerUnavailable for a shape that is no plain Llama's.
+
+    What is timed does not depend on the numbers, and those of a large model take minutes to draw.
+    """
     if config.family not in ("llama", "laneformer") or config.lanes.count > 1 or config.features:
         raise PeerUnavailable(f"{config.name} is no plain Llama: this tool writes no GGUF file of it")
     names = dict(_names(config))
@@ -38,10 +45,15 @@ def write_gguf(path: Path, config: ModelConfig) -> None:
     sizes = [(theirs, shapes[ours][-2:]) for theirs, ours in names.items()]
     sizes += [("rope_freqs.weight", factors.shape)] if factors is not None else []
     scratch = path.with_suffix(".part")
+    drawn: dict[str, NDArray[np.float16]] = {}
     with scratch.open("wb") as out:
         out.write(_header(config, sizes))
         for ours in names.values():
-            tensor = weights.get(ours, "f16")
+            if config.parameters <= _MOST_DISTINCT or not ours.startswith("layers."):
+                tensor = weights.get(ours, "f16")
+            else:
+                kind = ours.split(".", 2)[2]
+                tensor = drawn[kind] = drawn[kind] if kind in drawn else weights.get(ours, "f16")
             _write(out, tensor.astype(np.float32) if tensor.ndim == 1 else tensor)
         if factors is not None:
             _write(out, factors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class LlamaBench:
         self.source = source
         self._binary, self._model, self._shape = binary, model, shape
         self._gpu = bool(gpu_name)
-        row = self._run(1, 8)
+        (row,) = self._run(1, generated=8)
         device = gpu_name or str(row["cpu_info"])
         if self._gpu and not row.get("gpu_info"):
             raise PeerUnavailable(f"this llama-bench ({row['backends']}) sees no GPU here")
@@ -37,15 +37,27 @@ class LlamaBench:
         self.facts = Facts(f"llama.cpp {row['build_commit']} (F16, flash attention)", device, more)
 
     def measure(self, repeats: int) -> list[float]:
-        return [float(sample) for sample in self._run(repeats, self._shape.tokens)["samples_ts"]]
+        (done,) = self._run(repeats, generated=self._shape.tokens, behind=self._shape.context)
+        return [float(sample) for sample in done["samples_ts"]]
+
+    def read(self, lengths: Sequence[int], repeats: int) -> list[list[float]]:
+        """The first repetition of each length is left out: it also chooses kernels."""
+        done = {int(row["n_prompt"]): row["samples_ts"] for row in self._run(1 + repeats, prompts=lengths)}
+        return [[float(sample) for sample in done[length][1:]] for length in lengths]
 
     def close(self) -> None:
         """Nothing of it lives between turns."""
 
-    def _run(self, repeats: int, tokens: int) -> Mapping[str, Any]:
+    def _run(
+        self, repeats: int, *, prompts: Sequence[int] = (0,), generated: int = 0, behind: int = 0
+    ) -> list[Mapping[str, Any]]:
+        """A row for each prompt, or one for what is generated."""
+        # Passes as long as the longest prompt: by default it reads 512 tokens at a time, which is slower.
+        batch = str(max(*prompts, 2048))
         command = [
-            str(self._binary), "-m", str(self._model), "-ngl", "99" if self._gpu else "0", "-p", "0",
-            "-n", str(tokens), "-d", str(self._shape.context), "-r", str(repeats), "-fa", "1", "-o", "json",
+            str(self._binary), "-m", str(self._model), "-ngl", "99" if self._gpu else "0",
+            "-p", ",".join(map(str, prompts)), "-n", str(generated), "-d", str(behind),
+            "-b", batch, "-ub", batch, "-r", str(repeats), "-fa", "1", "-o", "json",
         ]  # fmt: skip
         environment = {**os.environ, "LD_LIBRARY_PATH": library_path(self._binary.parent)}
         try:
@@ -58,6 +70,9 @@ class LlamaBench:
             last = done.stderr.strip().splitlines() or ["nothing"]
             raise PeerUnavailable(f"llama-bench ended with {done.returncode}: {last[-1][:300]}")
         try:
-            return dict(json.loads(done.stdout)[0])
-        except (ValueError, LookupError, TypeError) as error:
+            rows = list(json.loads(done.stdout))
+        except (ValueError, TypeError) as error:
             raise PeerUnavailable(f"llama-bench gave no JSON: {done.stdout[:200]!r}") from error
+        if len(rows) != len(prompts):
+            raise PeerUnavailable(f"llama-bench gave {len(rows)} results, not {len(prompts)}")
+        return rows

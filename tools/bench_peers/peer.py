@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Protocol, Self, runtime_checkable
 
 from engine.errors import EngineError
 from tools.setup import ROOT
@@ -72,6 +72,15 @@ class Peer(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Reader(Peer, Protocol):
+    """One that can be asked for prompts as well."""
+
+    def read(self, lengths: Sequence[int], repeats: int) -> list[list[float]]:
+        """Speeds of prompts of each length, tokens a second. Raises PeerUnavailable if it breaks down."""
+        ...
 
 
 class PeerProcess:

@@ -57,7 +57,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One run: `turns` of `repeats` decodes of `tokens` for everybody, every other turn in reverse."""
+    """One run: `turns` of `repeats` decodes of `tokens` for everybody, every other turn in reverse.
+
+    So are prompts of `prompts` tokens, for those who can be asked for them.
+    """
 
     backend: str
     targets: tuple[Target, ...]
@@ -68,6 +71,7 @@ class Order:
     llama_cpp: str
     megakernels: str
     limit_s: float
+    prompts: tuple[int, ...] = ()
     commit: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 

@@ -20,7 +20,10 @@ _DIGITS = 2
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """One engine's decode speeds of a model, tokens a second, a list for each turn."""
+    """One engine's speeds of a model, tokens a second, a list for each turn.
+
+    Of decode: `tokens` behind `context` positions. Of prompts: `context` tokens, and none after them.
+    """
 
     model: str
     context: int
@@ -28,6 +31,15 @@ class Turns:
     facts: Facts
     source: str
     samples: Sequence[Sequence[float]]
+
+    @property
+    def measures(self) -> str:
+        return "decode" if self.tokens else "prefill"
+
+    @property
+    def point(self) -> tuple[str, int, int]:
+        """What engines are compared at."""
+        return self.model, self.context, self.tokens
 
     @property
     def all(self) -> list[float]:
@@ -47,14 +59,15 @@ class Results:
     def add_turns(self, found: Sequence[Turns]) -> None:
         """Of one model: ours and every peer that has figures."""
         self.turns += found
-        ours = {turns.model: turns for turns in self.turns if turns.facts.name == OURS}
+        ours = {turns.point: turns for turns in self.turns if turns.facts.name == OURS}
         lines = [
-            self.line(turns, ours[turns.model])
+            self.line(turns, ours[turns.point])
             for turns in self.turns
-            if turns.facts.name != OURS and turns.model in ours
+            if turns.facts.name != OURS and turns.point in ours
         ]
         text = "".join(json.dumps(line) + "\n" for line in lines)
-        self._write(f"peers/{self.hardware}.jsonl", text)
+        kind = "" if any(turns.tokens for turns in self.turns) else "-prompts"
+        self._write(f"peers/{self.hardware}{kind}.jsonl", text)
 
     def add(self, measurement: Measurement) -> None:
         self.measured.append(measurement)
@@ -77,6 +90,7 @@ class Results:
         return {
             "peer": peer.facts.name,
             "model": peer.model,
+            "measures": peer.measures,
             "context": peer.context,
             "tokens": peer.tokens,
             "device": peer.facts.device,
@@ -98,13 +112,13 @@ class Results:
         """Everybody's figures, and in words what could not be had."""
         rows = [
             [
-                t.model, str(t.context), t.facts.name, f"{median(t.all):,.1f}",
+                t.model, t.measures, str(t.context), t.facts.name, f"{median(t.all):,.1f}",
                 f"{min(t.all):,.1f} to {max(t.all):,.1f}", str(len(t.all)),
                 str(t.facts.more.get("check", "")),
             ]
             for t in self.turns
         ]  # fmt: skip
-        header = ["model", "context", "engine", "tok/s", "lowest to highest", "n", "check"]
+        header = ["model", "of", "context", "engine", "tok/s", "lowest to highest", "n", "check"]
         said = [f"{what}: NOT RUN: {why}" for what, why in not_run.items()]
         return "\n".join([table(header, rows) if rows else "nothing was measured", *said])
 

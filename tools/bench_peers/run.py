@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
 from engine.backends.cuda.driver import reachable_devices
 from engine.backends.cuda.precompile import Source, precompile
-from engine.backends.running import complete
+from engine.backends.running import complete, follow
 from engine.errors import EngineError
 from engine.measuring.bench import prompt_tokens, run_point
 from engine.measuring.measurement import Verified
@@ -28,12 +29,15 @@ from engine.timings import decode_speed
 from tools.bench_node.run import FromCache
 from tools.bench_peers.gguf import write_gguf
 from tools.bench_peers.llama_bench import LlamaBench
-from tools.bench_peers.peer import Facts, Peer, PeerProcess, PeerUnavailable
+from tools.bench_peers.peer import Facts, Peer, PeerProcess, PeerUnavailable, Reader
 from tools.bench_peers.plan import LLAMA, MEGAKERNELS, TORCH, Order, Target
 from tools.bench_peers.results import OURS, Results, Turns
 from tools.bench_peers.sources import built_llama_bench, built_megakernels, code_of
 
 Say = Callable[[str], None]
+P = TypeVar("P", bound=Peer)
+R = TypeVar("R")
+_WAIT_S = 0.1
 
 
 class PeersRun:
@@ -64,6 +68,8 @@ class PeersRun:
             for target, backend in opened.items():
                 with self._stage(f"turns of {target.preset}"):
                     self._take_turns(target, models[target], backend)
+                with self._stage(f"prompts of {target.preset}"):
+                    self._take_prompts(target, models[target], backend)
             for peers in self._peers.values():
                 _close(peers)
             for target, backend in opened.items():
@@ -126,21 +132,50 @@ class PeersRun:
 
     def _take_turns(self, target: Target, model: Model, backend: Backend) -> None:
         """Ours and the peers, every other turn in reverse. A peer that breaks down has no further turns."""
+        if not self.order.tokens:
+            return
         ours = _Ours(backend, model, target.contexts[0], self.order.tokens)
         ours.measure(2)  # untimed: the first launches are slower
-        found: dict[Peer, list[list[float]]] = {peer: [] for peer in (ours, *self._peers[target])}
-        for turn in range(self.order.turns):
-            for peer in list(found) if turn % 2 == 0 else list(reversed(found)):
-                with self._caught(f"{peer.facts.name}, {target.preset}"):
-                    try:
-                        found[peer].append(peer.measure(self.order.repeats))
-                    except EngineError:
-                        del found[peer]
-                        raise
+        found = self._turns_of([ours, *self._peers[target]], target.preset, lambda peer: peer.measure)
         name, context, tokens = model.config.name, target.contexts[0], self.order.tokens
         self.results.add_turns(
             [Turns(name, context, tokens, peer.facts, peer.source, turns) for peer, turns in found.items()]
         )
+
+    def _take_prompts(self, target: Target, model: Model, backend: Backend) -> None:
+        """The same for prompts, of those who can be asked for them."""
+        readers = [peer for peer in self._peers[target] if isinstance(peer, Reader)]
+        lengths = self.order.prompts if readers else ()
+        if not lengths:
+            return
+        ours = _Ours(backend, model, target.contexts[0], self.order.tokens)
+        ours.read(lengths, 1)  # untimed
+        found = self._turns_of(
+            [ours, *readers], f"{target.preset}, prompts", lambda reader: partial(reader.read, lengths)
+        )
+        name = model.config.name
+        for k, length in enumerate(lengths):
+            self.results.add_turns(
+                [
+                    Turns(name, length, 0, reader.facts, reader.source, [turn[k] for turn in turns])
+                    for reader, turns in found.items()
+                ]
+            )
+
+    def _turns_of(
+        self, peers: Sequence[P], what: str, measure: Callable[[P], Callable[[int], R]]
+    ) -> dict[P, list[R]]:
+        """What `measure` of each peer gives for so many repeats, a turn after the other."""
+        found: dict[P, list[R]] = {peer: [] for peer in peers}
+        for turn in range(self.order.turns):
+            for peer in list(found) if turn % 2 == 0 else list(reversed(found)):
+                with self._caught(f"{peer.facts.name}, {what}"):
+                    try:
+                        found[peer].append(measure(peer)(self.order.repeats))
+                    except EngineError:
+                        del found[peer]
+                        raise
+        return found
 
     def _measure_points(self, target: Target, model: Model, backend: Backend) -> None:
         known: dict[tuple[tuple[int, ...], tuple[int, ...]], Verified] = {}
@@ -152,7 +187,7 @@ class PeersRun:
                 known[key] = verify(backend, model, prompt, tokens)
             return known[key]
 
-        for point in self.order.points(target):
+        for point in self.order.points(target) if self.order.tokens else ():
             what = f"{target.preset}, context {point.context}"
             if self._elapsed_s > self.order.limit_s:
                 self._not_run(what, self._over)
@@ -241,17 +276,30 @@ class _Files:
 
 
 class _Ours:
-    """Implements peer.Peer: our backend, greedily, by its own clock."""
+    """Implements peer.Reader: our backend, greedily, by its own clock."""
 
     source = "this repository"
 
     def __init__(self, backend: Backend, model: Model, context: int, tokens: int) -> None:
-        self._backend = backend
+        self._backend, self._model = backend, model
         self._job = Job(prompt_tokens(model, context), tokens)
         self.facts = Facts(OURS, backend.topology.devices[0].name)
 
     def measure(self, repeats: int) -> list[float]:
         return [self._speed() for _ in range(repeats)]
+
+    def read(self, lengths: Sequence[int], repeats: int) -> list[list[float]]:
+        jobs = [Job(prompt_tokens(self._model, length), 1) for length in lengths]
+        return [[self._prompt_speed(job) for _ in range(repeats)] for job in jobs]
+
+    def _prompt_speed(self, job: Job) -> float:
+        """Nothing is kept of a prompt that nobody owns: each launch reads it anew."""
+        launch = self._backend.launch(job)
+        try:
+            outcome = follow(launch, _WAIT_S, lambda _: None)
+        finally:
+            launch.close()
+        return outcome.prefill_tokens * 1e9 / max(1, outcome.prefill_ns)
 
     def close(self) -> None:
         """Whoever opened the backend closes it."""
@@ -266,7 +314,8 @@ def kernel_sources(order: Order) -> list[Source]:
     sms = reachable_devices(1)[0].attribute("MULTIPROCESSOR_COUNT")
     sources: list[Source] = [("pack.cu", "")]
     for target in order.targets:
-        sources += [(MONOKERNEL, header) for header in kernel_headers(target.model, 1, sms, order.options)]
+        headers = kernel_headers(target.model, 1, sms, order.options, profile=bool(order.tokens))
+        sources += [(MONOKERNEL, header) for header in (headers if order.tokens else headers[:1])]
     return sources
 
 
