@@ -76,6 +76,16 @@ SAMPLING = (
 )
 
 
+_PROMPTS = BENCHMARKS / "checks" / "prefill-h200.json"
+_PROMPT = 2048
+_SHAPES = {
+    "laneformer-2b": _LANEFORMER,
+    "llama-3.2-1b": "Llama-3.2-1B shape",
+    "llama-3.1-8b": "Llama-3.1-8B shape",
+    "smollm2-135m": "SmolLM2-135M shape",
+}
+
+
 def headline_table() -> str:
     """The README's table: our speed, the fastest others beside it, and what the memory allows."""
     head = (
@@ -86,13 +96,53 @@ def headline_table() -> str:
         "tok/s",
         "95 % interval",
         "memory allows",
+        f"a prompt of {_PROMPT:,}, tok/s",
         "others, same GPU",
     )
     rows = []
     for row in HEADLINES:
         p = row.point()
-        rows.append([*_identity(row, p), f"**{_speed(p):,.0f}**", _interval(p), _ceiling(p), _others(p)])
-    return _markdown(head, rows, right=(2, 3, 4, 6))
+        speed = f"**{_speed(p):,.0f}**"
+        rows.append([*_identity(row, p), speed, _interval(p), _ceiling(p), _prompt_speed(p), _others(p)])
+    return _markdown(head, rows, right=(2, 3, 4, 6, 7))
+
+
+def prompt_table() -> str:
+    """How fast one GPU reads prompts, and how far its logits are from FP32, of checks/prefill-h200.json."""
+    found = json.loads(_PROMPTS.read_text("utf-8"))
+    errors = {one["model"]: one for one in found["errors_beside_fp32_pytorch"]}
+    rows = []
+    for model, what in _SHAPES.items():
+        speeds = _prompt_speeds(model)
+        longest = max(speeds)
+        error = errors[model]
+        rows.append(
+            [
+                what,
+                *(f"{speeds[tokens]:,}" for tokens in (128, 512, _PROMPT)),
+                f"{speeds[longest]:,} ({longest:,})" if longest > _PROMPT else "",
+                f"{error['logit_rel_err']:.1e} ({error['tokens']:,})",
+            ]
+        )
+    head = ("model", "128 tokens", "512", f"{_PROMPT:,}", "the longest measured", "logits beside FP32")
+    return _markdown(head, rows, right=(1, 2, 3, 4, 5))
+
+
+def _prompt_speeds(model: str) -> dict[int, int]:
+    """By tokens of the prompt, the faster way of those measured."""
+    speeds: dict[int, int] = {}
+    for one in json.loads(_PROMPTS.read_text("utf-8"))["prefill"]:
+        if one["model"] == model:
+            speeds[one["tokens"]] = max(one["tok_s"], speeds.get(one["tokens"], 0))
+    return speeds
+
+
+def _prompt_speed(point: Mapping[str, Any]) -> str:
+    """Empty where prompts were not measured since they go by tiles."""
+    if _hardware(point) != "1 x H200":
+        return ""
+    speed = _prompt_speeds(point["model"]["name"]).get(_PROMPT)
+    return f"{speed:,}" if speed else ""
 
 
 def detail_table() -> str:
@@ -217,6 +267,7 @@ TABLES = {
     "sampling": sampling_table,
     "peers": peer_table,
     "product": product_table,
+    "prompts": prompt_table,
 }
 
 
@@ -282,10 +333,10 @@ def _others(point: Mapping[str, Any]) -> str:
 
 
 def _peers() -> list[Mapping[str, Any]]:
+    """Those measured at decode, unless a line says otherwise."""
     files = sorted((BENCHMARKS / "peers").glob("*.jsonl"))
-    return [
-        json.loads(line) for file in files for line in file.read_text("utf-8").splitlines() if line.strip()
-    ]
+    lines = [line for file in files for line in file.read_text("utf-8").splitlines() if line.strip()]
+    return [one for one in map(json.loads, lines) if one.get("measures", "decode") == "decode"]
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:

@@ -74,6 +74,7 @@ def peer_columns(line: Any) -> dict[str, Any]:
             "name": str(line["peer"]),
             "model": str(line["model"]),
             "hardware": str(line["device"]),
+            "measures": str(line.get("measures", Peer.Measures.DECODE)),
             "context": int(line["context"]),
         }
     except KeyError as error:

@@ -7,15 +7,21 @@ from django.db.models import F, Q
 
 
 class Peer(models.Model):
-    """Decode speed of another engine on the same model shape, hardware and context, tokens a second.
+    """Speed of another engine on the same model shape, hardware and context, tokens a second.
 
-    Read from `benchmarks/peers/*.jsonl`, one JSON object a line: `peer`, `model`, `context`, `device`,
-    `samples`. `digest` is the SHA-256 of that line's canonical JSON.
+    Of decode behind `context` tokens, or of reading a prompt of so many. Read from benchmarks/peers/*.jsonl,
+    one JSON object a line: `peer`, `model`, `context`, `device`, `samples`, and `measures` if it is not
+    decode. `digest` is the SHA-256 of that line's canonical JSON.
     """
+
+    class Measures(models.TextChoices):
+        DECODE = "decode"
+        PREFILL = "prefill"
 
     name = models.CharField(max_length=200)
     model = models.CharField(max_length=200)
     hardware = models.CharField(max_length=300)
+    measures = models.CharField(max_length=20, choices=Measures, default=Measures.DECODE)
     context = models.PositiveIntegerField()
     tok_s = models.FloatField(help_text="median of the samples")
     ci_low = models.FloatField()

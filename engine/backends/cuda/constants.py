@@ -143,7 +143,7 @@ class Layout:
             return _NEVER
         if self.tuning.tiles_from is not None:
             return self.tuning.tiles_from
-        return 65 if self.config.lanes.count > 1 else 193
+        return 65 if self.config.lanes.count > 1 else 129
 
     @property
     def mail_words(self) -> int:

@@ -121,7 +121,9 @@ def test_the_best_peer_on_the_same_hardware_model_and_context_is_a_mark(
     assert marks(client)["peer"] == (70.0, "the best")
 
 
-@pytest.mark.parametrize("elsewhere", [{"device": "another device"}, {"model": "another-model"}])
+@pytest.mark.parametrize(
+    "elsewhere", [{"device": "another device"}, {"model": "another-model"}, {"measures": "prefill"}]
+)
 def test_a_peer_measured_elsewhere_is_no_mark(
     client: Client, tmp_path: Path, elsewhere: dict[str, str]
 ) -> None:
@@ -213,6 +215,7 @@ def test_peers_are_stored_once(tmp_path: Path) -> None:
         (str(peer(samples=[])), "there are no samples"),
         (str(peer(samples=[0.0])), "peer_interval_holds_the_median"),
         (str(peer(samples=["fast"])), "a field has the wrong form"),
+        (str(peer(measures="training")), "'training' is not a valid choice"),
         (str(peer(context=-1)), "greater than or equal to 0"),
         (str(peer(peer="x" * 201)), "at most 200 characters"),
     ],
