@@ -84,6 +84,9 @@ bench-node: ## what this node's GPUs reach, checks first, in under 8 minutes (AR
 bench-packed: setup-dev ## packed files (Q8_0, Q4_K_M) of one shape beside llama.cpp, in turn
 	$(PY) -m tools.bench_packed $(ARGS)
 
+bench-streams: setup-dev ## 1, 4 and 8 streams on the CPU, in turn (ARGS="--threads 1")
+	$(PY) -m tools.bench_streams $(ARGS)
+
 bench-peers: ## PyTorch, llama.cpp and Megakernels beside ours on a GPU, in turn, in one run (ARGS="--peers torch")
 	@python=$$([ -x $(PY) ] && echo $(PY) || echo $(PYTHON)); exec $$python -m tools.bench_peers $(ARGS)
 
@@ -114,4 +117,4 @@ lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run admin setup setup-dev python test test-page test-browser test-python test-fast test-faults test-nightly lint format check-peers bench-cpu bench-packed bench-node bench-peers bench-product results link-latency web-path screenshots compose-check lock clean
+.PHONY: help run admin setup setup-dev python test test-page test-browser test-python test-fast test-faults test-nightly lint format check-peers bench-cpu bench-packed bench-node bench-peers bench-product bench-streams results link-latency web-path screenshots compose-check lock clean

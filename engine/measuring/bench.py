@@ -193,7 +193,7 @@ def run_point(
             f"streams is {point.streams}; the backend {backend.name} takes {backend.rows} at once as it was"
             " opened: open it with as many rows"
         )
-    bench = _Bench(backend, point, _prompts(model, point), on_progress, stop)
+    bench = _Bench(backend, point, prompts_of(model, point), on_progress, stop)
     before = environment.state(backend)
     bandwidth = backend.measure_bandwidth()
     bench.warm_up()
@@ -252,8 +252,8 @@ def prompt_tokens(model: Model, context: int) -> tuple[int, ...]:
     return tuple(tokens[:context])
 
 
-def _prompts(model: Model, point: Point) -> list[tuple[int, ...]]:
-    """One a stream."""
+def prompts_of(model: Model, point: Point) -> list[tuple[int, ...]]:
+    """The protocol's prompts of a point, one a stream."""
     text = prompt_tokens(model, point.context + (point.streams - 1) * _APART)
     return [text[start : start + point.context] for start in range(0, point.streams * _APART, _APART)]
 
@@ -341,11 +341,12 @@ class _Bench:
                 raise BackendFailure(f"{what}: the clock of the backend {self._backend.name} stood still")
         return repeat
 
-    def _on_tokens(self, count: int) -> None:
+    def _on_tokens(self, counts: Sequence[int]) -> None:
         now = time.monotonic()
         if now - self._told >= PROGRESS_S:
             self._told = now
-            self._shown = max(self._shown, self._done + count)
+            done = sum(min(count, self.point.tokens) for count in counts)
+            self._shown = max(self._shown, self._done + done)
             self._on_progress(Progress(self._shown, self._total, "tokens"))
         if self._stop():
             raise BenchStopped("the benchmark was stopped before it had a result")

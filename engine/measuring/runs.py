@@ -76,11 +76,11 @@ class Repeat:
 
 
 def run_together(
-    backend: Backend, jobs: Sequence[Job], enough: int, on_tokens: Callable[[int], None]
+    backend: Backend, jobs: Sequence[Job], enough: int, on_tokens: Callable[[Sequence[int]], None]
 ) -> Repeat:
     """Launches all jobs at once; the repeat when each has `enough` tokens.
 
-    Those that have room for more are stopped then. `on_tokens` is told how many there are, after each poll;
+    Those that have room for more are stopped then. `on_tokens` is told how many each has, after each poll;
     what it raises ends the launches. Raises BackendFailure if the device broke down.
     """
     streams: list[_Stream] = []
@@ -90,7 +90,7 @@ def run_together(
         while any(not stream.ended and len(stream.tokens) < enough for stream in streams):
             for stream in streams:
                 stream.poll()
-            on_tokens(sum(min(enough, len(stream.tokens)) for stream in streams))
+            on_tokens([len(stream.tokens) for stream in streams])
         for stream in streams:
             if len(stream.tokens) < stream.job.max_tokens:
                 stream.launch.stop()
