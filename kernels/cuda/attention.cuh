@@ -9,6 +9,13 @@ constexpr float NO_SCORE = -1e30f;
 // Scores are in units of log 2.
 constexpr float QUERY_SCALE = model::ATTENTION_SCALE * 1.4426950408889634f;
 
+// A score is capped before it is in units of log 2.
+DEVICE float capped_score(float score) {
+    constexpr float LOG2_OF_E = 1.4426950408889634f;
+    if constexpr (model::ATTENTION_CAP > 0.0f) return soft_capped(score, model::ATTENTION_CAP * LOG2_OF_E);
+    return score;
+}
+
 DEVICE float exp2_fast(float x) {
     float r;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -98,7 +105,7 @@ struct Scores {
                 float score = c[0][2 * i + r] + c[1][2 * i + r];
                 if (PAIRED) score += c[0][2 * i + 1] + c[1][2 * i + 1];
                 const int p = base + 8 * i + int(lane >> 2);
-                of[i][r] = p >= reach[r].first && p < reach[r].end ? score : NO_SCORE;
+                of[i][r] = p >= reach[r].first && p < reach[r].end ? capped_score(score) : NO_SCORE;
             }
         }
     }

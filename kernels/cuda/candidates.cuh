@@ -149,6 +149,10 @@ struct HeadFinish {
         const float scale = PRESCALED ? 1.0f : inverse_rms(core.shared.squares[core.staged & 1]);
         a *= scale;
         b *= scale;
+        if constexpr (model::LOGIT_CAP > 0.0f) {
+            a = soft_capped(a, model::LOGIT_CAP);
+            b = soft_capped(b, model::LOGIT_CAP);
+        }
         if (kept) {
             kept[id] = a;
             if (both) kept[id + 1] = b;

@@ -129,7 +129,8 @@ struct Shared {
     u64 stage_empty[MOST_STAGES];
     u64 phase_begun;               // all SMs have written what the phase's tiles read
     u64 done;                      // the consumers want no more
-    float residual[model::RESIDUAL_ROWS];  // decode: the rows of its lane's stream that this SM finishes
+    // decode: the rows of its lane's stream that this SM finishes; with POST_NORMS all of it, and behind it sums of squares
+    alignas(model::POST_NORMS ? 16 : 4) float residual[model::RESIDUAL_ROWS];
     TileRange shares[MATRICES];
     Groups groups[MATRICES];
     AttentionItem items[model::LAYERS];    // decode: of this pass

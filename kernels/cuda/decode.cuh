@@ -54,14 +54,31 @@ DEVICE void finish_step(Core& core, StepKind kind, int layer) {
 
 DEVICE const u16* norm_of(const Core& core, int index) { return core.params.norms + size_t(index) * model::HIDDEN; }
 
+// POST_NORMS: on an SM without a share of the matrix that reads it, the stream has to go on all the same.
+DEVICE void follow_stream(Core& core, const u32* from, const u16* row, const u16* post_norm) {
+    if constexpr (model::POST_NORMS) {
+        ++core.staged;
+        stage_normed<model::HIDDEN>(core, from, row, core.params.norms, post_norm);
+    }
+}
+
+DEVICE const u16* post_norm_of(const Core& core, int layer, bool mlp) {
+    return model::POST_NORMS && layer >= 0 ? heads::post_norm(core.params, layer, mlp) : nullptr;
+}
+
 DEVICE void qkv(Core& core, int layer, const u16* row) {
-    if (!core.share(QKV).tiles) return;
+    const u16* post_norm = post_norm_of(core, layer - 1, true);
+    if (!core.share(QKV).tiles) {
+        const u32* mlp = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.stream() * model::HIDDEN;
+        follow_stream(core, mlp, layer ? nullptr : row, post_norm);
+        return;
+    }
     ++core.staged;
     QkvFinish finish{core, layer};
     with_storage<QKV>(layer, [&](auto stored) {
         GroupRun<QKV, QkvFinish, stored.STORAGE> groups(core, finish);
         const u32* from = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.stream() * model::HIDDEN;
-        stage_normed<model::HIDDEN, stored.STORAGE>(core, from, layer ? nullptr : row, norm_of(core, 2 * layer));
+        stage_normed<model::HIDDEN, stored.STORAGE>(core, from, layer ? nullptr : row, norm_of(core, 2 * layer), post_norm);
         groups.run();
     });
 }
@@ -84,7 +101,11 @@ DEVICE void gate_up(Core& core, int layer) {
         finish_step(core, STEP_ROUTER, layer);
         core.profile.begin();
     }
-    if (!core.share(GATE_UP).tiles) return;
+    const u16* post_norm = post_norm_of(core, layer, false);
+    if (!core.share(GATE_UP).tiles) {
+        follow_stream(core, core.mail(layer) + mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN, nullptr, post_norm);
+        return;
+    }
     if constexpr (!experts::ANY) ++core.staged;
     GateUpFinish finish{core, layer};
     with_storage<GATE_UP>(layer, [&](auto stored) {
@@ -93,7 +114,7 @@ DEVICE void gate_up(Core& core, int layer) {
             core.profile.input_ready();
         } else {
             const u32* from = core.mail(layer) + mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN;
-            stage_normed<model::HIDDEN, stored.STORAGE>(core, from, nullptr, norm);
+            stage_normed<model::HIDDEN, stored.STORAGE>(core, from, nullptr, norm, post_norm);
         }
         groups.run();
     });
@@ -127,7 +148,7 @@ DEVICE void layers(Core& core, const u16* row) {
                     decode_attention::prefetch(core, item, layer);
                     if constexpr (experts::ANY) router::prefetch(core, layer);
                     qkv(core, layer, row);
-                    if (layer == 0) begin_residual(core, row);
+                    if (!model::POST_NORMS && layer == 0) begin_residual(core, row);
                 } else {
                     decode_attention::run(core, item, layer);
                 }
@@ -172,7 +193,8 @@ DEVICE Best head(Core& core, float* kept) {
             if constexpr (mail::JOINS_LANES) {
                 head_input::stage(core, norm);
             } else {
-                stage_normed<model::HIDDEN, stored.STORAGE>(core, head_input::stream(core, core.stream()), nullptr, norm);
+                const u16* post_norm = post_norm_of(core, model::LAYERS - 1, true);
+                stage_normed<model::HIDDEN, stored.STORAGE>(core, head_input::stream(core, core.stream()), nullptr, norm, post_norm);
             }
             groups.run();
         });

@@ -13,7 +13,7 @@ DEVICE constexpr int kv_head(int item_head) { return item_head / GROUPS; }
 constexpr bool PAIRED = QUERIES <= 4;
 static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
 // Blocks that a warp has in registers while it waits for the queries.
-constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : 2;
+constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : model::HEAD_DIM <= 128 ? 2 : 1;
 constexpr int PARTS = WARPS + 1;  // of an SM's result: the newest position is one of its own, as the cache has it only later
 static_assert(ITEMS <= model::SMS && ITEMS * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
 
@@ -193,7 +193,7 @@ struct Inputs {
                 score += (f16_low(high) + f16_low(low)) * f16_low(key[pair]) + (f16_high(high) + f16_high(low)) * f16_high(key[pair]);
                 *reinterpret_cast<float2*>(row + 2 * pair) = make_float2(f16_low(value[pair]), f16_high(value[pair]));
             }
-            score = warp_sum(score);
+            score = capped_score(warp_sum(score));
             float sum = 1.0f;
             if constexpr (model::SINKS) sum += exp2f(fminf(__shfl_sync(ALL_LANES, sink, r) - score, 120.0f));
             if (lane == 0) *reinterpret_cast<float2*>(row + model::HEAD_DIM) = make_float2(score, sum);

@@ -36,6 +36,11 @@ DEVICE const float2* rotation(const Params& p, int layer, int position) {
     return p.rotation + (size_t(table) * model::CAPACITY + position) * (model::HEAD_DIM / 2);
 }
 
+// POST_NORMS: the norm of what a module adds to the stream, of attention or (`mlp`) of the MLP; behind all of the above.
+DEVICE const u16* post_norm(const Params& p, int layer, bool mlp) {
+    return of_layer(p, model::LAYERS) + size_t(2 * layer + mlp) * model::HIDDEN;
+}
+
 // `first_row`: of the kind's rows in all GPUs' biases; `rows`: how many of them this GPU has.
 DEVICE float bias(const Params& p, int layer, int first_row, int rows, int row) {
     return weight_low(__ldg(of_layer(p, layer) + first_row + p.rank * rows + row));

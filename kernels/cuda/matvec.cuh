@@ -66,6 +66,8 @@ DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>:
     }
 }
 
+DEVICE float4 times(const float4& v, float scale) { return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale); }
+
 // The row of the embedding table, without waiting.
 template <int COLUMNS>
 DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
@@ -75,10 +77,9 @@ DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMN
         uint2 w = make_uint2(0, 0);
         if (pieces.in_vector(i)) w = __ldg(reinterpret_cast<const uint2*>(row + pieces.column(i)));
         values[i] = make_float4(weight_low(w.x), weight_high(w.x), weight_low(w.y), weight_high(w.y));
+        if constexpr (model::EMBEDDING_SCALE != 1.0f) values[i] = times(values[i], model::EMBEDDING_SCALE);
     }
 }
-
-DEVICE float4 times(const float4& v, float scale) { return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale); }
 
 // Writes this warp's part of the operand: for each chunk two products of 16 columns. Row 0 has the high parts, row 8
 // the low parts; the other rows are zero and exist in registers only.
@@ -109,6 +110,13 @@ DEVICE void load_norm(const Core& core, const u16* weights, uint2 (&norm)[Pieces
 }
 
 DEVICE void scale_by(float4& v, uint2 norm) {
+    if constexpr (model::NORMS_LESS_ONE) {
+        v.x += v.x * weight_low(norm.x);
+        v.y += v.y * weight_high(norm.x);
+        v.z += v.z * weight_low(norm.y);
+        v.w += v.w * weight_high(norm.y);
+        return;
+    }
     v.x *= weight_low(norm.x);
     v.y *= weight_high(norm.x);
     v.z *= weight_low(norm.y);
@@ -117,10 +125,42 @@ DEVICE void scale_by(float4& v, uint2 norm) {
 
 DEVICE float dot_self(const float4& v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
 
+// POST_NORMS: what a module has posted becomes the stream after it. Each thread adds its own pieces of the output, normalised,
+// to those of the stream in shared memory, which the next phase finds there; the stream begins as a row of the embedding.
+template <int COLUMNS>
+DEVICE void add_normed(Core& core, bool begins, const u16* post_norm, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
+    const Pieces<COLUMNS> pieces(core);
+    float* left = core.shared.residual + model::HIDDEN + (core.staged & 1) * WARPS;
+    float inverse = 0.0f;
+    if (!begins) {
+        float squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < pieces.COUNT; ++i) squares += dot_self(values[i]);
+        squares = warp_sum(squares);
+        if (core.lane == 0) left[core.warp] = squares;
+        consumers_sync();
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) sum += left[w];
+        inverse = rsqrtf(sum * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
+    }
+#pragma unroll
+    for (int i = 0; i < pieces.COUNT; ++i) {
+        if (!pieces.in_vector(i)) continue;
+        float4* stream = reinterpret_cast<float4*>(core.shared.residual + pieces.column(i));
+        if (!begins) {
+            scale_by(values[i], __ldg(reinterpret_cast<const uint2*>(post_norm + pieces.column(i))));
+            const float4 before = *stream, add = times(values[i], inverse);
+            values[i] = make_float4(before.x + add.x, before.y + add.y, before.z + add.z, before.w + add.w);
+        }
+        *stream = values[i];
+    }
+}
+
 // RMSNorm's weights go into the operand; its scale is applied to the results (inverse_rms), so that a warp does not
 // wait for the others' part of the vector.
 template <int COLUMNS, int STORAGE = STORAGE_F16>
-DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16* norm_weights) {
+DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16* norm_weights, const u16* post_norm = nullptr) {
     float4 values[Pieces<COLUMNS>::COUNT];
     uint2 norm[Pieces<COLUMNS>::COUNT];
     load_norm<COLUMNS>(core, norm_weights, norm);
@@ -130,6 +170,7 @@ DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16*
         fetch<COLUMNS>(core, from, values);
     }
     core.profile.input_ready();
+    if constexpr (model::POST_NORMS) add_normed<COLUMNS>(core, row != nullptr, post_norm, values);
     core.squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < Pieces<COLUMNS>::COUNT; ++i) {

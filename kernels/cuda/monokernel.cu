@@ -5,6 +5,8 @@
 #include "prefill.cuh"
 
 constexpr int PRODUCERS = experts::ANY ? 32 : 1;  // a slot of experts takes many copies: a lane each
+// Prompts of models with experts or with norms after modules go through decode, but where experts are prefilled.
+constexpr bool BY_DECODE = experts::ANY || model::POST_NORMS;
 constexpr int LAST_ON_TAPE = experts::ANY ? ATTN_OUT : DOWN;
 
 // The producer's walk over the tape. Mirrors the consumers: passes, layers, phases, groups, slots.
@@ -203,7 +205,7 @@ DEVICE void consume(const Params& params, Shared& memory, u32 sm) {
             at += chunk.tokens;
             if (reports) reporter.prefilled(at);
         }
-    } else if constexpr (!experts::ANY) {  // prompts of experts go through decode
+    } else if constexpr (!BY_DECODE) {
         tiles::Stages stages(core);
         for (int at = params.first; at < params.prefill_end;) {
             const prefill::Chunk chunk = prefill::next_chunk(params, at);
@@ -238,7 +240,7 @@ DEVICE void consume(const Params& params, Shared& memory, u32 sm) {
         }
         if (position + 1 < params.ids_count) {
             id = params.ids[position + 1];
-            if (experts::ANY && reports) reporter.prefilled(position + 1);
+            if (BY_DECODE && reports) reporter.prefilled(position + 1);
             if (chosen.stop_asked) finish = FINISH_CANCELLED;
             continue;
         }

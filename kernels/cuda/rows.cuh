@@ -77,8 +77,15 @@ DEVICE float swiglu(float gate, float up) {
         up = fminf(fmaxf(up, -model::SWIGLU_LIMIT), model::SWIGLU_LIMIT);
         return __fdividef(gate, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
     }
+    if constexpr (model::GELU) {  // by tanh: gate (1 + tanh z) / 2 is gate over 1 + exp(-2 z)
+        const float z = 0.7978845608028654f * (gate + 0.044715f * gate * gate * gate);
+        return __fdividef(gate, 1.0f + __expf(-2.0f * z)) * up;
+    }
     return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
+
+// Keeps what is beyond `cap` on either side near it.
+DEVICE float soft_capped(float v, float cap) { return cap * tanhf(v / cap); }
 
 // The cache: [layer][kv head][block of 16 positions], a block first its keys, then its values, in units of 16 elements of
 // the head, each as the tensor cores take it for operand A (attention.cuh): lane 4 g + j has four consecutive words. FP16,
@@ -303,6 +310,11 @@ struct ResidualFinish {
             }
         }
         if constexpr (BIASED) add = make_float2(add.x + bias.x, add.y + bias.y);  // once, also where GPUs have added up
+        if constexpr (model::POST_NORMS) {  // whoever reads it adds it to the stream
+            const size_t to = size_t(layer) * mail::LAYER + STREAM + (ATTENTION ? core.model_lane : core.stream()) * model::HIDDEN + r;
+            ::post(core.params.mail + to, tagged(add.x, core.epoch), tagged(add.y, core.epoch));
+            return;
+        }
         const int local = (pair - core.share(ATTN_OUT).first * (TILE_ROWS / 2)) * 2;
         float2* residual = reinterpret_cast<float2*>(core.shared.residual + local);
         const float2 x = make_float2(residual->x + add.x, residual->y + add.y);

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from engine.activations import gate_halves
 from engine.backends import open_backend
-from engine.backends.base import Job, require_features
-from engine.backends.cuda.backend import EXPERT_FEATURES, FEATURES
+from engine.backends.base import Job
+from engine.backends.cuda.backend import require_support
 from engine.errors import BackendUnavailable
 from engine.experts import ExpertLayer, choose_experts
 from engine.models.config import Activation, Experts, ModelConfig
@@ -169,6 +169,6 @@ def test_a_profile_of_numpy_names_router_and_experts() -> None:
 def test_the_cuda_backend_has_the_arithmetic_of_experts_but_not_in_its_prefill() -> None:
     config = load_preset("gpt-oss-20b").config
 
-    require_features(config, EXPERT_FEATURES, "cuda")
+    require_support(config)
     with pytest.raises(BackendUnavailable, match=r"cuda does not run .* gpt_oss yet: .*attention sinks"):
-        require_features(replace(config, experts=None), FEATURES, "cuda")
+        require_support(replace(config, experts=None))

@@ -112,6 +112,18 @@ def _laneformer(name: str, **changes: Any) -> ModelConfig:
     return replace(LANEFORMER, name=name, lanes=replace(LANEFORMER.lanes, **changes))
 
 
+_GEMMA: dict[str, Any] = {
+    "post_norms": True,
+    "activation": Activation.GELU_TANH,
+    "embedding_scale": 16.0,
+    "attention_scale": 0.1,
+}
+GEMMA_2_2B = ModelConfig(
+    "gemma-2-2b", 2304, 26, 8, 4, 256, 9216, 256000, 8192, family="gemma2", tied_head=True, post_norms=True,
+    activation=Activation.GELU_TANH, embedding_scale=48.0, attention_scale=0.0625, attention_cap=50.0,
+    logit_cap=30.0, windows=(4096, 0) * 13,
+)  # fmt: skip
+"""The published shape."""
 QWEN3_32B = replace(
     load_preset("qwen3-8b").config, name="qwen3-32b", hidden=5120, layers=64, heads=64, ffn=25600, windows=()
 )
@@ -160,6 +172,14 @@ CONFIGS: dict[str, ModelConfig] = {
         ),
         replace(LLAMA, name="a-part-rotated", rope=Rope(turning=20)),
         replace(LLAMA, name="yarn", family="qwen2", qkv_bias=True, rope=Rope(1e6, scaling=_YARN)),
+        replace(
+            LLAMA, name="test-gemma2", family="gemma2", **_GEMMA, attention_cap=0.5, logit_cap=3.0,
+            windows=(24, 0, 24), tied_head=True,
+        ),
+        replace(
+            LLAMA, name="test-gemma3", family="gemma3", **_GEMMA, heads=4, kv_heads=1, head_dim=256,
+            qk_norm=True, layer_ropes=(Rope(1e4), Rope(1e4), Rope(1e6)), windows=(24, 24, 0),
+        ),
         LANEFORMER,
         _laneformer("early", early_comm=True),
         _laneformer("no-delay", delay=0),

@@ -45,10 +45,19 @@ from engine.models.storage import Storage
 from engine.progress import OnProgress, Progress, ignore_progress
 
 MONOKERNEL = "monokernel.cu"
-FEATURES = frozenset((Feature.QKV_BIAS, Feature.QK_NORM, Feature.LAYER_ROTATION, Feature.ROTATION_AMPLITUDE))
-"""What the kernel computes beyond a plain Llama's arithmetic."""
-EXPERT_FEATURES = FEATURES | {Feature.EXPERTS, Feature.OUT_BIAS, Feature.SINKS, Feature.CLAMPED_SWIGLU}
-"""What it computes for models with experts; the prefill of dense models has less."""
+_FEATURES = frozenset((Feature.QKV_BIAS, Feature.QK_NORM, Feature.LAYER_ROTATION, Feature.ROTATION_AMPLITUDE))
+"""What the kernel computes beyond a plain Llama's arithmetic, in decode and in prefill."""
+_EXPERT_FEATURES = _FEATURES | {Feature.EXPERTS, Feature.OUT_BIAS, Feature.SINKS, Feature.CLAMPED_SWIGLU}
+"""What it computes for models with experts."""
+_POST_NORM_FEATURES = _FEATURES | {
+    Feature.POST_NORMS,
+    Feature.GELU,
+    Feature.EMBEDDING_SCALE,
+    Feature.ATTENTION_SCALE,
+    Feature.ATTENTION_CAP,
+    Feature.LOGIT_CAP,
+}
+"""What it computes for models with norms after modules, whose prompts go through decode."""
 _SCORE_TOKENS = 256
 """Tokens scored in one launch: their logits stay on the device until it ends."""
 _READ_BYTES = 4 << 30
@@ -58,7 +67,8 @@ DEFAULT_CACHE_MIB = 8192
 
 def require_support(config: ModelConfig) -> None:
     """Raises BackendUnavailable if the model needs arithmetic that the kernels have not."""
-    require_features(config, EXPERT_FEATURES if config.experts else FEATURES, CudaBackend.name)
+    found = _EXPERT_FEATURES if config.experts else _POST_NORM_FEATURES if config.post_norms else _FEATURES
+    require_features(config, found, CudaBackend.name)
 
 
 class CudaBackend:
@@ -139,7 +149,7 @@ class CudaBackend:
     @property
     def _prefills(self) -> bool:
         """Whether prompts have a way of their own; else they go through decode."""
-        return self.config.experts is None or self.layout.tuning.expert_prefill
+        return self.layout.prefills
 
     @property
     def device(self) -> Device:

@@ -16,7 +16,7 @@ from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, mlp_columns
 from engine.backends.cuda.units import TILE_ROWS, UNIT_BYTES, chunks_a_slot
 from engine.errors import ConfigError
-from engine.models.config import HeadKind, ModelConfig
+from engine.models.config import Activation, HeadKind, ModelConfig
 from engine.models.rope import Rope, RopeLayout
 from engine.models.weights import DType
 
@@ -116,10 +116,17 @@ class Layout:
         return self.tuning.prefill_tiles * 16
 
     @property
+    def prefills(self) -> bool:
+        """Whether prompts have a way of their own; else they go through decode."""
+        if self.config.experts is not None:
+            return self.tuning.expert_prefill
+        return not self.config.post_norms
+
+    @property
     def prefills_by_tiles(self) -> bool:
         """Whether long prompts go by tiles: those take dense weights as they lie in 16 bits."""
         in_16_bits = self.tuning.unpacked_copy or not self.plan.is_packed
-        return in_16_bits and not self.config.experts
+        return in_16_bits and not self.config.experts and self.prefills
 
     @property
     def has_copy(self) -> bool:
@@ -237,8 +244,8 @@ def _require_prompts_ways(layout: Layout) -> None:
     for option, value in (("prefill_chunk", tuning.prefill_chunk), ("tiles_from", tuning.tiles_from)):
         if value is not None and not layout.prefills_by_tiles:
             raise ConfigError(
-                f"{name}: {option} is {value}, but prompts go by tiles only with dense weights in 16 bits:"
-                " leave the option out"
+                f"{name}: {option} is {value}, but prompts go by tiles only with dense weights in 16 bits and"
+                " without norms after modules: leave the option out"
             )
     if tuning.expert_prefill and not layout.config.experts:
         raise ConfigError(
@@ -286,6 +293,9 @@ def _scratch_bytes(plan: Plan, sharding: Sharding) -> int:
 
 
 def _residual_rows(plan: Plan) -> int:
+    """With norms after modules every SM keeps the whole residual stream, and two sums of squares a warp."""
+    if plan.config.post_norms:
+        return plan.config.hidden + 2 * WARPS
     most = max(core[Matrix.ATTN_OUT].tiles for core in plan.shares)
     return max(2, most * TILE_ROWS)
 
@@ -304,6 +314,14 @@ def _fixed_bytes(plan: Plan) -> int:
         + 512
         + routing
     )
+
+
+def norms_less_one(config: ModelConfig) -> bool:
+    """Whether scales of norms lie in memory less one, as the files of these families hold them.
+
+    Sixteen bits would round the sum: to 0.4 % in BF16.
+    """
+    return config.post_norms
 
 
 def rotations(config: ModelConfig) -> list[Rope | None]:
@@ -384,6 +402,9 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "ROPE_HALF": c.rope.layout is RopeLayout.HALF,
         "QKV_BIAS": c.qkv_bias,
         "QK_NORM": c.qk_norm,
+        "POST_NORMS": c.post_norms,
+        "NORMS_LESS_ONE": norms_less_one(c),
+        "GELU": c.activation is Activation.GELU_TANH,
         "WEIGHTS_BF16": layout.weights == "bf16",
         "SINKS": c.sinks,
         "OUT_BIAS": c.out_bias,
@@ -404,7 +425,10 @@ def _floats(layout: Layout) -> dict[str, float]:
         "NORM_EPS": layout.config.norm_eps,
         "SWIGLU_LIMIT": layout.config.swiglu_limit,
         "SQRT_LANES": math.sqrt(layout.sharding.whole.lanes.count),
-        "ATTENTION_SCALE": layout.config.head_dim**-0.5,
+        "ATTENTION_SCALE": layout.config.attention_scale or layout.config.head_dim**-0.5,
+        "ATTENTION_CAP": layout.config.attention_cap,
+        "LOGIT_CAP": layout.config.logit_cap,
+        "EMBEDDING_SCALE": layout.config.embedding_scale,
     }
 
 

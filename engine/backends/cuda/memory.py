@@ -13,7 +13,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from engine.backends.cuda.compile import compile_kernel
-from engine.backends.cuda.constants import Layout, operand_halves, rotations
+from engine.backends.cuda.constants import Layout, norms_less_one, operand_halves, rotations
 from engine.backends.cuda.contract import Control, PackJob, PackTensor, UnitJob, UnitTensor
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, expert_tensors
@@ -34,7 +34,7 @@ from engine.errors import DoesNotFit
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import Rope, rotation_table
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
-from engine.models.weights import RandomWeights, Weights, packed_of
+from engine.models.weights import DType, RandomWeights, Weights, cast_tensor, packed_of
 from engine.progress import BYTES, OnProgress, Progress
 
 """What is being done, bytes done, bytes in all."""
@@ -205,7 +205,24 @@ def turns(rope: Rope | None, layout: Layout) -> NDArray[np.float32]:
 def vector_names(config: ModelConfig) -> list[str]:
     """Everything that is read as vectors, in the order of `Params.norms`."""
     routers = (f"layers.{i}.router" for i in range(config.layers) if config.experts)
-    return [*norm_names(config), *routers, *head_vector_names(config), *expert_bias_names(config)]
+    return [
+        *norm_names(config),
+        *routers,
+        *head_vector_names(config),
+        *expert_bias_names(config),
+        *post_norm_names(config),
+    ]
+
+
+def vector(weights: Weights, name: str, dtype: DType) -> NDArray[Any]:
+    """A row or a vector as the kernels read it."""
+    if _lies_less_one(weights, name):
+        return cast_tensor(weights.get(name) - np.float32(1), dtype)
+    return weights.get(name, dtype)
+
+
+def _lies_less_one(weights: Weights, name: str) -> bool:
+    return norms_less_one(weights.config) and name.endswith("norm")
 
 
 def norm_names(config: ModelConfig) -> Iterator[str]:
@@ -213,6 +230,13 @@ def norm_names(config: ModelConfig) -> Iterator[str]:
         yield f"layers.{i}.attn_norm"
         yield f"layers.{i}.ffn_norm"
     yield "norm"
+
+
+def post_norm_names(config: ModelConfig) -> Iterator[str]:
+    """Norms of what modules add to the residual stream, as decode.cuh expects them."""
+    for i in range(config.layers if config.post_norms else 0):
+        yield f"layers.{i}.attn_post_norm"
+        yield f"layers.{i}.ffn_post_norm"
 
 
 def head_vector_names(config: ModelConfig) -> Iterator[str]:
@@ -288,7 +312,7 @@ class _Loader:
         pointer = self._device.allocate(sum(counts) * 2)
         at = pointer
         for name, count in zip(names, counts, strict=True):
-            if isinstance(self._weights, RandomWeights):
+            if isinstance(self._weights, RandomWeights) and not _lies_less_one(self._weights, name):
                 key, scale, offset = self._weights.recipe(name)
                 arguments = (
                     ctypes.c_uint64(at),
@@ -300,7 +324,7 @@ class _Loader:
                 )
                 self._device.launch(self._kernels["fill_random"], (1024, 1), _THREADS, 0, arguments)
             else:
-                self._device.upload(at, self._weights.get(name, self._layout.weights))
+                self._device.upload(at, vector(self._weights, name, self._layout.weights))
             at += count * 2
         self._device.synchronise()
         return pointer

@@ -23,7 +23,7 @@ from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
 from engine.models.weights import DType
 from engine.progress import Progress
-from tests.gpu.models import CONFIGS, QWEN3_32B
+from tests.gpu.models import CONFIGS, GEMMA_2_2B, QWEN3_32B
 
 LIMITS: dict[str, int] = json.loads(Path(__file__).with_name("limits.json").read_text())
 """Bytes that registers may spill in a whole kernel: no specialisation may need more than when recorded."""
@@ -44,6 +44,8 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "normed heads": ("qwen3-8b", "bf16", {}),
     "normed heads and biases, small": ("normed-small-heads", "f16", {}),
     "long vectors": ("qwen3-32b", "bf16", {}),
+    "norms after modules": ("gemma-2-2b", "bf16", {}),
+    "norms after modules, 2 GPUs": ("gemma-2-2b", "bf16", {"devices": 2, "filters": True}),
     "experts": ("qwen3-30b-a3b", "bf16", {}),
     "experts and their prompts": ("qwen3-30b-a3b", "bf16", {"expert_prefill": True}),
     "biased experts and their prompts": ("gpt-oss-20b", "bf16", {"expert_prefill": True}),
@@ -56,15 +58,14 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
 
 EACH_TIME = (
     "laneformer-2b, 4 GPUs, profile", "laneformer-2b, 2 GPUs, filters", "normed heads and biases, small",
-    "experts", "barrier", "vocabulary of lanes",
+    "experts", "barrier", "vocabulary of lanes", "norms after modules",
 )  # fmt: skip
 """Between them every switch of the kernel; the others take minutes, and are compiled each night."""
 
 
 def config_of(name: str) -> ModelConfig:
-    if name == QWEN3_32B.name:
-        return QWEN3_32B
-    return CONFIGS[name] if name in CONFIGS else load_preset(name).config
+    published = {config.name: config for config in (QWEN3_32B, GEMMA_2_2B)}
+    return published.get(name) or CONFIGS.get(name) or load_preset(name).config
 
 
 def header_of(

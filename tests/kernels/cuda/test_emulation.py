@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from engine.backends.cuda.constants import Tuning
-from engine.models.config import Experts, ModelConfig
+from engine.models.config import Activation, Experts, ModelConfig
 from engine.models.presets import load_preset
+from engine.models.rope import Rope
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from tests.gpu.cache import of_reference, require_close
 from tests.gpu.models import LANEFORMER, LLAMA, RoutedWeights
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.sources import convert
+from tests.reference.test_laneformer import relative_error
 
 PROMPT, SHORT = 20, 5
 NEW = 3
@@ -42,6 +44,27 @@ GPT_OSS = replace(
     load_preset("tiny-experts").config,
     hidden=64, layers=2, heads=2, kv_heads=1, ffn=32, vocab=96, context=64, windows=(4, 0),
 )  # fmt: skip
+GEMMA = replace(
+    SMALL,
+    family="gemma2",
+    post_norms=True,
+    activation=Activation.GELU_TANH,
+    embedding_scale=8.0,
+    attention_scale=0.25,
+    attention_cap=0.5,
+    logit_cap=3.0,
+    windows=(9, 0),
+    tied_head=True,
+)
+GEMMA_3 = replace(
+    GEMMA,
+    family="gemma3",
+    qk_norm=True,
+    attention_cap=0.0,
+    logit_cap=0.0,
+    rope=Rope(1e6),
+    layer_ropes=(Rope(1e4), Rope(1e6)),
+)
 MODELS: dict[str, tuple[ModelConfig, int]] = {
     "llama": (SMALL, 2),
     "normed heads, a window": (replace(SMALL, family="qwen3", qk_norm=True, windows=(9, 0)), 3),
@@ -49,6 +72,8 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
         replace(SMALL, layers=3, windows=(0, 9, 0), lanes=replace(LANEFORMER.lanes, count=2, delay=1)),
         2,
     ),
+    "norms after modules, soft caps": (GEMMA, 3),
+    "norms after modules, heads normed, two rotations": (GEMMA_3, 2),
     "experts": (EXPERTS, 3),
     "experts with biases and sinks": (GPT_OSS, 2),
 }
@@ -62,19 +87,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "tiles_from"),
-    [(name, way) for name, (config, _) in MODELS.items() for way in ((1,) if config.experts else (1, 1000))],
+    [
+        (name, way)
+        for name, (config, _) in MODELS.items()
+        for way in ((1,) if config.experts or config.post_norms else (1, 1000))
+    ],
 )
 def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
     name: str, tiles_from: int, folder: Path
 ) -> None:
     config, cores = MODELS[name]
     weights = RandomWeights(config, 3)
-    length = SHORT if config.experts else PROMPT
+    length = SHORT if config.experts else 12 if config.post_norms else PROMPT
     prompt = np.random.default_rng(5).integers(0, config.vocab, length).tolist()
 
     tuning = Tuning(expert_prefill=config.experts is not None)
     gpu = EmulatedGpu(folder, config, weights, cores, tuning)
-    tokens = gpu.generate(prompt, NEW, prefilled=length - 1, tiles_from=tiles_from)
+    prefilled = 0 if config.post_norms else length - 1
+    tokens = gpu.generate(prompt, NEW, prefilled=prefilled, tiles_from=tiles_from)
 
     reference = Reference(weights)
     cache = reference.new_cache(length + NEW)
@@ -124,6 +154,40 @@ def test_equal_scores_meet_the_experts_of_the_reference_each_time(
     reference = Reference(weights)
     logits = reference.forward([*prompt, *tokens[:-1]], reference.new_cache(len(prompt) + NEW))
     assert tokens == again == logits[len(prompt) - 1 :].argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "head_dim"),
+    [
+        ("norms after modules, soft caps", 32),
+        pytest.param("norms after modules, soft caps", 256, marks=pytest.mark.nightly),
+        pytest.param("norms after modules, heads normed, two rotations", 256, marks=pytest.mark.nightly),
+    ],
+)
+def test_logits_with_norms_after_modules_are_the_references(name: str, head_dim: int, folder: Path) -> None:
+    config, cores = MODELS[name]
+    config = replace(config, head_dim=head_dim)
+    weights, tokens = RandomWeights(config, 3), [5, 80, 17, 3]
+
+    found = EmulatedGpu(folder, config, weights, cores).logits(tokens)
+
+    reference = Reference(weights)
+    expected = reference.forward(tokens, reference.new_cache(len(tokens)))
+    capped = np.abs(expected).max() > 0.9 * config.logit_cap
+    assert capped or not config.logit_cap, "the cap does nothing here"
+    assert relative_error(found, expected) < PREFILL_TOLERANCE
+
+
+@pytest.mark.nightly
+def test_an_sm_without_a_tile_of_the_mlp_follows_the_stream_all_the_same(tmp_path: Path) -> None:
+    config = replace(GEMMA, hidden=32, heads=1, kv_heads=1, head_dim=32, ffn=32, vocab=72)
+    weights, tokens = RandomWeights(config, 3), [5, 80 % 72, 17]
+
+    found = EmulatedGpu(tmp_path, config, weights, cores=9).logits(tokens)
+
+    reference = Reference(weights)
+    expected = reference.forward(tokens, reference.new_cache(len(tokens)))
+    assert relative_error(found, expected) < PREFILL_TOLERANCE
 
 
 @pytest.mark.nightly

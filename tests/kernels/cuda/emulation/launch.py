@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.backends.cuda.constants import Tuning, header, make_layout, rotations
 from engine.backends.cuda.contract import PEER_POINTERS, TOKEN_ID_BITS, Control, Params, Status
 from engine.backends.cuda.expert_region import pack_experts
-from engine.backends.cuda.memory import prefill_bytes, share_table, tile_table, turns, vector_names
+from engine.backends.cuda.memory import prefill_bytes, share_table, tile_table, turns, vector, vector_names
 from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
@@ -56,6 +56,23 @@ class EmulatedGpu:
 
         By tiles where `tiles_from` or more are left.
         """
+        return self._launch(tokens, new, prefilled, first, tiles_from)
+
+    def logits(self, tokens: list[int]) -> NDArray[np.float32]:
+        """After each of `tokens`, which all go through decode: [len(tokens), vocab]."""
+        kept = self._put(np.full((len(tokens), self._config.vocab), np.nan, np.float32))
+        self._launch(tokens, 1, 0, 0, 1, kept)
+        return kept.reshape(len(tokens), -1)
+
+    def _launch(
+        self,
+        tokens: list[int],
+        new: int,
+        prefilled: int,
+        first: int,
+        tiles_from: int,
+        logits: NDArray[np.float32] | None = None,
+    ) -> list[int]:
         control, status = Control(), Status()
         ring, stop = np.zeros(new, np.uint64), np.zeros(4, np.uint32)
         params = Params(
@@ -76,6 +93,8 @@ class EmulatedGpu:
             status=ctypes.addressof(status),
             ring=ring.ctypes.data,
             stop_flag=stop.ctypes.data,
+            keep_logits=int(logits is not None),
+            logits=0 if logits is None else logits.ctypes.data,
         )
         for name, array in self._memory.items():
             setattr(params, name, array.ctypes.data)
@@ -100,7 +119,9 @@ class EmulatedGpu:
             tapes += _copies(made, weights, half)
 
         def vectors(names: list[str]) -> NDArray[Any]:
-            return self._put(np.concatenate([weights.get(n, half).view(np.uint16).ravel() for n in names]))
+            return self._put(
+                np.concatenate([vector(weights, n, half).view(np.uint16).ravel() for n in names])
+            )
 
         def unwritten(count: int) -> NDArray[Any]:
             return self._put(np.full(count, np.nan, np.float32))
