@@ -8,14 +8,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.errors import EngineError
+from engine.serving.client import Client
 from tests.faults.pages import ApiClient, Tally, Visitor, source_address, text_of
 from tests.faults.product import Product, at_the_same_time
 from tests.waiting import wait_until
 
 TOK_S = 300
+ROWS = 4
+"""How many requests a worker takes at once."""
 ROWS_MUST_END_S = 120.0
 SWEEPS_MUST_END_S = 420.0
 Asked = tuple[Mapping[str, Any], str]
@@ -27,6 +32,8 @@ class Killed:
 
     tally: Tally
     kills: Counter[str] = field(default_factory=Counter)
+    in_flight: int = 0
+    """The most streams that one worker had in hand."""
     rows_running: int = 0
     rows_ended_s: float = 0.0
     points: int = 0
@@ -68,28 +75,41 @@ def kill_at_random(
     return kills
 
 
-def run(product: Product, *, kills: int, pause_s: tuple[float, float], tokens: int, sweeps: int) -> Killed:
-    """`product` has web processes; workers, and Celery for `sweeps`, are added here."""
-    for number in range(2):
-        product.add_paced(f"worker-{number}", TOK_S)
+def run(
+    product: Product, *, workers: int, kills: int, pause_s: tuple[float, float], tokens: int, sweeps: int
+) -> Killed:
+    """`product` has web processes; workers with rows, and Celery for `sweeps`, are added here.
+
+    There are as many visitors as the workers have rows together, and kills begin once a worker has all its
+    rows taken.
+    """
+    for number in range(workers):
+        product.add_paced(f"worker-{number}", TOK_S, MONOLANE_ROWS=str(ROWS))
     victims = [name for name in product.services if name != "beat"]
     if sweeps:
         product.add_celery()
         product.add_beat()
         victims.append("celery")
-    product.wait_for_workers(2)
+    product.wait_for_workers(workers)
     text = text_of(product, tokens)
     if sweeps:
         product.manage("shell", "-c", _SWEEPS.format(count=sweeps))
     found = Killed(Tally())
-    work = visitors(product, found.tally, text, tokens, pages=3, clients=1)
+    work = visitors(product, found.tally, text, tokens, pages=3 * workers, clients=workers)
     with at_the_same_time(*work, patience_s=180):
+        wait_until(lambda: _count_in_flight(product, found) == ROWS)
         found.kills = kill_at_random(product, victims, kills, pause_s)
         product.wait_for_web()
     _wait_for_rows(product, found)
     if sweeps:
         _wait_for_sweeps(product, found)
     return found
+
+
+def _count_in_flight(product: Product, found: Killed) -> int:
+    with suppress(EngineError), Client(product.redis_url) as client:
+        found.in_flight = max([found.in_flight, *(worker.in_hand for worker in client.workers())])
+    return found.in_flight
 
 
 def _wait_for_rows(product: Product, found: Killed) -> None:

@@ -21,6 +21,7 @@ def test_kills_at_random_lose_and_double_nothing(
     with running_product(tmp_path, prepared, web=2 if full else 1) as product:
         found = kills.run(
             product,
+            workers=2 if full else 1,
             kills=200 if full else 4,
             pause_s=(0.2, 1.8) if full else (1.0, 1.5),
             tokens=600 if full else 300,
@@ -28,7 +29,12 @@ def test_kills_at_random_lose_and_double_nothing(
         )
     tally = found.tally
     killed = ", ".join(f"{count} of {name}" for name, count in sorted(found.kills.items()))
-    figures("kills, 4 open requests", "200" if full else "4", f"{found.kills.total()}: {killed}")
+    figures("streams in flight on one worker", str(kills.ROWS), str(found.in_flight))
+    figures(
+        "kills, as many open requests as the workers have rows",
+        "200" if full else "4",
+        f"{found.kills.total()}: {killed}",
+    )
     figures("their generations", "0 lost, 0 doubled", f"{tally.whole} whole, {len(tally.wrong)} wrong")
     again = ", ".join(f"{count} {code}" for code, count in sorted(tally.again.items())) or "none"
     figures("generations that were told to send again", "not shown as a success", again)

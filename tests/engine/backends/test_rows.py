@@ -26,6 +26,9 @@ WARM = SamplingParams(
 )
 LONG = 4096
 """Positions: a request that may fill them is in flight for as long as a test wants it to be."""
+LONG_PROMPT = 4000
+MOST_BLOCK = 64
+"""Prompt tokens that a backend reads between two tokens of the others, at most (docs/decisions/rows.md)."""
 EXPERTS = load_preset("tiny-experts").config
 MODELS = {
     "numpy": ("numpy", LLAMA, {}),
@@ -163,6 +166,23 @@ def test_each_request_may_have_a_thread_of_its_own(bench: Bench) -> None:
         thread.join()
 
     assert got == {number: bench.alone(job_of(bench.config, number)) for number in range(12)}
+
+
+def test_a_running_stream_waits_for_one_block_of_a_prompt_that_joins_and_not_for_more(bench: Bench) -> None:
+    length = LONG_PROMPT if bench.config.lanes.count == 1 else 400  # lanes read theirs slowly
+    prompt = tuple(1 + i % 90 for i in range(length))
+    running = Follower(bench.backend.launch(Job((1, 2, 3), LONG)))
+    while not running.ids:
+        running.poll(1.0)
+    running.poll()
+    before = len(running.ids)
+    joined = Follower(bench.backend.launch(Job(prompt, 2)))
+    while not joined.ids:
+        joined.poll(1.0)
+    running.poll()
+    running.launch.close()
+    joined.launch.close()
+    assert len(running.ids) - before >= length // MOST_BLOCK - 1
 
 
 def test_one_more_than_there_are_rows_is_refused(bench: Bench) -> None:
