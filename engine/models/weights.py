@@ -44,7 +44,7 @@ from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 
 DType = Literal["f32", "f16", "bf16"]
 RANDOM_STORAGES = (Storage.FP8_BLOCK, Storage.Q8_0, Storage.MXFP4)
-"""How random matrices may be packed, besides experts."""
+"""How random matrices may be packed."""
 _E4M3_SPREAD = 120.0 / 3.0**0.5
 """Of random E4M3 numbers, over that of numbers between -1 and 1."""
 _BLOCK = 1 << 16
@@ -129,8 +129,8 @@ class RandomWeights:
         expert_storage: Storage | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """`expert_storage`: MXFP4, or None for experts of 16 bits. `storage`: one of RANDOM_STORAGES for the
-        other matrices, or None; as in files, FP8 leaves the head in 16 bits.
+        """`storage`: one of RANDOM_STORAGES, or None for 16 bits; as in files, FP8 leaves the head so.
+        `expert_storage`: MXFP4 for experts that ship in it whatever the rest is in, else None.
         """
         if expert_storage not in (None, Storage.MXFP4):
             raise ConfigError(f"random experts are stored in 16 bits or MXFP4, not {expert_storage!r}")
@@ -166,7 +166,7 @@ class RandomWeights:
         is_head = (
             kind == ("embed" if self.config.tied_head else "head") and self._storage is not Storage.FP8_BLOCK
         )
-        if self._storage and (is_head or (layer and kind.startswith("w") and "experts" not in layer)):
+        if self._storage and (is_head or (layer and kind.startswith("w"))):
             return self._storage
         return Storage.BF16 if self.native == "bf16" else Storage.F16
 

@@ -35,9 +35,10 @@ static_assert(!experts::ANY || PARTIAL_BYTES + int(sizeof(Groups)) + 2 * ROUTES 
 
 DEVICE Groups& groups_of(Shared& shared) { return *reinterpret_cast<Groups*>(shared.scratch + PARTIAL_BYTES); }
 
-// In the buffer of outputs: attention's, the experts' sums, in FP32 a slab for each route; who is met, and how much each counts.
+// In the buffer of outputs, behind those of modules: in FP32 a slab for each route; who is met, and how much each counts.
 DEVICE float* slab(const Params& p, int route) {
-    return reinterpret_cast<float*>(p.outputs + size_t(2) * shares::CHUNK * model::HIDDEN) + size_t(route) * model::HIDDEN;
+    constexpr size_t MODULES = size_t(2) * prefill::HISTORY * model::TOTAL_LANES * shares::CHUNK;
+    return reinterpret_cast<float*>(p.outputs + MODULES * model::HIDDEN) + size_t(route) * model::HIDDEN;
 }
 DEVICE float2* route(const Params& p, int index) { return reinterpret_cast<float2*>(slab(p, ROUTES)) + index; }
 
@@ -48,9 +49,7 @@ DEVICE u16* gated_operand(const Params& p, int tile) {
 }
 // The word of two columns from an even one of a row of 16.
 DEVICE u32* word_of(u16* operand, int column, int row) {
-    const int chunk = column / CHUNK_COLUMNS, within = column % CHUNK_COLUMNS;
-    u16* at = operand + (chunk * 2 + (within / 4 & 1)) * shares::UNIT_HALVES + ((row & 7) * 4 + within / 8) * 8;
-    return reinterpret_cast<u32*>(at) + (within / 2 & 1) * 2 + (row >> 3);
+    return shares::operand_word<1>(operand, column / CHUNK_COLUMNS, column % CHUNK_COLUMNS, row);
 }
 
 // Which blocks of which groups are an SM's: a range of all groups' blocks one after the other.
@@ -59,6 +58,7 @@ struct Share {
     static constexpr int TILES = WHICH == GATE_UP ? experts::GATE_UP_TILES : experts::DOWN_TILES;
     static constexpr int CHUNKS = WHICH == GATE_UP ? experts::GATE_UP_CHUNKS : experts::DOWN_CHUNKS;
     static constexpr int BLOCKS = ceil_div(TILES, BLOCK_TILES);
+    static constexpr int STORAGE = experts::STORAGE<WHICH>, STEP = chunks_a_slot(BLOCK_TILES, STORAGE, true);
     int first, last;
 
     DEVICE Share(const Groups& groups, int sm)
@@ -72,7 +72,7 @@ struct Share {
 template <int WHICH, class Producer>
 DEVICE void produce(Producer& producer, const u8* region, int layer) {
     using Mine = Share<WHICH>;
-    constexpr int STEP = chunks_a_slot(BLOCK_TILES);
+    constexpr int STEP = Mine::STEP;
     constexpr u64 BEFORE = WHICH == GATE_UP ? 0 : experts::GATE_UP_BYTES;
     producer.place.phase = WHICH;
     const Groups& groups = groups_of(producer.shared);
@@ -81,11 +81,11 @@ DEVICE void produce(Producer& producer, const u8* region, int layer) {
     for (int block = mine.first; block < mine.last && !producer.ended; ++block) {
         const int tiles = Mine::tiles(block), expert = groups.expert[Mine::group(block)];
         const u8* from = region + (u64(layer) * model::EXPERTS + expert) * experts::BYTES + BEFORE +
-                         u64(Mine::tile(block) + t) * (Mine::CHUNKS * UNIT_BYTES);
+                         u64(Mine::tile(block) + t) * experts::bytes<WHICH>(Mine::CHUNKS);
         for (int chunk = 0; chunk < Mine::CHUNKS && !producer.ended; chunk += STEP) {
-            const u32 bytes = u32(smaller(STEP, Mine::CHUNKS - chunk) * UNIT_BYTES);
+            const u32 bytes = u32(experts::bytes<WHICH>(smaller(STEP, Mine::CHUNKS - chunk)));
             producer.fill_slot(bytes * u32(tiles), [&] {
-                if (t < tiles) producer.copy_part(u32(t * STEP * UNIT_BYTES), from + chunk * UNIT_BYTES, bytes);
+                if (t < tiles) producer.copy_part(u32(t * experts::bytes<WHICH>(STEP)), from + experts::bytes<WHICH>(chunk), bytes);
             });
         }
     }
@@ -95,19 +95,19 @@ DEVICE void produce(Producer& producer, const u8* region, int layer) {
 template <int WHICH, class Operand16, class Finish>
 DEVICE void block_product(Core& core, int block, int tokens, const Operand16& operand, const Finish& finish) {
     using Mine = Share<WHICH>;
-    constexpr int T = BLOCK_TILES, STEP = chunks_a_slot(T);
+    constexpr int T = BLOCK_TILES, STEP = Mine::STEP;
     float sums[T][MOST_TILES][4] = {};
     const int lane = int(core.lane);
 #pragma unroll 1
     for (int first = 0; first < Mine::CHUNKS; first += STEP) {
         const int last = smaller(first + STEP, Mine::CHUNKS);
         core.wait_full();
-        const u8* slot = core.shared.ring[core.cursor.slot] + piece_place(core.lane) * 16;
+        const u8* slot = core.shared.ring[core.cursor.slot];
 #pragma unroll 1
         for (int c = SlotPart<T>::mine(core, first); c < last; c += WARPS) {
             uint4 b[T];
 #pragma unroll
-            for (int t = 0; t < T; ++t) b[t] = *reinterpret_cast<const uint4*>(slot + (t * STEP + c - first) * UNIT_BYTES);
+            for (int t = 0; t < T; ++t) b[t] = shares::weights_of<Mine::STORAGE, T, true>(slot, c - first, t, core.lane);
 #pragma unroll
             for (int m = 0; m < MOST_TILES; ++m) {
                 if (m * TILE_TOKENS >= tokens) break;
@@ -266,88 +266,49 @@ DEVICE void down(Core& core) {
     }
 }
 
-// What the experts add to each token, in the order of slots.
+// What the experts add to each token, in the order of slots; of several GPUs the first one adds their biases.
 DEVICE void join(Core& core, const Chunk& chunk, int layer) {
     constexpr int PAIRS_A_TOKEN = model::HIDDEN / 2;
     const Params& p = core.params;
+    const prefill::OutputStore<ByShares> outputs{core, prefill::outputs_offset<ByShares>(false, layer)};
     for (int i = int(core.place.sm) * CONSUMERS + int(threadIdx.x); i < chunk.tokens * PAIRS_A_TOKEN; i += model::SMS * CONSUMERS) {
-        const int token = i / PAIRS_A_TOKEN, row = i % PAIRS_A_TOKEN * 2;
+        const int token = i / PAIRS_A_TOKEN, pair = i % PAIRS_A_TOKEN;
         float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
         for (int slot = 0; slot < model::CHOSEN; ++slot) {
             const int index = token * model::CHOSEN + slot;
             const float2 met = __ldcg(route(p, index));
-            float2 out = __ldcg(reinterpret_cast<const float2*>(slab(p, index) + row));
+            float2 out = __ldcg(reinterpret_cast<const float2*>(slab(p, index)) + pair);
             if constexpr (experts::BIASED) {
-                const float2 bias = experts::down_bias_of(p, layer, __float_as_int(met.x), row);
-                out = make_float2(out.x + bias.x, out.y + bias.y);
+                if (core.whole_lane() == 0) {
+                    const float2 bias = experts::down_bias_of(p, layer, __float_as_int(met.x), 2 * pair);
+                    out = make_float2(out.x + bias.x, out.y + bias.y);
+                }
             }
             sum = make_float2(sum.x + met.y * out.x, sum.y + met.y * out.y);
         }
-        u16* to = p.outputs + prefill::outputs_offset<ByShares>(false, layer) + size_t(token) * model::HIDDEN + row;
-        *reinterpret_cast<u32*>(to) = split_weights_type(sum.x, sum.y).high;
+        outputs.store(pair, token, sum.x, sum.y);
     }
 }
 
-// What attention adds, with its bias.
-struct AttentionStore {
-    static constexpr int TILES = 8;
-    Core& core;
-    int layer;
+// A pass over a chunk of tokens that meet experts.
+struct ByExperts : ByShares {
+    u32& copied;  // parity of the barrier of that name
 
-    DEVICE void store(int pair, int token, float a, float b) const {
-        const int row = 2 * pair;
-        if (row >= model::HIDDEN) return;
-        float2 sum = make_float2(a, b);
-        if constexpr (model::OUT_BIAS) {
-            const float2 bias = heads::out_bias(core.params, layer, row);
-            sum = make_float2(a + bias.x, b + bias.y);
-        }
-        u16* to = core.params.outputs + prefill::outputs_offset<ByShares>(true, layer) + size_t(token) * model::HIDDEN + row;
-        *reinterpret_cast<u32*>(to) = split_weights_type(sum.x, sum.y).high;
-    }
-};
-
-// The last layer's keys and values are all that later tokens need of it. `copied` is the parity of the barrier of that name.
-DEVICE void pass(Core& core, const Chunk& chunk, u32& copied) {
-    const Params& p = core.params;
-    ByShares way{core, chunk};
-#pragma unroll 1
-    for (int layer = 0; layer < model::LAYERS; ++layer) {
-        core.place.layer = layer;
-        core.place.position = chunk.first;
-        const u16* norms = p.norms + size_t(2 * layer) * model::HIDDEN;
-        prefill::normalise<ByShares>(core, chunk, layer ? prefill::MLP_OUTPUT : prefill::EMBEDDING, layer - 1, norms);
-        core.grid_barrier();
-        way.matrix<QKV>(p.operand_hidden, prefill::QkvStore<ByShares>{core, layer, chunk});
-        if constexpr (model::QK_NORM) {
-            core.grid_barrier();
-            prefill::finish_heads<ByShares>(core, chunk, layer);
-        }
-        if (layer == model::LAYERS - 1) {
-            core.grid_barrier();
-            break;
-        }
-        way.attention(layer);
-        core.grid_barrier();
-        way.matrix<ATTN_OUT>(p.operand_heads, AttentionStore{core, layer});
-        core.grid_barrier();
-        prefill::normalise<ByShares>(core, chunk, prefill::ATTENTION_OUTPUT, layer, norms + model::HIDDEN);
-        core.grid_barrier();
-        choose(core, chunk, layer, norms + model::HIDDEN);
-        core.grid_barrier();
+    DEVICE void mlp(int layer) {
+        choose(core, chunk, layer, core.params.norms + size_t(2 * layer + 1) * model::HIDDEN);
+        begin_phase();
         group(core, chunk);
         gather(core);
-        core.grid_barrier();
-        gate_up(core, layer);
-        core.grid_barrier();
-        down(core);
-        core.grid_barrier();
-        barrier_wait(&core.shared.routing.copied, copied, p, core.place, WAIT_ROUTE);  // before its place is used again
+        begin_phase();
+        expert_prefill::gate_up(core, layer);
+        begin_phase();
+        expert_prefill::down(core);
+        begin_phase();
+        barrier_wait(&core.shared.routing.copied, copied, core.params, core.place, WAIT_ROUTE);  // before its place is used again
         copied ^= 1u;
         join(core, chunk, layer);
-        core.grid_barrier();
     }
-}
+};
 
 }  // namespace expert_prefill

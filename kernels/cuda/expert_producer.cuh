@@ -46,16 +46,16 @@ struct ExpertWalk<true> {
 private:
     template <int WHICH, class Producer>
     DEVICE void matrix(Producer& producer, int layer) {
-        constexpr int CHUNKS = phase_chunks(WHICH);
+        constexpr int CHUNKS = phase_chunks(WHICH), STORAGE = experts::STORAGE<WHICH>;
         producer.place.phase = WHICH;
         const Groups groups = producer.shared.groups[WHICH];
         const int first_tile = producer.shared.shares[WHICH].first;
         for (int g = 0; g < groups.count && !producer.ended; ++g) {
-            const int tiles = groups.size(g), step = chunks_a_slot(tiles), tile = first_tile + groups.first(g);
+            const int tiles = groups.size(g), step = chunks_a_slot(tiles, STORAGE, true), tile = first_tile + groups.first(g);
             for (int chunk = 0; chunk < CHUNKS && !producer.ended; chunk += step) {
                 const int chunks = smaller(step, CHUNKS - chunk);
                 const experts::SlotCopies<WHICH> copies{region, producer.shared.routing.chosen, layer, tile, tiles, chunk, chunks, step};
-                producer.fill_slot(u32(chunks * tiles * UNIT_BYTES), [&] {
+                producer.fill_slot(u32(tiles * experts::bytes<WHICH>(chunks)), [&] {
                     const int t = int(threadIdx.x) - CONSUMERS;
                     const auto copy = [&](int at, const u8* from, int bytes) { producer.copy_part(u32(at), from, u32(bytes)); };
                     if (t < tiles) copies.of_tile(t, copy);

@@ -3,21 +3,31 @@
 // wide matrix of downs. Who computes which tile of these is dealt out before anything is known; the router's answer is
 // nothing but an address.
 #pragma once
-#include "types.cuh"
-#include "contract.h"
-#include "model.h"
+#include "units.cuh"
 
 namespace experts {
 
-constexpr bool ANY = model::EXPERTS > 0, BIASED = model::EXPERT_BIASES, PREFILLED = ANY && model::EXPERT_PREFILL;
+constexpr bool ANY = model::EXPERTS > 0, BIASED = model::EXPERT_BIASES;
 constexpr int ROWS = larger(1, ceil_div(model::EXPERTS, model::SMS));  // of the router on one SM, at most
 constexpr int COLUMNS = model::FFN / model::CHOSEN;         // of one expert
 constexpr int GATE_UP_TILES = 2 * COLUMNS / TILE_ROWS, DOWN_TILES = ceil_div(model::HIDDEN, TILE_ROWS);
 constexpr int GATE_UP_CHUNKS = ceil_div(model::HIDDEN, CHUNK_COLUMNS), DOWN_CHUNKS = COLUMNS / CHUNK_COLUMNS;
 static_assert(!ANY || (model::LANES == 1 && COLUMNS % CHUNK_COLUMNS == 0), "whole chunks of an expert's columns");
 static_assert(model::CHOSEN <= 32, "a lane a slot");
-constexpr u64 GATE_UP_BYTES = u64(GATE_UP_TILES) * GATE_UP_CHUNKS * UNIT_BYTES;
-constexpr u64 BYTES = GATE_UP_BYTES + u64(DOWN_TILES) * DOWN_CHUNKS * UNIT_BYTES;
+
+// The format of GATE_UP or DOWN, and the bytes of `chunks` chunks of a tile, of whole runs but for a tile's last.
+template <int WHICH>
+constexpr int STORAGE = only_storage(WHICH);
+template <int WHICH>
+DEVICE constexpr int bytes(int chunks) {
+    return group_bytes(STORAGE<WHICH>, 1, chunks);
+}
+static_assert(!ANY || (!storage_varies(GATE_UP) && !storage_varies(DOWN)), "experts of all layers lie at like distances");
+static_assert(!ANY || DOWN_CHUNKS % unit_form(STORAGE<DOWN>).run == 0, "an expert's columns end with a run");
+
+constexpr int GATE_UP_TILE = bytes<GATE_UP>(GATE_UP_CHUNKS), DOWN_TILE = bytes<DOWN>(DOWN_CHUNKS);
+constexpr u64 GATE_UP_BYTES = u64(GATE_UP_TILES) * GATE_UP_TILE;
+constexpr u64 BYTES = GATE_UP_BYTES + u64(DOWN_TILES) * DOWN_TILE;
 
 // Matrices whose tiles lie each by itself, in memory and so in a ring slot too.
 DEVICE constexpr bool apart(int phase) { return ANY && (phase == GATE_UP || phase == DOWN); }
@@ -44,13 +54,13 @@ struct SlotCopies {
     DEVICE void of_tile(int t, const Copy& copy) const {
         if constexpr (WHICH == GATE_UP) {
             const int slot = (tile + t) / GATE_UP_TILES, row = (tile + t) % GATE_UP_TILES;
-            copy(t * step * UNIT_BYTES, expert(slot) + (row * GATE_UP_CHUNKS + chunk) * UNIT_BYTES, chunks * UNIT_BYTES);
+            copy(t * bytes<WHICH>(step), expert(slot) + row * GATE_UP_TILE + bytes<WHICH>(chunk), bytes<WHICH>(chunks));
         } else {  // columns of one expert end where those of the next begin
             for (int first = chunk; first < chunk + chunks;) {
                 const int slot = first / DOWN_CHUNKS, column = first % DOWN_CHUNKS;
                 const int count = smaller(chunk + chunks - first, DOWN_CHUNKS - column);
-                const u8* from = expert(slot) + GATE_UP_BYTES + ((tile + t) * DOWN_CHUNKS + column) * UNIT_BYTES;
-                copy((t * step + first - chunk) * UNIT_BYTES, from, count * UNIT_BYTES);
+                const u8* from = expert(slot) + GATE_UP_BYTES + (tile + t) * DOWN_TILE + bytes<WHICH>(column);
+                copy(t * bytes<WHICH>(step) + bytes<WHICH>(first - chunk), from, bytes<WHICH>(count));
                 first += count;
             }
         }

@@ -90,8 +90,9 @@ DEVICE void store_operand(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) 
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
         if (!pieces.in_operand(i)) continue;
-        if constexpr (packed::raised(STORAGE) != 1.0f) values[i] = times(values[i], packed::raised(STORAGE));
-        const Split a = split_weights_type(values[i].x, values[i].y), b = split_weights_type(values[i].z, values[i].w);
+        if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) values[i] = times(values[i], 1.0f / packed::lowered());
+        const auto split = is_packed(STORAGE) ? split_f16 : split_weights_type;
+        const Split a = split(values[i].x, values[i].y), b = split(values[i].z, values[i].w);
         const u32 quad = core.lane & 7;
         u8* to = core.shared.operand() + pieces.chunk(i) * CHUNK_OPERAND_BYTES + (quad & 1) * OPERAND_STEP_BYTES + quad / 2 * 16;
         *reinterpret_cast<Operand*>(to) = make_uint4(a.high, a.low, b.high, b.low);
@@ -229,7 +230,9 @@ struct SlotPart {
     DEVICE static int mine(const Core& core, int first) { return first + ((int(core.warp) - first) & (WARPS - 1)); }
 };
 
-// 16-bit weights of a warp's part of one slot in registers, of a group of however many tiles.
+// 16-bit weights of a warp's part of one slot in registers, of a group of however many tiles. Tiles lie side by side, or APART:
+// one after the other.
+template <bool APART>
 struct SlotWeights {
     template <int T>
     using Sums = ::Sums<T>;
@@ -242,8 +245,8 @@ struct SlotWeights {
     uint4 units[MOST] = {};
 
     // Takes chunks first .. last - 1 of a group from the slot at the cursor, and frees it. Past the warp's last chunk:
-    // some weights, which `multiply` takes times zero. Tiles lie side by side, or APART: one after the other.
-    template <int T, bool APART>
+    // some weights, which `multiply` takes times zero.
+    template <int T>
     DEVICE void load(Core& core, int first, int last) {
         constexpr int CHUNK_BYTES = (APART ? 1 : T) * UNIT_BYTES, TILE_BYTES = (APART ? SlotPart<T>::CHUNKS : 1) * UNIT_BYTES;
         core.wait_full();
@@ -292,7 +295,7 @@ struct SlotWeights {
 
 // All chunks of one group of T tiles, the first slot of which is in `weights`: adds this warp's part of each row's
 // product to `sums`. Keeping the next slot's weights in registers meanwhile was tried and spilled.
-template <int T, bool APART, class Held>
+template <int T, class Held>
 DEVICE void multiply(Core& core, int chunks, Held& weights, typename Held::template Sums<T>& sums) {
     constexpr int STEP = Held::template chunks_a_slot<T>();
     int first = 0;
@@ -301,7 +304,7 @@ DEVICE void multiply(Core& core, int chunks, Held& weights, typename Held::templ
         weights.template multiply<T>(core, first, smaller(first + STEP, chunks), sums);
         first += STEP;
         if (first >= chunks) break;
-        weights.template load<T, APART>(core, first, smaller(first + STEP, chunks));
+        weights.template load<T>(core, first, smaller(first + STEP, chunks));
     }
 }
 
@@ -335,20 +338,21 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
 }
 
 // What holds a slot's weights of a format.
-template <int STORAGE, bool PACKED = is_packed(STORAGE)>
+template <int STORAGE, bool APART, bool PACKED = is_packed(STORAGE)>
 struct HeldOf {
-    using Slot = SlotWeights;
+    using Slot = SlotWeights<APART>;
 };
-template <int STORAGE>
-struct HeldOf<STORAGE, true> {
-    using Slot = packed::SlotWeights<STORAGE>;
+template <int STORAGE, bool APART>
+struct HeldOf<STORAGE, APART, true> {
+    using Slot = packed::SlotWeights<STORAGE, APART>;
 };
 
 // The groups of one phase on one SM. Group g is finished by one warp, in turn. What can be had before the phase's input
 // is there is asked for first: the weights of the first slot, and what the finishing warps add (prepare).
 template <int PHASE, class Finish, int STORAGE>
 class GroupRun {
-    using Held = typename HeldOf<STORAGE>::Slot;
+    static constexpr bool APART = experts::apart(PHASE);
+    using Held = typename HeldOf<STORAGE, APART>::Slot;
 
 public:
     DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
@@ -364,7 +368,7 @@ public:
             if (g) load_first(g);
             with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
                 typename Held::template Sums<tiles.COUNT> sums;
-                multiply<tiles.COUNT, APART>(core_, CHUNKS, weights_, sums);
+                multiply<tiles.COUNT>(core_, CHUNKS, weights_, sums);
                 if (NORMED && g == 0) leave_squares(core_);  // while the products end
                 leave_sums<tiles.COUNT>(core_, sums);
             });
@@ -376,7 +380,6 @@ public:
 
 private:
     static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
-    static constexpr bool APART = experts::apart(PHASE);
     static constexpr bool NORMED = PHASE == QKV || (PHASE == GATE_UP && !experts::ANY) || PHASE == HEAD;
 
     DEVICE bool in_group(int g) const { return int(core_.lane) < groups_.size(g) * (TILE_ROWS / 2); }
@@ -385,7 +388,7 @@ private:
     }
     DEVICE void load_first(int g) {
         with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
-            weights_.template load<tiles.COUNT, APART>(core_, 0, smaller(Held::template chunks_a_slot<tiles.COUNT>(), CHUNKS));
+            weights_.template load<tiles.COUNT>(core_, 0, smaller(Held::template chunks_a_slot<tiles.COUNT>(), CHUNKS));
         });
     }
     DEVICE void finish_group(int g) {

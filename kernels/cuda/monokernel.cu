@@ -5,8 +5,8 @@
 #include "prefill.cuh"
 
 constexpr int PRODUCERS = experts::ANY ? 32 : 1;  // a slot of experts takes many copies: a lane each
-// Prompts of models with experts or with norms after modules go through decode, but where experts are prefilled.
-constexpr bool BY_DECODE = experts::ANY || model::POST_NORMS;
+// Prompts of models with norms after modules go through decode.
+constexpr bool BY_DECODE = model::POST_NORMS;
 constexpr int LAST_ON_TAPE = experts::ANY ? ATTN_OUT : DOWN;
 
 // The producer's walk over the tape. Mirrors the consumers: passes, layers, phases, groups, slots.
@@ -102,9 +102,7 @@ struct Producer {
         for (int layer = 0; layer < model::LAYERS; ++layer) {
             const bool last = layer == model::LAYERS - 1;
             for (int which = QKV; which <= (last ? QKV : LAST_ON_TAPE) && !ended; ++which) matrix(layer, which);
-            if constexpr (experts::PREFILLED) {
-                if (!last) experts.meet_groups(*this, layer);
-            }
+            if (!last) experts.meet_groups(*this, layer);
         }
     }
     DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts) {
@@ -143,7 +141,7 @@ DEVICE void produce(const Params& params, Shared& shared, u32 sm, int at) {
     producer.tape = params.tape + params.tape_offset[sm];
     producer.policy = evict_first_policy();
     ExpertWalk<experts::ANY> experts(params);
-    for (; at < params.prefill_end && !producer.ended; at += experts::ANY ? shares::CHUNK : prefill::next_chunk(params, at).tokens) producer.prefill_pass(experts);
+    for (; at < params.prefill_end && !producer.ended; at += prefill::next_chunk(params, at).tokens) producer.prefill_pass(experts);
     while (!producer.ended && !producer.done()) producer.decode_pass(experts);
     producer.drain();
 }
@@ -197,11 +195,11 @@ DEVICE void consume(const Params& params, Shared& memory, u32 sm) {
 
     decode_attention::plan_items(core, params.prefill_end);
     consumers_sync();
-    if constexpr (experts::PREFILLED) {
+    if constexpr (experts::ANY) {
         u32 copied = 0;
         for (int at = params.first; at < params.prefill_end;) {
-            const prefill::Chunk chunk{at, smaller(params.prefill_end - at, shares::CHUNK), false};
-            expert_prefill::pass(core, chunk, copied);
+            const prefill::Chunk chunk = prefill::next_chunk(params, at);
+            prefill::pass(expert_prefill::ByExperts{{core, chunk}, copied});
             at += chunk.tokens;
             if (reports) reporter.prefilled(at);
         }

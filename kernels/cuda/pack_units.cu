@@ -26,6 +26,16 @@ struct Element {
                 const u32 bits = random >> 24;
                 return (bits & 0x7f) == 0x7f ? bits ^ 1 : bits;  // no NaN
             }
+            case STORAGE_Q4_K: {
+                const int group = column % 256 / 32;
+                return block(256, 144)[16 + group / 2 * 32 + column % 32] >> group % 2 * 4 & 15;
+            }
+            case STORAGE_Q6_K: {
+                const u8* bytes = block(256, 210);
+                const int half = column % 256 / 128, part = column % 128 / 32, at = column % 32;
+                const u32 low = bytes[half * 64 + part % 2 * 32 + at] >> part / 2 * 4 & 15;
+                return low | (bytes[128 + half * 32 + at] >> 2 * part & 3) << 4;
+            }
             case STORAGE_MXFP4: {
                 if (!tensor.rows) return random >> 28;
                 const u32 both = block(32, 17)[1 + column % 16];
@@ -40,6 +50,13 @@ struct Element {
         if (tensor.rows) return tensor.scales[u64(row) * ceil_div(columns, SIDE) + column / SIDE];
         const u64 whole_row = index() / tensor.stride, whole_column = index() % tensor.stride;
         return tensor.scale * share_of_scale(u32(whole_row / SIDE * ceil_div(int(tensor.stride), SIDE) + whole_column / SIDE));
+    }
+    // Q4_K: the scale (0) or the offset (1) of the number's group.
+    DEVICE u8 k_scale(int which) const {
+        const u8* bytes = block(256, 144) + 4;
+        const int group = column % 256 / 32;
+        if (group < 4) return bytes[4 * which + group] & 63;
+        return u8((bytes[4 + group] >> 4 * which & 15) | bytes[4 * which + group - 4] >> 6 << 4);
     }
     DEVICE u8 exponent() const {
         if (tensor.rows) return block(32, 17)[0];
@@ -64,6 +81,15 @@ struct Element {
                 const u32 e = exponent();
                 return (bits & 8 ? -size : size) * __uint_as_float(e > 1 ? (e - 1) << 23 : 1u << (21 + e));
             }
+            case STORAGE_Q4_K: {
+                const u16* factors = reinterpret_cast<const u16*>(block(256, 144));
+                return float(bits) * (half_value(factors[0]) * float(k_scale(0))) - half_value(factors[1]) * float(k_scale(1));
+            }
+            case STORAGE_Q6_K: {
+                const u8* bytes = block(256, 210);
+                const float scale = float(static_cast<signed char>(bytes[192 + column % 256 / 16]));
+                return float(int(bits) - 32) * (half_value(*reinterpret_cast<const u16*>(bytes + 208)) * scale);
+            }
             default:  // Q8_0
                 return float(int(bits) - 128) * half_value(half_scale());
         }
@@ -76,18 +102,46 @@ DEVICE u32 fp8_word(const u32 (&code)[8], int at) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const u32 first = code[at + i], last = code[at + 2 + i];
-        const u32 half = first >> 7 << 15 | (first & 0x7f) << 4 | last >> 7 << 11 | (last >> 4 & 7) << 12 | (last & 15);
-        word |= half << 16 * i;
+        u32 upper = first >> 7 << 15 | (first & 0x7f) << 7;
+        upper |= (last >> 7 ^ (upper >> 8 & 1)) << 14;
+        const u32 lower = (last ^ upper >> 6) & 0x7f;
+        word |= (upper | (lower ^ lower >> 6)) << 16 * i;
     }
     return word;
 }
 
 // Eight E2M1 numbers: units.mxfp4_words.
 DEVICE u32 fp4_word(const u32 (&code)[8]) {
+    u32 word = 0, last = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int byte = i / 2 + i % 2 * 2;
+        word |= (code[i] >> 3 << 7 | (code[i] & 7) << 1) << 8 * byte;
+        last |= (code[4 + i] >> 3 << 7 | (code[4 + i] & 7) << 1) << 8 * byte;
+    }
+    word |= (last ^ word << 5) >> 7 & 0x01010101u;
+#pragma unroll
+    for (int bit = 1; bit <= 3; ++bit) {
+        const u32 wanted = (last ^ word << 7) >> bit & 0x01010101u;
+        word |= (wanted >> 8 | wanted << 24) << (bit + 3);
+    }
+    return word;
+}
+
+// The lower four bits of eight numbers: units.nibble_words.
+DEVICE u32 nibble_word(const u32 (&code)[8]) {
     u32 word = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) word |= (code[i] >> 3 << (15 - i / 2) | (code[i] & 7) << (9 - i / 2 * 3)) << i % 2 * 16;
+    for (int i = 0; i < 8; ++i) word |= (code[i] & 15) << (i / 2 * 4 + i % 2 * 16);
     return word;
+}
+
+// The upper two of six: of even numbers in the lower byte.
+DEVICE u16 upper_bits(const u32 (&code)[8]) {
+    u32 bits = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) bits |= code[i] >> 4 << (i / 2 * 2 + i % 2 * 8);
+    return u16(bits);
 }
 
 DEVICE u32 bytes_word(const u32 (&code)[8], int at) {
@@ -123,12 +177,16 @@ extern "C" __global__ void pack_units(const __grid_constant__ UnitJob job) {
         for (int i = 0; i < 8; ++i) {
             code[i] = real && column + i < job.columns ? Element{job.tensors[source.x], storage, job.columns, source.y, column + i}.code() : nothing;
         }
-        u32* words = reinterpret_cast<u32*>(run + (within * tiles + in_group) * form.unit) + lane * (form.unit / 128);
+        u8* unit = run + (within * tiles + in_group) * form.unit;
+        u32* words = reinterpret_cast<u32*>(unit) + lane * (form.unit / 128);
         if (storage == STORAGE_FP8_BLOCK) {
             words[0] = fp8_word(code, 0);
             words[1] = fp8_word(code, 4);
         } else if (storage == STORAGE_MXFP4) {
             words[0] = fp4_word(code);
+        } else if (storage == STORAGE_Q4_K || storage == STORAGE_Q6_K) {
+            words[0] = nibble_word(code);
+            if (storage == STORAGE_Q6_K) reinterpret_cast<u16*>(unit + 128)[lane] = upper_bits(code);
         } else {
             words[0] = bytes_word(code, 0);
             words[1] = bytes_word(code, 4);
@@ -138,9 +196,16 @@ extern "C" __global__ void pack_units(const __grid_constant__ UnitJob job) {
         u8* unit_scales = run + form.run * tiles * form.unit + (within * tiles + in_group) * form.unit_scales;
         u8* run_scales = run + form.run * tiles * (form.unit + form.unit_scales) + in_group * form.run_scales;
         if (storage == STORAGE_FP8_BLOCK) {
-            if (within == 0 && row_of_tile < 2) reinterpret_cast<float*>(run_scales)[row_of_tile] = real ? first.fp8_scale() * FP8_SCALE : 0.0f;
+            if (within == 0 && row_of_tile < 2) reinterpret_cast<float*>(run_scales)[row_of_tile] = real ? first.fp8_scale() : 0.0f;
         } else if (storage == STORAGE_MXFP4) {
             unit_scales[row_of_tile] = real ? first.exponent() : 0;
+        } else if (storage == STORAGE_Q4_K) {
+            unit_scales[2 * row_of_tile] = real ? first.k_scale(0) : 0;
+            unit_scales[2 * row_of_tile + 1] = real ? first.k_scale(1) : 0;
+            if (within == 0) reinterpret_cast<u32*>(run_scales)[row_of_tile] = real ? *reinterpret_cast<const u32*>(first.block(256, 144)) : 0;
+        } else if (storage == STORAGE_Q6_K) {
+            for (int i = 0; i < 2; ++i) unit_scales[2 * row_of_tile + i] = real ? first.block(256, 210)[192 + column % 256 / 16 + i] : 0;
+            if (within == 0) reinterpret_cast<u16*>(run_scales)[row_of_tile] = real ? *reinterpret_cast<const u16*>(first.block(256, 210) + 208) : 0;
         } else {
             reinterpret_cast<u16*>(unit_scales)[row_of_tile] = real ? first.half_scale() : 0;
         }

@@ -241,7 +241,11 @@ struct ByShares {
     DEVICE void matrix(u16* both, const Finish& finish) {
         shares::matrix<PHASE>(core, chunk.tokens, operand<Matrix<PHASE>::COLUMNS>(both), finish);
     }
-    DEVICE void gate_up() { matrix<GATE_UP>(core.params.operand_hidden, GatedStore<ByShares>{core}); }
+    DEVICE void mlp(int layer) {
+        matrix<GATE_UP>(core.params.operand_hidden, GatedStore<ByShares>{core});
+        begin_phase();
+        matrix<DOWN>(core.params.operand_ffn, OutputStore<ByShares>{core, outputs_offset<ByShares>(false, layer)});
+    }
     DEVICE void attention(int layer) {
         core.grid_barrier();
         share_attention::run<ByShares>(core, chunk, layer);
@@ -272,7 +276,11 @@ struct ByTiles {
     DEVICE void matrix(u16*, const Finish& finish) {
         tiles::matrix<PHASE>(core, stages, chunk.tokens, finish);
     }
-    DEVICE void gate_up() { tiles::matrix<GATE_UP>(core, stages, chunk.tokens, tiles::GatedSlices{}); }
+    DEVICE void mlp(int layer) {
+        tiles::matrix<GATE_UP>(core, stages, chunk.tokens, tiles::GatedSlices{});
+        begin_phase();
+        matrix<DOWN>(core.params.operand_ffn, OutputStore<ByTiles>{core, outputs_offset<ByTiles>(false, layer)});
+    }
     DEVICE void attention(int layer) {
         stages.begin_phase();
         tile_attention::run(core, stages, chunk.first, chunk.tokens, layer);
@@ -303,13 +311,11 @@ DEVICE void pass(Way way) {
         }
         way.attention(layer);
         way.begin_phase();
-        way.template matrix<ATTN_OUT>(p.operand_heads, OutputStore<Way>{core, outputs_offset<Way>(true, layer)});
+        way.template matrix<ATTN_OUT>(p.operand_heads, OutputStore<Way, model::OUT_BIAS>{core, outputs_offset<Way>(true, layer)});
         core.node_barrier();
         normalise<Way>(core, chunk, ATTENTION_OUTPUT, layer, norms + model::HIDDEN);
         way.begin_phase();
-        way.gate_up();
-        way.begin_phase();
-        way.template matrix<DOWN>(p.operand_ffn, OutputStore<Way>{core, outputs_offset<Way>(false, layer)});
+        way.mlp(layer);
         core.node_barrier();
     }
 }

@@ -102,14 +102,23 @@ private:
     }
 };
 
-template <class Way>
+// What a module adds to the residual stream; of several GPUs the first one adds attention's bias.
+template <class Way, bool BIASED = false>
 struct OutputStore {
     static constexpr int TILES = 8;
     Core& core;
     size_t outputs;  // outputs_offset
 
     DEVICE void store(int pair, int token, float a, float b) const {
-        store_row(2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES), token, split_weights_type(a, b).high);
+        const int row = 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES);
+        if constexpr (BIASED) {
+            if (core.whole_lane() == 0 && row < model::HIDDEN) {
+                const float2 bias = heads::out_bias(core.params, core.place.layer, row);
+                a += bias.x;
+                b += bias.y;
+            }
+        }
+        store_row(row, token, split_weights_type(a, b).high);
     }
     template <class Words>
     DEVICE void store_row(int row, int token, const Words& words) const {

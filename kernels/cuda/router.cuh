@@ -61,7 +61,7 @@ DEVICE void stage(Core& core, int layer, const u16* norm_weights) {
         if (core.lane == 0) core.shared.routing.sums[r][core.warp] = sum;
     }
     leave_squares(core);
-    store_operand<model::HIDDEN>(core, values);
+    store_operand<model::HIDDEN, experts::STORAGE<GATE_UP>>(core, values);
 }
 
 // By the first warp, a lane a row. `bias` is the lane's.
@@ -114,19 +114,23 @@ struct Keys {
         for (int i = 0; i < EACH; ++i) of[i] = here >> i & 1u ? key(untagged(of[i])) : 0u;
     }
     DEVICE static u32 key(float score) { return ordered(score + 0.0f); }  // no negative zero
-    // The best that is left, and its expert; it is taken out.
-    DEVICE u32 take(u32 lane, int& expert) {
+    // The best that is left; it is taken out, and the lane that had it writes to `chosen` whose it is.
+    DEVICE u32 take(u32 lane, int* chosen) {
         u32 best = 0;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) best = of[i] > best ? of[i] : best;
         best = __reduce_max_sync(ALL_LANES, best);
-        u32 first = 0;  // of the lane's own experts that score as much, counted from the end
+        int first = model::EXPERTS;  // of the lane's own that score as much
 #pragma unroll
-        for (int i = EACH - 1; i >= 0; --i) first = of[i] == best ? u32(model::EXPERTS - (i * 32 + int(lane))) : first;
-        expert = model::EXPERTS - int(__reduce_max_sync(ALL_LANES, first));
+        for (int i = EACH - 1; i >= 0; --i) first = of[i] == best ? i * 32 + int(lane) : first;
+        if (__popc(__ballot_sync(ALL_LANES, first < model::EXPERTS)) > 1) {
+            const int lowest = model::EXPERTS - int(__reduce_max_sync(ALL_LANES, u32(model::EXPERTS - first)));
+            if (first != lowest) first = model::EXPERTS;
+        }
+        if (first < model::EXPERTS) *chosen = first;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            if (i * 32 + int(lane) == expert) of[i] = 0;
+            if (i * 32 + int(lane) == first) of[i] = 0;
         }
         return best;
     }
@@ -136,19 +140,13 @@ struct Keys {
 template <class Known>
 DEVICE float choose(Keys keys, u32 lane, int* chosen, const Known& known) {
     const Keys all = keys;
-    int expert_of_lane = 0;
     u32 mine = 0, top = 0;
 #pragma unroll
     for (int slot = 0; slot < model::CHOSEN; ++slot) {
-        int expert;
-        const u32 best = keys.take(lane, expert);
+        const u32 best = keys.take(lane, &chosen[slot]);
         if (slot == 0) top = best;
-        if (int(lane) == slot) {
-            expert_of_lane = expert;
-            mine = best;
-        }
+        if (int(lane) == slot) mine = best;
     }
-    if (int(lane) < model::CHOSEN) chosen[lane] = expert_of_lane;
     __syncwarp();
     known();
     const float largest = from_ordered(top);

@@ -15,15 +15,17 @@ constexpr int CHUNK = TILES * TILE_TOKENS;
 constexpr int UNIT_HALVES = UNIT_BYTES / 2;
 static_assert(PREFILL_TOKENS_A_STEP == TILE_TOKENS, "partial sums of one tile at a time");
 
-// The operands of one product (16 columns) for one tile of tokens.
+// The operands of one product (16 columns) for one tile of tokens, of MOST in the operand.
+template <int MOST = TILES>
 DEVICE u16* fragment(u16* operand, int chunk, int tile, int step) {
-    return operand + ((size_t(chunk) * TILES + tile) * 2 + step) * UNIT_HALVES;
+    return operand + ((size_t(chunk) * MOST + tile) * 2 + step) * UNIT_HALVES;
 }
 
 // Where two columns from an even `column` of a chunk lie.
+template <int MOST = TILES>
 DEVICE u32* operand_word(u16* operand, int chunk, int column, int token) {
     const int tile = token / TILE_TOKENS, row = token % TILE_TOKENS;
-    u16* at = fragment(operand, chunk, tile, column / 4 & 1) + ((row & 7) * 4 + column / 8) * 8;
+    u16* at = fragment<MOST>(operand, chunk, tile, column / 4 & 1) + ((row & 7) * 4 + column / 8) * 8;
     return reinterpret_cast<u32*>(at) + (column / 2 & 1) * 2 + (row >> 3);
 }
 
@@ -37,13 +39,14 @@ DEVICE void load_operand(const u16* operand, int chunk, u32 lane, Operand (&a)[T
     }
 }
 
-// Of one unit of a slot the weights that a lane has, as operands.
-template <int STORAGE, int T>
+// Of one unit of a slot the weights that a lane has, as operands. Tiles lie side by side, or APART.
+template <int STORAGE, int T, bool APART = false>
 DEVICE uint4 weights_of(const u8* slot, int chunk, int tile, u32 lane) {
     if constexpr (is_packed(STORAGE)) {
-        return packed::rounded<STORAGE, T>(slot, u32(chunk), tile, lane);
+        return packed::rounded<STORAGE, T, APART>(slot, u32(chunk), tile, lane);
     } else {
-        return *reinterpret_cast<const uint4*>(slot + chunk * (T * UNIT_BYTES) + piece_place(lane) * 16 + tile * UNIT_BYTES);
+        constexpr int NEXT_CHUNK = (APART ? 1 : T) * UNIT_BYTES, NEXT_TILE = (APART ? chunks_a_slot(T) : 1) * UNIT_BYTES;
+        return *reinterpret_cast<const uint4*>(slot + chunk * NEXT_CHUNK + piece_place(lane) * 16 + tile * NEXT_TILE);
     }
 }
 

@@ -41,6 +41,13 @@ DEVICE int storage_of(int layer, int phase) { return phase == HEAD ? model::HEAD
 DEVICE constexpr int storage_of(int, int) { return STORAGE_F16; }
 #endif
 
+// The format of a matrix that has the same one in all layers.
+DEVICE constexpr int only_storage(int phase) {
+    int storage = 0;
+    while (storages(phase) >> (storage + 1)) ++storage;
+    return storage;
+}
+
 DEVICE constexpr bool storage_varies(int phase) { return (storages(phase) & (storages(phase) - 1)) != 0; }
 
 // Calls `visit` with the format that a matrix has in a layer.
@@ -53,12 +60,16 @@ DEVICE void with_storage(int layer, const Visit& visit) {
     }
 }
 
-// Chunks of a group of `tiles` tiles that a slot holds: as many for each warp as for every other where that can be.
-DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16) {
+// Of a row: numbers that share one lie side by side.
+DEVICE constexpr int scales_of_a_chunk(int storage) { return storage == STORAGE_Q6_K ? 2 : 1; }
+
+// Chunks of a group of `tiles` tiles that a slot holds: as many for each warp as for every other where that can be. Tiles lie
+// side by side, or each apart, as those of experts do.
+DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool apart = false) {
     if (!is_packed(storage)) {
         const int fit = SLOT_UNITS / tiles;
         return fit < WARPS ? fit : fit - fit % WARPS;
     }
-    const int fit = SLOT_BYTES / run_bytes(storage, tiles) * unit_form(storage).run;
-    return smaller(fit < WARPS ? fit : fit - fit % WARPS, 8 * WARPS);
+    const int fit = SLOT_BYTES / (apart ? tiles * run_bytes(storage, 1) : run_bytes(storage, tiles)) * unit_form(storage).run;
+    return smaller(fit < WARPS ? fit : fit - fit % WARPS, 8 / scales_of_a_chunk(storage) * WARPS);
 }

@@ -29,8 +29,8 @@ def opened() -> Iterator[Callable[..., CudaBackend]]:
     """Opens models and closes them at the end of the test."""
     backends: list[CudaBackend] = []
 
-    def open_model(model: Model, **options: Any) -> CudaBackend:
-        backends.append(CudaBackend(model, options))
+    def open_model(model: Model, devices: int = 1, **options: Any) -> CudaBackend:
+        backends.append(CudaBackend(model, options, devices=devices))
         return backends[-1]
 
     yield open_model

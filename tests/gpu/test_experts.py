@@ -14,19 +14,29 @@ from engine.backends.base import Job  # noqa: E402
 from engine.backends.cuda.backend import CudaBackend  # noqa: E402
 from engine.models.config import Experts  # noqa: E402
 from engine.models.presets import load_preset  # noqa: E402
+from engine.models.storage import Storage  # noqa: E402
 from engine.models.weights import RandomWeights  # noqa: E402
 from engine.timings import EXPERT_PHASES  # noqa: E402
+from tests.engine.models.packed_weights import RandomPacked  # noqa: E402
 from tests.gpu.models import CONFIGS, Model, RoutedWeights, StoredWeights  # noqa: E402
 from tests.gpu.reference import TorchReference  # noqa: E402
 from tests.gpu.test_full_size import relative_error, sequence  # noqa: E402
+from tests.gpu.test_packed import check_logits  # noqa: E402
 from tests.gpu.test_small_models import generated, reference_logits  # noqa: E402
 
 Open = Callable[..., CudaBackend]
 TOLERANCE = 2e-3
+PREFILL_TOLERANCE = 2e-2
+"""Of BF16 operands: prefill rounds weights and activations once to them."""
 FULL_TOLERANCE = 1e-3
 CLEAR = 1e-3
 """Scores nearer to each other than this may change places where numbers are rounded otherwise."""
 TINY = CONFIGS["test-experts"]
+PACKED = [
+    ("test-experts", Storage.FP8_BLOCK),
+    ("test-gpt-oss", Storage.MXFP4),
+    ("test-experts", Storage.Q8_0),
+]
 ROUTES = {
     "all scores equal": [0.0] * 16,
     "every token meets the last four": [0.0] * 12 + [9.0] * 4,
@@ -78,6 +88,9 @@ def test_experts_cut_over_two_gpus_give_the_reference_logits(name: str) -> None:
         found = backend.logits(tokens)
         assert relative_error(found, reference_logits(model, tokens)) < TOLERANCE
         assert np.array_equal(backend.logits(tokens), found)
+        after_prefill = backend.logits_after_prefill(tokens)
+        assert relative_error(after_prefill, reference_logits(model, tokens)[-1]) < TOLERANCE
+        assert np.array_equal(backend.logits_after_prefill(tokens), after_prefill)
     finally:
         backend.close()
 
@@ -86,11 +99,49 @@ def test_experts_cut_over_two_gpus_give_the_reference_logits(name: str) -> None:
 @pytest.mark.parametrize("name", ["test-experts", "test-gpt-oss"])
 def test_a_prompt_grouped_by_expert_gives_the_reference_logits(opened: Open, name: str, length: int) -> None:
     model = Model(CONFIGS[name], RandomWeights(CONFIGS[name], 3))
-    backend = opened(model, expert_prefill=True)
+    backend = opened(model)
     tokens = sequence(backend, length)
     found = backend.logits_after_prefill(tokens)
     assert relative_error(found, reference_logits(model, tokens)[-1]) < TOLERANCE
     assert all(np.array_equal(backend.logits_after_prefill(tokens), found) for _ in range(3))
+
+
+@pytest.mark.parametrize("length", [17, 140])
+@pytest.mark.parametrize(("name", "storage"), PACKED)
+def test_packed_experts_give_the_reference_logits_and_the_same_bits_again(
+    opened: Open, name: str, storage: Storage, length: int
+) -> None:
+    config = replace(CONFIGS[name], name=f"{name} in {storage.name}", ffn=128)
+    weights = RandomPacked(config, lambda name: storage if ".experts." in name else Storage.F16, 3)
+    backend = opened(Model(config, weights))
+    assert backend.storage("layers.0.experts.0.w_down") is storage
+    check_logits(backend, weights, length)
+    tokens = sequence(backend, length)
+    for logits in (backend.logits, backend.logits_after_prefill):
+        found = logits(tokens)
+        assert all(np.array_equal(logits(tokens), found) for _ in range(3))
+
+
+@pytest.mark.parametrize(("name", "storage"), PACKED)
+def test_random_packed_experts_are_made_on_the_gpu_as_numpy_makes_them(
+    opened: Open, name: str, storage: Storage
+) -> None:
+    config = replace(CONFIGS[name], name=f"random {name} in {storage.name}", ffn=256)
+    weights = RandomWeights(config, 7, storage=storage)
+    check_logits(opened(Model(config, weights)), weights, 40)
+
+
+@pytest.mark.parametrize(("name", "storage"), PACKED)
+def test_two_gpus_hold_their_columns_of_packed_experts(opened: Open, name: str, storage: Storage) -> None:
+    config = replace(CONFIGS[name], name=f"{name} in {storage.name} on two", ffn=256)
+    weights = RandomPacked(config, lambda name: storage if ".experts." in name else Storage.F16, 3)
+    one, two = opened(Model(config, weights)), opened(Model(config, weights), virtual=True, devices=2)
+    assert two.storage("layers.0.experts.0.w_down") is storage
+    tokens = sequence(one, 80)
+    assert relative_error(two.logits(tokens), one.logits(tokens)) < TOLERANCE
+    after_prefill = two.logits_after_prefill(tokens)
+    assert relative_error(after_prefill, one.logits_after_prefill(tokens)) < PREFILL_TOLERANCE
+    assert np.array_equal(two.logits_after_prefill(tokens), after_prefill)
 
 
 def test_a_prompt_goes_through_and_the_profile_names_router_and_experts(opened: Open) -> None:

@@ -63,6 +63,15 @@ def test_matrices_of_files_give_the_reference_logits(opened: Open, storage: Stor
     check_logits(backend, weights, 70)
 
 
+@pytest.mark.parametrize("storage", [Storage.Q4_K, Storage.Q6_K])
+def test_k_quants_give_the_reference_logits(opened: Open, storage: Storage) -> None:
+    config = replace(SHAPES["whole blocks"], name=f"whole blocks of {storage.name}")
+    weights = RandomPacked(config, all_in(storage), 3)
+    backend = opened(Model(config, weights))
+    assert backend.storage("layers.0.w_down") is storage
+    check_logits(backend, weights, 70)
+
+
 @pytest.mark.parametrize("storage", RANDOM_STORAGES)
 @pytest.mark.parametrize("random", [False, True])
 def test_long_prompts_go_by_tiles_of_the_copy(opened: Open, storage: Storage, random: bool) -> None:

@@ -382,11 +382,6 @@ def _parse_options(options: Mapping[str, Any]) -> _Options:
 
 
 def _layout(model: Loaded, devices: int, sms: int, chosen: _Options) -> Layout:
-    if chosen.tuning.expert_prefill and devices > 1:
-        raise BackendUnavailable(
-            f"expert_prefill is on for {devices} GPUs; it groups a prompt's tokens by expert on 1 GPU only:"
-            " leave the option out, and the prompt goes through decode"
-        )
     sharding = shard(model.config, devices)
     kept = choose_storages(model.weights, sharding)
     made = plan(sharding.part, sms // devices if chosen.virtual else sms, kept.storages)

@@ -11,7 +11,7 @@ from engine.backends.cuda.contract import (
     PROBES,
     WARPS,
 )
-from engine.backends.cuda.expert_region import ExpertRegion
+from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, mlp_columns
 from engine.backends.cuda.units import TILE_ROWS, UNIT_BYTES, chunks_a_slot
@@ -27,8 +27,6 @@ DEFAULT_CAPACITY = 32768
 _LEAST_SLOTS = 4
 _SLOT_UNITS = (48, 40, 32, 24, 16)
 """Sizes of a slot, the best first: long vectors leave room for smaller ones only."""
-_PACKED_SLOT_UNITS = (68, 66)
-"""With packed weights: the former hold two chunks a warp of eight tiles of Q8_0, the latter of FP8."""
 _NEVER = (1 << 31) - 1
 """More tokens than any prompt has."""
 _MAX_COLUMNS = 32768
@@ -46,8 +44,7 @@ class Tuning:
     longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all.
     A head is split over one more SM for every
     `blocks_a_split` blocks of 16 positions (0: as many as the warps of one SM hold in registers). While
-    experts are read, `expert_slots_in_flight` are asked for at once. With `expert_prefill` a prompt's tokens
-    are grouped by expert; without, they go through decode.
+    experts are read, `expert_slots_in_flight` are asked for at once.
     With `unpacked_copy`, packed weights lie in memory in 16 bits too, for the tiles, where there is room.
     `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
     """
@@ -59,7 +56,6 @@ class Tuning:
     tiles_from: int | None = None
     blocks_a_split: int = 0
     expert_slots_in_flight: int = 3
-    expert_prefill: bool = False
     unpacked_copy: bool = True
     sync_barrier: bool = False
     profile: bool = False
@@ -94,7 +90,7 @@ class Layout:
     @property
     def experts(self) -> ExpertRegion:
         """Empty for a dense model."""
-        return ExpertRegion(self.config)
+        return ExpertRegion.of(self.plan)
 
     @property
     def query_groups(self) -> int:
@@ -118,8 +114,6 @@ class Layout:
     @property
     def prefills(self) -> bool:
         """Whether prompts have a way of their own; else they go through decode."""
-        if self.config.experts is not None:
-            return self.tuning.expert_prefill
         return not self.config.post_norms
 
     @property
@@ -192,7 +186,7 @@ def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
     if tuning.slots_in_flight is not None:
         return tuning.slots_in_flight
     phases = 4 * plan.config.layers + 1
-    experts = ExpertRegion(plan.config).met_bytes / plan.cores
+    experts = ExpertRegion.of(plan).met_bytes / plan.cores
     bytes_a_phase = (max(plan.tape_bytes(core) for core in range(plan.cores)) + experts) / phases
     return 1 if bytes_a_phase < 64 << 10 else 2 if bytes_a_phase < 350 << 10 else 3
 
@@ -222,9 +216,7 @@ def make_layout(
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
     scratch = _scratch_bytes(plan, sharding)
     room_for_slots = SHARED_BYTES - scratch - _fixed_bytes(plan)
-    sizes: tuple[int, ...] = _PACKED_SLOT_UNITS + _SLOT_UNITS if plan.is_packed else _SLOT_UNITS
-    if tuning.slot_units is not None:
-        sizes = (tuning.slot_units,)
+    sizes = _SLOT_UNITS if tuning.slot_units is None else (tuning.slot_units,)
     for units in sizes:
         slots = room_for_slots // (units * UNIT_BYTES + 16)
         if slots >= _LEAST_SLOTS and _holds_runs(plan, units):
@@ -247,20 +239,20 @@ def _require_prompts_ways(layout: Layout) -> None:
                 f"{name}: {option} is {value}, but prompts go by tiles only with dense weights in 16 bits and"
                 " without norms after modules: leave the option out"
             )
-    if tuning.expert_prefill and not layout.config.experts:
-        raise ConfigError(
-            f"{name}: expert_prefill is on, but the model is dense; tokens are grouped by expert only in a"
-            " model with experts: leave the option out"
-        )
 
 
 def _holds_runs(plan: Plan, slot_units: int) -> bool:
     """Whether a slot has room for a run of every group."""
     if not plan.is_packed:
         return True
-    return all(
+    on_tapes = all(
         chunks_a_slot(slot_units, tiles, plan.storage(layer, matrix))
         for layer, matrix in plan.steps()
+        for tiles in plan.group_sizes(matrix)
+    )
+    return on_tapes and all(
+        chunks_a_slot(slot_units, tiles, plan.storage(0, matrix), apart=True)
+        for matrix in (EXPERT_MATRICES if plan.config.experts else ())
         for tiles in plan.group_sizes(matrix)
     )
 
@@ -410,7 +402,6 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "OUT_BIAS": c.out_bias,
         "RENORMALISE": c.experts is not None and c.experts.renormalise,
         "EXPERT_BIASES": c.experts is not None and c.experts.biased,
-        "EXPERT_PREFILL": tuning.expert_prefill,
         "PREFILL_BY_TILES": layout.prefills_by_tiles,
         "SUM_BEFORE_NORM": lanes.sum_before_norm,
         "HEAD_PRESCALED": prescaled,

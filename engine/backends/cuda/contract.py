@@ -16,7 +16,7 @@ from typing import Any
 from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.sharding import MAX_RANKS
 from engine.backends.cuda.tape import MAX_GROUP, Matrix
-from engine.backends.cuda.units import CHUNK_COLUMNS, FP8_SCALE, TILE_ROWS, UNIT_BYTES, UNIT_FORMS, UnitForm
+from engine.backends.cuda.units import CHUNK_COLUMNS, TILE_ROWS, UNIT_BYTES, UNIT_FORMS, UnitForm
 from engine.backends.cuda.units import WARPS as WARPS
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
@@ -367,7 +367,7 @@ def text() -> str:
         named = ", ".join(f"{prefix}{member.name} = {member.value}" for member in members)
         lines.append(f"enum {name} : int {{ {named} }};")
     lines += [f"constexpr int {name} = {value};" for name, value in _NUMBERS.items()]
-    floats: dict[str, float] = {"LOG2_E": float(LOG2_E), "FP8_SCALE": FP8_SCALE}
+    floats: dict[str, float] = {"LOG2_E": float(LOG2_E)}
     floats |= {f"EXP2_{i}": float(value) for i, value in enumerate(EXP2_COEFFICIENTS)}
     lines += [f"constexpr float {name} = {float(value).hex()}f;" for name, value in floats.items()]
     lines += _unit_forms()

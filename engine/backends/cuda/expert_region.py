@@ -1,15 +1,17 @@
 """Where experts lie in a GPU's memory, behind the tapes: an address for each, because no order can be known.
 
 An expert is its tiles of gate and up, then those of down, each tile whole: eight packed rows, chunk after
-chunk. Whoever computes a tile finds it in any expert at the same offset from that expert's address. What SMs
-share out is one tall GATE_UP of all experts that a token meets, and one wide DOWN; which expert stands behind
-which tile of the one, and which columns of the other, the router says (kernels/cuda/experts.cuh).
+chunk; in a packed format, run after run (units.py). Whoever computes a tile finds it in any expert at the
+same offset from that expert's address. What SMs share out is one tall GATE_UP of all experts that a token
+meets, and one wide DOWN; which expert stands behind which tile of the one, and which columns of the other,
+the router says (kernels/cuda/experts.cuh).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +19,20 @@ from numpy.typing import NDArray
 from engine.backends.cuda.tape import (
     CHUNK_COLUMNS,
     TILE_ROWS,
-    UNIT_BYTES,
     Matrix,
+    Plan,
     chunks,
     columns,
+    pack_rows,
     part_tiles,
     row_sources,
     swap_pieces,
     tensors,
 )
+from engine.backends.cuda.units import group_bytes
 from engine.models.config import ModelConfig
-from engine.models.weights import DType, Weights
+from engine.models.storage import Storage
+from engine.models.weights import DType, Weights, packed_of
 
 EXPERT_MATRICES = (Matrix.GATE_UP, Matrix.DOWN)
 
@@ -37,6 +42,13 @@ class ExpertRegion:
     """The experts of all layers of a model, or of one GPU's part of it."""
 
     config: ModelConfig
+    gate_up: Storage = Storage.F16
+    """Of all experts' gates and ups; F16 stands for any sixteen bits."""
+    down: Storage = Storage.F16
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        return cls(plan.config, *(plan.storage(0, matrix) for matrix in EXPERT_MATRICES))
 
     @property
     def one(self) -> ModelConfig:
@@ -48,8 +60,11 @@ class ExpertRegion:
         """Experts of a layer; 0 for a dense model."""
         return self.config.experts.count if self.config.experts else 0
 
+    def storage(self, matrix: Matrix) -> Storage:
+        return self.gate_up if matrix is Matrix.GATE_UP else self.down
+
     def tile_bytes(self, matrix: Matrix) -> int:
-        return chunks(self.one, matrix) * UNIT_BYTES
+        return group_bytes(self.storage(matrix), 1, chunks(self.one, matrix))
 
     def matrix_bytes(self, matrix: Matrix) -> int:
         """Of one expert."""
@@ -95,24 +110,38 @@ def expert_tensors(config: ModelConfig, layer: int, expert: int, matrix: Matrix)
     )
 
 
-def pack_experts(config: ModelConfig, weights: Weights, dtype: DType = "f16") -> NDArray[np.uint16]:
-    """The region as 16-bit words: the definition that kernels' packers are compared with."""
-    region = ExpertRegion(config)
-    packed = np.zeros(region.size // 2, np.uint16)
+def pack_experts(region: ExpertRegion, weights: Weights, dtype: DType = "f16") -> NDArray[np.uint8]:
+    """The bytes of the region: the definition that kernels' packers are compared with."""
+    packed = np.zeros(region.size, np.uint8)
     for layer, expert, matrix in region.matrices():
-        width = columns(region.one, matrix)
-        rows = np.stack(
-            [
-                weights.get(name, dtype).view(np.uint16).reshape(-1, width)
-                for name in expert_tensors(config, layer, expert, matrix)
-            ]
+        names = expert_tensors(region.config, layer, expert, matrix)
+        tiles = (
+            _packed_tiles(region, weights, names, matrix)
+            if region.storage(matrix).is_packed
+            else _tiles(region, weights, names, matrix, dtype)
         )
-        tiles = part_tiles(region.one, matrix)
-        block = np.zeros((tiles * TILE_ROWS, chunks(region.one, matrix) * CHUNK_COLUMNS), np.uint16)
-        sources = region.sources(matrix)
-        real = sources[:, 0] >= 0
-        block[real, :width] = rows[sources[real, 0], sources[real, 1]]
-        units = swap_pieces(block.reshape(tiles, TILE_ROWS, -1, CHUNK_COLUMNS).transpose(0, 2, 1, 3))
-        at = region.offset(layer, expert, matrix) // 2
-        packed[at : at + units.size] = units.ravel()
+        at = region.offset(layer, expert, matrix)
+        packed[at : at + tiles.size] = tiles
     return packed
+
+
+def _packed_tiles(
+    region: ExpertRegion, weights: Weights, names: Sequence[str], matrix: Matrix
+) -> NDArray[np.uint8]:
+    parts = [packed_of(weights, name) for name in names]
+    by_tile = region.sources(matrix).reshape(-1, TILE_ROWS, 2)
+    return np.concatenate([pack_rows(parts, wanted) for wanted in by_tile])
+
+
+def _tiles(
+    region: ExpertRegion, weights: Weights, names: Sequence[str], matrix: Matrix, dtype: DType
+) -> NDArray[np.uint8]:
+    width = columns(region.one, matrix)
+    rows = np.stack([weights.get(name, dtype).view(np.uint16).reshape(-1, width) for name in names])
+    tiles = part_tiles(region.one, matrix)
+    block = np.zeros((tiles * TILE_ROWS, chunks(region.one, matrix) * CHUNK_COLUMNS), np.uint16)
+    sources = region.sources(matrix)
+    real = sources[:, 0] >= 0
+    block[real, :width] = rows[sources[real, 0], sources[real, 1]]
+    units = swap_pieces(block.reshape(tiles, TILE_ROWS, -1, CHUNK_COLUMNS).transpose(0, 2, 1, 3))
+    return np.ascontiguousarray(units).view(np.uint8).reshape(-1)

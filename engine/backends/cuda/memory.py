@@ -16,7 +16,7 @@ from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, norms_less_one, operand_halves, rotations
 from engine.backends.cuda.contract import Control, PackJob, PackTensor, UnitJob, UnitTensor
 from engine.backends.cuda.driver import Device
-from engine.backends.cuda.expert_region import EXPERT_MATRICES, expert_tensors
+from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors
 from engine.backends.cuda.tape import (
     CHUNK_COLUMNS,
     UNIT_BYTES,
@@ -146,13 +146,14 @@ def prefill_bytes(layout: Layout) -> dict[str, int]:
 def _expert_prefill_bytes(layout: Layout) -> dict[str, int]:
     """Of models with experts, what expert_prefill.cuh lays out otherwise."""
     config, experts, tokens = layout.config, layout.config.experts, layout.chunk_tokens
+    modules = 2 * layout.sharding.total_lanes
     if experts is None:
         return {}
     routes = tokens * experts.chosen
     group_tiles = min(experts.count, routes) + routes // 16
     chunks = -(-config.hidden // CHUNK_COLUMNS) + config.ffn // CHUNK_COLUMNS
     return {
-        "outputs": (2 * tokens * 2 + routes * 4) * config.hidden + routes * 8,
+        "outputs": (modules * tokens * 2 + routes * 4) * config.hidden + routes * 8,
         "operand_ffn": group_tiles * chunks * 16 * CHUNK_COLUMNS * 2,
     }
 
@@ -268,6 +269,13 @@ def share_table(plan: Plan) -> NDArray[np.int32]:
     return np.array([[(s.first, s.tiles) for s in core] for core in plan.shares], np.int32)
 
 
+def tile_shares(experts: ExpertRegion, matrix: Matrix) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+    """The tiles of one expert as if each were a core's share: (first, 1), and where they lie."""
+    tiles = np.arange(part_tiles(experts.one, matrix))
+    shares = np.stack([tiles, np.ones_like(tiles)], axis=1).astype(np.int32)
+    return shares, (tiles * experts.tile_bytes(matrix)).astype(np.uint64)
+
+
 def tile_table(layout: Layout) -> NDArray[np.uint32]:
     """Where each tile of a layer's matrices lies in 16 bits, as tile_producer.cuh takes it: [tiles, 4].
 
@@ -380,17 +388,16 @@ class _Loader:
             return
         targets = {}
         for matrix in EXPERT_MATRICES:
-            tiles = np.arange(part_tiles(experts.one, matrix))
             targets[matrix] = _Target(
                 self._device,
                 columns(experts.one, matrix),
                 experts.sources(matrix),
-                np.stack([tiles, np.ones_like(tiles)], axis=1).astype(np.int32),
-                (tiles * experts.tile_bytes(matrix)).astype(np.uint64),
+                *tile_shares(experts, matrix),
             )
         for layer, expert, matrix in experts.matrices():
             names = expert_tensors(self._layout.config, layer, expert, matrix)
-            self._pack(targets[matrix], address + experts.offset(layer, expert, matrix), names)
+            at = address + experts.offset(layer, expert, matrix)
+            self._pack(targets[matrix], at, names, experts.storage(matrix))
             done += experts.matrix_bytes(matrix)
             if expert == experts.count - 1:
                 self._progress(structs.replace(progress, done=done))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain, product
 
+from engine.backends.cuda.expert_region import EXPERT_MATRICES, expert_tensors
 from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Storages, tape_matrices, tensors
-from engine.backends.cuda.units import UNIT_FORMS
+from engine.backends.cuda.units import CHUNK_COLUMNS, UNIT_FORMS, run_chunks
 from engine.models.storage import Storage
 from engine.models.weights import DType, Weights, storage_of
 
@@ -14,6 +17,8 @@ OPERANDS: dict[Storage, tuple[DType, ...]] = {
     Storage.FP8_BLOCK: ("bf16",),
     Storage.Q8_0: ("f16",),
     Storage.MXFP4: ("bf16", "f16"),
+    Storage.Q4_K: ("f16",),
+    Storage.Q6_K: ("f16",),
 }
 """What a format can be unpacked to: the type of an FP8 checkpoint's other tensors; bits enough for Q8_0."""
 _CUT_BY_COLUMNS = (Matrix.ATTN_OUT, Matrix.DOWN)
@@ -36,7 +41,7 @@ class Chosen:
     def named(self, name: str) -> Storage:
         """Of a matrix by its canonical name. An embedding's rows are in 16 bits, beside a tied head."""
         *layer, kind = name.split(".")
-        if "experts" in layer or kind == "router":
+        if kind == "router":
             return self.of_others
         if layer:
             return self.of(int(layer[1]), _MATRIX_OF[kind])
@@ -67,12 +72,16 @@ def choose_storages(weights: Weights, sharding: Sharding) -> Chosen:
 
     Nor does a head alone: prompts go by tiles only if everything is in 16 bits, and a few MB saved a token
     are not worth that.
+    Experts stay packed if all of all layers ship in one format: they lie at like distances.
     """
     config = sharding.whole
     of_tape = tape_matrices(config)
+    of_experts = {
+        matrix: _shipped_experts(weights, sharding, matrix) for matrix in EXPERT_MATRICES if config.experts
+    }
     shipped = tuple(
         tuple(
-            _shipped(weights, sharding, layer, matrix) if matrix in of_tape else Storage.F16
+            _shipped(weights, sharding, layer, matrix) if matrix in of_tape else of_experts[matrix]
             for matrix in LAYER_MATRICES
         )
         for layer in range(config.layers)
@@ -94,10 +103,26 @@ def choose_storages(weights: Weights, sharding: Sharding) -> Chosen:
 def _shipped(weights: Weights, sharding: Sharding, layer: int, matrix: Matrix) -> Storage:
     """The format of all rows of a matrix if the kernels unpack it and its parts; else F16 for any 16 bits."""
     config = sharding.whole
-    found = {storage_of(weights, name) for name in tensors(config, layer, matrix)}
-    (storage,) = found if len(found) == 1 else (Storage.F16,)
+    storage = _common(weights, tensors(config, layer, matrix))
     if storage not in UNIT_FORMS or config.lanes.count > 1:
         return Storage.F16
     columns = {Matrix.ATTN_OUT: sharding.part.q_dim, Matrix.DOWN: sharding.part.ffn}
     cuts = sharding.ranks > 1 and matrix in _CUT_BY_COLUMNS and columns[matrix] % storage.run
     return Storage.F16 if cuts else storage
+
+
+def _shipped_experts(weights: Weights, sharding: Sharding, matrix: Matrix) -> Storage:
+    """The same of all experts. The columns of one end where those of the next begin, so with a whole run."""
+    config = sharding.whole
+    count = config.experts.count if config.experts else 0
+    every = product(range(config.layers), range(count))
+    names = chain.from_iterable(expert_tensors(config, layer, expert, matrix) for layer, expert in every)
+    storage = _common(weights, names)
+    cuts = matrix is Matrix.DOWN and sharding.part.ffn % (run_chunks(storage) * CHUNK_COLUMNS)
+    return Storage.F16 if storage not in UNIT_FORMS or cuts else storage
+
+
+def _common(weights: Weights, names: Iterable[str]) -> Storage:
+    """What all of these matrices ship in; F16 if that differs."""
+    found = {storage_of(weights, name) for name in names}
+    return found.pop() if len(found) == 1 else Storage.F16

@@ -17,7 +17,7 @@ The kernels walk the same description (kernels/cuda/core.cuh, monokernel.cu); te
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -32,7 +32,7 @@ from engine.backends.cuda.units import chunks_a_slot, group_bytes, pack_group
 from engine.errors import ConfigError
 from engine.models.config import HeadKind, ModelConfig
 from engine.models.rope import RopeLayout
-from engine.models.storage import FP8_BLOCK_SIDE, Storage
+from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 from engine.models.weights import DType, Weights, packed_of
 
 MAX_GROUP = 8
@@ -147,7 +147,8 @@ class Plan:
     cores_a_lane: int
     shares: tuple[tuple[Share, ...], ...]
     storages: Storages = ()
-    """Of each matrix of each layer, then of the head; empty: all in sixteen bits."""
+    """Of each matrix of each layer, then of the head; empty: all in sixteen bits. Those of experts are the
+    same in every layer."""
 
     def storage(self, layer: int, matrix: Matrix) -> Storage:
         """How a matrix lies on the tape; F16 stands for any sixteen bits. `layer` is ignored for the head."""
@@ -346,24 +347,29 @@ def pack_core(made: Plan, weights: Weights, core: int, dtype: DType = "f16") -> 
 def _pack_units(
     made: Plan, weights: Weights, core: int, layer: int, matrix: Matrix, tape: NDArray[np.uint8]
 ) -> None:
-    storage, sources = made.storage(layer, matrix), row_sources(made.config, matrix)
+    sources = row_sources(made.config, matrix)
     parts = [packed_of(weights, name) for name in tensors(made.config, layer, matrix)]
     start = made.matrix_offset(core, layer, matrix)
     for group in made.groups(core, matrix, layer):
         wanted = sources[group.first * TILE_ROWS : (group.first + group.tiles) * TILE_ROWS]
-        rows = np.zeros((len(wanted), parts[0].rows.shape[-1]), np.uint8)
-        scales = None
-        if parts[0].scales is not None:
-            scales = np.zeros((len(wanted), parts[0].scales.shape[-1]), np.float32)
-        for tensor, part in enumerate(parts):
-            here = wanted[:, 0] == tensor
-            rows[here] = part.rows.reshape(-1, rows.shape[1])[wanted[here, 1]]
-            if scales is not None and part.scales is not None:
-                by_row = part.scales.reshape(-1, scales.shape[1])
-                scales[here] = by_row[wanted[here, 1] // FP8_BLOCK_SIDE]
-        units = pack_group(storage, rows, scales)
+        units = pack_rows(parts, wanted)
         at = start + group.offset
         tape[at : at + units.size] = units
+
+
+def pack_rows(parts: Sequence[Packed], wanted: NDArray[np.int32]) -> NDArray[np.uint8]:
+    """The bytes of a group whose rows are `wanted`, [rows, 2] of (tensor, row) as in `row_sources`."""
+    rows = np.zeros((len(wanted), parts[0].rows.shape[-1]), np.uint8)
+    scales = None
+    if parts[0].scales is not None:
+        scales = np.zeros((len(wanted), parts[0].scales.shape[-1]), np.float32)
+    for tensor, part in enumerate(parts):
+        here = wanted[:, 0] == tensor
+        rows[here] = part.rows.reshape(-1, rows.shape[1])[wanted[here, 1]]
+        if scales is not None and part.scales is not None:
+            by_row = part.scales.reshape(-1, scales.shape[1])
+            scales[here] = by_row[wanted[here, 1] // FP8_BLOCK_SIDE]
+    return pack_group(parts[0].storage, rows, scales)
 
 
 def _pack_share(

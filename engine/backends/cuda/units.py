@@ -9,6 +9,8 @@ instructions make operands of the tensor cores of them (kernels/cuda/packed.cuh)
     FP8_BLOCK  256 bytes; a run of 4 chunks has, for each tile, FP32 scales of its even and of its odd rows
     Q8_0       256 bytes, each number raised by 128; eight FP16 scales a unit
     MXFP4      128 bytes; eight exponents (E8M0) a unit, for the two chunks of a run side by side
+    Q4_K       128 bytes; a scale and an offset of 6 bits a row of a unit, two FP16 factors a row of a run
+    Q6_K       128 bytes of lower and 64 of upper bits; two int8 scales a row, an FP16 factor a row of a run
 
 engine/models/storage.py lists the formats of files.
 """
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.models.checkpoints.block_formats import k_nibbles, k_scales, k_six_bits
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
 
 TILE_ROWS = 8
@@ -29,12 +32,10 @@ UNIT_BYTES = TILE_ROWS * CHUNK_COLUMNS * 2
 """Of sixteen bits."""
 WARPS = 8
 """Consumers of a block: a slot has as many chunks for each of them as for the others where that can be."""
-_MOST_CHUNKS_OF_A_WARP = 8
-"""In a slot, if packed: the rows of the tensor cores' other operand keep so many apart (packed.cuh)."""
+_SCALED_APART = 8
+"""Blocks of a scale of their own that the rows of the tensor cores' other operand keep apart (packed.cuh)."""
 _COPY_BYTES = 16
 """What bulk copies are multiples of."""
-FP8_SCALE = 2.0**20
-"""FP8's scales are times this: E4M3 in BF16 is 2^-120 of the number, and activations are raised by 2^100."""
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint32]
@@ -58,6 +59,8 @@ UNIT_FORMS: dict[Storage, UnitForm] = {
     Storage.FP8_BLOCK: UnitForm(256, FP8_BLOCK_SIDE // CHUNK_COLUMNS, 0, 8),
     Storage.Q8_0: UnitForm(256, 1, 16, 0),
     Storage.MXFP4: UnitForm(128, 2, 8, 0),
+    Storage.Q4_K: UnitForm(128, 8, 16, 32),
+    Storage.Q6_K: UnitForm(192, 8, 16, 16),
 }
 """The formats that the kernels unpack; every other one is decoded to sixteen bits."""
 
@@ -80,14 +83,17 @@ def group_bytes(storage: Storage, tiles: int, chunks: int) -> int:
     return -(-chunks // run_chunks(storage)) * run_bytes(storage, tiles)
 
 
-def chunks_a_slot(slot_units: int, tiles: int, storage: Storage = Storage.F16) -> int:
+def chunks_a_slot(slot_units: int, tiles: int, storage: Storage = Storage.F16, *, apart: bool = False) -> int:
     """Chunks of a group of `tiles` tiles in a slot: if it can be, a multiple of the eight warps on it.
 
-    `slot_units` counts units of sixteen bits, whatever the format. 0: not even a run fits.
+    `slot_units` counts units of sixteen bits, whatever the format. With `apart` each tile has runs of its
+    own, as experts have. 0: not even a run fits.
     """
-    fit = slot_units * UNIT_BYTES // run_bytes(storage, tiles) * run_chunks(storage)
+    run = tiles * run_bytes(storage, 1) if apart else run_bytes(storage, tiles)
+    fit = slot_units * UNIT_BYTES // run * run_chunks(storage)
     fit = fit if fit < WARPS else fit - fit % WARPS
-    return min(fit, _MOST_CHUNKS_OF_A_WARP * WARPS) if storage in UNIT_FORMS else fit
+    blocks = 2 if storage is Storage.Q6_K else 1
+    return min(fit, _SCALED_APART // blocks * WARPS) if storage in UNIT_FORMS else fit
 
 
 def pack_group(storage: Storage, rows: Bytes, scales: NDArray[np.float32] | None) -> Bytes:
@@ -126,20 +132,22 @@ def _fp8(rows: Bytes, scales: NDArray[np.float32] | None) -> tuple[Bytes, Bytes,
     codes = _in_chunks(rows, CHUNK_COLUMNS)
     tiles, _, chunks, _ = codes.shape
     words = fp8_words(codes.reshape(tiles, TILE_ROWS, chunks, -1, 4))
-    pairs = (scales.reshape(tiles, TILE_ROWS, -1)[:, :2] * np.float32(FP8_SCALE)).transpose(0, 2, 1)
+    pairs = scales.reshape(tiles, TILE_ROWS, -1)[:, :2].transpose(0, 2, 1)
     of_runs = np.ascontiguousarray(pairs).view(np.uint8)
     return _row_bytes(words), np.zeros((tiles, chunks, 0), np.uint8), of_runs
 
 
 def fp8_words(codes: Bytes) -> Words:
-    """Words of four E4M3 numbers [.., 4].
+    """Words w of four E4M3 numbers [.., 4].
 
-    The first two lie as BF16 in each half of the word, sign at bit 15, the other seven bits at 10 .. 4; the
-    last two where those leave room: the sign at bit 11, upper bits at 14 .. 12, lower ones at 3 .. 0.
+    As FP16 a number has its sign at bit 15 and the other seven bits at 13 .. 7, and is 2^-8 of what it means.
+    So lie the first two in the halves of w, and the last two in those of (w << 7) ^ (w << 1).
     """
     first, last = codes[..., :2].astype(np.uint32), codes[..., 2:].astype(np.uint32)
-    halves = (first >> 7 << 15) | ((first & 0x7F) << 4)
-    halves = halves | (last >> 7 << 11) | ((last >> 4 & 7) << 12) | (last & 15)
+    upper = first >> 7 << 15 | (first & 0x7F) << 7
+    upper |= (last >> 7 ^ (upper >> 8 & 1)) << 14
+    lower = (last ^ upper >> 6) & 0x7F  # but for its last bit, which meets its first one
+    halves = upper | lower ^ lower >> 6
     return (halves[..., 0] | halves[..., 1] << 16).astype(np.uint32)
 
 
@@ -160,19 +168,71 @@ def _mxfp4(rows: Bytes, _scales: NDArray[np.float32] | None) -> tuple[Bytes, Byt
 
 
 def mxfp4_words(codes: Bytes) -> Words:
-    """Words of eight E2M1 numbers [.., 8], in each half of the word every other one.
+    """Words w of eight E2M1 numbers [.., 8].
 
-    Of the pair i (numbers 2 i and 2 i + 1, in the lower and the upper half) the sign is at bit 15 - i, the
-    other three bits at 11 - 3 i and below: shifted by i and by 3 i they lie as in FP16, times 2^-14.
+    As FP16 a number has its sign at bit 15 and the other three bits at 11 .. 9, and is 2^-14 of what it
+    means; or at bits 7 and 3 .. 1 of a byte. So lie the numbers 0, 2, 1, 3 in the bytes of w, and 4, 6, 5, 7
+    in those of t = rotate_left(w, 5) ^ (w << 7): the halves of w << 8, w, t << 8 and t are a pair each.
     """
+    numbers = codes.astype(np.uint32)
+    as_bytes = numbers >> 3 << 7 | (numbers & 7) << 1
+    first, last = (sum(as_bytes[..., n] << 8 * i for i, n in enumerate(order)) for order in _MXFP4_BYTES)
+    w = np.asarray(first, np.uint32)
+    w |= (last ^ w << 5) >> 7 & 0x01010101  # signs: the rotation brings bits 2, the shift bits 0
+    for bit in (1, 2, 3):  # the rotation brings bits 4 .. 6, the shift bits 2 .. 4
+        wanted = (last ^ w << 7) >> bit & 0x01010101
+        w |= (wanted >> 8 | wanted << 24) << (bit + 3)
+    return w
+
+
+_MXFP4_BYTES = ((0, 2, 1, 3), (4, 6, 5, 7))
+
+
+def _q4_k(rows: Bytes, _scales: NDArray[np.float32] | None) -> tuple[Bytes, Bytes, Bytes]:
+    blocks = _in_chunks(rows, 144)
+    tiles, _, runs, _ = blocks.shape
+    flat = blocks.reshape(-1, 144)
+    scales, offsets = k_scales(flat[:, 4:16])
+    codes = k_nibbles(flat[:, 16:]).transpose(2, 0, 1).reshape(tiles, TILE_ROWS, runs * 8, 4, 8)
+    both = np.stack((scales.T, offsets.T), axis=-1).reshape(tiles, TILE_ROWS, runs * 8, 2)
+    of_units = both.transpose(0, 2, 1, 3).reshape(tiles, runs * 8, -1)
+    of_runs = blocks[..., :4].transpose(0, 2, 1, 3).reshape(tiles, runs, -1)
+    return _row_bytes(nibble_words(codes)), of_units, of_runs
+
+
+def _q6_k(rows: Bytes, _scales: NDArray[np.float32] | None) -> tuple[Bytes, Bytes, Bytes]:
+    blocks = _in_chunks(rows, 210)
+    tiles, _, runs, _ = blocks.shape
+    codes = k_six_bits(blocks.reshape(-1, 210)).T.reshape(tiles, TILE_ROWS, runs * 8, 4, 8)
+    pair = np.arange(4)
+    upper = codes.reshape(*codes.shape[:-1], 4, 2) >> 4
+    halves = np.bitwise_or.reduce(upper << (2 * pair)[:, np.newaxis], axis=-2).astype(np.uint8)
+    lower = _row_bytes(nibble_words(codes))
+    # All lower bits of a unit come before all upper ones: as if they were of a ninth to a twelfth row.
+    whole = np.concatenate(
+        (
+            lower.transpose(0, 2, 1, 3).reshape(tiles, runs * 8, -1),
+            halves.transpose(0, 2, 1, 3, 4).reshape(tiles, runs * 8, -1),
+        ),
+        axis=-1,
+    )
+    numbers = whole.reshape(tiles, runs * 8, TILE_ROWS, -1).transpose(0, 2, 1, 3)
+    scales = blocks[..., 192:208].reshape(tiles, TILE_ROWS, runs * 8, 2)
+    of_units = scales.transpose(0, 2, 1, 3).reshape(tiles, runs * 8, -1)
+    return numbers, of_units, blocks[..., 208:].transpose(0, 2, 1, 3).reshape(tiles, runs, -1)
+
+
+def nibble_words(codes: Bytes) -> Words:
+    """Words of the lower four bits of eight numbers [.., 8]: of the pair i at bits 4 i of both halves."""
     pair = np.arange(4, dtype=np.uint32)
-    pairs = codes.reshape(*codes.shape[:-1], 4, 2).astype(np.uint32)
-    bits = (pairs >> 3) << (15 - pair)[:, np.newaxis] | (pairs & 7) << (9 - 3 * pair)[:, np.newaxis]
-    halves: Words = np.bitwise_or.reduce(bits, axis=-2)
+    pairs = (codes & np.uint8(15)).reshape(*codes.shape[:-1], 4, 2).astype(np.uint32)
+    halves: Words = np.bitwise_or.reduce(pairs << (4 * pair)[:, np.newaxis], axis=-2)
     return (halves[..., 0] | halves[..., 1] << 16).astype(np.uint32)
 
 
 _PACKERS: dict[Storage, Packer] = {
+    Storage.Q4_K: _q4_k,
+    Storage.Q6_K: _q6_k,
     Storage.FP8_BLOCK: _fp8,
     Storage.Q8_0: _q8_0,
     Storage.MXFP4: _mxfp4,

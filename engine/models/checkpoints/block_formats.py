@@ -134,7 +134,7 @@ def fp4_codes(pairs: Bytes) -> Bytes:
     return np.stack((pairs & np.uint8(15), pairs >> np.uint8(4)), axis=-1).reshape(len(pairs), -1)
 
 
-def _k_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
+def k_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     """The eight 6-bit scales and offsets in 12 bytes: two [8, n].
 
     Bytes 0-3 hold scales 0-3, bytes 4-7 offsets 0-3, both in their low six bits; bytes 8-11 the low four bits
@@ -147,7 +147,7 @@ def _k_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     return np.concatenate(scales), np.concatenate(offsets)
 
 
-def _k_nibbles(packed: Bytes) -> Bytes:
+def k_nibbles(packed: Bytes) -> Bytes:
     """[n, 128] bytes as [8, 32, n]: each run of 32 bytes is two groups, low nibbles and then high ones."""
     runs = np.ascontiguousarray(packed.T).reshape(4, 1, 32, -1)
     return np.concatenate((runs & np.uint8(15), runs >> np.uint8(4)), axis=1).reshape(8, 32, -1)
@@ -155,30 +155,37 @@ def _k_nibbles(packed: Bytes) -> Bytes:
 
 def _k_values(blocks: Bytes, quants: Bytes) -> Floats:
     """d * s * q - m * t for quants [8, 32, n]."""
-    scales, offsets = _k_scales(blocks[:, 4:16])
+    scales, offsets = k_scales(blocks[:, 4:16])
     values = quants * (_half(blocks, 0) * scales)[:, np.newaxis]
     values -= (_half(blocks, 2) * offsets)[:, np.newaxis]
     return values.reshape(256, -1).T
 
 
 def _q4_k(blocks: Bytes) -> Floats:
-    return _k_values(blocks, _k_nibbles(blocks[:, 16:]))
+    return _k_values(blocks, k_nibbles(blocks[:, 16:]))
 
 
 def _q5_k(blocks: Bytes) -> Floats:
     """Bit g of byte j of the 32 is the fifth bit of element j in group g."""
     fifth = _bits(blocks[:, 16:48]).reshape(32, 8, -1).swapaxes(0, 1)
-    return _k_values(blocks, _k_nibbles(blocks[:, 48:]) | (fifth << np.uint8(4)))
+    return _k_values(blocks, k_nibbles(blocks[:, 48:]) | (fifth << np.uint8(4)))
 
 
-def _q6_k(blocks: Bytes) -> Floats:
-    """Runs of 64 bytes give 128 low nibbles, runs of 32 bytes their two high bits, four elements a byte."""
+def k_six_bits(blocks: Bytes) -> Bytes:
+    """The six bits of each number of Q6_K blocks: [256, n].
+
+    Runs of 64 bytes give 128 low nibbles, runs of 32 bytes their two high bits, four elements a byte.
+    """
     low = np.ascontiguousarray(blocks[:, :128].T).reshape(2, 1, 64, -1)
     low = np.concatenate((low & np.uint8(15), low >> np.uint8(4)), axis=1).reshape(2, 4, 32, -1)
     packed = np.ascontiguousarray(blocks[:, 128:192].T).reshape(2, 1, 32, -1)
     shifts = np.array((0, 2, 4, 6), np.uint8).reshape(1, 4, 1, 1)
     high = (packed >> shifts) & np.uint8(3)
-    quants = (low | (high << np.uint8(4))).view(np.int8) - np.int8(32)
+    return (low | (high << np.uint8(4))).reshape(256, -1)
+
+
+def _q6_k(blocks: Bytes) -> Floats:
+    quants = k_six_bits(blocks).view(np.int8) - np.int8(32)
     scales = np.ascontiguousarray(blocks[:, 192:208].T).view(np.int8) * _half(blocks, 208)
     return (quants.reshape(16, 16, -1) * scales[:, np.newaxis]).reshape(256, -1).T
 

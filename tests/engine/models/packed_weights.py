@@ -78,7 +78,8 @@ class RandomPacked:
         if name not in self._packed:
             return self._plain.get(name, dtype)
         packed = self._packed[name]
-        flat = Packed(packed.storage, packed.rows.reshape(-1, packed.rows.shape[-1]), packed.scales)
+        scales = None if packed.scales is None else packed.scales.reshape(-1, packed.scales.shape[-1])
+        flat = Packed(packed.storage, packed.rows.reshape(-1, packed.rows.shape[-1]), scales)
         return cast_tensor(unpack(flat).reshape(*packed.rows.shape[:-1], -1), dtype)
 
 
@@ -86,7 +87,10 @@ def _matrix(plain: RandomWeights, name: str, shape: tuple[int, ...], storage: St
     _, scale, _ = plain.recipe(name)
     rows, columns = int(np.prod(shape[:-1])), shape[-1]
     made = random_packed(storage, rows, columns, scale / 3**0.5, zlib.crc32(f"{seed}:{name}".encode()))
-    return Packed(storage, made.rows.reshape(*shape[:-1], -1), made.scales)
+    scales = made.scales
+    if scales is not None:
+        scales = scales.reshape(*shape[:-2], -1, scales.shape[-1])
+    return Packed(storage, made.rows.reshape(*shape[:-1], -1), scales)
 
 
 def all_in(storage: Storage) -> Callable[[str], Storage]:

@@ -126,6 +126,16 @@ def test_random_experts_in_mxfp4_follow_the_documented_formula() -> None:
     np.testing.assert_array_equal(BLOCK_FORMATS["MXFP4"].decode(rows.reshape(-1, 17)).reshape(-1), values)
 
 
+def test_random_experts_are_packed_like_the_other_matrices_unless_they_have_a_format_of_their_own() -> None:
+    config, expert = load_preset("tiny-experts").config, "layers.2.experts.4.w_down"
+
+    assert RandomWeights(config, storage=Storage.FP8_BLOCK).storage(expert) is Storage.FP8_BLOCK
+    both = RandomWeights(config, 0, Storage.MXFP4, Storage.FP8_BLOCK)
+    assert both.storage(expert) is Storage.MXFP4
+    assert both.storage("layers.2.wq") is Storage.FP8_BLOCK
+    assert not both.storage("layers.2.router").is_packed
+
+
 def test_random_experts_of_another_format_are_refused() -> None:
     with pytest.raises(ConfigError, match="stored in 16 bits or MXFP4, not"):
         RandomWeights(load_preset("tiny-experts").config, 0, Storage.Q8_0)

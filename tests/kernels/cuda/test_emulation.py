@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.backends.cuda.constants import Tuning
 from engine.models.config import Activation, Experts, ModelConfig
 from engine.models.presets import load_preset
 from engine.models.rope import Rope
@@ -101,8 +100,7 @@ def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
     length = SHORT if config.experts else 12 if config.post_norms else PROMPT
     prompt = np.random.default_rng(5).integers(0, config.vocab, length).tolist()
 
-    tuning = Tuning(expert_prefill=config.experts is not None)
-    gpu = EmulatedGpu(folder, config, weights, cores, tuning)
+    gpu = EmulatedGpu(folder, config, weights, cores)
     prefilled = 0 if config.post_norms else length - 1
     tokens = gpu.generate(prompt, NEW, prefilled=prefilled, tiles_from=tiles_from)
 

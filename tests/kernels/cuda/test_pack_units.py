@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.backends.cuda.contract import UnitJob, UnitTensor
-from engine.backends.cuda.memory import share_table
+from engine.backends.cuda.expert_region import ExpertRegion, expert_tensors, pack_experts
+from engine.backends.cuda.memory import share_table, tile_shares
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import Matrix, Plan, columns, pack_core, plan, row_sources, tensors
+from engine.backends.cuda.units import UNIT_FORMS
 from engine.backends.cuda.unpacked import sixteen_bits
-from engine.models.config import ModelConfig
+from engine.models.config import Experts, ModelConfig
 from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 from engine.models.weights import RANDOM_STORAGES, DType, RandomWeights, Weights, packed_of
 from tests.engine.models.packed_weights import RandomPacked, all_in
@@ -54,37 +57,42 @@ def packed_tapes(
         if not storage.is_packed:
             continue
         starts = [laid.matrix_offset(core, layer, matrix) for core in range(made.cores)]
-        held: list[NDArray[Any]] = [
+        where = (
             row_sources(made.config, matrix),
             np.ascontiguousarray(share_table(made)[:, matrix]),
             begins[:-1] + np.array(starts, np.uint64),
-        ]
-        sources, shares, offsets = (array.ctypes.data for array in held)
-        width = columns(made.config, matrix)
-        job = UnitJob(
-            sources=sources,
-            shares=shares,
-            offsets=offsets,
-            tape=tape.ctypes.data,
-            columns=width,
-            bf16=half == "bf16",
-            storage=storage,
         )
-        for i, name in enumerate(tensors(made.config, layer, matrix)):
-            if isinstance(weights, RandomWeights):
-                key, _, _ = weights.recipe(name)
-                job.tensors[i] = UnitTensor(0, 0, 0, width, key, weights.packed_scale(name))
-                continue
-            packed = packed_of(weights, name)
-            held.append(np.ascontiguousarray(packed.rows))
-            job.tensors[i] = UnitTensor(held[-1].ctypes.data)
-            if packed.scales is not None:
-                of_rows = np.repeat(packed.scales, FP8_BLOCK_SIDE, axis=-2)[..., : packed.rows.shape[-2], :]
-                held.append(np.ascontiguousarray(of_rows))
-                job.tensors[i].scales = held[-1].ctypes.data
         fill = packer.pack if laid is made else packer.unpack
-        fill(job, made.cores)
+        job = UnitJob(columns=columns(made.config, matrix), bf16=half == "bf16", storage=storage)
+        pack_matrix(fill, job, weights, tensors(made.config, layer, matrix), where, tape)
     return tape
+
+
+def pack_matrix(
+    fill: Callable[[UnitJob, int], None],
+    job: UnitJob,
+    weights: Weights,
+    names: Sequence[str],
+    where: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+    to: NDArray[np.uint8],
+) -> None:
+    """`where` are sources, shares and offsets of the job."""
+    held: list[NDArray[Any]] = []
+    job.sources, job.shares, job.offsets = (array.ctypes.data for array in where)
+    job.tape = to.ctypes.data
+    for i, name in enumerate(names):
+        if isinstance(weights, RandomWeights):
+            key, _, _ = weights.recipe(name)
+            job.tensors[i] = UnitTensor(0, 0, 0, job.columns, key, weights.packed_scale(name))
+            continue
+        packed = packed_of(weights, name)
+        held.append(np.ascontiguousarray(packed.rows))
+        job.tensors[i] = UnitTensor(held[-1].ctypes.data)
+        if packed.scales is not None:
+            of_rows = np.repeat(packed.scales, FP8_BLOCK_SIDE, axis=-2)[..., : packed.rows.shape[-2], :]
+            held.append(np.ascontiguousarray(of_rows))
+            job.tensors[i].scales = held[-1].ctypes.data
+    fill(job, len(where[1]))
 
 
 class WithNan(RandomPacked):
@@ -106,20 +114,25 @@ def test_what_is_no_number_in_a_file_is_none_on_the_tape(packer: EmulatedPacker)
     assert np.array_equal(found[at : at + size], wanted[at : at + size])
 
 
-def weights_of(storage: Any, kind: str) -> Weights:
+KINDS = [(s, "of files") for s in UNIT_FORMS] + [(s, "random") for s in RANDOM_STORAGES]
+
+
+def weights_of(storage: Storage, kind: str, config: ModelConfig = CONFIG) -> Weights:
+    """K-quants have blocks of 256 columns."""
+    if storage in (Storage.Q4_K, Storage.Q6_K):
+        config = replace(config, hidden=256, heads=8, ffn=512)
     if kind == "random":
-        return RandomWeights(CONFIG, 3, storage=storage)
-    return RandomPacked(CONFIG, all_in(storage), 3)
+        return RandomWeights(config, 3, storage=storage)
+    return RandomPacked(config, all_in(storage), 3)
 
 
-@pytest.mark.parametrize("storage", RANDOM_STORAGES)
-@pytest.mark.parametrize("kind", ["of files", "random"])
+@pytest.mark.parametrize(("storage", "kind"), KINDS)
 def test_unpacked_they_are_the_tapes_of_the_same_weights_in_16_bits(
-    packer: EmulatedPacker, storage: Any, kind: str
+    packer: EmulatedPacker, storage: Storage, kind: str
 ) -> None:
     weights = weights_of(storage, kind)
-    chosen = choose_storages(weights, shard(CONFIG, 1))
-    made = plan(CONFIG, CORES, chosen.storages)
+    chosen = choose_storages(weights, shard(weights.config, 1))
+    made = plan(weights.config, CORES, chosen.storages)
     plain = sixteen_bits(made)
     found = packed_tapes(packer, made, weights, plain, chosen.half)
     begins = plain.tape_offsets()
@@ -135,14 +148,14 @@ def test_unpacked_they_are_the_tapes_of_the_same_weights_in_16_bits(
     assert compared
 
 
-@pytest.mark.parametrize("storage", RANDOM_STORAGES)
-@pytest.mark.parametrize("kind", ["of files", "random"])
+@pytest.mark.parametrize(("storage", "kind"), KINDS)
 def test_the_packing_kernel_leaves_the_tapes_that_are_defined(
-    packer: EmulatedPacker, storage: Any, kind: str
+    packer: EmulatedPacker, storage: Storage, kind: str
 ) -> None:
     weights = weights_of(storage, kind)
-    chosen = choose_storages(weights, shard(CONFIG, 1))
-    made = plan(CONFIG, CORES, chosen.storages)
+    chosen = choose_storages(weights, shard(weights.config, 1))
+    assert chosen.of(0, Matrix.DOWN) is storage
+    made = plan(weights.config, CORES, chosen.storages)
     found = packed_tapes(packer, made, weights)
     begins = made.tape_offsets()
     for core in range(CORES):
@@ -152,3 +165,21 @@ def test_the_packing_kernel_leaves_the_tapes_that_are_defined(
                 at, size = made.matrix_offset(core, layer, matrix), made.share_bytes(core, matrix, layer)
                 begin = int(begins[core]) + at
                 assert np.array_equal(found[begin : begin + size], wanted[at : at + size]), (core, matrix)
+
+
+@pytest.mark.parametrize("storage", RANDOM_STORAGES)
+@pytest.mark.parametrize("kind", ["of files", "random"])
+def test_the_packing_kernel_leaves_experts_where_they_are_defined_to_lie(
+    packer: EmulatedPacker, storage: Any, kind: str
+) -> None:
+    config = replace(CONFIG, ffn=128, experts=Experts(count=3, chosen=2))
+    weights = weights_of(storage, kind, config)
+    region = ExpertRegion(config, storage, storage)
+    found = np.zeros(region.size, np.uint8)
+    for layer, expert, matrix in region.matrices():
+        shares, offsets = tile_shares(region, matrix)
+        where = region.sources(matrix), shares, offsets + np.uint64(region.offset(layer, expert, matrix))
+        names = expert_tensors(config, layer, expert, matrix)
+        job = UnitJob(columns=columns(region.one, matrix), storage=storage)
+        pack_matrix(packer.pack, job, weights, names, where, found)
+    assert np.array_equal(found, pack_experts(region, weights))

@@ -62,10 +62,3 @@ def test_an_option_of_tiles_is_refused_where_there_are_none(kind: str, option: s
     tuning = Tuning(**options, unpacked_copy=False)
     with pytest.raises(ConfigError, match=rf"{option} is 512, .* leave the option out"):
         layout_of(*BY_SHARES[kind], tuning)
-
-
-def test_grouping_by_expert_is_refused_for_a_dense_model() -> None:
-    with pytest.raises(
-        ConfigError, match=r"expert_prefill is on, but the model is dense; .* leave the option"
-    ):
-        layout_of(LLAMA, tuning=Tuning(expert_prefill=True))

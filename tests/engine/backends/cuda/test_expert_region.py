@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.backends.cuda.backend import kernel_headers
 from engine.backends.cuda.constants import Tuning, make_layout, slots_in_flight
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors, pack_experts
 from engine.backends.cuda.tape import Matrix, chunks, columns, plan, swap_pieces, validate
-from engine.errors import BackendUnavailable, ConfigError
-from engine.models.catalogue import open_model
+from engine.errors import ConfigError
 from engine.models.config import Experts, ModelConfig, tensor_shapes
 from engine.models.presets import load_preset
+from engine.models.storage import Storage, matrix_bytes
 from engine.models.weights import RandomWeights
 
 TINY = ModelConfig(
@@ -35,7 +34,7 @@ TINY = ModelConfig(
 @pytest.mark.parametrize("matrix", EXPERT_MATRICES)
 def test_a_packed_expert_is_read_back_tile_by_tile(matrix: Matrix) -> None:
     region, weights = ExpertRegion(TINY), RandomWeights(TINY, 1)
-    packed = pack_experts(TINY, weights)
+    packed = pack_experts(region, weights).view(np.uint16)
     layer, expert = 1, 3
     width = columns(region.one, matrix)
     first = region.offset(layer, expert, matrix) // 2
@@ -92,6 +91,15 @@ def test_the_ring_leaves_room_for_many_experts_scores() -> None:
     assert layout.mail_words > make_layout(plan(TINY, 4), "f16", Tuning()).mail_words
 
 
-def test_prompts_grouped_by_expert_are_refused_on_several_gpus() -> None:
-    with pytest.raises(BackendUnavailable, match=r"expert_prefill is on for 2 GPUs; .* leave the option out"):
-        kernel_headers(open_model("random:qwen3-30b-a3b"), 2, 132, {"expert_prefill": True})
+@pytest.mark.parametrize(
+    ("name", "storage"), [("gpt-oss-20b", Storage.MXFP4), ("qwen3-30b-a3b", Storage.FP8_BLOCK)]
+)
+def test_packed_experts_take_the_bytes_of_their_format(name: str, storage: Storage) -> None:
+    config = load_preset(name).config
+    met = ExpertRegion(config, storage, storage).met_bytes
+
+    in_files = 2 * matrix_bytes(storage, config.ffn, config.hidden) + matrix_bytes(
+        storage, config.hidden, config.ffn
+    )
+    count = config.experts.chosen if config.experts else 0
+    assert 1.0 <= met / (config.layers * count * in_files) < 1.02

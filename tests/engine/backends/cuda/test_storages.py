@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +12,15 @@ from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, pack_core, plan, validate
 from engine.backends.cuda.units import UNIT_FORMS, fp8_words, group_bytes, mxfp4_words
-from engine.models.checkpoints.block_formats import FP4_LEVELS
+from engine.models.checkpoints.block_formats import E4M3_LEVELS, FP4_LEVELS
 from engine.models.config import Lanes
 from engine.models.presets import load_preset
 from engine.models.storage import Storage, matrix_bytes
 from engine.models.weights import RANDOM_STORAGES, RandomWeights
 from tests.engine.models.packed_weights import RandomPacked, all_in
-from tests.gpu.models import LLAMA
+from tests.gpu.models import CONFIGS, LLAMA
+
+EXPERTS = replace(CONFIGS["test-experts"], ffn=128)
 
 
 def test_layers_in_fp8_stay_packed_and_the_head_beside_them_is_bf16() -> None:
@@ -66,6 +69,36 @@ def test_rows_of_several_formats_in_one_matrix_are_kept_in_sixteen_bits() -> Non
     assert chosen.of(0, Matrix.ATTN_OUT) is Storage.Q8_0
 
 
+def of_experts(storage: Storage) -> Callable[[str], Storage]:
+    return lambda name: storage if ".experts." in name else Storage.F16
+
+
+def test_experts_stay_packed_beside_attention_and_a_router_in_sixteen_bits() -> None:
+    weights = RandomPacked(EXPERTS, of_experts(Storage.MXFP4), 1)
+    chosen = choose_storages(weights, shard(EXPERTS, 1))
+
+    assert chosen.named("layers.1.experts.3.w_up") is Storage.MXFP4
+    assert chosen.named("layers.1.experts.3.w_down") is Storage.MXFP4
+    assert chosen.named("layers.1.router") is chosen.named("layers.1.wq") is Storage.F16
+
+
+def test_experts_whose_columns_end_within_a_run_keep_their_downs_in_sixteen_bits() -> None:
+    config = replace(EXPERTS, ffn=96)
+    chosen = choose_storages(RandomPacked(config, of_experts(Storage.FP8_BLOCK), 1), shard(config, 1))
+
+    assert chosen.named("layers.0.experts.0.w_gate") is Storage.FP8_BLOCK
+    assert chosen.named("layers.0.experts.0.w_down") is Storage.BF16
+
+
+def test_experts_of_several_formats_are_kept_in_sixteen_bits() -> None:
+    def choose(name: str) -> Storage:
+        return Storage.MXFP4 if ".experts." in name and "layers.0" in name else Storage.F16
+
+    chosen = choose_storages(RandomPacked(EXPERTS, choose, 1), shard(EXPERTS, 1))
+
+    assert chosen.named("layers.0.experts.0.w_gate") is Storage.F16
+
+
 def test_lanes_are_kept_in_sixteen_bits() -> None:
     config = replace(LLAMA, lanes=Lanes(count=2), ffn=768)
     chosen = choose_storages(RandomPacked(config, all_in(Storage.Q8_0), 1), shard(config, 1))
@@ -106,36 +139,30 @@ def test_every_tape_of_a_packed_model_has_the_length_that_its_plan_says() -> Non
         assert pack_core(made, weights, core).nbytes == made.tape_bytes(core)
 
 
-def test_a_word_of_fp8_gives_its_numbers_as_bf16_by_shifts_and_masks() -> None:
+def halves(words: np.ndarray) -> np.ndarray:
+    """As FP16, the lower half of each word first."""
+    return np.ascontiguousarray(words).view(np.float16).astype(np.float32).reshape(-1, 2)
+
+
+def test_a_word_of_fp8_gives_its_numbers_as_fp16_by_shifts_and_masks() -> None:
     codes = np.arange(256, dtype=np.uint8)
-    words = fp8_words(np.stack([codes, codes[::-1], np.roll(codes, 7), np.roll(codes, 91)], axis=1))
+    codes[codes & 0x7F == 0x7F] ^= 1  # no NaN
+    numbers = np.stack([codes, codes[::-1], np.roll(codes, 7), np.roll(codes, 91)], axis=1)
+    words = fp8_words(numbers)
 
-    first = words & np.uint32(0x87F087F0)
-    last = (words << np.uint32(4) & np.uint32(0x80F080F0)) | (words >> np.uint32(4) & np.uint32(0x07000700))
-
-    def bf16(code: np.ndarray) -> np.ndarray:
-        return (code.astype(np.uint32) >> 7 << 15) | ((code.astype(np.uint32) & 0x7F) << 4)
-
-    assert np.array_equal(first, bf16(codes) | bf16(codes[::-1]) << 16)
-    assert np.array_equal(last, bf16(np.roll(codes, 7)) | bf16(np.roll(codes, 91)) << 16)
+    for i, pair in enumerate((words, words << np.uint32(7) ^ words << np.uint32(1))):
+        found = halves(pair & np.uint32(0xBF80BF80)) * np.float32(2.0**8)
+        assert np.array_equal(found, E4M3_LEVELS[numbers[:, 2 * i : 2 * i + 2]])
 
 
-@pytest.mark.parametrize("half", ["f16", "bf16"])
-def test_a_word_of_mxfp4_gives_its_numbers_in_either_type_by_shifts_and_masks(half: str) -> None:
+def test_a_word_of_mxfp4_gives_its_numbers_as_fp16_by_shifts_and_masks() -> None:
     codes = np.random.default_rng(1).integers(0, 16, (64, 8), np.uint8)
     words = mxfp4_words(codes)
+    turned = (words << np.uint32(5) | words >> np.uint32(27)) ^ words << np.uint32(7)
 
-    for i in range(4):
-        sign = words << np.uint32(i) & np.uint32(0x80008000)
-        if half == "f16":
-            found = sign | (words << np.uint32(3 * i) & np.uint32(0x0E000E00))
-            values = found.view(np.float16).astype(np.float32).reshape(-1, 2) * 2.0**14
-        else:
-            moved = words << np.uint32(3 * i - 3) if i else words >> np.uint32(3)
-            found = sign | (moved & np.uint32(0x01C001C0))
-            wide = np.stack((found << np.uint32(16), found & np.uint32(0xFFFF0000)), axis=1)
-            values = np.ascontiguousarray(wide).view(np.float32) * np.float32(2.0**126)
-        assert np.array_equal(2.0 * values, FP4_LEVELS[codes[:, 2 * i : 2 * i + 2]])
+    for i, pair in enumerate((words << np.uint32(8), words, turned << np.uint32(8), turned)):
+        found = halves(pair & np.uint32(0x8E008E00)) * np.float32(2.0**14)
+        assert np.array_equal(2.0 * found, FP4_LEVELS[codes[:, 2 * i : 2 * i + 2]])
 
 
 def test_units_and_scales_fill_runs_that_bulk_copies_can_take() -> None:

@@ -130,7 +130,11 @@ class EmulatedGpu:
             return self._put(np.zeros(count, dtype))
 
         return {
-            "tape": self._put(np.concatenate([*tapes, pack_experts(c, weights)])),
+            "tape": self._put(
+                np.concatenate(
+                    [*(tape.view(np.uint8) for tape in tapes), pack_experts(layout.experts, weights, half)]
+                )
+            ),
             "tape_offset": self._put(made.tape_offsets()),
             "tape_tiles": self._put(tile_table(layout)),
             "shares": self._put(share_table(made)),
