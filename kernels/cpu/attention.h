@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include "plan.h"
 #include "simd.h"
+#include "tiles.h"
 
 namespace ml {
 
@@ -86,13 +86,21 @@ static inline void mix_tile(const uint16_t* rows, int dim, int positions, const 
     for (int v = 0; v < kTile; ++v) store(out + q * out_stride + v * kWidth, acc[q][v]);
 }
 
-constexpr int kBlocksAtOnce = kWidth == 16 ? 2 : 1;  // as many as the registers hold for four queries
+// How many queries share a pass over the cache in decode, where a head has few, and at most: as many as the registers hold.
+constexpr int kTogether = 4, kMostTogether = kWidth == 16 ? 12 : kTogether;
 
-// kQueries queries of one KV head against positions first .. last - 1, first < last. `scores` has room for kQueries
-// rows of `stride`, each the positions and a block more. Writes head_dim floats, out_stride apart, and `parts`.
+// kQueries queries of one KV head, each against the positions that it has `seen`; none has seen nothing. `scores` has room for
+// kQueries rows of `stride`, each the positions of all and a block more. Writes head_dim floats, out_stride apart, and `parts`;
+// what a query gives does not depend on the others.
 template <int kQueries, class Meanwhile>
-static inline void attend_some(const CacheView& cache, const float* queries, int first, int last, float* scores,
-                               int64_t stride, float* out, int64_t out_stride, Partial* parts, Meanwhile&& meanwhile) {
+static inline void attend_some(const CacheView& cache, const float* queries, const Range* seen, float* scores, int64_t stride,
+                               float* out, int64_t out_stride, Partial* parts, Meanwhile&& meanwhile) {
+  constexpr int kBlocksAtOnce = kWidth == 16 && kQueries <= kTogether ? 2 : 1, kTile = kQueries <= kTogether ? 4 : 2;
+  int first = seen[0].first, last = seen[0].last;
+  for (int q = 1; q < kQueries; ++q) {
+    first = std::min(first, seen[q].first);
+    last = std::max(last, seen[q].last);
+  }
   const int dim = cache.head_dim, from = first / kBlock, to = (last + kBlock - 1) / kBlock;
   int b = from;
   for (; b + kBlocksAtOnce <= to; b += kBlocksAtOnce) {
@@ -102,22 +110,22 @@ static inline void attend_some(const CacheView& cache, const float* queries, int
   }
   for (; b < to; ++b)
     score_blocks<kQueries, 1>(cache.keys + int64_t(b) * dim * kBlock, queries, dim, scores + (b - from) * kBlock, stride);
-  // Positions outside first .. last - 1 share its end blocks; they must weigh nothing.
+  // Positions that a query has not seen share its end blocks, or others have seen them; they must weigh nothing.
   const float nothing = -std::numeric_limits<float>::infinity();
   for (int q = 0; q < kQueries; ++q) {
     float* row = scores + q * stride;
     soft_cap(row, (to - from) * kBlock, cache.cap);
-    std::fill(row, row + (first - from * kBlock), nothing);
-    std::fill(row + (last - from * kBlock), row + (to - from) * kBlock, nothing);
+    std::fill(row, row + (seen[q].first - from * kBlock), nothing);
+    std::fill(row + (seen[q].last - from * kBlock), row + (to - from) * kBlock, nothing);
     parts[q] = soften(row, (to - from) * kBlock);
   }
   const float* weights = scores + (first - from * kBlock);
   const uint16_t* rows = cache.values + int64_t(first) * dim;
   const int vecs = dim / kWidth, positions = last - first;
   int v = 0;
-  for (; v + 4 <= vecs; v += 4)
-    mix_tile<kQueries, 4>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
-                          meanwhile);
+  for (; v + kTile <= vecs; v += kTile)
+    mix_tile<kQueries, kTile>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
+                              meanwhile);
   for (; v < vecs; ++v)
     mix_tile<kQueries, 1>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
                           meanwhile);
@@ -130,26 +138,15 @@ static inline void attend_some(const CacheView& cache, const float* queries, int
     }
 }
 
-constexpr int kTogether = 4;  // queries that share a pass over the cache
-
-// As attend_some, for any number of queries. `meanwhile` is called every few hundred multiplications with how many bytes of the
-// cache they read.
-template <class Meanwhile>
-static inline void attend(const CacheView& cache, const float* queries, int count, int first, int last, float* scores,
+// As attend_some, for any number of queries, at most kMost of them in a pass. `meanwhile` is called every few hundred
+// multiplications with how many bytes of the cache they read.
+template <int kMost, class Meanwhile>
+static inline void attend(const CacheView& cache, const float* queries, int count, const Range* seen, float* scores,
                           int64_t stride, float* out, int64_t out_stride, Partial* parts, Meanwhile&& meanwhile) {
-  for (int q = 0; q < count; q += kTogether) {
-    const float* query = queries + int64_t(q) * cache.head_dim;
-    float* to = out + q * out_stride;
-    auto some = [&](auto queries_now) {
-      attend_some<queries_now>(cache, query, first, last, scores, stride, to, out_stride, parts + q, meanwhile);
-    };
-    switch (std::min(kTogether, count - q)) {
-      case 1: some(std::integral_constant<int, 1>{}); break;
-      case 2: some(std::integral_constant<int, 2>{}); break;
-      case 3: some(std::integral_constant<int, 3>{}); break;
-      default: some(std::integral_constant<int, kTogether>{});
-    }
-  }
+  in_tiles<kMost>(count, [&](auto now, int q) {
+    attend_some<now>(cache, queries + int64_t(q) * cache.head_dim, seen + q, scores, stride, out + q * out_stride, out_stride,
+                     parts + q, meanwhile);
+  });
 }
 
 // Adds `other` (its sum in `from`) to `into` (its sum in `to`).

@@ -427,20 +427,11 @@ static inline void multiply_vectors(int storage, const uint8_t* panel, Columns i
   }
 }
 
-// Calls tile(tokens as a constant, first token) for `tokens` in pieces of at most kTile.
-template <int kTokens = kTile, class Tile>
-static inline void in_tiles(int tokens, Tile&& tile, int first = 0) {
-  if constexpr (kTokens > 0) {
-    for (; tokens - first >= kTokens; first += kTokens) tile(std::integral_constant<int, kTokens>{}, first);
-    if (first < tokens) in_tiles<kTokens - 1>(tokens, tile, first);
-  }
-}
-
 // A panel of any storage times a block of tokens. y: [tokens][16].
 static inline void multiply_block(int storage, const uint8_t* panel, Columns in, int cols, int tokens, float* y) {
   const auto* halves = reinterpret_cast<const uint16_t*>(panel);
   auto packed = [&](auto kind) {
-    in_tiles(tokens, [&](auto count, int t) {
+    in_tiles<kTile>(tokens, [&](auto count, int t) {
       packed_tile<kind, count>(panel, in.integers + t, cols, tokens, y + t * kRows);
     });
   };
@@ -448,7 +439,7 @@ static inline void multiply_block(int storage, const uint8_t* panel, Columns in,
     case ML_F16: return panel_block<Half::kFloat16, 1>(halves, in.x, cols, tokens, y);
     case ML_BF16: return panel_block<Half::kBfloat16, 1>(halves, in.x, cols, tokens, y);
     case ML_FP8_BLOCK:
-      return in_tiles(tokens, [&](auto count, int t) { fp8_tile<count>(panel, in.x + t, cols, tokens, y + t * kRows); });
+      return in_tiles<kTile>(tokens, [&](auto count, int t) { fp8_tile<count>(panel, in.x + t, cols, tokens, y + t * kRows); });
     case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});
     case ML_Q5_0: return packed(std::integral_constant<int, ML_Q5_0>{});
     case ML_Q4_K: return packed(std::integral_constant<int, ML_Q4_K>{});

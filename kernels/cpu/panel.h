@@ -9,6 +9,7 @@
 
 #include "mailbox.h"
 #include "simd.h"
+#include "tiles.h"
 
 namespace ml {
 
@@ -120,25 +121,13 @@ static inline void panel_tile(const uint16_t* panels, const float* x, int cols, 
 constexpr int kTile = kWidth == 16 ? 12 : kWidth == 8 ? 3 : 4;
 constexpr int kTilePanels = kWidth == 16 ? 2 : 1;
 
-template <Half kHalf, int kPanels, int kTokens>
-static inline void panel_rest(int tokens, const uint16_t* panels, const float* x, int cols, int stride,
-                              float* y, int64_t y_panel) {
-  if constexpr (kTokens > 0) {
-    if (tokens == kTokens)
-      panel_tile<kHalf, kPanels, kTokens>(panels, x, cols, stride, y, y_panel);
-    else
-      panel_rest<kHalf, kPanels, kTokens - 1>(tokens, panels, x, cols, stride, y, y_panel);
-  }
-}
-
 // `count` (1 or kTilePanels) panels times a block of `tokens` columns. y: per panel, [tokens][16].
 template <Half kHalf, int kPanels>
 static inline void panel_block(const uint16_t* panels, const float* x, int cols, int tokens, float* y) {
   const int64_t y_panel = int64_t(tokens) * kRows;
-  for (int t = 0; t < tokens; t += kTile) {
-    const int now = tokens - t < kTile ? tokens - t : kTile;
-    panel_rest<kHalf, kPanels, kTile>(now, panels, x + t, cols, tokens, y + t * kRows, y_panel);
-  }
+  in_tiles<kTile>(tokens, [&](auto now, int t) {
+    panel_tile<kHalf, kPanels, now>(panels, x + t, cols, tokens, y + t * kRows, y_panel);
+  });
 }
 
 }  // namespace ml

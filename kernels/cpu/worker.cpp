@@ -51,16 +51,18 @@ Worker::Worker(Team& team, int index)
     routing_ = Routing(s.experts, s.experts_chosen, s.experts_renormalise != 0);
   }
   scores_stride_ = team.positions() + kBlock;
-  scores_ = allocate<float>(kTogether * scores_stride_);
+  scores_ = allocate<float>(kMostTogether * scores_stride_);
   // Zero, so that the words behind a head's last are no sentinel.
-  const int64_t partials = int64_t(plan_.group) * panels_of(s.head_dim + 2) * kLine;
+  const int most_queries = std::max(plan_.group, kMostTogether);
+  const int64_t partials = int64_t(most_queries) * panels_of(s.head_dim + 2) * kLine;
   partials_ = allocate<float>(partials);
   std::fill(partials_.get(), partials_.get() + partials, 0.0f);
-  parts_.resize(plan_.group);
+  parts_.resize(most_queries);
+  seen_.resize(most_queries);
   cache_reads_.reserve(int64_t(2) * plan_.shards * plan_.kv_heads * team.options.rows);
   cos_ = allocate<float>(s.rotations * t * (s.head_dim / 2));
   sin_ = allocate<float>(s.rotations * t * (s.head_dim / 2));
-  column_ = allocate<float>(std::max(2, plan_.group) * s.head_dim);
+  column_ = allocate<float>(std::max(2, most_queries) * s.head_dim);
   for (int kind = 0; kind < 2; ++kind) {
     past_[kind] = Vectors(s.delay * plan_.shards * hidden, t);
     past_sum_[kind] = Vectors(s.delay * hidden, t);

@@ -188,6 +188,8 @@ class Worker {
   bool merge_split(OneToken pass, int layer, int64_t first, int64_t a_thread);
   bool append_block(TokenBlock pass, int layer);
   void attend_block(TokenBlock pass, int layer);
+  void attend_tokens(TokenBlock pass, int layer, int head, Range which);
+  void publish_heads(int layer, int head, int count, float* to);
   bool gather_block(TokenBlock pass);
   float weight_with_sink(const Partial& part, int layer, int query) const;
   AttentionSplit attention_split(int position, int layer) const;
@@ -302,6 +304,7 @@ class Worker {
   RunCursor runs_;
   int64_t scores_stride_ = 0;
   std::vector<Partial> parts_;
+  std::vector<Range> seen_;   // what each query of a pass over the cache attends to
   WeightSums weight_sums_;
   std::vector<float> scratch_;
 

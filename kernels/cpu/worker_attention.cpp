@@ -204,8 +204,9 @@ Range Worker::attend_split(OneToken pass, int layer, float* out) {
     float* queries = rows + int64_t(in_shard) * group * dim;
     for (int g = 0; g < group; ++g)
       finish_head(queries + g * dim, HeadRole::kQuery, layer, shard, in_shard * group + g, column);
-    attend(cache, queries, group, from, to, scores_.get(), scores_stride_, packed,
-           lines * kLine, parts_.data(), [&](int bytes) { meanwhile(bytes); });
+    std::fill_n(seen_.begin(), group, Range{from, to});
+    attend<kTogether>(cache, queries, group, seen_.data(), scores_.get(), scores_stride_, packed, lines * kLine, parts_.data(),
+                      [&](int bytes) { meanwhile(bytes); });
     local_.clear_stale();
     for (int g = 0; g < group; ++g) {
       packed[g * lines * kLine + dim] = parts_[g].peak;
@@ -276,35 +277,49 @@ bool Worker::append_block(TokenBlock pass, int layer) {
   return true;
 }
 
-// Attends for this worker's (KV head, token) units, and publishes the result of each.
+// Attends for this worker's (KV head, token) units, and publishes the result of each. Tokens share a pass over a head's cache.
 void Worker::attend_block(TokenBlock pass, int layer) {
-  const int dim = plan_.s.head_dim, group = plan_.group, tokens = pass.count;
-  const int window = team_.windows[layer], lines = panels_of(dim);
+  const int group = plan_.group, tokens = pass.count, most = std::max(1, kMostTogether / group);
   const Range units = share_of(plan_.shards * plan_.kv_heads * tokens, thread_, plan_.threads);
-  float* column = column_.get();
   float* to = local_.open();
   local_.clear_stale();
-  float* out = partials_.get();
-  for (int unit = units.first; unit < units.last; ++unit) {
-    const int head = unit / tokens, t = unit % tokens, in_shard = head % plan_.kv_heads;
-    const int last = pass.position + t + 1, first = window ? std::max(0, last - window) : 0;
-    const float* queries = gathered_.of(0) + t +
-                           (int64_t(head / plan_.kv_heads) * plan_.qkv_panels * kLine + in_shard * group * dim) * tokens;
-    for (int d = 0; d < group * dim; ++d) column[d] = queries[int64_t(d) * tokens];
-    for (int g = 0; g < group; ++g)
-      finish_head(column + g * dim, HeadRole::kQuery, layer, head / plan_.kv_heads, in_shard * group + g, t);
-    attend(team_.view(*pass.cache, device_, layer, head), column, group, first, last, scores_.get(), scores_stride_, out,
-           lines * kLine, parts_.data(), [](int) {});
-    for (int g = 0; g < group; ++g) {
-      float* mixed = out + g * lines * kLine;
-      const float total = weight_with_sink(parts_[g], layer, head * group + g);
-      for (int d = 0; d < dim; ++d) mixed[d] /= total;
-    }
-    for (int i = 0; i < group * lines; ++i)
-      publish_line(to + (int64_t(unit) * group * lines + i) * kLine, out + i * kLine);
+  for (int unit = units.first; unit < units.last;) {
+    const int head = unit / tokens, t = unit % tokens;
+    const int now = std::min({most, tokens - t, units.last - unit});
+    attend_tokens(pass, layer, head, {t, t + now});
+    publish_heads(layer, head, now, to + int64_t(unit) * group * panels_of(plan_.s.head_dim) * kLine);
+    unit += now;
   }
-  const int64_t per_unit = int64_t(group) * lines;
+  const int64_t per_unit = int64_t(group) * panels_of(plan_.s.head_dim);
   local_.publish(units.first * per_unit, units.count() * per_unit);
+}
+
+// The queries of a KV head's tokens against what each has seen: sums in partials_, their weights in parts_.
+void Worker::attend_tokens(TokenBlock pass, int layer, int head, Range which) {
+  const int dim = plan_.s.head_dim, group = plan_.group, tokens = pass.count, window = team_.windows[layer];
+  const int shard = head / plan_.kv_heads, in_shard = head % plan_.kv_heads;
+  const float* rows = gathered_.of(0) + (int64_t(shard) * plan_.qkv_panels * kLine + in_shard * group * dim) * tokens;
+  for (int t = which.first, q = 0; t < which.last; ++t)
+    for (int g = 0; g < group; ++g, ++q) {
+      float* query = column_.get() + q * dim;
+      for (int d = 0; d < dim; ++d) query[d] = rows[int64_t(g * dim + d) * tokens + t];
+      finish_head(query, HeadRole::kQuery, layer, shard, in_shard * group + g, t);
+      const int last = pass.position + t + 1;
+      seen_[q] = {window ? std::max(0, last - window) : 0, last};
+    }
+  attend<kMostTogether>(team_.view(*pass.cache, device_, layer, head), column_.get(), which.count() * group, seen_.data(),
+                        scores_.get(), scores_stride_, partials_.get(), panels_of(dim) * kLine, parts_.data(), [](int) {});
+}
+
+// What `count` tokens' queries of a KV head have in partials_, normalised, as lines from `to` on.
+void Worker::publish_heads(int layer, int head, int count, float* to) {
+  const int dim = plan_.s.head_dim, group = plan_.group, lines = panels_of(dim);
+  for (int q = 0; q < count * group; ++q) {
+    float* mixed = partials_.get() + int64_t(q) * lines * kLine;
+    const float total = weight_with_sink(parts_[q], layer, head * group + q % group);
+    for (int d = 0; d < dim; ++d) mixed[d] /= total;
+    for (int i = 0; i < lines; ++i) publish_line(to + (int64_t(q) * lines + i) * kLine, mixed + i * kLine);
+  }
 }
 
 // heads_ becomes everyone's results: [query head][head_dim][tokens].
