@@ -119,7 +119,7 @@ struct LastLooks {
 };
 
 struct Shared {
-    u8 ring[SLOTS][SLOT_BYTES];    // whole launch: the tape, in flight or ready
+    u8 ring[SLOTS][SLOT_BYTES];    // the tape, in flight or ready; in long prompts stages (stages.cuh)
     // Decode: operand and partial sums; attention, the head's slices or scales, or sums of filters; rows of the vocabulary.
     // Prefill: its own partial sums; behind the ring, stages of a long prompt's tiles reach into it (stages.cuh).
     u8 scratch[SCRATCH_BYTES];
@@ -146,7 +146,7 @@ struct Shared {
     u32 verdict;                   // on the pass just done: bits of Verdict (sampling.cuh)
     ProfileTotals totals;
     LastLooks looks[model::PROFILE ? WARPS : 1];
-    experts::Routing routing;      // decode: of this layer
+    experts::Routing routing;      // of this layer
 
     DEVICE u8* operand() { return scratch; }
     DEVICE float* norm_parts() { return reinterpret_cast<float*>(scratch + SCRATCH_BYTES - NORM_BYTES); }

@@ -1,5 +1,6 @@
 // One launch a request: prefill, every decode step, sampling, and the stop check. One block an SM. Eight warps
-// compute; a ninth walks the SM's tape and keeps the ring full, and never waits for an activation.
+// compute. Of four more, in decode the first one walks the SM's tape and keeps the ring full, and never waits for an activation;
+// in long prompts all of them fill the stages of tiles.
 #include "decode.cuh"
 #include "expert_producer.cuh"
 #include "prefill.cuh"

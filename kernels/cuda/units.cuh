@@ -9,7 +9,6 @@ constexpr int SLOT_BYTES = SLOT_UNITS * UNIT_BYTES;
 // Bit s: the matrix has Storage s in some layer.
 DEVICE constexpr int storages(int phase) { return int(model::STORAGES >> 8 * phase & 0xff); }
 constexpr int ALL_STORAGES = storages(QKV) | storages(ATTN_OUT) | storages(GATE_UP) | storages(DOWN) | storages(HEAD);
-constexpr bool ANY_PACKED = ALL_STORAGES >> STORAGE_FP8_BLOCK != 0;
 
 // A format as a constant, for what is compiled once for each.
 template <int S>

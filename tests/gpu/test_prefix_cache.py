@@ -42,6 +42,21 @@ def test_the_same_prompt_again_gives_the_same_tokens_from_its_last(opened: Open,
     assert warm == cold
 
 
+@pytest.mark.parametrize("name", ["test-llama", "test-gemma2"])
+def test_a_prompt_that_was_stopped_midway_is_kept_no_further_than_it_came(opened: Open, name: str) -> None:
+    config = CONFIGS[name]
+    backend = opened(Model(config, RandomWeights(config, 3)))
+    prompt = sequence(config.vocab, min(config.context - 40, 400))
+    cold, _ = answer(backend, prompt, "")
+
+    stopped = backend.launch(Job(tuple(prompt), 8, cache_salt=OWNER))
+    stopped.stop()
+    stopped.close()
+    again, _ = answer(backend, prompt, OWNER)
+
+    assert again == cold
+
+
 @pytest.mark.parametrize("name", ["test-llama", "head-dim-96-tied", "test-laneformer"])
 def test_a_conversation_goes_on_after_its_last_answer(opened: Open, name: str) -> None:
     """The answer's keys and values come from decoding, so a cold prompt's differ by their rounding."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -112,7 +113,7 @@ class CudaBackend:
             for other in self._devices:
                 device.reach(other)
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
-        self.layout = self._fitting(_layout(model, devices, sms, chosen))
+        self.layout = self._fitting(_layout(model, devices, sms, chosen), chosen.cache_bytes)
         self._chosen = choose_storages(model.weights, self.layout.sharding)
         self.config = replace(self.config, context=min(self.config.context, self.layout.capacity))
         self._kernels: dict[tuple[int, bool, bool], Any] = {}
@@ -140,11 +141,18 @@ class CudaBackend:
             "tuning": asdict(self.layout.tuning) | {"slot_units": self.layout.slot_units},
         }
 
-    def _fitting(self, layout: Layout) -> Layout:
+    def _fitting(self, layout: Layout, cache_bytes: int) -> Layout:
         """The layout, or one without the copy that speeds up long prompts if a GPU has no room for it."""
-        if not layout.has_copy or all(has_room(layout, device.free_bytes()) for device in self._devices):
+        if not layout.has_copy or all(has_room(layout, free) for free in self._free_for_weights(cache_bytes)):
             return layout
         return replace(layout, tuning=replace(layout.tuning, unpacked_copy=False))
+
+    def _free_for_weights(self, cache_bytes: int) -> Iterator[int]:
+        """Bytes for each device beside kept sequences; virtual ones share what their GPU has."""
+        here = Counter(device.ordinal for device in self._devices)
+        for device in self._devices:
+            device.activate()
+            yield device.free_bytes() // here[device.ordinal] - cache_bytes // len(self._devices)
 
     @property
     def _prefills(self) -> bool:
@@ -242,8 +250,8 @@ class CudaBackend:
         check_sequence(self.config, tokens)
         last = len(tokens) - 1
         launch = self._start(LaunchPlan(tokens, 1, prefill_end=last if self._prefills else 0))
-        launch.close()
         launch.wait()
+        launch.close()
         rows = self._score(LaunchPlan(tokens, 1, first=last, prefill_end=last, keep_logits=True))
         return rows.reshape(-1)
 

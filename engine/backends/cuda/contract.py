@@ -22,7 +22,7 @@ from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
 
 THREADS = WARPS * 32 + 128
-"""The producer is one thread, but registers move in groups of four warps."""
+"""Four warps fill the stages of long prompts; in decode one thread of them keeps the ring full."""
 PREFILL_TOKENS_A_STEP = 16
 """What partial sums of a group take bounds the ring."""
 PROBES = WARPS
@@ -232,7 +232,11 @@ _UNIT_JOB: tuple[Declared, ...] = (
     ("storage", c_int32, "a Storage"),
 )
 _PARAMS: tuple[Declared, ...] = (
-    ("tape", Pointer("const u8"), "all SMs' tapes, and behind them all experts"),
+    (
+        "tape",
+        Pointer("const u8"),
+        "all SMs' tapes, behind them all experts, or packed layers once more in sixteen bits",
+    ),
     ("tape_offset", Pointer("const u64"), "[SMS + 1] bytes"),
     (
         "tape_tiles",
@@ -252,8 +256,12 @@ _PARAMS: tuple[Declared, ...] = (
     ("candidates", Pointer("u64"), "[2][RANKS * SMS + 1]"),
     ("filters", Pointer("u64"), "filters.cuh"),
     ("stream", Pointer("float"), "prefill: [LANES][CHUNK][HIDDEN] residual"),
-    ("outputs", Pointer("u16"), "prefill: [2][DELAY + 1][TOTAL_LANES][CHUNK][HIDDEN] module outputs"),
-    ("queries", Pointer("float"), "prefill: [CHUNK][Q_DIM]"),
+    (
+        "outputs",
+        Pointer("u16"),
+        "prefill: [2][DELAY + 1][TOTAL_LANES][CHUNK][HIDDEN] module outputs; with experts also sums",
+    ),
+    ("queries", Pointer("float"), "prefill: [CHUNK][Q_DIM], behind them [CHUNK][KV_DIM] keys"),
     ("operand_hidden", Pointer("u16"), "prefill operands in fragment order (prefill.cuh)"),
     ("operand_heads", Pointer("u16"), ""),
     ("operand_ffn", Pointer("u16"), ""),

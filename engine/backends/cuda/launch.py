@@ -332,6 +332,8 @@ class CudaLaunch(PolledLaunch):
         if self._outcome is None:
             return []
         words = self._ring[: self._count_written(self._read)].tolist()
+        if not words:  # a prompt that goes through decode may be stopped midway
+            return list(self._plan.ids[: self.prefilled])
         return [*self._plan.ids, *(word & (1 << TOKEN_ID_BITS) - 1 for word in words[:-1])]
 
     def take(self) -> list[Token]:

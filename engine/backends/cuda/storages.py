@@ -70,8 +70,8 @@ _MATRIX_OF = {
 def choose_storages(weights: Weights, sharding: Sharding) -> Chosen:
     """Packed matrices stay so, but not with lanes, rows of several formats or blocks that GPUs cut in two.
 
-    Nor does a head alone: prompts go by tiles only if everything is in 16 bits, and a few MB saved a token
-    are not worth that.
+    Nor does a head alone: for the tiles of long prompts all layers would lie in memory once more
+    (unpacked.py), and a few MB saved a token are not worth that.
     Experts stay packed if all of all layers ship in one format: they lie at like distances.
     """
     config = sharding.whole

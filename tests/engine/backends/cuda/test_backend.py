@@ -9,6 +9,7 @@ import pytest
 
 from engine.backends.cuda import backend
 from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.launch import LaunchPlan
 from engine.errors import BackendFailure
 from engine.models.catalogue import open_model
@@ -18,8 +19,9 @@ class PlayedDevice:
     name = "NVIDIA H200"
     compute_capability = (9, 0)
 
-    def __init__(self, ordinal: int) -> None:
+    def __init__(self, ordinal: int, free: int = 140_000_000_000) -> None:
         self.ordinal = ordinal
+        self.free = free
         self.closed = False
 
     def reach(self, _other: PlayedDevice) -> None:
@@ -32,7 +34,7 @@ class PlayedDevice:
         return {"MULTIPROCESSOR_COUNT": 132}[which]
 
     def free_bytes(self) -> int:
-        return 140_000_000_000
+        return self.free
 
     def close(self) -> None:
         self.closed = True
@@ -50,6 +52,32 @@ def test_gpus_on_which_a_model_does_not_open_are_given_back(monkeypatch: pytest.
     with pytest.raises(BackendFailure, match="OUT_OF_MEMORY"):
         CudaBackend(open_model("random:laneformer-2b"), {}, devices=2)
     assert [device.closed for device in devices] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("devices", "copies"),
+    [
+        ([PlayedDevice(0)], True),
+        ([PlayedDevice(0, free=30_000_000_000)], False),
+        ([PlayedDevice(0, free=30_000_000_000)] * 2, False),
+        ([PlayedDevice(0), PlayedDevice(1, free=15_000_000_000)], False),
+    ],
+    ids=["room", "no room beside kept sequences", "virtual GPUs share their room", "a GPU without"],
+)
+def test_packed_weights_are_copied_where_all_gpus_have_room(
+    monkeypatch: pytest.MonkeyPatch, devices: list[PlayedDevice], copies: bool
+) -> None:
+    found: list[bool] = []
+
+    def see(_device: PlayedDevice, layout: Layout, *_: Any) -> None:
+        found.append(layout.has_copy)
+        raise BackendFailure("seen")
+
+    monkeypatch.setattr(backend, "reachable_devices", lambda _count, **_: devices)
+    monkeypatch.setattr(backend, "load_model", see)
+    with pytest.raises(BackendFailure, match="seen"):
+        CudaBackend(open_model("random:qwen3-8b:q8_0"), {}, devices=len(devices))
+    assert found == [copies]
 
 
 def test_a_launch_that_does_not_start_does_not_count_as_running(monkeypatch: pytest.MonkeyPatch) -> None:
