@@ -25,18 +25,24 @@ def address_requests(
     """The requests, to workers of `able` by name where not every worker is as good: to those that have the
     model loaded, the idle first.
 
-    From the shared inbox a worker with another model might take them, and refuse, or load it first. A request
+    From the shared inbox a worker with another model might take them, and refuse, or load it first. Yet a
+    request that names a worker cannot outlive it, so none is named where each would do as well. A request
     that names a worker keeps it.
     """
     model = requests[0].model
-    loaded = [worker for worker in able if _has_loaded(worker, model)] or able
-    if len(loaded) == len(workers):
+    present = [worker for worker in able if worker.state not in ("loading", "stopping")] or able
+    loaded = [worker for worker in present if _has_loaded(worker, model)] or present
+    if len(able) == len(workers) and (len(loaded) == len(present) or _has_one_model_each(able)):
         return tuple(requests)
     by_load = sorted(loaded, key=lambda worker: worker.free == 0)
     return tuple(
         request if request.worker else replace(request, worker=by_load[index % len(by_load)].name)
         for index, request in enumerate(requests)
     )
+
+
+def _has_one_model_each(workers: Sequence[Heartbeat]) -> bool:
+    return all(len(worker.served) == 1 for worker in workers)
 
 
 def _has_loaded(worker: Heartbeat, model: str) -> bool:

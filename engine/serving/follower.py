@@ -120,5 +120,8 @@ def _incomplete(request_id: str) -> Failed:
 
 def desertion() -> Failed:
     """The end of a request whose one worker does not come back."""
-    message = f"the worker that this request named has been gone for {GONE_S:.0f} s; choose another"
+    message = (
+        f"the one worker that could answer this request has been gone for {GONE_S:.0f} s; send it again, to"
+        " another worker if it named that one"
+    )
     return Failed.of(replies.WORKER_LOST, message)

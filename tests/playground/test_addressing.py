@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.serving.messages import ServedModel
+import pytest
+
+from engine.models.prompt import Prompt
+from engine.serving.messages import GenerateRequest, Heartbeat, ServedModel
+from playground.addressing import address_requests, workers_with
 
 
 async def test_a_page_s_request_goes_to_a_worker_with_its_model(open_page: Any, worker: Any) -> None:
@@ -72,3 +76,43 @@ async def test_a_model_that_only_has_to_be_loaded_is_not_refused(open_page: Any,
         await page.start(model="two")
     [request] = worker.requests()
     assert request.model == "two"
+
+
+def address(model: str, *workers: Heartbeat) -> str:
+    """The worker that a request for the model goes to by name; empty if whoever is free may take it."""
+    [request] = address_requests(
+        [GenerateRequest("g", Prompt("x"), model=model)], workers_with(model, workers), workers
+    )
+    return request.worker
+
+
+def beat(name: str, state: Any, *models: ServedModel) -> Heartbeat:
+    return Heartbeat(name, models[0].name, "numpy", ("cpu",), state, models=models)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        beat("w2", "loading", ServedModel("one", "loading")),
+        beat("w2", "benchmarking", ServedModel("one", "unloaded")),
+        beat("w2", "stopping", ServedModel("one")),
+    ],
+)
+def test_workers_of_the_same_one_model_share_its_requests_while_one_is_not_ready(second: Heartbeat) -> None:
+    assert address("one", beat("w1", "idle", ServedModel("one")), second) == ""
+
+
+@pytest.mark.parametrize("state", ["stopping", "loading"])
+def test_a_worker_that_is_about_to_end_or_to_begin_is_passed_over(state: Any) -> None:
+    leaving = beat("w1", state, *BOTH)
+    staying = beat("w2", "idle", ServedModel("one"), ServedModel("two", "unloaded"))
+    assert address("two", leaving, staying, beat("w3", "idle", ServedModel("one"))) == "w2"
+
+
+def test_a_worker_that_is_not_ready_is_better_than_none() -> None:
+    loading = beat("w1", "loading", ServedModel("two", "loading"))
+    assert address("two", loading, beat("w2", "idle", ServedModel("one"))) == "w1"
+
+
+def test_the_only_worker_that_stays_does_not_have_to_be_named() -> None:
+    assert address("two", beat("w1", "stopping", *BOTH), beat("w2", "generating", *BOTH)) == ""

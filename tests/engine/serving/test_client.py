@@ -200,7 +200,7 @@ def test_a_request_for_a_worker_that_is_gone_ends_with_a_sentence(client, monkey
     client.submit(replace(generate("g"), worker="away"))
     [(_, failed)] = client.frames("g")
     assert (failed.code, failed.retryable) == ("worker_lost", True)
-    assert "choose another" in failed.message
+    assert "send it again, to another worker if it named that one" in failed.message
     assert client.position("g") is None
 
 
