@@ -20,6 +20,8 @@ class Published:
     """From the first to the last token of each launch, added up: the pauses are left out."""
     gaps: int = 0
     """How many gaps between tokens lie in `decode_us`."""
+    model: str = ""
+    """Whose tokens they are; empty if there are none."""
 
     @classmethod
     def of(cls, frames: Iterable[Frame]) -> Published:
@@ -27,12 +29,15 @@ class Published:
         text: list[str] = []
         queue_ms: float | None = None
         launches: list[_Launch] = []
+        model = began = ""
         for frame in frames:
             if isinstance(frame, Started):
                 launches.append(_Launch())
+                began = frame.model
                 queue_ms = frame.queue_ms if queue_ms is None else queue_ms
             elif isinstance(frame, Tokens):
                 ids.extend(frame.ids)
+                model = began
                 text.append(frame.text)
                 launches[-1].tokens += len(frame.ids)
                 launches[-1].last_us = frame.t_us
@@ -42,6 +47,7 @@ class Published:
             queue_ms,
             sum(launch.last_us for launch in launches),
             sum(max(0, launch.tokens - 1) for launch in launches),
+            model,
         )
 
 

@@ -25,12 +25,7 @@ from redis.exceptions import RedisError
 
 from engine import replies
 from engine.backends.base import TraceRange, TraceSpan
-from engine.errors import (
-    BackendFailure,
-    DeviceLost,
-    EngineError,
-    RequestError,
-)
+from engine.errors import BackendFailure, DeviceLost, EngineError, RequestError
 from engine.measuring.bench import BenchStopped, Point, run_point
 from engine.measuring.environment import capture, with_engine
 from engine.measuring.trace import chrome_trace, pack_trace
@@ -339,11 +334,8 @@ class Worker:
                 done = self._run(engine, request, output, queue_ms)
             elif output.cancelled.is_set():
                 published = Published.of(output.history)
-                done = Done(
-                    "cancelled",
-                    "",
-                    replace(NEVER_BEGAN, queue_ms=queue_ms, completion_tokens=len(published.ids)),
-                )
+                timings = replace(NEVER_BEGAN, queue_ms=queue_ms, completion_tokens=len(published.ids))
+                done = Done("cancelled", "", timings)
             else:
                 done = None
         if done is None:
@@ -351,10 +343,12 @@ class Worker:
         return done
 
     def _asked(self, request: GenerateRequest, output: Output) -> EngineSpec:
-        """The model that a request is for: what another worker began is gone on with by the same."""
-        began = (frame.model for frame in output.history if isinstance(frame, Started))
-        model = request.model or next(began, "")
+        """The model that a request is for: tokens of another worker are gone on with by the same."""
+        model = request.model or Published.of(output.history).model
         spec = self._models.find(model)
+        if spec is None and not request.model:
+            message = f"the worker that began this has gone, and {model!r} is not served here; send it again"
+            raise Refused(replies.WORKER_LOST, message)
         if spec is None:
             names = self._models.names
             served = f"{names[0]} is" if len(names) == 1 else f"there is {', '.join(names)}"
@@ -381,10 +375,18 @@ class Worker:
             try:
                 engine = stack.enter_context(pool.lease(spec, wait, alone=alone))
             except EngineError as error:
-                raise error if alone else self._models.failure(spec, error) from error
+                raise error if alone else self._failure_of(spec, error) from error
         if engine is not None and not alone and self._heartbeat.now.model != engine.name:
             self._heartbeat.update(**portrait(engine))
         return engine
+
+    def _failure_of(self, spec: EngineSpec, error: EngineError) -> EngineError:
+        """What to tell of a model that cannot be loaded: the reason may name paths, so the log has it."""
+        failure = self._models.failure(spec, error)
+        if isinstance(failure, HomeLost | BackendFailure):
+            return failure
+        log.error("%s cannot be opened: %s", spec.name, error)
+        return Refused(error.reply, f"the model {spec.name!r} cannot be opened here; ask for another")
 
     def _run(self, engine: Engine, request: GenerateRequest, output: Output, queue_ms: float) -> Done | None:
         host = Host(self._must_leave, lambda: self._tell_begin("generating"), self._hands.wanting_room)
@@ -411,19 +413,14 @@ class Worker:
     ) -> Frame | None:
         output.frame(Started(self.name, engine.name, engine.backend.name, request.context, queue_ms))
         spans: list[TraceSpan] = []
+        size = (request.context, request.tokens, request.repeats)
         trace = TRACED if request.trace else None
+        point = Point(*size, request.sampling, trace, streams=request.streams)
         try:
             measurement = run_point(
                 engine.backend,
                 engine.model,
-                Point(
-                    request.context,
-                    request.tokens,
-                    request.repeats,
-                    request.sampling,
-                    trace,
-                    streams=request.streams,
-                ),
+                point,
                 on_trace=spans.extend,
                 on_progress=output.frame,
                 stop=lambda: output.cancelled.is_set() or output.lost.is_set() or self._stopping,

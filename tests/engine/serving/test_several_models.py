@@ -7,13 +7,25 @@ import threading
 from pathlib import Path
 
 import pytest
+import redis
 
 from engine.errors import CheckpointError, ConfigError
 from engine.models.prompt import Prompt
 from engine.serving.client import Client
 from engine.serving.connection import connect_async
 from engine.serving.engines import Engine, EngineSpec, Loading, open_engine
-from engine.serving.messages import BenchRequest, Done, Failed, Progress
+from engine.serving.messages import (
+    BenchRequest,
+    Done,
+    Failed,
+    Frame,
+    Progress,
+    Started,
+    Tokens,
+    encode_frame,
+    frame_id,
+    out_key,
+)
 from engine.serving.tokenizer_service import tokenize
 from engine.serving.worker import HomeLost, Worker
 from tests.engine.serving.test_worker import answer, ask, read_story_of, working
@@ -56,14 +68,16 @@ def test_a_model_without_room_beside_the_other_takes_its_place(client, redis_url
         wait_until(lambda: states(client) == {"words": "loaded", "markdown": "unloaded"})
 
 
-def test_a_model_that_does_not_load_is_an_error_of_its_requests_alone(client, redis_url, tmp_path):
+def test_a_model_that_does_not_load_is_an_error_of_its_requests_alone(client, redis_url, tmp_path, caplog):
     missing = tmp_path / "missing.gguf"
     with working(redis_url, model="words", more_models=[str(missing)]):
         wait_until(lambda: states(client)["missing"] == "failed")
         *_, last = answer(client, ask("g", model="missing"))
         assert isinstance(last, Failed)
         assert last.code == "cannot_run"
-        assert str(missing) in last.message
+        assert last.message == "the model 'missing' cannot be opened here; ask for another"
+        assert str(missing) in caplog.text, "its path is for whoever runs the worker"
+        assert str(missing) in client.workers()[0].find("missing").detail
         assert isinstance(answer(client, ask("h", model="words"))[-1], Done)
         wait_until(lambda: client.workers()[0].state == "idle")
 
@@ -137,7 +151,7 @@ def test_a_model_that_failed_is_tried_again_when_it_is_asked_for_again(client, r
 
     failures = [CheckpointError("markdown is damaged")]
     with working(redis_url, **BOTH, opener=opener):
-        assert answer(client, ask("g", model="markdown"))[-1].message == "markdown is damaged"
+        assert isinstance(answer(client, ask("g", model="markdown"))[-1], Failed)
         wait_until(lambda: states(client)["markdown"] == "failed")
         assert isinstance(answer(client, ask("h", model="markdown"))[-1], Done)
         wait_until(lambda: states(client)["markdown"] == "loaded")
@@ -180,6 +194,33 @@ def test_what_one_worker_began_without_naming_a_model_is_gone_on_with_by_the_sam
     assert story.workers == ["first", "second"]
     models = [frame.model for frame in story.frames if hasattr(frame, "prompt_tokens")]
     assert models == ["markdown", "markdown"]
+
+
+def begin_elsewhere(client: Client, redis_url: str, *frames: Frame) -> None:
+    """What a worker that is gone left of request "g", which names no model."""
+    client.submit(ask("g"))
+    with redis.Redis.from_url(redis_url, decode_responses=True) as raw:
+        for number, frame in enumerate(frames, 1):
+            raw.xadd(out_key("g"), encode_frame(frame), id=frame_id(number))
+
+
+GONE = Started("gone", "markdown", "paced", 2, 0.0)
+
+
+def test_a_request_for_any_model_that_has_no_token_yet_is_answered_by_another_model(client, redis_url):
+    begin_elsewhere(client, redis_url, GONE)
+    with working(redis_url, model="words"):
+        story = read_story(client, "g")
+    assert isinstance(story.end, Done)
+    assert story.workers == ["gone", "w"]
+
+
+def test_tokens_of_a_model_that_nobody_here_serves_end_with_a_retryable_error(client, redis_url):
+    begin_elsewhere(client, redis_url, GONE, Tokens(0, (1,), "a", 0))
+    with working(redis_url, model="words"):
+        last = read_story(client, "g").end
+    assert isinstance(last, Failed)
+    assert (last.code, last.retryable) == ("worker_lost", True)
 
 
 def test_a_benchmark_may_name_any_of_the_models_and_nothing_has_to_go(client, redis_url):
