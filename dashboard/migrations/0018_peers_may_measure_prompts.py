@@ -12,7 +12,10 @@ class Migration(migrations.Migration):
             "peer",
             "measures",
             models.CharField(
-                choices=[("decode", "Decode"), ("prefill", "Prefill")], default="decode", max_length=20
+                choices=[("decode", "Decode"), ("prefill", "Prefill")],
+                db_default="decode",
+                default="decode",
+                max_length=20,
             ),
         ),
     ]

@@ -21,7 +21,9 @@ class Peer(models.Model):
     name = models.CharField(max_length=200)
     model = models.CharField(max_length=200)
     hardware = models.CharField(max_length=300)
-    measures = models.CharField(max_length=20, choices=Measures, default=Measures.DECODE)
+    measures = models.CharField(
+        max_length=20, choices=Measures, default=Measures.DECODE, db_default=Measures.DECODE
+    )
     context = models.PositiveIntegerField()
     tok_s = models.FloatField(help_text="median of the samples")
     ci_low = models.FloatField()

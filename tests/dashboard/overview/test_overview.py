@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from django.db import connection
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
@@ -204,6 +205,16 @@ def test_peers_are_stored_once(tmp_path: Path) -> None:
     found = Peer.objects.get(name="another engine")
     assert (found.tok_s, found.samples, found.source) == (50.0, 3, "peers.jsonl")
     assert found.ci_low <= 50.0 <= found.ci_high
+
+
+def test_a_peer_of_a_version_that_does_not_know_what_is_measured_is_one_of_decode() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO dashboard_peer"
+            " (name, model, hardware, context, tok_s, ci_low, ci_high, samples, source, digest)"
+            " VALUES ('p', 'm', 'h', 16, 2.0, 1.0, 3.0, 3, 's', 'd')"
+        )
+    assert Peer.objects.get().measures == Peer.Measures.DECODE
 
 
 @pytest.mark.parametrize(
