@@ -13,6 +13,8 @@ from engine.timings import decode_speed
 
 POLL_S = 0.05
 """Longest wait in one poll: how soon a stop is obeyed when no token comes."""
+_PAUSE_S = 0.0002
+"""Between two looks at several streams, none of which had a token: so late may one be seen."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,12 @@ def run_together(
     try:
         for job in jobs:
             streams.append(_Stream(backend, job))
+        # A wait for one of several would hide when the others' tokens came.
+        wait_s = POLL_S if len(streams) == 1 else 0.0
         while any(not stream.ended and len(stream.tokens) < enough for stream in streams):
-            for stream in streams:
-                stream.poll()
+            fresh = [stream.poll(wait_s) for stream in streams]
+            if len(streams) > 1 and not any(fresh):
+                time.sleep(_PAUSE_S)
             on_tokens([len(stream.tokens) for stream in streams])
         for stream in streams:
             if len(stream.tokens) < stream.job.max_tokens:
@@ -111,12 +116,15 @@ class _Stream:
         self.launch = backend.launch(job)
         self._begun_ns = time.perf_counter_ns()
 
-    def poll(self) -> None:
-        if not self.ended:
-            outcome = self.launch.outcome  # read first: tokens may still wait in `poll` when it appears
-            fresh = self.launch.poll(POLL_S)
-            self._take(fresh)
-            self.ended = outcome is not None and not fresh
+    def poll(self, wait_s: float) -> int:
+        """How many tokens came; waits so long for one."""
+        if self.ended:
+            return 0
+        outcome = self.launch.outcome  # read first: tokens may still wait in `poll` when it appears
+        fresh = self.launch.poll(wait_s)
+        self._take(fresh)
+        self.ended = outcome is not None and not fresh
+        return len(fresh)
 
     def finish(self) -> Run:
         outcome = follow(self.launch, POLL_S, self._take)

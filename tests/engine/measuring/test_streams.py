@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,9 +15,9 @@ from engine.errors import BackendFailure, RequestError
 from engine.measuring import bench
 from engine.measuring.bench import Point, run_point
 from engine.measuring.measurement import Measurement, Verified
-from engine.measuring.runs import Repeat, Run
+from engine.measuring.runs import Repeat, Run, run_together
 from engine.sampling import SamplingParams
-from tests.engine.scripted import GAP_NS, ScriptedBackend, steady, tiny_model
+from tests.engine.scripted import GAP_NS, ScriptedBackend, ScriptedLaunch, steady, tiny_model
 
 MODEL = tiny_model()
 POINT = Point(24, 24, 2, streams=3)
@@ -103,6 +104,26 @@ def test_streams_that_never_decode_at_the_same_time_are_no_measurement(
     monkeypatch.setattr("engine.measuring.runs.time.perf_counter_ns", lambda: next(clock))
     with pytest.raises(BackendFailure, match="in 5 tries 3 streams were never decoded at the same time"):
         run_point(ScriptedBackend(MODEL.config, rows=3), MODEL, POINT, verifier=approve)
+
+
+class Waits(ScriptedBackend):
+    """Notes for how long each poll may wait."""
+
+    def launch(self, job: Job) -> ScriptedLaunch:
+        launch = super().launch(job)
+        launch.poll = partial(self._poll, launch.poll)  # type: ignore[method-assign]
+        return launch
+
+    def _poll(self, poll: Callable[[float], Sequence[Token]], timeout: float) -> Sequence[Token]:
+        self.facts.setdefault("waits", []).append(timeout)
+        return poll(timeout)
+
+
+def test_no_stream_s_first_token_is_seen_late_because_another_s_is_waited_for() -> None:
+    backend = Waits(MODEL.config, rows=3)
+    jobs = [Job((1,), 24)] * 3
+    run_together(backend, jobs, 12, lambda _counts: None)
+    assert set(backend.facts["waits"][: 3 * 4]) == {0.0}
 
 
 @pytest.mark.parametrize(
