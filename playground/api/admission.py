@@ -56,8 +56,13 @@ async def first_seen(models: Sequence[str]) -> dict[str, int]:
 
 
 def check_capable(prompt: Prompt, model: str, workers: list[Heartbeat]) -> None:
-    """Raises ApiError if `model` on those workers has no tokens for such a prompt."""
+    """Raises ApiError if `model` on those workers has no tokens for such a prompt.
+
+    What a worker has not looked at yet passes: it knows better once it has.
+    """
     offers = [offer for worker in workers if (offer := worker.find(model))]
+    if any(offer.context == 0 for offer in offers):
+        return
     model = model or workers[0].model
     if prompt.messages and not any(offer.chat for offer in offers):
         raise ApiError(

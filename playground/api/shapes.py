@@ -16,12 +16,13 @@ def model_object(name: str, workers: list[Heartbeat], created: int) -> dict[str,
     """One entry of /v1/models, with what its workers can do, and whether one of them has it in memory now."""
     serving = [worker for worker in workers if worker.find(name)]
     offers = [offer for worker in serving if (offer := worker.find(name))]
+    context = max(offer.context for offer in offers)
     return {
         "id": name,
         "object": "model",
         "created": created,
         "owned_by": "monolane",
-        "context_length": max(offer.context for offer in offers),
+        **({"context_length": context} if context else {}),
         "chat": any(offer.chat for offer in offers),
         "infill": any(offer.infill for offer in offers),
         "loaded": any(offer.state == "loaded" for offer in offers),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.serving.messages import Candidate, Done, Failed, Scored
+from engine.serving.messages import Candidate, Done, Failed, Scored, ServedModel
 from engine.timings import Timings
 from playground.limits import BODY_BYTES, LIMITS
 from tests.playground.api.conftest import Post, body_of
@@ -110,6 +110,16 @@ async def test_what_the_model_cannot_do_is_422_and_never_reaches_a_worker(post, 
     status, error = await refusal(post, "/v1/chat/completions", chat)
     assert (status, error["param"], error["code"]) == (422, "messages", "chat_unsupported")
     assert worker.requests() == []
+
+
+@pytest.mark.parametrize("body", [CHAT, {**TEXT, "suffix": "y"}])
+async def test_a_model_that_no_worker_has_looked_at_is_left_to_the_worker_to_refuse(post, worker, body):
+    unknown = ServedModel("plain", "unloaded")
+    worker.beat(model="tiny", models=(ServedModel("tiny"), unknown))
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    refused = Failed("bad_request", "the model has no such tokens")
+    response = await post(path, {**body, "model": "plain"}, worker=worker, frames=(refused,))
+    assert json.loads(response.content)["error"]["message"] == refused.message
 
 
 async def test_an_unknown_parameter_is_refused_by_name(post, worker):

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from engine.serving.messages import ServedModel
 from tests.playground.api.conftest import Post, body_of
 from tests.playground.conftest import Worker, done, started, tokens
 
@@ -130,6 +131,11 @@ async def test_the_models_are_those_that_workers_serve(worker, async_client):
     model = (await async_client.get("/v1/models/tiny")).json()
     assert (model["id"], model["object"], model["owned_by"]) == ("tiny", "model", "monolane")
     assert model["context_length"] == 512
+
+
+async def test_no_context_length_is_told_of_a_model_that_no_worker_has_looked_at(worker, async_client):
+    worker.beat(models=(ServedModel("tiny"), ServedModel("other", "unloaded")))
+    assert "context_length" not in (await async_client.get("/v1/models/other")).json()
 
 
 async def test_usage_can_come_with_every_chunk(post, worker):
