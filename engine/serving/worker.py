@@ -320,7 +320,8 @@ class Worker:
             raise
         except Exception as error:
             log.exception("request %s failed", taken.id)
-            return Failed.of(replies.INTERNAL, f"the worker made a mistake ({type(error).__name__}: {error})")
+            message = f"the worker made a mistake ({type(error).__name__}); its log says which"
+            return Failed.of(replies.INTERNAL, message)  # the error itself may name paths
 
     def _generate(self, request: GenerateRequest, output: Output, queue_ms: float) -> Frame | None:
         if queue_ms > EXPIRES_S * 1e3 and not output.history:

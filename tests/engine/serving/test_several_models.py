@@ -157,6 +157,19 @@ def test_a_model_that_failed_is_tried_again_when_it_is_asked_for_again(client, r
         wait_until(lambda: states(client)["markdown"] == "loaded")
 
 
+def test_a_mistake_while_a_model_is_opened_shows_no_path(client, redis_url, caplog):
+    def opener(spec: EngineSpec, loading: Loading) -> Engine:
+        if spec.name == "markdown":
+            raise PermissionError(13, "Permission denied", "/srv/models/markdown")
+        return open_engine(spec, loading)
+
+    with working(redis_url, **BOTH, opener=opener):
+        *_, last = answer(client, ask("g", model="markdown"))
+    assert (last.code, "PermissionError" in last.message) == ("internal", True)
+    assert "/srv" not in last.message
+    assert "/srv/models/markdown" in caplog.text
+
+
 def test_rows_of_one_model_end_before_another_begins(client, redis_url):
     with working(redis_url, **BOTH, rows=4, options={"tok_s": 500}):
         for number, model in enumerate(("words", "words", "markdown", "words", "markdown")):
