@@ -27,6 +27,8 @@ POLL_S = 0.05
 """How often a request that waits for its engine is asked whether it still wants it."""
 TELL_EVERY_S = 0.25
 """How often it is told at most how far a model is."""
+RETRY_S = 60.0
+"""For so long after a model could not be loaded nothing whole is sent away for another attempt."""
 
 Wait = Callable[[str], bool]
 """Told in words what is waited for; whether to wait on."""
@@ -41,6 +43,8 @@ class _Held:
     """Bytes of its weights."""
     users: int = 0
     broken: bool = False
+    closing: bool = False
+    """It is broken and nobody uses it, but its memory is not free yet."""
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +56,20 @@ class _Ticket:
     alone: bool
     error: BaseException | None = None
     """Why its engine cannot be loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why one of the served models could not be loaded, and when that was."""
+
+    error: BaseException
+    at: float
+    is_final: bool
+    """Whether it has no room in this process even alone."""
+
+    def afresh(self) -> BaseException:
+        """To raise, without the frames of whoever it was raised to before: they would pile up."""
+        return self.error.with_traceback(None)
 
 
 @dataclass(eq=False, slots=True)
@@ -68,6 +86,8 @@ class _Load:
     """What makes room for it: younger requests do not begin there any more."""
     wants_turn: bool = False
     has_turn: bool = False
+    refused: bool = False
+    """Whether nothing was tried, because it failed of late."""
 
     def progress(self, progress: Progress) -> None:
         self.told = progress
@@ -101,7 +121,9 @@ class EnginePool:
 
     The weights of all that is loaded stay within `budget` bytes where one alone does not exceed it; None is
     half of this machine's memory, or what GPUs have free. `weigh` says how many bytes the weights of a model
-    take that is not loaded, and raises what opening it would. `on_change` is called when something is loaded,
+    take that is not loaded, and raises what opening it would. A model that does not fit even alone is refused
+    from then on while others are loaded; for one that failed otherwise others make room again only RETRY_S
+    later. `on_change` is called when something is loaded,
     or gone, or further than before, `on_close` before an engine is closed.
     """
 
@@ -114,6 +136,7 @@ class EnginePool:
         budget: int | None = None,
         on_change: Callable[[], None] = lambda: None,
         on_close: Callable[[Engine], None] = lambda _engine: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.on_change = on_change
         self._opener = opener
@@ -121,11 +144,14 @@ class EnginePool:
         self._weigh = weigh
         self._budget = budget
         self._on_close = on_close
+        self._clock = clock
         self._changed = threading.Condition()
         self._held: list[_Held] = []
         """The least recently used first."""
         self._queue: list[_Ticket] = []
         self._load: _Load | None = None
+        self._failures: dict[str, _Failure] = {}
+        """By model, of those that are served."""
         self._numbers = itertools.count()
         self._closed = False
 
@@ -173,7 +199,8 @@ class EnginePool:
         """Closes all engines; what is being loaded is closed as soon as it is."""
         with self._changed:
             self._closed = True
-            held, self._held = self._held, []
+            held = [one for one in self._held if not one.closing]
+            self._held = []
             self._changed.notify_all()
         for one in held:
             self._close_engine(one)
@@ -204,6 +231,9 @@ class EnginePool:
             raise ticket.error
         held = self._find(ticket.spec)
         if held is None:
+            failure = self._failure_of(ticket.spec)
+            if failure is not None and failure.is_final and any(map(self._is_kept, self._held)):
+                raise failure.afresh()
             self._begin_load(ticket)
             return None
         if not self._may_run(ticket, held):
@@ -242,22 +272,36 @@ class EnginePool:
     def _release(self, held: _Held) -> None:
         with self._changed:
             held.users -= 1
-            done = held.broken and not held.users and held in self._held
-            if done:
-                self._held.remove(held)
+            held.closing = held.broken and not held.users and held in self._held
             self._changed.notify_all()
-        if done:
+        if held.closing:
+            self._close_broken(held)
+
+    def _close_broken(self, held: _Held) -> None:
+        """It stays among what is held until it is closed: its successor waits for its memory."""
+        try:
             held.engine.backend.close()
-            self.on_change()
+        finally:
+            with self._changed:
+                held.closing = False
+                if held in self._held:
+                    self._held.remove(held)
+                self._changed.notify_all()
+        self.on_change()
 
     def _find(self, spec: EngineSpec) -> _Held | None:
         return next((one for one in self._held if not one.broken and one.engine.serves(spec)), None)
 
     # Loading ----------------------------------------------------------------------------------------
     def _begin_load(self, ticket: _Ticket) -> None:
-        if self._load is None and not self._closed:
+        if self._load is None and not self._closed and not self._is_older_without_engine(ticket.number):
             self._load = _Load(self, ticket.number, ticket.spec, LoadLog(ticket.spec.name))
             threading.Thread(target=self._run_load, args=(self._load,), name="load", daemon=True).start()
+
+    def _is_older_without_engine(self, number: int) -> bool:
+        """Whether the next load is an older request's."""
+        older = (one for one in self._queue if one.number < number)
+        return any(one.error is None and self._find(one.spec) is None for one in older)
 
     def _run_load(self, load: _Load) -> None:
         self.on_change()
@@ -268,6 +312,7 @@ class EnginePool:
             error = failure
         with self._changed:
             self._load = None
+            self._note_end(load, error)
             late = self._closed and held is not None
             if held is not None and not late:
                 self._held.append(held)
@@ -282,17 +327,47 @@ class EnginePool:
     def _open_in_room(self, load: _Load) -> _Held:
         need = self._weigh(load.spec) if load.spec in self._served else 0
         while (leaving := self._leaving(load, need)) is not None:
+            self._require_worth(load, leaving)
             self._send_away(load, leaving)
         while True:
+            with self._changed:
+                is_alone = not self._held
             try:
                 engine = self._open_beside(load)
                 return _Held(engine, weight_bytes(engine.model.config, engine.backend.storage))
             except DoesNotFit:
+                if is_alone:
+                    raise
                 with self._changed:
                     oldest = self._held[0] if self._held else None
-                if oldest is None:
-                    raise
-                self._send_away(load, oldest)
+                if oldest is not None:
+                    self._require_worth(load, oldest)
+                    self._send_away(load, oldest)
+
+    def _note_end(self, load: _Load, error: BaseException | None) -> None:
+        """Keeps why it could not be loaded, or forgets it where it could."""
+        model = load.spec.model
+        if error is None:
+            self._failures.pop(model, None)
+        elif load.spec in self._served and not load.refused:
+            # _open_in_room lets a DoesNotFit out only if nothing else was loaded.
+            self._failures[model] = _Failure(error, self._clock(), isinstance(error, DoesNotFit))
+
+    def _failure_of(self, spec: EngineSpec) -> _Failure | None:
+        return self._failures.get(spec.model) if spec in self._served else None
+
+    def _require_worth(self, load: _Load, leaving: _Held) -> None:
+        """Raises why this model failed of late if what would leave for it could serve others."""
+        failure = self._failure_of(load.spec)
+        if failure is None or not self._is_kept(leaving):
+            return
+        if failure.is_final or self._clock() - failure.at < RETRY_S:
+            load.refused = True
+            raise failure.afresh()
+
+    def _is_kept(self, held: _Held) -> bool:
+        """Whether it is whole and one of those that are served."""
+        return not held.broken and any(held.engine.serves(one) for one in self._served)
 
     def _open_beside(self, load: _Load) -> Engine:
         """Beside requests to others where the backend allows that, else between them."""
@@ -306,7 +381,7 @@ class EnginePool:
         with self._changed:
             is_served = load.spec in self._served
             for held in self._held:
-                if held.broken or not is_served or not any(held.engine.serves(one) for one in self._served):
+                if not is_served or not self._is_kept(held):
                     return held
             taken, limit = sum(held.size for held in self._held), self._limit()
             if limit is None or taken + need <= limit or not self._held:
@@ -324,7 +399,9 @@ class EnginePool:
     def _send_away(self, load: _Load, leaving: _Held) -> None:
         with self._changed:
             load.leaving = leaving
-            self._changed.wait_for(lambda: self._closed or not self._is_wanted(leaving, load))
+            self._changed.wait_for(
+                lambda: self._closed or not (leaving.closing or self._is_wanted(leaving, load))
+            )
             load.leaving = None
             gone = leaving not in self._held
             if not gone:

@@ -13,7 +13,7 @@ import pytest
 from engine.errors import BackendFailure, CheckpointError, DoesNotFit
 from engine.models.presets import load_preset
 from engine.models.storage import Storage
-from engine.serving.engine_pool import EnginePool
+from engine.serving.engine_pool import RETRY_S, EnginePool
 from engine.serving.engines import Engine, EngineSpec, Loading
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -28,12 +28,18 @@ class Backend:
 
     def __init__(self, name: str = "numpy", rows: int = 1) -> None:
         self.name, self.rows, self.closed = name, rows, False
+        self.may_close = _OPEN
 
     def storage(self, _name: str) -> Storage:
         return Storage.F16
 
     def close(self) -> None:
+        self.may_close.wait(PATIENCE_S)
         self.closed = True
+
+
+_OPEN = threading.Event()
+_OPEN.set()
 
 
 class Machine:
@@ -58,10 +64,6 @@ class Machine:
         config = replace(CONFIG, name=spec.model)
         model: Any = type("Model", (), {"config": config})()
         return Engine(spec, model, self.backends[spec.model])  # type: ignore[arg-type]
-
-
-_OPEN = threading.Event()
-_OPEN.set()
 
 
 def specs(names: str) -> list[EngineSpec]:
@@ -149,6 +151,55 @@ def test_a_model_that_fits_nowhere_is_an_error_of_its_own(
     del machine.errors["b"]
     use(pool, "b")
     assert loaded(pool) == "ab"
+
+
+def test_a_model_that_does_not_fit_even_alone_sends_nothing_away_twice(
+    machine: Machine, new_pool: Callable[..., EnginePool]
+) -> None:
+    now = [0.0]
+    pool = new_pool(budget=None, clock=lambda: now[0])
+    machine.errors["c"] = DoesNotFit("c takes two devices")
+    with pytest.raises(DoesNotFit):
+        use(pool, "c")
+    use(pool, "ab")
+    for now[0] in (1.0, 10 * RETRY_S):
+        with pytest.raises(DoesNotFit, match="c takes two devices"):
+            use(pool, "c")
+    assert loaded(pool) == "ab"
+    assert "".join(machine.opened) == "cab"
+
+
+def test_a_model_that_did_not_fit_is_tried_again_where_nothing_has_to_go_for_it(
+    machine: Machine, new_pool: Callable[..., EnginePool]
+) -> None:
+    pool = new_pool()
+    machine.errors["a"] = DoesNotFit("somebody else is on the device")
+    with pytest.raises(DoesNotFit):
+        use(pool, "a")
+    del machine.errors["a"]
+    use(pool, "a")
+    assert loaded(pool) == "a"
+
+
+def test_a_model_that_failed_sends_others_away_again_only_after_a_while(
+    machine: Machine, new_pool: Callable[..., EnginePool]
+) -> None:
+    now = [0.0]
+    pool = new_pool(budget=ROOM_FOR_TWO, clock=lambda: now[0])
+    machine.errors["c"] = CheckpointError("c is damaged")
+    use(pool, "ab")
+    with pytest.raises(CheckpointError):
+        use(pool, "c")
+    use(pool, "ab")
+    for now[0] in (1.0, RETRY_S - 1):
+        with pytest.raises(CheckpointError, match="c is damaged"):
+            use(pool, "c")
+        assert loaded(pool) == "ab"
+    assert "".join(machine.opened) == "abca"
+    del machine.errors["c"]
+    now[0] = RETRY_S
+    use(pool, "c")
+    assert loaded(pool) == "bc"
 
 
 def test_what_is_not_its_own_is_alone_while_it_is_loaded(new_pool: Callable[..., EnginePool]) -> None:
@@ -257,6 +308,72 @@ def test_an_engine_that_broke_is_opened_afresh_once_nobody_uses_it(
     assert machine.backends["a"].closed
     use(pool, "a")
     assert machine.opened == ["a", "a"]
+
+
+def test_an_engine_that_broke_is_closed_before_it_is_opened_afresh(
+    machine: Machine, new_pool: Callable[..., EnginePool]
+) -> None:
+    machine.memory = 1
+    pool = new_pool()
+    use(pool, "a")
+    machine.backends["a"].may_close = machine.gates["closing"] = threading.Event()
+
+    def break_down() -> None:
+        with pytest.raises(BackendFailure), pool.lease(EngineSpec("a"), wait_on):
+            wait_until(lambda: pool._queue)
+            raise BackendFailure("it stood still")
+
+    def wait_for_load(_why: str) -> bool:
+        if pool.is_loading:
+            machine.gates["closing"].set()
+        return True
+
+    with ThreadPoolExecutor(1) as threads:
+        breaking = threads.submit(break_down)
+        wait_until(lambda: not machine.backends["a"].closed and pool._held[0].users)
+        with pool.lease(EngineSpec("a"), wait_for_load) as engine:
+            assert engine is not None
+        breaking.result(PATIENCE_S)
+    assert loaded(pool) == "a"
+    assert machine.opened == ["a", "a"], "it was opened while the broken one had the memory"
+
+
+def test_models_are_loaded_in_the_order_in_which_they_were_asked_for(
+    machine: Machine, new_pool: Callable[..., EnginePool]
+) -> None:
+    machine.gates["a"] = threading.Event()
+    pool = new_pool()
+    is_awake = threading.Event()
+    looks: list[str] = []
+
+    def sleep_on(_why: str) -> bool:
+        return is_awake.wait(PATIENCE_S)
+
+    def look(why: str) -> bool:
+        if loaded(pool) == "a":
+            looks.append(why)
+        if len(looks) == 3:
+            is_awake.set()
+        return True
+
+    def ask(name: str, wait: Callable[[str], bool]) -> None:
+        with pool.lease(EngineSpec(name), wait):
+            pass
+
+    with ThreadPoolExecutor(3) as threads:
+        waiting = []
+        for name, wait in (("a", wait_on), ("b", sleep_on), ("c", look)):
+            waiting.append(threads.submit(ask, name, wait))
+            wait_until(lambda: len(pool._queue) == len(waiting))
+        machine.gates["a"].set()
+        try:
+            waiting[0].result(PATIENCE_S)
+            wait_until(lambda: is_awake.is_set() or "c" in machine.opened)
+        finally:
+            is_awake.set()
+        for one in waiting:
+            one.result(PATIENCE_S)
+    assert "".join(machine.opened) == "abc"
 
 
 def test_what_was_loaded_for_a_pool_that_is_closed_is_closed_too(
