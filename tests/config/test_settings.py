@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 _READ = """
 import json, sys
 import config.settings as s
-
-pytestmark = pytest.mark.slow
 print(json.dumps({name: getattr(s, name) for name in sys.argv[1:]}, default=str))
 """
 

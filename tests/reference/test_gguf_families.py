@@ -24,7 +24,7 @@ from engine.models.checkpoints.gguf_file import read_gguf
 from engine.models.config import ModelConfig
 from engine.models.rope import FactorScaling, LinearScaling, YarnScaling
 from engine.models.storage import Storage
-from engine.models.weights import Weights
+from engine.models.weights import Weights, packed_of
 from engine.progress import ignore_progress
 from engine.reference import Reference
 from tests.engine.models.checkpoints.files import permute
@@ -216,6 +216,9 @@ def test_an_fp8_folder_is_the_model_of_its_decoded_matrices(tmp_path: Path) -> N
     weights = open_model(str(tmp_path)).weights
 
     assert weights.native == "bf16"
+    packed = packed_of(weights, "layers.0.w_down")
+    assert packed.scales is not None
+    assert packed.scales.shape == (*packed.rows.shape[:-2], 2, 3)  # cut as the rows are, for several GPUs
     theirs.load_state_dict({name: tensor.float() for name, tensor in decoded.items()})
     with torch.no_grad():
         expected = theirs(torch.tensor([TOKENS])).logits[0].numpy()

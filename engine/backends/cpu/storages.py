@@ -106,6 +106,7 @@ def matrix_rows(
         rows = packed.rows.reshape(-1, packed.rows.shape[-1])
         if packed.scales is None:
             return rows, None
-        return rows, np.repeat(packed.scales, FP8_BLOCK_SIDE, axis=0)[: len(rows)]
+        scales = packed.scales.reshape(-1, packed.scales.shape[-1])
+        return rows, np.repeat(scales, FP8_BLOCK_SIDE, axis=0)[: len(rows)]
     values = weights.get(name, "bf16" if storage is Storage.BF16 else "f16")
     return np.ascontiguousarray(values).view(np.uint8).reshape(-1, 2 * values.shape[-1]), None

@@ -215,8 +215,11 @@ class StoredWeights:
         return self._tensors[name].storage
 
     def packed(self, name: str) -> Packed:
-        found = self._tensors[name].packed()
-        return replace(found, rows=found.rows.reshape(*self._shapes[name][:-1], -1))
+        found, shape = self._tensors[name].packed(), self._shapes[name]
+        scales = found.scales
+        if scales is not None:
+            scales = scales.reshape(*shape[:-2], -1, scales.shape[-1])
+        return replace(found, rows=found.rows.reshape(*shape[:-1], -1), scales=scales)
 
 
 def _decides_type(name: str, tensor: Stored) -> bool:
