@@ -99,8 +99,11 @@ class ModelHost:
         raise HomeLost(f"the worker {self._worker} cannot open its model: {failures[0]}") from failures[0]
 
     def failure(self, spec: EngineSpec, error: EngineError) -> EngineError:
-        """What it means that `spec` cannot be loaded: a fault of that model, or of this process."""
-        if len(self.specs) > 1 and spec.name not in self._opened:
+        """What it means that `spec` cannot be loaded: a fault of that model, or of this process.
+
+        Of the process only if it could be loaded before, and no other model is.
+        """
+        if self.newest is not None or (len(self.specs) > 1 and spec.name not in self._opened):
             return error
         return HomeLost(f"the worker {self._worker} cannot open its model: {error}")
 

@@ -125,10 +125,11 @@ class Worker:
         self._heartbeat = HeartbeatThread(redis_url, self._inbox, first, self._token)
         self._stop_at: float | None = None
         """By when to be done, once told to stop. A plain value: signal handlers must not take locks."""
-        self._loading = False
         self._lost: DeviceLost | None = None
         self._telling = threading.Lock()
         """What is in hand and what is told of it change as one."""
+        self._telling_models = threading.Lock()
+        """Of two threads that tell of the models the later one says the newer state."""
         self._aside = ThreadPoolExecutor(1, "environment")
         self._described: Future[None] | None = None
 
@@ -175,8 +176,6 @@ class Worker:
 
         def on_signal(_number: int, _frame: object) -> None:
             self.stop(at_once=self._stopping)
-            if self._loading:
-                raise _StoppedLoading
 
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -190,25 +189,22 @@ class Worker:
         if self._models.newest is not None:
             return
         self._heartbeat.update(state="loading", request="")
-        self._loading = True
         facts = self._aside.submit(capture)  # git and nvidia-smi take a second, which nobody waits for
-        try:
-            engine = self._models.open_one(lambda _why: not self._stopping)
-        finally:
-            self._loading = False
+        engine = self._models.open_one(lambda _why: not self._stopping)
         if engine is None:
             raise _StoppedLoading
         self._described = self._aside.submit(self._describe, facts, engine)
         self._aside.submit(self._look_at_models)
-        self._heartbeat.update(**portrait(engine), models=self._models.tell(), state="idle")
+        self._tell_models(**portrait(engine), state="idle")
 
     def _look_at_models(self) -> None:
         self._models.look_at_all()
         self._tell_models()
 
-    def _tell_models(self) -> None:
+    def _tell_models(self, **more: Any) -> None:
         """What is loaded, and how far what is being loaded is."""
-        self._heartbeat.update(models=self._models.tell())
+        with self._telling_models:
+            self._heartbeat.update(models=self._models.tell(), **more)
 
     def _describe(self, facts: Future[dict[str, Any]], engine: Engine) -> None:
         try:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 import redis
 
-from engine.errors import CheckpointError, ConfigError
+from engine.errors import BackendFailure, CheckpointError, ConfigError
 from engine.models.prompt import Prompt
 from engine.serving.client import Client
 from engine.serving.connection import connect_async
+from engine.serving.engine_pool import Wait
 from engine.serving.engines import Engine, EngineSpec, Loading, open_engine
 from engine.serving.messages import (
     BenchRequest,
@@ -20,6 +22,7 @@ from engine.serving.messages import (
     Failed,
     Frame,
     Progress,
+    ServedModel,
     Started,
     Tokens,
     encode_frame,
@@ -168,6 +171,53 @@ def test_a_mistake_while_a_model_is_opened_shows_no_path(client, redis_url, capl
     assert (last.code, "PermissionError" in last.message) == ("internal", True)
     assert "/srv" not in last.message
     assert "/srv/models/markdown" in caplog.text
+
+
+def test_a_model_that_cannot_be_opened_again_leaves_the_others_to_their_requests(client, redis_url):
+    def opener(spec: EngineSpec, loading: Loading) -> Engine:
+        if spec.name in opened:
+            raise CheckpointError(f"{spec.name} is gone")
+        opened.append(spec.name)
+        return open_engine(spec, loading)
+
+    opened: list[str] = []
+    with working(redis_url, **BOTH, opener=opener) as worker:
+        read_story_of(client, ask("first", model="markdown"))
+        [_, markdown] = worker._models.specs
+        with pytest.raises(BackendFailure), worker._models.pool.lease(markdown, lambda _why: True):
+            raise BackendFailure("it stood still")
+        assert isinstance(answer(client, ask("again", model="markdown"))[-1], Failed)
+        assert isinstance(answer(client, ask("other", model="words"))[-1], Done)
+
+
+def test_what_is_told_last_of_the_models_is_the_newest(redis_url):
+    def tell() -> tuple[ServedModel, ...]:
+        if not others:
+            others.append(threading.Thread(target=worker._tell_models))
+            others[0].start()
+            others[0].join(0.1)  # it waits for this one: as long as that takes does not matter
+            return (ServedModel("words", "loading"),)
+        return (ServedModel("words", "loaded"),)
+
+    worker = Worker(redis_url, "words", "paced", "w")
+    others: list[threading.Thread] = []
+    worker._models.tell = tell
+    worker._tell_models()
+    others[0].join(PATIENCE_S)
+    assert [model.state for model in worker._heartbeat.now.models] == ["loaded"]
+
+
+def test_a_signal_interrupts_nothing_where_it_arrives(redis_url):
+    def open_one(wait: Wait) -> Engine | None:
+        signal.raise_signal(signal.SIGTERM)
+        heard.append(wait("loading words"))
+        return None
+
+    heard: list[bool] = []
+    worker = Worker(redis_url, "words", "paced", "w")
+    worker._models.open_one = open_one
+    worker.run()
+    assert heard == [False]
 
 
 def test_rows_of_one_model_end_before_another_begins(client, redis_url):
