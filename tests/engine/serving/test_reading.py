@@ -88,7 +88,7 @@ def test_what_was_published_leaves_the_pause_out_of_its_time():
         Tokens(4, (5,), "d", 500),
     ]
     found = Published.of(frames)
-    assert found == Published((1, 2, 3, 4, 5), "abcd", 1.5, decode_us=2500, gaps=3)
+    assert found == Published((1, 2, 3, 4, 5), "abcd", 1.5, decode_us=2500, gaps=3, model="m")
 
 
 def shown(frames: list[StreamFrame]) -> list[int]:
