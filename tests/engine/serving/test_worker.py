@@ -319,11 +319,13 @@ def test_a_worker_told_to_end_while_its_model_comes_back_leaves_the_request_to_a
             client.submit(ask("g"))  # taken next, while the model of the benchmark is still open
         if len(opened) == 3:
             signal.raise_signal(signal.SIGTERM)
+            wait_until(lambda: worker._stopping)  # the handler runs when the main thread next wakes
         return open_engine(spec, loading)
 
     opened: list[EngineSpec] = []
     client.submit(BenchRequest("b", "random:tiny-llama", "numpy", 1, 10**6, 2, 1))
-    Worker(redis_url, "words", "paced", "told", options={"tok_s": 2000}, opener=opener).run()
+    worker = Worker(redis_url, "words", "paced", "told", options={"tok_s": 2000}, opener=opener)
+    worker.run()
     assert [spec.model for spec in opened] == ["words", "random:tiny-llama", "words"]
     with working(redis_url, "next"):
         story = read_story(client, "g")
