@@ -123,8 +123,8 @@ class EnginePool:
     half of this machine's memory, or what GPUs have free. `weigh` says how many bytes the weights of a model
     take that is not loaded, and raises what opening it would. A model that does not fit even alone is refused
     from then on while others are loaded; for one that failed otherwise others make room again only RETRY_S
-    later. `on_change` is called when something is loaded,
-    or gone, or further than before, `on_close` before an engine is closed.
+    later. `on_change` is called when something is loaded, or gone, or further than before, `on_close` before
+    an engine is closed.
     """
 
     def __init__(

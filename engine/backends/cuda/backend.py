@@ -155,11 +155,6 @@ class CudaBackend:
             yield device.free_bytes() // here[device.ordinal] - cache_bytes // len(self._devices)
 
     @property
-    def _prefills(self) -> bool:
-        """Whether prompts have a way of their own; else they go through decode."""
-        return self.layout.prefills
-
-    @property
     def device(self) -> Device:
         """The first GPU."""
         return self._devices[0]
@@ -220,10 +215,10 @@ class CudaBackend:
             self._take_back()
             lease = self._caches.lend(job)
             if lease is None:
-                return self._start_plan(plan_launch(job, context, prefills=self._prefills))
+                return self._start_plan(plan_launch(job, context, prefills=self.layout.prefills))
             try:
                 launch = self._start_plan(
-                    plan_launch(job, context, lease.first, lease.buffers, prefills=self._prefills)
+                    plan_launch(job, context, lease.first, lease.buffers, prefills=self.layout.prefills)
                 )
             except BaseException:
                 self._caches.take_back(lease, job, ())
@@ -249,7 +244,7 @@ class CudaBackend:
         """Logits after the last of `tokens`, the others having gone through prefill: [vocab]."""
         check_sequence(self.config, tokens)
         last = len(tokens) - 1
-        launch = self._start(LaunchPlan(tokens, 1, prefill_end=last if self._prefills else 0))
+        launch = self._start(LaunchPlan(tokens, 1, prefill_end=last if self.layout.prefills else 0))
         launch.wait()
         launch.close()
         rows = self._score(LaunchPlan(tokens, 1, first=last, prefill_end=last, keep_logits=True))

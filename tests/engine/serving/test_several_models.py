@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,7 +104,10 @@ def test_two_models_of_one_name_are_refused(redis_url):
         Worker(redis_url, "random:tiny-llama:1", more_models=["random:tiny-llama:2"])
 
 
-def test_a_request_to_a_loaded_model_is_answered_while_another_is_loaded(client, redis_url):
+@contextmanager
+def markdown_held_back(redis_url: str) -> Iterator[Callable[[], None]]:
+    """A worker of both models; the second stays a fifth loaded until what this gives is called."""
+
     def opener(spec: EngineSpec, loading: Loading) -> Engine:
         if spec.name == "markdown":
             loading.progress(Progress(1, 5, "layers", "packing weights"))
@@ -112,38 +117,34 @@ def test_a_request_to_a_loaded_model_is_answered_while_another_is_loaded(client,
     may_load = threading.Event()
     try:
         with working(redis_url, **BOTH, opener=opener):
-            client.submit(ask("slow", model="markdown"))
-            wait_until(lambda: states(client)["markdown"] == "loading")
-            assert isinstance(answer(client, ask("quick", model="words"))[-1], Done)
-            assert not any(isinstance(found.frame, Done) for found in client.read("slow"))
-            [worker] = client.workers()
-            assert worker.find("markdown").detail == "loading markdown: packing weights, 1 of 5 layers"
-            may_load.set()
-            story = read_story(client, "slow")
+            yield may_load.set
     finally:
         may_load.set()
+
+
+def test_a_request_to_a_loaded_model_is_answered_while_another_is_loaded(client, redis_url):
+    with markdown_held_back(redis_url) as let_go:
+        client.submit(ask("slow", model="markdown"))
+        wait_until(lambda: states(client)["markdown"] == "loading")
+        assert isinstance(answer(client, ask("quick", model="words"))[-1], Done)
+        assert not any(isinstance(found.frame, Done) for found in client.read("slow"))
+        [worker] = client.workers()
+        assert worker.find("markdown").detail == "loading markdown: packing weights, 1 of 5 layers"
+        let_go()
+        story = read_story(client, "slow")
     assert isinstance(story.end, Done)
     told = [frame.what for frame in story.frames if isinstance(frame, Progress)]
     assert "loading markdown: packing weights, 1 of 5 layers" in told
 
 
 def test_a_request_is_cancelled_while_its_model_is_loaded(client, redis_url):
-    def opener(spec: EngineSpec, loading: Loading) -> Engine:
-        if spec.name == "markdown":
-            may_load.wait(PATIENCE_S)
-        return open_engine(spec, loading)
-
-    may_load = threading.Event()
-    try:
-        with working(redis_url, **BOTH, opener=opener):
-            client.submit(ask("g", model="markdown"))
-            wait_until(lambda: states(client)["markdown"] == "loading")
-            client.cancel("g")
-            assert read_story(client, "g").end.finish_reason == "cancelled"
-            may_load.set()
-            wait_until(lambda: states(client)["markdown"] == "loaded")
-    finally:
-        may_load.set()
+    with markdown_held_back(redis_url) as let_go:
+        client.submit(ask("g", model="markdown"))
+        wait_until(lambda: states(client)["markdown"] == "loading")
+        client.cancel("g")
+        assert read_story(client, "g").end.finish_reason == "cancelled"
+        let_go()
+        wait_until(lambda: states(client)["markdown"] == "loaded")
 
 
 def test_a_model_that_failed_is_tried_again_when_it_is_asked_for_again(client, redis_url):

@@ -126,6 +126,23 @@ def weights_of(storage: Storage, kind: str, config: ModelConfig = CONFIG) -> Wei
     return RandomPacked(config, all_in(storage), 3)
 
 
+def require_as_defined(
+    found: NDArray[np.uint8], made: Plan, laid: Plan, weights: Weights, half: DType
+) -> None:
+    """Of all matrices that are packed in `made`, the bytes are those that `laid` defines."""
+    begins = laid.tape_offsets()
+    compared = 0
+    for core in range(CORES):
+        wanted = pack_core(laid, weights, core, half).view(np.uint8)
+        for layer, matrix in made.steps():
+            if made.storage(layer, matrix).is_packed:
+                at, size = laid.matrix_offset(core, layer, matrix), laid.share_bytes(core, matrix, layer)
+                begin = int(begins[core]) + at
+                assert np.array_equal(found[begin : begin + size], wanted[at : at + size]), (core, matrix)
+                compared += size
+    assert compared
+
+
 @pytest.mark.parametrize(("storage", "kind"), KINDS)
 def test_unpacked_they_are_the_tapes_of_the_same_weights_in_16_bits(
     packer: EmulatedPacker, storage: Storage, kind: str
@@ -135,17 +152,7 @@ def test_unpacked_they_are_the_tapes_of_the_same_weights_in_16_bits(
     made = plan(weights.config, CORES, chosen.storages)
     plain = sixteen_bits(made)
     found = packed_tapes(packer, made, weights, plain, chosen.half)
-    begins = plain.tape_offsets()
-    compared = 0
-    for core in range(CORES):
-        wanted = pack_core(plain, weights, core, chosen.half).view(np.uint8)
-        for layer, matrix in made.steps():
-            if made.storage(layer, matrix).is_packed:
-                at, size = plain.matrix_offset(core, layer, matrix), plain.share_bytes(core, matrix)
-                begin = int(begins[core]) + at
-                assert np.array_equal(found[begin : begin + size], wanted[at : at + size]), (core, matrix)
-                compared += size
-    assert compared
+    require_as_defined(found, made, plain, weights, chosen.half)
 
 
 @pytest.mark.parametrize(("storage", "kind"), KINDS)
@@ -157,14 +164,7 @@ def test_the_packing_kernel_leaves_the_tapes_that_are_defined(
     assert chosen.of(0, Matrix.DOWN) is storage
     made = plan(weights.config, CORES, chosen.storages)
     found = packed_tapes(packer, made, weights)
-    begins = made.tape_offsets()
-    for core in range(CORES):
-        wanted = pack_core(made, weights, core, chosen.half).view(np.uint8)
-        for layer, matrix in made.steps():
-            if made.storage(layer, matrix).is_packed:
-                at, size = made.matrix_offset(core, layer, matrix), made.share_bytes(core, matrix, layer)
-                begin = int(begins[core]) + at
-                assert np.array_equal(found[begin : begin + size], wanted[at : at + size]), (core, matrix)
+    require_as_defined(found, made, made, weights, chosen.half)
 
 
 @pytest.mark.parametrize("storage", RANDOM_STORAGES)
