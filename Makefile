@@ -6,6 +6,8 @@ PY := .venv/bin/python
 COMPILE := .venv/bin/uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url
 # The front end's tools, where Node came from PyPI.
 export PATH := $(PATH):$(CURDIR)/.venv/bin
+# Tests start hundreds of processes: without bytecode each compiles the project and rewrites its asserts anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -25,10 +27,16 @@ setup-dev: python ## the same, and what the checks need: linters, PyTorch, Chrom
 python:
 	@command -v $(PYTHON) >/dev/null || { echo "setup: Python 3.11 is missing: install python3.11 and python3.11-venv" >&2; exit 1; }
 
+# Each half is one process: a second would import and collect everything again, which costs more than it saves.
+FAST = $(PY) -m pytest -q -m "not slow and not nightly" --hypothesis-profile=fast -o cache_dir=var/pytest/$@
 test-fast: setup-dev ## what to run while you work: lint, types, engine and web; no browser, nothing slow
-	@$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy && .venv/bin/lint-imports >/dev/null
-	$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not nightly" tests --ignore=tests/e2e --ignore=tests/kernels \
-	    --ignore=tests/reference --ignore=tests/tools
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target fast-web fast-engine lint
+
+fast-web:
+	$(FAST) tests/config tests/dashboard tests/frontend tests/fuzz tests/playground
+
+fast-engine:
+	$(FAST) tests/engine
 
 test-faults: setup-dev ## what holds while processes die, clients attack, disks fill and clocks differ; a table last
 	@mkdir -p var && rm -f var/fault-figures.md
@@ -117,4 +125,4 @@ lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run admin setup setup-dev python test test-page test-browser test-python test-fast test-faults test-nightly lint format check-peers bench-cpu bench-packed bench-node bench-peers bench-product bench-streams results link-latency web-path screenshots compose-check lock clean
+.PHONY: help run admin setup setup-dev python test test-page test-browser test-python test-fast fast-web fast-engine test-faults test-nightly lint format check-peers bench-cpu bench-packed bench-node bench-peers bench-product bench-streams results link-latency web-path screenshots compose-check lock clean

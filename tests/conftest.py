@@ -15,6 +15,7 @@ from tools.ports import free_port
 
 # How long an example takes says something about what else the machine does, not about the code.
 settings.register_profile("monolane", deadline=None)
+settings.register_profile("fast", deadline=None, max_examples=15)  # of `make test-fast`
 settings.load_profile("monolane")
 
 

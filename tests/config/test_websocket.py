@@ -9,12 +9,15 @@ import subprocess
 import time
 
 import httpx2
+import pytest
 
 from config.websocket import FRAMES_AT_ONCE
 from tests.config.flood import CHUNK
 from tests.config.rawsocket import RawSocket, frame
 from tests.config.test_server import running_server, server  # noqa: F401  # the same server, under the same bounds
 from tests.waiting import PATIENCE_S, quickest
+
+pytestmark = pytest.mark.slow
 
 
 def answered(port: int) -> float:

@@ -86,6 +86,7 @@ def test_a_silent_broker_is_given_up_and_the_log_says_so(mute: Mute) -> None:
     assert [line["event"] for line in said] == ["celery_not_told"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_broker_whose_host_is_gone_is_given_up_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     with Vanishing() as gone:
@@ -113,6 +114,7 @@ def test_a_restart_of_the_broker_is_ridden_out(tmp_path: Path, monkeypatch: pyte
         assert rests == [0.5]
 
 
+@pytest.mark.slow
 def test_after_a_silence_the_next_ones_do_not_wait(mute: Mute) -> None:
     celery_bridge.tell(TASK, 1)
     begun = time.monotonic()
@@ -122,6 +124,7 @@ def test_after_a_silence_the_next_ones_do_not_wait(mute: Mute) -> None:
     assert [line["key"] for line in said if line["event"] == "celery_not_asked"] == list(range(2, 50))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_broker_that_hung_for_a_while_is_told_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_is_back: Callable[[], None]

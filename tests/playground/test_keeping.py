@@ -97,6 +97,7 @@ async def test_an_address_is_given_so_many_sessions_a_minute(async_client, setti
     assert await Session.objects.acount() == 3
 
 
+@pytest.mark.slow
 async def test_the_page_opens_with_a_session_while_redis_is_away(async_client, settings):
     settings.REDIS_URL = "redis://127.0.0.1:1"
     assert (await async_client.get("/")).status_code == 200

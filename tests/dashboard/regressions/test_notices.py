@@ -51,7 +51,7 @@ class Receiver:
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.webhook = Webhook(f"http://127.0.0.1:{self.server.server_port}/hook", SECRET)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
 
 @pytest.fixture

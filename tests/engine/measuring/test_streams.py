@@ -55,6 +55,7 @@ def test_one_stream_is_timed_from_its_first_token_to_its_last() -> None:
     assert Repeat((alone,)).timed == (alone,)
 
 
+@pytest.mark.slow
 def test_streams_on_a_real_backend_give_a_verified_measurement_that_survives_json() -> None:
     backend = open_backend("numpy", MODEL, rows=3)
     found = run_point(backend, MODEL, POINT)

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from engine.serving import worker
 from engine.serving.client import Client
 from tests.engine.serving.workers import Workers, running, write_chatterbox
+
+
+@pytest.fixture(autouse=True)
+def hasty_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker in a thread looks this often whether it is to end: half a second for each test adds up."""
+    monkeypatch.setattr(worker, "_IDLE_WAIT_S", 0.05)
 
 
 @pytest.fixture(scope="session")

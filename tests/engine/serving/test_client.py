@@ -163,6 +163,7 @@ def test_a_wrong_redis_url_is_one_sentence_without_its_password(url):
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_no_redis_is_one_sentence():
     with Client("redis://127.0.0.1:1/0") as client, pytest.raises(QueueUnavailable, match="does not answer"):
         client.submit(generate("g"))

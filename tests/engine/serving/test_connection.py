@@ -80,6 +80,7 @@ def test_a_worker_s_wait_for_requests_gives_up_on_it_too(mute):
     assert time.monotonic() - begun < GIVEN_UP_S
 
 
+@pytest.mark.slow
 def test_a_host_that_vanishes_is_told_of_after_three_silences(vanishing: Vanishing) -> None:
     """The answer's, and those of two connections."""
     with connect(vanishing.url) as there:
@@ -105,6 +106,7 @@ def test_a_read_blocks_for_less_than_a_reply_may_take():
     assert connection.BLOCK_S + 2.0 < connection.REPLY_S
 
 
+@pytest.mark.slow
 def test_a_refused_connection_is_tried_more_often_than_a_silent_one():
     """It costs nothing, and a Redis that starts again is back before anybody notices."""
     begun = time.monotonic()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.engine.serving.workers import chat, read_story, write_chatterbox
 
 
+@pytest.mark.slow
 def test_only_who_asks_goes_on_after_an_end_token(workers, client, tmp_path):
     workers.start("w", write_chatterbox(tmp_path / "ender", special=("<|im_end|>",)))
     client.submit(chat("ends", tokens=1500))

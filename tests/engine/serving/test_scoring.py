@@ -116,6 +116,7 @@ def test_tokens_behind_a_stop_string_are_not_scored(client, workers, chatterbox)
     assert len(spelled) <= len(story.text.encode()) + 1
 
 
+@pytest.mark.slow
 def test_a_backend_without_logits_refuses_before_the_first_token(client, workers):
     workers.start("p", "words", "paced")
     client.submit(chat("g", logprobs=1))

@@ -383,6 +383,7 @@ def test_a_worker_says_what_machine_and_code_it_is(worker, redis_url):
     assert facts["cpu"]["cores"] >= 1
 
 
+@pytest.mark.slow
 def test_a_second_worker_of_the_same_name_refuses_to_run(redis_url, worker):
     with pytest.raises(NameTaken, match="a worker called 'w' is running"):
         Worker(redis_url, "words", "paced", "w").run()

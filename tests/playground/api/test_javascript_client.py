@@ -6,7 +6,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_the_official_javascript_client_finds_all_as_it_expects(live):
     node = shutil.which("node")
     assert node is not None, "Node.js is missing: `make setup-dev` installs it"

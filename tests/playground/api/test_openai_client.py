@@ -9,6 +9,8 @@ import pytest
 
 from tests.playground.api.conftest import wait_for_idle
 
+pytestmark = pytest.mark.slow
+
 CODER = {"model": "coder", "prompt": "def f(", "max_tokens": 12, "seed": 1}
 CHAT = {
     "model": "coder",
@@ -29,7 +31,6 @@ def client(live):
         yield found
 
 
-@pytest.mark.slow
 def test_models_are_listed_and_found(client):
     assert [model.id for model in client.models.list()] == ["coder", "words"]
     assert client.models.retrieve("words").owned_by == "monolane"
@@ -44,7 +45,6 @@ def test_a_completion(client):
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + 12
 
 
-@pytest.mark.slow
 def test_a_streamed_completion_is_the_same_text_in_pieces(client):
     settings = {"model": "words", "prompt": "once upon", "max_tokens": 800, "seed": 1}
     whole = client.completions.create(**settings).choices[0].text
@@ -140,7 +140,6 @@ def test_leaving_before_a_whole_answer_gives_the_worker_back(client, live):
     wait_for_idle(live.redis_url, timeout=30.0)
 
 
-@pytest.mark.slow
 def test_a_key_works_until_it_is_revoked(client, live):
     key = live.manage("api_key", "make", "a test", "--requests", "3").strip()
     own = client.with_options(api_key=key)

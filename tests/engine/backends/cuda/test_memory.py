@@ -49,6 +49,7 @@ def test_biases_of_experts_are_counted() -> None:
     assert room_taken(biased) - room_taken(plain) == 2 * biases
 
 
+@pytest.mark.slow
 def test_packed_weights_are_counted_with_their_copy() -> None:
     config = load_preset("qwen3-8b").config
     storages = choose_storages(RandomWeights(config, 0, storage=Storage.Q8_0), shard(config, 1)).storages

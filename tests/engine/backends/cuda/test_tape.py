@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -112,6 +113,23 @@ def test_a_plan_that_forgets_a_tile_is_refused() -> None:
     broken = replace(made, shares=(shorter, *made.shares[1:]))
     with pytest.raises(ConfigError, match=r"tile \d+ of QKV is read 0 times"):
         validate(broken, 32)
+
+
+@pytest.mark.parametrize("which", [min, max])
+def test_cores_with_as_many_tiles_that_have_a_gap_are_refused(which: Callable[[list[int]], int]) -> None:
+    """Some cores have a tile more of the head than others; of each kind one is walked."""
+
+    class Shifted(Plan):
+        def matrix_offset(self, core: int, layer: int, matrix: Matrix) -> int:
+            has_gap = self.shares[core][Matrix.HEAD].tiles == odd and matrix is Matrix.GATE_UP
+            return super().matrix_offset(core, layer, matrix) + 16 * has_gap
+
+    made = plan(load_preset("tiny-llama").config, 7)
+    tiles = [shares[Matrix.HEAD].tiles for shares in made.shares]
+    odd = which(tiles)
+    assert min(tiles) < max(tiles)
+    with pytest.raises(ConfigError, match="has a slot of"):
+        validate(Shifted(made.config, made.cores, made.cores_a_lane, made.shares), 32)
 
 
 def test_the_two_rows_of_a_rotation_lie_side_by_side() -> None:

@@ -118,7 +118,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     folder = write_checkpoint(RandomWeights(load_preset("tiny-llama").config, 5), tmp_path / "source")
     files = {path.name: path.read_bytes() for path in folder.iterdir()} | {"run_me.py": b"import os"}
     server = StandIn(files)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     monkeypatch.setenv("MONOLANE_HOME", str(tmp_path / "home"))
     yield server

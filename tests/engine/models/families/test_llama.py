@@ -136,6 +136,7 @@ def test_transformers_reads_a_written_folder_and_agrees(
         np.testing.assert_allclose(ours, theirs.logits[0].numpy(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_folder_that_transformers_writes_is_read(tmp_path: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
