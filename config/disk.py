@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable
+import os
 from pathlib import Path
 
 from django.conf import settings
@@ -28,14 +27,19 @@ def has_room() -> bool:
 
 
 def free_bytes() -> int:
-    """Of the fullest disk that is written to."""
-    return min(shutil.disk_usage(folder).free for folder in _written_folders())
-
-
-def _written_folders() -> Iterable[Path]:
-    """MONOLANE_HOME, and where the database is a file, its folder."""
-    database = Path(str(settings.DATABASES["default"]["NAME"]))
+    """Of the fullest disk that is written to: that of MONOLANE_HOME, or of a database that is a file."""
     home: Path = settings.HOME
-    return [next(folder for folder in (home, *home.parents) if folder.is_dir())] + (
-        [database.parent] if database.is_file() else []
-    )
+    of_home = _free_bytes(home)
+    if of_home is None:  # it is made when it is first written to
+        of_home = next(free for folder in home.parents if (free := _free_bytes(folder)) is not None)
+    of_database = _free_bytes(settings.DATABASES["default"]["NAME"])
+    return of_home if of_database is None else min(of_home, of_database)
+
+
+def _free_bytes(path: str | Path) -> int | None:
+    """Of the disk that `path` lies on; None if there is no such path."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize

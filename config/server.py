@@ -31,6 +31,7 @@ from config.alive import ALIVE
 from config.bounds import Exclusions, Pace, connection_census
 from config.channel import Channel
 from config.websocket import Socket, write_now
+from engine.garbage import look_seldom
 
 BODY_BYTES = 1 << 20
 """The most that any path takes; /v1 refuses more than a quarter of it by itself."""
@@ -228,7 +229,7 @@ class Server(daphne.server.Server):  # type: ignore[misc]
     def run(self) -> None:
         self.ready_callable = lambda: asyncio.get_event_loop().create_task(self._begin_application())
         gc.collect()
-        gc.freeze()  # what a process begins with stays, and need not be looked through again
+        look_seldom()
         super().run()
 
     async def _begin_application(self) -> None:

@@ -59,8 +59,9 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
 
     # What comes in ----------------------------------------------------------------------------------
     def dataReceived(self, data: bytes) -> None:
+        """As autobahn's, without the words for its log, which take as long as the frame itself."""
         if not self._dismissed:
-            super().dataReceived(data)
+            self._dataReceived(data)
 
     def consumeData(self) -> None:
         self._left_of_turn = FRAMES_A_TURN
@@ -142,7 +143,13 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
         """What an application says to a client that is gone, or was told to go, is dropped."""
         if self.state in (self.STATE_CONNECTING, self.STATE_OPEN):
             super().serverSend(content, binary)
-            write_now(self.transport)
+
+    def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
+        """As autobahn's, at once and without the words for its log."""
+        if sync or chopsize or self.send_queue:
+            super().sendData(data, sync, chopsize)
+        else:
+            send_now(self.transport, data)
 
     def serverClose(self, code: int | None = None) -> None:
         """The application has had enough of it; where it says that a rule was broken, as `_dismiss`."""
@@ -179,7 +186,21 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
             self._abort()
 
 
+def send_now(transport: Any, data: bytes) -> None:
+    """Writes what the socket takes. Twisted would first ask the system to be told that it takes something."""
+    if _is_open(transport) and not transport.TLS and not (transport.dataBuffer or transport._tempDataLen):
+        sent = transport.writeSomeData(data)
+        if isinstance(sent, int):  # a failure is the reactor's to see, which tries again
+            data = data[sent:]
+    if data:
+        transport.write(data)
+
+
+def _is_open(transport: Any) -> bool:
+    return isinstance(transport, Connection) and transport.connected and not transport.disconnecting
+
+
 def write_now(transport: Any) -> None:
     """Writes what waits in a connection; Twisted would first do all else that the event loop has to do."""
-    if isinstance(transport, Connection) and transport.connected and not transport.disconnecting:
+    if _is_open(transport):
         transport.doWrite()  # a failure is the reactor's to see, which tries again

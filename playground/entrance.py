@@ -6,11 +6,10 @@ their own. Here these are functions of one script, run in order until one refuse
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from engine.serving import scripts
+from engine.serving import scripts, wire
 from engine.serving.errors import explain_outage
 from engine.serving.submission import Submission
 from playground import asked, keeping, presence, quota, quota_scripts
@@ -76,7 +75,7 @@ async def enter(
         steps["keep"] = _without_request([asked.asked_key(name)], [name, text, page_of])
     given = {name: step for name, step in steps.items() if step is not None}
     with explain_outage():
-        reply = await engine_script(_ENTER)(args=[json.dumps(given), text])
+        reply = await engine_script(_ENTER)(args=[wire.encode(given), text])
     replies = iter(cast("list[Any]", reply))
     if "take" in given:
         keeping.refuse_bytes(next(replies))

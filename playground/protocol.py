@@ -17,6 +17,7 @@ from engine.models.prompt import Prompt
 from engine.progress import Progress
 from engine.replies import Reply
 from engine.sampling import SamplingParams
+from engine.serving import wire
 from engine.serving.messages import Done, Failed, GenerateRequest, Heartbeat, ServedModel, Started, Tokens
 from engine.serving.tokenizer_service import Tokenized
 from playground.limits import BODY_BYTES, DEFAULTS, LIMITS
@@ -37,6 +38,7 @@ TOO_SLOW = 4408
 INTERNAL = 1011
 """Close code: a fault of the server."""
 GENERATION_ID = re.compile(r"[0-9a-f]{32}")
+_DEFAULT_SAMPLING = SamplingParams(**{**DEFAULTS["sampling"], "seed": 0})
 
 
 # What a page says -----------------------------------------------------------------------------------
@@ -109,14 +111,13 @@ def _generate_request(data: Mapping[str, Any]) -> GenerateRequest:
     sampling = {} if data.get("sampling") is None else data["sampling"]
     if not isinstance(sampling, dict):
         raise Invalid(f"sampling is {kind_of(sampling)}; it must be an object", "sampling")
-    defaults = SamplingParams(**{**DEFAULTS["sampling"], "seed": 0})
     return GenerateRequest(
         id=new_generation_id(),
         prompt=_prompt(data),
         model=text_of(data, "model", default="") or "",
         worker=text_of(data, "worker", default="") or "",
         max_tokens=whole_of(data, "max_tokens", 1, LIMITS.max_tokens) or DEFAULTS["max_tokens"],
-        sampling=sampling_of(sampling, defaults),
+        sampling=sampling_of(sampling, _DEFAULT_SAMPLING),
         stop=stop_of(data.get("stop")),
     )
 
@@ -271,7 +272,7 @@ ServerFrame = (
 
 
 def encode(frame: ServerFrame) -> str:
-    return json.dumps(frame, ensure_ascii=False, separators=(",", ":"))
+    return wire.encode(frame)
 
 
 def status_frame(workers: list[Heartbeat]) -> StatusFrame:

@@ -248,6 +248,8 @@ class Worker:
 
     def _must_load(self, taken: Taken) -> bool:
         """Whether it asks for a model that is not loaded: others are taken beside it meanwhile."""
+        if all(self._models.pool.loaded(spec) for spec in self._models.specs):
+            return False
         try:
             request = decode_request(taken.entry)
         except RequestError:
