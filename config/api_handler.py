@@ -8,7 +8,7 @@ kept, and runs in the event loop: it computes headers and waits for nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.exception import convert_exception_to_response
 from django.core.signals import request_finished
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.middleware.clickjacking import XFrameOptionsMiddleware
 from django.middleware.common import CommonMiddleware
@@ -76,8 +76,29 @@ class ApiHandler(ASGIHandler):
         )
         handle = _in_loop(CommonMiddleware, _in_loop(XFrameOptionsMiddleware, view))
         self._middleware_chain = _in_loop(
-            SecurityMiddleware, _in_loop(CSPMiddleware, protective_headers(handle))
+            SecurityMiddleware, _with_headers(_content_policy(), protective_headers(handle))
         )
+
+
+def _content_policy() -> dict[str, str]:
+    """The headers of the policy for content: an answer of the API shows none, so they are always the same."""
+    answer = HttpResponse()
+    middleware = CSPMiddleware(lambda _request: answer)
+    before = dict(answer.items())
+    request = HttpRequest()
+    middleware.process_request(request)
+    middleware.process_response(request, answer)
+    return dict(answer.items() - before.items())
+
+
+def _with_headers(headers: Mapping[str, str], handle: Handle) -> Handle:
+    async def answer(request: HttpRequest) -> HttpResponseBase:
+        response = await handle(request)
+        for name, value in headers.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    return answer
 
 
 def _in_loop(kind: Callable[[Any], Any], handle: Handle) -> Handle:

@@ -144,7 +144,8 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
         if starts and self.channel is not None and not self.finished and self.producer is None:
             self.registerProducer(self, True)
         super().handle_reply(message)
-        write_now(self.transport)
+        if not starts:  # the headers wait for what follows them
+            write_now(self.transport)
 
     def pauseProducing(self) -> None:
         self._has_room.clear()

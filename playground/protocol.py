@@ -9,8 +9,10 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypedDict
+
+import msgspec
 
 from engine import replies
 from engine.models.prompt import Prompt
@@ -360,7 +362,7 @@ def done_frame(generation: str, done: Done) -> DoneFrame:
         "generation": generation,
         "finish_reason": done.finish_reason,
         "text": done.text,
-        "timings": asdict(done.timings),
+        "timings": msgspec.to_builtins(done.timings),
     }
 
 

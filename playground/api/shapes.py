@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from engine.serving.messages import Done, Heartbeat, Scored
 from engine.timings import Timings
@@ -49,7 +51,7 @@ def whole_answer(request: ApiRequest, choices: Sequence[Choice]) -> dict[str, An
         _whole_choice(request, index, choice, done)
         for index, (choice, done) in enumerate(zip(choices, ends, strict=True))
     ]
-    timings = [asdict(done.timings) for done in ends]
+    timings = [msgspec.to_builtins(done.timings) for done in ends]
     if len(objects) > 1:
         objects = [{**one, "timings": times} for one, times in zip(objects, timings, strict=True)]
     return {
@@ -126,7 +128,7 @@ def chunk(
     frame = _frame(request, [choice])
     if request.usage.on_every_chunk:
         frame["usage"] = counts
-    return {**frame, **({"timings": asdict(done.timings)} if done else {})}
+    return {**frame, **({"timings": msgspec.to_builtins(done.timings)} if done else {})}
 
 
 def usage_chunk(request: ApiRequest, timings: Sequence[Timings]) -> dict[str, Any]:
