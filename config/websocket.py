@@ -51,6 +51,9 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
         self._dismissed = False
         self._waiting = False
         self._left_of_turn = FRAMES_A_TURN
+        self._more = False
+        """Whether the application says something else at once: both are written together."""
+        self._held = b""
 
     def connectionMade(self) -> None:
         super().connectionMade()
@@ -139,6 +142,10 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
         excluded.add(client_address(peer, forwarded, settings.TRUSTED_PROXIES))
 
     # What goes out ----------------------------------------------------------------------------------
+    def handle_reply(self, message: dict[str, Any]) -> None:
+        self._more = bool(message.get("more"))
+        super().handle_reply(message)
+
     def serverSend(self, content: Any, binary: bool = False) -> None:
         """What an application says to a client that is gone, or was told to go, is dropped."""
         if self.state in (self.STATE_CONNECTING, self.STATE_OPEN):
@@ -146,7 +153,10 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
         """As autobahn's, at once and without the words for its log."""
-        if sync or chopsize or self.send_queue:
+        data, self._held = self._held + data, b""
+        if self._more:
+            self._held = data
+        elif sync or chopsize or self.send_queue:
             super().sendData(data, sync, chopsize)
         else:
             send_now(self.transport, data)

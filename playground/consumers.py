@@ -277,9 +277,10 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         self._status = status
         in_background(self._send(status))
 
-    async def _send(self, frame: ServerFrame) -> int:
+    async def _send(self, frame: ServerFrame, *, more: bool = False) -> int:
+        """Returns the frame's size in bytes. With `more` it is written together with the next one."""
         text = encode(frame)
-        await self.send(text_data=text)
+        await self.base_send({"type": "websocket.send", "text": text, "more": more})
         return len(text.encode())
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from contextlib import aclosing
+from itertools import zip_longest
+from typing import Protocol
 
 from engine import replies
 from engine.progress import Progress
@@ -30,8 +32,11 @@ from playground.workers import engine_client
 LOOK_EVERY_S = 1.0
 """How often a waiting pump looks at the queue and at its own patience."""
 
-Send = Callable[[ServerFrame], Awaitable[int]]
-"""Sends a frame to the page and returns its size in bytes."""
+
+class Send(Protocol):
+    """Sends a frame to the page, with the next one if there is `more` at once; returns its size in bytes."""
+
+    def __call__(self, frame: ServerFrame, *, more: bool = False) -> Awaitable[int]: ...
 
 
 class TooSlow(Exception):
@@ -97,8 +102,9 @@ class Pump:
         try:
             async with aclosing(engine_client().batches(self.generation, submitted=submitted)) as batches:
                 async for batch in batches:
-                    for frame in merge_frames(frame for _, frame in batch if self._is_new(frame)):
-                        await self._forward(frame)
+                    frames = merge_frames(frame for _, frame in batch if self._is_new(frame))
+                    for frame, following in zip_longest(frames, frames[1:]):
+                        await self._forward(frame, more=isinstance(following, Tokens))
                     self._tally.count(self._transcript.tokens)
                     await self._room()
         except QueueUnavailable as error:
@@ -110,10 +116,10 @@ class Pump:
             self._acked.clear()
             await self._acked.wait()
 
-    async def _forward(self, frame: Frame) -> None:
+    async def _forward(self, frame: Frame, *, more: bool) -> None:
         match frame:
             case Started():
-                await self._send(started_frame(self.generation, frame, self._seed))
+                await self._send(started_frame(self.generation, frame, self._seed), more=more)
             case Tokens():
                 size = await self._send(tokens_frame(self.generation, frame))
                 self._window.sent(frame.seq + len(frame.ids), size)
