@@ -92,10 +92,15 @@ local function next_ms(inbox)
 end
 
 local own, shared, bench = WORKER_INBOX .. name, INTERACTIVE, BENCH
-local older, newer = shared, own
-if next_ms(own) < next_ms(shared) then older, newer = own, shared end
-local found = held(own) or held(shared) or abandoned(own) or abandoned(shared) or new(older) or new(newer)
-  or alone and (held(bench) or abandoned(bench) or new(bench))
+local found
+if redis.call('XLEN', own) == 0 then
+  found = held(shared) or abandoned(shared) or new(shared)
+else
+  local older, newer = shared, own
+  if next_ms(own) < next_ms(shared) then older, newer = own, shared end
+  found = held(own) or held(shared) or abandoned(own) or abandoned(shared) or new(older) or new(newer)
+end
+found = found or alone and (held(bench) or abandoned(bench) or new(bench))
 if found then return found end
 
 local ends = {'nothing'}
