@@ -46,7 +46,11 @@ class BackendUnavailable(EngineError):
 
 
 class DoesNotFit(BackendUnavailable):
-    """A model takes more memory than the devices have free."""
+    """A model takes more memory than the devices have free; `even_alone`: than they have at all."""
+
+    def __init__(self, message: str, *, even_alone: bool = False) -> None:
+        super().__init__(message)
+        self.even_alone = even_alone
 
 
 class BackendFailure(EngineError):

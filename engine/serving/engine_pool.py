@@ -123,7 +123,8 @@ class EnginePool:
     half of this machine's memory, or what GPUs have free. `weigh` says how many bytes the weights of a model
     take that is not loaded, and raises what opening it would. A model that does not fit even alone is refused
     from then on while others are loaded; for one that failed otherwise others make room again only RETRY_S
-    later. `on_change` is called when something is loaded, or gone, or further than before, `on_close` before
+    later. What cannot fit because its weights are more than all memory there is sends nothing away at all.
+    `on_change` is called when something is loaded, or gone, or further than before, `on_close` before
     an engine is closed.
     """
 
@@ -326,6 +327,7 @@ class EnginePool:
 
     def _open_in_room(self, load: _Load) -> _Held:
         need = self._weigh(load.spec) if load.spec in self._served else 0
+        self._require_memory(load, need)
         while (leaving := self._leaving(load, need)) is not None:
             self._require_worth(load, leaving)
             self._send_away(load, leaving)
@@ -335,8 +337,8 @@ class EnginePool:
             try:
                 engine = self._open_beside(load)
                 return _Held(engine, weight_bytes(engine.model.config, engine.backend.storage))
-            except DoesNotFit:
-                if is_alone:
+            except DoesNotFit as error:
+                if is_alone or error.even_alone:
                     raise
                 with self._changed:
                     oldest = self._held[0] if self._held else None
@@ -344,13 +346,25 @@ class EnginePool:
                     self._require_worth(load, oldest)
                     self._send_away(load, oldest)
 
+    def _require_memory(self, load: _Load, need: int) -> None:
+        """Raises DoesNotFit where no room that others make would be enough; GPUs say so when asked."""
+        with self._changed:
+            on_host = any(map(self._is_kept, self._held)) and not self._on_gpus
+        memory = allowed_memory_bytes()
+        if on_host and memory is not None and need > memory:
+            raise DoesNotFit(
+                f"{load.spec.name} takes {need / 1e9:.1f} GB of weights, and this process may take"
+                f" {memory / 1e9:.1f} GB in all: use a machine with more, or a smaller model",
+                even_alone=True,
+            )
+
     def _note_end(self, load: _Load, error: BaseException | None) -> None:
         """Keeps why it could not be loaded, or forgets it where it could."""
         model = load.spec.model
         if error is None:
             self._failures.pop(model, None)
         elif load.spec in self._served and not load.refused:
-            # _open_in_room lets a DoesNotFit out only if nothing else was loaded.
+            # _open_in_room lets a DoesNotFit out only if nothing else was loaded, or that did not matter.
             self._failures[model] = _Failure(error, self._clock(), isinstance(error, DoesNotFit))
 
     def _failure_of(self, spec: EngineSpec) -> _Failure | None:
@@ -392,9 +406,12 @@ class EnginePool:
         """Bytes that weights may take; None where opening a model says whether it fits (DoesNotFit)."""
         if self._budget is not None:
             return self._budget
-        on_gpus = any(held.engine.backend.name in LOADS_ALONE for held in self._held)
         memory = allowed_memory_bytes()
-        return None if on_gpus or memory is None else memory // 2
+        return None if self._on_gpus or memory is None else memory // 2
+
+    @property
+    def _on_gpus(self) -> bool:
+        return any(held.engine.backend.name in LOADS_ALONE for held in self._held)
 
     def _send_away(self, load: _Load, leaving: _Held) -> None:
         with self._changed:

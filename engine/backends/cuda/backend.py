@@ -165,14 +165,15 @@ class CudaBackend:
         return self.device_contexts[0]
 
     def _load(self, model: Loaded, rank: int) -> Memory:
-        self._devices[rank].activate()
-        require_room(self.layout, self._devices[rank].free_bytes())
+        device = self._devices[rank]
+        device.activate()
+        require_room(self.layout, device.free_bytes(), device.total_bytes())
         where = f" on GPU {rank + 1} of {len(self._devices)}" if len(self._devices) > 1 else ""
 
         def report(packed: Progress) -> None:
             self._progress(structs.replace(packed, what=packed.what + where))
 
-        return load_model(self._devices[rank], self.layout, model.weights, report, rank)
+        return load_model(device, self.layout, model.weights, report, rank)
 
     def _kernel(self, rank: int, profile: bool, filters: bool) -> Any:
         which = rank, profile, filters

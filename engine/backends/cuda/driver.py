@@ -126,6 +126,10 @@ class Device:
         """Memory that nobody has taken yet. The device must be current."""
         return int(self.call("cuMemGetInfo")[0])
 
+    def total_bytes(self) -> int:
+        """All its memory, whoever has taken it. The device must be current."""
+        return int(self.call("cuMemGetInfo")[1])
+
     def allocate(self, size: int, *, zero: bool = False) -> int:
         """Device memory; freed by `close`."""
         pointer = int(self.call("cuMemAlloc", max(size, 16)))

@@ -73,8 +73,8 @@ class Memory:
     stop_flag: int
 
 
-def require_room(layout: Layout, free: int) -> None:
-    """Raises DoesNotFit if `free` bytes of a GPU are too few for its part of a model."""
+def require_room(layout: Layout, free: int, total: int) -> None:
+    """Raises DoesNotFit if `free` bytes of a GPU that has `total` are too few for its part of a model."""
     if has_room(layout, free):
         return
     weights, cache, others = _needs(layout)
@@ -90,7 +90,8 @@ def require_room(layout: Layout, free: int) -> None:
     raise DoesNotFit(
         f"{config.name} takes {weights / 1e9:.1f} GB of weights, {cache / 1e9:.1f} GB of keys and values for"
         f" {layout.capacity} tokens and {others / 1e9:.1f} GB of buffers on each GPU, which has"
-        f" {free / 1e9:.1f} GB free: {remedy}"
+        f" {free / 1e9:.1f} GB free: {remedy}",
+        even_alone=not has_room(layout, total),
     )
 
 

@@ -83,8 +83,8 @@ def machine() -> Machine:
 def new_pool(machine: Machine) -> Iterator[Callable[..., EnginePool]]:
     pools = []
 
-    def make(names: str = "abc", **more: Any) -> EnginePool:
-        pools.append(EnginePool(machine.open, specs(names), lambda _spec: 2 * CONFIG.parameters, **more))
+    def make(names: str = "abc", size: int = 2 * CONFIG.parameters, **more: Any) -> EnginePool:
+        pools.append(EnginePool(machine.open, specs(names), lambda _spec: size, **more))
         return pools[-1]
 
     yield make
@@ -167,6 +167,28 @@ def test_a_model_that_does_not_fit_even_alone_sends_nothing_away_twice(
             use(pool, "c")
     assert loaded(pool) == "ab"
     assert "".join(machine.opened) == "cab"
+
+
+def test_a_gpu_that_is_too_small_for_a_model_keeps_what_it_holds() -> None:
+    machine = Machine("cuda")
+    pool = EnginePool(machine.open, specs("abc"), lambda _spec: 0)
+    use(pool, "ab")
+    machine.errors["c"] = DoesNotFit("c takes two devices", even_alone=True)
+    with pytest.raises(DoesNotFit, match="c takes two devices"):
+        use(pool, "c")
+    assert loaded(pool) == "ab"
+    pool.close()
+
+
+def test_a_model_that_is_larger_than_all_memory_sends_nothing_away(
+    machine: Machine, new_pool: Callable[..., EnginePool]
+) -> None:
+    pool = new_pool(size=1 << 60)
+    use(pool, "a")
+    with pytest.raises(DoesNotFit, match=r"b takes 1152921504\.6 GB of weights, and this process may take"):
+        use(pool, "b")
+    assert loaded(pool) == "a"
+    assert machine.opened == ["a"]
 
 
 def test_a_model_that_did_not_fit_is_tried_again_where_nothing_has_to_go_for_it(

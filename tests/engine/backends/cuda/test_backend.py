@@ -36,6 +36,9 @@ class PlayedDevice:
     def free_bytes(self) -> int:
         return self.free
 
+    def total_bytes(self) -> int:
+        return 140_000_000_000
+
     def close(self) -> None:
         self.closed = True
 

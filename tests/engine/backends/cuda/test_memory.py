@@ -12,7 +12,7 @@ from engine.backends.cuda.memory import prefill_bytes, require_room
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan
-from engine.errors import BackendUnavailable
+from engine.errors import BackendUnavailable, DoesNotFit
 from engine.models.presets import load_preset
 from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
@@ -26,17 +26,24 @@ def layout(name: str, capacity: int | None = None, **changes: Any) -> Layout:
 
 
 def test_a_model_that_fits_is_let_through() -> None:
-    require_room(layout("qwen3-8b"), H200_BYTES)
+    require_room(layout("qwen3-8b"), H200_BYTES, H200_BYTES)
 
 
 def test_a_context_that_would_fit_is_named() -> None:
     with pytest.raises(BackendUnavailable, match=r"qwen3-8b takes 16\.4 GB .* a context of 2\d{4} would fit"):
-        require_room(layout("qwen3-8b"), 20_400_000_000)
+        require_room(layout("qwen3-8b"), 20_400_000_000, H200_BYTES)
 
 
 def test_the_number_of_gpus_is_named_where_the_weights_do_not_fit() -> None:
     with pytest.raises(BackendUnavailable, match="it takes 3 GPUs or more"):
-        require_room(layout("qwen3-8b"), 6_800_000_000)
+        require_room(layout("qwen3-8b"), 6_800_000_000, H200_BYTES)
+
+
+@pytest.mark.parametrize(("total", "even_alone"), [(H200_BYTES, False), (6_800_000_001, True)])
+def test_it_is_said_whether_a_gpu_is_only_full_or_too_small(total: int, even_alone: bool) -> None:
+    with pytest.raises(DoesNotFit) as refused:
+        require_room(layout("qwen3-8b"), 6_800_000_000, total)
+    assert refused.value.even_alone is even_alone
 
 
 def test_biases_of_experts_are_counted() -> None:
@@ -74,7 +81,7 @@ def room_taken(of: Layout) -> int:
     while enough - short > 1:
         free = (enough + short) // 2
         try:
-            require_room(of, free)
+            require_room(of, free, H200_BYTES)
         except BackendUnavailable:
             short = free
         else:
