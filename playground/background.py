@@ -15,7 +15,3 @@ def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     _running.add(task)
     task.add_done_callback(_running.discard)
     return task
-
-
-def running() -> frozenset[asyncio.Task[Any]]:
-    return frozenset(_running)

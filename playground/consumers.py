@@ -118,8 +118,11 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
         worker_watch().remove(self._workers_seen)
         metrics.SOCKETS.dec()
         await self._row_is_written()
-        if self._pump is None or self._pumping is None or self._pump.ended:
-            return  # one that has ended may still be writing its row
+        if self._pump is None or self._pumping is None:
+            return
+        if self._pump.ended:
+            await asyncio.wait({self._pumping})  # it may still be writing its row
+            return
         presence.leave(self._viewer)
         await cancellation.end(self._pumping)
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import DatabaseError
 
 from engine.serving.messages import WAITING
-from playground import metrics, presence
+from playground import metrics, presence, services
 from playground.models import Generation
 from playground.workers import worker_watch
 from tests.playground.conftest import done, started, tokens
@@ -123,6 +123,22 @@ async def test_leaving_after_the_end_cancels_nothing_and_loses_no_row(open_page,
 
     await until(recorded)
     assert not worker.cancelled(generation)
+
+
+async def test_a_page_that_leaves_at_the_end_has_its_row_written_first(open_page, worker, monkeypatch):
+    """Else a process that is told to end, and waits for its sockets, leaves the row unfinished."""
+    record_end = services.record_end
+
+    async def take_time(**end):
+        await asyncio.sleep(0.2)
+        return await record_end(**end)
+
+    monkeypatch.setattr(services, "record_end", take_time)
+    async with open_page() as page:
+        generation = await page.start()
+        worker.publish(generation, started(), tokens(0, "x"), done(1))
+        await page.hear_until("done")
+    assert (await Generation.objects.aget(id=generation)).state == "done"
 
 
 async def test_leaving_in_the_queue_gives_the_place_up(open_page, worker):

@@ -67,7 +67,7 @@ def test_packed_weights_leave_the_references_keys_and_values(
     check_keys_and_values(weights, prefilled, storage, folder, Tuning(slot_units=32, unpacked_copy=False))
 
 
-@pytest.mark.parametrize("storage", [Storage.FP8_BLOCK, Storage.Q8_0])
+@pytest.mark.parametrize("storage", [Storage.FP8_BLOCK, Storage.Q8_0, Storage.Q4_K])
 def test_a_prompt_goes_by_tiles_of_their_copy(storage: Storage, folder: Path) -> None:
     weights = RandomPacked(CONFIGS[storage], all_in(storage), 3)
     check_keys_and_values(weights, PROMPT - 1, storage, folder, Tuning())
