@@ -2,7 +2,11 @@
 
 import sys
 
-from engine.cli.app import main
+from engine.garbage import look_seldom
+
+look_seldom()  # what modules make is no garbage, and a worker's start waits for them
+
+from engine.cli.app import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import http.client
 import re
 import shutil
 import sys
-import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -25,6 +24,9 @@ from engine.models.checkpoints.json_file import parse_object
 from engine.models.presets import Hub
 from engine.progress import BYTES, OnProgress, Progress
 from engine.settings import hub_endpoint, hub_token, models_dir
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 PREFIX = "hf:"
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "LICENSE*")
@@ -39,6 +41,7 @@ _SPARE = 64 << 20
 """Bytes of disk that a pull leaves free."""
 _CHUNK = 1 << 20
 _TIMEOUT_S = 30.0
+_PARTIAL_CONTENT = 206
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ def _ask(hub: Hub) -> tuple[str, list[_File]]:
         commit, siblings = answer["sha"], [_describe(entry) for entry in answer["siblings"]]
         if not _COMMIT.fullmatch(commit):
             raise ValueError("it names no commit")
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         raise _failure(hub, error) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
@@ -173,34 +176,42 @@ def _download(hub: Hub, file: _File, work: Path, progress: OnProgress) -> None:
 
 
 def _fetch(hub: Hub, file: _File, part: Path, progress: OnProgress) -> None:
+    """Raises OSError, or CheckpointError if the file comes to an end too soon."""
     done = part.stat().st_size if part.exists() else 0
     if done == file.size and part.exists():
         return
     url = f"{hub_endpoint()}/{hub.repository}/resolve/{hub.revision}/{file.name}"
-    try:
-        with _open(url, done) as response, part.open("ab") as sink:
-            if done and response.status != http.HTTPStatus.PARTIAL_CONTENT:  # the server begins anew
-                sink.truncate(0)
-                done = 0
-            while chunk := response.read(_CHUNK):
-                sink.write(chunk)
-                done += len(chunk)
-                progress(Progress(done, file.size, BYTES, f"downloading {file.name}"))
-    except http.client.HTTPException as error:
-        raise _failure(hub, error) from error
+    with _open(url, done) as response, part.open("ab") as sink:
+        if done and response.status != _PARTIAL_CONTENT:  # the server begins anew
+            sink.truncate(0)
+            done = 0
+        while chunk := response.read(_CHUNK):
+            sink.write(chunk)
+            done += len(chunk)
+            progress(Progress(done, file.size, BYTES, f"downloading {file.name}"))
     if done < file.size:
         raise _failure(hub, f"{file.name} broke off after {done} of {file.size} bytes")
 
 
-def _open(url: str, start: int = 0) -> http.client.HTTPResponse:
-    """The answer to a GET, from byte `start` on. The token is not sent to where the Hub redirects to."""
+@contextmanager
+def _open(url: str, start: int = 0) -> Iterator[HTTPResponse]:
+    """The answer to a GET, from byte `start` on. The token is not sent to where the Hub redirects to.
+
+    Raises OSError, also for an answer that is no HTTP.
+    """
+    import http.client  # the start of a worker needs none of these
+    import urllib.request
+
     request = urllib.request.Request(url, headers={"User-Agent": "monolane"})  # noqa: S310 - settings allow http(s) only
     if start:
         request.add_header("Range", f"bytes={start}-")
     if token := hub_token():
         request.add_unredirected_header("Authorization", f"Bearer {token}")
-    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310
-    return response
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
+            yield response
+    except http.client.HTTPException as error:
+        raise OSError(str(error)) from error
 
 
 def _check(hub: Hub, file: _File, path: Path) -> None:
