@@ -65,8 +65,10 @@ test-page: setup-dev
 test-browser: setup-dev
 	$(call pytest,browser,-m "not nightly" tests/e2e)
 
+# Three, as many tests wait; those of most seconds first, so that no process is left alone with one at the end.
 test-python: setup-dev
-	nice -n 5 $(call pytest,python,-n 2 --dist loadfile -m "not nightly" tests --ignore=tests/e2e)
+	nice -n 5 $(call pytest,python,-n 3 --dist loadfile --no-loadscope-reorder -m "not nightly" \
+	    tests/faults tests/kernels tests --ignore=tests/e2e)
 
 lint: setup-dev ## formatting, types, who imports whom
 	$(PY) -m ruff check .

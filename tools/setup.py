@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,12 +61,19 @@ def step(name: str, inputs: Sequence[Path], result: Path, work: Callable[[], Non
     print(f"  {name}: done in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def call(command: Sequence[str | Path], doing: str, hint: str, env: dict[str, str] | None = None) -> None:
+def call(
+    command: Sequence[str | Path],
+    doing: str,
+    hint: str,
+    env: dict[str, str] | None = None,
+    *,
+    log_name: str = "setup.log",
+) -> None:
     """Runs a program with its output in a log. Raises SetupError if it fails."""
     logs = home() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     home().chmod(0o700)
-    log = logs / "setup.log"
+    log = logs / log_name
     with log.open("w") as out:
         done = subprocess.run(
             [str(part) for part in command],
@@ -115,9 +123,10 @@ def pip(*arguments: str | Path) -> None:
     )
 
 
-def packages(name: str, file: str, *, hashed: bool = True) -> None:
+def packages(name: str, file: str, *, hashed: bool = True, whole: bool = True) -> None:
+    """What a lock file lists; without `whole` modules are compiled once they are imported, as few will be."""
     lock = ROOT / "requirements" / file
-    flags = ["--require-hashes"] if hashed else []
+    flags = [*(["--require-hashes"] if hashed else []), *([] if whole else ["--no-compile"])]
     step(name, [lock], PYTHON, lambda: pip(*flags, "-r", lock))
 
 
@@ -169,7 +178,12 @@ def native() -> None:
         "cpu-kernel",
         [ROOT / "kernels" / "cpu", ROOT / "engine" / "backends" / "cpu" / "build.py"],
         ROOT / "kernels" / "build" / "cpu",
-        lambda: call([PYTHON, "-m", "engine.backends.cpu.build"], "compiling the CPU kernel", "read the log"),
+        lambda: call(
+            [PYTHON, "-m", "engine.backends.cpu.build"],
+            "compiling the CPU kernel",
+            "read the log",
+            log_name="setup-kernel.log",
+        ),
     )
 
 
@@ -204,13 +218,15 @@ def set_up(kind: str) -> None:
     check_machine(kind)
     make_venv()
     packages("packages", "base.txt")
-    front_end()
-    native()
-    model()
-    if kind == "dev":
-        packages("dev-packages", "dev.txt")
-        packages("reference-packages", "reference.txt", hashed=False)
-        step("chromium", [Path(__file__)], PYTHON, chromium)
+    with ThreadPoolExecutor(1, "cpu-kernel") as beside:  # it takes a minute
+        kernel = beside.submit(native)
+        front_end()
+        model()
+        if kind == "dev":
+            packages("dev-packages", "dev.txt", whole=False)
+            packages("reference-packages", "reference.txt", hashed=False, whole=False)
+            step("chromium", [Path(__file__)], PYTHON, chromium)
+        kernel.result()
 
 
 def main() -> int:
