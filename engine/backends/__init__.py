@@ -23,7 +23,7 @@ BACKENDS = ("numpy", "cpu", "cuda")
 AUTO = "auto"
 WITH_SYNC = ("cpu", "cuda")
 """Those with the option `sync`, which takes one of engine.backends.base.SYNCS."""
-WITH_ROWS = ("numpy", "cpu")
+WITH_ROWS = ("numpy", "cpu", "cuda")
 """Those with the option `rows`, how many requests they take at once on one device; the others take one."""
 LOADS_ALONE = ("cuda",)
 """Those that load a model only while no request runs: it is made in the same queues as launches."""

@@ -80,6 +80,11 @@ class PrefixCache(Generic[T]):
         return PrefixCacheUse(self._budget, sum(kept.size for kept in self._kept), len(self._kept))
 
     @property
+    def in_flight(self) -> int:
+        """Requests that `reserve` has taken memory for."""
+        return len(self._reserved)
+
+    @property
     def sequences(self) -> list[KeptSequence]:
         """The least recently used first."""
         return [KeptSequence(kept.salt, kept.tokens) for kept in self._kept]

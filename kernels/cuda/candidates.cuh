@@ -93,7 +93,7 @@ DEVICE float adjusted(float logit, const RowState& row, const Sampling& s) {
 DEVICE void note_use(const Core& core, int id, bool sampled) {
     const int row = head_row_of(core, id);
     if (row < 0) return;
-    u32* uses = &core.shared.rows()[row].uses;
+    u32* uses = &core.rows()[row].uses;
     atomicOr(uses, SEEN);
     if (sampled) atomicAdd(uses, 1u);
 }
@@ -102,17 +102,17 @@ DEVICE void note_use(const Core& core, int id, bool sampled) {
 DEVICE void begin_rows(Core& core) {
     const Params& params = core.params;
     const int thread = int(threadIdx.x);
-    if (thread == 0) core.shared.draw_exchanges = core.shared.probe_exchanges = 0;
+    if (thread == 0) core.shared.draw_exchanges[core.own.request] = core.shared.probe_exchanges[core.own.request] = 0;
     if (params.sampling.filtered) {  // padding is never written: it scores less than everything
-        for (int i = thread; i < model::HEAD_ROWS; i += CONSUMERS) core.shared.scores()[i] = -INFINITE;
+        for (int i = thread; i < model::HEAD_ROWS; i += CONSUMERS) core.scores()[i] = -INFINITE;
     }
     if (params.sampling.adjusts) {
-        for (int i = thread; i < model::HEAD_ROWS; i += CONSUMERS) core.shared.rows()[i] = {0.0f, 0};
+        for (int i = thread; i < model::HEAD_ROWS; i += CONSUMERS) core.rows()[i] = {0.0f, 0};
         consumers_sync();
         for (int i = thread; i < params.ids_count; i += CONSUMERS) note_use(core, params.ids[i], i >= params.sampled_from);
         for (int i = thread; i < params.bias_count; i += CONSUMERS) {
             const int row = head_row_of(core, params.biases[i].id);
-            if (row >= 0) core.shared.rows()[row].bias = params.biases[i].value;
+            if (row >= 0) core.rows()[row].bias = params.biases[i].value;
         }
     }
     consumers_sync();
@@ -134,7 +134,7 @@ struct HeadFinish {
     DEVICE void prepare(int) {}
     DEVICE float score(float logit, int local_row) const {
         const Sampling& s = core.params.sampling;
-        if (model::FILTERS && s.adjusts) logit = adjusted(logit, core.shared.rows()[local_row], s);
+        if (model::FILTERS && s.adjusts) logit = adjusted(logit, core.rows()[local_row], s);
         return s.temperature > 0.0f ? logit / s.temperature : logit;
     }
     DEVICE void consider(float value, int id) {
@@ -146,7 +146,7 @@ struct HeadFinish {
         const int id = rows.id;
         const bool both = rows.both;
         if (id < 0) return;
-        const float scale = PRESCALED ? 1.0f : inverse_rms(core.shared.squares[core.staged & 1]);
+        const float scale = PRESCALED ? 1.0f : inverse_rms(core.squares_left());
         a *= scale;
         b *= scale;
         if constexpr (model::LOGIT_CAP > 0.0f) {
@@ -162,10 +162,10 @@ struct HeadFinish {
         a = score(a, local);
         b = score(b, local + 1);
         if (model::FILTERS && s.filtered) {
-            core.shared.scores()[local] = a;
+            core.scores()[local] = a;
             found.top_key = max(found.top_key, ordered(a));
             if (both) {
-                core.shared.scores()[local + 1] = b;
+                core.scores()[local + 1] = b;
                 found.top_key = max(found.top_key, ordered(b));
             }
         }

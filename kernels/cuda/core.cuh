@@ -11,6 +11,7 @@ constexpr int CONSUMERS = WARPS * 32;
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "registers of one SM");
 constexpr int SLOTS = model::SLOTS;
+constexpr int REQUESTS = model::REQUESTS;  // that a launch may have at once (several.cuh)
 static_assert(SLOT_UNITS >= MAX_TILES, "a slot holds at least one chunk of columns of a full group");
 
 // The inner dimension of each matrix, as one lane sees it, in 32-column chunks.
@@ -65,11 +66,14 @@ struct Groups {
 
 constexpr int MAX_COLUMNS = larger(larger(model::HIDDEN, Matrix<ATTN_OUT>::COLUMNS),
                                    larger(Matrix<DOWN>::COLUMNS, Matrix<HEAD>::COLUMNS));
-constexpr int CHUNK_OPERAND_BYTES = 2 * CHUNK_COLUMNS * 2;  // both parts of the split, 32 columns
+constexpr int CHUNK_OPERAND_BYTES = REQUESTS * 2 * CHUNK_COLUMNS * 2;  // both parts of the split, 32 columns
 constexpr int OPERAND_STEP_BYTES = CHUNK_OPERAND_BYTES / 2;  // one product of 16 columns
-constexpr int OPERAND_BYTES = chunks_of(MAX_COLUMNS) * CHUNK_OPERAND_BYTES;
+// Vectors of several requests lie in shared memory a window of their columns at a time (several_products.cuh).
+constexpr int ROUND_CHUNKS = 4 * WARPS, WINDOW_CHUNKS = 16 / REQUESTS * ROUND_CHUNKS;
+constexpr int OPERAND_CHUNKS = REQUESTS == 1 ? chunks_of(MAX_COLUMNS) : smaller(WINDOW_CHUNKS, chunks_of(MAX_COLUMNS));
+constexpr int OPERAND_BYTES = OPERAND_CHUNKS * CHUNK_OPERAND_BYTES;
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
-constexpr int PARTIAL_BYTES = 2 * WARPS * PAIRS * int(sizeof(float2));
+constexpr int PARTIAL_BYTES = 2 * REQUESTS * WARPS * PAIRS * int(sizeof(float2));
 constexpr int ATTENTION_ROWS = 8;
 constexpr int MERGE_ROW = model::HEAD_DIM + 4;              // accumulator, maximum, sum; whole 16 bytes
 constexpr int DECODE_MERGE_BYTES = (WARPS + 1) * model::QUERIES_PER_KV * MERGE_ROW * 4;
@@ -103,7 +107,8 @@ constexpr int SLICES_BYTES = mail::JOINS_LANES ? model::STREAMS * SLICE_QUADS * 
 constexpr int ROWS_OFFSET =
     OPERAND_BYTES + PARTIAL_BYTES +
     round_up(larger(larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), SLICES_BYTES), 8);
-constexpr int DECODE_BYTES = ROWS_OFFSET + model::HEAD_ROWS * int(sizeof(RowState) + sizeof(float));
+constexpr int TABLE_BYTES = model::HEAD_ROWS * int(sizeof(RowState) + sizeof(float));  // of one request: of several in the GPU's memory
+constexpr int DECODE_BYTES = ROWS_OFFSET + (REQUESTS == 1 ? TABLE_BYTES : 0);
 constexpr int NORM_BYTES = model::LANES * WARPS * int(sizeof(float));  // prefill: of each lane and warp, the last ones of all
 constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 
@@ -111,6 +116,12 @@ constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTI
 struct AttentionItem {
     int head, split, splits;         // head < 0: none
     int first, first_block, blocks;  // positions [first, position] lie in `blocks` cache blocks
+};
+
+// Where a request of several is, between two passes: the same on all SMs.
+struct Seat {
+    int position, id, generated;
+    u32 serial, finish;
 };
 
 // PROFILE: when a warp last looked for what its own GPU owes the head, and for anything that the head waits for.
@@ -130,28 +141,29 @@ struct Shared {
     u64 phase_begun;               // all SMs have written what the phase's tiles read
     u64 done;                      // the consumers want no more
     // decode: the rows of its lane's stream that this SM finishes; with POST_NORMS all of it, and behind it sums of squares
-    alignas(model::POST_NORMS ? 16 : 4) float residual[model::RESIDUAL_ROWS];
+    alignas(model::POST_NORMS ? 16 : 4) float residual[REQUESTS * model::RESIDUAL_ROWS];
     TileRange shares[MATRICES];
     Groups groups[MATRICES];
-    AttentionItem items[model::LAYERS];    // decode: of this pass
+    AttentionItem items[REQUESTS * model::LAYERS];  // decode: of this pass
     // Sums of squares of the vector in use, and of the next. Aligned, so that the 16-byte pieces in which they are read hold
     // nothing that others write: race checkers count that too.
-    alignas(16) float squares[2][WARPS];
+    alignas(16) float squares[2 * REQUESTS][WARPS];
     u64 best[WARPS];
     float best_scores[WARPS];      // of later rounds: without noise
     u32 top_keys[WARPS];           // the largest scores, ordered as integers
-    Draw draw;
-    u32 draw_exchanges, probe_exchanges;  // of this launch: not in registers, which the layers need (filters.cuh)
-    u32 token;
-    u32 verdict;                   // on the pass just done: bits of Verdict (sampling.cuh)
+    Draw draw[REQUESTS];
+    u32 draw_exchanges[REQUESTS], probe_exchanges[REQUESTS];  // of this launch: not in registers, which the layers need (filters.cuh)
+    u32 token[REQUESTS];
+    u32 verdict[REQUESTS];                   // on the pass just done: bits of Verdict (sampling.cuh)
     ProfileTotals totals;
     LastLooks looks[model::PROFILE ? WARPS : 1];
     experts::Routing routing;      // of this layer
+    Seat seats[REQUESTS];          // of several requests
 
     DEVICE u8* operand() { return scratch; }
     DEVICE float* norm_parts() { return reinterpret_cast<float*>(scratch + SCRATCH_BYTES - NORM_BYTES); }
     DEVICE float2* partial(u32 buffer) {
-        return reinterpret_cast<float2*>(scratch + OPERAND_BYTES) + buffer * (WARPS * PAIRS);
+        return reinterpret_cast<float2*>(scratch + OPERAND_BYTES) + buffer * (REQUESTS * WARPS * PAIRS);
     }
     DEVICE float* merge() { return reinterpret_cast<float*>(scratch + OPERAND_BYTES + PARTIAL_BYTES); }
     DEVICE u16* newest() { return reinterpret_cast<u16*>(scratch + OPERAND_BYTES + PARTIAL_BYTES + DECODE_MERGE_BYTES); }
@@ -159,9 +171,6 @@ struct Shared {
     DEVICE FilterSums* sums() { return reinterpret_cast<FilterSums*>(scratch + OPERAND_BYTES + PARTIAL_BYTES); }
     DEVICE FilterSums* found() { return sums() + WARPS; }
     DEVICE FilterSums* probe_sums(u32 warp) { return sums() + (2 + warp) * WARPS; }
-    // Of this SM's vocabulary rows, from the begin of decode to the end of the launch; scores are of one pass.
-    DEVICE RowState* rows() { return reinterpret_cast<RowState*>(scratch + ROWS_OFFSET); }
-    DEVICE float* scores() { return reinterpret_cast<float*>(rows() + model::HEAD_ROWS); }
 };
 static_assert(sizeof(Shared) <= model::SHARED_BYTES, "shared memory of one SM");
 
@@ -169,6 +178,31 @@ constexpr int ATTENTION = MATRICES;  // the phase that reads no tape
 
 // Among the consumers of this block.
 DEVICE void consumers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
+
+// Which request of several a thread works for, and where all of them stand.
+template <bool SEVERAL>
+struct Own {
+    static constexpr const Together* launch = nullptr;
+    static constexpr int request = 0;
+};
+template <>
+struct Own<true> {
+    const Together* launch = nullptr;
+    int request = 0;
+};
+
+// What a launch is handed: of one request its Params, of several those of all; and whose prompt it reads.
+template <bool SEVERAL>
+struct LaunchOf {
+    using Type = Params;
+};
+template <>
+struct LaunchOf<true> {
+    using Type = Together;
+};
+using Launched = LaunchOf<(REQUESTS > 1)>::Type;
+DEVICE const Params& prompt_of(const Params& params) { return params; }
+DEVICE const Params& prompt_of(const Together& launch) { return launch.requests[launch.reader]; }
 
 // A consumer thread. `place` is kept current for the watchdog's report.
 struct Core {
@@ -186,6 +220,7 @@ struct Core {
     int position = 0;
     float squares = 0.0f;  // this thread's part of the sum of squares of the vector staged last
     Profile profile;
+    Own<(REQUESTS > 1)> own;
 
     DEVICE const TileRange& share(int phase) const { return shared.shares[phase]; }
     DEVICE const Groups& groups(int phase) const { return shared.groups[phase]; }
@@ -202,6 +237,27 @@ struct Core {
     DEVICE int whole_lane() const { return params.rank * model::LANES + model_lane; }
     // Its residual stream's; GPUs that split a model without lanes all keep the same one.
     DEVICE int stream() const { return model::STREAMS == model::LANES ? model_lane : whole_lane(); }
+
+    // Of the request: what scales its vector, and the rows of its stream.
+    DEVICE float (&squares_left() const)[WARPS] { return shared.squares[(staged & 1) * REQUESTS + own.request]; }
+    DEVICE float* residual() const { return shared.residual + own.request * model::RESIDUAL_ROWS; }
+    // Of this SM's vocabulary rows, from the begin of decode to the end of the launch; scores are of one pass.
+    DEVICE RowState* rows() const {
+        if constexpr (REQUESTS == 1) {
+            return reinterpret_cast<RowState*>(shared.scratch + ROWS_OFFSET);
+        } else {
+            return reinterpret_cast<RowState*>(own.launch->tables + (size_t(own.request) * model::SMS + place.sm) * TABLE_BYTES);
+        }
+    }
+    DEVICE float* scores() const { return reinterpret_cast<float*>(rows() + model::HEAD_ROWS); }
+    // Whether a warp's best candidate of the head is one of the request's.
+    DEVICE bool has_candidate(u32 warp) const {
+        if constexpr (REQUESTS == 1) {
+            return warp < WARPS;
+        } else {
+            return warp < WARPS && int(warp % REQUESTS) == own.request;
+        }
+    }
 
     DEVICE u32* mail(int layer) const { return params.mail + size_t(layer) * mail::LAYER; }
 

@@ -39,7 +39,7 @@ DEVICE void begin_residual(Core& core, const u16* row) {
         const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
         if (r >= model::HIDDEN) continue;
         const u32 w = __ldg(reinterpret_cast<const u32*>(row + r));
-        *reinterpret_cast<float2*>(core.shared.residual + 2 * p) = make_float2(weight_low(w), weight_high(w));
+        *reinterpret_cast<float2*>(core.residual() + 2 * p) = make_float2(weight_low(w), weight_high(w));
     }
 }
 

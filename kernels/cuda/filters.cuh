@@ -35,8 +35,8 @@ struct Mailbox {
     DEVICE bool fresh(const ulonglong2& v) const { return (((u32(v.x) ^ parity) | (u32(v.y) ^ parity)) & 1u) == 0; }
 };
 static_assert(size_t(4 * SENDERS) * (1 + PROBES) * sizeof(u64) == model::FILTER_BYTES, "the host reserves as much");
-DEVICE Mailbox draws(const Core& core) { return Mailbox(0, 1, 0, core.shared.draw_exchanges); }
-DEVICE Mailbox probes(const Core& core, int plane) { return Mailbox(4 * SENDERS, PROBES, plane, core.shared.probe_exchanges); }
+DEVICE Mailbox draws(const Core& core) { return Mailbox(0, 1, 0, core.shared.draw_exchanges[core.own.request]); }
+DEVICE Mailbox probes(const Core& core, int plane) { return Mailbox(4 * SENDERS, PROBES, plane, core.shared.probe_exchanges[core.own.request]); }
 
 // One thread of an SM, to all GPUs. The lowest bits are free.
 DEVICE void publish(Core& core, const Mailbox& box, u64 first, u64 second) {
@@ -111,10 +111,10 @@ DEVICE void settle_offers(Core& core, bool first) {
     const u32 score = u32(__shfl_sync(ALL_LANES, with, owner) >> 32);
     top_key = __reduce_max_sync(ALL_LANES, top_key);
     if (core.lane == 0) {
-        core.shared.draw.id = int(0xfffffu - (u32(winner) >> 12));
-        core.shared.draw.score = __uint_as_float(score);
-        if (first) core.shared.draw.top = from_ordered(top_key);
-        if (!whole) core.shared.draw.lost = 1;
+        core.shared.draw[core.own.request].id = int(0xfffffu - (u32(winner) >> 12));
+        core.shared.draw[core.own.request].score = __uint_as_float(score);
+        if (first) core.shared.draw[core.own.request].top = from_ordered(top_key);
+        if (!whole) core.shared.draw[core.own.request].lost = 1;
     }
 }
 
@@ -122,19 +122,19 @@ DEVICE void settle_offers(Core& core, bool first) {
 DEVICE void begin(Core& core, u32 top_key) {
     top_key = __reduce_max_sync(ALL_LANES, top_key);
     if (core.lane == 0) core.shared.top_keys[core.warp] = top_key;
-    if (threadIdx.x == 0) {
-        core.shared.draw.lost = 0;
-        ++core.shared.draw_exchanges;
+    if (int(threadIdx.x) == 32 * core.own.request) {
+        core.shared.draw[core.own.request].lost = 0;
+        ++core.shared.draw_exchanges[core.own.request];
     }
 }
 
 // The first round's offers: what `head` left in the SM. All lanes of one warp.
 DEVICE void offer_first(Core& core) {
-    const u64 best = warp_max(core.lane < WARPS ? core.shared.best[core.lane] : 0);
-    const u32 top_key = __reduce_max_sync(ALL_LANES, core.lane < WARPS ? core.shared.top_keys[core.lane] : 0u);
+    const u64 best = warp_max(core.has_candidate(core.lane) ? core.shared.best[core.lane] : 0);
+    const u32 top_key = __reduce_max_sync(ALL_LANES, core.has_candidate(core.lane) ? core.shared.top_keys[core.lane] : 0u);
     if (core.lane == 0) {
         const int row = best ? head_row_of(core, candidate_id(best)) : -1;
-        const Offer offer(best, row < 0 ? 0.0f : core.shared.scores()[row], top_key);
+        const Offer offer(best, row < 0 ? 0.0f : core.scores()[row], top_key);
         publish(core, draws(core), offer.first, offer.second);
     }
     settle_offers(core, true);
@@ -160,8 +160,8 @@ DEVICE int head_rows(const Core& core) { return core.share(HEAD).tiles * TILE_RO
 // Of all tokens: how many score more than the candidate, and the weights of those and of all. All consumer threads.
 DEVICE void sum_above(Core& core) {
     Shared& shared = core.shared;
-    const float bar = shared.draw.score, top = shared.draw.top;
-    const float* scores = shared.scores();
+    const float bar = core.shared.draw[core.own.request].score, top = core.shared.draw[core.own.request].top;
+    const float* scores = core.scores();
     FilterSums mine{0, 0, 0};
     for (int row = int(threadIdx.x); row < head_rows(core); row += CONSUMERS) {
         const float score = scores[row];
@@ -174,7 +174,7 @@ DEVICE void sum_above(Core& core) {
     }
     mine = {warp_total(mine.above), warp_total(mine.all), __reduce_add_sync(ALL_LANES, mine.count)};
     if (core.lane == 0) shared.sums()[core.warp] = mine;
-    if (threadIdx.x == 0) ++shared.draw_exchanges;
+    if (threadIdx.x == 0) ++core.shared.draw_exchanges[core.own.request];
     consumers_sync();
     if (core.warp == 0) {
         const bool has = core.lane < WARPS;
@@ -191,7 +191,7 @@ DEVICE void sum_above(Core& core) {
         found = {warp_total(found.above), warp_total(found.all), __reduce_add_sync(ALL_LANES, found.count)};
         if (core.lane == 0) {
             shared.found()[0] = found;
-            if (!whole) shared.draw.lost = 1;
+            if (!whole) core.shared.draw[core.own.request].lost = 1;
         }
     }
     consumers_sync();
@@ -200,8 +200,8 @@ DEVICE void sum_above(Core& core) {
 // The same for PROBES scores at once, without the weights of all: each warp finds one of them. All consumer threads.
 DEVICE void probe(Core& core, const float* bars) {
     Shared& shared = core.shared;
-    const float top = shared.draw.top;
-    const float* scores = shared.scores();
+    const float top = core.shared.draw[core.own.request].top;
+    const float* scores = core.scores();
     u64 above[PROBES] = {};
     u32 counts[PROBES] = {};
     for (int row = int(threadIdx.x); row < head_rows(core); row += CONSUMERS) {
@@ -220,7 +220,7 @@ DEVICE void probe(Core& core, const float* bars) {
         const FilterSums sums{warp_total(above[i]), 0, __reduce_add_sync(ALL_LANES, counts[i])};
         if (core.lane == 0) shared.probe_sums(core.warp)[i] = sums;
     }
-    if (threadIdx.x == 0) ++shared.probe_exchanges;
+    if (threadIdx.x == 0) ++core.shared.probe_exchanges[core.own.request];
     consumers_sync();
     const int mine = int(core.warp);
     FilterSums sums = core.lane < WARPS ? shared.probe_sums(core.lane)[mine] : FilterSums{0, 0, 0};
@@ -235,7 +235,7 @@ DEVICE void probe(Core& core, const float* bars) {
     found = {warp_total(found.above), 0, __reduce_add_sync(ALL_LANES, found.count)};
     if (core.lane == 0) {
         shared.found()[mine] = found;
-        if (!whole) shared.draw.lost = 1;
+        if (!whole) core.shared.draw[core.own.request].lost = 1;
     }
     consumers_sync();
 }
@@ -261,7 +261,7 @@ DEVICE Kept find_top_k(Core& core, float low, float high, u64 at_low) {
             bars[i] = low == -INFINITE ? high - span * float(1 << i) : high - (high - low) * (float(i + 1) / float(PROBES + 1));
         }
         probe(core, bars);
-        if (core.shared.draw.lost) return {low, at_low};
+        if (core.shared.draw[core.own.request].lost) return {low, at_low};
         for (int i = 0; i < PROBES; ++i) {
             const FilterSums found = core.shared.found()[i];
             if (found.count == u32(core.params.sampling.top_k)) return {bars[i], found.above};
@@ -282,8 +282,8 @@ DEVICE Kept find_top_k(Core& core, float low, float high, u64 at_low) {
 DEVICE void draw_again(Core& core, float floor) {
     Shared& shared = core.shared;
     const Sampling& s = core.params.sampling;
-    const float top = shared.draw.top;
-    const float* scores = shared.scores();
+    const float top = core.shared.draw[core.own.request].top;
+    const float* scores = core.scores();
     u64 best = 0;
     float best_score = 0.0f;
     for (int row = 2 * int(threadIdx.x); row < head_rows(core); row += 2 * CONSUMERS) {
@@ -311,7 +311,7 @@ DEVICE void draw_again(Core& core, float floor) {
         shared.best[core.warp] = winner;
         shared.best_scores[core.warp] = score;
     }
-    if (threadIdx.x == 0) ++shared.draw_exchanges;
+    if (threadIdx.x == 0) ++core.shared.draw_exchanges[core.own.request];
     consumers_sync();
     if (core.warp == 0) {
         const u64 mine = core.lane < WARPS ? shared.best[core.lane] : 0;
@@ -330,14 +330,14 @@ DEVICE void draw_again(Core& core, float floor) {
 // and `kept.weight` the weight of what it keeps. All consumer threads, with the same answer on every SM.
 DEVICE bool keeps(Core& core, Kept& kept, bool& bounded) {
     const Sampling& s = core.params.sampling;
-    const Draw draw = core.shared.draw;
+    const Draw draw = core.shared.draw[core.own.request];
     if (weight(__fsub_rn(draw.score, draw.top)) < s.least_weight) return false;
     const bool nucleus = s.top_p < 1.0f;
     if (bounded && !nucleus) return true;
     if (s.top_k == 0 && !nucleus) return true;
     sum_above(core);
     const FilterSums sums = core.shared.found()[0];
-    if (core.shared.draw.lost) return true;
+    if (core.shared.draw[core.own.request].lost) return true;
     if (s.top_k && !bounded) {
         const bool outside = sums.count >= u32(s.top_k);
         const u64 least = sums.above + weight(__fsub_rn(draw.score, draw.top));  // that top-k can leave, if this is inside
@@ -364,8 +364,8 @@ DEVICE bool keeps(Core& core, Kept& kept, bool& bounded) {
 DEVICE void settle(Core& core) {
     Kept kept{-INFINITE, 0};
     bool bounded = false;
-    while (!core.shared.draw.lost && !keeps(core, kept, bounded)) {
-        if (core.shared.draw.lost) break;
+    while (!core.shared.draw[core.own.request].lost && !keeps(core, kept, bounded)) {
+        if (core.shared.draw[core.own.request].lost) break;
         draw_again(core, kept.floor);
     }
 }

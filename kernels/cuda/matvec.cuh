@@ -184,7 +184,7 @@ DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16*
 // For inverse_rms. Only those who finish a group need it, so it comes after the first group's products.
 DEVICE void leave_squares(Core& core) {
     const float squares = warp_sum(core.squares);
-    if (core.lane == 0) core.shared.squares[core.staged & 1][core.warp] = squares;
+    if (core.lane == 0) core.squares_left()[core.warp] = squares;
 }
 
 template <int COLUMNS, int STORAGE = STORAGE_F16>

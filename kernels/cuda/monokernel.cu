@@ -4,6 +4,9 @@
 #include "decode.cuh"
 #include "expert_producer.cuh"
 #include "prefill.cuh"
+#ifdef MODEL_SEVERAL
+#include "several.cuh"
+#endif
 
 constexpr int PRODUCERS = experts::ANY ? 32 : 1;  // a slot of experts takes many copies: a lane each
 // Prompts of models with norms after modules go through decode.
@@ -178,7 +181,8 @@ DEVICE void pass_prompt(Core& core, const prefill::Chunk& chunk, tiles::Stages& 
     prefill::pass(prefill::ByShares{core, chunk});
 }
 
-DEVICE void consume(const Params& params, Shared& memory, u32 sm) {
+DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
+    const Params& params = prompt_of(launched);
     // Through shuffles, which no compiler does twice: it would read special registers again in every phase, for the thread's
     // number and for the address of the shared memory, to save registers of its own.
     const u32 thread = __shfl_sync(ALL_LANES, threadIdx.x, int(threadIdx.x % 32));
@@ -214,6 +218,12 @@ DEVICE void consume(const Params& params, Shared& memory, u32 sm) {
         }
     }
 
+#ifdef MODEL_SEVERAL
+    several::decode_all(launched, core, reporter.start);
+    consumers_sync();
+    if (threadIdx.x == 0) barrier_arrive(&shared.done);
+    return;
+#endif
     if (model::FILTERS) begin_rows(core);
 
     int id = params.ids[params.prefill_end];
@@ -281,7 +291,8 @@ DEVICE void consume(const Params& params, Shared& memory, u32 sm) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid_constant__ Params params) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid_constant__ Launched launched) {
+    const Params& params = prompt_of(launched);
     extern __shared__ __align__(1024) u8 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x < MATRICES) {
@@ -314,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
     __syncthreads();
     if (threadIdx.x < CONSUMERS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
-        consume(params, shared, blockIdx.x);
+        consume(launched, shared, blockIdx.x);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         const int at = produce_tiles(params, shared, blockIdx.x);

@@ -71,7 +71,7 @@ DEVICE void post_scores(Core& core, int layer, float bias) {
     float sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) sum += core.shared.routing.sums[core.lane][w];
-    const float score = sum * inverse_rms(core.shared.squares[core.staged & 1]) + bias;
+    const float score = sum * inverse_rms(core.squares_left()) + bias;
     post(core.mail(layer) + mail::SCORES + expert, tagged(score, core.epoch));
 }
 

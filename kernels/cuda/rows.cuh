@@ -158,7 +158,7 @@ struct QkvFinish {
     }
     DEVICE void post(int, float a, float b) {
         if (at.kind == QkvPair::PADDING) return;
-        const float scale = inverse_rms(core.shared.squares[core.staged & 1]);
+        const float scale = inverse_rms(core.squares_left());
         float2 v = make_float2(a * scale, b * scale);
         if constexpr (model::QKV_BIAS) v = make_float2(v.x + bias.x, v.y + bias.y);
         if (at.kind != QkvPair::VALUE && !travels_raw(at)) v = rotated(v.x, v.y, turn);
@@ -185,7 +185,7 @@ struct GateUpFinish {
     DEVICE void post(int pair, float gate, float up) {
         const int f = pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES);
         if (f >= LANE_FFN) return;
-        const float scale = inverse_rms(core.shared.squares[core.staged & 1]);
+        const float scale = inverse_rms(core.squares_left());
         gate *= scale;
         up *= scale;
         if constexpr (experts::BIASED) {
@@ -316,7 +316,7 @@ struct ResidualFinish {
             return;
         }
         const int local = (pair - core.share(ATTN_OUT).first * (TILE_ROWS / 2)) * 2;
-        float2* residual = reinterpret_cast<float2*>(core.shared.residual + local);
+        float2* residual = reinterpret_cast<float2*>(core.residual() + local);
         const float2 x = make_float2(residual->x + add.x, residual->y + add.y);
         *residual = x;
         const u32 stream_a = tagged(x.x, core.epoch), stream_b = tagged(x.y, core.epoch);

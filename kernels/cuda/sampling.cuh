@@ -112,8 +112,8 @@ DEVICE void conclude(Core& core, const StopIds& stop_ids, u32 id, u32 flags) {
     const u32 token = id < u32(model::VOCAB) ? id : 0u;
     const bool ends = stop_ids.have(int(token));
     if (core.lane == 0) {
-        core.shared.token = token;
-        core.shared.verdict = flags | (ends ? STOP_ID : 0u);
+        core.shared.token[core.own.request] = token;
+        core.shared.verdict[core.own.request] = flags | (ends ? STOP_ID : 0u);
     }
 }
 
@@ -121,7 +121,7 @@ DEVICE void conclude(Core& core, const StopIds& stop_ids, u32 id, u32 flags) {
 DEVICE void elect(Core& core, u32 stop_flag) {
     const bool first = core.place.sm == 0 && core.params.rank == 0;
     const Ballot ballot(core.serial);
-    const u64 best = warp_max(core.lane < WARPS ? core.shared.best[core.lane] : 0);
+    const u64 best = warp_max(core.has_candidate(core.lane) ? core.shared.best[core.lane] : 0);
     if (core.lane == 0) {
         tell_all(core.params, &Peer::candidates, int(ballot.first) + core.params.rank * model::SMS + int(core.place.sm),
                  (best & ~1ull) | ballot.parity);
@@ -156,12 +156,12 @@ DEVICE Chosen choose(Core& core, Best mine, u32 stop_flag, const Meanwhile& mean
     if (filtered) {
         filters::settle(core);
         if (core.warp == 0) {
-            const u32 flags = (core.shared.verdict & ~STOP_ID) | (core.shared.draw.lost ? ABORTED : 0u);
+            const u32 flags = (core.shared.verdict[core.own.request] & ~STOP_ID) | (core.shared.draw[core.own.request].lost ? ABORTED : 0u);
             __syncwarp();
-            conclude(core, StopIds(core), u32(core.shared.draw.id), flags);
+            conclude(core, StopIds(core), u32(core.shared.draw[core.own.request].id), flags);
         }
         consumers_sync();
     }
-    const u32 verdict = core.shared.verdict;
-    return {int(core.shared.token), (verdict & STOP_ASKED) != 0, (verdict & STOP_ID) != 0, (verdict & ABORTED) != 0};
+    const u32 verdict = core.shared.verdict[core.own.request];
+    return {int(core.shared.token[core.own.request]), (verdict & STOP_ASKED) != 0, (verdict & STOP_ID) != 0, (verdict & ABORTED) != 0};
 }

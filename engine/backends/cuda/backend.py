@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -34,9 +35,11 @@ from engine.backends.cuda.kept_caches import KeptCaches, Lease
 from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, plan_launch
 from engine.backends.cuda.memory import Memory, has_room, load_model, require_room
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch
+from engine.backends.cuda.rows import Row, RowScheduler, Ways
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan, validate
+from engine.backends.cuda.together import RowLaunches, kernels_for, several_layout, shares_launches
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse, budget_of
 from engine.errors import BackendUnavailable, RequestError
@@ -44,6 +47,7 @@ from engine.measuring.bandwidth import datasheet_gbs
 from engine.models.config import Feature, ModelConfig
 from engine.models.storage import Storage
 from engine.progress import OnProgress, Progress, ignore_progress
+from engine.settings import MOST_ROWS
 
 MONOKERNEL = "monokernel.cu"
 _FEATURES = frozenset((Feature.QKV_BIAS, Feature.QK_NORM, Feature.LAYER_ROTATION, Feature.ROTATION_AMPLITUDE))
@@ -77,11 +81,13 @@ class CudaBackend:
 
     Options: `sync`, "mailbox" or "barrier"; Tuning's other fields; `context`, the cache's size;
     `prefix_cache_mib`, memory for the keys and values of recent sequences; `virtual`, which gives all
-    `devices` a part of the first GPU's SMs each, to try how a model lies on several GPUs where there is one.
+    `devices` a part of the first GPU's SMs each, to try how a model lies on several GPUs where there is one;
+    `rows`, how many requests it takes at once, which is 1 all the same where `shares_launches` says so.
     """
 
     name = "cuda"
-    rows = 1
+    _scheduler: RowScheduler | None = None
+    """With several rows: it runs all but what is measured."""
 
     def __init__(
         self,
@@ -98,6 +104,7 @@ class CudaBackend:
         self._devices = reachable_devices(devices, virtual=chosen.virtual)
         try:
             self._open(model, chosen)
+            self._scheduler = self._open_rows(chosen) if self.rows > 1 else None
         except BaseException:  # whoever opens another model after this needs the memory
             self._close_devices()
             raise
@@ -114,6 +121,7 @@ class CudaBackend:
                 device.reach(other)
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
         self.layout = self._fitting(_layout(model, devices, sms, chosen), chosen.cache_bytes)
+        self.rows = chosen.rows if shares_launches(self.layout) else 1
         self._chosen = choose_storages(model.weights, self.layout.sharding)
         self.config = replace(self.config, context=min(self.config.context, self.layout.capacity))
         self._kernels: dict[tuple[int, bool, bool], Any] = {}
@@ -134,12 +142,41 @@ class CudaBackend:
         ]
         for rank in range(devices):
             self._kernel(rank, chosen.tuning.profile, False)
-        self._caches = KeptCaches(self._devices, memories[0].kv_bytes, chosen.cache_bytes)
+        in_flight = self.rows * memories[0].kv_bytes if self.rows > 1 and not chosen.cache_is_given else 0
+        self._caches = KeptCaches(self._devices, memories[0].kv_bytes, chosen.cache_bytes + in_flight)
         self.topology = _topology(self._devices, self.layout.sharding)
         self.facts: dict[str, Any] = {
             "sync": BARRIER if chosen.tuning.sync_barrier else MAILBOX,
             "tuning": asdict(self.layout.tuning) | {"slot_units": self.layout.slot_units},
+        } | ({"rows": self.rows} if self.rows > 1 else {})
+
+    def _open_rows(self, chosen: _Options) -> RowScheduler:
+        """Compiles the kernels of several requests, side by side, and makes room for the rows."""
+        context = self.device_context
+        layouts = {size: several_layout(self.layout, chosen.context, size) for size in kernels_for(self.rows)}
+        headers = [_header(layout, chosen.tuning.profile, True) for layout in layouts.values()]
+        self._progress(Progress(0, len(headers), "kernels", "compiling the kernels of several requests"))
+        with ThreadPoolExecutor(len(headers)) as pool:
+            images = [compiled.image for compiled in pool.map(partial(compile_kernel, MONOKERNEL), headers)]
+        self.device.activate()
+        shared = {"monokernel": self.layout.shared_bytes}
+        kernels = {
+            size: self.device.module(image, shared)["monokernel"]
+            for size, image in zip(layouts, images, strict=True)
         }
+        launches = RowLaunches(context, layouts, kernels)
+
+        def lend(job: Job) -> Lease:
+            with self._lock:
+                self._take_back_ended()
+                return self._caches.lend_row(job)
+
+        def take_back(lease: Lease, job: Job, tokens: Sequence[int]) -> None:
+            with self._lock:
+                self._caches.take_back_row(lease, job, tokens)
+
+        ways = Ways(self.layout.prefill_chunk, self.layout.tiles_from)
+        return RowScheduler(self.config.context, ways, lend=lend, take_back=take_back, begin=launches.begin)
 
     def _fitting(self, layout: Layout, cache_bytes: int) -> Layout:
         """The layout, or one without the copy that speeds up long prompts if a GPU has no room for it."""
@@ -203,7 +240,7 @@ class CudaBackend:
     def state(self) -> dict[str, Any]:
         return {}
 
-    def launch(self, job: Job) -> CudaLaunch | MultiGpuLaunch:
+    def launch(self, job: Job) -> CudaLaunch | MultiGpuLaunch | Row:
         context = self.config.context
         if context <= len(job.tokens) < self.layout.sharding.whole.context:
             raise RequestError(
@@ -211,6 +248,8 @@ class CudaBackend:
                 f" or raise the option context, to {self.layout.sharding.whole.context} at most"
             )
         check_job(self.config, job)
+        if self._scheduler is not None and not job.is_measured:
+            return self._join(self._scheduler, job)
         with self._lock:
             self._require_idle()
             self._take_back()
@@ -226,6 +265,18 @@ class CudaBackend:
                 raise
             self._lent = (lease, job)
             return launch
+
+    def _join(self, scheduler: RowScheduler, job: Job) -> Row:
+        with self._lock:
+            if self._current is not None and not self._current.ended:
+                raise RequestError("what is measured runs alone; close the launches in flight first")
+            if scheduler.in_flight == self.rows:
+                raise RequestError(
+                    f"the backend cuda runs {self.rows} launches at a time; close the other one first"
+                )
+            row = scheduler.join(job)
+        row.await_admission()
+        return row
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each of `tokens`: [len(tokens), vocab], by the decode path."""
@@ -269,6 +320,10 @@ class CudaBackend:
     def _require_idle(self) -> None:
         if self._current is not None and not self._current.ended:
             raise RequestError("the backend cuda runs one launch at a time; close the other one first")
+        if self._scheduler is not None:
+            if self._scheduler.in_flight:
+                raise RequestError("what is measured runs alone; close the launches in flight first")
+            self._scheduler.settle()
 
     def _take_back_ended(self) -> None:
         if self._current is None or self._current.ended:
@@ -327,6 +382,8 @@ class CudaBackend:
         return best
 
     def close(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.close()
         with self._lock:
             if self._current is not None:
                 self._current.close()
@@ -359,11 +416,13 @@ class _Options:
     context: int | None
     virtual: bool
     cache_bytes: int
+    cache_is_given: bool = False
+    rows: int = 1
 
 
 def _parse_options(options: Mapping[str, Any]) -> _Options:
     tunable = {f.name for f in fields(Tuning)} - {"sync_barrier"}
-    known = tunable | {"context", "sync", "virtual", PREFIX_CACHE}
+    known = tunable | {"context", "sync", "virtual", "rows", PREFIX_CACHE}
     unknown = sorted(set(options) - known)
     if unknown:
         raise BackendUnavailable(
@@ -377,11 +436,16 @@ def _parse_options(options: Mapping[str, Any]) -> _Options:
     context = options.get("context")
     if context is not None and (not isinstance(context, int) or context < 1):
         raise BackendUnavailable(f"context is {context!r}; it must be a number of tokens, at least 1")
+    rows = options.get("rows", 1)
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+        raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
     return _Options(
         tuning,
         context,
         bool(options.get("virtual", False)),
         budget_of(options, DEFAULT_CACHE_MIB),
+        PREFIX_CACHE in options,
+        rows,
     )
 
 

@@ -75,6 +75,8 @@ class Layout:
     slot_units: int
     slots: int
     scratch_bytes: int
+    requests: int = 1
+    """That a launch of this kernel has at once, at most."""
 
     @property
     def config(self) -> ModelConfig:
@@ -196,6 +198,7 @@ def make_layout(
     tuning: Tuning,
     capacity: int | None = None,
     sharding: Sharding | None = None,
+    requests: int = 1,
 ) -> Layout:
     """`capacity` is how many positions the cache has, at most the model's context.
 
@@ -213,13 +216,14 @@ def make_layout(
     ):
         if value > most:
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
-    scratch = _scratch_bytes(plan, sharding)
-    room_for_slots = SHARED_BYTES - scratch - _fixed_bytes(plan)
+    scratch = _scratch_bytes(plan, sharding, requests)
+    room_for_slots = SHARED_BYTES - scratch - _fixed_bytes(plan, requests)
     sizes = _SLOT_UNITS if tuning.slot_units is None else (tuning.slot_units,)
     for units in sizes:
         slots = room_for_slots // (units * UNIT_BYTES + 16)
         if slots >= _LEAST_SLOTS and _holds_runs(plan, units):
-            layout = Layout(sharding, plan, tuning, weights, -(-room // 32) * 32, units, slots, scratch)
+            capacity = -(-room // 32) * 32
+            layout = Layout(sharding, plan, tuning, weights, capacity, units, slots, scratch, requests)
             _require_prompts_ways(layout)
             return layout
     raise ConfigError(
@@ -270,17 +274,26 @@ def _joins_lanes(sharding: Sharding) -> bool:
     return sharding.streams > 1 and sharding.whole.lanes.head is not HeadKind.VOCAB_PARALLEL
 
 
-def _scratch_bytes(plan: Plan, sharding: Sharding) -> int:
+def _scratch_bytes(plan: Plan, sharding: Sharding, requests: int) -> int:
     """Mirrors SCRATCH_BYTES in core.cuh; the compiler asserts that all of shared memory fits."""
     c = plan.config
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
-    decode = -(-_widest_columns(c) // 32) * 128 + 2 * WARPS * pairs * 8
+    chunks = -(-_widest_columns(c) // 32)
+    if requests > 1:
+        chunks = min(chunks, 16 // requests * 4 * WARPS)
+    decode = requests * (chunks * 128 + 2 * WARPS * pairs * 8)
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if _joins_lanes(sharding) else 0
     merge = (WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim
-    decode += -(-max(merge, (2 + PROBES) * WARPS * 24, slices) // 8) * 8 + 12 * _head_rows(plan)
+    decode += -(-max(merge, (2 + PROBES) * WARPS * 24, slices) // 8) * 8
+    decode += table_bytes(plan) if requests == 1 else 0
     prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
+
+
+def table_bytes(plan: Plan) -> int:
+    """TABLE_BYTES in core.cuh: what an SM keeps of a request's vocabulary rows."""
+    return 12 * _head_rows(plan)
 
 
 def _residual_rows(plan: Plan) -> int:
@@ -295,12 +308,13 @@ def _head_rows(plan: Plan) -> int:
     return max(core[Matrix.HEAD].tiles for core in plan.shares) * TILE_ROWS
 
 
-def _fixed_bytes(plan: Plan) -> int:
+def _fixed_bytes(plan: Plan, requests: int) -> int:
     routing = 0
     if experts := plan.config.experts:
         routing = 16 + 4 * (WARPS * -(-experts.count // plan.cores) + 2 * experts.chosen)
     return (
-        4 * (_residual_rows(plan) + 10 + 15 + 6 * plan.config.layers + 4 * WARPS + 4)
+        4 * (10 + 15 + 2 * WARPS + 4)
+        + 4 * requests * (_residual_rows(plan) + 6 * plan.config.layers + 2 * WARPS)
         + 8 * WARPS
         + 512
         + routing
@@ -334,6 +348,8 @@ def header(layout: Layout, *, filters: bool = False) -> str:
     lines += [f"constexpr float {name} = {value:.9e}f;" for name, value in _floats(layout).items()]
     lines.append("}")
     lines += [f"#define {name} {{{', '.join(map(str, values))}}}" for name, values in _lists(layout).items()]
+    if layout.requests > 1:
+        lines.append("#define MODEL_SEVERAL")
     lines.append(f'#define WEIGHTS_PTX "{layout.weights}"')
     return "\n".join(lines) + "\n"
 
@@ -364,6 +380,7 @@ def _integers(layout: Layout) -> dict[str, int]:
         "DELAY": sharding.whole.lanes.delay,
         "HEAD_KIND": int(HeadCode[sharding.whole.lanes.head.name]),
         "HEAD_COLUMNS": _head_columns(c),
+        "REQUESTS": layout.requests,
         "SMS": plan.cores,
         "SMS_A_LANE": plan.cores_a_lane,
         "SLOT_UNITS": layout.slot_units,

@@ -20,6 +20,7 @@ from engine.backends.cuda.units import CHUNK_COLUMNS, TILE_ROWS, UNIT_BYTES, UNI
 from engine.backends.cuda.units import WARPS as WARPS
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
+from engine.settings import MOST_ROWS
 
 THREADS = WARPS * 32 + 128
 """Four warps fill the stages of long prompts; in decode one thread of them keeps the ring full."""
@@ -318,6 +319,20 @@ class Params(ctypes.Structure):
     _fields_ = _members(_PARAMS)
 
 
+_TOGETHER: tuple[Declared, ...] = (
+    ("requests", Params * MOST_ROWS, "those beyond model::REQUESTS are not read; max_new 0: decodes nothing"),
+    ("tables", Pointer("u8"), "[REQUESTS][SMS] of TABLE_BYTES (core.cuh)"),
+    ("reader", c_int32, "the request that a piece of its prompt is read of"),
+    ("unused", c_int32, ""),
+)
+
+
+class Together(ctypes.Structure):
+    """What the host hands to a launch of several requests."""
+
+    _fields_ = _members(_TOGETHER)
+
+
 class HostBlock(ctypes.Structure):
     """The mapped memory before the token ring."""
 
@@ -334,6 +349,7 @@ _STRUCTURES: tuple[tuple[type[ctypes.Structure], Sequence[Declared]], ...] = (
     (Sampling, _SAMPLING),
     (Bias, _BIAS),
     (Params, _PARAMS),
+    (Together, _TOGETHER),
     (PackTensor, _TENSOR),
     (PackJob, _PACK_JOB),
     (UnitTensor, _UNIT_TENSOR),

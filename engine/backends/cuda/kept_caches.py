@@ -12,7 +12,7 @@ from typing import NamedTuple
 from engine.backends.base import Job
 from engine.backends.cuda.driver import Device
 from engine.backends.prefix_cache import KeptSequence, Match, PrefixCache, PrefixCacheUse
-from engine.errors import BackendFailure
+from engine.errors import BackendFailure, EngineError, NoRoom
 
 Buffers = tuple[int, ...]
 """The address on each GPU, by rank."""
@@ -60,6 +60,36 @@ class KeptCaches:
         if match and buffers != match.value:
             self._copy(match, buffers)
         return Lease(buffers, match.length if match else 0)
+
+    def lend_row(self, job: Job) -> Lease:
+        """Buffers for one of several requests in flight: every one has its own, whole.
+
+        Raises NoRoom if the budget has none left beside those in flight.
+        """
+        size = self._size * len(self._devices)
+        match = self._kept.reserve(job.cache_salt, job.tokens, size, size)
+        if match and not match.copies:
+            return Lease(match.value, match.length)
+        try:
+            buffers = self._take()
+            if buffers is None:
+                raise self._refusal()
+            if match and buffers != match.value:
+                self._copy(match, buffers)
+        except BaseException:
+            self._kept.give_back(size)
+            raise
+        return Lease(buffers, match.length if match else 0)
+
+    def _refusal(self) -> EngineError:
+        if self._kept.in_flight > 1:
+            return NoRoom("the GPU's memory is full; this request begins once another one has ended")
+        return BackendFailure("the GPU's memory has no room for keys and values: take a smaller context")
+
+    def take_back_row(self, lease: Lease, job: Job, tokens: Sequence[int]) -> None:
+        """As `take_back`, of what `lend_row` lent."""
+        self._kept.give_back(self._size * len(self._devices))
+        self.take_back(lease, job, tokens)
 
     def take_back(self, lease: Lease, job: Job, tokens: Sequence[int]) -> None:
         """`tokens` are those whose keys and values the launch has left; empty if it broke down."""

@@ -61,9 +61,9 @@ _WAITS = {
 }
 _PHASES = (*(matrix.name.lower() for matrix in Matrix), "attention or between phases")
 _RING_AT = ctypes.sizeof(HostBlock)
-_START_GRACE_S = 10.0
+START_GRACE_S = 10.0
 """For the driver to bring a process's first kernel onto the GPU, and for a host that was held up itself."""
-_BUDGETS_A_PASS = 4
+BUDGETS_A_PASS = 4
 """How many spin budgets a pass, of decode or of a chunk of the prompt, may take. One that is well takes a
 fraction of one, and the watchdog ends a launch in which any single wait takes one; what outlasts four runs no
 watchdog at all."""
@@ -128,6 +128,8 @@ class LaunchPlan:
     trace: tuple[int, int] = (0, 0)
     caches: tuple[int, ...] = ()
     """Where keys and values lie on each GPU, by rank; empty for the buffer that came with the model."""
+    tiles_from: int | None = None
+    """Tokens left of the prompt from which on they go by tiles; None: what is fastest for the model."""
 
     @property
     def steps(self) -> int:
@@ -154,6 +156,55 @@ def plan_launch(
         stop_ids=job.stop_ids,
         profile=job.profile or job.trace is not None,
         trace=(job.trace.first, job.trace.last) if job.trace else (0, 0),
+    )
+
+
+def stop_ids_of(plan: LaunchPlan) -> NDArray[np.int32]:
+    return np.asarray(sorted(plan.stop_ids) or [-1], np.int32)
+
+
+def params_of(context: DeviceContext, plan: LaunchPlan) -> Params:
+    """What the kernel reads of a plan, and where the model lies; without what a launch has for itself."""
+    tiles_from = context.layout.tiles_from if plan.tiles_from is None else plan.tiles_from
+    params = Params(
+        spin_budget_ns=int(context.spin_budget_s * 1e9),
+        sampling=sampling_of(plan.sampling, context.vocab),
+        first=plan.first,
+        tiles_from=tiles_from,
+        prefill_end=plan.prefill_end,
+        ids_count=len(plan.ids),
+        max_new=plan.max_new,
+        stop_count=len(plan.stop_ids),
+        bias_count=len(plan.sampling.logit_bias),
+        sampled_from=len(plan.ids) - plan.sampled,
+        keep_logits=int(plan.keep_logits),
+        trace_first=plan.trace[0],
+        trace_last=plan.trace[1],
+        slots_in_flight=context.slots_in_flight,
+        blocks_a_split=context.blocks_a_split,
+        rank=context.rank,
+    )
+    for rank, other in enumerate(context.team):
+        for name in PEER_POINTERS:
+            setattr(params.peers[rank], name, getattr(other, name))
+    for name in POINTERS:
+        if hasattr(context.memory, name):
+            setattr(params, name, getattr(context.memory, name))
+    if plan.caches:
+        params.kv = plan.caches[context.rank]
+    return params
+
+
+def watchdog_report(context: DeviceContext) -> tuple[bool, str]:
+    """Whether a wait on this GPU took too long, and which one it was, in a sentence."""
+    found = context.device.download(context.memory.control, (ctypes.sizeof(Control),), np.uint8)
+    control = Control.from_buffer_copy(found.tobytes())
+    what = _WAITS.get(control.wait, "nothing")
+    seconds, phase = context.spin_budget_s, _PHASES[min(control.phase, len(Matrix))]
+    return control.wait != 0, (
+        f"the monokernel stood still: GPU {context.rank}, SM {control.sm}, warp {control.warp}"
+        f" waited over {seconds:g} s for {what} in {phase} of layer {control.layer} at position"
+        f" {control.position}; the request has ended, others may run"
     )
 
 
@@ -214,41 +265,13 @@ class CudaLaunch(PolledLaunch):
 
     def _build_params(self, status: int) -> Params:
         """What the kernel reads; `status` is the device's address of the status block."""
-        context, plan = self._context, self._plan
-        params = Params(
-            ring=status + _RING_AT,
-            status=status,
-            logits=self.logits_address,
-            ids=self._resources.put(np.asarray(plan.ids, np.int32)),
-            stop_ids=self._resources.put(np.asarray(sorted(plan.stop_ids) or [-1], np.int32)),
-            biases=self._resources.put(biases_of(plan.sampling)),
-            profile=self._profile_address,
-            spin_budget_ns=int(context.spin_budget_s * 1e9),
-            sampling=sampling_of(plan.sampling, context.vocab),
-            first=plan.first,
-            tiles_from=context.layout.tiles_from,
-            prefill_end=plan.prefill_end,
-            ids_count=len(plan.ids),
-            max_new=plan.max_new,
-            stop_count=len(plan.stop_ids),
-            bias_count=len(plan.sampling.logit_bias),
-            sampled_from=len(plan.ids) - plan.sampled,
-            keep_logits=int(plan.keep_logits),
-            trace_first=plan.trace[0],
-            trace_last=plan.trace[1],
-            slots_in_flight=context.slots_in_flight,
-            blocks_a_split=context.blocks_a_split,
-            rank=context.rank,
-            serial=context.serial & 0xFFFFFFFF,
-        )
-        for rank, other in enumerate(context.team):
-            for name in PEER_POINTERS:
-                setattr(params.peers[rank], name, getattr(other, name))
-        for name in POINTERS:
-            if hasattr(context.memory, name):
-                setattr(params, name, getattr(context.memory, name))
-        if plan.caches:
-            params.kv = plan.caches[context.rank]
+        params = params_of(self._context, self._plan)
+        params.ring, params.status = status + _RING_AT, status
+        params.logits, params.profile = self.logits_address, self._profile_address
+        params.ids = self._resources.put(np.asarray(self._plan.ids, np.int32))
+        params.stop_ids = self._resources.put(stop_ids_of(self._plan))
+        params.biases = self._resources.put(biases_of(self._plan.sampling))
+        params.serial = self._context.serial & 0xFFFFFFFF
         return params
 
     def start(self, logits: int | None = None) -> None:
@@ -271,6 +294,11 @@ class CudaLaunch(PolledLaunch):
     @property
     def prefilled(self) -> int:
         return int(self._host.status.prefilled)
+
+    @property
+    def prefill_ns(self) -> int:
+        """Nanoseconds of the launch when `prefilled` tokens were there."""
+        return int(self._host.status.prefill_ns)
 
     @property
     def failure(self) -> str | None:
@@ -391,7 +419,7 @@ class CudaLaunch(PolledLaunch):
     def _patience_s(self) -> float:
         """How long it may show nothing: passes over known ids tell the host nothing."""
         silent = max(1, len(self._plan.ids) - self._plan.prefill_end)
-        return _START_GRACE_S + _BUDGETS_A_PASS * self._context.spin_budget_s * silent
+        return START_GRACE_S + BUDGETS_A_PASS * self._context.spin_budget_s * silent
 
     def _lifeless(self) -> bool:
         """Whether the kernel has shown nothing for longer than a pass can take: it does not run.
@@ -405,14 +433,5 @@ class CudaLaunch(PolledLaunch):
         return since is not None and now - since > self._patience_s
 
     def _report(self) -> str:
-        words = (ctypes.sizeof(Control),)
-        found = self._context.device.download(self._context.memory.control, words, np.uint8)
-        control = Control.from_buffer_copy(found.tobytes())
-        self.stuck = control.wait != 0
-        what = _WAITS.get(control.wait, "nothing")
-        seconds, phase = self._context.spin_budget_s, _PHASES[min(control.phase, len(Matrix))]
-        return (
-            f"the monokernel stood still: GPU {self._context.rank}, SM {control.sm}, warp {control.warp}"
-            f" waited over {seconds:g} s for {what} in {phase} of layer {control.layer} at position"
-            f" {control.position}; the request has ended, others may run"
-        )
+        self.stuck, report = watchdog_report(self._context)
+        return report

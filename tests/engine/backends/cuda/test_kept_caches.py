@@ -8,7 +8,7 @@ import pytest
 
 from engine.backends.base import Job
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
-from engine.errors import BackendFailure
+from engine.errors import BackendFailure, NoRoom
 
 SIZE = 100
 PROMPT = tuple(range(1, 11))
@@ -120,3 +120,38 @@ def test_a_memory_without_room_on_every_gpu_leaves_the_models_own_buffer(room: i
 
     assert kept.lend(job(*PROMPT)) is None
     assert devices[0]._room == room
+
+
+def test_rows_have_a_buffer_each_whoever_owns_them() -> None:
+    kept = caches(PlayedDevice())
+    leases = [kept.lend_row(job(*PROMPT, owner=owner)) for owner in ("", "", "anna")]
+    assert len({lease.buffers for lease in leases}) == 3
+
+
+def test_a_row_beyond_the_budget_waits_for_another_one_to_end() -> None:
+    kept = caches(PlayedDevice(), budget=2 * SIZE)
+    first, _ = (kept.lend_row(job(*PROMPT)) for _ in range(2))
+    with pytest.raises(NoRoom, match="memory for keys and values is full"):
+        kept.lend_row(job(*PROMPT))
+    kept.take_back_row(first, job(*PROMPT), ())
+    kept.lend_row(job(*PROMPT))
+
+
+def test_a_row_goes_on_from_what_another_one_left_and_makes_room_for_it() -> None:
+    kept = caches(PlayedDevice(), budget=2 * SIZE)
+    first = kept.lend_row(job(*PROMPT))
+    kept.take_back_row(first, job(*PROMPT), PROMPT)
+    assert kept.use.sequences == 1
+    again = kept.lend_row(job(*PROMPT, 11))
+    assert again == Lease(first.buffers, len(PROMPT))
+    assert kept.lend_row(job(*PROMPT)).first == 0
+
+
+def test_a_full_gpu_makes_rows_wait_and_refuses_one_alone_for_good() -> None:
+    kept = caches(PlayedDevice(room=1))
+    first = kept.lend_row(job(*PROMPT))
+    with pytest.raises(NoRoom, match="begins once another one has ended"):
+        kept.lend_row(job(*PROMPT))
+    kept.take_back_row(first, job(*PROMPT), ())
+    with pytest.raises(BackendFailure, match="take a smaller context"):
+        caches(PlayedDevice(room=0)).lend_row(job(*PROMPT))

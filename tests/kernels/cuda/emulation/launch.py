@@ -33,21 +33,29 @@ class EmulatedGpu:
     """A model in the memory of a GPU of `cores` SMs. Raises FileNotFoundError if there is no C++ compiler."""
 
     def __init__(
-        self, folder: Path, config: ModelConfig, weights: Weights, cores: int, tuning: Tuning | None = None
+        self,
+        folder: Path,
+        config: ModelConfig,
+        weights: Weights,
+        cores: int,
+        tuning: Tuning | None = None,
+        *,
+        requests: int = 1,
+        filters: bool = False,
     ) -> None:
         self._config = config
         self.chosen = choose_storages(weights, shard(config, 1))
         self._plan = plan(config, cores, self.chosen.storages)
-        self._layout = make_layout(self._plan, self.chosen.half, tuning or Tuning())
-        self._library = ctypes.CDLL(str(_build(folder, header(self._layout))))
+        self.layout = make_layout(self._plan, self.chosen.half, tuning or Tuning(), requests=requests)
+        self.library = ctypes.CDLL(str(_build(folder, header(self.layout, filters=filters))))
         self._held: list[Any] = []
-        self._cache = self._put(np.full(self._layout.kv_halves, 0xFFFF, np.uint16))
-        self._memory = self._load(weights)
+        self._cache = self.put(np.full(self.layout.kv_halves, 0xFFFF, np.uint16))
+        self.memory = self._load(weights)
         self._serial = 1
 
     @property
     def has_copy(self) -> bool:
-        return self._layout.has_copy
+        return self.layout.has_copy
 
     def generate(
         self, tokens: list[int], new: int, *, prefilled: int, first: int = 0, tiles_from: int = 1
@@ -60,7 +68,7 @@ class EmulatedGpu:
 
     def logits(self, tokens: list[int]) -> NDArray[np.float32]:
         """After each of `tokens`, which all go through decode: [len(tokens), vocab]."""
-        kept = self._put(np.full((len(tokens), self._config.vocab), np.nan, np.float32))
+        kept = self.put(np.full((len(tokens), self._config.vocab), np.nan, np.float32))
         self._launch(tokens, 1, 0, 0, 1, kept)
         return kept.reshape(len(tokens), -1)
 
@@ -86,9 +94,9 @@ class EmulatedGpu:
             spin_budget_ns=1 << 60,
             serial=self._serial,
             sampling=sampling_of(SamplingParams(), self._config.vocab),
-            ids=self._put(np.asarray(tokens, np.int32)).ctypes.data,
-            stop_ids=self._put(np.full(1, -1, np.int32)).ctypes.data,
-            biases=self._put(biases_of(SamplingParams())).ctypes.data,
+            ids=self.put(np.asarray(tokens, np.int32)).ctypes.data,
+            stop_ids=self.put(np.full(1, -1, np.int32)).ctypes.data,
+            biases=self.put(biases_of(SamplingParams())).ctypes.data,
             control=ctypes.addressof(control),
             status=ctypes.addressof(status),
             ring=ring.ctypes.data,
@@ -96,12 +104,12 @@ class EmulatedGpu:
             keep_logits=int(logits is not None),
             logits=0 if logits is None else logits.ctypes.data,
         )
-        for name, array in self._memory.items():
+        for name, array in self.memory.items():
             setattr(params, name, array.ctypes.data)
         params.kv = self._cache.ctypes.data
         for name in PEER_POINTERS:  # this GPU is one of those that run the model
             setattr(params.peers[0], name, getattr(params, name))
-        ended = self._library.launch(ctypes.byref(params))
+        ended = self.library.launch(ctypes.byref(params))
         assert ended, "all threads wait for each other, or one gave up and said why on stderr"
         self._serial += status.passes
         return [int(word) & ((1 << TOKEN_ID_BITS) - 1) for word in ring[: status.generated]]
@@ -112,35 +120,33 @@ class EmulatedGpu:
 
     def _load(self, weights: Weights) -> dict[str, NDArray[Any]]:
         """By the names of Params. What a launch must write before it reads holds NaNs."""
-        c, layout, made = self._config, self._layout, self._plan
+        c, layout, made = self._config, self.layout, self._plan
         prefill, half = prefill_bytes(layout), layout.weights
         tapes = [pack_core(made, weights, core, half) for core in range(made.cores)]
         if layout.has_copy:
             tapes += _copies(made, weights, half)
 
         def vectors(names: list[str]) -> NDArray[Any]:
-            return self._put(
-                np.concatenate([vector(weights, n, half).view(np.uint16).ravel() for n in names])
-            )
+            return self.put(np.concatenate([vector(weights, n, half).view(np.uint16).ravel() for n in names]))
 
         def unwritten(count: int) -> NDArray[Any]:
-            return self._put(np.full(count, np.nan, np.float32))
+            return self.put(np.full(count, np.nan, np.float32))
 
         def zeros(count: int, dtype: type) -> NDArray[Any]:
-            return self._put(np.zeros(count, dtype))
+            return self.put(np.zeros(count, dtype))
 
         return {
-            "tape": self._put(
+            "tape": self.put(
                 np.concatenate(
                     [*(tape.view(np.uint8) for tape in tapes), pack_experts(layout.experts, weights, half)]
                 )
             ),
-            "tape_offset": self._put(made.tape_offsets()),
-            "tape_tiles": self._put(tile_table(layout)),
-            "shares": self._put(share_table(made)),
+            "tape_offset": self.put(made.tape_offsets()),
+            "tape_tiles": self.put(tile_table(layout)),
+            "shares": self.put(share_table(made)),
             "embed": vectors(["embed"]),
             "norms": vectors(vector_names(c)),
-            "rotation": self._put(np.concatenate([turns(rope, layout) for rope in rotations(c)])),
+            "rotation": self.put(np.concatenate([turns(rope, layout) for rope in rotations(c)])),
             "mail": zeros(layout.mail_words, np.uint32),
             "candidates": zeros(layout.candidates_bytes, np.uint8),
             "filters": zeros(layout.filter_bytes, np.uint8),
@@ -148,7 +154,7 @@ class EmulatedGpu:
             **{name: zeros(size, np.uint8) for name, size in prefill.items() if name.startswith("operand_")},
         }
 
-    def _put(self, array: NDArray[Any]) -> NDArray[Any]:
+    def put(self, array: NDArray[Any]) -> NDArray[Any]:
         """A flat copy, aligned as a GPU's allocations are, that lives as long as this."""
         room = np.zeros(array.nbytes + _ALIGNMENT, np.uint8)
         start = -room.ctypes.data % _ALIGNMENT

@@ -67,14 +67,14 @@ _PREFACE = f"""#define THREADS_OF_A_BLOCK {contract.THREADS}
 #include "emulation.h"
 """
 _ENTRY = """
-static const Params* launched;
+static const Launched* launched;
 static void run_thread() {
     monokernel(*launched);
     emulation::current->ended = true;
     emulation::wait();
 }
-extern "C" int launch(const Params* params) {
-    launched = params;
+extern "C" int launch(const Launched* handed) {
+    launched = handed;
     return emulation::run(model::SMS, THREADS, run_thread);
 }
 """

@@ -1,0 +1,387 @@
+"""Several requests on one GPU: who joins, who goes on, and what each launch does for whom.
+
+A kernel cannot be handed a request while it runs. So a launch ends at its next token when somebody joins, and
+the next one goes on with all rows: what a row has come to (its tokens, its keys and values) is all that
+decode needs to go on, and what it draws depends on nothing else. This module knows no device.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from engine.backends.base import Job, Outcome, Token
+from engine.backends.cuda.contract import Finish
+from engine.backends.cuda.kept_caches import Lease
+from engine.backends.cuda.launch import LaunchPlan
+from engine.errors import BackendFailure, EngineError
+from engine.timings import FinishReason
+
+PIECE = 256
+"""Prompt tokens that are read between two tokens of running rows, at most: what bounds their gap."""
+_MOST_NEW = 1024
+"""Tokens of a row in one launch of several: its ring stays small, and to go on costs one launch."""
+_LOOK_SECONDS = 50e-6
+_NEVER = (1 << 31) - 1
+
+
+class RunningLaunch(Protocol):
+    """A launch in flight, of one part or several; parts are numbered as they were handed over."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def failure(self) -> BackendFailure | None:
+        """Once it has ended without doing its work."""
+        ...
+
+    def take(self, part: int) -> Sequence[Token]:
+        """The part's tokens since the last call, on the launch's clock."""
+        ...
+
+    def finish(self, part: int) -> Finish:
+        """How the part ended; RUNNING until then. All its tokens can be taken by then."""
+        ...
+
+    def prefilled(self, part: int) -> tuple[int, int]:
+        """Positions of its prompt that are filled, and nanoseconds of the launch by then."""
+        ...
+
+    def stop(self, part: int | None = None) -> None:
+        """Asks a part, or all, to end after the token that is being computed."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Ways(NamedTuple):
+    """How prompts are read: Layout.prefill_chunk and Layout.tiles_from."""
+
+    chunk: int
+    tiles_from: int
+
+
+class Row:
+    """A request in a row. Implements engine.backends.base.Launch."""
+
+    def __init__(self, job: Job, context: int) -> None:
+        self.job = job
+        self.ids = list(job.tokens)
+        self.limit = min(job.max_tokens, context - len(job.tokens))
+        self.lease = Lease((), 0)
+        self.filled = 0
+        """Positions with keys and values, before the launch in flight."""
+        self.stop_wanted = False
+        self.begun_ns = time.perf_counter_ns()
+        self.prefill_ns = 0
+        self._prefilled = 0
+        self._changed = threading.Condition()
+        self._admitted = False
+        self._refusal: EngineError | None = None
+        self._fresh: list[Token] = []
+        self._outcome: Outcome | None = None
+        self._failure: BackendFailure | None = None
+
+    @property
+    def prefilled(self) -> int:
+        return self._prefilled
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self._outcome
+
+    @property
+    def ended(self) -> bool:
+        return self._outcome is not None or self._failure is not None
+
+    @property
+    def generated(self) -> int:
+        return len(self.ids) - len(self.job.tokens)
+
+    @property
+    def reads(self) -> bool:
+        """Whether its prompt is not read to the last token, which decode takes."""
+        return self.filled < len(self.ids) - 1
+
+    def poll(self, timeout: float) -> Sequence[Token]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._fresh or self.ended, timeout)
+            tokens, self._fresh = self._fresh, []
+        if not tokens and self._failure is not None:
+            raise self._failure
+        return tokens
+
+    def stop(self) -> None:
+        self.stop_wanted = True
+
+    def close(self) -> None:
+        self.stop()
+        with self._changed:
+            self._changed.wait_for(lambda: self.ended)
+
+    def admit(self, lease: Lease) -> None:
+        with self._changed:
+            self.lease = lease
+            self.filled = self._prefilled = lease.first
+            self._admitted = True
+            self._changed.notify_all()
+
+    def refuse(self, why: EngineError) -> None:
+        with self._changed:
+            self._refusal = why
+            self._changed.notify_all()
+
+    def await_admission(self) -> None:
+        """Raises what it was refused for."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._admitted or self._refusal is not None)
+        if self._refusal is not None:
+            raise self._refusal
+
+    def publish(self, tokens: Sequence[Token], offset_ns: int) -> None:
+        """`offset_ns`: when the launch began, on the row's clock."""
+        if not tokens:
+            return
+        with self._changed:
+            self.ids += [token.id for token in tokens]
+            self._fresh += [Token(token.id, token.t_ns + offset_ns) for token in tokens]
+            self._changed.notify_all()
+
+    def note_prefill(self, positions: int, at_ns: int) -> None:
+        if positions > self._prefilled:
+            self._prefilled, self.prefill_ns = positions, at_ns
+
+    def end(self, reason: FinishReason) -> None:
+        cached = self.lease.first
+        with self._changed:
+            self._outcome = Outcome(reason, self._prefilled - cached, self.prefill_ns, cached_tokens=cached)
+            self._changed.notify_all()
+
+    def fail(self, failure: BackendFailure) -> None:
+        with self._changed:
+            self._failure = failure
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a launch does for a row."""
+
+    row: Row
+    plan: LaunchPlan
+
+    @property
+    def reads(self) -> bool:
+        return self.plan.first < self.plan.prefill_end
+
+    @property
+    def decodes(self) -> bool:
+        return self.plan.max_new > 0
+
+
+def plan_parts(rows: Sequence[Row], ways: Ways) -> list[Part]:
+    """What the next launch does: a token or more of every row that has read its prompt, and a piece of one
+    prompt. While prompts wait to be read it is one token. A row alone does all in one launch."""
+    if len(rows) == 1 and rows[0].filled == rows[0].lease.first:
+        return [_part(rows[0], len(rows[0].ids) - 1, rows[0].limit - rows[0].generated)]
+    reading = [row for row in rows if row.reads]
+    going = [row for row in rows if not row.reads]
+    parts, most = [], _MOST_NEW
+    if reading:
+        reader, whole = reading[0], len(reading[0].ids) - 1
+        end, tiles_from = _piece(reader, ways, bounded=bool(going))
+        most = 1 if len(reading) > 1 or end < whole else most
+        parts.append(_part(reader, end, most if end == whole else 0, tiles_from))
+    return [*(_part(row, row.filled, most) for row in going), *parts]
+
+
+def _part(row: Row, end: int, most: int, tiles_from: int | None = None) -> Part:
+    plan = LaunchPlan(
+        ids=tuple(row.ids),
+        max_new=min(most, row.limit - row.generated),
+        first=row.filled,
+        prefill_end=end,
+        sampling=row.job.sampling,
+        sampled=row.job.sampled + row.generated,
+        stop_ids=row.job.stop_ids,
+        caches=row.lease.buffers,
+        tiles_from=tiles_from,
+    )
+    return Part(row, plan)
+
+
+def _piece(row: Row, ways: Ways, *, bounded: bool) -> tuple[int, int | None]:
+    """Where the next piece of its prompt ends, and from how many tokens on it goes by tiles.
+
+    In pieces a prompt goes the way that it goes alone: the kernel chooses by what is left at the begin of
+    each chunk (next_chunk in kernels/cuda/prefill.cuh).
+    """
+    end, begin = len(row.ids) - 1, row.lease.first
+    if not bounded and row.filled == begin:
+        return end, None
+    chunk_begin = begin + (row.filled - begin) // ways.chunk * ways.chunk if ways.chunk else begin
+    tiled = ways.chunk > 0 and end - chunk_begin >= ways.tiles_from
+    stop = min(end, chunk_begin + ways.chunk) if tiled else end
+    if bounded:
+        stop = min(stop, row.filled + PIECE)
+    return stop, 1 if tiled else _NEVER
+
+
+class RowScheduler:
+    """Runs rows launch by launch, on a thread that is there while any is in flight.
+
+    `lend` and `take_back` are KeptCaches', `begin` starts a launch: only that thread calls them, and
+    while no launch runs.
+    """
+
+    def __init__(
+        self,
+        context: int,
+        ways: Ways,
+        *,
+        lend: Callable[[Job], Lease],
+        take_back: Callable[[Lease, Job, Sequence[int]], None],
+        begin: Callable[[Sequence[Part]], RunningLaunch],
+    ) -> None:
+        self._context, self._ways = context, ways
+        self._lend, self._take_back, self._begin = lend, take_back, begin
+        self._lock = threading.RLock()
+        self._joining: list[Row] = []
+        self._rows: list[Row] = []
+        self._thread: threading.Thread | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Rows that are taken, or asked for."""
+        with self._lock:
+            return len(self._joining) + sum(not row.ended for row in self._rows)
+
+    def join(self, job: Job) -> Row:
+        """Asks for a row: it is taken at the next token of the others (Row.await_admission)."""
+        row = Row(job, self._context)
+        with self._lock:
+            self._joining.append(row)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="cuda-rows", daemon=True)
+                self._thread.start()
+        return row
+
+    def settle(self) -> None:
+        """Waits until the device is free, which it is about to be once nothing is in flight."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def close(self) -> None:
+        """Ends all rows and the thread."""
+        with self._lock:
+            rows = [*self._joining, *self._rows]
+        for row in rows:
+            row.stop()
+        self.settle()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                joining, self._joining = self._joining, []
+            for row in joining:
+                self._admit(row)
+            for row in self._rows:
+                if row.stop_wanted and not row.ended:
+                    self._end(row, "cancelled")
+            with self._lock:
+                self._rows = [row for row in self._rows if not row.ended]
+                if not self._rows and not self._joining:
+                    self._thread = None
+                    return
+            if self._rows:
+                self._launch(plan_parts(self._rows, self._ways))
+
+    def _admit(self, row: Row) -> None:
+        try:
+            lease = self._lend(row.job)
+        except Exception as error:
+            if not isinstance(error, EngineError):
+                error = BackendFailure(f"the backend cuda failed: {error}")
+            row.refuse(error)
+            return
+        with self._lock:
+            self._rows.append(row)
+        row.admit(lease)
+
+    def _launch(self, parts: Sequence[Part]) -> None:
+        try:
+            self._run_launch(parts)
+        except BackendFailure as failure:
+            self._fail(parts, failure)
+        except Exception as error:  # whatever it is, the pollers must hear of it
+            self._fail(parts, BackendFailure(f"the backend cuda failed: {error}"))
+
+    def _run_launch(self, parts: Sequence[Part]) -> None:
+        begun_ns = time.perf_counter_ns()
+        launch = self._begin(parts)
+        try:
+            self._follow(launch, parts, begun_ns)
+        finally:
+            launch.close()
+        if launch.failure is not None:
+            raise launch.failure
+
+    def _follow(self, launch: RunningLaunch, parts: Sequence[Part], begun_ns: int) -> None:
+        stopped, paused = set[int](), False
+        over = False
+        while not over:
+            over = launch.ended  # before what is taken: then nothing comes after it
+            goes_on = False
+            for i, part in enumerate(parts):
+                goes_on |= self._take(launch, i, part, begun_ns)
+            if over:
+                return
+            for i, part in enumerate(parts):
+                if part.row.stop_wanted and i not in stopped:
+                    stopped.add(i)
+                    launch.stop(i)
+            if not paused and (self._joining or goes_on):
+                paused = True
+                launch.stop()
+            time.sleep(_LOOK_SECONDS)
+
+    def _take(self, launch: RunningLaunch, i: int, part: Part, begun_ns: int) -> bool:
+        """Passes on what there is of a row. True if the launch is over for it and it is not at its end."""
+        row = part.row
+        if row.ended:
+            return False
+        finish = launch.finish(i)
+        offset = begun_ns - row.begun_ns
+        positions, at_ns = launch.prefilled(i)
+        row.note_prefill(positions, at_ns + offset)
+        row.publish(launch.take(i), offset)
+        if finish is Finish.RUNNING:
+            if not part.decodes:
+                row.filled = max(row.filled, positions)
+            return False
+        row.filled = len(row.ids) - 1
+        if finish is Finish.STOP:
+            self._end(row, "stop")
+        elif row.generated >= row.limit:
+            self._end(row, "length")
+        elif finish is Finish.CANCELLED and row.stop_wanted:
+            self._end(row, "cancelled")
+        else:
+            return finish is not Finish.ABORTED
+        return False
+
+    def _end(self, row: Row, reason: FinishReason) -> None:
+        self._take_back(row.lease, row.job, tuple(row.ids[: row.filled]))
+        row.end(reason)
+
+    def _fail(self, parts: Sequence[Part], failure: BackendFailure) -> None:
+        for part in parts:
+            if not part.row.ended:
+                self._take_back(part.row.lease, part.row.job, ())
+                part.row.fail(failure)

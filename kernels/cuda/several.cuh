@@ -1,0 +1,253 @@
+// Decode of several requests in one launch: a pass gives each of them a token, and reads every weight once.
+//
+// Each request has a Params of its own: its mailbox, cache, candidates, sampling and token ring, as if it were alone. Nothing in
+// them is shared, so a request may end, or begin at the next launch, without a word to the others. What becomes of it does
+// not depend on them: its sums are those of a request alone (several_products.cuh), attention goes request after request,
+// and warp r elects the next token of request r.
+#pragma once
+#include "decode.cuh"
+#include "several_products.cuh"
+
+namespace several {
+
+// The request whose results a warp finishes, and whose token it elects if it is among the first.
+DEVICE int request_of(u32 warp) { return int(warp % REQUESTS); }
+
+template <class Visit>
+DEVICE void for_each_running(const Core& core, const Visit& visit) {
+#pragma unroll 1
+    for (int r = 0; r < REQUESTS; ++r) {
+        if (runs(core.shared, r)) visit(for_request(core, r));
+    }
+}
+
+// --- layers -------------------------------------------------------------------------------------------------------------
+
+DEVICE AttentionItem& item(const Core& core, int layer) { return core.shared.items[core.own.request * model::LAYERS + layer]; }
+
+// Heads of different requests go to different SMs where there are enough. All consumer threads.
+DEVICE void plan_items(Core& core) {
+    constexpr int APART = larger(1, model::SMS / (REQUESTS * decode_attention::ITEMS));
+#pragma unroll 1
+    for (int i = int(core.warp * 32 + core.lane); i < REQUESTS * model::LAYERS; i += CONSUMERS) {
+        const int r = i / model::LAYERS, sm = (int(core.place.sm) + model::SMS - r * APART % model::SMS) % model::SMS;
+        core.shared.items[i] =
+            decode_attention::item_of(core.shared.seats[r].position, window_of(i % model::LAYERS), sm, core.params.blocks_a_split);
+    }
+}
+
+DEVICE void begin_residuals(Core& core) {
+    for_each_running(core, [](Core other) {
+        decode::begin_residual(other, other.params.embed + size_t(other.shared.seats[other.own.request].id) * model::HIDDEN);
+    });
+}
+
+DEVICE size_t mail_at(int layer, int what) { return size_t(layer) * mail::LAYER + what; }
+
+template <int PHASE, bool NORMED = false, class Finish>
+DEVICE void product(Core& core, Finish& finish, const Source& source) {
+    if (!core.share(PHASE).tiles) return;
+    ++core.staged;
+    Products<PHASE, NORMED, Finish> products(core, finish);
+    products.run(source);
+}
+
+DEVICE void qkv(Core& core, int layer) {
+    for_each_running(core, [&](Core other) { decode_attention::prefetch(other, item(other, layer), layer); });
+    QkvFinish finish{core, layer};
+    const size_t at = mail_at(layer ? layer - 1 : 0, mail::AFTER_MLP + core.stream() * model::HIDDEN);
+    product<QKV, true>(core, finish, {at, layer == 0, decode::norm_of(core, 2 * layer)});
+    if (layer == 0) begin_residuals(core);
+}
+
+DEVICE void attn_out(Core& core, int layer) {
+    ResidualFinish<true> finish(core, layer);
+    product<ATTN_OUT>(core, finish, {mail_at(layer, mail::HEADS_OUT + core.model_lane * LANE_Q), false, nullptr});
+}
+
+DEVICE void gate_up(Core& core, int layer) {
+    GateUpFinish finish{core, layer};
+    const size_t at = mail_at(layer, mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN);
+    product<GATE_UP, true>(core, finish, {at, false, decode::norm_of(core, 2 * layer + 1)});
+}
+
+DEVICE void down(Core& core, int layer) {
+    ResidualFinish<false> finish(core, layer);
+    product<DOWN>(core, finish, {mail_at(layer, mail::GATED + core.model_lane * LANE_FFN), false, nullptr});
+}
+
+DEVICE void layers(Core& core) {
+#pragma unroll 1
+    for (int l = 0; l < model::LAYERS; ++l) {
+#pragma unroll 1
+        for (int step = 0; step < STEP_HEAD; ++step) {
+            core.place.layer = l;
+            core.refresh();
+            const int layer = core.place.layer;
+            core.place.phase = step == STEP_QKV ? QKV : step == STEP_ATTENTION ? ATTENTION : step - 1;
+            if (step == STEP_QKV) {
+                qkv(core, layer);
+            } else if (step == STEP_ATTENTION) {
+                for_each_running(core, [&](Core other) { decode_attention::run(other, item(other, layer), layer); });
+            } else if (step == STEP_ATTN_OUT) {
+                attn_out(core, layer);
+            } else if (step == STEP_GATE_UP) {
+                gate_up(core, layer);
+            } else {
+                down(core, layer);
+            }
+            core.phase_end();
+        }
+    }
+}
+
+// --- head ---------------------------------------------------------------------------------------------------------------
+
+// As decode::release_cache, by each thread that will post a candidate.
+DEVICE void release_caches(Core& core) {
+    if (!core.share(DOWN).tiles) consumers_sync();
+    if (core.warp < REQUESTS && core.lane == 0) release_fence();
+}
+
+DEVICE Best head(Core& core) {
+    core.place.phase = HEAD;
+    core.place.layer = model::LAYERS;
+    release_caches(core);
+    const u16* norm = decode::norm_of(core, 2 * model::LAYERS);
+    if constexpr (mail::JOINS_LANES) {
+        for_each_running(core, [&](Core other) {
+            head_input::join(other, norm);
+            consumers_sync();  // the slices in shared memory are free again
+        });
+        core.phase_end();
+    }
+    core.refresh();
+    HeadFinish finish{core, nullptr};
+    const size_t last = mail_at(model::LAYERS - 1, mail::AFTER_MLP + core.stream() * model::HIDDEN);
+    product<HEAD, !HeadFinish::PRESCALED>(core, finish, {mail::JOINS_LANES ? mail::HEAD_INPUT : last, false, norm});
+    return finish.found;
+}
+
+// Each request's next token, or why there is none: left in its `token` and `verdict`. All consumer threads.
+DEVICE void choose(Core& core, Best mine, bool stop_asked) {
+    const bool filtered = model::FILTERS && core.params.sampling.filtered;
+    mine.candidate = warp_max(mine.candidate);
+    if (core.lane == 0) core.shared.best[core.warp] = mine.candidate;
+    if (filtered) filters::begin(core, mine.top_key);
+    consumers_sync();
+    if (core.warp < REQUESTS && runs(core.shared, core.own.request)) {
+        elect(core, stop_asked);
+        if (filtered) filters::offer_first(core);
+    }
+    consumers_sync();
+    if constexpr (model::FILTERS) {
+        for_each_running(core, [](Core other) {
+            if (!other.params.sampling.filtered) return;
+            filters::settle(other);
+            if (int(other.warp) == other.own.request) {
+                const u32 flags = (other.shared.verdict[other.own.request] & ~STOP_ID) | (other.shared.draw[other.own.request].lost ? ABORTED : 0u);
+                __syncwarp();
+                conclude(other, StopIds(other), u32(other.shared.draw[other.own.request].id), flags);
+            }
+            consumers_sync();
+        });
+    }
+}
+
+// --- tokens -------------------------------------------------------------------------------------------------------------
+
+// What SM 0 tells the host of one request.
+struct Report {
+    const Params& params;
+    u64 elapsed;
+    bool speaks;
+
+    DEVICE void token(int at, int id) const {
+        if (!speaks) return;
+        const u64 word = elapsed << TOKEN_ID_BITS | u64(id);
+        asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(params.ring + at), "l"(word) : "memory");
+    }
+    DEVICE void prefilled(int tokens) const {
+        if (!speaks) return;
+        *static_cast<volatile u64*>(&params.status->prefill_ns) = elapsed;
+        *static_cast<volatile u32*>(&params.status->prefilled) = u32(tokens);
+    }
+    // Its end, after all else: the host takes it as the end while others go on.
+    DEVICE void end(const Seat& seat) const {
+        if (!speaks) return;
+        params.status->generated = u32(seat.generated);
+        params.status->passes = seat.serial - params.serial;
+        __threadfence_system();
+        *static_cast<volatile u32*>(&params.status->finish) = seat.finish;
+    }
+};
+
+// Moves a request's seat to its next position, or ends it. One thread of an SM; on all SMs the same.
+DEVICE void take_step(Core& core, const Report& report) {
+    const Params& params = core.params;
+    const u32 verdict = core.shared.verdict[core.own.request];
+    Seat seat = core.shared.seats[core.own.request];
+    ++seat.serial;
+    const int next = seat.position + 1;
+    if (verdict & ABORTED) {
+        seat.finish = FINISH_ABORTED;
+    } else if (next < params.ids_count) {
+        seat.id = params.ids[next];
+        if (verdict & STOP_ASKED) seat.finish = FINISH_CANCELLED;
+    } else {
+        seat.id = int(core.shared.token[core.own.request]);
+        if (next == params.ids_count) report.prefilled(next);
+        if (verdict & STOP_ID) {
+            seat.finish = FINISH_STOP;
+        } else {
+            report.token(seat.generated, seat.id);
+            ++seat.generated;
+            if (model::FILTERS && params.sampling.adjusts) note_use(core, seat.id, true);
+            if (seat.generated >= params.max_new || next + 1 >= model::CAPACITY) seat.finish = FINISH_LENGTH;
+            if (verdict & STOP_ASKED) seat.finish = FINISH_CANCELLED;
+        }
+    }
+    seat.position = next;
+    core.shared.seats[core.own.request] = seat;
+    if (seat.finish != FINISH_RUNNING) report.end(seat);
+}
+
+DEVICE bool anybody_runs(const Shared& shared) {
+    bool any = false;
+#pragma unroll
+    for (int r = 0; r < REQUESTS; ++r) any |= runs(shared, r);
+    return any;
+}
+
+// Until all requests have ended that may generate any. `reader` is the core that has read a prompt's piece.
+DEVICE void decode_all(const Together& launch, const Core& reader, u64 start) {
+    const int request = request_of(reader.warp);
+    Core core{launch.requests[request], reader.shared, reader.place, reader.lane, reader.warp, reader.model_lane, reader.cursor};
+    core.group = reader.group;
+    core.barriers = reader.barriers;
+    core.own.launch = &launch;
+    core.own.request = request;
+    const bool leads = core.warp < REQUESTS && core.lane == 0;
+    if (leads) {
+        const Params& p = core.params;
+        Seat& seat = core.shared.seats[request];
+        seat = {p.prefill_end, p.ids[p.prefill_end], 0, p.serial, p.max_new > 0 ? FINISH_RUNNING : FINISH_LENGTH};
+    }
+    consumers_sync();
+    if (model::FILTERS) for_each_running(core, [](Core other) { begin_rows(other); });
+    while (anybody_runs(core.shared)) {
+        plan_items(core);
+        core.serial = core.shared.seats[request].serial;
+        core.epoch = core.serial & 1u;
+        core.position = core.place.position = core.shared.seats[request].position;
+        consumers_sync();
+        layers(core);
+        const bool reports = leads && core.place.sm == 0 && core.params.rank == 0;
+        const bool stop_asked = reports && load_relaxed(core.params.stop_flag);
+        choose(core, head(core), stop_asked);
+        if (leads && runs(core.shared, request)) take_step(core, Report{core.params, global_ns() - start + 1, reports});
+        consumers_sync();
+    }
+}
+
+}  // namespace several

@@ -1,0 +1,205 @@
+"""What each launch of several rows does for whom, without a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from engine.backends.base import Job, Token
+from engine.backends.cuda.contract import Finish
+from engine.backends.cuda.kept_caches import Lease
+from engine.backends.cuda.rows import PIECE, Part, Row, RowScheduler, Ways, plan_parts
+from engine.errors import BackendFailure, NoRoom
+
+CONTEXT = 4096
+WAYS = Ways(chunk=2048, tiles_from=129)
+BY_SHARES = Ways(chunk=0, tiles_from=1 << 30)
+PATIENCE_S = 60.0
+
+
+def row(tokens: int, filled: int = 0, first: int = 0, most: int = 100) -> Row:
+    made = Row(Job(tuple(range(tokens)), most), CONTEXT)
+    made.admit(Lease((1,), first))
+    made.filled = max(filled, first)
+    return made
+
+
+def test_a_row_alone_does_all_in_one_launch() -> None:
+    (part,) = plan_parts([row(1000, first=30)], WAYS)
+
+    plan = part.plan
+    assert (plan.first, plan.prefill_end, plan.max_new, plan.tiles_from) == (30, 999, 100, None)
+
+
+def test_rows_that_have_read_their_prompts_go_on_together() -> None:
+    rows = [row(10, 9), row(20, 19, most=7)]
+
+    parts = plan_parts(rows, WAYS)
+
+    assert [part.plan.max_new for part in parts] == [100, 7]
+    assert not any(part.reads for part in parts)
+
+
+def test_a_prompt_is_read_piece_by_piece_while_others_get_a_token_each() -> None:
+    others, reader = [row(10, 9), row(20, 19)], row(1000)
+
+    parts = plan_parts([*others, reader], WAYS)
+
+    assert [part.plan.max_new for part in parts] == [1, 1, 0]
+    assert (parts[2].plan.first, parts[2].plan.prefill_end) == (0, PIECE)
+
+
+def test_who_has_read_its_last_piece_decodes_in_the_same_launch() -> None:
+    parts = plan_parts([row(10, 9), row(1000, 990)], WAYS)
+
+    assert [part.plan.max_new for part in parts] == [100, 100]
+    assert parts[1].plan.prefill_end == 999
+
+
+def test_the_prompt_that_came_first_is_read_first_and_whole_if_nobody_decodes() -> None:
+    rows = [row(1000), row(500)]
+
+    (part,) = plan_parts(rows, WAYS)
+
+    assert part.row is rows[0]
+    assert (part.plan.prefill_end, part.plan.max_new) == (999, 1)
+
+
+@pytest.mark.parametrize("tokens", [100, 300, 2049, 2150, 2500, 4095])
+@pytest.mark.parametrize("first", [0, 37])
+def test_pieces_go_the_way_that_a_prompt_goes_alone(tokens: int, first: int) -> None:
+    reader, end, at, ways = row(tokens, first=first), tokens - 1, first, dict[int, bool]()
+    while at < end:
+        parts = plan_parts([row(5, 4), reader], WAYS)
+        plan = parts[1].plan
+        assert plan.first == at
+        assert plan.prefill_end - at <= PIECE
+        assert plan.tiles_from in (1, (1 << 31) - 1)
+        ways |= dict.fromkeys(range(at, plan.prefill_end), plan.tiles_from == 1)
+        at = reader.filled = plan.prefill_end
+
+    for position in range(first, end):
+        left = end - (first + (position - first) // WAYS.chunk * WAYS.chunk)
+        assert ways[position] == (left >= WAYS.tiles_from)
+
+
+def test_a_model_whose_prompts_never_go_by_tiles_reads_them_by_shares() -> None:
+    parts = plan_parts([row(5, 4), row(600)], BY_SHARES)
+
+    assert parts[1].plan.prefill_end == PIECE
+    assert parts[1].plan.tiles_from == (1 << 31) - 1
+
+
+class FakeLaunch:
+    """Generates each part's tokens at once: the sequence's length, and so on."""
+
+    failure: BackendFailure | None = None
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._taken = [False] * len(parts)
+        self.ended = True
+
+    def take(self, part: int) -> Sequence[Token]:
+        if self._taken[part]:
+            return []
+        self._taken[part] = True
+        plan = self._parts[part].plan
+        return [Token(len(plan.ids) + i, i) for i in range(plan.max_new)]
+
+    def finish(self, part: int) -> Finish:
+        return Finish.LENGTH if self._parts[part].decodes else Finish.RUNNING
+
+    def prefilled(self, part: int) -> tuple[int, int]:
+        plan = self._parts[part].plan
+        return plan.prefill_end + self._parts[part].decodes, 1
+
+    def stop(self, part: int | None = None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Bench:
+    """A scheduler over fake launches, and what it did with the caches."""
+
+    def __init__(self, caches: int = 4) -> None:
+        self.spare = list(range(caches))
+        self.left: list[tuple[int, ...]] = []
+        self.launches: list[int] = []
+        self.failing = False
+        self.scheduler = RowScheduler(
+            CONTEXT, WAYS, lend=self._lend, take_back=self._take_back, begin=self._begin
+        )
+
+    def _lend(self, _job: Job) -> Lease:
+        if not self.spare:
+            raise NoRoom("no cache is left")
+        return Lease((self.spare.pop(),), 0)
+
+    def _take_back(self, lease: Lease, _job: Job, tokens: Sequence[int]) -> None:
+        self.spare += lease.buffers
+        self.left.append(tuple(tokens))
+
+    def _begin(self, parts: Sequence[Part]) -> FakeLaunch:
+        if self.failing:
+            raise BackendFailure("the GPU was lost")
+        self.launches.append(len(parts))
+        return FakeLaunch(parts)
+
+    def join(self, job: Job) -> Row:
+        joined = self.scheduler.join(job)
+        joined.await_admission()
+        return joined
+
+
+def follow(joined: Row) -> list[int]:
+    ids, deadline = list[int](), time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        ended = joined.outcome is not None
+        tokens = joined.poll(1.0)
+        ids += [token.id for token in tokens]
+        if ended and not tokens:
+            return ids
+    raise TimeoutError("the row has not ended")
+
+
+def test_a_row_gets_its_tokens_and_leaves_its_keys_and_values() -> None:
+    bench = Bench()
+    joined = bench.join(Job((7, 8, 9), 4))
+
+    assert follow(joined) == [3, 4, 5, 6]
+    bench.scheduler.settle()
+    assert bench.left == [(7, 8, 9, 3, 4, 5)]
+    assert joined.outcome is not None
+    assert (joined.outcome.finish_reason, joined.outcome.prefill_tokens) == ("length", 3)
+
+
+def test_rows_side_by_side_get_theirs() -> None:
+    bench = Bench()
+    rows = [bench.scheduler.join(Job((7,) * length, 2000)) for length in (3, 700, 90)]
+
+    assert [follow(one) for one in rows] == [list(range(n, n + 2000)) for n in (3, 700, 90)]
+
+
+def test_who_finds_no_room_is_refused_and_the_others_go_on() -> None:
+    bench = Bench(caches=0)
+
+    with pytest.raises(NoRoom, match="no cache is left"):
+        bench.join(Job((7, 8, 9), 4))
+    bench.scheduler.settle()
+    assert bench.scheduler.in_flight == 0
+
+
+def test_a_gpu_that_is_lost_ends_every_row_and_says_why() -> None:
+    bench = Bench()
+    bench.failing = True
+    joined = bench.join(Job((7, 8, 9), 4))
+
+    with pytest.raises(BackendFailure, match="was lost"):
+        joined.poll(PATIENCE_S)
+    joined.close()
+    assert len(bench.spare) == 4

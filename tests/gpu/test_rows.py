@@ -1,0 +1,73 @@
+"""Several requests in one launch on a GPU: each gets what it gets alone, whoever comes and goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.backends.base import Job, Launch
+from engine.backends.cuda.backend import CudaBackend
+from engine.models.weights import RandomWeights
+from engine.sampling import PLAYGROUND, SamplingParams
+from tests.gpu.models import CONFIGS, Model
+from tests.gpu.test_small_models import Open, sequence
+
+ROWS = 8
+SAMPLINGS = (
+    SamplingParams(),
+    PLAYGROUND,
+    SamplingParams(temperature=0.9, top_k=40, repetition_penalty=1.2, frequency_penalty=0.3),
+    SamplingParams(temperature=0.8),
+)
+
+
+def follow(launch: Launch) -> list[int]:
+    found: list[int] = []
+    while True:
+        ended = launch.outcome is not None
+        fresh = launch.poll(5.0)
+        found += [token.id for token in fresh]
+        if ended and not fresh:
+            return found
+
+
+def jobs(vocab: int) -> list[Job]:
+    """Prompts of a token, of one piece and of several; greedy, sampled and filtered."""
+    lengths = (1, 40, 130, 300, 7, 700, 64, 257)
+    return [
+        Job(tuple(sequence(vocab, length, seed=i)), 30 + 40 * (i % 3), replace(SAMPLINGS[i % 4], seed=i))
+        for i, length in enumerate(lengths)
+    ]
+
+
+def opened_with_rows(opened: Open, name: str) -> CudaBackend:
+    config = replace(CONFIGS[name], context=1024)
+    backend = opened(Model(config, RandomWeights(config, 3)), rows=ROWS)
+    assert backend.rows == ROWS
+    return backend
+
+
+@pytest.mark.parametrize("name", ["test-llama", "test-laneformer"])
+def test_a_full_house_gives_everyone_what_they_get_alone(opened: Open, name: str) -> None:
+    backend = opened_with_rows(opened, name)
+    asked = jobs(backend.config.vocab)
+    alone = [follow(backend.launch(job)) for job in asked]
+
+    launches = [backend.launch(job) for job in asked]
+
+    assert [follow(launch) for launch in launches] == alone
+
+
+def test_who_joins_and_who_is_stopped_leaves_a_long_stream_as_it_is_alone(opened: Open) -> None:
+    backend = opened_with_rows(opened, "test-llama")
+    asked = jobs(backend.config.vocab)
+    long = replace(asked[2], max_tokens=800)
+    alone = follow(backend.launch(long))
+
+    staying = backend.launch(long)
+    for job in asked[3:6]:
+        backend.launch(job).close()
+        assert follow(backend.launch(replace(job, max_tokens=5)))
+
+    assert follow(staying) == alone

@@ -1,0 +1,114 @@
+"""Several requests in one launch of the monokernel: each gets the tokens that it gets alone, to the bit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.backends.base import Job
+from engine.backends.cuda.rows import Row
+from engine.models.config import ModelConfig
+from engine.models.weights import RandomWeights
+from engine.sampling import SamplingParams
+from tests.gpu.models import LANEFORMER
+from tests.kernels.cuda.emulation.launch import EmulatedGpu
+from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
+from tests.kernels.cuda.emulation.several import EmulatedRows, Request
+from tests.kernels.cuda.test_emulation import SMALL
+
+PATIENCE_S = 60.0
+WARM = SamplingParams(
+    temperature=0.9, top_p=0.8, top_k=20, repetition_penalty=1.2, frequency_penalty=0.3, seed=7
+)
+TINY = replace(SMALL, hidden=32, heads=2, kv_heads=1, ffn=48, vocab=64, windows=(9, 0))
+SAMPLINGS = (SamplingParams(), WARM, SamplingParams(temperature=0.7, seed=3), replace(WARM, seed=11))
+LANES = replace(SMALL, layers=3, windows=(0, 9, 0), lanes=replace(LANEFORMER.lanes, count=2, delay=1))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kernels of one shape are compiled once for all tests."""
+    return tmp_path_factory.mktemp("several")
+
+
+def prompt(number: int, length: int) -> list[int]:
+    return [int(id) for id in np.random.default_rng(number).integers(0, TINY.vocab, length)]
+
+
+def follow(row: Row) -> list[int]:
+    """All tokens of a row, from now on."""
+    ids, deadline = list[int](), time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        ended = row.outcome is not None
+        tokens = row.poll(1.0)
+        ids += [token.id for token in tokens]
+        if ended and not tokens:
+            return ids
+    raise TimeoutError(f"the row has not ended in {PATIENCE_S:g} s")
+
+
+@pytest.mark.parametrize(
+    ("config", "rows", "cores"),
+    [
+        (TINY, 4, 2),
+        pytest.param(SMALL, 8, 9, marks=pytest.mark.nightly),
+        pytest.param(LANES, 4, 2, marks=pytest.mark.nightly),
+        pytest.param(replace(SMALL, family="qwen3", qk_norm=True), 2, 3, marks=pytest.mark.nightly),
+        pytest.param(replace(SMALL, layers=1, windows=(0,), ffn=2176), 8, 2, marks=pytest.mark.nightly),
+        pytest.param(replace(SMALL, layers=1, windows=(0,), hidden=2112), 8, 3, marks=pytest.mark.nightly),
+    ],
+    ids=["a window", "eight rows", "lanes", "normed heads", "a wide MLP", "wide"],
+)
+def test_each_gets_what_it_gets_alone(config: ModelConfig, rows: int, cores: int, folder: Path) -> None:
+    weights = RandomWeights(config, 3)
+    alone = EmulatedRows(EmulatedGpu(folder, config, weights, cores, filters=True))
+    together = EmulatedRows(EmulatedGpu(folder, config, weights, cores, requests=rows, filters=True))
+    asked = [Request(prompt(i, 1 + i % 3), 2 + i % 2, SAMPLINGS[i % 4]) for i in range(rows)]
+    expected = [alone.launch([one])[0] for one in asked]
+
+    assert together.launch(asked) == expected
+
+
+def test_a_row_may_join_read_its_prompt_in_pieces_and_leave_while_others_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.backends.cuda.rows.PIECE", 4)
+    backend = EmulatedBackend(folder, RandomWeights(TINY, 3), 2, 4, filters=True)
+    jobs = [
+        Job(tuple(prompt(1, 3)), 6, SAMPLINGS[1]),
+        Job(tuple(prompt(2, 9)), 2, SAMPLINGS[0]),
+        Job(tuple(prompt(3, 2)), 2, SAMPLINGS[3]),
+    ]
+    scheduler = backend.scheduler
+    expected = []
+    for job in jobs:
+        expected.append(follow(scheduler.join(job)))
+    assert backend.launches == [1, 1, 1]
+
+    rows = [scheduler.join(job) for job in jobs]
+    found = [follow(row) for row in rows]
+    scheduler.settle()
+
+    assert found == expected
+    assert len(backend.launches) > 5
+
+
+@pytest.mark.nightly
+def test_who_leaves_and_who_is_stopped_leaves_the_others_untouched(folder: Path) -> None:
+    backend = EmulatedBackend(folder, RandomWeights(TINY, 3), 2, 4, filters=True)
+    job, long = Job(tuple(prompt(1, 3)), 6, SAMPLINGS[1]), Job(tuple(prompt(4, 2)), 200)
+    scheduler = backend.scheduler
+    alone = follow(scheduler.join(job))
+
+    staying, leaving = scheduler.join(long), scheduler.join(job)
+    assert follow(leaving) == alone
+    staying.close()
+
+    outcome = staying.outcome
+    assert outcome is not None
+    assert outcome.finish_reason == "cancelled"
+    assert scheduler.in_flight == 0
