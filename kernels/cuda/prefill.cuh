@@ -42,19 +42,21 @@ DEVICE void join_squares(Core& core, float (&squares)[model::LANES], float (&sca
     if constexpr (TEAM > 1) consumers_sync();
 }
 
-// One thread's part of a token's residual streams, of all lanes of this GPU: every 32 TEAM-th four elements.
+// Some of a thread's part of a token's residual streams, of all lanes of this GPU: AT_ONCE times four elements, STRIDE apart. A
+// whole part would do with one load of each stream, but as one long stretch of code, and fetching that takes longer than
+// reading what was just written once more.
 template <class Way>
 struct Streams {
-    static constexpr int QUADS = model::HIDDEN / 4, EACH = ceil_div(QUADS, 32 * Way::TEAM);
+    static constexpr int QUADS = model::HIDDEN / 4, STRIDE = 32 * Way::TEAM, AT_ONCE = larger(1, 8 / model::LANES);
     const Params& p;
     int token, first_quad;
-    float4 x[model::LANES][EACH] = {};  // unset on some path it would be live, and spilled, all the way back to the start
+    float4 x[model::LANES][AT_ONCE];
 
     template <class Visit>
     DEVICE void each(const Visit& visit) const {
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            const int q = i * 32 * Way::TEAM + first_quad;
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int q = first_quad + i * STRIDE;
             if (q < QUADS) visit(i, q);
         }
     }
@@ -77,105 +79,96 @@ struct Streams {
             for (int l = 0; l < model::LANES; ++l) x[l][i] = row;
         });
     }
-    // Nothing is stored before all is loaded, so that loads need not wait for each other.
-    DEVICE void take_in(Source source, int layer, int exchange) {
-        const bool attention = source == ATTENTION_OUTPUT;
-        const int first_lane = model::RANKS == 1 ? 0 : p.rank * model::LANES;
+    DEVICE void load() {
         each([&](int i, int q) {
 #pragma unroll
             for (int l = 0; l < model::LANES; ++l) x[l][i] = __ldcg(stream(l, q));
         });
+    }
+    DEVICE void take_in(Source source, int layer, int exchange) {
+        const bool attention = source == ATTENTION_OUTPUT;
+        const int first_lane = model::RANKS == 1 ? 0 : p.rank * model::LANES;
+        load();
         if (exchange != EXCHANGE_SYNC) {
             const size_t own = outputs_offset<Way>(attention, layer);
             const float scale = exchange == EXCHANGE_LOCAL ? model::SQRT_LANES : 1.0f;
             each([&](int i, int q) {
-                uint2 produced[model::LANES];
 #pragma unroll
-                for (int l = 0; l < model::LANES; ++l) produced[l] = __ldcg(output(own, first_lane + l, q));
-#pragma unroll
-                for (int l = 0; l < model::LANES; ++l) add(x[l][i], unpacked(produced[l]), scale);
+                for (int l = 0; l < model::LANES; ++l) add(x[l][i], unpacked(__ldcg(output(own, first_lane + l, q))), scale);
             });
         }
         if (model::TOTAL_LANES == 1 || exchange == EXCHANGE_LOCAL) return;
         const size_t all = outputs_offset<Way>(attention, exchange == EXCHANGE_DELAYED ? layer - model::DELAY : layer);
         each([&](int i, int q) {
-            uint2 produced[model::TOTAL_LANES];
+            float4 sum = {}, own[model::LANES] = {};
 #pragma unroll
-            for (int m = 0; m < model::TOTAL_LANES; ++m) produced[m] = __ldcg(output(all, m, q));
-            float4 sum = {};
+            for (int m = 0; m < model::TOTAL_LANES; ++m) {
+                const float4 produced = unpacked(__ldcg(output(all, m, q)));
+                add(sum, produced);
 #pragma unroll
-            for (int m = 0; m < model::TOTAL_LANES; ++m) add(sum, unpacked(produced[m]));
+                for (int l = 0; l < model::LANES; ++l) {
+                    if (exchange != EXCHANGE_SYNC && m == first_lane + l) own[l] = produced;
+                }
+            }
 #pragma unroll
             for (int l = 0; l < model::LANES; ++l) {
                 add(x[l][i], sum);
-                if (exchange == EXCHANGE_SYNC) continue;
+                add(x[l][i], own[l], -1.0f);
+            }
+        });
+    }
+    DEVICE void store(float (&squares)[model::LANES]) const {
+        each([&](int i, int q) {
 #pragma unroll
-                for (int m = 0; m < model::TOTAL_LANES; ++m) {
-                    if (m == first_lane + l) add(x[l][i], unpacked(produced[m]), -1.0f);
-                }
+            for (int l = 0; l < model::LANES; ++l) {
+                store_words(stream(l, q), x[l][i]);
+                squares[l] += dot_self(x[l][i]);
             }
         });
     }
 };
 
-// Asks for what `take_in` will read of a token. By one warp.
-template <class Way>
-DEVICE void prefetch_token(const Params& p, int token, Source source, int layer, int exchange, u32 lane) {
-    constexpr int ROWS = 2 * model::LANES + model::TOTAL_LANES;
-    const bool attention = source == ATTENTION_OUTPUT;
-#pragma unroll 1
-    for (int row = int(lane); row < ROWS; row += 32) {
-        const int l = row % model::LANES, first_lane = p.rank * model::LANES;
-        if (row < model::LANES) {
-            prefetch_l2(p.stream + (size_t(l) * Way::CHUNK + token) * model::HIDDEN, model::HIDDEN * 4);
-            continue;
-        }
-        const bool own = row < 2 * model::LANES;
-        if (own ? exchange == EXCHANGE_SYNC : model::TOTAL_LANES == 1 || exchange == EXCHANGE_LOCAL) continue;
-        const int of_layer = own || exchange != EXCHANGE_DELAYED ? layer : layer - model::DELAY;
-        const int of_lane = own ? first_lane + l : row - 2 * model::LANES;
-        prefetch_l2(p.outputs + outputs_offset<Way>(attention, of_layer) + (size_t(of_lane) * Way::CHUNK + token) * model::HIDDEN,
-                    model::HIDDEN * 2);
-    }
-}
-
 // Adds what the module before produced to the residual streams and leaves the normalised operand. `layer` is the source's.
 // A team of warps takes a token of all lanes: what other lanes produced is then read once.
 template <class Way>
 DEVICE void normalise(Core& core, const Chunk& chunk, Source source, int layer, const u16* norm) {
-    constexpr int TEAM = Way::TEAM, TEAMS = WARPS / TEAM;
+    using Part = Streams<Way>;
+    constexpr int TEAM = Way::TEAM, TEAMS = WARPS / TEAM, STEP = Part::AT_ONCE * Part::STRIDE;
     core.refresh();
     const Params& p = core.params;
     const int exchange = source == EMBEDDING          ? EXCHANGE_LOCAL
                          : source == ATTENTION_OUTPUT ? attention_exchange(layer)
                                                       : mlp_exchange(layer);
-    const int member = int(core.warp) % TEAM, step = TEAMS * model::SMS;
-    for (int token = int(core.place.sm) + int(core.warp) / TEAM * model::SMS; token < chunk.tokens; token += step) {
-        if (member == 0 && source != EMBEDDING && token + step < chunk.tokens) {
-            prefetch_token<Way>(p, token + step, source, layer, exchange, core.lane);
-        }
-        Streams<Way> streams{p, token, member * 32 + int(core.lane)};
-        if (source == EMBEDDING) streams.embed(p.ids[chunk.first + token]);
-        else streams.take_in(source, layer, exchange);
+    const int first_quad = int(core.warp) % TEAM * 32 + int(core.lane);
+#pragma unroll 1
+    for (int token = int(core.place.sm) + int(core.warp) / TEAM * model::SMS; token < chunk.tokens; token += TEAMS * model::SMS) {
         float squares[model::LANES] = {}, scale[model::LANES];
-        streams.each([&](int i, int q) {
-#pragma unroll
-            for (int l = 0; l < model::LANES; ++l) {
-                store_words(streams.stream(l, q), streams.x[l][i]);
-                squares[l] += dot_self(streams.x[l][i]);
-            }
-        });
+#pragma unroll 1
+        for (int q = first_quad; q < Part::QUADS; q += STEP) {
+            Part part{p, token, q};
+            if (source == EMBEDDING) part.embed(p.ids[chunk.first + token]);
+            else part.take_in(source, layer, exchange);
+            part.store(squares);
+        }
         join_squares<TEAM>(core, squares, scale);
-        streams.each([&](int i, int q) {
-            const uint2 weights = __ldg(reinterpret_cast<const uint2*>(norm) + q);
+#pragma unroll 1
+        for (int q = first_quad; q < Part::QUADS; q += STEP) {
+            Part part{p, token, q};
+            part.load();
+            part.each([&](int i, int quad) {
+                const uint2 weights = __ldg(reinterpret_cast<const uint2*>(norm) + quad);
 #pragma unroll
-            for (int l = 0; l < model::LANES; ++l) {
-                float4 v = streams.x[l][i];
-                scale_by(v, weights);
-                v = make_float4(v.x * scale[l], v.y * scale[l], v.z * scale[l], v.w * scale[l]);
-                Way::template store<model::HIDDEN>(p.operand_hidden, l, 4 * q, token, v);
-            }
-        });
+                for (int l = 0; l < model::LANES; ++l) scale_by(part.x[l][i], weights);
+            });
+            part.each([&](int i, int quad) {
+#pragma unroll
+                for (int l = 0; l < model::LANES; ++l) {
+                    const float4 v = part.x[l][i];
+                    const float by = scale[l];
+                    Way::template store<model::HIDDEN>(p.operand_hidden, l, 4 * quad, token, make_float4(v.x * by, v.y * by, v.z * by, v.w * by));
+                }
+            });
+        }
     }
 }
 
@@ -255,7 +248,7 @@ struct ByShares {
 // A pass over a long one. The producer (tile_producer.cuh) goes through the same phases.
 struct ByTiles {
     static constexpr int CHUNK = tiles::CHUNK;
-    static constexpr int TEAM = model::LANES == 1 && model::HIDDEN <= 2048 ? 1 : WARPS;  // as the registers allow
+    static constexpr int TEAM = model::LANES == 1 ? 1 : WARPS;
 
     Core& core;
     Chunk chunk;

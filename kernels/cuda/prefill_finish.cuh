@@ -220,7 +220,8 @@ DEVICE void finish_slice(Core& core, const Slice<GatedSlices::TILES>& slice, int
 #pragma unroll
             for (int k = 0; k < 2; ++k) {
                 const float* sums = slice.sums + 4 * (2 * q + k) + 2 * i;
-                column[k] = first + 8 * q + 4 * k + j < LANE_FFN ? swiglu(sums[0], sums[1]) : 0.0f;
+                // No condition where whole pieces are left out below: each would be a branch to wait at.
+                column[k] = LANE_FFN % 8 == 0 || first + 8 * q + 4 * k + j < LANE_FFN ? swiglu(sums[0], sums[1]) : 0.0f;
             }
             words[q] = split_weights_type(column[0], column[1]).high;
         }
