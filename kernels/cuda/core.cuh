@@ -217,6 +217,7 @@ struct Core {
     u32 serial;            // number of the pass, over all launches
     u32 epoch;             // its parity
     u32 barriers = 0, node_barriers = 0;
+    u32 told[2] = {};      // `node_barriers` after the norm before the last one of prefill, and after the last one
     int position = 0;
     float squares = 0.0f;  // this thread's part of the sum of squares of the vector staged last
     Profile profile;
@@ -282,13 +283,19 @@ struct Core {
     }
 
     // All SMs, and everything written before it is visible after it. Used between the phases of prefill, and
-    // everywhere when the measured option `sync = barrier` asks for it.
+    // everywhere when the measured option `sync = barrier` asks for it. With TELLS other GPUs hear that this one has come so
+    // far, and nobody waits for them: await_ranks.
+    template <bool TELLS = false>
     DEVICE void grid_barrier() {
         ++barriers;
+        if constexpr (TELLS && model::RANKS > 1) ++node_barriers;
         consumers_sync();
         if (threadIdx.x == 0) {
-            __threadfence();
-            atomicAdd(&params.control->arrivals, 1u);
+            if constexpr (TELLS && model::RANKS > 1) arrive_for_ranks();
+            else {
+                __threadfence();
+                atomicAdd(&params.control->arrivals, 1u);
+            }
             const u32 target = barriers * model::SMS;
             Spin spin(params, place, WAIT_BARRIER);
             while (load_relaxed(&params.control->arrivals) < target) {
@@ -309,26 +316,40 @@ struct Core {
         ++node_barriers;
         consumers_sync();
         if (threadIdx.x == 0) {
-            __threadfence_system();
-            const bool last = atomicAdd(&params.control->arrivals, 1u) + 1 == barriers * model::SMS;
-            if (last) {
-                __threadfence_system();
-                for (int r = 0; r < model::RANKS; ++r) {
-                    post_far(&params.peers[r].control->ranks_arrived[params.rank], node_barriers);
-                }
-            }
-            Spin spin(params, place, WAIT_RANKS);
-            for (int r = 0; r < model::RANKS; ++r) {
-                while (load_far(&params.control->ranks_arrived[r]) < node_barriers) {
-                    if (spin.hopeless()) break;
-                }
-            }
-            __threadfence_system();
+            arrive_for_ranks();
+            spin_for_ranks(node_barriers);
         }
         consumers_sync();
     }
 
+    // Until every GPU has come to its barrier number `barrier` of those that tell others; what it wrote before it, in whatever
+    // GPU's memory, is visible after this.
+    DEVICE void await_ranks(u32 barrier) {
+        if constexpr (model::RANKS > 1) {
+            if (threadIdx.x == 0) spin_for_ranks(barrier);
+            consumers_sync();
+        }
+    }
+
     DEVICE void phase_end() {
         if constexpr (model::SYNC_BARRIER) grid_barrier();
+    }
+
+private:
+    DEVICE void arrive_for_ranks() {
+        __threadfence_system();
+        const bool last = atomicAdd(&params.control->arrivals, 1u) + 1 == barriers * model::SMS;
+        if (!last) return;
+        __threadfence_system();
+        for (int r = 0; r < model::RANKS; ++r) post_far(&params.peers[r].control->ranks_arrived[params.rank], node_barriers);
+    }
+    DEVICE void spin_for_ranks(u32 barrier) {
+        Spin spin(params, place, WAIT_RANKS);
+        for (int r = 0; r < model::RANKS; ++r) {
+            while (load_far(&params.control->ranks_arrived[r]) < barrier) {
+                if (spin.hopeless()) break;
+            }
+        }
+        __threadfence_system();
     }
 };

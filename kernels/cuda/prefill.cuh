@@ -42,12 +42,19 @@ DEVICE void join_squares(Core& core, float (&squares)[model::LANES], float (&sca
     if constexpr (TEAM > 1) consumers_sync();
 }
 
-// Some of a thread's part of a token's residual streams, of all lanes of this GPU: AT_ONCE times four elements, STRIDE apart. A
-// whole part would do with one load of each stream, but as one long stretch of code, and fetching that takes longer than
-// reading what was just written once more.
+// Some of a thread's part of a token's residual streams, of all lanes of this GPU: AT_ONCE times four elements, STRIDE apart. What
+// does not fit is read again for the second look at it: one long stretch of code takes longer to fetch than that.
 template <class Way>
 struct Streams {
-    static constexpr int QUADS = model::HIDDEN / 4, STRIDE = 32 * Way::TEAM, AT_ONCE = larger(1, 8 / model::LANES);
+    static constexpr int QUADS = model::HIDDEN / 4, STRIDE = 32 * Way::TEAM;
+    DEVICE static constexpr int at_once() {
+        for (int n = larger(1, 12 / model::LANES); n > 1; --n) {
+            if (QUADS % (n * STRIDE) == 0) return n;
+        }
+        return larger(1, 8 / model::LANES);
+    }
+    static constexpr int AT_ONCE = at_once(), STEP = AT_ONCE * STRIDE;
+    static constexpr bool WHOLE_STEPS = QUADS % STEP == 0, HELD = QUADS <= STEP;
     const Params& p;
     int token, first_quad;
     float4 x[model::LANES][AT_ONCE];
@@ -57,16 +64,15 @@ struct Streams {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             const int q = first_quad + i * STRIDE;
-            if (q < QUADS) visit(i, q);
+            if (WHOLE_STEPS || q < QUADS) visit(i, q);
         }
     }
     DEVICE float4* stream(int lane, int q) const {
         return reinterpret_cast<float4*>(p.stream + (size_t(lane) * Way::CHUNK + token) * model::HIDDEN) + q;
     }
-    // What a lane of the whole model has produced.
-    DEVICE const uint2* output(size_t of_layer, int lane, int q) const {
-        const u16* from = p.outputs + of_layer + (size_t(lane) * Way::CHUNK + token) * model::HIDDEN;
-        return reinterpret_cast<const uint2*>(from) + q;
+    // Where a lane of the whole model leaves what it has produced, from `outputs` on.
+    DEVICE uint2* output(u16* outputs, size_t of_layer, int lane, int q) const {
+        return reinterpret_cast<uint2*>(outputs + of_layer + (size_t(lane) * Way::CHUNK + token) * model::HIDDEN) + q;
     }
     DEVICE static float4 unpacked(const uint2& four) {
         return make_float4(weight_low(four.x), weight_high(four.x), weight_low(four.y), weight_high(four.y));
@@ -85,37 +91,15 @@ struct Streams {
             for (int l = 0; l < model::LANES; ++l) x[l][i] = __ldcg(stream(l, q));
         });
     }
-    DEVICE void take_in(Source source, int layer, int exchange) {
-        const bool attention = source == ATTENTION_OUTPUT;
-        const int first_lane = model::RANKS == 1 ? 0 : p.rank * model::LANES;
-        load();
-        if (exchange != EXCHANGE_SYNC) {
-            const size_t own = outputs_offset<Way>(attention, layer);
-            const float scale = exchange == EXCHANGE_LOCAL ? model::SQRT_LANES : 1.0f;
-            each([&](int i, int q) {
-#pragma unroll
-                for (int l = 0; l < model::LANES; ++l) add(x[l][i], unpacked(__ldcg(output(own, first_lane + l, q))), scale);
-            });
+    // Takes in what a module of a layer produced. Each kind loads all that it needs before it uses any of it: a wait is a round
+    // trip to memory.
+    DEVICE void take_in(bool attention, int layer, int exchange) {
+        const size_t now = outputs_offset<Way>(attention, layer);
+        if (any_exchange(EXCHANGE_SYNC) && exchange == EXCHANGE_SYNC) return take_in_all(now);
+        if (any_exchange(EXCHANGE_DELAYED) && exchange == EXCHANGE_DELAYED) {
+            return take_in_late(now, outputs_offset<Way>(attention, layer - model::DELAY), told_later(attention, layer));
         }
-        if (model::TOTAL_LANES == 1 || exchange == EXCHANGE_LOCAL) return;
-        const size_t all = outputs_offset<Way>(attention, exchange == EXCHANGE_DELAYED ? layer - model::DELAY : layer);
-        each([&](int i, int q) {
-            float4 sum = {}, own[model::LANES] = {};
-#pragma unroll
-            for (int m = 0; m < model::TOTAL_LANES; ++m) {
-                const float4 produced = unpacked(__ldcg(output(all, m, q)));
-                add(sum, produced);
-#pragma unroll
-                for (int l = 0; l < model::LANES; ++l) {
-                    if (exchange != EXCHANGE_SYNC && m == first_lane + l) own[l] = produced;
-                }
-            }
-#pragma unroll
-            for (int l = 0; l < model::LANES; ++l) {
-                add(x[l][i], sum);
-                add(x[l][i], own[l], -1.0f);
-            }
-        });
+        take_in_own(now, told_later(attention, layer));
     }
     DEVICE void store(float (&squares)[model::LANES]) const {
         each([&](int i, int q) {
@@ -126,6 +110,90 @@ struct Streams {
             }
         });
     }
+
+private:
+    using Outputs = uint2[model::LANES][AT_ONCE];             // of this GPU's lanes
+    static constexpr int TOLD = TELLS_SUMS ? 1 : model::LANES;  // what this GPU knows of another one's outputs: sums, or all
+
+    DEVICE int first_lane() const { return model::RANKS == 1 ? 0 : p.rank * model::LANES; }
+    DEVICE static bool told_later(bool attention, int layer) {
+        return TELLS_SUMS && layer + model::DELAY < model::LAYERS && exchange_of(attention, layer + model::DELAY) == EXCHANGE_DELAYED;
+    }
+    DEVICE bool of_another(int told) const { return model::RANKS > 1 && told / TOLD != p.rank; }
+    DEVICE void load(Outputs& outputs, size_t of_layer) const {
+        each([&](int i, int q) {
+#pragma unroll
+            for (int l = 0; l < model::LANES; ++l) outputs[l][i] = __ldcg(output(p.outputs, of_layer, first_lane() + l, q));
+        });
+    }
+    // Other GPUs' lanes need no more of this GPU's than the sum, and not before DELAY layers have passed.
+    DEVICE void tell(const Outputs& outputs, size_t of_layer) const {
+        if constexpr (TELLS_SUMS) {
+            each([&](int i, int q) {
+                float4 sum = {};
+#pragma unroll
+                for (int l = 0; l < model::LANES; ++l) add(sum, unpacked(outputs[l][i]));
+                const uint2 words = make_uint2(split_weights_type(sum.x, sum.y).high, split_weights_type(sum.z, sum.w).high);
+                for_each_peer(p, [&](const Peer& peer) { store_words(output(peer.outputs, of_layer, first_lane(), q), words); });
+            });
+        }
+    }
+    DEVICE void take_in_own(size_t now, bool told) {
+        Outputs own;
+        load();
+        load(own, now);
+        each([&](int i, int q) {
+#pragma unroll
+            for (int l = 0; l < model::LANES; ++l) add(x[l][i], unpacked(own[l][i]), model::SQRT_LANES);
+        });
+        if (told) tell(own, now);
+    }
+    DEVICE void take_in_late(size_t now, size_t late, bool told) {
+        Outputs own, own_late;
+        uint2 others[model::RANKS * TOLD][AT_ONCE];
+        load();
+        load(own, now);
+        load(own_late, late);
+        each([&](int i, int q) {
+#pragma unroll
+            for (int k = 0; k < model::RANKS * TOLD; ++k) {
+                if (of_another(k)) others[k][i] = __ldcg(output(p.outputs, late, k / TOLD * model::LANES + k % TOLD, q));
+            }
+        });
+        each([&](int i, int q) {
+            float4 sum = {};
+#pragma unroll
+            for (int l = 0; l < model::LANES; ++l) {
+                add(x[l][i], unpacked(own[l][i]));
+                add(sum, unpacked(own_late[l][i]));
+            }
+#pragma unroll
+            for (int k = 0; k < model::RANKS * TOLD; ++k) {
+                if (of_another(k)) add(sum, unpacked(others[k][i]));
+            }
+#pragma unroll
+            for (int l = 0; l < model::LANES; ++l) {
+                add(x[l][i], sum);
+                add(x[l][i], unpacked(own_late[l][i]), -1.0f);
+            }
+        });
+        if (told) tell(own, now);
+    }
+    DEVICE void take_in_all(size_t now) {
+        uint2 all[model::TOTAL_LANES][AT_ONCE];
+        load();
+        each([&](int i, int q) {
+#pragma unroll
+            for (int m = 0; m < model::TOTAL_LANES; ++m) all[m][i] = __ldcg(output(p.outputs, now, m, q));
+        });
+        each([&](int i, int q) {
+            float4 sum = {};
+#pragma unroll
+            for (int m = 0; m < model::TOTAL_LANES; ++m) add(sum, unpacked(all[m][i]));
+#pragma unroll
+            for (int l = 0; l < model::LANES; ++l) add(x[l][i], sum);
+        });
+    }
 };
 
 // Adds what the module before produced to the residual streams and leaves the normalised operand. `layer` is the source's.
@@ -133,28 +201,26 @@ struct Streams {
 template <class Way>
 DEVICE void normalise(Core& core, const Chunk& chunk, Source source, int layer, const u16* norm) {
     using Part = Streams<Way>;
-    constexpr int TEAM = Way::TEAM, TEAMS = WARPS / TEAM, STEP = Part::AT_ONCE * Part::STRIDE;
+    constexpr int TEAM = Way::TEAM, TEAMS = WARPS / TEAM;
     core.refresh();
     const Params& p = core.params;
-    const int exchange = source == EMBEDDING          ? EXCHANGE_LOCAL
-                         : source == ATTENTION_OUTPUT ? attention_exchange(layer)
-                                                      : mlp_exchange(layer);
+    const bool attention = source == ATTENTION_OUTPUT;
+    const int exchange = source == EMBEDDING ? EXCHANGE_LOCAL : exchange_of(attention, layer);
     const int first_quad = int(core.warp) % TEAM * 32 + int(core.lane);
 #pragma unroll 1
     for (int token = int(core.place.sm) + int(core.warp) / TEAM * model::SMS; token < chunk.tokens; token += TEAMS * model::SMS) {
         float squares[model::LANES] = {}, scale[model::LANES];
+        Part part{p, token};
 #pragma unroll 1
-        for (int q = first_quad; q < Part::QUADS; q += STEP) {
-            Part part{p, token, q};
+        for (part.first_quad = first_quad; part.first_quad < Part::QUADS; part.first_quad += Part::STEP) {
             if (source == EMBEDDING) part.embed(p.ids[chunk.first + token]);
-            else part.take_in(source, layer, exchange);
+            else part.take_in(attention, layer, exchange);
             part.store(squares);
         }
         join_squares<TEAM>(core, squares, scale);
 #pragma unroll 1
-        for (int q = first_quad; q < Part::QUADS; q += STEP) {
-            Part part{p, token, q};
-            part.load();
+        for (part.first_quad = first_quad; part.first_quad < Part::QUADS; part.first_quad += Part::STEP) {
+            if constexpr (!Part::HELD) part.load();
             part.each([&](int i, int quad) {
                 const uint2 weights = __ldg(reinterpret_cast<const uint2*>(norm) + quad);
 #pragma unroll
@@ -229,7 +295,10 @@ struct ByShares {
         reinterpret_cast<u16*>(words<COLUMNS>(both, lane, column, token))[column & 1] = u16(split_weights_type(v, 0.0f).high);
     }
 
-    DEVICE void begin_phase() { core.grid_barrier(); }
+    template <bool TELLS = false>
+    DEVICE void begin_phase() {
+        core.template grid_barrier<TELLS>();
+    }
     template <int PHASE, class Finish>
     DEVICE void matrix(u16* both, const Finish& finish) {
         shares::matrix<PHASE>(core, chunk.tokens, operand<Matrix<PHASE>::COLUMNS>(both), finish);
@@ -264,7 +333,10 @@ struct ByTiles {
         tiles::operand_piece(operand, COLUMNS, lane, column, token)[column % 8] = u16(split_weights_type(v, 0.0f).high);
     }
 
-    DEVICE void begin_phase() { stages.begin_phase(); }
+    template <bool TELLS = false>
+    DEVICE void begin_phase() {
+        stages.template begin_phase<TELLS>();
+    }
     template <int PHASE, class Finish>
     DEVICE void matrix(u16*, const Finish& finish) {
         tiles::matrix<PHASE>(core, stages, chunk.tokens, finish);
@@ -280,6 +352,26 @@ struct ByTiles {
     }
 };
 
+// Norm and the barrier behind it. With TELLS_SUMS no GPU waits for what the others do meanwhile: what this norm reads of them they
+// told two norms ago or before, and what lies where it tells them they had read by then.
+template <class Way>
+DEVICE void begin_module(Way& way, Source source, int layer, const u16* norm) {
+    Core& core = way.core;
+    if constexpr (TELLS_SUMS) core.await_ranks(core.told[0]);
+    normalise<Way>(core, way.chunk, source, layer, norm);
+    way.template begin_phase<TELLS_SUMS>();
+    if constexpr (TELLS_SUMS) {
+        core.told[0] = core.told[1];
+        core.told[1] = core.node_barriers;
+    }
+}
+
+// All SMs have stored what a module produces, and all GPUs unless they tell each other sums of it.
+DEVICE void end_module(Core& core) {
+    if constexpr (TELLS_SUMS) core.grid_barrier();
+    else core.node_barrier();
+}
+
 // The last layer's keys and values are all that later tokens need of it.
 template <class Way>
 DEVICE void pass(Way way) {
@@ -291,8 +383,7 @@ DEVICE void pass(Way way) {
         core.place.layer = layer;
         core.place.position = chunk.first;
         const u16* norms = p.norms + size_t(2 * layer) * model::HIDDEN;
-        normalise<Way>(core, chunk, layer ? MLP_OUTPUT : EMBEDDING, layer - 1, norms);
-        way.begin_phase();
+        begin_module(way, layer ? MLP_OUTPUT : EMBEDDING, layer - 1, norms);
         way.template matrix<QKV>(p.operand_hidden, QkvStore<Way>{core, layer, chunk});
         if constexpr (model::QK_NORM) {
             core.grid_barrier();
@@ -305,11 +396,10 @@ DEVICE void pass(Way way) {
         way.attention(layer);
         way.begin_phase();
         way.template matrix<ATTN_OUT>(p.operand_heads, OutputStore<Way, model::OUT_BIAS>{core, outputs_offset<Way>(true, layer)});
-        core.node_barrier();
-        normalise<Way>(core, chunk, ATTENTION_OUTPUT, layer, norms + model::HIDDEN);
-        way.begin_phase();
+        end_module(core);
+        begin_module(way, ATTENTION_OUTPUT, layer, norms + model::HIDDEN);
         way.mlp(layer);
-        core.node_barrier();
+        end_module(core);
     }
 }
 

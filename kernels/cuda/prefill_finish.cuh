@@ -13,7 +13,15 @@ struct Chunk {
     bool tiled;  // ByTiles, else ByShares: a Way, which says how many tokens a chunk has at most and how operands lie
 };
 
-// Module outputs of a layer in the weights' type: [TOTAL_LANES][CHUNK][HIDDEN]. The other GPUs' lanes write theirs here as well.
+// How lanes take in what a module of a layer produces.
+DEVICE int exchange_of(bool attention, int layer) { return attention ? attention_exchange(layer) : mlp_exchange(layer); }
+
+// Of lanes that take in each other's outputs late, another GPU needs the sum over a GPU's lanes and no more; the norm, which has
+// read them all, tells it (prefill.cuh). Else products tell their outputs as they are.
+constexpr bool TELLS_SUMS = model::RANKS > 1 && any_exchange(EXCHANGE_DELAYED) && !any_exchange(EXCHANGE_SYNC);
+
+// Module outputs of a layer in the weights' type: [TOTAL_LANES][CHUNK][HIDDEN]. Other GPUs write here as well: each lane's, or
+// in the place of their first lane their sum.
 template <class Way>
 DEVICE size_t outputs_offset(bool attention, int layer) {
     return ((attention ? 0 : HISTORY) + layer % HISTORY) * size_t(model::TOTAL_LANES) * Way::CHUNK * model::HIDDEN;
@@ -125,7 +133,7 @@ struct OutputStore {
         if (row >= model::HIDDEN) return;
         const size_t at = outputs + (size_t(core.whole_lane()) * Way::CHUNK + token) * model::HIDDEN + row;
         store_words(core.params.outputs + at, words);
-        for_each_peer(core.params, [&](const Peer& peer) { store_words(peer.outputs + at, words); });
+        if constexpr (!TELLS_SUMS) for_each_peer(core.params, [&](const Peer& peer) { store_words(peer.outputs + at, words); });
     }
 };
 

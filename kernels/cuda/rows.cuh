@@ -10,6 +10,14 @@ __constant__ const int WINDOWS[] = MODEL_WINDOWS;
 DEVICE int attention_exchange(int layer) { return ATTENTION_EXCHANGES[layer]; }
 DEVICE int mlp_exchange(int layer) { return MLP_EXCHANGES[layer]; }
 DEVICE int window_of(int layer) { return WINDOWS[layer]; }
+// Whether some layer of the model has this exchange.
+constexpr bool any_exchange(Exchange kind) {
+    constexpr u8 attention[] = MODEL_ATTENTION_EXCHANGE, mlp[] = MODEL_MLP_EXCHANGE;
+    for (int layer = 0; layer < model::LAYERS; ++layer) {
+        if (attention[layer] == kind || mlp[layer] == kind) return true;
+    }
+    return false;
+}
 
 constexpr int LANE_HEADS = model::HEADS / model::LANES;
 constexpr int LANE_KV_HEADS = model::KV_HEADS / model::LANES;

@@ -49,9 +49,10 @@ public:
     DEVICE void advance() { at_.advance(STAGES); }
     // All SMs have written what the next phase reads: the producer may copy it. It reads as the copy engine does, which
     // the fence of every writer before the barrier and the producer's own put after the writes.
+    template <bool TELLS = false>
     DEVICE void begin_phase() {
         fence_copies();
-        core_.grid_barrier();
+        core_.template grid_barrier<TELLS>();
         if (threadIdx.x == 0) barrier_arrive(&core_.shared.phase_begun);
     }
 

@@ -15,6 +15,7 @@ from engine.backends.base import Job
 from engine.backends.cuda import available
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.driver import device_count
+from engine.backends.cuda.launch import DeviceContext
 from engine.backends.cuda.memory import share_table
 from engine.backends.cuda.tape import Matrix
 from engine.errors import BackendFailure
@@ -23,7 +24,9 @@ from engine.models.config import Lanes
 from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
 from engine.sampling import SamplingParams
+from tests.gpu.cache import KeysAndValues, keys_and_values, require_close
 from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Model, StoredWeights
+from tests.gpu.test_prefill import LIMITS, WAYS, prefill, wanted_cache
 from tests.gpu.test_small_models import TOLERANCE, generated, reference_logits, relative_error, sequence
 from tools.bench_exchange.measure import measure
 
@@ -58,7 +61,7 @@ def _gpus() -> int:
 
 
 @pytest.fixture(params=[(2, True), (4, True), (2, False), (4, False)], ids=["2v", "4v", "2", "4"])
-def sharded(request: pytest.FixtureRequest) -> Iterator[Callable[[Model], CudaBackend]]:
+def sharded(request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens a model on several GPUs, virtual or real."""
     devices, virtual = request.param
     if not virtual and _gpus() < devices:
@@ -83,6 +86,42 @@ def test_decode_and_prefill_over_gpus_give_the_reference_logits(sharded: Open, n
     wanted = reference_logits(model, tokens)
     assert relative_error(backend.logits(tokens), wanted) < TOLERANCE
     assert relative_error(backend.logits_after_prefill(tokens), wanted[-1]) < TOLERANCE
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["laneformer", "early", "no-delay", "no-mlp-exchange", "llama"])
+def test_prefill_leaves_each_gpu_the_keys_and_values_of_its_heads(sharded: Open, name: str, way: str) -> None:
+    model = Model(MODELS[name], RandomWeights(MODELS[name], 3))
+    backend = sharded(model, tiles_from=WAYS[way])
+    tokens = sequence(model.config.vocab, 201)
+    wanted = wanted_cache(model, tokens)
+    prefill(backend, tokens, 0, len(tokens))
+    found = [left_on(context, len(tokens)) for context in backend.device_contexts]
+    together = KeysAndValues(*(np.concatenate([getattr(f, n) for f in found], 1) for n in ("keys", "values")))
+    require_close(together, wanted, LIMITS["f16"], f"{name} by {way}")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gpus_that_are_apart_by_chunks_leave_the_bits_of_one_pass(sharded: Open, way: str) -> None:
+    model = Model(LANEFORMER, RandomWeights(LANEFORMER, 3))
+    tokens = sequence(LANEFORMER.vocab, 230)
+    whole, parts = (
+        sharded(model, tiles_from=WAYS[way]),
+        sharded(model, tiles_from=WAYS[way], prefill_chunk=128),
+    )
+    prefill(whole, tokens, 0, len(tokens))
+    for _ in range(3):
+        prefill(parts, tokens, 0, len(tokens))
+        for one, other in zip(whole.device_contexts, parts.device_contexts, strict=True):
+            found, expected = left_on(other, len(tokens)), left_on(one, len(tokens))
+            assert np.array_equal(found.keys, expected.keys)
+            assert np.array_equal(found.values, expected.values)
+
+
+def left_on(context: DeviceContext, positions: int) -> KeysAndValues:
+    context.device.activate()
+    words = context.device.download(context.memory.kv, (context.layout.kv_halves,), np.uint16)
+    return keys_and_values(words, context.layout.config, positions)
 
 
 @pytest.mark.parametrize(
