@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,40 +109,43 @@ def headline_table() -> str:
 
 
 def prompt_table() -> str:
-    """How fast one GPU reads prompts, and how far its logits are from FP32, of checks/prefill-h200.json."""
+    """How fast prompts are read, and how far logits are from FP32, of checks/prefill-h200.json."""
     found = json.loads(_PROMPTS.read_text("utf-8"))
-    errors = {one["model"]: one for one in found["errors_beside_fp32_pytorch"]}
+    errors = {(one["model"], one["devices"]): one for one in found["errors_beside_fp32_pytorch"]}
     rows = []
-    for model, what in _SHAPES.items():
-        speeds = _prompt_speeds(model)
+    for (model, devices), error in errors.items():
+        speeds = _prompt_speeds(model, devices)
         longest = max(speeds)
-        error = errors[model]
         rows.append(
             [
-                what,
+                f"{devices} x H200",
+                _SHAPES[model],
                 *(f"{speeds[tokens]:,}" for tokens in (128, 512, _PROMPT)),
                 f"{speeds[longest]:,} ({longest:,})" if longest > _PROMPT else "",
                 f"{error['logit_rel_err']:.1e} ({error['tokens']:,})",
             ]
         )
-    head = ("model", "128 tokens", "512", f"{_PROMPT:,}", "the longest measured", "logits beside FP32")
-    return _markdown(head, rows, right=(1, 2, 3, 4, 5))
+    head = (
+        "hardware", "model", "128 tokens", "512", f"{_PROMPT:,}", "the longest measured",
+        "logits beside FP32",
+    )  # fmt: skip
+    return _markdown(head, rows, right=(2, 3, 4, 5, 6))
 
 
-def _prompt_speeds(model: str) -> dict[int, int]:
-    """By tokens of the prompt, the faster way of those measured."""
+def _prompt_speeds(model: str, devices: int = 1) -> dict[int, int]:
+    """By tokens of the prompt, the faster way of those measured on so many GPUs."""
     speeds: dict[int, int] = {}
     for one in json.loads(_PROMPTS.read_text("utf-8"))["prefill"]:
-        if one["model"] == model:
+        if one["model"] == model and one["devices"] == devices:
             speeds[one["tokens"]] = max(one["tok_s"], speeds.get(one["tokens"], 0))
     return speeds
 
 
 def _prompt_speed(point: Mapping[str, Any]) -> str:
     """Empty where prompts were not measured since they go by tiles."""
-    if _hardware(point) != "1 x H200":
+    if not _hardware(point).endswith("x H200"):
         return ""
-    speed = _prompt_speeds(point["model"]["name"]).get(_PROMPT)
+    speed = _prompt_speeds(point["model"]["name"], len(point["devices"])).get(_PROMPT)
     return f"{speed:,}" if speed else ""
 
 
@@ -171,12 +175,12 @@ def detail_table() -> str:
     return _markdown(head, rows, right=(2, 3, 4, 6, 7, 8, 9))
 
 
-def peer_table() -> str:
+def peer_table(measures: str = "decode") -> str:
     """What other engines reached on the same kinds of machine, from benchmarks/peers."""
     head = (
         "device",
         "model",
-        "context",
+        "context" if measures == "decode" else "tokens of a prompt",
         "engine",
         "tok/s",
         "lowest to highest",
@@ -188,16 +192,21 @@ def peer_table() -> str:
         [
             _device(one["device"]),
             one["model"],
-            str(one["context"]),
+            f"{one['context']:,}" if measures == "prefill" else str(one["context"]),
             one["peer"],
             f"{one['tok_s']:,.0f}",
             f"{min(one['samples']):,.0f} to {max(one['samples']):,.0f}",
             str(len(one["samples"])),
             *_beside(one),
         ]
-        for one in sorted(_peers(), key=lambda one: (one["device"], one["model"], -one["tok_s"]))
+        for one in sorted(_peers(measures), key=_place_of_peer)
     ]
     return _markdown(head, rows, right=(2, 4, 6, 7, 8))
+
+
+def _place_of_peer(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    behind = one["context"] if one.get("measures") == "prefill" else 0
+    return one["device"], one["model"], behind, -one["tok_s"]
 
 
 def _beside(peer: Mapping[str, Any]) -> list[str]:
@@ -268,6 +277,7 @@ TABLES = {
     "peers": peer_table,
     "product": product_table,
     "prompts": prompt_table,
+    "prompts_beside": partial(peer_table, "prefill"),
 }
 
 
@@ -332,11 +342,11 @@ def _others(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{engine} {speed:,.0f}" for speed, engine in ranked)
 
 
-def _peers() -> list[Mapping[str, Any]]:
-    """Those measured at decode, unless a line says otherwise."""
+def _peers(measures: str = "decode") -> list[Mapping[str, Any]]:
+    """Those measured at decode, which a line need not say, or at prompts."""
     files = sorted((BENCHMARKS / "peers").glob("*.jsonl"))
     lines = [line for file in files for line in file.read_text("utf-8").splitlines() if line.strip()]
-    return [one for one in map(json.loads, lines) if one.get("measures", "decode") == "decode"]
+    return [one for one in map(json.loads, lines) if one.get("measures", "decode") == measures]
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:

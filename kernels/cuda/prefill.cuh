@@ -18,28 +18,36 @@ DEVICE void add(float4& x, const float4& v, float scale = 1.0f) {
     x.w += v.w * scale;
 }
 
+// Among the warps of a team. Barrier 1 is that of all consumers.
+template <int TEAM>
+DEVICE void team_sync(const Core& core) {
+    if constexpr (TEAM == WARPS) consumers_sync();
+    else if constexpr (TEAM > 1) asm volatile("bar.sync %0, %1;" ::"r"(2 + core.warp / TEAM), "n"(TEAM * 32) : "memory");
+}
+
 // RMSNorm's scales of the lanes, from each thread's part of their sums of squares.
 template <int TEAM>
 DEVICE void join_squares(Core& core, float (&squares)[model::LANES], float (&scale)[model::LANES]) {
-    static_assert(TEAM == 1 || TEAM == WARPS, "a warp alone, or all of them");
+    static_assert(WARPS % TEAM == 0, "whole teams");
     float* parts = core.shared.norm_parts();
+    const int first = int(core.warp) / TEAM * TEAM;
 #pragma unroll
     for (int l = 0; l < model::LANES; ++l) {
         squares[l] = warp_sum(squares[l]);
         if (TEAM > 1 && core.lane == 0) parts[l * WARPS + core.warp] = squares[l];
     }
-    if constexpr (TEAM > 1) consumers_sync();
+    team_sync<TEAM>(core);
 #pragma unroll
     for (int l = 0; l < model::LANES; ++l) {
         float sum = squares[l];
         if constexpr (TEAM > 1) {
             sum = 0.0f;
 #pragma unroll
-            for (int w = 0; w < WARPS; ++w) sum += parts[l * WARPS + w];
+            for (int w = 0; w < TEAM; ++w) sum += parts[l * WARPS + first + w];
         }
         scale[l] = rsqrtf(sum * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
     }
-    if constexpr (TEAM > 1) consumers_sync();
+    team_sync<TEAM>(core);
 }
 
 // Some of a thread's part of a token's residual streams, of all lanes of this GPU: AT_ONCE times four elements, STRIDE apart. What
@@ -317,7 +325,8 @@ struct ByShares {
 // A pass over a long one. The producer (tile_producer.cuh) goes through the same phases.
 struct ByTiles {
     static constexpr int CHUNK = tiles::CHUNK;
-    static constexpr int TEAM = model::LANES == 1 ? 1 : WARPS;
+    // Two teams wait at different times. All warps together where they hold a token of all lanes, at 12 quads a thread.
+    static constexpr int TEAM = model::LANES == 1 ? 1 : model::LANES * model::HIDDEN / 4 <= 12 * CONSUMERS ? WARPS : WARPS / 2;
 
     Core& core;
     Chunk chunk;

@@ -63,8 +63,18 @@ struct QkvStore {
         to[at.second] = v.y;
     }
 
+    // The rotations of four pairs from `at` on.
+    struct Turns {
+        float4 xy, zw;
+    };
+    DEVICE Turns turns(const QkvPair& at, int token) const {
+        if constexpr (model::QK_NORM) return {};
+        const float4* from = reinterpret_cast<const float4*>(heads::rotation(core.params, layer, chunk.first + token) + at.turn);
+        return {__ldg(from), __ldg(from + 1)};
+    }
+
     // Four pairs of one head from `at` on, whose turn is a multiple of four: a's and b's are its rows in turn.
-    DEVICE void store(const QkvPair& at, int token, float4 a, float4 b) const {
+    DEVICE void store(const QkvPair& at, int token, float4 a, float4 b, const Turns& turns) const {
         const int position = chunk.first + token;
         if constexpr (model::QKV_BIAS) {
             const float2 x = bias_of(core.params, layer, at), y = bias_of(core.params, layer, at.further(1));
@@ -80,8 +90,7 @@ struct QkvStore {
             return;
         }
         if (!travels_raw(at)) {
-            const float4* turns = reinterpret_cast<const float4*>(heads::rotation(core.params, layer, position) + at.turn);
-            const float4 xy = __ldg(turns), zw = __ldg(turns + 1);
+            const float4 &xy = turns.xy, &zw = turns.zw;
             const float2 x = rotated(a.x, b.x, make_float2(xy.x, xy.y)), y = rotated(a.y, b.y, make_float2(xy.z, xy.w));
             const float2 z = rotated(a.z, b.z, make_float2(zw.x, zw.y)), w = rotated(a.w, b.w, make_float2(zw.z, zw.w));
             a = make_float4(x.x, y.x, z.x, w.x);
@@ -180,6 +189,9 @@ template <class Way>
 DEVICE void finish_slice(Core& core, const Slice<4>& slice, int tokens, const prefill::QkvStore<Way>& finish) {
     static_assert(LANE_Q % 8 == 0 && LANE_KV % 8 == 0 && HALF_HEAD % 4 == 0, "four pairs never belong to two heads");
     const QkvPair at(slice.first_pair + 4 * int(core.lane & 3), core.model_lane);
+    // Of whatever pairs, and of both tokens at once: a wait in each branch below took longer than all else here.
+    const typename prefill::QkvStore<Way>::Turns turns[2] = {finish.turns(at, smaller(slice.token, tokens - 1)),
+                                                             finish.turns(at, smaller(slice.token + 8, tokens - 1))};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         u32 a[4], b[4];
@@ -191,7 +203,7 @@ DEVICE void finish_slice(Core& core, const Slice<4>& slice, int tokens, const pr
         transpose(a, core.lane);
         transpose(b, core.lane);
         const int token = slice.token + 8 * i;
-        if (token < tokens && at.kind != QkvPair::PADDING) finish.store(at, token, as_floats(a), as_floats(b));
+        if (token < tokens && at.kind != QkvPair::PADDING) finish.store(at, token, as_floats(a), as_floats(b), turns[i]);
     }
 }
 

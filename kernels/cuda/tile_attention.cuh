@@ -7,9 +7,7 @@
 
 namespace tile_attention {
 
-constexpr int M_TILES = model::HEAD_DIM <= 96 ? 2 : 1;  // of 16 tokens, a warp: what the registers hold
-constexpr int WARP_TOKENS = 16 * M_TILES;
-constexpr int ITEM_TOKENS = WARPS * WARP_TOKENS;
+constexpr int MOST_M_TILES = model::HEAD_DIM <= 96 ? 2 : 1;  // of 16 tokens, a warp: what the registers hold
 constexpr int BLOCK_BYTES = cache::BLOCK_HALVES * 2;
 constexpr int STAGE_BLOCKS = tiles::STAGE_BYTES / BLOCK_BYTES >= 4 ? 4 : 2;
 constexpr int STEP = model::HEAD_DIM <= 64 || model::HEAD_DIM == 128 ? STAGE_BLOCKS : 2;  // blocks at a time, whole steps a stage
@@ -20,15 +18,14 @@ static_assert(STAGE_BLOCKS * BLOCK_BYTES <= tiles::STAGE_BYTES, "blocks of a sta
 struct Item {
     int head, token, first_stage, end_stage, end_block;  // `token` counts within the chunk
 
-    DEVICE static int count(int tokens) { return ceil_div(tokens, ITEM_TOKENS) * model::HEADS; }
     DEVICE static int index(int round, int sm) {
         return round * model::SMS + (round & 1 ? model::SMS - 1 - sm : sm);
     }
-    DEVICE static Item of(int index, int first, int tokens, int window) {
+    DEVICE static Item of(int index, int item_tokens, int first, int tokens, int window) {
         Item item;
         item.head = index % model::HEADS;
-        item.token = (ceil_div(tokens, ITEM_TOKENS) - 1 - index / model::HEADS) * ITEM_TOKENS;
-        const int position = first + item.token, end = first + smaller(tokens, item.token + ITEM_TOKENS);
+        item.token = (ceil_div(tokens, item_tokens) - 1 - index / model::HEADS) * item_tokens;
+        const int position = first + item.token, end = first + smaller(tokens, item.token + item_tokens);
         const int seen_from = window && position + 1 > window ? position + 1 - window : 0;
         item.first_stage = seen_from / (cache::BLOCK * STAGE_BLOCKS);
         item.end_block = ceil_div(end, cache::BLOCK);
@@ -37,7 +34,30 @@ struct Item {
     }
 };
 
+// How a chunk is cut into items: warps with sixteen tokens read blocks twice as often as those with 32, which takes about 5/8 as
+// long and pays where SMs would have nothing to do otherwise. Both ways leave the same bits.
+struct Cut {
+    int m_tiles, tokens, items;  // of a warp; of an item; in all
+
+    DEVICE static Cut of(int m_tiles, int tokens) {
+        const int item_tokens = WARPS * 16 * m_tiles;
+        return {m_tiles, item_tokens, ceil_div(tokens, item_tokens) * model::HEADS};
+    }
+    DEVICE static Cut best(int first, int tokens, int window) {
+        const Cut most = of(MOST_M_TILES, tokens), few = of(1, tokens);
+        return few.cost(first, tokens, window) < most.cost(first, tokens, window) ? few : most;
+    }
+    // Positions for the SM that has the most of them, about: of the longest item, or of what all have on average.
+    DEVICE int cost(int first, int chunk, int window) const {
+        const int limit = window ? window + tokens : first + chunk;
+        const int longest = smaller(first + chunk, limit), shortest = smaller(first + tokens, limit);
+        const int mean = items * ((longest + shortest) / 2) / model::SMS;
+        return (m_tiles == 1 && MOST_M_TILES == 2 ? 5 : 8) * larger(longest, mean);
+    }
+};
+
 // A warp's tokens g and g + 8 of each sixteen: rows 2 m and 2 m + 1.
+template <int M_TILES>
 struct Rows {
     u32 query[M_TILES][cache::UNITS][4];
     float out[M_TILES][cache::UNITS][2][4];
@@ -209,21 +229,21 @@ struct Rows {
     }
 };
 
-// Waits for: Stages::begin_phase, after which the cache holds the chunk. Leaves the operand of the next product.
-DEVICE void run(Core& core, tiles::Stages& stages, int first, int tokens, int layer) {
-    core.place.phase = ATTENTION;
-    const int window = window_of(layer), filled = first + tokens, items = Item::count(tokens);
+template <int M_TILES>
+DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int first, int tokens, int window) {
+    constexpr int WARP_TOKENS = 16 * M_TILES;
+    const int filled = first + tokens;
 #pragma unroll 1
-    for (int round = 0; Item::index(round, 0) < items || Item::index(round, model::SMS - 1) < items; ++round) {
+    for (int round = 0; Item::index(round, 0) < cut.items || Item::index(round, model::SMS - 1) < cut.items; ++round) {
         const int index = Item::index(round, int(core.place.sm));
-        if (index >= items) continue;
-        const Item item = Item::of(index, first, tokens, window);
+        if (index >= cut.items) continue;
+        const Item item = Item::of(index, cut.tokens, first, tokens, window);
         const u32 lane = core.lane;
         const int mine = item.token + int(core.warp) * WARP_TOKENS;
         const int begin = first + mine, end = mine < tokens ? begin + WARP_TOKENS : 0;  // positions of the warp's tokens
         const int seen_from = window && begin + 1 > window ? begin + 1 - window : 0;    // by its first one
         const int all_see = window && end > window ? end - window : 0;                  // all of its tokens, from here on
-        Rows rows;
+        Rows<M_TILES> rows;
         rows.load(core.params, item.head, mine, tokens, lane);
 #pragma unroll 1
         for (int stage = item.first_stage; stage < item.end_stage; ++stage) {
@@ -235,7 +255,7 @@ DEVICE void run(Core& core, tiles::Stages& stages, int first, int tokens, int la
                 if (base >= end || behind <= seen_from) continue;
                 float score[M_TILES][2 * STEP][4];
                 rows.score(blocks + b * BLOCK_BYTES, lane, score);
-                if (behind > begin + 1 || base < all_see) Rows::hide(base, begin, window, lane, score);
+                if (behind > begin + 1 || base < all_see) Rows<M_TILES>::hide(base, begin, window, lane, score);
                 rows.weigh(score);
                 loaded = rows.add(blocks + b * BLOCK_BYTES, base, filled, lane, score);
             }
@@ -249,6 +269,17 @@ DEVICE void run(Core& core, tiles::Stages& stages, int first, int tokens, int la
             *reinterpret_cast<u32*>(piece + column % 8) = split_weights_type(a, b).high;
         });
     }
+}
+
+// Waits for: Stages::begin_phase, after which the cache holds the chunk. Leaves the operand of the next product.
+DEVICE void run(Core& core, tiles::Stages& stages, int first, int tokens, int layer) {
+    core.place.phase = ATTENTION;
+    const int window = window_of(layer);
+    const Cut cut = Cut::best(first, tokens, window);
+    if constexpr (MOST_M_TILES > 1) {
+        if (cut.m_tiles == 1) return run_items<1>(core, stages, cut, first, tokens, window);
+    }
+    run_items<MOST_M_TILES>(core, stages, cut, first, tokens, window);
 }
 
 }  // namespace tile_attention

@@ -119,13 +119,14 @@ struct Producer {
     DEVICE void attention(int first, int tokens, int layer) {
         place.phase = ATTENTION;
         if (!copies_weights()) await_phase();
-        const int items = tile_attention::Item::count(tokens), window = window_of(layer);
         using tile_attention::Item;
+        const int window = window_of(layer);
+        const auto cut = tile_attention::Cut::best(first, tokens, window);
 #pragma unroll 1
-        for (int round = 0; Item::index(round, 0) < items || Item::index(round, model::SMS - 1) < items; ++round) {
+        for (int round = 0; Item::index(round, 0) < cut.items || Item::index(round, model::SMS - 1) < cut.items; ++round) {
             const int index = Item::index(round, int(place.sm));
-            if (index >= items) continue;
-            const Item item = Item::of(index, first, tokens, window);
+            if (index >= cut.items) continue;
+            const Item item = Item::of(index, cut.tokens, first, tokens, window);
             const u16* cache = cache::block(params.kv, layer, item.head / model::QUERIES_PER_KV, 0);
 #pragma unroll 1
             for (int stage = item.first_stage; stage < item.end_stage; ++stage) {
