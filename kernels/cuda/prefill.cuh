@@ -18,36 +18,28 @@ DEVICE void add(float4& x, const float4& v, float scale = 1.0f) {
     x.w += v.w * scale;
 }
 
-// Among the warps of a team. Barrier 1 is that of all consumers.
-template <int TEAM>
-DEVICE void team_sync(const Core& core) {
-    if constexpr (TEAM == WARPS) consumers_sync();
-    else if constexpr (TEAM > 1) asm volatile("bar.sync %0, %1;" ::"r"(2 + core.warp / TEAM), "n"(TEAM * 32) : "memory");
-}
-
 // RMSNorm's scales of the lanes, from each thread's part of their sums of squares.
 template <int TEAM>
 DEVICE void join_squares(Core& core, float (&squares)[model::LANES], float (&scale)[model::LANES]) {
-    static_assert(WARPS % TEAM == 0, "whole teams");
+    static_assert(TEAM == 1 || TEAM == WARPS, "a warp alone, or all of them");
     float* parts = core.shared.norm_parts();
-    const int first = int(core.warp) / TEAM * TEAM;
 #pragma unroll
     for (int l = 0; l < model::LANES; ++l) {
         squares[l] = warp_sum(squares[l]);
         if (TEAM > 1 && core.lane == 0) parts[l * WARPS + core.warp] = squares[l];
     }
-    team_sync<TEAM>(core);
+    if constexpr (TEAM > 1) consumers_sync();
 #pragma unroll
     for (int l = 0; l < model::LANES; ++l) {
         float sum = squares[l];
         if constexpr (TEAM > 1) {
             sum = 0.0f;
 #pragma unroll
-            for (int w = 0; w < TEAM; ++w) sum += parts[l * WARPS + first + w];
+            for (int w = 0; w < WARPS; ++w) sum += parts[l * WARPS + w];
         }
         scale[l] = rsqrtf(sum * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
     }
-    team_sync<TEAM>(core);
+    if constexpr (TEAM > 1) consumers_sync();
 }
 
 // Some of a thread's part of a token's residual streams, of all lanes of this GPU: AT_ONCE times four elements, STRIDE apart. What
@@ -147,7 +139,7 @@ private:
         }
     }
     DEVICE void take_in_own(size_t now, bool told) {
-        Outputs own;
+        Outputs own = {};
         load();
         load(own, now);
         each([&](int i, int q) {
@@ -157,8 +149,8 @@ private:
         if (told) tell(own, now);
     }
     DEVICE void take_in_late(size_t now, size_t late, bool told) {
-        Outputs own, own_late;
-        uint2 others[model::RANKS * TOLD][AT_ONCE];
+        Outputs own = {}, own_late = {};  // unset on some path they would be live, and spilled, all the way back to the start
+        uint2 others[model::RANKS * TOLD][AT_ONCE] = {};
         load();
         load(own, now);
         load(own_late, late);
@@ -177,7 +169,7 @@ private:
             }
 #pragma unroll
             for (int k = 0; k < model::RANKS * TOLD; ++k) {
-                if (of_another(k)) add(sum, unpacked(others[k][i]));
+                if (model::RANKS > 1) add(sum, unpacked(others[k][i]));
             }
 #pragma unroll
             for (int l = 0; l < model::LANES; ++l) {
@@ -188,7 +180,7 @@ private:
         if (told) tell(own, now);
     }
     DEVICE void take_in_all(size_t now) {
-        uint2 all[model::TOTAL_LANES][AT_ONCE];
+        uint2 all[model::TOTAL_LANES][AT_ONCE] = {};
         load();
         each([&](int i, int q) {
 #pragma unroll
@@ -325,8 +317,7 @@ struct ByShares {
 // A pass over a long one. The producer (tile_producer.cuh) goes through the same phases.
 struct ByTiles {
     static constexpr int CHUNK = tiles::CHUNK;
-    // Two teams wait at different times. All warps together where they hold a token of all lanes, at 12 quads a thread.
-    static constexpr int TEAM = model::LANES == 1 ? 1 : model::LANES * model::HIDDEN / 4 <= 12 * CONSUMERS ? WARPS : WARPS / 2;
+    static constexpr int TEAM = model::LANES == 1 ? 1 : WARPS;
 
     Core& core;
     Chunk chunk;
