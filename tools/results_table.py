@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -270,7 +270,7 @@ def _spread(found: Mapping[str, Any], form: str) -> list[str]:
     return [f"{found['median']:{form}}", f"{found['min']:{form}} to {found['max']:{form}}", str(found["n"])]
 
 
-TABLES = {
+TABLES: Mapping[str, Callable[[], str]] = {
     "headlines": headline_table,
     "details": detail_table,
     "sampling": sampling_table,
