@@ -185,9 +185,18 @@ class NumpyBackend:
                     return
                 launches = list(self._in_flight)
             reader = next((launch for launch in launches if launch.reads), None)
+            if reader is not None and reader.waits:
+                self._share_prompt(reader, launches)
             for launch in launches:
                 if launch is reader or not launch.reads:
                     launch.step()
+
+    def _share_prompt(self, reader: NumpyLaunch, launches: Sequence[NumpyLaunch]) -> None:
+        """Several answers to one prompt: it is read once."""
+        for source in launches:
+            if length := source.read_for(reader):
+                reader.take_prompt(source, length)
+                return
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each of `tokens`: [len(tokens), vocab]."""

@@ -40,7 +40,7 @@ class NumpyLaunch:
         self._stop = threading.Event()
         self._outcome: Outcome | None = None
         self._failure: Exception | None = None
-        self._prefilled = self._cached = cache.length
+        self._prefilled = self._cached = self._begin = cache.length
         self._history = list(job.tokens)
         self._start_ns = time.perf_counter_ns()
         phases = phases_of(reference.config.experts is not None)
@@ -80,6 +80,27 @@ class NumpyLaunch:
     def reads(self) -> bool:
         """Whether its prompt is not read to its end."""
         return self._cache.length < len(self.job.tokens)
+
+    def read_for(self, other: NumpyLaunch) -> int:
+        """How many positions of the other's prompt, not yet begun there, are read here as they would be.
+
+        Of the same prompt of the same owner, in whole pieces: a product with fewer vectors has other bits.
+        """
+        same = self.job.cache_salt == other.job.cache_salt and self.job.tokens == other.job.tokens
+        if not same or not self.job.cache_salt or self.reads or self._begin != other._begin:
+            return 0
+        whole = (len(self.job.tokens) - 1 - self._begin) // PREFILL_CHUNK * PREFILL_CHUNK
+        return self._begin + whole if whole else 0
+
+    def take_prompt(self, source: NumpyLaunch, length: int) -> None:
+        """Goes on from what another one has read of the same prompt. Not after its first step."""
+        cache = self._reference.copy_cache(source._cache, length, self._cache.capacity)
+        self._cache, self._prefilled, self._cached = cache, length, length
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing of its prompt has been read yet."""
+        return self.reads and self._prefilled == self._cached
 
     def step(self) -> None:
         """Does the next piece of it: some of the prompt, or a token."""

@@ -176,7 +176,14 @@ class CudaBackend:
                 self._caches.take_back_row(lease, job, tokens)
 
         ways = Ways(self.layout.prefill_chunk, self.layout.tiles_from)
-        return RowScheduler(self.config.context, ways, lend=lend, take_back=take_back, begin=launches.begin)
+        return RowScheduler(
+            self.config.context,
+            ways,
+            lend=lend,
+            take_back=take_back,
+            copy=self._caches.copy_row,
+            begin=launches.begin,
+        )
 
     def _fitting(self, layout: Layout, cache_bytes: int) -> Layout:
         """The layout, or one without the copy that speeds up long prompts if a GPU has no room for it."""

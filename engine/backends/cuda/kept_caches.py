@@ -81,6 +81,10 @@ class KeptCaches:
             raise
         return Lease(buffers, match.length if match else 0)
 
+    def copy_row(self, source: Lease, target: Lease) -> None:
+        """What a row has filled, for another one."""
+        self._copy(Match(source.buffers, 0, copies=True), target.buffers)
+
     def _refusal(self) -> EngineError:
         if self._kept.in_flight > 1:
             return NoRoom("the GPU's memory is full; this request begins once another one has ended")

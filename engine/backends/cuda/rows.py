@@ -130,6 +130,18 @@ class Row:
             self._admitted = True
             self._changed.notify_all()
 
+    def has_prompt_of(self, other: Row) -> bool:
+        """Whether the other's prompt, of the same owner, is read here already: then its keys and values are
+        those that the other would compute."""
+        same = self.job.cache_salt == other.job.cache_salt and self.job.tokens == other.job.tokens
+        return bool(self.job.cache_salt) and same and self.filled >= len(self.job.tokens) - 1
+
+    def take_prompt(self) -> None:
+        """Its prompt is in its cache, but for the last token, which decode takes."""
+        with self._changed:
+            self.filled = self._prefilled = len(self.job.tokens) - 1
+            self.lease = self.lease._replace(first=self.filled)
+
     def refuse(self, why: EngineError) -> None:
         with self._changed:
             self._refusal = why
@@ -234,7 +246,7 @@ def _piece(row: Row, ways: Ways, *, bounded: bool) -> tuple[int, int | None]:
 class RowScheduler:
     """Runs rows launch by launch, on a thread that is there while any is in flight.
 
-    `lend` and `take_back` are KeptCaches', `begin` starts a launch: only that thread calls them, and
+    `lend`, `take_back` and `copy` are KeptCaches', `begin` starts a launch: only that thread calls them, and
     while no launch runs.
     """
 
@@ -245,10 +257,11 @@ class RowScheduler:
         *,
         lend: Callable[[Job], Lease],
         take_back: Callable[[Lease, Job, Sequence[int]], None],
+        copy: Callable[[Lease, Lease], None],
         begin: Callable[[Sequence[Part]], RunningLaunch],
     ) -> None:
         self._context, self._ways = context, ways
-        self._lend, self._take_back, self._begin = lend, take_back, begin
+        self._lend, self._take_back, self._copy, self._begin = lend, take_back, copy, begin
         self._lock = threading.RLock()
         self._joining: list[Row] = []
         self._rows: list[Row] = []
@@ -300,7 +313,17 @@ class RowScheduler:
                     self._thread = None
                     return
             if self._rows:
+                self._share_prompts()
                 self._launch(plan_parts(self._rows, self._ways))
+
+    def _share_prompts(self) -> None:
+        """Several answers to one prompt: it is read once."""
+        for row in self._rows:
+            if row.reads and row.filled == row.lease.first:
+                source = next((other for other in self._rows if other.has_prompt_of(row)), None)
+                if source is not None:
+                    self._copy(source.lease, row.lease)
+                    row.take_prompt()
 
     def _admit(self, row: Row) -> None:
         try:

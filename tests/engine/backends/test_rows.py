@@ -142,6 +142,23 @@ def test_a_full_house_gives_everyone_what_they_get_alone(bench: Bench) -> None:
     assert [one.follow() for one in followers] == [bench.alone(job) for job in jobs]
 
 
+@pytest.mark.parametrize("owner", ["anna", ""])
+def test_several_answers_to_one_prompt_of_an_owner_read_it_once_on_numpy(owner: str) -> None:
+    bench = Bench(*MODELS["numpy"])
+    try:
+        prompt = tuple(1 + i % 90 for i in range(150))
+        first = bench.backend.launch(Job(prompt, LONG, cache_salt=owner))
+        jobs = [Job(prompt, 6, replace(WARM, seed=seed), cache_salt=owner) for seed in range(2)]
+        followers = [Follower(bench.backend.launch(job)) for job in jobs]
+        found = [one.follow() for one in followers]
+        first.close()
+        assert found == [bench.alone(replace(job, cache_salt="")) for job in jobs]
+        cached = [one.outcome.cached_tokens for one in followers if one.outcome]
+        assert cached == ([2 * MOST_BLOCK] * 2 if owner else [0, 0])
+    finally:
+        bench.close()
+
+
 def test_a_team_of_threads_agrees_on_who_comes_and_goes() -> None:
     bench = Bench("cpu", LLAMA, {"threads": 2})
     try:

@@ -98,6 +98,19 @@ def test_a_row_may_join_read_its_prompt_in_pieces_and_leave_while_others_go_on(
 
 
 @pytest.mark.nightly
+def test_answers_to_one_prompt_are_those_of_each_alone(folder: Path) -> None:
+    backend = EmulatedBackend(folder, RandomWeights(TINY, 3), 2, 4, filters=True)
+    scheduler = backend.scheduler
+    jobs = [Job(tuple(prompt(5, 20)), 4, replace(WARM, seed=i), cache_salt="anna") for i in range(3)]
+    expected = [follow(scheduler.join(job)) for job in jobs]
+
+    rows = [scheduler.join(job) for job in jobs]
+
+    assert [follow(row) for row in rows] == expected
+    assert max(row.outcome.cached_tokens for row in rows if row.outcome) == 19
+
+
+@pytest.mark.nightly
 def test_who_leaves_and_who_is_stopped_leaves_the_others_untouched(folder: Path) -> None:
     backend = EmulatedBackend(folder, RandomWeights(TINY, 3), 2, 4, filters=True)
     job, long = Job(tuple(prompt(1, 3)), 6, SAMPLINGS[1]), Job(tuple(prompt(4, 2)), 200)

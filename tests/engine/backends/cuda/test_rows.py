@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ import pytest
 from engine.backends.base import Job, Token
 from engine.backends.cuda.contract import Finish
 from engine.backends.cuda.kept_caches import Lease
-from engine.backends.cuda.rows import PIECE, Part, Row, RowScheduler, Ways, plan_parts
+from engine.backends.cuda.rows import PIECE, Part, Row, RowScheduler, RunningLaunch, Ways, plan_parts
 from engine.errors import BackendFailure, NoRoom
 
 CONTEXT = 4096
@@ -130,9 +131,11 @@ class Bench:
         self.spare = list(range(caches))
         self.left: list[tuple[int, ...]] = []
         self.launches: list[int] = []
+        self.read: list[int] = []
+        self.copies: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.failing = False
         self.scheduler = RowScheduler(
-            CONTEXT, WAYS, lend=self._lend, take_back=self._take_back, begin=self._begin
+            CONTEXT, WAYS, lend=self._lend, take_back=self._take_back, copy=self._copy, begin=self._begin
         )
 
     def _lend(self, _job: Job) -> Lease:
@@ -144,10 +147,14 @@ class Bench:
         self.spare += lease.buffers
         self.left.append(tuple(tokens))
 
+    def _copy(self, source: Lease, target: Lease) -> None:
+        self.copies.append((source.buffers, target.buffers))
+
     def _begin(self, parts: Sequence[Part]) -> FakeLaunch:
         if self.failing:
             raise BackendFailure("the GPU was lost")
         self.launches.append(len(parts))
+        self.read += [part.plan.prefill_end - part.plan.first for part in parts if part.reads]
         return FakeLaunch(parts)
 
     def join(self, job: Job) -> Row:
@@ -183,6 +190,42 @@ def test_rows_side_by_side_get_theirs() -> None:
     rows = [bench.scheduler.join(Job((7,) * length, 2000)) for length in (3, 700, 90)]
 
     assert [follow(one) for one in rows] == [list(range(n, n + 2000)) for n in (3, 700, 90)]
+
+
+def hold_first_launch(bench: Bench) -> threading.Event:
+    """What lets the first launch begin: until then all that join wait together."""
+    begin, gate = bench.scheduler._begin, threading.Event()
+
+    def wait(parts: Sequence[Part]) -> RunningLaunch:
+        gate.wait(PATIENCE_S)
+        return begin(parts)
+
+    bench.scheduler._begin = wait
+    return gate
+
+
+def test_several_answers_to_one_prompt_read_it_once() -> None:
+    bench = Bench()
+    gate = hold_first_launch(bench)
+    rows = [bench.scheduler.join(Job((7,) * 700, 2000, cache_salt="anna")) for _ in range(3)]
+    gate.set()
+
+    assert [follow(one) for one in rows] == [list(range(700, 2700))] * 3
+    assert sum(bench.read) == 699
+    assert len(bench.copies) == 2
+    cached = sorted(one.outcome.cached_tokens for one in rows if one.outcome)
+    assert cached == [0, 699, 699]
+
+
+@pytest.mark.parametrize("owners", [("", ""), ("anna", "ben")])
+def test_nobody_goes_on_from_a_strangers_prompt(owners: tuple[str, str]) -> None:
+    bench = Bench()
+    gate = hold_first_launch(bench)
+    rows = [bench.scheduler.join(Job((7,) * 700, 2000, cache_salt=owner)) for owner in owners]
+    gate.set()
+
+    assert [follow(one) for one in rows] == [list(range(700, 2700))] * 2
+    assert bench.copies == []
 
 
 def test_who_finds_no_room_is_refused_and_the_others_go_on() -> None:

@@ -6,6 +6,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.backends.base import Job, Token
 from engine.backends.cuda.contract import TOKEN_ID_BITS, Finish
 from engine.backends.cuda.kept_caches import Lease
@@ -27,7 +30,7 @@ class EmulatedBackend:
         ]
         layout = self._kernels[0].gpu.layout
         self._spare = [new_cache(self._kernels[0].gpu) for _ in range(rows)]
-        self._lent: dict[int, object] = {}
+        self._lent: dict[int, NDArray[np.uint16]] = {}
         self.launches: list[int] = []
         """How many requests each had."""
         self.scheduler = RowScheduler(
@@ -35,6 +38,7 @@ class EmulatedBackend:
             Ways(layout.prefill_chunk, layout.tiles_from),
             lend=self._lend,
             take_back=self._take_back,
+            copy=self._copy,
             begin=self._begin,
         )
 
@@ -45,7 +49,10 @@ class EmulatedBackend:
         return Lease((cache.ctypes.data,), 0)
 
     def _take_back(self, lease: Lease, _job: Job, _tokens: Sequence[int]) -> None:
-        self._spare.append(self._lent.pop(lease.buffers[0]))  # type: ignore[arg-type]
+        self._spare.append(self._lent.pop(lease.buffers[0]))
+
+    def _copy(self, source: Lease, target: Lease) -> None:
+        self._lent[target.buffers[0]][:] = self._lent[source.buffers[0]]
 
     def _begin(self, parts: Sequence[Part]) -> EmulatedLaunch:
         self.launches.append(len(parts))
