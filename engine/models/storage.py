@@ -10,6 +10,7 @@ are read (engine.models.checkpoints.encodings).
     Q4_K        4.5 bits
     Q6_K        6.5625 bits what files called Q4_K_M hold for the more sensitive half
     MXFP4       4.25 bits   E2M1, one exponent (E8M0) for each 32 numbers
+    Q4_1        5 bits
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Storage(IntEnum):
     Q4_K = 5
     Q6_K = 6
     MXFP4 = 7
+    Q4_1 = 8
 
     @property
     def is_packed(self) -> bool:

@@ -63,7 +63,7 @@ static bool has_sound_storages(const MlShape& s, const MlTeam& t) {
   const int q = s.heads / s.shards * s.head_dim, kv = s.kv_heads / s.shards * s.head_dim, ffn = s.ffn / s.shards;
   const int cols[] = {s.hidden, s.hidden, s.hidden, q, s.hidden, s.hidden, ffn};
   auto is_sound = [&](int storage, int width) {
-    if (storage < ML_F16 || storage > ML_MXFP4) return false;
+    if (storage < ML_F16 || storage > ML_Q4_1) return false;
     if (!is_packed(storage)) return true;
     const bool whole = storage == ML_FP8_BLOCK ? true : width % run_of(storage) == 0;
     return whole && s.streams == 1 && s.shards == t.devices;

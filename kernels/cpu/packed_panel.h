@@ -111,6 +111,22 @@ struct Strip<ML_MXFP4> : StripReader {
 };
 
 template <>
+struct Strip<ML_Q4_1> : StripReader {
+  static constexpr int kBias = 0, kHalves = 1;
+  static constexpr bool kOffset = true;
+  using StripReader::StripReader;
+  void unpack(int block, int v, UVec (&out)[8]) const {
+    for (int j = 0; j < 4; ++j) {
+      const UVec both = pair(block, j, v);
+      out[j] = low_nibbles(both);
+      out[4 + j] = high_nibbles(both);
+    }
+  }
+  Vec scale(int block, int, int v) const { return halves(scales + block * 64 + v * kWidth * 2); }
+  Vec offset(int block, int v) const { return -halves(scales + block * 64 + 32 + v * kWidth * 2); }
+};
+
+template <>
 struct Strip<ML_Q4_K> : StripReader {
   static constexpr int kBias = 0, kHalves = 1;
   static constexpr bool kOffset = true;
@@ -385,6 +401,7 @@ static inline void multiply_few(int storage, const uint8_t* panel, Columns in, i
     case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});
     case ML_Q5_0: return packed(std::integral_constant<int, ML_Q5_0>{});
     case ML_Q4_K: return packed(std::integral_constant<int, ML_Q4_K>{});
+    case ML_Q4_1: return packed(std::integral_constant<int, ML_Q4_1>{});
     case ML_Q6_K: return packed(std::integral_constant<int, ML_Q6_K>{});
     default: return packed(std::integral_constant<int, ML_MXFP4>{});
   }
@@ -443,6 +460,7 @@ static inline void multiply_block(int storage, const uint8_t* panel, Columns in,
     case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});
     case ML_Q5_0: return packed(std::integral_constant<int, ML_Q5_0>{});
     case ML_Q4_K: return packed(std::integral_constant<int, ML_Q4_K>{});
+    case ML_Q4_1: return packed(std::integral_constant<int, ML_Q4_1>{});
     case ML_Q6_K: return packed(std::integral_constant<int, ML_Q6_K>{});
     default: return packed(std::integral_constant<int, ML_MXFP4>{});
   }
@@ -503,6 +521,7 @@ static inline void read_row(int storage, const uint8_t* panel, int row, int cols
     case ML_Q8_0: return unpack_row<ML_Q8_0>(panel, row, cols, out, step);
     case ML_Q5_0: return unpack_row<ML_Q5_0>(panel, row, cols, out, step);
     case ML_Q4_K: return unpack_row<ML_Q4_K>(panel, row, cols, out, step);
+    case ML_Q4_1: return unpack_row<ML_Q4_1>(panel, row, cols, out, step);
     case ML_Q6_K: return unpack_row<ML_Q6_K>(panel, row, cols, out, step);
     default: return unpack_row<ML_MXFP4>(panel, row, cols, out, step);
   }

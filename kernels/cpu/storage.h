@@ -6,6 +6,7 @@
 //
 //     Q8_0       n x 16 FP16 scales; n x 8 quads of 8 bits, raised by 128
 //     Q5_0       n x 16 FP16 scales; n x 64 bytes of fifth bits (bit j: quad j); n x 4 pairs of quads
+//     Q4_1       n x 16 FP16 d and 16 FP16 m; n x 4 pairs of quads
 //     MXFP4      n x 16 exponents; n x 4 pairs of quads
 //     Q4_K       16 FP16 d, 16 FP16 m; 16 x 4 bytes three times: scales and offsets in six bits; 32 pairs of quads
 //     Q6_K       16 FP16 d, 32 bytes unused; 16 x 16 int8 scales; 32 pairs of quads; 16 x 64 bytes of upper bits
@@ -29,9 +30,9 @@ constexpr int kIntegers = 32;    // columns that are multiplied as integers befo
 constexpr int kFp8Side = 128;    // columns that share a scale
 constexpr int kQuadBytes = 64;   // four columns of sixteen rows
 
-static inline bool is_packed(int storage) { return storage > ML_BF16 && storage <= ML_MXFP4; }
+static inline bool is_packed(int storage) { return storage > ML_BF16 && storage <= ML_Q4_1; }
 // Products with these take activations as integers.
-static inline bool takes_integers(int storage) { return storage > ML_FP8_BLOCK && storage <= ML_MXFP4; }
+static inline bool takes_integers(int storage) { return storage > ML_FP8_BLOCK && storage <= ML_Q4_1; }
 // Columns of a row that a file keeps together.
 static inline int run_of(int storage) {
   switch (storage) {
@@ -60,6 +61,7 @@ static inline StripLayout strip_layout(int storage, int cols) {
       return {scales, scales + blocks * 64, scales + blocks * (64 + 256)};
     }
     case ML_MXFP4: return {lines_of(blocks * 16), lines_of(blocks * 16), lines_of(blocks * 16) + blocks * 256};
+    case ML_Q4_1: return {blocks * 64, blocks * 64, blocks * (64 + 256)};
     case ML_Q4_K: return {64 + 192, 64 + 192, 64 + 192 + 2048};
     default: return {64 + 256 + 2048, 64 + 256, 64 + 256 + 2048 + 1024};  // Q6_K
   }
@@ -76,6 +78,7 @@ static inline int64_t row_bytes(int storage, int64_t cols) {
     case ML_Q8_0: return cols / 32 * 34;
     case ML_Q5_0: return cols / 32 * 22;
     case ML_MXFP4: return cols / 32 * 17;
+    case ML_Q4_1: return cols / 32 * 20;
     case ML_Q4_K: return cols / 256 * 144;
     case ML_Q6_K: return cols / 256 * 210;
     default: return cols * 2;
@@ -135,6 +138,16 @@ static inline void pack_q5_0(StripRow to, int block, const uint8_t* from) {
   to.nibbles(block, codes);
   to.fifth_bits(block, codes);
 }
+static inline void pack_q4_1(StripRow to, int block, const uint8_t* from) {
+  uint8_t codes[32];
+  for (int i = 0; i < 16; ++i) {
+    codes[i] = from[4 + i] & 15;
+    codes[16 + i] = from[4 + i] >> 4;
+  }
+  to.half(2 * block, from);
+  to.half(2 * block + 1, from + 2);
+  to.nibbles(block, codes);
+}
 static inline void pack_mxfp4(StripRow to, int block, const uint8_t* from) {
   uint8_t codes[32];
   for (int i = 0; i < 16; ++i) {
@@ -187,6 +200,7 @@ static inline void pack_row(int storage, uint8_t* panel, int row, const uint8_t*
         for (int b = 0; b < here / kIntegers; ++b, block += row_bytes(storage, kIntegers)) {
           if (storage == ML_Q8_0) pack_q8_0(to, b, block);
           if (storage == ML_Q5_0) pack_q5_0(to, b, block);
+          if (storage == ML_Q4_1) pack_q4_1(to, b, block);
           if (storage == ML_MXFP4) pack_mxfp4(to, b, block);
         }
     }

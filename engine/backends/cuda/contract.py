@@ -7,7 +7,7 @@ numbers have the same names on both sides.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from ctypes import c_float, c_int32, c_uint32, c_uint64
 from dataclasses import dataclass
 from enum import IntEnum
@@ -356,7 +356,7 @@ _STRUCTURES: tuple[tuple[type[ctypes.Structure], Sequence[Declared]], ...] = (
     (UnitJob, _UNIT_JOB),
 )
 _SCALARS = {c_uint32: "u32", c_int32: "int", c_uint64: "u64", c_float: "float"}
-_ENUMERATIONS: tuple[tuple[str, str, type[IntEnum]], ...] = (
+_ENUMERATIONS: tuple[tuple[str, str, Iterable[IntEnum]], ...] = (
     ("Phase", "", Matrix),
     ("Wait", "WAIT_", Wait),
     ("Finish", "FINISH_", Finish),
@@ -364,7 +364,7 @@ _ENUMERATIONS: tuple[tuple[str, str, type[IntEnum]], ...] = (
     ("Exchange", "EXCHANGE_", ExchangeCode),
     ("StepKind", "STEP_", Step),
     ("ProfileWord", "PROFILE_", ProfileWord),
-    ("Storage", "STORAGE_", Storage),
+    ("Storage", "STORAGE_", [storage for storage in Storage if storage is not Storage.Q4_1]),
 )
 _NUMBERS = {
     "MATRICES": len(Matrix),

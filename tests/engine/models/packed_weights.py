@@ -22,8 +22,11 @@ _SPREAD = {
     Storage.Q6_K: 1366.0,
     Storage.FP8_BLOCK: 120.0,
     Storage.MXFP4: 4.92,
+    Storage.Q4_1: 5.4,
 }
 """Standard deviation of random bits in each format, the scales at 1."""
+_OFFSET = {Storage.Q4_K: 7.5, Storage.Q4_1: -7.5}
+"""Moves the mean of random codes to 0: subtracted in Q4_K, added in Q4_1."""
 
 
 def random_packed(storage: Storage, rows: int, columns: int, spread: float, seed: int) -> Packed:
@@ -40,7 +43,7 @@ def random_packed(storage: Storage, rows: int, columns: int, spread: float, seed
     if storage is Storage.MXFP4:
         blocks[:, 0] = 128 + round(np.log2(size)) + rng.integers(-1, 2, len(blocks))
     for number, at in enumerate(form.scales_at):
-        scale = size * rng.uniform(0.7, 1.4, len(blocks)) * (7.5 if number else 1.0)
+        scale = size * rng.uniform(0.7, 1.4, len(blocks)) * (_OFFSET[storage] if number else 1.0)
         blocks[:, at : at + 2] = scale.astype("<f2").view(np.uint8).reshape(-1, 2)
     return Packed(storage, blocks.reshape(rows, -1))
 

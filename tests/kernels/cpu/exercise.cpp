@@ -52,7 +52,7 @@ struct Model {
 
 // A storage that rows of `cols` columns can have.
 int random_storage(int cols) {
-  const int found = one_of({ML_F16, ML_BF16, ML_FP8_BLOCK, ML_Q8_0, ML_Q5_0, ML_Q4_K, ML_Q6_K, ML_MXFP4});
+  const int found = one_of({ML_F16, ML_BF16, ML_FP8_BLOCK, ML_Q8_0, ML_Q5_0, ML_Q4_K, ML_Q6_K, ML_MXFP4, ML_Q4_1});
   return cols % ml::run_of(found) == 0 || found == ML_FP8_BLOCK ? found : int(ML_F16);
 }
 
@@ -152,6 +152,7 @@ std::vector<uint8_t> random_rows(std::mt19937_64& from, int storage, int64_t row
     const size_t scale = storage == ML_Q6_K ? 208 : 0;
     bytes[at + scale + 1] = storage == ML_Q6_K || storage == ML_Q4_K ? 0x08 : 0x1C;
     if (storage == ML_Q4_K) bytes[at + 3] = 0x08;
+    if (storage == ML_Q4_1) bytes[at + 3] = 0x9C;
     if (storage == ML_MXFP4) bytes[at] = uint8_t(122 + from() % 4);
   }
   return bytes;
