@@ -552,9 +552,9 @@ def test_a_cancelled_benchmark_ends_without_a_result(client, worker):
 
 @pytest.mark.slow
 def test_a_benchmark_in_hand_is_handed_back_when_the_worker_ends(client, redis_url):
-    client.submit(bench("b", repeats=300))
-    with working(redis_url, "first"):
-        wait_until(lambda: any(isinstance(f.frame, Progress) for f in client.read("b")))
+    client.submit(bench("b", repeats=100))
+    with working(redis_url, "first"):  # whose loading is told too, but of no known length
+        wait_until(lambda: any(isinstance(f.frame, Progress) and f.frame.total for f in client.read("b")))
     assert client.position("b") == 1
     with working(redis_url, "second"):
         story = read_story(client, "b")
