@@ -53,6 +53,8 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {}),
     "sum of lanes": ("sum-of-lanes", "f16", {}),
     "head of all lanes": ("head-of-all-lanes", "f16", {}),
+    "eight requests": ("llama-3.2-1b", "f16", {"requests": 8, "filters": True}),
+    "eight requests, small": ("smollm2-135m", "f16", {"requests": 8, "filters": True}),
 }
 
 
@@ -70,11 +72,16 @@ def config_of(name: str) -> ModelConfig:
 
 
 def header_of(
-    name: str, weights: DType = "f16", devices: int = 1, filters: bool = False, **tuning: Any
+    name: str,
+    weights: DType = "f16",
+    devices: int = 1,
+    filters: bool = False,
+    requests: int = 1,
+    **tuning: Any,
 ) -> str:
     tuned = Tuning(**tuning)
     sharding = shard(config_of(name), devices)
-    layout = make_layout(plan(sharding.part, 132), weights, tuned, sharding=sharding)
+    layout = make_layout(plan(sharding.part, 132), weights, tuned, sharding=sharding, requests=requests)
     return header(layout, filters=filters)
 
 
