@@ -68,9 +68,11 @@ constexpr int MAX_COLUMNS = larger(larger(model::HIDDEN, Matrix<ATTN_OUT>::COLUM
                                    larger(Matrix<DOWN>::COLUMNS, Matrix<HEAD>::COLUMNS));
 constexpr int CHUNK_OPERAND_BYTES = REQUESTS * 2 * CHUNK_COLUMNS * 2;  // both parts of the split, 32 columns
 constexpr int OPERAND_STEP_BYTES = CHUNK_OPERAND_BYTES / 2;  // one product of 16 columns
+constexpr int QUAD_OPERAND_BYTES = QUAD_CHUNKS * CHUNK_OPERAND_BYTES;
+constexpr int VECTOR_CHUNKS = round_up(chunks_of(MAX_COLUMNS), any_by_warpgroups() ? 2 * QUAD_CHUNKS : 1);
 // Vectors of several requests lie in shared memory a window of their columns at a time (several_products.cuh).
 constexpr int ROUND_CHUNKS = 4 * WARPS, WINDOW_CHUNKS = 16 / REQUESTS * ROUND_CHUNKS;
-constexpr int OPERAND_CHUNKS = REQUESTS == 1 ? chunks_of(MAX_COLUMNS) : smaller(WINDOW_CHUNKS, chunks_of(MAX_COLUMNS));
+constexpr int OPERAND_CHUNKS = REQUESTS == 1 ? VECTOR_CHUNKS : smaller(WINDOW_CHUNKS, VECTOR_CHUNKS);
 constexpr int OPERAND_BYTES = OPERAND_CHUNKS * CHUNK_OPERAND_BYTES;
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
 constexpr int PARTIAL_BYTES = 2 * REQUESTS * WARPS * PAIRS * int(sizeof(float2));

@@ -5,7 +5,7 @@
 // nobody waits for the block before multiplying. Publishes: a warp sums the eight partial results of a group,
 // applies what follows (rotation, SwiGLU, residual, sampling scores) and posts.
 #pragma once
-#include "packed.cuh"
+#include "quads.cuh"
 
 // The scale of RMSNorm, from the partial sums of squares of the warps.
 DEVICE float inverse_rms(const float (&squares)[WARPS]) {
@@ -21,26 +21,35 @@ DEVICE float warp_sum(float v) {
     return v;
 }
 
-// The four-element pieces of a vector that this thread fetches: piece i lies in chunk warp + 8 (4 i + lane / 8).
-template <int COLUMNS>
+// The four-element pieces of a vector that this thread fetches: piece i lies in chunk warp + 8 (4 i + lane / 8). What all warps
+// read, BY_QUADS, each warp fetches in whole quads: in chunk 4 (warp + 8 i) + lane / 8.
+template <int COLUMNS, bool BY_QUADS = false>
 struct Pieces {
     static constexpr int COUNT = ceil_div(chunks_of(COLUMNS), 4 * WARPS);
     static_assert(COLUMNS % 4 == 0, "vectors are fetched in 16-byte pieces");
 
     u32 warp, lane;
     DEVICE explicit Pieces(const Core& core) : warp(core.warp), lane(core.lane) {}
-    DEVICE int chunk(int i) const { return int(warp) + WARPS * (4 * i + int(lane >> 3)); }
+    DEVICE int chunk(int i) const {
+        return BY_QUADS ? QUAD_CHUNKS * (int(warp) + WARPS * i) + int(lane >> 3) : int(warp) + WARPS * (4 * i + int(lane >> 3));
+    }
     DEVICE int column(int i) const { return chunk(i) * CHUNK_COLUMNS + int(lane & 7) * 4; }
-    DEVICE bool in_operand(int i) const { return chunk(i) < chunks_of(COLUMNS); }
+    template <int STORAGE>
+    DEVICE bool in_operand(int i) const {
+        return chunk(i) < round_up(chunks_of(COLUMNS), by_warpgroups(STORAGE) ? 2 * QUAD_CHUNKS : 1);
+    }
     DEVICE bool in_vector(int i) const { return column(i) < COLUMNS; }
 };
 
+// With POST_NORMS each thread keeps its own pieces of the stream, the same in all phases.
+DEVICE constexpr bool staged_by_quads(int storage) { return by_warpgroups(storage) && !model::POST_NORMS; }
+
 // Polls until every piece of `from` carries this pass's parity. The warp stays together, here and in whatever else waits:
 // lanes that left the loop one by one would go through what follows one by one as well, which cost a tenth of a token.
-template <int COLUMNS>
+template <int COLUMNS, bool BY_QUADS = false>
 DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     static_assert(Pieces<COLUMNS>::COUNT <= 32, "a bit a piece");
-    const Pieces<COLUMNS> pieces(core);
+    const Pieces<COLUMNS, BY_QUADS> pieces(core);
     uint4 words[Pieces<COLUMNS>::COUNT];
     u32 missing = 0;
 #pragma unroll
@@ -69,9 +78,9 @@ DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>:
 DEVICE float4 times(const float4& v, float scale) { return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale); }
 
 // The row of the embedding table, without waiting.
-template <int COLUMNS>
+template <int COLUMNS, bool BY_QUADS = false>
 DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
-    const Pieces<COLUMNS> pieces(core);
+    const Pieces<COLUMNS, BY_QUADS> pieces(core);
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
         uint2 w = make_uint2(0, 0);
@@ -83,26 +92,34 @@ DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMN
 
 // Writes this warp's part of the operand: for each chunk two products of 16 columns. Row 0 has the high parts, row 8
 // the low parts; the other rows are zero and exist in registers only.
-// Only the same warp reads it, after __syncwarp.
+// Only the same warp reads it, after __syncwarp; but with products by warpgroups, quad after quad, all do: after a barrier.
 template <int COLUMNS, int STORAGE = STORAGE_F16>
 DEVICE void store_operand(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
-    const Pieces<COLUMNS> pieces(core);
+    const Pieces<COLUMNS, staged_by_quads(STORAGE)> pieces(core);
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
-        if (!pieces.in_operand(i)) continue;
+        if (!pieces.template in_operand<STORAGE>(i)) continue;
         if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) values[i] = times(values[i], 1.0f / packed::lowered());
         const auto split = is_packed(STORAGE) ? split_f16 : split_weights_type;
         const Split a = split(values[i].x, values[i].y), b = split(values[i].z, values[i].w);
         const u32 quad = core.lane & 7;
+        if constexpr (by_warpgroups(STORAGE)) {
+            packed::store_quarter(core.shared.operand(), pieces.chunk(i), quad, a, b);
+            continue;
+        }
         u8* to = core.shared.operand() + pieces.chunk(i) * CHUNK_OPERAND_BYTES + (quad & 1) * OPERAND_STEP_BYTES + quad / 2 * 16;
         *reinterpret_cast<Operand*>(to) = make_uint4(a.high, a.low, b.high, b.low);
     }
-    __syncwarp();
+    if constexpr (by_warpgroups(STORAGE)) {
+        fence_copies();
+    } else {
+        __syncwarp();
+    }
 }
 
-template <int COLUMNS>
+template <int COLUMNS, bool BY_QUADS = false>
 DEVICE void load_norm(const Core& core, const u16* weights, uint2 (&norm)[Pieces<COLUMNS>::COUNT]) {
-    const Pieces<COLUMNS> pieces(core);
+    const Pieces<COLUMNS, BY_QUADS> pieces(core);
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
         norm[i] = make_uint2(0, 0);
@@ -162,13 +179,14 @@ DEVICE void add_normed(Core& core, bool begins, const u16* post_norm, float4 (&v
 // wait for the others' part of the vector.
 template <int COLUMNS, int STORAGE = STORAGE_F16>
 DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16* norm_weights, const u16* post_norm = nullptr) {
+    constexpr bool BY_QUADS = staged_by_quads(STORAGE);
     float4 values[Pieces<COLUMNS>::COUNT];
     uint2 norm[Pieces<COLUMNS>::COUNT];
-    load_norm<COLUMNS>(core, norm_weights, norm);
+    load_norm<COLUMNS, BY_QUADS>(core, norm_weights, norm);
     if (row) {
-        fetch_row<COLUMNS>(core, row, values);
+        fetch_row<COLUMNS, BY_QUADS>(core, row, values);
     } else {
-        fetch<COLUMNS>(core, from, values);
+        fetch<COLUMNS, BY_QUADS>(core, from, values);
     }
     core.profile.input_ready();
     if constexpr (model::POST_NORMS) add_normed<COLUMNS>(core, row != nullptr, post_norm, values);
@@ -190,7 +208,7 @@ DEVICE void leave_squares(Core& core) {
 template <int COLUMNS, int STORAGE = STORAGE_F16>
 DEVICE void stage_plain(Core& core, const u32* from) {
     float4 values[Pieces<COLUMNS>::COUNT];
-    fetch<COLUMNS>(core, from, values);
+    fetch<COLUMNS, staged_by_quads(STORAGE)>(core, from, values);
     core.profile.input_ready();
     store_operand<COLUMNS, STORAGE>(core, values);
 }
@@ -293,30 +311,46 @@ struct SlotWeights {
     }
 };
 
-// All chunks of one group of T tiles, the first slot of which is in `weights`: adds this warp's part of each row's
-// product to `sums`. Keeping the next slot's weights in registers meanwhile was tried and spilled.
-template <int T, class Held>
-DEVICE void multiply(Core& core, int chunks, Held& weights, typename Held::template Sums<T>& sums) {
-    constexpr int STEP = Held::template chunks_a_slot<T>();
-    int first = 0;
-#pragma unroll 1
-    while (true) {
-        weights.template multiply<T>(core, first, smaller(first + STEP, chunks), sums);
-        first += STEP;
-        if (first >= chunks) break;
-        weights.template load<T>(core, first, smaller(first + STEP, chunks));
-    }
-}
+// The products of a group with weights that a warp holds in registers, its part of a slot at a time.
+template <class Held>
+struct HeldProducts {
+    template <int T>
+    using Sums = typename Held::template Sums<T>;
 
-// Leaves the warp's sums of each row pair in shared memory: [warp][pair].
-template <int T, class AnySums>
-DEVICE void leave_sums(Core& core, AnySums& sums) {
-    sums.join();
-    if (core.lane >= 4) return;
-    float2* mine = core.shared.partial(core.group & 1) + core.warp * PAIRS;
+    // Takes the first slot of a group of T tiles, while its vector is still waited for.
+    template <int T>
+    DEVICE void begin(Core& core, int chunks) {
+        weights_.template load<T>(core, 0, smaller(Held::template chunks_a_slot<T>(), chunks));
+    }
+
+    // Adds this warp's part of each row's product to `sums`. Keeping the next slot's weights in registers meanwhile was tried and
+    // spilled.
+    template <int T>
+    DEVICE void multiply(Core& core, int chunks, Sums<T>& sums) {
+        constexpr int STEP = Held::template chunks_a_slot<T>();
+        int first = 0;
+#pragma unroll 1
+        while (true) {
+            weights_.template multiply<T>(core, first, smaller(first + STEP, chunks), sums);
+            first += STEP;
+            if (first >= chunks) break;
+            weights_.template load<T>(core, first, smaller(first + STEP, chunks));
+        }
+    }
+
+    // Leaves the warp's sums of each row pair in shared memory: [warp][pair].
+    template <int T>
+    DEVICE void leave(Core& core, Sums<T>& sums) const {
+        sums.join();
+        if (core.lane >= 4) return;
+        float2* mine = core.shared.partial(core.group & 1) + core.warp * PAIRS;
 #pragma unroll
-    for (int t = 0; t < T; ++t) mine[t * 4 + core.lane] = sums.pair(t);
-}
+        for (int t = 0; t < T; ++t) mine[t * 4 + core.lane] = sums.pair(t);
+    }
+
+private:
+    Held weights_;
+};
 
 // Calls `visit` with the number of tiles as a constant. A matrix has few group sizes; only those are compiled: what a
 // layer runs should fit the instruction cache.
@@ -337,14 +371,18 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
     }
 }
 
-// What holds a slot's weights of a format.
-template <int STORAGE, bool APART, bool PACKED = is_packed(STORAGE)>
-struct HeldOf {
-    using Slot = SlotWeights<APART>;
+// How a group is multiplied in a format.
+template <int STORAGE, bool APART, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE)>
+struct ProductsOf {
+    using Type = HeldProducts<SlotWeights<APART>>;
 };
 template <int STORAGE, bool APART>
-struct HeldOf<STORAGE, APART, true> {
-    using Slot = packed::SlotWeights<STORAGE, APART>;
+struct ProductsOf<STORAGE, APART, true, false> {
+    using Type = HeldProducts<packed::SlotWeights<STORAGE, APART>>;
+};
+template <int STORAGE, bool APART>
+struct ProductsOf<STORAGE, APART, true, true> {
+    using Type = packed::QuadProducts<STORAGE, APART>;
 };
 
 // The groups of one phase on one SM. Group g is finished by one warp, in turn. What can be had before the phase's input
@@ -352,25 +390,30 @@ struct HeldOf<STORAGE, APART, true> {
 template <int PHASE, class Finish, int STORAGE>
 class GroupRun {
     static constexpr bool APART = experts::apart(PHASE);
-    using Held = typename HeldOf<STORAGE, APART>::Slot;
+    using Products = typename ProductsOf<STORAGE, APART>::Type;
 
 public:
     DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
         const int first = int((core.warp - core.group) & (WARPS - 1));
-        if constexpr (APART) load_first(0);  // once its first weights are there, it is known who is met
+        if constexpr (APART) {  // once its first weights are there, it is known who is met
+            if constexpr (by_warpgroups(STORAGE)) core.wait_full();
+            begin(0);
+        }
         if (first < groups_.count && in_group(first)) finish.prepare(pair_of(first));
-        if constexpr (!APART) load_first(0);
+        if constexpr (!APART) begin(0);
     }
 
     DEVICE void run() {
+        // Each reads all of the vector; the router's is staged before another barrier.
+        if constexpr (by_warpgroups(STORAGE) && !(experts::ANY && PHASE == GATE_UP)) consumers_sync();
 #pragma unroll 1
         for (int g = 0; g < groups_.count; ++g) {
-            if (g) load_first(g);
+            if (g) begin(g);
             with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
-                typename Held::template Sums<tiles.COUNT> sums;
-                multiply<tiles.COUNT>(core_, CHUNKS, weights_, sums);
+                typename Products::template Sums<tiles.COUNT> sums;
+                products_.template multiply<tiles.COUNT>(core_, CHUNKS, sums);
                 if (NORMED && g == 0) leave_squares(core_);  // while the products end
-                leave_sums<tiles.COUNT>(core_, sums);
+                products_.template leave<tiles.COUNT>(core_, sums);
             });
             consumers_sync();
             if (core_.warp == (core_.group & (WARPS - 1)) && in_group(g)) finish_group(g);
@@ -386,10 +429,8 @@ private:
     DEVICE int pair_of(int g) const {
         return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
     }
-    DEVICE void load_first(int g) {
-        with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
-            weights_.template load<tiles.COUNT>(core_, 0, smaller(Held::template chunks_a_slot<tiles.COUNT>(), CHUNKS));
-        });
+    DEVICE void begin(int g) {
+        with_tiles<PHASE>(groups_.size(g), [&](auto tiles) { products_.template begin<tiles.COUNT>(core_, CHUNKS); });
     }
     DEVICE void finish_group(int g) {
         const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;
@@ -408,5 +449,5 @@ private:
     Core& core_;
     Finish& finish_;
     const Groups groups_;
-    Held weights_;
+    Products products_;
 };

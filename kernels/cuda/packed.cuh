@@ -142,8 +142,8 @@ struct Scales<STORAGE_MXFP4> {
     DEVICE static float of_row(const u8* of_unit, const u8*, u32 row, u32) { return scale(of_unit[row]); }
 
 private:
-    // 2^(e - 127). The exponent 0 is a subnormal number.
-    DEVICE static float scale(u32 e) { return __uint_as_float(e ? e << 23 : 1u << 22); }
+    // 2^(e - 127), but nothing where the format means 2^-127.
+    DEVICE static float scale(u32 e) { return __uint_as_float(e << 23); }
 };
 
 // Where things of the first tile lie in a slot of a group of T tiles, and how far those of the next are from them; chunks count

@@ -36,15 +36,16 @@ DEVICE float dot(const float4& v, uint2 weights) {
 // Stages the vector for gate_up and leaves the warp's part of each of the SM's scores.
 DEVICE void stage(Core& core, int layer, const u16* norm_weights) {
     constexpr int PIECES = Pieces<model::HIDDEN>::COUNT;
+    constexpr bool BY_QUADS = staged_by_quads(experts::STORAGE<GATE_UP>);
     float4 values[PIECES];
     uint2 norm[PIECES], rows[experts::ROWS][PIECES];
-    load_norm<model::HIDDEN>(core, norm_weights, norm);
+    load_norm<model::HIDDEN, BY_QUADS>(core, norm_weights, norm);
 #pragma unroll
     for (int r = 0; r < experts::ROWS; ++r) {
         const int expert = smaller(expert_of(core, r), model::EXPERTS - 1);
-        load_norm<model::HIDDEN>(core, row_of(core.params, layer, expert), rows[r]);
+        load_norm<model::HIDDEN, BY_QUADS>(core, row_of(core.params, layer, expert), rows[r]);
     }
-    fetch<model::HIDDEN>(core, core.mail(layer) + mail::AFTER_ATTENTION, values);
+    fetch<model::HIDDEN, BY_QUADS>(core, core.mail(layer) + mail::AFTER_ATTENTION, values);
     core.profile.input_ready();
     core.squares = 0.0f;
     float sums[experts::ROWS] = {};

@@ -4,6 +4,9 @@
 
 DEVICE constexpr bool is_packed(int storage) { return storage > STORAGE_BF16; }
 
+// Whether decode multiplies by wgmma (quads.cuh): in formats whose runs a quad is made of.
+DEVICE constexpr bool by_warpgroups(int storage) { return is_packed(storage) && unit_form(storage).run <= QUAD_CHUNKS; }
+
 // Bytes of one run of a group of `tiles` tiles.
 DEVICE constexpr int run_bytes(int storage, int tiles) {
     const UnitForm form = unit_form(storage);

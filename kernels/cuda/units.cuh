@@ -47,6 +47,14 @@ DEVICE constexpr int only_storage(int phase) {
     return storage;
 }
 
+// Whether any matrix is multiplied by warpgroups, in quads of chunks.
+DEVICE constexpr bool any_by_warpgroups() {
+    for (int s = 0; ALL_STORAGES >> s; ++s) {
+        if ((ALL_STORAGES >> s & 1) && by_warpgroups(s)) return true;
+    }
+    return false;
+}
+
 DEVICE constexpr bool storage_varies(int phase) { return (storages(phase) & (storages(phase) - 1)) != 0; }
 
 // Calls `visit` with the format that a matrix has in a layer.
@@ -62,13 +70,17 @@ DEVICE void with_storage(int layer, const Visit& visit) {
 // Of a row: numbers that share one lie side by side.
 DEVICE constexpr int scales_of_a_chunk(int storage) { return storage == STORAGE_Q6_K ? 2 : 1; }
 
-// Chunks of a group of `tiles` tiles that a slot holds: as many for each warp as for every other where that can be. Tiles lie
-// side by side, or each apart, as those of experts do.
+// Chunks of a group of `tiles` tiles that a slot holds: as many for each warp as for every other where that can be, or whole
+// quads. Tiles lie side by side, or each apart, as those of experts do.
 DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool apart = false) {
     if (!is_packed(storage)) {
         const int fit = SLOT_UNITS / tiles;
         return fit < WARPS ? fit : fit - fit % WARPS;
     }
     const int fit = SLOT_BYTES / (apart ? tiles * run_bytes(storage, 1) : run_bytes(storage, tiles)) * unit_form(storage).run;
+    if (by_warpgroups(storage)) {
+        const int turn = tiles > HALF_TILES ? QUAD_CHUNKS : 2 * QUAD_CHUNKS;
+        return fit - fit % (fit >= turn ? turn : QUAD_CHUNKS);
+    }
     return smaller(fit < WARPS ? fit : fit - fit % WARPS, 8 / scales_of_a_chunk(storage) * WARPS);
 }

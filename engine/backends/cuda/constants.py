@@ -14,7 +14,7 @@ from engine.backends.cuda.contract import (
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, mlp_columns
-from engine.backends.cuda.units import TILE_ROWS, UNIT_BYTES, chunks_a_slot
+from engine.backends.cuda.units import QUAD_CHUNKS, TILE_ROWS, UNIT_BYTES, by_warpgroups, chunks_a_slot
 from engine.errors import ConfigError
 from engine.models.config import Activation, HeadKind, ModelConfig
 from engine.models.rope import Rope, RopeLayout
@@ -279,7 +279,7 @@ def _scratch_bytes(plan: Plan, sharding: Sharding, requests: int) -> int:
     c = plan.config
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
-    chunks = -(-_widest_columns(c) // 32)
+    chunks = _operand_chunks(plan)
     if requests > 1:
         chunks = min(chunks, 16 // requests * 4 * WARPS)
     decode = requests * (chunks * 128 + 2 * WARPS * pairs * 8)
@@ -294,6 +294,15 @@ def _scratch_bytes(plan: Plan, sharding: Sharding, requests: int) -> int:
 def table_bytes(plan: Plan) -> int:
     """TABLE_BYTES in core.cuh: what an SM keeps of a request's vocabulary rows."""
     return 12 * _head_rows(plan)
+
+
+def _operand_chunks(plan: Plan) -> int:
+    """Chunks of the longest vector; whole turns of warpgroups, if they multiply."""
+    chunks = -(-_widest_columns(plan.config) // 32)
+    steps = [*plan.steps(), *((0, matrix) for matrix in EXPERT_MATRICES if plan.config.experts)]
+    if any(by_warpgroups(plan.storage(layer, matrix)) for layer, matrix in steps):
+        chunks = -(-chunks // (2 * QUAD_CHUNKS)) * 2 * QUAD_CHUNKS
+    return chunks
 
 
 def _residual_rows(plan: Plan) -> int:

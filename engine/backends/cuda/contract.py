@@ -16,7 +16,15 @@ from typing import Any
 from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.sharding import MAX_RANKS
 from engine.backends.cuda.tape import MAX_GROUP, Matrix
-from engine.backends.cuda.units import CHUNK_COLUMNS, TILE_ROWS, UNIT_BYTES, UNIT_FORMS, UnitForm
+from engine.backends.cuda.units import (
+    CHUNK_COLUMNS,
+    HALF_TILES,
+    QUAD_CHUNKS,
+    TILE_ROWS,
+    UNIT_BYTES,
+    UNIT_FORMS,
+    UnitForm,
+)
 from engine.backends.cuda.units import WARPS as WARPS
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
@@ -372,6 +380,8 @@ _NUMBERS = {
     "MAX_RANKS": MAX_RANKS,
     "TILE_ROWS": TILE_ROWS,
     "CHUNK_COLUMNS": CHUNK_COLUMNS,
+    "QUAD_CHUNKS": QUAD_CHUNKS,
+    "HALF_TILES": HALF_TILES,
     "UNIT_BYTES": UNIT_BYTES,
     "MAX_TILES": MAX_GROUP,
     "WARPS": WARPS,

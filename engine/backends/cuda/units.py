@@ -34,6 +34,10 @@ WARPS = 8
 """Consumers of a block: a slot has as many chunks for each of them as for the others where that can be."""
 _SCALED_APART = 8
 """Blocks of a scale of their own that the rows of the tensor cores' other operand keep apart (packed.cuh)."""
+QUAD_CHUNKS = 4
+"""Chunks that a product of warpgroups keeps apart, in pairs of the eight columns of the vector's operand."""
+HALF_TILES = 4
+"""Tiles that a warp has on their way at once there; a turn of groups of as few takes two quads."""
 _COPY_BYTES = 16
 """What bulk copies are multiples of."""
 
@@ -78,19 +82,27 @@ def run_chunks(storage: Storage) -> int:
     return UNIT_FORMS[storage].run if storage in UNIT_FORMS else 1
 
 
+def by_warpgroups(storage: Storage) -> bool:
+    """Whether decode multiplies by wgmma (kernels/cuda/quads.cuh): if whole runs make a quad."""
+    return storage in UNIT_FORMS and run_chunks(storage) <= QUAD_CHUNKS
+
+
 def group_bytes(storage: Storage, tiles: int, chunks: int) -> int:
     """Bytes of a group of `tiles` tiles of `chunks` chunks, the last run filled up with zeros."""
     return -(-chunks // run_chunks(storage)) * run_bytes(storage, tiles)
 
 
 def chunks_a_slot(slot_units: int, tiles: int, storage: Storage = Storage.F16, *, apart: bool = False) -> int:
-    """Chunks of a group of `tiles` tiles in a slot: if it can be, a multiple of the eight warps on it.
+    """Chunks of a group of `tiles` tiles in a slot: whole turns of a warpgroup, or as many for each warp.
 
     `slot_units` counts units of sixteen bits, whatever the format. With `apart` each tile has runs of its
     own, as experts have. 0: not even a run fits.
     """
     run = tiles * run_bytes(storage, 1) if apart else run_bytes(storage, tiles)
     fit = slot_units * UNIT_BYTES // run * run_chunks(storage)
+    if by_warpgroups(storage):
+        turn = QUAD_CHUNKS if tiles > HALF_TILES else 2 * QUAD_CHUNKS
+        return fit - fit % (turn if fit >= turn else QUAD_CHUNKS)
     fit = fit if fit < WARPS else fit - fit % WARPS
     blocks = 2 if storage is Storage.Q6_K else 1
     return min(fit, _SCALED_APART // blocks * WARPS) if storage in UNIT_FORMS else fit

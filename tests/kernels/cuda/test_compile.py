@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from engine.backends.cuda import contract
+from engine.backends.cuda.backend import kernel_headers
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import SHARED_BYTES, Tuning, header, make_layout
 from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.tape import plan
 from engine.errors import BackendUnavailable, ConfigError
+from engine.models.catalogue import open_model
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
 from engine.models.weights import DType
@@ -101,6 +103,16 @@ def test_specialisations_compile_within_their_limits(which: str) -> None:
     assert b"6packed" not in compiled.image, "16-bit models hold none of the code for packed weights"
     assert spilled <= LIMITS[which], f"{which} spills {spilled} bytes, {LIMITS[which]} when recorded"
     assert "warning" not in compiled.log
+    assert "serialized" not in compiled.log, "products of wgmma that wait for each other"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["random:gpt-oss-20b", "random:qwen3-8b:fp8_block"])
+def test_products_with_packed_weights_do_not_wait_for_each_other(name: str) -> None:
+    """The compiler serializes all wgmma of a kernel, and says so, if one's sums may be read too early."""
+    text = kernel_headers(open_model(name), 1, 132, {}, profile=False)[0]
+    compiled = compile_kernel("monokernel.cu", text, verbose=True, cache=False)
+    assert "serialized" not in compiled.log
 
 
 @pytest.mark.nightly

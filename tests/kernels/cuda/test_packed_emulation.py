@@ -67,6 +67,16 @@ def test_packed_weights_leave_the_references_keys_and_values(
     check_keys_and_values(weights, prefilled, storage, folder, Tuning(slot_units=32, unpacked_copy=False))
 
 
+@pytest.mark.parametrize(
+    ("storage", "slot_units"),
+    [(Storage.MXFP4, 16), pytest.param(Storage.FP8_BLOCK, 24, marks=pytest.mark.nightly)],
+    ids=["a slot is two quads", "a slot is one quad"],
+)
+def test_a_vector_is_longer_than_a_slots_columns(storage: Storage, slot_units: int, folder: Path) -> None:
+    weights = RandomPacked(CONFIGS[storage], all_in(storage), 3)
+    check_keys_and_values(weights, 0, storage, folder, Tuning(slot_units=slot_units, unpacked_copy=False))
+
+
 @pytest.mark.parametrize("storage", [Storage.FP8_BLOCK, Storage.Q8_0, Storage.Q4_K])
 def test_a_prompt_goes_by_tiles_of_their_copy(storage: Storage, folder: Path) -> None:
     weights = RandomPacked(CONFIGS[storage], all_in(storage), 3)

@@ -243,6 +243,24 @@ void multiply_warpgroup(float (&sums)[N], u64 a, u64 b) {
         for (u32 h = 0; h < 2; ++h) sums[e / 2 * 4 + 2 * h + e % 2] += sum[h];
     }
 }
+// wgmma with 64 rows in registers as A and eight columns of FP16 as B, whose pieces of eight numbers lie apart as the descriptor says.
+inline void multiply_rows(float& c0, float& c1, float& c2, float& c3, u32 a0, u32 a1, u32 a2, u32 a3, u64 b, int adds) {
+    struct Rows { u32 a[4]; } all[32];
+    meet(Rows{{a0, a1, a2, a3}}, all);
+    const u32 lane = current->thread.x % 32;
+    float* sums[] = {&c0, &c1, &c2, &c3};
+    for (u32 e = 0; e < 4; ++e) {
+        const u32 row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+        float sum = 0.0f;
+        for (u32 k = 0; k < 16; ++k) {
+            const u32 a = all[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2];
+            unsigned short bits;
+            std::memcpy(&bits, shared_memory() + u32(b & 0x3fff) * 16 + k / 8 * (u32(b >> 16 & 0x3fff) * 16) + column * 16 + k % 8 * 2, 2);
+            sum += f16(k & 1 ? a >> 16 : a & 0xffff) * f16(bits);
+        }
+        *sums[e] = adds ? *sums[e] + sum : sum;
+    }
+}
 constexpr auto NUMBER = WEIGHTS_PTX[0] == 'b' ? bf16 : f16;
 
 // Runs `thread` as every thread of every block; false if they wait for each other for ever, or one gave up.

@@ -30,6 +30,7 @@ _CALLS = {
     "bar.sync 1": "emulation::meet_block(1, {0})",
     "ex2.approx": "{0} = exp2f({1})",
     "movmatrix": "{0} = emulation::transposed({1})",
+    "m64n8k16": "emulation::multiply_rows({all})",
     "wgmma.mma_async": "emulation::multiply_warpgroup<emulation::NUMBER>(sums, a, b)",
     "f32.f16.f16.f32": "emulation::multiply<emulation::f16>({all})",
     "f32.bf16.bf16.f32": "emulation::multiply<emulation::bf16>({all})",
