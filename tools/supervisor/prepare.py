@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.supervisor.errors import SupervisorError
@@ -14,6 +15,12 @@ from tools.supervisor.errors import SupervisorError
 
 def prepare(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]:
     """Returns what was done, in words. Raises SupervisorError if a step fails."""
+    with ThreadPoolExecutor(1) as beside:
+        files = beside.submit(_prepare_files, root, home, environment)
+        return [*_prepare_database(root, home, environment), *files.result()]
+
+
+def _prepare_database(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]:
     done = []
     lock = root / "requirements" / "base.txt"
     migrations = [lock, *root.glob("*/migrations/*.py")]
@@ -32,13 +39,18 @@ def prepare(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]
         _manage(root, home, environment, "import_results")
         _stamp(home / "imported.stamp", measured, by_content=True)
         done.append("committed measurements imported")
+    return done
+
+
+def _prepare_files(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]:
+    lock = root / "requirements" / "base.txt"
     sources = [lock, *_files(root / "static" / "dist"), *_files(root / "static" / "img")]
     collected = home / "static" / "staticfiles.json"
-    if not collected.exists() or _has_changed(home / "collected.stamp", sources, by_content=False):
-        _manage(root, home, environment, "collectstatic", "--no-input", "--clear")
-        _stamp(home / "collected.stamp", sources, by_content=False)
-        done.append("static files collected")
-    return done
+    if collected.exists() and not _has_changed(home / "collected.stamp", sources, by_content=False):
+        return []
+    _manage(root, home, environment, "collectstatic", "--no-input", "--clear")
+    _stamp(home / "collected.stamp", sources, by_content=False)
+    return ["static files collected"]
 
 
 def _files(folder: Path) -> list[Path]:
@@ -64,7 +76,7 @@ def _digest(sources: Iterable[Path], *, by_content: bool) -> str:
 
 
 def _manage(root: Path, home: Path, environment: Mapping[str, str], *arguments: str) -> None:
-    log = home / "logs" / "prepare.log"
+    log = home / "logs" / f"{arguments[0]}.log"
     with log.open("ab") as out:
         done = subprocess.run(
             [sys.executable, "manage.py", *arguments],
