@@ -47,11 +47,13 @@ DEVICE void join_squares(Core& core, float (&squares)[model::LANES], float (&sca
 template <class Way>
 struct Streams {
     static constexpr int QUADS = model::HIDDEN / 4, STRIDE = 32 * Way::TEAM;
+    // What registers hold of four elements: the streams, this GPU's outputs of two layers, what is known of other GPUs'.
+    static constexpr int TOLD = TELLS_SUMS ? 1 : model::LANES, WORDS = 8 * model::LANES + (model::RANKS > 1 ? 2 * model::RANKS * TOLD : 0);
     DEVICE static constexpr int at_once() {
-        for (int n = larger(1, 12 / model::LANES); n > 1; --n) {
+        for (int n = larger(1, smaller(12 / model::LANES, 108 / WORDS)); n > 1; --n) {
             if (QUADS % (n * STRIDE) == 0) return n;
         }
-        return larger(1, 8 / model::LANES);
+        return larger(1, 64 / WORDS);
     }
     static constexpr int AT_ONCE = at_once(), STEP = AT_ONCE * STRIDE;
     static constexpr bool WHOLE_STEPS = QUADS % STEP == 0, HELD = QUADS <= STEP;
@@ -112,8 +114,7 @@ struct Streams {
     }
 
 private:
-    using Outputs = uint2[model::LANES][AT_ONCE];             // of this GPU's lanes
-    static constexpr int TOLD = TELLS_SUMS ? 1 : model::LANES;  // what this GPU knows of another one's outputs: sums, or all
+    using Outputs = uint2[model::LANES][AT_ONCE];  // of this GPU's lanes
 
     DEVICE int first_lane() const { return model::RANKS == 1 ? 0 : p.rank * model::LANES; }
     DEVICE static bool told_later(bool attention, int layer) {
