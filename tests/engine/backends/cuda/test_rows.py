@@ -192,23 +192,24 @@ def test_rows_side_by_side_get_theirs() -> None:
     assert [follow(one) for one in rows] == [list(range(n, n + 2000)) for n in (3, 700, 90)]
 
 
-def hold_first_launch(bench: Bench) -> threading.Event:
-    """What lets the first launch begin: until then all that join wait together."""
-    begin, gate = bench.scheduler._begin, threading.Event()
+def join_together(bench: Bench, jobs: Sequence[Job]) -> list[Row]:
+    """All at the end of the same launch: somebody else's, which waits until they have asked."""
+    begin, asked = bench.scheduler._begin, threading.Event()
 
     def wait(parts: Sequence[Part]) -> RunningLaunch:
-        gate.wait(PATIENCE_S)
+        asked.wait(PATIENCE_S)
         return begin(parts)
 
     bench.scheduler._begin = wait
-    return gate
+    bench.join(Job((1,), 1))
+    rows = [bench.scheduler.join(job) for job in jobs]
+    asked.set()
+    return rows
 
 
 def test_several_answers_to_one_prompt_read_it_once() -> None:
     bench = Bench()
-    gate = hold_first_launch(bench)
-    rows = [bench.scheduler.join(Job((7,) * 700, 2000, cache_salt="anna")) for _ in range(3)]
-    gate.set()
+    rows = join_together(bench, [Job((7,) * 700, 2000, cache_salt="anna")] * 3)
 
     assert [follow(one) for one in rows] == [list(range(700, 2700))] * 3
     assert sum(bench.read) == 699
@@ -220,9 +221,7 @@ def test_several_answers_to_one_prompt_read_it_once() -> None:
 @pytest.mark.parametrize("owners", [("", ""), ("anna", "ben")])
 def test_nobody_goes_on_from_a_strangers_prompt(owners: tuple[str, str]) -> None:
     bench = Bench()
-    gate = hold_first_launch(bench)
-    rows = [bench.scheduler.join(Job((7,) * 700, 2000, cache_salt=owner)) for owner in owners]
-    gate.set()
+    rows = join_together(bench, [Job((7,) * 700, 2000, cache_salt=owner) for owner in owners])
 
     assert [follow(one) for one in rows] == [list(range(700, 2700))] * 2
     assert bench.copies == []
