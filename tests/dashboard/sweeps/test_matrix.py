@@ -132,10 +132,6 @@ def test_last_axis_turns_fastest() -> None:
             "the backend numpy has no choice of it .*leave out sync, or numpy",
         ),
         ({"streams": [0]}, "streams is 0; allowed are whole numbers from 1 to 8"),
-        (
-            {"backend": ["cuda"], "streams": [1, 4]},
-            "backend cuda takes one at a time .*leave out streams, or",
-        ),
         ({"backend": ["cpu"], "streams": [4], "devices": [1, 2]}, "several streams run on one device"),
         ({"lanes": [8]}, "'lanes' is not an axis"),
         ({"context": list(range(1, 300)), "tokens": [2, 3]}, "598 points; a sweep takes at most 500"),
@@ -145,6 +141,12 @@ def test_last_axis_turns_fastest() -> None:
 def test_wrong_matrix_is_refused_with_the_axis_and_the_value(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         validate_matrix({**MATRIX, **change})
+
+
+def test_streams_of_a_backend_that_takes_one_at_a_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dashboard.sweeps.matrix.WITH_ROWS", ("numpy", "cpu"))
+    with pytest.raises(ValidationError, match=r"backend cuda takes one at a time .*leave out streams, or"):
+        validate_matrix({**MATRIX, "backend": ["cuda"], "streams": [1, 4]})
 
 
 def test_every_problem_is_named_at_once() -> None:
