@@ -36,7 +36,7 @@ fast-web:
 	$(FAST) tests/config tests/dashboard tests/frontend tests/fuzz tests/playground
 
 fast-engine:
-	$(FAST) tests/engine
+	$(FAST) tests/engine tests/test_package.py
 
 test-faults: setup-dev ## what holds while processes die, clients attack, disks fill and clocks differ; a table last
 	@mkdir -p var && rm -f var/fault-figures.md
@@ -66,9 +66,10 @@ test-browser: setup-dev
 	$(call pytest,browser,-m "not nightly" tests/e2e)
 
 # Three, as many tests wait; those of most seconds first, so that no process is left alone with one at the end.
+LONGEST = tests/faults tests/kernels tests/reference tests/tools
+OTHERS = $(filter-out $(LONGEST) tests/e2e tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) tests/test_package.py
 test-python: setup-dev
-	nice -n 5 $(call pytest,python,-n 3 --dist loadfile --no-loadscope-reorder -m "not nightly" \
-	    tests/faults tests/kernels tests --ignore=tests/e2e)
+	nice -n 5 $(call pytest,python,-n 3 --dist loadfile --no-loadscope-reorder -m "not nightly" $(LONGEST) $(OTHERS))
 
 lint: setup-dev ## formatting, types, who imports whom
 	$(PY) -m ruff check .

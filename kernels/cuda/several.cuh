@@ -231,7 +231,7 @@ DEVICE void decode_all(const Together& launch, const Core& reader, u64 start) {
     if (leads) {
         const Params& p = core.params;
         Seat& seat = core.shared.seats[request];
-        seat = {p.prefill_end, p.ids[p.prefill_end], 0, p.serial, p.max_new > 0 ? FINISH_RUNNING : FINISH_LENGTH};
+        seat = {p.prefill_end, p.ids[p.prefill_end], 0, p.serial, u32(p.max_new > 0 ? FINISH_RUNNING : FINISH_LENGTH)};
     }
     consumers_sync();
     if (model::FILTERS) for_each_running(core, [](Core other) { begin_rows(other); });

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     ("sanitizer", "seconds"),
     [
-        ("address", EACH_TIME_S),
+        ("address,undefined", EACH_TIME_S),
         ("thread", EACH_TIME_S),
         pytest.param("address,undefined", EACH_NIGHT_S, marks=pytest.mark.nightly),
         pytest.param("thread", EACH_NIGHT_S, marks=pytest.mark.nightly),

@@ -55,6 +55,7 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {}),
     "sum of lanes": ("sum-of-lanes", "f16", {}),
     "head of all lanes": ("head-of-all-lanes", "f16", {}),
+    "two requests": ("test-llama", "f16", {"requests": 2, "filters": True}),
     "eight requests": ("llama-3.2-1b", "f16", {"requests": 8, "filters": True}),
     "eight requests, small": ("smollm2-135m", "f16", {"requests": 8, "filters": True}),
 }
@@ -62,7 +63,7 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
 
 EACH_TIME = (
     "2 GPUs, profile, filters", "normed heads and biases, small", "experts", "barrier",
-    "vocabulary of lanes", "norms after modules",
+    "vocabulary of lanes", "norms after modules", "two requests",
 )  # fmt: skip
 """Between them every switch of the kernel, of small models; the others take minutes, and are compiled each
 night."""
