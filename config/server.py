@@ -9,7 +9,6 @@ no request takes for ever to arrive (`channel`), and no websocket floods or is f
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import math
 import os
@@ -31,7 +30,7 @@ from config.alive import ALIVE
 from config.bounds import Exclusions, Pace, connection_census
 from config.channel import Channel
 from config.websocket import Socket, write_now
-from engine.garbage import look_seldom
+from engine.garbage import collect_rarely
 
 BODY_BYTES = 1 << 20
 """The most that any path takes; /v1 refuses more than a quarter of it by itself."""
@@ -229,8 +228,7 @@ class Server(daphne.server.Server):  # type: ignore[misc]
 
     def run(self) -> None:
         self.ready_callable = lambda: asyncio.get_event_loop().create_task(self._begin_application())
-        gc.collect()
-        look_seldom()
+        collect_rarely()
         super().run()
 
     async def _begin_application(self) -> None:

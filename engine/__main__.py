@@ -2,9 +2,9 @@
 
 import sys
 
-from engine.garbage import look_seldom
+from engine.garbage import collect_rarely
 
-look_seldom()  # what modules make is no garbage, and a worker's start waits for them
+collect_rarely()  # what modules make is no garbage, and a worker's start waits for them
 
 from engine.cli.app import main  # noqa: E402
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from engine import settings
 from engine.backends import AUTO, BACKENDS, wake
 from engine.cli.options import Commands, add_model_flags, command, devices_of
-from engine.garbage import look_seldom
+from engine.garbage import collect_rarely
 
 SWITCH_S = 0.0005
 """How long one thread may keep the others from the interpreter: a token must not wait for a heartbeat."""
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
     _log_to_stderr(as_json=args.json)
     sys.setswitchinterval(SWITCH_S)
-    look_seldom()
+    collect_rarely()
     model, *more = args.model or [settings.default_model(), *settings.more_models()]
     Worker(
         args.redis,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from engine.backends import LOADS_ALONE
 from engine.errors import BackendFailure, BackendUnavailable, DoesNotFit
+from engine.garbage import release_locals
 from engine.measuring.roofline import weight_bytes
 from engine.processor import allowed_memory_bytes
 from engine.progress import Progress
@@ -122,8 +123,9 @@ class EnginePool:
     The weights of all that is loaded stay within `budget` bytes where one alone does not exceed it; None is
     half of this machine's memory, or what GPUs have free. `weigh` says how many bytes the weights of a model
     take that is not loaded, and raises what opening it would. A model that does not fit even alone is refused
-    from then on while others are loaded; for one that failed otherwise others make room again only RETRY_S
-    later. What cannot fit because its weights are more than all memory there is sends nothing away at all.
+    from then on while others are loaded, and always where no device is large enough (DoesNotFit.even_alone);
+    for one that failed otherwise others make room again only RETRY_S later. What cannot fit because its
+    weights are more than all memory there is sends nothing away at all.
     `on_change` is called when something is loaded, or gone, or further than before, `on_close` before
     an engine is closed.
     """
@@ -233,7 +235,7 @@ class EnginePool:
         held = self._find(ticket.spec)
         if held is None:
             failure = self._failure_of(ticket.spec)
-            if failure is not None and failure.is_final and any(map(self._is_kept, self._held)):
+            if failure is not None and self._is_hopeless(failure):
                 raise failure.afresh()
             self._begin_load(ticket)
             return None
@@ -243,6 +245,11 @@ class EnginePool:
         self._held.remove(held)
         self._held.append(held)
         return held
+
+    def _is_hopeless(self, failure: _Failure) -> bool:
+        """Whether nothing is worth another attempt: what is loaded would have to go, or no room is enough."""
+        is_too_small = isinstance(failure.error, DoesNotFit) and failure.error.even_alone
+        return failure.is_final and (is_too_small or any(map(self._is_kept, self._held)))
 
     def _may_run(self, ticket: _Ticket, held: _Held) -> bool:
         load, running = self._load, [one for one in self._held if one.users]
@@ -311,6 +318,7 @@ class EnginePool:
             held = self._open_in_room(load)
         except BaseException as failure:  # whoever waits for the engine raises it
             error = failure
+            release_locals(error)
         with self._changed:
             self._load = None
             self._note_end(load, error)
@@ -354,8 +362,7 @@ class EnginePool:
         if on_host and memory is not None and need > memory:
             raise DoesNotFit(
                 f"{load.spec.name} takes {need / 1e9:.1f} GB of weights, and this process may take"
-                f" {memory / 1e9:.1f} GB in all: use a machine with more, or a smaller model",
-                even_alone=True,
+                f" {memory / 1e9:.1f} GB in all: use a machine with more, or a smaller model"
             )
 
     def _note_end(self, load: _Load, error: BaseException | None) -> None:

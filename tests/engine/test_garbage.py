@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from engine.garbage import look_seldom
+from engine.garbage import collect_rarely
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +20,7 @@ def as_before() -> Iterator[None]:
 
 
 def test_what_a_few_requests_leave_is_not_looked_through() -> None:
-    look_seldom()
+    collect_rarely()
     looks = []
     gc.callbacks.append(lambda phase, _info: looks.append(phase))
     try:
@@ -30,7 +31,7 @@ def test_what_a_few_requests_leave_is_not_looked_through() -> None:
 
 
 def test_garbage_is_still_found_in_the_end() -> None:
-    look_seldom()
+    collect_rarely()
     looks = []
     gc.callbacks.append(lambda phase, _info: looks.append(phase))
     try:
@@ -40,3 +41,15 @@ def test_garbage_is_still_found_in_the_end() -> None:
     finally:
         gc.callbacks.pop()
     assert looks
+
+
+def test_what_is_garbage_already_is_not_kept_for_good() -> None:
+    class Ring:
+        itself: Ring
+
+    ring = Ring()
+    ring.itself = ring
+    gone = weakref.ref(ring)
+    del ring
+    collect_rarely()
+    assert gone() is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -178,6 +180,39 @@ def test_a_gpu_that_is_too_small_for_a_model_keeps_what_it_holds() -> None:
         use(pool, "c")
     assert loaded(pool) == "ab"
     pool.close()
+
+
+def test_a_model_for_which_no_gpu_is_large_enough_is_tried_once(
+    machine: Machine, new_pool: Callable[..., EnginePool]
+) -> None:
+    pool = new_pool()
+    machine.errors["a"] = DoesNotFit("a takes two devices", even_alone=True)
+    for _ in range(2):
+        with pytest.raises(DoesNotFit, match="a takes two devices"):
+            use(pool, "a")
+    assert machine.opened == ["a"]
+
+
+def test_a_model_that_fails_to_load_leaves_nothing_in_memory() -> None:
+    weights = []
+
+    def fail(_spec: EngineSpec, _loading: Loading) -> Engine:
+        loaded = Backend()
+        weights.append(weakref.ref(loaded))
+        try:
+            raise KeyError("a tensor is missing")
+        except KeyError as error:
+            raise CheckpointError("a is damaged") from error
+
+    pool = EnginePool(fail, specs("a"), lambda _spec: SIZE)
+    gc.disable()  # as in a worker, where it looks seldom
+    try:
+        with pytest.raises(CheckpointError, match="a is damaged"):
+            use(pool, "a")
+        assert weights[0]() is None
+    finally:
+        gc.enable()
+        pool.close()
 
 
 def test_a_model_that_is_larger_than_all_memory_sends_nothing_away(
