@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from dashboard.models import Sweep
 from dashboard.sweeps.crontab import parse_crontab
 from dashboard.sweeps.matrix import AXES, SAMPLING, sampling_dict, validate_matrix
-from engine.backends import BACKENDS, WITH_ROWS, WITH_SYNC
+from engine.backends import BACKENDS, WITH_SYNC
 from engine.backends.base import SYNCS
 from engine.errors import RequestError
 from engine.sampling import SamplingParams
@@ -108,8 +108,8 @@ class SweepForm(_SweepModelForm):
     )
     streams = NumbersField(
         required=False,
-        help_text="How many requests side by side, separated by commas; more than 1 on"
-        f" {' and '.join(WITH_ROWS)}. Empty for one.",
+        help_text="How many requests side by side, separated by commas; more than 1 on one device. Empty for"
+        " one.",
     )
     context = NumbersField(help_text="Tokens in the prompt, separated by commas.")
     tokens = NumbersField(help_text="Tokens to generate, separated by commas; at least 2.")

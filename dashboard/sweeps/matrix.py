@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from django.core.exceptions import ValidationError
 
-from engine.backends import BACKENDS, WITH_ROWS, WITH_SYNC
+from engine.backends import BACKENDS, WITH_SYNC
 from engine.backends.base import SYNCS
 from engine.errors import RequestError
 from engine.sampling import OPTIONS, SamplingParams
@@ -201,15 +201,7 @@ def _lacking(matrix: Mapping[str, Any]) -> list[str]:
             for backend in matrix["backend"]
             if backend not in WITH_SYNC
         ]
-    if max(matrix.get("streams", [1])) == 1:
-        return problems
-    problems += [
-        f"streams are {matrix['streams']}, but the backend {backend} takes one at a time"
-        f" ({' and '.join(WITH_ROWS)} take more); leave out streams, or {backend}."
-        for backend in matrix["backend"]
-        if backend not in WITH_ROWS
-    ]
-    if max(matrix.get("devices", [1])) > 1:
+    if max(matrix.get("streams", [1])) > 1 and max(matrix.get("devices", [1])) > 1:
         problems.append(
             f"streams are {matrix['streams']}, and devices {matrix['devices']}; several streams run on one"
             " device: ask for them in a sweep of their own."

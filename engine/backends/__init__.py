@@ -23,8 +23,6 @@ BACKENDS = ("numpy", "cpu", "cuda")
 AUTO = "auto"
 WITH_SYNC = ("cpu", "cuda")
 """Those with the option `sync`, which takes one of engine.backends.base.SYNCS."""
-WITH_ROWS = ("numpy", "cpu", "cuda")
-"""Those with the option `rows`, how many requests they take at once on one device; the others take one."""
 LOADS_ALONE = ("cuda",)
 """Those that load a model only while no request runs: it is made in the same queues as launches."""
 _MODULES = {name: f"{__name__}.{name}" for name in BACKENDS} | {"numpy": f"{__name__}.numpy_backend"}
@@ -56,8 +54,7 @@ def open_backend(
     usable, why = _ask(chosen)
     if not usable:
         raise BackendUnavailable(f"the backend {chosen} cannot run here: {why}")
-    has_rows = chosen in WITH_ROWS and devices == 1
-    asked = {**(options or {}), **({"rows": rows} if rows > 1 and has_rows else {})}
+    asked = {**(options or {}), **({"rows": rows} if rows > 1 and devices == 1 else {})}
     opened = _load(chosen).open(model, devices=devices, options=asked, progress=progress)
     return cast("Backend", opened)
 

@@ -189,11 +189,7 @@ def run_point(
     BackendFailure if a run breaks down, BenchStopped, MeasurementError.
     """
     check_point(model.config, point)
-    if point.streams > backend.rows:
-        raise RequestError(
-            f"streams is {point.streams}; the backend {backend.name} takes {backend.rows} at once as it was"
-            " opened: open it with as many rows"
-        )
+    require_rows(backend, model.config.name, point.streams)
     bench = _Bench(backend, point, prompts_of(model, point), on_progress, stop)
     before = environment.state(backend)
     bandwidth = backend.measure_bandwidth()
@@ -238,6 +234,16 @@ def check_point(config: ModelConfig, point: Point) -> None:
         raise RequestError(
             f"the trace is of tokens {point.trace.first} to {point.trace.last}; it must be a range within"
             f" 0 to {point.tokens}"
+        )
+
+
+def require_rows(backend: Backend, model: str, streams: int) -> None:
+    """Raises RequestError if the backend does not take so many requests to the model of that name at once."""
+    if streams > backend.rows:
+        at_once = "one at a time" if backend.rows == 1 else f"{backend.rows} at once"
+        raise RequestError(
+            f"streams is {streams}; {model} takes {at_once} on {backend.name}"
+            f" x{len(backend.topology.devices)} as it is open: ask for no more"
         )
 
 

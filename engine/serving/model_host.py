@@ -142,6 +142,9 @@ class ModelHost:
             backend = engine.backend
             together = "" if backend.rows == 1 else f", {backend.rows} requests at once"
             log.info("%s serves %s on %s%s", self._worker, engine.name, backend.name, together)
+            if backend.rows < spec.rows:
+                few = "%s was to take %d requests at once; on %s it takes %d"
+                log.warning(few, engine.name, spec.rows, backend.name, backend.rows)
         return engine
 
     def _restore(self, engine: Engine) -> None:

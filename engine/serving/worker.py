@@ -26,7 +26,7 @@ from redis.exceptions import RedisError
 from engine import replies
 from engine.backends.base import TraceRange, TraceSpan
 from engine.errors import BackendFailure, DeviceLost, EngineError, RequestError
-from engine.measuring.bench import BenchStopped, Point, run_point
+from engine.measuring.bench import BenchStopped, Point, require_rows, run_point
 from engine.measuring.environment import capture, with_engine
 from engine.measuring.trace import chrome_trace, pack_trace
 from engine.models.prompt import Prompt
@@ -441,6 +441,9 @@ class Worker:
             and asked.backend in (own.backend, now.backend)
             and asked.devices == len(now.devices)
         ):
+            here = self._models.pool.loaded(own)
+            if here is not None and here.backend.rows < own.rows:  # asking for more again gives no more
+                require_rows(here.backend, here.name, point.streams)
             rows = max(own.rows, point.streams)
             asked = replace(own, devices=point.devices, fewer=False, rows=rows)  # it may run on fewer
             if point.sync == now.sync:

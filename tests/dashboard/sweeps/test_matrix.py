@@ -143,12 +143,6 @@ def test_wrong_matrix_is_refused_with_the_axis_and_the_value(change: dict[str, A
         validate_matrix({**MATRIX, **change})
 
 
-def test_streams_of_a_backend_that_takes_one_at_a_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dashboard.sweeps.matrix.WITH_ROWS", ("numpy", "cpu"))
-    with pytest.raises(ValidationError, match=r"backend cuda takes one at a time .*leave out streams, or"):
-        validate_matrix({**MATRIX, "backend": ["cuda"], "streams": [1, 4]})
-
-
 def test_every_problem_is_named_at_once() -> None:
     with pytest.raises(ValidationError) as caught:
         validate_matrix({"model": ["a b"], "backend": ["x"], "context": [0]})

@@ -7,12 +7,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
 
 from engine.serving.client import Client
+from engine.serving.engines import Engine, EngineSpec, Loading, open_engine
 from engine.serving.estimate import seconds_to_start
 from engine.serving.inbox import Inbox
 from engine.serving.messages import BenchRequest, Done, Failed, Heartbeat, Measured, Progress, Started, Tokens
@@ -97,6 +99,26 @@ def test_a_point_of_several_streams_gets_as_many_rows_and_the_worker_keeps_its_o
         assert measured.measurement["settings"]["streams"] == 3
         assert len(measured.measurement["samples"]["stream_tok_s"][0]) == 3
         wait_until(lambda: worker._rows == 2)
+
+
+def test_streams_of_a_model_that_takes_one_at_a_time_are_refused_without_loading_it_again(
+    client, redis_url, caplog
+):
+    opened = []
+
+    def open_with_one_row(spec: EngineSpec, loading: Loading) -> Engine:
+        opened.append(spec.rows)
+        return replace(open_engine(replace(spec, rows=1), loading), spec=spec)
+
+    model = {"model": "random:tiny-llama", "backend": "numpy", "options": {}, "rows": ROWS}
+    with caplog.at_level("WARNING"), working(redis_url, **model, opener=open_with_one_row):
+        for streams in (ROWS, 2 * ROWS):
+            failed = answer(client, bench(f"point of {streams}", streams=streams))[-1]
+            assert isinstance(failed, Failed)
+            assert "tiny-llama takes one at a time on numpy x1" in failed.message
+        assert client.workers()[0].rows == 1
+    assert opened == [ROWS]
+    assert "was to take 4 requests at once; on numpy it takes 1" in caplog.text
 
 
 def test_what_is_in_hand_is_not_taken_again_and_no_benchmark_beside_it(client, redis_url):
