@@ -144,7 +144,10 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
     # What goes out ----------------------------------------------------------------------------------
     def handle_reply(self, message: dict[str, Any]) -> None:
         self._more = bool(message.get("more"))
-        super().handle_reply(message)
+        try:
+            super().handle_reply(message)
+        finally:
+            self._more = False  # pongs and the like, sent before the next message, do not wait for it
 
     def serverSend(self, content: Any, binary: bool = False) -> None:
         """What an application says to a client that is gone, or was told to go, is dropped."""

@@ -11,7 +11,7 @@ import time
 import httpx2
 import pytest
 
-from config.websocket import FRAMES_AT_ONCE, Socket
+from config.websocket import FRAMES_AT_ONCE
 from tests.config.flood import CHUNK
 from tests.config.rawsocket import RawSocket, frame
 from tests.config.test_server import running_server, server  # noqa: F401  # the same server, under the same bounds
@@ -25,24 +25,6 @@ def answered(port: int) -> float:
     began = time.monotonic()
     assert httpx2.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE_S).status_code == 200
     return time.monotonic() - began
-
-
-class Transport:
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-
-def test_what_is_said_at_once_is_written_at_once():
-    socket = Socket()
-    socket.send_queue, socket.transport, socket.state = [], Transport(), Socket.STATE_OPEN
-    socket.client_addr = ("192.0.2.1", 5)
-    socket.sendMessage = lambda payload, _binary: socket.sendData(payload)
-    for more in (True, False, False):
-        socket.handle_reply({"type": "websocket.send", "text": "ab", "more": more})
-    assert socket.transport.written == [b"abab", b"ab"]
 
 
 def test_a_page_that_acknowledges_as_fast_as_it_shows_is_served(server):  # noqa: F811
