@@ -32,14 +32,16 @@ def free_bytes() -> int:
     of_home = _free_bytes(home)
     if of_home is None:  # it is made when it is first written to
         of_home = next(free for folder in home.parents if (free := _free_bytes(folder)) is not None)
-    of_database = _free_bytes(settings.DATABASES["default"]["NAME"])
+    database = settings.DATABASES["default"]
+    is_file = database["ENGINE"].endswith("sqlite3")  # elsewhere NAME is no path, but may look like one
+    of_database = _free_bytes(database["NAME"]) if is_file else None
     return of_home if of_database is None else min(of_home, of_database)
 
 
 def _free_bytes(path: str | Path) -> int | None:
-    """Of the disk that `path` lies on; None if there is no such path."""
+    """Of the disk that `path` lies on; None if there is no such path. Raises OSError if it cannot be said."""
     try:
         found = os.statvfs(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.f_bavail * found.f_frsize
