@@ -220,13 +220,31 @@ def set_up(kind: str) -> None:
     packages("packages", "base.txt")
     with ThreadPoolExecutor(1, "cpu-kernel") as beside:  # it takes a minute
         kernel = beside.submit(native)
-        front_end()
-        model()
-        if kind == "dev":
-            packages("dev-packages", "dev.txt", whole=False)
-            packages("reference-packages", "reference.txt", hashed=False, whole=False)
-            step("chromium", [Path(__file__)], PYTHON, chromium)
+        try:
+            set_up_the_rest(kind)
+        except (SetupError, OSError) as error:
+            if beside_it := kernel.exception():
+                raise SetupError(f"{in_words(error)}; {in_words(beside_it)}") from beside_it
+            raise
         kernel.result()
+
+
+def set_up_the_rest(kind: str) -> None:
+    """What does not need the CPU kernel."""
+    front_end()
+    model()
+    if kind == "dev":
+        packages("dev-packages", "dev.txt", whole=False)
+        packages("reference-packages", "reference.txt", hashed=False, whole=False)
+        step("chromium", [Path(__file__)], PYTHON, chromium)
+
+
+def in_words(error: BaseException) -> str:
+    """What went wrong, and what to do, in a sentence."""
+    if not isinstance(error, OSError):
+        return str(error)
+    reason = "the disk is full: free some space" if error.errno == errno.ENOSPC else error.strerror
+    return f"{error.filename or 'a file'} cannot be written: {reason}"
 
 
 def main() -> int:
@@ -235,12 +253,8 @@ def main() -> int:
     kind = parser.parse_args().kind
     try:
         set_up(kind)
-    except SetupError as error:
-        print(f"setup: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        reason = "the disk is full: free some space" if error.errno == errno.ENOSPC else error.strerror
-        print(f"setup: {error.filename or 'a file'} cannot be written: {reason}", file=sys.stderr)
+    except (SetupError, OSError) as error:
+        print(f"setup: {in_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

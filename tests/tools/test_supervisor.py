@@ -287,6 +287,15 @@ def test_a_failed_preparation_names_the_command_and_its_last_word(tmp_path):
         prepare(ROOT, tmp_path, {"MONOLANE_HOME": str(tmp_path), "DATABASE_URL": "mongo://x"})
 
 
+def test_two_steps_that_fail_side_by_side_are_both_told(tmp_path, monkeypatch):
+    def fail(_root, _home, _environment, command, *_):
+        raise SupervisorError(f"{command} failed")
+
+    monkeypatch.setattr("tools.supervisor.prepare._manage", fail)
+    with pytest.raises(SupervisorError, match="migrate failed; collectstatic failed"):
+        prepare(ROOT, tmp_path, {})
+
+
 def test_a_service_that_keeps_crashing_is_given_longer_and_longer_pauses(tmp_path):
     guardian = Guardian()
     service = Service(

@@ -17,7 +17,13 @@ def prepare(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]
     """Returns what was done, in words. Raises SupervisorError if a step fails."""
     with ThreadPoolExecutor(1) as beside:
         files = beside.submit(_prepare_files, root, home, environment)
-        return [*_prepare_database(root, home, environment), *files.result()]
+        try:
+            done = _prepare_database(root, home, environment)
+        except SupervisorError as error:
+            if beside_it := files.exception():
+                raise SupervisorError(f"{error}; {beside_it}") from beside_it
+            raise
+        return [*done, *files.result()]
 
 
 def _prepare_database(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]:

@@ -1,0 +1,44 @@
+"""What a newcomer is told when setting up fails."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tools import setup
+
+
+def failing(error: Exception):
+    def fail(*_arguments, **_options):
+        raise error
+
+    return fail
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("check_machine", "make_venv", "packages", "native", "front_end", "model"):
+        monkeypatch.setattr(setup, name, lambda *_arguments, **_options: None)
+
+
+def test_a_kernel_and_a_step_beside_it_that_fail_are_both_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "native", failing(setup.SetupError("compiling failed")))
+    monkeypatch.setattr(setup, "front_end", failing(OSError(errno.ENOSPC, "full", "/dist")))
+    told = "/dist cannot be written: the disk is full: free some space; compiling failed"
+    with pytest.raises(setup.SetupError, match=told):
+        setup.set_up("run")
+
+
+def test_a_step_that_fails_beside_a_kernel_that_does_not_is_told_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(setup, "model", failing(setup.SetupError("no network")))
+    with pytest.raises(setup.SetupError, match=r"^no network$"):
+        setup.set_up("run")
+
+
+def test_a_kernel_that_fails_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "native", failing(setup.SetupError("compiling failed")))
+    with pytest.raises(setup.SetupError, match=r"^compiling failed$"):
+        setup.set_up("run")
