@@ -8,7 +8,7 @@ import pytest
 from django.db import DatabaseError
 
 from engine.serving.messages import WAITING
-from playground import metrics, presence, services
+from playground import consumers, metrics, presence, services
 from playground.models import Generation
 from playground.workers import worker_watch
 from tests.playground.conftest import done, started, tokens
@@ -127,13 +127,19 @@ async def test_leaving_after_the_end_cancels_nothing_and_loses_no_row(open_page,
 
 async def test_a_page_that_leaves_at_the_end_has_its_row_written_first(open_page, worker, monkeypatch):
     """Else a process that is told to end, and waits for its sockets, leaves the row unfinished."""
-    record_end = services.record_end
+    record_end, disconnect = services.record_end, consumers.PlaygroundConsumer.disconnect
+    left = asyncio.Event()
 
     async def take_time(**end):
-        await asyncio.sleep(0.2)
+        await left.wait()
         return await record_end(**end)
 
+    async def leave(consumer, code):
+        left.set()
+        await disconnect(consumer, code)
+
     monkeypatch.setattr(services, "record_end", take_time)
+    monkeypatch.setattr(consumers.PlaygroundConsumer, "disconnect", leave)
     async with open_page() as page:
         generation = await page.start()
         worker.publish(generation, started(), tokens(0, "x"), done(1))
