@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,8 @@ class NumpyBackend:
         """Several answers to one prompt: it is read once."""
         for source in launches:
             if length := source.read_for(reader):
-                reader.take_prompt(source, length)
+                with suppress(MemoryError):  # then it reads for itself
+                    reader.take_prompt(source, length)
                 return
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:

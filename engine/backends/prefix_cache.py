@@ -121,12 +121,7 @@ class PrefixCache(Generic[T]):
 
         Raises NoRoom if it has to wait for a request in flight to end. One that is alone is never refused.
         """
-        if self._reserved and self._unmovable + most > self._budget:
-            raise NoRoom(
-                f"the memory for keys and values is full: this request may need {_mib(most)} MiB, and"
-                f" {_mib(self._unmovable)} of {_mib(self._budget)} are in use; it begins once another one has"
-                " ended"
-            )
+        self.require_room(most)
         match = self.reuse(salt, tokens)
         source = self._kept[-1] if match and match.copies else None
         self._make_room(most if self._reserved else prompt, source)
@@ -134,6 +129,15 @@ class PrefixCache(Generic[T]):
         if match and source and source not in self._kept:
             return match._replace(copies=False)
         return match
+
+    def require_room(self, most: int) -> None:
+        """Raises NoRoom if `reserve` would."""
+        if self._reserved and self._unmovable + most > self._budget:
+            raise NoRoom(
+                f"the memory for keys and values is full: this request may need {_mib(most)} MiB, and"
+                f" {_mib(self._unmovable)} of {_mib(self._budget)} are in use; it begins once another one has"
+                " ended"
+            )
 
     def give_back(self, size: int) -> None:
         """What `reserve` took."""
@@ -153,9 +157,9 @@ class PrefixCache(Generic[T]):
             self._release(value)
 
     def clear(self) -> None:
-        for kept in self._kept:
-            self._release(kept.value)
-        self._kept.clear()
+        """Releases all but what is pinned."""
+        for kept in [kept for kept in self._kept if kept.salt != PINNED]:
+            self._drop(kept)
 
     @property
     def _unmovable(self) -> int:

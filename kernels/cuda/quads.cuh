@@ -57,6 +57,7 @@ struct Turn {
     static constexpr bool TWO_QUADS = T <= HALF_TILES;
     static constexpr int CHUNKS = TWO_QUADS ? 2 * QUAD_CHUNKS : QUAD_CHUNKS;
     static constexpr u32 QUAD_BYTES = QUAD_CHUNKS / Map::FORM.run * Map::RUN_BYTES, BYTES = CHUNKS / QUAD_CHUNKS * QUAD_BYTES;
+    static_assert(Map::CHUNKS % CHUNKS == 0, "a turn must not reach into the next slot");
 
     static constexpr int first_tile(int half) { return TWO_QUADS ? 0 : half * HALF_TILES; }
     static constexpr int tiles(int half) { return TWO_QUADS ? T : half ? T - HALF_TILES : HALF_TILES; }

@@ -71,7 +71,7 @@ DEVICE void with_storage(int layer, const Visit& visit) {
 DEVICE constexpr int scales_of_a_chunk(int storage) { return storage == STORAGE_Q6_K ? 2 : 1; }
 
 // Chunks of a group of `tiles` tiles that a slot holds: as many for each warp as for every other where that can be, or whole
-// quads. Tiles lie side by side, or each apart, as those of experts do.
+// turns (quads.cuh). Tiles lie side by side, or each apart, as those of experts do.
 DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool apart = false) {
     if (!is_packed(storage)) {
         const int fit = SLOT_UNITS / tiles;
@@ -80,7 +80,7 @@ DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool ap
     const int fit = SLOT_BYTES / (apart ? tiles * run_bytes(storage, 1) : run_bytes(storage, tiles)) * unit_form(storage).run;
     if (by_warpgroups(storage)) {
         const int turn = tiles > HALF_TILES ? QUAD_CHUNKS : 2 * QUAD_CHUNKS;
-        return fit - fit % (fit >= turn ? turn : QUAD_CHUNKS);
+        return fit - fit % turn;
     }
     return smaller(fit < WARPS ? fit : fit - fit % WARPS, 8 / scales_of_a_chunk(storage) * WARPS);
 }

@@ -281,6 +281,7 @@ class CudaBackend:
                 raise RequestError(
                     f"the backend cuda runs {self.rows} launches at a time; close the other one first"
                 )
+            self._caches.require_room()  # before anybody's launch ends for it
             row = scheduler.join(job)
         row.await_admission()
         return row
@@ -330,7 +331,7 @@ class CudaBackend:
         if self._scheduler is not None:
             if self._scheduler.in_flight:
                 raise RequestError("what is measured runs alone; close the launches in flight first")
-            self._scheduler.settle()
+            self._scheduler.settle()  # under the lock: with nothing in flight its thread takes that no more
 
     def _take_back_ended(self) -> None:
         if self._current is None or self._current.ended:

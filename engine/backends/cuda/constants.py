@@ -25,6 +25,8 @@ SHARED_BYTES = 232448
 DEFAULT_CAPACITY = 32768
 """Positions of the cache unless more are asked for: a whole context may take more memory than the weights."""
 _LEAST_SLOTS = 4
+_EXPERT_BLOCK_TILES = 4
+"""BLOCK_TILES in expert_prefill.cuh."""
 _SLOT_UNITS = (48, 40, 32, 24, 16)
 """Sizes of a slot, the best first: long vectors leave room for smaller ones only."""
 _NEVER = (1 << 31) - 1
@@ -226,6 +228,11 @@ def make_layout(
             layout = Layout(sharding, plan, tuning, weights, capacity, units, slots, scratch, requests)
             _require_prompts_ways(layout)
             return layout
+    if slots >= _LEAST_SLOTS:
+        raise ConfigError(
+            f"{config.name}: slots of {units * UNIT_BYTES} bytes are too small for its packed weights:"
+            " make the option slot_units larger, or leave it out"
+        )
     raise ConfigError(
         f"{config.name}: activations take {scratch} bytes of an SM's shared memory, which leaves {slots} ring"
         f" slots of {units * UNIT_BYTES} bytes; at least {_LEAST_SLOTS} are needed: use more GPUs"
@@ -245,7 +252,7 @@ def _require_prompts_ways(layout: Layout) -> None:
 
 
 def _holds_runs(plan: Plan, slot_units: int) -> bool:
-    """Whether a slot has room for a run of every group."""
+    """Whether a slot has room for a run, or a turn, of every group, and of a block of experts' prompts."""
     if not plan.is_packed:
         return True
     on_tapes = all(
@@ -256,7 +263,7 @@ def _holds_runs(plan: Plan, slot_units: int) -> bool:
     return on_tapes and all(
         chunks_a_slot(slot_units, tiles, plan.storage(0, matrix), apart=True)
         for matrix in (EXPERT_MATRICES if plan.config.experts else ())
-        for tiles in plan.group_sizes(matrix)
+        for tiles in {*plan.group_sizes(matrix), _EXPERT_BLOCK_TILES}
     )
 
 

@@ -16,6 +16,7 @@ from engine.errors import BackendFailure, EngineError, NoRoom
 
 Buffers = tuple[int, ...]
 """The address on each GPU, by rank."""
+_FULL = "the GPU's memory is full; this request begins once another one has ended"
 
 
 class Lease(NamedTuple):
@@ -26,7 +27,7 @@ class Lease(NamedTuple):
 
 
 class KeptCaches:
-    """Lends a buffer to one launch at a time and keeps what it leaves. For one thread at a time.
+    """Lends buffers to launches, one to each row, and keeps what they leave. For one thread at a time.
 
     `size` is one buffer's bytes on one GPU. The logits of a launch that goes on are those of a cold one
     within rounding, not to the bit: how many tokens are left chooses tiles or shares (next_chunk in
@@ -37,6 +38,8 @@ class KeptCaches:
         self._devices, self._size = devices, size
         self._free: list[Buffers] = []
         self._kept: PrefixCache[Buffers] = PrefixCache(budget_bytes, self._free.append)
+        self._is_full = False
+        """A row found no memory, and none has ended since."""
 
     @property
     def use(self) -> PrefixCacheUse:
@@ -81,18 +84,26 @@ class KeptCaches:
             raise
         return Lease(buffers, match.length if match else 0)
 
+    def require_room(self) -> None:
+        """Raises NoRoom if `lend_row` would, as far as that can be told without asking the GPUs."""
+        self._kept.require_room(self._size * len(self._devices))
+        if self._is_full and self._kept.in_flight:
+            raise NoRoom(_FULL)
+
     def copy_row(self, source: Lease, target: Lease) -> None:
         """What a row has filled, for another one."""
         self._copy(Match(source.buffers, 0, copies=True), target.buffers)
 
     def _refusal(self) -> EngineError:
         if self._kept.in_flight > 1:
-            return NoRoom("the GPU's memory is full; this request begins once another one has ended")
+            self._is_full = True
+            return NoRoom(_FULL)
         return BackendFailure("the GPU's memory has no room for keys and values: take a smaller context")
 
     def take_back_row(self, lease: Lease, job: Job, tokens: Sequence[int]) -> None:
         """As `take_back`, of what `lend_row` lent."""
         self._kept.give_back(self._size * len(self._devices))
+        self._is_full = False
         self.take_back(lease, job, tokens)
 
     def take_back(self, lease: Lease, job: Job, tokens: Sequence[int]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -23,7 +24,8 @@ from engine.timings import FinishReason
 PIECE = 256
 """Prompt tokens that are read between two tokens of running rows, at most: what bounds their gap."""
 _MOST_NEW = 1024
-"""Tokens of a row in one launch of several: its ring stays small, and to go on costs one launch."""
+"""Tokens of a row in one launch of several, or of one that goes on alone: its ring stays small, and to go on
+costs one launch."""
 _LOOK_SECONDS = 50e-6
 _NEVER = (1 << 31) - 1
 
@@ -73,6 +75,10 @@ class Row:
         self.ids = list(job.tokens)
         self.limit = min(job.max_tokens, context - len(job.tokens))
         self.lease = Lease((), 0)
+        self.begin = 0
+        """Where its own reading of the prompt began, wherever it goes on from by now."""
+        self.holds = False
+        """Whether its lease is still to be taken back."""
         self.filled = 0
         """Positions with keys and values, before the launch in flight."""
         self.stop_wanted = False
@@ -125,16 +131,17 @@ class Row:
 
     def admit(self, lease: Lease) -> None:
         with self._changed:
-            self.lease = lease
-            self.filled = self._prefilled = lease.first
+            self.lease, self.holds = lease, True
+            self.begin = self.filled = self._prefilled = lease.first
             self._admitted = True
             self._changed.notify_all()
 
     def has_prompt_of(self, other: Row) -> bool:
-        """Whether the other's prompt, of the same owner, is read here already: then its keys and values are
-        those that the other would compute."""
+        """Whether the other's prompt, of the same owner, is read here already, from the same position on:
+        then its keys and values are those that the other would compute."""
         same = self.job.cache_salt == other.job.cache_salt and self.job.tokens == other.job.tokens
-        return bool(self.job.cache_salt) and same and self.filled >= len(self.job.tokens) - 1
+        read = self.begin == other.begin and self.filled >= len(self.job.tokens) - 1
+        return bool(self.job.cache_salt) and same and read
 
     def take_prompt(self) -> None:
         """Its prompt is in its cache, but for the last token, which decode takes."""
@@ -164,6 +171,8 @@ class Row:
             self._changed.notify_all()
 
     def note_prefill(self, positions: int, at_ns: int) -> None:
+        """A launch that goes on counts generated tokens too; the prompt ends before them."""
+        positions = min(positions, len(self.job.tokens))
         if positions > self._prefilled:
             self._prefilled, self.prefill_ns = positions, at_ns
 
@@ -246,8 +255,8 @@ def _piece(row: Row, ways: Ways, *, bounded: bool) -> tuple[int, int | None]:
 class RowScheduler:
     """Runs rows launch by launch, on a thread that is there while any is in flight.
 
-    `lend`, `take_back` and `copy` are KeptCaches', `begin` starts a launch: only that thread calls them, and
-    while no launch runs.
+    `lend`, `take_back` and `copy` are KeptCaches', `begin` starts a launch: only that thread calls them. It
+    lends and copies between launches; a row that ends before the others is taken back while theirs runs.
     """
 
     def __init__(
@@ -299,55 +308,73 @@ class RowScheduler:
         self.settle()
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                joining, self._joining = self._joining, []
-            for row in joining:
-                self._admit(row)
-            for row in self._rows:
-                if row.stop_wanted and not row.ended:
-                    self._end(row, "cancelled")
-            with self._lock:
-                self._rows = [row for row in self._rows if not row.ended]
-                if not self._rows and not self._joining:
-                    self._thread = None
-                    return
-            if self._rows:
-                self._share_prompts()
-                self._launch(plan_parts(self._rows, self._ways))
+        while self._goes_on():
+            try:
+                self._take_turn()
+            except Exception as error:  # or everybody would wait for a thread that is gone
+                failure = _failure_of(error)
+                self._fail(self._rows, failure)
+                for row in self._asking():
+                    self._refuse(row, failure)
 
-    def _share_prompts(self) -> None:
-        """Several answers to one prompt: it is read once."""
+    def _goes_on(self) -> bool:
+        with self._lock:
+            self._rows = [row for row in self._rows if not row.ended]
+            if self._rows or self._joining:
+                return True
+            self._thread = None
+            return False
+
+    def _asking(self) -> list[Row]:
+        with self._lock:
+            return list(self._joining)
+
+    def _take_turn(self) -> None:
+        for row in self._asking():
+            self._admit(row)
         for row in self._rows:
+            if row.stop_wanted:
+                self._end(row, "cancelled")
+        running = [row for row in self._rows if not row.ended]
+        if running:
+            self._share_prompts(running)
+            self._launch(plan_parts(running, self._ways))
+
+    def _share_prompts(self, rows: Sequence[Row]) -> None:
+        """Several answers to one prompt: it is read once."""
+        for row in rows:
             if row.reads and row.filled == row.lease.first:
-                source = next((other for other in self._rows if other.has_prompt_of(row)), None)
+                source = next((other for other in rows if other.has_prompt_of(row)), None)
                 if source is not None:
                     self._copy(source.lease, row.lease)
                     row.take_prompt()
 
     def _admit(self, row: Row) -> None:
+        """It counts as joining until it is a row or refused: whoever asks in between finds it."""
         try:
             lease = self._lend(row.job)
         except Exception as error:
-            if not isinstance(error, EngineError):
-                error = BackendFailure(f"the backend cuda failed: {error}")
-            row.refuse(error)
+            self._refuse(row, error if isinstance(error, EngineError) else _failure_of(error))
             return
         with self._lock:
+            row.admit(lease)
             self._rows.append(row)
-        row.admit(lease)
+            self._joining.remove(row)
+
+    def _refuse(self, row: Row, why: EngineError) -> None:
+        with self._lock:
+            self._joining.remove(row)
+        row.refuse(why)
 
     def _launch(self, parts: Sequence[Part]) -> None:
         try:
             self._run_launch(parts)
-        except BackendFailure as failure:
-            self._fail(parts, failure)
         except Exception as error:  # whatever it is, the pollers must hear of it
-            self._fail(parts, BackendFailure(f"the backend cuda failed: {error}"))
+            self._fail([part.row for part in parts], _failure_of(error))
 
     def _run_launch(self, parts: Sequence[Part]) -> None:
-        begun_ns = time.perf_counter_ns()
         launch = self._begin(parts)
+        begun_ns = time.perf_counter_ns()  # not before: the kernel's clock begins now
         try:
             self._follow(launch, parts, begun_ns)
         finally:
@@ -400,11 +427,22 @@ class RowScheduler:
         return False
 
     def _end(self, row: Row, reason: FinishReason) -> None:
-        self._take_back(row.lease, row.job, tuple(row.ids[: row.filled]))
+        self._return(row, row.ids[: row.filled])
         row.end(reason)
 
-    def _fail(self, parts: Sequence[Part], failure: BackendFailure) -> None:
-        for part in parts:
-            if not part.row.ended:
-                self._take_back(part.row.lease, part.row.job, ())
-                part.row.fail(failure)
+    def _fail(self, rows: Sequence[Row], failure: BackendFailure) -> None:
+        for row in rows:
+            if not row.ended:
+                with suppress(Exception):  # the failure that led here says more
+                    self._return(row, ())
+                row.fail(failure)
+
+    def _return(self, row: Row, tokens: Sequence[int]) -> None:
+        """Once, whatever comes of it: two rows must never have the same buffers."""
+        if row.holds:
+            row.holds = False
+            self._take_back(row.lease, row.job, tuple(tokens))
+
+
+def _failure_of(error: Exception) -> BackendFailure:
+    return error if isinstance(error, BackendFailure) else BackendFailure(f"the backend cuda failed: {error}")

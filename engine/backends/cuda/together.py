@@ -21,6 +21,7 @@ from engine.backends.cuda.contract import (
     Finish,
     HostBlock,
     Params,
+    Status,
     Together,
 )
 from engine.backends.cuda.launch import (
@@ -206,6 +207,7 @@ class SeveralLaunch:
             self._blocks[i].status.prefilled = plan.first
             params = params_of(self._context, plan)
             params.ring, params.status = address + at + block, address + at
+            params.slots_in_flight = min(params.slots_in_flight, self._layout.slots - 1)
             self._seats.place(params, i)
             data.add(params, plan)
             self._together.requests[i] = params
@@ -252,10 +254,9 @@ class SeveralLaunch:
 
     def _finish(self) -> None:
         self._ended = True
-        for seat, (block, plan) in enumerate(zip(self._blocks, self._plans, strict=True)):
+        for seat, block in enumerate(self._blocks):
             self._seats.serials[seat] += block.status.passes
-            if plan.max_new and block.status.finish in (Finish.RUNNING, Finish.ABORTED):
-                self._failure = BackendFailure(watchdog_report(self._context)[1])
+        self._failure = breakdown_of(self._context, self._plans, [block.status for block in self._blocks])
         if self._failure is not None:
             self._seats.empty(self._context)
 
@@ -304,11 +305,23 @@ class SeveralLaunch:
 
     def close(self) -> None:
         """Waits for its end, and gives back what it held."""
-        self.stop()
+        with suppress(BackendFailure):  # a GPU that is lost has ended it
+            self.stop()
         while not self.ended:
             time.sleep(1e-3)
         if self._usable:
             self._resources.release()
+
+
+def breakdown_of(
+    context: DeviceContext, plans: Sequence[LaunchPlan], statuses: Sequence[Status]
+) -> BackendFailure | None:
+    """What the watchdog found in a launch that is over. Where nobody decodes, no finish tells of it."""
+    finishes = [status.finish for plan, status in zip(plans, statuses, strict=True) if plan.max_new]
+    if finishes and not any(finish in (Finish.RUNNING, Finish.ABORTED) for finish in finishes):
+        return None
+    stood_still, report = watchdog_report(context)
+    return BackendFailure(report) if finishes or stood_still else None
 
 
 class _Upload:

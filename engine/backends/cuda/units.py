@@ -96,13 +96,13 @@ def chunks_a_slot(slot_units: int, tiles: int, storage: Storage = Storage.F16, *
     """Chunks of a group of `tiles` tiles in a slot: whole turns of a warpgroup, or as many for each warp.
 
     `slot_units` counts units of sixteen bits, whatever the format. With `apart` each tile has runs of its
-    own, as experts have. 0: not even a run fits.
+    own, as experts have. 0: not even a run fits, or not a turn.
     """
     run = tiles * run_bytes(storage, 1) if apart else run_bytes(storage, tiles)
     fit = slot_units * UNIT_BYTES // run * run_chunks(storage)
     if by_warpgroups(storage):
         turn = QUAD_CHUNKS if tiles > HALF_TILES else 2 * QUAD_CHUNKS
-        return fit - fit % (turn if fit >= turn else QUAD_CHUNKS)
+        return fit - fit % turn
     fit = fit if fit < WARPS else fit - fit % WARPS
     blocks = 2 if storage is Storage.Q6_K else 1
     return min(fit, _SCALED_APART // blocks * WARPS) if storage in UNIT_FORMS else fit

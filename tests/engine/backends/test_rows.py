@@ -17,6 +17,7 @@ from engine.errors import BackendUnavailable, NoRoom, RequestError
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
+from engine.reference import Reference
 from engine.sampling import SamplingParams
 from tests.engine.backends.cpu.test_against_reference import LANES, LLAMA, Random, opened
 
@@ -155,6 +156,25 @@ def test_several_answers_to_one_prompt_of_an_owner_read_it_once_on_numpy(owner: 
         assert found == [bench.alone(replace(job, cache_salt="")) for job in jobs]
         cached = [one.outcome.cached_tokens for one in followers if one.outcome]
         assert cached == ([2 * MOST_BLOCK] * 2 if owner else [0, 0])
+    finally:
+        bench.close()
+
+
+def test_who_finds_no_memory_for_anothers_prompt_reads_it_on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(*MODELS["numpy"])
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Reference, "copy_cache", refuse)
+    try:
+        job = Job(tuple(1 + i % 90 for i in range(150)), 6, cache_salt="anna")
+        first = bench.backend.launch(replace(job, max_tokens=LONG))
+        follower = Follower(bench.backend.launch(job))
+        assert follower.follow() == bench.alone(replace(job, cache_salt=""))
+        first.close()
+        assert follower.outcome is not None
+        assert follower.outcome.cached_tokens == 0
     finally:
         bench.close()
 

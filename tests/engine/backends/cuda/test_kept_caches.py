@@ -8,6 +8,7 @@ import pytest
 
 from engine.backends.base import Job
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
+from engine.backends.prefix_cache import PINNED
 from engine.errors import BackendFailure, NoRoom
 
 SIZE = 100
@@ -155,3 +156,31 @@ def test_a_full_gpu_makes_rows_wait_and_refuses_one_alone_for_good() -> None:
     kept.take_back_row(first, job(*PROMPT), ())
     with pytest.raises(BackendFailure, match="take a smaller context"):
         caches(PlayedDevice(room=0)).lend_row(job(*PROMPT))
+
+
+def test_a_full_gpu_is_told_before_any_launch_ends_until_a_row_has_ended() -> None:
+    kept = caches(PlayedDevice(room=1))
+    first = kept.lend_row(job(*PROMPT))
+    kept.require_room()
+    with pytest.raises(NoRoom):
+        kept.lend_row(job(*PROMPT))
+    with pytest.raises(NoRoom, match="GPU's memory is full"):
+        kept.require_room()
+    kept.take_back_row(first, job(*PROMPT), ())
+    kept.require_room()
+
+
+def test_a_full_budget_is_told_before_any_launch_ends() -> None:
+    kept = caches(PlayedDevice(), budget=SIZE)
+    kept.lend_row(job(*PROMPT))
+    with pytest.raises(NoRoom, match="memory for keys and values is full"):
+        kept.require_room()
+
+
+def test_a_full_gpu_spares_what_is_pinned() -> None:
+    kept = caches(PlayedDevice(room=1))
+    pinned = job(*PROMPT, owner=PINNED)
+    kept.take_back(lease(kept, pinned), pinned, PROMPT)
+
+    assert kept.lend(job(5, 6, 7, owner="ben")) is None
+    assert kept.use.sequences == 1

@@ -94,31 +94,52 @@ def test_a_model_whose_prompts_never_go_by_tiles_reads_them_by_shares() -> None:
 
 
 class FakeLaunch:
-    """Generates each part's tokens at once: the sequence's length, and so on."""
+    """Generates the sequence's length, and so on: all at once, or, where it is `slow`, a token a look.
 
-    failure: BackendFailure | None = None
+    What has not decoded fails with `failure`, as a launch does that the watchdog ends.
+    """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
-        self._taken = [False] * len(parts)
-        self.ended = True
+    def __init__(
+        self, parts: Sequence[Part], *, slow: bool = False, failure: BackendFailure | None = None
+    ) -> None:
+        self._parts, self._slow, self.failure = parts, slow, failure
+        self._given = [0] * len(parts)
+        self._stopped = [False] * len(parts)
+
+    @property
+    def ended(self) -> bool:
+        decoding = [part for part in range(len(self._parts)) if self._most(part)]
+        return all(self.finish(part) is not Finish.RUNNING for part in decoding)
+
+    def _most(self, part: int) -> int:
+        return 0 if self.failure else self._parts[part].plan.max_new
 
     def take(self, part: int) -> Sequence[Token]:
-        if self._taken[part]:
+        given, left = self._given[part], self._most(part) - self._given[part]
+        if self._stopped[part] and given:
             return []
-        self._taken[part] = True
-        plan = self._parts[part].plan
-        return [Token(len(plan.ids) + i, i) for i in range(plan.max_new)]
+        count = min(1, left) if self._slow else left
+        self._given[part] += count
+        length = len(self._parts[part].plan.ids)
+        return [Token(length + given + i, i) for i in range(count)]
 
     def finish(self, part: int) -> Finish:
-        return Finish.LENGTH if self._parts[part].decodes else Finish.RUNNING
+        if not self._most(part) or (self._slow and not self._given[part]):
+            return Finish.RUNNING
+        if not self._slow or self._given[part] == self._most(part):
+            return Finish.LENGTH
+        return Finish.CANCELLED if self._stopped[part] else Finish.RUNNING
 
     def prefilled(self, part: int) -> tuple[int, int]:
+        """As the kernel counts: from where the launch began, generated tokens too."""
         plan = self._parts[part].plan
+        if self.failure:
+            return plan.first, 0
         return plan.prefill_end + self._parts[part].decodes, 1
 
     def stop(self, part: int | None = None) -> None:
-        pass
+        for i in range(len(self._parts)) if part is None else (part,):
+            self._stopped[i] = True
 
     def close(self) -> None:
         pass
@@ -134,6 +155,10 @@ class Bench:
         self.read: list[int] = []
         self.copies: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.failing = False
+        self.slow = False
+        self.breaking: str | None = None
+        """A call that raises what nobody expects."""
+        self.failure: BackendFailure | None = None
         self.scheduler = RowScheduler(
             CONTEXT, WAYS, lend=self._lend, take_back=self._take_back, copy=self._copy, begin=self._begin
         )
@@ -143,11 +168,17 @@ class Bench:
             raise NoRoom("no cache is left")
         return Lease((self.spare.pop(),), 0)
 
+    def _break(self, call: str) -> None:
+        if self.breaking == call:
+            raise ValueError(f"{call} is broken")
+
     def _take_back(self, lease: Lease, _job: Job, tokens: Sequence[int]) -> None:
+        self._break("take_back")
         self.spare += lease.buffers
         self.left.append(tuple(tokens))
 
     def _copy(self, source: Lease, target: Lease) -> None:
+        self._break("copy")
         self.copies.append((source.buffers, target.buffers))
 
     def _begin(self, parts: Sequence[Part]) -> FakeLaunch:
@@ -155,7 +186,7 @@ class Bench:
             raise BackendFailure("the GPU was lost")
         self.launches.append(len(parts))
         self.read += [part.plan.prefill_end - part.plan.first for part in parts if part.reads]
-        return FakeLaunch(parts)
+        return FakeLaunch(parts, slow=self.slow, failure=self.failure)
 
     def join(self, job: Job) -> Row:
         joined = self.scheduler.join(job)
@@ -190,6 +221,84 @@ def test_rows_side_by_side_get_theirs() -> None:
     rows = [bench.scheduler.join(Job((7,) * length, 2000)) for length in (3, 700, 90)]
 
     assert [follow(one) for one in rows] == [list(range(n, n + 2000)) for n in (3, 700, 90)]
+    assert [one.outcome.prefill_tokens for one in rows if one.outcome] == [3, 700, 90]
+
+
+def test_time_to_read_a_prompt_ends_with_the_prompt_whatever_launches_follow() -> None:
+    read = row(3)
+    read.note_prefill(3, 10)
+    read.note_prefill(4, 20)
+
+    assert (read.prefilled, read.prefill_ns) == (3, 10)
+
+
+def test_who_joins_lets_a_running_row_go_on_where_it_was() -> None:
+    bench = Bench()
+    bench.slow = True
+    first = bench.join(Job((7,) * 3, 300))
+    while not first.poll(1.0):
+        pass
+    other = bench.join(Job((7,) * 5, 20))
+
+    assert follow(other) == list(range(5, 25))
+    first.close()
+    assert first.outcome is not None
+    assert first.outcome.prefill_tokens == 3
+    assert len(bench.launches) > 1
+
+
+def test_a_row_that_is_being_admitted_is_in_flight() -> None:
+    bench, lending, go = Bench(), threading.Event(), threading.Event()
+    lend = bench.scheduler._lend
+
+    def wait(job: Job) -> Lease:
+        lending.set()
+        go.wait(PATIENCE_S)
+        return lend(job)
+
+    bench.scheduler._lend = wait
+    joined = bench.scheduler.join(Job((7, 8), 1))
+    assert lending.wait(PATIENCE_S)
+    found = bench.scheduler.in_flight
+    go.set()
+    follow(joined)
+    assert found == 1
+
+
+@pytest.mark.parametrize("call", ["copy", "take_back"])
+def test_whatever_breaks_between_launches_every_row_hears_of_it(call: str) -> None:
+    bench = Bench()
+    bench.breaking = call
+    rows = join_together(bench, [Job((7,) * 700, 2000, cache_salt="anna")] * 2)
+
+    for one in rows:
+        with pytest.raises(BackendFailure, match=f"{call} is broken"):
+            follow(one)
+    bench.scheduler.settle()
+    bench.breaking = None
+    assert follow(bench.join(Job((7, 8, 9), 1))) == [3]
+
+
+def test_a_launch_that_breaks_down_while_it_only_reads_fails_its_rows() -> None:
+    bench = Bench()
+    bench.failure = BackendFailure("the monokernel stood still")
+    joined = bench.join(Job((7,) * 700, 20))
+
+    with pytest.raises(BackendFailure, match="stood still"):
+        follow(joined)
+
+
+def test_a_prompt_that_was_begun_elsewhere_is_not_taken() -> None:
+    job = Job((7,) * 100, 10, cache_salt="anna")
+    kept, reader, alike = (Row(job, CONTEXT) for _ in range(3))
+    kept.admit(Lease((1,), 40))
+    for one in (reader, alike):
+        one.admit(Lease((2,), 0))
+    kept.take_prompt()
+    alike.take_prompt()
+
+    assert not kept.has_prompt_of(reader)
+    assert alike.has_prompt_of(reader)
 
 
 def join_together(bench: Bench, jobs: Sequence[Job]) -> list[Row]:

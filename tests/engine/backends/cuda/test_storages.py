@@ -8,10 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.backends.cuda.constants import Tuning, make_layout
+from engine.backends.cuda.contract import HALF_TILES
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, pack_core, plan, validate
-from engine.backends.cuda.units import UNIT_FORMS, fp8_words, group_bytes, mxfp4_words
+from engine.backends.cuda.units import UNIT_FORMS, chunks_a_slot, fp8_words, group_bytes, mxfp4_words
+from engine.errors import ConfigError
 from engine.models.checkpoints.block_formats import E4M3_LEVELS, FP4_LEVELS
 from engine.models.config import Lanes
 from engine.models.presets import load_preset
@@ -112,6 +115,17 @@ def test_a_matrix_whose_blocks_two_gpus_would_cut_is_kept_in_sixteen_bits() -> N
 
     assert chosen.of(0, Matrix.DOWN) is Storage.BF16
     assert chosen.of(0, Matrix.GATE_UP) is Storage.FP8_BLOCK
+
+
+@pytest.mark.parametrize("slot_units", [10, 12, 16])
+def test_slots_that_hold_no_turn_of_a_group_are_refused(slot_units: int) -> None:
+    chosen = choose_storages(RandomPacked(LLAMA, all_in(Storage.FP8_BLOCK), 1), shard(LLAMA, 1))
+    narrow = plan(LLAMA, 44, chosen.storages)
+    assert HALF_TILES in {tiles for matrix in LAYER_MATRICES for tiles in narrow.group_sizes(matrix)}
+
+    assert chunks_a_slot(slot_units, HALF_TILES, Storage.FP8_BLOCK) == 0
+    with pytest.raises(ConfigError, match=r"slots of .* too small for its packed weights"):
+        make_layout(narrow, chosen.half, Tuning(slot_units=slot_units))
 
 
 @pytest.mark.slow

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.backends.cuda.constants import SHARED_BYTES, header
-from engine.backends.cuda.together import kernels_for, several_layout, shares_launches
+from engine.backends.cuda.contract import Control, Finish, Status
+from engine.backends.cuda.launch import DeviceContext, LaunchPlan
+from engine.backends.cuda.together import breakdown_of, kernels_for, several_layout, shares_launches
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
 from engine.models.storage import Storage
@@ -40,3 +48,28 @@ def test_dense_models_in_sixteen_bits_share_launches(config: ModelConfig) -> Non
 )
 def test_the_others_have_one_row(config: ModelConfig, storage: Storage | None) -> None:
     assert not shares_launches(layout_of(config, storage))
+
+
+def context_after(wait: int) -> DeviceContext:
+    """Of a GPU whose watchdog has seen so much: 0 is nothing."""
+    control = np.frombuffer(bytes(Control(wait=wait)), np.uint8)
+
+    def download(_address: int, shape: tuple[int, ...], _dtype: Any) -> NDArray[np.uint8]:
+        assert shape == (ctypes.sizeof(Control),)
+        return control
+
+    device = SimpleNamespace(download=download)
+    made = SimpleNamespace(device=device, memory=SimpleNamespace(control=0), spin_budget_s=1.0, rank=0)
+    return cast("DeviceContext", made)
+
+
+@pytest.mark.parametrize(("wait", "breaks"), [(0, False), (1, True)])
+def test_a_launch_that_only_reads_breaks_down_if_its_watchdog_says_so(wait: int, breaks: bool) -> None:
+    found = breakdown_of(context_after(wait), [LaunchPlan((1, 2, 3), 0)], [Status()])
+    assert (found is not None) == breaks
+
+
+@pytest.mark.parametrize(("finish", "breaks"), [(Finish.LENGTH, False), (Finish.ABORTED, True)])
+def test_a_launch_that_decodes_breaks_down_if_a_row_was_aborted(finish: Finish, breaks: bool) -> None:
+    found = breakdown_of(context_after(1), [LaunchPlan((1, 2, 3), 4)], [Status(finish=finish)])
+    assert (found is not None) == breaks
