@@ -91,29 +91,33 @@ async def test_another_session_cannot_resume_a_generation_even_with_its_id(open_
 
 @pytest.fixture
 def rows_are_lost(monkeypatch):
-    """The web process is killed before it writes them."""
+    """The web process is killed before it writes them. What is returned lets a process end in a test."""
+    forgotten = asyncio.Event()
 
     async def killed(*_: object) -> None:
-        await asyncio.Event().wait()
+        await forgotten.wait()
 
     monkeypatch.setattr(consumers.PlaygroundConsumer, "_record", killed)
     monkeypatch.setattr(consumers.PlaygroundConsumer, "_row_is_written", in_no_time)
+    return forgotten
 
 
 async def in_no_time(*_: object) -> None:
     """Waits for nothing."""
 
 
-@pytest.mark.usefixtures("rows_are_lost")
-async def test_a_generation_goes_on_at_another_process_though_its_first_wrote_no_row(open_page, worker):
+async def test_a_generation_goes_on_at_another_process_though_its_first_wrote_no_row(
+    open_page, worker, rows_are_lost
+):
     async with open_page() as page:
         generation = await page.start(prompt="def g(")
         async with open_page() as other:
             await other.say(type="resume", generation=generation, after=0)
             worker.publish(generation, started(), tokens(0, "a", "b"), done(2))
             frames = await other.hear_until("done")
+        row = await kept(generation)
+        rows_are_lost.set()
     assert "".join(frame.get("text", "") for frame in frames) == "ab"
-    row = await kept(generation)
     assert (row.owner, row.text, row.request["prompt"]["text"]) == ("a" * 32, "ab", "def g(")
 
 
