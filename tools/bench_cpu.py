@@ -4,8 +4,7 @@
 
 Each round times both engines, and the order turns from round to round, so that whatever else the machine does
 falls on both. Prompts are the benchmark protocol's (engine.measuring.bench). Speeds are medians of the
-rounds, with the lowest and the highest. llama.cpp reads the file's 4-bit weights; ours are the same numbers
-in FP16, which is 3.2 times as many bytes a token.
+rounds, with the lowest and the highest. Both read the file's 4-bit weights.
 
 A virtual machine's two cores may share a die, and with it one link to memory, or lie on two, and the host
 moves them. So the distance between the cores is measured before and after each timing, and timings of one
@@ -25,6 +24,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,9 +35,11 @@ from engine.backends.running import follow
 from engine.errors import CheckpointError, EngineError
 from engine.measuring.bandwidth import usable_cores
 from engine.measuring.bench import Point, prompt_tokens, run_point
+from engine.measuring.measurement import BytesPerToken
 from engine.measuring.roofline import mean_bytes_per_token
 from engine.measuring.statistics import median
 from engine.models.catalogue import Model, open_model
+from engine.models.weights import storage_of
 from tools.peers import make_peers
 from tools.setup import ROOT, SetupError
 
@@ -228,9 +230,14 @@ def quotient(what: str, a: Sequence[float], b: Sequence[float], must: float) -> 
     return Row(what, median(a) / median(b), min(a) / max(b), max(a) / min(b), must, "x")
 
 
+def bytes_a_step(model: Model) -> BytesPerToken:
+    """What a step of decode reads, of weights as the file holds them, which is how the backend keeps them."""
+    return mean_bytes_per_token(model.config, CONTEXT, TOKENS, partial(storage_of, model.weights))
+
+
 def rows_of(model: Model, samples: Sequence[Sample]) -> list[Row]:
     """The table of one placement. Raises KeyError if something was never timed in it."""
-    bytes_a_token = mean_bytes_per_token(model.config, CONTEXT, TOKENS).total
+    bytes_a_token = bytes_a_step(model).total
     values: dict[str, list[float]] = {}
     for sample in samples:
         values.setdefault(sample.name, []).append(sample.value)
@@ -335,7 +342,7 @@ def main() -> int:
     try:
         model = open_model(MODEL)
         samples, peer = compare(model, arguments.repeats)
-        weights_mb = mean_bytes_per_token(model.config, CONTEXT, TOKENS).weights / 2**20
+        weights_mb = bytes_a_step(model).weights / 2**20
         cold = cold_start(arguments.repeats, weights_mb)
         backend = open_backend("cpu", model)
         measurement = run_point(backend, model, Point(CONTEXT, TOKENS, arguments.repeats))

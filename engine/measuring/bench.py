@@ -70,6 +70,7 @@ from engine.measuring.roofline import mbu, mean_bytes_per_token
 from engine.measuring.runs import Repeat, Run, run_together
 from engine.measuring.statistics import median, median_interval, quantile
 from engine.measuring.verification import verify
+from engine.measuring.weight_format import weight_format
 from engine.models.config import ModelConfig
 from engine.models.storage import Storage
 from engine.models.weights import storage_of
@@ -404,7 +405,7 @@ def _measurement(
             model.config.name,
             model.config.parameters,
             read,
-            model.weights.native,
+            weight_format(backend, model),
             model.config.active_parameters if model.config.experts else None,
         ),
         backend=backend.name,
@@ -476,10 +477,8 @@ def _samples(runs: Sequence[Repeat]) -> Samples:
 
 
 def _token_bytes(backend: Backend, model: Model, point: Point) -> BytesPerToken:
-    """What a decode step of this point reads on average, of weights as the backend keeps them.
-
-    Copies in FP32 count as what they were made from.
-    """
+    """What a decode step of this point reads on average, of weights as the backend keeps them; copies in
+    FP32 count as what they were made from."""
 
     def kept(name: str) -> Storage | None:
         found = backend.storage(name)
