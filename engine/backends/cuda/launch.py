@@ -195,6 +195,18 @@ def params_of(context: DeviceContext, plan: LaunchPlan) -> Params:
     return params
 
 
+def count_written(ring: NDArray[np.uint64], known: int) -> int:
+    """How many tokens are in the ring, of which the first `known` are."""
+    while known < len(ring) and ring[known]:
+        known += 1
+    return known
+
+
+def tokens_in(words: NDArray[np.uint64]) -> list[Token]:
+    """The tokens of words of a ring: an id in the low bits, above it the launch's clock in ns."""
+    return [Token(word & (1 << TOKEN_ID_BITS) - 1, word >> TOKEN_ID_BITS) for word in words.tolist()]
+
+
 def watchdog_report(context: DeviceContext) -> tuple[bool, str]:
     """Whether a wait on this GPU took too long, and which one it was, in a sentence."""
     found = context.device.download(context.memory.control, (ctypes.sizeof(Control),), np.uint8)
@@ -359,22 +371,14 @@ class CudaLaunch(PolledLaunch):
         """
         if self._outcome is None:
             return []
-        words = self._ring[: self._count_written(self._read)].tolist()
-        if not words:  # a prompt that goes through decode may be stopped midway
+        tokens = tokens_in(self._ring[: count_written(self._ring, self._read)])
+        if not tokens:  # a prompt that goes through decode may be stopped midway
             return list(self._plan.ids[: self.prefilled])
-        return [*self._plan.ids, *(word & (1 << TOKEN_ID_BITS) - 1 for word in words[:-1])]
+        return [*self._plan.ids, *(token.id for token in tokens[:-1])]
 
     def take(self) -> list[Token]:
-        end = self._count_written(self._read)
-        words = self._ring[self._read : end].tolist()
-        self._read = end
-        return [Token(word & (1 << TOKEN_ID_BITS) - 1, word >> TOKEN_ID_BITS) for word in words]
-
-    def _count_written(self, known: int) -> int:
-        """How many tokens are in the ring, of which the first `known` are."""
-        while known < len(self._ring) and self._ring[known]:
-            known += 1
-        return known
+        begin, self._read = self._read, count_written(self._ring, self._read)
+        return tokens_in(self._ring[begin : self._read])
 
     def _look(self) -> None:
         with self._lock:
@@ -427,7 +431,7 @@ class CudaLaunch(PolledLaunch):
         Only the first GPU of a team shows what it does; the others must end once they were told to give up.
         """
         now = time.perf_counter()
-        if (moved := (self.prefilled, self._count_written(self._moved[1]))) != self._moved:
+        if (moved := (self.prefilled, count_written(self._ring, self._moved[1]))) != self._moved:
             self._moved, self._moved_at = moved, now
         since = self._moved_at if self._context.rank == 0 else self._aborted_at
         return since is not None and now - since > self._patience_s

@@ -16,7 +16,6 @@ from engine.backends.base import Token
 from engine.backends.cuda.constants import Layout, make_layout, table_bytes
 from engine.backends.cuda.contract import (
     THREADS,
-    TOKEN_ID_BITS,
     Control,
     Finish,
     HostBlock,
@@ -30,8 +29,10 @@ from engine.backends.cuda.launch import (
     CudaLaunch,
     DeviceContext,
     LaunchPlan,
+    count_written,
     params_of,
     stop_ids_of,
+    tokens_in,
     watchdog_report,
 )
 from engine.backends.cuda.params import biases_of
@@ -279,12 +280,8 @@ class SeveralLaunch:
 
     def take(self, part: int) -> Sequence[Token]:
         ring, begin = self._rings[part], self._read[part]
-        end = begin
-        while end < len(ring) and ring[end]:
-            end += 1
-        self._read[part] = end
-        words = ring[begin:end].tolist()
-        return [Token(word & (1 << TOKEN_ID_BITS) - 1, word >> TOKEN_ID_BITS) for word in words]
+        self._read[part] = count_written(ring, begin)
+        return tokens_in(ring[begin : self._read[part]])
 
     def finish(self, part: int) -> Finish:
         return Finish(self._blocks[part].status.finish)
