@@ -110,8 +110,8 @@ struct Strip<ML_MXFP4> : StripReader {
   }
 };
 
-template <>
-struct Strip<ML_Q4_1> : StripReader {
+// Codes of four bits as they are, beside a scale and an offset.
+struct NibbleReader : StripReader {
   static constexpr int kBias = 0, kHalves = 1;
   static constexpr bool kOffset = true;
   using StripReader::StripReader;
@@ -122,22 +122,18 @@ struct Strip<ML_Q4_1> : StripReader {
       out[4 + j] = high_nibbles(both);
     }
   }
+};
+
+template <>
+struct Strip<ML_Q4_1> : NibbleReader {
+  using NibbleReader::NibbleReader;
   Vec scale(int block, int, int v) const { return halves(scales + block * 64 + v * kWidth * 2); }
   Vec offset(int block, int v) const { return -halves(scales + block * 64 + 32 + v * kWidth * 2); }
 };
 
 template <>
-struct Strip<ML_Q4_K> : StripReader {
-  static constexpr int kBias = 0, kHalves = 1;
-  static constexpr bool kOffset = true;
-  using StripReader::StripReader;
-  void unpack(int block, int v, UVec (&out)[8]) const {
-    for (int j = 0; j < 4; ++j) {
-      const UVec both = pair(block, j, v);
-      out[j] = low_nibbles(both);
-      out[4 + j] = high_nibbles(both);
-    }
-  }
+struct Strip<ML_Q4_K> : NibbleReader {
+  using NibbleReader::NibbleReader;
   Vec scale(int block, int, int v) const { return halves(scales + v * kWidth * 2) * six_bits(block, 0, v); }
   Vec offset(int block, int v) const { return halves(scales + 32 + v * kWidth * 2) * six_bits(block, 1, v); }
 
