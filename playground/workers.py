@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -11,14 +12,16 @@ from weakref import WeakKeyDictionary
 import redis.asyncio
 import structlog
 from django.conf import settings
-from redis.commands.core import AsyncScript
 
 from engine.serving.client import AsyncClient
 from engine.serving.connection import connect_async
 from engine.serving.errors import QueueUnavailable
+from engine.serving.held import HeldConnections
 from engine.serving.messages import Heartbeat
 
 log = structlog.get_logger(__name__)
+RunScript = Callable[..., Awaitable[Any]]
+"""Takes the `keys` and `args` of a script; returns its reply."""
 LOOK_EVERY_S = 1.0
 """How often the workers are looked at while a page is open; their heartbeats are as frequent."""
 
@@ -30,7 +33,8 @@ class _Connected(NamedTuple):
     url: str
     engine: AsyncClient
     redis: redis.asyncio.Redis
-    scripts: dict[str, AsyncScript]
+    held: HeldConnections
+    scripts: dict[str, RunScript]
 
 
 class Step(NamedTuple):
@@ -50,12 +54,13 @@ def engine_redis() -> redis.asyncio.Redis:
     return _connections().redis
 
 
-def engine_script(text: str) -> AsyncScript:
-    """A Lua script of web processes, registered once a connection: its digest takes time."""
+def engine_script(text: str) -> RunScript:
+    """Runs a Lua script of web processes, registered once a connection: its digest takes time."""
     connected = _connections()
     found = connected.scripts.get(text)
     if found is None:
-        found = connected.scripts[text] = connected.redis.register_script(text)
+        script = connected.redis.register_script(text)
+        found = connected.scripts[text] = partial(connected.held.run, script)
     return found
 
 
@@ -63,7 +68,8 @@ def _connections() -> _Connected:
     loop, url = asyncio.get_running_loop(), settings.REDIS_URL
     found = _clients.get(loop)
     if found is None or found.url != url:
-        found = _clients[loop] = _Connected(url, AsyncClient(url), connect_async(url), {})
+        redis = connect_async(url)
+        found = _clients[loop] = _Connected(url, AsyncClient(url), redis, HeldConnections(redis), {})
     return found
 
 

@@ -7,6 +7,7 @@ limit is set here, and a read that blocks waits less than a reply may take.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import redis
@@ -42,7 +43,25 @@ def connect(url: str) -> redis.Redis:
 def connect_async(url: str) -> redis.asyncio.Redis:
     """The same for one event loop."""
     retry = _AsyncRetry(ExponentialBackoff(**_PAUSE), _TRIES_AGAIN)
-    return redis.asyncio.Redis.from_url(url, retry=retry, **_options(url))
+    client = redis.asyncio.Redis.from_url(url, retry=retry, **_options(url))
+    pool: Any = client.connection_pool
+    pool.connection_class = _sending_at_once(pool.connection_class)
+    return client
+
+
+@cache
+def _sending_at_once(kind: Any) -> Any:
+    """A class of connections that write as they are told to. redis-py does it in a task of its own, after
+    whatever else the event loop has to do, for a time limit; a reply's own limit holds what is sent, too."""
+
+    class SendingAtOnce(kind):  # type: ignore[misc]
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            if self.is_connected and isinstance(command, list):
+                self._writer.writelines(command)
+            else:
+                await super().send_packed_command(command, check_health)
+
+    return SendingAtOnce
 
 
 def _options(url: str) -> dict[str, Any]:

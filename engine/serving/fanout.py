@@ -22,6 +22,7 @@ from engine.errors import EngineError, RequestError
 from engine.serving import cancellation
 from engine.serving.connection import BLOCK_S
 from engine.serving.errors import unavailable
+from engine.serving.held import HeldConnections
 from engine.serving.messages import frame_number
 from engine.serving.reading import Entries, StreamFrame, frames_of, streams_of
 
@@ -90,7 +91,7 @@ class StreamFanout:
     """Reads on a task of its own while anybody follows anything. Belongs to one event loop."""
 
     def __init__(self, connection: redis.asyncio.Redis) -> None:
-        self._redis = connection
+        self._redis, self._held = connection, HeldConnections(connection)
         self._feeds: dict[str, list[Feed]] = {}
         self._wake_key = f"ml:wake:{uuid.uuid4().hex}"
         self._woken = "0-0"
@@ -158,10 +159,12 @@ class StreamFanout:
                     self._deliver(key, entries, wanted[key])
             await asyncio.sleep(0)  # whoever has got something goes first: the next read takes its time
 
-    async def _read(self, streams: dict[Any, Any]) -> Any:
+    async def _read(self, streams: dict[str, str]) -> Any:
         self._reading = True
         try:
-            return await self._redis.xread(streams, count=BUFFER_FRAMES, block=int(BLOCK_S * 1000))
+            block = int(BLOCK_S * 1000)
+            which = (*streams, *streams.values())
+            return await self._held.ask("XREAD", "COUNT", BUFFER_FRAMES, "BLOCK", block, "STREAMS", *which)
         finally:
             self._reading = False
 

@@ -22,12 +22,15 @@ ANSWER_S = 120.0
 class _Socket(WebSocketClientProtocol):
     frames: asyncio.Queue[tuple[Frame, float]]
     opened: asyncio.Event
+    arrived = 0.0
+    """When the last bytes came: what this client then makes of them is no part of an answer."""
 
     def onOpen(self) -> None:
         self.opened.set()
 
     def data_received(self, data: bytes) -> None:
         """As autobahn's, which lets the event loop turn first: it is not the client that is timed."""
+        self.arrived = time.perf_counter()
         self._dataReceived(data)
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:  # noqa: ARG002
@@ -35,7 +38,7 @@ class _Socket(WebSocketClientProtocol):
         self.transport.write(data)
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:  # noqa: ARG002
-        self.frames.put_nowait((json.loads(payload), time.perf_counter()))
+        self.frames.put_nowait((json.loads(payload), self.arrived))
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:  # noqa: ARG002
         gone = {"type": "error", "message": f"the socket closed with {code}: {reason}"}
