@@ -34,8 +34,9 @@ from engine.backends.cpu.backend import CpuBackend
 from engine.backends.running import follow
 from engine.errors import CheckpointError, EngineError
 from engine.measuring.bandwidth import usable_cores
-from engine.measuring.bench import Point, prompt_tokens, run_point
+from engine.measuring.bench import run_point
 from engine.measuring.measurement import BytesPerToken
+from engine.measuring.point import Point, prompt_tokens
 from engine.measuring.roofline import mean_bytes_per_token
 from engine.measuring.statistics import median
 from engine.models.catalogue import Model, open_model

@@ -25,8 +25,8 @@ from engine.backends.base import Backend, Job, Token
 from engine.backends.running import follow
 from engine.errors import EngineError
 from engine.measuring.bandwidth import usable_cores
-from engine.measuring.bench import prompt_tokens
 from engine.measuring.environment import capture
+from engine.measuring.point import prompt_tokens
 from engine.measuring.roofline import bytes_per_token
 from engine.measuring.statistics import median
 from engine.models.catalogue import open_model

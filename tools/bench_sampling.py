@@ -24,7 +24,7 @@ from engine.backends import BACKENDS, open_backend
 from engine.backends.base import Backend, Job, Token
 from engine.backends.running import follow
 from engine.measuring import environment
-from engine.measuring.bench import prompt_tokens
+from engine.measuring.point import prompt_tokens
 from engine.measuring.statistics import median
 from engine.models.catalogue import open_model
 from engine.sampling import PLAYGROUND, SamplingParams

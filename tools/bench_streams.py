@@ -22,7 +22,7 @@ from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.cli.terminal import table
 from engine.errors import EngineError
-from engine.measuring.bench import Point, prompts_of
+from engine.measuring.point import Point, prompts_of
 from engine.measuring.runs import run_together
 from engine.measuring.statistics import median
 from engine.models.catalogue import Model, open_model

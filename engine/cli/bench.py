@@ -21,8 +21,9 @@ from engine.cli.options import (
     write_text,
 )
 from engine.cli.terminal import ProgressBar, json_text, print_json, table
-from engine.measuring.bench import PROTOCOL, Point, check_point, run_point
+from engine.measuring.bench import PROTOCOL, run_point
 from engine.measuring.measurement import FULL, Measurement, Verified
+from engine.measuring.point import Point, check_point
 from engine.measuring.statistics import median
 from engine.measuring.trace import write_trace
 from engine.models.config import ModelConfig

@@ -41,39 +41,18 @@ Streams share the weights that a step reads, and each has keys and values of its
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-import numpy as np
-
-from engine.backends.base import MAILBOX, Backend, Job, Loaded, Outcome, TraceRange, TraceSpan
-from engine.errors import BackendFailure, EngineError, RequestError
+from engine.backends.base import Backend, Job, Outcome, TraceSpan
+from engine.errors import BackendFailure, EngineError
 from engine.measuring import environment
-from engine.measuring.bandwidth import datasheet_gbs
-from engine.measuring.measurement import (
-    BytesPerToken,
-    DecodeSpeed,
-    FirstToken,
-    InterTokenLatency,
-    Mbu,
-    MeasuredDevice,
-    MeasuredModel,
-    Measurement,
-    PrefillSpeed,
-    Samples,
-    Settings,
-    Verified,
-)
-from engine.measuring.roofline import mbu, mean_bytes_per_token
-from engine.measuring.runs import Repeat, Run, run_together
-from engine.measuring.statistics import median, median_interval, quantile
+from engine.measuring.measurement import Measurement, Verified
+from engine.measuring.point import Model, Point, check_point, prompts_of, require_rows
+from engine.measuring.runs import Repeat, run_together
+from engine.measuring.statistics import median
+from engine.measuring.summary import summarize, token_bytes
 from engine.measuring.verification import verify
-from engine.measuring.weight_format import weight_format
-from engine.models.config import ModelConfig
-from engine.models.storage import Storage
-from engine.models.weights import storage_of
 from engine.progress import OnProgress, Progress, ignore_progress
 from engine.sampling import SamplingParams
 from engine.timings import FinishReason
@@ -88,87 +67,10 @@ _ENDS_OF_STREAMS: tuple[FinishReason, ...] = ("length", "cancelled")
 """Of several: each is stopped, unless it had no room for more."""
 _WARM = "bench"
 """Whose prompts those of warm points are."""
-_APART = 16
-"""Tokens between the beginnings of two streams' prompts."""
-_LEAST_BLOCK = 12
-"""Prompt tokens that a backend reads between two tokens of the other streams, at least."""
-
-
-_TEXT = '''\
-def merge(left, right):
-    """Merges two sorted lists into one sorted list."""
-    merged = []
-    i = j = 0
-    while i < len(left) and j < len(right):
-        if left[i] <= right[j]:
-            merged.append(left[i])
-            i += 1
-        else:
-            merged.append(right[j])
-            j += 1
-    return merged + left[i:] + right[j:]
-
-
-class Stack:
-    """Last in, first out."""
-
-    def __init__(self):
-        self.items = []
-
-    def push(self, item):
-        self.items.append(item)
-
-    def pop(self):
-        if not self.items:
-            raise IndexError("pop from an empty stack")
-        return self.items.pop()
-
-
-'''
-"""The prompt, repeated as often as a context needs it. Changing it changes the protocol."""
 
 
 class BenchStopped(EngineError):
     """Someone asked a benchmark to stop; it has no result."""
-
-
-class Tokenizes(Protocol):
-    @property
-    def bos_id(self) -> int | None: ...
-
-    def encode(self, text: str) -> list[int]: ...
-
-
-class Model(Loaded, Protocol):
-    """What a benchmark needs of a model (engine.models.catalogue.Model has it)."""
-
-    @property
-    def tokenizer(self) -> Tokenizes | None: ...
-
-    @property
-    def digest(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class Point:
-    """What to measure: `tokens` new tokens after a prompt of `context` tokens, `repeats` times."""
-
-    context: int
-    tokens: int
-    repeats: int
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    trace: TraceRange | None = None
-    warm: bool = False
-    """Whether the prompt's keys and values are those of the run before, as far as the backend keeps them."""
-    streams: int = 1
-    """Requests side by side."""
-
-    @property
-    def room(self) -> int:
-        """Tokens that a stream may generate. Several need more: the first goes on while others begin."""
-        if self.streams == 1:
-            return self.tokens
-        return 2 * self.tokens + (self.streams - 1) * -(-self.context // _LEAST_BLOCK)
 
 
 def run_point(
@@ -197,7 +99,7 @@ def run_point(
     bench.warm_up()
     runs = [bench.run(f"timed run {i + 1}") for i in range(point.repeats)]
     after = environment.state(backend)
-    step_bytes = _token_bytes(backend, model, point).of_step(point.streams)
+    step_bytes = token_bytes(backend, model, point).of_step(point.streams)
     needed_gbs = step_bytes * median([run.tok_s for run in runs]) / 1e9
     for reading in range(1 + EXTRA_READS):
         if reading == 0 or 0 < sum(bandwidth) < needed_gbs:
@@ -210,60 +112,9 @@ def run_point(
     facts = environment.capture(backend, model, commit=commit)
     facts["state"] = {"before": before, "after": after}
     facts["protocol"] = PROTOCOL
-    measurement = _measurement(backend, model, point, runs, bandwidth, profile, verified, facts)
+    measurement = summarize(backend, model, point, runs, bandwidth, profile, verified, facts)
     measurement.check()
     return measurement
-
-
-def check_point(config: ModelConfig, point: Point) -> None:
-    """Raises RequestError if `point` cannot be measured on a model of this shape."""
-    for name, value, least in (
-        ("context", point.context, 1),
-        ("tokens", point.tokens, 2),
-        ("repeats", point.repeats, 1),
-        ("streams", point.streams, 1),
-    ):
-        if value < least:
-            raise RequestError(f"{name} is {value}; a benchmark point needs at least {least}")
-    if point.context + point.room > config.context:
-        many = "" if point.streams == 1 else f" for each of {point.streams} streams"
-        raise RequestError(
-            f"a context of {point.context} and {point.room} tokens{many} are {point.context + point.room}"
-            f" positions; {config.name} has {config.context}: ask for less of either"
-        )
-    if point.trace is not None and not 0 <= point.trace.first < point.trace.last <= point.tokens:
-        raise RequestError(
-            f"the trace is of tokens {point.trace.first} to {point.trace.last}; it must be a range within"
-            f" 0 to {point.tokens}"
-        )
-
-
-def require_rows(backend: Backend, model: str, streams: int) -> None:
-    """Raises RequestError if the backend does not take so many requests to the model of that name at once."""
-    if streams > backend.rows:
-        at_once = "one at a time" if backend.rows == 1 else f"{backend.rows} at once"
-        raise RequestError(
-            f"streams is {streams}; {model} takes {at_once} on {backend.name}"
-            f" x{len(backend.topology.devices)} as it is open: ask for no more"
-        )
-
-
-def prompt_tokens(model: Model, context: int) -> tuple[int, ...]:
-    """The protocol's prompt of exactly `context` tokens."""
-    if model.tokenizer is None:
-        draw = np.random.Generator(np.random.Philox(0))
-        return tuple(int(t) for t in draw.integers(0, model.config.vocab, context))
-    start = [] if model.tokenizer.bos_id is None else [model.tokenizer.bos_id]
-    copies = 1
-    while len(tokens := start + model.tokenizer.encode(_TEXT * copies)) < context:
-        copies *= 2
-    return tuple(tokens[:context])
-
-
-def prompts_of(model: Model, point: Point) -> list[tuple[int, ...]]:
-    """The protocol's prompts of a point, one a stream."""
-    text = prompt_tokens(model, point.context + (point.streams - 1) * _APART)
-    return [text[start : start + point.context] for start in range(0, point.streams * _APART, _APART)]
 
 
 class _Bench:
@@ -382,117 +233,3 @@ def _verify(
 def _ids(repeat: Repeat, tokens: int) -> list[list[int]]:
     """Of each stream the first `tokens`."""
     return [run.ids[:tokens] for run in repeat.runs]
-
-
-def _measurement(
-    backend: Backend,
-    model: Model,
-    point: Point,
-    runs: Sequence[Repeat],
-    bandwidth: tuple[float, ...],
-    profile: Outcome | None,
-    verified: Verified,
-    facts: dict[str, Any],
-) -> Measurement:
-    speeds = tuple(run.tok_s for run in runs)
-    each = [run for repeat in runs for run in repeat.runs]
-    read, devices = _token_bytes(backend, model, point), _devices(backend, bandwidth)
-    step = read.of_step(point.streams)
-    return Measurement(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        git_sha=str(facts.get("git", {}).get("sha", "unknown")),
-        model=MeasuredModel(
-            model.config.name,
-            model.config.parameters,
-            read,
-            weight_format(backend, model),
-            model.config.active_parameters if model.config.experts else None,
-        ),
-        backend=backend.name,
-        devices=devices,
-        settings=_settings(backend, model, point, _cached_tokens(backend, point, each)),
-        decode=DecodeSpeed(median(speeds), median_interval(speeds), speeds),
-        itl_us=_latency([gap for repeat in runs for run in repeat.timed for gap in run.gaps_us]),
-        prefill=PrefillSpeed(median([run.prefill_tok_s for run in each]), each[0].outcome.prefill_tokens),
-        ttft_ms=FirstToken(median([run.ttft_ns / 1e6 for run in each]), len(each)),
-        mbu=Mbu(
-            datasheet=_share(step, median(speeds), [d.datasheet_gbs for d in devices]),
-            measured=_share(step, median(speeds), [d.measured_gbs for d in devices]),
-        ),
-        phases_us=profile.phases_us if profile else {},
-        verified=verified,
-        environment=facts,
-        samples=_samples(runs),
-    )
-
-
-def _devices(backend: Backend, bandwidth: Sequence[float]) -> tuple[MeasuredDevice, ...]:
-    return tuple(
-        MeasuredDevice(d.name, d.datasheet_gbs or datasheet_gbs(d.name), gbs)
-        for d, gbs in zip(backend.topology.devices, bandwidth, strict=True)
-    )
-
-
-def _cached_tokens(backend: Backend, point: Point, runs: Iterable[Run]) -> int:
-    """How many tokens of the prompt each run found there. Raises RequestError if a warm point has none."""
-    found = {run.outcome.cached_tokens for run in runs}
-    if point.warm and min(found) == 0:
-        use = backend.prefix_cache
-        raise RequestError(
-            f"the point is warm, but the backend {backend.name} kept nothing of a prompt of {point.context}"
-            f" tokens (its budget is {use.budget_bytes >> 20} MiB): raise prefix_cache_mib or the context"
-        )
-    if len(found) > 1:
-        raise BackendFailure(f"the runs went on from {sorted(found)} kept tokens; they must all do the same")
-    return found.pop()
-
-
-def _settings(backend: Backend, model: Model, point: Point, cached_tokens: int) -> Settings:
-    topology = backend.topology
-    return Settings(
-        context=point.context,
-        tokens=point.tokens,
-        repeats=point.repeats,
-        devices=len(topology.devices),
-        parallelism=topology.parallelism,
-        delay=model.config.lanes.delay,
-        lanes=topology.lanes,
-        sync=str(backend.facts.get("sync", MAILBOX)),
-        sampling=point.sampling,
-        cached_tokens=cached_tokens,
-        streams=point.streams,
-    )
-
-
-def _samples(runs: Sequence[Repeat]) -> Samples:
-    """Rounded to what the clocks are worth: a file keeps thousands."""
-    each = [run for repeat in runs for run in repeat.runs]
-    several = len(runs[0].runs) > 1
-    return Samples(
-        ttft_ms=tuple(round(run.ttft_ns / 1e6, 4) for run in each),
-        prefill_tok_s=tuple(round(run.prefill_tok_s, 2) for run in each),
-        itl_us=tuple(tuple(round(gap, 2) for run in repeat.timed for gap in run.gaps_us) for repeat in runs),
-        stream_tok_s=tuple(repeat.stream_tok_s for repeat in runs) if several else (),
-    )
-
-
-def _token_bytes(backend: Backend, model: Model, point: Point) -> BytesPerToken:
-    """What a decode step of this point reads on average, of weights as the backend keeps them; copies in
-    FP32 count as what they were made from."""
-
-    def kept(name: str) -> Storage | None:
-        found = backend.storage(name)
-        return storage_of(model.weights, name) if found is None and model.weights.native != "f32" else found
-
-    return mean_bytes_per_token(model.config, point.context, point.tokens, kept)
-
-
-def _latency(gaps_us: Sequence[float]) -> InterTokenLatency:
-    return InterTokenLatency(
-        p50=median(gaps_us), p90=quantile(gaps_us, 0.9), p99=quantile(gaps_us, 0.99), n=len(gaps_us)
-    )
-
-
-def _share(token_bytes: int, tok_s: float, gbs: Sequence[float]) -> float | None:
-    """MBU over all devices; None if the bandwidth of one is unknown."""
-    return mbu(token_bytes, tok_s, sum(gbs)) if gbs and all(g > 0 for g in gbs) else None

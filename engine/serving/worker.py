@@ -26,8 +26,9 @@ from redis.exceptions import RedisError
 from engine import replies
 from engine.backends.base import TraceRange, TraceSpan
 from engine.errors import BackendFailure, DeviceLost, EngineError, RequestError
-from engine.measuring.bench import BenchStopped, Point, require_rows, run_point
+from engine.measuring.bench import BenchStopped, run_point
 from engine.measuring.environment import capture, with_engine
+from engine.measuring.point import Point, require_rows
 from engine.measuring.trace import chrome_trace, pack_trace
 from engine.models.prompt import Prompt
 from engine.progress import Progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.backends.base import Job, Token
-from engine.measuring.bench import Point
+from engine.measuring.point import Point
 from tests.engine.scripted import ScriptedBackend, steady, tiny_model
 from tools.bench_streams import Contestant, Sample, report
 

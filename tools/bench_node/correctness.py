@@ -9,7 +9,7 @@ from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.backends.running import complete
 from engine.errors import EngineError
-from engine.measuring.bench import prompt_tokens
+from engine.measuring.point import prompt_tokens
 from engine.measuring.verification import agrees, relative_error, verify
 from tools.bench_node.plan import Order, Setup
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.backends.base import TraceRange
-from engine.measuring.bench import Point
+from engine.measuring.point import Point
 from engine.models.catalogue import Model
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset

@@ -14,7 +14,8 @@ from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
 from engine.backends.cuda.driver import reachable_devices
 from engine.backends.cuda.precompile import Source, precompile
 from engine.errors import EngineError
-from engine.measuring.bench import Point, run_point
+from engine.measuring.bench import run_point
+from engine.measuring.point import Point
 from engine.models.config import ModelConfig
 from engine.progress import ignore_progress
 from engine.sampling import SamplingParams

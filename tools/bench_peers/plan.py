@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from engine.measuring.bench import Point
+from engine.measuring.point import Point
 from engine.models.catalogue import Model, open_model
 from engine.models.config import ModelConfig
 from engine.models.probe import plain

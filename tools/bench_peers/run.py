@@ -20,8 +20,9 @@ from engine.backends.cuda.driver import reachable_devices
 from engine.backends.cuda.precompile import Source, precompile
 from engine.backends.running import complete, follow
 from engine.errors import EngineError
-from engine.measuring.bench import prompt_tokens, run_point
+from engine.measuring.bench import run_point
 from engine.measuring.measurement import Verified
+from engine.measuring.point import prompt_tokens
 from engine.measuring.verification import verify
 from engine.models.catalogue import Model
 from engine.progress import ignore_progress

@@ -12,8 +12,9 @@ from engine.backends import open_backend
 from engine.backends.base import DeviceInfo, Job, Token, Topology, TraceRange, TraceSpan
 from engine.errors import BackendFailure, MeasurementError, RequestError
 from engine.measuring import bench
-from engine.measuring.bench import PROTOCOL, BenchStopped, Point, prompt_tokens, run_point
+from engine.measuring.bench import PROTOCOL, BenchStopped, run_point
 from engine.measuring.measurement import Measurement, Verified
+from engine.measuring.point import Point, prompt_tokens
 from engine.measuring.roofline import mean_bytes_per_token
 from engine.models.catalogue import Model
 from engine.progress import Progress

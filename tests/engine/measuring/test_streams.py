@@ -13,8 +13,9 @@ from engine.backends import open_backend
 from engine.backends.base import Job, Outcome, Token
 from engine.errors import BackendFailure, RequestError
 from engine.measuring import bench
-from engine.measuring.bench import Point, run_point
+from engine.measuring.bench import run_point
 from engine.measuring.measurement import Measurement, Verified
+from engine.measuring.point import Point
 from engine.measuring.runs import Repeat, Run, run_together
 from engine.sampling import SamplingParams
 from tests.engine.scripted import GAP_NS, ScriptedBackend, ScriptedLaunch, steady, tiny_model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.measuring.bench import Point
+from engine.measuring.point import Point
 from engine.models.config import Exchange
 from engine.models.probe import plain
 from engine.sampling import PLAYGROUND, SamplingParams

@@ -15,7 +15,8 @@ from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.backends.cpu.library import runnable
 from engine.backends.running import complete
-from engine.measuring.bench import Point, run_point
+from engine.measuring.bench import run_point
+from engine.measuring.point import Point
 from engine.measuring.roofline import bytes_per_token
 from engine.measuring.verification import kept_weights
 from engine.models.catalogue import open_model
