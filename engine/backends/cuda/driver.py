@@ -158,6 +158,10 @@ class Device:
         data = np.ascontiguousarray(values)
         self.call("cuMemcpyHtoD", pointer, data.ctypes.data, data.nbytes)
 
+    def upload_pinned(self, pointer: int, values: NDArray[np.uint8], stream: Any) -> None:
+        """Of pinned memory, which must stay as it is until the stream has got there."""
+        self.call("cuMemcpyHtoDAsync", pointer, values.ctypes.data, values.nbytes, stream)
+
     def download(self, pointer: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         out: NDArray[Any] = np.empty(shape, dtype)
         self.call("cuMemcpyDtoH", out.ctypes.data, pointer, out.nbytes)

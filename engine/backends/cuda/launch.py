@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,12 @@ from engine.backends.cuda.contract import (
 )
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.memory import Memory
-from engine.backends.cuda.params import biases_of, sampling_of
+from engine.backends.cuda.params import sampling_of
 from engine.backends.cuda.polling import PolledLaunch
 from engine.backends.cuda.profile import ProfileBuffer
 from engine.backends.cuda.resources import LaunchResources, ResourcePool
 from engine.backends.cuda.tape import Matrix
+from engine.backends.cuda.upload import Upload
 from engine.errors import BackendFailure, DeviceLost
 from engine.sampling import SamplingParams
 from engine.timings import FinishReason, PhaseTime
@@ -102,6 +104,18 @@ class DeviceContext:
         """Of the whole model: every GPU's launch can score all of it."""
         return self.layout.sharding.whole.vocab
 
+    @cached_property
+    def pointers(self) -> Params:
+        """What the kernel finds in the same place in every launch."""
+        found = Params(rank=self.rank)
+        for rank, other in enumerate(self.team):
+            for name in PEER_POINTERS:
+                setattr(found.peers[rank], name, getattr(other, name))
+        for name in POINTERS:
+            if hasattr(self.memory, name):
+                setattr(found, name, getattr(self.memory, name))
+        return found
+
     def empty_mailboxes(self) -> None:
         """After an abort they hold words of an unfinished pass: start over. No GPU may be running."""
         self.device.activate()
@@ -159,37 +173,23 @@ def plan_launch(
     )
 
 
-def stop_ids_of(plan: LaunchPlan) -> NDArray[np.int32]:
-    return np.asarray(sorted(plan.stop_ids) or [-1], np.int32)
-
-
 def params_of(context: DeviceContext, plan: LaunchPlan) -> Params:
     """What the kernel reads of a plan, and where the model lies; without what a launch has for itself."""
-    tiles_from = context.layout.tiles_from if plan.tiles_from is None else plan.tiles_from
-    params = Params(
-        spin_budget_ns=int(context.spin_budget_s * 1e9),
-        sampling=sampling_of(plan.sampling, context.vocab),
-        first=plan.first,
-        tiles_from=tiles_from,
-        prefill_end=plan.prefill_end,
-        ids_count=len(plan.ids),
-        max_new=plan.max_new,
-        stop_count=len(plan.stop_ids),
-        bias_count=len(plan.sampling.logit_bias),
-        sampled_from=len(plan.ids) - plan.sampled,
-        keep_logits=int(plan.keep_logits),
-        trace_first=plan.trace[0],
-        trace_last=plan.trace[1],
-        slots_in_flight=context.slots_in_flight,
-        blocks_a_split=context.blocks_a_split,
-        rank=context.rank,
-    )
-    for rank, other in enumerate(context.team):
-        for name in PEER_POINTERS:
-            setattr(params.peers[rank], name, getattr(other, name))
-    for name in POINTERS:
-        if hasattr(context.memory, name):
-            setattr(params, name, getattr(context.memory, name))
+    params = Params.from_buffer_copy(context.pointers)
+    params.spin_budget_ns = int(context.spin_budget_s * 1e9)
+    params.sampling = sampling_of(plan.sampling, context.vocab)
+    params.first = plan.first
+    params.tiles_from = context.layout.tiles_from if plan.tiles_from is None else plan.tiles_from
+    params.prefill_end = plan.prefill_end
+    params.ids_count = len(plan.ids)
+    params.max_new = plan.max_new
+    params.stop_count = len(plan.stop_ids)
+    params.bias_count = len(plan.sampling.logit_bias)
+    params.sampled_from = len(plan.ids) - plan.sampled
+    params.keep_logits = int(plan.keep_logits)
+    params.trace_first, params.trace_last = plan.trace
+    params.slots_in_flight = context.slots_in_flight
+    params.blocks_a_split = context.blocks_a_split
     if plan.caches:
         params.kv = plan.caches[context.rank]
     return params
@@ -249,18 +249,14 @@ class CudaLaunch(PolledLaunch):
             raise
 
     def _prepare(self) -> None:
+        """What the driver takes time for comes first: the rest is done here while the GPU does that."""
         context, plan = self._context, self._plan
         device, memory = context.device, context.memory
         device.activate()
-        host, address = self._resources.allocate_mapped(_RING_AT + 8 * max(1, plan.max_new))
-        self._host = HostBlock.from_buffer(host.data)
-        self._ring: NDArray[np.uint64] = host[_RING_AT:].view(np.uint64)
-        self._host.one = 1
-        self._host.status.prefilled = plan.first
         self._stream, self._side = self._resources.stream(), self._resources.stream()
-        device.fill(memory.control, ctypes.sizeof(Control), 0, self._stream)
-        device.fill(memory.stop_flag, 4, 0, self._stream)
-        device.fill(memory.filters, context.layout.filter_bytes, 0, self._stream)
+        device.fill(memory.cleared, memory.cleared_bytes, 0, self._stream)
+        self._params = params_of(context, plan)
+        self._lay_out_host(plan)
         self.logits_address = 0
         if plan.keep_logits and context.rank == 0:
             self.logits_address = self._resources.memory(plan.steps * context.vocab * 4)
@@ -269,22 +265,29 @@ class CudaLaunch(PolledLaunch):
         if self._profile:
             self._profile_address = self._resources.memory(self._profile.size)
             device.fill(self._profile_address, self._profile.size, 0, self._stream)
-        self._params = self._build_params(address)
+        self._params.logits, self._params.profile = self.logits_address, self._profile_address
+        self._params.serial = context.serial & 0xFFFFFFFF
         profile = plan.profile or context.layout.tuning.profile
         sampling = self._params.sampling
         self._kernel = context.kernel(profile, bool(sampling.filtered or sampling.adjusts))
         device.synchronise()
 
-    def _build_params(self, status: int) -> Params:
-        """What the kernel reads; `status` is the device's address of the status block."""
-        params = params_of(self._context, self._plan)
-        params.ring, params.status = status + _RING_AT, status
-        params.logits, params.profile = self.logits_address, self._profile_address
-        params.ids = self._resources.put(np.asarray(self._plan.ids, np.int32))
-        params.stop_ids = self._resources.put(stop_ids_of(self._plan))
-        params.biases = self._resources.put(biases_of(self._plan.sampling))
-        params.serial = self._context.serial & 0xFFFFFFFF
-        return params
+    def _lay_out_host(self, plan: LaunchPlan) -> None:
+        """Pinned memory for the status, the ring, and what is on its way to the GPU."""
+        upload = Upload()
+        upload.add(self._params, plan.ids, plan.stop_ids, plan.sampling)
+        data = upload.joined()
+        ring_end = _RING_AT + 8 * max(1, plan.max_new)
+        host, address = self._resources.allocate_mapped(ring_end + len(data))
+        host[ring_end:] = data
+        base = self._resources.memory(len(data))
+        self._context.device.upload_pinned(base, host[ring_end:], self._stream)
+        upload.point(self._params, 0, base)
+        self._params.ring, self._params.status = address + _RING_AT, address
+        self._host = HostBlock.from_buffer(host.data)
+        self._ring: NDArray[np.uint64] = host[_RING_AT:ring_end].view(np.uint64)
+        self._host.one = 1
+        self._host.status.prefilled = plan.first
 
     def start(self, logits: int | None = None) -> None:
         """`logits` is where the first GPU of a team collects them."""

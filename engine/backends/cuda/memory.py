@@ -6,6 +6,7 @@ import ctypes
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,9 @@ class Memory:
     operand_ffn: int
     control: int
     stop_flag: int
+    cleared: int
+    """Where what every launch finds cleared begins: filters, control and stop flag."""
+    cleared_bytes: int
 
 
 def require_room(layout: Layout, free: int, total: int) -> None:
@@ -169,6 +173,10 @@ def load_model(
     prefill = prefill_bytes(layout)
     kv_bytes, mail_bytes = layout.kv_halves * 2, layout.mail_words * 4
     shares = share_table(plan)
+    sizes = (layout.filter_bytes, ctypes.sizeof(Control), 4)
+    apart = (-(-size // 256) * 256 for size in sizes)  # as allocations of their own lie
+    filters, control, stop_flag, cleared_bytes = accumulate(apart, initial=0)
+    cleared = device.allocate(cleared_bytes, zero=True)
     return Memory(
         tape=tape,
         tape_bytes=tape_bytes,
@@ -183,15 +191,17 @@ def load_model(
         mail=device.allocate(mail_bytes, zero=True),
         mail_bytes=mail_bytes,
         candidates=device.allocate(layout.candidates_bytes, zero=True),
-        filters=device.allocate(layout.filter_bytes, zero=True),
+        filters=cleared + filters,
         stream=device.allocate(prefill["stream"]),
         outputs=device.allocate(prefill["outputs"]),
         queries=device.allocate(prefill["queries"]),
         operand_hidden=device.allocate(prefill["operand_hidden"], zero=True),
         operand_heads=device.allocate(prefill["operand_heads"], zero=True),
         operand_ffn=device.allocate(prefill["operand_ffn"], zero=True),
-        control=device.allocate(ctypes.sizeof(Control), zero=True),
-        stop_flag=device.allocate(16, zero=True),
+        control=cleared + control,
+        stop_flag=cleared + stop_flag,
+        cleared=cleared,
+        cleared_bytes=cleared_bytes,
     )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.backends.cuda.contract import Bias, Sampling
 from engine.sampling import SamplingParams, least_weight
 
 
-def biases_of(params: SamplingParams) -> NDArray[np.uint8]:
-    """The bytes of a list of Bias; one that nobody reads if there is none."""
+def biases_of(params: SamplingParams) -> bytes:
+    """Those of a list of Bias; one that nobody reads if there is none."""
     pairs = params.logit_bias or ((0, 0.0),)
-    return np.frombuffer(bytes((Bias * len(pairs))(*(Bias(*pair) for pair in pairs))), np.uint8)
+    return b"".join(bytes(Bias(*pair)) for pair in pairs)
 
 
 def sampling_of(params: SamplingParams, vocab: int) -> Sampling:

@@ -10,7 +10,9 @@ from engine.backends.base import Outcome, Token
 from engine.errors import BackendFailure
 
 _LOOK_SECONDS = 50e-6
-"""Between two looks: a sixth of the fastest token."""
+"""Between two looks: a sixth of the fastest token. The system makes it twice as long."""
+_EAGER_S = 0.002
+"""For so long there is no pause between looks: the first token of a short prompt comes within it."""
 
 
 class PolledLaunch(ABC):
@@ -18,6 +20,7 @@ class PolledLaunch(ABC):
 
     def __init__(self) -> None:
         self._outcome: Outcome | None = None
+        self._eager_until = time.perf_counter() + _EAGER_S
 
     @property
     @abstractmethod
@@ -53,9 +56,10 @@ class PolledLaunch(ABC):
                 if not tokens and self.breakdown is not None:
                     raise self.breakdown
                 return tokens
-            if time.perf_counter() >= deadline:
+            now = time.perf_counter()
+            if now >= deadline:
                 return []
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS if now >= self._eager_until else 0)  # other threads have a turn
 
     def wait(self) -> Outcome:
         """Blocks until the end. Raises BackendFailure if a GPU broke down."""

@@ -31,13 +31,12 @@ from engine.backends.cuda.launch import (
     LaunchPlan,
     count_written,
     params_of,
-    stop_ids_of,
     tokens_in,
     watchdog_report,
 )
-from engine.backends.cuda.params import biases_of
 from engine.backends.cuda.resources import LaunchResources
 from engine.backends.cuda.rows import Part, RunningLaunch
+from engine.backends.cuda.upload import Upload
 from engine.errors import BackendFailure, DeviceLost
 from engine.models.config import HeadKind
 from engine.settings import MOST_ROWS
@@ -200,7 +199,7 @@ class SeveralLaunch:
         self._flags[:] = 1
         self._blocks, self._rings = list[HostBlock](), list[NDArray[np.uint64]]()
         self._together = Together(tables=self._seats.tables, reader=0)
-        data = _Upload()
+        data = Upload()
         for i, plan in enumerate(self._plans):
             at = i * each
             self._blocks.append(HostBlock.from_buffer(host[at:].data))
@@ -210,7 +209,7 @@ class SeveralLaunch:
             params.ring, params.status = address + at + block, address + at
             params.slots_in_flight = min(params.slots_in_flight, self._layout.slots - 1)
             self._seats.place(params, i)
-            data.add(params, plan)
+            data.add(params, plan.ids, plan.stop_ids, plan.sampling)
             self._together.requests[i] = params
             if plan.first < plan.prefill_end:
                 self._together.reader = i
@@ -319,32 +318,3 @@ def breakdown_of(
         return None
     stood_still, report = watchdog_report(context)
     return BackendFailure(report) if finishes or stood_still else None
-
-
-class _Upload:
-    """The ids, stop ids and biases of all requests of a launch, in one piece of memory."""
-
-    def __init__(self) -> None:
-        self._pieces: list[NDArray[np.uint8]] = []
-        self._size = 0
-        self._places: list[tuple[int, int, int]] = []
-
-    def add(self, params: Params, plan: LaunchPlan) -> None:
-        """Only those ids that the kernel looks at: with penalties all, else what is to be processed."""
-        begin = 0 if params.sampling.adjusts else plan.first
-        ids = self._append(np.asarray(plan.ids[begin:], np.int32)) - 4 * begin
-        self._places.append((ids, self._append(stop_ids_of(plan)), self._append(biases_of(plan.sampling))))
-
-    def joined(self) -> NDArray[np.uint8]:
-        return np.concatenate(self._pieces)
-
-    def point(self, params: Params, request: int, base: int) -> None:
-        params.ids, params.stop_ids, params.biases = (base + at for at in self._places[request])
-
-    def _append(self, values: NDArray[Any]) -> int:
-        at, data = self._size, values.view(np.uint8)
-        padded = np.zeros(-(-len(data) // 16) * 16, np.uint8)
-        padded[: len(data)] = data
-        self._pieces.append(padded)
-        self._size += len(padded)
-        return at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 from engine.backends.cuda import launch as module
 from engine.backends.cuda import polling
 from engine.backends.cuda.constants import Tuning
-from engine.backends.cuda.contract import PEER_POINTERS
-from engine.backends.cuda.launch import CudaLaunch, LaunchPlan
+from engine.backends.cuda.contract import PEER_POINTERS, POINTERS, Bias, Params
+from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, params_of
 from engine.backends.cuda.resources import KEPT_BYTES, LaunchResources, ResourcePool
 from engine.errors import BackendFailure, DeviceLost
+from engine.sampling import SamplingParams
 
 PLAN = LaunchPlan((1, 2, 3), 8)
 
@@ -34,6 +36,8 @@ class PlayedDevice:
     def __init__(self, refuses: str = "") -> None:
         self.held: Counter[str] = Counter()
         self.calls: list[tuple[Any, ...]] = []
+        self.fills: list[tuple[int, int]] = []
+        self.uploads: list[tuple[int, NDArray[Any], int]] = []
         self._refuses = refuses
         self._next = 1000
 
@@ -50,12 +54,13 @@ class PlayedDevice:
     def synchronise(self) -> None:
         pass
 
-    def fill(self, *_arguments: Any) -> None:
-        pass
+    def fill(self, pointer: int, size: int, *_more: Any) -> None:
+        self.fills.append((pointer, size))
 
-    def upload(self, _pointer: int, _values: NDArray[Any]) -> None:
+    def upload_pinned(self, pointer: int, values: NDArray[Any], stream: int) -> None:
         if self._refuses == "upload":
             raise BackendFailure("upload was refused")
+        self.uploads.append((pointer, values, stream))
 
     def allocate(self, _size: int) -> int:
         return self._hold("memory")
@@ -80,7 +85,7 @@ class PlayedDevice:
 
 
 def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kernel", rank: int = 0) -> Any:
-    memory = SimpleNamespace(**dict.fromkeys(PEER_POINTERS, 8), stop_flag=8)
+    memory = SimpleNamespace(**dict.fromkeys(PEER_POINTERS, 8), stop_flag=8, cleared=4096, cleared_bytes=768)
     layout = SimpleNamespace(
         plan=SimpleNamespace(cores=132),
         shared_bytes=0,
@@ -92,6 +97,7 @@ def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kern
         device=device,
         pool=ResourcePool(cast("Any", device)),
         memory=memory,
+        pointers=Params(),
         layout=layout,
         kernel=kernel,
         slots_in_flight=4,
@@ -123,6 +129,68 @@ def test_a_launch_that_cannot_be_made_ready_gives_back_what_it_held(refused: str
     with pytest.raises(BackendFailure, match=f"{refused} was refused"):
         CudaLaunch(where, PLAN)
     assert +device.held == +in_pool(where.pool)
+
+
+def test_a_launch_clears_and_copies_once() -> None:
+    device = PlayedDevice()
+    launch = CudaLaunch(context(device), PLAN)
+    assert device.fills == [(4096, 768)]
+    [(base, data, stream)] = device.uploads
+    assert stream == launch._stream
+    assert launch._host.status.prefilled == 0
+    assert np.shares_memory(data, launch._ring.base)
+    assert launch._params.ids == base
+
+
+def ids_at(launch: CudaLaunch, first: int, count: int) -> list[int]:
+    """Ids from `first` on, where the kernel finds them."""
+    [(base, data, _)] = launch._context.device.uploads
+    begin = launch._params.ids + 4 * first - base
+    return data[begin : begin + 4 * count].view(np.int32).tolist()  # type: ignore[no-any-return]
+
+
+def test_the_kernel_gets_the_ids_that_it_looks_at() -> None:
+    plan = LaunchPlan((5, 6, 7, 8, 9), 8, first=2, prefill_end=4)
+    launch = CudaLaunch(context(PlayedDevice()), plan)
+    assert ids_at(launch, 2, 3) == [7, 8, 9]
+    [(base, _, _)] = launch._context.device.uploads
+    assert launch._params.ids == base - 8
+
+
+def test_penalties_look_at_all_ids() -> None:
+    sampling = SamplingParams(temperature=1.0, repetition_penalty=1.2)
+    plan = LaunchPlan((5, 6, 7, 8, 9), 8, first=2, prefill_end=4, sampling=sampling)
+    assert ids_at(CudaLaunch(context(PlayedDevice()), plan), 0, 5) == [5, 6, 7, 8, 9]
+
+
+def test_stop_ids_and_biases_are_where_the_kernel_looks() -> None:
+    sampling = SamplingParams(temperature=1.0, logit_bias=((4, -2.0),))
+    plan = LaunchPlan((5, 6, 7), 8, sampling=sampling, stop_ids=frozenset((9, 3)))
+    device = PlayedDevice()
+    params = CudaLaunch(context(device), plan)._params
+    [(base, data, _)] = device.uploads
+    at = params.stop_ids - base
+    assert data[at : at + 8].view(np.int32).tolist() == [3, 9]
+    bias = Bias.from_buffer_copy(data[params.biases - base :].tobytes())
+    assert (bias.id, bias.value) == (4, -2.0)
+
+
+def test_every_launch_is_told_where_the_model_lies_on_all_gpus() -> None:
+    memories = [
+        SimpleNamespace(**{name: 100 * rank + i for i, name in enumerate(POINTERS, 1)}) for rank in (1, 2)
+    ]
+    made = context(PlayedDevice())
+    where = DeviceContext(
+        made.device, made.layout, memories[1], made.kernel, 4, 4, rank=1, team=cast("Any", memories)
+    )
+    layout = SimpleNamespace(sharding=SimpleNamespace(whole=SimpleNamespace(vocab=100)), tiles_from=65)
+    where.layout = cast("Any", layout)
+    for plan in (PLAN, replace(PLAN, caches=(7, 8))):
+        params = params_of(where, plan)
+        assert params.rank == 1
+        assert [params.peers[rank].mail for rank in (0, 1)] == [m.mail for m in memories]
+        assert params.control == memories[1].control
+        assert params.kv == (8 if plan.caches else memories[1].kv)
 
 
 def test_launches_of_one_length_use_the_same_things_one_after_the_other() -> None:

@@ -96,7 +96,7 @@ class EmulatedGpu:
             sampling=sampling_of(SamplingParams(), self._config.vocab),
             ids=self.put(np.asarray(tokens, np.int32)).ctypes.data,
             stop_ids=self.put(np.full(1, -1, np.int32)).ctypes.data,
-            biases=self.put(biases_of(SamplingParams())).ctypes.data,
+            biases=self.put(np.frombuffer(biases_of(SamplingParams()), np.uint8)).ctypes.data,
             control=ctypes.addressof(control),
             status=ctypes.addressof(status),
             ring=ring.ctypes.data,

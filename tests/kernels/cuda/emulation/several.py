@@ -149,7 +149,7 @@ class Running:
             sampling=sampling_of(asked.sampling, gpu.layout.config.vocab),
             ids=gpu.put(np.asarray(asked.tokens, np.int32)).ctypes.data,
             stop_ids=gpu.put(np.asarray(asked.stop_ids or (-1,), np.int32)).ctypes.data,
-            biases=gpu.put(biases_of(asked.sampling)).ctypes.data,
+            biases=gpu.put(np.frombuffer(biases_of(asked.sampling), np.uint8)).ctypes.data,
             control=ctypes.addressof(self._control),
             status=ctypes.addressof(self.statuses[i]),
             ring=self.rings[i].ctypes.data,
