@@ -110,7 +110,9 @@ constexpr int ROWS_OFFSET =
     OPERAND_BYTES + PARTIAL_BYTES +
     round_up(larger(larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), SLICES_BYTES), 8);
 constexpr int TABLE_BYTES = model::HEAD_ROWS * int(sizeof(RowState) + sizeof(float));  // of one request: of several in the GPU's memory
-constexpr int DECODE_BYTES = ROWS_OFFSET + (REQUESTS == 1 ? TABLE_BYTES : 0);
+// A dense model's ring has slots enough.
+constexpr bool HAS_TABLE = REQUESTS == 1 && (model::FILTERS || !experts::ANY);
+constexpr int DECODE_BYTES = ROWS_OFFSET + (HAS_TABLE ? TABLE_BYTES : 0);
 constexpr int NORM_BYTES = model::LANES * WARPS * int(sizeof(float));  // prefill: of each lane and warp, the last ones of all
 constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 

@@ -1,4 +1,5 @@
-// Experts in prefill: tokens of a chunk grouped by expert, each expert that any of them meets read once.
+// Experts of a short prompt: tokens of a chunk grouped by expert, each expert that any of them meets read once. Long ones:
+// expert_tiles.cuh.
 //
 // Every SM sorts the chunk's routes by itself and the same way. A group's tokens lie side by side in operands of 16; rows of the
 // groups' matrices are dealt out to SMs in blocks, whichever expert they belong to. Outputs go to a slab for each token and
@@ -36,14 +37,22 @@ static_assert(!experts::ANY || PARTIAL_BYTES + int(sizeof(Groups)) + 2 * ROUTES 
 DEVICE Groups& groups_of(Shared& shared) { return *reinterpret_cast<Groups*>(shared.scratch + PARTIAL_BYTES); }
 
 // In the buffer of outputs, behind those of modules: in FP32 a slab for each route; who is met, and how much each counts.
+template <class Way>
 DEVICE float* slab(const Params& p, int route) {
-    constexpr size_t MODULES = size_t(2) * prefill::HISTORY * model::TOTAL_LANES * shares::CHUNK;
+    constexpr size_t MODULES = size_t(2) * prefill::HISTORY * model::TOTAL_LANES * Way::CHUNK;
     return reinterpret_cast<float*>(p.outputs + MODULES * model::HIDDEN) + size_t(route) * model::HIDDEN;
 }
-DEVICE float2* route(const Params& p, int index) { return reinterpret_cast<float2*>(slab(p, ROUTES)) + index; }
+template <class Way>
+DEVICE float2* route(const Params& p, int index) {
+    return reinterpret_cast<float2*>(slab<Way>(p, Way::CHUNK * model::CHOSEN)) + index;
+}
 
-// Operands of 16 tokens of a group: of hidden columns, and behind all those of an expert's.
-DEVICE u16* tokens_operand(const Params& p, int tile) { return p.operand_ffn + size_t(tile) * HIDDEN_CHUNKS * TILE_HALVES; }
+// Operands of 16 tokens of a group: of hidden columns, and behind all those of an expert's. Before them lie those of tiles.
+constexpr size_t BY_TILES = size_t(experts::BY_TILES ? experts::MOST_TILES : 0) * experts::TILE_TOKENS * tiles::STEP_COLUMNS *
+                            (tiles::steps_of(model::HIDDEN) + tiles::steps_of(experts::COLUMNS));
+DEVICE u16* tokens_operand(const Params& p, int tile) {
+    return p.operand_ffn + BY_TILES + size_t(tile) * HIDDEN_CHUNKS * TILE_HALVES;
+}
 DEVICE u16* gated_operand(const Params& p, int tile) {
     return tokens_operand(p, GROUP_TILES) + size_t(tile) * experts::DOWN_CHUNKS * TILE_HALVES;
 }
@@ -130,10 +139,11 @@ DEVICE void block_product(Core& core, int block, int tokens, const Operand16& op
 }
 
 // A block of warps a token: all scores from the residual stream in FP32, and whom they choose.
+template <class Way>
 DEVICE void choose(Core& core, const Chunk& chunk, int layer, const u16* norm) {
     constexpr int QUADS = model::HIDDEN / 4, EACH = ceil_div(QUADS, 32);
     const Params& p = core.params;
-    float* scores = reinterpret_cast<float*>(core.shared.scratch);
+    float* scores = core.shared.routing.scores;
     for (int token = int(core.place.sm); token < chunk.tokens; token += model::SMS) {
         const float4* stream = reinterpret_cast<const float4*>(p.stream + size_t(token) * model::HIDDEN);
         float4 x[EACH];
@@ -164,7 +174,7 @@ DEVICE void choose(Core& core, const Chunk& chunk, int layer, const u16* norm) {
             int* chosen = core.shared.routing.chosen;
             const float weight = router::choose(router::Keys::of_scores(scores, core.lane), core.lane, chosen, [] {});
             const int slot = int(core.lane);
-            if (slot < model::CHOSEN) *route(p, token * model::CHOSEN + slot) = make_float2(__int_as_float(chosen[slot]), weight);
+            if (slot < model::CHOSEN) *route<Way>(p, token * model::CHOSEN + slot) = make_float2(__int_as_float(chosen[slot]), weight);
         }
         consumers_sync();
     }
@@ -175,7 +185,7 @@ DEVICE void group(Core& core, const Chunk& chunk) {
     Groups& groups = groups_of(core.shared);
     u16* met = reinterpret_cast<u16*>(&groups + 1);
     const int routes = chunk.tokens * model::CHOSEN;
-    for (int i = int(threadIdx.x); i < routes; i += CONSUMERS) met[i] = u16(__float_as_int(__ldcg(&route(core.params, i)->x)));
+    for (int i = int(threadIdx.x); i < routes; i += CONSUMERS) met[i] = u16(__float_as_int(__ldcg(&route<ByShares>(core.params, i)->x)));
     consumers_sync();
     // `first` and `expert` hold, until they are joined, how many routes each expert has
     for (int e = int(threadIdx.x); e < model::EXPERTS; e += CONSUMERS) {
@@ -260,34 +270,39 @@ DEVICE void down(Core& core) {
         block_product<DOWN>(core, block, groups.size(k), [&](int m) { return gated_operand(p, tile + m); },
             [&](int pair, int token, float2 sum) {
                 if (2 * pair >= model::HIDDEN) return;
-                float* to = slab(p, groups.routes[groups.first[k] + token]) + 2 * pair;
+                float* to = slab<ByShares>(p, groups.routes[groups.first[k] + token]) + 2 * pair;
                 *reinterpret_cast<float2*>(to) = sum;
             });
     }
 }
 
 // What the experts add to each token, in the order of slots; of several GPUs the first one adds their biases.
+template <class Way>
 DEVICE void join(Core& core, const Chunk& chunk, int layer) {
-    constexpr int PAIRS_A_TOKEN = model::HIDDEN / 2;
+    constexpr int QUADS = model::HIDDEN / 4;
     const Params& p = core.params;
-    const prefill::OutputStore<ByShares> outputs{core, prefill::outputs_offset<ByShares>(false, layer)};
-    for (int i = int(core.place.sm) * CONSUMERS + int(threadIdx.x); i < chunk.tokens * PAIRS_A_TOKEN; i += model::SMS * CONSUMERS) {
-        const int token = i / PAIRS_A_TOKEN, pair = i % PAIRS_A_TOKEN;
-        float2 sum = make_float2(0.0f, 0.0f);
+    const prefill::OutputStore<Way> outputs{core, prefill::outputs_offset<Way>(false, layer)};
+    for (int i = int(core.place.sm) * CONSUMERS + int(threadIdx.x); i < chunk.tokens * QUADS; i += model::SMS * CONSUMERS) {
+        const int token = i / QUADS, quad = i % QUADS;
+        float2 met[model::CHOSEN];
+        float4 out[model::CHOSEN], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (int slot = 0; slot < model::CHOSEN; ++slot) {  // all before any is waited for
+            met[slot] = __ldcg(route<Way>(p, token * model::CHOSEN + slot));
+            out[slot] = __ldcg(reinterpret_cast<const float4*>(slab<Way>(p, token * model::CHOSEN + slot)) + quad);
+        }
 #pragma unroll
         for (int slot = 0; slot < model::CHOSEN; ++slot) {
-            const int index = token * model::CHOSEN + slot;
-            const float2 met = __ldcg(route(p, index));
-            float2 out = __ldcg(reinterpret_cast<const float2*>(slab(p, index)) + pair);
             if constexpr (experts::BIASED) {
                 if (core.whole_lane() == 0) {
-                    const float2 bias = experts::down_bias_of(p, layer, __float_as_int(met.x), 2 * pair);
-                    out = make_float2(out.x + bias.x, out.y + bias.y);
+                    const int expert = __float_as_int(met[slot].x);
+                    const float2 a = experts::down_bias_of(p, layer, expert, 4 * quad), b = experts::down_bias_of(p, layer, expert, 4 * quad + 2);
+                    prefill::add(out[slot], make_float4(a.x, a.y, b.x, b.y));
                 }
             }
-            sum = make_float2(sum.x + met.y * out.x, sum.y + met.y * out.y);
+            prefill::add(sum, out[slot], met[slot].y);
         }
-        outputs.store(pair, token, sum.x, sum.y);
+        outputs.store_row(4 * quad, token, make_uint2(split_weights_type(sum.x, sum.y).high, split_weights_type(sum.z, sum.w).high));
     }
 }
 
@@ -296,7 +311,7 @@ struct ByExperts : ByShares {
     u32& copied;  // parity of the barrier of that name
 
     DEVICE void mlp(int layer) {
-        choose(core, chunk, layer, core.params.norms + size_t(2 * layer + 1) * model::HIDDEN);
+        choose<ByShares>(core, chunk, layer, core.params.norms + size_t(2 * layer + 1) * model::HIDDEN);
         begin_phase();
         group(core, chunk);
         gather(core);
@@ -307,7 +322,7 @@ struct ByExperts : ByShares {
         begin_phase();
         barrier_wait(&core.shared.routing.copied, copied, core.params, core.place, WAIT_ROUTE);  // before its place is used again
         copied ^= 1u;
-        join(core, chunk, layer);
+        join<ByShares>(core, chunk, layer);
     }
 };
 

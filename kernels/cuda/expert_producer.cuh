@@ -6,7 +6,6 @@
 
 template <bool ANY>
 struct ExpertWalk {
-    DEVICE explicit ExpertWalk(const Params&) {}
     template <class Producer>
     DEVICE void meet(Producer&, int) {}
     template <class Producer>
@@ -15,26 +14,25 @@ struct ExpertWalk {
 
 template <>
 struct ExpertWalk<true> {
-    const u8* region;  // all experts
-    u32 known = 0;     // parity of how often the router has spoken
-
-    DEVICE explicit ExpertWalk(const Params& params) : region(params.tape + params.tape_offset[model::SMS]) {}
+    u32 known = 0;  // parity of how often the router has spoken
 
     template <class Producer>
     DEVICE void meet(Producer& producer, int layer) {
         if (producer.ended) return;
         if (!producer.shared.groups[GATE_UP].count && !producer.shared.groups[DOWN].count) return;  // then the router tells nobody
         producer.place.phase = GATE_UP;
+        const u8* region = all(producer);
         producer.await(&producer.shared.routing.known, known, WAIT_ROUTE);
         known ^= 1u;
-        matrix<GATE_UP>(producer, layer);
-        matrix<DOWN>(producer, layer);
+        matrix<GATE_UP>(producer, region, layer);
+        matrix<DOWN>(producer, region, layer);
     }
 
     // Prefill: the experts of all tokens of a chunk.
     template <class Producer>
     DEVICE void meet_groups(Producer& producer, int layer) {
         if (producer.ended) return;
+        const u8* region = all(producer);
         producer.await(&producer.shared.routing.known, known, WAIT_ROUTE);
         known ^= 1u;
         expert_prefill::produce<GATE_UP>(producer, region, layer);
@@ -44,8 +42,12 @@ struct ExpertWalk<true> {
     }
 
 private:
+    template <class Producer>
+    DEVICE static const u8* all(const Producer& producer) {
+        return producer.params.tape + producer.params.tape_offset[model::SMS];
+    }
     template <int WHICH, class Producer>
-    DEVICE void matrix(Producer& producer, int layer) {
+    DEVICE void matrix(Producer& producer, const u8* region, int layer) {
         constexpr int CHUNKS = phase_chunks(WHICH), STORAGE = experts::STORAGE<WHICH>;
         producer.place.phase = WHICH;
         const Groups groups = producer.shared.groups[WHICH];

@@ -32,13 +32,29 @@ constexpr u64 BYTES = GATE_UP_BYTES + u64(DOWN_TILES) * DOWN_TILE;
 // Matrices whose tiles lie each by itself, in memory and so in a ring slot too.
 DEVICE constexpr bool apart(int phase) { return ANY && (phase == GATE_UP || phase == DOWN); }
 
+// Of a long prompt's chunk (expert_tiles.cuh): each expert's tokens in tiles, those of the first expert first.
+constexpr bool BY_TILES = ANY && model::PREFILL_BY_TILES;
+constexpr int TILE_TOKENS = 128;
+constexpr int MOST_TILES = BY_TILES ? model::EXPERTS + model::PREFILL_CHUNK * model::CHOSEN / TILE_TOKENS : 1;
+struct Tiles {
+    u16 expert[MOST_TILES];                     // whose tokens a tile has
+    u16 first[BY_TILES ? model::EXPERTS + 1 : 1];  // tile of each expert, and how many there are
+    u16 tokens[BY_TILES ? model::EXPERTS : 1];     // of each expert
+};
+
 // What the SM's router found out about the layer in hand (router.cuh).
 struct Routing {
     u64 known;   // a barrier: the producer waits for it
     u64 copied;  // prefill: the producer needs no more of who is met
+    u64 tiled;   // long prompts: `tiles` are known
     float sums[ROWS][WARPS];
     int chosen[model::CHOSEN];
     float weights[model::CHOSEN];
+    union {  // prefill
+        float scores[larger(1, model::EXPERTS)];  // of a token
+        int counts[larger(1, model::EXPERTS)];    // of tokens that meet an expert
+    };
+    Tiles tiles;
 };
 
 // The copies that fill one ring slot with chunks [chunk, chunk + chunks) of `tiles` tiles from `tile` on of GATE_UP or DOWN.

@@ -3,6 +3,7 @@
 // in long prompts all of them fill the stages of tiles.
 #include "decode.cuh"
 #include "expert_producer.cuh"
+#include "expert_tiles.cuh"
 #include "prefill.cuh"
 #ifdef MODEL_SEVERAL
 #include "several.cuh"
@@ -18,6 +19,7 @@ struct Producer {
     const Params& params;
     Shared& shared;
     Place place;
+    // Of dense models alone: registers are few where experts are walked, and these cost little to find again.
     const u8* tape;
     u64 policy;
     Cursor fill, landed;
@@ -73,7 +75,8 @@ struct Producer {
         ++issued;
     }
     DEVICE void copy_part(u32 at, const u8* from, u32 bytes) {
-        bulk_copy(shared.ring[fill.slot] + at, from, bytes, &shared.full[fill.slot], policy);
+        const u64 hint = experts::ANY ? evict_first_policy() : policy;
+        bulk_copy(shared.ring[fill.slot] + at, from, bytes, &shared.full[fill.slot], hint);
     }
     DEVICE bool done() const { return barrier_has_passed(&shared.done, 0); }
     DEVICE void land() {
@@ -100,9 +103,10 @@ struct Producer {
             }
         });
     }
+    DEVICE const u8* begin() const { return params.tape + params.tape_offset[place.sm]; }
     // Prefill needs of the last layer only keys and values, and no head.
     DEVICE void prefill_pass(ExpertWalk<experts::ANY>& experts) {
-        next = tape;
+        next = experts::ANY ? begin() : tape;
         for (int layer = 0; layer < model::LAYERS; ++layer) {
             const bool last = layer == model::LAYERS - 1;
             for (int which = QKV; which <= (last ? QKV : LAST_ON_TAPE) && !ended; ++which) matrix(layer, which);
@@ -110,7 +114,7 @@ struct Producer {
         }
     }
     DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts) {
-        next = tape;
+        next = experts::ANY ? begin() : tape;
         for (int layer = 0; layer < model::LAYERS; ++layer) {
             for (int which = QKV; which <= LAST_ON_TAPE && !ended; ++which) matrix(layer, which);
             experts.meet(*this, layer);
@@ -142,9 +146,11 @@ DEVICE int produce_tiles(const Params& params, Shared& shared, u32 sm) {
 
 DEVICE void produce(const Params& params, Shared& shared, u32 sm, int at) {
     Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}};
-    producer.tape = params.tape + params.tape_offset[sm];
-    producer.policy = evict_first_policy();
-    ExpertWalk<experts::ANY> experts(params);
+    if constexpr (!experts::ANY) {
+        producer.tape = producer.begin();
+        producer.policy = evict_first_policy();
+    }
+    ExpertWalk<experts::ANY> experts;
     for (; at < params.prefill_end && !producer.ended; at += prefill::next_chunk(params, at).tokens) producer.prefill_pass(experts);
     while (!producer.ended && !producer.done()) producer.decode_pass(experts);
     producer.drain();
@@ -171,14 +177,16 @@ struct Reporter {
 };
 
 // One chunk of a prompt, the way that is the faster one for it.
-DEVICE void pass_prompt(Core& core, const prefill::Chunk& chunk, tiles::Stages& stages) {
+DEVICE void pass_prompt(Core& core, const prefill::Chunk& chunk, tiles::Stages& stages, u32& copied) {
     if constexpr (tiles::ANY) {
         if (chunk.tiled) {
-            prefill::pass(prefill::ByTiles{core, chunk, stages});
+            if constexpr (experts::ANY) prefill::pass(expert_tiles::ByExpertTiles{{core, chunk, stages}});
+            else prefill::pass(prefill::ByTiles{core, chunk, stages});
             return;
         }
     }
-    prefill::pass(prefill::ByShares{core, chunk});
+    if constexpr (experts::ANY) prefill::pass(expert_prefill::ByExperts{{core, chunk}, copied});
+    else prefill::pass(prefill::ByShares{core, chunk});
 }
 
 DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
@@ -200,19 +208,12 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
 
     decode_attention::plan_items(core, params.prefill_end);
     consumers_sync();
-    if constexpr (experts::ANY) {
-        u32 copied = 0;
-        for (int at = params.first; at < params.prefill_end;) {
-            const prefill::Chunk chunk = prefill::next_chunk(params, at);
-            prefill::pass(expert_prefill::ByExperts{{core, chunk}, copied});
-            at += chunk.tokens;
-            if (reports) reporter.prefilled(at);
-        }
-    } else if constexpr (!BY_DECODE) {
+    if constexpr (!BY_DECODE) {
         tiles::Stages stages(core);
+        u32 copied = 0;  // parity of the barrier of that name
         for (int at = params.first; at < params.prefill_end;) {
             const prefill::Chunk chunk = prefill::next_chunk(params, at);
-            pass_prompt(core, chunk, stages);
+            pass_prompt(core, chunk, stages, copied);
             at += chunk.tokens;
             if (reports) reporter.prefilled(at);
         }
@@ -314,6 +315,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         if constexpr (experts::ANY) {
             barrier_init(&shared.routing.known, 1);
             barrier_init(&shared.routing.copied, 1);
+            barrier_init(&shared.routing.tiled, 1);
         }
         if constexpr (model::PROFILE) {
             for (int k = 0; k < STEP_KINDS; ++k) {

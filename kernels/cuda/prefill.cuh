@@ -343,7 +343,7 @@ struct ByTiles {
         tiles::matrix<PHASE>(core, stages, chunk.tokens, finish);
     }
     DEVICE void mlp(int layer) {
-        tiles::matrix<GATE_UP>(core, stages, chunk.tokens, tiles::GatedSlices{});
+        tiles::matrix<GATE_UP>(core, stages, chunk.tokens, tiles::GatedSlices<tiles::LaneMlp>{{core}});
         begin_phase();
         matrix<DOWN>(core.params.operand_ffn, OutputStore<ByTiles>{core, outputs_offset<ByTiles>(false, layer)});
     }

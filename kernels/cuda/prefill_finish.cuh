@@ -127,15 +127,19 @@ struct OutputStore {
     size_t outputs;  // outputs_offset
 
     DEVICE void store(int pair, int token, float a, float b) const {
-        const int row = 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES);
+        store_row(2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES), token, pair_of(pair, a, b));
+    }
+    // In sixteen bits.
+    DEVICE u32 pair_of(int pair, float a, float b) const {
         if constexpr (BIASED) {
+            const int row = 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES);
             if (core.whole_lane() == 0 && row < model::HIDDEN) {
                 const float2 bias = heads::out_bias(core.params, core.place.layer, row);
                 a += bias.x;
                 b += bias.y;
             }
         }
-        store_row(row, token, split_weights_type(a, b).high);
+        return split_weights_type(a, b).high;
     }
     template <class Words>
     DEVICE void store_row(int row, int token, const Words& words) const {
@@ -160,9 +164,24 @@ struct GatedStore {
 
 namespace tiles {
 
-// SwiGLU of a slice, whose 32 columns of a token are spread over four threads: turned so that each has eight of them.
+// SwiGLU of a slice, whose 32 columns of a token are spread over four threads: turned so that each has eight of them. `Mlp` says
+// how many columns there are, what is added to them, and where the eight from a column of a token go.
+template <class Mlp>
 struct GatedSlices {
     static constexpr int TILES = 8;
+    Mlp mlp;
+};
+
+// A lane's MLP.
+struct LaneMlp {
+    static constexpr int COLUMNS = LANE_FFN;
+    static constexpr bool BIASED = false;
+    const Core& core;
+
+    DEVICE int first_column(int pair) const { return pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES); }
+    DEVICE u16* piece(int column, int token) const {
+        return operand_piece(core.params.operand_ffn, LANE_FFN, core.model_lane, column, token);
+    }
 };
 
 DEVICE float4 as_floats(const u32 (&words)[4]) {
@@ -208,8 +227,8 @@ DEVICE void finish_slice(Core& core, const Slice<4>& slice, int tokens, const pr
 }
 
 // 32 columns of a token are spread over four threads: turned so that each has eight of them.
-template <class Way>
-DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const prefill::OutputStore<Way>& finish) {
+template <class Way, bool BIASED>
+DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const prefill::OutputStore<Way, BIASED>& finish) {
     const int row = 2 * pair_in_lane(slice.first_pair, core.model_lane, OUT_LANE_TILES) + 8 * int(core.lane & 3);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -219,7 +238,7 @@ DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const pr
 #pragma unroll
             for (int q = 0; q < 4; ++q) {
                 const float* sums = slice.sums + 4 * (4 * half + q) + 2 * i;
-                words[q] = split_weights_type(sums[0], sums[1]).high;
+                words[q] = finish.pair_of(slice.first_pair + 4 * (4 * half + q) + int(core.lane & 3), sums[0], sums[1]);
             }
             transpose(words, core.lane);
             const int token = slice.token + 8 * i;
@@ -228,9 +247,16 @@ DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const pr
     }
 }
 
-DEVICE void finish_slice(Core& core, const Slice<GatedSlices::TILES>& slice, int tokens, const GatedSlices&) {
+template <class Mlp>
+DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const GatedSlices<Mlp>& gated) {
+    constexpr int COLUMNS = Mlp::COLUMNS;
     const int j = int(core.lane & 3);
-    const int first = pair_in_lane(slice.first_pair, core.model_lane, GATE_UP_LANE_TILES);
+    const int first = gated.mlp.first_column(slice.first_pair);
+    float2 bias[4][2];
+    if constexpr (Mlp::BIASED) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) bias[k / 2][k % 2] = gated.mlp.bias(smaller(first + 4 * k + j, COLUMNS - 1));
+    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         u32 words[4];  // word q: columns 8 q + j and 8 q + 4 + j
@@ -240,8 +266,13 @@ DEVICE void finish_slice(Core& core, const Slice<GatedSlices::TILES>& slice, int
 #pragma unroll
             for (int k = 0; k < 2; ++k) {
                 const float* sums = slice.sums + 4 * (2 * q + k) + 2 * i;
+                float gate = sums[0], up = sums[1];
+                if constexpr (Mlp::BIASED) {
+                    gate += bias[q][k].x;
+                    up += bias[q][k].y;
+                }
                 // No condition where whole pieces are left out below: each would be a branch to wait at.
-                column[k] = LANE_FFN % 8 == 0 || first + 8 * q + 4 * k + j < LANE_FFN ? swiglu(sums[0], sums[1]) : 0.0f;
+                column[k] = COLUMNS % 8 == 0 || first + 8 * q + 4 * k + j < COLUMNS ? swiglu(gate, up) : 0.0f;
             }
             words[q] = split_weights_type(column[0], column[1]).high;
         }
@@ -249,8 +280,8 @@ DEVICE void finish_slice(Core& core, const Slice<GatedSlices::TILES>& slice, int
         const uint4 eight = make_uint4(__byte_perm(words[0], words[1], 0x5410), __byte_perm(words[2], words[3], 0x5410),
                                        __byte_perm(words[0], words[1], 0x7632), __byte_perm(words[2], words[3], 0x7632));
         const int column = first + 8 * j, token = slice.token + 8 * i;
-        if (column >= LANE_FFN || token >= tokens) continue;
-        store_words(operand_piece(core.params.operand_ffn, LANE_FFN, core.model_lane, column, token), eight);
+        if (column >= COLUMNS || token >= tokens) continue;
+        store_words(gated.mlp.piece(column, token), eight);
     }
 }
 

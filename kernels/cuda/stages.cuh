@@ -20,7 +20,6 @@ constexpr bool ANY = model::PREFILL_BY_TILES;
 constexpr int FITTING = (SLOTS * SLOT_BYTES + SCRATCH_BYTES - NORM_BYTES) / STAGE_BYTES;
 constexpr int STAGES = ANY ? smaller(MOST_STAGES, FITTING) : 1;
 static_assert(!ANY || STAGES >= 2, "one stage is filled while another one is used");
-static_assert(!ANY || !experts::ANY, "tiles take units of dense models as operands as they lie");
 constexpr int PRODUCER_WARPS = THREADS / 32 - WARPS;
 static_assert(TOKEN_BYTES == 128, "a row of activations is a row of the 128-byte swizzle");
 

@@ -209,12 +209,13 @@ struct Rows {
 
     // `store(token, element, a, b)`: two elements of the head of one of the warp's tokens.
     template <class Store>
-    DEVICE void finish(u32 lane, const Store& store) {
+    DEVICE void finish(const Params& p, int layer, int head, u32 lane, const Store& store) {
 #pragma unroll
         for (int r = 0; r < 2 * M_TILES; ++r) {
             float total = sum[r];
             total += __shfl_xor_sync(ALL_LANES, total, 1);
             total += __shfl_xor_sync(ALL_LANES, total, 2);
+            if constexpr (model::SINKS) total += exp2_fast(fminf(heads::sink(p, layer, head) * LOG2_E - maximum[r], 120.0f));
             const float scale = total > 0.0f ? 1.0f / total : 0.0f;
 #pragma unroll
             for (int u = 0; u < cache::UNITS; ++u) {
@@ -230,7 +231,8 @@ struct Rows {
 };
 
 template <int M_TILES>
-DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int first, int tokens, int window) {
+DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int first, int tokens, int layer) {
+    const int window = window_of(layer);
     constexpr int WARP_TOKENS = 16 * M_TILES;
     const int filled = first + tokens;
 #pragma unroll 1
@@ -262,7 +264,7 @@ DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int fir
             stages.advance();
             stages.give_back(loaded);
         }
-        rows.finish(lane, [&](int token, int d, float a, float b) {
+        rows.finish(core.params, layer, item.head, lane, [&](int token, int d, float a, float b) {
             if (mine + token >= tokens) return;
             const int column = item.head % LANE_HEADS * model::HEAD_DIM + d;
             u16* piece = tiles::operand_piece(core.params.operand_heads, LANE_Q, item.head / LANE_HEADS, column, mine + token);
@@ -277,9 +279,9 @@ DEVICE void run(Core& core, tiles::Stages& stages, int first, int tokens, int la
     const int window = window_of(layer);
     const Cut cut = Cut::best(first, tokens, window);
     if constexpr (MOST_M_TILES > 1) {
-        if (cut.m_tiles == 1) return run_items<1>(core, stages, cut, first, tokens, window);
+        if (cut.m_tiles == 1) return run_items<1>(core, stages, cut, first, tokens, layer);
     }
-    run_items<MOST_M_TILES>(core, stages, cut, first, tokens, window);
+    run_items<MOST_M_TILES>(core, stages, cut, first, tokens, layer);
 }
 
 }  // namespace tile_attention

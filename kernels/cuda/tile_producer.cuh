@@ -1,5 +1,6 @@
 // The warps that fill the stages of a long prompt. Mirrors the consumers: layers, phases, tiles, steps.
 #pragma once
+#include "expert_tile_producer.cuh"
 #include "tile_attention.cuh"
 
 namespace tiles {
@@ -29,6 +30,7 @@ struct Producer {
     Cursor at{};
     u32 filled = 0;  // stages, in all
     u32 phases = 0;
+    u32 layers_met = 0;  // of which experts' tiles were known
 
     DEVICE bool copies_weights() const { return warp > 0; }
 
@@ -46,6 +48,15 @@ struct Producer {
         ++phases;
         __syncwarp();
         fence_copies();
+    }
+
+    // Until it is known which tiles there are: all warps, for weights depend on it too.
+    DEVICE void await_experts() {
+        place.phase = GATE_UP;
+        if (!copies_weights()) await_phase();  // what the norm leaves has yet to be gathered
+        if (lane == 0) barrier_wait(&shared.routing.tiled, layers_met & 1u, params, place, WAIT_ROUTE);
+        ++layers_met;
+        __syncwarp();
     }
 
     // This warp's part of a tile's weights: lane i has the i-th eight rows, if they begin a run.
@@ -149,8 +160,14 @@ struct Producer {
             if (layer == model::LAYERS - 1) break;
             attention(first, tokens, layer);
             matrix<ATTN_OUT>(params.operand_heads, tokens, layer);
-            matrix<GATE_UP>(params.operand_hidden, tokens, layer);
-            matrix<DOWN>(params.operand_ffn, tokens, layer);
+            if constexpr (experts::ANY) {
+                await_experts();
+                expert_tiles::produce<GATE_UP>(*this, expert_tiles::tokens_operand(params, 0), layer);
+                expert_tiles::produce<DOWN>(*this, expert_tiles::gated_operand(params, 0), layer);
+            } else {
+                matrix<GATE_UP>(params.operand_hidden, tokens, layer);
+                matrix<DOWN>(params.operand_ffn, tokens, layer);
+            }
         }
     }
 

@@ -29,20 +29,21 @@ DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" 
 template <int PENDING>
 DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
-// An operand in rows of `ROW_BYTES` bytes, eight rows after each other, its pieces swapped about within them.
-template <int ROW_BYTES>
+// An operand in rows of `ROW_BYTES` bytes, its pieces swapped about within them; eight rows begin `EIGHT_ROWS` bytes after the
+// eight before.
+template <int ROW_BYTES, int EIGHT_ROWS = 8 * ROW_BYTES>
 DEVICE u64 operand_descriptor(u32 address) {
     constexpr u64 SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
-    return u64((address & 0x3ffff) >> 4) | u64(1) << 16 | u64(8 * ROW_BYTES >> 4) << 32 | SWIZZLE << 62;
+    return u64((address & 0x3ffff) >> 4) | u64(1) << 16 | u64(EIGHT_ROWS >> 4) << 32 | SWIZZLE << 62;
 }
 
 // One tile's sums over all columns: of tokens g and g + 8 of the warp's sixteen, weight rows 8 t + 2 j and the next one in
-// sums[4 t ..] and sums[4 t + 2 ..].
-template <int PHASE, int ROWS>
+// sums[4 t ..] and sums[4 t + 2 ..]. In a stage the weights' rows lie side by side, chunk after chunk; or every eight of them
+// APART, both chunks of the step.
+template <int STEPS, int ROWS, bool APART = false>
 DEVICE void multiply(Core& core, Stages& stages, float (&sums)[ROWS / 2]) {
-    constexpr int STEPS = steps_of(Matrix<PHASE>::COLUMNS);
     constexpr u32 PRODUCT = 32 >> 4;                             // 16 columns further, in a descriptor's units
-    constexpr u32 NEXT_CHUNK = ROWS * CHUNK_COLUMNS * 2 >> 4;
+    constexpr u32 NEXT_CHUNK = (APART ? UNIT_BYTES : ROWS * CHUNK_COLUMNS * 2) >> 4;
     const u32 mine = core.warp / 4 * (ACTIVATION_BYTES / 2);
     // Also for the compiler: what a product adds to and nobody has set would be live from the kernel's begin.
 #pragma unroll
@@ -51,7 +52,7 @@ DEVICE void multiply(Core& core, Stages& stages, float (&sums)[ROWS / 2]) {
     for (int step = 0; step < STEPS; ++step) {
         const u32 stage = shared_address(stages.next());
         const u64 tokens = operand_descriptor<TOKEN_BYTES>(stage + mine);
-        const u64 weights = operand_descriptor<CHUNK_COLUMNS * 2>(stage + ACTIVATION_BYTES);
+        const u64 weights = operand_descriptor<CHUNK_COLUMNS * 2, (APART ? 2 : 1) * UNIT_BYTES>(stage + ACTIVATION_BYTES);
         products_begin();
         wgmma(sums, tokens, weights);
         wgmma(sums, tokens + PRODUCT, weights + PRODUCT);
@@ -85,16 +86,10 @@ DEVICE void finish_slice(Core& core, const Slice<Finish::TILES>& slice, int toke
     }
 }
 
-template <int PHASE, int ROWS, class Finish>
-DEVICE void tile(Core& core, Stages& stages, int tokens, const Split& split, int index, const Finish& finish) {
-    float sums[ROWS / 2];
-    multiply<PHASE, ROWS>(core, stages, sums);
-    core.refresh();
-    core.model_lane = split.lane(index);
+// All of a tile's sums, slice by slice: `slice` is the first one's place.
+template <int ROWS, class Finish>
+DEVICE void finish_tile(Core& core, float (&sums)[ROWS / 2], Slice<Finish::TILES>& slice, int tokens, const Finish& finish) {
     constexpr int SUMS = 4 * Finish::TILES;
-    Slice<Finish::TILES> slice;
-    slice.token = split.token_tile(index) * TOKENS + int(core.warp) * 16 + int(core.lane >> 2);
-    slice.first_pair = core.model_lane * lane_tiles(PHASE) * (TILE_ROWS / 2) + split.row_tile(index) * (ROWS / 2);
     // A loop that shifts the sums down: unrolled, what follows a product would not fit the instruction cache.
 #pragma unroll 1
     for (int s = 0; s < ROWS / 2; s += SUMS) {
@@ -105,6 +100,18 @@ DEVICE void tile(Core& core, Stages& stages, int tokens, const Split& split, int
 #pragma unroll
         for (int i = 0; i + SUMS < ROWS / 2; ++i) sums[i] = sums[i + SUMS];
     }
+}
+
+template <int PHASE, int ROWS, class Finish>
+DEVICE void tile(Core& core, Stages& stages, int tokens, const Split& split, int index, const Finish& finish) {
+    float sums[ROWS / 2];
+    multiply<steps_of(Matrix<PHASE>::COLUMNS), ROWS>(core, stages, sums);
+    core.refresh();
+    core.model_lane = split.lane(index);
+    Slice<Finish::TILES> slice;
+    slice.token = split.token_tile(index) * TOKENS + int(core.warp) * 16 + int(core.lane >> 2);
+    slice.first_pair = core.model_lane * lane_tiles(PHASE) * (TILE_ROWS / 2) + split.row_tile(index) * (ROWS / 2);
+    finish_tile<ROWS>(core, sums, slice, tokens, finish);
 }
 
 // Waits for: Stages::begin_phase. Leaves what `finish` stores of every token of the chunk.

@@ -10,7 +10,8 @@ import pytest
 
 from engine.backends.base import Job
 from engine.backends.cuda.backend import CudaBackend
-from engine.backends.cuda.memory import prefill_bytes, share_table
+from engine.backends.cuda.memory import share_table
+from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.reference import Reference
 from engine.sampling import SamplingParams, choose
 from tests.gpu.models import (

@@ -25,12 +25,10 @@ SHARED_BYTES = 232448
 DEFAULT_CAPACITY = 32768
 """Positions of the cache unless more are asked for: a whole context may take more memory than the weights."""
 _LEAST_SLOTS = 4
-_EXPERT_BLOCK_TILES = 4
-"""BLOCK_TILES in expert_prefill.cuh."""
+_EXPERT_BLOCK_TILES = 4  # BLOCK_TILES in expert_prefill.cuh
 _SLOT_UNITS = (48, 40, 32, 24, 16)
 """Sizes of a slot, the best first: long vectors leave room for smaller ones only."""
-_NEVER = (1 << 31) - 1
-"""More tokens than any prompt has."""
+_NEVER = (1 << 31) - 1  # more tokens than any prompt has
 _MAX_COLUMNS = 32768
 """A thread remembers in one word which of its pieces of a vector are missing (`fetch` in matvec.cuh)."""
 
@@ -90,6 +88,13 @@ class Layout:
         """Dynamic shared memory of a block: all that there is, so that an SM holds one block."""
         return SHARED_BYTES
 
+    def slots_of(self, *, filters: bool) -> int:
+        """Of the ring; experts take the room of the vocabulary's rows where no filter needs them."""
+        if filters or not self.config.experts or self.requests > 1:
+            return self.slots
+        taken = self.scratch_bytes - table_bytes(self.plan) + _fixed_bytes(self.plan, self.tuning, 1)
+        return (SHARED_BYTES - 128 - taken) // (self.slot_units * UNIT_BYTES + 16)
+
     @property
     def experts(self) -> ExpertRegion:
         """Empty for a dense model."""
@@ -121,9 +126,9 @@ class Layout:
 
     @property
     def prefills_by_tiles(self) -> bool:
-        """Whether long prompts go by tiles: those take dense weights as they lie in 16 bits."""
+        """Whether long prompts go by tiles: those take weights as they lie in 16 bits."""
         in_16_bits = self.tuning.unpacked_copy or not self.plan.is_packed
-        return in_16_bits and not self.config.experts and self.prefills
+        return in_16_bits and self.prefills
 
     @property
     def has_copy(self) -> bool:
@@ -135,10 +140,13 @@ class Layout:
         """Tokens of the longest pass by tiles: many for a small model, so that its phases fill all SMs."""
         if not self.prefills_by_tiles:
             return 0
-        wanted = self.tuning.prefill_chunk
-        if wanted is None:
-            wanted = 2048 if self.config.hidden * self.config.lanes.count >= 1024 else 8192
+        wanted = _wanted_chunk(self.config, self.tuning)
         return max(128, -(-min(wanted, self.capacity) // 128) * 128)
+
+    @property
+    def expert_tiles(self) -> int:
+        """Of 128 tokens of one expert each, at most, in the longest pass by tiles (expert_tiles.cuh)."""
+        return _expert_tiles(self.config, self.prefill_chunk)
 
     @property
     def tiles_from(self) -> int:
@@ -147,7 +155,7 @@ class Layout:
             return _NEVER
         if self.tuning.tiles_from is not None:
             return self.tuning.tiles_from
-        return 65 if self.config.lanes.count > 1 else 129
+        return 65 if self.config.lanes.count > 1 or self.config.experts else 129
 
     @property
     def mail_words(self) -> int:
@@ -184,14 +192,15 @@ class Layout:
         return c.layers * c.kv_heads * (self.capacity // 16) * units * (UNIT_BYTES // 2)
 
 
-def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
-    """Copies that an SM asks for at once: many keep memory busy, few let exchanges through."""
-    if tuning.slots_in_flight is not None:
-        return tuning.slots_in_flight
-    phases = 4 * plan.config.layers + 1
-    experts = ExpertRegion.of(plan).met_bytes / plan.cores
-    bytes_a_phase = (max(plan.tape_bytes(core) for core in range(plan.cores)) + experts) / phases
-    return 1 if bytes_a_phase < 64 << 10 else 2 if bytes_a_phase < 350 << 10 else 3
+def _wanted_chunk(config: ModelConfig, tuning: Tuning) -> int:
+    """Tokens of the longest pass by tiles, if the cache has as many."""
+    if tuning.prefill_chunk is not None:
+        return tuning.prefill_chunk
+    return 2048 if config.hidden * config.lanes.count >= 1024 else 8192
+
+
+def _expert_tiles(config: ModelConfig, tokens: int) -> int:
+    return config.experts.count + tokens * config.experts.chosen // 128 if config.experts else 0
 
 
 def make_layout(
@@ -219,7 +228,7 @@ def make_layout(
         if value > most:
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
     scratch = _scratch_bytes(plan, sharding, requests)
-    room_for_slots = SHARED_BYTES - scratch - _fixed_bytes(plan, requests)
+    room_for_slots = SHARED_BYTES - scratch - _fixed_bytes(plan, tuning, requests)
     sizes = _SLOT_UNITS if tuning.slot_units is None else (tuning.slot_units,)
     for units in sizes:
         slots = room_for_slots // (units * UNIT_BYTES + 16)
@@ -246,7 +255,7 @@ def _require_prompts_ways(layout: Layout) -> None:
     for option, value in (("prefill_chunk", tuning.prefill_chunk), ("tiles_from", tuning.tiles_from)):
         if value is not None and not layout.prefills_by_tiles:
             raise ConfigError(
-                f"{name}: {option} is {value}, but prompts go by tiles only with dense weights in 16 bits and"
+                f"{name}: {option} is {value}, but prompts go by tiles only with weights in 16 bits and"
                 " without norms after modules: leave the option out"
             )
 
@@ -324,10 +333,12 @@ def _head_rows(plan: Plan) -> int:
     return max(core[Matrix.HEAD].tiles for core in plan.shares) * TILE_ROWS
 
 
-def _fixed_bytes(plan: Plan, requests: int) -> int:
+def _fixed_bytes(plan: Plan, tuning: Tuning, requests: int) -> int:
     routing = 0
     if experts := plan.config.experts:
-        routing = 16 + 4 * (WARPS * -(-experts.count // plan.cores) + 2 * experts.chosen)
+        tiles = _expert_tiles(plan.config, -(-_wanted_chunk(plan.config, tuning) // 128) * 128)
+        routing = 24 + 4 * (WARPS * -(-experts.count // plan.cores) + 2 * experts.chosen + experts.count)
+        routing += 2 * (tiles + 2 * experts.count + 1) + 6
     return (
         4 * (10 + 15 + 2 * WARPS + 4)
         + 4 * requests * (_residual_rows(plan) + 6 * plan.config.layers + 2 * WARPS)
@@ -356,7 +367,7 @@ def header(layout: Layout, *, filters: bool = False) -> str:
     Without, it is for greedy and plain temperature, which the mere presence of that code slowed by 1 %.
     """
     lines = ["// Generated by engine/backends/cuda/constants.py.", "#pragma once", "namespace model {"]
-    lines += [f"constexpr int {name} = {value};" for name, value in _integers(layout).items()]
+    lines += [f"constexpr int {name} = {value};" for name, value in _integers(layout, filters).items()]
     lines += [f"constexpr unsigned long long {name} = {value}ull;" for name, value in _wide(layout).items()]
     lines += [
         f"constexpr bool {name} = {str(value).lower()};" for name, value in _flags(layout, filters).items()
@@ -370,7 +381,7 @@ def header(layout: Layout, *, filters: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _integers(layout: Layout) -> dict[str, int]:
+def _integers(layout: Layout, filters: bool) -> dict[str, int]:
     c, plan, sharding = layout.config, layout.plan, layout.sharding
     return {
         "HIDDEN": c.hidden,
@@ -400,7 +411,7 @@ def _integers(layout: Layout) -> dict[str, int]:
         "SMS": plan.cores,
         "SMS_A_LANE": plan.cores_a_lane,
         "SLOT_UNITS": layout.slot_units,
-        "SLOTS": layout.slots,
+        "SLOTS": layout.slots_of(filters=filters),
         "RESIDUAL_ROWS": _residual_rows(plan),
         "HEAD_ROWS": _head_rows(plan),
         "FILTER_BYTES": layout.filter_bytes,
@@ -486,10 +497,3 @@ def _storages(plan: Plan, matrix: Matrix) -> frozenset[int]:
 
 def _mask(sizes: frozenset[int]) -> int:
     return sum(1 << size for size in sizes)
-
-
-def operand_halves(layout: Layout, lane_columns: int) -> int:
-    """16-bit words of a prefill operand: by tiles (tiles.cuh), and behind it by shares (shares.cuh)."""
-    by_tiles = layout.prefill_chunk * -(-lane_columns // 64) * 64
-    by_shares = layout.chunk_tokens * -(-lane_columns // 32) * 32
-    return layout.config.lanes.count * (by_tiles + by_shares)

@@ -246,7 +246,7 @@ _PARAMS: tuple[Declared, ...] = (
         Pointer("const u8"),
         "all SMs' tapes, behind them all experts, or packed layers once more in sixteen bits",
     ),
-    ("tape_offset", Pointer("const u64"), "[SMS + 1] bytes"),
+    ("tape_offset", Pointer("const u64"), "[SMS + 2] bytes; the last two: experts, and those for tiles"),
     (
         "tape_tiles",
         Pointer("const u32"),

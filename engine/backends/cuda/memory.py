@@ -14,10 +14,11 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from engine.backends.cuda.compile import compile_kernel
-from engine.backends.cuda.constants import Layout, norms_less_one, operand_halves, rotations
+from engine.backends.cuda.constants import Layout, norms_less_one, rotations
 from engine.backends.cuda.contract import Control, PackJob, PackTensor, UnitJob, UnitTensor
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors
+from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.tape import (
     CHUNK_COLUMNS,
     UNIT_BYTES,
@@ -30,7 +31,15 @@ from engine.backends.cuda.tape import (
     tape_matrices,
     tensors,
 )
-from engine.backends.cuda.unpacked import copy_offsets, copy_steps, sixteen_bits
+from engine.backends.cuda.unpacked import (
+    copies_experts,
+    copy_offsets,
+    copy_steps,
+    experts_for_tiles,
+    sixteen_bits,
+    size_with_copies,
+    tile_offsets,
+)
 from engine.errors import DoesNotFit
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import Rope, rotation_table
@@ -113,13 +122,19 @@ def _weight_bytes(layout: Layout) -> int:
     shapes = dict(tensor_shapes(whole))
     rows = ["embed", *vector_names(layout.config)]
     halves = sum(math.prod(shapes[name]) for name in rows)
-    return tape_size(layout) + layout.experts.size + 2 * halves
+    return tape_size(layout) + 2 * halves
 
 
 def tape_size(layout: Layout) -> int:
-    """Bytes of all tapes, and of the copies behind them."""
+    """Bytes of all tapes, of the experts behind them, and of the copies behind those."""
     plan = layout.plan
-    return int(copy_offsets(plan)[-1] if layout.has_copy else plan.tape_offsets()[-1])
+    return size_with_copies(plan) if layout.has_copy else int(plan.tape_offsets()[-1]) + layout.experts.size
+
+
+def tape_table(layout: Layout) -> NDArray[np.uint64]:
+    """Where each tape begins, then the experts, then those in 16 bits if prompts go by tiles: [cores + 2]."""
+    for_tiles = experts_for_tiles(layout.plan)[0] if layout.prefills_by_tiles else 0
+    return np.append(layout.plan.tape_offsets(), np.uint64(for_tiles))
 
 
 def _other_bytes(layout: Layout) -> int:
@@ -127,40 +142,6 @@ def _other_bytes(layout: Layout) -> int:
     config = layout.config
     rotation = len(rotations(config)) * layout.capacity * config.head_dim * 4
     return layout.mail_words * 4 + sum(prefill_bytes(layout).values()) + rotation + _LAUNCH_BYTES
-
-
-def prefill_bytes(layout: Layout) -> dict[str, int]:
-    """What each of prefill's buffers takes on one GPU, by its name in Memory; Params has the shapes."""
-    config, tokens = layout.config, max(layout.prefill_chunk, layout.chunk_tokens)
-    lanes = config.lanes.count
-    modules = 2 * (config.lanes.delay + 1) * layout.sharding.total_lanes
-
-    def operand(lane_columns: int) -> int:
-        return operand_halves(layout, lane_columns) * 2
-
-    return {
-        "stream": lanes * tokens * config.hidden * 4,
-        "outputs": modules * tokens * config.hidden * 2,
-        "queries": tokens * (config.q_dim + config.kv_dim) * 4,
-        "operand_hidden": operand(config.hidden),
-        "operand_heads": operand(config.q_dim // lanes),
-        "operand_ffn": operand(config.ffn // lanes),
-    } | _expert_prefill_bytes(layout)
-
-
-def _expert_prefill_bytes(layout: Layout) -> dict[str, int]:
-    """Of models with experts, what expert_prefill.cuh lays out otherwise."""
-    config, experts, tokens = layout.config, layout.config.experts, layout.chunk_tokens
-    modules = 2 * layout.sharding.total_lanes
-    if experts is None:
-        return {}
-    routes = tokens * experts.chosen
-    group_tiles = min(experts.count, routes) + routes // 16
-    chunks = -(-config.hidden // CHUNK_COLUMNS) + config.ffn // CHUNK_COLUMNS
-    return {
-        "outputs": (modules * tokens * 2 + routes * 4) * config.hidden + routes * 8,
-        "operand_ffn": group_tiles * chunks * 16 * CHUNK_COLUMNS * 2,
-    }
 
 
 def load_model(
@@ -180,7 +161,7 @@ def load_model(
     return Memory(
         tape=tape,
         tape_bytes=tape_bytes,
-        tape_offset=device.put(plan.tape_offsets()),
+        tape_offset=device.put(tape_table(layout)),
         tape_tiles=device.put(tile_table(layout)),
         shares=device.put(shares),
         embed=loader.rows(["embed"]),
@@ -297,7 +278,7 @@ def tile_table(layout: Layout) -> NDArray[np.uint32]:
     if not layout.prefills_by_tiles:
         return np.zeros((1, 4), np.uint32)
     plan = sixteen_bits(layout.plan)
-    begins = copy_offsets(layout.plan) if layout.has_copy else plan.tape_offsets()
+    begins = tile_offsets(layout.plan)
     tables = []
     for matrix in tape_matrices(plan.config):
         table = np.zeros((parts(plan.config, matrix) * part_tiles(plan.config, matrix), 4), np.uint32)
@@ -349,17 +330,18 @@ class _Loader:
         return pointer
 
     def tape(self) -> tuple[int, int]:
-        """All cores' tapes in one buffer and all experts behind them; its address and size."""
+        """All cores' tapes in one buffer, all experts behind them, then copies; its address and size."""
         plan, experts = self._layout.plan, self._layout.experts
-        offsets = plan.tape_offsets()
-        total = tape_size(self._layout) + experts.size
+        offsets, total = plan.tape_offsets(), tape_size(self._layout)
         tape = self._device.allocate(total)
-        done = self._fill(tape, plan, offsets, plan.steps(), Progress(0, total, BYTES, "packing weights"))
+        done = Progress(0, total, BYTES, "packing weights")
+        done = self._fill(tape, plan, offsets, plan.steps(), done)
+        done = self._pack_experts(tape + int(offsets[-1]), experts, done)
         if self._layout.has_copy:
-            copy, begins = sixteen_bits(plan), copy_offsets(plan)
-            progress = Progress(done, total, BYTES, "packing weights")
-            done = self._fill(tape, copy, begins, copy_steps(plan), progress)
-        self._pack_experts(tape + int(offsets[-1]), Progress(done, total, BYTES, "packing weights"))
+            done = self._fill(tape, sixteen_bits(plan), copy_offsets(plan), copy_steps(plan), done)
+            if copies_experts(plan):
+                begin, copy = experts_for_tiles(plan)
+                self._pack_experts(tape + begin, copy, done)
         return tape, total
 
     def _fill(
@@ -369,14 +351,14 @@ class _Loader:
         offsets: np.ndarray,
         steps: Iterable[tuple[int, Matrix]],
         progress: Progress,
-    ) -> int:
-        """Matrices at where `plan` and `offsets` of its cores have them; bytes done by then."""
-        done = progress.done
+    ) -> Progress:
+        """Matrices at where `plan` and `offsets` of its cores have them; how far it is by then."""
         for layer, matrix in steps:
             self._pack_tape(tape, plan, offsets[:-1], layer, matrix)
-            done += sum(plan.share_bytes(core, matrix, layer) for core in range(plan.cores))
-            self._progress(structs.replace(progress, done=done))
-        return done
+            more = sum(plan.share_bytes(core, matrix, layer) for core in range(plan.cores))
+            progress = structs.replace(progress, done=progress.done + more)
+            self._progress(progress)
+        return progress
 
     def _pack_tape(self, tape: int, plan: Plan, offsets: np.ndarray, layer: int, matrix: Matrix) -> None:
         config = self._layout.config
@@ -392,11 +374,10 @@ class _Loader:
         self._pack(target, tape, tensors(config, layer, matrix), kept, unpacked=kept is not wanted)
         target.free()
 
-    def _pack_experts(self, address: int, progress: Progress) -> None:
-        """A tile of an expert is packed as a core's share is."""
-        experts, done = self._layout.experts, progress.done
+    def _pack_experts(self, address: int, experts: ExpertRegion, progress: Progress) -> Progress:
+        """A tile of an expert is packed as a core's share is. How far it is by then."""
         if not experts.count:
-            return
+            return progress
         targets = {}
         for matrix in EXPERT_MATRICES:
             targets[matrix] = _Target(
@@ -408,12 +389,14 @@ class _Loader:
         for layer, expert, matrix in experts.matrices():
             names = expert_tensors(self._layout.config, layer, expert, matrix)
             at = address + experts.offset(layer, expert, matrix)
-            self._pack(targets[matrix], at, names, experts.storage(matrix))
-            done += experts.matrix_bytes(matrix)
+            kept, wanted = self._layout.experts.storage(matrix), experts.storage(matrix)
+            self._pack(targets[matrix], at, names, kept, unpacked=kept is not wanted)
+            progress = structs.replace(progress, done=progress.done + experts.matrix_bytes(matrix))
             if expert == experts.count - 1:
-                self._progress(structs.replace(progress, done=done))
+                self._progress(progress)
         for target in targets.values():
             target.free()
+        return progress
 
     def _pack(
         self,

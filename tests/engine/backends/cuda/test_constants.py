@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.backends.cuda.constants import Layout, Tuning, header, make_layout
-from engine.backends.cuda.memory import prefill_bytes
+from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan
@@ -20,9 +20,9 @@ from tests.gpu.models import QWEN3_32B
 
 LLAMA = load_preset("llama-3.2-1b").config
 EXPERTS = load_preset("qwen3-30b-a3b").config
-BY_SHARES: dict[str, tuple[ModelConfig, Storage | None]] = {
+BY_SHARES: dict[str, tuple[ModelConfig, Storage]] = {
     "packed": (LLAMA, Storage.FP8_BLOCK),
-    "experts": (EXPERTS, None),
+    "experts": (EXPERTS, Storage.FP8_BLOCK),
 }
 LONGEST_PROMPT = QWEN3_32B.context
 
@@ -33,15 +33,16 @@ def layout_of(config: ModelConfig, storage: Storage | None = None, tuning: Tunin
     return make_layout(plan(config, 132, chosen.storages), chosen.half, tuning or Tuning())
 
 
-@pytest.mark.parametrize("config", [LLAMA, QWEN3_32B], ids=["small", "long vectors"])
-def test_long_prompts_of_dense_sixteen_bit_models_go_by_tiles(config: ModelConfig) -> None:
+@pytest.mark.parametrize("config", [LLAMA, QWEN3_32B, EXPERTS], ids=["small", "long vectors", "experts"])
+def test_long_prompts_of_sixteen_bit_models_go_by_tiles(config: ModelConfig) -> None:
     layout = layout_of(config)
     assert layout.tiles_from < LONGEST_PROMPT
     assert "constexpr bool PREFILL_BY_TILES = true;" in header(layout)
 
 
-def test_packed_weights_have_a_copy_for_the_tiles() -> None:
-    layout = layout_of(*BY_SHARES["packed"])
+@pytest.mark.parametrize("kind", BY_SHARES)
+def test_packed_weights_have_a_copy_for_the_tiles(kind: str) -> None:
+    layout = layout_of(*BY_SHARES[kind])
     assert layout.has_copy
     assert "constexpr bool PREFILL_BY_TILES = true;" in header(layout)
 

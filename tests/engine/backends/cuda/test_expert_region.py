@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.backends.cuda.constants import Tuning, make_layout, slots_in_flight
+from engine.backends.cuda.constants import Tuning, make_layout
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors, pack_experts
+from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.tape import Matrix, chunks, columns, plan, swap_pieces, validate
 from engine.errors import ConfigError
 from engine.models.config import Experts, ModelConfig, tensor_shapes

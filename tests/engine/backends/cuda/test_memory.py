@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from engine.backends.cuda.constants import Layout, Tuning, make_layout
-from engine.backends.cuda.memory import prefill_bytes, require_room
+from engine.backends.cuda.memory import require_room
+from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan

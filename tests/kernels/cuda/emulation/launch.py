@@ -12,13 +12,21 @@ from numpy.typing import NDArray
 
 from engine.backends.cuda.constants import Tuning, header, make_layout, rotations
 from engine.backends.cuda.contract import PEER_POINTERS, TOKEN_ID_BITS, Control, Params, Status
-from engine.backends.cuda.expert_region import pack_experts
-from engine.backends.cuda.memory import prefill_bytes, share_table, tile_table, turns, vector, vector_names
+from engine.backends.cuda.expert_region import ExpertRegion, pack_experts
+from engine.backends.cuda.memory import (
+    share_table,
+    tape_table,
+    tile_table,
+    turns,
+    vector,
+    vector_names,
+)
 from engine.backends.cuda.params import biases_of, sampling_of
+from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import Plan, pack_core, plan
-from engine.backends.cuda.unpacked import copy_offsets, sixteen_bits
+from engine.backends.cuda.unpacked import copies_experts, copy_offsets, experts_for_tiles, sixteen_bits
 from engine.models.config import ModelConfig
 from engine.models.weights import DType, Weights
 from engine.sampling import SamplingParams
@@ -123,6 +131,7 @@ class EmulatedGpu:
         c, layout, made = self._config, self.layout, self._plan
         prefill, half = prefill_bytes(layout), layout.weights
         tapes = [pack_core(made, weights, core, half) for core in range(made.cores)]
+        tapes.append(pack_experts(layout.experts, weights, half))
         if layout.has_copy:
             tapes += _copies(made, weights, half)
 
@@ -136,12 +145,8 @@ class EmulatedGpu:
             return self.put(np.zeros(count, dtype))
 
         return {
-            "tape": self.put(
-                np.concatenate(
-                    [*(tape.view(np.uint8) for tape in tapes), pack_experts(layout.experts, weights, half)]
-                )
-            ),
-            "tape_offset": self.put(made.tape_offsets()),
+            "tape": self.put(np.concatenate([tape.view(np.uint8) for tape in tapes])),
+            "tape_offset": self.put(tape_table(layout)),
             "tape_tiles": self.put(tile_table(layout)),
             "shares": self.put(share_table(made)),
             "embed": vectors(["embed"]),
@@ -165,11 +170,13 @@ class EmulatedGpu:
 
 
 def _copies(made: Plan, weights: Weights, half: DType) -> list[NDArray[Any]]:
-    """What lies behind the tapes of packed weights."""
+    """What lies behind the tapes of packed weights, and their experts."""
     begins, plain = copy_offsets(made), sixteen_bits(made)
     sizes = np.diff(begins).astype(int) // 2
     cores = [pack_core(plain, weights, core, half)[:size] for core, size in enumerate(sizes)]
-    return [np.zeros(int(begins[0] - made.tape_offsets()[-1]) // 2, np.uint16), *cores]
+    before = int(made.tape_offsets()[-1]) + ExpertRegion.of(made).size
+    experts = pack_experts(experts_for_tiles(made)[1], weights, half) if copies_experts(made) else None
+    return [np.zeros(int(begins[0]) - before, np.uint8), *cores, *([] if experts is None else [experts])]
 
 
 def _build(folder: Path, header_text: str) -> Path:

@@ -1,0 +1,17 @@
+"""How many copies of weights an SM asks for at once."""
+
+from __future__ import annotations
+
+from engine.backends.cuda.constants import Tuning
+from engine.backends.cuda.expert_region import ExpertRegion
+from engine.backends.cuda.tape import Plan
+
+
+def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
+    """Many keep memory busy, few let exchanges through."""
+    if tuning.slots_in_flight is not None:
+        return tuning.slots_in_flight
+    phases = 4 * plan.config.layers + 1
+    experts = ExpertRegion.of(plan).met_bytes / plan.cores
+    bytes_a_phase = (max(plan.tape_bytes(core) for core in range(plan.cores)) + experts) / phases
+    return 1 if bytes_a_phase < 64 << 10 else 2 if bytes_a_phase < 350 << 10 else 3
