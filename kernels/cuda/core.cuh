@@ -38,12 +38,6 @@ struct Matrix<HEAD> {
     static constexpr int COLUMNS = model::HEAD_COLUMNS;
 };
 
-// Bit t: some SM has a group of t tiles of this matrix.
-DEVICE constexpr int group_sizes(int phase) {
-    constexpr int sizes[] = MODEL_GROUP_SIZES;
-    return sizes[phase];
-}
-
 DEVICE constexpr int chunks_of(int columns) { return ceil_div(columns, CHUNK_COLUMNS); }
 DEVICE constexpr int phase_chunks(int phase) {
     return chunks_of(phase == ATTN_OUT ? Matrix<ATTN_OUT>::COLUMNS
@@ -70,9 +64,11 @@ constexpr int CHUNK_OPERAND_BYTES = REQUESTS * 2 * CHUNK_COLUMNS * 2;  // both p
 constexpr int OPERAND_STEP_BYTES = CHUNK_OPERAND_BYTES / 2;  // one product of 16 columns
 constexpr int QUAD_OPERAND_BYTES = QUAD_CHUNKS * CHUNK_OPERAND_BYTES;
 constexpr int VECTOR_CHUNKS = round_up(chunks_of(MAX_COLUMNS), any_by_warpgroups() ? 2 * QUAD_CHUNKS : 1);
-// Vectors of several requests lie in shared memory a window of their columns at a time (several_products.cuh).
-constexpr int ROUND_CHUNKS = 4 * WARPS, WINDOW_CHUNKS = 16 / REQUESTS * ROUND_CHUNKS;
-constexpr int OPERAND_CHUNKS = REQUESTS == 1 ? VECTOR_CHUNKS : smaller(WINDOW_CHUNKS, VECTOR_CHUNKS);
+// Long vectors, and those of several requests, lie in shared memory a window of their columns at a time (windows.cuh,
+// several_products.cuh).
+constexpr int ROUND_CHUNKS = 4 * WARPS;
+static_assert(model::WINDOW_CHUNKS % ROUND_CHUNKS == 0, "each thread fetches whole pieces of a window");
+constexpr int OPERAND_CHUNKS = smaller(model::WINDOW_CHUNKS, VECTOR_CHUNKS);
 constexpr int OPERAND_BYTES = OPERAND_CHUNKS * CHUNK_OPERAND_BYTES;
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
 constexpr int PARTIAL_BYTES = 2 * REQUESTS * WARPS * PAIRS * int(sizeof(float2));

@@ -88,8 +88,7 @@ DEVICE void attn_out(Core& core, int layer) {
     ResidualFinish<true> finish(core, layer);
     with_storage<ATTN_OUT>(layer, [&](auto stored) {
         GroupRun<ATTN_OUT, ResidualFinish<true>, stored.STORAGE> groups(core, finish);
-        stage_plain<Matrix<ATTN_OUT>::COLUMNS, stored.STORAGE>(core, core.mail(layer) + mail::HEADS_OUT + core.model_lane * LANE_Q);
-        groups.run();
+        groups.run_plain(core.mail(layer) + mail::HEADS_OUT + core.model_lane * LANE_Q);
     });
 }
 
@@ -125,8 +124,7 @@ DEVICE void down(Core& core, int layer) {
     ResidualFinish<false> finish(core, layer);
     with_storage<DOWN>(layer, [&](auto stored) {
         GroupRun<DOWN, ResidualFinish<false>, stored.STORAGE> groups(core, finish);
-        stage_plain<Matrix<DOWN>::COLUMNS, stored.STORAGE>(core, core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN);
-        groups.run();
+        groups.run_plain(core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN);
     });
 }
 

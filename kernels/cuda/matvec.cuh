@@ -6,6 +6,7 @@
 // applies what follows (rotation, SwiGLU, residual, sampling scores) and posts.
 #pragma once
 #include "quads.cuh"
+#include "windows.cuh"
 
 // The scale of RMSNorm, from the partial sums of squares of the warps.
 DEVICE float inverse_rms(const float (&squares)[WARPS]) {
@@ -263,8 +264,9 @@ struct SlotWeights {
     uint4 units[MOST] = {};
 
     // Takes chunks first .. last - 1 of a group from the slot at the cursor, and frees it. Past the warp's last chunk:
-    // some weights, which `multiply` takes times zero.
-    template <int T>
+    // some weights, which `multiply` takes times zero. LATE: it frees it once they are there, because loads of other kinds,
+    // which may hold them up, are on their way.
+    template <int T, bool LATE = false>
     DEVICE void load(Core& core, int first, int last) {
         constexpr int CHUNK_BYTES = (APART ? 1 : T) * UNIT_BYTES, TILE_BYTES = (APART ? SlotPart<T>::CHUNKS : 1) * UNIT_BYTES;
         core.wait_full();
@@ -279,7 +281,14 @@ struct SlotWeights {
                 for (int t = 0; t < T; ++t) units[e * T + t] = *reinterpret_cast<const uint4*>(from + t * TILE_BYTES);
             }
         }
-        core.free_slot();
+        if constexpr (LATE) {
+            u32 loaded = 0;
+#pragma unroll
+            for (int u = 0; u < SlotPart<T>::EACH * T; ++u) loaded |= units[u].x | units[u].y | units[u].z | units[u].w;
+            core.free_slot_after(loaded);
+        } else {
+            core.free_slot();
+        }
     }
 
     template <int T>
@@ -311,6 +320,37 @@ struct SlotWeights {
     }
 };
 
+// SlotWeights::multiply for the chunks from `begin` to `end` of those that the slot has from `first` on; the operand's window
+// begins with chunk `window`.
+template <int T>
+DEVICE void multiply_in_window(const Core& core, const SlotWeights<false>& weights, int first, int begin, int end, int window,
+                               Sums<T>& sums) {
+    const int mine = SlotPart<T>::mine(core, first);
+    if (mine >= end) return;
+    Operand a[SlotPart<T>::EACH][2];
+#pragma unroll
+    for (int e = 0; e < SlotPart<T>::EACH; ++e) {
+        const int c = mine + e * WARPS;
+        a[e][0] = a[e][1] = make_uint4(0, 0, 0, 0);
+        if (core.lane < 4 * REQUESTS && c >= begin && c < end) {
+            const u8* from = core.shared.operand() + (c - window) * CHUNK_OPERAND_BYTES + core.lane * 16;
+            a[e][0] = *reinterpret_cast<const Operand*>(from);
+            a[e][1] = *reinterpret_cast<const Operand*>(from + OPERAND_STEP_BYTES);
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < SlotPart<T>::EACH; ++e) {
+#pragma unroll
+        for (int t = 0; t < T; ++t) {
+            mma_weights(sums.chain[0][t], a[e][0], weights.units[e * T + t].x, weights.units[e * T + t].y);
+        }
+#pragma unroll
+        for (int t = 0; t < T; ++t) {
+            mma_weights(sums.chain[Sums<T>::CHAINS - 1][t], a[e][1], weights.units[e * T + t].z, weights.units[e * T + t].w);
+        }
+    }
+}
+
 // The products of a group with weights that a warp holds in registers, its part of a slot at a time.
 template <class Held>
 struct HeldProducts {
@@ -335,6 +375,26 @@ struct HeldProducts {
             first += STEP;
             if (first >= chunks) break;
             weights_.template load<T>(core, first, smaller(first + STEP, chunks));
+        }
+    }
+
+    // The same where the vector comes in windows.
+    template <int T, class Vector>
+    DEVICE void multiply(Core& core, int chunks, Sums<T>& sums, Vector& vector) {
+        constexpr int STEP = Held::template chunks_a_slot<T>();
+        int first = 0;
+#pragma unroll 1
+        while (true) {
+            const int last = smaller(first + STEP, chunks);
+#pragma unroll 1
+            for (int begin = first; begin < last;) {
+                const int at = vector.hold(begin), end = smaller(last, at + OPERAND_CHUNKS);
+                multiply_in_window<T>(core, weights_, first, begin, end, at, sums);
+                begin = end;
+            }
+            first = last;
+            if (first >= chunks) break;
+            weights_.template load<T, true>(core, first, smaller(first + STEP, chunks));
         }
     }
 
@@ -403,7 +463,21 @@ public:
         if constexpr (!APART) begin(0);
     }
 
-    DEVICE void run() {
+    // With the vector at `from`, once it is there.
+    DEVICE void run_plain(const u32* from) {
+        constexpr int COLUMNS = Matrix<PHASE>::COLUMNS;
+        if constexpr (in_windows(PHASE)) {
+            Windows<COLUMNS> vector(core_, from);
+            run(vector);
+        } else {
+            stage_plain<COLUMNS, STORAGE>(core_, from);
+            run();
+        }
+    }
+
+    // With the vector that is in shared memory, or comes there.
+    template <class... Vector>
+    DEVICE void run(Vector&... vector) {
         // Each reads all of the vector; the router's is staged before another barrier.
         if constexpr (by_warpgroups(STORAGE) && !(experts::ANY && PHASE == GATE_UP)) consumers_sync();
 #pragma unroll 1
@@ -411,7 +485,7 @@ public:
             if (g) begin(g);
             with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
                 typename Products::template Sums<tiles.COUNT> sums;
-                products_.template multiply<tiles.COUNT>(core_, CHUNKS, sums);
+                products_.template multiply<tiles.COUNT>(core_, CHUNKS, sums, vector...);
                 if (NORMED && g == 0) leave_squares(core_);  // while the products end
                 products_.template leave<tiles.COUNT>(core_, sums);
             });

@@ -139,36 +139,6 @@ private:
     bool seen_ = false;  // all windows have been here
 };
 
-// SlotWeights::multiply for the chunks from `begin` to `end` of those that the slot has from `first` on; the operand's window
-// begins with chunk `window`.
-template <int T>
-DEVICE void multiply_slot(const Core& core, const SlotWeights<false>& weights, int first, int begin, int end, int window, Sums<T>& sums) {
-    const int mine = SlotPart<T>::mine(core, first);
-    if (mine >= end) return;
-    Operand a[SlotPart<T>::EACH][2];
-#pragma unroll
-    for (int e = 0; e < SlotPart<T>::EACH; ++e) {
-        const int c = mine + e * WARPS;
-        a[e][0] = a[e][1] = make_uint4(0, 0, 0, 0);
-        if (core.lane < 4 * REQUESTS && c >= begin && c < end) {
-            const u8* from = core.shared.operand() + (c - window) * CHUNK_OPERAND_BYTES + core.lane * 16;
-            a[e][0] = *reinterpret_cast<const Operand*>(from);
-            a[e][1] = *reinterpret_cast<const Operand*>(from + OPERAND_STEP_BYTES);
-        }
-    }
-#pragma unroll
-    for (int e = 0; e < SlotPart<T>::EACH; ++e) {
-#pragma unroll
-        for (int t = 0; t < T; ++t) {
-            mma_weights(sums.chain[0][t], a[e][0], weights.units[e * T + t].x, weights.units[e * T + t].y);
-        }
-#pragma unroll
-        for (int t = 0; t < T; ++t) {
-            mma_weights(sums.chain[Sums<T>::CHAINS - 1][t], a[e][1], weights.units[e * T + t].z, weights.units[e * T + t].w);
-        }
-    }
-}
-
 // GroupRun of several requests. A warp finishes one request's part of a group, always the same one's.
 template <int PHASE, bool NORMED, class Finish>
 class Products {
@@ -210,7 +180,7 @@ private:
 #pragma unroll 1
             for (int begin = first; begin < last;) {
                 const int at = window.hold(begin), end = smaller(last, at + OPERAND_CHUNKS);
-                multiply_slot<T>(core_, weights_, first, begin, end, at, sums);
+                multiply_in_window<T>(core_, weights_, first, begin, end, at, sums);
                 begin = end;
             }
             first = last;

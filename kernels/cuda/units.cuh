@@ -67,6 +67,26 @@ DEVICE void with_storage(int layer, const Visit& visit) {
     }
 }
 
+// Bit t: some SM has a group of t tiles of this matrix.
+DEVICE constexpr int group_sizes(int phase) {
+    constexpr int sizes[] = MODEL_GROUP_SIZES;
+    return sizes[phase];
+}
+
+// Chunks of a 16-bit group that a slot holds: all that fit if a warp can hold its part of them, else as many for each warp.
+DEVICE constexpr int most_chunks(int tiles) {
+    const int fit = SLOT_UNITS / tiles;
+    return fit < WARPS || ceil_div(fit, WARPS) * tiles <= MAX_TILES ? fit : fit - fit % WARPS;
+}
+DEVICE constexpr bool any_in_uneven_parts() {
+    for (int phase = QKV; phase <= HEAD; ++phase) {
+        for (int t = 1; t <= MAX_TILES; ++t) {
+            if ((group_sizes(phase) >> t & 1) && most_chunks(t) > WARPS && most_chunks(t) % WARPS) return true;
+        }
+    }
+    return false;
+}
+
 // Of a row: numbers that share one lie side by side.
 DEVICE constexpr int scales_of_a_chunk(int storage) { return storage == STORAGE_Q6_K ? 2 : 1; }
 
@@ -74,6 +94,7 @@ DEVICE constexpr int scales_of_a_chunk(int storage) { return storage == STORAGE_
 // turns (quads.cuh). Tiles lie side by side, or each apart, as those of experts do.
 DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool apart = false) {
     if (!is_packed(storage)) {
+        if constexpr (any_in_uneven_parts()) return most_chunks(tiles);
         const int fit = SLOT_UNITS / tiles;
         return fit < WARPS ? fit : fit - fit % WARPS;
     }

@@ -6,22 +6,28 @@ import math
 from dataclasses import dataclass
 
 from engine.backends.codes import ExchangeCode, HeadCode
-from engine.backends.cuda.contract import (
-    PREFILL_TOKENS_A_STEP,
-    PROBES,
-    WARPS,
-)
+from engine.backends.cuda.contract import PROBES
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion
 from engine.backends.cuda.sharding import Sharding, shard
+from engine.backends.cuda.shared_memory import (
+    SHARED_BYTES,
+    fixed_bytes,
+    head_columns,
+    head_rows,
+    joins_lanes,
+    residual_rows,
+    scratch_bytes,
+    table_bytes,
+    widest_columns,
+    window_chunks,
+)
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, mlp_columns
-from engine.backends.cuda.units import QUAD_CHUNKS, TILE_ROWS, UNIT_BYTES, by_warpgroups, chunks_a_slot
+from engine.backends.cuda.units import TILE_ROWS, UNIT_BYTES, chunks_a_slot
 from engine.errors import ConfigError
 from engine.models.config import Activation, HeadKind, ModelConfig
 from engine.models.rope import Rope, RopeLayout
 from engine.models.weights import DType
 
-SHARED_BYTES = 232448
-"""What one block may use on compute capability 9.0."""
 DEFAULT_CAPACITY = 32768
 """Positions of the cache unless more are asked for: a whole context may take more memory than the weights."""
 _LEAST_SLOTS = 4
@@ -92,7 +98,8 @@ class Layout:
         """Of the ring; experts take the room of the vocabulary's rows where no filter needs them."""
         if filters or not self.config.experts or self.requests > 1:
             return self.slots
-        taken = self.scratch_bytes - table_bytes(self.plan) + _fixed_bytes(self.plan, self.tuning, 1)
+        fixed = fixed_bytes(self.plan, _most_expert_tiles(self.config, self.tuning), 1)
+        taken = self.scratch_bytes - table_bytes(self.plan) + fixed
         return (SHARED_BYTES - 128 - taken) // (self.slot_units * UNIT_BYTES + 16)
 
     @property
@@ -170,7 +177,7 @@ class Layout:
 
     @property
     def _head_words(self) -> int:
-        if not _joins_lanes(self.sharding):
+        if not joins_lanes(self.sharding):
             return 0
         return self.config.hidden + self.sharding.streams * (self.config.hidden // TILE_ROWS)
 
@@ -203,6 +210,11 @@ def _expert_tiles(config: ModelConfig, tokens: int) -> int:
     return config.experts.count + tokens * config.experts.chosen // 128 if config.experts else 0
 
 
+def _most_expert_tiles(config: ModelConfig, tuning: Tuning) -> int:
+    """Of a cache that has as many positions as the longest pass by tiles would take."""
+    return _expert_tiles(config, -(-_wanted_chunk(config, tuning) // 128) * 128)
+
+
 def make_layout(
     plan: Plan,
     weights: DType,
@@ -220,15 +232,15 @@ def make_layout(
     sharding = sharding or shard(config, 1)
     room = min(capacity or DEFAULT_CAPACITY, config.context)
     for what, value, most in (
-        ("columns that a product reads", _widest_columns(config), _MAX_COLUMNS),
+        ("columns that a product reads", widest_columns(config), _MAX_COLUMNS),
         ("query heads a KV head", config.queries_per_kv, 8),
         ("KV heads", config.kv_heads, plan.cores),
         ("vocabulary entries", sharding.whole.vocab, 1 << 20),
     ):
         if value > most:
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
-    scratch = _scratch_bytes(plan, sharding, requests)
-    room_for_slots = SHARED_BYTES - scratch - _fixed_bytes(plan, tuning, requests)
+    scratch = scratch_bytes(plan, sharding, requests)
+    room_for_slots = SHARED_BYTES - scratch - fixed_bytes(plan, _most_expert_tiles(config, tuning), requests)
     sizes = _SLOT_UNITS if tuning.slot_units is None else (tuning.slot_units,)
     for units in sizes:
         slots = room_for_slots // (units * UNIT_BYTES + 16)
@@ -273,78 +285,6 @@ def _holds_runs(plan: Plan, slot_units: int) -> bool:
         chunks_a_slot(slot_units, tiles, plan.storage(0, matrix), apart=True)
         for matrix in (EXPERT_MATRICES if plan.config.experts else ())
         for tiles in {*plan.group_sizes(matrix), _EXPERT_BLOCK_TILES}
-    )
-
-
-def _head_columns(config: ModelConfig) -> int:
-    return config.hidden * (config.lanes.count if config.lanes.head is HeadKind.LANE else 1)
-
-
-def _widest_columns(config: ModelConfig) -> int:
-    lanes = config.lanes.count
-    return max(config.hidden, config.q_dim // lanes, mlp_columns(config) // lanes, _head_columns(config))
-
-
-def _joins_lanes(sharding: Sharding) -> bool:
-    """Whether the head reads one vector that is made of several lanes' (head_input.cuh)."""
-    return sharding.streams > 1 and sharding.whole.lanes.head is not HeadKind.VOCAB_PARALLEL
-
-
-def _scratch_bytes(plan: Plan, sharding: Sharding, requests: int) -> int:
-    """Mirrors SCRATCH_BYTES in core.cuh; the compiler asserts that all of shared memory fits."""
-    c = plan.config
-    pairs = 8 * TILE_ROWS // 2
-    merge_row = (c.head_dim + 4) * 4
-    chunks = _operand_chunks(plan)
-    if requests > 1:
-        chunks = min(chunks, 16 // requests * 4 * WARPS)
-    decode = requests * (chunks * 128 + 2 * WARPS * pairs * 8)
-    slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if _joins_lanes(sharding) else 0
-    merge = (WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim
-    decode += -(-max(merge, (2 + PROBES) * WARPS * 24, slices) // 8) * 8
-    decode += table_bytes(plan) if requests == 1 else 0
-    prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
-    return -(-max(decode, prefill) // 128) * 128
-
-
-def table_bytes(plan: Plan) -> int:
-    """TABLE_BYTES in core.cuh: what an SM keeps of a request's vocabulary rows."""
-    return 12 * _head_rows(plan)
-
-
-def _operand_chunks(plan: Plan) -> int:
-    """Chunks of the longest vector; whole turns of warpgroups, if they multiply."""
-    chunks = -(-_widest_columns(plan.config) // 32)
-    steps = [*plan.steps(), *((0, matrix) for matrix in EXPERT_MATRICES if plan.config.experts)]
-    if any(by_warpgroups(plan.storage(layer, matrix)) for layer, matrix in steps):
-        chunks = -(-chunks // (2 * QUAD_CHUNKS)) * 2 * QUAD_CHUNKS
-    return chunks
-
-
-def _residual_rows(plan: Plan) -> int:
-    """With norms after modules every SM keeps the whole residual stream, and two sums of squares a warp."""
-    if plan.config.post_norms:
-        return plan.config.hidden + 2 * WARPS
-    most = max(core[Matrix.ATTN_OUT].tiles for core in plan.shares)
-    return max(2, most * TILE_ROWS)
-
-
-def _head_rows(plan: Plan) -> int:
-    return max(core[Matrix.HEAD].tiles for core in plan.shares) * TILE_ROWS
-
-
-def _fixed_bytes(plan: Plan, tuning: Tuning, requests: int) -> int:
-    routing = 0
-    if experts := plan.config.experts:
-        tiles = _expert_tiles(plan.config, -(-_wanted_chunk(plan.config, tuning) // 128) * 128)
-        routing = 24 + 4 * (WARPS * -(-experts.count // plan.cores) + 2 * experts.chosen + experts.count)
-        routing += 2 * (tiles + 2 * experts.count + 1) + 6
-    return (
-        4 * (10 + 15 + 2 * WARPS + 4)
-        + 4 * requests * (_residual_rows(plan) + 6 * plan.config.layers + 2 * WARPS)
-        + 8 * WARPS
-        + 512
-        + routing
     )
 
 
@@ -406,14 +346,15 @@ def _integers(layout: Layout, filters: bool) -> dict[str, int]:
         "STREAMS": sharding.streams,
         "DELAY": sharding.whole.lanes.delay,
         "HEAD_KIND": int(HeadCode[sharding.whole.lanes.head.name]),
-        "HEAD_COLUMNS": _head_columns(c),
+        "HEAD_COLUMNS": head_columns(c),
         "REQUESTS": layout.requests,
         "SMS": plan.cores,
         "SMS_A_LANE": plan.cores_a_lane,
+        "WINDOW_CHUNKS": window_chunks(plan, layout.requests),
         "SLOT_UNITS": layout.slot_units,
         "SLOTS": layout.slots_of(filters=filters),
-        "RESIDUAL_ROWS": _residual_rows(plan),
-        "HEAD_ROWS": _head_rows(plan),
+        "RESIDUAL_ROWS": residual_rows(plan),
+        "HEAD_ROWS": head_rows(plan),
         "FILTER_BYTES": layout.filter_bytes,
         "MAX_SPLITS": layout.max_splits,
         "PREFILL_TILES": layout.tuning.prefill_tiles,

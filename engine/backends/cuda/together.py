@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import Token
-from engine.backends.cuda.constants import Layout, make_layout, table_bytes
+from engine.backends.cuda.constants import Layout, make_layout
 from engine.backends.cuda.contract import (
     THREADS,
     Control,
@@ -36,6 +36,7 @@ from engine.backends.cuda.launch import (
 )
 from engine.backends.cuda.resources import LaunchResources
 from engine.backends.cuda.rows import Part, RunningLaunch
+from engine.backends.cuda.shared_memory import table_bytes
 from engine.backends.cuda.upload import Upload
 from engine.errors import BackendFailure, DeviceLost
 from engine.models.config import HeadKind

@@ -34,6 +34,8 @@ WARPS = 8
 """Consumers of a block: a slot has as many chunks for each of them as for the others where that can be."""
 _SCALED_APART = 8
 """Blocks of a scale of their own that the rows of the tensor cores' other operand keep apart (packed.cuh)."""
+_MOST_HELD = 8
+"""Units of sixteen bits that a warp holds in registers: its part of a slot (matvec.cuh)."""
 QUAD_CHUNKS = 4
 """Chunks that a product of warpgroups keeps apart, in pairs of the eight columns of the vector's operand."""
 HALF_TILES = 4
@@ -95,6 +97,8 @@ def group_bytes(storage: Storage, tiles: int, chunks: int) -> int:
 def chunks_a_slot(slot_units: int, tiles: int, storage: Storage = Storage.F16, *, apart: bool = False) -> int:
     """Chunks of a group of `tiles` tiles in a slot: whole turns of a warpgroup, or as many for each warp.
 
+    In sixteen bits as many as fit, if a warp can hold its part: of two slots each has the same again.
+
     `slot_units` counts units of sixteen bits, whatever the format. With `apart` each tile has runs of its
     own, as experts have. 0: not even a run fits, or not a turn.
     """
@@ -103,7 +107,8 @@ def chunks_a_slot(slot_units: int, tiles: int, storage: Storage = Storage.F16, *
     if by_warpgroups(storage):
         turn = QUAD_CHUNKS if tiles > HALF_TILES else 2 * QUAD_CHUNKS
         return fit - fit % turn
-    fit = fit if fit < WARPS else fit - fit % WARPS
+    if storage in UNIT_FORMS or -(-fit // WARPS) * tiles > _MOST_HELD:
+        fit = fit if fit < WARPS else fit - fit % WARPS
     blocks = 2 if storage is Storage.Q6_K else 1
     return min(fit, _SCALED_APART // blocks * WARPS) if storage in UNIT_FORMS else fit
 

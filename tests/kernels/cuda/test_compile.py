@@ -15,10 +15,12 @@ import pytest
 from engine.backends.cuda import contract
 from engine.backends.cuda.backend import kernel_headers
 from engine.backends.cuda.compile import compile_kernel
-from engine.backends.cuda.constants import SHARED_BYTES, Tuning, header, make_layout
+from engine.backends.cuda.constants import Tuning, header, make_layout
 from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.sharding import shard
+from engine.backends.cuda.shared_memory import SHARED_BYTES
 from engine.backends.cuda.tape import plan
+from engine.backends.cuda.units import chunks_a_slot
 from engine.errors import BackendUnavailable, ConfigError
 from engine.models.catalogue import open_model
 from engine.models.config import ModelConfig
@@ -177,14 +179,26 @@ def test_every_address_of_a_launch_comes_from_memory_or_is_its_own() -> None:
 
 
 def test_vectors_that_leave_no_room_for_a_ring_are_refused() -> None:
-    wide = replace(load_preset("llama-3.2-1b").config, ffn=32768)
+    wide = replace(load_preset("llama-3.2-1b").config, hidden=32768)
     with pytest.raises(ConfigError, match=r"ring slots .* leave the option slot_units out"):
         make_layout(plan(wide, 132), "f16", Tuning(slot_units=48))
 
 
-def test_long_vectors_get_smaller_slots() -> None:
+def test_long_vectors_come_in_windows_so_that_the_ring_keeps_its_size() -> None:
     layout = make_layout(plan(QWEN3_32B, 132), "bf16", Tuning())
+    assert "constexpr int WINDOW_CHUNKS = 160;" in header(layout)
+    assert layout.slot_units == 48 and layout.slots >= 6
+
+
+def test_vectors_that_need_all_of_their_room_get_smaller_slots() -> None:
+    wide = replace(load_preset("llama-3.2-1b").config, hidden=32768)
+    layout = make_layout(plan(wide, 132), "f16", Tuning())
     assert layout.slot_units < 48 and layout.slots >= 4
+
+
+def test_a_slot_of_four_tiles_is_full_though_warps_have_uneven_parts() -> None:
+    assert chunks_a_slot(48, 4) == 12
+    assert chunks_a_slot(48, 5) == 8  # a warp's registers hold no more
 
 
 def test_vectors_of_more_pieces_than_a_thread_keeps_track_of_are_refused() -> None:

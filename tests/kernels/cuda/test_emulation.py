@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.backends.cuda.constants import header
+from engine.backends.cuda.tape import Matrix
 from engine.models.config import Activation, Experts, ModelConfig
 from engine.models.presets import load_preset
 from engine.models.rope import Rope
@@ -187,6 +189,22 @@ def test_logits_with_norms_after_modules_are_the_references(name: str, head_dim:
     expected = reference.forward(tokens, reference.new_cache(len(tokens)))
     capped = np.abs(expected).max() > 0.9 * config.logit_cap
     assert capped or not config.logit_cap, "the cap does nothing here"
+    assert relative_error(found, expected) < PREFILL_TOLERANCE
+
+
+def test_logits_of_an_mlp_whose_vector_comes_in_windows_are_the_references(tmp_path: Path) -> None:
+    """Windows of 32 chunks, the last one not full; slots of 12 chunks, some of them in two windows."""
+    config = replace(SMALL, layers=1, windows=(0,), ffn=32 * 260)
+    weights = RandomWeights(config, 3)
+    tokens = [5, 1]
+    gpu = EmulatedGpu(tmp_path, config, weights, 2)
+    assert "constexpr int WINDOW_CHUNKS = 32;" in header(gpu.layout)
+    assert gpu.layout.plan.group_sizes(Matrix.DOWN) == {4} and gpu.layout.slot_units == 48
+
+    found = gpu.logits(tokens)
+
+    reference = Reference(weights)
+    expected = reference.forward(tokens, reference.new_cache(len(tokens)))
     assert relative_error(found, expected) < PREFILL_TOLERANCE
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.cuda.constants import table_bytes
 from engine.backends.cuda.contract import (
     PEER_POINTERS,
     TOKEN_ID_BITS,
@@ -20,6 +19,7 @@ from engine.backends.cuda.contract import (
     Together,
 )
 from engine.backends.cuda.params import biases_of, sampling_of
+from engine.backends.cuda.shared_memory import table_bytes
 from engine.sampling import SamplingParams
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 

@@ -1,0 +1,105 @@
+"""How much of an SM's shared memory a model's vectors and tables take, which leaves the rest to the ring.
+
+Mirrors kernels/cuda/core.cuh; the compiler asserts that all of it fits.
+"""
+
+from __future__ import annotations
+
+from engine.backends.cuda.contract import PREFILL_TOKENS_A_STEP, PROBES, WARPS
+from engine.backends.cuda.expert_region import EXPERT_MATRICES
+from engine.backends.cuda.sharding import Sharding
+from engine.backends.cuda.tape import Matrix, Plan, mlp_columns
+from engine.backends.cuda.units import QUAD_CHUNKS, TILE_ROWS, by_warpgroups
+from engine.models.config import HeadKind, ModelConfig
+
+SHARED_BYTES = 232448
+"""What one block may use on compute capability 9.0."""
+_ROUND_CHUNKS = 4 * WARPS
+"""Chunks of a vector that an SM's threads fetch at once."""
+_LONG_CHUNKS = 256
+"""Vectors of more chunks are not kept whole in shared memory."""
+
+
+def head_columns(config: ModelConfig) -> int:
+    return config.hidden * (config.lanes.count if config.lanes.head is HeadKind.LANE else 1)
+
+
+def widest_columns(config: ModelConfig) -> int:
+    lanes = config.lanes.count
+    return max(config.hidden, config.q_dim // lanes, mlp_columns(config) // lanes, head_columns(config))
+
+
+def joins_lanes(sharding: Sharding) -> bool:
+    """Whether the head reads one vector that is made of several lanes' (head_input.cuh)."""
+    return sharding.streams > 1 and sharding.whole.lanes.head is not HeadKind.VOCAB_PARALLEL
+
+
+def scratch_bytes(plan: Plan, sharding: Sharding, requests: int) -> int:
+    """Mirrors SCRATCH_BYTES in core.cuh; the compiler asserts that all of shared memory fits."""
+    c = plan.config
+    pairs = 8 * TILE_ROWS // 2
+    merge_row = (c.head_dim + 4) * 4
+    chunks = min(_operand_chunks(plan), window_chunks(plan, requests))
+    decode = requests * (chunks * 128 + 2 * WARPS * pairs * 8)
+    slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if joins_lanes(sharding) else 0
+    merge = (WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim
+    decode += -(-max(merge, (2 + PROBES) * WARPS * 24, slices) // 8) * 8
+    decode += table_bytes(plan) if requests == 1 else 0
+    prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
+    return -(-max(decode, prefill) // 128) * 128
+
+
+def table_bytes(plan: Plan) -> int:
+    """TABLE_BYTES in core.cuh: what an SM keeps of a request's vocabulary rows."""
+    return 12 * head_rows(plan)
+
+
+def _operand_chunks(plan: Plan) -> int:
+    """Chunks of the longest vector; whole turns of warpgroups, if they multiply."""
+    chunks = -(-widest_columns(plan.config) // 32)
+    steps = [*plan.steps(), *((0, matrix) for matrix in EXPERT_MATRICES if plan.config.experts)]
+    if any(by_warpgroups(plan.storage(layer, matrix)) for layer, matrix in steps):
+        chunks = -(-chunks // (2 * QUAD_CHUNKS)) * 2 * QUAD_CHUNKS
+    return chunks
+
+
+def window_chunks(plan: Plan, requests: int) -> int:
+    """Chunks of a vector that lie in shared memory at a time, in whole rounds of fetching.
+
+    A request alone has its vectors there whole, unless the MLP's would take room that the ring needs: then
+    as much as the longest one that a norm goes before.
+    """
+    c = plan.config
+    if requests > 1:
+        return 16 // requests * _ROUND_CHUNKS
+    whole = _operand_chunks(plan)
+    if whole <= _LONG_CHUNKS or plan.is_packed or c.post_norms or c.experts:
+        return -(-whole // _ROUND_CHUNKS) * _ROUND_CHUNKS
+    return -(-max(c.hidden, head_columns(c)) // (32 * _ROUND_CHUNKS)) * _ROUND_CHUNKS
+
+
+def residual_rows(plan: Plan) -> int:
+    """With norms after modules every SM keeps the whole residual stream, and two sums of squares a warp."""
+    if plan.config.post_norms:
+        return plan.config.hidden + 2 * WARPS
+    most = max(core[Matrix.ATTN_OUT].tiles for core in plan.shares)
+    return max(2, most * TILE_ROWS)
+
+
+def head_rows(plan: Plan) -> int:
+    return max(core[Matrix.HEAD].tiles for core in plan.shares) * TILE_ROWS
+
+
+def fixed_bytes(plan: Plan, expert_tiles: int, requests: int) -> int:
+    """What lies beside the ring and the scratch; `expert_tiles` as Layout.expert_tiles, at most."""
+    routing = 0
+    if experts := plan.config.experts:
+        routing = 24 + 4 * (WARPS * -(-experts.count // plan.cores) + 2 * experts.chosen + experts.count)
+        routing += 2 * (expert_tiles + 2 * experts.count + 1) + 6
+    return (
+        4 * (10 + 15 + 2 * WARPS + 4)
+        + 4 * requests * (residual_rows(plan) + 6 * plan.config.layers + 2 * WARPS)
+        + 8 * WARPS
+        + 512
+        + routing
+    )
