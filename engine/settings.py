@@ -122,6 +122,14 @@ def fewer_devices() -> bool:
     return _switch("MONOLANE_FEWER_DEVICES")
 
 
+def without_results() -> bool:
+    """Whether the dashboard begins without the committed measurements: MONOLANE_WITHOUT_RESULTS, 0 or 1.
+
+    Raises ConfigError.
+    """
+    return _switch("MONOLANE_WITHOUT_RESULTS")
+
+
 def _switch(name: str) -> bool:
     given = os.environ.get(name) or "0"
     if given not in ("0", "1"):

@@ -68,6 +68,48 @@ static inline void to_integers(const float* x, IntegerBlock& to) {
   to.scaled_sum = to.scale * float(to.sums[0] + to.sums[1]);
 }
 
+// kWidth tokens side by side, whose 32 columns lie `tokens` apart: each becomes what it becomes by itself, bit for bit.
+static inline void to_integers_together(const float* x, int tokens, IntegerBlock* to) {
+  constexpr float kLargest = 32512;
+  const Vec magic = splat(12582912.0f);
+  Vec peak{}, total{};
+  for (int i = 0; i < kIntegers; ++i) {
+    const Vec v = load(x + int64_t(i) * tokens);
+    peak = larger(larger(v, -v), peak);
+    total += v;
+  }
+  const IVec some = peak > 0;
+  const Vec inverse = from_bits(bits(kLargest / peak) & some), scale = peak / kLargest + total * 0.0f;
+  IVec sums[2] = {}, words[16 / kWidth][kWidth];
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) {
+    UVec high{}, low{};
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const IVec whole = bits(load(x + int64_t(4 * j + c) * tokens) * inverse + magic) - bits(magic);
+      sums[j / 4] += whole;
+#if defined(__AVX512VNNI__)
+      high |= (UVec(whole + 128) >> 8 & each(0xFF)) << 8 * c;
+      low |= (UVec(whole) & each(0xFF)) << 8 * c;
+#else
+      (c % 2 ? low : high) |= (UVec(whole) & each(0xFFFF)) << 16 * (c / 2);
+#endif
+    }
+    words[j / kWidth][j % kWidth] = IVec(high);
+    words[(8 + j) / kWidth][(8 + j) % kWidth] = IVec(low);
+  }
+  for (int part = 0; part < 16 / kWidth; ++part) {
+    transpose(words[part]);
+    for (int t = 0; t < kWidth; ++t) std::memcpy(to[t].quads[0] + part * kWidth, &words[part][t], sizeof(IVec));
+  }
+  const Vec scaled_sum = scale * __builtin_convertvector(sums[0] + sums[1], Vec);
+  for (int t = 0; t < kWidth; ++t) {
+    to[t].scale = scale[t];
+    to[t].scaled_sum = scaled_sum[t];
+    for (int half = 0; half < 2; ++half) to[t].sums[half] = sums[half][t];
+  }
+}
+
 // The columns of a block of tokens, [column][tokens], as [block of columns][token]. `to` has room for all of them.
 static inline void to_integers(const float* x, int cols, int tokens, IntegerBlock* to) {
   if (tokens == 1) {
@@ -75,11 +117,19 @@ static inline void to_integers(const float* x, int cols, int tokens, IntegerBloc
     return;
   }
   float column[kIntegers];
-  for (int k = 0; k < cols; k += kIntegers)
-    for (int t = 0; t < tokens; ++t) {
-      for (int i = 0; i < kIntegers; ++i) column[i] = x[int64_t(k + i) * tokens + t];
-      to_integers(column, *to++);
+  for (int k = 0; k < cols; k += kIntegers, x += int64_t(kIntegers) * tokens, to += tokens) {
+    int t = 0;
+    for (; t + kWidth <= tokens; t += kWidth) to_integers_together(x + t, tokens, to + t);
+    if (t == tokens) continue;
+    if (t > 0) {  // the last ones, some of them once more
+      to_integers_together(x + tokens - kWidth, tokens, to + tokens - kWidth);
+      continue;
     }
+    for (; t < tokens; ++t) {
+      for (int i = 0; i < kIntegers; ++i) column[i] = x[int64_t(i) * tokens + t];
+      to_integers(column, to[t]);
+    }
+  }
 }
 
 // Two running sums of a vector of rows: their total is what weights times activations give.

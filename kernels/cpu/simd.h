@@ -235,4 +235,35 @@ static inline void relax() {
 #endif
 }
 
+// Of two vectors, one after the other, the elements that make up two of a transpose in which they lie kApart apart.
+template <int kApart>
+struct Swaps {
+  alignas(64) int32_t low[kWidth], high[kWidth];
+  constexpr Swaps() : low(), high() {
+    for (int i = 0; i < kWidth; ++i) {
+      low[i] = i & kApart ? kWidth + i - kApart : i;
+      high[i] = i & kApart ? kWidth + i : i + kApart;
+    }
+  }
+};
+
+// kWidth vectors become their transpose.
+template <int kApart = kWidth / 2>
+static inline void transpose(IVec (&rows)[kWidth]) {
+  if constexpr (kApart > 0) {
+    static constexpr Swaps<kApart> swaps;
+    IVec low, high;
+    std::memcpy(&low, swaps.low, sizeof low);
+    std::memcpy(&high, swaps.high, sizeof high);
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth; ++i) {
+      if (i & kApart) continue;
+      const IVec a = rows[i], b = rows[i + kApart];
+      rows[i] = __builtin_shuffle(a, b, low);
+      rows[i + kApart] = __builtin_shuffle(a, b, high);
+    }
+    transpose<kApart / 2>(rows);
+  }
+}
+
 }  // namespace ml

@@ -177,6 +177,29 @@ bool Worker::gather(int tensor, int64_t lines_a_unit, Emit&& emit) {
 static inline int column_of(OneToken pass, int) { return pass.column; }
 static inline int column_of(TokenRows, int token) { return token; }
 
+// A block's lines, one a token, on their way to rows of tokens: as many as make up a vector are turned at once.
+class ColumnBlock {
+ public:
+  void put(float* rows, int tokens, int token, const float* line) {
+    const int last = token % kWidth;
+    if (token - last + kWidth > tokens) {  // too few are left
+      for (int r = 0; r < kLine; ++r) rows[int64_t(r) * tokens + token] = line[r];
+      return;
+    }
+    for (int part = 0; part < kParts; ++part) std::memcpy(&lines_[part][last], line + part * kWidth, sizeof(IVec));
+    if (last + 1 < kWidth) return;
+    for (int part = 0; part < kParts; ++part) {
+      transpose(lines_[part]);
+      for (int r = 0; r < kWidth; ++r)
+        std::memcpy(rows + int64_t(part * kWidth + r) * tokens + token - last, &lines_[part][r], sizeof(IVec));
+    }
+  }
+
+ private:
+  static constexpr int kParts = kLine / kWidth;
+  IVec lines_[kParts][kWidth];
+};
+
 // One phase: multiply, publish, gather all workers' rows as [shard][padded rows][tokens].
 template <class Pass>
 bool Worker::project(Pass pass, int tensor, int layer, const Vectors& in, int64_t in_shard) {
@@ -185,15 +208,16 @@ bool Worker::project(Pass pass, int tensor, int layer, const Vectors& in, int64_
   const Range range = multiply(pass, tensor, layer, prepare(pass, tensor, layer, in), in_shard, lines);
   local_.publish(int64_t(range.first) * tokens, int64_t(range.count()) * tokens);
   const Vectors& to = tensor == ML_ATTN_OUT || tensor == ML_DOWN ? outputs_ : gathered_;
-  return gather(tensor, tokens, [&](int unit, int token, const float* line) {
-    if constexpr (!std::is_same_v<Pass, TokenBlock>) {
+  if constexpr (std::is_same_v<Pass, TokenBlock>) {
+    return gather(tensor, tokens, [&, block = ColumnBlock()](int unit, int token, const float* line) mutable {
+      block.put(to.of(0) + int64_t(unit) * kLine * tokens, tokens, token, line);
+    });
+  } else {
+    return gather(tensor, tokens, [&](int unit, int token, const float* line) {
       float* rows = to.of(column_of(pass, token)) + int64_t(unit) * kLine;
       for (int i = 0; i < kLine; i += kWidth) store(rows + i, load(line + i));
-    } else {
-      float* rows = to.of(0) + int64_t(unit) * kLine * tokens + token;
-      for (int r = 0; r < kLine; ++r) rows[int64_t(r) * tokens] = line[r];
-    }
-  });
+    });
+  }
 }
 template bool Worker::project(OneToken, int, int, const Vectors&, int64_t);
 template bool Worker::project(TokenRows, int, int, const Vectors&, int64_t);

@@ -296,6 +296,26 @@ def test_two_steps_that_fail_side_by_side_are_both_told(tmp_path, monkeypatch):
         prepare(ROOT, tmp_path, {})
 
 
+@pytest.mark.parametrize(("switch", "imports"), [("0", True), ("1", False)])
+def test_the_committed_measurements_are_left_out_where_that_is_said(tmp_path, monkeypatch, switch, imports):
+    (tmp_path / "logs").mkdir()
+    ran: list[str] = []
+    monkeypatch.setattr(
+        "tools.supervisor.prepare._manage",
+        lambda _root, _home, _environment, command, *_: ran.append(command),
+    )
+    monkeypatch.setenv("MONOLANE_WITHOUT_RESULTS", switch)
+    prepare(ROOT, tmp_path, {})
+    assert ("import_results" in ran) is imports
+
+
+def test_a_switch_that_is_neither_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.supervisor.prepare._manage", lambda *_: None)
+    monkeypatch.setenv("MONOLANE_WITHOUT_RESULTS", "yes")
+    with pytest.raises(SupervisorError, match="MONOLANE_WITHOUT_RESULTS is 'yes'; it must be 0 or 1"):
+        prepare(ROOT, tmp_path, {})
+
+
 def test_a_service_that_keeps_crashing_is_given_longer_and_longer_pauses(tmp_path):
     guardian = Guardian()
     service = Service(

@@ -62,6 +62,7 @@ class Product:
             PORT=str(self.port),
             REDIS_URL="",
             DATABASE_URL="",
+            MONOLANE_WITHOUT_RESULTS="1",  # seconds of work, and nobody looks at the dashboard
             **LIMITS_OFF,
         )
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from engine import settings
+from engine.errors import ConfigError
 from tools.supervisor.errors import SupervisorError
 
 
@@ -38,7 +40,7 @@ def _prepare_database(root: Path, home: Path, environment: Mapping[str, str]) ->
         _stamp(home / "migrated.stamp", migrations, by_content=True)
         done.append("database migrated")
     # The measurements that come with the project: a newcomer sees real history. Importing twice adds nothing.
-    measured = sorted((root / "benchmarks").glob("*.json"))
+    measured = [] if _leaves_results_out() else sorted((root / "benchmarks").glob("*.json"))
     if measured and (
         "database migrated" in done or _has_changed(home / "imported.stamp", measured, by_content=True)
     ):
@@ -46,6 +48,13 @@ def _prepare_database(root: Path, home: Path, environment: Mapping[str, str]) ->
         _stamp(home / "imported.stamp", measured, by_content=True)
         done.append("committed measurements imported")
     return done
+
+
+def _leaves_results_out() -> bool:
+    try:
+        return settings.without_results()
+    except ConfigError as error:
+        raise SupervisorError(str(error)) from error
 
 
 def _prepare_files(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]:

@@ -1,8 +1,10 @@
 // Products with one panel of any storage. Usage: products STORAGE COLUMNS TOKENS. Reads sixteen rows as a file has them, their
 // FP8 scales [16][COLUMNS / 128, rounded up] and activations [COLUMNS][TOKENS]; writes, in FP32, the rows as they are read
 // back, and products [TOKENS][16] with each token by itself, with those of as many requests, and with a block of them.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "packed_panel.h"
@@ -23,6 +25,11 @@ std::vector<T> read(size_t count) {
   return values;
 }
 void write(const std::vector<float>& values) { std::fwrite(values.data(), sizeof(float), values.size(), stdout); }
+
+// Bit for bit, but for what is no number.
+bool same(const ml::IntegerBlock& one, const ml::IntegerBlock& other) {
+  return std::isnan(one.scale) ? std::isnan(other.scale) : std::memcmp(&one, &other, sizeof one) == 0;
+}
 
 }  // namespace
 
@@ -53,7 +60,13 @@ int main(int argc, char** argv) {
     ml::multiply_vector(storage, panel, {column, whole}, cols, single.data() + t * ml::kLine, cursor);
   }
   ml::multiply_vectors(storage, panel, {columns.data(), integers.data(), cols, blocks}, tokens, cols, together.data(), cursor);
-  if (ml::takes_integers(storage)) ml::to_integers(x.data(), cols, tokens, integers.data());
+  if (ml::takes_integers(storage)) {
+    const auto alone = integers;
+    ml::to_integers(x.data(), cols, tokens, integers.data());
+    for (int t = 0; t < tokens; ++t)
+      for (int k = 0; k < blocks; ++k)
+        if (!same(alone[size_t(t) * blocks + k], integers[size_t(k) * tokens + t])) return 3;
+  }
   ml::multiply_block(storage, panel, {x.data(), integers.data()}, cols, tokens, block.data());
   write(back);
   write(single);

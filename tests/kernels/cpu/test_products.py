@@ -47,7 +47,7 @@ def columns_of(storage: Storage, blocks: int) -> int:
 @given(
     storage=st.sampled_from(PACKED),
     blocks=st.integers(1, 19),
-    tokens=st.integers(1, 15),
+    tokens=st.integers(1, 40),
     outlier=st.sampled_from([1.0, 100.0]),
     seed=st.integers(0, 2**32),
 )
@@ -79,11 +79,12 @@ def test_rows_come_back_bit_for_bit_and_products_are_exact_to_the_rounding_of_ac
 def test_an_activation_that_is_no_number_is_not_hidden(products: Path, storage: Storage, bad: float) -> None:
     packed = random_packed(storage, ROWS, 256, 0.05, 1)
     scales = np.ones((ROWS, 2), np.float32)
-    x = np.ones((256, 2), np.float32)
+    x = np.ones((256, 20), np.float32)
     x[40, 1] = bad
-    _, single, _, _ = run(products, storage, packed.rows, scales, x)
-    assert np.isfinite(single[0]).all()
-    assert not np.isfinite(single[1]).any()
+    _, single, _, block = run(products, storage, packed.rows, scales, x)
+    for found in (single, block):
+        assert np.isfinite(found[0]).all()
+        assert not np.isfinite(found[1]).any()
 
 
 Floats = NDArray[np.float32]
