@@ -40,6 +40,11 @@ def test_long_prompts_of_sixteen_bit_models_go_by_tiles(config: ModelConfig) -> 
     assert "constexpr bool PREFILL_BY_TILES = true;" in header(layout)
 
 
+def test_the_ring_of_experts_has_the_room_that_filters_would_take() -> None:
+    layout = layout_of(load_preset("gpt-oss-20b").config, Storage.MXFP4)
+    assert layout.slots_of(filters=True) < layout.slots_of(filters=False)
+
+
 @pytest.mark.parametrize("kind", BY_SHARES)
 def test_packed_weights_have_a_copy_for_the_tiles(kind: str) -> None:
     layout = layout_of(*BY_SHARES[kind])
