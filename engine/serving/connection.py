@@ -49,19 +49,23 @@ def connect_async(url: str) -> redis.asyncio.Redis:
     return client
 
 
+class SendsAtOnce:
+    """A connection of redis-py that writes as it is told to.
+
+    By itself it does so in a task of its own, after whatever else the event loop has to do, for the sake of a
+    time limit; a reply's own limit holds for what is sent, too.
+    """
+
+    async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
+        if self.is_connected and isinstance(command, list):
+            self._writer.writelines(command)
+        else:
+            await super().send_packed_command(command, check_health)  # type: ignore[misc]
+
+
 @cache
-def _sending_at_once(kind: Any) -> Any:
-    """A class of connections that write as they are told to. redis-py does it in a task of its own, after
-    whatever else the event loop has to do, for a time limit; a reply's own limit holds what is sent, too."""
-
-    class SendingAtOnce(kind):  # type: ignore[misc]
-        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-            if self.is_connected and isinstance(command, list):
-                self._writer.writelines(command)
-            else:
-                await super().send_packed_command(command, check_health)
-
-    return SendingAtOnce
+def _sending_at_once(kind: Any) -> type:
+    return type(kind.__name__, (SendsAtOnce, kind), {})
 
 
 def _options(url: str) -> dict[str, Any]:

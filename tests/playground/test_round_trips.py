@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from asgiref.sync import SyncToAsync
 from asgiref.testing import ApplicationCommunicator
-from redis.asyncio.connection import AbstractConnection
 
 from config.api_handler import ApiHandler
+from engine.serving.connection import SendsAtOnce
 from playground import consumers, presence
 from playground import workers as web_workers
 from playground.consumers import PlaygroundConsumer
@@ -56,7 +56,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
         monkeypatch.setattr(kind, name, noted)
 
-    note(AbstractConnection, "send_packed_command", sent)
+    note(SendsAtOnce, "send_packed_command", sent)
     note(SyncToAsync, "__call__", "thread")
     note(PlaygroundConsumer, "_send", lambda _page, frame: frame["type"])
     note(ApiHandler, "send_response", "answer")
