@@ -31,16 +31,23 @@ DEVICE void prepare_next(Core& core, int position) {
     decode_attention::plan_items(core, position);
 }
 
-// Sets up the residual rows of the lane that this SM finishes. Nobody reads them before the first attn_out, so it comes
-// after the first qkv, off the path on which all SMs wait for that.
-DEVICE void begin_residual(Core& core, const u16* row) {
+// Sets up the residual rows of the lane that this SM finishes: `pair_from(row)` has two of them.
+template <class PairFrom>
+DEVICE void begin_residual(Core& core, const PairFrom& pair_from) {
     const TileRange share = core.share(ATTN_OUT);
     for (int p = int(threadIdx.x); p < share.tiles * (TILE_ROWS / 2); p += CONSUMERS) {
         const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
         if (r >= model::HIDDEN) continue;
-        const u32 w = __ldg(reinterpret_cast<const u32*>(row + r));
-        *reinterpret_cast<float2*>(core.residual() + 2 * p) = make_float2(weight_low(w), weight_high(w));
+        *reinterpret_cast<float2*>(core.residual() + 2 * p) = pair_from(r);
     }
+}
+// From a row of the embedding. Nobody reads them before the first attn_out, so it comes after the first qkv, off the path on
+// which all SMs wait for that.
+DEVICE void begin_residual(Core& core, const u16* row) {
+    begin_residual(core, [&](int r) {
+        const u32 w = __ldg(reinterpret_cast<const u32*>(row + r));
+        return make_float2(weight_low(w), weight_high(w));
+    });
 }
 
 DEVICE void finish_step(Core& core, StepKind kind, int layer) {
@@ -128,10 +135,10 @@ DEVICE void down(Core& core, int layer) {
     });
 }
 
-// All layers of this SM's lane. The next layer's cache blocks are asked for as soon as its qkv begins.
-DEVICE void layers(Core& core, const u16* row) {
+// All layers of this SM's lane from `first` on. The next layer's cache blocks are asked for as soon as its qkv begins.
+DEVICE void layers(Core& core, const u16* row, int first) {
 #pragma unroll 1
-    for (int l = 0; l < model::LAYERS; ++l) {
+    for (int l = first; l < model::LAYERS; ++l) {
 #pragma unroll 1
         for (int i = 0; i < STEP_HEAD; ++i) {
             const StepKind kind = StepKind(i);

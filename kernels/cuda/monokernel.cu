@@ -113,13 +113,24 @@ struct Producer {
             if (!last) experts.meet_groups(*this, layer);
         }
     }
-    DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts) {
-        next = experts::ANY ? begin() : tape;
-        for (int layer = 0; layer < model::LAYERS; ++layer) {
+    // From layer `first` on.
+    DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts, int first) {
+        next = (experts::ANY ? begin() : tape) + layers_bytes(first);
+        for (int layer = first; layer < model::LAYERS; ++layer) {
             for (int which = QKV; which <= LAST_ON_TAPE && !ended; ++which) matrix(layer, which);
             experts.meet(*this, layer);
         }
         if (!ended) matrix(model::LAYERS, HEAD);
+    }
+    // Of the first `layers` layers, where they have nothing but matrices.
+    DEVICE u64 layers_bytes(int layers) const {
+        u64 bytes = 0;
+        for (int matrix = 0; matrix < layers * HEAD; ++matrix) {
+            const int layer = matrix / HEAD, which = matrix % HEAD;
+            const Groups groups = shared.groups[which];
+            for (int g = 0; g < groups.count; ++g) bytes += u64(group_bytes(storage_of(layer, which), groups.size(g), phase_chunks(which)));
+        }
+        return bytes;
     }
     // Nothing may still be on its way into shared memory when the block leaves.
     DEVICE void drain() {
@@ -144,6 +155,11 @@ DEVICE int produce_tiles(const Params& params, Shared& shared, u32 sm) {
     return at;
 }
 
+// Of the first step of decode, before which prefill has come as far as `at`.
+DEVICE int first_layer(const Params& params, int at) {
+    return last_token::TAKEN_ALONG && at > params.prefill_end ? last_token::LAYER : 0;
+}
+
 DEVICE void produce(const Params& params, Shared& shared, u32 sm, int at) {
     Producer producer{params, shared, Place{sm, u32(WARPS), MATRICES, 0, 0}};
     if constexpr (!experts::ANY) {
@@ -152,7 +168,7 @@ DEVICE void produce(const Params& params, Shared& shared, u32 sm, int at) {
     }
     ExpertWalk<experts::ANY> experts;
     for (; at < params.prefill_end && !producer.ended; at += prefill::next_chunk(params, at).tokens) producer.prefill_pass(experts);
-    while (!producer.ended && !producer.done()) producer.decode_pass(experts);
+    for (int layer = first_layer(params, at); !producer.ended && !producer.done(); layer = 0) producer.decode_pass(experts, layer);
     producer.drain();
 }
 
@@ -208,14 +224,15 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
 
     decode_attention::plan_items(core, params.prefill_end);
     consumers_sync();
+    int at = params.first;
     if constexpr (!BY_DECODE) {
         tiles::Stages stages(core);
         u32 copied = 0;  // parity of the barrier of that name
-        for (int at = params.first; at < params.prefill_end;) {
+        while (at < params.prefill_end) {
             const prefill::Chunk chunk = prefill::next_chunk(params, at);
             pass_prompt(core, chunk, stages, copied);
             at += chunk.tokens;
-            if (reports) reporter.prefilled(at);
+            if (reports) reporter.prefilled(smaller(at, params.prefill_end));
         }
     }
 
@@ -229,15 +246,16 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
 
     int id = params.ids[params.prefill_end];
     u32 finish = FINISH_RUNNING;
-    int generated = 0;
+    int generated = 0, layer = first_layer(params, at);
     for (int position = params.prefill_end; finish == FINISH_RUNNING; ++position) {
         core.position = core.place.position = position;
         core.epoch = core.serial & 1u;
         const u16* row = params.embed + size_t(id) * model::HIDDEN;
         decode::prefetch_row(core, id);  // the first qkv looks at it only after all that it can do without
-        decode::layers(core, row);
+        decode::layers(core, row, layer);
+        layer = 0;
         const u32 stop_flag = reports ? load_relaxed(params.stop_flag) : 0u;
-        float* kept = params.keep_logits ? params.logits + size_t(position - params.first) * model::VOCAB : nullptr;
+        float* kept = params.keep_logits ? params.logits + size_t(position - params.prefill_end) * model::VOCAB : nullptr;
         const Best best = decode::head(core, kept);
         core.profile.begin();
         const Chosen chosen = choose(core, best, stop_flag, [&] { decode::prepare_next(core, position + 1); });

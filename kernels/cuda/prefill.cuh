@@ -2,6 +2,7 @@
 // of rows (shares.cuh). Phases are parted by a barrier of all SMs: they last tens of microseconds here, and plain buffers
 // then do in place of mailboxes.
 #pragma once
+#include "last_token.cuh"
 #include "prefill_finish.cuh"
 #include "share_attention.cuh"
 #include "tile_producer.cuh"
@@ -373,7 +374,7 @@ DEVICE void end_module(Core& core) {
     else core.node_barrier();
 }
 
-// The last layer's keys and values are all that later tokens need of it.
+// The last layer's keys and values are all that later tokens need of it; the last token's way through it is decode's.
 template <class Way>
 DEVICE void pass(Way way) {
     Core& core = way.core;
@@ -385,6 +386,9 @@ DEVICE void pass(Way way) {
         core.place.position = chunk.first;
         const u16* norms = p.norms + size_t(2 * layer) * model::HIDDEN;
         begin_module(way, layer ? MLP_OUTPUT : EMBEDDING, layer - 1, norms);
+        if constexpr (last_token::TAKEN_ALONG) {
+            if (layer == last_token::LAYER && chunk.has_last(p)) last_token::hand_over<Way>(core, chunk.tokens - 1);
+        }
         way.template matrix<QKV>(p.operand_hidden, QkvStore<Way>{core, layer, chunk});
         if constexpr (model::QK_NORM) {
             core.grid_barrier();
@@ -404,11 +408,11 @@ DEVICE void pass(Way way) {
     }
 }
 
-// Producer and consumers alike: what comes after the tokens before `at`.
+// Producer and consumers alike: what comes after the tokens before `at`. The last token of the prompt goes along where there is room.
 DEVICE Chunk next_chunk(const Params& p, int at) {
     const int left = p.prefill_end - at;
     const bool tiled = tiles::ANY && left >= p.tiles_from;
-    return {at, smaller(left, tiled ? tiles::CHUNK : shares::CHUNK), tiled};
+    return {at, smaller(left + last_token::TAKEN_ALONG, tiled ? tiles::CHUNK : shares::CHUNK), tiled};
 }
 
 }  // namespace prefill

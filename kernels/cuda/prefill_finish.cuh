@@ -11,6 +11,9 @@ struct Chunk {
     int first;   // position of its first token
     int tokens;
     bool tiled;  // ByTiles, else ByShares: a Way, which says how many tokens a chunk has at most and how operands lie
+
+    // Whether its last token is the one that decode goes on with (last_token.cuh).
+    DEVICE bool has_last(const Params& p) const { return first + tokens > p.prefill_end; }
 };
 
 // How lanes take in what a module of a layer produces.
@@ -203,14 +206,23 @@ DEVICE void transpose(u32 (&words)[4], u32 lane) {
     }
 }
 
+// The rotations of a thread's four pairs, of whatever kind, for both of its tokens: waiting for them took longer than all else in
+// a finish.
+template <class Way>
+struct BothTurns {
+    typename prefill::QkvStore<Way>::Turns of[2];
+};
+template <class Way>
+DEVICE BothTurns<Way> look_ahead(const Core& core, const Slice<4>& slice, int first_pair, int tokens, const prefill::QkvStore<Way>& finish) {
+    const QkvPair at(first_pair + 4 * int(core.lane & 3), core.model_lane);
+    return {{finish.turns(at, smaller(slice.token, tokens - 1)), finish.turns(at, smaller(slice.token + 8, tokens - 1))}};
+}
+
 // Sixteen pairs of a token are spread over four threads: turned so that each has four in a row, of one head.
 template <class Way>
-DEVICE void finish_slice(Core& core, const Slice<4>& slice, int tokens, const prefill::QkvStore<Way>& finish) {
+DEVICE void finish_slice(Core& core, const Slice<4>& slice, int tokens, const prefill::QkvStore<Way>& finish, const BothTurns<Way>& turns) {
     static_assert(LANE_Q % 8 == 0 && LANE_KV % 8 == 0 && HALF_HEAD % 4 == 0, "four pairs never belong to two heads");
     const QkvPair at(slice.first_pair + 4 * int(core.lane & 3), core.model_lane);
-    // Of whatever pairs, and of both tokens at once: a wait in each branch below took longer than all else here.
-    const typename prefill::QkvStore<Way>::Turns turns[2] = {finish.turns(at, smaller(slice.token, tokens - 1)),
-                                                             finish.turns(at, smaller(slice.token + 8, tokens - 1))};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         u32 a[4], b[4];
@@ -222,13 +234,14 @@ DEVICE void finish_slice(Core& core, const Slice<4>& slice, int tokens, const pr
         transpose(a, core.lane);
         transpose(b, core.lane);
         const int token = slice.token + 8 * i;
-        if (token < tokens && at.kind != QkvPair::PADDING) finish.store(at, token, as_floats(a), as_floats(b), turns[i]);
+        if (token < tokens && at.kind != QkvPair::PADDING) finish.store(at, token, as_floats(a), as_floats(b), turns.of[i]);
     }
 }
 
 // 32 columns of a token are spread over four threads: turned so that each has eight of them.
 template <class Way, bool BIASED>
-DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const prefill::OutputStore<Way, BIASED>& finish) {
+DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const prefill::OutputStore<Way, BIASED>& finish,
+                         const NothingAhead&) {
     const int row = 2 * pair_in_lane(slice.first_pair, core.model_lane, OUT_LANE_TILES) + 8 * int(core.lane & 3);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -248,7 +261,7 @@ DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const pr
 }
 
 template <class Mlp>
-DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const GatedSlices<Mlp>& gated) {
+DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const GatedSlices<Mlp>& gated, const NothingAhead&) {
     constexpr int COLUMNS = Mlp::COLUMNS;
     const int j = int(core.lane & 3);
     const int first = gated.mlp.first_column(slice.first_pair);
@@ -280,7 +293,7 @@ DEVICE void finish_slice(Core& core, const Slice<8>& slice, int tokens, const Ga
         const uint4 eight = make_uint4(__byte_perm(words[0], words[1], 0x5410), __byte_perm(words[2], words[3], 0x5410),
                                        __byte_perm(words[0], words[1], 0x7632), __byte_perm(words[2], words[3], 0x7632));
         const int column = first + 8 * j, token = slice.token + 8 * i;
-        if (column >= COLUMNS || token >= tokens) continue;
+        if (column >= COLUMNS || token >= tokens || 8 * j >= slice.pairs) continue;
         store_words(gated.mlp.piece(column, token), eight);
     }
 }

@@ -78,20 +78,36 @@ struct Split {
     DEVICE int row_tile(int tile) const { return tile / token_tiles % row_tiles; }
 };
 
-// The rows of a tile in whole chunks of the prompt.
-DEVICE constexpr int most_rows(int lane_rows) {
+DEVICE constexpr int lane_tiles(int phase) {
+    return phase == QKV ? QKV_LANE_TILES : phase == GATE_UP ? GATE_UP_LANE_TILES : OUT_LANE_TILES;
+}
+
+// The rows of a tile that suit a number of tokens. Where seven eighths of the most are one of the choices, a tile's last slice is
+// half of one (tiles.cuh), for which gate_up's finish alone is made.
+DEVICE constexpr int best_rows(int phase, int tokens) {
+    const int choices[] = {MOST_ROWS - 64, 128, MOST_ROWS - 32}, lane_rows = lane_tiles(phase) * TILE_ROWS;
     int best = MOST_ROWS;
-    for (int rows = MOST_ROWS - 64; rows > FEW_ROWS; rows -= 64) {
-        if (Split::of(lane_rows, CHUNK, rows).cost() < Split::of(lane_rows, CHUNK, best).cost()) best = rows;
+    for (int i = 0; i < (phase == GATE_UP ? 3 : 2); ++i) {
+        if (Split::of(lane_rows, tokens, choices[i]).cost() < Split::of(lane_rows, tokens, best).cost()) best = choices[i];
     }
     return best;
 }
 
-// The better one of two ways for a number of tokens: whole chunks', or tiles of few rows that keep more SMs busy.
-template <int LANE_ROWS>
-DEVICE Split split_of(int tokens) {
-    const Split whole = Split::of(LANE_ROWS, tokens, most_rows(LANE_ROWS)), few = Split::of(LANE_ROWS, tokens, FEW_ROWS);
-    return few.cost() < whole.cost() ? few : whole;
-}
+// Each width is code of its own, so a matrix has three of them: for whole chunks of the prompt, for a quarter of one, and the
+// least.
+template <int PHASE>
+struct Widths {
+    static constexpr int LANE_ROWS = lane_tiles(PHASE) * TILE_ROWS;
+    static constexpr int WHOLE = best_rows(PHASE, CHUNK), QUARTER = best_rows(PHASE, smaller(CHUNK, 512));
+
+    // The one that costs least for a number of tokens.
+    DEVICE static Split best(int tokens) {
+        const Split whole = Split::of(LANE_ROWS, tokens, WHOLE), few = Split::of(LANE_ROWS, tokens, FEW_ROWS);
+        const Split least = few.cost() < whole.cost() ? few : whole;
+        if constexpr (QUARTER == WHOLE) return least;
+        const Split quarter = Split::of(LANE_ROWS, tokens, QUARTER);
+        return quarter.cost() < least.cost() ? quarter : least;
+    }
+};
 
 }  // namespace tiles

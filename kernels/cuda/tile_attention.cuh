@@ -171,8 +171,10 @@ struct Rows {
         }
     }
 
-    // Adds the values of STEP blocks. Positions from `filled` on hold whatever was there before: zero times that must be zero.
+    // Adds the values of STEP blocks. With ENDS positions from `filled` on hold whatever was there before: zero times that must be
+    // zero. Else none of them is that far, and no branch stands between the products.
     // For Stages::give_back: what depends on all loads of values; those of keys have ended where the scores are known.
+    template <bool ENDS>
     DEVICE u32 add(const u8* blocks, int base, int filled, u32 lane, const float (&weight)[M_TILES][2 * STEP][4]) {
         u32 loaded = 0;
 #pragma unroll
@@ -186,14 +188,12 @@ struct Rows {
                 }
             }
             const int known = filled - base - b * cache::BLOCK;
+            const u32 low = known_mask(known, 2 * int(lane & 3)), high = known_mask(known, 2 * int(lane & 3) + 8);
 #pragma unroll
             for (int u = 0; u < cache::UNITS; ++u) {
                 uint4 v = *reinterpret_cast<const uint4*>(blocks + b * BLOCK_BYTES + (cache::UNITS + u) * UNIT_BYTES + lane * 16);
                 loaded |= v.x;
-                if (known < cache::BLOCK) {
-                    const u32 low = known_mask(known, 2 * int(lane & 3)), high = known_mask(known, 2 * int(lane & 3) + 8);
-                    v = make_uint4(v.x & low, v.y & low, v.z & high, v.w & high);
-                }
+                if (ENDS) v = make_uint4(v.x & low, v.y & low, v.z & high, v.w & high);
 #pragma unroll
                 for (int m = 0; m < M_TILES; ++m) {
                     mma_f16(out[m][u][0], w[m][0], w[m][1], w[m][2], w[m][3], v.x, v.z);
@@ -259,7 +259,9 @@ DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int fir
                 rows.score(blocks + b * BLOCK_BYTES, lane, score);
                 if (behind > begin + 1 || base < all_see) Rows<M_TILES>::hide(base, begin, window, lane, score);
                 rows.weigh(score);
-                loaded = rows.add(blocks + b * BLOCK_BYTES, base, filled, lane, score);
+                const u8* values = blocks + b * BLOCK_BYTES;
+                loaded = behind > filled ? rows.template add<true>(values, base, filled, lane, score)
+                                         : rows.template add<false>(values, base, filled, lane, score);
             }
             stages.advance();
             stages.give_back(loaded);

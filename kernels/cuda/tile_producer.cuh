@@ -89,7 +89,7 @@ struct Producer {
         constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS), STEPS = steps_of(Matrix<PHASE>::COLUMNS);
         place.phase = PHASE;
         place.layer = layer;
-        const Split split = split_of<lane_tiles(PHASE) * TILE_ROWS>(tokens);
+        const Split split = Widths<PHASE>::best(tokens);
         if (!copies_weights()) await_phase();
 #pragma unroll 1
         for (int tile = int(place.sm); tile < split.count; tile += model::SMS) {

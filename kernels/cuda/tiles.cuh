@@ -11,9 +11,6 @@
 namespace tiles {
 
 DEVICE constexpr int steps_of(int columns) { return ceil_div(columns, STEP_COLUMNS); }
-DEVICE constexpr int lane_tiles(int phase) {
-    return phase == QKV ? QKV_LANE_TILES : phase == GATE_UP ? GATE_UP_LANE_TILES : OUT_LANE_TILES;
-}
 
 // Where an operand of `columns` columns a lane has the eight columns from `column` of a token.
 DEVICE u16* operand_piece(u16* operand, int columns, int lane, int column, int token) {
@@ -68,14 +65,22 @@ DEVICE void multiply(Core& core, Stages& stages, float (&sums)[ROWS / 2]) {
 }
 
 // What a thread finishes at a time: the pairs of rows `first_pair` + 4 t + j, t < TILES, of a token and of the one eight further.
+// The last slice of a tile may have only `pairs` of them.
 template <int TILES>
 struct Slice {
     float sums[4 * TILES];
-    int first_pair, token;
+    int first_pair, pairs, token;
 };
 
+// What finishing a slice loads, asked for while the one before is finished.
+struct NothingAhead {};
 template <class Finish>
-DEVICE void finish_slice(Core& core, const Slice<Finish::TILES>& slice, int tokens, const Finish& finish) {
+DEVICE NothingAhead look_ahead(const Core&, const Slice<Finish::TILES>&, int, int, const Finish&) {
+    return {};
+}
+
+template <class Finish>
+DEVICE void finish_slice(Core& core, const Slice<Finish::TILES>& slice, int tokens, const Finish& finish, const NothingAhead&) {
 #pragma unroll
     for (int t = 0; t < Finish::TILES; ++t) {
         const int pair = slice.first_pair + 4 * t + int(core.lane & 3);
@@ -90,12 +95,16 @@ DEVICE void finish_slice(Core& core, const Slice<Finish::TILES>& slice, int toke
 template <int ROWS, class Finish>
 DEVICE void finish_tile(Core& core, float (&sums)[ROWS / 2], Slice<Finish::TILES>& slice, int tokens, const Finish& finish) {
     constexpr int SUMS = 4 * Finish::TILES;
+    auto ahead = look_ahead(core, slice, slice.first_pair, tokens, finish);
     // A loop that shifts the sums down: unrolled, what follows a product would not fit the instruction cache.
 #pragma unroll 1
     for (int s = 0; s < ROWS / 2; s += SUMS) {
+        slice.pairs = smaller(SUMS, ROWS / 2 - s);
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) slice.sums[i] = sums[i];
-        finish_slice(core, slice, tokens, finish);
+        const auto looked = ahead;
+        ahead = look_ahead(core, slice, slice.first_pair + SUMS, tokens, finish);
+        finish_slice(core, slice, tokens, finish, looked);
         slice.first_pair += SUMS;
 #pragma unroll
         for (int i = 0; i + SUMS < ROWS / 2; ++i) sums[i] = sums[i + SUMS];
@@ -104,6 +113,7 @@ DEVICE void finish_tile(Core& core, float (&sums)[ROWS / 2], Slice<Finish::TILES
 
 template <int PHASE, int ROWS, class Finish>
 DEVICE void tile(Core& core, Stages& stages, int tokens, const Split& split, int index, const Finish& finish) {
+    static_assert(PHASE == GATE_UP || ROWS / 2 % (4 * Finish::TILES) == 0, "whole slices");
     float sums[ROWS / 2];
     multiply<steps_of(Matrix<PHASE>::COLUMNS), ROWS>(core, stages, sums);
     core.refresh();
@@ -118,11 +128,12 @@ DEVICE void tile(Core& core, Stages& stages, int tokens, const Split& split, int
 template <int PHASE, class Finish>
 DEVICE void matrix(Core& core, Stages& stages, int tokens, const Finish& finish) {
     core.place.phase = PHASE;
-    constexpr int LANE_ROWS = lane_tiles(PHASE) * TILE_ROWS, MOST = most_rows(LANE_ROWS);
-    const Split split = split_of<LANE_ROWS>(tokens);
+    using Rows = Widths<PHASE>;
+    const Split split = Rows::best(tokens);
 #pragma unroll 1
     for (int index = int(core.place.sm); index < split.count; index += model::SMS) {
-        if (split.rows == MOST) tile<PHASE, MOST>(core, stages, tokens, split, index, finish);
+        if (split.rows == Rows::WHOLE) tile<PHASE, Rows::WHOLE>(core, stages, tokens, split, index, finish);
+        else if (Rows::QUARTER != Rows::WHOLE && split.rows == Rows::QUARTER) tile<PHASE, Rows::QUARTER>(core, stages, tokens, split, index, finish);
         else tile<PHASE, FEW_ROWS>(core, stages, tokens, split, index, finish);
     }
     core.refresh();

@@ -305,11 +305,9 @@ class CudaBackend:
         """Logits after the last of `tokens`, the others having gone through prefill: [vocab]."""
         check_sequence(self.config, tokens)
         last = len(tokens) - 1
-        launch = self._start(LaunchPlan(tokens, 1, prefill_end=last if self.layout.prefills else 0))
-        launch.wait()
-        launch.close()
-        rows = self._score(LaunchPlan(tokens, 1, first=last, prefill_end=last, keep_logits=True))
-        return rows.reshape(-1)
+        plan = LaunchPlan(tokens, 1, prefill_end=last if self.layout.prefills else 0, keep_logits=True)
+        scored: NDArray[np.float32] = self._score(plan)[-1]
+        return scored
 
     def _score(self, launch_plan: LaunchPlan) -> NDArray[np.float32]:
         launch = self._start(launch_plan)

@@ -294,7 +294,7 @@ _PARAMS: tuple[Declared, ...] = (
     ("stop_count", c_int32, ""),
     ("bias_count", c_int32, ""),
     ("sampled_from", c_int32, "ids from here on were sampled, those before are the prompt"),
-    ("keep_logits", c_int32, "1: row i of `logits` is kept for the id at first + i"),
+    ("keep_logits", c_int32, "1: row i of `logits` is kept for the id at prefill_end + i"),
     ("trace_first", c_int32, ""),
     ("trace_last", c_int32, ""),
     ("slots_in_flight", c_int32, "copies on their way to one SM at a time"),

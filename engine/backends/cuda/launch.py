@@ -127,7 +127,7 @@ class DeviceContext:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What one launch does. With `keep_logits` the first id to process and all that follow are scored."""
+    """What one launch does. With `keep_logits` the ids from `prefill_end` on are scored."""
 
     ids: Sequence[int]
     max_new: int
@@ -147,8 +147,8 @@ class LaunchPlan:
 
     @property
     def steps(self) -> int:
-        """Ids that are processed, and scored with `keep_logits`."""
-        return len(self.ids) - self.first
+        """Ids that go through decode, and are scored with `keep_logits`."""
+        return len(self.ids) - self.prefill_end
 
 
 def plan_launch(
@@ -363,7 +363,7 @@ class CudaLaunch(PolledLaunch):
             self._resources.release()
 
     def logits(self) -> NDArray[np.float32]:
-        """Of every id from `first` on, [ids - first, vocab], once a launch with `keep_logits` has ended."""
+        """Of every id from `prefill_end` on, [steps, vocab], once a launch with `keep_logits` has ended."""
         shape = (self._plan.steps, self._context.vocab)
         return self._context.device.download(self.logits_address, shape, np.float32)
 

@@ -72,7 +72,7 @@ class MultiGpuLaunch(PolledLaunch):
             launch.close()
 
     def logits(self) -> NDArray[np.float32]:
-        """Of every id from the plan's first on, [ids, vocab]: all GPUs write to the first one's memory."""
+        """As one launch's: all GPUs write to the first one's memory."""
         return self._launches[0].logits()
 
     def _look(self) -> None:

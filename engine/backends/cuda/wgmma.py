@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-ROWS = (64, 128, 192, 256)
+ROWS = (64, 128, 192, 224, 256)
 """Weight rows that one instruction takes, of those that it allows."""
 _PER_LINE = 8
 

@@ -33,7 +33,7 @@ SMALL = replace(
     heads=4,
     kv_heads=2,
     head_dim=32,
-    ffn=96,
+    ffn=112,
     vocab=96,
     context=256,
     windows=(0, 0),
@@ -126,6 +126,38 @@ def test_experts_of_a_long_prompt_have_several_tiles_of_tokens_or_none(folder: P
     cache = reference.new_cache(139)
     reference.forward(prompt[:139], cache)
     require_close(gpu.cache(139), of_reference(cache, config, 139), PREFILL_TOLERANCE, "several tiles")
+
+
+@pytest.mark.parametrize(
+    ("name", "tiles_from"), [("llama", 1000), ("lanes, of which one is late", 1)], ids=["shares", "tiles"]
+)
+def test_the_last_token_goes_along_with_its_prompt_to_the_references_logits(
+    name: str, tiles_from: int, folder: Path
+) -> None:
+    config, cores = MODELS[name]
+    weights = RandomWeights(config, 3)
+    prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
+    reference = Reference(weights)
+
+    gpu = EmulatedGpu(folder, config, weights, cores)
+    found = gpu.logits(prompt, prefilled=PROMPT - 1, tiles_from=tiles_from)
+
+    wanted = reference.forward(prompt, reference.new_cache(PROMPT))[-1:]
+    assert relative_error(found, wanted) < PREFILL_TOLERANCE
+
+
+def test_words_of_layers_that_a_last_token_passed_by_are_not_taken_for_later_ones(folder: Path) -> None:
+    config, cores = MODELS["normed heads, a window"]
+    weights, new = RandomWeights(config, 3), 5
+    prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
+    reference = Reference(weights)
+
+    gpu = EmulatedGpu(folder, config, weights, cores)
+    for _ in range(2):
+        tokens = gpu.generate(prompt, new, prefilled=PROMPT - 1)
+
+        logits = reference.forward([*prompt, *tokens[:-1]], reference.new_cache(PROMPT + new))
+        assert tokens == logits[PROMPT - 1 :].argmax(axis=1).tolist()
 
 
 @pytest.mark.parametrize("tiles_from", [1, 1000], ids=["by tiles", "by shares"])

@@ -74,11 +74,12 @@ class EmulatedGpu:
         """
         return self._launch(tokens, new, prefilled, first, tiles_from)
 
-    def logits(self, tokens: list[int]) -> NDArray[np.float32]:
-        """After each of `tokens`, which all go through decode: [len(tokens), vocab]."""
-        kept = self.put(np.full((len(tokens), self._config.vocab), np.nan, np.float32))
-        self._launch(tokens, 1, 0, 0, 1, kept)
-        return kept.reshape(len(tokens), -1)
+    def logits(self, tokens: list[int], *, prefilled: int = 0, tiles_from: int = 1) -> NDArray[np.float32]:
+        """After each of `tokens` that goes through decode: [len(tokens) - prefilled, vocab]."""
+        scored = len(tokens) - prefilled
+        kept = self.put(np.full((scored, self._config.vocab), np.nan, np.float32))
+        self._launch(tokens, 1, prefilled, 0, tiles_from, kept)
+        return kept.reshape(scored, -1)
 
     def _launch(
         self,
