@@ -84,7 +84,7 @@ struct FilterSums {
     u32 count;
 };
 static_assert(PROBES == WARPS, "each warp finds one");
-constexpr int FILTER_BYTES = (2 + PROBES) * WARPS * int(sizeof(FilterSums));
+constexpr int FILTER_BYTES = (1 + REQUESTS + PROBES) * WARPS * int(sizeof(FilterSums));
 
 // What the sequence and the request say of a vocabulary row: its bias, how often it was sampled, and SEEN if it occurs at all.
 struct RowState {
@@ -169,8 +169,8 @@ struct Shared {
     DEVICE u16* newest() { return reinterpret_cast<u16*>(scratch + OPERAND_BYTES + PARTIAL_BYTES + DECODE_MERGE_BYTES); }
     DEVICE float4* slices() { return reinterpret_cast<float4*>(merge()); }
     DEVICE FilterSums* sums() { return reinterpret_cast<FilterSums*>(scratch + OPERAND_BYTES + PARTIAL_BYTES); }
-    DEVICE FilterSums* found() { return sums() + WARPS; }
-    DEVICE FilterSums* probe_sums(u32 warp) { return sums() + (2 + warp) * WARPS; }
+    DEVICE FilterSums* found(int request) { return sums() + (1 + request) * WARPS; }
+    DEVICE FilterSums* probe_sums(u32 warp) { return sums() + (1 + REQUESTS + warp) * WARPS; }
 };
 static_assert(sizeof(Shared) <= model::SHARED_BYTES, "shared memory of one SM");
 
@@ -184,11 +184,16 @@ template <bool SEVERAL>
 struct Own {
     static constexpr const Together* launch = nullptr;
     static constexpr int request = 0;
+
+    DEVICE static u32* mailbox(const Params& params) { return params.mail; }
 };
 template <>
 struct Own<true> {
     const Together* launch = nullptr;
     int request = 0;
+    u32* mail = nullptr;  // the request's: to look its address up by a number known late takes as long as a part of a phase
+
+    DEVICE u32* mailbox(const Params&) const { return mail; }
 };
 
 // What a launch is handed: of one request its Params, of several those of all; and whose prompt it reads.
@@ -251,6 +256,31 @@ struct Core {
         }
     }
     DEVICE float* scores() const { return reinterpret_cast<float*>(rows() + model::HEAD_ROWS); }
+    // The warps that work for the request: all, or of several requests every REQUESTS-th.
+    static constexpr int TEAM = WARPS / REQUESTS, TEAM_THREADS = TEAM * 32;
+    DEVICE u32 member() const {
+        if constexpr (REQUESTS == 1) {
+            return warp;
+        } else {
+            return warp / REQUESTS;
+        }
+    }
+    DEVICE int team_thread() const {
+        if constexpr (REQUESTS == 1) {
+            return int(threadIdx.x);
+        } else {
+            return int(member() * 32 + lane);
+        }
+    }
+    DEVICE void team_sync() const {
+        if constexpr (REQUESTS == 1) {
+            consumers_sync();
+        } else if constexpr (TEAM == 1) {
+            __syncwarp();
+        } else {
+            asm volatile("bar.sync %0, %1;" ::"r"(2 + own.request), "n"(TEAM_THREADS) : "memory");
+        }
+    }
     // Whether a warp's best candidate of the head is one of the request's.
     DEVICE bool has_candidate(u32 warp) const {
         if constexpr (REQUESTS == 1) {
@@ -260,7 +290,8 @@ struct Core {
         }
     }
 
-    DEVICE u32* mail(int layer) const { return params.mail + size_t(layer) * mail::LAYER; }
+    DEVICE u32* mail(int layer) const { return mailbox() + size_t(layer) * mail::LAYER; }
+    DEVICE u32* mailbox() const { return own.mailbox(params); }
 
     DEVICE void wait_full() {
         const u64 before = model::PROFILE ? Profile::now() : 0;

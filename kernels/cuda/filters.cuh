@@ -128,7 +128,7 @@ DEVICE void begin(Core& core, u32 top_key) {
     }
 }
 
-// The first round's offers: what `head` left in the SM. All lanes of one warp.
+// The first round's offer: what `head` left in the SM. All lanes of one warp, which then settles the offers.
 DEVICE void offer_first(Core& core) {
     const u64 best = warp_max(core.has_candidate(core.lane) ? core.shared.best[core.lane] : 0);
     const u32 top_key = __reduce_max_sync(ALL_LANES, core.has_candidate(core.lane) ? core.shared.top_keys[core.lane] : 0u);
@@ -137,7 +137,6 @@ DEVICE void offer_first(Core& core) {
         const Offer offer(best, row < 0 ? 0.0f : core.scores()[row], top_key);
         publish(core, draws(core), offer.first, offer.second);
     }
-    settle_offers(core, true);
 }
 
 // --- sums ---------------------------------------------------------------------------------------------------------------
@@ -157,13 +156,13 @@ DEVICE u64 warp_total(u64 v) {
 // Rows of the vocabulary that this SM holds, padding among them: that scores less than everything.
 DEVICE int head_rows(const Core& core) { return core.share(HEAD).tiles * TILE_ROWS; }
 
-// Of all tokens: how many score more than the candidate, and the weights of those and of all. All consumer threads.
+// Of all tokens: how many score more than the candidate, and the weights of those and of all. All threads of the team.
 DEVICE void sum_above(Core& core) {
     Shared& shared = core.shared;
     const float bar = core.shared.draw[core.own.request].score, top = core.shared.draw[core.own.request].top;
     const float* scores = core.scores();
     FilterSums mine{0, 0, 0};
-    for (int row = int(threadIdx.x); row < head_rows(core); row += CONSUMERS) {
+    for (int row = core.team_thread(); row < head_rows(core); row += Core::TEAM_THREADS) {
         const float score = scores[row];
         const u64 w = weight(__fsub_rn(score, top));
         mine.all += w;
@@ -174,10 +173,10 @@ DEVICE void sum_above(Core& core) {
     }
     mine = {warp_total(mine.above), warp_total(mine.all), __reduce_add_sync(ALL_LANES, mine.count)};
     if (core.lane == 0) shared.sums()[core.warp] = mine;
-    if (threadIdx.x == 0) ++core.shared.draw_exchanges[core.own.request];
-    consumers_sync();
-    if (core.warp == 0) {
-        const bool has = core.lane < WARPS;
+    if (core.team_thread() == 0) ++core.shared.draw_exchanges[core.own.request];
+    core.team_sync();
+    if (core.member() == 0) {
+        const bool has = core.has_candidate(core.lane);
         mine = has ? shared.sums()[core.lane] : FilterSums{0, 0, 0};
         mine = {warp_total(mine.above), warp_total(mine.all), __reduce_add_sync(ALL_LANES, mine.count)};
         const Mailbox box = draws(core);
@@ -190,21 +189,44 @@ DEVICE void sum_above(Core& core) {
         });
         found = {warp_total(found.above), warp_total(found.all), __reduce_add_sync(ALL_LANES, found.count)};
         if (core.lane == 0) {
-            shared.found()[0] = found;
+            shared.found(core.own.request)[0] = found;
             if (!whole) core.shared.draw[core.own.request].lost = 1;
         }
     }
-    consumers_sync();
+    core.team_sync();
 }
 
-// The same for PROBES scores at once, without the weights of all: each warp finds one of them. All consumer threads.
+// This SM's part of what is above one of the bars, and what all SMs found. One warp each.
+DEVICE Mailbox tell_probe(Core& core, int which) {
+    Shared& shared = core.shared;
+    FilterSums sums = core.has_candidate(core.lane) ? shared.probe_sums(core.lane)[which] : FilterSums{0, 0, 0};
+    sums = {warp_total(sums.above), 0, __reduce_add_sync(ALL_LANES, sums.count)};
+    const Mailbox box = probes(core, which);
+    if (core.lane == 0) publish(core, box, packed(sums.above, sums.count), u64(sums.count >> 10) << 1);
+    return box;
+}
+DEVICE void find_probe(Core& core, int which, const Mailbox& box) {
+    FilterSums found{0, 0, 0};
+    const bool whole = collect(core, box, [&](const ulonglong2& words) {
+        found.above += packed_sum(words.x);
+        found.count += packed_part(words.x) | packed_part(words.y) << 10;
+    });
+    found = {warp_total(found.above), 0, __reduce_add_sync(ALL_LANES, found.count)};
+    if (core.lane == 0) {
+        core.shared.found(core.own.request)[which] = found;
+        if (!whole) core.shared.draw[core.own.request].lost = 1;
+    }
+}
+
+// The same for PROBES scores at once, without the weights of all: each warp finds one of them, or several. All threads of the
+// team.
 DEVICE void probe(Core& core, const float* bars) {
     Shared& shared = core.shared;
     const float top = core.shared.draw[core.own.request].top;
     const float* scores = core.scores();
     u64 above[PROBES] = {};
     u32 counts[PROBES] = {};
-    for (int row = int(threadIdx.x); row < head_rows(core); row += CONSUMERS) {
+    for (int row = core.team_thread(); row < head_rows(core); row += Core::TEAM_THREADS) {
         const float score = scores[row];
         const u64 w = weight(__fsub_rn(score, top));
 #pragma unroll
@@ -220,24 +242,18 @@ DEVICE void probe(Core& core, const float* bars) {
         const FilterSums sums{warp_total(above[i]), 0, __reduce_add_sync(ALL_LANES, counts[i])};
         if (core.lane == 0) shared.probe_sums(core.warp)[i] = sums;
     }
-    if (threadIdx.x == 0) ++core.shared.probe_exchanges[core.own.request];
-    consumers_sync();
-    const int mine = int(core.warp);
-    FilterSums sums = core.lane < WARPS ? shared.probe_sums(core.lane)[mine] : FilterSums{0, 0, 0};
-    sums = {warp_total(sums.above), 0, __reduce_add_sync(ALL_LANES, sums.count)};
-    const Mailbox box = probes(core, mine);
-    if (core.lane == 0) publish(core, box, packed(sums.above, sums.count), u64(sums.count >> 10) << 1);
-    FilterSums found{0, 0, 0};
-    const bool whole = collect(core, box, [&](const ulonglong2& words) {
-        found.above += packed_sum(words.x);
-        found.count += packed_part(words.x) | packed_part(words.y) << 10;
-    });
-    found = {warp_total(found.above), 0, __reduce_add_sync(ALL_LANES, found.count)};
-    if (core.lane == 0) {
-        shared.found()[mine] = found;
-        if (!whole) core.shared.draw[core.own.request].lost = 1;
+    if (core.team_thread() == 0) ++core.shared.probe_exchanges[core.own.request];
+    core.team_sync();
+    if constexpr (REQUESTS == 1) {
+        const int mine = int(core.warp);
+        find_probe(core, mine, tell_probe(core, mine));
+    } else {
+#pragma unroll 1
+        for (int i = int(core.member()); i < PROBES; i += Core::TEAM) tell_probe(core, i);
+#pragma unroll 1
+        for (int i = int(core.member()); i < PROBES; i += Core::TEAM) find_probe(core, i, probes(core, i));
     }
-    consumers_sync();
+    core.team_sync();
 }
 
 // --- top-k --------------------------------------------------------------------------------------------------------------
@@ -250,7 +266,7 @@ struct Kept {
 
 // Narrows the interval (low, high] of the k-th largest score, nine times an exchange, until no score parts its ends or a probe
 // has exactly k above it. At `low` or above it are k tokens or more (of the weight `at_low`), above `high` fewer; `low` may
-// be minus infinity. All consumer threads.
+// be minus infinity. All threads of the team.
 DEVICE Kept find_top_k(Core& core, float low, float high, u64 at_low) {
     float span = 0.25f;  // between probes while nothing bounds them below
     for (;;) {
@@ -263,7 +279,7 @@ DEVICE Kept find_top_k(Core& core, float low, float high, u64 at_low) {
         probe(core, bars);
         if (core.shared.draw[core.own.request].lost) return {low, at_low};
         for (int i = 0; i < PROBES; ++i) {
-            const FilterSums found = core.shared.found()[i];
+            const FilterSums found = core.shared.found(core.own.request)[i];
             if (found.count == u32(core.params.sampling.top_k)) return {bars[i], found.above};
             if (found.count > u32(core.params.sampling.top_k)) {
                 low = bars[i];
@@ -278,7 +294,7 @@ DEVICE Kept find_top_k(Core& core, float low, float high, u64 at_low) {
 
 // --- rounds -------------------------------------------------------------------------------------------------------------
 
-// Another candidate, among what scores more than `floor` and weighs no less than min-p asks. All consumer threads.
+// Another candidate, among what scores more than `floor` and weighs no less than min-p asks. All threads of the team.
 DEVICE void draw_again(Core& core, float floor) {
     Shared& shared = core.shared;
     const Sampling& s = core.params.sampling;
@@ -286,7 +302,7 @@ DEVICE void draw_again(Core& core, float floor) {
     const float* scores = core.scores();
     u64 best = 0;
     float best_score = 0.0f;
-    for (int row = 2 * int(threadIdx.x); row < head_rows(core); row += 2 * CONSUMERS) {
+    for (int row = 2 * core.team_thread(); row < head_rows(core); row += 2 * Core::TEAM_THREADS) {
         const float two[] = {scores[row], scores[row + 1]};
         bool may[2];
 #pragma unroll
@@ -311,10 +327,10 @@ DEVICE void draw_again(Core& core, float floor) {
         shared.best[core.warp] = winner;
         shared.best_scores[core.warp] = score;
     }
-    if (threadIdx.x == 0) ++core.shared.draw_exchanges[core.own.request];
-    consumers_sync();
-    if (core.warp == 0) {
-        const u64 mine = core.lane < WARPS ? shared.best[core.lane] : 0;
+    if (core.team_thread() == 0) ++core.shared.draw_exchanges[core.own.request];
+    core.team_sync();
+    if (core.member() == 0) {
+        const u64 mine = core.has_candidate(core.lane) ? shared.best[core.lane] : 0;
         const u64 all = warp_max(mine);
         const u32 from = __ffs(__ballot_sync(ALL_LANES, mine == all)) - 1;
         if (core.lane == 0) {
@@ -323,11 +339,11 @@ DEVICE void draw_again(Core& core, float floor) {
         }
         settle_offers(core, false);
     }
-    consumers_sync();
+    core.team_sync();
 }
 
 // Whether the candidate stays; else raises `kept.floor` above which the next one lies. `bounded`: the floor is top-k's own,
-// and `kept.weight` the weight of what it keeps. All consumer threads, with the same answer on every SM.
+// and `kept.weight` the weight of what it keeps. All threads of the team, with the same answer on every SM.
 DEVICE bool keeps(Core& core, Kept& kept, bool& bounded) {
     const Sampling& s = core.params.sampling;
     const Draw draw = core.shared.draw[core.own.request];
@@ -336,7 +352,7 @@ DEVICE bool keeps(Core& core, Kept& kept, bool& bounded) {
     if (bounded && !nucleus) return true;
     if (s.top_k == 0 && !nucleus) return true;
     sum_above(core);
-    const FilterSums sums = core.shared.found()[0];
+    const FilterSums sums = core.shared.found(core.own.request)[0];
     if (core.shared.draw[core.own.request].lost) return true;
     if (s.top_k && !bounded) {
         const bool outside = sums.count >= u32(s.top_k);
@@ -360,7 +376,7 @@ DEVICE bool keeps(Core& core, Kept& kept, bool& bounded) {
     return false;
 }
 
-// From the first candidate to the one that the filters keep, which it leaves in `draw`. All consumer threads.
+// From the first candidate to the one that the filters keep, which it leaves in `draw`. All threads of the team.
 DEVICE void settle(Core& core) {
     Kept kept{-INFINITE, 0};
     bool bounded = false;

@@ -250,7 +250,7 @@ struct ResidualFinish {
     // This lane's output of the layer, where every lane can read it: in each GPU's own memory.
     DEVICE void share(int r, u32 a, u32 b) {
         const size_t at = size_t(layer) * mail::LAYER + OWN + core.whole_lane() * model::HIDDEN + r;
-        ::post(core.params.mail + at, a, b);
+        ::post(core.mailbox() + at, a, b);
         for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, a, b); });
     }
     // The last stream, and the sum of squares of each of its tiles, to every GPU: each makes the head's input for itself.
@@ -329,7 +329,7 @@ struct ResidualFinish {
         *residual = x;
         const u32 stream_a = tagged(x.x, core.epoch), stream_b = tagged(x.y, core.epoch);
         const size_t at = size_t(layer) * mail::LAYER + STREAM + (ATTENTION ? core.model_lane : core.stream()) * model::HIDDEN + r;
-        ::post(core.params.mail + at, stream_a, stream_b);
+        ::post(core.mailbox() + at, stream_a, stream_b);
         if constexpr (TO_HEAD) {
             if (layer == model::LAYERS - 1) tell_head(at, r, x);
         }

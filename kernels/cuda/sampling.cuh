@@ -149,7 +149,10 @@ DEVICE Chosen choose(Core& core, Best mine, u32 stop_flag, const Meanwhile& mean
     if (core.warp == 0) {
         elect(core, stop_flag);
     } else {
-        if (filtered && core.warp == 1) filters::offer_first(core);
+        if (filtered && core.warp == 1) {
+            filters::offer_first(core);
+            filters::settle_offers(core, true);
+        }
         meanwhile();
     }
     consumers_sync();  // the barrier above, in the next pass, parts these reads from what is written then

@@ -2,16 +2,24 @@
 //
 // Each request has a Params of its own: its mailbox, cache, candidates, sampling and token ring, as if it were alone. Nothing in
 // them is shared, so a request may end, or begin at the next launch, without a word to the others. What becomes of it does
-// not depend on them: its sums are those of a request alone (several_products.cuh), attention goes request after request,
-// and warp r elects the next token of request r.
+// not depend on them: its sums are those of a request alone (several_products.cuh), an SM attends for one request after the
+// other, and every REQUESTS-th warp works for a request where there is work for each: its team stages its vectors, finishes its
+// rows and finds its next token.
 #pragma once
 #include "decode.cuh"
 #include "several_products.cuh"
 
 namespace several {
 
-// The request whose results a warp finishes, and whose token it elects if it is among the first.
+// The request that a warp works for.
 DEVICE int request_of(u32 warp) { return int(warp % REQUESTS); }
+
+// Calls `visit` with the number of each request whose bit is set, the same in all lanes.
+template <class Visit>
+DEVICE void for_each_bit(u32 bits, const Visit& visit) {
+#pragma unroll 1
+    for (; bits; bits &= bits - 1) visit(int(__ffs(int(bits))) - 1);
+}
 
 template <class Visit>
 DEVICE void for_each_running(const Core& core, const Visit& visit) {
@@ -25,14 +33,42 @@ DEVICE void for_each_running(const Core& core, const Visit& visit) {
 
 DEVICE AttentionItem& item(const Core& core, int layer) { return core.shared.items[core.own.request * model::LAYERS + layer]; }
 
-// Heads of different requests go to different SMs where there are enough. All consumer threads.
+// The requests of which this SM has an item in a layer. Most often there is one at most, so it is worth finding out.
+DEVICE u32 with_item(const Core& core, int layer) {
+    const int r = int(core.lane) % REQUESTS;
+    const bool has = runs(core.shared, r) && core.shared.items[r * model::LAYERS + layer].head >= 0;
+    return __ballot_sync(ALL_LANES, has && core.lane < REQUESTS);
+}
+template <class Visit>
+DEVICE void for_each_item(const Core& core, int layer, const Visit& visit) {
+    for_each_bit(with_item(core, layer), [&](int request) { visit(for_request(core, request)); });
+}
+
+// Items of all requests lie side by side: an SM has more than one only where there are more items than SMs. As many items as
+// alone, whatever there is room for: their number shows in the result's bits. All consumer threads.
 DEVICE void plan_items(Core& core) {
-    constexpr int APART = larger(1, model::SMS / (REQUESTS * decode_attention::ITEMS));
+    constexpr int ALL = REQUESTS * model::LAYERS;
+    AttentionItem* items = core.shared.items;
+    const int thread = int(core.warp * 32 + core.lane);
 #pragma unroll 1
-    for (int i = int(core.warp * 32 + core.lane); i < REQUESTS * model::LAYERS; i += CONSUMERS) {
-        const int r = i / model::LAYERS, sm = (int(core.place.sm) + model::SMS - r * APART % model::SMS) % model::SMS;
-        core.shared.items[i] =
-            decode_attention::item_of(core.shared.seats[r].position, window_of(i % model::LAYERS), sm, core.params.blocks_a_split);
+    for (int i = thread; i < ALL; i += CONSUMERS) {
+        const int position = core.shared.seats[i / model::LAYERS].position;
+        items[i] = decode_attention::item_of(position, window_of(i % model::LAYERS), 0, core.params.blocks_a_split);
+    }
+    consumers_sync();
+#pragma unroll 1
+    for (int i = thread; i < ALL; i += CONSUMERS) {
+        const int request = i / model::LAYERS, layer = i % model::LAYERS;
+        int before = 0, all = 0;
+        for (int r = 0; r < REQUESTS; ++r) {
+            if (r == request) before = all;
+            if (runs(core.shared, r)) all += decode_attention::ITEMS * items[r * model::LAYERS + layer].splits;
+        }
+        const int stride = larger(1, model::SMS / larger(1, all)), splits = items[i].splits;
+        const int away = (int(core.place.sm) + model::SMS - before * stride % model::SMS) % model::SMS, which = away / stride;
+        const bool has = away % stride == 0 && which < decode_attention::ITEMS * splits;
+        items[i].head = has ? which / splits : -1;
+        items[i].split = has ? which % splits : 0;
     }
 }
 
@@ -40,6 +76,11 @@ DEVICE void begin_residuals(Core& core) {
     for_each_running(core, [](Core other) {
         decode::begin_residual(other, other.params.embed + size_t(other.shared.seats[other.own.request].id) * model::HIDDEN);
     });
+}
+
+// The weights are the same for all requests; the first one's address is known when the kernel is compiled.
+DEVICE const u16* norm_of(const Core& core, int index) {
+    return core.own.launch->requests[0].norms + size_t(index) * model::HIDDEN;
 }
 
 DEVICE size_t mail_at(int layer, int what) { return size_t(layer) * mail::LAYER + what; }
@@ -53,10 +94,10 @@ DEVICE void product(Core& core, Finish& finish, const Source& source) {
 }
 
 DEVICE void qkv(Core& core, int layer) {
-    for_each_running(core, [&](Core other) { decode_attention::prefetch(other, item(other, layer), layer); });
+    for_each_item(core, layer, [&](Core other) { decode_attention::prefetch(other, item(other, layer), layer); });
     QkvFinish finish{core, layer};
     const size_t at = mail_at(layer ? layer - 1 : 0, mail::AFTER_MLP + core.stream() * model::HIDDEN);
-    product<QKV, true>(core, finish, {at, layer == 0, decode::norm_of(core, 2 * layer)});
+    product<QKV, true>(core, finish, {at, layer == 0, norm_of(core, 2 * layer)});
     if (layer == 0) begin_residuals(core);
 }
 
@@ -68,7 +109,7 @@ DEVICE void attn_out(Core& core, int layer) {
 DEVICE void gate_up(Core& core, int layer) {
     GateUpFinish finish{core, layer};
     const size_t at = mail_at(layer, mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN);
-    product<GATE_UP, true>(core, finish, {at, false, decode::norm_of(core, 2 * layer + 1)});
+    product<GATE_UP, true>(core, finish, {at, false, norm_of(core, 2 * layer + 1)});
 }
 
 DEVICE void down(Core& core, int layer) {
@@ -88,7 +129,7 @@ DEVICE void layers(Core& core) {
             if (step == STEP_QKV) {
                 qkv(core, layer);
             } else if (step == STEP_ATTENTION) {
-                for_each_running(core, [&](Core other) { decode_attention::run(other, item(other, layer), layer); });
+                for_each_item(core, layer, [&](Core other) { decode_attention::run(other, item(other, layer), layer); });
             } else if (step == STEP_ATTN_OUT) {
                 attn_out(core, layer);
             } else if (step == STEP_GATE_UP) {
@@ -113,7 +154,7 @@ DEVICE Best head(Core& core) {
     core.place.phase = HEAD;
     core.place.layer = model::LAYERS;
     release_caches(core);
-    const u16* norm = decode::norm_of(core, 2 * model::LAYERS);
+    const u16* norm = norm_of(core, 2 * model::LAYERS);
     if constexpr (mail::JOINS_LANES) {
         for_each_running(core, [&](Core other) {
             head_input::join(other, norm);
@@ -128,29 +169,26 @@ DEVICE Best head(Core& core) {
     return finish.found;
 }
 
-// Each request's next token, or why there is none: left in its `token` and `verdict`. All consumer threads.
+// Each request's next token, or why there is none: its team leaves it in `token` and `verdict`, for its first warp.
 DEVICE void choose(Core& core, Best mine, bool stop_asked) {
     const bool filtered = model::FILTERS && core.params.sampling.filtered;
     mine.candidate = warp_max(mine.candidate);
     if (core.lane == 0) core.shared.best[core.warp] = mine.candidate;
     if (filtered) filters::begin(core, mine.top_key);
     consumers_sync();
-    if (core.warp < REQUESTS && runs(core.shared, core.own.request)) {
+    if (!runs(core.shared, core.own.request)) return;
+    if (core.member() == 0) {
+        if (filtered) filters::offer_first(core);  // on its way while the candidates are waited for
         elect(core, stop_asked);
-        if (filtered) filters::offer_first(core);
+        if (filtered) filters::settle_offers(core, true);
     }
-    consumers_sync();
-    if constexpr (model::FILTERS) {
-        for_each_running(core, [](Core other) {
-            if (!other.params.sampling.filtered) return;
-            filters::settle(other);
-            if (int(other.warp) == other.own.request) {
-                const u32 flags = (other.shared.verdict[other.own.request] & ~STOP_ID) | (other.shared.draw[other.own.request].lost ? ABORTED : 0u);
-                __syncwarp();
-                conclude(other, StopIds(other), u32(other.shared.draw[other.own.request].id), flags);
-            }
-            consumers_sync();
-        });
+    if (!filtered) return;
+    core.team_sync();
+    filters::settle(core);
+    if (core.member() == 0) {
+        const u32 request = core.own.request, flags = (core.shared.verdict[request] & ~STOP_ID) | (core.shared.draw[request].lost ? ABORTED : 0u);
+        __syncwarp();
+        conclude(core, StopIds(core), u32(core.shared.draw[request].id), flags);
     }
 }
 
@@ -227,6 +265,7 @@ DEVICE void decode_all(const Together& launch, const Core& reader, u64 start) {
     core.barriers = reader.barriers;
     core.own.launch = &launch;
     core.own.request = request;
+    core.own.mail = core.params.mail;
     const bool leads = core.warp < REQUESTS && core.lane == 0;
     if (leads) {
         const Params& p = core.params;

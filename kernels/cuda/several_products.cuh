@@ -16,6 +16,7 @@ DEVICE Core for_request(const Core& core, int request) {
     Core other{core.own.launch->requests[request], core.shared, core.place, core.lane, core.warp, core.model_lane};
     other.own.launch = core.own.launch;
     other.own.request = request;
+    other.own.mail = other.params.mail;
     other.staged = core.staged;
     other.position = other.place.position = seat.position;
     other.serial = seat.serial;
@@ -33,7 +34,7 @@ struct Source {
 };
 
 // This thread's pieces of the vectors of all requests in one window: piece i of a request lies in the window's chunk
-// warp + 8 (4 i + lane / 8).
+// warp + 8 (4 i + lane / 8), as of a request alone.
 template <int COLUMNS, bool NORMED>
 class Window {
     static constexpr int CHUNKS = chunks_of(COLUMNS);
@@ -49,74 +50,107 @@ public:
         if constexpr (WHOLE) fill(0);
     }
 
-    // Has the window with `chunk` in shared memory; the first chunk of it.
-    DEVICE int hold(int chunk) {
+    // Has the window with `chunk` in shared memory; the first chunk of it. `again`: the first window follows the last one.
+    DEVICE int hold(int chunk, bool again) {
         if constexpr (WHOLE) return 0;
         const int first = chunk / OPERAND_CHUNKS * OPERAND_CHUNKS;
         if (first == held_) return first;
         __syncwarp();  // all lanes have read what lay there
         fill(first);
         held_ = first;
-        seen_ = seen_ || first + OPERAND_CHUNKS >= CHUNKS;
+        const bool last = first + OPERAND_CHUNKS >= CHUNKS;
+        seen_ = seen_ || last;
+        if (!source_.embedded && (again || !last)) ask(last ? 0 : first + OPERAND_CHUNKS);  // while this one is multiplied
         return first;
     }
 
 private:
     DEVICE int local(int i) const { return int(core_.warp) + WARPS * (4 * i + int(core_.lane >> 3)); }
     DEVICE int column(int first, int i) const { return (first + local(i)) * CHUNK_COLUMNS + int(core_.lane & 7) * 4; }
+    DEVICE bool in_vector(int first, int i) const { return local(i) < OPERAND_CHUNKS && column(first, i) < COLUMNS; }
 
-    DEVICE void fetch(int first, uint4 (&words)[ROUNDS][REQUESTS]) {
-        u32 missing = 0;
+    // Of those requests that run.
+    DEVICE u32 pieces(int first) const {
+        u32 mask = 0;
 #pragma unroll
         for (int r = 0; r < REQUESTS; ++r) {
             const bool wanted = runs(core_.shared, r);
 #pragma unroll
             for (int i = 0; i < ROUNDS; ++i) {
-                words[i][r] = make_uint4(0, 0, 0, 0);
-                if (wanted && local(i) < OPERAND_CHUNKS && column(first, i) < COLUMNS) missing |= 1u << (i * REQUESTS + r);
+                if (wanted && in_vector(first, i)) mask |= 1u << (i * REQUESTS + r);
             }
         }
-        Spin spin(core_.params, core_.place, WAIT_VECTOR);
-        while (__any_sync(ALL_LANES, missing)) {
+        return mask;
+    }
+    DEVICE void look(int first, u32 missing) {
 #pragma unroll
-            for (int r = 0; r < REQUESTS; ++r) {
-                const u32* from = core_.own.launch->requests[r].mail + source_.at;
+        for (int r = 0; r < REQUESTS; ++r) {
+            const u32* from = core_.own.launch->requests[r].mail + source_.at;
 #pragma unroll
-                for (int i = 0; i < ROUNDS; ++i) {
-                    if (missing >> (i * REQUESTS + r) & 1u) words[i][r] = peek4(from + column(first, i));
-                }
+            for (int i = 0; i < ROUNDS; ++i) {
+                if (missing >> (i * REQUESTS + r) & 1u) words_[i][r] = peek4(from + column(first, i));
             }
+        }
+    }
+    // Looks at a window's words, and waits for nothing.
+    DEVICE void ask(int first) {
+#pragma unroll
+        for (int i = 0; i < ROUNDS; ++i) {
+#pragma unroll
+            for (int r = 0; r < REQUESTS; ++r) words_[i][r] = make_uint4(0, 0, 0, 0);
+        }
+        look(first, pieces(first));
+        asked_ = true;
+    }
+    DEVICE void receive(int first) {
+        u32 missing = pieces(first);
+        Spin spin(core_.params, core_.place, WAIT_VECTOR);
+        while (true) {
+            if (!asked_) look(first, missing);
+            asked_ = false;
 #pragma unroll
             for (int r = 0; r < REQUESTS; ++r) {
                 const u32 epoch = core_.shared.seats[r].serial & 1u;
 #pragma unroll
                 for (int i = 0; i < ROUNDS; ++i) {
-                    if (fresh(words[i][r], epoch)) missing &= ~(1u << (i * REQUESTS + r));
+                    if (fresh(words_[i][r], epoch)) missing &= ~(1u << (i * REQUESTS + r));
                 }
             }
+            if (!__any_sync(ALL_LANES, missing)) break;
             if (missing && spin.hopeless()) missing = 0;
         }
     }
-    DEVICE float4 embedding(int request, int column) const {
-        if (column >= COLUMNS || !runs(core_.shared, request)) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        const u16* row = core_.params.embed + size_t(core_.shared.seats[request].id) * model::HIDDEN + column;
-        const uint2 w = __ldg(reinterpret_cast<const uint2*>(row));
-        return make_float4(weight_low(w.x), weight_high(w.x), weight_low(w.y), weight_high(w.y));
+    // Rows of the table, as words of a mailbox would have them: the lowest bit of such a number is zero in any case.
+    DEVICE void read_embedding(int first) {
+#pragma unroll
+        for (int r = 0; r < REQUESTS; ++r) {
+            const bool wanted = runs(core_.shared, r);
+            const u16* row = core_.own.launch->requests[0].embed + size_t(core_.shared.seats[r].id) * model::HIDDEN;
+#pragma unroll
+            for (int i = 0; i < ROUNDS; ++i) {
+                uint2 w = make_uint2(0, 0);
+                if (wanted && in_vector(first, i)) w = __ldg(reinterpret_cast<const uint2*>(row + column(first, i)));
+                words_[i][r] = tagged(make_float4(weight_low(w.x), weight_high(w.x), weight_low(w.y), weight_high(w.y)), 0);
+            }
+        }
     }
     DEVICE void fill(int first) {
-        uint4 words[ROUNDS][REQUESTS];
         uint2 norm[ROUNDS];
 #pragma unroll
         for (int i = 0; i < ROUNDS; ++i) {
             norm[i] = make_uint2(0, 0);
             if (NORMED && column(first, i) < COLUMNS) norm[i] = __ldg(reinterpret_cast<const uint2*>(source_.norm + column(first, i)));
         }
-        if (!source_.embedded) fetch(first, words);
+        if (source_.embedded) {
+            read_embedding(first);
+        } else {
+            receive(first);
+        }
 #pragma unroll
         for (int i = 0; i < ROUNDS; ++i) {
 #pragma unroll
             for (int r = 0; r < REQUESTS; ++r) {
-                float4 value = source_.embedded ? embedding(r, column(first, i)) : untagged(words[i][r]);
+                float4 value = untagged(words_[i][r]);
                 if constexpr (NORMED) {
                     if (!seen_) squares[r] += dot_self(value);
                     scale_by(value, norm[i]);
@@ -135,6 +169,8 @@ private:
 
     Core& core_;
     const Source source_;
+    uint4 words_[ROUNDS][REQUESTS] = {};
+    bool asked_ = false;  // words of the window that comes next, whether or not they were there
     int held_ = -1;
     bool seen_ = false;  // all windows have been here
 };
@@ -159,7 +195,7 @@ public:
             if (g) load_first(g);
             with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
                 Sums<tiles.COUNT> sums;
-                multiply(sums, window);
+                multiply(sums, window, g + 1 < groups_.count);
                 if (NORMED && g == 0) leave_squares(window);
                 leave_sums<tiles.COUNT>(sums);
             });
@@ -171,7 +207,7 @@ public:
 
 private:
     template <int T>
-    DEVICE void multiply(Sums<T>& sums, Window<COLUMNS, NORMED>& window) {
+    DEVICE void multiply(Sums<T>& sums, Window<COLUMNS, NORMED>& window, bool again) {
         constexpr int STEP = SlotPart<T>::CHUNKS;
         int first = 0;
 #pragma unroll 1
@@ -179,7 +215,7 @@ private:
             const int last = smaller(first + STEP, CHUNKS);
 #pragma unroll 1
             for (int begin = first; begin < last;) {
-                const int at = window.hold(begin), end = smaller(last, at + OPERAND_CHUNKS);
+                const int at = window.hold(begin, again), end = smaller(last, at + OPERAND_CHUNKS);
                 multiply_in_window<T>(core_, weights_, first, begin, end, at, sums);
                 begin = end;
             }

@@ -35,15 +35,23 @@ struct Item {
 };
 
 // How a chunk is cut into items: warps with sixteen tokens read blocks twice as often as those with 32, which takes about 5/8 as
-// long and pays where SMs would have nothing to do otherwise. Both ways leave the same bits.
+// long and pays where SMs would have nothing to do otherwise. Pieces that are read between the tokens of others are so short that
+// items for few of an SM's warps may fit, each on an SM of its own. All ways leave the same bits.
 struct Cut {
     int m_tiles, tokens, items;  // of a warp; of an item; in all
 
-    DEVICE static Cut of(int m_tiles, int tokens) {
-        const int item_tokens = WARPS * 16 * m_tiles;
+    DEVICE static Cut of(int m_tiles, int tokens, int warps = WARPS) {
+        const int item_tokens = warps * 16 * m_tiles;
         return {m_tiles, item_tokens, ceil_div(tokens, item_tokens) * model::HEADS};
     }
     DEVICE static Cut best(int first, int tokens, int window) {
+        if constexpr (REQUESTS > 1) {
+#pragma unroll
+            for (int warps = 2; warps < WARPS; warps *= 2) {
+                const Cut short_ones = of(1, tokens, warps);
+                if (short_ones.items <= model::SMS) return short_ones;
+            }
+        }
         const Cut most = of(MOST_M_TILES, tokens), few = of(1, tokens);
         return few.cost(first, tokens, window) < most.cost(first, tokens, window) ? few : most;
     }
@@ -241,7 +249,8 @@ DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int fir
         if (index >= cut.items) continue;
         const Item item = Item::of(index, cut.tokens, first, tokens, window);
         const u32 lane = core.lane;
-        const int mine = item.token + int(core.warp) * WARP_TOKENS;
+        int mine = item.token + int(core.warp) * WARP_TOKENS;
+        if (REQUESTS > 1 && int(core.warp) * WARP_TOKENS >= cut.tokens) mine = tokens;  // nothing is this warp's
         const int begin = first + mine, end = mine < tokens ? begin + WARP_TOKENS : 0;  // positions of the warp's tokens
         const int seen_from = window && begin + 1 > window ? begin + 1 - window : 0;    // by its first one
         const int all_see = window && end > window ? end - window : 0;                  // all of its tokens, from here on

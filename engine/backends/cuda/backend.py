@@ -212,7 +212,7 @@ class CudaBackend:
     def _load(self, model: Loaded, rank: int) -> Memory:
         device = self._devices[rank]
         device.activate()
-        require_room(self.layout, device.free_bytes(), device.total_bytes())
+        require_room(self.layout, device.free_bytes(), device.total_bytes(), self.rows)
         where = f" on GPU {rank + 1} of {len(self._devices)}" if len(self._devices) > 1 else ""
 
         def report(packed: Progress) -> None:

@@ -19,6 +19,7 @@ from engine.backends.cuda.contract import Control, PackJob, PackTensor, UnitJob,
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors
 from engine.backends.cuda.prefill_buffers import prefill_bytes
+from engine.backends.cuda.seats import SeatSizes
 from engine.backends.cuda.tape import (
     CHUNK_COLUMNS,
     UNIT_BYTES,
@@ -86,11 +87,12 @@ class Memory:
     cleared_bytes: int
 
 
-def require_room(layout: Layout, free: int, total: int) -> None:
-    """Raises DoesNotFit if `free` bytes of a GPU that has `total` are too few for its part of a model."""
-    if has_room(layout, free):
+def require_room(layout: Layout, free: int, total: int, rows: int = 1) -> None:
+    """Raises DoesNotFit if `free` bytes of a GPU that has `total` are too few for its part of a model, and
+    for one of `rows` requests."""
+    if has_room(layout, free, rows):
         return
-    weights, cache, others = _needs(layout)
+    weights, cache, others = _needs(layout, rows)
     config = layout.config
     for_cache = free - weights - others
     positions = max(0, for_cache) * layout.capacity // cache // 32 * 32
@@ -104,17 +106,22 @@ def require_room(layout: Layout, free: int, total: int) -> None:
         f"{config.name} takes {weights / 1e9:.1f} GB of weights, {cache / 1e9:.1f} GB of keys and values for"
         f" {layout.capacity} tokens and {others / 1e9:.1f} GB of buffers on each GPU, which has"
         f" {free / 1e9:.1f} GB free: {remedy}",
-        even_alone=not has_room(layout, total),
+        even_alone=not has_room(layout, total, rows),
     )
 
 
-def has_room(layout: Layout, free: int) -> bool:
-    return sum(_needs(layout)) <= free
+def has_room(layout: Layout, free: int, rows: int = 1) -> bool:
+    return sum(_needs(layout, rows)) <= free
 
 
-def _needs(layout: Layout) -> tuple[int, int, int]:
-    """Bytes of weights, of the cache, and of all else."""
-    return _weight_bytes(layout), layout.kv_halves * 2, _other_bytes(layout)
+def _needs(layout: Layout, rows: int) -> tuple[int, int, int]:
+    """Bytes of weights, of caches, and of all else.
+
+    Beside the cache of what is measured a row has one of its own. More rows wait for room, but the first
+    must have it.
+    """
+    caches, seats = (2, rows * SeatSizes.of(layout).total) if rows > 1 else (1, 0)
+    return _weight_bytes(layout), caches * layout.kv_halves * 2, _other_bytes(layout) + seats
 
 
 def _weight_bytes(layout: Layout) -> int:

@@ -23,6 +23,8 @@ from engine.timings import FinishReason
 
 PIECE = 256
 """Prompt tokens that are read between two tokens of running rows, at most: what bounds their gap."""
+_CHUNKS_AT_ONCE = 4
+"""Passes by tiles of a prompt in one launch, while nobody decodes: whoever joins meanwhile waits for them."""
 _MOST_NEW = 1024
 """Tokens of a row in one launch of several, or of one that goes on alone: its ring stays small, and to go on
 costs one launch."""
@@ -206,8 +208,9 @@ class Part:
 
 def plan_parts(rows: Sequence[Row], ways: Ways) -> list[Part]:
     """What the next launch does: a token or more of every row that has read its prompt, and a piece of one
-    prompt. While prompts wait to be read it is one token. A row alone does all in one launch."""
-    if len(rows) == 1 and rows[0].filled == rows[0].lease.first:
+    prompt. While prompts wait to be read it is one token. A row alone does all in one launch, unless its
+    prompt is so long that others would wait for it."""
+    if len(rows) == 1 and rows[0].filled == rows[0].lease.first and _is_read_at_once(rows[0], ways):
         return [_part(rows[0], len(rows[0].ids) - 1, rows[0].limit - rows[0].generated)]
     reading = [row for row in rows if row.reads]
     going = [row for row in rows if not row.reads]
@@ -218,6 +221,10 @@ def plan_parts(rows: Sequence[Row], ways: Ways) -> list[Part]:
         most = 1 if len(reading) > 1 or end < whole else most
         parts.append(_part(reader, end, most if end == whole else 0, tiles_from))
     return [*(_part(row, row.filled, most) for row in going), *parts]
+
+
+def _is_read_at_once(row: Row, ways: Ways) -> bool:
+    return not ways.chunk or len(row.ids) - 1 - row.filled <= _CHUNKS_AT_ONCE * ways.chunk
 
 
 def _part(row: Row, end: int, most: int, tiles_from: int | None = None) -> Part:
@@ -242,7 +249,7 @@ def _piece(row: Row, ways: Ways, *, bounded: bool) -> tuple[int, int | None]:
     each chunk (next_chunk in kernels/cuda/prefill.cuh).
     """
     end, begin = len(row.ids) - 1, row.lease.first
-    if not bounded and row.filled == begin:
+    if not bounded and row.filled == begin and _is_read_at_once(row, ways):
         return end, None
     chunk_begin = begin + (row.filled - begin) // ways.chunk * ways.chunk if ways.chunk else begin
     tiled = ways.chunk > 0 and end - chunk_begin >= ways.tiles_from

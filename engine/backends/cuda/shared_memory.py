@@ -43,7 +43,7 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int) -> int:
     decode = requests * (chunks * 128 + 2 * WARPS * pairs * 8)
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if joins_lanes(sharding) else 0
     merge = (WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim
-    decode += -(-max(merge, (2 + PROBES) * WARPS * 24, slices) // 8) * 8
+    decode += -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
     decode += table_bytes(plan) if requests == 1 else 0
     prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128

@@ -36,7 +36,7 @@ from engine.backends.cuda.launch import (
 )
 from engine.backends.cuda.resources import LaunchResources
 from engine.backends.cuda.rows import Part, RunningLaunch
-from engine.backends.cuda.shared_memory import table_bytes
+from engine.backends.cuda.seats import SeatSizes
 from engine.backends.cuda.upload import Upload
 from engine.errors import BackendFailure, DeviceLost
 from engine.models.config import HeadKind
@@ -69,23 +69,20 @@ class Seats:
     """Device memory of the rows: each has a mailbox and exchanges of its own, whoever sits there."""
 
     def __init__(self, context: DeviceContext, rows: int) -> None:
-        device, layout = context.device, context.layout
-        self.mail_bytes = layout.mail_words * 4
-        self.candidates_bytes = -(-layout.candidates_bytes // 256) * 256
-        self.filter_bytes = layout.filter_bytes
+        device, self.sizes = context.device, SeatSizes.of(context.layout)
         self.rows = rows
-        self.mail = device.allocate(rows * self.mail_bytes, zero=True)
-        self.candidates = device.allocate(rows * self.candidates_bytes, zero=True)
-        self.filters = device.allocate(rows * self.filter_bytes, zero=True)
-        self.tables = device.allocate(rows * table_bytes(layout.plan) * layout.plan.cores)
+        self.mail = device.allocate(rows * self.sizes.mail, zero=True)
+        self.candidates = device.allocate(rows * self.sizes.candidates, zero=True)
+        self.filters = device.allocate(rows * self.sizes.filters, zero=True)
+        self.tables = device.allocate(rows * self.sizes.tables)
         self.stop_flags = device.allocate(16 * MOST_ROWS, zero=True)
         self.serials = [1] * rows
 
     def place(self, params: Params, seat: int) -> None:
         """Has a request use the seat's memory."""
-        params.mail = self.mail + seat * self.mail_bytes
-        params.candidates = self.candidates + seat * self.candidates_bytes
-        params.filters = self.filters + seat * self.filter_bytes
+        params.mail = self.mail + seat * self.sizes.mail
+        params.candidates = self.candidates + seat * self.sizes.candidates
+        params.filters = self.filters + seat * self.sizes.filters
         params.stop_flag = self.stop_flags + 16 * seat
         params.serial = self.serials[seat] & 0xFFFFFFFF
         for name in ("mail", "candidates", "filters"):
@@ -94,8 +91,8 @@ class Seats:
     def empty(self, context: DeviceContext) -> None:
         """After an abort they hold words of an unfinished pass."""
         device = context.device
-        device.fill(self.mail, self.rows * self.mail_bytes)
-        device.fill(self.candidates, self.rows * self.candidates_bytes)
+        device.fill(self.mail, self.rows * self.sizes.mail)
+        device.fill(self.candidates, self.rows * self.sizes.candidates)
         device.synchronise()
         self.serials = [1] * self.rows
 
@@ -191,7 +188,7 @@ class SeveralLaunch:
         self._stream, self._side = self._resources.stream(), self._resources.stream()
         device.fill(self._context.memory.control, ctypes.sizeof(Control), 0, self._stream)
         device.fill(self._seats.stop_flags, 16 * MOST_ROWS, 0, self._stream)
-        device.fill(self._seats.filters, len(self._plans) * self._seats.filter_bytes, 0, self._stream)
+        device.fill(self._seats.filters, len(self._plans) * self._seats.sizes.filters, 0, self._stream)
         most = max(1, *(plan.max_new for plan in self._plans))
         block = ctypes.sizeof(HostBlock)
         each = block + 8 * most

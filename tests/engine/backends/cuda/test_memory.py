@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.backends.cuda.constants import Layout, Tuning, make_layout
-from engine.backends.cuda.memory import require_room
+from engine.backends.cuda.memory import has_room, require_room
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
@@ -38,6 +38,16 @@ def test_a_context_that_would_fit_is_named() -> None:
 def test_the_number_of_gpus_is_named_where_the_weights_do_not_fit() -> None:
     with pytest.raises(BackendUnavailable, match="it takes 3 GPUs or more"):
         require_room(layout("qwen3-8b"), 6_800_000_000, H200_BYTES)
+
+
+def test_a_row_needs_a_cache_of_its_own() -> None:
+    tight = layout("llama-3.2-1b")
+    least = next(free for free in range(3 << 30, 8 << 30, 1 << 24) if has_room(tight, free))
+
+    require_room(tight, least, H200_BYTES)
+    with pytest.raises(DoesNotFit):
+        require_room(tight, least + tight.kv_halves, H200_BYTES, rows=8)
+    require_room(tight, least + 2 * tight.kv_halves + (1 << 30), H200_BYTES, rows=8)
 
 
 @pytest.mark.parametrize(("total", "even_alone"), [(H200_BYTES, False), (6_800_000_001, True)])

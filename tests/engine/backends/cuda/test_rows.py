@@ -68,6 +68,16 @@ def test_the_prompt_that_came_first_is_read_first_and_whole_if_nobody_decodes() 
     assert (part.plan.prefill_end, part.plan.max_new) == (999, 1)
 
 
+def test_a_long_prompt_alone_is_read_pass_by_pass_so_that_others_may_join() -> None:
+    ways, reader, launches = Ways(chunk=256, tiles_from=129), row(1500), list[tuple[int, int]]()
+    while reader.reads:
+        (part,) = plan_parts([reader], ways)
+        launches.append((part.plan.prefill_end, part.plan.max_new))
+        reader.filled = part.plan.prefill_end
+
+    assert launches == [(256, 0), (512, 0), (768, 0), (1024, 0), (1280, 0), (1499, 100)]
+
+
 @pytest.mark.parametrize("tokens", [100, 300, 2049, 2150, 2500, 4095])
 @pytest.mark.parametrize("first", [0, 37])
 def test_pieces_go_the_way_that_a_prompt_goes_alone(tokens: int, first: int) -> None:

@@ -57,7 +57,7 @@ struct Copy {
 struct Block {
     std::unique_ptr<unsigned char, void (*)(void*)> memory{static_cast<unsigned char*>(std::aligned_alloc(SHARED_BYTES, SHARED_BYTES)), std::free};
     Meeting whole[16], parts[16][32];  // of each warp; of some of its lanes, by the first
-    u64 barriers[2] = {};              // arrivals at the barriers of all threads, and of the consumers
+    u64 barriers[16] = {};             // arrivals at each of the named barriers
     std::vector<Copy> copies;
 };
 struct Dim3 { unsigned x; };
@@ -66,7 +66,7 @@ struct Fiber {
     std::unique_ptr<char[]> stack;
     Dim3 thread, block_index;
     Block* block;
-    u64 met[2] = {}, barriers[2] = {};
+    u64 met[2] = {}, barriers[16] = {};
     bool ended = false;
 };
 inline Fiber* current;
