@@ -23,7 +23,8 @@ local function made_progress(id)
   return kind == 'tokens' or kind == 'progress' and not string.match(newest[2][2], '"done":0[,}]')
 end
 
-local function begin(inbox, entry, pairs)
+-- Of a request that nobody has had, which is nearly every one, nothing is looked up: a page waits for this.
+local function begin(inbox, entry, pairs, is_new)
   local fields = {}
   for i = 1, #pairs, 2 do fields[pairs[i]] = pairs[i + 1] end
   local id = fields['id']
@@ -33,20 +34,27 @@ local function begin(inbox, entry, pairs)
     return nil
   end
   local owner = OWNER .. id
-  if redis.call('HGET', owner, 'worker') ~= token then
+  local had = redis.call('HGET', owner, 'worker')
+  local attempts, fault = 1, ''
+  if not had then
+    redis.call('HSET', owner, 'worker', token, 'began', 1, 'attempts', 1)
+  elseif had ~= token then
     redis.call('HSET', owner, 'worker', token)
     local lost = redis.call('HINCRBY', owner, 'began', 1) - 1
     local most = inbox == BENCH and BENCH_MOST_LOST or MOST_LOST
     if made_progress(id) and lost <= most then redis.call('HSET', owner, 'attempts', 0) end
     redis.call('HINCRBY', owner, 'attempts', 1)
   end
+  if had then
+    local known = redis.call('HMGET', owner, 'attempts', 'error')
+    attempts, fault = tonumber(known[1]), known[2] or ''
+  end
   redis.call('EXPIRE', owner, EXPIRES_S)
   redis.call('HSET', ENTRIES, id, inbox .. ' ' .. entry)
   redis.call('ZREM', WAITING, id)
-  redis.call('XCLAIM', inbox, GROUP, name, 0, entry, 'JUSTID')
-  local known = redis.call('HMGET', owner, 'attempts', 'error')
+  if not is_new then redis.call('XCLAIM', inbox, GROUP, name, 0, entry, 'JUSTID') end
   local now = now_ms()
-  return {'request', id, fields['json'] or '', tonumber(known[1]), known[2] or '', redis.call('EXISTS', OUT .. id),
+  return {'request', id, fields['json'] or '', attempts, fault, redis.call('EXISTS', OUT .. id),
     now - (tonumber(fields['at']) or now), inbox}
 end
 
@@ -76,7 +84,7 @@ end
 local function new(inbox)
   local reply = redis.call('XREADGROUP', 'GROUP', GROUP, name, 'COUNT', 1, 'STREAMS', inbox, '>')
   local entry = reply and reply[1] and reply[1][2][1]
-  return entry and begin(inbox, entry[1], entry[2])
+  return entry and begin(inbox, entry[1], entry[2], true)
 end
 
 local function next_ms(inbox)
