@@ -254,6 +254,9 @@ def product_table() -> str:
             rows.append(
                 [f"{prompt}, of which {one['cached_tokens']:,} are kept", *_spread(one["warm_ms"], ".1f")]
             )
+        if "turn_ms" in one:
+            new = f"first token of {one['turn_tokens']:,} more after those, ms"
+            rows.append([new, *_spread(one["turn_ms"], ".1f")])
     rows.append(
         ["`/v1/completions` over prefill and decode, ms", *_spread(found["http"]["overhead_ms"], ".1f")]
     )

@@ -29,6 +29,7 @@ def test_the_product_gives_what_generate_gives_and_survives_kills(tmp_path: Path
     short, long = found["first_token"]
     assert short["cached_tokens"] == short["prompt_tokens"] - 1
     assert long["cached_tokens"] == long["prompt_tokens"] - 1
+    assert 0 < long["turn_tokens"] < long["cached_tokens"] and long["turn_ms"]["n"] == 1
     assert found["http"]["overhead_ms"]["n"] == 1
     assert 0 < found["recovery"]["second_worker_s"] < 10
     assert 0 < found["recovery"]["restart_s"] < 30

@@ -8,7 +8,8 @@ else it is an error. All figures are medians of --repeats, with the lowest and h
 
     tok_s         tokens after the first frame over the time since it, at the websocket client
     first token   from the start frame to the first tokens, at the same client: a new prompt (cold), and the
-                  same prompt with another end (warm), which goes on from what is kept
+                  same prompt with another end (warm), which goes on from what is kept; of a long prompt also
+                  with some 20 tokens more (turn), as the next question of a chat
     overhead      of /v1/completions over its own prefill and decode time
     recovery      the longest silence after SIGKILL in mid-stream: with a second worker there, and until the
                   supervisor has started the worker again
@@ -45,6 +46,8 @@ SAMPLINGS: dict[str, dict[str, float]] = {
 }
 LINE = "    total = total + values[index] * weights[index]  # row {}\n"
 """Of a long prompt, some 15 tokens."""
+TURN = "\n\nNow say in one sentence what these lines of the program do to the total, each row"
+"""What comes after a long prompt that is kept, some 20 tokens."""
 _PAUSE_S = 0.15
 """Before each first token that is timed: the record of the answer before it has been written by then."""
 _KILL_AFTER = 20
@@ -100,8 +103,8 @@ async def _speeds(page: Page, texts: dict[str, str], args: argparse.Namespace) -
 
 
 async def _first_tokens(page: Page, lines: int, repeats: int) -> dict[str, Any]:
-    """Cold and warm first tokens of a prompt of so many lines; 0 is the short prompt."""
-    cold, warm = [], []
+    """First tokens of a prompt of so many lines, cold, warm and a turn later; 0 is the short prompt."""
+    cold, warm, turn = [], [], []
     for number in range(repeats):
         body = "".join(LINE.format(index) for index in range(lines))
         start = f"# {number}, {lines}\n{body}" if lines else PROMPT
@@ -109,7 +112,10 @@ async def _first_tokens(page: Page, lines: int, repeats: int) -> dict[str, Any]:
         cold.append(await page.ask(start + ("a" if lines else f"  # {number}"), max_tokens=4))
         await asyncio.sleep(_PAUSE_S)
         warm.append(await page.ask(start + ("b" if lines else f"  # {number}"), max_tokens=4))
-    return {
+        if lines:
+            await asyncio.sleep(_PAUSE_S)
+            turn.append(await page.ask(start + "b" + TURN, max_tokens=4))
+    found = {
         "prompt_tokens": int(cold[0].timings["prompt_tokens"]),
         "cached_tokens": int(median([answer.timings["cached_tokens"] for answer in warm])),
         "cold_ms": spread([answer.first_token_ms for answer in cold]),
@@ -117,6 +123,11 @@ async def _first_tokens(page: Page, lines: int, repeats: int) -> dict[str, Any]:
         "cold_parts_ms": first_token_parts(cold),
         "warm_parts_ms": first_token_parts(warm),
     }
+    if turn:
+        found["turn_tokens"] = int(turn[0].timings["prompt_tokens"] - turn[0].timings["cached_tokens"])
+        found["turn_ms"] = spread([answer.first_token_ms for answer in turn])
+        found["turn_parts_ms"] = first_token_parts(turn)
+    return found
 
 
 def _overhead(product: Product, args: argparse.Namespace) -> dict[str, Any]:

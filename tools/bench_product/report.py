@@ -18,6 +18,8 @@ def report(results: dict[str, Any]) -> str:
             f" {row['warm_ms']['median']:.1f} ms ({row['cached_tokens']} kept); cold: "
             + ", ".join(f"{part} {ms:.1f}" for part, ms in row["cold_parts_ms"].items())
         )
+        if "turn_ms" in row:
+            lines.append(f"{'':<12} {row['turn_tokens']:>5} more tokens: {row['turn_ms']['median']:.1f} ms")
     lines.append(
         f"/v1/completions: {results['http']['overhead_ms']['median']:.1f} ms over prefill and decode"
     )
