@@ -7,8 +7,9 @@
 namespace last_token {
 
 constexpr int LAYER = model::LAYERS - 1;  // where decode takes over
-// Not with BF16: its activations in prefill have eight bits, which logits would show. A profile is of whole steps. Several GPUs
-// or requests have mailboxes that others write, or pass decode together.
+// Whether this kernel can take it along; Params::last_along says whether a launch does. Not with BF16: its activations in prefill
+// have eight bits, which logits would show. Not with a profile, which is of whole steps; not on several GPUs, where other GPUs write
+// into this one's mailboxes; not with several requests, which decode side by side, layer by layer.
 constexpr bool TAKEN_ALONG = model::RANKS == 1 && REQUESTS == 1 && !experts::ANY && !model::POST_NORMS && !model::WEIGHTS_BF16 &&
                              !model::PROFILE && LAYER >= larger(1, model::DELAY);
 

@@ -408,11 +408,12 @@ DEVICE void pass(Way way) {
     }
 }
 
-// Producer and consumers alike: what comes after the tokens before `at`. The last token of the prompt goes along where there is room.
+// Producer and consumers alike: what comes after the tokens before `at`. The last token of the prompt goes along where there is room,
+// unless the launch is one of a backend whose requests may share launches: those decode it, and it would get other bits alone.
 DEVICE Chunk next_chunk(const Params& p, int at) {
-    const int left = p.prefill_end - at;
+    const int left = p.prefill_end - at, last = last_token::TAKEN_ALONG ? p.last_along : 0;
     const bool tiled = tiles::ANY && left >= p.tiles_from;
-    return {at, smaller(left + last_token::TAKEN_ALONG, tiled ? tiles::CHUNK : shares::CHUNK), tiled};
+    return {at, smaller(left + last, tiled ? tiles::CHUNK : shares::CHUNK), tiled};
 }
 
 }  // namespace prefill

@@ -138,6 +138,7 @@ class CudaBackend:
                 blocks_a_split=chosen.tuning.blocks_a_split,
                 rank=rank,
                 team=memories,
+                rows=self.rows,
             )
             for rank, (device, memory) in enumerate(zip(self._devices, memories, strict=True))
         ]

@@ -244,7 +244,7 @@ _PARAMS: tuple[Declared, ...] = (
     (
         "tape",
         Pointer("const u8"),
-        "all SMs' tapes, behind them all experts, or packed layers once more in sixteen bits",
+        "all SMs' tapes, behind them all experts, then packed layers and packed experts once more in 16 bits",
     ),
     ("tape_offset", Pointer("const u64"), "[SMS + 2] bytes; the last two: experts, and those for tiles"),
     (
@@ -306,6 +306,8 @@ _PARAMS: tuple[Declared, ...] = (
     ("zero", c_uint32, "0, which the compiler cannot know (stream.cuh)"),
     ("rank", c_int32, "which GPU this is; the first one tells the host"),
     ("serial", c_uint32, "number of this launch's first decode pass, over all launches; from 1"),
+    ("last_along", c_int32, "1: a prompt's last token may go through prefill with it (last_token.cuh)"),
+    ("unused", c_int32, ""),
 )
 
 

@@ -90,6 +90,8 @@ class DeviceContext:
     team: Sequence[Memory]
     serial: int = 1
     spin_budget_s: float = 1.5
+    rows: int = 1
+    """Requests in flight at once, at most: with several, a prompt's last token is decoded in every launch."""
 
     def __post_init__(self) -> None:
         self.pool = ResourcePool(self.device)
@@ -181,6 +183,7 @@ def params_of(context: DeviceContext, plan: LaunchPlan) -> Params:
     params.first = plan.first
     params.tiles_from = context.layout.tiles_from if plan.tiles_from is None else plan.tiles_from
     params.prefill_end = plan.prefill_end
+    params.last_along = int(context.rows == 1)
     params.ids_count = len(plan.ids)
     params.max_new = plan.max_new
     params.stop_count = len(plan.stop_ids)

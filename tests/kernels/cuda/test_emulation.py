@@ -146,6 +146,20 @@ def test_the_last_token_goes_along_with_its_prompt_to_the_references_logits(
     assert relative_error(found, wanted) < PREFILL_TOLERANCE
 
 
+def test_where_requests_may_share_launches_a_last_token_has_the_bits_of_decode(folder: Path) -> None:
+    config, cores = MODELS["llama"]
+    prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
+    last = PROMPT - 1
+
+    gpu = EmulatedGpu(folder, config, RandomWeights(config, 3), cores)
+    along = gpu.logits(prompt, prefilled=last)
+    apart = gpu.logits(prompt, prefilled=last, last_along=False)
+    decoded = gpu.logits(prompt, first=last, prefilled=last)
+
+    assert np.array_equal(apart, decoded)
+    assert not np.array_equal(along, decoded)
+
+
 def test_words_of_layers_that_a_last_token_passed_by_are_not_taken_for_later_ones(folder: Path) -> None:
     config, cores = MODELS["normed heads, a window"]
     weights, new = RandomWeights(config, 3), 5

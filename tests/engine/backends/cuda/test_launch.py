@@ -103,6 +103,7 @@ def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kern
         slots_in_flight=4,
         blocks_a_split=4,
         rank=rank,
+        rows=1,
         team=[memory],
         vocab=100,
         serial=1,
@@ -173,6 +174,13 @@ def test_stop_ids_and_biases_are_where_the_kernel_looks() -> None:
     assert data[at : at + 8].view(np.int32).tolist() == [3, 9]
     bias = Bias.from_buffer_copy(data[params.biases - base :].tobytes())
     assert (bias.id, bias.value) == (4, -2.0)
+
+
+@pytest.mark.parametrize(("rows", "along"), [(1, 1), (4, 0)])
+def test_a_last_token_goes_along_only_where_no_launch_is_shared(rows: int, along: int) -> None:
+    where = context(PlayedDevice())
+    where.rows = rows
+    assert params_of(where, PLAN).last_along == along
 
 
 def test_every_launch_is_told_where_the_model_lies_on_all_gpus() -> None:

@@ -74,11 +74,19 @@ class EmulatedGpu:
         """
         return self._launch(tokens, new, prefilled, first, tiles_from)
 
-    def logits(self, tokens: list[int], *, prefilled: int = 0, tiles_from: int = 1) -> NDArray[np.float32]:
+    def logits(
+        self,
+        tokens: list[int],
+        *,
+        prefilled: int = 0,
+        first: int = 0,
+        tiles_from: int = 1,
+        last_along: bool = True,
+    ) -> NDArray[np.float32]:
         """After each of `tokens` that goes through decode: [len(tokens) - prefilled, vocab]."""
         scored = len(tokens) - prefilled
         kept = self.put(np.full((scored, self._config.vocab), np.nan, np.float32))
-        self._launch(tokens, 1, prefilled, 0, tiles_from, kept)
+        self._launch(tokens, 1, prefilled, first, tiles_from, kept, last_along=last_along)
         return kept.reshape(scored, -1)
 
     def _launch(
@@ -89,6 +97,8 @@ class EmulatedGpu:
         first: int,
         tiles_from: int,
         logits: NDArray[np.float32] | None = None,
+        *,
+        last_along: bool = True,
     ) -> list[int]:
         control, status = Control(), Status()
         ring, stop = np.zeros(new, np.uint64), np.zeros(4, np.uint32)
@@ -96,6 +106,7 @@ class EmulatedGpu:
             first=first,
             prefill_end=prefilled,
             tiles_from=tiles_from,
+            last_along=int(last_along),
             ids_count=len(tokens),
             max_new=new,
             sampled_from=len(tokens),
