@@ -109,7 +109,7 @@ def headline_table() -> str:
 
 
 def prompt_table() -> str:
-    """How fast prompts are read, and how far logits are from FP32, of checks/prefill-h200.json."""
+    """How fast prompts are read, on which build, and how far logits are from FP32, of _PROMPTS."""
     found = json.loads(_PROMPTS.read_text("utf-8"))
     errors = {(one["model"], one["devices"]): one for one in found["errors_beside_fp32_pytorch"]}
     rows = []
@@ -120,8 +120,10 @@ def prompt_table() -> str:
             [
                 f"{devices} x H200",
                 _SHAPES[model],
-                *(f"{speeds[tokens]:,}" for tokens in (128, 512, _PROMPT)),
-                f"{speeds[longest]:,} ({longest:,})" if longest > _PROMPT else "",
+                *(f"{speeds[tokens]:,} {_build(model, devices, tokens)}" for tokens in (128, 512, _PROMPT)),
+                f"{speeds[longest]:,} {_build(model, devices, longest)} ({longest:,})"
+                if longest > _PROMPT
+                else "",
                 f"{error['logit_rel_err']:.1e} ({error['tokens']:,})",
             ]
         )
@@ -130,6 +132,18 @@ def prompt_table() -> str:
         "logits beside FP32",
     )  # fmt: skip
     return _markdown(head, rows, right=(2, 3, 4, 5, 6))
+
+
+def _build(model: str, devices: int, tokens: int) -> str:
+    """The letter by which docs/performance.md names the build that a row of the file was measured on."""
+    of_call = {"first call": "a", "second call": "b", "earlier": "c"}
+    found = json.loads(_PROMPTS.read_text("utf-8"))["prefill"]
+    letters = {
+        of_call[one["measured"]]
+        for one in found
+        if (one["model"], one["devices"], one["tokens"]) == (model, devices, tokens)
+    }
+    return "".join(sorted(letters))
 
 
 def _prompt_speeds(model: str, devices: int = 1) -> dict[int, int]:
