@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.serving.workers import write_chatterbox
-from tools.bench_product.answer import Answer, spread
+from tools.bench_product.answer import Answer, new_tokens, spread
 from tools.bench_product.product import Product, ProductError, Setup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +58,11 @@ def test_a_gap_or_an_error_ends_the_measurement() -> None:
 
 def test_a_spread_says_how_many_there_were() -> None:
     assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 3.0, "n": 3}
+
+
+def test_one_prompt_that_was_not_kept_does_not_speak_for_the_others() -> None:
+    said = [{"prompt_tokens": 100.0, "cached_tokens": float(kept)} for kept in (0, 90, 92)]
+    assert new_tokens([Answer(0.0, timings=timings) for timings in said]) == 10
 
 
 def test_a_product_that_cannot_start_is_not_waited_for(tmp_path: Path) -> None:

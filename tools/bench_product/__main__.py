@@ -34,7 +34,7 @@ from typing import Any
 from engine import settings
 from engine.errors import EngineError
 from engine.serving.client import AsyncClient
-from tools.bench_product.answer import Answer, first_token_parts, spread
+from tools.bench_product.answer import Answer, first_token_parts, new_tokens, spread
 from tools.bench_product.clients import Http, Page
 from tools.bench_product.product import Product, ProductError, Setup, generate
 from tools.bench_product.report import report
@@ -124,7 +124,7 @@ async def _first_tokens(page: Page, lines: int, repeats: int) -> dict[str, Any]:
         "warm_parts_ms": first_token_parts(warm),
     }
     if turn:
-        found["turn_tokens"] = int(turn[0].timings["prompt_tokens"] - turn[0].timings["cached_tokens"])
+        found["turn_tokens"] = new_tokens(turn)
         found["turn_ms"] = spread([answer.first_token_ms for answer in turn])
         found["turn_parts_ms"] = first_token_parts(turn)
     return found

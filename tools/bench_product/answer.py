@@ -63,6 +63,11 @@ class Answer:
         return bool(frame["type"] == "done")
 
 
+def new_tokens(answers: Sequence[Answer]) -> int:
+    """The median of how many tokens of each prompt no earlier request had left in the cache."""
+    return int(median([one.timings["prompt_tokens"] - one.timings["cached_tokens"] for one in answers]))
+
+
 def first_token_parts(answers: Sequence[Answer]) -> dict[str, float]:
     """Medians of where the time to the first token went."""
     rows = []
