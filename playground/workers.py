@@ -16,7 +16,7 @@ from django.conf import settings
 from engine.serving.client import AsyncClient
 from engine.serving.connection import connect_async
 from engine.serving.errors import QueueUnavailable
-from engine.serving.held import HeldConnections
+from engine.serving.kept_connections import KeptConnections
 from engine.serving.messages import Heartbeat
 
 log = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ class _Connected(NamedTuple):
     url: str
     engine: AsyncClient
     redis: redis.asyncio.Redis
-    held: HeldConnections
+    kept: KeptConnections
     scripts: dict[str, RunScript]
 
 
@@ -60,7 +60,7 @@ def engine_script(text: str) -> RunScript:
     found = connected.scripts.get(text)
     if found is None:
         script = connected.redis.register_script(text)
-        found = connected.scripts[text] = partial(connected.held.run, script)
+        found = connected.scripts[text] = partial(connected.kept.run, script)
     return found
 
 
@@ -69,7 +69,7 @@ def _connections() -> _Connected:
     found = _clients.get(loop)
     if found is None or found.url != url:
         redis = connect_async(url)
-        found = _clients[loop] = _Connected(url, AsyncClient(url), redis, HeldConnections(redis), {})
+        found = _clients[loop] = _Connected(url, AsyncClient(url), redis, KeptConnections(redis), {})
     return found
 
 

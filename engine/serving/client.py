@@ -22,7 +22,7 @@ from engine.serving.errors import QueueUnavailable, explain_outage
 from engine.serving.estimate import seconds_to_start
 from engine.serving.fanout import Feed, StreamFanout
 from engine.serving.follower import StreamFollower, desertion
-from engine.serving.held import HeldConnections
+from engine.serving.kept_connections import KeptConnections
 from engine.serving.messages import (
     BENCH,
     INBOX_LIMIT,
@@ -56,7 +56,7 @@ class AsyncClient:
 
     def __init__(self, redis_url: str) -> None:
         self._redis = connect_async(redis_url)
-        self._held = HeldConnections(self._redis)
+        self._connections = KeptConnections(self._redis)
         self._reader = StreamFanout(self._redis)
         self._names: list[str] = []
         """Of the workers that were there when last asked, sorted."""
@@ -86,7 +86,7 @@ class AsyncClient:
         """
         submission = Submission(request, limit, share, kept)
         with explain_outage():
-            reply = await self._held.run(self._submit, submission.keys, submission.args)
+            reply = await self._connections.run(self._submit, submission.keys, submission.args)
         return submission.place(reply)
 
     async def frames(

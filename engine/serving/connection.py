@@ -6,6 +6,7 @@ limit is set here, and a read that blocks waits less than a reply may take.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as Silence
 from redis.retry import Retry
 
@@ -53,14 +55,38 @@ class SendsAtOnce:
     """A connection of redis-py that writes as it is told to.
 
     By itself it does so in a task of its own, after whatever else the event loop has to do, for the sake of a
-    time limit; a reply's own limit holds for what is sent, too.
+    time limit, which only a write that has to wait needs.
     """
 
     async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
-        if self.is_connected and isinstance(command, list):
-            self._writer.writelines(command)
-        else:
+        await self._disconnect_if_closed()
+        if not self.is_connected or self.health_check_interval or not isinstance(command, list):
             await super().send_packed_command(command, check_health)  # type: ignore[misc]
+            return
+        try:
+            self._writer.write(b"".join(command))
+            if self._writer.transport.get_write_buffer_size():
+                async with asyncio.timeout(self.socket_timeout):
+                    await self._writer.drain()
+        except TimeoutError as error:
+            await self.disconnect(nowait=True)
+            raise Silence("Timeout writing to socket") from error
+        except Exception as error:  # a transport whose peer has gone may raise a TypeError, among others
+            await self.disconnect(nowait=True)
+            raise RedisConnectionError(f"Error while writing to socket: {error}") from error
+        except BaseException:  # what is half written must not be followed by another command
+            await self.disconnect(nowait=True)
+            raise
+
+    async def reconnect_if_closed(self: Any) -> None:
+        """To be called before a retry: connecting has one of its own."""
+        await self._disconnect_if_closed()
+        if not self.is_connected:
+            await self.connect()
+
+    async def _disconnect_if_closed(self: Any) -> None:
+        if self.is_connected and (self._writer.is_closing() or self._reader.at_eof()):
+            await self.disconnect(nowait=True)
 
 
 @cache

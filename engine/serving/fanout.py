@@ -22,7 +22,7 @@ from engine.errors import EngineError, RequestError
 from engine.serving import cancellation
 from engine.serving.connection import BLOCK_S
 from engine.serving.errors import unavailable
-from engine.serving.held import HeldConnections
+from engine.serving.kept_connections import KeptConnections
 from engine.serving.messages import frame_number
 from engine.serving.reading import Entries, StreamFrame, frames_of, streams_of
 
@@ -91,7 +91,7 @@ class StreamFanout:
     """Reads on a task of its own while anybody follows anything. Belongs to one event loop."""
 
     def __init__(self, connection: redis.asyncio.Redis) -> None:
-        self._redis, self._held = connection, HeldConnections(connection)
+        self._redis, self._connections = connection, KeptConnections(connection)
         self._feeds: dict[str, list[Feed]] = {}
         self._wake_key = f"ml:wake:{uuid.uuid4().hex}"
         self._woken = "0-0"
@@ -164,7 +164,9 @@ class StreamFanout:
         try:
             block = int(BLOCK_S * 1000)
             which = (*streams, *streams.values())
-            return await self._held.ask("XREAD", "COUNT", BUFFER_FRAMES, "BLOCK", block, "STREAMS", *which)
+            return await self._connections.ask(
+                "XREAD", "COUNT", BUFFER_FRAMES, "BLOCK", block, "STREAMS", *which
+            )
         finally:
             self._reading = False
 

@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 
 from engine.serving import scripts
 from engine.serving.connection import connect
-from engine.serving.held import HeldConnection
+from engine.serving.kept_connections import KeptConnection, evaluation
 from engine.serving.liveness import PeerWatch
 from engine.serving.messages import (
     BENCH,
@@ -79,7 +79,7 @@ class Inbox:
         self._inboxes = (worker_inbox(worker), *INBOXES)
         self._token = token
         self._dead_ms = dead_ms
-        self._held = HeldConnection(self._redis)
+        self._connection = KeptConnection(self._redis)
         self._take = self._redis.register_script(scripts.TAKE)
         self._keep = self._redis.register_script(scripts.KEEP)
         self._release = self._redis.register_script(scripts.RELEASE)
@@ -136,20 +136,20 @@ class Inbox:
     def _ask(self, in_hand: Sequence[str]) -> list[Any]:
         args = self._arguments(in_hand)
         try:
-            return cast("list[Any]", self._held.run(self._take, args=args))
+            return cast("list[Any]", self._connection.run(self._take, args=args))
         except ResponseError as error:
             if "NOGROUP" not in str(error) and "no such key" not in str(error):
                 raise
         self._create_groups()
-        return cast("list[Any]", self._held.run(self._take, args=args))
+        return cast("list[Any]", self._connection.run(self._take, args=args))
 
     def _wait_and_ask(self, ends: list[str], seconds: float, in_hand: Sequence[str]) -> list[Any]:
         """As `_ask`, once an inbox grows beyond `ends`, or after so long."""
         block = max(1, int(seconds * 1000))
         wait = ("XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *self._inboxes, *ends)
-        take = ("EVALSHA", self._take.sha, 0, *self._arguments(in_hand))
+        take = evaluation(self._take, (), self._arguments(in_hand))
         try:
-            _, reply = self._held.ask(wait, take)
+            _, reply = self._connection.ask(wait, take)
         except ResponseError:  # Redis was started anew: no script and no groups, which `_ask` brings back
             return self._ask(in_hand)
         return cast("list[Any]", reply)

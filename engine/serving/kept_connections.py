@@ -1,13 +1,14 @@
-"""Scripts and reads on connections that their caller keeps: what somebody waits for takes no longer way.
+"""Connections that stay with whoever uses them, for the commands that somebody waits for.
 
-For each command redis-py takes a connection out of a pool, asks the system whether a forgotten reply lies in
-it, and counts what it does for metrics that nobody reads here. In a process that has just woken up that takes
+For each command redis-py takes a connection out of a pool, asks the system whether a reply is left over in
+it, and counts for metrics that this project does not read. In a process that has just woken up that takes
 twice as long as the command itself. How long a reply may take and what is tried again is as for any other
 command (connection.py); scripts may always run again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +19,11 @@ from redis.exceptions import NoScriptError, ResponseError
 
 Command = Sequence[Any]
 """Its name and arguments."""
+MOST_KEPT = 8
+"""Connections that an event loop keeps; those of a busier moment go back to the client's pool."""
 
 
-class HeldConnection:
+class KeptConnection:
     """For one thread. `client` closes it."""
 
     def __init__(self, client: redis.Redis) -> None:
@@ -29,10 +32,11 @@ class HeldConnection:
 
     def run(self, script: Script, keys: Sequence[str] = (), args: Sequence[Any] = ()) -> Any:
         """As calling `script`."""
+        command = evaluation(script, keys, args)
         try:
-            [reply] = self.ask(_evaluation(script, keys, args))
+            [reply] = self.ask(command)
         except NoScriptError:  # Redis was started anew
-            return script(keys, args)
+            _, reply = self.ask(_loading(script), command)
         return reply
 
     def ask(self, *commands: Command) -> list[Any]:
@@ -41,42 +45,60 @@ class HeldConnection:
             pool: Any = self._client.connection_pool
             self._connection = pool.get_connection()
         connection = self._connection
+        if not connection.is_connected:
+            connection.connect()  # which tries again by itself: within the retry below, each try would
         replies: list[Any] = connection.retry.call_with_retry(
             lambda: _exchange(connection, commands), lambda _error: connection.disconnect()
         )
         return replies
 
 
-class HeldConnections:
-    """For one event loop: as many as are in use at once. `client` closes them."""
+class KeptConnections:
+    """For one event loop. `client`, which connect_async made, closes them.
+
+    At most half of the connections that the client's pool may have are in use here at once: a further caller
+    waits for one, and plain commands always find one.
+    """
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
         self._pool: Any = client.connection_pool
+        most = max(1, self._pool.max_connections // 2)
+        self._free = asyncio.Semaphore(most)
+        self._most_kept = min(MOST_KEPT, most)
         self._idle: list[Any] = []
 
     async def run(self, script: AsyncScript, keys: Sequence[str] = (), args: Sequence[Any] = ()) -> Any:
         """As calling `script`."""
+        command = evaluation(script, keys, args)
         try:
-            return await self.ask(*_evaluation(script, keys, args))
+            return await self.ask(*command)
         except NoScriptError:
-            return await script(keys, args)
+            await self.ask(*_loading(script))
+        return await self.ask(*command)
 
     async def ask(self, *command: Any) -> Any:
         """The reply to one command, as redis-py's methods return it. Raises RedisError."""
-        connection = self._idle.pop() if self._idle else await self._pool.get_connection()
-        try:
-            reply = await connection.retry.call_with_retry(
-                lambda: _exchange_async(connection, command), lambda _error: connection.disconnect()
-            )
-        finally:  # whatever ended it, a cancellation too, either had its reply or has disconnected
-            self._idle.append(connection)
+        async with self._free:
+            connection = self._idle.pop() if self._idle else await self._pool.get_connection()
+            try:
+                reply = await _ask_async(connection, command)
+            finally:
+                if len(self._idle) < self._most_kept:
+                    self._idle.append(connection)
+                else:
+                    await self._pool.release(connection)
         read = self._client.response_callbacks.get(command[0])
         return read(reply) if read is not None else reply
 
 
-def _evaluation(script: Script | AsyncScript, keys: Sequence[str], args: Sequence[Any]) -> Command:
+def evaluation(script: Script | AsyncScript, keys: Sequence[str], args: Sequence[Any]) -> Command:
+    """The command that runs `script` if Redis knows it."""
     return ("EVALSHA", script.sha, len(keys), *keys, *args)
+
+
+def _loading(script: Script | AsyncScript) -> Command:
+    return ("SCRIPT", "LOAD", script.script)
 
 
 def _exchange(connection: Any, commands: Sequence[Command]) -> list[Any]:
@@ -90,6 +112,20 @@ def _exchange(connection: Any, commands: Sequence[Command]) -> list[Any]:
     if failure is not None:
         raise failure
     return replies
+
+
+async def _ask_async(connection: Any, command: Command) -> Any:
+    """Leaves the connection with nothing to read: whatever else went wrong, a cancellation too, ends it."""
+    try:
+        await connection.reconnect_if_closed()
+        return await connection.retry.call_with_retry(
+            lambda: _exchange_async(connection, command), lambda _error: connection.disconnect()
+        )
+    except ResponseError:
+        raise
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
 
 
 async def _exchange_async(connection: Any, command: Command) -> Any:

@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 
 from engine.serving import scripts
 from engine.serving.connection import connect
-from engine.serving.held import HeldConnection
+from engine.serving.kept_connections import KeptConnection
 from engine.serving.messages import (
     Frame,
     Started,
@@ -151,7 +151,7 @@ class Publisher:
         self._redis = connect(redis_url)
         self._token = token
         self._append = self._redis.register_script(scripts.APPEND)
-        self._held = HeldConnection(self._redis)
+        self._connection = KeptConnection(self._redis)
         self._outputs: queue.SimpleQueue[Output | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -187,7 +187,7 @@ class Publisher:
         pause, longest = _RETRY_S
         while True:
             try:
-                return _Reply(*self._held.run(self._append, keys, args))
+                return _Reply(*self._connection.run(self._append, keys, args))
             except (RedisError, OSError) as error:
                 log.warning("Redis did not take a frame of %s: %s", output.request_id, error)
             if self._closing.wait(pause):
