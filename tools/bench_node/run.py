@@ -195,13 +195,15 @@ class FromCache:
 
 def kernel_sources(order: Order) -> list[Source]:
     """Every kernel that a run on GPUs needs, so that none is compiled while something waits for it."""
-    sms = reachable_devices(1)[0].attribute("MULTIPROCESSOR_COUNT")
+    device = reachable_devices(1)[0]
+    device.activate()
+    sms, free = device.attribute("MULTIPROCESSOR_COUNT"), device.free_bytes()
     sources: list[Source] = [("pack.cu", "")]
     for setup in order.setups():
-        headers = kernel_headers(setup.model, setup.devices, sms, order.options)
+        headers = kernel_headers(setup.model, setup.devices, sms, order.options, free=free)
         sources += [(MONOKERNEL, header) for header in headers]
     for setup in order.small_setups():
-        headers = kernel_headers(setup.model, setup.devices, sms, order.options, profile=False)
+        headers = kernel_headers(setup.model, setup.devices, sms, order.options, profile=False, free=free)
         sources += [(MONOKERNEL, header) for header in headers[:1]]
     sources += [(EXCHANGE_KERNEL, exchange_header(count)) for count in order.devices if count > 1]
     return sources

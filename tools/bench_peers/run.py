@@ -312,10 +312,12 @@ class _Ours:
 
 def kernel_sources(order: Order) -> list[Source]:
     """Every kernel that our part of the run needs."""
-    sms = reachable_devices(1)[0].attribute("MULTIPROCESSOR_COUNT")
+    device = reachable_devices(1)[0]
+    device.activate()
+    sms, free = device.attribute("MULTIPROCESSOR_COUNT"), device.free_bytes()
     sources: list[Source] = [("pack.cu", "")]
     for target in order.targets:
-        headers = kernel_headers(target.model, 1, sms, order.options, profile=bool(order.tokens))
+        headers = kernel_headers(target.model, 1, sms, order.options, profile=bool(order.tokens), free=free)
         sources += [(MONOKERNEL, header) for header in (headers if order.tokens else headers[:1])]
     return sources
 

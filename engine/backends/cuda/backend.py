@@ -34,13 +34,15 @@ from engine.backends.cuda.driver import Device, reachable_devices
 from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
 from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, plan_launch
-from engine.backends.cuda.memory import Memory, has_room, load_model, require_room
+from engine.backends.cuda.memory import Memory, load_model
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch
+from engine.backends.cuda.room import fit_copy, require_room
 from engine.backends.cuda.rows import Row, RowScheduler, Ways
+from engine.backends.cuda.seats import kernels_for
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan, validate
-from engine.backends.cuda.together import RowLaunches, kernels_for, several_layout, shares_launches
+from engine.backends.cuda.together import RowLaunches, several_layout, shares_launches
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse, budget_of
 from engine.errors import BackendUnavailable, RequestError
@@ -121,7 +123,8 @@ class CudaBackend:
             for other in self._devices:
                 device.reach(other)
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
-        self.layout = self._fitting(_layout(model, devices, sms, chosen), chosen.cache_bytes)
+        wanted = _layout(model, devices, sms, chosen)
+        self.layout = fit_copy(wanted, self._free_for_weights(chosen.cache_bytes), self._progress)
         self.rows = chosen.rows if shares_launches(self.layout) else 1
         self._chosen = choose_storages(model.weights, self.layout.sharding)
         self.config = replace(self.config, context=min(self.config.context, self.layout.capacity))
@@ -186,12 +189,6 @@ class CudaBackend:
             copy=self._caches.copy_row,
             begin=launches.begin,
         )
-
-    def _fitting(self, layout: Layout, cache_bytes: int) -> Layout:
-        """The layout, or one without the copy that speeds up long prompts if a GPU has no room for it."""
-        if not layout.has_copy or all(has_room(layout, free) for free in self._free_for_weights(cache_bytes)):
-            return layout
-        return replace(layout, tuning=replace(layout.tuning, unpacked_copy=False))
 
     def _free_for_weights(self, cache_bytes: int) -> Iterator[int]:
         """Bytes for each device beside kept sequences; virtual ones share what their GPU has."""
@@ -404,13 +401,25 @@ class CudaBackend:
 
 
 def kernel_headers(
-    model: Loaded, devices: int, sms: int, options: Mapping[str, Any], *, profile: bool = True
+    model: Loaded,
+    devices: int,
+    sms: int,
+    options: Mapping[str, Any],
+    *,
+    profile: bool = True,
+    free: int | None = None,
 ) -> tuple[str, ...]:
     """What specialises MONOKERNEL for a model on GPUs of `sms` SMs: without and with filters.
 
-    Then, with `profile`, the same with the profile. Needs no GPU. Raises as opening the backend does.
+    Then, with `profile`, the same with the profile. `free` is the bytes that a GPU has for models and kept
+    sequences; without it there is room for all that is wished for. Needs no GPU. Raises as opening the
+    backend does.
     """
-    layout = _layout(model, devices, sms, _parse_options(options))
+    chosen = _parse_options(options)
+    layout = _layout(model, devices, sms, chosen)
+    if free is not None:
+        of_each = free // devices if chosen.virtual else free
+        layout = fit_copy(layout, (of_each - chosen.cache_bytes // devices,))
     return tuple(
         _header(layout, profiled, filters)
         for profiled in ((False, True) if profile else (False,))

@@ -23,6 +23,7 @@ from engine.backends.cuda.shared_memory import (
 )
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Plan, mlp_columns
 from engine.backends.cuda.units import TILE_ROWS, UNIT_BYTES, chunks_a_slot
+from engine.backends.cuda.unpacked import needs_copy
 from engine.errors import ConfigError
 from engine.models.config import Activation, HeadKind, ModelConfig
 from engine.models.rope import Rope, RopeLayout
@@ -35,6 +36,7 @@ _EXPERT_BLOCK_TILES = 4  # BLOCK_TILES in expert_prefill.cuh
 _SLOT_UNITS = (48, 40, 32, 24, 16)
 """Sizes of a slot, the best first: long vectors leave room for smaller ones only."""
 _NEVER = (1 << 31) - 1  # more tokens than any prompt has
+_PROMPTS_BY_TILES = "prompts go by tiles only with weights in 16 bits and without norms after modules"
 _MAX_COLUMNS = 32768
 """A thread remembers in one word which of its pieces of a vector are missing (`fetch` in matvec.cuh)."""
 
@@ -134,13 +136,13 @@ class Layout:
     @property
     def prefills_by_tiles(self) -> bool:
         """Whether long prompts go by tiles: those take weights as they lie in 16 bits."""
-        in_16_bits = self.tuning.unpacked_copy or not self.plan.is_packed
+        in_16_bits = self.tuning.unpacked_copy or not needs_copy(self.plan)
         return in_16_bits and self.prefills
 
     @property
     def has_copy(self) -> bool:
-        """Whether the packed weights lie in memory a second time (unpacked.py)."""
-        return self.plan.is_packed and self.prefills_by_tiles
+        """Whether packed weights lie in memory a second time (unpacked.py)."""
+        return needs_copy(self.plan) and self.prefills_by_tiles
 
     @property
     def prefill_chunk(self) -> int:
@@ -247,7 +249,7 @@ def make_layout(
         if slots >= _LEAST_SLOTS and _holds_runs(plan, units):
             capacity = -(-room // 32) * 32
             layout = Layout(sharding, plan, tuning, weights, capacity, units, slots, scratch, requests)
-            _require_prompts_ways(layout)
+            require_prompts_ways(layout)
             return layout
     if slots >= _LEAST_SLOTS:
         raise ConfigError(
@@ -261,14 +263,13 @@ def make_layout(
     )
 
 
-def _require_prompts_ways(layout: Layout) -> None:
-    """Raises ConfigError for an option that could have no effect."""
+def require_prompts_ways(layout: Layout, why: str = "") -> None:
+    """Raises ConfigError for an option that could have no effect, and says `why` if that is known."""
     name, tuning = layout.config.name, layout.tuning
     for option, value in (("prefill_chunk", tuning.prefill_chunk), ("tiles_from", tuning.tiles_from)):
         if value is not None and not layout.prefills_by_tiles:
             raise ConfigError(
-                f"{name}: {option} is {value}, but prompts go by tiles only with weights in 16 bits and"
-                " without norms after modules: leave the option out"
+                f"{name}: {option} is {value}, but {why or _PROMPTS_BY_TILES}: leave the option out"
             )
 
 

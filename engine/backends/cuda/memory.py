@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,7 +18,6 @@ from engine.backends.cuda.contract import Control, PackJob, PackTensor, UnitJob,
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors
 from engine.backends.cuda.prefill_buffers import prefill_bytes
-from engine.backends.cuda.seats import SeatSizes
 from engine.backends.cuda.tape import (
     CHUNK_COLUMNS,
     UNIT_BYTES,
@@ -41,19 +39,13 @@ from engine.backends.cuda.unpacked import (
     size_with_copies,
     tile_offsets,
 )
-from engine.errors import DoesNotFit
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.rope import Rope, rotation_table
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.models.weights import DType, RandomWeights, Weights, cast_tensor, packed_of
 from engine.progress import BYTES, OnProgress, Progress
 
-"""What is being done, bytes done, bytes in all."""
 _THREADS = 256
-_LAUNCH_BYTES = 256 << 20
-"""The driver's own, a launch's logits and profile: rounded up."""
-_LEAST_CONTEXT = 1024
-"""A smaller one is no remedy."""
 
 
 @dataclass(frozen=True)
@@ -87,51 +79,6 @@ class Memory:
     cleared_bytes: int
 
 
-def require_room(layout: Layout, free: int, total: int, rows: int = 1) -> None:
-    """Raises DoesNotFit if `free` bytes of a GPU that has `total` are too few for its part of a model, and
-    for one of `rows` requests."""
-    if has_room(layout, free, rows):
-        return
-    weights, cache, others = _needs(layout, rows)
-    config = layout.config
-    for_cache = free - weights - others
-    positions = max(0, for_cache) * layout.capacity // cache // 32 * 32
-    gpus = -(-layout.sharding.ranks * (weights + others) // max(1, free - others))
-    remedy = (
-        f"a context of {positions} would fit (option context)"
-        if positions >= _LEAST_CONTEXT
-        else f"it takes {gpus} GPUs or more"
-    )
-    raise DoesNotFit(
-        f"{config.name} takes {weights / 1e9:.1f} GB of weights, {cache / 1e9:.1f} GB of keys and values for"
-        f" {layout.capacity} tokens and {others / 1e9:.1f} GB of buffers on each GPU, which has"
-        f" {free / 1e9:.1f} GB free: {remedy}",
-        even_alone=not has_room(layout, total, rows),
-    )
-
-
-def has_room(layout: Layout, free: int, rows: int = 1) -> bool:
-    return sum(_needs(layout, rows)) <= free
-
-
-def _needs(layout: Layout, rows: int) -> tuple[int, int, int]:
-    """Bytes of weights, of caches, and of all else.
-
-    Beside the cache of what is measured a row has one of its own. More rows wait for room, but the first
-    must have it.
-    """
-    caches, seats = (2, rows * SeatSizes.of(layout).total) if rows > 1 else (1, 0)
-    return _weight_bytes(layout), caches * layout.kv_halves * 2, _other_bytes(layout) + seats
-
-
-def _weight_bytes(layout: Layout) -> int:
-    whole = layout.sharding.whole
-    shapes = dict(tensor_shapes(whole))
-    rows = ["embed", *vector_names(layout.config)]
-    halves = sum(math.prod(shapes[name]) for name in rows)
-    return tape_size(layout) + 2 * halves
-
-
 def tape_size(layout: Layout) -> int:
     """Bytes of all tapes, of the experts behind them, and of the copies behind those."""
     plan = layout.plan
@@ -142,13 +89,6 @@ def tape_table(layout: Layout) -> NDArray[np.uint64]:
     """Where each tape begins, then the experts, then those in 16 bits if prompts go by tiles: [cores + 2]."""
     for_tiles = experts_for_tiles(layout.plan)[0] if layout.prefills_by_tiles else 0
     return np.append(layout.plan.tape_offsets(), np.uint64(for_tiles))
-
-
-def _other_bytes(layout: Layout) -> int:
-    """Mailboxes, prefill's buffers, rotations, and what a launch takes for itself."""
-    config = layout.config
-    rotation = len(rotations(config)) * layout.capacity * config.head_dim * 4
-    return layout.mail_words * 4 + sum(prefill_bytes(layout).values()) + rotation + _LAUNCH_BYTES
 
 
 def load_model(

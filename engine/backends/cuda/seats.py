@@ -7,6 +7,14 @@ from dataclasses import dataclass
 from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.shared_memory import table_bytes
 
+KERNEL_ROWS = (2, 4, 8)
+"""Requests that kernels of several are compiled for."""
+
+
+def kernels_for(rows: int) -> tuple[int, ...]:
+    """The sizes that a backend of so many rows needs; the largest says how many seats there are."""
+    return tuple(size for size in KERNEL_ROWS if size // 2 < rows)
+
 
 @dataclass(frozen=True, slots=True)
 class SeatSizes:

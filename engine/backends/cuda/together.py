@@ -42,14 +42,6 @@ from engine.errors import BackendFailure, DeviceLost
 from engine.models.config import HeadKind
 from engine.settings import MOST_ROWS
 
-KERNEL_ROWS = (2, 4, 8)
-"""Requests that kernels of several are compiled for."""
-
-
-def kernels_for(rows: int) -> tuple[int, ...]:
-    """The sizes that a backend of so many rows needs."""
-    return tuple(size for size in KERNEL_ROWS if size // 2 < rows)
-
 
 def shares_launches(layout: Layout) -> bool:
     """Whether several requests of the model can share a launch: dense ones in 16 bits on one GPU, without

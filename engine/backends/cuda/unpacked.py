@@ -25,12 +25,18 @@ def sixteen_bits(plan: Plan) -> Plan:
 
 
 def copies_tapes(plan: Plan) -> bool:
-    """Whether anything on the tapes is packed: a copy then has all of their layers."""
-    return any(plan.storage(layer, matrix).is_packed for layer, matrix in plan.steps())
+    """Whether anything of the tapes' layers is packed: a copy then has all of them."""
+    layers = ((layer, matrix) for layer, matrix in plan.steps() if matrix is not Matrix.HEAD)
+    return any(plan.storage(layer, matrix).is_packed for layer, matrix in layers)
 
 
 def copies_experts(plan: Plan) -> bool:
     return plan.config.experts is not None and any(plan.storage(0, m).is_packed for m in EXPERT_MATRICES)
+
+
+def needs_copy(plan: Plan) -> bool:
+    """Whether anything that tiles read is packed."""
+    return copies_tapes(plan) or copies_experts(plan)
 
 
 def copy_offsets(plan: Plan) -> NDArray[np.uint64]:

@@ -11,7 +11,7 @@ from engine.backends.cuda import backend
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.launch import LaunchPlan
-from engine.errors import BackendFailure
+from engine.errors import BackendFailure, ConfigError
 from engine.models.catalogue import open_model
 
 
@@ -81,6 +81,38 @@ def test_packed_weights_are_copied_where_all_gpus_have_room(
     with pytest.raises(BackendFailure, match="seen"):
         CudaBackend(open_model("random:qwen3-8b:q8_0"), {}, devices=len(devices))
     assert found == [copies]
+
+
+def test_it_is_told_that_packed_weights_have_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def stop(*_: Any) -> None:
+        raise BackendFailure("seen")
+
+    monkeypatch.setattr(backend, "reachable_devices", lambda _count, **_: [PlayedDevice(0, 30_000_000_000)])
+    monkeypatch.setattr(backend, "load_model", stop)
+    with pytest.raises(BackendFailure, match="seen"):
+        CudaBackend(open_model("random:qwen3-8b:q8_0"), {}, progress=lambda one: told.append(one.what))
+    assert any("no room for the 16-bit copy" in what for what in told)
+
+
+@pytest.mark.parametrize("option", ["prefill_chunk", "tiles_from"])
+def test_an_option_of_tiles_is_refused_where_their_copy_has_no_room(
+    monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(backend, "reachable_devices", lambda _count, **_: [PlayedDevice(0, 30_000_000_000)])
+    with pytest.raises(ConfigError, match=rf"{option} is 512, but .* no room for the 16-bit copy"):
+        CudaBackend(open_model("random:qwen3-8b:q8_0"), {option: 512})
+
+
+def test_kernels_are_compiled_ahead_as_a_start_beside_so_many_free_bytes_wants_them() -> None:
+    model = open_model("random:qwen3-8b:q8_0")
+    roomy, tight = (
+        backend.kernel_headers(model, 1, 132, {}, profile=False, free=free)[0]
+        for free in (140_000_000_000, 30_000_000_000)
+    )
+    assert "constexpr bool PREFILL_BY_TILES = true;" in roomy
+    assert "constexpr bool PREFILL_BY_TILES = false;" in tight
 
 
 def test_a_launch_that_does_not_start_does_not_count_as_running(monkeypatch: pytest.MonkeyPatch) -> None:

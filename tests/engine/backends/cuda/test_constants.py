@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,18 @@ def test_where_tiles_cannot_go_nothing_is_compiled_or_reserved_for_them(kind: st
     assert "constexpr bool PREFILL_BY_TILES = false;" in header(layout)
     rows = layout.config.hidden * 4
     assert prefill_bytes(layout)["stream"] == layout.chunk_tokens * rows
+
+
+def test_a_packed_head_alone_has_no_copy_and_tiles_go_without() -> None:
+    made = plan(LLAMA, 132)
+    of_layer = (Storage.F16,) * len(made.shares[0])
+    head = (Storage.Q8_0, *of_layer[1:])
+    packed = replace(made, storages=(*(of_layer,) * LLAMA.layers, head))
+    for copy in (True, False):
+        layout = make_layout(packed, "f16", Tuning(unpacked_copy=copy))
+        assert packed.is_packed
+        assert layout.prefills_by_tiles
+        assert not layout.has_copy
 
 
 @pytest.mark.parametrize("kind", BY_SHARES)

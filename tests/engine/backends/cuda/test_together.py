@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from engine.backends.cuda.constants import header
 from engine.backends.cuda.contract import Control, Finish, Status
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan
+from engine.backends.cuda.seats import kernels_for
 from engine.backends.cuda.shared_memory import SHARED_BYTES
-from engine.backends.cuda.together import breakdown_of, kernels_for, several_layout, shares_launches
+from engine.backends.cuda.together import breakdown_of, several_layout, shares_launches
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
 from engine.models.storage import Storage

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engine.backends.cuda.constants import Layout, Tuning, make_layout
-from engine.backends.cuda.memory import has_room, require_room
 from engine.backends.cuda.prefill_buffers import prefill_bytes
+from engine.backends.cuda.room import has_room, require_room
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan
@@ -45,9 +45,16 @@ def test_a_row_needs_a_cache_of_its_own() -> None:
     least = next(free for free in range(3 << 30, 8 << 30, 1 << 24) if has_room(tight, free))
 
     require_room(tight, least, H200_BYTES)
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(DoesNotFit, match=r"two caches: .* one request at a time would fit \(option rows"):
         require_room(tight, least + tight.kv_halves, H200_BYTES, rows=8)
     require_room(tight, least + 2 * tight.kv_halves + (1 << 30), H200_BYTES, rows=8)
+
+
+def test_so_many_seats_are_counted_as_the_largest_kernel_has() -> None:
+    tight = layout("llama-3.2-1b")
+    short = next(free for free in range(3 << 30, 16 << 30, 1 << 20) if has_room(tight, free, 8))
+    assert has_room(tight, short, 5)
+    assert not has_room(tight, short - (1 << 20), 5)
 
 
 @pytest.mark.parametrize(("total", "even_alone"), [(H200_BYTES, False), (6_800_000_001, True)])
