@@ -23,7 +23,7 @@ local function made_progress(id)
   return kind == 'tokens' or kind == 'progress' and not string.match(newest[2][2], '"done":0[,}]')
 end
 
--- Of a request that nobody has had, which is nearly every one, nothing is looked up: a page waits for this.
+-- Nearly every request is one that nobody has had. Its attempts and error are not read back: a page waits for this.
 local function begin(inbox, entry, pairs, is_new)
   local fields = {}
   for i = 1, #pairs, 2 do fields[pairs[i]] = pairs[i + 1] end
