@@ -47,6 +47,14 @@ DEVICE float2* route(const Params& p, int index) {
     return reinterpret_cast<float2*>(slab<Way>(p, Way::CHUNK * model::CHOSEN)) + index;
 }
 
+// Bytes of the buffer of outputs up to the end of that.
+template <class Way>
+DEVICE constexpr size_t routes_end() {
+    constexpr size_t MODULES = size_t(2) * prefill::HISTORY * model::TOTAL_LANES * Way::CHUNK, ROUTES = size_t(Way::CHUNK) * model::CHOSEN;
+    return (MODULES * sizeof(u16) + ROUTES * sizeof(float)) * model::HIDDEN + ROUTES * sizeof(float2);
+}
+static_assert(!experts::ANY || routes_end<ByShares>() <= model::OUTPUTS_BYTES, "as the host reserves it");
+
 // Operands of 16 tokens of a group: of hidden columns, and behind all those of an expert's. Before them lie those of tiles.
 constexpr size_t BY_TILES = size_t(experts::BY_TILES ? experts::MOST_TILES : 0) * experts::TILE_TOKENS * tiles::STEP_COLUMNS *
                             (tiles::steps_of(model::HIDDEN) + tiles::steps_of(experts::COLUMNS));
@@ -56,6 +64,9 @@ DEVICE u16* tokens_operand(const Params& p, int tile) {
 DEVICE u16* gated_operand(const Params& p, int tile) {
     return tokens_operand(p, GROUP_TILES) + size_t(tile) * experts::DOWN_CHUNKS * TILE_HALVES;
 }
+static_assert(!experts::ANY || (BY_TILES + size_t(GROUP_TILES) * (HIDDEN_CHUNKS + experts::DOWN_CHUNKS) * TILE_HALVES) * sizeof(u16) ==
+                                   model::OPERAND_FFN_BYTES,
+              "as the host reserves it");
 // The word of two columns from an even one of a row of 16.
 DEVICE u32* word_of(u16* operand, int column, int row) {
     return shares::operand_word<1>(operand, column / CHUNK_COLUMNS, column % CHUNK_COLUMNS, row);

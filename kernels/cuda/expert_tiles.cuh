@@ -14,6 +14,9 @@ constexpr int PADDING = -1;  // a row of a tile that no token has
 DEVICE int* rows_of(const Params& p, int tile) {
     return reinterpret_cast<int*>(expert_prefill::route<ByTiles>(p, tiles::CHUNK * model::CHOSEN)) + tile * tiles::TOKENS;
 }
+static_assert(!experts::BY_TILES || expert_prefill::routes_end<ByTiles>() + size_t(experts::MOST_TILES) * tiles::TOKENS * sizeof(int) ==
+                                        model::OUTPUTS_BYTES,
+              "as the host reserves it");
 DEVICE int expert_met(const Params& p, int route) { return __float_as_int(__ldcg(&expert_prefill::route<ByTiles>(p, route)->x)); }
 
 // How many tokens meet each expert, and so where its tiles lie: the same on every SM. The producer may begin with weights.

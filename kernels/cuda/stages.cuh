@@ -82,8 +82,8 @@ DEVICE constexpr int lane_tiles(int phase) {
     return phase == QKV ? QKV_LANE_TILES : phase == GATE_UP ? GATE_UP_LANE_TILES : OUT_LANE_TILES;
 }
 
-// The rows of a tile that suit a number of tokens. Where seven eighths of the most are one of the choices, a tile's last slice is
-// half of one (tiles.cuh), for which gate_up's finish alone is made.
+// The rows of a tile that suit a number of tokens: 256, 192, 128, or for gate_up 224 too. A tile of 224 ends with half a slice
+// (tiles.cuh), which the finish of gate_up alone can take.
 DEVICE constexpr int best_rows(int phase, int tokens) {
     const int choices[] = {MOST_ROWS - 64, 128, MOST_ROWS - 32}, lane_rows = lane_tiles(phase) * TILE_ROWS;
     int best = MOST_ROWS;

@@ -29,12 +29,13 @@ from engine.backends.base import (
     require_features,
 )
 from engine.backends.cuda.compile import compile_kernel
-from engine.backends.cuda.constants import Layout, Tuning, header, make_layout
+from engine.backends.cuda.constants import Layout, Tuning, make_layout
 from engine.backends.cuda.driver import Device, reachable_devices
 from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
 from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, plan_launch
 from engine.backends.cuda.memory import Memory, load_model
+from engine.backends.cuda.model_header import header
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch
 from engine.backends.cuda.room import fit_copy, require_room
 from engine.backends.cuda.rows import Row, RowScheduler, Ways

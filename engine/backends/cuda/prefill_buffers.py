@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from engine.backends.cuda.constants import Layout
+from engine.backends.cuda.constants import STEP_COLUMNS, TILE_TOKENS, Layout
 from engine.backends.cuda.tape import CHUNK_COLUMNS
+
+_GROUP_TOKENS = 16
+"""Tokens of one expert in an operand of a short prompt: TILE_TOKENS in shares.cuh."""
 
 
 def prefill_bytes(layout: Layout) -> dict[str, int]:
@@ -26,25 +29,26 @@ def prefill_bytes(layout: Layout) -> dict[str, int]:
 
 
 def _expert_prefill_bytes(layout: Layout) -> dict[str, int]:
-    """Of models with experts, what expert_prefill.cuh and expert_tiles.cuh lay out otherwise."""
+    """Of models with experts, what expert_prefill.cuh and expert_tiles.cuh lay out otherwise, and assert."""
     config, experts = layout.config, layout.config.experts
     if experts is None:
         return {}
     tokens = max(layout.prefill_chunk, layout.chunk_tokens)
     modules, routes = 2 * layout.sharding.total_lanes, tokens * experts.chosen
     tiles = layout.expert_tiles if layout.prefills_by_tiles else 0
-    steps = -(-config.hidden // 64) + -(-config.ffn // 64)
+    steps = -(-config.hidden // STEP_COLUMNS) + -(-config.ffn // STEP_COLUMNS)
     of_groups = layout.chunk_tokens * experts.chosen
-    group_tiles = min(experts.count, of_groups) + of_groups // 16
+    group_tiles = min(experts.count, of_groups) + of_groups // _GROUP_TOKENS
     chunks = -(-config.hidden // CHUNK_COLUMNS) + config.ffn // CHUNK_COLUMNS
     return {
-        "outputs": (modules * tokens * 2 + routes * 4) * config.hidden + routes * 8 + tiles * 128 * 4,
-        "operand_ffn": (tiles * steps * 128 * 64 + group_tiles * chunks * 16 * CHUNK_COLUMNS) * 2,
+        "outputs": (modules * tokens * 2 + routes * 4) * config.hidden + routes * 8 + tiles * TILE_TOKENS * 4,
+        "operand_ffn": 2
+        * (tiles * steps * TILE_TOKENS * STEP_COLUMNS + group_tiles * chunks * _GROUP_TOKENS * CHUNK_COLUMNS),
     }
 
 
 def operand_halves(layout: Layout, lane_columns: int) -> int:
     """16-bit words of a prefill operand: by tiles (tiles.cuh), and behind it by shares (shares.cuh)."""
-    by_tiles = layout.prefill_chunk * -(-lane_columns // 64) * 64
-    by_shares = layout.chunk_tokens * -(-lane_columns // 32) * 32
+    by_tiles = layout.prefill_chunk * -(-lane_columns // STEP_COLUMNS) * STEP_COLUMNS
+    by_shares = layout.chunk_tokens * -(-lane_columns // CHUNK_COLUMNS) * CHUNK_COLUMNS
     return layout.config.lanes.count * (by_tiles + by_shares)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.backends.cuda.constants import header
+from engine.backends.cuda.model_header import header
 from engine.backends.cuda.tape import Matrix
 from engine.models.config import Activation, Experts, ModelConfig
 from engine.models.presets import load_preset

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.backends.cuda.constants import Layout, Tuning, header, make_layout
+from engine.backends.cuda.constants import Layout, Tuning, make_layout
+from engine.backends.cuda.model_header import header
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages

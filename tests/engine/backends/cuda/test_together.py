@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.backends.cuda.constants import header
 from engine.backends.cuda.contract import Control, Finish, Status
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan
+from engine.backends.cuda.model_header import header
 from engine.backends.cuda.seats import kernels_for
 from engine.backends.cuda.shared_memory import SHARED_BYTES
 from engine.backends.cuda.together import breakdown_of, several_layout, shares_launches

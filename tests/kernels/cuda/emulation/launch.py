@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.cuda.constants import Tuning, header, make_layout, rotations
+from engine.backends.cuda.constants import Tuning, make_layout, rotations
 from engine.backends.cuda.contract import PEER_POINTERS, TOKEN_ID_BITS, Control, Params, Status
 from engine.backends.cuda.expert_region import ExpertRegion, pack_experts
 from engine.backends.cuda.memory import (
@@ -21,6 +21,7 @@ from engine.backends.cuda.memory import (
     vector,
     vector_names,
 )
+from engine.backends.cuda.model_header import header
 from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.sharding import shard
