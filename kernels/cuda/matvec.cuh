@@ -5,214 +5,8 @@
 // nobody waits for the block before multiplying. Publishes: a warp sums the eight partial results of a group,
 // applies what follows (rotation, SwiGLU, residual, sampling scores) and posts.
 #pragma once
-#include "quads.cuh"
+#include "staging.cuh"
 #include "windows.cuh"
-
-// The scale of RMSNorm, from the partial sums of squares of the warps.
-DEVICE float inverse_rms(const float (&squares)[WARPS]) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) sum += squares[w];
-    return rsqrtf(sum * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
-}
-
-DEVICE float warp_sum(float v) {
-#pragma unroll
-    for (int offset = 16; offset; offset >>= 1) v += __shfl_xor_sync(ALL_LANES, v, offset);
-    return v;
-}
-
-// The four-element pieces of a vector that this thread fetches: piece i lies in chunk warp + 8 (4 i + lane / 8). What all warps
-// read, BY_QUADS, each warp fetches in whole quads: in chunk 4 (warp + 8 i) + lane / 8.
-template <int COLUMNS, bool BY_QUADS = false>
-struct Pieces {
-    static constexpr int COUNT = ceil_div(chunks_of(COLUMNS), 4 * WARPS);
-    static_assert(COLUMNS % 4 == 0, "vectors are fetched in 16-byte pieces");
-
-    u32 warp, lane;
-    DEVICE explicit Pieces(const Core& core) : warp(core.warp), lane(core.lane) {}
-    DEVICE int chunk(int i) const {
-        return BY_QUADS ? QUAD_CHUNKS * (int(warp) + WARPS * i) + int(lane >> 3) : int(warp) + WARPS * (4 * i + int(lane >> 3));
-    }
-    DEVICE int column(int i) const { return chunk(i) * CHUNK_COLUMNS + int(lane & 7) * 4; }
-    template <int STORAGE>
-    DEVICE bool in_operand(int i) const {
-        return chunk(i) < round_up(chunks_of(COLUMNS), by_warpgroups(STORAGE) ? 2 * QUAD_CHUNKS : 1);
-    }
-    DEVICE bool in_vector(int i) const { return column(i) < COLUMNS; }
-};
-
-// With POST_NORMS each thread keeps its own pieces of the stream, the same in all phases.
-DEVICE constexpr bool staged_by_quads(int storage) { return by_warpgroups(storage) && !model::POST_NORMS; }
-
-// Polls until every piece of `from` carries this pass's parity. The warp stays together, here and in whatever else waits:
-// lanes that left the loop one by one would go through what follows one by one as well, which cost a tenth of a token.
-template <int COLUMNS, bool BY_QUADS = false>
-DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
-    static_assert(Pieces<COLUMNS>::COUNT <= 32, "a bit a piece");
-    const Pieces<COLUMNS, BY_QUADS> pieces(core);
-    uint4 words[Pieces<COLUMNS>::COUNT];
-    u32 missing = 0;
-#pragma unroll
-    for (int i = 0; i < pieces.COUNT; ++i) {
-        if (pieces.in_vector(i)) missing |= 1u << i;
-        words[i] = make_uint4(0, 0, 0, 0);
-    }
-    Spin spin(core.params, core.place, WAIT_VECTOR);
-    while (__any_sync(ALL_LANES, missing)) {
-#pragma unroll
-        for (int i = 0; i < pieces.COUNT; ++i) {
-            if (missing >> i & 1u) words[i] = peek4(from + pieces.column(i));
-        }
-#pragma unroll
-        for (int i = 0; i < pieces.COUNT; ++i) {
-            if (fresh(words[i], core.epoch)) missing &= ~(1u << i);
-        }
-        if (missing && spin.hopeless()) missing = 0;
-    }
-#pragma unroll
-    for (int i = 0; i < pieces.COUNT; ++i) {
-        values[i] = untagged(words[i]);
-    }
-}
-
-DEVICE float4 times(const float4& v, float scale) { return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale); }
-
-// The row of the embedding table, without waiting.
-template <int COLUMNS, bool BY_QUADS = false>
-DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
-    const Pieces<COLUMNS, BY_QUADS> pieces(core);
-#pragma unroll
-    for (int i = 0; i < pieces.COUNT; ++i) {
-        uint2 w = make_uint2(0, 0);
-        if (pieces.in_vector(i)) w = __ldg(reinterpret_cast<const uint2*>(row + pieces.column(i)));
-        values[i] = make_float4(weight_low(w.x), weight_high(w.x), weight_low(w.y), weight_high(w.y));
-        if constexpr (model::EMBEDDING_SCALE != 1.0f) values[i] = times(values[i], model::EMBEDDING_SCALE);
-    }
-}
-
-// Writes this warp's part of the operand: for each chunk two products of 16 columns. Row 0 has the high parts, row 8
-// the low parts; the other rows are zero and exist in registers only.
-// Only the same warp reads it, after __syncwarp; but with products by warpgroups, quad after quad, all do: after a barrier.
-template <int COLUMNS, int STORAGE = STORAGE_F16>
-DEVICE void store_operand(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
-    const Pieces<COLUMNS, staged_by_quads(STORAGE)> pieces(core);
-#pragma unroll
-    for (int i = 0; i < pieces.COUNT; ++i) {
-        if (!pieces.template in_operand<STORAGE>(i)) continue;
-        if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) values[i] = times(values[i], 1.0f / packed::lowered());
-        const auto split = is_packed(STORAGE) ? split_f16 : split_weights_type;
-        const Split a = split(values[i].x, values[i].y), b = split(values[i].z, values[i].w);
-        const u32 quad = core.lane & 7;
-        if constexpr (by_warpgroups(STORAGE)) {
-            packed::store_quarter(core.shared.operand(), pieces.chunk(i), quad, a, b);
-            continue;
-        }
-        u8* to = core.shared.operand() + pieces.chunk(i) * CHUNK_OPERAND_BYTES + (quad & 1) * OPERAND_STEP_BYTES + quad / 2 * 16;
-        *reinterpret_cast<Operand*>(to) = make_uint4(a.high, a.low, b.high, b.low);
-    }
-    if constexpr (by_warpgroups(STORAGE)) {
-        fence_copies();
-    } else {
-        __syncwarp();
-    }
-}
-
-template <int COLUMNS, bool BY_QUADS = false>
-DEVICE void load_norm(const Core& core, const u16* weights, uint2 (&norm)[Pieces<COLUMNS>::COUNT]) {
-    const Pieces<COLUMNS, BY_QUADS> pieces(core);
-#pragma unroll
-    for (int i = 0; i < pieces.COUNT; ++i) {
-        norm[i] = make_uint2(0, 0);
-        if (pieces.in_vector(i)) norm[i] = __ldg(reinterpret_cast<const uint2*>(weights + pieces.column(i)));
-    }
-}
-
-DEVICE void scale_by(float4& v, uint2 norm) {
-    if constexpr (model::NORMS_LESS_ONE) {
-        v.x += v.x * weight_low(norm.x);
-        v.y += v.y * weight_high(norm.x);
-        v.z += v.z * weight_low(norm.y);
-        v.w += v.w * weight_high(norm.y);
-        return;
-    }
-    v.x *= weight_low(norm.x);
-    v.y *= weight_high(norm.x);
-    v.z *= weight_low(norm.y);
-    v.w *= weight_high(norm.y);
-}
-
-DEVICE float dot_self(const float4& v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
-
-// POST_NORMS: what a module has posted becomes the stream after it. Each thread adds its own pieces of the output, normalised,
-// to those of the stream in shared memory, which the next phase finds there; the stream begins as a row of the embedding.
-template <int COLUMNS>
-DEVICE void add_normed(Core& core, bool begins, const u16* post_norm, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
-    const Pieces<COLUMNS> pieces(core);
-    float* left = core.shared.residual + model::HIDDEN + (core.staged & 1) * WARPS;
-    float inverse = 0.0f;
-    if (!begins) {
-        float squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < pieces.COUNT; ++i) squares += dot_self(values[i]);
-        squares = warp_sum(squares);
-        if (core.lane == 0) left[core.warp] = squares;
-        consumers_sync();
-        float sum = 0.0f;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) sum += left[w];
-        inverse = rsqrtf(sum * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
-    }
-#pragma unroll
-    for (int i = 0; i < pieces.COUNT; ++i) {
-        if (!pieces.in_vector(i)) continue;
-        float4* stream = reinterpret_cast<float4*>(core.shared.residual + pieces.column(i));
-        if (!begins) {
-            scale_by(values[i], __ldg(reinterpret_cast<const uint2*>(post_norm + pieces.column(i))));
-            const float4 before = *stream, add = times(values[i], inverse);
-            values[i] = make_float4(before.x + add.x, before.y + add.y, before.z + add.z, before.w + add.w);
-        }
-        *stream = values[i];
-    }
-}
-
-// RMSNorm's weights go into the operand; its scale is applied to the results (inverse_rms), so that a warp does not
-// wait for the others' part of the vector.
-template <int COLUMNS, int STORAGE = STORAGE_F16>
-DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16* norm_weights, const u16* post_norm = nullptr) {
-    constexpr bool BY_QUADS = staged_by_quads(STORAGE);
-    float4 values[Pieces<COLUMNS>::COUNT];
-    uint2 norm[Pieces<COLUMNS>::COUNT];
-    load_norm<COLUMNS, BY_QUADS>(core, norm_weights, norm);
-    if (row) {
-        fetch_row<COLUMNS, BY_QUADS>(core, row, values);
-    } else {
-        fetch<COLUMNS, BY_QUADS>(core, from, values);
-    }
-    core.profile.input_ready();
-    if constexpr (model::POST_NORMS) add_normed<COLUMNS>(core, row != nullptr, post_norm, values);
-    core.squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < Pieces<COLUMNS>::COUNT; ++i) {
-        core.squares += dot_self(values[i]);
-        scale_by(values[i], norm[i]);
-    }
-    store_operand<COLUMNS, STORAGE>(core, values);
-}
-
-// For inverse_rms. Only those who finish a group need it, so it comes after the first group's products.
-DEVICE void leave_squares(Core& core) {
-    const float squares = warp_sum(core.squares);
-    if (core.lane == 0) core.squares_left()[core.warp] = squares;
-}
-
-template <int COLUMNS, int STORAGE = STORAGE_F16>
-DEVICE void stage_plain(Core& core, const u32* from) {
-    float4 values[Pieces<COLUMNS>::COUNT];
-    fetch<COLUMNS, staged_by_quads(STORAGE)>(core, from, values);
-    core.profile.input_ready();
-    store_operand<COLUMNS, STORAGE>(core, values);
-}
 
 // A warp's sums for T tiles. Few tiles get two chains each, so that one product need not wait for the one before.
 template <int T>
@@ -291,17 +85,30 @@ struct SlotWeights {
         }
     }
 
+    // Times the chunks of the vector from `first`, with which the slot begins, to `last`.
     template <int T>
     DEVICE void multiply(const Core& core, int first, int last, Sums<T>& sums) const {
+        multiply_within<T, false>(core, first, first, last, 0, sums);
+    }
+    // Times those from `begin` to `end`; the window of the vector that the operand holds begins with chunk `window`.
+    template <int T>
+    DEVICE void multiply_in_window(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) const {
+        multiply_within<T, true>(core, first, begin, end, window, sums);
+    }
+
+private:
+    template <int T, bool WINDOW>
+    DEVICE void multiply_within(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) const {
+        constexpr u32 LANES = WINDOW ? 4 * REQUESTS : 4;  // that hold the vectors
         const int mine = SlotPart<T>::mine(core, first);
-        if (mine >= last) return;
+        if (mine >= end) return;
         Operand a[SlotPart<T>::EACH][2];
 #pragma unroll
         for (int e = 0; e < SlotPart<T>::EACH; ++e) {
             const int c = mine + e * WARPS;
             a[e][0] = a[e][1] = make_uint4(0, 0, 0, 0);
-            if (core.lane < 4 && c < last) {
-                const u8* from = core.shared.operand() + c * CHUNK_OPERAND_BYTES + core.lane * 16;
+            if (core.lane < LANES && (!WINDOW || c >= begin) && c < end) {
+                const u8* from = core.shared.operand() + (WINDOW ? c - window : c) * CHUNK_OPERAND_BYTES + core.lane * 16;
                 a[e][0] = *reinterpret_cast<const Operand*>(from);
                 a[e][1] = *reinterpret_cast<const Operand*>(from + OPERAND_STEP_BYTES);
             }
@@ -319,37 +126,6 @@ struct SlotWeights {
         }
     }
 };
-
-// SlotWeights::multiply for the chunks from `begin` to `end` of those that the slot has from `first` on; the operand's window
-// begins with chunk `window`.
-template <int T>
-DEVICE void multiply_in_window(const Core& core, const SlotWeights<false>& weights, int first, int begin, int end, int window,
-                               Sums<T>& sums) {
-    const int mine = SlotPart<T>::mine(core, first);
-    if (mine >= end) return;
-    Operand a[SlotPart<T>::EACH][2];
-#pragma unroll
-    for (int e = 0; e < SlotPart<T>::EACH; ++e) {
-        const int c = mine + e * WARPS;
-        a[e][0] = a[e][1] = make_uint4(0, 0, 0, 0);
-        if (core.lane < 4 * REQUESTS && c >= begin && c < end) {
-            const u8* from = core.shared.operand() + (c - window) * CHUNK_OPERAND_BYTES + core.lane * 16;
-            a[e][0] = *reinterpret_cast<const Operand*>(from);
-            a[e][1] = *reinterpret_cast<const Operand*>(from + OPERAND_STEP_BYTES);
-        }
-    }
-#pragma unroll
-    for (int e = 0; e < SlotPart<T>::EACH; ++e) {
-#pragma unroll
-        for (int t = 0; t < T; ++t) {
-            mma_weights(sums.chain[0][t], a[e][0], weights.units[e * T + t].x, weights.units[e * T + t].y);
-        }
-#pragma unroll
-        for (int t = 0; t < T; ++t) {
-            mma_weights(sums.chain[Sums<T>::CHAINS - 1][t], a[e][1], weights.units[e * T + t].z, weights.units[e * T + t].w);
-        }
-    }
-}
 
 // The products of a group with weights that a warp holds in registers, its part of a slot at a time.
 template <class Held>
@@ -389,7 +165,7 @@ struct HeldProducts {
 #pragma unroll 1
             for (int begin = first; begin < last;) {
                 const int at = vector.hold(begin), end = smaller(last, at + OPERAND_CHUNKS);
-                multiply_in_window<T>(core, weights_, first, begin, end, at, sums);
+                weights_.template multiply_in_window<T>(core, first, begin, end, at, sums);
                 begin = end;
             }
             first = last;

@@ -216,7 +216,7 @@ private:
 #pragma unroll 1
             for (int begin = first; begin < last;) {
                 const int at = window.hold(begin, again), end = smaller(last, at + OPERAND_CHUNKS);
-                multiply_in_window<T>(core_, weights_, first, begin, end, at, sums);
+                weights_.template multiply_in_window<T>(core_, first, begin, end, at, sums);
                 begin = end;
             }
             first = last;

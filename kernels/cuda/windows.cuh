@@ -50,7 +50,7 @@ private:
             if (missing_ >> i & 1u) words_[i] = peek4(from_ + column(i));
         }
     }
-    // Polls until all that was asked for carries this pass's parity. The warp stays together, as in `fetch` (matvec.cuh).
+    // Polls until all that was asked for carries this pass's parity. The warp stays together, as in `fetch` (staging.cuh).
     DEVICE void receive() {
         Spin spin(core_.params, core_.place, WAIT_VECTOR);
         while (true) {

@@ -36,7 +36,7 @@ STEP_COLUMNS = 64
 _NEVER = (1 << 31) - 1  # more tokens than any prompt has
 _PROMPTS_BY_TILES = "prompts go by tiles only with weights in 16 bits and without norms after modules"
 _MAX_COLUMNS = 32768
-"""A thread remembers in one word which of its pieces of a vector are missing (`fetch` in matvec.cuh)."""
+"""A thread remembers in one word which of its pieces of a vector are missing (`fetch` in staging.cuh)."""
 
 
 @dataclass(frozen=True, slots=True)
