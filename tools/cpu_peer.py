@@ -4,7 +4,8 @@
 
 Both engines were timed in the same rounds, so that the peer belongs to that measurement and to no other:
 benchmarks/peers/cpu.jsonl is written anew whenever that file is. A line for each place where the two cores
-lay; timings during which they were moved are left out. Exits 2 if the file holds nothing of the peer.
+lay at least LEAST times; timings during which they were moved are left out. Exits 2 if the file holds nothing
+of the peer.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tools.bench_cpu import Placement, Sample
 from tools.setup import ROOT
 
 ROWS = ROOT / "benchmarks" / "peers" / "cpu.jsonl"
+LEAST = 5
+"""Timings of a median."""
 
 
 def rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -30,7 +33,7 @@ def rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     samples = [Sample(**sample) for sample in peer["samples"]]
     for placement in Placement:
         speeds = [s.value for s in samples if s.name == "theirs" and s.placement is placement]
-        if speeds:
+        if len(speeds) >= LEAST:
             yield {
                 "peer": f"llama.cpp, llama-cpp-python {peer['version']}, the same file in Q4_1, {placement}",
                 "model": document["model"]["name"],
@@ -52,7 +55,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         raise MeasurementError(f"{path} has no timings of the peer ({error!r}); {advice}") from error
     if not found:
         raise MeasurementError(
-            f"in {path} the cores were moved during all timings of the peer; measure again"
+            f"in {path} the peer has {LEAST} timings at no place of the cores; measure again"
         )
     return found
 
