@@ -225,8 +225,10 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
 
     async def _owned_row(self, generation: str) -> Generation | None:
         row = await selectors.owned_generation(generation=generation, owner=self._owner)
-        if row is None and (request := await asked.find(generation, self._owner)) is not None:
-            await services.record_generation(request=request, owner=self._owner)
+        if row is None:
+            if (request := await asked.find(generation, self._owner)) is not None:
+                await services.record_generation(request=request, owner=self._owner)
+            # Else the page that asked may have written the row since, and forgotten what it had asked.
             row = await selectors.owned_generation(generation=generation, owner=self._owner)
         return row
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from django.utils import timezone
 
-from engine.serving.messages import out_key
-from playground import asked, consumers
+from engine.serving.messages import GenerateRequest, out_key
+from playground import asked, consumers, services
 from playground.models import Generation
 from playground.protocol import new_generation_id
 from tests.playground.conftest import done, started, tokens
@@ -140,6 +140,26 @@ async def test_a_row_that_two_processes_write_is_one(open_page, worker, monkeypa
             await other.hear_until("done")
         await page.hear_until("done")
     assert (await kept(generation)).text == "a"
+
+
+async def test_a_row_that_is_written_between_two_looks_is_found(open_page, worker, monkeypatch):
+    monkeypatch.setattr(consumers, "RECORD_BY_S", 60.0)
+    find = asked.find
+
+    async def find_late(generation: str, owner: str) -> GenerateRequest | None:
+        request = await find(generation, owner)
+        await services.record_generation(request=request, owner=owner)
+        await asked.forget(generation)
+        return await find(generation, owner)
+
+    monkeypatch.setattr(asked, "find", find_late)
+    async with open_page() as page:
+        generation = await page.start()
+        async with open_page() as other:
+            await other.say(type="resume", generation=generation, after=0)
+            worker.publish(generation, started(), tokens(0, "a"), done(1))
+            assert (await other.hear())["type"] == "started"
+        await page.hear_until("done")
 
 
 async def test_what_was_asked_is_kept_in_redis_only_until_its_row_is_written(open_page, worker):
