@@ -114,16 +114,14 @@ def prompt_table() -> str:
     errors = {(one["model"], one["devices"]): one for one in found["errors_beside_fp32_pytorch"]}
     rows = []
     for (model, devices), error in errors.items():
-        speeds = _prompt_speeds(model, devices)
-        longest = max(speeds)
+        measured = _prompts_measured(model, devices)
+        longest = max(measured)
         rows.append(
             [
                 f"{devices} x H200",
                 _SHAPES[model],
-                *(f"{speeds[tokens]:,} {_build(model, devices, tokens)}" for tokens in (128, 512, _PROMPT)),
-                f"{speeds[longest]:,} {_build(model, devices, longest)} ({longest:,})"
-                if longest > _PROMPT
-                else "",
+                *(_fastest_and_build(measured[tokens]) for tokens in (128, 512, _PROMPT)),
+                f"{_fastest_and_build(measured[longest])} ({longest:,})" if longest > _PROMPT else "",
                 f"{error['logit_rel_err']:.1e} ({error['tokens']:,})",
             ]
         )
@@ -134,33 +132,31 @@ def prompt_table() -> str:
     return _markdown(head, rows, right=(2, 3, 4, 5, 6))
 
 
-def _build(model: str, devices: int, tokens: int) -> str:
-    """The letter by which docs/performance.md names the build that a row of the file was measured on."""
-    of_call = {"first call": "a", "second call": "b", "earlier": "c"}
-    found = json.loads(_PROMPTS.read_text("utf-8"))["prefill"]
-    letters = {
-        of_call[one["measured"]]
-        for one in found
-        if (one["model"], one["devices"], one["tokens"]) == (model, devices, tokens)
-    }
-    return "".join(sorted(letters))
-
-
-def _prompt_speeds(model: str, devices: int = 1) -> dict[int, int]:
-    """By tokens of the prompt, the faster way of those measured on so many GPUs."""
-    speeds: dict[int, int] = {}
+def _prompts_measured(model: str, devices: int) -> dict[int, list[dict[str, Any]]]:
+    """What _PROMPTS has of a model on so many GPUs, by tokens of the prompt: a row or several ways."""
+    found: dict[int, list[dict[str, Any]]] = {}
     for one in json.loads(_PROMPTS.read_text("utf-8"))["prefill"]:
         if one["model"] == model and one["devices"] == devices:
-            speeds[one["tokens"]] = max(one["tok_s"], speeds.get(one["tokens"], 0))
-    return speeds
+            found.setdefault(one["tokens"], []).append(one)
+    return found
+
+
+def _fastest(ways: Sequence[Mapping[str, Any]]) -> int:
+    return max(int(one["tok_s"]) for one in ways)
+
+
+def _fastest_and_build(ways: Sequence[Mapping[str, Any]]) -> str:
+    """With the letters by which docs/performance.md names the builds that were measured."""
+    letters = {"first call": "a", "second call": "b", "earlier": "c"}
+    return f"{_fastest(ways):,} {''.join(sorted({letters[one['measured']] for one in ways}))}"
 
 
 def _prompt_speed(point: Mapping[str, Any]) -> str:
     """Empty where prompts were not measured since they go by tiles."""
     if not _hardware(point).endswith("x H200"):
         return ""
-    speed = _prompt_speeds(point["model"]["name"], len(point["devices"])).get(_PROMPT)
-    return f"{speed:,}" if speed else ""
+    ways = _prompts_measured(point["model"]["name"], len(point["devices"])).get(_PROMPT)
+    return f"{_fastest(ways):,}" if ways else ""
 
 
 def detail_table() -> str:

@@ -50,7 +50,8 @@ def copy_offsets(plan: Plan) -> NDArray[np.uint64]:
 
 def copy_steps(plan: Plan) -> Iterator[tuple[int, Matrix]]:
     """What is copied of the tapes: (layer, matrix)."""
-    return (step for step in plan.steps() if copies_tapes(plan) and step[1] is not Matrix.HEAD)
+    if copies_tapes(plan):
+        yield from (step for step in plan.steps() if step[1] is not Matrix.HEAD)
 
 
 def tile_offsets(plan: Plan) -> NDArray[np.uint64]:
