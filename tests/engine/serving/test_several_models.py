@@ -194,7 +194,7 @@ def test_a_model_that_cannot_be_opened_again_leaves_the_others_to_their_requests
 def test_what_is_told_last_of_the_models_is_the_newest(redis_url):
     def tell() -> tuple[ServedModel, ...]:
         if not others:
-            others.append(threading.Thread(target=worker._tell_models))
+            others.append(threading.Thread(target=worker._status.tell_models))
             others[0].start()
             others[0].join(0.1)  # it waits for this one: as long as that takes does not matter
             return (ServedModel("words", "loading"),)
@@ -203,7 +203,7 @@ def test_what_is_told_last_of_the_models_is_the_newest(redis_url):
     worker = Worker(redis_url, "words", "paced", "w")
     others: list[threading.Thread] = []
     worker._models.tell = tell
-    worker._tell_models()
+    worker._status.tell_models()
     others[0].join(PATIENCE_S)
     assert [model.state for model in worker._heartbeat.now.models] == ["loaded"]
 

@@ -23,8 +23,7 @@ from engine.errors import BackendFailure, BackendUnavailable, DeviceLost, Reques
 from engine.measuring.measurement import Measurement
 from engine.measuring.trace import unpack_trace
 from engine.models.prompt import Prompt
-from engine.serving import engines
-from engine.serving import worker as serving_worker
+from engine.serving import bench_requests, engines
 from engine.serving.client import Client
 from engine.serving.engines import Engine, EngineSpec, Loading, open_engine
 from engine.serving.heartbeat import NameTaken
@@ -319,7 +318,7 @@ def test_a_worker_told_to_end_while_its_model_comes_back_leaves_the_request_to_a
             client.submit(ask("g"))  # taken next, while the model of the benchmark is still open
         if len(opened) == 3:
             signal.raise_signal(signal.SIGTERM)
-            wait_until(lambda: worker._stopping)  # the handler runs when the main thread next wakes
+            wait_until(lambda: worker._stopping.has_begun)  # the handler runs when the main thread next wakes
         return open_engine(spec, loading)
 
     opened: list[EngineSpec] = []
@@ -481,7 +480,7 @@ def test_a_benchmark_may_choose_how_the_worker_s_own_engine_synchronises(client,
         synced.append(backend.facts["sync"])
         raise RequestError("nothing is measured in this test")
 
-    monkeypatch.setattr(serving_worker, "run_point", measured)
+    monkeypatch.setattr(bench_requests, "run_point", measured)
     opened: list[Mapping[str, Any]] = []
     synced: list[str] = []
     own = {"threads": 1}
@@ -507,7 +506,7 @@ def test_a_benchmark_runs_on_as_many_devices_as_it_names_though_the_worker_wants
         raise RequestError("nothing is measured in this test")
 
     monkeypatch.setattr(engines, "open_backend", opened)
-    monkeypatch.setattr(serving_worker, "run_point", measured)
+    monkeypatch.setattr(bench_requests, "run_point", measured)
     found: list[tuple[int, str]] = []
     most = 2
     own = {"model": "random:tiny-laneformer", "backend": "cpu", "devices": 4, "options": {"threads": 1}}
