@@ -18,7 +18,7 @@ from engine.serving.engines import Engine, EngineSpec, Loading, open_engine
 from engine.serving.estimate import seconds_to_start
 from engine.serving.inbox import Inbox
 from engine.serving.messages import BenchRequest, Done, Failed, Heartbeat, Measured, Progress, Started, Tokens
-from tests.engine.serving.test_worker import answer, ask, bench, working
+from tests.engine.serving.worker_threads import answer, ask, bench, working
 from tests.engine.serving.workers import Story, Workers, chat, read_story, running
 from tests.waiting import wait_until
 

@@ -24,7 +24,6 @@ from engine.serving.messages import (
     Failed,
     Frame,
     Progress,
-    ServedModel,
     Started,
     Tokens,
     encode_frame,
@@ -33,7 +32,7 @@ from engine.serving.messages import (
 )
 from engine.serving.tokenizer_service import tokenize
 from engine.serving.worker import HomeLost, Worker
-from tests.engine.serving.test_worker import answer, ask, read_story_of, working
+from tests.engine.serving.worker_threads import answer, ask, read_story_of, working
 from tests.engine.serving.workers import read_story, write_chatterbox
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -189,23 +188,6 @@ def test_a_model_that_cannot_be_opened_again_leaves_the_others_to_their_requests
             raise BackendFailure("it stood still")
         assert isinstance(answer(client, ask("again", model="markdown"))[-1], Failed)
         assert isinstance(answer(client, ask("other", model="words"))[-1], Done)
-
-
-def test_what_is_told_last_of_the_models_is_the_newest(redis_url):
-    def tell() -> tuple[ServedModel, ...]:
-        if not others:
-            others.append(threading.Thread(target=worker._status.tell_models))
-            others[0].start()
-            others[0].join(0.1)  # it waits for this one: as long as that takes does not matter
-            return (ServedModel("words", "loading"),)
-        return (ServedModel("words", "loaded"),)
-
-    worker = Worker(redis_url, "words", "paced", "w")
-    others: list[threading.Thread] = []
-    worker._models.tell = tell
-    worker._status.tell_models()
-    others[0].join(PATIENCE_S)
-    assert [model.state for model in worker._heartbeat.now.models] == ["loaded"]
 
 
 def test_a_signal_interrupts_nothing_where_it_arrives(redis_url):
