@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine.activations import gate_halves
 from engine.backends import open_backend
 from engine.backends.base import Job
-from engine.backends.cuda.backend import require_support
+from engine.backends.cuda.support import require_support
 from engine.errors import BackendUnavailable
 from engine.experts import ExpertLayer, choose_experts
 from engine.models.config import Activation, Experts, ModelConfig

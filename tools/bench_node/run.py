@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from engine.backends import open_backend
 from engine.backends.base import Backend, TraceSpan
-from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
 from engine.backends.cuda.driver import reachable_devices
+from engine.backends.cuda.monokernel import MONOKERNEL, kernel_headers
 from engine.backends.cuda.precompile import Source, precompile
 from engine.errors import EngineError
 from engine.measuring.bench import run_point

@@ -15,8 +15,8 @@ from typing import TypeVar, cast
 
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
-from engine.backends.cuda.backend import MONOKERNEL, kernel_headers
 from engine.backends.cuda.driver import reachable_devices
+from engine.backends.cuda.monokernel import MONOKERNEL, kernel_headers
 from engine.backends.cuda.precompile import Source, precompile
 from engine.backends.running import complete, follow
 from engine.errors import EngineError

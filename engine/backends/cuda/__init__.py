@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.backends.base import Loaded
-from engine.backends.cuda.backend import CudaBackend, require_hopper, require_support
+from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.compile import load_nvrtc
 from engine.backends.cuda.driver import reachable_devices
 from engine.backends.cuda.gpus import survey
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
+from engine.backends.cuda.support import require_hopper, require_support
 from engine.errors import BackendUnavailable, EngineError
 from engine.measuring.bandwidth import row_of
 from engine.models.storage import Storage

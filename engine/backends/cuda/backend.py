@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -19,65 +16,37 @@ from numpy.typing import NDArray
 from engine.backends.base import (
     BARRIER,
     MAILBOX,
-    SYNCS,
     DeviceInfo,
     Job,
     Loaded,
     Topology,
     check_job,
     check_sequence,
-    require_features,
 )
-from engine.backends.cuda.compile import compile_kernel
-from engine.backends.cuda.constants import Layout, Tuning, make_layout
 from engine.backends.cuda.driver import Device, reachable_devices
 from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
 from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, plan_launch
 from engine.backends.cuda.memory import Memory, load_model
-from engine.backends.cuda.model_header import header
+from engine.backends.cuda.monokernel import Kernels, layout_for
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch
+from engine.backends.cuda.options import Options, parse_options
+from engine.backends.cuda.read_bandwidth import ReadBandwidth
 from engine.backends.cuda.room import fit_copy, require_room
 from engine.backends.cuda.rows import Row, RowScheduler, Ways
 from engine.backends.cuda.seats import kernels_for
-from engine.backends.cuda.sharding import Sharding, shard
+from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.storages import choose_storages
-from engine.backends.cuda.tape import plan, validate
+from engine.backends.cuda.support import NAME, require_hopper, require_support
 from engine.backends.cuda.together import RowLaunches, several_layout, shares_launches
-from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
-from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse, budget_of
-from engine.errors import BackendUnavailable, RequestError
+from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
+from engine.errors import RequestError
 from engine.measuring.bandwidth import datasheet_gbs
-from engine.models.config import Feature, ModelConfig
 from engine.models.storage import Storage
 from engine.progress import OnProgress, Progress, ignore_progress
-from engine.settings import MOST_ROWS
 
-MONOKERNEL = "monokernel.cu"
-_FEATURES = frozenset((Feature.QKV_BIAS, Feature.QK_NORM, Feature.LAYER_ROTATION, Feature.ROTATION_AMPLITUDE))
-"""What the kernel computes beyond a plain Llama's arithmetic, in decode and in prefill."""
-_EXPERT_FEATURES = _FEATURES | {Feature.EXPERTS, Feature.OUT_BIAS, Feature.SINKS, Feature.CLAMPED_SWIGLU}
-"""What it computes for models with experts."""
-_POST_NORM_FEATURES = _FEATURES | {
-    Feature.POST_NORMS,
-    Feature.GELU,
-    Feature.EMBEDDING_SCALE,
-    Feature.ATTENTION_SCALE,
-    Feature.ATTENTION_CAP,
-    Feature.LOGIT_CAP,
-}
-"""What it computes for models with norms after modules, whose prompts go through decode."""
 _SCORE_TOKENS = 256
 """Tokens scored in one launch: their logits stay on the device until it ends."""
-_READ_BYTES = 4 << 30
-DEFAULT_CACHE_MIB = 8192
-"""For the keys and values of recent sequences on all GPUs, unless an option says otherwise."""
-
-
-def require_support(config: ModelConfig) -> None:
-    """Raises BackendUnavailable if the model needs arithmetic that the kernels have not."""
-    found = _EXPERT_FEATURES if config.experts else _POST_NORM_FEATURES if config.post_norms else _FEATURES
-    require_features(config, found, CudaBackend.name)
 
 
 class CudaBackend:
@@ -89,7 +58,7 @@ class CudaBackend:
     `rows`, how many requests it takes at once, which is 1 all the same where `shares_launches` says so.
     """
 
-    name = "cuda"
+    name = NAME
     _scheduler: RowScheduler | None = None
     """With several rows: it runs all but what is measured."""
 
@@ -104,7 +73,7 @@ class CudaBackend:
         self.config = model.config
         require_support(self.config)
         self._progress = progress
-        chosen = _parse_options(options)
+        chosen = parse_options(options)
         self._devices = reachable_devices(devices, virtual=chosen.virtual)
         try:
             self._open(model, chosen)
@@ -117,27 +86,27 @@ class CudaBackend:
         """What the current launch uses of the kept caches."""
         self._lock = threading.Lock()
 
-    def _open(self, model: Loaded, chosen: _Options) -> None:
+    def _open(self, model: Loaded, chosen: Options) -> None:
         devices = len(self._devices)
         for device in self._devices:
             require_hopper(device)
             for other in self._devices:
                 device.reach(other)
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
-        wanted = _layout(model, devices, sms, chosen)
+        wanted = layout_for(model, devices, sms, chosen)
         self.layout = fit_copy(wanted, self._free_for_weights(chosen.cache_bytes), self._progress)
         self.rows = chosen.rows if shares_launches(self.layout) else 1
         self._chosen = choose_storages(model.weights, self.layout.sharding)
         self.config = replace(self.config, context=min(self.config.context, self.layout.capacity))
-        self._kernels: dict[tuple[int, bool, bool], Any] = {}
-        self._readers: dict[int, Any] = {}
+        self._kernels = Kernels(self._devices, self.layout, self._progress)
+        self._read_bandwidth = ReadBandwidth(self._devices, self.layout.plan.cores)
         memories = [self._load(model, rank) for rank in range(devices)]
         self.device_contexts = [
             DeviceContext(
                 device,
                 self.layout,
                 memory,
-                partial(self._kernel, rank),
+                partial(self._kernels.get, rank),
                 slots_in_flight=slots_in_flight(self.layout.plan, chosen.tuning),
                 blocks_a_split=chosen.tuning.blocks_a_split,
                 rank=rank,
@@ -147,7 +116,7 @@ class CudaBackend:
             for rank, (device, memory) in enumerate(zip(self._devices, memories, strict=True))
         ]
         for rank in range(devices):
-            self._kernel(rank, chosen.tuning.profile, False)
+            self._kernels.get(rank, chosen.tuning.profile, False)
         in_flight = self.rows * memories[0].kv_bytes if self.rows > 1 and not chosen.cache_is_given else 0
         self._caches = KeptCaches(self._devices, memories[0].kv_bytes, chosen.cache_bytes + in_flight)
         self.topology = _topology(self._devices, self.layout.sharding)
@@ -156,21 +125,11 @@ class CudaBackend:
             "tuning": asdict(self.layout.tuning) | {"slot_units": self.layout.slot_units},
         } | ({"rows": self.rows} if self.rows > 1 else {})
 
-    def _open_rows(self, chosen: _Options) -> RowScheduler:
+    def _open_rows(self, chosen: Options) -> RowScheduler:
         """Compiles the kernels of several requests, side by side, and makes room for the rows."""
-        context = self.device_context
         layouts = {size: several_layout(self.layout, chosen.context, size) for size in kernels_for(self.rows)}
-        headers = [_header(layout, chosen.tuning.profile, True) for layout in layouts.values()]
-        self._progress(Progress(0, len(headers), "kernels", "compiling the kernels of several requests"))
-        with ThreadPoolExecutor(len(headers)) as pool:
-            images = [compiled.image for compiled in pool.map(partial(compile_kernel, MONOKERNEL), headers)]
-        self.device.activate()
-        shared = {"monokernel": self.layout.shared_bytes}
-        kernels = {
-            size: self.device.module(image, shared)["monokernel"]
-            for size, image in zip(layouts, images, strict=True)
-        }
-        launches = RowLaunches(context, layouts, kernels)
+        kernels = self._kernels.of_several(layouts, profile=chosen.tuning.profile)
+        launches = RowLaunches(self.device_context, layouts, kernels)
 
         def lend(job: Job) -> Lease:
             with self._lock:
@@ -218,17 +177,6 @@ class CudaBackend:
             self._progress(structs.replace(packed, what=packed.what + where))
 
         return load_model(device, self.layout, model.weights, report, rank)
-
-    def _kernel(self, rank: int, profile: bool, filters: bool) -> Any:
-        which = rank, profile, filters
-        if which not in self._kernels:
-            device = self._devices[rank]
-            device.activate()
-            header = _header(self.layout, profile, filters)
-            compiled = compile_kernel(MONOKERNEL, header, progress=self._progress)
-            found = device.module(compiled.image, {"monokernel": self.layout.shared_bytes})
-            self._kernels[which] = found["monokernel"]
-        return self._kernels[which]
 
     @property
     def prefix_cache(self) -> PrefixCacheUse:
@@ -357,35 +305,8 @@ class CudaBackend:
         return self._current
 
     def measure_bandwidth(self) -> tuple[float, ...]:
-        """GB/s (10^9 bytes) that a plain kernel reads from each GPU's memory: best of ten over 4 GiB.
-
-        Virtual GPUs have an equal part each of what one has.
-        """
-        if len({device.ordinal for device in self._devices}) == 1:
-            count = len(self._devices)
-            return (self._read_gbs(self.device) / count,) * count
-        return tuple(self._read_gbs(device) for device in self._devices)
-
-    def _read_gbs(self, device: Device) -> float:
-        device.activate()
-        if device.ordinal not in self._readers:
-            image = compile_kernel("pack.cu", "").image
-            self._readers[device.ordinal] = device.module(image, {"read_all": 0})["read_all"]
-        kernel = self._readers[device.ordinal]
-        with ExitStack() as stack:
-            buffer = stack.enter_context(device.scratch(_READ_BYTES))
-            sink = stack.enter_context(device.scratch(16))
-            device.fill(buffer, _READ_BYTES)
-            arguments = (ctypes.c_uint64(buffer), ctypes.c_uint64(_READ_BYTES // 16), ctypes.c_uint64(sink))
-            begin, end = stack.enter_context(device.event()), stack.enter_context(device.event())
-            best = 0.0
-            for _ in range(10):
-                device.call("cuEventRecord", begin, 0)
-                device.launch(kernel, (self.layout.plan.cores * 8, 1), 256, 0, arguments)
-                device.call("cuEventRecord", end, 0)
-                device.call("cuEventSynchronize", end)
-                best = max(best, _READ_BYTES / device.call("cuEventElapsedTime", begin, end) / 1e6)
-        return best
+        """GB/s (10^9 bytes) that a plain kernel reads from each GPU's memory (ReadBandwidth)."""
+        return self._read_bandwidth.measure()
 
     def close(self) -> None:
         if self._scheduler is not None:
@@ -401,86 +322,6 @@ class CudaBackend:
             device.close()
 
 
-def kernel_headers(
-    model: Loaded,
-    devices: int,
-    sms: int,
-    options: Mapping[str, Any],
-    *,
-    profile: bool = True,
-    free: int | None = None,
-) -> tuple[str, ...]:
-    """What specialises MONOKERNEL for a model on GPUs of `sms` SMs: without and with filters.
-
-    Then, with `profile`, the same with the profile. `free` is the bytes that a GPU has for models and kept
-    sequences; without it there is room for all that is wished for. Needs no GPU. Raises as opening the
-    backend does.
-    """
-    chosen = _parse_options(options)
-    layout = _layout(model, devices, sms, chosen)
-    if free is not None:
-        of_each = free // devices if chosen.virtual else free
-        layout = fit_copy(layout, (of_each - chosen.cache_bytes // devices,))
-    return tuple(
-        _header(layout, profiled, filters)
-        for profiled in ((False, True) if profile else (False,))
-        for filters in (False, True)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    tuning: Tuning
-    context: int | None
-    virtual: bool
-    cache_bytes: int
-    cache_is_given: bool = False
-    rows: int = 1
-
-
-def _parse_options(options: Mapping[str, Any]) -> _Options:
-    tunable = {f.name for f in fields(Tuning)} - {"sync_barrier"}
-    known = tunable | {"context", "sync", "virtual", "rows", PREFIX_CACHE}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise BackendUnavailable(
-            f"the backend cuda has no option {unknown[0]!r}; it has {', '.join(sorted(known))}"
-        )
-    sync = options.get("sync", MAILBOX)
-    if sync not in SYNCS:
-        raise BackendUnavailable(f"sync is {sync!r}; allowed are {', '.join(SYNCS)}")
-    tuned = {name: value for name, value in options.items() if name in tunable}
-    tuning = Tuning(**tuned, sync_barrier=sync == BARRIER)
-    context = options.get("context")
-    if context is not None and (not isinstance(context, int) or context < 1):
-        raise BackendUnavailable(f"context is {context!r}; it must be a number of tokens, at least 1")
-    rows = options.get("rows", 1)
-    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
-        raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
-    return _Options(
-        tuning,
-        context,
-        bool(options.get("virtual", False)),
-        budget_of(options, DEFAULT_CACHE_MIB),
-        PREFIX_CACHE in options,
-        rows,
-    )
-
-
-def _layout(model: Loaded, devices: int, sms: int, chosen: _Options) -> Layout:
-    sharding = shard(model.config, devices)
-    kept = choose_storages(model.weights, sharding)
-    made = plan(sharding.part, sms // devices if chosen.virtual else sms, kept.storages)
-    layout = make_layout(made, kept.half, chosen.tuning, chosen.context, sharding)
-    validate(made, layout.slot_units)
-    return layout
-
-
-def _header(layout: Layout, profile: bool, filters: bool) -> str:
-    tuned = replace(layout, tuning=replace(layout.tuning, profile=profile))
-    return header(tuned, filters=filters)
-
-
 def _topology(devices: Sequence[Device], sharding: Sharding) -> Topology:
     links = sorted({a.link(b) for a in devices for b in devices if a is not b})
     return Topology(
@@ -489,13 +330,3 @@ def _topology(devices: Sequence[Device], sharding: Sharding) -> Topology:
         lanes=sharding.whole.lanes.count,
         link=", ".join(links),
     )
-
-
-def require_hopper(device: Device) -> None:
-    """Raises BackendUnavailable for a GPU of another generation."""
-    major, minor = device.compute_capability
-    if major != 9:
-        raise BackendUnavailable(
-            f"GPU {device.ordinal} is a {device.name} (compute capability {major}.{minor});"
-            " the kernels need 9.0: H100, H200"
-        )

@@ -5,7 +5,8 @@ import pytest
 
 from engine.backends import BACKENDS, WITH_SYNC, availability, cpu, open_backend
 from engine.backends.base import SYNCS
-from engine.backends.cuda import backend as cuda_backend
+from engine.backends.cuda.monokernel import kernel_headers
+from engine.backends.cuda.options import parse_options
 from engine.errors import BackendUnavailable
 from engine.models.catalogue import open_model
 from engine.models.config import ModelConfig
@@ -111,7 +112,7 @@ def test_what_cannot_be_opened_is_refused_in_words(name, settings, message) -> N
 
 @pytest.mark.parametrize("name", WITH_SYNC)
 def test_a_way_to_synchronise_that_there_is_not_is_refused_with_those_there_are(name) -> None:
-    parse = {"cpu": lambda options: cpu._parse(options, 1), "cuda": cuda_backend._parse_options}[name]
+    parse = {"cpu": lambda options: cpu._parse(options, 1), "cuda": parse_options}[name]
     for sync in SYNCS:
         parse({"sync": sync})
     with pytest.raises(BackendUnavailable, match="sync is 'prayer'; allowed are mailbox, barrier"):
@@ -120,7 +121,7 @@ def test_a_way_to_synchronise_that_there_is_not_is_refused_with_those_there_are(
 
 def test_a_barrier_on_gpus_is_another_kernel() -> None:
     with_barrier, without = (
-        cuda_backend.kernel_headers(open_model("random:tiny-laneformer"), 1, 132, {"sync": sync})
+        kernel_headers(open_model("random:tiny-laneformer"), 1, 132, {"sync": sync})
         for sync in ("barrier", "mailbox")
     )
     assert with_barrier != without

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from engine.backends.cuda import contract
-from engine.backends.cuda.backend import kernel_headers
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Tuning, make_layout
 from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.model_header import header
+from engine.backends.cuda.monokernel import kernel_headers
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.shared_memory import SHARED_BYTES
 from engine.backends.cuda.tape import plan

@@ -11,6 +11,7 @@ from engine.backends.cuda import backend
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.launch import LaunchPlan
+from engine.backends.cuda.monokernel import kernel_headers
 from engine.errors import BackendFailure, ConfigError
 from engine.models.catalogue import open_model
 
@@ -108,7 +109,7 @@ def test_an_option_of_tiles_is_refused_where_their_copy_has_no_room(
 def test_kernels_are_compiled_ahead_as_a_start_beside_so_many_free_bytes_wants_them() -> None:
     model = open_model("random:qwen3-8b:q8_0")
     roomy, tight = (
-        backend.kernel_headers(model, 1, 132, {}, profile=False, free=free)[0]
+        kernel_headers(model, 1, 132, {}, profile=False, free=free)[0]
         for free in (140_000_000_000, 30_000_000_000)
     )
     assert "constexpr bool PREFILL_BY_TILES = true;" in roomy

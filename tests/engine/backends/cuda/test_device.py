@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.backends.cuda import backend, driver
-from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda import driver, read_bandwidth
 from engine.backends.cuda.driver import Device
+from engine.backends.cuda.read_bandwidth import ReadBandwidth
 from engine.errors import BackendFailure
 
 OK, BROKEN = SimpleNamespace(name="OK"), SimpleNamespace(name="BROKEN")
@@ -49,22 +49,13 @@ class PlayedDriver:
 def played(monkeypatch: pytest.MonkeyPatch) -> PlayedDriver:
     played = PlayedDriver()
     monkeypatch.setattr(driver, "load", lambda: played)
-    monkeypatch.setattr(backend, "compile_kernel", lambda *_: SimpleNamespace(image=b""))
+    monkeypatch.setattr(read_bandwidth, "compile_kernel", lambda *_: SimpleNamespace(image=b""))
     return played
 
 
-def opened() -> CudaBackend:
-    """A backend as far as reading memory needs it."""
-    half = CudaBackend.__new__(CudaBackend)
-    half._devices = [Device(0)]
-    half._readers = {}
-    half.layout = SimpleNamespace(plan=SimpleNamespace(cores=132))  # type: ignore[assignment]
-    return half
-
-
 def test_reading_memory_again_keeps_one_module_and_nothing_else(played: PlayedDriver) -> None:
-    half = opened()
-    assert half.measure_bandwidth() == half.measure_bandwidth() == ((4 << 30) / 1e6,)
+    reads = ReadBandwidth([Device(0)], 132)
+    assert reads.measure() == reads.measure() == ((4 << 30) / 1e6,)
     assert {what: n for what, n in played.held.items() if n} == {"module": 1}
     assert played.given["event"] == 4
 
@@ -72,7 +63,7 @@ def test_reading_memory_again_keeps_one_module_and_nothing_else(played: PlayedDr
 def test_reading_that_fails_gives_its_memory_back(played: PlayedDriver) -> None:
     played.breaks = "cuEventSynchronize"
     with pytest.raises(BackendFailure, match="cuEventSynchronize failed on GPU 0: BROKEN"):
-        opened().measure_bandwidth()
+        ReadBandwidth([Device(0)], 132).measure()
     assert played.given["memory"] == 2
     assert (played.held["memory"], played.held["event"]) == (0, 0)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.cuda.backend import kernel_headers
 from engine.backends.cuda.compile import compile_kernel
+from engine.backends.cuda.monokernel import kernel_headers
 from engine.backends.cuda.precompile import precompile
 from engine.errors import BackendUnavailable
 from engine.models.catalogue import open_model

@@ -1,0 +1,56 @@
+"""The options with which the cuda backend is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from engine.backends.base import BARRIER, MAILBOX, SYNCS
+from engine.backends.cuda.constants import Tuning
+from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
+from engine.backends.prefix_cache import budget_of
+from engine.errors import BackendUnavailable
+from engine.settings import MOST_ROWS
+
+DEFAULT_CACHE_MIB = 8192
+"""For the keys and values of recent sequences on all GPUs, unless an option says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    tuning: Tuning
+    context: int | None
+    virtual: bool
+    cache_bytes: int
+    cache_is_given: bool = False
+    rows: int = 1
+
+
+def parse_options(options: Mapping[str, Any]) -> Options:
+    tunable = {f.name for f in fields(Tuning)} - {"sync_barrier"}
+    known = tunable | {"context", "sync", "virtual", "rows", PREFIX_CACHE}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise BackendUnavailable(
+            f"the backend cuda has no option {unknown[0]!r}; it has {', '.join(sorted(known))}"
+        )
+    sync = options.get("sync", MAILBOX)
+    if sync not in SYNCS:
+        raise BackendUnavailable(f"sync is {sync!r}; allowed are {', '.join(SYNCS)}")
+    tuned = {name: value for name, value in options.items() if name in tunable}
+    tuning = Tuning(**tuned, sync_barrier=sync == BARRIER)
+    context = options.get("context")
+    if context is not None and (not isinstance(context, int) or context < 1):
+        raise BackendUnavailable(f"context is {context!r}; it must be a number of tokens, at least 1")
+    rows = options.get("rows", 1)
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+        raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
+    return Options(
+        tuning,
+        context,
+        bool(options.get("virtual", False)),
+        budget_of(options, DEFAULT_CACHE_MIB),
+        PREFIX_CACHE in options,
+        rows,
+    )
