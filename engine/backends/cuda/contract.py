@@ -346,7 +346,7 @@ class Together(ctypes.Structure):
 class HostBlock(ctypes.Structure):
     """The mapped memory before the token ring."""
 
-    _fields_ = (("status", Status), ("one", c_uint32), ("unused", c_uint32 * 9))
+    _fields_ = (("status", Status), ("unused", c_uint32 * 10))
 
 
 PEER_POINTERS = tuple(name for name, *_ in _PEER)

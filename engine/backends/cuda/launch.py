@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,21 +22,20 @@ from engine.backends.cuda.contract import (
     PEER_POINTERS,
     POINTERS,
     THREADS,
-    TOKEN_ID_BITS,
     Control,
     Finish,
-    HostBlock,
     Params,
     Wait,
 )
 from engine.backends.cuda.driver import Device
+from engine.backends.cuda.host_side import HostSide
 from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.params import sampling_of
 from engine.backends.cuda.polling import PolledLaunch
 from engine.backends.cuda.profile import ProfileBuffer
 from engine.backends.cuda.resources import LaunchResources, ResourcePool
 from engine.backends.cuda.tape import Matrix
-from engine.backends.cuda.upload import Upload
+from engine.backends.cuda.watch import Watch
 from engine.errors import BackendFailure, DeviceLost
 from engine.sampling import SamplingParams
 from engine.timings import FinishReason, PhaseTime
@@ -62,13 +60,6 @@ _WAITS = {
     Wait.ROUTE: "the router's answer",
 }
 _PHASES = (*(matrix.name.lower() for matrix in Matrix), "attention or between phases")
-_RING_AT = ctypes.sizeof(HostBlock)
-START_GRACE_S = 10.0
-"""For the driver to bring a process's first kernel onto the GPU, and for a host that was held up itself."""
-BUDGETS_A_PASS = 4
-"""How many spin budgets a pass, of decode or of a chunk of the prompt, may take. One that is well takes a
-fraction of one, and the watchdog ends a launch in which any single wait takes one; what outlasts four runs no
-watchdog at all."""
 
 
 @dataclass
@@ -198,21 +189,12 @@ def params_of(context: DeviceContext, plan: LaunchPlan) -> Params:
     return params
 
 
-def count_written(ring: NDArray[np.uint64], known: int) -> int:
-    """How many tokens are in the ring, of which the first `known` are."""
-    while known < len(ring) and ring[known]:
-        known += 1
-    return known
+def watchdog_report(context: DeviceContext, address: int) -> tuple[bool, str]:
+    """Whether a wait on this GPU took too long, and which one it was, in a sentence.
 
-
-def tokens_in(words: NDArray[np.uint64]) -> list[Token]:
-    """The tokens of words of a ring: an id in the low bits, above it the launch's clock in ns."""
-    return [Token(word & (1 << TOKEN_ID_BITS) - 1, word >> TOKEN_ID_BITS) for word in words.tolist()]
-
-
-def watchdog_report(context: DeviceContext) -> tuple[bool, str]:
-    """Whether a wait on this GPU took too long, and which one it was, in a sentence."""
-    found = context.device.download(context.memory.control, (ctypes.sizeof(Control),), np.uint8)
+    `address` is that of the launch's Control.
+    """
+    found = context.device.download(address, (ctypes.sizeof(Control),), np.uint8)
     control = Control.from_buffer_copy(found.tobytes())
     what = _WAITS.get(control.wait, "nothing")
     seconds, phase = context.spin_budget_s, _PHASES[min(control.phase, len(Matrix))]
@@ -235,15 +217,13 @@ class CudaLaunch(PolledLaunch):
         self._context, self._plan = context, plan
         self._lock = threading.Lock()
         self._resources = LaunchResources(context.pool)
-        self._read = 0
         self._failure: str | None = None
         self.starved_us: Mapping[str, float] = {}
         self.needs_recovery = False
         """True once the watchdog has ended it: `DeviceContext.empty_mailboxes` must come before another."""
         self.stuck = False
         """True if it was its own wait that took too long, not another GPU's."""
-        self._moved, self._moved_at = (0, 0), 0.0
-        self._aborted_at: float | None = None
+        self._aborted = False
         try:
             self._prepare()
         except BaseException:
@@ -259,7 +239,10 @@ class CudaLaunch(PolledLaunch):
         self._stream, self._side = self._resources.stream(), self._resources.stream()
         device.fill(memory.cleared, memory.cleared_bytes, 0, self._stream)
         self._params = params_of(context, plan)
-        self._lay_out_host(plan)
+        self._host = HostSide(device, self._resources, self._stream, [self._params], [plan])
+        [self._view] = self._host.views
+        silent = max(1, len(plan.ids) - plan.prefill_end)  # passes over known ids tell the host nothing
+        self._watch = Watch(device, self._stream, context.spin_budget_s, silent)
         self.logits_address = 0
         if plan.keep_logits and context.rank == 0:
             self.logits_address = self._resources.memory(plan.steps * context.vocab * 4)
@@ -275,30 +258,13 @@ class CudaLaunch(PolledLaunch):
         self._kernel = context.kernel(profile, bool(sampling.filtered or sampling.adjusts))
         device.synchronise()
 
-    def _lay_out_host(self, plan: LaunchPlan) -> None:
-        """Pinned memory for the status, the ring, and what is on its way to the GPU."""
-        upload = Upload()
-        upload.add(self._params, plan.ids, plan.stop_ids, plan.sampling)
-        data = upload.joined()
-        ring_end = _RING_AT + 8 * max(1, plan.max_new)
-        host, address = self._resources.allocate_mapped(ring_end + len(data))
-        host[ring_end:] = data
-        base = self._resources.memory(len(data))
-        self._context.device.upload_pinned(base, host[ring_end:], self._stream)
-        upload.point(self._params, 0, base)
-        self._params.ring, self._params.status = address + _RING_AT, address
-        self._host = HostBlock.from_buffer(host.data)
-        self._ring: NDArray[np.uint64] = host[_RING_AT:ring_end].view(np.uint64)
-        self._host.one = 1
-        self._host.status.prefilled = plan.first
-
     def start(self, logits: int | None = None) -> None:
         """`logits` is where the first GPU of a team collects them."""
         context = self._context
         context.device.activate()
         if logits is not None:
             self._params.logits = logits
-        self._moved_at = time.perf_counter()
+        self._watch.begin()
         context.device.launch(
             self._kernel,
             (context.layout.plan.cores, 1),
@@ -311,12 +277,12 @@ class CudaLaunch(PolledLaunch):
 
     @property
     def prefilled(self) -> int:
-        return int(self._host.status.prefilled)
+        return self._view.prefilled
 
     @property
     def prefill_ns(self) -> int:
         """Nanoseconds of the launch when `prefilled` tokens were there."""
-        return int(self._host.status.prefill_ns)
+        return self._view.prefill_ns
 
     @property
     def failure(self) -> str | None:
@@ -344,16 +310,16 @@ class CudaLaunch(PolledLaunch):
         with self._lock:
             if self.ended:
                 return
-            if self._aborted_at is None:
-                self._aborted_at = time.perf_counter()
+            if not self._aborted:
+                self._aborted = True
+                self._watch.begin()
             self._raise_flag(self._context.memory.control + Control.aborted.offset)
 
     def _raise_flag(self, address: int) -> None:
         """A copy engine does this; a kernel would find no room beside the one that runs."""
         device = self._context.device
         device.activate()
-        one = ctypes.addressof(self._host) + HostBlock.one.offset
-        device.call("cuMemcpyHtoDAsync", address, one, 4, self._side)
+        device.call("cuMemcpyHtoDAsync", address, self._host.flags.ctypes.data, 4, self._side)
 
     def close(self) -> None:
         """Asks a launch that still runs to stop, waits for it, and frees what it held."""
@@ -362,7 +328,7 @@ class CudaLaunch(PolledLaunch):
         with self._lock:
             if not self.usable:
                 return
-            self._host, self._ring = HostBlock.from_buffer_copy(self._host), self._ring.copy()
+            self._view.detach()
             self._resources.release()
 
     def logits(self) -> NDArray[np.float32]:
@@ -377,37 +343,32 @@ class CudaLaunch(PolledLaunch):
         """
         if self._outcome is None:
             return []
-        tokens = tokens_in(self._ring[: count_written(self._ring, self._read)])
+        tokens = self._view.tokens()
         if not tokens:  # a prompt that goes through decode may be stopped midway
             return list(self._plan.ids[: self.prefilled])
         return [*self._plan.ids, *(token.id for token in tokens[:-1])]
 
     def take(self) -> list[Token]:
-        begin, self._read = self._read, count_written(self._ring, self._read)
-        return tokens_in(self._ring[begin : self._read])
+        return self._view.take()
 
     def _look(self) -> None:
         with self._lock:
             if self.ended:
                 return
-            device = self._context.device
-            device.activate()
-            result = device.driver.CUresult
-            (status,) = device.driver.cuStreamQuery(self._stream)
-            if status == result.CUDA_SUCCESS:
+            self._context.device.activate()
+            if self._watch.has_ended(self._shown()):
                 self._finish()
-            elif status != result.CUDA_ERROR_NOT_READY:
-                self._failure = f"GPU {device.ordinal} was lost while it ran a request ({status.name})"
-            elif self._lifeless():
-                device.abandoned = True
-                self._failure = (
-                    f"GPU {device.ordinal} was lost while it ran a request: no token, no part of the"
-                    f" prompt and no end in {self._patience_s:g} s"
-                )
+            elif self._watch.loss:
+                self._failure = self._watch.loss
+
+    def _shown(self) -> object:
+        """Only the first GPU of a team shows what it does; others must end once they were told to give up."""
+        is_patient = self._context.rank != 0 and not self._aborted
+        return object() if is_patient else self._view.shown
 
     def _finish(self) -> None:
         """Reads what the kernel left: an outcome, or why the watchdog ended it."""
-        status = self._host.status
+        status = self._view.status
         reason = _FINISH.get(status.finish)
         self._context.serial += status.passes
         if reason is None:
@@ -425,23 +386,6 @@ class CudaLaunch(PolledLaunch):
         prefill_ns = int(status.prefill_ns)
         self._outcome = Outcome(reason, self.prefilled - cached, prefill_ns, phases, spans, cached)
 
-    @property
-    def _patience_s(self) -> float:
-        """How long it may show nothing: passes over known ids tell the host nothing."""
-        silent = max(1, len(self._plan.ids) - self._plan.prefill_end)
-        return START_GRACE_S + BUDGETS_A_PASS * self._context.spin_budget_s * silent
-
-    def _lifeless(self) -> bool:
-        """Whether the kernel has shown nothing for longer than a pass can take: it does not run.
-
-        Only the first GPU of a team shows what it does; the others must end once they were told to give up.
-        """
-        now = time.perf_counter()
-        if (moved := (self.prefilled, count_written(self._ring, self._moved[1]))) != self._moved:
-            self._moved, self._moved_at = moved, now
-        since = self._moved_at if self._context.rank == 0 else self._aborted_at
-        return since is not None and now - since > self._patience_s
-
     def _report(self) -> str:
-        self.stuck, report = watchdog_report(self._context)
+        self.stuck, report = watchdog_report(self._context, self._context.memory.control)
         return report

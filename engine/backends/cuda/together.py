@@ -9,38 +9,36 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.backends.base import Token
 from engine.backends.cuda.constants import Layout, make_layout
 from engine.backends.cuda.contract import (
     THREADS,
     Control,
     Finish,
-    HostBlock,
     Params,
     Status,
     Together,
 )
+from engine.backends.cuda.driver import Device
+from engine.backends.cuda.host_side import FLAG_BYTES, HostSide
 from engine.backends.cuda.launch import (
-    BUDGETS_A_PASS,
-    START_GRACE_S,
     CudaLaunch,
     DeviceContext,
     LaunchPlan,
-    count_written,
     params_of,
-    tokens_in,
     watchdog_report,
 )
 from engine.backends.cuda.resources import LaunchResources
 from engine.backends.cuda.rows import Part, RunningLaunch
 from engine.backends.cuda.seats import SeatSizes
-from engine.backends.cuda.upload import Upload
+from engine.backends.cuda.watch import Watch
 from engine.errors import BackendFailure, DeviceLost
 from engine.models.config import HeadKind
 from engine.settings import MOST_ROWS
+
+_STOP_FLAGS_AT = -(-ctypes.sizeof(Control) // 256) * 256
+_FILTERS_AT = _STOP_FLAGS_AT + -(-FLAG_BYTES * MOST_ROWS // 256) * 256
+"""Behind the Control, as allocations of their own lie."""
 
 
 def shares_launches(layout: Layout) -> bool:
@@ -65,9 +63,11 @@ class Seats:
         self.rows = rows
         self.mail = device.allocate(rows * self.sizes.mail, zero=True)
         self.candidates = device.allocate(rows * self.sizes.candidates, zero=True)
-        self.filters = device.allocate(rows * self.sizes.filters, zero=True)
         self.tables = device.allocate(rows * self.sizes.tables)
-        self.stop_flags = device.allocate(16 * MOST_ROWS, zero=True)
+        self.control = device.allocate(_FILTERS_AT + rows * self.sizes.filters, zero=True)
+        """What every launch finds cleared begins here: the Control, stop flags and filters, side by side."""
+        self.stop_flags = self.control + _STOP_FLAGS_AT
+        self.filters = self.control + _FILTERS_AT
         self.serials = [1] * rows
 
     def place(self, params: Params, seat: int) -> None:
@@ -75,10 +75,15 @@ class Seats:
         params.mail = self.mail + seat * self.sizes.mail
         params.candidates = self.candidates + seat * self.sizes.candidates
         params.filters = self.filters + seat * self.sizes.filters
-        params.stop_flag = self.stop_flags + 16 * seat
+        params.control = self.control
+        params.stop_flag = self.stop_flags + FLAG_BYTES * seat
         params.serial = self.serials[seat] & 0xFFFFFFFF
-        for name in ("mail", "candidates", "filters"):
+        for name in ("mail", "candidates", "filters", "control"):
             setattr(params.peers[0], name, getattr(params, name))
+
+    def clear(self, device: Device, requests: int, stream: Any) -> None:
+        """What a launch of so many requests must find cleared."""
+        device.fill(self.control, _FILTERS_AT + requests * self.sizes.filters, 0, stream)
 
     def empty(self, context: DeviceContext) -> None:
         """After an abort they hold words of an unfinished pass."""
@@ -164,7 +169,6 @@ class SeveralLaunch:
     ) -> None:
         self._context, self._seats, self._layout, self._plans = context, seats, layout, plans
         self._resources = LaunchResources(context.pool)
-        self._read = [0] * len(plans)
         self._failure: BackendFailure | None = None
         self._ended = self._usable = True
         try:
@@ -178,43 +182,31 @@ class SeveralLaunch:
         device = self._context.device
         device.activate()
         self._stream, self._side = self._resources.stream(), self._resources.stream()
-        device.fill(self._context.memory.control, ctypes.sizeof(Control), 0, self._stream)
-        device.fill(self._seats.stop_flags, 16 * MOST_ROWS, 0, self._stream)
-        device.fill(self._seats.filters, len(self._plans) * self._seats.sizes.filters, 0, self._stream)
-        most = max(1, *(plan.max_new for plan in self._plans))
-        block = ctypes.sizeof(HostBlock)
-        each = block + 8 * most
-        host, address = self._resources.allocate_mapped(each * len(self._plans) + 16 * MOST_ROWS)
-        self._flags = host[each * len(self._plans) :]
-        self._flags[:] = 1
-        self._blocks, self._rings = list[HostBlock](), list[NDArray[np.uint64]]()
-        self._together = Together(tables=self._seats.tables, reader=0)
-        data = Upload()
-        for i, plan in enumerate(self._plans):
-            at = i * each
-            self._blocks.append(HostBlock.from_buffer(host[at:].data))
-            self._rings.append(host[at + block : at + each].view(np.uint64))
-            self._blocks[i].status.prefilled = plan.first
-            params = params_of(self._context, plan)
-            params.ring, params.status = address + at + block, address + at
-            params.slots_in_flight = min(params.slots_in_flight, self._layout.slots - 1)
-            self._seats.place(params, i)
-            data.add(params, plan.ids, plan.stop_ids, plan.sampling)
-            self._together.requests[i] = params
-            if plan.first < plan.prefill_end:
-                self._together.reader = i
-        base = self._resources.put(data.joined())
-        for i in range(len(self._plans)):
-            data.point(self._together.requests[i], i, base)
-        for i in range(len(self._plans), MOST_ROWS):  # nobody's: they decode nothing
-            self._together.requests[i] = self._together.requests[0]
+        self._seats.clear(device, len(self._plans), self._stream)
+        requests = [self._params(seat, plan) for seat, plan in enumerate(self._plans)]
+        host = HostSide(device, self._resources, self._stream, requests, self._plans, flags=MOST_ROWS)
+        self._views, self._flags = host.views, host.flags
+        self._together = Together(tables=self._seats.tables, reader=self._reader())
+        self._together.requests[: len(requests)] = requests
+        for i in range(len(requests), MOST_ROWS):  # nobody's: they decode nothing
+            self._together.requests[i] = requests[0]
             self._together.requests[i].max_new = 0
-        device.call("cuStreamSynchronize", self._stream)
+        self._watch = Watch(device, self._stream, self._context.spin_budget_s)
         device.synchronise()
 
+    def _params(self, seat: int, plan: LaunchPlan) -> Params:
+        params = params_of(self._context, plan)
+        params.slots_in_flight = min(params.slots_in_flight, self._layout.slots - 1)
+        self._seats.place(params, seat)
+        return params
+
+    def _reader(self) -> int:
+        """The last request of which a piece of its prompt is read; 0 if there is none."""
+        readers = [i for i, plan in enumerate(self._plans) if plan.first < plan.prefill_end]
+        return readers[-1] if readers else 0
+
     def start(self, kernel: Any) -> None:
-        self._moved: tuple[tuple[int, int], ...] = ()
-        self._moved_at = time.perf_counter()
+        self._watch.begin()
         self._context.device.launch(
             kernel,
             (self._layout.plan.cores, 1),
@@ -230,64 +222,43 @@ class SeveralLaunch:
     def ended(self) -> bool:
         if self._ended:
             return True
-        device = self._context.device
-        result = device.driver.CUresult
-        (status,) = device.driver.cuStreamQuery(self._stream)
-        if status == result.CUDA_SUCCESS:
+        if self._watch.has_ended(tuple(view.shown for view in self._views)):
             self._finish()
-        elif status != result.CUDA_ERROR_NOT_READY:
-            self._lose(f"GPU {device.ordinal} was lost while it ran requests ({status.name})")
-        elif self._lifeless():
-            device.abandoned = True
-            self._lose(f"GPU {device.ordinal} was lost while it ran requests: nothing of any for too long")
+        elif self._watch.loss:
+            self._ended, self._usable = True, False
+            self._failure = DeviceLost(self._watch.loss)
         return self._ended
 
     def _finish(self) -> None:
         self._ended = True
-        for seat, block in enumerate(self._blocks):
-            self._seats.serials[seat] += block.status.passes
-        self._failure = breakdown_of(self._context, self._plans, [block.status for block in self._blocks])
+        statuses = [view.status for view in self._views]
+        for seat, status in enumerate(statuses):
+            self._seats.serials[seat] += status.passes
+        self._failure = breakdown_of(self._context, self._seats.control, self._plans, statuses)
         if self._failure is not None:
             self._seats.empty(self._context)
-
-    def _lose(self, what: str) -> None:
-        self._ended, self._usable = True, False
-        self._failure = DeviceLost(what)
-
-    def _lifeless(self) -> bool:
-        moved = tuple(
-            (int(b.status.prefilled), read) for b, read in zip(self._blocks, self._read, strict=True)
-        )
-        now = time.perf_counter()
-        if moved != self._moved:
-            self._moved, self._moved_at = moved, now
-        return now - self._moved_at > START_GRACE_S + BUDGETS_A_PASS * self._context.spin_budget_s
 
     @property
     def failure(self) -> BackendFailure | None:
         return self._failure
 
     def take(self, part: int) -> Sequence[Token]:
-        ring, begin = self._rings[part], self._read[part]
-        self._read[part] = count_written(ring, begin)
-        return tokens_in(ring[begin : self._read[part]])
+        return self._views[part].take()
 
     def finish(self, part: int) -> Finish:
-        return Finish(self._blocks[part].status.finish)
+        return Finish(self._views[part].status.finish)
 
     def prefilled(self, part: int) -> tuple[int, int]:
-        status = self._blocks[part].status
-        return int(status.prefilled), int(status.prefill_ns)
+        return self._views[part].prefilled, self._views[part].prefill_ns
 
     def stop(self, part: int | None = None) -> None:
         """A copy engine does this; a kernel would find no room beside the one that runs."""
         if self._ended:
             return
         first, count = (0, MOST_ROWS) if part is None else (part, 1)
-        address = self._seats.stop_flags + 16 * first
-        self._context.device.call(
-            "cuMemcpyHtoDAsync", address, self._flags.ctypes.data, 16 * count, self._side
-        )
+        address = self._seats.stop_flags + FLAG_BYTES * first
+        size = FLAG_BYTES * count
+        self._context.device.call("cuMemcpyHtoDAsync", address, self._flags.ctypes.data, size, self._side)
 
     def close(self) -> None:
         """Waits for its end, and gives back what it held."""
@@ -300,11 +271,14 @@ class SeveralLaunch:
 
 
 def breakdown_of(
-    context: DeviceContext, plans: Sequence[LaunchPlan], statuses: Sequence[Status]
+    context: DeviceContext, control: int, plans: Sequence[LaunchPlan], statuses: Sequence[Status]
 ) -> BackendFailure | None:
-    """What the watchdog found in a launch that is over. Where nobody decodes, no finish tells of it."""
+    """What the watchdog left at `control` of a launch that is over.
+
+    Where nobody decodes, no finish tells of it.
+    """
     finishes = [status.finish for plan, status in zip(plans, statuses, strict=True) if plan.max_new]
     if finishes and not any(finish in (Finish.RUNNING, Finish.ABORTED) for finish in finishes):
         return None
-    stood_still, report = watchdog_report(context)
+    stood_still, report = watchdog_report(context, control)
     return BackendFailure(report) if finishes or stood_still else None

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.backends.cuda import launch as module
-from engine.backends.cuda import polling
+from engine.backends.cuda import polling, watch
 from engine.backends.cuda.constants import Tuning
 from engine.backends.cuda.contract import PEER_POINTERS, POINTERS, Bias, Params
 from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, params_of
@@ -138,8 +137,8 @@ def test_a_launch_clears_and_copies_once() -> None:
     assert device.fills == [(4096, 768)]
     [(base, data, stream)] = device.uploads
     assert stream == launch._stream
-    assert launch._host.status.prefilled == 0
-    assert np.shares_memory(data, launch._ring.base)
+    assert launch._view.status.prefilled == 0
+    assert np.shares_memory(data, launch._view.ring.base)
     assert launch._params.ids == base
 
 
@@ -268,7 +267,7 @@ class Clock:
 def started(monkeypatch: pytest.MonkeyPatch, plan: LaunchPlan, rank: int = 0) -> tuple[CudaLaunch, Clock]:
     """A launch whose kernel never says that it has ended."""
     clock = Clock(1.0)
-    for each in (module, polling):
+    for each in (watch, polling):
         monkeypatch.setattr(each, "time", clock)
     launch = CudaLaunch(context(PlayedDevice(), rank=rank), plan)
     launch.start()
@@ -292,11 +291,11 @@ def test_a_kernel_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     launch, clock = started(monkeypatch, LaunchPlan((1, 2, 3), 8, prefill_end=2))
     for chunk in (1, 2):
         clock.now += 15
-        launch._host.status.prefilled = chunk
+        launch._view.status.prefilled = chunk
         assert launch.outcome is None
     for token in range(3):
         clock.now += 15
-        launch._ring[token] = 7
+        launch._view.ring[token] = 7
         assert launch.outcome is None
     assert not launch.ended
     clock.now += 17

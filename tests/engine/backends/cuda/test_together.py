@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,16 +11,28 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.backends.cuda.contract import Control, Finish, Status
+from engine.backends.base import Token
+from engine.backends.cuda import watch
+from engine.backends.cuda.contract import TOKEN_ID_BITS, Control, Finish, Status
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.seats import kernels_for
 from engine.backends.cuda.shared_memory import SHARED_BYTES
-from engine.backends.cuda.together import breakdown_of, several_layout, shares_launches
+from engine.backends.cuda.together import (
+    Seats,
+    SeveralLaunch,
+    breakdown_of,
+    several_layout,
+    shares_launches,
+)
+from engine.errors import DeviceLost
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
 from engine.models.storage import Storage
+from engine.settings import MOST_ROWS
 from tests.engine.backends.cuda.test_constants import EXPERTS, LLAMA, layout_of
+from tests.engine.backends.cuda.test_launch import Clock, PlayedDevice
+from tests.engine.backends.cuda.test_launch import context as launch_context
 from tests.gpu.models import CONFIGS, GEMMA_2_2B, QWEN3_32B
 
 LANEFORMER = load_preset("laneformer-2b").config
@@ -61,17 +74,106 @@ def context_after(wait: int) -> DeviceContext:
         return control
 
     device = SimpleNamespace(download=download)
-    made = SimpleNamespace(device=device, memory=SimpleNamespace(control=0), spin_budget_s=1.0, rank=0)
+    made = SimpleNamespace(device=device, spin_budget_s=1.0, rank=0)
     return cast("DeviceContext", made)
 
 
 @pytest.mark.parametrize(("wait", "breaks"), [(0, False), (1, True)])
 def test_a_launch_that_only_reads_breaks_down_if_its_watchdog_says_so(wait: int, breaks: bool) -> None:
-    found = breakdown_of(context_after(wait), [LaunchPlan((1, 2, 3), 0)], [Status()])
+    found = breakdown_of(context_after(wait), 0, [LaunchPlan((1, 2, 3), 0)], [Status()])
     assert (found is not None) == breaks
 
 
 @pytest.mark.parametrize(("finish", "breaks"), [(Finish.LENGTH, False), (Finish.ABORTED, True)])
 def test_a_launch_that_decodes_breaks_down_if_a_row_was_aborted(finish: Finish, breaks: bool) -> None:
-    found = breakdown_of(context_after(1), [LaunchPlan((1, 2, 3), 4)], [Status(finish=finish)])
+    found = breakdown_of(context_after(1), 0, [LaunchPlan((1, 2, 3), 4)], [Status(finish=finish)])
     assert (found is not None) == breaks
+
+
+class SeatDevice(PlayedDevice):
+    """Where the rows' memory lies; it counts what is filled since."""
+
+    def allocate(self, size: int, *, zero: bool = False) -> int:
+        self._next += -(-size // 256) * 256
+        return super().allocate(size)
+
+
+def several(plans: list[LaunchPlan]) -> tuple[SeveralLaunch, SeatDevice]:
+    device = SeatDevice()
+    where = launch_context(device)
+    where.layout = layout_of(LLAMA)
+    seats = Seats(where, 4)
+    return SeveralLaunch(where, seats, several_layout(where.layout, None, 4), plans), device
+
+
+READS = LaunchPlan((5, 6, 7, 8), 0, prefill_end=2)
+GOES_ON = LaunchPlan((1, 2, 3, 4, 5), 8, first=4, prefill_end=4, stop_ids=frozenset((9, 3)))
+
+
+def test_a_launch_of_several_clears_and_copies_once() -> None:
+    launch, device = several([GOES_ON, READS])
+    seats = launch._seats
+    [(begin, size)] = device.fills
+    for address, length in (
+        (seats.control, ctypes.sizeof(Control)),
+        (seats.stop_flags, 16 * MOST_ROWS),
+        (seats.filters, 2 * seats.sizes.filters),
+    ):
+        assert begin <= address
+        assert address + length <= begin + size
+    [(_, _, stream)] = device.uploads
+    assert stream == launch._stream
+
+
+def test_each_request_of_a_launch_finds_its_own() -> None:
+    launch, device = several([GOES_ON, READS])
+    [(base, data, _)] = device.uploads
+
+    def ids(seat: int, first: int, count: int) -> list[int]:
+        begin = launch._together.requests[seat].ids + 4 * first - base
+        return data[begin : begin + 4 * count].view(np.int32).tolist()  # type: ignore[no-any-return]
+
+    assert (ids(0, 4, 1), ids(1, 0, 4)) == ([5], [5, 6, 7, 8])
+    assert launch._together.reader == 1
+    first, second, *nobody = launch._together.requests
+    assert first.control == second.control == launch._seats.control == first.peers[0].control
+    assert second.stop_flag - first.stop_flag == 16
+    assert (first.ring - first.status, second.status - first.ring) == (64, 8 * 8)
+    assert [params.max_new for params in nobody] == [0] * len(nobody)
+    assert [view.prefilled for view in launch._views] == [4, 0]
+
+
+def test_tokens_of_a_launch_of_several_are_read_each_from_its_ring() -> None:
+    launch, _ = several([GOES_ON, replace(GOES_ON, max_new=3)])
+    launch._views[0].ring[:2] = (7 | 100 << TOKEN_ID_BITS, 8 | 200 << TOKEN_ID_BITS)
+    launch._views[1].ring[:3] = 9
+    assert launch.take(0) == [Token(7, 100), Token(8, 200)]
+    assert launch.take(0) == []
+    assert [token.id for token in launch.take(1)] == [9, 9, 9]
+
+
+@pytest.mark.parametrize(("part", "at", "size"), [(None, 0, 16 * MOST_ROWS), (1, 16, 16)])
+def test_one_request_or_all_are_told_to_stop_by_one_copy(part: int | None, at: int, size: int) -> None:
+    launch, device = several([GOES_ON, READS])
+    launch.start("kernel")
+    launch.stop(part)
+    [(name, address, _, copied, stream)] = device.calls
+    assert (name, address - launch._seats.stop_flags, copied) == ("cuMemcpyHtoDAsync", at, size)
+    assert stream == launch._side
+    assert set(launch._flags.tolist()) == {1}
+
+
+def test_a_launch_of_several_that_shows_nothing_is_a_lost_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(1.0)
+    monkeypatch.setattr(watch, "time", clock)
+    launch, device = several([GOES_ON, READS])
+    launch.start("kernel")
+    clock.now += 9
+    launch._views[1].status.prefilled = 1
+    assert not launch.ended
+    clock.now += 10 + 4 * 1.5 - 1
+    assert not launch.ended
+    clock.now += 2
+    assert launch.ended
+    assert isinstance(launch.failure, DeviceLost)
+    assert device.abandoned
