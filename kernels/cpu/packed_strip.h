@@ -6,15 +6,21 @@
 
 namespace ml {
 
-typedef uint8_t ByteVec __attribute__((vector_size(kWidth)));
-typedef int8_t SignedByteVec __attribute__((vector_size(kWidth)));
-
-// A vector of kWidth bytes of another type, widened to whole numbers or FP32.
-template <class To, class From>
-static inline To widen_bytes(const uint8_t* p) {
-  From raw;
-  std::memcpy(&raw, p, sizeof raw);
-  return __builtin_convertvector(raw, To);
+// kWidth bytes as whole numbers. GCC's own conversion of vectors takes byte by byte.
+static inline IVec whole_numbers(const uint8_t* p) {
+#if defined(__AVX512F__)
+  return (IVec)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(__AVX2__)
+  return (IVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
+  IVec v;
+  for (int i = 0; i < kWidth; ++i) v[i] = p[i];
+  return v;
+#endif
+}
+static inline IVec signed_numbers(const uint8_t* p) {
+  const IVec v = whole_numbers(p) << 24;
+  return v >> 24;
 }
 static inline Vec halves(const uint8_t* p) { return widen<Half::kFloat16>(reinterpret_cast<const uint16_t*>(p)); }
 
@@ -101,7 +107,7 @@ struct Strip<ML_MXFP4> : StripReader {
   }
   // 2^(e - 128); the two smallest are no normal numbers.
   Vec scale(int block, int, int v) const {
-    const IVec e = widen_bytes<IVec, ByteVec>(scales + block * kLine + v * kWidth);
+    const IVec e = whole_numbers(scales + block * kLine + v * kWidth);
     const IVec tiny = e < 2;
     return from_bits(((e - 1) << 23 & ~tiny) | ((e + 1) << 21 & tiny));
   }
@@ -164,7 +170,7 @@ struct Strip<ML_Q6_K> : StripReader {
   }
   Vec scale(int block, int half, int v) const {
     return halves(scales + v * kWidth * 2) *
-           widen_bytes<Vec, SignedByteVec>(scales + 64 + (2 * block + half) * kLine + v * kWidth);
+           __builtin_convertvector(signed_numbers(scales + 64 + (2 * block + half) * kLine + v * kWidth), Vec);
   }
 };
 
