@@ -1,7 +1,8 @@
 """A TCP connection that speaks HTTP, with a deadline for each part of a request.
 
 Twisted's own timeout starts again at every byte: a client that sends one now and then keeps its connection
-for ever. Here the head and the body each have a time in which all of it must be there.
+for ever. Here the head and the body each have a time in which all of it must be there. What is answered is
+written at once, its head together with what follows it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.web import http
+
+from config.sending import send_now
 
 HEAD_S = 10.0
 """From the connection, or from the first byte of a later request, to the end of its headers."""
@@ -19,6 +22,8 @@ BODY_BYTES_A_S = 20_000
 
 class Channel(http.HTTPChannel):  # type: ignore[misc]  # Twisted calls methods that are not in snake case
     _deadline: Any = None
+    _head = b""
+    """Of an answer of which nothing else is there yet."""
 
     def connectionMade(self) -> None:
         super().connectionMade()
@@ -38,6 +43,26 @@ class Channel(http.HTTPChannel):  # type: ignore[misc]  # Twisted calls methods 
     def allContentReceived(self) -> None:
         self._expect(None)
         super().allContentReceived()
+
+    def writeHeaders(self, version: bytes, code: bytes, reason: bytes, headers: Any) -> None:
+        named = [name + b": " + value for name, values in headers.getAllRawHeaders() for value in values]
+        self._head = b"\r\n".join([b" ".join((version, code, reason)), *named, b"", b""])
+
+    def write(self, data: bytes) -> None:
+        head, self._head = self._head, b""
+        send_now(self.transport, head + data)
+
+    def writeSequence(self, parts: Any) -> None:
+        self.write(b"".join(parts))
+
+    def send_head(self) -> None:
+        """Of an answer without content, or whose content is yet to come."""
+        if self._head:
+            self.write(b"")
+
+    def requestDone(self, request: Any) -> None:
+        self.send_head()
+        super().requestDone(request)
 
     def connectionLost(self, reason: Any) -> None:
         self._expect(None)

@@ -29,7 +29,7 @@ from config.addresses import client_address, is_trusted
 from config.alive import ALIVE
 from config.bounds import Exclusions, Pace, connection_census
 from config.channel import Channel
-from config.websocket import Socket, write_now
+from config.websocket import Socket
 from engine.garbage import collect_rarely
 
 BODY_BYTES = 1 << 20
@@ -56,7 +56,7 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
         self._refused = False
         self._has_room = asyncio.Event()
         self._has_room.set()
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs, parsePOSTFormSubmission=False)  # Django reads forms itself
 
     # The body, on its way in ------------------------------------------------------------------------
     def gotLength(self, length: int | None) -> None:
@@ -143,8 +143,8 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
         if starts and self.channel is not None and not self.finished and self.producer is None:
             self.registerProducer(self, True)
         super().handle_reply(message)
-        if not starts:  # the headers wait for what follows them
-            write_now(self.transport)
+        if not starts and not self.finished and self.channel is not None:
+            self.channel.send_head()
 
     def pauseProducing(self) -> None:
         self._has_room.clear()
@@ -207,6 +207,9 @@ class Factory(HTTPFactory):  # type: ignore[misc]
         protocol = super().buildProtocol(addr)
         protocol.requestFactory = Request
         return protocol
+
+    def log(self, request: Any) -> None:
+        """Nothing: Twisted's own log of requests has no reader beside AccessLog."""
 
     def left(self, addr: Any) -> None:
         """A connection from `addr` is gone."""

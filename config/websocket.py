@@ -14,10 +14,10 @@ from typing import Any
 from daphne.ws_protocol import WebSocketProtocol
 from django.conf import settings
 from twisted.internet import reactor
-from twisted.internet.tcp import Connection
 
 from config.addresses import client_address
 from config.bounds import POLICY_VIOLATION, Bucket
+from config.sending import send_now
 
 FRAMES_A_S, FRAMES_AT_ONCE = 300.0, 900
 """A page acknowledges each frame that it shows, 125 a second at most."""
@@ -197,23 +197,3 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
                 await self._has_room.wait()
         except TimeoutError:
             self._abort()
-
-
-def send_now(transport: Any, data: bytes) -> None:
-    """Writes what the socket takes. Twisted would first ask the system to be told that it takes something."""
-    if _is_open(transport) and not transport.TLS and not (transport.dataBuffer or transport._tempDataLen):
-        sent = transport.writeSomeData(data)
-        if isinstance(sent, int):  # a failure is the reactor's to see, which tries again
-            data = data[sent:]
-    if data:
-        transport.write(data)
-
-
-def _is_open(transport: Any) -> bool:
-    return isinstance(transport, Connection) and transport.connected and not transport.disconnecting
-
-
-def write_now(transport: Any) -> None:
-    """Writes what waits in a connection; Twisted would first do all else that the event loop has to do."""
-    if _is_open(transport):
-        transport.doWrite()  # a failure is the reactor's to see, which tries again

@@ -12,6 +12,8 @@ register_converter(ShareId, "share")
 
 app_name = "playground"
 urlpatterns = [
+    path("v1/completions", api.completions, name="completions"),  # first: a client waits for these
+    path("v1/chat/completions", api.chat_completions, name="chat_completions"),
     path("", views.index, name="index"),
     path("sandbox/", sandbox.frame, name="sandbox"),
     path("race/", race.race, name="race"),
@@ -23,8 +25,6 @@ urlpatterns = [
     path("g/<share:share>/<int:place>.txt", sharing_views.output, name="shared_output"),
     path("v1/models", api.models, name="models"),
     path("v1/models/<path:name>", api.model, name="model"),
-    path("v1/completions", api.completions, name="completions"),
-    path("v1/chat/completions", api.chat_completions, name="chat_completions"),
     path("tokenize", api.tokenize, name="tokenize"),
     path("v1/<path:unknown>", api.not_found, name="unknown"),
     path("readyz", health.readyz, name="readyz"),

@@ -43,7 +43,7 @@ Arrival = tuple[int, Frame]
 async def outcome(request: ApiRequest) -> dict[str, Any]:
     """The whole answer at once. Raises ApiError."""
     choices = [shapes.Choice() for _ in request.choices]
-    async with aclosing(_arrivals(request)) as arrivals:
+    async with aclosing(_only_choice(request) if len(choices) == 1 else _arrivals(request)) as arrivals:
         async for arrival in arrivals:
             if arrival is not None:
                 _keep(choices[arrival[0]], arrival[1])
@@ -158,6 +158,16 @@ async def _still_waiting(queued: list[_ChoiceStream]) -> bytes:
 
 
 # Following ------------------------------------------------------------------------------------------
+async def _only_choice(request: ApiRequest) -> AsyncGenerator[Arrival | None]:
+    """As `_arrivals`, for an answer of one choice that is not streamed: nothing is to be said before its end,
+    so nothing stands between whoever waits and the engine's frames.
+    """
+    async with aclosing(_frames(request.choices[0].id)) as frames:
+        async for frame in frames:
+            _is_end(request, frame)
+            yield 0, frame
+
+
 async def _arrivals(request: ApiRequest) -> AsyncGenerator[Arrival | None]:
     """The frames of all choices as they come, and None whenever nothing has come for KEEP_ALIVE_S.
 
@@ -172,7 +182,7 @@ async def _arrivals(request: ApiRequest) -> AsyncGenerator[Arrival | None]:
         while left:
             arrival = await _next(queue)
             if arrival is not None:
-                left -= _is_end(arrival[1], "messages" if request.chat else "prompt")
+                left -= _is_end(request, arrival[1])
             yield arrival
     finally:
         # This task may itself be being cancelled: whatever it awaited now would be too.
@@ -188,36 +198,43 @@ async def _next(queue: asyncio.Queue[Arrival]) -> Arrival | None:
         return None
 
 
-def _is_end(frame: Frame, prompt: str) -> bool:
-    """Whether its choice is done. Raises ApiError if that failed, or nobody here asked for its end.
-
-    `prompt` is the parameter that holds what was too long, where that is why.
-    """
+def _is_end(request: ApiRequest, frame: Frame) -> bool:
+    """Whether its choice is done. Raises ApiError if that failed, or nobody here asked for its end."""
     if isinstance(frame, Failed):
-        raise from_worker(frame, prompt)
+        raise from_worker(frame, "messages" if request.chat else "prompt")
     if isinstance(frame, Done) and frame.finish_reason == "cancelled":
         raise ApiError(replies.CANCELLED, "The generation was cancelled by the server; send it again")
     return isinstance(frame, Done)
 
 
 async def _follow(index: int, generation: str, queue: asyncio.Queue[Arrival]) -> None:
-    """Reads one generation; ends it if it is itself ended first. What was generated is charged either way."""
+    async with aclosing(_frames(generation)) as frames:
+        async for frame in frames:
+            await queue.put((index, frame))
+
+
+async def _frames(generation: str) -> AsyncGenerator[Frame]:
+    """What a client hears of one generation. Whoever ends this before its end ends the generation.
+
+    What was generated is charged either way. Where it cannot be followed, the last frame says so.
+    """
     tally, ended = Tally(generation), False
     presence.hold(generation, generation)  # if this process dies, another one ends it
     try:
-        async with aclosing(engine_client().frames(generation, submitted=True)) as frames:
-            async for _, frame in frames:
-                if isinstance(frame, Tokens):
-                    tally.count(frame.seq + len(frame.ids))
-                if isinstance(frame, Done | Failed):
-                    ended = True
-                    metrics.count_end("api", frame)
-                if isinstance(frame, _TOLD):
-                    await queue.put((index, frame))
+        async with aclosing(engine_client().batches(generation, submitted=True)) as batches:
+            async for batch in batches:
+                for _, frame in batch:
+                    if isinstance(frame, Tokens):
+                        tally.count(frame.seq + len(frame.ids))
+                    if isinstance(frame, Done | Failed):
+                        ended = True
+                        metrics.count_end("api", frame)
+                    if isinstance(frame, _TOLD):
+                        yield frame
     except QueueUnavailable as error:
-        await queue.put((index, Failed.of(error.reply, str(error))))
+        yield Failed.of(error.reply, str(error))
     except EngineError as error:  # or whoever waits for the end would wait for ever
-        await queue.put((index, Failed.of(replies.INTERNAL, f"what the engine sent cannot be read: {error}")))
+        yield Failed.of(replies.INTERNAL, f"what the engine sent cannot be read: {error}")
     finally:
         tally.settle()
         if ended:

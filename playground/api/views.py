@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, Concatenate, ParamSpec
 
-from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
+import msgspec
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
@@ -91,7 +92,8 @@ async def _answer(asked: ApiRequest, caller: Caller) -> HttpResponseBase:
     request, headers = await submit(asked, caller)
     headers["x-request-id"] = request.id
     if not request.stream:
-        return JsonResponse(await outcome(request), headers=headers)
+        answer = msgspec.json.encode(await outcome(request))
+        return HttpResponse(answer, content_type="application/json", headers=headers)
     stream = events(request)
     first = await anext(stream)
     headers["Cache-Control"] = "no-cache"

@@ -1,0 +1,66 @@
+"""How an answer is written: each write wakes whoever reads, and costs two turns of the system."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.web.http import HTTPFactory, Request
+
+from config.channel import Channel
+
+
+class Transport(StringTransport):  # type: ignore[misc]  # Twisted has no types
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+
+class Answer(Request):  # type: ignore[misc]
+    def process(self) -> None:
+        self.setHeader(b"Content-Type", b"text/plain")
+        if self.path == b"/whole":
+            self.setHeader(b"Content-Length", b"5")
+            self.write(b"hello")
+        elif self.path == b"/pieces":
+            self.write(b"he")
+            self.write(b"llo")
+        else:
+            self.setResponseCode(204)
+        self.finish()
+
+
+def writes_of(request: bytes) -> list[bytes]:
+    channel: Any = Channel()
+    channel.factory, channel.requestFactory = HTTPFactory(reactor=Clock()), Answer
+    channel.factory.body_bytes, channel.factory.log = 100, lambda _request: None
+    channel.callLater = Clock().callLater
+    transport = Transport()
+    channel.makeConnection(transport)
+    channel.dataReceived(request)
+    return transport.writes
+
+
+def test_an_answer_is_one_write_with_its_head() -> None:
+    [written] = writes_of(b"GET /whole HTTP/1.1\r\nHost: x\r\n\r\n")
+    head, _, content = written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert {b"Content-Type: text/plain", b"Content-Length: 5"} <= set(head.split(b"\r\n"))
+    assert content == b"hello"
+
+
+def test_the_head_of_a_stream_goes_with_its_first_piece() -> None:
+    first, *more = writes_of(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert first.endswith(b"\r\n\r\n2\r\nhe\r\n")
+    assert more == [b"3\r\nllo\r\n", b"0\r\n\r\n"]
+
+
+@pytest.mark.parametrize("request_line", [b"HEAD /whole", b"GET /nothing"])
+def test_an_answer_without_content_is_its_head(request_line: bytes) -> None:
+    [written] = writes_of(request_line + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert written.startswith(b"HTTP/1.1 20") and written.endswith(b"\r\n\r\n")
