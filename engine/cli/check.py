@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 
-from engine.backends import AUTO, availability, open_backend
+from engine.backends import AUTO, availability, open_backend, storages
 from engine.backends.base import Job, Topology
 from engine.backends.running import complete
 from engine.cli.options import Commands, add_model_flags, command, devices_of
 from engine.cli.terminal import ProgressBar, print_json, table
-from engine.errors import EngineError
+from engine.errors import BackendUnavailable, EngineError
 from engine.measuring.roofline import bytes_per_token, ceiling
 from engine.measuring.verification import verify
 from engine.models.catalogue import Model, open_model
 from engine.models.presets import preset_names
 from engine.models.probe import probe
-from engine.models.weights import storage_of
 from engine.progress import Progress
 
 _PROBE_TOKENS = 8
@@ -134,8 +132,13 @@ def _row(finding: Finding) -> list[str]:
 
 
 def _ceiling(model: Model, finding: Finding) -> str:
+    """What the backend would read a token: it may keep matrices otherwise than they ship."""
+    try:
+        storage = storages(finding.backend, model)
+    except BackendUnavailable as error:
+        return f"  on {finding.backend}: {error}"
     context = min(256, model.config.context // 2)
-    read = bytes_per_token(model.config, context, partial(storage_of, model.weights))
+    read = bytes_per_token(model.config, context, storage)
     gbs = sum(finding.read_gbs)
     return (
         f"  on {finding.backend}: {read.total / 1e6:,.0f} MB a token, so at most"

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.backends import BACKENDS
 from engine.cli import app, bench, check, generate, pull, score
 from engine.cli.options import key_value
 from engine.cli.terminal import ProgressBar, json_text, table
@@ -552,6 +554,37 @@ def test_check_survives_a_backend_that_does_not_open(
     code, out, _ = run(capsys, "check", *TINY)
     assert code == 2
     assert "the driver is too old" in out
+
+
+@pytest.fixture
+def everything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here is every backend, and each reads 100 GB/s."""
+
+    def find(name: str, *_: object) -> check.Finding:
+        return check.Finding(name, True, "", read_gbs=(100.0,))
+
+    monkeypatch.setattr(check, "availability", lambda: [(name, True, "") for name in BACKENDS])
+    monkeypatch.setattr(check, "try_backend", find)
+
+
+@pytest.mark.usefixtures("everything_runs")
+def test_check_says_the_bytes_that_each_backend_will_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    """NumPy keeps FP32, the others Q8_0 as it ships."""
+    _, out, _ = run(capsys, "check", "--model", "random:smollm2-135m:q8_0", "--backend", "auto")
+    said = dict(re.findall(r"on (\w+): (\d+) MB a token", out))
+    assert {name: int(mb) for name, mb in said.items()} == {"numpy": 544, "cpu": 149, "cuda": 149}
+
+
+@pytest.mark.usefixtures("everything_runs")
+def test_check_says_which_backend_does_not_run_the_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_name: str, _model: Model) -> None:
+        raise BackendUnavailable("it lacks sinks")
+
+    monkeypatch.setattr(check, "storages", refuse)
+    _, out, _ = run(capsys, "check", *TINY)
+    assert "on numpy: it lacks sinks" in out
 
 
 @pytest.mark.slow
