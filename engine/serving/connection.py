@@ -34,6 +34,8 @@ than three of these.
 _TRIES_AGAIN = 5
 _PAUSE = {"cap": 0.5, "base": 0.05}
 """Some 1.3 s of trying again: a dropped connection mends unseen, an outage is soon told."""
+LONGEST_ASK_S = 3 * REPLY_S + 2.0
+"""After so long a command has its reply or has failed: three silences, the pauses, and a busy machine."""
 
 
 def connect(url: str) -> redis.Redis:

@@ -99,6 +99,8 @@ class Hands:
     def close(self) -> None:
         """Only once nothing is in hand, or nobody waits for what is."""
         for publisher in self._publishers:
+            publisher.give_up()  # all of them, before one is waited for: Redis may be silent to each
+        for publisher in self._publishers:
             publisher.close()
 
     def _hold(self, taken: Taken) -> Publisher:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from engine.errors import EngineError
-from engine.serving.connection import connect
+from engine.serving.connection import LONGEST_ASK_S, connect
 from engine.serving.inbox import Inbox
 from engine.serving.liveness import FIELD, Connection, has_ended
 from engine.serving.messages import WORKERS, Heartbeat, worker_key
@@ -110,7 +110,7 @@ class HeartbeatThread:
         self._closing.set()
         self._changed.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=10)
+            self._thread.join(timeout=LONGEST_ASK_S)
         if not self._taken:
             try:
                 self._redis.delete(worker_key(self._now.name))

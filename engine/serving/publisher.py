@@ -21,7 +21,7 @@ from typing import NamedTuple, cast
 from redis.exceptions import RedisError
 
 from engine.serving import scripts
-from engine.serving.connection import connect
+from engine.serving.connection import LONGEST_ASK_S, connect
 from engine.serving.kept_connections import KeptConnection
 from engine.serving.messages import (
     Frame,
@@ -169,11 +169,15 @@ class Publisher:
         sent = [fields["json"] for _, fields in entries]
         return Output(request_id, sent, float(ttft) if ttft else None, self._outputs.put)
 
-    def close(self) -> None:
-        """Gives up on whatever is not out yet and ends the thread."""
+    def give_up(self) -> None:
+        """Has the thread end, whatever is not out yet, once what it has asked Redis is answered or failed."""
         self._closing.set()
         self._outputs.put(None)
-        self._thread.join(timeout=10)
+
+    def close(self) -> None:
+        """Gives up and waits for the thread's end."""
+        self.give_up()
+        self._thread.join(timeout=LONGEST_ASK_S)
         self._redis.close()
 
     @property

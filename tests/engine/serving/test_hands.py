@@ -12,6 +12,8 @@ from engine.serving.messages import INTERACTIVE
 
 
 class NoPublisher:
+    def give_up(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -61,3 +63,19 @@ def test_only_so_many_await_an_engine_beside_those_that_run(hands: Hands) -> Non
             hands.begin(taken(f"{number}"))
             stack.enter_context(hands.awaiting_engine())
         assert not hands.wait_for_row(1, 0.0)
+
+
+def test_all_publishers_give_up_before_one_is_waited_for(may_end: threading.Event) -> None:
+    class Publisher:
+        def give_up(self) -> None:
+            told.append("give up")
+
+        def close(self) -> None:
+            told.append("close")
+
+    told: list[str] = []
+    hands = Hands(lambda *_: may_end.wait(60), Publisher, lambda: None)  # type: ignore[arg-type, return-value]
+    hands.begin(taken("a"))
+    hands.begin(taken("b"))
+    hands.close()
+    assert told == ["give up", "give up", "close", "close"]

@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from engine.models.prompt import Prompt
+from engine.serving.connection import REPLY_S
 from engine.serving.inbox import Inbox
 from engine.serving.messages import (
     EXPIRES_S,
@@ -161,3 +162,13 @@ def test_a_slow_redis_never_holds_up_the_engines_thread(tmp_path):
         assert quickest(publish, 0.5) < 0.5
     finally:
         publisher.close()
+
+
+def test_a_publisher_that_is_closed_waits_as_long_as_redis_may_be_asked(redis_url, monkeypatch):
+    waited = []
+    publisher = Publisher(redis_url, "a 1")
+    join = publisher._thread.join
+    monkeypatch.setattr(publisher._thread, "join", lambda timeout: (waited.append(timeout), join(timeout)))
+    publisher.close()
+    assert waited[0] > 3 * REPLY_S, "three silences, one after the other (connection.py)"
+    assert not publisher._thread.is_alive()
