@@ -1,9 +1,10 @@
 """The figures of two or more runs, each with its change from the first run and that change's interval.
 
-Intervals are bootstraps of quotients of medians (of 99th percentiles, for p99) that draw whole repeats again;
-a run of fewer than LEAST_SAMPLES repeats has none, and no verdict. Each run is drawn with a seed of its own
-document, so that a comparison says the same each time it is opened, different runs are drawn independently,
-and a run compared with itself differs by exactly zero.
+Intervals are bootstraps of quotients of medians (of 99th percentiles, for p99) that draw whole repeats again,
+and reach zero where repeats exchanged between the runs differ as much (engine.measuring.statistics); a run of
+fewer than LEAST_SAMPLES repeats has none, and no verdict. Each run is drawn with a seed of its own document,
+so that a comparison says the same each time it is opened, different runs are drawn independently, and a run
+compared with itself differs by exactly zero.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from dashboard.measurements.metrics import COMPARED, Metric
 from engine.measuring.measurement import Measurement
-from engine.measuring.statistics import cluster_quantiles, interval_needs, ratio_interval
+from engine.measuring.statistics import change_interval, cluster_quantiles, interval_needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +66,33 @@ def _cells(metric: Metric, place: int, runs: Sequence[Compared]) -> tuple[Cell, 
         if number == 0 or base is None or value is None:
             cells.append(Cell(value, n))
             continue
-        first, own = drawn[0], drawn[number]
-        interval = None if first is None or own is None else ratio_interval(first, own, (counts[0], n))
+        interval = _interval(metric, drawn[0], drawn[number])
         cells.append(Cell(value, n, value / base - 1.0, interval, _verdict(metric, interval)))
     return tuple(cells)
 
 
-def _draws(metric: Metric, place: int, run: Compared) -> NDArray[np.float64] | None:
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A run's repeats that hold samples, and draws of their quantile."""
+
+    repeats: Sequence[Sequence[float]]
+    quantiles: NDArray[np.float64]
+
+
+def _draws(metric: Metric, place: int, run: Compared) -> _Drawn | None:
     repeats = [repeat for repeat in metric.repeats(run.result) if repeat]
     samples = list(chain.from_iterable(repeats))
     if len(samples) < interval_needs(metric.q) or metric.of(run.result) is None or min(samples) <= 0:
         return None
     key = int(run.digest[:32], 16) ^ place
-    return cluster_quantiles(repeats, metric.q, np.random.Generator(np.random.Philox(key=key)))
+    rng = np.random.Generator(np.random.Philox(key=key))
+    return _Drawn(repeats, cluster_quantiles(repeats, metric.q, rng))
+
+
+def _interval(metric: Metric, base: _Drawn | None, own: _Drawn | None) -> tuple[float, float] | None:
+    if base is None or own is None:
+        return None
+    return change_interval(base.repeats, own.repeats, metric.q, (base.quantiles, own.quantiles))
 
 
 def _verdict(metric: Metric, interval: tuple[float, float] | None) -> str:

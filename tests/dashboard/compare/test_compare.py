@@ -101,7 +101,7 @@ def test_fewer_than_five_repeats_have_a_change_but_no_interval_and_no_verdict(n:
 
 def test_halves_of_one_run_show_no_clear_change_between_tokens() -> None:
     """Many gaps are no many samples: the repeats differ among themselves by more than the halves do."""
-    whole = read_measurements(Path("benchmarks/smollm2-135m-cpu.json"))[0]
+    whole = read_measurements(Path("benchmarks/laneformer-2b-h200.json"))[0]
     halves = [half_of(whole, range(5)), half_of(whole, range(5, 10))]
     for title in ("Decode", "Inter-token latency, p50", "Inter-token latency, p99"):
         cell = row(compared(*halves), title).cells[1]
@@ -110,7 +110,7 @@ def test_halves_of_one_run_show_no_clear_change_between_tokens() -> None:
 
 @pytest.mark.nightly
 def test_nineteen_in_twenty_halvings_of_one_run_show_no_clear_change() -> None:
-    whole = read_measurements(Path("benchmarks/smollm2-135m-cpu.json"))[0]
+    whole = read_measurements(Path("benchmarks/laneformer-2b-h200.json"))[0]
     titles = ("Decode", "Inter-token latency, p50", "Inter-token latency, p99")
     changed = dict.fromkeys(titles, 0)
     halvings = [half for half in combinations(range(10), 5) if 0 in half]

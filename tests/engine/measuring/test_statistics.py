@@ -16,8 +16,10 @@ from engine.measuring.measurement import read_measurements
 from engine.measuring.statistics import (
     LEAST_SAMPLES,
     RESAMPLES,
+    change_interval,
     cluster_interval,
     cluster_quantiles,
+    exchanged_share,
     median,
     median_interval,
     quantile,
@@ -136,23 +138,22 @@ def test_cluster_quantiles_are_those_of_repeats_that_were_drawn_again(sizes: lis
 def change(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], q: float) -> bool:
     """Whether the interval of the change leaves out zero."""
     draws = [cluster_quantiles(s, q, np.random.default_rng(i)) for i, s in enumerate((before, after))]
-    interval = ratio_interval(draws[0], draws[1], (len(before), len(after)))
+    interval = change_interval(before, after, q, (draws[0], draws[1]))
     return interval is not None and not interval[0] <= 0.0 <= interval[1]
 
 
-SPLIT = read_measurements(Path("benchmarks/smollm2-135m-cpu.json"))[0]
 SPLITS = [half for half in combinations(range(10), 5) if 0 in half]
-REPEATS: dict[str, tuple[list[list[float]], float]] = {
-    "decode speed": ([[s] for s in SPLIT.decode.samples], 0.5),
-    "between tokens, p50": ([list(r) for r in SPLIT.samples.itl_us], 0.5),
-    "between tokens, p99": ([list(r) for r in SPLIT.samples.itl_us], 0.99),
-}
+FIGURES = ("decode speed", "between tokens, p50", "between tokens, p99")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("figure", REPEATS)
-def test_halves_of_one_run_differ_in_no_more_than_a_twentieth_of_all_splits(figure: str) -> None:
-    repeats, q = REPEATS[figure]
+@pytest.mark.parametrize("figure", FIGURES)
+@pytest.mark.parametrize("name", ["laneformer-2b-h200", "smollm2-135m-cpu"])
+def test_halves_of_ten_repeats_differ_in_no_more_than_a_twentieth_of_all_splits(
+    name: str, figure: str
+) -> None:
+    run = read_measurements(Path(f"benchmarks/{name}.json"))[0]
+    speeds, gaps = [[s] for s in run.decode.samples], [list(r) for r in run.samples.itl_us]
+    repeats, q = dict(zip(FIGURES, ((speeds, 0.5), (gaps, 0.5), (gaps, 0.99)), strict=True))[figure]
     differ = sum(
         change([repeats[i] for i in half], [repeats[i] for i in range(10) if i not in half], q)
         for half in SPLITS
@@ -161,20 +162,62 @@ def test_halves_of_one_run_differ_in_no_more_than_a_twentieth_of_all_splits(figu
     assert differ <= 0.05 * len(SPLITS)
 
 
+@pytest.mark.parametrize("ties", [False, True])
+def test_exchanged_share_is_the_p_of_scipy_s_permutations_of_ranks(ties: bool) -> None:
+    rng = np.random.default_rng(9)
+    values = np.concatenate([rng.normal(100, 2, 6), rng.normal(103, 3, 5)])
+    ranks = scipy.stats.rankdata(values.round() if ties else values)
+
+    def apart(a: np.ndarray, b: np.ndarray) -> float:
+        return abs(float(a.sum() - 6 * ranks.mean()))
+
+    theirs = scipy.stats.permutation_test(
+        (ranks[:6], ranks[6:]), apart, alternative="greater", n_resamples=np.inf
+    ).pvalue
+    assert exchanged_share(ranks[:6].tolist(), ranks[6:].tolist()) == pytest.approx(theirs)
+
+
+def test_exchanged_share_of_many_values_is_near_that_of_all_ways() -> None:
+    rng = np.random.default_rng(10)
+    first, second = rng.normal(100, 1, 40).tolist(), rng.normal(100.4, 1, 40).tolist()
+    theirs = scipy.stats.mannwhitneyu(first, second, method="asymptotic").pvalue
+    assert 0.05 < theirs < 0.95
+    assert exchanged_share(first, second) == pytest.approx(theirs, abs=0.03)
+
+
+def test_five_repeats_that_all_differ_are_seldom_exchanged() -> None:
+    assert exchanged_share([1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]) == 2 / 252
+
+
+def test_an_interval_reaches_zero_where_exchanged_repeats_differ_as_much() -> None:
+    before, after = [[v] for v in (100.0, 100.0, 100.0, 104.0, 104.0)], [[v] for v in (104.0,) * 5]
+    draws = (np.full(RESAMPLES, 100.0), np.full(RESAMPLES, 104.0))
+    interval = change_interval(before, after, 0.5, draws)
+    assert interval is not None
+    assert interval == pytest.approx((0.0, 0.04))
+
+
+@pytest.mark.parametrize("q", [0.5, 0.99])
+@pytest.mark.parametrize("speeds", [(1.0, 1.0), (1.0, 1.2)])
+def test_a_clear_change_of_five_repeats_stays_clear(speeds: tuple[float, float], q: float) -> None:
+    rng = np.random.default_rng(12)
+    repeats = [list(speeds[i % 2] * rng.lognormal(0.0, 0.005, 127)) for i in range(5)]
+    assert change(repeats, [[gap * 1.5 for gap in repeat] for repeat in repeats], q)
+
+
 @pytest.mark.parametrize(
     "name", ["laneformer-2b-h200-x1", "laneformer-2b-h200-x2", "laneformer-2b-h200-x4", "llama-3.2-1b-h200"]
 )
 def test_a_true_difference_of_3_percent_is_found_in_nine_of_ten_draws(name: str) -> None:
     run = read_measurements(Path(f"benchmarks/{name}.json"))[0]
-    rng = np.random.default_rng(3)
-    found = 0
-    for _ in range(20):
-        before, after = (
-            [run.samples.itl_us[i] for i in rng.integers(0, run.settings.repeats, run.settings.repeats)]
-            for _ in range(2)
-        )
-        found += change(before, [[gap * 1.03 for gap in repeat] for repeat in after], 0.5)
-    assert found >= 18
+    n = run.settings.repeats
+    for repeats in (run.samples.itl_us, [[speed] for speed in run.decode.samples]):
+        rng = np.random.default_rng(3)
+        found = 0
+        for _ in range(20):
+            before, after = ([repeats[i] for i in rng.integers(0, n, n)] for _ in range(2))
+            found += change(before, [[value * 1.03 for value in repeat] for repeat in after], 0.5)
+        assert found >= 18
 
 
 def test_fewer_than_five_repeats_have_no_interval_of_a_change() -> None:
