@@ -27,20 +27,12 @@ struct IntegerBlock {
   int32_t sums[2];  // of the first and the last sixteen
 };
 
+#if !defined(__AVX512VNNI__)
 static inline void write_quad(IntegerBlock& to, int quad, const int32_t* x) {
-#if defined(__AVX512VNNI__)
-  uint32_t high = 0, low = 0;
-  for (int c = 0; c < 4; ++c) {
-    high |= uint32_t((x[c] + 128) >> 8 & 0xFF) << 8 * c;
-    low |= uint32_t(x[c] & 0xFF) << 8 * c;
-  }
-  to.quads[0][quad] = int32_t(high);
-  to.quads[1][quad] = int32_t(low);
-#else
   to.quads[0][quad] = int32_t(uint32_t(x[0] & 0xFFFF) | uint32_t(x[2]) << 16);
   to.quads[1][quad] = int32_t(uint32_t(x[1] & 0xFFFF) | uint32_t(x[3]) << 16);
-#endif
 }
+#endif
 
 // A NaN or an infinity among `x` makes the scale a NaN.
 static inline void to_integers(const float* x, IntegerBlock& to) {
@@ -54,6 +46,15 @@ static inline void to_integers(const float* x, IntegerBlock& to) {
   }
   const float peak = largest(peaks), finite = sum(total) * 0.0f;
   const float inverse = peak > 0 ? kLargest / peak : 0;
+#if defined(__AVX512VNNI__)
+  for (int half = 0; half < 2; ++half) {
+    const IVec whole = bits(load(x + 16 * half) * inverse + magic) - bits(magic);
+    const __m128i high = _mm512_cvtepi32_epi8((__m512i)((whole + 128) >> 8)), low = _mm512_cvtepi32_epi8((__m512i)whole);
+    std::memcpy(to.quads[0] + 4 * half, &high, sizeof high);
+    std::memcpy(to.quads[1] + 4 * half, &low, sizeof low);
+    to.sums[half] = _mm512_reduce_add_epi32((__m512i)whole);
+  }
+#else
   int32_t whole[kIntegers] __attribute__((aligned(64)));
   for (int i = 0; i < kIntegers; i += kWidth) {
     const IVec v = bits(load(x + i) * inverse + magic) - bits(magic);
@@ -64,6 +65,7 @@ static inline void to_integers(const float* x, IntegerBlock& to) {
     for (int i = 0; i < 16; ++i) to.sums[half] += whole[16 * half + i];
   }
   for (int j = 0; j < 8; ++j) write_quad(to, j, whole + 4 * j);
+#endif
   to.scale = peak / kLargest + finite;
   to.scaled_sum = to.scale * float(to.sums[0] + to.sums[1]);
 }

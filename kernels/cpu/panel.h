@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "mailbox.h"
+#include "prefetcher.h"
 #include "simd.h"
 #include "tiles.h"
 
@@ -20,10 +21,6 @@ constexpr int kVecs = kRows / kWidth;  // vectors that make up one column of a p
 static inline void pack_halves(uint16_t* panel, int row, const uint16_t* from, int cols) {
   for (int k = 0; k < cols; ++k) panel[int64_t(k) * kRows + row] = from[k];
 }
-
-// How far ahead of its use the tape is asked for at least: more than a memory round trip at the core's share of the
-// bandwidth, across page ends, where the hardware prefetcher stops.
-constexpr int64_t kAhead = 8192;
 
 constexpr int kStep = 8;                            // columns between two looks at the cursor
 constexpr int kStepLines = kStep * kRows * 2 / 64;  // lines of the tape that they take
@@ -58,12 +55,14 @@ __attribute__((noinline)) static void panel_vectors(const uint16_t* panel, const
   const char* next = cursor.next;
   int64_t lead = cursor.lead;
   auto lines_for = [&] { return lead <= most - 64 * kLines ? kLines : kLines - 1; };
+  Beside<kVectors> beside(cursor);
   int k = 0;
   while (k < whole) {
     // As long as what is prefetched lies together there is no call in the loop, which would cost it the registers.
     const int64_t steps = (cursor.end_of_run - next) / (64 * kLines);
     const int until = int(std::min<int64_t>(whole, k + steps * kStep));
     for (; k < until; k += kStep) {
+      if (k % kBesideColumns == 0) beside.step();
       lead -= taken;
       const int lines = lines_for();
       for (int line = 0; line < kLines - 1; ++line) __builtin_prefetch(next + 64 * line, 0, kNear);
@@ -89,6 +88,7 @@ __attribute__((noinline)) static void panel_vectors(const uint16_t* panel, const
       const Vec column = widen<kHalf>(panel + int64_t(k) * kRows + v * kWidth);
       for (int i = 0; i < kVectors; ++i) acc[i][0][v] += column * x[i * stride + k];
     }
+  beside.end(cursor);
   cursor.fill_lead();
   for (int i = 0; i < kVectors; ++i)
     for (int v = 0; v < kVecs; ++v)

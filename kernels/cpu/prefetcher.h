@@ -3,9 +3,50 @@
 
 #include <cstdint>
 
-#include "panel.h"
-
 namespace ml {
+
+// How far ahead of its use the tape is asked for at least: more than a memory round trip at the core's share of the
+// bandwidth, across page ends, where the hardware prefetcher stops.
+constexpr int64_t kAhead = 8192;
+
+constexpr int kBesideColumns = 32;  // that are multiplied between two looks at what is prefetched besides
+
+// Memory that will be read.
+struct Stretch {
+  const char *next = nullptr, *end = nullptr;
+  // Reads `lines` of it, however long that takes. Returns how many of them were beyond the end.
+  int touch(int lines) {
+    for (; lines > 0 && next < end; --lines, next += 64) (void)*reinterpret_cast<const volatile char*>(next);
+    return lines;
+  }
+  // As touch, without a wait for them.
+  int prefetch(int lines) {
+    for (; lines > 0 && next < end; --lines, next += 64) __builtin_prefetch(next, 0, 2);
+    return lines;
+  }
+};
+
+// What a product with kVectors vectors prefetches besides its weights, in registers. With one vector, which memory holds up
+// anyway, it is nothing.
+template <int kVectors>
+class Beside {
+ public:
+  template <class Cursor>
+  explicit Beside(const Cursor& cursor) : next_(cursor.beside.next), end_(cursor.beside.end), lines_(cursor.beside_lines) {}
+  // Before kBesideColumns more columns.
+  void step() {
+    if constexpr (kVectors > 1)
+      for (int i = 0; i < lines_ && next_ < end_; ++i, next_ += 64) __builtin_prefetch(next_, 0, 2);
+  }
+  template <class Cursor>
+  void end(Cursor& cursor) {
+    if constexpr (kVectors > 1) cursor.beside.next = next_;
+  }
+
+ private:
+  const char *next_, *const end_;
+  const int lines_;
+};
 
 // Base of the cursors over weights (CRTP: no call where a thread multiplies). `Cursor` has `next_run()`, which sets `next`
 // and `end_of_run` to the run that is read after the one in hand, or `next` to null.
@@ -30,6 +71,10 @@ class Prefetcher {
   const char* next = nullptr;
   const char* end_of_run = nullptr;
   int64_t lead = 0;
+
+  // What products with several vectors prefetch besides, a few lines for each kBesideColumns: they leave memory idle.
+  Stretch beside;
+  int beside_lines = 0;
 };
 
 }  // namespace ml

@@ -196,8 +196,10 @@ class Worker {
   int64_t plan_cache_reads(OneToken pass, int layer);
   int64_t plan_cache_reads(TokenRows pass, int layer);
   int64_t plan_cache_reads(OneToken pass, int layer, int64_t most);
-  void read_cache_early(OneToken, int lines);
-  void read_cache_early(TokenRows, int lines);
+  int plan_early_reads(OneToken pass, int tensor, int layer);
+  int plan_early_reads(TokenRows pass, int tensor, int layer);
+  void read_early(OneToken, int lines);
+  void read_early(TokenRows, int);
   void prefetch_cache(int lines);
   void meanwhile(int bytes);
 
@@ -257,21 +259,7 @@ class Worker {
   static constexpr int kLinesMeanwhile = 24;  // prefetched between two steps of attention
   static constexpr int64_t kCacheAhead = 384 << 10;  // with WeightCursor::kFurthest, most of a second-level cache of 1 MB
   static constexpr int64_t kRowsAhead = 640 << 10;   // of several requests, whose weights come just in time
-
-  // Memory that will be read.
-  struct Stretch {
-    const char *next, *end;
-    // Reads `lines` of it, however long that takes. Returns how many of them were beyond the end.
-    int touch(int lines) {
-      for (; lines > 0 && next < end; --lines, next += 64) (void)*reinterpret_cast<const volatile char*>(next);
-      return lines;
-    }
-    // As touch, without a wait for them.
-    int prefetch(int lines) {
-      for (; lines > 0 && next < end; --lines, next += 64) __builtin_prefetch(next, 0, 2);
-      return lines;
-    }
-  };
+  static constexpr int kMostBeside = 8;              // lines for each 32 columns that several vectors are multiplied with
 
   Team& team_;
   const Plan& plan_;
@@ -282,6 +270,8 @@ class Worker {
   Range head_units_;                  // units of the head whose scores this worker holds
   std::vector<Stretch> cache_reads_;  // what attention will read, in that order
   size_t cache_at_ = 0;
+  int64_t early_ = 0;        // bytes of it that products of several requests may still prefetch
+  int planned_layer_ = -1;   // whose attention that is
 
   std::vector<Generation> generations_;   // [row]
   std::vector<Generation*> in_flight_;    // in the order in which they came

@@ -127,12 +127,44 @@ int64_t Worker::plan_cache_reads(OneToken pass, int layer, int64_t most) {
   return most - left;
 }
 
-// Among the products of the queries, keys and values the cache is read as the tape is, so that attention finds it near. One
-// request's products wait for memory anyway; those of several must not.
-void Worker::read_cache_early(OneToken, int lines) {
-  while (cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].touch(lines)) > 0) ++cache_at_;
+// Among the products of the queries, keys and values one request's cache is read as the tape is, so that attention finds it
+// near: they wait for memory anyway. Returns how many lines after each unit.
+int Worker::plan_early_reads(OneToken pass, int tensor, int layer) {
+  const UnitOrder& order = cursor_.order(tensor);
+  if (tensor != ML_QKV || order.count == 0) return 0;
+  return int(plan_cache_reads(pass, layer) / (64 * std::max(1, std::min(order.count, cursor_.expected(tensor))))) + 1;
 }
-void Worker::read_cache_early(TokenRows, int lines) { prefetch_cache(lines); }
+void Worker::read_early(OneToken, int lines) {
+  while (lines && cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].touch(lines)) > 0) ++cache_at_;
+}
+
+// The products of several requests must not wait, and leave memory idle: from the MLP of the layer before on they prefetch
+// the caches, evenly.
+int Worker::plan_early_reads(TokenRows pass, int tensor, int layer) {
+  const bool before = tensor == ML_GATE_UP && layer + 1 < plan_.s.layers;
+  if (!before && (tensor != ML_QKV || planned_layer_ == layer)) return 0;
+  planned_layer_ = before ? layer + 1 : layer;
+  early_ = plan_cache_reads(pass, planned_layer_);
+  const int passes = (pass.count + kVectorsAtOnce - 1) / kVectorsAtOnce;
+  int64_t steps = 0;
+  for (int phase : {ML_QKV, ML_GATE_UP, ML_DOWN})
+    if (phase == ML_QKV || before)
+      steps += int64_t(cursor_.expected(phase)) * plan_.panels_per_unit(phase) * plan_.cols(phase) / kBesideColumns * passes;
+  cursor_.beside = {};
+  cursor_.beside_lines = int(std::min<int64_t>(kMostBeside, early_ / 64 / std::max<int64_t>(1, steps) + 1));
+  return 0;
+}
+void Worker::read_early(TokenRows, int) {
+  Stretch& now = cursor_.beside;
+  while (now.next >= now.end && early_ > 0 && cache_at_ < cache_reads_.size()) {
+    Stretch& from = cache_reads_[cache_at_];
+    const int64_t bytes = std::min<int64_t>(early_, from.end - from.next);
+    now = {from.next, from.next + bytes};
+    from.next += bytes;
+    early_ -= bytes;
+    if (from.next >= from.end) ++cache_at_;
+  }
+}
 void Worker::prefetch_cache(int lines) {
   while (cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].prefetch(lines)) > 0) ++cache_at_;
 }
@@ -170,6 +202,7 @@ bool Worker::attention(TokenRows pass, int layer) {
     if (!attends(pass, layer, thread) && !local_.read_heartbeat(thread, idle())) return false;
   close_local();
   cache_reads_.clear();
+  planned_layer_ = -1;
   return true;
 }
 

@@ -79,9 +79,7 @@ Range Worker::multiply(Pass pass, int tensor, int layer, Columns in, int64_t in_
   float* y = lines_.get();
   const Gate gated(plan_.s);
   cursor_.begin_phase(tensor, layer);
-  const bool attends_next = tensor == ML_QKV && order.count > 0;
-  const int likely = std::max(1, std::min(order.count, cursor_.expected(tensor)));
-  const int cache_lines = attends_next ? int(plan_cache_reads(pass, layer) / (64 * likely)) + 1 : 0;
+  const int early_lines = plan_early_reads(pass, tensor, layer);
   auto compute = [&](int k) {
     const int unit = order.unit(k), shard = unit / per_shard;
     const Columns x = in.from(shard * in_shard);
@@ -93,7 +91,7 @@ Range Worker::multiply(Pass pass, int tensor, int layer, Columns in, int64_t in_
       multiply_tokens(pass, storage.storages[0], tape, x, cols, y, cursor_);
       multiply_tokens(pass, storage.storages[1], tape + storage.second_panel, x, cols, y + numbers, cursor_);
     }
-    if (cache_lines) read_cache_early(pass, cache_lines);
+    read_early(pass, early_lines);
     if (panels == 2) {
       for (int i = 0; i < numbers; i += kWidth) store(y + i, gated(load(y + i), load(y + numbers + i)));
     }
