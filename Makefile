@@ -92,6 +92,9 @@ bench-node: ## what this node's GPUs reach, checks first, in under 8 minutes (AR
 	$$python -c "import numpy" 2>/dev/null || { $(MAKE) --no-print-directory setup && python=$(PY); }; \
 	exec $$python -m tools.bench_node $(ARGS)
 
+bench-pairs: ## decode of another commit and of this tree, in turn, with tokens (ARGS="REV --model laneformer-2b")
+	@python=$$([ -x $(PY) ] && echo $(PY) || echo $(PYTHON)); exec $$python -m tools.bench_pairs $(ARGS)
+
 bench-packed: setup-dev ## packed files (Q8_0, Q4_K_M) of one shape beside llama.cpp, in turn
 	$(PY) -m tools.bench_packed $(ARGS)
 
@@ -128,4 +131,4 @@ lock: ## resolve requirements/*.in into the pinned, hashed requirements/*.txt
 clean: ## remove what was built, keep models and the database
 	rm -rf .venv node_modules static/dist kernels/build var/static
 
-.PHONY: help run admin setup setup-dev python test test-page test-browser test-python test-fast fast-web fast-engine test-faults test-nightly lint format check-peers bench-cpu bench-packed bench-node bench-peers bench-product bench-streams results link-latency web-path screenshots compose-check lock clean
+.PHONY: help run admin setup setup-dev python test test-page test-browser test-python test-fast fast-web fast-engine test-faults test-nightly lint format check-peers bench-cpu bench-pairs bench-packed bench-node bench-peers bench-product bench-streams results link-latency web-path screenshots compose-check lock clean

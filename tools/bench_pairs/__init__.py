@@ -1,0 +1,1 @@
+"""Decode of two commits in turn on one machine: `make bench-pairs`."""
