@@ -19,7 +19,18 @@ from tools.bench_pairs.__main__ import ROOT, main, report
 from tools.bench_pairs.pairs import Order, Row, compare, first_difference
 from tools.bench_pairs.tree import Tree, TreeError, checked_out
 
-TINY = "--model random:tiny-llama --context 16 --tokens 8 --backend numpy --warm-up 0".split()
+TINY = [
+    "--model",
+    "random:tiny-llama",
+    "--context",
+    "16",
+    "--tokens",
+    "8",
+    "--backend",
+    "numpy",
+    "--warm-up",
+    "0",
+]
 
 
 class Played:
