@@ -59,6 +59,10 @@ class Job:
         """Whether it is to say where its time goes: then it runs alone, as no other row may add to that."""
         return self.profile or self.trace is not None
 
+    def has_prompt_of(self, other: Job) -> bool:
+        """Whether both are the same owner's, with the same tokens: what is read for one serves the other."""
+        return bool(self.cache_salt) and (self.cache_salt, self.tokens) == (other.cache_salt, other.tokens)
+
 
 class Token(NamedTuple):
     """One generated token and when it was ready, in nanoseconds of the launch's own clock."""

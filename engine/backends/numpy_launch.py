@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 import numpy as np
 
 from engine.backends.base import Job, Outcome, Token, TraceSpan
+from engine.backends.delivery import Delivery
 from engine.errors import BackendFailure
 from engine.reference import Cache, Reference
 from engine.sampling import choose
@@ -35,11 +36,8 @@ class NumpyLaunch:
         self._reference = reference
         self._cache = cache
         self._on_end = on_end
-        self._changed = threading.Condition()
-        self._fresh: list[Token] = []
+        self._delivery = Delivery()
         self._stop = threading.Event()
-        self._outcome: Outcome | None = None
-        self._failure: Exception | None = None
         self._prefilled = self._cached = self._begin = cache.length
         self._history = list(job.tokens)
         self._start_ns = time.perf_counter_ns()
@@ -53,28 +51,22 @@ class NumpyLaunch:
 
     @property
     def outcome(self) -> Outcome | None:
-        return self._outcome
+        return self._delivery.outcome
 
     def poll(self, timeout: float) -> Sequence[Token]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._fresh or self.ended, timeout)
-            tokens, self._fresh = self._fresh, []
-        if not tokens and self._failure is not None:
-            raise BackendFailure(f"the backend numpy failed: {self._failure}") from self._failure
-        return tokens
+        return self._delivery.poll(timeout)
 
     def stop(self) -> None:
         self._stop.set()
 
     def close(self) -> None:
         self._stop.set()
-        with self._changed:
-            self._changed.wait_for(lambda: self.ended)
+        self._delivery.wait_for_end()
 
     @property
     def ended(self) -> bool:
         """True once it has an outcome or has broken down."""
-        return self._outcome is not None or self._failure is not None
+        return self._delivery.ended
 
     @property
     def reads(self) -> bool:
@@ -86,8 +78,7 @@ class NumpyLaunch:
 
         Of the same prompt of the same owner, in whole pieces: a product with fewer vectors has other bits.
         """
-        same = self.job.cache_salt == other.job.cache_salt and self.job.tokens == other.job.tokens
-        if not same or not self.job.cache_salt or self.reads or self._begin != other._begin:
+        if not self.job.has_prompt_of(other.job) or self.reads or self._begin != other._begin:
             return 0
         whole = (len(self.job.tokens) - 1 - self._begin) // PREFILL_CHUNK * PREFILL_CHUNK
         return self._begin + whole if whole else 0
@@ -104,18 +95,19 @@ class NumpyLaunch:
 
     def step(self) -> None:
         """Does the next piece of it: some of the prompt, or a token."""
-        outcome, failure = None, None
         try:
             next(self._steps)
-            return
         except StopIteration as end:
-            outcome = end.value
+            self._leave_cache()
+            self._delivery.end(end.value)
         except Exception as error:  # whatever it is, the poller must hear of it
-            failure = error
+            self._leave_cache()
+            failure = BackendFailure(f"the backend numpy failed: {error}")
+            failure.__cause__ = error
+            self._delivery.fail(failure)
+
+    def _leave_cache(self) -> None:
         self._on_end(self._history[: self._cache.length], self._cache)
-        with self._changed:
-            self._outcome, self._failure = outcome, failure
-            self._changed.notify_all()
 
     def _generate(self) -> Generator[None, None, Outcome]:
         """Prefill and decode; yields between two pieces of work."""
@@ -144,15 +136,10 @@ class NumpyLaunch:
             if token in job.stop_ids:
                 return self._end("stop", prefill_ns)
             history.append(token)
-            self._publish(token)
+            self._delivery.add((Token(token, self._elapsed_ns()),))
             if self._stop.is_set():
                 return self._end("cancelled", prefill_ns)
         return self._end("length", prefill_ns)
-
-    def _publish(self, token: int) -> None:
-        with self._changed:
-            self._fresh.append(Token(token, self._elapsed_ns()))
-            self._changed.notify_all()
 
     def _end(self, reason: FinishReason, prefill_ns: int) -> Outcome:
         return Outcome(

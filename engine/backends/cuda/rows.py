@@ -18,6 +18,7 @@ from engine.backends.base import Job, Outcome, Token
 from engine.backends.cuda.contract import Finish
 from engine.backends.cuda.kept_caches import Lease
 from engine.backends.cuda.launch import LaunchPlan
+from engine.backends.delivery import Delivery
 from engine.errors import BackendFailure, EngineError
 from engine.timings import FinishReason
 
@@ -87,12 +88,10 @@ class Row:
         self.begun_ns = time.perf_counter_ns()
         self.prefill_ns = 0
         self._prefilled = 0
-        self._changed = threading.Condition()
-        self._admitted = False
+        self._delivery = Delivery()
+        self._decided = threading.Event()
+        """It has been admitted or refused."""
         self._refusal: EngineError | None = None
-        self._fresh: list[Token] = []
-        self._outcome: Outcome | None = None
-        self._failure: BackendFailure | None = None
 
     @property
     def prefilled(self) -> int:
@@ -100,11 +99,11 @@ class Row:
 
     @property
     def outcome(self) -> Outcome | None:
-        return self._outcome
+        return self._delivery.outcome
 
     @property
     def ended(self) -> bool:
-        return self._outcome is not None or self._failure is not None
+        return self._delivery.ended
 
     @property
     def generated(self) -> int:
@@ -116,50 +115,38 @@ class Row:
         return self.filled < len(self.ids) - 1
 
     def poll(self, timeout: float) -> Sequence[Token]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._fresh or self.ended, timeout)
-            tokens, self._fresh = self._fresh, []
-        if not tokens and self._failure is not None:
-            raise self._failure
-        return tokens
+        return self._delivery.poll(timeout)
 
     def stop(self) -> None:
         self.stop_wanted = True
 
     def close(self) -> None:
         self.stop()
-        with self._changed:
-            self._changed.wait_for(lambda: self.ended)
+        self._delivery.wait_for_end()
 
     def admit(self, lease: Lease) -> None:
-        with self._changed:
-            self.lease, self.holds = lease, True
-            self.begin = self.filled = self._prefilled = lease.first
-            self._admitted = True
-            self._changed.notify_all()
+        self.lease, self.holds = lease, True
+        self.begin = self.filled = self._prefilled = lease.first
+        self._decided.set()
 
     def has_prompt_of(self, other: Row) -> bool:
         """Whether the other's prompt, of the same owner, is read here already, from the same position on:
         then its keys and values are those that the other would compute."""
-        same = self.job.cache_salt == other.job.cache_salt and self.job.tokens == other.job.tokens
         read = self.begin == other.begin and self.filled >= len(self.job.tokens) - 1
-        return bool(self.job.cache_salt) and same and read
+        return read and self.job.has_prompt_of(other.job)
 
     def take_prompt(self) -> None:
         """Its prompt is in its cache, but for the last token, which decode takes."""
-        with self._changed:
-            self.filled = self._prefilled = len(self.job.tokens) - 1
-            self.lease = self.lease._replace(first=self.filled)
+        self.filled = self._prefilled = len(self.job.tokens) - 1
+        self.lease = self.lease._replace(first=self.filled)
 
     def refuse(self, why: EngineError) -> None:
-        with self._changed:
-            self._refusal = why
-            self._changed.notify_all()
+        self._refusal = why
+        self._decided.set()
 
     def await_admission(self) -> None:
         """Raises what it was refused for."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._admitted or self._refusal is not None)
+        self._decided.wait()
         if self._refusal is not None:
             raise self._refusal
 
@@ -167,10 +154,8 @@ class Row:
         """`offset_ns`: when the launch began, on the row's clock."""
         if not tokens:
             return
-        with self._changed:
-            self.ids += [token.id for token in tokens]
-            self._fresh += [Token(token.id, token.t_ns + offset_ns) for token in tokens]
-            self._changed.notify_all()
+        self.ids += [token.id for token in tokens]
+        self._delivery.add([Token(token.id, token.t_ns + offset_ns) for token in tokens])
 
     def note_prefill(self, positions: int, at_ns: int) -> None:
         """A launch that goes on counts generated tokens too; the prompt ends before them."""
@@ -180,14 +165,11 @@ class Row:
 
     def end(self, reason: FinishReason) -> None:
         cached = self.lease.first
-        with self._changed:
-            self._outcome = Outcome(reason, self._prefilled - cached, self.prefill_ns, cached_tokens=cached)
-            self._changed.notify_all()
+        filled = self._prefilled - cached
+        self._delivery.end(Outcome(reason, filled, self.prefill_ns, cached_tokens=cached))
 
     def fail(self, failure: BackendFailure) -> None:
-        with self._changed:
-            self._failure = failure
-            self._changed.notify_all()
+        self._delivery.fail(failure)
 
 
 @dataclass(frozen=True)
