@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.backends.cuda import backend
 from engine.backends.cuda.backend import CudaBackend
@@ -140,3 +143,34 @@ def test_a_launch_that_does_not_start_does_not_count_as_running(monkeypatch: pyt
         with pytest.raises(BackendFailure, match="cuLaunchCooperativeKernel"):
             opened._start(LaunchPlan((1, 2), 8))
     assert len(closed) == 2
+
+
+@pytest.mark.parametrize("prefills", [True, False])
+@pytest.mark.parametrize("count", [1, 300])
+def test_one_row_of_logits_is_kept_after_a_prompt_whichever_way_it_goes(
+    monkeypatch: pytest.MonkeyPatch, prefills: bool, count: int
+) -> None:
+    plans: list[LaunchPlan] = []
+
+    class Played:
+        def __init__(self, plan: LaunchPlan) -> None:
+            plans.append(plan)
+
+        def wait(self) -> None: ...
+
+        def close(self) -> None: ...
+
+        def logits(self) -> NDArray[np.float32]:
+            return np.zeros((plans[-1].steps, 7), np.float32)
+
+    opened = CudaBackend.__new__(CudaBackend)
+    opened.config = open_model("random:tiny-llama").config
+    opened.layout = cast("Layout", SimpleNamespace(prefills=prefills))
+    monkeypatch.setattr(opened, "_start", Played)
+    tokens = (1,) * min(count, opened.config.context)
+    assert opened.logits_after_prefill(tokens).shape == (7,)
+    *before, last = plans
+    assert (last.steps, last.keep_logits, tuple(last.ids)) == (1, True, tokens)
+    assert [len(plan.ids) for plan in before] == ([] if prefills or count == 1 else [len(tokens) - 1])
+    assert last.first == sum(len(plan.ids) for plan in before), "what lies in the cache is gone on from"
+    assert not any(plan.keep_logits for plan in before)
