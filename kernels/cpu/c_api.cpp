@@ -247,7 +247,7 @@ int ml_cache_copy(MlKernel* kernel, int32_t from, int32_t to, int32_t positions)
   if (!has_cache(team, from) || !has_cache(team, to) || from == to) return ML_BAD_CACHE;
   if (is_filling(team, to)) return ML_BUSY;
   if (positions < 0 || positions > team.plan.s.context) return ML_TOO_LONG;
-  team.copy_cache(from, to, positions);
+  team.copy_cache(*team.caches[from], *team.caches[to], positions);
   return ML_OK;
 }
 
@@ -286,6 +286,7 @@ int ml_launch(MlKernel* kernel, const MlJob* job) {
   request.stop.store(false);
   request.prefilled.store(job->cached);
   request.filled.store(job->cached);
+  request.cached.store(job->cached);
   request.prefill_ns = 0;
   request.inside.store(team.workers);
   request.finish.store(ML_RUNNING);
@@ -316,12 +317,13 @@ void ml_stop(MlKernel* kernel, int32_t row) {
   if (Request* request = request_in(kernel, row)) request->stop.store(true);
 }
 
-int32_t ml_finish(MlKernel* kernel, int32_t row, int64_t* prefill_ns, int32_t* prefilled, int32_t* filled) {
+int32_t ml_finish(MlKernel* kernel, int32_t row, int64_t* prefill_ns, int32_t* prefilled, int32_t* filled, int32_t* cached) {
   const Request* request = request_in(kernel, row);
   if (!request) return ML_CANCELLED;
   const int32_t how = request->finish.load(std::memory_order_acquire);
   *prefilled = request->prefilled.load();
   *filled = request->filled.load();
+  *cached = request->cached.load();
   *prefill_ns = how == ML_RUNNING ? 0 : request->prefill_ns;
   return how;
 }

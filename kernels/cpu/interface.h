@@ -36,8 +36,8 @@ ML_API int ml_launch(MlKernel* kernel, const MlJob* job);
 ML_API int32_t ml_poll(MlKernel* kernel, int32_t row, int32_t* ids, int64_t* t_ns, int32_t capacity, int64_t timeout_ns);
 ML_API void ml_stop(MlKernel* kernel, int32_t row);
 // MlFinish of a row; once it is not ML_RUNNING, the other outputs and the calls below are valid until the next launch there.
-// `filled` is how many positions of the job's cache hold its tokens.
-ML_API int32_t ml_finish(MlKernel* kernel, int32_t row, int64_t* prefill_ns, int32_t* prefilled, int32_t* filled);
+// `filled` is how many positions of the job's cache hold its tokens, `cached` how many of them it did not have to compute.
+ML_API int32_t ml_finish(MlKernel* kernel, int32_t row, int64_t* prefill_ns, int32_t* prefilled, int32_t* filled, int32_t* cached);
 // Mean nanoseconds a decode token: out[phase][kind], averaged over threads. Returns the tokens counted.
 ML_API int32_t ml_profile(MlKernel* kernel, double* out, int32_t phases);
 ML_API int32_t ml_spans(MlKernel* kernel, MlSpan* out, int32_t capacity);

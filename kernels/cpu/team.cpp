@@ -143,15 +143,15 @@ int Team::add_cache() {
   return int(place - caches.begin());
 }
 
-void Team::copy_cache(int from, int to, int count) {
+void Team::copy_cache(const Cache& from, const Cache& to, int count, int part, int parts) const {
   const int64_t dim = plan.s.head_dim, blocks = panels_of(count);
+  const Range heads = share_of(plan.s.layers * cache_heads(), part, parts);
   for (int device = 0; device < options.devices; ++device)
-    for (int layer = 0; layer < plan.s.layers; ++layer)
-      for (int head = 0; head < cache_heads(); ++head) {
-        const CacheView source = view(*caches[from], device, layer, head), target = view(*caches[to], device, layer, head);
-        std::copy(source.keys, source.keys + blocks * kBlock * dim, target.keys);
-        std::copy(source.values, source.values + count * dim, target.values);
-      }
+    for (int head = heads.first; head < heads.last; ++head) {
+      const CacheView source = view(from, device, 0, head), target = view(to, device, 0, head);
+      std::copy(source.keys, source.keys + blocks * kBlock * dim, target.keys);
+      std::copy(source.values, source.values + count * dim, target.values);
+    }
 }
 
 // The most lines that the workers of a device publish in one exchange.

@@ -44,6 +44,7 @@ struct Request {
   std::atomic<int32_t> finish{ML_LENGTH};  // ML_RUNNING while it is in flight
   std::atomic<int32_t> prefilled{0};       // prompt tokens in the cache, those of an earlier job included
   std::atomic<int32_t> filled{0};          // positions in the cache
+  std::atomic<int32_t> cached{0};          // of the prompt's those that others have computed
   int64_t start_ns = 0, prefill_ns = 0;
 
   bool is_running() const { return finish.load(std::memory_order_acquire) == ML_RUNNING; }
@@ -121,8 +122,8 @@ struct Team {
   // Makes room for a sequence. Returns its number.
   int add_cache();
   void remove_cache(int number) { caches[number].reset(); }
-  // The first `count` positions of a sequence become those of another.
-  void copy_cache(int from, int to, int count);
+  // The first `count` positions of a sequence become those of another: of all layers' KV heads one part of `parts`.
+  void copy_cache(const Cache& from, const Cache& to, int count, int part = 0, int parts = 1) const;
   // A vector of a layer; null if the model has none of the kind.
   const float* vector(MlVector which, int layer, int shard = 0) const {
     const auto& all = vectors[which];

@@ -82,6 +82,7 @@ class Worker {
   // A request in flight, as this worker sees it.
   struct Generation {
     Request* request = nullptr;
+    int begin = 0;      // prompt tokens that were in the cache when it came
     int read = 0;       // prompt tokens that are in the cache
     int generated = 0;  // tokens
     int position = 0;   // of the last token that was processed
@@ -90,6 +91,8 @@ class Worker {
     std::vector<int32_t> sampled;  // [id] how often it was sampled
 
     bool is_reading() const { return read < int(request->job.tokens.size()); }
+    // How many of them are read in whole blocks: with other tokens beside them the last ones have other bits.
+    int whole_blocks(int block) const { return begin + (int(request->job.tokens.size()) - 1 - begin) / block * block; }
   };
 
   // What a waiting worker does: it prefetches the weights that it will read next, and counts the time.
@@ -114,6 +117,7 @@ class Worker {
   void begin_profile(const MlJob& job);
   void leave(Generation& generation, int how);
   Generation* find_reader();
+  bool share_prompt(Generation& reader);
   bool read_prompt();
   bool next_tokens();
   bool finish_token(Generation& generation, int column);

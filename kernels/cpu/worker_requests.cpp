@@ -29,7 +29,7 @@ void Worker::take_arrivals() {
 
 void Worker::begin(Generation& generation) {
   const Job& job = generation.request->job;
-  generation.read = job.params.cached;
+  generation.begin = generation.read = job.params.cached;
   generation.generated = 0;
   generation.seen.assign(plan_.s.vocab, 0);
   for (int32_t token : job.tokens) generation.seen[token] = 1;
@@ -65,12 +65,35 @@ Worker::Generation* Worker::find_reader() {
   return nullptr;
 }
 
+// Several answers to one prompt read it once: who has read nothing yet takes what another one of the same owner has read of
+// the same prompt, and goes on as that one did.
+bool Worker::share_prompt(Generation& reader) {
+  const Job& job = reader.request->job;
+  if (!job.params.owner || reader.read != reader.begin) return true;
+  for (const Generation* other : in_flight_) {
+    const Job& theirs = other->request->job;
+    const int count = other->whole_blocks(team_.block);
+    if (theirs.params.owner != job.params.owner || count <= reader.read || other->read < count || theirs.tokens != job.tokens)
+      continue;
+    team_.copy_cache(*other->request->cache, *reader.request->cache, count, index_, team_.workers);
+    reader.begin = other->begin;
+    reader.read = count;
+    if (index_ == 0) {
+      for (auto* told : {&reader.request->prefilled, &reader.request->filled, &reader.request->cached})
+        told->store(count, std::memory_order_release);
+    }
+    return look();  // which returns once everybody has copied a part
+  }
+  return true;
+}
+
 // One block of one prompt: so long do the others wait between two of their tokens.
 bool Worker::read_prompt() {
   for (size_t i = in_flight_.size(); i-- > 0;)
     if (in_flight_[i]->is_reading() && is_stopped(*in_flight_[i])) leave(*in_flight_[i], ML_CANCELLED);
   Generation* const reader = find_reader();
   if (!reader) return true;
+  if (!share_prompt(*reader)) return false;
   Request& request = *reader->request;
   const std::vector<int32_t>& tokens = request.job.tokens;
   const int at = reader->read, total = int(tokens.size()), count = std::min(team_.block, total - at);

@@ -172,6 +172,7 @@ _JOB: tuple[Declared, ...] = (
     ("row", c_int32, "its place among the requests in flight"),
     ("cache", c_int32, "the sequence that the job fills; 0 is always there"),
     ("cached", c_int32, "positions of it that are there already, fewer than `count`"),
+    ("owner", c_uint64, "the same prompt of one owner is read once for all in flight; 0: nobody's"),
     ("stop_ids", Pointer(c_int32), ""),
     ("stop_count", c_int32, ""),
     ("sampled", c_int32, "how many of the last tokens were generated: what frequency and presence count"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Collection, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -29,6 +30,8 @@ class _Progress(NamedTuple):
     """Prompt tokens that have keys and values, kept ones included."""
     filled: int
     """Positions of the sequence that have them."""
+    cached: int
+    """Prompt tokens whose keys and values others have computed."""
 
 
 class CpuLaunch:
@@ -58,7 +61,6 @@ class CpuLaunch:
         """Held while the row is used to stop this launch, or is given up."""
         self._owns_row = True
         self._phases = phases
-        self._cached = lease.cached
         self._on_end = on_end
         self._outcome: Outcome | None = None
         self._ended: _Progress | None = None
@@ -75,6 +77,7 @@ class CpuLaunch:
             row=row,
             cache=lease.cache,
             cached=lease.cached,
+            owner=_owner(job.cache_salt),
             stop_ids=(ctypes.c_int32 * len(job.stop_ids))(*sorted(job.stop_ids)),
             stop_count=len(job.stop_ids),
             sampled=job.sampled,
@@ -110,8 +113,8 @@ class CpuLaunch:
             self._waiting += fresh
         self._outcome = Outcome(
             finish_reason=cast("FinishReason", Finish(end.code).name.lower()),
-            prefill_tokens=end.prefilled - self._cached,
-            cached_tokens=self._cached,
+            prefill_tokens=end.prefilled - end.cached,
+            cached_tokens=end.cached,
             prefill_ns=end.prefill_ns,
             phases_us=self._phases_us() if self._job.profile else {},
             trace=self._spans() if self._job.trace else (),
@@ -157,10 +160,9 @@ class CpuLaunch:
         """How far it is; of one that has ended, what it came to: its row may be another's by now."""
         if self._ended is not None:
             return self._ended
-        prefill_ns, prefilled, filled = ctypes.c_int64(), ctypes.c_int32(), ctypes.c_int32()
-        outputs = (ctypes.byref(value) for value in (prefill_ns, prefilled, filled))
-        code = self._library.ml_finish(self._kernel, self._row, *outputs)
-        progress = _Progress(code, prefill_ns.value, prefilled.value, filled.value)
+        outputs = (ctypes.c_int64(), ctypes.c_int32(), ctypes.c_int32(), ctypes.c_int32())
+        code = self._library.ml_finish(self._kernel, self._row, *map(ctypes.byref, outputs))
+        progress = _Progress(code, *(output.value for output in outputs))
         if code != Finish.RUNNING:
             self._ended = progress
         return progress
@@ -193,6 +195,11 @@ def _trace_span(span: Span) -> TraceSpan:
         duration_us=(span.end_ns - span.start_ns) / 1e3,
         kind=cast("Any", library.WAITS[span.kind]),
     )
+
+
+def _owner(salt: str) -> int:
+    """A number for the owner of a sequence; 0 for nobody's."""
+    return int.from_bytes(blake2b(salt.encode(), digest_size=8).digest()) or 1 if salt else 0
 
 
 def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:

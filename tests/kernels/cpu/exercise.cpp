@@ -225,13 +225,13 @@ struct Result {
 
 Result wait_for(MlKernel* kernel, bool stop_early, int row = 0) {
   Result result;
-  int32_t ids[7], prefilled, filled;
+  int32_t ids[7], prefilled, filled, cached;
   int64_t times[7], prefill;
   while (true) {
     const int32_t n = ml_poll(kernel, row, ids, times, 7, 1000000000);
     result.ids.insert(result.ids.end(), ids, ids + n);
     if (stop_early && n) ml_stop(kernel, row);
-    result.how = ml_finish(kernel, row, &prefill, &prefilled, &filled);
+    result.how = ml_finish(kernel, row, &prefill, &prefilled, &filled, &cached);
     if (!n && result.how != ML_RUNNING) return result;
   }
 }
@@ -292,7 +292,9 @@ void check_rows(MlKernel* kernel, const MlShape& s, int rows) {
   for (int row = 0; row < rows; ++row) {
     prompts[row].resize(pick(1, s.context - 1));
     for (auto& token : prompts[row]) token = pick(0, s.vocab - 1);
+    if (pick(0, 1)) prompts[row] = prompts[0];  // which an owner's requests read once
     jobs[row] = job_of(prompts[row], pick(1, 12), pick(0, 1));
+    jobs[row].owner = pick(0, 2);
     jobs[row].profile = jobs[row].trace_last = 0;
     require(row == 0 || !ml_cache_add(kernel, &jobs[row].cache), "a cache for each row");
     require(!ml_launch(kernel, &jobs[row]), "a request alone");
