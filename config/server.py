@@ -29,6 +29,7 @@ from config.addresses import client_address, is_trusted
 from config.alive import ALIVE
 from config.bounds import Exclusions, Pace, connection_census
 from config.channel import Channel
+from config.send_room import SendRoom
 from config.websocket import Socket
 from engine.garbage import collect_rarely
 
@@ -36,8 +37,6 @@ BODY_BYTES = 1 << 20
 """The most that any path takes; /v1 refuses more than a quarter of it by itself."""
 DISCARDED_BYTES = 8 << 20
 """So much of a refused body is read and dropped, for the client to get to the answer; then it is cut off."""
-PATIENCE_S = 60.0
-"""A client that reads nothing for so long is cut off."""
 WORK_A_S, WORK_AT_ONCE = 20.0, 200.0
 """Of one address, in pages."""
 FORM, HANDSHAKE, FILE = 10.0, 0.5, 0.1
@@ -54,8 +53,7 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._received = 0
         self._refused = False
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._send_room = SendRoom()
         super().__init__(*args, **kwargs, parsePOSTFormSubmission=False)  # Django reads forms itself
 
     # The body, on its way in ------------------------------------------------------------------------
@@ -147,21 +145,21 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
             self.channel.send_head()
 
     def pauseProducing(self) -> None:
-        self._has_room.clear()
+        self._send_room.take()
 
     def resumeProducing(self) -> None:
-        self._has_room.set()
+        self._send_room.give()
 
     def stopProducing(self) -> None:
-        self._has_room.set()
+        self._send_room.give()
 
     def finish(self) -> None:
         self._release()
-        self._has_room.set()
+        self._send_room.give()
         super().finish()
 
     def connectionLost(self, reason: Any) -> None:
-        self._has_room.set()
+        self._send_room.give()
         super().connectionLost(reason)
 
     def _release(self) -> None:
@@ -170,13 +168,7 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
 
     async def has_room(self) -> None:
         """Until the client has read most of what was sent, or is gone."""
-        if self._has_room.is_set():
-            return
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self._has_room.wait()
-        except TimeoutError:
-            self.channel.transport.abortConnection()
+        await self._send_room.wait(self.channel.transport.abortConnection)
 
 
 def work_of(method: bytes, path: bytes) -> float:

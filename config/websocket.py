@@ -8,7 +8,6 @@ obey or the client has answers to read, and a send waits until there is room.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from daphne.ws_protocol import WebSocketProtocol
@@ -17,6 +16,7 @@ from twisted.internet import reactor
 
 from config.addresses import client_address
 from config.bounds import POLICY_VIOLATION, Bucket
+from config.send_room import SendRoom
 from config.sending import send_now
 
 FRAMES_A_S, FRAMES_AT_ONCE = 300.0, 900
@@ -33,8 +33,6 @@ FRAMES_A_TURN = 4
 WAITING_FRAMES = 32
 """So many may wait for the application before no more are read."""
 DRAIN_S = 0.02
-PATIENCE_S = 60.0
-"""A client that reads nothing for so long is cut off."""
 LAST_WORD_S = 0.5
 """What is left to a client that was told to go."""
 
@@ -44,8 +42,7 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
         super().__init__(*args, **kwargs)
         self._frames = Bucket(FRAMES_A_S, FRAMES_AT_ONCE)
         self._bytes = Bucket(BYTES_A_S, BYTES_AT_ONCE)
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._send_room = SendRoom()
         self._message_bytes = 0
         """Of the message that is coming in, so far."""
         self._dismissed = False
@@ -99,7 +96,7 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
 
     def _is_behind(self) -> bool:
         """Whether the application has frames to obey, or the client answers to read."""
-        return self.application_queue.qsize() >= WAITING_FRAMES or not self._has_room.is_set()
+        return self.application_queue.qsize() >= WAITING_FRAMES or not self._send_room.is_there
 
     def _wait(self, seconds: float) -> None:
         """Reads no more for so long; what has arrived lies where it is."""
@@ -173,27 +170,21 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]  # Twisted calls methods 
 
     def pauseProducing(self) -> None:
         """The client is behind in reading: nothing more of it is read either."""
-        self._has_room.clear()
+        self._send_room.take()
         if self.state == self.STATE_OPEN:
             self._wait(DRAIN_S)
 
     def resumeProducing(self) -> None:
-        self._has_room.set()
+        self._send_room.give()
 
     def stopProducing(self) -> None:
-        self._has_room.set()
+        self._send_room.give()
 
     def connectionLost(self, reason: Any) -> None:
-        self._has_room.set()
+        self._send_room.give()
         super().connectionLost(reason)
         self.factory.server_class.http_factory.left(self.transport.getPeer())
 
     async def has_room(self) -> None:
         """Until the client has read most of what was sent, or is gone."""
-        if self._has_room.is_set():
-            return
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self._has_room.wait()
-        except TimeoutError:
-            self._abort()
+        await self._send_room.wait(self._abort)

@@ -5,7 +5,6 @@ Reads PORT, MONOLANE_HOME, REDIS_URL and what the services read themselves (docs
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from engine import settings
+from tools.setup import in_words
 from tools.supervisor.child import Child, Service
 from tools.supervisor.errors import SupervisorError
 from tools.supervisor.guardian import Guardian
@@ -180,12 +180,8 @@ def supervise() -> None:
 def main() -> int:
     try:
         supervise()
-    except SupervisorError as error:
-        print(f"monolane: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        reason = "the disk is full: free some space" if error.errno == errno.ENOSPC else error.strerror
-        print(f"monolane: {error.filename or 'a file'} cannot be written: {reason}", file=sys.stderr)
+    except (SupervisorError, OSError) as error:
+        print(f"monolane: {in_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -58,8 +58,9 @@ local function begin(inbox, entry, pairs, is_new)
     now - (tonumber(fields['at']) or now), inbox}
 end
 
-local function held(inbox)
-  for _, pending in ipairs(redis.call('XPENDING', inbox, GROUP, '-', '+', 16, name)) do
+-- The first of the entries that XPENDING names which can be begun; what is no request any more is dropped.
+local function first_of(inbox, named)
+  for _, pending in ipairs(named) do
     local entry = redis.call('XRANGE', inbox, pending[1], pending[1])[1]
     if not entry or not is_in_hand(entry) then
       local found = entry and begin(inbox, entry[1], entry[2])
@@ -69,16 +70,13 @@ local function held(inbox)
   end
 end
 
+local function held(inbox)
+  return first_of(inbox, redis.call('XPENDING', inbox, GROUP, '-', '+', 16, name))
+end
+
 local function abandoned(inbox)
   -- Not XAUTOCLAIM, which looks at ten entries and stops: behind as many busy workers none would be found.
-  for _, pending in ipairs(redis.call('XPENDING', inbox, GROUP, 'IDLE', dead, '-', '+', 4)) do
-    local entry = redis.call('XRANGE', inbox, pending[1], pending[1])[1]
-    if not entry or not is_in_hand(entry) then
-      local found = entry and begin(inbox, entry[1], entry[2])
-      if found then return found end
-      redis.call('XACK', inbox, GROUP, pending[1])
-    end
-  end
+  return first_of(inbox, redis.call('XPENDING', inbox, GROUP, 'IDLE', dead, '-', '+', 4))
 end
 
 local function new(inbox)
