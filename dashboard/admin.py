@@ -196,9 +196,8 @@ class SweepAdmin(_SweepModelAdmin):
 
 def _start(request: HttpRequest, sweep: Sweep) -> SweepRun | None:
     """Starts it; a refusal becomes a message."""
-    who: Any = request.user
     try:
-        run = services.start_sweep(sweep=sweep, trigger=Trigger.ADMIN, who=who)
+        run = services.start_sweep(sweep=sweep, trigger=Trigger.ADMIN, who=_who(request))
     except DashboardError as error:
         messages.error(request, str(error))
         return None
@@ -294,15 +293,18 @@ class SweepRunAdmin(ReadOnly):
             _tell(request, lambda run=run: _retry(request, run))
 
 
+def _who(request: HttpRequest) -> Any:
+    """The account; the admin lets nobody in without one."""
+    return request.user
+
+
 def _cancel(request: HttpRequest, run: SweepRun) -> str:
-    who: Any = request.user
-    services.cancel(run=run, who=who)
+    services.cancel(run=run, who=_who(request))
     return f"Run {run.pk} ({run.name}) is cancelled."
 
 
 def _retry(request: HttpRequest, run: SweepRun) -> str:
-    who: Any = request.user
-    count = services.retry_failed(run=run, who=who)
+    count = services.retry_failed(run=run, who=_who(request))
     return f"Run {run.pk} ({run.name}): {count} failed point{'' if count == 1 else 's'} queued again."
 
 
@@ -350,11 +352,6 @@ class MeasurementAdmin(ReadOnly):
     @admin.display(description="page")
     def page(self, row: Measurement) -> str:
         return format_html('<a href="{}">open</a>', row.get_absolute_url())
-
-
-def _who(request: HttpRequest) -> Any:
-    """The account; the admin lets nobody in without one."""
-    return request.user
 
 
 @admin.register(AuditEntry)
