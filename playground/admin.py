@@ -36,6 +36,10 @@ class GenerationAdmin(GenerationBase):
     ordering = ("-created",)
     exclude = ("owner",)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Generation]:
+        """A list of a hundred shows nothing of what is long in them."""
+        return super().get_queryset(request).defer("request", "text", "environment", "pace")
+
     @admin.display(description="decode tok/s")
     def decode_tok_s(self, generation: Generation) -> str:
         speed = generation.timings.get("decode_tok_s")
@@ -54,6 +58,9 @@ class LaneInline(LaneBase):
     model = Lane
     fields = readonly_fields = ("generation", "pacer_tok_s", "prompt", "answer")
     can_delete = False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Lane]:
+        return super().get_queryset(request).select_related("generation")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return False
@@ -77,6 +84,9 @@ class ShareAdmin(ShareBase):
     ordering = ("-created",)
     exclude = ("owner", "card")
     inlines = (LaneInline,)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Share]:
+        return super().get_queryset(request).defer("card")
 
     @admin.display
     def kind(self, share: Share) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from engine.timings import Timings
 from playground.models import Generation, Lane, Share
@@ -61,3 +63,29 @@ def test_a_page_with_nothing_left_to_show_is_gone(client, path):
     """As rows of before left them: its generation was deleted, the page was not."""
     share = Share.objects.create(owner="o" * 32, card=b"png")
     assert client.get(f"/g/{share.id}/{path}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("kind", "long"), [("generation", ("request", "text", "environment", "pace")), ("share", ("card",))]
+)
+def test_a_list_does_not_read_what_is_long_in_its_rows(admin_client, kind, long):
+    shared_run()
+    with CaptureQueriesContext(connection) as captured:
+        assert admin_client.get(f"/admin/playground/{kind}/").status_code == 200
+    rows = [query["sql"] for query in captured if query["sql"].startswith(f'SELECT "playground_{kind}"."id"')]
+    assert rows
+    assert not [column for column in long for sql in rows if f'"playground_{kind}"."{column}"' in sql]
+
+
+def test_a_shared_race_is_judged_with_as_many_questions_as_a_run(admin_client):
+    def count(share: Share) -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert admin_client.get(f"/admin/playground/share/{share.id}/change/").status_code == 200
+        return len(captured)
+
+    share = shared_run()
+    run = count(share)
+    for place, letter in ((1, "e"), (2, "f")):
+        Generation.objects.create(id=letter * 32, owner="o" * 32, request={"prompt": {}}, state="done")
+        Lane.objects.create(share=share, place=place, generation_id=letter * 32)
+    assert count(share) == run
