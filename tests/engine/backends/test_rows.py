@@ -16,10 +16,15 @@ from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.errors import BackendUnavailable, NoRoom, RequestError
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
+from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from engine.sampling import SamplingParams
+from engine.settings import MOST_ROWS
 from tests.engine.backends.cpu.test_against_reference import LANES, LLAMA, Random, opened
+from tests.engine.backends.cpu.test_experts import PackedExperts
+from tests.engine.backends.cpu.test_packed import PACKED, TINY
+from tests.engine.models.packed_weights import RandomPacked, all_in
 
 ROWS = 4
 WARM = SamplingParams(
@@ -182,6 +187,23 @@ def test_who_finds_no_memory_for_anothers_prompt_reads_it_on_numpy(monkeypatch: 
         assert follower.outcome.cached_tokens == 0
     finally:
         bench.close()
+
+
+@pytest.mark.parametrize("kind", [*(storage.name for storage in PACKED), "experts"])
+def test_requests_together_get_of_packed_weights_what_each_gets_alone(kind: str) -> None:
+    if kind == "experts":
+        model = Random(EXPERTS, PackedExperts(EXPERTS, 3))
+    else:
+        model = Random(TINY, RandomPacked(TINY, all_in(Storage[kind]), 3))
+    jobs = [Job(tuple(range(3 + row, 40)), 12 + row) for row in range(MOST_ROWS)]
+    with_rows = open_backend("cpu", model, options={"threads": 2}, rows=MOST_ROWS)
+    single = open_backend("cpu", model, options={"threads": 2})
+    try:
+        followers = [Follower(with_rows.launch(job)) for job in jobs]
+        assert [one.follow() for one in followers] == [Follower(single.launch(job)).follow() for job in jobs]
+    finally:
+        with_rows.close()
+        single.close()
 
 
 def test_a_team_of_threads_agrees_on_who_comes_and_goes() -> None:
