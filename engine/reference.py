@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from engine.activations import gate_halves
 from engine.errors import RequestError
 from engine.experts import ExpertLayer
+from engine.kv_cache import CacheFormat, KeysAndValues, quantise, settle
 from engine.models.config import Exchange, HeadKind, ModelConfig
 from engine.models.rope import Rope, rotate, rotation_table
 from engine.models.weights import Weights
@@ -134,10 +135,21 @@ class Cache:
     keys: Array
     values: Array
     length: int = 0
+    claims: KeysAndValues | None = None
+    """In FP8: what another computation has kept of the sequence (engine.kv_cache.settle)."""
 
     @property
     def capacity(self) -> int:
         return int(self.keys.shape[3])
+
+    def content(self) -> KeysAndValues:
+        """Of the filled positions, the lanes' heads one after another."""
+        layers, lanes, heads, _, dim = self.keys.shape
+        keys, values = (
+            np.ascontiguousarray(kept[..., : self.length, :]).reshape(layers, lanes * heads, self.length, dim)
+            for kept in (self.keys, self.values)
+        )
+        return KeysAndValues(keys, values)
 
     @property
     def filled_bytes(self) -> int:
@@ -150,11 +162,20 @@ class Reference:
 
     With `stream` it holds one layer's matrices at a time and loads them again in each `forward`: for a
     pass over a whole sequence of a model whose FP32 copy would not fit. `products` may hand the
-    products to another library.
+    products to another library. With `cache` FP8 it rounds keys and values by the rule of engine.kv_cache,
+    and else not at all.
     """
 
-    def __init__(self, weights: Weights, *, stream: bool = False, products: Products | None = None) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        *,
+        stream: bool = False,
+        products: Products | None = None,
+        cache: CacheFormat = CacheFormat.FP16,
+    ) -> None:
         self.config: ModelConfig = weights.config
+        self._rounds = cache is CacheFormat.FP8
         self._products = NumpyProducts() if products is None else products
         self._embed: Array = np.ascontiguousarray(weights.get("embed"))
         self._layers: Iterable[Layer] = (
@@ -168,12 +189,12 @@ class Reference:
         )
         self._tables: dict[Rope, tuple[Array, Array]] = {}
 
-    def new_cache(self, capacity: int) -> Cache:
+    def new_cache(self, capacity: int, claims: KeysAndValues | None = None) -> Cache:
         """An empty cache for at most `capacity` positions."""
         c = self.config
         lanes = c.lanes.count
         shape = (c.layers, lanes, c.kv_heads // lanes, capacity, c.head_dim)
-        return Cache(np.empty(shape, np.float32), np.empty(shape, np.float32))
+        return Cache(np.empty(shape, np.float32), np.empty(shape, np.float32), claims=claims)
 
     @property
     def position_bytes(self) -> int:
@@ -248,10 +269,20 @@ class Reference:
         if rope is not None:
             cos, sin = (table[start:end, np.newaxis] for table in self._rotations(rope, end))
             rotate(rows[:, :, : queries + groups], cos, sin, rope.layout)
-        cache.keys[index, :, :, start:end] = k.swapaxes(1, 2)
-        cache.values[index, :, :, start:end] = rows[:, :, queries + groups :].swapaxes(1, 2)
+        self._keep(cache, index, k.swapaxes(1, 2), rows[:, :, queries + groups :].swapaxes(1, 2))
         q *= np.float32(c.attention_scale or c.head_dim**-0.5)
         return q
+
+    def _keep(self, cache: Cache, index: int, keys: Array, values: Array) -> None:
+        """A layer's new ones, [L, H, n, E], in the cache's format."""
+        where = (index, slice(None), slice(None), slice(cache.length, cache.length + keys.shape[2]))
+        if self._rounds and cache.claims is not None:
+            of_lanes = (*cache.keys.shape[:3], -1, self.config.head_dim)
+            claims = [claimed.reshape(of_lanes)[where] for claimed in cache.claims]
+            keys, values = settle(keys, claims[0]), settle(values, claims[1])
+        elif self._rounds:
+            keys, values = quantise(keys), quantise(values)
+        cache.keys[where], cache.values[where] = keys, values
 
     def _rotations(self, rope: Rope, positions: int) -> tuple[Array, Array]:
         """Cosines and sines of at least `positions` positions: as many as any sequence has needed so far."""

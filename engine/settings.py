@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import ConfigError
+from engine.kv_cache import CacheFormat
 
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
 MOST_ROWS = 8
@@ -115,6 +116,17 @@ def rows() -> int:
     if not given.isdecimal() or not 1 <= int(given) <= MOST_ROWS:
         raise ConfigError(f"MONOLANE_ROWS is {given!r}; it must be a whole number from 1 to {MOST_ROWS}")
     return int(given)
+
+
+def cache_format() -> CacheFormat | None:
+    """How keys and values are kept: MONOLANE_CACHE, fp16 or fp8. None where it is not set.
+
+    Raises ConfigError.
+    """
+    given = os.environ.get("MONOLANE_CACHE", "")
+    if given and given not in tuple(CacheFormat):
+        raise ConfigError(f"MONOLANE_CACHE is {given!r}; it must be {' or '.join(CacheFormat)}")
+    return CacheFormat(given) if given else None
 
 
 def fewer_devices() -> bool:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import Backend
+from engine.backends.base import ShowsCache
+from engine.kv_cache import KeysAndValues
 from engine.models.config import ModelConfig
 from engine.models.weights import DType, Weights, cast_tensor
 
@@ -123,14 +124,20 @@ PACKED: dict[str, tuple[tuple[str, ...], Change]] = {
 class Altered:
     """A backend whose rows of logits are changed on their way out."""
 
-    def __init__(self, backend: Backend, change: Callable[[Array], Array]) -> None:
+    def __init__(self, backend: ShowsCache, change: Callable[[Array], Array]) -> None:
         self.name = backend.name
+        self.facts = backend.facts
         self.storage = backend.storage
+        self.tokens_and_cache = backend.tokens_and_cache
         self._backend = backend
         self._change = change
 
     def logits(self, tokens: Sequence[int]) -> Array:
         return self._change(self._backend.logits(tokens).copy())
+
+    def logits_and_cache(self, tokens: Sequence[int]) -> tuple[Array, KeysAndValues]:
+        logits, kept = self._backend.logits_and_cache(tokens)
+        return self._change(logits.copy()), kept
 
 
 def with_value(value: float) -> Callable[[Array], Array]:

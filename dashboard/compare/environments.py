@@ -15,7 +15,7 @@ from engine.measuring.measurement import Measurement
 MISSING = "not recorded"
 _CODE = ("git.", "backend.kernel")
 _RESULTS = ("peer.", "state.")
-_SETTINGS = ("backend.parallelism", "backend.sync")
+_SETTINGS = ("backend.parallelism", "backend.sync", "backend.cache")
 """Told by `_settings`, too: what was asked for is no matter of surroundings."""
 """Not surroundings: what a peer reached in the same run, and what changes by the minute (`_conditions`)."""
 _CLOCK_TOLERANCE = 0.02

@@ -56,6 +56,7 @@ FIELDS = (
     ConfigurationField("weights", weights_of),
     ConfigurationField("cached_tokens", lambda r: r.settings.cached_tokens),
     ConfigurationField("streams", lambda r: r.settings.streams),
+    ConfigurationField("cache", lambda r: r.settings.cache),
 )
 NATURAL_KEY = tuple(field.name for field in FIELDS)
 FACETS = tuple(field.name for field in FIELDS if field.facet)

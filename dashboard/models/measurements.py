@@ -15,6 +15,7 @@ from dashboard.measurements.configurations import NATURAL_KEY
 from dashboard.models.sweeps import Point
 from dashboard.sweeps.matrix import GREEDY
 from engine.backends.base import MAILBOX
+from engine.kv_cache import CacheFormat
 from engine.measuring.measurement import FULL, KINDS
 
 WEIGHTS = "16-bit"
@@ -50,6 +51,9 @@ class Configuration(models.Model):
         default=0, help_text="tokens of the prompt that an earlier request left: 0 is cold, more is warm"
     )
     streams = models.PositiveSmallIntegerField(default=1, help_text="requests decoded side by side")
+    cache = models.CharField(
+        max_length=20, default=CacheFormat.FP16.value, help_text="how keys and values are kept: fp16 or fp8"
+    )
     reference = models.ForeignKey(
         "dashboard.Measurement",
         on_delete=models.SET_NULL,
@@ -88,6 +92,7 @@ class Configuration(models.Model):
             *([f"delay {self.delay}"] if self.delay else []),
             *([self.sync] if self.sync != MAILBOX else []),
             *([f"{self.weights} weights"] if self.weights != WEIGHTS else []),
+            *([f"{self.cache} cache"] if self.cache != CacheFormat.FP16 else []),
             *([f"{self.cached_tokens} tokens cached"] if self.cached_tokens else []),
             *([f"{self.streams} streams"] if self.streams > 1 else []),
         ]

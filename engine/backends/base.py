@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.errors import BackendUnavailable, RequestError
+from engine.kv_cache import KeysAndValues
 from engine.models.config import Feature, ModelConfig
 from engine.models.storage import Storage
 from engine.models.weights import Weights
@@ -203,6 +204,18 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class ShowsCache(Backend, Protocol):
+    """A backend that can keep keys and values in FP8: what it kept is what it is verified by."""
+
+    def logits_and_cache(self, tokens: Sequence[int]) -> tuple[NDArray[np.float32], KeysAndValues]:
+        """As `logits`, and what keys and values that pass has left."""
+        ...
+
+    def tokens_and_cache(self, job: Job) -> tuple[list[int], KeysAndValues]:
+        """What a launch of `job`, alone, generates, and what keys and values it has left."""
+        ...
 
 
 def require_features(config: ModelConfig, supported: Collection[Feature], backend: str) -> None:

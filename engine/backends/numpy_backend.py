@@ -32,7 +32,10 @@ from engine.backends.prefix_cache import (
     PrefixCacheUse,
     budget_of,
 )
+from engine.backends.running import drain
 from engine.errors import BackendFailure, BackendUnavailable, RequestError
+from engine.kv_cache import OPTION as CACHE
+from engine.kv_cache import CacheFormat, KeysAndValues, format_of
 from engine.measuring.bandwidth import datasheet_gbs, measure_read_gbs, usable_cores
 from engine.processor import processor_name
 from engine.progress import OnProgress, Progress, ignore_progress
@@ -63,24 +66,25 @@ def read_gbs() -> tuple[float, str]:
 def open(
     model: Loaded, *, devices: int, options: Mapping[str, Any], progress: OnProgress = ignore_progress
 ) -> NumpyBackend:
-    """Options: threads, rows, prefix_cache_mib. Raises BackendUnavailable for another, or a second device."""
+    """Options: threads, rows, cache, prefix_cache_mib.
+
+    Raises BackendUnavailable for another, or a second device.
+    """
     progress(Progress(1, 1, "model", "taking the weights as they are"))
     if devices != 1:
         raise BackendUnavailable(
             f"devices is {devices}; the backend numpy has 1, virtual devices come with the backend cpu"
         )
     for name in options:
-        if name not in ("threads", "rows", OPTION):
-            raise BackendUnavailable(
-                f"the backend numpy has no option {name!r}; it takes threads, rows, {OPTION}"
-            )
+        if name not in (known := ("threads", "rows", CACHE, OPTION)):
+            raise BackendUnavailable(f"the backend numpy has no option {name!r}; it takes {', '.join(known)}")
     threads = options.get("threads", max(1, usable_cores() - 1))
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
         raise BackendUnavailable(f"threads is {threads!r}; it must be a whole number, 1 or more")
     rows = options.get("rows", 1)
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
-    return NumpyBackend(model, threads, budget_of(options, DEFAULT_CACHE_MIB), rows)
+    return NumpyBackend(model, threads, budget_of(options, DEFAULT_CACHE_MIB), rows, format_of(options))
 
 
 class NumpyBackend:
@@ -98,7 +102,12 @@ class NumpyBackend:
     name = "numpy"
 
     def __init__(
-        self, model: Loaded, threads: int = 1, cache_bytes: int = DEFAULT_CACHE_MIB << 20, rows: int = 1
+        self,
+        model: Loaded,
+        threads: int = 1,
+        cache_bytes: int = DEFAULT_CACHE_MIB << 20,
+        rows: int = 1,
+        cache: CacheFormat = CacheFormat.FP16,
     ) -> None:
         self.config = model.config
         self.rows = rows
@@ -106,9 +115,9 @@ class NumpyBackend:
         self.topology = Topology(
             devices=(DeviceInfo(processor, datasheet_gbs(processor)),), lanes=model.config.lanes.count
         )
-        self.facts: dict[str, Any] = {"threads": threads}
+        self.facts: dict[str, Any] = {"threads": threads, CACHE: cache.value}
         self._limit = ThreadpoolController().limit(limits=threads, user_api="blas")
-        self._reference = Reference(model.weights)
+        self._reference = Reference(model.weights, cache=cache)
         self._kept: PrefixCache[Cache] = PrefixCache(cache_bytes)
         self._in_flight: list[NumpyLaunch] = []
         """In the order in which they came."""
@@ -202,13 +211,21 @@ class NumpyBackend:
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each of `tokens`: [len(tokens), vocab]."""
+        return self.logits_and_cache(tokens)[0]
+
+    def logits_and_cache(self, tokens: Sequence[int]) -> tuple[NDArray[np.float32], KeysAndValues]:
         check_sequence(self.config, tokens)
         cache = self._reference.new_cache(len(tokens))
         chunks = [
             self._reference.forward(tokens[start : start + PREFILL_CHUNK], cache)
             for start in range(0, len(tokens), PREFILL_CHUNK)
         ]
-        return np.concatenate(chunks)
+        return np.concatenate(chunks), cache.content()
+
+    def tokens_and_cache(self, job: Job) -> tuple[list[int], KeysAndValues]:
+        launch = self.launch(job)
+        tokens = [token.id for token in drain(launch)]
+        return tokens, launch.kept()
 
     def measure_bandwidth(self) -> tuple[float, ...]:
         """GB/s read from memory, with one thread a core."""

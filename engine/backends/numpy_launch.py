@@ -11,6 +11,7 @@ import numpy as np
 from engine.backends.base import Job, Outcome, Token, TraceSpan
 from engine.backends.delivery import Delivery
 from engine.errors import BackendFailure
+from engine.kv_cache import KeysAndValues
 from engine.reference import Cache, Reference
 from engine.sampling import choose
 from engine.timings import FinishReason, PhaseTime, phases_of
@@ -44,6 +45,10 @@ class NumpyLaunch:
         phases = phases_of(reference.config.experts is not None)
         self._recorder = _Recorder(job, phases, self._start_ns)
         self._steps = self._generate()
+
+    def kept(self) -> KeysAndValues:
+        """What is in its cache."""
+        return self._cache.content()
 
     @property
     def prefilled(self) -> int:

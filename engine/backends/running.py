@@ -38,7 +38,11 @@ def follow(launch: Launch, wait_s: float, on_tokens: Callable[[Sequence[Token]],
 
 def complete(backend: Backend, job: Job) -> list[Token]:
     """All tokens of a job. Raises RequestError if it cannot run, BackendFailure if the device broke down."""
-    launch = backend.launch(job)
+    return drain(backend.launch(job))
+
+
+def drain(launch: Launch) -> list[Token]:
+    """All tokens of a launch, which is closed then. Raises BackendFailure if the device broke down."""
     tokens: list[Token] = []
     try:
         follow(launch, _WAIT_S, tokens.extend)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from engine.backends import AUTO, availability, open_backend, storages
 from engine.backends.base import Job, Topology
 from engine.backends.running import complete
-from engine.cli.options import Commands, add_model_flags, command, devices_of
+from engine.cli.options import Commands, add_model_flags, command, devices_of, options_of
 from engine.cli.terminal import ProgressBar, print_json, table
 from engine.errors import BackendUnavailable, EngineError
+from engine.kv_cache import CacheFormat, kept_format
 from engine.measuring.roofline import bytes_per_token, ceiling
 from engine.measuring.verification import verify
 from engine.models.catalogue import Model, open_model
@@ -33,6 +35,8 @@ class Finding:
     read_gbs: tuple[float, ...] = ()
     prefix_cache_mib: int = 0
     """Memory for the keys and values of recent sequences."""
+    cache: CacheFormat = CacheFormat.FP16
+    """How it keeps them."""
 
 
 def add(commands: Commands) -> None:
@@ -50,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             bar(Progress(i, len(asked), "backends", "trying"))
             ours = devices if args.backend == name else 1
             findings.append(
-                try_backend(name, ours, dict(args.option), why, bar) if usable else Finding(name, False, why)
+                try_backend(name, ours, options_of(args), why, bar) if usable else Finding(name, False, why)
             )
     model, model_here, model_word = _model(args.model)
     ok = any(f.usable for f in findings) and model_here
@@ -72,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if ok else 2
 
 
-def try_backend(name: str, devices: int, options: dict[str, object], there: str, bar: ProgressBar) -> Finding:
+def try_backend(name: str, devices: int, options: dict[str, Any], there: str, bar: ProgressBar) -> Finding:
     """Runs a small random model, compares its tokens with the reference, and measures the memory.
 
     `there` is what the backend says of the machine.
@@ -94,7 +98,8 @@ def try_backend(name: str, devices: int, options: dict[str, object], there: str,
             )
         why = f"{there}; a small model's tokens are right{_spread(backend.topology)}"
         reads = tuple(round(gbs, 1) for gbs in backend.measure_bandwidth())
-        return Finding(name, True, why, names, reads, backend.prefix_cache.budget_bytes >> 20)
+        budget = backend.prefix_cache.budget_bytes >> 20
+        return Finding(name, True, why, names, reads, budget, kept_format(backend.facts))
     except EngineError as error:
         return Finding(name, False, str(error))
     finally:
@@ -126,7 +131,7 @@ def _row(finding: Finding) -> list[str]:
         finding.backend,
         "yes" if finding.usable else "no",
         _numbers(finding.read_gbs) or "-",
-        f"{finding.prefix_cache_mib:,}" if finding.prefix_cache_mib else "-",
+        f"{finding.prefix_cache_mib:,} ({finding.cache})" if finding.prefix_cache_mib else "-",
         finding.why,
     ]
 
@@ -138,7 +143,7 @@ def _ceiling(model: Model, finding: Finding) -> str:
     except BackendUnavailable as error:
         return f"  on {finding.backend}: {error}"
     context = min(256, model.config.context // 2)
-    read = bytes_per_token(model.config, context, storage)
+    read = bytes_per_token(model.config, context, storage, kv_bytes=finding.cache.bytes_each)
     gbs = sum(finding.read_gbs)
     return (
         f"  on {finding.backend}: {read.total / 1e6:,.0f} MB a token, so at most"

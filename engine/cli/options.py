@@ -15,6 +15,8 @@ from engine.backends import AUTO, BACKENDS, open_backend
 from engine.backends.base import Backend
 from engine.cli.terminal import ProgressBar
 from engine.errors import EngineError
+from engine.kv_cache import OPTION as CACHE
+from engine.kv_cache import CacheFormat
 from engine.measuring.environment import git_facts
 from engine.models.catalogue import Model, open_model
 from engine.sampling import OPTIONS, SamplingParams
@@ -65,6 +67,13 @@ def add_model_flags(
         default=None,
         metavar="N",
         help="GPUs, or virtual devices of the CPU (default: MONOLANE_DEVICES, or 1)",
+    )
+    group.add_argument(
+        "--cache",
+        choices=tuple(CacheFormat),
+        default=None,
+        help="how keys and values are kept: fp8 takes half the memory and rounds them to E4M3 (default:"
+        " MONOLANE_CACHE, or fp16)",
     )
     group.add_argument(
         "--option",
@@ -134,12 +143,19 @@ def devices_of(args: argparse.Namespace) -> int:
     return settings.default_devices() if args.devices is None else int(args.devices)
 
 
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The backend's options. Raises ConfigError for a MONOLANE_CACHE that is none."""
+    options = dict(args.option)
+    cache = args.cache or (None if CACHE in options else settings.cache_format())
+    return options if cache is None else {**options, CACHE: str(cache)}
+
+
 @contextmanager
 def backend_of(args: argparse.Namespace, model: Model, rows: int = 1) -> Iterator[Backend]:
     """The backend that the flags name, loaded with `model`; closed at the end."""
     with ProgressBar(model.config.name) as bar:
         backend = open_backend(
-            args.backend, model, devices=devices_of(args), options=dict(args.option), rows=rows, progress=bar
+            args.backend, model, devices=devices_of(args), options=options_of(args), rows=rows, progress=bar
         )
     try:
         yield backend

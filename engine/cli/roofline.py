@@ -10,6 +10,7 @@ from typing import TypeVar
 from engine import settings
 from engine.cli.options import Commands, UsageError, command
 from engine.cli.terminal import print_json, table
+from engine.kv_cache import CacheFormat
 from engine.measuring.bandwidth import HARDWARE, Memory, hardware, measure_read_gbs
 from engine.measuring.roofline import (
     MODELS,
@@ -48,6 +49,10 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--kv-bytes", type=float, metavar="B",
         help="KV bytes of one cached token, all layers (default: by the model's shape, where it is known)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cache", choices=tuple(CacheFormat), default=CacheFormat.FP16,
+        help="how keys and values of a model of known shape are kept (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--hardware", action="append", metavar="NAME",
@@ -144,8 +149,8 @@ def _model(args: argparse.Namespace) -> TokenCost:
         )
         return active_cost(own, args.context, **asked)
     if args.model.lower() in (name.lower() for name in known_models()):
-        return token_cost(args.model, context=args.context, **asked)
-    return shape_cost(open_model(args.model).config, args.context, **asked)
+        return token_cost(args.model, context=args.context, cache=CacheFormat(args.cache), **asked)
+    return shape_cost(open_model(args.model).config, args.context, cache=CacheFormat(args.cache), **asked)
 
 
 def _hardware(args: argparse.Namespace) -> list[Memory]:

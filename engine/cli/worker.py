@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine import settings
 from engine.backends import AUTO, BACKENDS, wake
-from engine.cli.options import Commands, add_model_flags, command, devices_of
+from engine.cli.options import Commands, add_model_flags, command, devices_of, options_of
 from engine.garbage import collect_rarely
 
 SWITCH_S = 0.0005
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         args.backend,
         args.name,
         devices=devices_of(args),
-        options=dict(args.option),
+        options=options_of(args),
         rows=settings.rows() if args.rows is None else args.rows,
         pinned=[pinned_prompt(path) for path in (settings.pinned() if args.pin is None else args.pin)],
         remember_in=settings.prefixes_dir() if _keeps_prefixes(args) else None,

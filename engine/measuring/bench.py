@@ -34,8 +34,8 @@ narrower than few repeats allow and whose verification looked at tokens alone: s
 
 Speeds are medians over the repeats with a bootstrap interval; bytes a token are the mean over the
 decode steps, with weights as wide as the checkpoint holds them (16 bits, or 32) whatever the backend
-keeps in memory, and KV at 16 bits: utilisation compares what a token must read with what memory gives.
-Streams share the weights that a step reads, and each has keys and values of its own.
+keeps in memory, and KV at 16 bits, or 8 of a cache in FP8: utilisation compares what a token must read
+with what memory gives. Streams share the weights that a step reads, and each has keys and values of its own.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def run_point(
     profile = bench.profile()
     if on_trace is not None and profile is not None:
         on_trace(profile.trace)
-    check = verifier or (lambda prompt, tokens: verify(backend, model, prompt, tokens))
+    salt = _WARM if point.warm else ""
+    check = verifier or (lambda prompt, tokens: verify(backend, model, prompt, tokens, cache_salt=salt))
     verified = _verify(bench, runs, check)
     facts = environment.capture(backend, model, commit=commit)
     facts["state"] = {"before": before, "after": after}

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from engine.backends.base import MAILBOX
 from engine.errors import MeasurementError, RequestError
+from engine.kv_cache import CacheFormat
 from engine.sampling import SamplingParams
 from engine.timings import PhaseTime
 
@@ -78,6 +79,8 @@ class Settings:
     """Tokens of the prompt that an earlier request had left in the cache: 0 is cold, more is warm."""
     streams: int = 1
     """Requests that were decoded side by side; decode speeds are of one of them, the mean of all."""
+    cache: str = CacheFormat.FP16.value
+    """A CacheFormat: how keys and values are kept. A file that does not say it kept them in FP16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +280,9 @@ class Measurement:
             raise MeasurementError(
                 f"settings.cached_tokens is {cached!r}; of {context} prompt tokens 0 to {context - 1} can be"
             )
+        if asked.cache not in tuple(CacheFormat):
+            known = " or ".join(CacheFormat)
+            raise MeasurementError(f"settings.cache is {asked.cache!r}; keys and values are kept in {known}")
         if not isinstance(streams, int) or streams < 1:
             raise MeasurementError(f"settings.streams is {streams!r}; it must be 1 or more")
 

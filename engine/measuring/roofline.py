@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine.kv_cache import CacheFormat
 from engine.measuring.bandwidth import Memory, hardware
 from engine.measuring.measurement import BytesPerToken
 from engine.models.config import ModelConfig, is_matrix, tensor_shapes
@@ -211,12 +212,14 @@ def token_cost(
     weight_bytes: float | None = None,
     kv_bytes: float | None = None,
     layers: int | None = None,
+    cache: CacheFormat = CacheFormat.FP16,
 ) -> TokenCost:
     """A model of `known_models` at `context` cached tokens.
 
     `weight_bytes` is that of every weight and `kv_bytes` that of one cached token over all layers; None
-    means the model's own: FP16 and the shape's windows for a preset, the formats of the table and no KV
-    otherwise. Raises KeyError for an unknown name, ValueError for a context that the model does not hold.
+    means the model's own: FP16, the shape's windows and `cache` for a preset, the formats of the table and
+    no KV otherwise. Raises KeyError for an unknown name, ValueError for a context that the model does not
+    hold.
     """
     if name.lower() in preset_names():
         preset = load_preset(name.lower())
@@ -227,6 +230,7 @@ def token_cost(
             weight_bytes=weight_bytes,
             kv_bytes=kv_bytes,
             layers=layers,
+            cache=cache,
         )
     if name.lower() not in (row.name.lower() for row in MODELS):
         raise KeyError(f"model {name!r} is not known; known are {', '.join(known_models())}")
@@ -243,12 +247,13 @@ def shape_cost(
     kv_bytes: float | None = None,
     layers: int | None = None,
     experts: Storage | None = None,
+    cache: CacheFormat = CacheFormat.FP16,
 ) -> TokenCost:
     """A model whose shape is known; the other arguments are those of `token_cost`.
 
     `experts` is how its experts are packed, unless `weight_bytes` is that of every weight.
     """
-    read = bytes_per_token(config, context, storage_of_preset(experts))
+    read = bytes_per_token(config, context, storage_of_preset(experts), kv_bytes=cache.bytes_each)
     kv = float(read.kv) if kv_bytes is None else kv_bytes * context
     weights = float(read.weights)
     if weight_bytes is not None:

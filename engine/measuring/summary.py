@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.backends.base import MAILBOX, Backend, Outcome
 from engine.errors import BackendFailure, RequestError
+from engine.kv_cache import kept_format
 from engine.measuring.bandwidth import datasheet_gbs
 from engine.measuring.measurement import (
     BytesPerToken,
@@ -110,6 +111,7 @@ def _settings(backend: Backend, model: Model, point: Point, cached_tokens: int) 
         sampling=point.sampling,
         cached_tokens=cached_tokens,
         streams=point.streams,
+        cache=kept_format(backend.facts).value,
     )
 
 
@@ -126,14 +128,15 @@ def _samples(runs: Sequence[Repeat]) -> Samples:
 
 
 def token_bytes(backend: Backend, model: Model, point: Point) -> BytesPerToken:
-    """What a decode step of this point reads on average, of weights as the backend keeps them; copies in
-    FP32 count as what they were made from."""
+    """What a decode step of this point reads on average, of weights, keys and values as the backend keeps
+    them; copies in FP32 count as what they were made from."""
 
     def kept(name: str) -> Storage | None:
         found = backend.storage(name)
         return storage_of(model.weights, name) if found is None and model.weights.native != "f32" else found
 
-    return mean_bytes_per_token(model.config, point.context, point.tokens, kept)
+    of_cache = kept_format(backend.facts).bytes_each
+    return mean_bytes_per_token(model.config, point.context, point.tokens, kept, kv_bytes=of_cache)
 
 
 def _latency(gaps_us: Sequence[float]) -> InterTokenLatency:

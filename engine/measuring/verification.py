@@ -5,19 +5,25 @@ backend packed. It holds one layer at a time, so that no FP32 copy of a model is
 products run on the cores, or on a GPU through PyTorch where they are too much for the cores and both are
 there. Where they are too much for either, the reference takes the first positions only, which pass through
 every matrix, and the backend's own pass over the whole sequence is compared with the tokens: `PARTIAL`.
+
+A backend that rounds keys and values to FP8 is compared with a reference that does the same
+(engine.kv_cache). Each of its passes, over a sequence and token by token, is held against a pass of the
+reference that takes the backend's side where a key or value lies between two steps, and its own elsewhere:
+without that, one such choice in the first layer moves the last one's logits by as much as the format does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import Backend, Loaded
+from engine.backends.base import Backend, Job, Loaded, ShowsCache
 from engine.errors import BackendFailure
+from engine.kv_cache import CacheFormat, kept_format
 from engine.measuring.bandwidth import usable_cores
 from engine.measuring.measurement import FULL, LOGIT_LIMIT, PARTIAL, Verified
 from engine.measuring.torch_products import gpu_products
@@ -43,15 +49,26 @@ _BLOCK = 256
 """Rows that are compared at a time."""
 
 
-def verify(backend: Backend, model: Loaded, prompt: Sequence[int], generated: Sequence[int]) -> Verified:
+def verify(
+    backend: Backend, model: Loaded, prompt: Sequence[int], generated: Sequence[int], *, cache_salt: str = ""
+) -> Verified:
     """Compares greedily `generated` tokens, and the backend's logits, with the reference's.
 
     Each token must be the largest logit of the reference's row before it, or so near to it that rounding
     may decide (`agrees`). `logit_rel_err` is the largest relative distance of two rows for the same
-    position, the prompt's included (`relative_error`); LOGIT_LIMIT is allowed. Raises BackendFailure if a
+    position, the prompt's included (`relative_error`); LOGIT_LIMIT is allowed. `cache_salt` is that of the
+    job that generated them. Raises BackendFailure if a
     logit of the backend is not finite.
     """
     chosen = _comparison(model.config, len(prompt), len(generated))
+    if kept_format(backend.facts) is CacheFormat.FP8:
+        return _verify_fp8(
+            cast("ShowsCache", backend),
+            model,
+            chosen,
+            Job(tuple(prompt), len(generated), cache_salt=cache_salt),
+            generated,
+        )
     sequence = [*prompt, *generated[: chosen.tokens - 1]]
     rows = _finite(backend.logits(sequence))
     reference = Reference(kept_weights(backend, model.weights), stream=True, products=chosen.products)
@@ -67,6 +84,33 @@ def verify(backend: Backend, model: Loaded, prompt: Sequence[int], generated: Se
         error = relative_error(_finite(backend.logits(first)), expected)
         against = f"reference ({chosen.library}) at {len(first)} positions, tokens by own full-sequence pass"
     return Verified(against, equal, error, chosen.kind, LOGIT_LIMIT, chosen.tokens)
+
+
+def _verify_fp8(
+    backend: ShowsCache, model: Loaded, chosen: _Comparison, job: Job, generated: Sequence[int]
+) -> Verified:
+    """The same for keys and values in FP8. Partly: of a short prompt's tokens, computed for this."""
+    again, by_launch = backend.tokens_and_cache(job)
+    repeated = again == list(generated)
+    against = f"reference ({chosen.library}; keys and values in FP8)"
+    if chosen.kind == PARTIAL:
+        job = Job(job.tokens[: POSITIONS // 2], POSITIONS - len(job.tokens[: POSITIONS // 2]))
+        again, by_launch = backend.tokens_and_cache(job)
+        against += f" of a prompt of {len(job.tokens)} tokens and its own {len(again)}"
+    tokens = again[: chosen.tokens]
+    sequence = [*job.tokens, *tokens[:-1]]
+    logits, by_pass = backend.logits_and_cache(sequence)
+    found = _finite(logits)
+    weights = kept_weights(backend, model.weights)
+    reference = Reference(weights, stream=True, products=chosen.products, cache=CacheFormat.FP8)
+    expected, decoded = (
+        reference.forward(sequence, reference.new_cache(len(sequence), claims))
+        for claims in (by_pass, by_launch)
+    )
+    from_here = slice(len(job.tokens) - 1, None)
+    equal = agrees(decoded[from_here], tokens, (decoded + found - expected)[from_here])
+    error = relative_error(found, expected)
+    return Verified(against, repeated and equal, error, chosen.kind, LOGIT_LIMIT, len(tokens))
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,54 @@
 #include <cmath>
 #include <limits>
 
+#include "cached_number.h"
 #include "plan.h"
 #include "simd.h"
 #include "tiles.h"
 
 namespace ml {
 
-// One KV head of one layer. float16, whatever the weights are.
+// One KV head of one layer, in a number of cached_number.h, whatever the weights are.
 struct CacheView {
-  uint16_t* keys;    // [blocks][head_dim][16]
-  uint16_t* values;  // [positions][head_dim]
+  uint8_t* keys;    // [blocks][head_dim][16]
+  uint8_t* values;  // [positions][head_dim]
   int head_dim;
+  bool fp8;
   float cap = 0;  // of the scores: cap * tanh(score / cap), 0 is none
 
+  // Calls `use` with Float16 or E4m3.
+  template <class Use>
+  static void in_format(bool fp8, Use&& use) {
+    fp8 ? use(E4m3{}) : use(Float16{});
+  }
+  template <class Number>
+  typename Number::Word* key_block(int block) const {
+    return reinterpret_cast<typename Number::Word*>(keys) + int64_t(block) * head_dim * kBlock;
+  }
+  template <class Number>
+  typename Number::Word* value_row(int position) const {
+    return reinterpret_cast<typename Number::Word*>(values) + int64_t(position) * head_dim;
+  }
+  int64_t bytes(int64_t positions) const { return positions * head_dim * (fp8 ? 1 : 2); }
+
   void append(int position, const float* key, const float* value) const {
-    uint16_t* block = keys + int64_t(position / kBlock) * head_dim * kBlock + position % kBlock;
-    for (int d = 0; d < head_dim; ++d) block[d * kBlock] = float_to_half(key[d]);
-    uint16_t* row = values + int64_t(position) * head_dim;
-    for (int d = 0; d < head_dim; ++d) row[d] = float_to_half(value[d]);
+    in_format(fp8, [&](auto number) {
+      using Number = decltype(number);
+      auto* block = key_block<Number>(position / kBlock) + position % kBlock;
+      for (int d = 0; d < head_dim; ++d) block[d * kBlock] = Number::narrow(key[d]);
+      auto* row = value_row<Number>(position);
+      for (int d = 0; d < head_dim; ++d) row[d] = Number::narrow(value[d]);
+    });
+  }
+  // What is kept of a position.
+  void read(int position, float* key, float* value) const {
+    in_format(fp8, [&](auto number) {
+      using Number = decltype(number);
+      const auto* block = key_block<Number>(position / kBlock) + position % kBlock;
+      for (int d = 0; d < head_dim; ++d) key[d] = Number::to_float(block[d * kBlock]);
+      const auto* row = value_row<Number>(position);
+      for (int d = 0; d < head_dim; ++d) value[d] = Number::to_float(row[d]);
+    });
   }
 };
 
@@ -36,21 +66,21 @@ struct Partial {
 
 // Scores of kQueries queries (already scaled, `dim` apart) against kBlocks blocks of keys: each key is widened once, each
 // query is broadcast once.
-template <int kQueries, int kBlocks>
-static inline void score_blocks(const uint16_t* keys, const float* queries, int dim, float* scores, int64_t stride) {
+template <int kQueries, int kBlocks, class Number>
+static inline void score_blocks(const typename Number::Word* keys, const float* queries, int dim, float* scores, int64_t stride) {
   constexpr int kVecs = kBlocks * kBlock / kWidth, kInBlock = kBlock / kWidth;
   Vec even[kQueries][kVecs] = {}, odd[kQueries][kVecs] = {};
   for (int d = 0; d < dim; d += 2)
     for (int v = 0; v < kVecs; ++v) {
-      const uint16_t* at = keys + (int64_t(v / kInBlock) * dim + d) * kBlock + v % kInBlock * kWidth;
-      const Vec a = widen<Half::kFloat16>(at), b = widen<Half::kFloat16>(at + kBlock);
+      const auto* at = keys + (int64_t(v / kInBlock) * dim + d) * kBlock + v % kInBlock * kWidth;
+      const Vec a = Number::shrunk(at), b = Number::shrunk(at + kBlock);
       for (int q = 0; q < kQueries; ++q) {
         even[q][v] += a * queries[q * dim + d];
         odd[q][v] += b * queries[q * dim + d + 1];
       }
     }
   for (int q = 0; q < kQueries; ++q)
-    for (int v = 0; v < kVecs; ++v) store(scores + q * stride + v * kWidth, even[q][v] + odd[q][v]);
+    for (int v = 0; v < kVecs; ++v) store(scores + q * stride + v * kWidth, (even[q][v] + odd[q][v]) * Number::kShrunk);
 }
 
 // Scores become weights e^(score - peak), in place.
@@ -70,20 +100,20 @@ static inline Partial soften(float* scores, int count) {
 }
 
 // kTile vectors of the values' width, weighted and added up, for kQueries sets of weights.
-template <int kQueries, int kTile, class Meanwhile>
-static inline void mix_tile(const uint16_t* rows, int dim, int positions, const float* weights, int64_t stride,
+template <int kQueries, int kTile, class Number, class Meanwhile>
+static inline void mix_tile(const typename Number::Word* rows, int dim, int positions, const float* weights, int64_t stride,
                             float* out, int64_t out_stride, Meanwhile&& meanwhile) {
   Vec acc[kQueries][kTile] = {};
   for (int start = 0; start < positions; start += kBlock) {
-    meanwhile(kBlock * kTile * kWidth * 2);
+    meanwhile(kBlock * kTile * kWidth * int(sizeof *rows));
     for (int p = start; p < std::min(start + kBlock, positions); ++p)
       for (int v = 0; v < kTile; ++v) {
-        const Vec value = widen<Half::kFloat16>(rows + int64_t(p) * dim + v * kWidth);
+        const Vec value = Number::shrunk(rows + int64_t(p) * dim + v * kWidth);
         for (int q = 0; q < kQueries; ++q) acc[q][v] += value * weights[q * stride + p];
       }
   }
   for (int q = 0; q < kQueries; ++q)
-    for (int v = 0; v < kTile; ++v) store(out + q * out_stride + v * kWidth, acc[q][v]);
+    for (int v = 0; v < kTile; ++v) store(out + q * out_stride + v * kWidth, acc[q][v] * Number::kShrunk);
 }
 
 // How many queries share a pass over the cache in decode, where a head has few, and at most: as many as the registers hold.
@@ -92,7 +122,7 @@ constexpr int kTogether = 4, kMostTogether = kWidth == 16 ? 12 : kTogether;
 // kQueries queries of one KV head, each against the positions that it has `seen`; none has seen nothing. `scores` has room for
 // kQueries rows of `stride`, each the positions of all and a block more. Writes head_dim floats, out_stride apart, and `parts`;
 // what a query gives does not depend on the others.
-template <int kQueries, class Meanwhile>
+template <int kQueries, class Number, class Meanwhile>
 static inline void attend_some(const CacheView& cache, const float* queries, const Range* seen, float* scores, int64_t stride,
                                float* out, int64_t out_stride, Partial* parts, Meanwhile&& meanwhile) {
   constexpr int kBlocksAtOnce = kWidth == 16 && kQueries <= kTogether ? 2 : 1, kTile = kQueries <= kTogether ? 4 : 2;
@@ -104,12 +134,12 @@ static inline void attend_some(const CacheView& cache, const float* queries, con
   const int dim = cache.head_dim, from = first / kBlock, to = (last + kBlock - 1) / kBlock;
   int b = from;
   for (; b + kBlocksAtOnce <= to; b += kBlocksAtOnce) {
-    meanwhile(kBlocksAtOnce * kBlock * dim * 2);
-    score_blocks<kQueries, kBlocksAtOnce>(cache.keys + int64_t(b) * dim * kBlock, queries, dim,
-                                          scores + (b - from) * kBlock, stride);
+    meanwhile(kBlocksAtOnce * kBlock * dim * int(sizeof(typename Number::Word)));
+    score_blocks<kQueries, kBlocksAtOnce, Number>(cache.key_block<Number>(b), queries, dim, scores + (b - from) * kBlock,
+                                                  stride);
   }
   for (; b < to; ++b)
-    score_blocks<kQueries, 1>(cache.keys + int64_t(b) * dim * kBlock, queries, dim, scores + (b - from) * kBlock, stride);
+    score_blocks<kQueries, 1, Number>(cache.key_block<Number>(b), queries, dim, scores + (b - from) * kBlock, stride);
   // Positions that a query has not seen share its end blocks, or others have seen them; they must weigh nothing.
   const float nothing = -std::numeric_limits<float>::infinity();
   for (int q = 0; q < kQueries; ++q) {
@@ -120,20 +150,20 @@ static inline void attend_some(const CacheView& cache, const float* queries, con
     parts[q] = soften(row, (to - from) * kBlock);
   }
   const float* weights = scores + (first - from * kBlock);
-  const uint16_t* rows = cache.values + int64_t(first) * dim;
+  const auto* rows = cache.value_row<Number>(first);
   const int vecs = dim / kWidth, positions = last - first;
   int v = 0;
   for (; v + kTile <= vecs; v += kTile)
-    mix_tile<kQueries, kTile>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
-                              meanwhile);
+    mix_tile<kQueries, kTile, Number>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
+                                      meanwhile);
   for (; v < vecs; ++v)
-    mix_tile<kQueries, 1>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
-                          meanwhile);
+    mix_tile<kQueries, 1, Number>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
+                                  meanwhile);
   for (int q = 0; q < kQueries; ++q)
     for (int d = vecs * kWidth; d < dim; ++d) {
       float total = 0;
       for (int p = 0; p < positions; ++p)
-        total += half_to_float(rows[int64_t(p) * dim + d]) * weights[q * stride + p];
+        total += Number::to_float(rows[int64_t(p) * dim + d]) * weights[q * stride + p];
       out[q * out_stride + d] = total;
     }
 }
@@ -143,9 +173,11 @@ static inline void attend_some(const CacheView& cache, const float* queries, con
 template <int kMost, class Meanwhile>
 static inline void attend(const CacheView& cache, const float* queries, int count, const Range* seen, float* scores,
                           int64_t stride, float* out, int64_t out_stride, Partial* parts, Meanwhile&& meanwhile) {
-  in_tiles<kMost>(count, [&](auto now, int q) {
-    attend_some<now>(cache, queries + int64_t(q) * cache.head_dim, seen + q, scores, stride, out + q * out_stride, out_stride,
-                     parts + q, meanwhile);
+  CacheView::in_format(cache.fp8, [&](auto number) {
+    in_tiles<kMost>(count, [&](auto now, int q) {
+      attend_some<now, decltype(number)>(cache, queries + int64_t(q) * cache.head_dim, seen + q, scores, stride,
+                                         out + q * out_stride, out_stride, parts + q, meanwhile);
+    });
   });
 }
 

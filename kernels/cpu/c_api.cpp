@@ -242,6 +242,15 @@ int ml_cache_remove(MlKernel* kernel, int32_t number) {
   return ML_OK;
 }
 
+int ml_cache_read(MlKernel* kernel, int32_t number, int32_t positions, float* keys, float* values) {
+  const Team& team = kernel->team;
+  if (!has_cache(team, number)) return ML_BAD_CACHE;
+  if (is_filling(team, number)) return ML_BUSY;
+  if (positions < 0 || positions > team.plan.s.context) return ML_TOO_LONG;
+  team.read_cache(number, positions, keys, values);
+  return ML_OK;
+}
+
 int ml_cache_copy(MlKernel* kernel, int32_t from, int32_t to, int32_t positions) {
   Team& team = kernel->team;
   if (!has_cache(team, from) || !has_cache(team, to) || from == to) return ML_BAD_CACHE;

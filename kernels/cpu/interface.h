@@ -29,6 +29,8 @@ ML_API int ml_vector(MlKernel* kernel, int32_t which, int32_t layer, int32_t sha
 ML_API int ml_cache_add(MlKernel* kernel, int32_t* number);
 ML_API int ml_cache_remove(MlKernel* kernel, int32_t number);
 ML_API int ml_cache_copy(MlKernel* kernel, int32_t from, int32_t to, int32_t positions);
+// What is kept of a sequence that nothing fills, as float32: both [layers][KV heads][positions][head_dim].
+ML_API int ml_cache_read(MlKernel* kernel, int32_t number, int32_t positions, float* keys, float* values);
 // Starts a job, or lets it join those in flight between two of their tokens, in a row that none of them has. ML_BUSY if the row
 // is taken, or if this job or one in flight wants a profile or a trace: then it must have the team to itself.
 ML_API int ml_launch(MlKernel* kernel, const MlJob* job);

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "activations.h"
+#include "cached_number.h"
 #include "packed_strip.h"
 #include "panel.h"
 
@@ -136,22 +137,6 @@ static inline void packed_tile(const uint8_t* panel, const IntegerBlock* x, int 
     for (int t = 0; t < kTokens; ++t) store(y + t * kRows + v * kWidth, acc[t]);
   }
 }
-
-// kWidth numbers of FP8 (E4M3), exactly: as FP16 they are 2^8 too small.
-static inline Vec fp8_shrunk(const uint8_t* p) {
-#if defined(__AVX512F__)
-  const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return (Vec)_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(int16_t(0xBFFF))));
-#elif defined(__AVX2__) && defined(__F16C__)
-  const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-  return (Vec)_mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(int16_t(0xBFFF))));
-#else
-  uint16_t wide[kWidth];
-  for (int i = 0; i < kWidth; ++i) wide[i] = uint16_t((p[i] & 0x80) << 8 | (p[i] & 0x7F) << 7);
-  return widen<Half::kFloat16>(wide);
-#endif
-}
-constexpr float kFp8Shrunk = 0x1p8f;
 
 // One panel of FP8 times kVectors vectors of FP32, as panel_vectors in panel.h.
 template <int kVectors, int kPasses, class Cursor>

@@ -131,7 +131,7 @@ uint8_t* Team::unit(int tensor, int layer, int device, int number) const {
 }
 
 int Team::add_cache() {
-  const int64_t size = int64_t(plan.s.layers) * cache_heads() * positions() * plan.s.head_dim;
+  const int64_t size = int64_t(plan.s.layers) * cache_heads() * positions() * plan.s.head_dim * (options.fp8_cache ? 1 : 2);
   Cache made;
   for (int device = 0; device < options.devices; ++device) {
     made.keys.emplace_back(size, PageSize::kSmall);
@@ -144,13 +144,25 @@ int Team::add_cache() {
 }
 
 void Team::copy_cache(const Cache& from, const Cache& to, int count, int part, int parts) const {
-  const int64_t dim = plan.s.head_dim, blocks = panels_of(count);
+  const int64_t blocks = panels_of(count);
   const Range heads = share_of(plan.s.layers * cache_heads(), part, parts);
   for (int device = 0; device < options.devices; ++device)
     for (int head = heads.first; head < heads.last; ++head) {
       const CacheView source = view(from, device, 0, head), target = view(to, device, 0, head);
-      std::copy(source.keys, source.keys + blocks * kBlock * dim, target.keys);
-      std::copy(source.values, source.values + count * dim, target.values);
+      std::copy(source.keys, source.keys + source.bytes(blocks * kBlock), target.keys);
+      std::copy(source.values, source.values + source.bytes(count), target.values);
+    }
+}
+
+void Team::read_cache(int number, int count, float* keys, float* values) const {
+  const int64_t dim = plan.s.head_dim, heads = int64_t(options.devices) * cache_heads();
+  for (int layer = 0; layer < plan.s.layers; ++layer)
+    for (int head = 0; head < heads; ++head) {
+      const CacheView kept = view(*caches[number], head / cache_heads(), layer, head % cache_heads());
+      for (int position = 0; position < count; ++position) {
+        const int64_t at = ((layer * heads + head) * count + position) * dim;
+        kept.read(position, keys + at, values + at);
+      }
     }
 }
 

@@ -29,7 +29,7 @@ struct Job {
 
 // Keys and values of one sequence: [device], each [layer][KV head][positions].
 struct Cache {
-  std::vector<Pages<uint16_t>> keys, values;
+  std::vector<Pages<uint8_t>> keys, values;
 };
 
 constexpr int kMostRows = 8;
@@ -115,8 +115,12 @@ struct Team {
   float* scores_of(int column) const { return scores.get() + column * int64_t(panels_of(plan.s.vocab) + 1) * kLine; }
   // Where a sequence has a KV head of a layer.
   CacheView view(const Cache& cache, int device, int layer, int head) const {
-    const int64_t at = (layer * cache_heads() + head) * positions() * plan.s.head_dim;
-    return {cache.keys[device].data() + at, cache.values[device].data() + at, plan.s.head_dim, plan.s.attention_cap};
+    CacheView found{cache.keys[device].data(), cache.values[device].data(), plan.s.head_dim, options.fp8_cache != 0,
+                    plan.s.attention_cap};
+    const int64_t at = found.bytes((layer * cache_heads() + head) * positions());
+    found.keys += at;
+    found.values += at;
+    return found;
   }
   int cache_heads() const { return plan.shards * plan.kv_heads; }  // of a device, in one layer
   // Makes room for a sequence. Returns its number.
@@ -124,6 +128,8 @@ struct Team {
   void remove_cache(int number) { caches[number].reset(); }
   // The first `count` positions of a sequence become those of another: of all layers' KV heads one part of `parts`.
   void copy_cache(const Cache& from, const Cache& to, int count, int part = 0, int parts = 1) const;
+  // What a sequence has of its first `count` positions: [layer][KV head of the model][position][head_dim].
+  void read_cache(int number, int count, float* keys, float* values) const;
   // A vector of a layer; null if the model has none of the kind.
   const float* vector(MlVector which, int layer, int shard = 0) const {
     const auto& all = vectors[which];

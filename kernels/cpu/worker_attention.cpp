@@ -111,9 +111,9 @@ int64_t Worker::plan_cache_reads(OneToken pass, int layer, int64_t most) {
   const AttentionSplit split = attention_split(pass.position, layer);
   const Range mine = split.heads_of(thread_);
   int64_t left = most;
-  auto add = [&](const uint16_t* first, const uint16_t* last) {
+  auto add = [&](const uint8_t* first, const uint8_t* last) {
     const char* from = reinterpret_cast<const char*>(first);
-    const int64_t bytes = std::min<int64_t>(left, reinterpret_cast<const char*>(last) - from);
+    const int64_t bytes = std::min<int64_t>(left, last - first);
     cache_reads_.push_back({from, from + bytes});
     left -= bytes;
   };
@@ -121,8 +121,8 @@ int64_t Worker::plan_cache_reads(OneToken pass, int layer, int64_t most) {
     const CacheView cache = team_.view(*pass.cache, device_, layer, head);
     const Range positions = split.positions_of(thread_, head);
     const int64_t first = positions.first / kBlock * kBlock, last = panels_of(positions.last) * kBlock;
-    add(cache.keys + first * cache.head_dim, cache.keys + last * cache.head_dim);
-    add(cache.values + first * cache.head_dim, cache.values + last * cache.head_dim);
+    add(cache.keys + cache.bytes(first), cache.keys + cache.bytes(last));
+    add(cache.values + cache.bytes(first), cache.values + cache.bytes(last));
   }
   return most - left;
 }

@@ -13,13 +13,15 @@ from engine.backends.cpu.storages import choose_storages
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import budget_of
 from engine.errors import BackendUnavailable
+from engine.kv_cache import OPTION as CACHE
+from engine.kv_cache import CacheFormat
 from engine.measuring.bandwidth import measure_read_gbs
 from engine.models.storage import Storage
 from engine.progress import OnProgress, ignore_progress
 from engine.settings import MOST_ROWS
 
 _LIMITS = {"threads": (1, 256), "block": (0, 512), "link_latency_us": (0, 1_000_000), "rows": (1, MOST_ROWS)}
-_CHOICES = {"sync": SYNCS, "pin": ("0", "1"), "isa": None}
+_CHOICES = {"sync": SYNCS, "pin": ("0", "1"), "isa": None, CACHE: tuple(CacheFormat)}
 
 
 def available() -> tuple[bool, str]:
@@ -48,7 +50,7 @@ def read_gbs() -> tuple[float, str]:
 def open(
     model: Loaded, *, devices: int, options: Mapping[str, Any], progress: OnProgress = ignore_progress
 ) -> CpuBackend:
-    """Options: threads, sync, link_latency_us, block, pin, isa, rows, prefix_cache_mib.
+    """Options: threads, sync, link_latency_us, block, pin, isa, rows, cache, prefix_cache_mib.
 
     Several virtual devices have one row.
 

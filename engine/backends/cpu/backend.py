@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -28,7 +28,9 @@ from engine.backends.cpu.library import check
 from engine.backends.cpu.packing import Packer, describe_shape
 from engine.backends.cpu.storages import Storages, choose_storages
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
+from engine.backends.running import drain
 from engine.errors import RequestError
+from engine.kv_cache import CacheFormat, KeysAndValues
 from engine.measuring.bandwidth import usable_cores
 from engine.models.config import Feature
 from engine.models.storage import Storage
@@ -73,6 +75,7 @@ class Options:
     rows: int = 1
     pin: bool = True
     isa: str | None = None
+    cache: str = CacheFormat.FP16.value
 
 
 class CpuBackend:
@@ -107,7 +110,9 @@ class CpuBackend:
         self.facts: dict[str, Any] = {**asdict(options), "isa": target.name, "kernel": digest()}
         self._storages = choose_storages(weights, devices)
         self._kernel = self._create(devices, options, self._storages)
-        self._caches = KeptCaches(self._library, self._kernel, self.config, cache_bytes)
+        self._caches = KeptCaches(
+            self._library, self._kernel, self.config, cache_bytes, CacheFormat(options.cache)
+        )
         try:
             Packer(self._library, self._kernel, weights, self._storages).pack(progress)
         except BaseException:
@@ -123,6 +128,7 @@ class CpuBackend:
             barrier=options.sync == "barrier",
             pin=options.pin,
             block=options.block,
+            fp8_cache=options.cache == CacheFormat.FP8,
             link_latency_ns=round(options.link_latency_us * 1000),
         )
         kernel = ctypes.c_void_p()
@@ -134,7 +140,13 @@ class CpuBackend:
         check_job(self.config, job)
         return self._launch(job)
 
-    def _launch(self, job: Job, all_logits: NDArray[np.float32] | None = None) -> CpuLaunch:
+    def _launch(
+        self,
+        job: Job,
+        all_logits: NDArray[np.float32] | None = None,
+        on_kept: Callable[[KeysAndValues], None] | None = None,
+    ) -> CpuLaunch:
+        """`on_kept` is given what the launch has left in its cache."""
         with self._lock:
             row = self._free_row(alone=job.is_measured)
             lease = self._caches.lend(job) if all_logits is None else self._caches.lend_unreserved()
@@ -142,6 +154,8 @@ class CpuBackend:
             def keep(tokens: Sequence[int]) -> None:
                 with self._lock:
                     self._in_flight[row] = None
+                    if on_kept is not None:
+                        on_kept(self._caches.read(lease, len(tokens)))
                     self._caches.take_back(lease, job, tokens)
 
             try:
@@ -164,9 +178,25 @@ class CpuBackend:
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits after each of `tokens`: [len(tokens), vocab]."""
+        return self._score(tokens)
+
+    def logits_and_cache(self, tokens: Sequence[int]) -> tuple[NDArray[np.float32], KeysAndValues]:
+        kept: list[KeysAndValues] = []
+        logits = self._score(tokens, kept.append)
+        return logits, kept[0]
+
+    def tokens_and_cache(self, job: Job) -> tuple[list[int], KeysAndValues]:
+        check_job(self.config, job)
+        kept: list[KeysAndValues] = []
+        tokens = [token.id for token in drain(self._launch(job, on_kept=kept.append))]
+        return tokens, kept[0]
+
+    def _score(
+        self, tokens: Sequence[int], on_kept: Callable[[KeysAndValues], None] | None = None
+    ) -> NDArray[np.float32]:
         check_sequence(self.config, tokens)
         out = np.empty((len(tokens), self.config.vocab), np.float32)
-        launch = self._launch(Job(tuple(tokens), 1), out)
+        launch = self._launch(Job(tuple(tokens), 1), out, on_kept)
         while launch.outcome is None:
             launch.poll(1.0)
         return out

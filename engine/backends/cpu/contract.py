@@ -163,6 +163,7 @@ _TEAM: tuple[Declared, ...] = (
     ("barrier", c_int32, "wait for everyone at each exchange, in place of polling words"),
     ("pin", c_int32, "one core a thread, if there are enough"),
     ("block", c_int32, "prompt tokens a pass of the tape; 0 lets the kernel choose"),
+    ("fp8_cache", c_int32, "keys and values in E4M3, not in float16"),
     ("link_latency_ns", c_int64, "how much later other devices see what a device sends"),
 )
 _JOB: tuple[Declared, ...] = (

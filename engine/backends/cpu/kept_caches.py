@@ -6,9 +6,12 @@ import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from engine.backends.base import Job
 from engine.backends.cpu.library import check
 from engine.backends.prefix_cache import KeptSequence, Match, PrefixCache, PrefixCacheUse
+from engine.kv_cache import CacheFormat, KeysAndValues
 from engine.models.config import ModelConfig
 
 
@@ -33,10 +36,16 @@ class KeptCaches:
     """
 
     def __init__(
-        self, native: ctypes.CDLL, kernel: ctypes.c_void_p, config: ModelConfig, budget_bytes: int
+        self,
+        native: ctypes.CDLL,
+        kernel: ctypes.c_void_p,
+        config: ModelConfig,
+        budget_bytes: int,
+        form: CacheFormat = CacheFormat.FP16,
     ) -> None:
         self._library, self._kernel, self._context = native, kernel, config.context
-        self._position_bytes = 2 * config.layers * config.kv_dim * ctypes.sizeof(ctypes.c_uint16)
+        self._position_bytes = 2 * config.layers * config.kv_dim * form.bytes_each
+        self._shape = config.layers, config.kv_heads, config.head_dim
         self._kept: PrefixCache[int] = PrefixCache(budget_bytes, self._remove)
         self._spare = [NOTHING_KEPT.cache]
         """Caches whose content nobody wants."""
@@ -85,6 +94,14 @@ class KeptCaches:
             self._spare.append(lease.cache)
         else:
             self._kept.keep(job.cache_salt, tokens, lease.cache, len(tokens) * self._position_bytes)
+
+    def read(self, lease: Lease, positions: int) -> KeysAndValues:
+        """What is in a cache that nothing fills."""
+        layers, heads, dim = self._shape
+        both = KeysAndValues(*(np.empty((layers, heads, positions, dim), np.float32) for _ in range(2)))
+        at = (kept.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) for kept in both)
+        check(self._library.ml_cache_read(self._kernel, lease.cache, positions, *at), "reading a sequence")
+        return both
 
     def _add(self) -> int:
         cache = ctypes.c_int32()

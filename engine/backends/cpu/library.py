@@ -28,6 +28,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ml_cache_add": (c_int32, (c_void_p, POINTER(c_int32))),
     "ml_cache_remove": (c_int32, (c_void_p, c_int32)),
     "ml_cache_copy": (c_int32, (c_void_p, c_int32, c_int32, c_int32)),
+    "ml_cache_read": (c_int32, (c_void_p, c_int32, c_int32, POINTER(c_float), POINTER(c_float))),
     "ml_finish": (c_int32, (c_void_p, c_int32, POINTER(c_int64), *[POINTER(c_int32)] * 3)),
     "ml_profile": (c_int32, (c_void_p, POINTER(c_double), c_int32)),
     "ml_spans": (c_int32, (c_void_p, POINTER(Span), c_int32)),

@@ -11,6 +11,8 @@ from engine.backends.cuda.constants import Tuning
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import budget_of
 from engine.errors import BackendUnavailable
+from engine.kv_cache import OPTION as CACHE
+from engine.kv_cache import CacheFormat, format_of
 from engine.settings import MOST_ROWS
 
 DEFAULT_CACHE_MIB = 8192
@@ -29,7 +31,7 @@ class Options:
 
 def parse_options(options: Mapping[str, Any]) -> Options:
     tunable = {f.name for f in fields(Tuning)} - {"sync_barrier"}
-    known = tunable | {"context", "sync", "virtual", "rows", PREFIX_CACHE}
+    known = tunable | {"context", "sync", "virtual", "rows", CACHE, PREFIX_CACHE}
     unknown = sorted(set(options) - known)
     if unknown:
         raise BackendUnavailable(
@@ -46,6 +48,8 @@ def parse_options(options: Mapping[str, Any]) -> Options:
     rows = options.get("rows", 1)
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
+    if format_of(options) is CacheFormat.FP8:
+        raise BackendUnavailable("the backend cuda keeps keys and values in FP16: leave cache at fp16")
     return Options(
         tuning,
         context,

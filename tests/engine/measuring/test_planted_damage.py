@@ -23,15 +23,22 @@ from tests.damage import PACKED, ROWS, Altered, Damaged
 MODELS = {name: open_model(f"random:{name}") for name in ("tiny-llama", "tiny-laneformer")}
 PROMPT = tuple(range(5, 42))
 TOKENS = 24
+BACKENDS = ("numpy", "cpu", "numpy fp8", "cpu fp8")
 
 
 def tokens_of(backend: Backend) -> list[int]:
     return [token.id for token in complete(backend, Job(PROMPT, TOKENS))]
 
 
+def open_as(name: str, model: Any) -> Any:
+    """A backend, with how it keeps keys and values if `name` says so."""
+    name, _, cache = name.partition(" ")
+    return open_backend(name, model, options={"cache": cache} if cache else {})
+
+
 def found_in(backend_name: str, opened: Any, source: Model) -> Verified | None:
     """What the verification says; None if it refused logits that are not finite."""
-    backend = open_backend(backend_name, opened)
+    backend = open_as(backend_name, opened)
     try:
         return verify(backend, source, PROMPT, tokens_of(backend))
     except BackendFailure:
@@ -40,7 +47,7 @@ def found_in(backend_name: str, opened: Any, source: Model) -> Verified | None:
         backend.close()
 
 
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("model", MODELS)
 def test_an_undamaged_model_passes_far_within_the_limit(backend: str, model: str) -> None:
     found = found_in(backend, MODELS[model], MODELS[model])
@@ -50,7 +57,7 @@ def test_an_undamaged_model_passes_far_within_the_limit(backend: str, model: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("damage", PACKED)
 def test_damage_while_packing_is_found(backend: str, model: str, damage: str) -> None:
@@ -72,10 +79,10 @@ def test_damage_is_found_where_the_model_is_too_large_for_a_whole_comparison(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ROWS)
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_damaged_logits_are_found(backend: str, damage: str) -> None:
     source = MODELS["tiny-llama"]
-    opened = open_backend(backend, source)
+    opened = open_as(backend, source)
     try:
         altered: Any = Altered(opened, ROWS[damage])
         try:
@@ -87,10 +94,10 @@ def test_damaged_logits_are_found(backend: str, damage: str) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 11, TOKENS - 1])
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_wrong_token_is_found_wherever_it_stands(backend: str, at: int) -> None:
     source = MODELS["tiny-llama"]
-    opened = open_backend(backend, source)
+    opened = open_as(backend, source)
     try:
         tokens = tokens_of(opened)
         tokens[at] = (tokens[at] + 1) % source.config.vocab
