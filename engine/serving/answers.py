@@ -66,7 +66,6 @@ class Answers:
 
     def serve(self, taken: Taken, publisher: Publisher) -> None:
         """Answers it to the end, or leaves it to another worker. Raises HomeLost, and what Redis raises."""
-        begun = time.monotonic()
         try:
             output = publisher.open(taken.id, continued=bool(taken.has_output))
         except RequestError as error:
@@ -79,16 +78,19 @@ class Answers:
                 self._inbox.drop(taken.id)
                 return
             last = self._answer(taken, output)
-            if last is not None:
-                took_ms = (time.monotonic() - begun) * 1e3
-                output.finish(last, took_ms, leave=lambda: self._stopping.comes_before(-HAND_BACK_S))
+            if last is not None and not output.ended:
+                output.end(last)
+            if output.ended:
+                output.finish(leave=lambda: self._stopping.comes_before(-HAND_BACK_S))
         finally:
             if not output.settled.is_set():
                 output.abandon(0.0)
             self._heartbeat.let_go(output)
 
     def _answer(self, taken: Taken, output: Output) -> Frame | None:
-        """The request's last frame; None if it has been handed back or is another worker's."""
+        """The request's last frame, which may have been sent; None if it has been handed back or is another
+        worker's, or something failed after its end.
+        """
         try:
             if taken.poisonous:
                 raise Refused(replies.POISONOUS, _poison(taken))
@@ -108,6 +110,8 @@ class Answers:
         except BackendFailure as error:
             return self._recover(taken, output, error)
         except EngineError as error:
+            if output.ended:
+                log.error("after the end of %s: %s", taken.id, error)
             return Failed.of(error.reply, str(error))
         except RedisError:
             raise
@@ -135,10 +139,12 @@ class Answers:
 
     def _run(self, engine: Engine, request: GenerateRequest, output: Output, queue_ms: float) -> Done | None:
         host = Host(
-            self._stopping.comes_before, lambda: self._status.begin("generating"), self._hands.wanting_room
+            self._stopping.comes_before,
+            lambda: self._status.begin("generating"),
+            self._hands.wanting_room,
+            self._status.await_description,
         )
         done = Generation(engine, request, output, self._worker, queue_ms).run(host)
-        self._status.await_description()
         if done is not None and done.timings.decode_tok_s:
             self._heartbeat.update(last_tok_s=done.timings.decode_tok_s)
         return done
@@ -159,6 +165,8 @@ class Answers:
         if isinstance(error, DeviceLost):
             self.lost = error
             return Failed.of(error.reply, str(error))
+        if output.ended:
+            return None
         request = decode_request(taken.entry)
         if isinstance(request, BenchRequest):
             return Failed.of(error.reply, str(error))

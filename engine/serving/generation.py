@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from engine import replies
-from engine.backends.base import Job, Launch, Token
+from engine.backends.base import Job, Launch, Outcome, Token
 from engine.backends.running import follow
 from engine.errors import EngineError, NoRoom, RequestError
 from engine.models.text_stream import TextStream
@@ -47,10 +47,12 @@ class Host:
 
     must_leave: Callable[[float], bool]
     """Asked after every poll with the seconds that are probably left, infinite if unknown: yes ends it."""
-    on_launch: Callable[[], None]
-    """Called while the device is busy with the prompt."""
+    on_begin: Callable[[], None]
+    """Called once the first tokens are on their way, or the prompt takes longer than POLL_S."""
     wanting_room: Callable[[], AbstractContextManager[None]]
     """Held while the request does not fit beside others."""
+    before_end: Callable[[], None]
+    """Called before the end is sent."""
 
 
 class Generation:
@@ -80,14 +82,17 @@ class Generation:
         self._progress_at = time.monotonic()
 
     def run(self, host: Host) -> Done | None:
-        """Generates until the end, which is returned; the Output has everything before it.
+        """Generates until the end, which is sent and returned.
 
-        None if it had to leave, or another worker has the request. Raises BackendFailure.
+        None if it had to leave, or another worker has the request. Raises BackendFailure, maybe once the end
+        has been sent: that is done before what the launch held is freed.
         """
         done = self._generate(host)
         alternatives = self._request.logprobs
-        if done is not None and done.finish_reason != "cancelled" and alternatives is not None:
-            self._score(alternatives, self._text_bytes + len(done.text.encode()))
+        if done is not None and alternatives is not None:  # the scores come before the end
+            if done.finish_reason != "cancelled":
+                self._score(alternatives, self._text_bytes + len(done.text.encode()))
+            self._output.end(done)
         return done
 
     def _generate(self, host: Host) -> Done | None:
@@ -96,15 +101,18 @@ class Generation:
             self._worker, engine.name, engine.backend.name, len(self._prompt), self._clock.queue_ms
         )
         if self._stream.stopped or len(self._ids) >= self._limit:
-            self._output.frame(started)
-            return self._done("stop" if self._stream.stopped else "length")
+            self._output.hold(started)
+            return self._end("stop" if self._stream.stopped else "length", host)
         launch = self._launch(host)
         if launch is None:
-            return self._done("cancelled") if self._output.cancelled.is_set() else None
+            return self._end("cancelled", host) if self._output.cancelled.is_set() else None
         try:
-            self._output.frame(started)  # not before: the publisher's thread takes turns with this one
-            host.on_launch()
-            return self._follow(launch, host.must_leave)
+            self._output.hold(started)  # with the first tokens: whoever reads is woken once
+            outcome = self._follow(launch, host)
+            if outcome is None:
+                return None
+            self._clock.note_outcome(outcome)
+            return self._end("stop" if self._stream.stopped else outcome.finish_reason, host)
         finally:
             launch.close()
 
@@ -132,23 +140,30 @@ class Generation:
             cache_salt=self._request.cache_salt,
         )
 
-    def _follow(self, launch: Launch, leave: Callable[[float], bool]) -> Done | None:
+    def _follow(self, launch: Launch, host: Host) -> Outcome | None:
+        """How it ended; None if it had to leave."""
+        has_begun = False
+
         def on_tokens(fresh: Sequence[Token]) -> None:
+            nonlocal has_begun
             if fresh and not self._stream.stopped:
                 self._push(fresh)
+            if not has_begun:
+                has_begun = True
+                if not fresh:
+                    self._output.flush()
+                host.on_begin()
             if self._stream.stopped or self._output.cancelled.is_set():
                 launch.stop()
-            elif self._output.lost.is_set() or leave(self._seconds_left()):
+            elif self._output.lost.is_set() or host.must_leave(self._seconds_left()):
                 raise _Leaving
             elif not self._clock.started:
                 self._report_prefill(launch)
 
         try:
-            outcome = follow(launch, POLL_S, on_tokens)
+            return follow(launch, POLL_S, on_tokens)
         except _Leaving:
             return None
-        self._clock.note_outcome(outcome)
-        return self._done("stop" if self._stream.stopped else outcome.finish_reason)
 
     def _seconds_left(self) -> float:
         return self._clock.seconds_for(self._limit - len(self._ids))
@@ -196,9 +211,13 @@ class Generation:
             return frozenset()
         return self._tokenizer.eos_ids | frozenset(self._engine.model.config.eos_ids)
 
-    def _done(self, reason: FinishReason) -> Done:
+    def _end(self, reason: FinishReason, host: Host) -> Done:
+        host.before_end()
         timings = self._clock.timings(len(self._prompt), len(self._ids), self._output.publish_ms)
-        return Done(reason, self._unsent + self._stream.finish(), timings)
+        done = Done(reason, self._unsent + self._stream.finish(), timings)
+        if self._request.logprobs is None:
+            self._output.end(done)
+        return done
 
 
 def _tokenizer_of(engine: Engine) -> Tokenizer:

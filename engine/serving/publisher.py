@@ -25,7 +25,6 @@ from engine.serving.connection import LONGEST_ASK_S, connect
 from engine.serving.kept_connections import KeptConnection
 from engine.serving.messages import (
     Frame,
-    Started,
     Tokens,
     cancel_key,
     decode_frame,
@@ -43,9 +42,6 @@ _TRIPS_A_FRAME = 4
 """A Redis that takes long to answer gets longer frames: this many round trips each, within the limits."""
 LOOK_S = 0.05
 """How often a request without new tokens (in prefill, say) asks whether it was cancelled."""
-BEGIN_S = 0.003
-"""So long the frame that says who began waits for the first tokens, which a short prompt soon has: sent by
-itself it would keep the readers, and this process's engine thread, busy just as those come."""
 _RETRY_S = (0.05, 1.0)
 _LEAVE_S = 0.1
 
@@ -82,8 +78,8 @@ class _End(enum.Enum):
 class Output:
     """One request's way out. The engine's thread puts frames in; the publisher's thread sends them.
 
-    `begin` is called with the first that is put in, for the publisher to begin: sooner it would only be in
-    the engine's way.
+    `begin` is called with the first that is to be sent, for the publisher to begin: sooner it would only be
+    in the engine's way.
     """
 
     def __init__(
@@ -100,16 +96,27 @@ class Output:
         """Tokens that this worker has put in."""
         self.publish_ms = 0.0
         """From the first token's being put in to Redis having it; 0 before that."""
+        self.ended = False
+        """Whether the last frame has been put in."""
         self.cancelled = threading.Event()
         self.lost = threading.Event()
         """Another worker has the request: whatever this one still says is dropped."""
         self.items: queue.SimpleQueue[_Batch | _Plain | _End] = queue.SimpleQueue()
         self.hurry = threading.Event()
         self.settled = threading.Event()
+        self._opened_at = time.monotonic()
         self._begin: Callable[[Output], None] | None = begin
 
+    def hold(self, frame: Frame) -> None:
+        """Adds a frame that goes with the next one, or with `flush`."""
+        self.items.put(_Plain(frame))
+
+    def flush(self) -> None:
+        """Sends what is held."""
+        self._wake(hurry=True)
+
     def frame(self, frame: Frame) -> None:
-        """Sends a frame that is neither tokens nor the last, at once (Started: within BEGIN_S)."""
+        """Sends a frame that is neither tokens nor the last, at once."""
         self._put(_Plain(frame), hurry=True)
 
     def tokens(self, ids: Sequence[int], text: str, t_us: int, ttft_ms: float) -> None:
@@ -118,13 +125,17 @@ class Output:
         batch = _Batch(tuple(ids), text, t_us, ttft_ms, time.monotonic())
         self._put(batch, hurry=batch.size >= FRAME_BYTES)
 
-    def finish(self, frame: Frame, service_ms: float, leave: Callable[[], bool] = lambda: False) -> bool:
-        """Sends the last frame and waits until it is out; False if the request is another worker's.
+    def end(self, frame: Frame) -> None:
+        """Sends the last frame, and how long this worker has had the request."""
+        self.ended = True
+        self._put(_Plain(frame, service_ms=(time.monotonic() - self._opened_at) * 1e3), hurry=True)
+
+    def finish(self, leave: Callable[[], bool] = lambda: False) -> bool:
+        """Waits until the last frame is out; False if the request is another worker's.
 
         So it is if `leave` says, while Redis is away, that there is no more time to wait: whoever has the
         request next ends it.
         """
-        self._put(_Plain(frame, service_ms), hurry=True)
         while not self.settled.wait(_LEAVE_S):
             if leave():
                 return False
@@ -137,6 +148,9 @@ class Output:
 
     def _put(self, item: _Batch | _Plain | _End, *, hurry: bool) -> None:
         self.items.put(item)
+        self._wake(hurry=hurry)
+
+    def _wake(self, *, hurry: bool) -> None:
         if hurry:
             self.hurry.set()
         if (begin := self._begin) is not None:
@@ -244,10 +258,7 @@ class _Sender:
     def _gather(self) -> None:
         """Waits until there is something to send whose time has come, or until it is time to look."""
         with suppress(queue.Empty):
-            item = self._output.items.get(timeout=LOOK_S)
-            self._add(item)
-            if isinstance(item, _Plain) and isinstance(item.frame, Started):
-                self._add(self._output.items.get(timeout=BEGIN_S))
+            self._add(self._output.items.get(timeout=LOOK_S))
         self._drain()
         if self._batches and not self._urgent():
             # Waiting for the hurry flag instead of the next token wakes this thread once a frame.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -15,6 +16,7 @@ from engine.serving.messages import (
 from engine.serving.worker import HomeLost, Worker
 from tests.engine.serving.worker_threads import answer, ask, read_story_of, working
 from tests.engine.serving.workers import read_story
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class Breaking:
@@ -116,3 +118,78 @@ def test_a_worker_that_cannot_reopen_its_model_leaves_the_request_to_another(cli
     assert story.workers[-1] == "healthy"
     assert isinstance(story.end, Done)
     assert len(story.ids) == 1000
+
+
+class Closing:
+    """A launch whose end is seen: `on_close` is called before it is closed."""
+
+    def __init__(self, launch, on_close) -> None:
+        self._launch, self._on_close = launch, on_close
+
+    def __getattr__(self, name: str):
+        return getattr(self._launch, name)
+
+    def close(self) -> None:
+        self._launch.close()
+        self._on_close()
+
+
+def closing_opener(on_close):
+    def opener(spec: EngineSpec, loading: Loading) -> Engine:
+        engine = open_engine(spec, loading)
+        launch = engine.backend.launch
+        engine.backend.launch = lambda job: Closing(launch(job), on_close)
+        opened.append(spec)
+        return engine
+
+    opened: list[EngineSpec] = []
+    return opener, opened
+
+
+def test_the_end_is_out_before_what_the_launch_held_is_freed(client, redis_url):
+    """And until that is done the worker says that it is busy."""
+    freed = threading.Event()
+    opener, _ = closing_opener(lambda: freed.wait(PATIENCE_S))
+    with working(redis_url, opener=opener):
+        try:
+            assert isinstance(answer(client, ask("g"))[-1], Done)
+            wait_until(lambda: client.workers()[0].state == "generating")
+            time.sleep(0.1)
+            assert client.workers()[0].in_hand == 1
+        finally:
+            freed.set()
+        wait_until(lambda: client.workers()[0].state == "idle")
+
+
+@pytest.mark.parametrize("failure", [BackendFailure("device 0 stood still"), ZeroDivisionError("oops")])
+def test_a_launch_that_fails_as_it_is_freed_is_told_and_costs_its_request_nothing(
+    client, redis_url, caplog, failure
+):
+    failures: list[Exception] = [failure]
+
+    def fail() -> None:
+        if failures:
+            raise failures.pop()
+
+    opener, opened = closing_opener(fail)
+    with working(redis_url, opener=opener):
+        frames = answer(client, ask("g"))
+        assert isinstance(frames[-1], Done)
+        assert isinstance(answer(client, ask("next"))[-1], Done)
+        assert client.read("g", count=1000)[-1].frame == frames[-1], "something follows the end"
+    assert str(failure) in caplog.text
+    assert len(opened) == (2 if isinstance(failure, BackendFailure) else 1)
+
+
+def test_a_device_that_is_lost_as_a_launch_is_freed_ends_the_worker(client, redis_url):
+    def fail() -> None:
+        raise DeviceLost("device 0 fell off the bus")
+
+    opener, _ = closing_opener(fail)
+    worker = Worker(redis_url, "words", "paced", "w", options={"tok_s": 2000}, opener=opener)
+    raised: list[Exception] = []
+    thread = threading.Thread(target=lambda: raised.extend(caught(worker.run)), daemon=True)
+    thread.start()
+    assert isinstance(answer(client, ask("g"))[-1], Done)
+    thread.join(PATIENCE_S)
+    assert [type(error) for error in raised] == [HomeLost]
