@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from typing import Any, cast
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
 from csp.middleware import CSPMiddleware
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
@@ -65,7 +65,10 @@ class ApiHandler(ASGIHandler):
         try:
             await self.send_response(response, send)
         finally:
-            await sync_to_async(response.close)()
+            if _has_used_a_thread():  # its connections to the database are closed where they were opened
+                await sync_to_async(response.close)()
+            else:
+                response.close()
 
     def load_middleware(self, is_async: bool = False) -> None:  # noqa: ARG002  it always is
         self._view_middleware: list[Any] = []
@@ -78,6 +81,12 @@ class ApiHandler(ASGIHandler):
         self._middleware_chain = _in_loop(
             SecurityMiddleware, _with_headers(_content_policy(), protective_headers(handle))
         )
+
+
+def _has_used_a_thread() -> bool:
+    """Whether this request has had a thread's turn, as for a query; the first one starts a thread for it."""
+    request = SyncToAsync.thread_sensitive_context.get(None)
+    return request is None or request in SyncToAsync.context_to_thread_executor
 
 
 def _content_policy() -> dict[str, str]:

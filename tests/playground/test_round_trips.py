@@ -26,6 +26,11 @@ from tests.waiting import PATIENCE_S, until
 class Log(list[str]):
     """What happened, in order: what was sent to Redis, "thread", and what was said to the client."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[str] = []
+        """Each costs a turn of the event loop or more."""
+
     def of(self, generation: str, until: str) -> list[str]:
         """Commands that name the generation by their first word, and all else; what is written of the one
         before it may come between.
@@ -60,6 +65,13 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     note(SyncToAsync, "__call__", "thread")
     note(PlaygroundConsumer, "_send", lambda _page, frame: frame["type"])
     note(ApiHandler, "send_response", "answer")
+    create_task = asyncio.BaseEventLoop.create_task
+
+    def noted_task(self: Any, work: Any, **more: Any) -> Any:
+        found.tasks.append(work.__qualname__)
+        return create_task(self, work, **more)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_task", noted_task)
     monkeypatch.setattr(web_workers, "LOOK_EVERY_S", 600.0)  # what comes by the clock is no part of the way
     monkeypatch.setattr(presence, "BEAT_S", 600.0)
     monkeypatch.setattr(consumers, "RECORD_BY_S", 600.0)
@@ -81,10 +93,22 @@ async def nothing_is_watched() -> bool:
     return not presence.watch().here
 
 
+TASKS = [
+    "_complete",  # this test's own, and the request that it makes
+    "ASGIHandler.__call__",
+    "ApiHandler._answer",
+    "Queue.get",  # hears that the client leaves
+    "StreamFanout._run",
+    "charge",  # once the answer is written
+    "note_end",
+]
+
+
 @pytest.mark.usefixtures("transactional_db")
 async def test_an_answer_of_the_api_takes_one_round_trip_and_one_read(worker, log):
     for number in range(2):
         log.clear()
+        log.tasks.clear()
         asked = asyncio.create_task(_complete())
         await until(lambda: _waits(worker))
         [request] = worker.waiting()
@@ -92,6 +116,8 @@ async def test_an_answer_of_the_api_takes_one_round_trip_and_one_read(worker, lo
         assert await asked == 200, number
         await until(nothing_is_watched)
     assert log.of(request.id, until="answer") == ["EVALSHA", "XREAD"]
+    assert log.tasks == TASKS
+    assert "thread" not in log, "a thread was started for a request that asks no database"
 
 
 async def _waits(worker: Any) -> bool:
