@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.measuring.statistics import median, median_interval
+from engine.measuring.statistics import LEAST_SAMPLES, median, median_interval
 
 LIMIT = 0.005
 """By how much decode may become slower (CONTRIBUTING.md)."""
@@ -52,8 +52,8 @@ class Row:
 
     @property
     def is_slower(self) -> bool:
-        """Whether all of the interval is slower than LIMIT allows."""
-        return self.interval[1] < 1 - LIMIT
+        """Whether all of the interval is slower than LIMIT allows; too few pairs say nothing."""
+        return len(self.before) >= LEAST_SAMPLES and self.interval[1] < 1 - LIMIT
 
     @property
     def words(self) -> str:
