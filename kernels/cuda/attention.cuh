@@ -41,32 +41,31 @@ struct QueryColumns {
 };
 
 struct KvBlock {
-    uint4 keys[cache::UNITS];
-    uint4 values[cache::UNITS];
+    using Words = cache::Kept::Words;
+    Words keys[cache::UNITS];
+    Words values[cache::UNITS];
 
     // Asynchronous until used. Past the L1: another SM may have written the block one token ago.
-    DEVICE void load(const u16* block, u32 lane) {
-        const u32* from = reinterpret_cast<const u32*>(block) + lane * 4;
+    DEVICE void load(const cache::Number* block, u32 lane) {
+        const u32* from = reinterpret_cast<const u32*>(block) + lane * cache::LANE_WORDS;
 #pragma unroll
-        for (int u = 0; u < cache::UNITS; ++u) keys[u] = peek4(from + u * (cache::UNIT_HALVES / 2));
+        for (int u = 0; u < cache::UNITS; ++u) keys[u] = cache::Kept::peek(from + u * (32 * cache::LANE_WORDS));
 #pragma unroll
-        for (int u = 0; u < cache::UNITS; ++u) values[u] = peek4(from + (cache::UNITS + u) * (cache::UNIT_HALVES / 2));
+        for (int u = 0; u < cache::UNITS; ++u) values[u] = cache::Kept::peek(from + (cache::UNITS + u) * (32 * cache::LANE_WORDS));
     }
+    // As operand A.
+    DEVICE uint4 key(int u) const { return cache::Kept::widened(keys[u]); }
+    DEVICE uint4 value(int u) const { return cache::Kept::widened(values[u]); }
     // Positions from `filled` on hold whatever an earlier request left: zero times that must be zero.
     DEVICE void forget_values_from(int filled, u32 lane) {
         u32 mask[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int p = 8 * i + 2 * int(lane & 3);
-            mask[i] = (p < filled ? 0xffffu : 0u) | (p + 1 < filled ? 0xffff0000u : 0u);
+            mask[i] = cache::Kept::known(p < filled, p + 1 < filled);
         }
 #pragma unroll
-        for (int u = 0; u < cache::UNITS; ++u) {
-            values[u].x &= mask[0];
-            values[u].y &= mask[0];
-            values[u].z &= mask[1];
-            values[u].w &= mask[1];
-        }
+        for (int u = 0; u < cache::UNITS; ++u) cache::Kept::keep(values[u], mask);
     }
 };
 
@@ -94,7 +93,7 @@ struct Scores {
         for (int u = 0; u < cache::UNITS; ++u) {
 #pragma unroll
             for (int part = 0; part < Query::PARTS; ++part) {
-                const uint4& k = block.keys[u];
+                const uint4 k = block.key(u);
                 mma_f16(c[u & 1], k.x, k.y, k.z, k.w, query.part[part][u].x, query.part[part][u].y);
             }
         }
@@ -174,7 +173,7 @@ struct RunningSoftmax {
         for (int u = 0; u < cache::UNITS; ++u) {
 #pragma unroll
             for (int part = 0; part < Query::PARTS; ++part) {
-                const uint4& v = block.values[u];
+                const uint4 v = block.value(u);
                 mma_f16(out[u], v.x, v.y, v.z, v.w, weights[part][0], weights[part][1]);
             }
         }

@@ -83,7 +83,7 @@ struct Inputs {
             const int q = i * 32 + int(core.lane);
             if (q >= HEAD_QUADS) continue;
             const float4 k = key.quads[i];
-            const uint2 halves = make_uint2(pack_f16(clamp_f16(k.x), clamp_f16(k.y)), pack_f16(clamp_f16(k.z), clamp_f16(k.w)));
+            const uint2 halves = cache::rounded(k);
             *reinterpret_cast<uint2*>(newest + q * 4) = halves;
             if (head % GROUPS == 0) append_key(core.params.kv, layer, core.position, kv_head(head), q, halves);
         }
@@ -266,7 +266,7 @@ DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
     if (item.head < 0 || core.lane >= TOGETHER) return;
     const int index = first_index(core, item) + int(core.lane) * item.splits * WARPS;
     if (index < item.blocks) {
-        prefetch_l2(cache::block(core.params.kv, layer, kv_head(item.head), item.first_block + index), cache::BLOCK_HALVES * 2);
+        prefetch_l2(cache::block(core.params.kv, layer, kv_head(item.head), item.first_block + index), cache::BLOCK_BYTES);
     }
 }
 

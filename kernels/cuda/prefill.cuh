@@ -263,8 +263,7 @@ DEVICE void finish_heads(Core& core, const Chunk& chunk, int layer) {
                 row[q] = v;
                 continue;
             }
-            append_key(core.params.kv, layer, position, head - model::HEADS, q,
-                       make_uint2(pack_f16(clamp_f16(v.x), clamp_f16(v.y)), pack_f16(clamp_f16(v.z), clamp_f16(v.w))));
+            append_key(core.params.kv, layer, position, head - model::HEADS, q, cache::rounded(v));
         }
     }
 }

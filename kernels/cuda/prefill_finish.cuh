@@ -58,7 +58,7 @@ struct QkvStore {
             v = rotated(v.x, v.y, __ldg(heads::rotation(core.params, layer, position) + at.turn));
         }
         if (at.kind != QkvPair::QUERY && !travels_raw(at)) {
-            append(core.params.kv, layer, position, at, pack_f16(clamp_f16(v.x), clamp_f16(v.y)));
+            append(core.params.kv, layer, position, at, cache::rounded(v.x, v.y));
             return;
         }
         float* to = row_of(at, token);
@@ -86,10 +86,10 @@ struct QkvStore {
             b = make_float4(b.x + x.y, b.y + y.y, b.z + z.y, b.w + w.y);
         }
         if (at.kind == QkvPair::VALUE) {
-            append(core.params.kv, layer, position, at, pack_f16(clamp_f16(a.x), clamp_f16(b.x)));
-            append(core.params.kv, layer, position, at.further(1), pack_f16(clamp_f16(a.y), clamp_f16(b.y)));
-            append(core.params.kv, layer, position, at.further(2), pack_f16(clamp_f16(a.z), clamp_f16(b.z)));
-            append(core.params.kv, layer, position, at.further(3), pack_f16(clamp_f16(a.w), clamp_f16(b.w)));
+            append(core.params.kv, layer, position, at, cache::rounded(a.x, b.x));
+            append(core.params.kv, layer, position, at.further(1), cache::rounded(a.y, b.y));
+            append(core.params.kv, layer, position, at.further(2), cache::rounded(a.z, b.z));
+            append(core.params.kv, layer, position, at.further(3), cache::rounded(a.w, b.w));
             return;
         }
         if (!travels_raw(at)) {
@@ -104,8 +104,8 @@ struct QkvStore {
         const float4 second = model::ROPE_HALF ? b : make_float4(a.z, b.z, a.w, b.w);
         const int behind = model::ROPE_HALF ? at.second : at.first + 4;
         if (at.kind == QkvPair::KEY && !travels_raw(at)) {
-            append_key(core.params.kv, layer, position, at.head, at.first / 4, halves_of(first));
-            append_key(core.params.kv, layer, position, at.head, behind / 4, halves_of(second));
+            append_key(core.params.kv, layer, position, at.head, at.first / 4, cache::rounded(first));
+            append_key(core.params.kv, layer, position, at.head, behind / 4, cache::rounded(second));
             return;
         }
         float* to = row_of(at, token);
@@ -116,9 +116,6 @@ struct QkvStore {
 private:
     DEVICE float* row_of(const QkvPair& at, int token) const {
         return raw_head<Way>(core.params, token, at.head + (at.kind == QkvPair::KEY ? model::HEADS : 0));
-    }
-    DEVICE static uint2 halves_of(const float4& v) {
-        return make_uint2(pack_f16(clamp_f16(v.x), clamp_f16(v.y)), pack_f16(clamp_f16(v.z), clamp_f16(v.w)));
     }
 };
 

@@ -97,46 +97,95 @@ DEVICE float soft_capped(float v, float cap) { return cap * tanhf(v / cap); }
 
 // The cache: [layer][kv head][block of 16 positions], a block first its keys, then its values, in units of 16 elements of
 // the head, each as the tensor cores take it for operand A (attention.cuh): lane 4 g + j has four consecutive words. FP16,
-// whatever the weights' type.
+// whatever the weights' type; or E4M3 (engine/kv_cache.py says by which rule) in the same order, half as wide, which become
+// FP16 where they are read.
 namespace cache {
+template <bool FP8>
+struct Format {
+    using Number = u16;
+    using Words = uint4;  // eight numbers: what a lane has of a unit
+    DEVICE static uint4 widened(const uint4& words) { return words; }
+    // Of two numbers side by side those that there are; of eight, the first and the last two words.
+    DEVICE static u32 known(bool first, bool second) { return (first ? 0xffffu : 0u) | (second ? 0xffff0000u : 0u); }
+    DEVICE static void keep(uint4& words, const u32 (&mask)[2]) {
+        words.x &= mask[0];
+        words.y &= mask[0];
+        words.z &= mask[1];
+        words.w &= mask[1];
+    }
+    DEVICE static uint4 peek(const u32* from) { return peek4(from); }
+};
+template <>
+struct Format<true> {
+    using Number = u8;
+    using Words = uint2;
+    DEVICE static uint4 widened(const uint2& words) {
+        return make_uint4(widen_e4m3(u16(words.x)), widen_e4m3(u16(words.x >> 16)), widen_e4m3(u16(words.y)), widen_e4m3(u16(words.y >> 16)));
+    }
+    DEVICE static u32 known(bool first, bool second) { return (first ? 0xff00ffu : 0u) | (second ? 0xff00ff00u : 0u); }
+    DEVICE static void keep(uint2& words, const u32 (&mask)[2]) {
+        words.x &= mask[0];
+        words.y &= mask[1];
+    }
+    DEVICE static uint2 peek(const u32* from) { return peek2(from); }
+};
+using Kept = Format<model::FP8_CACHE>;
+using Number = Kept::Number;
+constexpr int NUMBER_BYTES = sizeof(Number);
+constexpr int LANE_WORDS = 2 * NUMBER_BYTES;
+
 constexpr int BLOCK = 16;
 constexpr int UNITS = ceil_div(model::HEAD_DIM, 16);
-constexpr int UNIT_HALVES = UNIT_BYTES / 2;
-constexpr int BLOCK_HALVES = 2 * UNITS * UNIT_HALVES;
+constexpr int UNIT_NUMBERS = UNIT_BYTES / 2;
+constexpr int BLOCK_NUMBERS = 2 * UNITS * UNIT_NUMBERS;
+constexpr int BLOCK_BYTES = BLOCK_NUMBERS * NUMBER_BYTES;
 constexpr int BLOCKS = model::CAPACITY / BLOCK;
 // Half a unit may lie past HEAD_DIM: it is never written, and must stay the zeros that it was allocated with.
 static_assert(model::HEAD_DIM % 8 == 0 && model::CAPACITY % BLOCK == 0, "whole units");
-static_assert(size_t(model::LAYERS) * model::KV_HEADS * BLOCKS * BLOCK_HALVES == model::KV_HALVES, "the host reserves as much");
+static_assert(size_t(model::LAYERS) * model::KV_HEADS * BLOCKS * BLOCK_BYTES == size_t(model::KV_HALVES) * 2, "the host reserves as much");
 
-DEVICE u16* block(u16* kv, int layer, int head, int index) {
-    return kv + ((size_t(layer) * model::KV_HEADS + head) * BLOCKS + index) * BLOCK_HALVES;
+DEVICE Number* block(u16* kv, int layer, int head, int index) {
+    return reinterpret_cast<Number*>(kv) + ((size_t(layer) * model::KV_HEADS + head) * BLOCKS + index) * BLOCK_NUMBERS;
 }
-// Halves from the start of the block to element `d` of the key at position `p` (mod 16). Rows of the operand are
+// Two numbers as the cache keeps them, in FP16.
+DEVICE u32 rounded(float low, float high) {
+    if constexpr (model::FP8_CACHE) return widen_e4m3(pack_e4m3(low, high));
+    return pack_f16(clamp_f16(low), clamp_f16(high));
+}
+DEVICE uint2 rounded(const float4& v) { return make_uint2(rounded(v.x, v.y), rounded(v.z, v.w)); }
+// Numbers from the start of the block to element `d` of the key at position `p` (mod 16). Rows of the operand are
 // positions; lane j has the elements 4 j .. 4 j + 3 of a unit.
 DEVICE int key_offset(int p, int d) {
     const int lane = (p & 7) * 4 + (d >> 2 & 3), word = (d >> 1 & 1) * 2 + (p >> 3);
-    return (d >> 4) * UNIT_HALVES + lane * 8 + word * 2 + (d & 1);
+    return (d >> 4) * UNIT_NUMBERS + lane * 8 + word * 2 + (d & 1);
 }
 // To element `d` of its value. Rows are the elements; lane j has the positions 2 j, 2 j + 1, 2 j + 8 and 2 j + 9.
 DEVICE int value_offset(int p, int d) {
     const int lane = (d & 7) * 4 + (p >> 1 & 3), word = (p >> 3) * 2 + (d >> 3 & 1);
-    return (UNITS + (d >> 4)) * UNIT_HALVES + lane * 8 + word * 2 + (p & 1);
+    return (UNITS + (d >> 4)) * UNIT_NUMBERS + lane * 8 + word * 2 + (p & 1);
 }
 }  // namespace cache
 
+// `halves` as cache::rounded leaves them.
 DEVICE void append(u16* kv, int layer, int position, const QkvPair& at, u32 halves) {
-    u16* block = cache::block(kv, layer, at.head, position / cache::BLOCK);
+    cache::Number* block = cache::block(kv, layer, at.head, position / cache::BLOCK);
     const int p = position % cache::BLOCK;
     const bool key = at.kind == QkvPair::KEY;
-    block[key ? cache::key_offset(p, at.first) : cache::value_offset(p, at.first)] = u16(halves);
-    block[key ? cache::key_offset(p, at.second) : cache::value_offset(p, at.second)] = u16(halves >> 16);
+    const u32 kept = model::FP8_CACHE ? narrow_e4m3(halves) : halves;
+    block[key ? cache::key_offset(p, at.first) : cache::value_offset(p, at.first)] = cache::Number(kept);
+    block[key ? cache::key_offset(p, at.second) : cache::value_offset(p, at.second)] = cache::Number(kept >> 8 * cache::NUMBER_BYTES);
 }
 
-// Four halves of a key from an element 4 `quad` on.
+// Four of a key from an element 4 `quad` on.
 DEVICE void append_key(u16* kv, int layer, int position, int head, int quad, uint2 halves) {
-    u16* at = cache::block(kv, layer, head, position / cache::BLOCK) + cache::key_offset(position % cache::BLOCK, 4 * quad);
-    *reinterpret_cast<u32*>(at) = halves.x;
-    *reinterpret_cast<u32*>(at + 4) = halves.y;
+    cache::Number* at = cache::block(kv, layer, head, position / cache::BLOCK) + cache::key_offset(position % cache::BLOCK, 4 * quad);
+    if constexpr (model::FP8_CACHE) {
+        *reinterpret_cast<u16*>(at) = narrow_e4m3(halves.x);
+        *reinterpret_cast<u16*>(at + 4) = narrow_e4m3(halves.y);
+    } else {
+        *reinterpret_cast<u32*>(at) = halves.x;
+        *reinterpret_cast<u32*>(at + 4) = halves.y;
+    }
 }
 
 // QK_NORM: what reads the whole head finishes this pair.
@@ -171,7 +220,7 @@ struct QkvFinish {
         if constexpr (model::QKV_BIAS) v = make_float2(v.x + bias.x, v.y + bias.y);
         if (at.kind != QkvPair::VALUE && !travels_raw(at)) v = rotated(v.x, v.y, turn);
         const bool cached = at.kind != QkvPair::QUERY && !travels_raw(at);
-        const u32 halves = pack_f16(clamp_f16(v.x), clamp_f16(v.y));
+        const u32 halves = cache::rounded(v.x, v.y);
         if (cached) v = make_float2(f16_low(halves), f16_high(halves));
         const int base = at.kind == QkvPair::QUERY ? mail::QUERIES : at.kind == QkvPair::KEY ? mail::KEYS : mail::VALUES;
         u32* to = core.mail(layer) + base + at.head * model::HEAD_DIM;

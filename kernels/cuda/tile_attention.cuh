@@ -8,8 +8,10 @@
 namespace tile_attention {
 
 constexpr int MOST_M_TILES = model::HEAD_DIM <= 96 ? 2 : 1;  // of 16 tokens, a warp: what the registers hold
-constexpr int BLOCK_BYTES = cache::BLOCK_HALVES * 2;
-constexpr int STAGE_BLOCKS = tiles::STAGE_BYTES / BLOCK_BYTES >= 4 ? 4 : 2;
+using cache::BLOCK_BYTES;
+constexpr int CACHE_UNIT_BYTES = cache::UNIT_NUMBERS * cache::NUMBER_BYTES;
+// As many in FP8: what a step has in registers is FP16.
+constexpr int STAGE_BLOCKS = tiles::STAGE_BYTES / (cache::BLOCK_NUMBERS * 2) >= 4 ? 4 : 2;
 constexpr int STEP = model::HEAD_DIM <= 64 || model::HEAD_DIM == 128 ? STAGE_BLOCKS : 2;  // blocks at a time, whole steps a stage
 static_assert(STAGE_BLOCKS * BLOCK_BYTES <= tiles::STAGE_BYTES, "blocks of a stage");
 
@@ -99,6 +101,11 @@ struct Rows {
         }
     }
 
+    // What a lane has of a unit of the cache, as FP16.
+    DEVICE static uint4 unit(const u8* blocks, u32 lane) {
+        return cache::Kept::widened(*reinterpret_cast<const cache::Kept::Words*>(blocks + lane * (4 * cache::LANE_WORDS)));
+    }
+
     // Scores against STEP blocks: score[m][h][e] of half h of the blocks' positions, 8 h + 2 j + e % 2, of row 2 m + e / 2.
     DEVICE void score(const u8* blocks, u32 lane, float (&score)[M_TILES][2 * STEP][4]) const {
 #pragma unroll
@@ -110,7 +117,7 @@ struct Rows {
             }
 #pragma unroll
             for (int u = 0; u < cache::UNITS; ++u) {
-                const uint4 k = *reinterpret_cast<const uint4*>(blocks + b * BLOCK_BYTES + u * UNIT_BYTES + lane * 16);
+                const uint4 k = unit(blocks + b * BLOCK_BYTES + u * CACHE_UNIT_BYTES, lane);
 #pragma unroll
                 for (int m = 0; m < M_TILES; ++m) {
                     const u32(&q)[4] = query[m][u];
@@ -199,7 +206,7 @@ struct Rows {
             const u32 low = known_mask(known, 2 * int(lane & 3)), high = known_mask(known, 2 * int(lane & 3) + 8);
 #pragma unroll
             for (int u = 0; u < cache::UNITS; ++u) {
-                uint4 v = *reinterpret_cast<const uint4*>(blocks + b * BLOCK_BYTES + (cache::UNITS + u) * UNIT_BYTES + lane * 16);
+                uint4 v = unit(blocks + b * BLOCK_BYTES + (cache::UNITS + u) * CACHE_UNIT_BYTES, lane);
                 loaded |= v.x;
                 if (ENDS) v = make_uint4(v.x & low, v.y & low, v.z & high, v.w & high);
 #pragma unroll

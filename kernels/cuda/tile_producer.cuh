@@ -138,14 +138,14 @@ struct Producer {
             const int index = Item::index(round, int(place.sm));
             if (index >= cut.items) continue;
             const Item item = Item::of(index, cut.tokens, first, tokens, window);
-            const u16* cache = cache::block(params.kv, layer, item.head / model::QUERIES_PER_KV, 0);
+            const cache::Number* cache = cache::block(params.kv, layer, item.head / model::QUERIES_PER_KV, 0);
 #pragma unroll 1
             for (int stage = item.first_stage; stage < item.end_stage; ++stage) {
                 const int block = stage * tile_attention::STAGE_BLOCKS;
                 const u32 bytes = u32(smaller(tile_attention::STAGE_BLOCKS, item.end_block - block) * tile_attention::BLOCK_BYTES);
                 announce(copies_weights() ? 0 : bytes);
                 if (lane == 0 && !copies_weights()) {
-                    copy_shared(stage_memory(shared, at.slot), cache + size_t(block) * cache::BLOCK_HALVES, bytes, &shared.stage_full[at.slot]);
+                    copy_shared(stage_memory(shared, at.slot), cache + size_t(block) * cache::BLOCK_NUMBERS, bytes, &shared.stage_full[at.slot]);
                 }
                 at.advance(STAGES);
             }

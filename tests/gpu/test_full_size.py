@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch")
 
 from engine.backends.base import Job  # noqa: E402
 from engine.backends.cuda.backend import CudaBackend  # noqa: E402
+from engine.kv_cache import KeysAndValues  # noqa: E402
 from engine.models.presets import load_preset  # noqa: E402
 from engine.models.weights import RandomWeights  # noqa: E402
-from tests.gpu.cache import KeysAndValues, require_close  # noqa: E402
+from tests.gpu.cache import require_close  # noqa: E402
 from tests.gpu.models import Model  # noqa: E402
 from tests.gpu.reference import TorchReference  # noqa: E402
 from tests.gpu.test_prefill import LIMITS, left_in_cache, prefill  # noqa: E402

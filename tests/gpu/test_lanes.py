@@ -14,17 +14,19 @@ import pytest
 from engine.backends.base import Job
 from engine.backends.cuda import available
 from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda.cache_content import keys_and_values
 from engine.backends.cuda.driver import device_count
 from engine.backends.cuda.launch import DeviceContext
 from engine.backends.cuda.memory import share_table
 from engine.backends.cuda.tape import Matrix
 from engine.errors import BackendFailure
+from engine.kv_cache import KeysAndValues
 from engine.measuring.verification import agrees
 from engine.models.config import Lanes
 from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
 from engine.sampling import SamplingParams
-from tests.gpu.cache import KeysAndValues, keys_and_values, require_close
+from tests.gpu.cache import require_close
 from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Model, StoredWeights
 from tests.gpu.test_prefill import LIMITS, WAYS, prefill, wanted_cache
 from tests.gpu.test_small_models import TOLERANCE, generated, reference_logits, relative_error, sequence

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda.cache_content import keys_and_values
 from engine.backends.cuda.launch import LaunchPlan
+from engine.kv_cache import KeysAndValues
 from engine.reference import Reference
-from tests.gpu.cache import KeysAndValues, keys_and_values, of_reference, require_close
+from tests.gpu.cache import of_reference, require_close
 from tests.gpu.models import CONFIGS, LLAMA, Bf16Weights, Model, RandomWeights
 from tests.gpu.test_small_models import Open, sequence
 

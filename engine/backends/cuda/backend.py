@@ -23,6 +23,7 @@ from engine.backends.base import (
     check_job,
     check_sequence,
 )
+from engine.backends.cuda.cache_content import keys_and_values
 from engine.backends.cuda.driver import Device, reachable_devices
 from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
@@ -40,7 +41,10 @@ from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.support import NAME, require_hopper, require_support
 from engine.backends.cuda.together import RowLaunches, several_layout, shares_launches
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
+from engine.backends.running import drain
 from engine.errors import RequestError
+from engine.kv_cache import OPTION as CACHE
+from engine.kv_cache import CacheFormat, KeysAndValues
 from engine.measuring.bandwidth import datasheet_gbs
 from engine.models.storage import Storage
 from engine.progress import OnProgress, Progress, ignore_progress
@@ -55,7 +59,8 @@ class CudaBackend:
     Options: `sync`, "mailbox" or "barrier"; Tuning's other fields; `context`, the cache's size;
     `prefix_cache_mib`, memory for the keys and values of recent sequences; `virtual`, which gives all
     `devices` a part of the first GPU's SMs each, to try how a model lies on several GPUs where there is one;
-    `rows`, how many requests it takes at once, which is 1 all the same where `shares_launches` says so.
+    `cache`, fp16 or fp8, how keys and values are kept; `rows`, how many requests it takes at once, which is
+    1 all the same where `shares_launches` says so.
     """
 
     name = NAME
@@ -122,6 +127,7 @@ class CudaBackend:
         self.topology = _topology(self._devices, self.layout.sharding)
         self.facts: dict[str, Any] = {
             "sync": BARRIER if chosen.tuning.sync_barrier else MAILBOX,
+            CACHE: (CacheFormat.FP8 if chosen.tuning.fp8_cache else CacheFormat.FP16).value,
             "tuning": asdict(self.layout.tuning) | {"slot_units": self.layout.slot_units},
         } | ({"rows": self.rows} if self.rows > 1 else {})
 
@@ -247,6 +253,25 @@ class CudaBackend:
         ]
         joined: NDArray[np.float32] = np.concatenate(result)
         return joined
+
+    def logits_and_cache(self, tokens: Sequence[int]) -> tuple[NDArray[np.float32], KeysAndValues]:
+        logits = self.logits(tokens)
+        return logits, self._content(len(tokens))
+
+    def tokens_and_cache(self, job: Job) -> tuple[list[int], KeysAndValues]:
+        """From a cold start, whoever owns the job: in the buffers that came with the model."""
+        tokens = [token.id for token in drain(self.launch(replace(job, cache_salt="")))]
+        return tokens, self._content(len(job.tokens) + len(tokens) - 1)
+
+    def _content(self, positions: int) -> KeysAndValues:
+        """What launches without an owner have left, of all GPUs' heads."""
+        parts = []
+        for context in self.device_contexts:
+            context.device.activate()
+            words = context.device.download(context.memory.kv, (self.layout.kv_halves,), np.uint16)
+            fp8 = self.layout.tuning.fp8_cache
+            parts.append(keys_and_values(words, self.layout.config, positions, fp8=fp8))
+        return KeysAndValues(*(np.concatenate(both, axis=1) for both in zip(*parts, strict=True)))
 
     def logits_after_prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits after the last of `tokens`, the others having gone as a prompt's do: [vocab]."""

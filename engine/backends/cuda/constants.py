@@ -51,7 +51,8 @@ class Tuning:
     over one more SM for every `blocks_a_split` blocks of 16 positions (0: as many as the warps of one SM hold
     in registers). While experts are read, `expert_slots_in_flight` are asked for at once. With
     `unpacked_copy`, packed weights lie in memory in 16 bits too, for the tiles, where there is room.
-    `sync_barrier` ends every phase with a barrier of all SMs, for comparison.
+    `sync_barrier` ends every phase with a barrier of all SMs, for comparison. With `fp8_cache` keys and
+    values are kept in E4M3 (engine.kv_cache), which does change results.
     """
 
     slot_units: int | None = None
@@ -64,6 +65,7 @@ class Tuning:
     unpacked_copy: bool = True
     sync_barrier: bool = False
     profile: bool = False
+    fp8_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,11 @@ class Layout:
 
     @property
     def kv_halves(self) -> int:
-        """16-bit words of the cache (rows.cuh)."""
+        """16-bit words of the cache (rows.cuh): in FP8 two numbers each."""
         c = self.config
         units = 2 * -(-c.head_dim // 16)
-        return c.layers * c.kv_heads * (self.capacity // 16) * units * (UNIT_BYTES // 2)
+        numbers = c.layers * c.kv_heads * (self.capacity // 16) * units * (UNIT_BYTES // 2)
+        return numbers // 2 if self.tuning.fp8_cache else numbers
 
 
 def _wanted_chunk(config: ModelConfig, tuning: Tuning) -> int:

@@ -116,6 +116,7 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "HEAD_PRESCALED": prescaled,
         "SYNC_BARRIER": tuning.sync_barrier,
         "PROFILE": tuning.profile,
+        "FP8_CACHE": tuning.fp8_cache,
         "FILTERS": filters,
     }
 

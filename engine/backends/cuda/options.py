@@ -30,7 +30,7 @@ class Options:
 
 
 def parse_options(options: Mapping[str, Any]) -> Options:
-    tunable = {f.name for f in fields(Tuning)} - {"sync_barrier"}
+    tunable = {f.name for f in fields(Tuning)} - {"sync_barrier", "fp8_cache"}
     known = tunable | {"context", "sync", "virtual", "rows", CACHE, PREFIX_CACHE}
     unknown = sorted(set(options) - known)
     if unknown:
@@ -41,15 +41,19 @@ def parse_options(options: Mapping[str, Any]) -> Options:
     if sync not in SYNCS:
         raise BackendUnavailable(f"sync is {sync!r}; allowed are {', '.join(SYNCS)}")
     tuned = {name: value for name, value in options.items() if name in tunable}
-    tuning = Tuning(**tuned, sync_barrier=sync == BARRIER)
+    fp8 = format_of(options) is CacheFormat.FP8
+    tuning = Tuning(**tuned, sync_barrier=sync == BARRIER, fp8_cache=fp8)
     context = options.get("context")
     if context is not None and (not isinstance(context, int) or context < 1):
         raise BackendUnavailable(f"context is {context!r}; it must be a number of tokens, at least 1")
     rows = options.get("rows", 1)
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
-    if format_of(options) is CacheFormat.FP8:
-        raise BackendUnavailable("the backend cuda keeps keys and values in FP16: leave cache at fp16")
+    if fp8 and rows > 1:
+        raise BackendUnavailable(
+            "the backend cuda keeps keys and values of one request at a time in FP8:"
+            " leave rows at 1, or cache at fp16"
+        )
     return Options(
         tuning,
         context,

@@ -127,6 +127,18 @@ def test_a_barrier_on_gpus_is_another_kernel() -> None:
     assert with_barrier != without
 
 
+def test_a_cache_in_fp8_on_gpus_is_another_kernel_of_one_request() -> None:
+    model = open_model("random:tiny-laneformer")
+    texts = [
+        kernel_headers(model, 1, 132, options)[0] for options in ({"cache": "fp8"}, {"cache": "fp16"}, {})
+    ]
+    assert texts[1] == texts[2]
+    assert "constexpr bool FP8_CACHE = true;" in texts[0]
+    assert "constexpr bool FP8_CACHE = false;" in texts[1]
+    with pytest.raises(BackendUnavailable, match="one request at a time in FP8: leave rows at 1"):
+        parse_options({"cache": "fp8", "rows": 2})
+
+
 def install(monkeypatch, name: str, *, usable: bool) -> dict:
     """Puts a module in the place of a native backend; returns what its `open` will have been given."""
     seen: dict = {}

@@ -54,6 +54,8 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "experts": ("qwen3-30b-a3b", "bf16", {}),
     "biased experts": ("gpt-oss-20b", "bf16", {}),
     "2 GPUs, profile, filters": ("test-laneformer", "f16", {"devices": 2, "profile": True, "filters": True}),
+    "keys and values in FP8": ("normed-small-heads", "f16", {"fp8_cache": True}),
+    "keys and values in FP8, head dim 128": ("head-dim-128", "f16", {"fp8_cache": True}),
     "barrier": ("test-laneformer", "f16", {"sync_barrier": True}),
     "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {}),
     "sum of lanes": ("sum-of-lanes", "f16", {}),
@@ -66,7 +68,7 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
 
 EACH_TIME = (
     "2 GPUs, profile, filters", "normed heads and biases, small", "experts", "barrier",
-    "vocabulary of lanes", "norms after modules", "two requests",
+    "keys and values in FP8",    "vocabulary of lanes", "norms after modules", "two requests",
 )  # fmt: skip
 """Between them every switch of the kernel, of small models; the others take minutes, and are compiled each
 night."""

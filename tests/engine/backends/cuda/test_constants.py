@@ -42,6 +42,10 @@ def test_long_prompts_of_sixteen_bit_models_go_by_tiles(config: ModelConfig) -> 
     assert "constexpr bool PREFILL_BY_TILES = true;" in header(layout)
 
 
+def test_keys_and_values_in_fp8_take_half_the_room() -> None:
+    assert layout_of(LLAMA).kv_halves == 2 * layout_of(LLAMA, tuning=Tuning(fp8_cache=True)).kv_halves
+
+
 def test_the_ring_of_experts_has_the_room_that_filters_would_take() -> None:
     layout = layout_of(load_preset("gpt-oss-20b").config, Storage.MXFP4)
     assert layout.slots_of(filters=True) < layout.slots_of(filters=False)

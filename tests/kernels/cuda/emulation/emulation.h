@@ -186,6 +186,25 @@ inline u32 to_bits(float value) {
 inline u32 add_halves(u32 a, u32 b) {
     return f16_bits(f16(a & 0xffff) + f16(b & 0xffff)) | f16_bits(f16(a >> 16) + f16(b >> 16)) << 16;
 }
+// E4M3: found by trying all that there are, of two as near the even one.
+inline float e4m3(u32 bits) {
+    const u32 exponent = bits >> 3 & 15, mantissa = bits & 7;
+    const float magnitude = exponent ? ldexpf(1.0f + float(mantissa) / 8, int(exponent) - 7) : ldexpf(float(mantissa), -9);
+    const float value = (bits & 0x7f) == 0x7f ? NAN : magnitude;
+    return bits & 0x80 ? -value : value;
+}
+inline u32 e4m3_bits(float value) {
+    if (std::isnan(value)) return 0x7f;
+    const float magnitude = fminf(fabsf(value), 448.0f);
+    u32 nearest = 0;
+    for (u32 bits = 1; bits < 0x7f; ++bits) {
+        const float distance = fabsf(e4m3(bits) - magnitude), least = fabsf(e4m3(nearest) - magnitude);
+        if (distance < least || (distance == least && bits % 2 == 0)) nearest = bits;
+    }
+    return nearest | (std::signbit(value) ? 0x80 : 0);
+}
+inline u32 e4m3_halves(u32 halves) { return e4m3_bits(f16(halves & 0xffff)) | e4m3_bits(f16(halves >> 16)) << 8; }
+inline u32 halves_of_e4m3(u32 pair) { return f16_bits(e4m3(pair & 0xff)) | f16_bits(e4m3(pair >> 8 & 0xff)) << 16; }
 inline float bf16(u32 bits) { return from_bits(bits << 16); }
 inline u32 bf16_bits(float value) {
     const u32 bits = to_bits(value);

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.cuda.cache_content import keys_and_values
 from engine.backends.cuda.constants import Tuning, make_layout, rotations
 from engine.backends.cuda.contract import PEER_POINTERS, TOKEN_ID_BITS, Control, Params, Status
 from engine.backends.cuda.expert_region import ExpertRegion, pack_experts
@@ -28,10 +29,10 @@ from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import Plan, pack_core, plan
 from engine.backends.cuda.unpacked import copies_experts, copy_offsets, experts_for_tiles, sixteen_bits
+from engine.kv_cache import KeysAndValues
 from engine.models.config import ModelConfig
 from engine.models.weights import DType, Weights
 from engine.sampling import SamplingParams
-from tests.gpu.cache import KeysAndValues, keys_and_values
 from tests.kernels.cuda.emulation.build import build_library
 from tests.kernels.cuda.emulation.sources import write_sources
 
@@ -137,7 +138,7 @@ class EmulatedGpu:
 
     def cache(self, positions: int) -> KeysAndValues:
         """What launches have left in its first `positions`."""
-        return keys_and_values(self._cache, self._config, positions)
+        return keys_and_values(self._cache, self._config, positions, fp8=self.layout.tuning.fp8_cache)
 
     def _load(self, weights: Weights) -> dict[str, NDArray[Any]]:
         """By the names of Params. What a launch must write before it reads holds NaNs."""

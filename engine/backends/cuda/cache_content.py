@@ -1,0 +1,26 @@
+"""Keys and values out of the order in which the tensor cores take them (kernels/cuda/rows.cuh)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.kv_cache import KeysAndValues
+from engine.models.checkpoints.block_formats import E4M3_LEVELS
+from engine.models.config import ModelConfig
+
+
+def keys_and_values(
+    words: NDArray[np.uint16], config: ModelConfig, positions: int, *, fp8: bool = False
+) -> KeysAndValues:
+    """The first `positions` of one GPU's whole cache of 16-bit `words`; `config` is its part of the model."""
+    units = -(-config.head_dim // 16)
+    numbers = E4M3_LEVELS[words.view(np.uint8)] if fp8 else words.view(np.float16)
+    blocks = numbers.reshape(config.layers, config.kv_heads, -1, 2, units, 32, 8)
+    p, d = np.arange(16)[:, np.newaxis], np.arange(config.head_dim)
+    lane, place = (p & 7) * 4 + (d >> 2 & 3), ((d >> 1 & 1) * 2 + (p >> 3)) * 2 + (d & 1)
+    keys = blocks[:, :, :, 0][:, :, :, d >> 4, lane, place]
+    lane, place = (d & 7) * 4 + (p >> 1 & 3), ((p >> 3) * 2 + (d >> 3 & 1)) * 2 + (p & 1)
+    values = blocks[:, :, :, 1][:, :, :, d >> 4, lane, place]
+    rows = (config.layers, config.kv_heads, -1, config.head_dim)
+    return KeysAndValues(*(t.reshape(rows)[:, :, :positions].astype(np.float32) for t in (keys, values)))
