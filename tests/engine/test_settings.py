@@ -84,6 +84,20 @@ def test_a_number_of_rows_that_no_launch_has_is_refused(monkeypatch: pytest.Monk
         settings.rows()
 
 
+@pytest.mark.parametrize(("given", "form"), [("", None), ("fp16", "fp16"), ("fp8", "fp8")])
+def test_keys_and_values_are_kept_as_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, given: str, form: str | None
+) -> None:
+    monkeypatch.setenv("MONOLANE_CACHE", given)
+    assert settings.cache_format() == form
+
+
+def test_a_format_that_no_cache_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLANE_CACHE", "int4")
+    with pytest.raises(ConfigError, match="MONOLANE_CACHE is 'int4'; it must be fp16 or fp8"):
+        settings.cache_format()
+
+
 def test_a_child_inherits_the_environment_with_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT", "1")
 

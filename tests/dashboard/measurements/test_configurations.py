@@ -69,6 +69,14 @@ def test_a_warm_prompt_and_several_streams_say_so() -> None:
     assert name.endswith("8 tokens cached, 4 streams")
 
 
+def test_keys_and_values_in_fp8_have_a_history_of_their_own_and_older_files_have_fp16() -> None:
+    document = factories.document(day=2)
+    assert document["settings"].pop("cache") == "fp16"
+    old = record_measurement(document=document, source="test.json")[0].configuration
+    assert old == factories.stored(day=1).configuration
+    assert str(stored(cache="fp8").configuration).endswith("fp8 cache")
+
+
 def test_two_devices_are_another_configuration_than_one() -> None:
     two = factories.stored(devices=TWO_GPUS, settings=replace(SETTINGS, devices=2, parallelism="dtp"))
     assert two.configuration_id != stored().configuration_id

@@ -183,6 +183,7 @@ def test_equal_tokens_with_logits_beyond_the_limit_are_not_verified(
     [
         (("settings", "cached_tokens"), 16, "cached_tokens is 16; of 16 prompt tokens 0 to 15"),
         (("settings", "streams"), 0, "streams is 0"),
+        (("settings", "cache"), "int4", "kept in fp16 or fp8"),
         (("samples", "stream_tok_s"), [[1.0, 2.0]], "a positive speed for each of 1 streams"),
         (("verified", "kind"), "partly", "kind is 'partly'; it is one of full, partial, own"),
     ],
