@@ -115,7 +115,8 @@ __attribute__((noinline)) static void packed_vectors(const uint8_t* panel, const
     for (int v = 0; v < kVecs; ++v) store(y + i * kRows + v * kWidth, acc[i][v]);
 }
 
-// One packed panel of integers times kTokens vectors: each block is unpacked once. `x` is [block][stride].
+// One packed panel of integers times kTokens vectors: each block is unpacked once. `x` is [block][stride]. What lies kAhead
+// bytes further on is asked for: it is the next panel.
 template <int kStorage, int kTokens>
 static inline void packed_tile(const uint8_t* panel, const IntegerBlock* x, int cols, int stride, float* y) {
   for (int v = 0; v < kVecs; ++v) {
@@ -125,7 +126,9 @@ static inline void packed_tile(const uint8_t* panel, const IntegerBlock* x, int 
     for (int first = 0; first < cols; first += kStrip) {
       const int here = cols - first < kStrip ? cols - first : kStrip;
       const Strip<kStorage> strip(kStorage, at, here);
+      const int64_t bytes = strip_layout(kStorage, here).bytes * kIntegers / here;
       for (int block = 0; block < here / kIntegers; ++block, columns += stride) {
+        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + block * bytes + kAhead + i, 0, 2);
         UVec codes[8];
         Vec scales[2], offset{};
         strip.unpack(block, v, codes);

@@ -69,7 +69,7 @@ struct Strip<ML_Q8_0> : StripReader {
   static constexpr int kBias = 128, kHalves = 1;
   static constexpr bool kOffset = false;
   using StripReader::StripReader;
-  void unpack(int block, int v, UVec (&out)[8]) const {
+  __attribute__((always_inline)) void unpack(int block, int v, UVec (&out)[8]) const {
     for (int j = 0; j < 8; ++j) out[j] = load_bytes(quad(8 * block + j, v));
   }
   Vec scale(int block, int, int v) const { return halves(scales + (block * kLine + v * kWidth) * 2); }
@@ -80,7 +80,7 @@ struct Strip<ML_Q5_0> : StripReader {
   static constexpr int kBias = 16, kHalves = 1;
   static constexpr bool kOffset = false;
   using StripReader::StripReader;
-  void unpack(int block, int v, UVec (&out)[8]) const {
+  __attribute__((always_inline)) void unpack(int block, int v, UVec (&out)[8]) const {
     const UVec fifth = load_bytes(upper + block * kQuadBytes + v * 4 * kWidth);
     for (int j = 0; j < 4; ++j) {
       const UVec both = pair(block, j, v);
@@ -96,7 +96,7 @@ struct Strip<ML_MXFP4> : StripReader {
   static constexpr int kBias = 12, kHalves = 1;
   static constexpr bool kOffset = false;
   using StripReader::StripReader;
-  void unpack(int block, int v, UVec (&out)[8]) const {
+  __attribute__((always_inline)) void unpack(int block, int v, UVec (&out)[8]) const {
     // Twice the values of E2M1, raised by 12.
     alignas(16) static constexpr uint8_t kValues[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
     for (int j = 0; j < 4; ++j) {
@@ -118,7 +118,7 @@ struct NibbleReader : StripReader {
   static constexpr int kBias = 0, kHalves = 1;
   static constexpr bool kOffset = true;
   using StripReader::StripReader;
-  void unpack(int block, int v, UVec (&out)[8]) const {
+  __attribute__((always_inline)) void unpack(int block, int v, UVec (&out)[8]) const {
     for (int j = 0; j < 4; ++j) {
       const UVec both = pair(block, j, v);
       out[j] = low_nibbles(both);
@@ -158,7 +158,7 @@ struct Strip<ML_Q6_K> : StripReader {
   static constexpr int kBias = 32, kHalves = 2;
   static constexpr bool kOffset = false;
   using StripReader::StripReader;
-  void unpack(int block, int v, UVec (&out)[8]) const {
+  __attribute__((always_inline)) void unpack(int block, int v, UVec (&out)[8]) const {
     const UVec first = load_bytes(upper + 2 * block * kQuadBytes + v * 4 * kWidth);
     const UVec last = load_bytes(upper + (2 * block + 1) * kQuadBytes + v * 4 * kWidth);
     const UVec mask = each(0x30303030);

@@ -57,6 +57,10 @@ class Prefetcher {
   void fill_lead() {
     while (lead < kAhead && next) prefetch(1);
   }
+  // Prefetches the next lines while they are not further ahead than a cache holds them.
+  void prefetch_near(int lines) {
+    for (; lines > 0 && lead < kFurthest && next; --lines) prefetch(1);
+  }
   // Prefetches the next lines, from run to run.
   __attribute__((noinline)) void prefetch(int lines) {
     for (; lines > 0 && next; --lines, next += 64, lead += 64) {
@@ -75,6 +79,9 @@ class Prefetcher {
   // What products with several vectors prefetch besides, a few lines for each kBesideColumns: they leave memory idle.
   Stretch beside;
   int beside_lines = 0;
+
+ protected:
+  static constexpr int64_t kFurthest = 256 << 10;  // a quarter of a second-level cache of 1 MB
 };
 
 }  // namespace ml

@@ -30,6 +30,9 @@ struct Tape {
 struct UnitOrder {
   int first = 0, step = 1, count = 0, partners = 0;
 
+  UnitOrder() = default;
+  UnitOrder(Range mine, int partners, bool downwards)
+      : first(downwards ? mine.last - 1 : mine.first), step(downwards ? -1 : 1), count(mine.count()), partners(partners) {}
   int unit(int k) const { return first + k * step; }
   // The first `done` of them.
   Range range(int done) const { return step > 0 ? Range{first, first + done} : Range{first - done + 1, first + 1}; }
@@ -41,13 +44,9 @@ class WeightCursor : public Prefetcher<WeightCursor> {
   WeightCursor(const Plan& plan, int thread, const Tape& mine, const Tape* partner)
       : plan_(plan), mine_(mine), partner_(partner) {
     for (int tensor = ML_QKV; tensor <= ML_HEAD; ++tensor) {
-      UnitOrder& order = orders_[tensor];
-      const Range range = mine.map.range(tensor);
-      order.count = range.count();
-      order.step = Plan::downwards(thread) ? -1 : 1;
-      order.first = Plan::downwards(thread) ? range.last - 1 : range.first;
-      if (partner) order.partners = partner->map.range(tensor).count();
-      expected_[tensor] = float(order.count);
+      const int partners = partner ? partner->map.range(tensor).count() : 0;
+      orders_[tensor] = UnitOrder(mine.map.range(tensor), partners, Plan::downwards(thread));
+      expected_[tensor] = float(orders_[tensor].count);
     }
     go_to(ML_QKV, 0, 0);
   }
@@ -102,14 +101,13 @@ class WeightCursor : public Prefetcher<WeightCursor> {
     go_to_next(tensor, layer);
   }
 
-  // Prefetches as much as memory gave since the last call. To be called every few dozen nanoseconds by a thread that does
-  // not read weights. The processor drops what exceeds its buffers; such a prefetch does nothing.
-  void prefetch_at_memory_rate() {
+  // Lines that memory gave since the last call. To be called every few dozen nanoseconds by a thread that does not read
+  // weights, and that prefetches as many. The processor drops what exceeds its buffers; such a prefetch does nothing.
+  int lines_due() {
     const uint64_t now = ticks();
     const int lines = int(float(now - last_) * rate_);
-    if (lines < 1) return;
-    last_ = now;
-    for (int i = std::min(lines, kBurst); i > 0 && lead < kFurthest && next; --i) prefetch(1);
+    if (lines > 0) last_ = now;
+    return std::min(lines, kBurst);
   }
   // Prefetches `lines` more, as far as they lie together. Has no call in it, which would cost its caller the registers.
   void prefetch_in_run(int lines) {
@@ -119,7 +117,6 @@ class WeightCursor : public Prefetcher<WeightCursor> {
 
  private:
   friend Prefetcher;
-  static constexpr int64_t kFurthest = 256 << 10;  // a quarter of a second-level cache of 1 MB
   static constexpr int kBurst = 48;                // lines
   static constexpr float kLinesToJudge = 512;      // of a phase long enough to tell the memory's rate
 

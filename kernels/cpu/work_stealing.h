@@ -13,7 +13,7 @@
 
 namespace ml {
 
-// A count of units of one phase, read by the partner. Phases are matrix products, numbered alike by all threads.
+// A count of units of one phase, read by the partner. Phases are lists of units, numbered alike by all threads.
 class Progress {
  public:
   void publish(uint32_t phase, uint32_t units) {
@@ -44,27 +44,42 @@ class WorkStealing {
   WorkStealing(Claims& mine, const Claims* partner) : mine_(mine), partner_(partner) {}
 
   bool has_partner() const { return partner_; }
-  void begin(uint32_t phase, int k) { mine_.begun.publish(phase, k + 1); }
 
-  // True if the partner has taken the thread's own k-th unit.
-  bool is_stolen(uint32_t phase, int k, int count) const {
-    return partner_ && k > 0 && k + int64_t(partner_->stolen.units(phase)) >= count;
-  }
-  // Claims the k-th unit, k >= count, one of the partner's `partners`, if the partner has not begun it. `expected` is how
+  // Calls compute(k) for one unit of the next phase after another: the thread's own `count`, as far as the partner leaves
+  // them, then those of the partner's `partners` that it has not begun. Returns how many. `expected`, if it is known, is how
   // many units the thread computed lately in such a phase: it claims as many at once.
-  bool try_claim(uint32_t phase, int k, int count, int partners, int expected) {
-    const int wanted = k - count + 1;
-    if (!partner_ || wanted >= partners) return false;
-    if (uint32_t(wanted) <= mine_.stolen.units(phase)) return true;
-    const uint32_t begun = std::max(1u, partner_->begun.units(phase));
-    if (begun > uint32_t(partners - wanted)) return false;
-    mine_.stolen.publish(phase, std::clamp(expected - count - 1, wanted, partners - int(begun)));
-    return true;
+  template <class Compute>
+  int each_unit(int count, int partners, int expected, Compute&& compute) {
+    ++phase_;
+    int k = 0;
+    for (; k < count && !is_stolen(k, count); ++k) {
+      mine_.begun.publish(phase_, k + 1);
+      compute(k);
+    }
+    if (k == count && k > 0)
+      for (; try_claim(k, count, partners, expected); ++k) compute(k);
+    return k;
   }
 
  private:
+  // True if the partner has taken the thread's own k-th unit.
+  bool is_stolen(int k, int count) const {
+    return partner_ && k > 0 && k + int64_t(partner_->stolen.units(phase_)) >= count;
+  }
+  // Claims the k-th unit, k >= count, if the partner has not begun it.
+  bool try_claim(int k, int count, int partners, int expected) {
+    const int wanted = k - count + 1;
+    if (!partner_ || wanted >= partners) return false;
+    if (uint32_t(wanted) <= mine_.stolen.units(phase_)) return true;
+    const uint32_t begun = std::max(1u, partner_->begun.units(phase_));
+    if (begun > uint32_t(partners - wanted)) return false;
+    mine_.stolen.publish(phase_, std::clamp(expected - count - 1, wanted, partners - int(begun)));
+    return true;
+  }
+
   Claims& mine_;
   const Claims* const partner_;
+  uint32_t phase_ = 0;
 };
 
 // Units in the middle of a pair that belong to nobody until one of the two claims them. Each is claimed exactly once.

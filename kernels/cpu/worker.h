@@ -104,12 +104,17 @@ class Worker {
       if (worker.timed_) since = now_ns();
       step();
     }
-    void step() { worker.cursor_.prefetch_at_memory_rate(); }
+    void step() { worker.prefetch_at_memory_rate(); }
     void end() {
       if (worker.timed_) worker.waited_[kind] += now_ns() - since;
     }
   };
   Idle idle(Wait kind = kLocal) { return {*this, kind}; }
+  // The chosen experts' weights are read before what follows on the tape.
+  void prefetch_at_memory_rate() {
+    const int lines = cursor_.lines_due();
+    runs_.next ? runs_.prefetch_near(lines) : cursor_.prefetch_near(lines);
+  }
 
   // worker_requests.cpp. Whatever returns bool returns false if the team aborts.
   void take_arrivals();
@@ -170,6 +175,10 @@ class Worker {
   Columns columns_of(const HitGroup& group, int tokens, const float* normed, bool as_integers);
   template <class Pass>
   bool mix(Pass pass, int layer);
+  UnitOrder deal(int units) const;
+  void prefetch_bias(MlVector which, int layer, int64_t at);
+  const uint8_t* down_panel(int layer, const HitGroup& group, int p) const;
+  void plan_downs(int layer);
   bool gate_up_experts(int tokens, const float* normed, int layer);
   void finish_halves(int layer, const HitGroup& group, int panel, float* gate, float* up);
   bool add_experts(int tokens, float* outputs, int layer);

@@ -9,11 +9,15 @@
 
 namespace ml {
 
+// `a` comes from memory: what lies behind it is asked for as the tape is.
 static float dot(const float* a, const float* b, int count) {
+  constexpr int kFloatsAhead = kAhead / 4;
   Vec sums[4] = {};
   int k = 0;
-  for (; k + 4 * kWidth <= count; k += 4 * kWidth)
+  for (; k + 4 * kWidth <= count; k += 4 * kWidth) {
+    for (int i = 0; i < 4 * kWidth; i += 16) __builtin_prefetch(a + k + kFloatsAhead + i);
     for (int i = 0; i < 4; ++i) sums[i] += load(a + k + i * kWidth) * load(b + k + i * kWidth);
+  }
   float total = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
   for (; k < count; ++k) total += a[k] * b[k];
   return total;
@@ -26,13 +30,28 @@ static void multiply_expert(int storage, const uint8_t* panel, Columns in, int c
   multiply_block(storage, panel, in, cols, count, y);
 }
 
+// Asks for the biases of sixteen rows, which are needed after a product: they lie alone in memory and would be waited for.
+void Worker::prefetch_bias(MlVector which, int layer, int64_t at) {
+  const float* all = team_.vector(which, layer, device_);
+  if (!all) return;
+  __builtin_prefetch(all + at);
+  __builtin_prefetch(all + at + kLine - 1);
+}
+
+// This worker's units of so many that lie on no tape, and its partner's.
+UnitOrder Worker::deal(int units) const {
+  const int partner = team_.partner(index_);
+  const int partners = partner < 0 ? 0 : share_of(units, partner % plan_.threads, plan_.threads).count();
+  return {share_of(units, thread_, plan_.threads), partners, Plan::downwards(thread_)};
+}
+
 // Reads the lines of an exchange whose `units` were dealt by share_of.
 template <class Emit>
 bool Worker::gather_shared(int units, int64_t lines, Emit&& emit) {
   float line[kLine] __attribute__((aligned(64)));
   for (int64_t i = 0; i < lines; ++i) {
     if (!local_.read(i, line, idle())) return false;
-    if (i % 4 == 0) cursor_.prefetch_at_memory_rate();
+    if (i % 4 == 0) prefetch_at_memory_rate();
     emit(i, line);
   }
   for (int thread = 0; thread < plan_.threads; ++thread)
@@ -114,7 +133,7 @@ bool Worker::gate_up_experts(int tokens, const float* normed, int layer) {
   const UnitStorage& storage = plan_.unit_storage(ML_GATE_UP, layer);
   const std::vector<HitGroup>& groups = routing_.groups();
   const int panels = plan_.ffn_panels, units = int(groups.size()) * panels;
-  const Range mine = share_of(units, thread_, plan_.threads);
+  const UnitOrder order = deal(units);
   auto line_of = [&](int unit) {
     if (unit == units) return int64_t(routing_.hits()) * panels;
     const HitGroup& group = groups[unit / panels];
@@ -124,22 +143,32 @@ bool Worker::gate_up_experts(int tokens, const float* normed, int layer) {
     return team_.expert(device_, layer, groups[unit / panels].expert) + unit % panels * storage.bytes[0];
   };
   runs_.begin();
-  for (int unit = mine.first; unit < mine.last; ++unit) runs_.add(panel_of(unit), storage.bytes[0]);
+  for (int k = 0; k < order.count + order.partners; ++k)
+    if (groups[order.unit(k) / panels].count == 1) runs_.add(panel_of(order.unit(k)), storage.bytes[0]);
   runs_.start();
   float* to = local_.open();
-  local_.clear_stale();
+  const HitGroup* prepared = nullptr;
   Columns in{};
-  for (int unit = mine.first; unit < mine.last; ++unit) {
+  const int done = stealing_.each_unit(order.count, order.partners, 0, [&](int k) {
+    const int unit = order.unit(k);
     const HitGroup& group = groups[unit / panels];
-    if (unit == mine.first || unit % panels == 0) in = columns_of(group, tokens, normed, storage.takes_integers);
+    if (!prepared || (prepared != &group && tokens > 1)) in = columns_of(group, tokens, normed, storage.takes_integers);
+    prepared = &group;
+    const int64_t bias = int64_t(group.expert) * 2 * plan_.ffn + unit % panels * kLine;
+    prefetch_bias(ML_GATE_UP_BIAS, layer, bias);
+    prefetch_bias(ML_GATE_UP_BIAS, layer, bias + plan_.ffn);
     float *gate = lines_.get(), *up = gate + group.count * kLine;
     const uint8_t* panel = panel_of(unit);
     multiply_expert(storage.storages[0], panel, in, plan_.s.hidden, group.count, gate, runs_);
     multiply_expert(storage.storages[1], panel + storage.second_panel, in, plan_.s.hidden, group.count, up, runs_);
     finish_halves(layer, group, unit % panels, gate, up);
+    if (k == 0) local_.clear_stale();
     for (int i = 0; i < group.count; ++i) publish_line(to + (line_of(unit) + i) * kLine, gate + i * kLine);
-  }
+  });
+  if (done == 0) local_.clear_stale();
+  const Range mine = order.range(done);
   local_.publish(line_of(mine.first), line_of(mine.last) - line_of(mine.first));
+  plan_downs(layer);
   size_t g = 0;
   return gather_shared(units, line_of(units), [&](int64_t i, const float* line) {
     while (i >= int64_t(groups[g].first + groups[g].count) * panels) ++g;
@@ -165,39 +194,53 @@ void Worker::finish_halves(int layer, const HitGroup& group, int panel, float* g
   for (int i = 0; i < group.count * kLine; i += kWidth) store(gate + i, gated(load(gate + i), load(up + i)));
 }
 
+const uint8_t* Worker::down_panel(int layer, const HitGroup& group, int p) const {
+  return team_.expert_down(device_, layer, group.expert) + p * plan_.unit_storage(ML_DOWN, layer).bytes[0];
+}
+
+// What this worker will read of the downs is prefetched from now on.
+void Worker::plan_downs(int layer) {
+  const UnitOrder order = deal(plan_.out_panels);
+  runs_.begin();
+  for (int k = 0; k < order.count + order.partners; ++k)
+    for (const HitGroup& group : routing_.groups())
+      if (group.count == 1)
+        runs_.add(down_panel(layer, group, order.unit(k)), plan_.unit_storage(ML_DOWN, layer).bytes[0]);
+  runs_.start();
+}
+
 // `outputs` becomes the sums over each token's experts, in the order of its slots: [padded hidden][tokens].
 bool Worker::add_experts(int tokens, float* outputs, int layer) {
   const UnitStorage& storage = plan_.unit_storage(ML_DOWN, layer);
   const std::vector<HitGroup>& groups = routing_.groups();
   const int ffn = plan_.ffn, panels = plan_.out_panels;
-  const Range mine = share_of(panels, thread_, plan_.threads);
-  auto panel_of = [&](const HitGroup& group, int p) {
-    return team_.expert_down(device_, layer, group.expert) + p * storage.bytes[0];
-  };
+  const UnitOrder order = deal(panels);
   auto columns_of_group = [&](const HitGroup& group) {
     const int64_t blocks = int64_t(group.first) * (ffn / kIntegers);
     return Columns{gathered_.of(0) + int64_t(group.first) * plan_.ffn_panels * kLine, integers_.get() + blocks};
   };
-  runs_.begin();
-  for (int p = mine.first; p < mine.last; ++p)
-    for (const HitGroup& group : groups) runs_.add(panel_of(group, p), storage.bytes[0]);
-  runs_.start();
   if (storage.takes_integers)
     for (const HitGroup& group : groups) {
       const Columns in = columns_of_group(group);
       to_integers(in.x, ffn, group.count, const_cast<IntegerBlock*>(in.integers));
+      prefetch_at_memory_rate();
     }
   float* to = local_.open();
-  local_.clear_stale();
-  for (int p = mine.first; p < mine.last; ++p) {
+  const int done = stealing_.each_unit(order.count, order.partners, 0, [&](int k) {
+    const int p = order.unit(k);
     for (const HitGroup& group : groups) {
-      multiply_expert(storage.storages[0], panel_of(group, p), columns_of_group(group), ffn, group.count, lines_.get(),
-                      runs_);
+      prefetch_bias(ML_DOWN_BIAS, layer, int64_t(group.expert) * plan_.s.hidden + p * kLine);
+      multiply_expert(storage.storages[0], down_panel(layer, group, p), columns_of_group(group), ffn, group.count,
+                      lines_.get(), runs_);
       keep_outputs(layer, group, p);
     }
+    if (k == 0) local_.clear_stale();
     for (int t = 0; t < tokens; ++t) publish_line(to + (int64_t(p) * tokens + t) * kLine, sum_slots(t));
-  }
+  });
+  if (done == 0) local_.clear_stale();
+  const Range mine = order.range(done);
   local_.publish(int64_t(mine.first) * tokens, int64_t(mine.count()) * tokens);
+  runs_.begin();
   return gather_shared(panels, int64_t(panels) * tokens, [&](int64_t i, const float* line) {
     float* rows = outputs + i / tokens * kLine * tokens + i % tokens;
     for (int r = 0; r < kLine; ++r) rows[int64_t(r) * tokens] = line[r];

@@ -75,7 +75,6 @@ Range Worker::multiply(Pass pass, int tensor, int layer, Columns in, int64_t in_
   const UnitStorage& storage = plan_.unit_storage(tensor, layer);
   const int cols = plan_.cols(tensor), per_shard = plan_.units_per_shard(tensor), panels = plan_.panels_per_unit(tensor);
   const int count = pass.count, numbers = count * kLine;
-  const uint32_t phase = cursor_.phase();
   float* y = lines_.get();
   const Gate gated(plan_.s);
   cursor_.begin_phase(tensor, layer);
@@ -98,13 +97,7 @@ Range Worker::multiply(Pass pass, int tensor, int layer, Columns in, int64_t in_
     if (k == 0) local_.clear_stale();
     for (int i = 0; i < count; ++i) publish_line(to_lines + (int64_t(unit) * count + i) * kLine, y + i * kLine);
   };
-  int k = 0;
-  for (; k < order.count && !stealing_.is_stolen(phase, k, order.count); ++k) {
-    stealing_.begin(phase, k);
-    compute(k);
-  }
-  if (k == order.count && k > 0)
-    for (; stealing_.try_claim(phase, k, order.count, order.partners, cursor_.expected(tensor)); ++k) compute(k);
+  const int k = stealing_.each_unit(order.count, order.partners, cursor_.expected(tensor), compute);
   if (k == 0) local_.clear_stale();
   cursor_.end_phase(tensor, layer, k);
   return order.range(k);
@@ -163,7 +156,7 @@ bool Worker::gather(int tensor, int64_t lines_a_unit, Emit&& emit) {
   for (int unit = 0; unit < units; ++unit)
     for (int64_t i = 0; i < lines_a_unit; ++i) {
       if (!local_.read(unit * lines_a_unit + i, line, idle())) return false;
-      if (unit % 4 == 0) cursor_.prefetch_at_memory_rate();
+      if (unit % 4 == 0) prefetch_at_memory_rate();
       emit(unit, int(i), line);
     }
   for (int thread = 0; thread < plan_.threads; ++thread)

@@ -1,0 +1,46 @@
+// Two threads share the units of several phases; in every other one the second thread is slow. Usage: stealing. Writes, for
+// each phase, how many units the first thread computed, how many the second, and how many of all nobody did.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "work_stealing.h"
+
+namespace {
+
+constexpr int kPhases = 6, kUnits = 40;  // units of each thread
+
+// What both have done by the end of a phase, as an exchange would tell.
+void meet(std::atomic<int>& arrived, int phase) {
+  ++arrived;
+  while (arrived < 2 * (phase + 1)) std::this_thread::yield();
+}
+
+}  // namespace
+
+int main() {
+  ml::Claims claims[2];
+  ml::WorkStealing first(claims[0], &claims[1]), second(claims[1], &claims[0]);
+  std::vector<std::atomic<int>> computed(kPhases * 2 * kUnits);
+  std::atomic<int> arrived{0};
+  int done[2][kPhases];
+  auto work = [&](ml::WorkStealing& mine, int thread) {
+    for (int phase = 0; phase < kPhases; ++phase) {
+      done[thread][phase] = mine.each_unit(kUnits, kUnits, 0, [&](int k) {
+        ++computed[phase * 2 * kUnits + (thread ? 2 * kUnits - 1 - k : k)];
+        if (thread == 1 && phase % 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      });
+      meet(arrived, phase);
+    }
+  };
+  std::thread other([&] { work(second, 1); });
+  work(first, 0);
+  other.join();
+  for (int phase = 0; phase < kPhases; ++phase) {
+    int missing = 0;
+    for (int unit = 0; unit < 2 * kUnits; ++unit) missing += computed[phase * 2 * kUnits + unit] == 0;
+    std::printf("%d %d %d\n", done[0][phase], done[1][phase], missing);
+  }
+}
