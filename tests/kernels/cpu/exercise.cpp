@@ -390,7 +390,7 @@ void check_unsound(Model m) {
 }
 
 void check_unsound_storage(Model m) {
-  m.storages[pick(0, int(m.storages.size()) - 1)] = one_of({-1, 8, 1 << 30});
+  m.storages[pick(0, int(m.storages.size()) - 1)] = one_of({-1, ML_Q4_1 + 1, 1 << 30});
   m.link();
   MlTeam team = team_of(1, 1);
   MlKernel* kernel;
