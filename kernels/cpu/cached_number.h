@@ -8,17 +8,26 @@
 
 namespace ml {
 
-// kWidth numbers of E4M3, exactly: as float16 they are 2^8 too small.
+// A number of E4M3 as a float16 that is 2^8 too small, exactly. Of NaN alone the sum reaches bit 14, which makes it one there.
+static inline uint16_t fp8_to_half(uint8_t x) {
+  const uint16_t rest = uint16_t((x & 0x7F) << 7);
+  return uint16_t((x & 0x80) << 8 | rest | ((rest + 0x80) & 0x4000));
+}
+
+// kWidth of them. Where the sign has been spread to bit 14, the sum clears that of all but NaN.
 static inline Vec fp8_shrunk(const uint8_t* p) {
 #if defined(__AVX512F__)
   const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return (Vec)_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(int16_t(0xBFFF))));
+  const __m256i spread = _mm256_slli_epi16(wide, 7), sums = _mm256_add_epi16(spread, _mm256_set1_epi16(0x80));
+  const __m256i bit_14 = _mm256_set1_epi16(0x4000);
+  return (Vec)_mm512_cvtph_ps(_mm256_ternarylogic_epi32(spread, sums, bit_14, 0x78));  // spread ^ (sums & bit_14)
 #elif defined(__AVX2__) && defined(__F16C__)
   const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-  return (Vec)_mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(int16_t(0xBFFF))));
+  const __m128i spread = _mm_slli_epi16(wide, 7), sums = _mm_add_epi16(spread, _mm_set1_epi16(0x80));
+  return (Vec)_mm256_cvtph_ps(_mm_xor_si128(spread, _mm_and_si128(sums, _mm_set1_epi16(0x4000))));
 #else
   uint16_t wide[kWidth];
-  for (int i = 0; i < kWidth; ++i) wide[i] = uint16_t((p[i] & 0x80) << 8 | (p[i] & 0x7F) << 7);
+  for (int i = 0; i < kWidth; ++i) wide[i] = fp8_to_half(p[i]);
   return widen<Half::kFloat16>(wide);
 #endif
 }
@@ -55,7 +64,7 @@ struct E4m3 {
   using Word = uint8_t;
   static constexpr float kShrunk = kFp8Shrunk;
   static Vec shrunk(const Word* p) { return fp8_shrunk(p); }
-  static float to_float(Word w) { return half_to_float(uint16_t((w & 0x80) << 8 | (w & 0x7F) << 7)) * kShrunk; }
+  static float to_float(Word w) { return half_to_float(fp8_to_half(w)) * kShrunk; }
   static Word narrow(float x) { return float_to_e4m3(x); }
 };
 

@@ -74,6 +74,27 @@ def test_what_is_too_large_is_the_largest(target: Any) -> None:
         np.testing.assert_array_equal(numbers, quantise(numbers))
 
 
+class BrokenKey(RandomWeights):
+    """One key of each position is no number."""
+
+    def get(self, name: str, dtype: DType = "f32") -> Any:
+        found = super().get(name, "f32").copy()
+        if name.endswith(".wk"):
+            found.reshape(-1, found.shape[-1])[3] = np.nan
+        return found if dtype == "f32" else found.astype(np.float16)
+
+
+@pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
+def test_what_is_no_number_stays_none(target: Any) -> None:
+    tokens = prompt(LLAMA)
+    for form in ("fp16", "fp8"):
+        with opened("cpu", LLAMA, cache=form, isa=target.name, weights=BrokenKey) as backend:
+            logits, kept = backend.logits_and_cache(tokens)
+        assert np.isnan(kept.keys[..., 3]).any()
+        assert not np.isnan(kept.values[0]).any()
+        assert np.isnan(logits).any(axis=1).all()
+
+
 def test_requests_beside_each_other_get_what_they_get_alone() -> None:
     first, second = prompt(LLAMA), prompt(LLAMA)[5:]
     with opened("cpu", LLAMA, cache="fp8") as alone:
