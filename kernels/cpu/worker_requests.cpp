@@ -66,17 +66,16 @@ Worker::Generation* Worker::find_reader() {
 }
 
 // Several answers to one prompt read it once: who has read nothing yet takes what another one of the same owner has read of
-// the same prompt, and goes on as that one did.
+// the same prompt from the same place on, and goes on as that one did.
 bool Worker::share_prompt(Generation& reader) {
   const Job& job = reader.request->job;
   if (!job.params.owner || reader.read != reader.begin) return true;
   for (const Generation* other : in_flight_) {
     const Job& theirs = other->request->job;
     const int count = other->whole_blocks(team_.block);
-    if (theirs.params.owner != job.params.owner || count <= reader.read || other->read < count || theirs.tokens != job.tokens)
-      continue;
+    const bool is_same = theirs.params.owner == job.params.owner && other->begin == reader.begin && theirs.tokens == job.tokens;
+    if (!is_same || count <= reader.read || other->read < count) continue;
     team_.copy_cache(*other->request->cache, *reader.request->cache, count, index_, team_.workers);
-    reader.begin = other->begin;
     reader.read = count;
     if (index_ == 0) {
       for (auto* told : {&reader.request->prefilled, &reader.request->filled, &reader.request->cached})
