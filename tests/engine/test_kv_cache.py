@@ -15,6 +15,7 @@ from engine.backends.base import Backend, Job
 from engine.backends.running import complete
 from engine.errors import BackendUnavailable
 from engine.kv_cache import LARGEST, NOISE, Array, CacheFormat, KeysAndValues, quantise, settle
+from engine.measuring.bandwidth import usable_cores
 from engine.measuring.measurement import FULL, LOGIT_LIMIT, PARTIAL
 from engine.measuring.verification import verify
 from engine.models.catalogue import open_model
@@ -112,6 +113,19 @@ def test_a_run_is_verified_by_a_reference_that_rounds(
         found = verify(backend, MODELS[name], PROMPT, ids(backend, Job(PROMPT, TOKENS)))
     assert found.passed and found.logit_rel_err is not None and found.logit_rel_err < LOGIT_LIMIT / 10
     assert found.kind == (FULL if work is None else PARTIAL) and "FP8" in found.against
+
+
+def test_both_passes_of_the_reference_count_as_work(monkeypatch: Any) -> None:
+    model = MODELS["tiny-llama"]
+    one_pass = float(model.config.active_parameters) * (len(PROMPT) + TOKENS)
+    monkeypatch.setattr("engine.measuring.verification.CORE_WORK", 1.5 * one_pass / usable_cores())
+    monkeypatch.setattr("engine.measuring.verification.TOKENS", TOKENS)
+    monkeypatch.setattr("engine.measuring.verification.gpu_products", lambda: None)
+    kinds = []
+    for form in ("fp16", "fp8"):
+        with opened("numpy", model, cache=form) as backend:
+            kinds.append(verify(backend, model, PROMPT, ids(backend, Job(PROMPT, TOKENS))).kind)
+    assert kinds == [FULL, PARTIAL]
 
 
 def test_a_wrong_token_is_found() -> None:
