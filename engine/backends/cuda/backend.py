@@ -23,7 +23,8 @@ from engine.backends.base import (
     check_job,
     check_sequence,
 )
-from engine.backends.cuda.cache_content import keys_and_values
+from engine.backends.cuda.cache_content import read_cache
+from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.driver import Device, reachable_devices
 from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
@@ -128,7 +129,7 @@ class CudaBackend:
         self.facts: dict[str, Any] = {
             "sync": BARRIER if chosen.tuning.sync_barrier else MAILBOX,
             CACHE: (CacheFormat.FP8 if chosen.tuning.fp8_cache else CacheFormat.FP16).value,
-            "tuning": asdict(self.layout.tuning) | {"slot_units": self.layout.slot_units},
+            "tuning": tuning_facts(self.layout),
         } | ({"rows": self.rows} if self.rows > 1 else {})
 
     def _open_rows(self, chosen: Options) -> RowScheduler:
@@ -211,12 +212,17 @@ class CudaBackend:
         check_job(self.config, job)
         if self._scheduler is not None and not job.is_measured:
             return self._join(self._scheduler, job)
+        return self._launch_alone(job)[0]
+
+    def _launch_alone(self, job: Job) -> tuple[CudaLaunch | MultiGpuLaunch, Lease | None]:
+        """And what it uses of the kept caches; None is the buffers that came with the model."""
+        context = self.config.context
         with self._lock:
             self._require_idle()
             self._take_back()
             lease = self._caches.lend(job)
             if lease is None:
-                return self._start_plan(plan_launch(job, context, prefills=self.layout.prefills))
+                return self._start_plan(plan_launch(job, context, prefills=self.layout.prefills)), None
             try:
                 launch = self._start_plan(
                     plan_launch(job, context, lease.first, lease.buffers, prefills=self.layout.prefills)
@@ -225,7 +231,7 @@ class CudaBackend:
                 self._caches.take_back(lease, job, ())
                 raise
             self._lent = (lease, job)
-            return launch
+            return launch, lease
 
     def _join(self, scheduler: RowScheduler, job: Job) -> Row:
         with self._lock:
@@ -259,18 +265,19 @@ class CudaBackend:
         return logits, self._content(len(tokens))
 
     def tokens_and_cache(self, job: Job) -> tuple[list[int], KeysAndValues]:
-        """From a cold start, whoever owns the job: in the buffers that came with the model."""
-        tokens = [token.id for token in drain(self.launch(replace(job, cache_salt="")))]
-        return tokens, self._content(len(job.tokens) + len(tokens) - 1)
+        """It goes on from what its owner has kept, as `launch` does."""
+        check_job(self.config, job)
+        launch, lease = self._launch_alone(job)
+        tokens = [token.id for token in drain(launch)]
+        return tokens, self._content(len(job.tokens) + len(tokens) - 1, lease)
 
-    def _content(self, positions: int) -> KeysAndValues:
-        """What launches without an owner have left, of all GPUs' heads."""
+    def _content(self, positions: int, lease: Lease | None = None) -> KeysAndValues:
+        """What is in the lease's buffers, or in those that came with the model, of all GPUs' heads."""
         parts = []
-        for context in self.device_contexts:
+        for rank, context in enumerate(self.device_contexts):
             context.device.activate()
-            words = context.device.download(context.memory.kv, (self.layout.kv_halves,), np.uint16)
-            fp8 = self.layout.tuning.fp8_cache
-            parts.append(keys_and_values(words, self.layout.config, positions, fp8=fp8))
+            kept = context.memory.kv if lease is None else lease.buffers[rank]
+            parts.append(read_cache(context.device, kept, self.layout, positions))
         return KeysAndValues(*(np.concatenate(both, axis=1) for both in zip(*parts, strict=True)))
 
     def logits_after_prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -356,6 +363,13 @@ class CudaBackend:
     def _close_devices(self) -> None:
         for device in self._devices:
             device.close()
+
+
+def tuning_facts(layout: Layout) -> dict[str, Any]:
+    """What an open backend says of it, without the cache's format, which the facts name by itself."""
+    tuning = asdict(layout.tuning) | {"slot_units": layout.slot_units}
+    del tuning["fp8_cache"]
+    return tuning
 
 
 def _topology(devices: Sequence[Device], sharding: Sharding) -> Topology:

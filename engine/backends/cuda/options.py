@@ -49,11 +49,6 @@ def parse_options(options: Mapping[str, Any]) -> Options:
     rows = options.get("rows", 1)
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
-    if fp8 and rows > 1:
-        raise BackendUnavailable(
-            "the backend cuda keeps keys and values of one request at a time in FP8:"
-            " leave rows at 1, or cache at fp16"
-        )
     return Options(
         tuning,
         context,

@@ -43,10 +43,11 @@ _FILTERS_AT = _STOP_FLAGS_AT + -(-FLAG_BYTES * MOST_ROWS // 256) * 256
 
 def shares_launches(layout: Layout) -> bool:
     """Whether several requests of the model can share a launch: dense ones in 16 bits on one GPU, without
-    norms after modules, whose head does not take its lanes side by side."""
+    norms after modules, whose head does not take its lanes side by side, with keys and values in 16 bits."""
     wide = layout.sharding.whole.lanes.head is HeadKind.LANE and layout.sharding.streams > 1
     dense = layout.config.experts is None and not layout.plan.is_packed
-    return dense and layout.prefills and layout.sharding.ranks == 1 and not wide
+    in_16_bits = dense and not layout.tuning.fp8_cache
+    return in_16_bits and layout.prefills and layout.sharding.ranks == 1 and not wide
 
 
 def several_layout(layout: Layout, context: int | None, requests: int) -> Layout:

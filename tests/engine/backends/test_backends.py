@@ -135,8 +135,7 @@ def test_a_cache_in_fp8_on_gpus_is_another_kernel_of_one_request() -> None:
     assert texts[1] == texts[2]
     assert "constexpr bool FP8_CACHE = true;" in texts[0]
     assert "constexpr bool FP8_CACHE = false;" in texts[1]
-    with pytest.raises(BackendUnavailable, match="one request at a time in FP8: leave rows at 1"):
-        parse_options({"cache": "fp8", "rows": 2})
+    assert parse_options({"cache": "fp8", "rows": 2}).rows == 2, "of which the backend then has one"
 
 
 def install(monkeypatch, name: str, *, usable: bool) -> dict:

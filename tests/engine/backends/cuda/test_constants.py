@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.backends.cuda.backend import tuning_facts
 from engine.backends.cuda.constants import Layout, Tuning, make_layout
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.prefill_buffers import prefill_bytes
@@ -44,6 +45,12 @@ def test_long_prompts_of_sixteen_bit_models_go_by_tiles(config: ModelConfig) -> 
 
 def test_keys_and_values_in_fp8_take_half_the_room() -> None:
     assert layout_of(LLAMA).kv_halves == 2 * layout_of(LLAMA, tuning=Tuning(fp8_cache=True)).kv_halves
+
+
+def test_facts_name_the_format_of_the_cache_once() -> None:
+    facts = tuning_facts(layout_of(LLAMA, tuning=Tuning(fp8_cache=True)))
+    assert "fp8_cache" not in facts
+    assert {"slot_units", "prefill_tiles", "sync_barrier"} <= set(facts)
 
 
 def test_the_ring_of_experts_has_the_room_that_filters_would_take() -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from engine.backends.base import Token
 from engine.backends.cuda import watch
+from engine.backends.cuda.constants import Tuning
 from engine.backends.cuda.contract import TOKEN_ID_BITS, Control, Finish, Status
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan
 from engine.backends.cuda.model_header import header
@@ -63,6 +64,10 @@ def test_dense_models_in_sixteen_bits_share_launches(config: ModelConfig) -> Non
 )
 def test_the_others_have_one_row(config: ModelConfig, storage: Storage | None) -> None:
     assert not shares_launches(layout_of(config, storage))
+
+
+def test_keys_and_values_in_fp8_have_one_row() -> None:
+    assert not shares_launches(layout_of(LLAMA, tuning=Tuning(fp8_cache=True)))
 
 
 def context_after(wait: int) -> DeviceContext:
