@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from engine.backends.base import TraceRange, TraceSpan
+from engine.kv_cache import OPTION as CACHE
 from engine.measuring.bench import BenchStopped, run_point
 from engine.measuring.point import Point, require_rows
 from engine.measuring.trace import chrome_trace, pack_trace
@@ -78,10 +79,15 @@ class BenchRequests:
         return Measured(measurement.to_dict(), _packed_trace(spans, [d.name for d in measurement.devices]))
 
     def _spec_of(self, point: BenchRequest) -> EngineSpec:
-        """What the point names: one of the worker's own with its options, but for `sync` and enough rows."""
+        """What the point names: one of the worker's own with its options, but for `sync` and enough rows.
+
+        Of the others, too, keys and values are kept as the worker keeps them.
+        """
         now = self._heartbeat.now
         own = self._models.find(point.model or now.model)
-        asked = EngineSpec(point.model, point.backend, point.devices, rows=point.streams)
+        options = self._models.specs[0].options
+        kept = {CACHE: options[CACHE]} if CACHE in options else {}
+        asked = EngineSpec(point.model, point.backend, point.devices, kept, rows=point.streams)
         if (
             own is not None
             and asked.backend in (own.backend, now.backend)

@@ -64,6 +64,25 @@ def test_a_benchmark_may_choose_how_the_worker_s_own_engine_synchronises(client,
     assert synced == ["mailbox", "barrier", "mailbox"]
 
 
+@pytest.mark.parametrize("kept", ["fp8", "fp16", None])
+def test_a_benchmark_of_another_model_keeps_keys_and_values_as_the_worker_does(
+    client, redis_url, monkeypatch, kept
+):
+    def measured(backend: Backend, *_: Any, **__: Any) -> NoReturn:
+        found.append((backend.name, backend.facts["cache"]))
+        raise RequestError("nothing is measured in this test")
+
+    monkeypatch.setattr(bench_requests, "run_point", measured)
+    found: list[tuple[str, str]] = []
+    own = {"threads": 1, **({"cache": kept} if kept else {})}
+    with working(redis_url, model="random:tiny-llama", backend="cpu", options=own):
+        answer(client, bench("b1", backend="cpu"))
+        answer(client, bench("b2", model="random:tiny-laneformer", backend="cpu"))
+        answer(client, bench("b3", backend="numpy"))
+        answer(client, bench("b4", backend="cpu", model="random:tiny-laneformer", devices=2, sync="barrier"))
+    assert found == [(name, kept or "fp16") for name in ("cpu", "cpu", "numpy", "cpu")]
+
+
 def test_a_benchmark_runs_on_as_many_devices_as_it_names_though_the_worker_wants_more(
     client, redis_url, monkeypatch
 ):
