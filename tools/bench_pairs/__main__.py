@@ -4,10 +4,11 @@
 
 REV's files are checked out into a folder of their own, which is removed at the end, also after Ctrl-C. Its
 engine and that of this tree, as it lies here, each run in a process of their own and wait for each other:
-both open the same model (a preset's shape gets random weights of one seed), warm up for three seconds and
-decode in turn, the order turning with each pair. A pair's ratio is this tree's speed over REV's, by the
-launches' own clocks, prefill left out. The exit status is 1 if decode is slower by more than 0.5 % with all
-of the ratio's interval, 2 if there is no comparison.
+both open the same model (a preset whose weights are not here gets random ones of one seed), warm up for three
+seconds and decode in turn, the order turning with each pair. A pair's ratio is this tree's speed over REV's,
+by the launches' own clocks, prefill left out. The exit status is 1 if decode is slower by more than 0.5 %
+with all of the ratio's interval, 2 if a comparison failed; what had been compared by then is told all the
+same.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from engine.cli.terminal import table
 from engine.errors import EngineError
 from engine.measuring.environment import capture, git_facts, state
 from engine.measuring.statistics import median
-from engine.models.presets import preset_names
+from engine.models.catalogue import list_models
 from tools.bench_pairs.pairs import LIMIT, WARM_UP_S, Order, Row, compare
 from tools.bench_pairs.tree import Tree, TreeError, checked_out
 
@@ -39,15 +40,18 @@ SEED = 0
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
+    rows: list[Row] = []
     try:
         with _ended_in_order():
-            rows = _measure(args)
+            _measure(args, rows)
     except (EngineError, TreeError, ValueError) as error:
         print(f"bench_pairs: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    print(report(rows))
+    finally:
+        if rows:
+            print(report(rows))
     return int(any(row.is_slower for row in rows))
 
 
@@ -61,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=["laneformer-2b"],
         metavar="M",
-        help="a preset's shape gets random weights (default: %(default)s)",
+        help="a preset whose weights are not here gets random ones (default: %(default)s)",
     )
     parser.add_argument("--context", type=int, nargs="+", default=[256], metavar="N")
     parser.add_argument("--tokens", type=int, default=400, help="decoded a launch (default: %(default)s)")
@@ -74,11 +78,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measure(args: argparse.Namespace) -> list[Row]:
+def _measure(args: argparse.Namespace, rows: list[Row]) -> None:
+    """Adds each row as soon as it is finished."""
     if args.pairs < 1 or args.tokens < 2 or min(args.context) < 1:
         raise ValueError("it takes 1 pair, 2 tokens and a context of 1 at the least")
     environment = capture()
-    rows: list[Row] = []
     with ExitStack() as stack:
         folder, sha = _before(stack, args.revision)
         before = stack.enter_context(Tree(folder, f"the tree of {args.revision}"))
@@ -86,7 +90,7 @@ def _measure(args: argparse.Namespace) -> list[Row]:
         for model in args.model:
             order = Order(
                 model,
-                SEED if model in preset_names() else None,
+                seed_of(model),
                 args.backend,
                 args.devices,
                 dict(args.option),
@@ -95,9 +99,14 @@ def _measure(args: argparse.Namespace) -> list[Row]:
                 args.pairs,
                 args.warm_up,
             )
-            rows += compare(before, after, order, _say)
-            _write(args, sha, rows, environment)
-    return rows
+            for row in compare(before, after, order, _say):
+                rows.append(row)
+                _write(args, sha, rows, environment)
+
+
+def seed_of(model: str) -> int | None:
+    """Of random weights, for a preset whose own are not on this machine; None: the model has its own."""
+    return SEED if any(entry.name == model and not entry.available for entry in list_models()) else None
 
 
 def _before(stack: ExitStack, revision: str) -> tuple[Path, dict[str, Any]]:
@@ -137,7 +146,8 @@ def _write(
         "before": sha,
         "after": git_facts(ROOT) or environment.get("git", {}),
         "settings": {
-            "backend": args.backend, "devices": args.devices, "options": dict(args.option), "seed": SEED,
+            "backend": args.backend, "devices": args.devices, "options": dict(args.option),
+            "seeds": {model: seed_of(model) for model in args.model},
             "tokens": args.tokens, "pairs": args.pairs, "warm_up_s": args.warm_up,
         },
         "rows": [row.to_dict() for row in rows],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -86,7 +86,7 @@ def _spread(speeds: Sequence[float]) -> dict[str, Any]:
 
 @dataclass
 class Order:
-    """What is asked of both trees; `seed` makes random weights of a preset's shape."""
+    """What is asked of both trees; `seed` makes random weights of a preset's shape, None takes its own."""
 
     model: str
     seed: int | None
@@ -99,8 +99,11 @@ class Order:
     warm_up_s: float = WARM_UP_S
 
 
-def compare(before: Asked, after: Asked, order: Order, on_pair: Callable[[str], None]) -> list[Row]:
-    """A row a context. Raises what asking raises, ValueError if the trees do not open the same model."""
+def compare(before: Asked, after: Asked, order: Order, on_pair: Callable[[str], None]) -> Iterator[Row]:
+    """A row a context, each when it is finished.
+
+    Raises what asking raises, ValueError if the trees do not open the same model.
+    """
     trees = (before, after)
     wanted = {
         "model": order.model, "seed": order.seed, "backend": order.backend,
@@ -113,13 +116,11 @@ def compare(before: Asked, after: Asked, order: Order, on_pair: Callable[[str], 
     longest = max(order.contexts)
     if longest + order.tokens > room:
         raise ValueError(f"{order.model} holds {room} tokens; {longest} and {order.tokens} are asked for")
-    rows = []
     for context in order.contexts:
         prompt = np.random.default_rng(context).integers(0, opened[0]["vocab"], context).tolist()
-        rows.append(_run(trees, order, prompt, on_pair))
+        yield _run(trees, order, prompt, on_pair)
     for tree in trees:
         tree.ask("close")
-    return rows
 
 
 def _run(trees: tuple[Asked, Asked], order: Order, prompt: list[int], on_pair: Callable[[str], None]) -> Row:

@@ -33,7 +33,6 @@ def checked_out(repository: Path, revision: str) -> Iterator[tuple[Path, str]]:
             yield folder, sha
         finally:
             _git(repository, "worktree", "remove", "--force", str(folder), must=False)
-            _git(repository, "worktree", "prune", must=False)
 
 
 def _git(repository: Path, *arguments: str, must: bool = True) -> str:

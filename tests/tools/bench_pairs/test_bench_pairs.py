@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import PATIENCE_S, wait_until
-from tools.bench_pairs.__main__ import ROOT, main, report
+from tools.bench_pairs.__main__ import ROOT, main, report, seed_of
 from tools.bench_pairs.pairs import Order, Row, compare, first_difference
 from tools.bench_pairs.tree import Tree, TreeError, checked_out
 
@@ -87,7 +87,7 @@ def test_a_tree_whose_tokens_change_from_launch_to_launch_is_not_compared() -> N
     log: list[str] = []
     restless = Played("b", log, [1.0, 1.0], [[1, 2, 3], [1, 2, 4]])
     with pytest.raises(ValueError, match="b does not make the same tokens each time"):
-        compare(Played("a", log, [1.0, 1.0]), restless, order(2), print)
+        list(compare(Played("a", log, [1.0, 1.0]), restless, order(2), print))
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,23 @@ def test_two_trees_that_are_the_same_decode_the_same_tokens(tmp_path: Path, caps
     assert len(row["ratios"]) == len(row["before_tok_s"]["samples"]) == 2
     assert found["environment"]["cpu"]["cores"] >= 1
     assert "the same" in capsys.readouterr().out
+
+
+def test_a_preset_has_its_own_weights_where_they_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MONOLANE_HOME", str(tmp_path))
+    assert [seed_of(model) for model in ("smollm2-135m", "tiny-llama", "a.gguf")] == [0, None, None]
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "smollm2-135m.gguf").touch()
+    assert seed_of("smollm2-135m") is None
+
+
+def test_rows_that_are_finished_are_told_though_a_later_model_fails(capsys: Any) -> None:
+    assert main([str(ROOT), *TINY, "--pairs", "1", "--model", "random:tiny-llama", "no-such"]) == 2
+    told = capsys.readouterr()
+    assert "no model 'no-such'" in told.err
+    assert "random:tiny-llama" in told.out and "the same" in told.out
 
 
 def test_a_context_that_the_model_has_no_room_for_is_refused_before_anything_runs(capsys: Any) -> None:
@@ -167,6 +184,17 @@ def test_a_commit_is_checked_out_beside_the_tree_and_removed_after(repository: P
         assert (folder / "file").read_text() == "old"
         assert sha == git(repository, "rev-parse", "HEAD~1").strip()
     assert (repository / "file").read_text() == "new"
+
+
+def test_worktrees_of_others_that_are_away_for_now_are_left_alone(repository: Path, tmp_path: Path) -> None:
+    theirs, away = tmp_path / "theirs", tmp_path / "away"
+    git(repository, "worktree", "add", "--detach", str(theirs))
+    theirs.rename(away)
+    with checked_out(repository, "HEAD"):
+        pass
+    away.rename(theirs)
+    assert str(theirs) in git(repository, "worktree", "list")
+    git(repository, "worktree", "remove", str(theirs))
 
 
 def test_it_is_removed_after_an_interrupt_too(repository: Path) -> None:
