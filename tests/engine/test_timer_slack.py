@@ -10,7 +10,8 @@ import pytest
 
 from engine.timer_slack import sleep_precisely
 
-PR_GET_TIMERSLACK = 30
+PR_SET_TIMERSLACK, PR_GET_TIMERSLACK = 29, 30
+ORDINARY_NS = 50_000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a timer slack")
@@ -21,6 +22,9 @@ def test_threads_begun_later_sleep_precisely_too() -> None:
         found.append(ctypes.CDLL(None).prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0))
 
     def run() -> None:
+        ctypes.CDLL(None).prctl(
+            PR_SET_TIMERSLACK, ctypes.c_ulong(ORDINARY_NS), 0, 0, 0
+        )  # a runner's may be short
         ask()
         sleep_precisely()
         child = threading.Thread(target=ask)
@@ -31,4 +35,4 @@ def test_threads_begun_later_sleep_precisely_too() -> None:
     thread.start()
     thread.join()
     ordinary, precise = found
-    assert precise <= 1_000 < ordinary
+    assert precise <= 1_000 < ordinary == ORDINARY_NS

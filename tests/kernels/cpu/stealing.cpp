@@ -1,5 +1,6 @@
-// Two threads share the units of several phases; in every other one the second thread is slow. Usage: stealing. Writes, for
-// each phase, how many units the first thread computed, how many the second, and how many of all nobody did.
+// Two threads share the units of several phases; in every other one the second thread holds a unit, in each of those a later one,
+// until the first has computed more than its own. Usage: stealing. Writes, for each phase, how many units the first thread
+// computed, how many the second, and how many of all nobody did.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -11,6 +12,7 @@
 namespace {
 
 constexpr int kPhases = 6, kUnits = 40;  // units of each thread
+constexpr std::chrono::seconds kPatience{30};  // whoever gives up shows it by what it computed
 
 // What both have done by the end of a phase, as an exchange would tell.
 void meet(std::atomic<int>& arrived, int phase) {
@@ -18,19 +20,26 @@ void meet(std::atomic<int>& arrived, int phase) {
   while (arrived < 2 * (phase + 1)) std::this_thread::yield();
 }
 
+// Until the first thread has computed units of its partner's in this phase.
+void hold(const std::atomic<int>& of_first) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (of_first <= kUnits && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+
 }  // namespace
 
 int main() {
   ml::Claims claims[2];
   ml::WorkStealing first(claims[0], &claims[1]), second(claims[1], &claims[0]);
-  std::vector<std::atomic<int>> computed(kPhases * 2 * kUnits);
+  std::vector<std::atomic<int>> computed(kPhases * 2 * kUnits), of_first(kPhases);
   std::atomic<int> arrived{0};
   int done[2][kPhases];
   auto work = [&](ml::WorkStealing& mine, int thread) {
     for (int phase = 0; phase < kPhases; ++phase) {
       done[thread][phase] = mine.each_unit(kUnits, kUnits, 0, [&](int k) {
         ++computed[phase * 2 * kUnits + (thread ? 2 * kUnits - 1 - k : k)];
-        if (thread == 1 && phase % 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        if (thread == 0) ++of_first[phase];
+        if (thread == 1 && phase % 2 && k == phase) hold(of_first[phase]);
       });
       meet(arrived, phase);
     }

@@ -18,7 +18,7 @@ def test_what_a_slow_thread_has_not_begun_its_partner_computes(tmp_path: Path) -
     source = Path(__file__).with_name("stealing.cpp")
     flags = ["-std=c++17", "-O1", "-pthread", f"-I{SOURCES}"]
     subprocess.run([program, *flags, str(source), "-o", str(binary)], check=True, timeout=120)
-    done = subprocess.run([binary], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([binary], capture_output=True, text=True, check=True, timeout=180)
     phases = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
 
     assert [missing for _, _, missing in phases] == [0] * 6
