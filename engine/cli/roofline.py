@@ -51,8 +51,8 @@ def add(commands: Commands) -> None:
         help="KV bytes of one cached token, all layers (default: by the model's shape, where it is known)",
     )  # fmt: skip
     parser.add_argument(
-        "--cache", choices=tuple(CacheFormat), default=CacheFormat.FP16,
-        help="how keys and values of a model of known shape are kept (default: %(default)s)",
+        "--cache", choices=tuple(CacheFormat),
+        help="how keys and values of a model of known shape are kept (default: MONOLANE_CACHE, or fp16)",
     )  # fmt: skip
     parser.add_argument(
         "--hardware", action="append", metavar="NAME",
@@ -143,14 +143,26 @@ def _model(args: argparse.Namespace) -> TokenCost:
         if value < 0:
             raise UsageError(f"{flag} is {value:g}; it must not be negative")
     asked = {"weight_bytes": args.weight_bytes, "kv_bytes": args.kv_bytes, "layers": args.layers}
+    cache = _cache(args)
     if args.active is not None:
         own = ActiveModel(
             f"{args.active / 1e9:g} B active", (Share(args.active, 2.0),), 1, "the command line"
         )
         return active_cost(own, args.context, **asked)
     if args.model.lower() in (name.lower() for name in known_models()):
-        return token_cost(args.model, context=args.context, cache=CacheFormat(args.cache), **asked)
-    return shape_cost(open_model(args.model).config, args.context, cache=CacheFormat(args.cache), **asked)
+        return token_cost(args.model, context=args.context, cache=cache, **asked)
+    return shape_cost(open_model(args.model).config, args.context, cache=cache, **asked)
+
+
+def _cache(args: argparse.Namespace) -> CacheFormat:
+    """How keys and values are kept. Raises UsageError if that is asked for where the shape is not known."""
+    by_parameters = args.active is not None or args.model.lower() in (row.name.lower() for row in MODELS)
+    if args.cache is not None and by_parameters:
+        raise UsageError(
+            f"--cache is {args.cache}, but the shape of a model by active parameters is not known:"
+            " say with --kv-bytes what a cached token takes"
+        )
+    return CacheFormat(args.cache or settings.cache_format() or CacheFormat.FP16)
 
 
 def _hardware(args: argparse.Namespace) -> list[Memory]:
