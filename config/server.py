@@ -140,6 +140,8 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
         starts = message.get("type") == "http.response.start"
         if starts and self.channel is not None and not self.finished and self.producer is None:
             self.registerProducer(self, True)
+        if self.method == b"HEAD" and not starts:
+            message = {**message, "body": b""}  # Twisted leaves out what it is given first, and no more
         super().handle_reply(message)
         if not starts and not self.finished and self.channel is not None:
             self.channel.send_head()
@@ -168,7 +170,11 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
 
     async def has_room(self) -> None:
         """Until the client has read most of what was sent, or is gone."""
-        await self._send_room.wait(self.channel.transport.abortConnection)
+        await self._send_room.wait(self._cut_off)
+
+    def _cut_off(self) -> None:
+        if not self.finished and self.channel is not None:  # else Twisted has taken the channel away
+            self.channel.transport.abortConnection()
 
 
 def work_of(method: bytes, path: bytes) -> float:

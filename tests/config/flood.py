@@ -14,12 +14,13 @@ CHUNKS = 2000
 PIECE = b"x" * 20_000_000
 taken = 0
 pieces = 0
+floods = 0
 frames = 0
 begun = 0
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    global begun, pieces, taken
+    global begun, floods, pieces, taken
     if scope["type"] == "lifespan":
         begun += (await receive())["type"] == "lifespan.startup"
     if scope["type"] == "websocket":
@@ -39,6 +40,7 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
             await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
             taken += 1
         await send({"type": "http.response.body", "body": b""})
+        floods += 1
         return
     if scope["path"] == "/piece":
         await send({"type": "http.response.body", "body": PIECE})
@@ -47,6 +49,7 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     known = {
         "/taken": taken,
         "/pieces": pieces,
+        "/floods": floods,
         "/frames": frames,
         "/begun": begun,
         "/root": scope["root_path"],

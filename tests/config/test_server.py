@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
@@ -24,7 +25,7 @@ TOTAL = len(CHUNK) * CHUNKS
 
 
 @contextmanager
-def running_server(**options: int) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+def running_server(**options: Any) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     port = free_port()
     command = [sys.executable, "-m", "config.server", "-p", str(port), "tests.config.flood:application"]
     process = subprocess.Popen(command, cwd=ROOT, text=True, **options)
@@ -107,14 +108,54 @@ def test_a_client_that_does_not_read_makes_the_application_wait(server):
         assert len(read_all(found)) > TOTAL  # and reading brings the rest
 
 
+@pytest.mark.slow
+def test_an_application_whose_client_leaves_in_mid_answer_is_not_disturbed(tmp_path):
+    log = tmp_path / "log"
+    with log.open("w") as opened, running_server(stderr=opened) as (port, _):
+        with connection(port) as found:
+            found.sendall(b"GET /flood HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert found.recv(1 << 16)
+            time.sleep(0.3)  # the application waits for room by now
+        wait_until(lambda: httpx2.get(f"http://127.0.0.1:{port}/floods").text == "1", timeout_s=20)
+        time.sleep(1.2)  # daphne looks once a second at how applications ended
+    said = log.read_text()
+    assert "http_complete" in said
+    assert "Exception" not in said and "Traceback" not in said
+
+
+def test_a_second_request_is_answered_after_a_large_answer_that_is_read_late(server):
+    port, _ = server
+    with connection(port) as found:
+        found.sendall(b"GET /piece HTTP/1.1\r\nHost: x\r\n\r\n")
+        found.sendall(b"GET /begun HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        time.sleep(0.3)
+        _, first, second = read_all(found).split(b"HTTP/1.1 200 ")
+    assert first.endswith(PIECE + b"\r\n0\r\n\r\n")
+    assert second.endswith(b"\r\n\r\n1\r\n1\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("path", ["/piece", "/flood"])
+def test_the_answer_to_head_has_no_content(server, path):
+    with connection(server[0]) as found:
+        found.sendall(f"HEAD {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = read_all(found)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b"\r\n\r\n") and answer.count(b"\r\n\r\n") == 1
+
+
 def test_a_large_answer_in_one_piece_ends_as_soon_as_it_has_been_read(server):
     port, _ = server
+    before = pieces(port)
     with connection(port) as found:
         found.sendall(b"GET /piece HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         time.sleep(0.3)  # it fills the kernel's buffers
-        assert httpx2.get(f"http://127.0.0.1:{port}/pieces").text == "0"
+        assert pieces(port) == before
         assert len(read_all(found)) > len(PIECE)
-    wait_until(lambda: httpx2.get(f"http://127.0.0.1:{port}/pieces").text == "1")
+    wait_until(lambda: pieces(port) == before + 1)
+
+
+def pieces(port: int) -> int:
+    return int(httpx2.get(f"http://127.0.0.1:{port}/pieces").text)
 
 
 @pytest.mark.slow
