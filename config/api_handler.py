@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any, cast
 
 from asgiref.sync import SyncToAsync, sync_to_async
@@ -60,15 +61,12 @@ class ApiHandler(ASGIHandler):
         try:
             response = refused or await self.run_get_response(request)
         except asyncio.CancelledError:
-            await request_finished.asend(sender=self.__class__)
+            await _end(partial(request_finished.send, sender=self.__class__))
             raise
         try:
             await self.send_response(response, send)
         finally:
-            if _has_used_a_thread():  # its connections to the database are closed where they were opened
-                await sync_to_async(response.close)()
-            else:
-                response.close()
+            await _end(response.close)
 
     def load_middleware(self, is_async: bool = False) -> None:  # noqa: ARG002  it always is
         self._view_middleware: list[Any] = []
@@ -81,6 +79,14 @@ class ApiHandler(ASGIHandler):
         self._middleware_chain = _in_loop(
             SecurityMiddleware, _with_headers(_content_policy(), protective_headers(handle))
         )
+
+
+async def _end(end: Callable[[], object]) -> None:
+    """Has `end` close the request's connections to the database where they were opened."""
+    if _has_used_a_thread():
+        await sync_to_async(end)()
+    else:
+        end()
 
 
 def _has_used_a_thread() -> bool:
