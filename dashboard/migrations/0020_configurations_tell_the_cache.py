@@ -17,7 +17,10 @@ class Migration(migrations.Migration):
             model_name="configuration",
             name="cache",
             field=models.CharField(
-                default="fp16", help_text="how keys and values are kept: fp16 or fp8", max_length=20
+                db_default="fp16",
+                default="fp16",
+                help_text="how keys and values are kept: fp16 or fp8",
+                max_length=20,
             ),
         ),
         migrations.AddConstraint(

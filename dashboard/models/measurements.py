@@ -52,7 +52,10 @@ class Configuration(models.Model):
     )
     streams = models.PositiveSmallIntegerField(default=1, help_text="requests decoded side by side")
     cache = models.CharField(
-        max_length=20, default=CacheFormat.FP16.value, help_text="how keys and values are kept: fp16 or fp8"
+        max_length=20,
+        default=CacheFormat.FP16.value,
+        db_default=CacheFormat.FP16.value,
+        help_text="how keys and values are kept: fp16 or fp8",
     )
     reference = models.ForeignKey(
         "dashboard.Measurement",
@@ -83,6 +86,13 @@ class Configuration(models.Model):
     def __str__(self) -> str:
         where = f"{self.model} on {self.backend}, {self.hardware}"
         return ", ".join([where, f"context {self.context}, {self.tokens} tokens", *self.manner])
+
+    @property
+    def is_headline(self) -> bool:
+        """Whether its speed may stand for its model's, and beside others': that of one request, its cache in
+        16 bits, as no headline rests on a quantisation of this project's.
+        """
+        return self.streams == 1 and self.cache == CacheFormat.FP16
 
     @property
     def arrangement(self) -> list[str]:
