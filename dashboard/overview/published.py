@@ -10,9 +10,9 @@ from engine.measuring.roofline import PUBLISHED, Published
 def published_of(configuration: Configuration) -> list[Published]:
     """What was published of the same model shape on the same kind of device, however many of them.
 
-    Nothing for several streams: what is published is the speed of one.
+    Nothing for what is no headline: what is published is the speed of one request, its cache in 16 bits.
     """
-    if configuration.streams > 1:
+    if not configuration.is_headline:
         return []
     model, kind = configuration.model.removeprefix("random:"), _kind(configuration.hardware)
     return [one for one in PUBLISHED if one.model == model and one.hardware == kind]

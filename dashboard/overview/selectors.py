@@ -29,13 +29,13 @@ def trends(chosen: Sequence[Newest]) -> dict[int, list[float]]:
 def best_peers(configurations: Iterable[Configuration]) -> dict[int, Peer]:
     """The fastest decode of a peer on the same model, hardware and context, by configuration. One query.
 
-    Peers answer one request, so that one of several streams has none.
+    Peers answer one request with a cache in 16 bits: what is no headline has none.
     """
-    alone = [c for c in configurations if c.streams == 1]
-    wanted = {(c.model, c.hardware, c.context): [] for c in alone}  # type: dict[tuple[str, str, int], list[Peer]]
+    eligible = [c for c in configurations if c.is_headline]
+    wanted = {(c.model, c.hardware, c.context): [] for c in eligible}  # type: dict[tuple[str, str, int], list[Peer]]
     models = {model for model, _, _ in wanted}
     decodes = Peer.objects.filter(model__in=models, measures=Peer.Measures.DECODE)
     for peer in decodes.order_by("-tok_s"):
         if (key := (peer.model, peer.hardware, peer.context)) in wanted:
             wanted[key].append(peer)
-    return {c.pk: peers[0] for c in alone if (peers := wanted[c.model, c.hardware, c.context])}
+    return {c.pk: peers[0] for c in eligible if (peers := wanted[c.model, c.hardware, c.context])}

@@ -56,10 +56,11 @@ class _Candidates:
 def summary(newest: Sequence[Newest]) -> list[Fastest]:
     """By model and then the fastest first. Two queries.
 
-    Left out are runs whose tokens differ, and those of several streams: others give the speed of one.
+    Left out are runs whose tokens differ, and what is no headline (`Configuration.is_headline`): several
+    streams, where others give the speed of one, and a cache in FP8.
     """
-    alone = [one for one in newest if one.configuration.streams == 1]
-    wanted = [one for one in alone if not _is_variant(one.configuration.model, alone)]
+    eligible = [one for one in newest if one.configuration.is_headline]
+    wanted = [one for one in eligible if not _is_variant(one.configuration.model, eligible)]
     by_key = measurements_by_key(one.measurement for one in wanted)
     groups: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
     for one in wanted:

@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 
 from dashboard.measurements.peers import import_peers
+from dashboard.overview.published import published_of
 from dashboard.overview.summary import Fastest
 from engine.measuring.measurement import MeasuredDevice, Settings
 from engine.sampling import SamplingParams
@@ -47,12 +48,17 @@ def test_run_whose_tokens_differ_is_not_the_fastest(client: Client) -> None:
     assert [row.newest.pk for row in rows(client)] == [right.pk]
 
 
-def test_several_streams_are_neither_the_fastest_nor_beside_a_peer(client: Client, tmp_path: Path) -> None:
-    alone = factories.stored(tok_s=100)
-    factories.stored(tok_s=900, settings=Settings(32, 32, 5, streams=4))
-    peer(tmp_path, context=32)
+@pytest.mark.parametrize("other", [{"streams": 4}, {"cache": "fp8"}])
+def test_what_is_no_headline_is_neither_the_fastest_nor_beside_others(
+    client: Client, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    shape: dict[str, Any] = {"model": "laneformer-2b", "devices": H200}
+    usual = factories.stored(tok_s=100, **shape)
+    odd = factories.stored(tok_s=900, settings=Settings(32, 32, 5, **other), **shape)
+    peer(tmp_path, model="laneformer-2b", device="NVIDIA H200", context=32)
     (row,) = rows(client)
-    assert (row.newest.pk, row.peer) == (alone.pk, None)
+    assert (row.newest.pk, row.peer) == (usual.pk, None)
+    assert not published_of(odd.configuration) and published_of(usual.configuration)
 
 
 def test_peer_is_compared_at_its_own_context(client: Client, tmp_path: Path) -> None:
