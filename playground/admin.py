@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -29,6 +30,16 @@ SHOWN = 2000
 """Characters of a prompt or an answer that a list shows."""
 
 
+class GenerationList(ChangeList):
+    """A list of a hundred shows nothing of what is long in them."""
+
+    def get_queryset(
+        self, request: HttpRequest, exclude_parameters: list[str | None] | None = None
+    ) -> QuerySet[Generation]:
+        rows = super().get_queryset(request, exclude_parameters)
+        return rows.defer("request", "text", "environment", "pace")
+
+
 @admin.register(Generation)
 class GenerationAdmin(GenerationBase):
     list_display = ("id", "state", "model", "backend", "decode_tok_s", "created")
@@ -36,9 +47,8 @@ class GenerationAdmin(GenerationBase):
     ordering = ("-created",)
     exclude = ("owner",)
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Generation]:
-        """A list of a hundred shows nothing of what is long in them."""
-        return super().get_queryset(request).defer("request", "text", "environment", "pace")
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
+        return GenerationList
 
     @admin.display(description="decode tok/s")
     def decode_tok_s(self, generation: Generation) -> str:
@@ -60,7 +70,8 @@ class LaneInline(LaneBase):
     can_delete = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lane]:
-        return super().get_queryset(request).select_related("generation")
+        rows = super().get_queryset(request).select_related("generation")
+        return rows.defer("generation__environment", "generation__pace")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return False

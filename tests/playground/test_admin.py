@@ -65,6 +65,10 @@ def test_a_page_with_nothing_left_to_show_is_gone(client, path):
     assert client.get(f"/g/{share.id}/{path}").status_code == 404
 
 
+def rows_asked_for(captured: CaptureQueriesContext, kind: str) -> list[str]:
+    return [q["sql"] for q in captured if q["sql"].startswith(f'SELECT "playground_{kind}"."')]
+
+
 @pytest.mark.parametrize(
     ("kind", "long"), [("generation", ("request", "text", "environment", "pace")), ("share", ("card",))]
 )
@@ -72,9 +76,31 @@ def test_a_list_does_not_read_what_is_long_in_its_rows(admin_client, kind, long)
     shared_run()
     with CaptureQueriesContext(connection) as captured:
         assert admin_client.get(f"/admin/playground/{kind}/").status_code == 200
-    rows = [query["sql"] for query in captured if query["sql"].startswith(f'SELECT "playground_{kind}"."id"')]
+    rows = rows_asked_for(captured, kind)
     assert rows
     assert not [column for column in long for sql in rows if f'"playground_{kind}"."{column}"' in sql]
+
+
+def test_a_generation_is_shown_with_one_question_for_its_row(admin_client):
+    shared_run()
+    with CaptureQueriesContext(connection) as captured:
+        page = admin_client.get(f"/admin/playground/generation/{'d' * 32}/change/")
+    assert "something vile" in page.content.decode()
+    assert len(rows_asked_for(captured, "generation")) == 1
+
+
+def test_a_shared_page_is_shown_with_one_question_for_its_lanes_and_none_of_what_it_does_not_show(
+    admin_client,
+):
+    share = shared_run()
+    with CaptureQueriesContext(connection) as captured:
+        assert admin_client.get(f"/admin/playground/share/{share.id}/change/").status_code == 200
+    assert len(rows_asked_for(captured, "share")) == len(rows_asked_for(captured, "lane")) == 1
+    assert rows_asked_for(captured, "generation") == []
+    [lanes] = rows_asked_for(captured, "lane")
+    assert '"playground_generation"."text"' in lanes
+    assert '"playground_generation"."environment"' not in lanes
+    assert '"playground_generation"."pace"' not in lanes
 
 
 def test_a_shared_race_is_judged_with_as_many_questions_as_a_run(admin_client):
