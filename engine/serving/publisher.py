@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -101,19 +101,21 @@ class Output:
         self.cancelled = threading.Event()
         self.lost = threading.Event()
         """Another worker has the request: whatever this one still says is dropped."""
-        self.items: queue.SimpleQueue[_Batch | _Plain | _End] = queue.SimpleQueue()
+        self.items: queue.SimpleQueue[tuple[_Batch | _Plain | _End, ...]] = queue.SimpleQueue()
+        """What is put in together is sent together."""
         self.hurry = threading.Event()
         self.settled = threading.Event()
         self._opened_at = time.monotonic()
         self._begin: Callable[[Output], None] | None = begin
+        self._held: tuple[_Plain, ...] = ()
 
     def hold(self, frame: Frame) -> None:
         """Adds a frame that goes with the next one, or with `flush`."""
-        self.items.put(_Plain(frame))
+        self._held += (_Plain(frame),)
 
     def flush(self) -> None:
         """Sends what is held."""
-        self._wake(hurry=True)
+        self._put(hurry=True)
 
     def frame(self, frame: Frame) -> None:
         """Sends a frame that is neither tokens nor the last, at once."""
@@ -146,11 +148,9 @@ class Output:
         self._put(_End.ABANDON, hurry=True)
         self.settled.wait(timeout)
 
-    def _put(self, item: _Batch | _Plain | _End, *, hurry: bool) -> None:
-        self.items.put(item)
-        self._wake(hurry=hurry)
-
-    def _wake(self, *, hurry: bool) -> None:
+    def _put(self, *items: _Batch | _Plain | _End, hurry: bool) -> None:
+        held, self._held = self._held, ()
+        self.items.put((*held, *items))
         if hurry:
             self.hurry.set()
         if (begin := self._begin) is not None:
@@ -258,7 +258,7 @@ class _Sender:
     def _gather(self) -> None:
         """Waits until there is something to send whose time has come, or until it is time to look."""
         with suppress(queue.Empty):
-            self._add(self._output.items.get(timeout=LOOK_S))
+            self._add_all(self._output.items.get(timeout=LOOK_S))
         self._drain()
         if self._batches and not self._urgent():
             # Waiting for the hurry flag instead of the next token wakes this thread once a frame.
@@ -269,11 +269,15 @@ class _Sender:
         self._output.hurry.clear()
         with suppress(queue.Empty):
             while True:
-                self._add(self._output.items.get_nowait())
+                self._add_all(self._output.items.get_nowait())
 
     def _urgent(self) -> bool:
         size = sum(batch.size for batch in self._batches)
         return self._ended or bool(self._frames) or self._first_at is None or size >= FRAME_BYTES
+
+    def _add_all(self, items: Iterable[_Batch | _Plain | _End]) -> None:
+        for item in items:
+            self._add(item)
 
     def _add(self, item: _Batch | _Plain | _End) -> None:
         if isinstance(item, _Batch):

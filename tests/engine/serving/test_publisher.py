@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from engine.models.prompt import Prompt
+from engine.progress import Progress
 from engine.serving.connection import REPLY_S
 from engine.serving.inbox import Inbox
 from engine.serving.messages import (
@@ -27,6 +28,7 @@ from tests.conftest import running_redis
 from tests.waiting import PATIENCE_S, quickest, wait_until
 
 STARTED = Started("a", "m", "numpy", 3, 0.0)
+WAITING = Progress(0, 3, "prompt tokens", "no room")
 DONE = Done("length", "", Timings(0, 0, 0, 0, 0, 3, 0))
 
 
@@ -184,7 +186,11 @@ def test_a_publisher_that_is_closed_waits_as_long_as_redis_may_be_asked(redis_ur
     assert not publisher._thread.is_alive()
 
 
-def test_what_is_held_goes_with_the_first_tokens_in_one_command(client, publisher, output, monkeypatch):
+@pytest.mark.parametrize("earlier", [(), (WAITING,)])
+def test_what_is_held_goes_with_the_first_tokens_in_one_command(
+    client, publisher, output, monkeypatch, earlier
+):
+    """Though the publisher waits for more, as where something was told before."""
     monkeypatch.setattr("engine.serving.publisher.LOOK_S", PATIENCE_S)
     asked: list[list[str]] = []
     append = publisher.append
@@ -194,15 +200,18 @@ def test_what_is_held_goes_with_the_first_tokens_in_one_command(client, publishe
         return append(output, first, frames, ttft, service)
 
     monkeypatch.setattr(publisher, "append", noted)
+    for frame in earlier:
+        output.frame(frame)
+    wait_until(lambda: len(asked) == len(earlier))
     output.hold(STARTED)
     time.sleep(0.05)
-    assert asked == []
+    assert len(asked) == len(earlier)
     output.tokens((1,), "a", 0, 5.0)
     wait_until(lambda: output.publish_ms)
     output.end(DONE)
     assert output.finish()
-    assert [len(frames) for frames in asked] == [2, 1]
-    assert [frame for _, frame in client.read("g")] == [STARTED, Tokens(0, (1,), "a", 0), DONE]
+    assert [len(frames) for frames in asked[len(earlier) :]] == [2, 1]
+    assert [frame for _, frame in client.read("g")] == [*earlier, STARTED, Tokens(0, (1,), "a", 0), DONE]
 
 
 def test_what_is_held_can_be_told_without_tokens(client, output):
