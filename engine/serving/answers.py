@@ -142,6 +142,7 @@ class Answers:
             self._stopping.comes_before,
             lambda: self._status.begin("generating"),
             self._hands.wanting_room,
+            self._status.is_described,
             self._status.await_description,
         )
         done = Generation(engine, request, output, self._worker, queue_ms).run(host)

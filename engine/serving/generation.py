@@ -51,8 +51,10 @@ class Host:
     """Called once the first tokens are on their way, or the prompt takes longer than POLL_S."""
     wanting_room: Callable[[], AbstractContextManager[None]]
     """Held while the request does not fit beside others."""
+    may_end: Callable[[], bool]
+    """Whether the end may be sent without waiting."""
     before_end: Callable[[], None]
-    """Called before the end is sent."""
+    """Called before the end is sent; may wait for seconds."""
 
 
 class Generation:
@@ -112,9 +114,12 @@ class Generation:
             if outcome is None:
                 return None
             self._clock.note_outcome(outcome)
-            return self._end("stop" if self._stream.stopped else outcome.finish_reason, host)
+            reason = "stop" if self._stream.stopped else outcome.finish_reason
+            if host.may_end():
+                return self._end(reason, host)
         finally:
             launch.close()
+        return self._end(reason, host)  # others have the row while this waits
 
     def _launch(self, host: Host) -> Launch | None:
         """Begins as soon as there is room beside the requests in flight; None if it is not to begin."""

@@ -74,6 +74,10 @@ class Status:
             request = in_hand[0] if in_hand else ""
             self._heartbeat.update(state=state, request=request, in_hand=len(in_hand))
 
+    def is_described(self) -> bool:
+        """Whether `await_description` need not wait."""
+        return self._described is None or self._described.done()
+
     def await_description(self) -> None:
         """Whoever records the end of an answer asks for the machine and the code beside it."""
         if self._described is not None:

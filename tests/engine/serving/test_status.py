@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from typing import Any
 
 import pytest
 import redis
 
-from engine.serving.messages import ServedModel
+from engine.backends.paced import PacedLaunch
+from engine.serving.messages import Done, ServedModel
 from engine.serving.worker import Worker
 from tests.engine.serving.worker_threads import answer, ask, working
 from tests.engine.serving.workers import read_story
@@ -22,6 +24,26 @@ def test_a_worker_says_what_machine_and_code_it_is(worker, redis_url):
         facts = json.loads(raw.hget("ml:worker:w", "environment"))
     assert facts["backend"]["devices"] == ["test clock at 2000 tok/s"]
     assert facts["cpu"]["cores"] >= 1
+
+
+def test_the_end_waits_for_what_machine_it_is_but_leaves_its_row_to_others(redis_url, client, monkeypatch):
+    told, closed = threading.Event(), threading.Event()
+
+    def capture() -> dict[str, Any]:
+        told.wait(PATIENCE_S)
+        return {"state": {}}
+
+    monkeypatch.setattr("engine.serving.status.capture", capture)
+    monkeypatch.setattr("engine.serving.status._DESCRIPTION_S", PATIENCE_S)
+    monkeypatch.setattr(PacedLaunch, "close", lambda _launch: closed.set())
+    with working(redis_url):
+        client.submit(ask("g", max_tokens=3))
+        try:
+            assert closed.wait(10)
+            assert not any(isinstance(frame, Done) for _, frame in client.read("g"))
+        finally:
+            told.set()
+        assert isinstance(read_story(client, "g").frames[-1], Done)
 
 
 def test_heartbeat_says_what_the_worker_is_and_does(client, redis_url, worker):
