@@ -50,9 +50,8 @@ MUST = {"decode": 165.0, "decode_ratio": 1.4, "mbu": 0.82, "prefill": 800.0, "pr
 # Of AMD's dies: 20 to 60 ns within one, 150 to 300 between two.
 APART_NS = 100.0
 MUST_LOAD_S, MUST_MEMORY_MB, MUST_SCALING = 1.0, 150.0, 1.8
-REPEATS = 360
-"""Of the point that is written. Two cores of a virtual machine may vary by 9 % between repeats: so many find
-a difference of 3 % in nine of ten comparisons (docs/measuring.md)."""
+REPEATS = 120
+"""Of the point that is written: what they find is for a quiet machine (docs/measuring.md)."""
 PEER_TIMEOUT_S = 120.0
 COLD_TIMEOUT_S = 120.0
 OUT = ROOT / "benchmarks" / f"{MODEL}-cpu.json"
