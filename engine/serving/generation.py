@@ -103,13 +103,13 @@ class Generation:
             self._worker, engine.name, engine.backend.name, len(self._prompt), self._clock.queue_ms
         )
         if self._stream.stopped or len(self._ids) >= self._limit:
-            self._output.hold(started)
+            self._output.frame(started)
             return self._end("stop" if self._stream.stopped else "length", host)
         launch = self._launch(host)
         if launch is None:
             return self._end("cancelled", host) if self._output.cancelled.is_set() else None
         try:
-            self._output.hold(started)  # with the first tokens: whoever reads is woken once
+            self._output.frame(started)  # not before: the publisher's thread takes turns with this one
             outcome = self._follow(launch, host)
             if outcome is None:
                 return None
@@ -155,8 +155,6 @@ class Generation:
                 self._push(fresh)
             if not has_begun:
                 has_begun = True
-                if not fresh:
-                    self._output.flush()
                 host.on_begin()
             if self._stream.stopped or self._output.cancelled.is_set():
                 launch.stop()

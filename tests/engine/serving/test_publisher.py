@@ -187,11 +187,8 @@ def test_a_publisher_that_is_closed_waits_as_long_as_redis_may_be_asked(redis_ur
 
 
 @pytest.mark.parametrize("earlier", [(), (WAITING,)])
-def test_what_is_held_goes_with_the_first_tokens_in_one_command(
-    client, publisher, output, monkeypatch, earlier
-):
-    """Though the publisher waits for more, as where something was told before."""
-    monkeypatch.setattr("engine.serving.publisher.LOOK_S", PATIENCE_S)
+def test_who_began_goes_with_first_tokens_that_come_soon(client, publisher, output, monkeypatch, earlier):
+    monkeypatch.setattr("engine.serving.publisher.BEGIN_S", PATIENCE_S)
     asked: list[list[str]] = []
     append = publisher.append
 
@@ -203,21 +200,10 @@ def test_what_is_held_goes_with_the_first_tokens_in_one_command(
     for frame in earlier:
         output.frame(frame)
     wait_until(lambda: len(asked) == len(earlier))
-    output.hold(STARTED)
-    time.sleep(0.05)
-    assert len(asked) == len(earlier)
+    output.frame(STARTED)
     output.tokens((1,), "a", 0, 5.0)
     wait_until(lambda: output.publish_ms)
     output.end(DONE)
     assert output.finish()
     assert [len(frames) for frames in asked[len(earlier) :]] == [2, 1]
     assert [frame for _, frame in client.read("g")] == [*earlier, STARTED, Tokens(0, (1,), "a", 0), DONE]
-
-
-def test_what_is_held_can_be_told_without_tokens(client, output):
-    output.hold(STARTED)
-    output.flush()
-    wait_until(lambda: client.read("g"))
-    output.end(DONE)
-    assert output.finish()
-    assert [frame for _, frame in client.read("g")] == [STARTED, DONE]
