@@ -14,7 +14,6 @@ from engine import settings
 from engine.backends import AUTO, BACKENDS, wake
 from engine.cli.options import Commands, add_model_flags, command, devices_of, options_of
 from engine.garbage import collect_rarely
-from engine.timer_slack import sleep_precisely
 
 SWITCH_S = 0.0005
 """How long one thread may keep the others from the interpreter: a token must not wait for a heartbeat."""
@@ -68,7 +67,6 @@ def run(args: argparse.Namespace) -> int:
 
     _log_to_stderr(as_json=args.json)
     sys.setswitchinterval(SWITCH_S)
-    sleep_precisely()
     collect_rarely()
     model, *more = args.model or [settings.default_model(), *settings.more_models()]
     Worker(

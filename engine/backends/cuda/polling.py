@@ -10,8 +10,7 @@ from engine.backends.base import Outcome, Token
 from engine.errors import BackendFailure
 
 _LOOK_SECONDS = 50e-6
-"""Between two looks: a sixth of the fastest token. It takes twice as long where engine.timer_slack has not
-set the system's slack of 50 us lower."""
+"""Between two looks: a sixth of the fastest token. The system makes it twice as long."""
 _EAGER_S = 0.002
 """For so long there is no pause between looks: the first token of a short prompt comes within it."""
 
