@@ -14,7 +14,7 @@ from engine.serving.messages import (
     Failed,
 )
 from engine.serving.worker import HomeLost, Worker
-from tests.engine.serving.worker_threads import answer, ask, read_story_of, working
+from tests.engine.serving.worker_threads import answer, ask, caught, read_story_of, working
 from tests.engine.serving.workers import read_story
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -52,14 +52,6 @@ def breaking_opener(breakdowns: list[int], failure: Exception | None = None):
 
     opened: list[EngineSpec] = []
     return opener, opened
-
-
-def caught(call) -> list[Exception]:
-    try:
-        call()
-    except Exception as error:
-        return [error]
-    return []
 
 
 @pytest.mark.slow

@@ -20,17 +20,9 @@ from engine.serving.messages import (
 )
 from engine.serving.worker import HomeLost, Worker
 from tests.conftest import running_redis
-from tests.engine.serving.worker_threads import ask, working
+from tests.engine.serving.worker_threads import ask, caught, working
 from tests.engine.serving.workers import read_story
 from tests.waiting import wait_until
-
-
-def caught(call) -> list[Exception]:
-    try:
-        call()
-    except Exception as error:
-        return [error]
-    return []
 
 
 def test_a_worker_whose_model_cannot_be_opened_ends_with_the_reason(redis_url):

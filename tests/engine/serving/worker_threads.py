@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from engine.models.prompt import Prompt
@@ -54,3 +54,12 @@ def bench(request_id: str, **more) -> BenchRequest:
         "context": 16, "tokens": 8, "repeats": 5, **more,
     }  # fmt: skip
     return BenchRequest(request_id, **settings)
+
+
+def caught(call: Callable[[], object]) -> list[Exception]:
+    """What a call raises, if anything, for a thread of a test to hand over."""
+    try:
+        call()
+    except Exception as error:
+        return [error]
+    return []
