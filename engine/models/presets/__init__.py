@@ -61,6 +61,7 @@ class Preset:
     """How random experts are kept, where the model ships with them packed."""
 
 
+@cache
 def preset_names() -> tuple[str, ...]:
     """Every preset, in alphabetical order."""
     files = resources.files(__name__).iterdir()
