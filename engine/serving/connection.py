@@ -64,9 +64,13 @@ class SendsAtOnce:
         await self._disconnect_if_closed()
         if not self.is_connected or self.health_check_interval or not isinstance(command, list):
             await super().send_packed_command(command, check_health)  # type: ignore[misc]
-            return
+        else:
+            await self.write(b"".join(command))
+
+    async def write(self: Any, data: bytes) -> None:
+        """To a connection that is open; one that fails is closed. Raises redis-py's errors."""
         try:
-            self._writer.write(b"".join(command))
+            self._writer.write(data)
             if self._writer.transport.get_write_buffer_size():
                 async with asyncio.timeout(self.socket_timeout):
                     await self._writer.drain()
@@ -79,6 +83,13 @@ class SendsAtOnce:
         except BaseException:  # what is half written must not be followed by another command
             await self.disconnect(nowait=True)
             raise
+
+    async def make_ready(self: Any) -> None:
+        """Before a command that is written with `write`: open, and as healthy as the URL asks for."""
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        if self.health_check_interval:
+            await self.check_health()
 
     async def reconnect_if_closed(self: Any) -> None:
         """To be called before a retry: connecting has one of its own."""

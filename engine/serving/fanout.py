@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import redis.asyncio
@@ -24,7 +25,7 @@ from engine.serving.connection import BLOCK_S
 from engine.serving.errors import unavailable
 from engine.serving.kept_connections import KeptConnections
 from engine.serving.messages import frame_number
-from engine.serving.reading import Entries, StreamFrame, frames_of, streams_of
+from engine.serving.reading import Entries, StreamFrame, frames_of, streams_of_raw
 
 log = logging.getLogger(__name__)
 
@@ -145,30 +146,32 @@ class StreamFanout:
 
     async def _run(self) -> None:
         while self._feeds:
-            wanted = self._streams_to_read()
             try:
-                reply = await self._read({self._wake_key: self._woken, **wanted})
+                await self._read(self._streams_to_read())
             except (RedisError, OSError) as error:
                 self._fail_all(unavailable(error))
                 await asyncio.sleep(_OUTAGE_PAUSE_S)
-                continue
-            for key, entries in streams_of(reply):
-                if key == self._wake_key:
-                    self._woken = entries[-1][0]
-                else:
-                    self._deliver(key, entries, wanted[key])
-            await asyncio.sleep(0)  # whoever has got something goes first: the next read takes its time
 
-    async def _read(self, streams: dict[str, str]) -> Any:
+    async def _read(self, wanted: dict[str, str]) -> None:
+        """What comes is handed on the moment that it arrives: the next read waits until its readers have had
+        their turn.
+        """
+        streams = {self._wake_key: self._woken, **wanted}
+        block = int(BLOCK_S * 1000)
+        read = ("XREAD", "COUNT", BUFFER_FRAMES, "BLOCK", block, "STREAMS", *streams, *streams.values())
         self._reading = True
         try:
-            block = int(BLOCK_S * 1000)
-            which = (*streams, *streams.values())
-            return await self._connections.ask(
-                "XREAD", "COUNT", BUFFER_FRAMES, "BLOCK", block, "STREAMS", *which
-            )
+            await self._connections.ask(read, partial(self._hand_on, wanted))
         finally:
             self._reading = False
+
+    def _hand_on(self, wanted: dict[str, str], reply: Any) -> None:
+        self._reading = False
+        for key, entries in streams_of_raw(reply):
+            if key == self._wake_key:
+                self._woken = entries[-1][0]
+            else:
+                self._deliver(key, entries, wanted[key])
 
     def _streams_to_read(self) -> dict[str, str]:
         """The streams to read on, each from where the reader who is furthest behind has got to."""

@@ -12,10 +12,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import hiredis
 import redis
 import redis.asyncio
 from redis.commands.core import AsyncScript, Script
 from redis.exceptions import NoScriptError, ResponseError
+
+from engine.serving.reply_protocol import Read, ReplyProtocol, arrival
 
 Command = Sequence[Any]
 """Its name and arguments."""
@@ -72,24 +75,26 @@ class KeptConnections:
         """As calling `script`."""
         command = evaluation(script, keys, args)
         try:
-            return await self.ask(*command)
+            return await self.ask(command)
         except NoScriptError:
-            await self.ask(*_loading(script))
-        return await self.ask(*command)
+            await self.ask(_loading(script))
+        return await self.ask(command)
 
-    async def ask(self, *command: Any) -> Any:
-        """The reply to one command, as redis-py's methods return it. Raises RedisError."""
+    async def ask(self, command: Command, read: Read | None = None) -> Any:
+        """The reply to one command as Redis gives it, or as `read` makes it the moment that it arrives.
+
+        Raises RedisError, and what `read` raises.
+        """
+        packed = hiredis.pack_command(tuple(command))
         async with self._free:
             connection = self._idle.pop() if self._idle else await self._pool.get_connection()
             try:
-                reply = await _ask_async(connection, command)
+                return await _ask_async(connection, packed, read)
             finally:
                 if len(self._idle) < self._most_kept:
                     self._idle.append(connection)
                 else:
                     await self._pool.release(connection)
-        read = self._client.response_callbacks.get(command[0])
-        return read(reply) if read is not None else reply
 
 
 def evaluation(script: Script | AsyncScript, keys: Sequence[str], args: Sequence[Any]) -> Command:
@@ -114,12 +119,12 @@ def _exchange(connection: Any, commands: Sequence[Command]) -> list[Any]:
     return replies
 
 
-async def _ask_async(connection: Any, command: Command) -> Any:
+async def _ask_async(connection: Any, packed: bytes, read: Read | None) -> Any:
     """Leaves the connection with nothing to read: whatever else went wrong, a cancellation too, ends it."""
     try:
         await connection.reconnect_if_closed()
         return await connection.retry.call_with_retry(
-            lambda: _exchange_async(connection, command), lambda _error: connection.disconnect()
+            lambda: _exchange_async(connection, packed, read), lambda _error: connection.disconnect()
         )
     except ResponseError:
         raise
@@ -128,6 +133,13 @@ async def _ask_async(connection: Any, command: Command) -> Any:
         raise
 
 
-async def _exchange_async(connection: Any, command: Command) -> Any:
-    await connection.send_command(*command)
-    return await connection.read_response()
+async def _exchange_async(connection: Any, packed: bytes, read: Read | None) -> Any:
+    await connection.make_ready()
+    reply = ReplyProtocol.of(connection).expect(read)
+    try:
+        await connection.write(packed)
+    except BaseException:
+        if not reply.cancel():
+            reply.exception()  # else asyncio would say that nobody looked at it
+        raise
+    return await arrival(reply, connection.socket_timeout)

@@ -30,6 +30,13 @@ def streams_of(reply: Any) -> Iterable[tuple[str, Entries]]:
     return reply.items() if isinstance(reply, Mapping) else (reply or ())
 
 
+def streams_of_raw(reply: Any) -> Iterable[tuple[str, Entries]]:
+    """The same of a reply as Redis gives it, where an entry's fields are a list of names and values."""
+    streams: Iterable[tuple[str, Any]] = streams_of(reply)
+    for key, entries in streams:
+        yield key, [(entry, dict(zip(said[::2], said[1::2], strict=True))) for entry, said in entries]
+
+
 def frames_of(entries: Entries) -> list[StreamFrame]:
     """Raises RequestError if an entry is no frame."""
     return [StreamFrame(entry_id, decode_frame(fields)) for entry_id, fields in entries]

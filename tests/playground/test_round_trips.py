@@ -44,8 +44,8 @@ class Log(list[str]):
         return found
 
 
-def sent(_connection: object, command: Any, *_more: object) -> str:
-    return (command if isinstance(command, bytes) else b"".join(command)).decode()
+def sent(_connection: object, data: bytes) -> str:
+    return data.decode()
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
         monkeypatch.setattr(kind, name, noted)
 
-    note(SendsAtOnce, "send_packed_command", sent)
+    note(SendsAtOnce, "write", sent)
     note(SyncToAsync, "__call__", "thread")
     note(PlaygroundConsumer, "_send", lambda _page, frame: frame["type"])
     note(ApiHandler, "send_response", "answer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import cast
 
 import pytest
@@ -15,9 +15,10 @@ from redis.exceptions import ResponseError
 from engine.serving import connection
 from engine.serving.connection import connect, connect_async
 from engine.serving.kept_connections import MOST_KEPT, KeptConnection, KeptConnections
-from engine.serving.reading import streams_of
+from engine.serving.reading import streams_of_raw
 from tests.mute import Vanishing
 from tests.resetting import Resetting
+from tests.waiting import until
 
 ECHO = "return {KEYS[1], ARGV[1]}"
 
@@ -64,27 +65,27 @@ def test_after_an_error_every_command_has_its_own_reply(client: redis.Redis) -> 
 async def test_commands_at_once_have_a_connection_each(redis_url: str) -> None:
     async with connect_async(redis_url) as client:
         kept = KeptConnections(client)
-        reading = asyncio.create_task(kept.ask("XREAD", "BLOCK", 60_000, "STREAMS", "stream", "$"))
-        assert await kept.ask("ECHO", "beside") == "beside"
+        reading = asyncio.create_task(kept.ask(("XREAD", "BLOCK", 60_000, "STREAMS", "stream", "$")))
+        assert await kept.ask(("ECHO", "beside")) == "beside"
         while not reading.done():
-            await kept.ask("XADD", "stream", "*", "json", "{}")
+            await kept.ask(("XADD", "stream", "*", "json", "{}"))
             await asyncio.wait({reading}, timeout=0.01)
-        [(key, entries)] = streams_of(reading.result())
+        [(key, entries)] = streams_of_raw(reading.result())
         assert (key, entries[0][1]) == ("stream", {"json": "{}"})
 
 
 async def test_the_reply_to_a_command_that_was_cancelled_is_nobody_elses(redis_url: str) -> None:
     async with connect_async(redis_url) as client, connect_async(redis_url) as other:
         kept = KeptConnections(client)
-        name = await kept.ask("CLIENT", "ID")
-        reading = asyncio.create_task(kept.ask("BLPOP", "list", 60))
+        name = await kept.ask(("CLIENT", "ID"))
+        reading = asyncio.create_task(kept.ask(("BLPOP", "list", 60)))
         while not any(int(one["id"]) == name and one["cmd"] == "blpop" for one in await other.client_list()):
             await asyncio.sleep(0)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
         await other.lpush("list", "another's")
-        assert await kept.ask("ECHO", "mine") == "mine"
+        assert await kept.ask(("ECHO", "mine")) == "mine"
 
 
 async def test_an_event_loop_survives_a_redis_that_closed_its_connections(redis_url: str) -> None:
@@ -100,7 +101,7 @@ async def test_an_event_loop_survives_a_redis_that_closed_its_connections(redis_
 async def test_a_long_request_arrives_whole(redis_url: str) -> None:
     text = "x" * (8 << 20)
     async with connect_async(redis_url) as client:
-        assert len(await KeptConnections(client).ask("ECHO", text)) == len(text)
+        assert len(await KeptConnections(client).ask(("ECHO", text))) == len(text)
 
 
 async def test_many_callers_at_once_leave_a_connection_for_plain_commands(redis_url: str) -> None:
@@ -117,9 +118,9 @@ async def test_many_callers_at_once_leave_a_connection_for_plain_commands(redis_
 async def test_a_busy_moment_s_connections_go_back_to_the_pool(redis_url: str) -> None:
     async with connect_async(redis_url) as client:
         kept = KeptConnections(client)
-        await asyncio.gather(*(kept.ask("ECHO", "one") for _ in range(20)))
+        await asyncio.gather(*(kept.ask(("ECHO", "one")) for _ in range(20)))
         plain = {await client.client_id() for _ in range(2)}
-        assert not plain & {await kept.ask("CLIENT", "ID") for _ in range(2)}
+        assert not plain & {await kept.ask(("CLIENT", "ID")) for _ in range(2)}
         in_use = client.connection_pool._in_use_connections
         assert 0 < len(in_use) <= MOST_KEPT
 
@@ -128,9 +129,9 @@ async def test_a_connection_that_was_reset_while_idle_is_made_anew(redis_url: st
     with Resetting(redis_url) as between:
         async with connect_async(between.url) as client:
             kept = KeptConnections(client)
-            assert await kept.ask("ECHO", "before") == "before"
+            assert await kept.ask(("ECHO", "before")) == "before"
             between.reset()
-            assert await kept.ask("ECHO", "after") == "after"
+            assert await kept.ask(("ECHO", "after")) == "after"
 
 
 async def test_a_transport_that_fails_in_an_own_way_is_an_outage_that_mends(
@@ -143,20 +144,20 @@ async def test_a_transport_that_fails_in_an_own_way_is_an_outage_that_mends(
 
     async with connect_async(redis_url) as client:
         kept = KeptConnections(client)
-        await kept.ask("PING")
+        await kept.ask(("PING",))
         writer = kept._idle[-1]._writer
         for method in ("write", "writelines"):
             monkeypatch.setattr(writer, method, fail)
-        assert await kept.ask("ECHO", "again") == "again"
+        assert await kept.ask(("ECHO", "again")) == "again"
 
 
 async def test_a_health_check_that_the_url_asks_for_is_made(redis_url: str) -> None:
     async with connect_async(f"{redis_url}?health_check_interval=1") as client:
         kept = KeptConnections(client)
-        await kept.ask("PING")
+        await kept.ask(("PING",))
         kept._idle[-1].next_health_check = 0.0
         pings = await _pings(client)
-        await kept.ask("ECHO", "one")
+        await kept.ask(("ECHO", "one"))
         assert await _pings(client) == pings + 1
 
 
@@ -191,3 +192,72 @@ def test_a_host_that_stays_silent_is_connected_to_twice(
             with pytest.raises(redis.TimeoutError):
                 kept.ask(("GET", "a"))
             assert len(tries) == 2
+
+
+async def test_a_reply_is_read_before_any_task_has_its_turn(redis_url: str) -> None:
+    """Whoever waits for what it brings is woken no later than whoever asked."""
+    order: list[str] = []
+    arrived = asyncio.Event()
+
+    async def wait() -> None:
+        await arrived.wait()
+        order.append("woken")
+
+    def read(reply: str) -> str:
+        order.append("read")
+        arrived.set()
+        return reply.upper()
+
+    async with connect_async(redis_url) as client:
+        kept = KeptConnections(client)
+        waiting = asyncio.create_task(wait())
+        assert await kept.ask(("ECHO", "mine"), read) == "MINE"
+        order.append("answered")
+        await waiting
+    assert order == ["read", "woken", "answered"]
+
+
+async def test_what_fails_in_reading_a_reply_is_told_to_whoever_asked(redis_url: str) -> None:
+    def read(reply: str) -> int:
+        return int(reply)
+
+    async with connect_async(redis_url) as client:
+        kept = KeptConnections(client)
+        with pytest.raises(ValueError, match="invalid literal"):
+            await kept.ask(("ECHO", "one"), read)
+        assert await kept.ask(("ECHO", "2"), read) == 2
+
+
+async def test_a_command_whose_connection_is_closed_while_it_waits_is_asked_again(redis_url: str) -> None:
+    async with connect_async(redis_url) as client, connect_async(redis_url) as other:
+        reading = asyncio.create_task(KeptConnections(client).ask(("BLPOP", "list", 60)))
+        blocked = _waits_for(other, "blpop")
+        await until(blocked)
+        await other.client_kill_filter(skipme=True, _type="normal")
+        await until(blocked)
+        await other.lpush("list", "late")
+        assert await reading == ["list", "late"]
+
+
+@pytest.mark.parametrize("when", ["idle", "waiting"])
+async def test_what_redis_says_unasked_is_no_reply(redis_url: str, when: str) -> None:
+    """Redis may tell of its own accord what happens to keys, or to itself."""
+    async with connect_async(redis_url) as client, connect_async(redis_url) as other:
+        kept = KeptConnections(client)
+        await kept.ask(("CLIENT", "TRACKING", "ON", "BCAST"))
+        if when == "idle":
+            await other.set("told", "of")
+            assert [await kept.ask(("ECHO", word)) for word in ("one", "two")] == ["one", "two"]
+        else:
+            reading = asyncio.create_task(kept.ask(("BLPOP", "list", 60)))
+            await until(_waits_for(other, "blpop"))
+            await other.set("told", "of")
+            await other.lpush("list", "asked for")
+            assert await reading == ["list", "asked for"]
+
+
+def _waits_for(client: redis.asyncio.Redis, command: str) -> Callable[[], Awaitable[bool]]:
+    async def waits() -> bool:
+        return any(one["cmd"] == command and "b" in one["flags"] for one in await client.client_list())
+
+    return waits
