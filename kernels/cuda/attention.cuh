@@ -22,6 +22,13 @@ DEVICE float exp2_fast(float x) {
     return r;
 }
 
+// The same for many scores, without a branch: tanh z is 1 - 2 / (1 + exp(2 z)), here within 1e-6 of it.
+DEVICE float capped_score_fast(float score) {
+    constexpr float LOG2_OF_E = 1.4426950408889634f, CAP = model::ATTENTION_CAP * LOG2_OF_E;
+    if constexpr (CAP > 0.0f) return CAP - __fdividef(2.0f * CAP, 1.0f + exp2_fast(score * (2.0f * LOG2_OF_E / CAP)));
+    return score;
+}
+
 // An 8 x 8 matrix of 16-bit numbers, row g in lanes 4 g .. 4 g + 3, two to a lane, with rows for columns.
 DEVICE u32 transposed(u32 rows) {
     u32 columns;
@@ -47,9 +54,16 @@ struct KvBlock {
 
     // Asynchronous until used. Past the L1: another SM may have written the block one token ago.
     DEVICE void load(const cache::Number* block, u32 lane) {
+        load_keys(block, lane);
+        load_values(block, lane);
+    }
+    DEVICE void load_keys(const cache::Number* block, u32 lane) {
         const u32* from = reinterpret_cast<const u32*>(block) + lane * cache::LANE_WORDS;
 #pragma unroll
         for (int u = 0; u < cache::UNITS; ++u) keys[u] = cache::Kept::peek(from + u * (32 * cache::LANE_WORDS));
+    }
+    DEVICE void load_values(const cache::Number* block, u32 lane) {
+        const u32* from = reinterpret_cast<const u32*>(block) + lane * cache::LANE_WORDS;
 #pragma unroll
         for (int u = 0; u < cache::UNITS; ++u) values[u] = cache::Kept::peek(from + (cache::UNITS + u) * (32 * cache::LANE_WORDS));
     }

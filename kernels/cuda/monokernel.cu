@@ -10,8 +10,6 @@
 #endif
 
 constexpr int PRODUCERS = experts::ANY ? 32 : 1;  // a slot of experts takes many copies: a lane each
-// Prompts of models with norms after modules go through decode.
-constexpr bool BY_DECODE = model::POST_NORMS;
 constexpr int LAST_ON_TAPE = experts::ANY ? ATTN_OUT : DOWN;
 
 // The producer's walk over the tape. Mirrors the consumers: passes, layers, phases, groups, slots.
@@ -225,15 +223,13 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
     decode_attention::plan_items(core, params.prefill_end);
     consumers_sync();
     int at = params.first;
-    if constexpr (!BY_DECODE) {
-        tiles::Stages stages(core);
-        u32 copied = 0;  // parity of the barrier of that name
-        while (at < params.prefill_end) {
-            const prefill::Chunk chunk = prefill::next_chunk(params, at);
-            pass_prompt(core, chunk, stages, copied);
-            at += chunk.tokens;
-            if (reports) reporter.prefilled(smaller(at, params.prefill_end));
-        }
+    tiles::Stages stages(core);
+    u32 copied = 0;  // parity of the barrier of that name
+    while (at < params.prefill_end) {
+        const prefill::Chunk chunk = prefill::next_chunk(params, at);
+        pass_prompt(core, chunk, stages, copied);
+        at += chunk.tokens;
+        if (reports) reporter.prefilled(smaller(at, params.prefill_end));
     }
 
 #ifdef MODEL_SEVERAL
@@ -268,7 +264,6 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
         }
         if (position + 1 < params.ids_count) {
             id = params.ids[position + 1];
-            if (BY_DECODE && reports) reporter.prefilled(position + 1);
             if (chosen.stop_asked) finish = FINISH_CANCELLED;
             continue;
         }

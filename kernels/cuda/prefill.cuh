@@ -3,14 +3,11 @@
 // then do in place of mailboxes.
 #pragma once
 #include "last_token.cuh"
-#include "prefill_finish.cuh"
+#include "post_norms.cuh"
 #include "share_attention.cuh"
 #include "tile_producer.cuh"
 
 namespace prefill {
-
-// What a residual stream begins with, or takes in next.
-enum Source { EMBEDDING, ATTENTION_OUTPUT, MLP_OUTPUT };
 
 DEVICE void add(float4& x, const float4& v, float scale = 1.0f) {
     x.x += v.x * scale;
@@ -359,7 +356,8 @@ template <class Way>
 DEVICE void begin_module(Way& way, Source source, int layer, const u16* norm) {
     Core& core = way.core;
     if constexpr (TELLS_SUMS) core.await_ranks(core.told[0]);
-    normalise<Way>(core, way.chunk, source, layer, norm);
+    if constexpr (model::POST_NORMS) post_norms::normalise<Way>(core, way.chunk, source, layer, norm);
+    else normalise<Way>(core, way.chunk, source, layer, norm);
     way.template begin_phase<TELLS_SUMS>();
     if constexpr (TELLS_SUMS) {
         core.told[0] = core.told[1];

@@ -16,6 +16,9 @@ struct Chunk {
     DEVICE bool has_last(const Params& p) const { return first + tokens > p.prefill_end; }
 };
 
+// What a residual stream begins with, or takes in next.
+enum Source { EMBEDDING, ATTENTION_OUTPUT, MLP_OUTPUT };
+
 // How lanes take in what a module of a layer produces.
 DEVICE int exchange_of(bool attention, int layer) { return attention ? attention_exchange(layer) : mlp_exchange(layer); }
 

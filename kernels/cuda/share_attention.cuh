@@ -6,6 +6,9 @@
 
 namespace share_attention {
 
+// Blocks that a warp has in registers at once; of a wide head one, and its values only when its keys are done with.
+constexpr int BLOCKS = model::HEAD_DIM <= 128 ? 2 : 1;
+
 // Waits for: the barrier after which the cache holds the chunk. Leaves the operand of the next product.
 template <class Way>
 DEVICE void run(Core& core, const prefill::Chunk& chunk, int layer) {
@@ -42,10 +45,24 @@ DEVICE void run(Core& core, const prefill::Chunk& chunk, int layer) {
         const int block_end = ceil_div(chunk.first + token0 + tokens, cache::BLOCK);
         RunningSoftmax<false> softmax;
         const auto at = [&](int i) { return cache::block(core.params.kv, layer, head / model::QUERIES_PER_KV, i); };
-        for (int i = seen_from / cache::BLOCK + 2 * int(core.warp); i < block_end; i += 2 * WARPS) {
-            KvBlocks<2, false> blocks;
-            blocks.load(at, i, 1, block_end, lane);
-            blocks.attend(softmax, query, i, 1, block_end, reach, filled, lane);
+        for (int i = seen_from / cache::BLOCK + BLOCKS * int(core.warp); i < block_end; i += BLOCKS * WARPS) {
+            if constexpr (BLOCKS == 1) {
+                KvBlock block;
+                Scores<false> scores;
+                float peak[query.ROWS];
+                block.load_keys(at(i), lane);
+                scores.set(query, block, i * cache::BLOCK, reach, lane);
+#pragma unroll
+                for (int r = 0; r < query.ROWS; ++r) peak[r] = fmaxf(scores.of[0][r], scores.of[1][r]);
+                softmax.raise(peak);
+                block.load_values(at(i), lane);
+                if ((i + 1) * cache::BLOCK > filled) block.forget_values_from(filled - i * cache::BLOCK, lane);
+                softmax.add(scores, block);
+            } else {
+                KvBlocks<BLOCKS, false> blocks;
+                blocks.load(at, i, 1, block_end, lane);
+                blocks.attend(softmax, query, i, 1, block_end, reach, filled, lane);
+            }
         }
         softmax.leave(rows + core.warp * ATTENTION_ROWS * MERGE_ROW, ATTENTION_ROWS, lane);
         consumers_sync();

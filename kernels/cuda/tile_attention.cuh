@@ -1,6 +1,7 @@
 // Attention of many tokens: online softmax over the cache as it lies, blocks of keys and values through the stages.
-// An SM takes one head and 16 or 32 tokens a warp. Queries are operand A, a unit of the cache is operand B for two halves of
-// its rows (rows.cuh: the words that decode takes as operand A), and scores leave one product as the other one takes them.
+// An SM takes one head and 16 or 32 tokens a warp; of a wide head two warps take the same tokens. Queries are operand A, a unit of
+// the cache is operand B for two halves of its rows (rows.cuh: the words that decode takes as operand A), and scores leave one
+// product as the other one takes them.
 #pragma once
 #include "attention.cuh"
 #include "tiles.cuh"
@@ -8,6 +9,10 @@
 namespace tile_attention {
 
 constexpr int MOST_M_TILES = model::HEAD_DIM <= 96 ? 2 : 1;  // of 16 tokens, a warp: what the registers hold
+// Warps that find the same scores and each add up a part of the head's columns: the registers hold no more than 128 sums a thread.
+constexpr int PARTS = model::HEAD_DIM > 128 ? 2 : 1, PART_UNITS = cache::UNITS / PARTS;
+static_assert(cache::UNITS % PARTS == 0 && (PARTS == 1 || model::HEAD_DIM % 16 == 0), "parts of whole units");
+constexpr int TEAMS = WARPS / PARTS;
 using cache::BLOCK_BYTES;
 constexpr int CACHE_UNIT_BYTES = cache::UNIT_NUMBERS * cache::NUMBER_BYTES;
 // As many in FP8: what a step has in registers is FP16.
@@ -42,15 +47,15 @@ struct Item {
 struct Cut {
     int m_tiles, tokens, items;  // of a warp; of an item; in all
 
-    DEVICE static Cut of(int m_tiles, int tokens, int warps = WARPS) {
-        const int item_tokens = warps * 16 * m_tiles;
+    DEVICE static Cut of(int m_tiles, int tokens, int teams = TEAMS) {
+        const int item_tokens = teams * 16 * m_tiles;
         return {m_tiles, item_tokens, ceil_div(tokens, item_tokens) * model::HEADS};
     }
     DEVICE static Cut best(int first, int tokens, int window) {
         if constexpr (REQUESTS > 1) {
 #pragma unroll
-            for (int warps = 2; warps < WARPS; warps *= 2) {
-                const Cut short_ones = of(1, tokens, warps);
+            for (int teams = 2; teams < TEAMS; teams *= 2) {
+                const Cut short_ones = of(1, tokens, teams);
                 if (short_ones.items <= model::SMS) return short_ones;
             }
         }
@@ -70,7 +75,7 @@ struct Cut {
 template <int M_TILES>
 struct Rows {
     u32 query[M_TILES][cache::UNITS][4];
-    float out[M_TILES][cache::UNITS][2][4];
+    float out[M_TILES][PART_UNITS][2][4];
     float maximum[2 * M_TILES], sum[2 * M_TILES];  // `sum`: of this lane's own positions
 
     DEVICE static int token(int row, u32 lane) { return row / 2 * 16 + row % 2 * 8 + int(lane >> 2); }
@@ -94,7 +99,7 @@ struct Rows {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
-            for (int u = 0; u < cache::UNITS; ++u) {
+            for (int u = 0; u < PART_UNITS; ++u) {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) out[m][u][0][e] = out[m][u][1][e] = 0.0f;
             }
@@ -124,6 +129,18 @@ struct Rows {
                     mma_f16(score[m][2 * b], q[0], q[1], q[2], q[3], k.x, k.z);
                     mma_f16(score[m][2 * b + 1], q[0], q[1], q[2], q[3], k.y, k.w);
                 }
+            }
+        }
+    }
+
+    DEVICE static void cap(float (&score)[M_TILES][2 * STEP][4]) {
+        if constexpr (model::ATTENTION_CAP == 0.0f) return;
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+            for (int h = 0; h < 2 * STEP; ++h) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) score[m][h][e] = capped_score_fast(score[m][h][e]);
             }
         }
     }
@@ -176,7 +193,7 @@ struct Rows {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
-            for (int u = 0; u < cache::UNITS; ++u) {
+            for (int u = 0; u < PART_UNITS; ++u) {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     out[m][u][0][e] *= keep[2 * m + e / 2];
@@ -186,7 +203,7 @@ struct Rows {
         }
     }
 
-    // Adds the values of STEP blocks. With ENDS positions from `filled` on hold whatever was there before: zero times that must be
+    // Adds the values of STEP blocks, of this warp's part of the columns. With ENDS positions from `filled` on hold whatever was there before: zero times that must be
     // zero. Else none of them is that far, and no branch stands between the products.
     // For Stages::give_back: what depends on all loads of values; those of keys have ended where the scores are known.
     template <bool ENDS>
@@ -205,7 +222,7 @@ struct Rows {
             const int known = filled - base - b * cache::BLOCK;
             const u32 low = known_mask(known, 2 * int(lane & 3)), high = known_mask(known, 2 * int(lane & 3) + 8);
 #pragma unroll
-            for (int u = 0; u < cache::UNITS; ++u) {
+            for (int u = 0; u < PART_UNITS; ++u) {
                 uint4 v = unit(blocks + b * BLOCK_BYTES + (cache::UNITS + u) * CACHE_UNIT_BYTES, lane);
                 loaded |= v.x;
                 if (ENDS) v = make_uint4(v.x & low, v.y & low, v.z & high, v.w & high);
@@ -222,7 +239,7 @@ struct Rows {
         return (position < known ? 0xffffu : 0u) | (position + 1 < known ? 0xffff0000u : 0u);
     }
 
-    // `store(token, element, a, b)`: two elements of the head of one of the warp's tokens.
+    // `store(token, element, a, b)`: two elements of the warp's part of the head of one of its tokens.
     template <class Store>
     DEVICE void finish(const Params& p, int layer, int head, u32 lane, const Store& store) {
 #pragma unroll
@@ -233,7 +250,7 @@ struct Rows {
             if constexpr (model::SINKS) total += exp2_fast(fminf(heads::sink(p, layer, head) * LOG2_E - maximum[r], 120.0f));
             const float scale = total > 0.0f ? 1.0f / total : 0.0f;
 #pragma unroll
-            for (int u = 0; u < cache::UNITS; ++u) {
+            for (int u = 0; u < PART_UNITS; ++u) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     if (16 * u + 8 * half >= model::HEAD_DIM) continue;
@@ -256,8 +273,9 @@ DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int fir
         if (index >= cut.items) continue;
         const Item item = Item::of(index, cut.tokens, first, tokens, window);
         const u32 lane = core.lane;
-        int mine = item.token + int(core.warp) * WARP_TOKENS;
-        if (REQUESTS > 1 && int(core.warp) * WARP_TOKENS >= cut.tokens) mine = tokens;  // nothing is this warp's
+        const int team = int(core.warp) / PARTS, first_unit = int(core.warp) % PARTS * PART_UNITS;
+        int mine = item.token + team * WARP_TOKENS;
+        if (REQUESTS > 1 && team * WARP_TOKENS >= cut.tokens) mine = tokens;  // nothing is this warp's
         const int begin = first + mine, end = mine < tokens ? begin + WARP_TOKENS : 0;  // positions of the warp's tokens
         const int seen_from = window && begin + 1 > window ? begin + 1 - window : 0;    // by its first one
         const int all_see = window && end > window ? end - window : 0;                  // all of its tokens, from here on
@@ -273,9 +291,10 @@ DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int fir
                 if (base >= end || behind <= seen_from) continue;
                 float score[M_TILES][2 * STEP][4];
                 rows.score(blocks + b * BLOCK_BYTES, lane, score);
+                Rows<M_TILES>::cap(score);
                 if (behind > begin + 1 || base < all_see) Rows<M_TILES>::hide(base, begin, window, lane, score);
                 rows.weigh(score);
-                const u8* values = blocks + b * BLOCK_BYTES;
+                const u8* values = blocks + b * BLOCK_BYTES + first_unit * CACHE_UNIT_BYTES;
                 loaded = behind > filled ? rows.template add<true>(values, base, filled, lane, score)
                                          : rows.template add<false>(values, base, filled, lane, score);
             }
@@ -284,7 +303,7 @@ DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int fir
         }
         rows.finish(core.params, layer, item.head, lane, [&](int token, int d, float a, float b) {
             if (mine + token >= tokens) return;
-            const int column = item.head % LANE_HEADS * model::HEAD_DIM + d;
+            const int column = item.head % LANE_HEADS * model::HEAD_DIM + 16 * first_unit + d;
             u16* piece = tiles::operand_piece(core.params.operand_heads, LANE_Q, item.head / LANE_HEADS, column, mine + token);
             *reinterpret_cast<u32*>(piece + column % 8) = split_weights_type(a, b).high;
         });

@@ -54,6 +54,7 @@ MODELS = {
     "wide": WIDE,
     "llama": FOUR_HEADS,
     "biases and normed heads": replace(FOUR_HEADS, name="biased", qkv_bias=True, qk_norm=True),
+    "norms after modules": replace(CONFIGS["test-gemma2"], kv_heads=4),
     "llama, tied head, odd vocabulary": replace(FOUR_HEADS, name="tied", tied_head=True, vocab=1003),
 }
 
@@ -91,7 +92,9 @@ def test_decode_and_prefill_over_gpus_give_the_reference_logits(sharded: Open, n
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["laneformer", "early", "no-delay", "no-mlp-exchange", "llama"])
+@pytest.mark.parametrize(
+    "name", ["laneformer", "early", "no-delay", "no-mlp-exchange", "llama", "norms after modules"]
+)
 def test_prefill_leaves_each_gpu_the_keys_and_values_of_its_heads(sharded: Open, name: str, way: str) -> None:
     model = Model(MODELS[name], RandomWeights(MODELS[name], 3))
     backend = sharded(model, tiles_from=WAYS[way])

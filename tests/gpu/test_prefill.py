@@ -43,9 +43,7 @@ def wanted_cache(model: Model, tokens: Sequence[int]) -> KeysAndValues:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "name", [name for name, config in CONFIGS.items() if not (config.experts or config.post_norms)]
-)
+@pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if not config.experts])
 def test_keys_and_values_are_those_of_fp32(opened: Open, name: str, way: str) -> None:
     model = Model(CONFIGS[name], RandomWeights(CONFIGS[name], 3))
     backend = opened(model, tiles_from=WAYS[way])
@@ -77,7 +75,9 @@ def test_any_length_by_tiles(opened: Open, length: int) -> None:
 
 
 @pytest.mark.parametrize("start", [1, 37, 128, 131])
-@pytest.mark.parametrize("name", ["test-llama", "head-dim-96-tied", "test-laneformer"])
+@pytest.mark.parametrize(
+    "name", ["test-llama", "head-dim-96-tied", "test-laneformer", "test-gemma2", "test-gemma3"]
+)
 def test_going_on_from_any_position_leaves_the_same_bits(opened: Open, name: str, start: int) -> None:
     model = Model(CONFIGS[name], RandomWeights(CONFIGS[name], 3))
     backend = opened(model, tiles_from=1)
@@ -103,9 +103,11 @@ def test_chunks_leave_the_bits_of_one_pass(opened: Open) -> None:
     assert np.array_equal(found[0].values, found[1].values)
 
 
-def test_bf16_weights(opened: Open) -> None:
-    model = Model(LLAMA, Bf16Weights(LLAMA, 3))
-    backend = opened(model, tiles_from=1)
-    tokens = sequence(LLAMA.vocab, 201)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["test-llama", "test-gemma2", "test-gemma3"])
+def test_bf16_weights(opened: Open, name: str, way: str) -> None:
+    model = Model(CONFIGS[name], Bf16Weights(CONFIGS[name], 3))
+    backend = opened(model, tiles_from=WAYS[way])
+    tokens = sequence(model.config.vocab, 201)
     prefill(backend, tokens, 0, len(tokens))
     require_close(left_in_cache(backend, len(tokens)), wanted_cache(model, tokens), LIMITS["bf16"], "bf16")

@@ -222,11 +222,9 @@ class CudaBackend:
             self._take_back()
             lease = self._caches.lend(job)
             if lease is None:
-                return self._start_plan(plan_launch(job, context, prefills=self.layout.prefills)), None
+                return self._start_plan(plan_launch(job, context)), None
             try:
-                launch = self._start_plan(
-                    plan_launch(job, context, lease.first, lease.buffers, prefills=self.layout.prefills)
-                )
+                launch = self._start_plan(plan_launch(job, context, lease.first, lease.buffers))
             except BaseException:
                 self._caches.take_back(lease, job, ())
                 raise
@@ -283,21 +281,9 @@ class CudaBackend:
     def logits_after_prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits after the last of `tokens`, the others having gone as a prompt's do: [vocab]."""
         check_sequence(self.config, tokens)
-        last = first = len(tokens) - 1
-        if self.layout.prefills:
-            first = 0
-        elif last:  # a launch of all would keep a row for each that goes through decode
-            self._run(LaunchPlan(tokens[:last], 1))
-        plan = LaunchPlan(tokens, 1, first=first, prefill_end=last, keep_logits=True)
+        plan = LaunchPlan(tokens, 1, prefill_end=len(tokens) - 1, keep_logits=True)
         scored: NDArray[np.float32] = self._score(plan)[-1]
         return scored
-
-    def _run(self, launch_plan: LaunchPlan) -> None:
-        launch = self._start(launch_plan)
-        try:
-            launch.wait()
-        finally:
-            launch.close()
 
     def _score(self, launch_plan: LaunchPlan) -> NDArray[np.float32]:
         launch = self._start(launch_plan)

@@ -34,7 +34,7 @@ TILE_TOKENS = 128
 STEP_COLUMNS = 64
 """Columns of a prompt's operand that lie side by side for the tiles: STEP_COLUMNS in tiles.cuh."""
 _NEVER = (1 << 31) - 1  # more tokens than any prompt has
-_PROMPTS_BY_TILES = "prompts go by tiles only with weights in 16 bits and without norms after modules"
+_PROMPTS_BY_TILES = "prompts go by tiles only with weights in 16 bits"
 _MAX_COLUMNS = 32768
 """A thread remembers in one word which of its pieces of a vector are missing (`fetch` in staging.cuh)."""
 
@@ -130,15 +130,9 @@ class Layout:
         return self.tuning.prefill_tiles * 16
 
     @property
-    def prefills(self) -> bool:
-        """Whether prompts have a way of their own; else they go through decode."""
-        return not self.config.post_norms
-
-    @property
     def prefills_by_tiles(self) -> bool:
         """Whether long prompts go by tiles: those take weights as they lie in 16 bits."""
-        in_16_bits = self.tuning.unpacked_copy or not needs_copy(self.plan)
-        return in_16_bits and self.prefills
+        return self.tuning.unpacked_copy or not needs_copy(self.plan)
 
     @property
     def has_copy(self) -> bool:

@@ -144,20 +144,17 @@ class LaunchPlan:
         return len(self.ids) - self.prefill_end
 
 
-def plan_launch(
-    job: Job, context: int, first: int = 0, caches: tuple[int, ...] = (), *, prefills: bool = True
-) -> LaunchPlan:
+def plan_launch(job: Job, context: int, first: int = 0, caches: tuple[int, ...] = ()) -> LaunchPlan:
     """All but the last id of the prompt through prefill; the last one is the first decode step.
 
-    Keys and values of the ids before `first` are in `caches` already. A model that has no prefill takes its
-    prompt through decode.
+    Keys and values of the ids before `first` are in `caches` already.
     """
     return LaunchPlan(
         ids=job.tokens,
         max_new=min(job.max_tokens, context - len(job.tokens)),
         first=first,
         caches=caches,
-        prefill_end=len(job.tokens) - 1 if prefills else first,
+        prefill_end=len(job.tokens) - 1,
         sampling=job.sampling,
         sampled=job.sampled,
         stop_ids=job.stop_ids,

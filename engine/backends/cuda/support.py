@@ -20,7 +20,7 @@ _POST_NORM_FEATURES = _FEATURES | {
     Feature.ATTENTION_CAP,
     Feature.LOGIT_CAP,
 }
-"""What it computes for models with norms after modules, whose prompts go through decode."""
+"""What it computes for models with norms after modules."""
 
 
 def require_support(config: ModelConfig) -> None:

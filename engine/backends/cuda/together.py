@@ -47,7 +47,7 @@ def shares_launches(layout: Layout) -> bool:
     wide = layout.sharding.whole.lanes.head is HeadKind.LANE and layout.sharding.streams > 1
     dense = layout.config.experts is None and not layout.plan.is_packed
     in_16_bits = dense and not layout.tuning.fp8_cache
-    return in_16_bits and layout.prefills and layout.sharding.ranks == 1 and not wide
+    return in_16_bits and not layout.config.post_norms and layout.sharding.ranks == 1 and not wide
 
 
 def several_layout(layout: Layout, context: int | None, requests: int) -> Layout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,25 +87,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("emulation")
 
 
-@pytest.mark.parametrize(
-    ("name", "tiles_from"),
-    [
-        (name, way)
-        for name, (config, _) in MODELS.items()
-        for way in ((1,) if config.post_norms else (1, 1000))
-    ],
-)
+@pytest.mark.parametrize("tiles_from", [1, 1000], ids=["tiles", "shares"])
+@pytest.mark.parametrize("name", MODELS)
 def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
     name: str, tiles_from: int, folder: Path
 ) -> None:
     config, cores = MODELS[name]
     weights = RandomWeights(config, 3)
-    length = SHORT if config.experts else 12 if config.post_norms else PROMPT
+    length = SHORT if config.experts else PROMPT
     prompt = np.random.default_rng(5).integers(0, config.vocab, length).tolist()
 
     gpu = EmulatedGpu(folder, config, weights, cores)
-    prefilled = 0 if config.post_norms else length - 1
-    tokens = gpu.generate(prompt, NEW, prefilled=prefilled, tiles_from=tiles_from)
+    tokens = gpu.generate(prompt, NEW, prefilled=length - 1, tiles_from=tiles_from)
 
     reference = Reference(weights)
     cache = reference.new_cache(length + NEW)
@@ -175,8 +169,19 @@ def test_words_of_layers_that_a_last_token_passed_by_are_not_taken_for_later_one
 
 
 @pytest.mark.parametrize("tiles_from", [1, 1000], ids=["by tiles", "by shares"])
-def test_a_long_prompt_leaves_the_same_bits_in_whatever_parts(tiles_from: int, folder: Path) -> None:
-    config, cores = MODELS["normed heads, a window"]
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("normed heads, a window", {}),
+        ("norms after modules, soft caps", {"head_dim": 256, "heads": 2, "kv_heads": 1}),
+    ],
+    ids=["normed heads, a window", "norms after modules, wide heads, soft caps"],
+)
+def test_a_long_prompt_leaves_the_same_bits_in_whatever_parts(
+    name: str, changes: dict[str, Any], tiles_from: int, folder: Path
+) -> None:
+    config, cores = MODELS[name]
+    config = replace(config, **changes)
     weights, end = RandomWeights(config, 3), 201
     prompt = np.random.default_rng(5).integers(0, config.vocab, end + 1).tolist()
     reference = Reference(weights)

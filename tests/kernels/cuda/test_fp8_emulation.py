@@ -14,7 +14,7 @@ from engine.models.config import ModelConfig
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
-from tests.kernels.cuda.test_emulation import LANEFORMER, PROMPT, SMALL
+from tests.kernels.cuda.test_emulation import GEMMA, LANEFORMER, PROMPT, SMALL
 from tests.reference.test_laneformer import relative_error
 
 NEW = 3
@@ -25,6 +25,7 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
         replace(SMALL, layers=3, windows=(0, 9, 0), lanes=replace(LANEFORMER.lanes, count=2, delay=1)),
         2,
     ),
+    "norms after modules, wide heads, soft caps": (replace(GEMMA, heads=2, kv_heads=1, head_dim=256), 2),
 }
 TOLERANCE = 2e-3
 """Of the largest logit: prompts by tiles round activations and weights of attention to FP16."""

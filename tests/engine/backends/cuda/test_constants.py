@@ -19,7 +19,7 @@ from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
 from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
-from tests.gpu.models import QWEN3_32B
+from tests.gpu.models import GEMMA_2_2B, QWEN3_32B
 
 LLAMA = load_preset("llama-3.2-1b").config
 EXPERTS = load_preset("qwen3-30b-a3b").config
@@ -36,7 +36,11 @@ def layout_of(config: ModelConfig, storage: Storage | None = None, tuning: Tunin
     return make_layout(plan(config, 132, chosen.storages), chosen.half, tuning or Tuning())
 
 
-@pytest.mark.parametrize("config", [LLAMA, QWEN3_32B, EXPERTS], ids=["small", "long vectors", "experts"])
+@pytest.mark.parametrize(
+    "config",
+    [LLAMA, QWEN3_32B, EXPERTS, GEMMA_2_2B],
+    ids=["small", "long vectors", "experts", "norms after modules"],
+)
 def test_long_prompts_of_sixteen_bit_models_go_by_tiles(config: ModelConfig) -> None:
     layout = layout_of(config)
     assert layout.tiles_from < LONGEST_PROMPT
