@@ -24,17 +24,22 @@ class Channel(http.HTTPChannel):  # type: ignore[misc]  # Twisted calls methods 
     _deadline: Any = None
     _head = b""
     """Of an answer of which nothing else is there yet."""
+    _in_head = False
+    """Whether a request has begun whose headers are not all there."""
 
     def connectionMade(self) -> None:
         super().connectionMade()
         self._expect(HEAD_S)
 
     def dataReceived(self, data: bytes) -> None:
-        if self._deadline is None and not self._handlingRequest:
-            self._expect(HEAD_S)
+        begins = self._deadline is None and not self._handlingRequest
+        self._in_head |= begins
         super().dataReceived(data)
+        if begins and self._in_head:  # most heads are there at once, and need no deadline
+            self._expect(HEAD_S)
 
     def allHeadersReceived(self) -> None:
+        self._in_head = False
         super().allHeadersReceived()
         # A body in pieces does not say how long it is: the largest that is taken sets its time.
         length = self.factory.body_bytes if self.length is None else min(self.length, self.factory.body_bytes)

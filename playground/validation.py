@@ -82,8 +82,8 @@ def number_of(data: Mapping[str, Any], name: str, low: float, high: float) -> fl
 
 def sampling_of(data: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
     """Sampling members of `data`; a seed is drawn where none is given."""
-    given = {option.name: _option_of(data, option) for option in OPTIONS}
-    found = {name: value for name, value in given.items() if value is not None}
+    given = [option for option in OPTIONS if data.get(option.name) is not None]
+    found = {option.name: _option_of(data, option) for option in given}
     found.setdefault("seed", secrets.randbits(SEED_BITS))
     if "top_k" in found:
         found["top_k"] = max(0, found["top_k"])

@@ -218,7 +218,8 @@ async def _frames(generation: str) -> AsyncGenerator[Frame]:
 
     What was generated is charged either way. Where it cannot be followed, the last frame says so.
     """
-    tally, ended = Tally(generation), False
+    tally = Tally(generation)
+    end: Done | Failed | None = None
     presence.hold(generation, generation)  # if this process dies, another one ends it
     try:
         async with aclosing(engine_client().batches(generation, submitted=True)) as batches:
@@ -227,8 +228,7 @@ async def _frames(generation: str) -> AsyncGenerator[Frame]:
                     if isinstance(frame, Tokens):
                         tally.count(frame.seq + len(frame.ids))
                     if isinstance(frame, Done | Failed):
-                        ended = True
-                        metrics.count_end("api", frame)
+                        end = frame
                     if isinstance(frame, _TOLD):
                         yield frame
     except QueueUnavailable as error:
@@ -236,12 +236,19 @@ async def _frames(generation: str) -> AsyncGenerator[Frame]:
     except EngineError as error:  # or whoever waits for the end would wait for ever
         yield Failed.of(replies.INTERNAL, f"what the engine sent cannot be read: {error}")
     finally:
-        tally.settle()
-        if ended:
-            in_background(presence.note_end(generation, generation))
+        # All of it beside the answer, which goes first.
+        if end is not None:
+            in_background(_note_end(generation, tally, end))
         else:
+            tally.settle()
             presence.leave(generation)
             in_background(_cancel(generation))
+
+
+async def _note_end(generation: str, tally: Tally, end: Done | Failed) -> None:
+    tally.settle()
+    metrics.count_end("api", end)
+    await presence.note_end(generation, generation)
 
 
 async def _cancel(generation: str) -> None:

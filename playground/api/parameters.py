@@ -136,13 +136,12 @@ def _parse(data: Mapping[str, Any], *, chat: bool) -> ApiRequest:
 
 def _choices(first: GenerateRequest, prompts: list[Prompt], n: int) -> tuple[GenerateRequest, ...]:
     """Choice i of a prompt draws with the seed + i, so that the first is what one choice would have been."""
-    seeds = [(first.sampling.seed + i) % SEEDS for i in range(n)]
+    seeds = ((first.sampling.seed + i) % SEEDS for i in range(1, n))
+    samplings = [first.sampling, *(replace(first.sampling, seed=seed) for seed in seeds)]
     return tuple(
-        structs.replace(
-            first, id=new_generation_id(), prompt=prompt, sampling=replace(first.sampling, seed=seed)
-        )
+        structs.replace(first, id=new_generation_id(), prompt=prompt, sampling=sampling)
         for prompt in prompts
-        for seed in seeds
+        for sampling in samplings
     )
 
 

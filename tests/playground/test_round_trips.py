@@ -99,8 +99,8 @@ TASKS = [
     "ApiHandler._answer",
     "Queue.get",  # hears that the client leaves
     "StreamFanout._run",
-    "charge",  # once the answer is written
-    "note_end",
+    "_note_end",  # once the answer is written
+    "charge",
 ]
 
 
