@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
 from asgiref.sync import SyncToAsync, sync_to_async
@@ -24,7 +24,7 @@ from django.http.response import HttpResponseBase
 from django.middleware.clickjacking import XFrameOptionsMiddleware
 from django.middleware.common import CommonMiddleware
 from django.middleware.security import SecurityMiddleware
-from django.urls import set_script_prefix
+from django.urls import ResolverMatch, URLResolver, get_resolver, set_script_prefix
 
 from config.headers import protective_headers
 from engine.serving import cancellation
@@ -57,6 +57,11 @@ class ApiHandler(ASGIHandler):
             if not answering.cancelled():
                 answering.result()
 
+    def resolve_request(self, request: Any) -> ResolverMatch:
+        """As Django's, which goes through the patterns for each request: the API has few paths."""
+        found = request.resolver_match = _match(get_resolver(), request.path_info)
+        return found
+
     async def _answer(self, request: Any, refused: HttpResponseBase | None, send: Any) -> None:
         try:
             response = refused or await self.run_get_response(request)
@@ -79,6 +84,11 @@ class ApiHandler(ASGIHandler):
         self._middleware_chain = _in_loop(
             SecurityMiddleware, _with_headers(_content_policy(), protective_headers(handle))
         )
+
+
+@lru_cache(maxsize=16)
+def _match(resolver: URLResolver, path: str) -> ResolverMatch:
+    return resolver.resolve(path)
 
 
 async def _end(end: Callable[[], object]) -> None:

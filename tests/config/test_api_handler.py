@@ -13,6 +13,7 @@ from django.core.signals import request_finished
 from django.db.backends.signals import connection_created
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient
+from django.urls import ResolverMatch, URLResolver
 from django.urls import path as route
 
 from config.api_handler import ApiHandler
@@ -118,3 +119,19 @@ async def test_a_request_whose_client_leaves_ends_where_it_asked_the_database(
     await application.send_input({"type": "http.disconnect"})
     await application.wait(5)
     assert views.finished == (views.connected or [threading.get_ident()])
+
+
+async def test_a_path_is_looked_up_among_the_patterns_once(
+    views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+    resolve = URLResolver.resolve
+
+    def note(self: URLResolver, path: str) -> ResolverMatch:
+        looked_up.append(path)
+        return resolve(self, path)
+
+    monkeypatch.setattr(URLResolver, "resolve", note)
+    for path in ("/v1/once", "/v1/other", "/v1/once"):
+        assert (await ask(path))[0] == 200
+    assert looked_up == ["/v1/once", "/v1/other"]
