@@ -185,7 +185,8 @@ class SamplingParams:
     """What is added to the logits of single ids, by ascending id. A mapping is taken too, as JSON has it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "logit_bias", _bias_pairs(self.logit_bias))
+        if self.logit_bias != ():  # nearly every request leaves it out
+            object.__setattr__(self, "logit_bias", _bias_pairs(self.logit_bias))
         for option in OPTIONS:
             value = getattr(self, option.name)
             if not option.low <= value <= option.high:  # also refuses NaN
