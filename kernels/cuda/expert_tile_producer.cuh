@@ -75,7 +75,7 @@ DEVICE void produce(Producer& producer, const u16* operand, int layer) {
     for (int index = int(producer.place.sm); index < count; index += model::SMS) {
         const All products(groups, index);
         if (producer.copies_weights()) copy_weights<WHICH>(producer, products, layer);
-        else producer.template activations<All::STEPS>(operand + size_t(products.tokens) * All::OPERAND_HALVES);
+        else producer.activations(operand + size_t(products.tokens) * All::OPERAND_HALVES, All::STEPS);
     }
 }
 

@@ -138,7 +138,7 @@ DEVICE void multiply(Core& core, tiles::Stages& stages, const FinishOf& finish_o
 #pragma unroll 1
     for (int index = int(core.place.sm); index < count; index += model::SMS) {
         float sums[ROWS / 2];
-        tiles::multiply<All::STEPS, ROWS, true>(core, stages, sums);
+        tiles::multiply<ROWS, true>(core, stages, All::STEPS, sums);
         core.refresh();
         const All products(groups, index);
         const auto finish = finish_of(products);

@@ -2,22 +2,23 @@
 // in. Its scale takes a look at all of it, so a token's vectors are gone through three times. Such models have one stream.
 #pragma once
 #include "prefill_finish.cuh"
+#include "teams.cuh"
 
 namespace post_norms {
 
 // RMSNorm's scale, from each thread's part of a token's sum of squares.
 template <int TEAM>
 DEVICE float rms_scale(Core& core, float squares) {
-    static_assert(TEAM == 1 || TEAM == WARPS, "a warp alone, or all of them");
     squares = warp_sum(squares);
     if constexpr (TEAM > 1) {
+        const u32 team = core.warp / TEAM;
         float* parts = core.shared.norm_parts();
         if (core.lane == 0) parts[core.warp] = squares;
-        consumers_sync();
+        team_sync<TEAM>(team);
         squares = 0.0f;
 #pragma unroll
-        for (int w = 0; w < WARPS; ++w) squares += parts[w];
-        consumers_sync();
+        for (int w = 0; w < TEAM; ++w) squares += parts[team * TEAM + w];
+        team_sync<TEAM>(team);
     }
     return rsqrtf(squares * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
 }

@@ -5,6 +5,7 @@
 #include "last_token.cuh"
 #include "post_norms.cuh"
 #include "share_attention.cuh"
+#include "teams.cuh"
 #include "tile_producer.cuh"
 
 namespace prefill {
@@ -19,25 +20,25 @@ DEVICE void add(float4& x, const float4& v, float scale = 1.0f) {
 // RMSNorm's scales of the lanes, from each thread's part of their sums of squares.
 template <int TEAM>
 DEVICE void join_squares(Core& core, float (&squares)[model::LANES], float (&scale)[model::LANES]) {
-    static_assert(TEAM == 1 || TEAM == WARPS, "a warp alone, or all of them");
+    const u32 team = core.warp / TEAM;
     float* parts = core.shared.norm_parts();
 #pragma unroll
     for (int l = 0; l < model::LANES; ++l) {
         squares[l] = warp_sum(squares[l]);
         if (TEAM > 1 && core.lane == 0) parts[l * WARPS + core.warp] = squares[l];
     }
-    if constexpr (TEAM > 1) consumers_sync();
+    team_sync<TEAM>(team);
 #pragma unroll
     for (int l = 0; l < model::LANES; ++l) {
         float sum = squares[l];
         if constexpr (TEAM > 1) {
             sum = 0.0f;
 #pragma unroll
-            for (int w = 0; w < WARPS; ++w) sum += parts[l * WARPS + w];
+            for (int w = 0; w < TEAM; ++w) sum += parts[l * WARPS + team * TEAM + w];
         }
         scale[l] = rsqrtf(sum * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
     }
-    if constexpr (TEAM > 1) consumers_sync();
+    team_sync<TEAM>(team);
 }
 
 // Some of a thread's part of a token's residual streams, of all lanes of this GPU: AT_ONCE times four elements, STRIDE apart. What
@@ -56,7 +57,7 @@ struct Streams {
     static constexpr int AT_ONCE = at_once(), STEP = AT_ONCE * STRIDE;
     static constexpr bool WHOLE_STEPS = QUADS % STEP == 0, HELD = QUADS <= STEP;
     const Params& p;
-    int token, first_quad;
+    int token, parts, first_quad;  // parts: in which one lane's output lies
     float4 x[model::LANES][AT_ONCE];
 
     template <class Visit>
@@ -90,6 +91,9 @@ struct Streams {
 #pragma unroll
             for (int l = 0; l < model::LANES; ++l) x[l][i] = __ldcg(stream(l, q));
         });
+    }
+    DEVICE void load_weights(const u16* norm, uint2 (&weights)[AT_ONCE]) const {
+        each([&](int i, int q) { weights[i] = __ldg(reinterpret_cast<const uint2*>(norm) + q); });
     }
     // Takes in what a module of a layer produced. Each kind loads all that it needs before it uses any of it: a wait is a round
     // trip to memory.
@@ -138,6 +142,7 @@ private:
         }
     }
     DEVICE void take_in_own(size_t now, bool told) {
+        if constexpr (Way::MOST_PARTS > 1) return take_in_parts(now);
         Outputs own = {};
         load();
         load(own, now);
@@ -146,6 +151,21 @@ private:
             for (int l = 0; l < model::LANES; ++l) add(x[l][i], unpacked(own[l][i]), model::SQRT_LANES);
         });
         if (told) tell(own, now);
+    }
+    // Two at a time: there are one, two, four or eight.
+    DEVICE void take_in_parts(size_t first) {
+        const size_t apart = size_t(Way::CHUNK / parts) * model::HIDDEN;
+        load();
+#pragma unroll 1
+        for (int part = 0; part < parts; part += 2) {
+            Outputs one = {}, other = {};
+            load(one, first + part * apart);
+            if (parts > 1) load(other, first + (part + 1) * apart);
+            each([&](int i, int) {
+                add(x[0][i], unpacked(one[0][i]));
+                add(x[0][i], unpacked(other[0][i]));
+            });
+        }
     }
     DEVICE void take_in_late(size_t now, size_t late, bool told) {
         Outputs own = {}, own_late = {};  // unset on some path they would be live, and spilled, all the way back to the start
@@ -206,10 +226,13 @@ DEVICE void normalise(Core& core, const Chunk& chunk, Source source, int layer, 
     const bool attention = source == ATTENTION_OUTPUT;
     const int exchange = source == EMBEDDING ? EXCHANGE_LOCAL : exchange_of(attention, layer);
     const int first_quad = int(core.warp) % TEAM * 32 + int(core.lane);
+    const int parts = source == EMBEDDING ? 1 : Way::parts(attention, chunk.tokens);
 #pragma unroll 1
     for (int token = int(core.place.sm) + int(core.warp) / TEAM * model::SMS; token < chunk.tokens; token += TEAMS * model::SMS) {
         float squares[model::LANES] = {}, scale[model::LANES];
-        Part part{p, token};
+        Part part{p, token, parts, first_quad};
+        uint2 weights[Part::AT_ONCE] = {};
+        if constexpr (Part::HELD) part.load_weights(norm, weights);
 #pragma unroll 1
         for (part.first_quad = first_quad; part.first_quad < Part::QUADS; part.first_quad += Part::STEP) {
             if (source == EMBEDDING) part.embed(p.ids[chunk.first + token]);
@@ -219,11 +242,13 @@ DEVICE void normalise(Core& core, const Chunk& chunk, Source source, int layer, 
         join_squares<TEAM>(core, squares, scale);
 #pragma unroll 1
         for (part.first_quad = first_quad; part.first_quad < Part::QUADS; part.first_quad += Part::STEP) {
-            if constexpr (!Part::HELD) part.load();
-            part.each([&](int i, int quad) {
-                const uint2 weights = __ldg(reinterpret_cast<const uint2*>(norm) + quad);
+            if constexpr (!Part::HELD) {
+                part.load();
+                part.load_weights(norm, weights);
+            }
+            part.each([&](int i, int) {
 #pragma unroll
-                for (int l = 0; l < model::LANES; ++l) scale_by(part.x[l][i], weights);
+                for (int l = 0; l < model::LANES; ++l) scale_by(part.x[l][i], weights[i]);
             });
             part.each([&](int i, int quad) {
 #pragma unroll
@@ -268,11 +293,12 @@ DEVICE void finish_heads(Core& core, const Chunk& chunk, int layer) {
 // A pass over a short chunk.
 struct ByShares {
     static constexpr int CHUNK = shares::CHUNK;
-    static constexpr int TEAM = WARPS;
+    static constexpr int TEAM = WARPS, MOST_PARTS = 1;
 
     Core& core;
     Chunk chunk;
 
+    DEVICE static int parts(bool, int) { return 1; }
     // Behind the tiles' operand: what neither writes must stay zero.
     template <int COLUMNS>
     DEVICE static u16* operand(u16* both) {
@@ -312,15 +338,28 @@ struct ByShares {
     }
 };
 
+// Warps that keep a token's stream in registers, four elements of a thread in each of a dozen places.
+DEVICE constexpr int fewest_that_hold(int quads) {
+    int warps = 1;
+    while (warps < WARPS && quads > 12 * 32 * warps) warps *= 2;
+    return warps;
+}
+
 // A pass over a long one. The producer (tile_producer.cuh) goes through the same phases.
 struct ByTiles {
     static constexpr int CHUNK = tiles::CHUNK;
-    static constexpr int TEAM = model::LANES == 1 ? 1 : WARPS;
+    static constexpr int TEAM = model::LANES == 1 ? fewest_that_hold(model::HIDDEN / 4) : WARPS;
+    static constexpr int MOST_PARTS = tiles::in_parts(ATTN_OUT) || tiles::in_parts(DOWN) ? tiles::MOST_PARTS : 1;
 
     Core& core;
     Chunk chunk;
     tiles::Stages& stages;
 
+    // In how many a module's output of so many tokens lies.
+    DEVICE static int parts(bool attention, int tokens) {
+        if constexpr (MOST_PARTS > 1) return attention ? tiles::best_split<ATTN_OUT>(tokens).parts : tiles::best_split<DOWN>(tokens).parts;
+        else return 1;
+    }
     template <int COLUMNS>
     DEVICE static void store(u16* operand, int lane, int column, int token, const float4& v) {
         u16* piece = tiles::operand_piece(operand, COLUMNS, lane, column, token);

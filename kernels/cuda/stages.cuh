@@ -61,53 +61,105 @@ private:
     u32 oldest_ = 0;
 };
 
-// How a phase's products are cut into tiles.
-struct Split {
-    int rows, row_tiles, token_tiles, count;  // row_tiles: of one lane
-
-    DEVICE static constexpr Split of(int lane_rows, int tokens, int rows) {
-        const int row_tiles = ceil_div(lane_rows, rows), token_tiles = ceil_div(tokens, TOKENS);
-        return {rows, row_tiles, token_tiles, model::LANES * row_tiles * token_tiles};
-    }
-    // A tile costs about as much as it reads, and all SMs wait for the ones with one tile more.
-    DEVICE constexpr int cost() const { return ceil_div(count, model::SMS) * (TOKENS + rows); }
-
-    // Tiles next to each other have the same weights: SMs that run side by side find them in the L2.
-    DEVICE int token_tile(int tile) const { return tile % token_tiles; }
-    DEVICE int lane(int tile) const { return tile / token_tiles / row_tiles; }
-    DEVICE int row_tile(int tile) const { return tile / token_tiles % row_tiles; }
-};
-
 DEVICE constexpr int lane_tiles(int phase) {
     return phase == QKV ? QKV_LANE_TILES : phase == GATE_UP ? GATE_UP_LANE_TILES : OUT_LANE_TILES;
 }
+DEVICE constexpr int steps_of(int columns) { return ceil_div(columns, STEP_COLUMNS); }
+DEVICE constexpr int phase_steps(int phase) { return ceil_div(phase_chunks(phase), 2); }
+
+// Whether few tokens' tiles of a phase may have parts of its columns: where the norm behind it reads one output alone. Not with
+// several requests, whose prompts come in pieces that depend on the others: a sum in parts has other last bits.
+constexpr int MOST_PARTS = 8;
+DEVICE constexpr bool in_parts(int phase) {
+    const bool added_up = phase == ATTN_OUT ? !model::OUT_BIAS : phase == DOWN && !experts::ANY;
+    return added_up && model::TOTAL_LANES == 1 && !model::POST_NORMS && REQUESTS == 1;
+}
+// A part's output lies where those of so many tokens further would.
+DEVICE constexpr int part_tokens(int parts) { return CHUNK / parts; }
+
+struct Steps {
+    int first, end;
+};
+
+// How a phase's products are cut into tiles: so many rows by TOKENS tokens, of all columns or of one of `parts` parts of them.
+template <int PHASE>
+struct Split {
+    static constexpr bool IN_PARTS = in_parts(PHASE);
+    static constexpr int STEPS = phase_steps(PHASE);
+    int rows, parts, row_tiles, token_tiles, count;  // row_tiles: of one lane
+
+    DEVICE static constexpr Split of(int tokens, int rows, int parts = 1) {
+        const int row_tiles = ceil_div(lane_tiles(PHASE) * TILE_ROWS, rows), token_tiles = ceil_div(tokens, TOKENS);
+        return {rows, parts, row_tiles, token_tiles, model::LANES * row_tiles * token_tiles * parts};
+    }
+    // A step costs about as much as it reads, storing a row's sums as much as reading twelve; and all SMs wait for the ones with
+    // one tile more.
+    DEVICE constexpr int cost() const {
+        const int step = TOKENS + rows;
+        return ceil_div(count, model::SMS) * (IN_PARTS ? step * ceil_div(STEPS, parts) + 12 * rows : step);
+    }
+    DEVICE constexpr Split cheaper(const Split& other) const { return other.cost() < cost() ? other : *this; }
+    DEVICE static constexpr Split cheapest(int tokens, int rows) {
+        Split best = of(tokens, rows);
+        for (int parts = 2; IN_PARTS && parts <= MOST_PARTS && tokens <= part_tokens(parts); parts *= 2) {
+            best = best.cheaper(of(tokens, rows, parts));
+        }
+        return best;
+    }
+
+    // Tiles next to each other have the same weights: SMs that run side by side find them in the L2.
+    DEVICE int token_tile(int tile) const { return tile % token_tiles; }
+    DEVICE int part(int tile) const { return IN_PARTS ? tile / token_tiles % parts : 0; }
+    DEVICE int lane(int tile) const { return rows_of(tile) / row_tiles; }
+    DEVICE int row_tile(int tile) const { return rows_of(tile) % row_tiles; }
+    DEVICE Steps steps(int tile) const {
+        if constexpr (IN_PARTS) return {STEPS * part(tile) / parts, STEPS * (part(tile) + 1) / parts};
+        else return {0, STEPS};
+    }
+
+private:
+    DEVICE int rows_of(int tile) const { return tile / token_tiles / (IN_PARTS ? parts : 1); }
+};
 
 // The rows of a tile that suit a number of tokens: 256, 192, 128, or for gate_up 224 too. A tile of 224 ends with half a slice
 // (tiles.cuh), which the finish of gate_up alone can take.
-DEVICE constexpr int best_rows(int phase, int tokens) {
-    const int choices[] = {MOST_ROWS - 64, 128, MOST_ROWS - 32}, lane_rows = lane_tiles(phase) * TILE_ROWS;
-    int best = MOST_ROWS;
-    for (int i = 0; i < (phase == GATE_UP ? 3 : 2); ++i) {
-        if (Split::of(lane_rows, tokens, choices[i]).cost() < Split::of(lane_rows, tokens, best).cost()) best = choices[i];
-    }
-    return best;
+template <int PHASE>
+DEVICE constexpr int best_rows(int tokens) {
+    const int choices[] = {MOST_ROWS - 64, 128, MOST_ROWS - 32};
+    auto best = Split<PHASE>::cheapest(tokens, MOST_ROWS);
+    for (int i = 0; i < (PHASE == GATE_UP ? 3 : 2); ++i) best = best.cheaper(Split<PHASE>::cheapest(tokens, choices[i]));
+    return best.rows;
 }
 
 // Each width is code of its own, so a matrix has three of them: for whole chunks of the prompt, for a quarter of one, and the
 // least.
 template <int PHASE>
 struct Widths {
-    static constexpr int LANE_ROWS = lane_tiles(PHASE) * TILE_ROWS;
-    static constexpr int WHOLE = best_rows(PHASE, CHUNK), QUARTER = best_rows(PHASE, smaller(CHUNK, 512));
+    static constexpr int WHOLE = best_rows<PHASE>(CHUNK), QUARTER = best_rows<PHASE>(smaller(CHUNK, 512));
 
     // The one that costs least for a number of tokens.
-    DEVICE static Split best(int tokens) {
-        const Split whole = Split::of(LANE_ROWS, tokens, WHOLE), few = Split::of(LANE_ROWS, tokens, FEW_ROWS);
-        const Split least = few.cost() < whole.cost() ? few : whole;
-        if constexpr (QUARTER == WHOLE) return least;
-        const Split quarter = Split::of(LANE_ROWS, tokens, QUARTER);
-        return quarter.cost() < least.cost() ? quarter : least;
+    DEVICE static constexpr Split<PHASE> best(int tokens) {
+        auto least = Split<PHASE>::cheapest(tokens, WHOLE);
+        least = least.cheaper(Split<PHASE>::cheapest(tokens, FEW_ROWS));
+        return least.cheaper(Split<PHASE>::cheapest(tokens, QUARTER));
     }
 };
+
+// Found when the kernel is compiled: to compare them takes longer than a small model's norm.
+template <int PHASE>
+struct BestSplits {
+    Split<PHASE> of[CHUNK_TILES + 1];  // so many tiles of tokens
+
+    DEVICE constexpr BestSplits() : of() {
+        for (int tiles = 1; tiles <= CHUNK_TILES; ++tiles) of[tiles] = Widths<PHASE>::best(tiles * TOKENS);
+    }
+};
+template <int PHASE>
+__constant__ const BestSplits<PHASE> BEST_SPLITS;
+
+template <int PHASE>
+DEVICE const Split<PHASE>& best_split(int tokens) {
+    return BEST_SPLITS<PHASE>.of[ceil_div(tokens, TOKENS)];
+}
 
 }  // namespace tiles

@@ -59,26 +59,31 @@ struct Producer {
         __syncwarp();
     }
 
-    // This warp's part of a tile's weights: lane i has the i-th eight rows, if they begin a run.
+    // This warp's part of a tile's weights: lane i has the i-th eight rows, if they begin a run. The warps take turns at the runs
+    // and at the two chunks of each.
     struct Weights {
         const u8* from = nullptr;
-        u32 step = 0;   // bytes from chunk to chunk
-        u32 bytes = 0;  // of a chunk; 0: not the first of a run, or another warp's
-        u32 all = 0;    // of a chunk, all lanes
+        u32 step = 0;       // bytes from chunk to chunk
+        u32 bytes[2] = {};  // of each chunk of a step; 0: not the first of a run, or another warp's
+        u32 all = 0;        // of a step, all lanes
 
-        DEVICE void open(const Params& p, u32 warp, u32 lane, const Split& split, int index, int phase, int layer) {
-            const int of_lane = lane_tiles(phase), first = split.row_tile(index) * (split.rows / TILE_ROWS);
+        template <int PHASE>
+        DEVICE void open(const Params& p, u32 warp, u32 lane, const Split<PHASE>& split, int index, int layer) {
+            const int of_lane = lane_tiles(PHASE), first = split.row_tile(index) * (split.rows / TILE_ROWS);
             const int count = smaller(split.rows / TILE_ROWS, of_lane - first);
-            bytes = 0;
-            if (int(lane) < count && int(lane) * (PRODUCER_WARPS - 1) / count == int(warp) - 1) {
-                const uint4* table = reinterpret_cast<const uint4*>(p.tape_tiles) + first_tape_tile(phase) + split.lane(index) * of_lane + first;
+            u32 run = 0;
+            if (int(lane) < count) {
+                const uint4* table = reinterpret_cast<const uint4*>(p.tape_tiles) + first_tape_tile(PHASE) + split.lane(index) * of_lane + first;
                 const uint4 tile = __ldg(table + lane);
                 const bool follows = lane > 0 && __ldg(table + lane - 1).w > 1;
                 from = p.tape + (u64(tile.x) + u64(tile.y) * u32(layer)) * UNIT_BYTES;
                 step = tile.z * UNIT_BYTES;
-                if (!follows) bytes = u32(smaller(int(tile.w), count - int(lane))) * UNIT_BYTES;
+                if (!follows) run = u32(smaller(int(tile.w), count - int(lane))) * UNIT_BYTES;
             }
-            all = bytes;
+            const u32 before = __popc(__ballot_sync(ALL_LANES, run != 0) & ((1u << lane) - 1u));
+#pragma unroll
+            for (u32 c = 0; c < 2; ++c) bytes[c] = (2 * before + c) % (PRODUCER_WARPS - 1) == warp - 1 ? run : 0;
+            all = bytes[0] + bytes[1];
 #pragma unroll
             for (int apart = 16; apart; apart /= 2) all += __shfl_xor_sync(ALL_LANES, all, apart);
         }
@@ -86,40 +91,45 @@ struct Producer {
 
     template <int PHASE>
     DEVICE void matrix(const u16* operand, int tokens, int layer) {
-        constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS), STEPS = steps_of(Matrix<PHASE>::COLUMNS);
+        constexpr int STEPS = phase_steps(PHASE);
         place.phase = PHASE;
         place.layer = layer;
-        const Split split = Widths<PHASE>::best(tokens);
+        const Split<PHASE> split = best_split<PHASE>(tokens);
         if (!copies_weights()) await_phase();
 #pragma unroll 1
         for (int tile = int(place.sm); tile < split.count; tile += model::SMS) {
-            if (copies_weights()) weights<CHUNKS, STEPS>(split, tile, PHASE, layer);
-            else activations<STEPS>(operand + (size_t(split.lane(tile)) * CHUNK_TILES + split.token_tile(tile)) * STEPS * (ACTIVATION_BYTES / 2));
+            const Steps steps = split.steps(tile);
+            if (copies_weights()) {
+                weights(split, tile, steps, layer);
+            } else {
+                const size_t block = (size_t(split.lane(tile)) * CHUNK_TILES + split.token_tile(tile)) * STEPS + steps.first;
+                activations(operand + block * (ACTIVATION_BYTES / 2), steps.end - steps.first);
+            }
         }
     }
-    template <int STEPS>
-    DEVICE void activations(const u16* block) {
+    DEVICE void activations(const u16* block, int steps) {
 #pragma unroll 1
-        for (int step = 0; step < STEPS; ++step, block += ACTIVATION_BYTES / 2) {
+        for (int step = 0; step < steps; ++step, block += ACTIVATION_BYTES / 2) {
             announce(ACTIVATION_BYTES);
             if (lane == 0) copy_shared(stage_memory(shared, at.slot), block, ACTIVATION_BYTES, &shared.stage_full[at.slot]);
             at.advance(STAGES);
         }
     }
-    template <int CHUNKS, int STEPS>
-    DEVICE void weights(const Split& split, int tile, int phase, int layer) {
+    template <int PHASE>
+    DEVICE void weights(const Split<PHASE>& split, int tile, const Steps& steps, int layer) {
+        constexpr int CHUNKS = phase_chunks(PHASE);
         Weights mine;
-        mine.open(params, warp, lane, split, tile, phase, layer);
+        mine.open(params, warp, lane, split, tile, layer);
 #pragma unroll 1
-        for (int step = 0; step < STEPS; ++step) {
-            announce(2 * mine.all);
+        for (int step = steps.first; step < steps.end; ++step) {
+            announce(mine.all);
             u8* to = stage_memory(shared, at.slot) + ACTIVATION_BYTES + lane * UNIT_BYTES;
-            if (mine.bytes) {
 #pragma unroll
-                for (int c = 0; c < 2; ++c) {
-                    // An odd number of chunks: the last one twice, the second time for columns that are zero.
-                    const int chunk = smaller(2 * step + c, CHUNKS - 1);
-                    copy_shared(to + c * split.rows * CHUNK_COLUMNS * 2, mine.from + size_t(chunk) * mine.step, mine.bytes,
+            for (int c = 0; c < 2; ++c) {
+                // An odd number of chunks: the last one twice, the second time for columns that are zero.
+                const int chunk = smaller(2 * step + c, CHUNKS - 1);
+                if (mine.bytes[c]) {
+                    copy_shared(to + c * split.rows * CHUNK_COLUMNS * 2, mine.from + size_t(chunk) * mine.step, mine.bytes[c],
                                 &shared.stage_full[at.slot]);
                 }
             }

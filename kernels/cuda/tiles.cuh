@@ -10,8 +10,6 @@
 
 namespace tiles {
 
-DEVICE constexpr int steps_of(int columns) { return ceil_div(columns, STEP_COLUMNS); }
-
 // Where an operand of `columns` columns a lane has the eight columns from `column` of a token.
 DEVICE u16* operand_piece(u16* operand, int columns, int lane, int column, int token) {
     const int tile = lane * CHUNK_TILES + token / TOKENS, row = token % TOKENS;
@@ -34,11 +32,11 @@ DEVICE u64 operand_descriptor(u32 address) {
     return u64((address & 0x3ffff) >> 4) | u64(1) << 16 | u64(EIGHT_ROWS >> 4) << 32 | SWIZZLE << 62;
 }
 
-// One tile's sums over all columns: of tokens g and g + 8 of the warp's sixteen, weight rows 8 t + 2 j and the next one in
+// One tile's sums over the columns of `steps` steps: of tokens g and g + 8 of the warp's sixteen, weight rows 8 t + 2 j and the next one in
 // sums[4 t ..] and sums[4 t + 2 ..]. In a stage the weights' rows lie side by side, chunk after chunk; or every eight of them
 // APART, both chunks of the step.
-template <int STEPS, int ROWS, bool APART = false>
-DEVICE void multiply(Core& core, Stages& stages, float (&sums)[ROWS / 2]) {
+template <int ROWS, bool APART = false>
+DEVICE void multiply(Core& core, Stages& stages, int steps, float (&sums)[ROWS / 2]) {
     constexpr u32 PRODUCT = 32 >> 4;                             // 16 columns further, in a descriptor's units
     constexpr u32 NEXT_CHUNK = (APART ? UNIT_BYTES : ROWS * CHUNK_COLUMNS * 2) >> 4;
     const u32 mine = core.warp / 4 * (ACTIVATION_BYTES / 2);
@@ -46,7 +44,7 @@ DEVICE void multiply(Core& core, Stages& stages, float (&sums)[ROWS / 2]) {
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
 #pragma unroll 1
-    for (int step = 0; step < STEPS; ++step) {
+    for (int step = 0; step < steps; ++step) {
         const u32 stage = shared_address(stages.next());
         const u64 tokens = operand_descriptor<TOKEN_BYTES>(stage + mine);
         const u64 weights = operand_descriptor<CHUNK_COLUMNS * 2, (APART ? 2 : 1) * UNIT_BYTES>(stage + ACTIVATION_BYTES);
@@ -112,16 +110,18 @@ DEVICE void finish_tile(Core& core, float (&sums)[ROWS / 2], Slice<Finish::TILES
 }
 
 template <int PHASE, int ROWS, class Finish>
-DEVICE void tile(Core& core, Stages& stages, int tokens, const Split& split, int index, const Finish& finish) {
+DEVICE void tile(Core& core, Stages& stages, int tokens, const Split<PHASE>& split, int index, const Finish& finish) {
     static_assert(PHASE == GATE_UP || ROWS / 2 % (4 * Finish::TILES) == 0, "whole slices");
     float sums[ROWS / 2];
-    multiply<steps_of(Matrix<PHASE>::COLUMNS), ROWS>(core, stages, sums);
+    const Steps steps = split.steps(index);
+    multiply<ROWS>(core, stages, steps.end - steps.first, sums);
     core.refresh();
     core.model_lane = split.lane(index);
     Slice<Finish::TILES> slice;
-    slice.token = split.token_tile(index) * TOKENS + int(core.warp) * 16 + int(core.lane >> 2);
+    const int part_first = split.part(index) * part_tokens(split.parts);
+    slice.token = part_first + split.token_tile(index) * TOKENS + int(core.warp) * 16 + int(core.lane >> 2);
     slice.first_pair = core.model_lane * lane_tiles(PHASE) * (TILE_ROWS / 2) + split.row_tile(index) * (ROWS / 2);
-    finish_tile<ROWS>(core, sums, slice, tokens, finish);
+    finish_tile<ROWS>(core, sums, slice, part_first + tokens, finish);
 }
 
 // Waits for: Stages::begin_phase. Leaves what `finish` stores of every token of the chunk.
@@ -129,7 +129,7 @@ template <int PHASE, class Finish>
 DEVICE void matrix(Core& core, Stages& stages, int tokens, const Finish& finish) {
     core.place.phase = PHASE;
     using Rows = Widths<PHASE>;
-    const Split split = Rows::best(tokens);
+    const Split<PHASE> split = best_split<PHASE>(tokens);
 #pragma unroll 1
     for (int index = int(core.place.sm); index < split.count; index += model::SMS) {
         if (split.rows == Rows::WHOLE) tile<PHASE, Rows::WHOLE>(core, stages, tokens, split, index, finish);

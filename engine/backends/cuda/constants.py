@@ -159,7 +159,8 @@ class Layout:
             return _NEVER
         if self.tuning.tiles_from is not None:
             return self.tuning.tiles_from
-        return 65 if self.config.lanes.count > 1 or self.config.experts else 129
+        in_parts = self.sharding.total_lanes == 1 and self.requests == 1 and not self.config.post_norms
+        return 65 if self.config.lanes.count > 1 or self.config.experts or in_parts else 129
 
     @property
     def mail_words(self) -> int:
