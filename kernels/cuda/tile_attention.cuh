@@ -134,7 +134,6 @@ struct Rows {
     }
 
     DEVICE static void cap(float (&score)[M_TILES][2 * STEP][4]) {
-        if constexpr (model::ATTENTION_CAP == 0.0f) return;
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
