@@ -84,6 +84,12 @@ class SendsAtOnce:
             await self.disconnect(nowait=True)
             raise
 
+    @property
+    def is_ready(self: Any) -> bool:
+        """Whether a command may be written at once: open at both ends, with no health check before it."""
+        gone = not self.is_connected or self._writer.is_closing() or self._reader.at_eof()
+        return not (gone or self.health_check_interval)
+
     async def make_ready(self: Any) -> None:
         """Before a command that is written with `write`: open, and as healthy as the URL asks for."""
         if not self.is_connected:

@@ -122,7 +122,8 @@ def _exchange(connection: Any, commands: Sequence[Command]) -> list[Any]:
 async def _ask_async(connection: Any, packed: bytes, read: Read | None) -> Any:
     """Leaves the connection with nothing to read: whatever else went wrong, a cancellation too, ends it."""
     try:
-        await connection.reconnect_if_closed()
+        if not connection.is_ready:
+            await connection.reconnect_if_closed()
         return await connection.retry.call_with_retry(
             lambda: _exchange_async(connection, packed, read), lambda _error: connection.disconnect()
         )
@@ -134,7 +135,8 @@ async def _ask_async(connection: Any, packed: bytes, read: Read | None) -> Any:
 
 
 async def _exchange_async(connection: Any, packed: bytes, read: Read | None) -> Any:
-    await connection.make_ready()
+    if not connection.is_ready:
+        await connection.make_ready()
     reply = ReplyProtocol.of(connection).expect(read)
     try:
         await connection.write(packed)
