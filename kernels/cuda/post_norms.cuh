@@ -27,12 +27,17 @@ DEVICE float rms_scale(Core& core, float squares) {
 template <class Way>
 struct TokenVectors {
     static constexpr int QUADS = model::HIDDEN / 4, STRIDE = 32 * Way::TEAM;
-    // As many as are loaded together, without a last piece of fewer if there is a way.
+    // As many as are loaded together, without a last piece of fewer if there is a way. All warps together have more loads in flight;
+    // more than two each cost short prompts so many registers that decode, in the same kernel, had its own on the stack.
     DEVICE static constexpr int at_once() {
-        for (int n = 6; n > 2; --n) {
-            if (QUADS % (n * STRIDE) == 0) return n;
+        if constexpr (Way::TEAM > 1) {
+            return smaller(2, ceil_div(QUADS, STRIDE));
+        } else {
+            for (int n = 6; n > 2; --n) {
+                if (QUADS % (n * STRIDE) == 0) return n;
+            }
+            return 4;
         }
-        return smaller(4, ceil_div(QUADS, STRIDE));
     }
     static constexpr int AT_ONCE = at_once(), STEP = AT_ONCE * STRIDE;
     using Piece = float4[AT_ONCE];
