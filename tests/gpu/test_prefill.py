@@ -14,8 +14,8 @@ from engine.backends.cuda.launch import LaunchPlan
 from engine.kv_cache import KeysAndValues
 from engine.reference import Reference
 from tests.gpu.cache import of_reference, require_close
-from tests.gpu.models import CONFIGS, LLAMA, Bf16Weights, Model, RandomWeights
-from tests.gpu.test_small_models import Open, sequence
+from tests.gpu.models import CONFIGS, GEMMA_2_2B, LLAMA, Bf16Weights, Model, RandomWeights
+from tests.gpu.test_small_models import TOLERANCE, Open, relative_error, sequence
 
 LIMITS = {"f16": 1e-3, "bf16": 5e-3}
 """Of the largest number of a layer; activations are rounded to the weights' type."""
@@ -62,6 +62,19 @@ def test_decode_leaves_the_same_keys_and_values(opened: Open) -> None:
     by_decode = left_in_cache(backend, len(tokens))
     prefill(backend, tokens, 0, len(tokens))
     require_close(left_in_cache(backend, len(tokens)), by_decode, LIMITS["f16"], "beside decode")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_published_shape_with_norms_after_modules_ends_in_the_logits_of_decode(
+    opened: Open, way: str
+) -> None:
+    model = Model(GEMMA_2_2B, RandomWeights(GEMMA_2_2B, 0))
+    backend = opened(model, tiles_from=WAYS[way], context=1024)
+    tokens = sequence(GEMMA_2_2B.vocab, 300)
+    after_prefill = backend.logits_after_prefill(tokens)
+    error = relative_error(after_prefill, backend.logits(tokens)[-1])
+    print(f"{GEMMA_2_2B.name} by {way}: {error:.1e}")
+    assert error < TOLERANCE
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 300, 511])
