@@ -109,7 +109,7 @@ def headline_table() -> str:
 
 
 def prompt_table() -> str:
-    """How fast prompts are read, on which build, and how far logits are from FP32, of _PROMPTS."""
+    """How fast prompts are read, and how far logits are from FP32, of _PROMPTS."""
     found = json.loads(_PROMPTS.read_text("utf-8"))
     errors = {(one["model"], one["devices"]): one for one in found["errors_beside_fp32_pytorch"]}
     rows = []
@@ -120,8 +120,8 @@ def prompt_table() -> str:
             [
                 f"{devices} x H200",
                 _SHAPES[model],
-                *(_fastest_and_build(measured[tokens]) for tokens in (128, 512, _PROMPT)),
-                f"{_fastest_and_build(measured[longest])} ({longest:,})" if longest > _PROMPT else "",
+                *(f"{_fastest(measured[tokens]):,}" for tokens in (128, 512, _PROMPT)),
+                f"{_fastest(measured[longest]):,} ({longest:,})" if longest > _PROMPT else "",
                 f"{error['logit_rel_err']:.1e} ({error['tokens']:,})",
             ]
         )
@@ -143,12 +143,6 @@ def _prompts_measured(model: str, devices: int) -> dict[int, list[dict[str, Any]
 
 def _fastest(ways: Sequence[Mapping[str, Any]]) -> int:
     return max(int(one["tok_s"]) for one in ways)
-
-
-def _fastest_and_build(ways: Sequence[Mapping[str, Any]]) -> str:
-    """With the letters by which docs/performance.md names the builds that were measured."""
-    letters = {"first call": "a", "second call": "b", "earlier": "c"}
-    return f"{_fastest(ways):,} {''.join(sorted({letters[one['measured']] for one in ways}))}"
 
 
 def _prompt_speed(point: Mapping[str, Any]) -> str:

@@ -120,7 +120,7 @@ def test_columns_in_parts_leave_keys_values_and_logits_of_fp32(opened: Open, len
 
 
 def test_chunks_leave_the_bits_of_one_pass(opened: Open) -> None:
-    config = CONFIGS["test-laneformer"]
+    config = replace(CONFIGS["test-laneformer"], context=512)
     model = Model(config, RandomWeights(config, 3))
     tokens = sequence(config.vocab, 400)
     found = []
