@@ -14,7 +14,7 @@ from engine.timings import decode_speed
 POLL_S = 0.05
 """Longest wait in one poll: how soon a stop is obeyed when no token comes."""
 _PAUSE_S = 0.0002
-"""Between two looks at several streams, none of which had a token: so late may one be seen."""
+"""Between two looks at several streams, some of which have no token yet: so late may a first one be seen."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,8 @@ def run_together(
     try:
         for job in jobs:
             streams.append(_Stream(backend, job))
-        # A wait for one of several would hide when the others' tokens came.
-        wait_s = POLL_S if len(streams) == 1 else 0.0
-        while any(not stream.ended and len(stream.tokens) < enough for stream in streams):
-            fresh = [stream.poll(wait_s) for stream in streams]
-            if len(streams) > 1 and not any(fresh):
-                time.sleep(_PAUSE_S)
+        while any(stream.is_wanted(enough) for stream in streams):
+            _look(streams, enough)
             on_tokens([len(stream.tokens) for stream in streams])
         for stream in streams:
             if len(stream.tokens) < stream.job.max_tokens:
@@ -103,6 +99,22 @@ def run_together(
     finally:
         for stream in streams:
             stream.launch.close()
+
+
+def _look(streams: Sequence[_Stream], enough: int) -> None:
+    """Takes the new tokens of all, and waits for those of one once all have begun.
+
+    Before that a wait would hide when another's first token came. Later tokens say when they came, and a look
+    takes a core away from streams that decode on it.
+    """
+    if all(stream.has_begun for stream in streams) or len(streams) == 1:
+        first = next(stream for stream in streams if stream.is_wanted(enough))
+        first.poll(POLL_S)
+        for stream in streams:
+            if stream is not first:
+                stream.poll(0.0)
+    elif not sum(stream.poll(0.0) for stream in streams):
+        time.sleep(_PAUSE_S)
 
 
 class _Stream:
@@ -115,6 +127,14 @@ class _Stream:
         self._first = FirstTokenTimer()
         self.launch = backend.launch(job)
         self._begun_ns = time.perf_counter_ns()
+
+    @property
+    def has_begun(self) -> bool:
+        return self.ended or bool(self.tokens)
+
+    def is_wanted(self, enough: int) -> bool:
+        """Whether it is to give more, of `enough` tokens."""
+        return not self.ended and len(self.tokens) < enough
 
     def poll(self, wait_s: float) -> int:
         """How many tokens came; waits so long for one."""

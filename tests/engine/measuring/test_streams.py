@@ -16,7 +16,7 @@ from engine.measuring import bench
 from engine.measuring.bench import run_point
 from engine.measuring.measurement import Measurement, Verified
 from engine.measuring.point import Point
-from engine.measuring.runs import Repeat, Run, run_together
+from engine.measuring.runs import POLL_S, Repeat, Run, run_together
 from engine.sampling import SamplingParams
 from tests.engine.scripted import GAP_NS, ScriptedBackend, ScriptedLaunch, steady, tiny_model
 
@@ -125,7 +125,14 @@ def test_no_stream_s_first_token_is_seen_late_because_another_s_is_waited_for() 
     backend = Waits(MODEL.config, rows=3)
     jobs = [Job((1,), 24)] * 3
     run_together(backend, jobs, 12, lambda _counts: None)
-    assert set(backend.facts["waits"][: 3 * 4]) == {0.0}
+    assert set(backend.facts["waits"][:3]) == {0.0}
+
+
+def test_streams_that_have_all_begun_are_waited_for_and_not_looked_at_again_and_again() -> None:
+    backend = Waits(MODEL.config, rows=3)
+    run_together(backend, [Job((1,), 24)] * 3, 12, lambda _counts: None)
+    looks = backend.facts["waits"][3 : 3 * 4]
+    assert looks == [POLL_S, 0.0, 0.0] * 3
 
 
 @pytest.mark.parametrize(
