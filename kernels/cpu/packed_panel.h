@@ -41,14 +41,13 @@ template <int kVectors, int kPasses, class Cursor>
 class Ahead {
  public:
   Ahead(Cursor& cursor, bool reads, int64_t panel)
-      : cursor_(cursor), beside_(cursor), reads_(reads), most_(kPasses == 1 ? kAhead : kAhead + panel) {
+      : cursor_(cursor), reads_(reads), most_(kPasses == 1 ? kAhead : kAhead + panel) {
     take();
   }
 
   // `bytes` are about to be read: prefetches this pass's part of as many, or a line less while it is further ahead than it
   // need be.
   void read(int64_t bytes) {
-    beside_.step();
     if (reads_) lead_ -= bytes;
     const int all = int((bytes / kPasses + 63) / 64), lines = lead_ <= most_ - bytes ? all : all - 1;
     if (__builtin_expect(together_ >= 64 * all, 1)) {
@@ -63,7 +62,6 @@ class Ahead {
     }
   }
   void end() {
-    beside_.end(cursor_);
     give();
     cursor_.fill_lead();
   }
@@ -79,7 +77,6 @@ class Ahead {
     cursor_.lead = lead_;
   }
   Cursor& cursor_;
-  Beside<kVectors> beside_;
   const bool reads_;
   const int64_t most_;
   const char* next_;

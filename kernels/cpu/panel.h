@@ -55,14 +55,12 @@ __attribute__((noinline)) static void panel_vectors(const uint16_t* panel, const
   const char* next = cursor.next;
   int64_t lead = cursor.lead;
   auto lines_for = [&] { return lead <= most - 64 * kLines ? kLines : kLines - 1; };
-  Beside<kVectors> beside(cursor);
   int k = 0;
   while (k < whole) {
     // As long as what is prefetched lies together there is no call in the loop, which would cost it the registers.
     const int64_t steps = (cursor.end_of_run - next) / (64 * kLines);
     const int until = int(std::min<int64_t>(whole, k + steps * kStep));
     for (; k < until; k += kStep) {
-      if (k % kBesideColumns == 0) beside.step();
       lead -= taken;
       const int lines = lines_for();
       for (int line = 0; line < kLines - 1; ++line) __builtin_prefetch(next + 64 * line, 0, kNear);
@@ -88,7 +86,6 @@ __attribute__((noinline)) static void panel_vectors(const uint16_t* panel, const
       const Vec column = widen<kHalf>(panel + int64_t(k) * kRows + v * kWidth);
       for (int i = 0; i < kVectors; ++i) acc[i][0][v] += column * x[i * stride + k];
     }
-  beside.end(cursor);
   cursor.fill_lead();
   for (int i = 0; i < kVectors; ++i)
     for (int v = 0; v < kVecs; ++v)

@@ -9,8 +9,6 @@ namespace ml {
 // bandwidth, across page ends, where the hardware prefetcher stops.
 constexpr int64_t kAhead = 8192;
 
-constexpr int kBesideColumns = 32;  // that are multiplied between two looks at what is prefetched besides
-
 // Memory that will be read.
 struct Stretch {
   const char *next = nullptr, *end = nullptr;
@@ -24,28 +22,6 @@ struct Stretch {
     for (; lines > 0 && next < end; --lines, next += 64) __builtin_prefetch(next, 0, 2);
     return lines;
   }
-};
-
-// What a product with kVectors vectors prefetches besides its weights, in registers. With one vector, which memory holds up
-// anyway, it is nothing.
-template <int kVectors>
-class Beside {
- public:
-  template <class Cursor>
-  explicit Beside(const Cursor& cursor) : next_(cursor.beside.next), end_(cursor.beside.end), lines_(cursor.beside_lines) {}
-  // Before kBesideColumns more columns.
-  void step() {
-    if constexpr (kVectors > 1)
-      for (int i = 0; i < lines_ && next_ < end_; ++i, next_ += 64) __builtin_prefetch(next_, 0, 2);
-  }
-  template <class Cursor>
-  void end(Cursor& cursor) {
-    if constexpr (kVectors > 1) cursor.beside.next = next_;
-  }
-
- private:
-  const char *next_, *const end_;
-  const int lines_;
 };
 
 // Base of the cursors over weights (CRTP: no call where a thread multiplies). `Cursor` has `next_run()`, which sets `next`
@@ -75,10 +51,6 @@ class Prefetcher {
   const char* next = nullptr;
   const char* end_of_run = nullptr;
   int64_t lead = 0;
-
-  // What products with several vectors prefetch besides, a few lines for each kBesideColumns: they leave memory idle.
-  Stretch beside;
-  int beside_lines = 0;
 
  protected:
   static constexpr int64_t kFurthest = 256 << 10;  // a quarter of a second-level cache of 1 MB

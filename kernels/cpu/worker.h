@@ -206,13 +206,11 @@ class Worker {
   bool gather_block(TokenBlock pass);
   float weight_with_sink(const Partial& part, int layer, int query) const;
   AttentionSplit attention_split(int position, int layer) const;
-  int64_t plan_cache_reads(OneToken pass, int layer);
-  int64_t plan_cache_reads(TokenRows pass, int layer);
+  void plan_cache_reads(TokenRows pass, int layer);
   int64_t plan_cache_reads(OneToken pass, int layer, int64_t most);
   int plan_early_reads(OneToken pass, int tensor, int layer);
-  int plan_early_reads(TokenRows pass, int tensor, int layer);
-  void read_early(OneToken, int lines);
-  void read_early(TokenRows, int);
+  int plan_early_reads(TokenRows, int, int) { return 0; }
+  void read_early(int lines);
   void prefetch_cache(int lines);
   void meanwhile(int bytes);
 
@@ -271,8 +269,6 @@ class Worker {
 
   static constexpr int kLinesMeanwhile = 24;  // prefetched between two steps of attention
   static constexpr int64_t kCacheAhead = 384 << 10;  // with WeightCursor::kFurthest, most of a second-level cache of 1 MB
-  static constexpr int64_t kRowsAhead = 640 << 10;   // of several requests, whose weights come just in time
-  static constexpr int kMostBeside = 8;              // lines for each 32 columns that several vectors are multiplied with
 
   Team& team_;
   const Plan& plan_;
@@ -283,8 +279,6 @@ class Worker {
   Range head_units_;                  // units of the head whose scores this worker holds
   std::vector<Stretch> cache_reads_;  // what attention will read, in that order
   size_t cache_at_ = 0;
-  int64_t early_ = 0;        // bytes of it that products of several requests may still prefetch
-  int planned_layer_ = -1;   // whose attention that is
 
   std::vector<Generation> generations_;   // [row]
   std::vector<Generation*> in_flight_;    // in the order in which they came

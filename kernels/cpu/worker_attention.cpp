@@ -92,19 +92,11 @@ AttentionSplit Worker::attention_split(int position, int layer) const {
           plan_.threads};
 }
 
-// What this worker will read of the caches in a layer. Returns how many bytes of it a second-level cache holds beside the
-// weights.
-int64_t Worker::plan_cache_reads(OneToken pass, int layer) {
+// What this worker will read of several requests' caches in a layer. What comes first is read before it could be prefetched.
+void Worker::plan_cache_reads(TokenRows pass, int layer) {
   cache_reads_.clear();
-  cache_at_ = 0;
-  return plan_cache_reads(pass, layer, kCacheAhead);
-}
-int64_t Worker::plan_cache_reads(TokenRows pass, int layer) {
-  cache_reads_.clear();
-  cache_at_ = 0;
-  int64_t bytes = 0;
-  for (int row = 0; row < pass.count; ++row) bytes += plan_cache_reads(pass.tokens[row], layer, INT64_MAX);
-  return std::min(bytes, kRowsAhead);
+  for (int row = 0; row < pass.count; ++row) plan_cache_reads(pass.tokens[row], layer, INT64_MAX);
+  cache_at_ = 1;
 }
 // Of one request, at most `most` bytes. Returns how many.
 int64_t Worker::plan_cache_reads(OneToken pass, int layer, int64_t most) {
@@ -128,43 +120,19 @@ int64_t Worker::plan_cache_reads(OneToken pass, int layer, int64_t most) {
 }
 
 // Among the products of the queries, keys and values one request's cache is read as the tape is, so that attention finds it
-// near: they wait for memory anyway. Returns how many lines after each unit.
+// near: they wait for memory anyway. Returns how many lines after each unit. Those of several requests have no time to spare,
+// and attention itself prefetches their caches.
 int Worker::plan_early_reads(OneToken pass, int tensor, int layer) {
   const UnitOrder& order = cursor_.order(tensor);
   if (tensor != ML_QKV || order.count == 0) return 0;
-  return int(plan_cache_reads(pass, layer) / (64 * std::max(1, std::min(order.count, cursor_.expected(tensor))))) + 1;
+  cache_reads_.clear();
+  cache_at_ = 0;
+  return int(plan_cache_reads(pass, layer, kCacheAhead) / (64 * std::max(1, std::min(order.count, cursor_.expected(tensor))))) + 1;
 }
-void Worker::read_early(OneToken, int lines) {
+void Worker::read_early(int lines) {
   while (lines && cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].touch(lines)) > 0) ++cache_at_;
 }
 
-// The products of several requests must not wait, and leave memory idle: from the MLP of the layer before on they prefetch
-// the caches, evenly.
-int Worker::plan_early_reads(TokenRows pass, int tensor, int layer) {
-  const bool before = tensor == ML_GATE_UP && layer + 1 < plan_.s.layers;
-  if (!before && (tensor != ML_QKV || planned_layer_ == layer)) return 0;
-  planned_layer_ = before ? layer + 1 : layer;
-  early_ = plan_cache_reads(pass, planned_layer_);
-  const int passes = (pass.count + kVectorsAtOnce - 1) / kVectorsAtOnce;
-  int64_t steps = 0;
-  for (int phase : {ML_QKV, ML_GATE_UP, ML_DOWN})
-    if (phase == ML_QKV || before)
-      steps += int64_t(cursor_.expected(phase)) * plan_.panels_per_unit(phase) * plan_.cols(phase) / kBesideColumns * passes;
-  cursor_.beside = {};
-  cursor_.beside_lines = int(std::min<int64_t>(kMostBeside, early_ / 64 / std::max<int64_t>(1, steps) + 1));
-  return 0;
-}
-void Worker::read_early(TokenRows, int) {
-  Stretch& now = cursor_.beside;
-  while (now.next >= now.end && early_ > 0 && cache_at_ < cache_reads_.size()) {
-    Stretch& from = cache_reads_[cache_at_];
-    const int64_t bytes = std::min<int64_t>(early_, from.end - from.next);
-    now = {from.next, from.next + bytes};
-    from.next += bytes;
-    early_ -= bytes;
-    if (from.next >= from.end) ++cache_at_;
-  }
-}
 void Worker::prefetch_cache(int lines) {
   while (cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].prefetch(lines)) > 0) ++cache_at_;
 }
@@ -185,6 +153,7 @@ bool Worker::attention(OneToken pass, int layer) {
 // Each request's token attends as if it were alone; all share an exchange: [thread][request][KV head] partial results.
 bool Worker::attention(TokenRows pass, int layer) {
   const int64_t lines = int64_t(plan_.shards) * plan_.kv_heads * lines_a_head();
+  if (pass.count > 1) plan_cache_reads(pass, layer);
   float* to = local_.open();
   Range published;
   for (int row = 0; row < pass.count; ++row) {
@@ -202,7 +171,6 @@ bool Worker::attention(TokenRows pass, int layer) {
     if (!attends(pass, layer, thread) && !local_.read_heartbeat(thread, idle())) return false;
   close_local();
   cache_reads_.clear();
-  planned_layer_ = -1;
   return true;
 }
 

@@ -14,8 +14,6 @@ namespace {
 struct NoCursor {
   const char *next = nullptr, *end_of_run = nullptr;
   int64_t lead = 0;
-  ml::Stretch beside;
-  int beside_lines = 0;
   void prefetch(int) {}
   void fill_lead() {}
 };
