@@ -265,12 +265,12 @@ template <int M_TILES>
 DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int first, int tokens, int layer) {
     const int window = window_of(layer);
     constexpr int WARP_TOKENS = 16 * M_TILES;
-    const int filled = first + tokens;
 #pragma unroll 1
     for (int round = 0; Item::index(round, 0) < cut.items || Item::index(round, model::SMS - 1) < cut.items; ++round) {
         const int index = Item::index(round, int(core.place.sm));
         if (index >= cut.items) continue;
         const Item item = Item::of(index, cut.tokens, first, tokens, window);
+        const int filled = smaller(first + tokens, item.end_block * cache::BLOCK);  // a last step may have a block that is not copied
         const u32 lane = core.lane;
         const int team = int(core.warp) / PARTS, first_unit = int(core.warp) % PARTS * PART_UNITS;
         int mine = item.token + team * WARP_TOKENS;
