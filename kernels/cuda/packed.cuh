@@ -92,6 +92,7 @@ struct Scales<STORAGE_Q4_K> {
         bytes = reinterpret_cast<const u32*>(of_unit)[j];
         halves = reinterpret_cast<const uint2*>(of_run)[j];
     }
+    DEVICE u32 loaded() const { return bytes | halves.x | halves.y; }
     DEVICE float2 pair() const { return make_float2(f16_low(halves.x) * float(bytes & 0xff), f16_low(halves.y) * float(bytes >> 16 & 0xff)); }
     DEVICE float2 offsets() const { return make_float2(f16_high(halves.x) * float(bytes >> 8 & 0xff), f16_high(halves.y) * float(bytes >> 24)); }
     DEVICE static float of_row(const u8* of_unit, const u8* of_run, u32 row, u32) {
@@ -110,6 +111,7 @@ struct Scales<STORAGE_Q6_K> {
         bytes = reinterpret_cast<const u32*>(of_unit)[j] >> 8 * part;
         halves = reinterpret_cast<const u32*>(of_run)[j];
     }
+    DEVICE u32 loaded() const { return bytes | halves; }
     DEVICE float2 pair() const {
         return make_float2(f16_low(halves) * float(int(bytes << 24) >> 24), f16_high(halves) * float(int(bytes << 8) >> 24));
     }
@@ -170,6 +172,25 @@ struct SlotMap {
         return chunk / u32(FORM.run) * RUN_BYTES + FORM.run * TOGETHER * (FORM.unit + FORM.unit_scales);
     }
 };
+
+// The words of a unit that a lane has, from where its first one lies.
+template <int STORAGE>
+DEVICE void load_words(u32 (&to)[words(STORAGE)], u32 lane, const u8* from) {
+    if constexpr (unit_form(STORAGE).unit % 128) {  // the upper bits lie behind all lower ones
+        to[0] = *reinterpret_cast<const u32*>(from);
+        to[1] = *reinterpret_cast<const u16*>(from + 128 - 2 * lane);
+    } else if constexpr (words(STORAGE) == 2) {
+        const uint2 w = *reinterpret_cast<const uint2*>(from);
+        to[0] = w.x;
+        to[1] = w.y;
+    } else {
+        to[0] = *reinterpret_cast<const u32*>(from);
+    }
+}
+
+DEVICE Operand only_of(const Operand& a, bool here) {
+    return make_uint4(here ? a.x : 0, here ? a.y : 0, here ? a.z : 0, here ? a.w : 0);
+}
 
 // Units of a slot that fall to one warp, at most, in groups of any size that this model has.
 template <int STORAGE, bool APART, int T = MAX_TILES>
@@ -243,7 +264,7 @@ struct SlotWeights {
             for (int e = 0; e < Map::EACH; ++e) {
                 const u8* from = slot + units + Map::unit(u32(e * WARPS));
 #pragma unroll
-                for (int t = 0; t < T; ++t) load_words(word[e * T + t], core.lane, from + t * Map::NEXT_UNIT);
+                for (int t = 0; t < T; ++t) load_words<STORAGE>(word[e * T + t], core.lane, from + t * Map::NEXT_UNIT);
             }
             const u8 *of_unit = slot + unit_scales, *of_run = slot + run_scales;
 #pragma unroll
@@ -305,21 +326,6 @@ private:
     template <int T>
     DEVICE static u32 own_chunk(const Core& core, int first) {
         return Map<T>::CHUNKS % WARPS ? core.warp - u32(first) & (WARPS - 1) : core.warp;
-    }
-    DEVICE static Operand only_of(const Operand& a, bool here) {
-        return make_uint4(here ? a.x : 0, here ? a.y : 0, here ? a.z : 0, here ? a.w : 0);
-    }
-    DEVICE static void load_words(u32 (&to)[WORDS], u32 lane, const u8* from) {
-        if constexpr (unit_form(STORAGE).unit % 128) {  // the upper bits lie behind all lower ones
-            to[0] = *reinterpret_cast<const u32*>(from);
-            to[1] = *reinterpret_cast<const u16*>(from + 128 - 2 * lane);
-        } else if constexpr (WORDS == 2) {
-            const uint2 w = *reinterpret_cast<const uint2*>(from);
-            to[0] = w.x;
-            to[1] = w.y;
-        } else {
-            to[0] = *reinterpret_cast<const u32*>(from);
-        }
     }
 };
 

@@ -86,7 +86,7 @@ struct HalfTurn {
         const u8* of_run = from + (real ? HERE + Map::run_scales(own) : Map::run_scales(0)) + FIRST * Map::NEXT_RUN_SCALES;
         u32 word[2 * STEPS][WORDS] = {}, loaded = 0;
 #pragma unroll
-        for (int t = 0; t < TILES; ++t) load_words(word[t], unit + t * Map::NEXT_UNIT);
+        for (int t = 0; t < TILES; ++t) load_words<STORAGE>(word[t], core.lane, unit + t * Map::NEXT_UNIT);
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
             scales[t] = Scales<STORAGE>::of_row(of_unit + t * Map::NEXT_UNIT_SCALES, of_run + t * Map::NEXT_RUN_SCALES, core.lane >> 2, 0);
@@ -135,15 +135,6 @@ private:
         for (int i = 0; i < STEPS; ++i) {
 #pragma unroll
             for (int k = 0; k < 4; ++k) asm volatile("" : "+f"(sums[i][k])::"memory");
-        }
-    }
-    DEVICE static void load_words(u32 (&to)[WORDS], const u8* from) {
-        if constexpr (WORDS == 2) {
-            const uint2 w = *reinterpret_cast<const uint2*>(from);
-            to[0] = w.x;
-            to[1] = w.y;
-        } else {
-            to[0] = *reinterpret_cast<const u32*>(from);
         }
     }
 };

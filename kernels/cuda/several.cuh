@@ -86,35 +86,37 @@ DEVICE const u16* norm_of(const Core& core, int index) {
 DEVICE size_t mail_at(int layer, int what) { return size_t(layer) * mail::LAYER + what; }
 
 template <int PHASE, bool NORMED = false, class Finish>
-DEVICE void product(Core& core, Finish& finish, const Source& source) {
+DEVICE void product(Core& core, int layer, Finish& finish, const Source& source) {
     if (!core.share(PHASE).tiles) return;
     ++core.staged;
-    Products<PHASE, NORMED, Finish> products(core, finish);
-    products.run(source);
+    with_storage<PHASE>(layer, [&](auto stored) {
+        Products<PHASE, NORMED, stored.STORAGE, Finish> products(core, finish);
+        products.run(source);
+    });
 }
 
 DEVICE void qkv(Core& core, int layer) {
     for_each_item(core, layer, [&](Core other) { decode_attention::prefetch(other, item(other, layer), layer); });
     QkvFinish finish{core, layer};
     const size_t at = mail_at(layer ? layer - 1 : 0, mail::AFTER_MLP + core.stream() * model::HIDDEN);
-    product<QKV, true>(core, finish, {at, layer == 0, norm_of(core, 2 * layer)});
+    product<QKV, true>(core, layer, finish, {at, layer == 0, norm_of(core, 2 * layer)});
     if (layer == 0) begin_residuals(core);
 }
 
 DEVICE void attn_out(Core& core, int layer) {
     ResidualFinish<true> finish(core, layer);
-    product<ATTN_OUT>(core, finish, {mail_at(layer, mail::HEADS_OUT + core.model_lane * LANE_Q), false, nullptr});
+    product<ATTN_OUT>(core, layer, finish, {mail_at(layer, mail::HEADS_OUT + core.model_lane * LANE_Q), false, nullptr});
 }
 
 DEVICE void gate_up(Core& core, int layer) {
     GateUpFinish finish{core, layer};
     const size_t at = mail_at(layer, mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN);
-    product<GATE_UP, true>(core, finish, {at, false, norm_of(core, 2 * layer + 1)});
+    product<GATE_UP, true>(core, layer, finish, {at, false, norm_of(core, 2 * layer + 1)});
 }
 
 DEVICE void down(Core& core, int layer) {
     ResidualFinish<false> finish(core, layer);
-    product<DOWN>(core, finish, {mail_at(layer, mail::GATED + core.model_lane * LANE_FFN), false, nullptr});
+    product<DOWN>(core, layer, finish, {mail_at(layer, mail::GATED + core.model_lane * LANE_FFN), false, nullptr});
 }
 
 DEVICE void layers(Core& core) {
@@ -165,7 +167,7 @@ DEVICE Best head(Core& core) {
     core.refresh();
     HeadFinish finish{core, nullptr};
     const size_t last = mail_at(model::LAYERS - 1, mail::AFTER_MLP + core.stream() * model::HIDDEN);
-    product<HEAD, !HeadFinish::PRESCALED>(core, finish, {mail::JOINS_LANES ? mail::HEAD_INPUT : last, false, norm});
+    product<HEAD, !HeadFinish::PRESCALED>(core, 0, finish, {mail::JOINS_LANES ? mail::HEAD_INPUT : last, false, norm});
     return finish.found;
 }
 

@@ -92,13 +92,13 @@ DEVICE constexpr int scales_of_a_chunk(int storage) { return storage == STORAGE_
 
 // Chunks of a group of `tiles` tiles that a slot holds: as many for each warp as for every other where that can be, or whole
 // turns (quads.cuh). Tiles lie side by side, or each apart, as those of experts do.
-DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool apart = false) {
+DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool apart = false, int slot_bytes = SLOT_BYTES) {
     if (!is_packed(storage)) {
         if constexpr (any_in_uneven_parts()) return most_chunks(tiles);
         const int fit = SLOT_UNITS / tiles;
         return fit < WARPS ? fit : fit - fit % WARPS;
     }
-    const int fit = SLOT_BYTES / (apart ? tiles * run_bytes(storage, 1) : run_bytes(storage, tiles)) * unit_form(storage).run;
+    const int fit = slot_bytes / (apart ? tiles * run_bytes(storage, 1) : run_bytes(storage, tiles)) * unit_form(storage).run;
     if (by_warpgroups(storage)) {
         const int turn = tiles > HALF_TILES ? QUAD_CHUNKS : 2 * QUAD_CHUNKS;
         return fit - fit % turn;

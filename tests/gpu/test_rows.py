@@ -8,12 +8,16 @@ import pytest
 
 from engine.backends.base import Job, Launch
 from engine.backends.cuda.backend import CudaBackend
-from engine.models.weights import RandomWeights
+from engine.models.storage import Storage
+from engine.models.weights import RandomWeights, Weights
 from engine.sampling import PLAYGROUND, SamplingParams
+from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.gpu.models import CONFIGS, Model
+from tests.gpu.test_packed import SHAPES
 from tests.gpu.test_small_models import Open, sequence
 
 ROWS = 8
+PACKED = (Storage.FP8_BLOCK, Storage.Q8_0, Storage.MXFP4, Storage.Q4_K, Storage.Q6_K)
 SAMPLINGS = (
     SamplingParams(),
     PLAYGROUND,
@@ -43,15 +47,40 @@ def jobs(vocab: int) -> list[Job]:
 
 def opened_with_rows(opened: Open, name: str) -> CudaBackend:
     config = replace(CONFIGS[name], context=1024)
-    backend = opened(Model(config, RandomWeights(config, 3)), rows=ROWS)
-    assert backend.rows == ROWS
+    return opened_with(opened, RandomWeights(config, 3))
+
+
+def opened_with(opened: Open, weights: Weights, rows: int = ROWS) -> CudaBackend:
+    backend = opened(Model(weights.config, weights), rows=rows)
+    assert backend.rows == rows
     return backend
 
 
 @pytest.mark.parametrize("name", ["test-llama", "test-laneformer"])
 def test_a_full_house_gives_everyone_what_they_get_alone(opened: Open, name: str) -> None:
-    backend = opened_with_rows(opened, name)
-    asked = jobs(backend.config.vocab)
+    check_house(opened_with_rows(opened, name))
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8])
+@pytest.mark.parametrize("storage", PACKED)
+def test_packed_weights_give_everyone_what_they_give_one(opened: Open, storage: Storage, rows: int) -> None:
+    """Rows of 512 and 1,536 columns: whole blocks of every format, and as few tiles as warpgroups meet."""
+    config = replace(SHAPES["whole blocks"], name=f"rows of {storage.name}", context=1024)
+    backend = opened_with(opened, RandomPacked(config, all_in(storage), 3), rows)
+    assert backend.storage("layers.0.w_down") is storage
+    check_house(backend)
+
+
+@pytest.mark.parametrize("storage", PACKED)
+def test_packed_vectors_that_come_in_windows_give_the_same(opened: Open, storage: Storage) -> None:
+    """Of 2,048 columns with eight rows, and as many tiles a group as there may be."""
+    config = replace(SHAPES["whole blocks"], name=f"windows of {storage.name}", context=1024, layers=1)
+    weights = RandomPacked(replace(config, hidden=2304, ffn=8192), all_in(storage), 3)
+    check_house(opened_with(opened, weights))
+
+
+def check_house(backend: CudaBackend) -> None:
+    asked = jobs(backend.config.vocab)[: backend.rows]
     alone = [follow(backend.launch(job)) for job in asked]
 
     launches = [backend.launch(job) for job in asked]

@@ -44,7 +44,7 @@ class Tuning:
     """What may be chosen for speed; results do not depend on it beyond rounding.
 
     `slot_units` (512 bytes each) is the size of a copy: 24 KB hold a chunk of up to six tiles for each warp
-    (None: that, or what leaves four slots beside the model's vectors).
+    (None: that, or what leaves four slots beside the model's vectors, as always for several requests).
     `slots_in_flight` is how many are asked for at once (None: by the length of the phases). A prompt of fewer
     than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
     longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all. A head is split
@@ -104,6 +104,13 @@ class Layout:
         fixed = fixed_bytes(self.plan, _most_expert_tiles(self.config, self.tuning), 1)
         taken = self.scratch_bytes - table_bytes(self.plan) + fixed
         return (SHARED_BYTES - 128 - taken) // (self.slot_units * UNIT_BYTES + 16)
+
+    @property
+    def alone_slot_units(self) -> int:
+        """`slot_units` of the kernel for one request: sums of K-quants are added up in parts of a slot."""
+        if self.requests == 1:
+            return self.slot_units
+        return make_layout(self.plan, self.weights, self.tuning, self.capacity, self.sharding).slot_units
 
     @property
     def experts(self) -> ExpertRegion:
@@ -243,7 +250,8 @@ def make_layout(
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
     scratch = scratch_bytes(plan, sharding, requests)
     room_for_slots = SHARED_BYTES - scratch - fixed_bytes(plan, _most_expert_tiles(config, tuning), requests)
-    sizes = _SLOT_UNITS if tuning.slot_units is None else (tuning.slot_units,)
+    chosen = tuning.slot_units if requests == 1 else None  # several requests' vectors may leave less room
+    sizes = _SLOT_UNITS if chosen is None else (chosen,)
     for units in sizes:
         slots = room_for_slots // (units * UNIT_BYTES + 16)
         if slots >= _LEAST_SLOTS and _holds_runs(plan, units):

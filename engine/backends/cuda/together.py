@@ -6,7 +6,6 @@ import ctypes
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from engine.backends.base import Token
@@ -42,18 +41,17 @@ _FILTERS_AT = _STOP_FLAGS_AT + -(-FLAG_BYTES * MOST_ROWS // 256) * 256
 
 
 def shares_launches(layout: Layout) -> bool:
-    """Whether several requests of the model can share a launch: dense ones in 16 bits on one GPU, without
-    norms after modules, whose head does not take its lanes side by side, with keys and values in 16 bits."""
+    """Whether several requests of the model can share a launch: dense ones on one GPU, without norms after
+    modules, whose head does not take its lanes side by side, with keys and values in 16 bits."""
     wide = layout.sharding.whole.lanes.head is HeadKind.LANE and layout.sharding.streams > 1
-    dense = layout.config.experts is None and not layout.plan.is_packed
-    in_16_bits = dense and not layout.tuning.fp8_cache
-    return in_16_bits and not layout.config.post_norms and layout.sharding.ranks == 1 and not wide
+    dense = layout.config.experts is None and not layout.config.post_norms
+    in_16_bits = not layout.tuning.fp8_cache
+    return dense and in_16_bits and layout.sharding.ranks == 1 and not wide
 
 
 def several_layout(layout: Layout, context: int | None, requests: int) -> Layout:
     """That of the kernel for so many requests, of the same model."""
-    tuning = replace(layout.tuning, slot_units=None)
-    return make_layout(layout.plan, layout.weights, tuning, context, layout.sharding, requests)
+    return make_layout(layout.plan, layout.weights, layout.tuning, context, layout.sharding, requests)
 
 
 class Seats:

@@ -17,10 +17,12 @@ from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Tuning, make_layout
 from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.model_header import header
-from engine.backends.cuda.monokernel import kernel_headers
+from engine.backends.cuda.monokernel import kernel_headers, layout_for
+from engine.backends.cuda.options import parse_options
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.shared_memory import SHARED_BYTES
 from engine.backends.cuda.tape import plan
+from engine.backends.cuda.together import several_layout
 from engine.backends.cuda.units import chunks_a_slot
 from engine.errors import BackendUnavailable, ConfigError
 from engine.models.catalogue import open_model
@@ -119,6 +121,16 @@ def test_products_with_packed_weights_do_not_wait_for_each_other(name: str) -> N
     text = kernel_headers(open_model(name), 1, 132, {}, profile=False)[0]
     compiled = compile_kernel("monokernel.cu", text, verbose=True, cache=False)
     assert "serialized" not in compiled.log
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("requests", [2, 8])
+def test_those_of_several_requests_with_packed_weights_do_not_either(requests: int) -> None:
+    alone = layout_for(open_model("random:qwen3-8b:fp8_block"), 1, 132, parse_options({}))
+    text = header(several_layout(alone, None, requests), filters=True)
+    compiled = compile_kernel("monokernel.cu", text, verbose=True, cache=False)
+    assert "serialized" not in compiled.log
+    assert "warning" not in compiled.log
 
 
 @pytest.mark.nightly

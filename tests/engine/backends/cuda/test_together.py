@@ -46,24 +46,39 @@ def test_kernels_are_compiled_up_to_the_size_that_holds_all_rows(rows: int, size
     assert kernels_for(rows) == sizes
 
 
-@pytest.mark.parametrize("config", [LLAMA, LANEFORMER, QWEN3_32B], ids=lambda config: config.name)
-def test_dense_models_in_sixteen_bits_share_launches(config: ModelConfig) -> None:
-    layout = layout_of(config)
+@pytest.mark.parametrize(
+    ("config", "storage"),
+    [
+        (LLAMA, None), (LANEFORMER, None), (QWEN3_32B, None),
+        (LLAMA, Storage.FP8_BLOCK), (QWEN3_32B, Storage.Q8_0), (QWEN3_32B, Storage.FP8_BLOCK),
+    ],
+    ids=lambda value: value.name if value else "16 bits",
+)  # fmt: skip
+def test_dense_models_share_launches(config: ModelConfig, storage: Storage | None) -> None:
+    layout = layout_of(config, storage)
     assert shares_launches(layout)
     for size in kernels_for(8):
         several = several_layout(layout, None, size)
         assert several.capacity == layout.capacity
         assert several.slots * (several.slot_units * 512 + 16) + several.scratch_bytes < SHARED_BYTES
+        assert several.alone_slot_units == layout.slot_units
         assert f"constexpr int REQUESTS = {size};" in header(several)
 
 
+@pytest.mark.parametrize("slot_units", [None, 16])
+def test_the_size_of_slots_that_is_asked_for_is_that_of_one_request(slot_units: int | None) -> None:
+    layout = layout_of(LLAMA, tuning=Tuning(slot_units=slot_units))
+    several = several_layout(layout, None, 4)
+    assert (several.alone_slot_units, several.slot_units) == (slot_units or 48, 48)
+
+
 @pytest.mark.parametrize(
-    ("config", "storage"),
-    [(LLAMA, Storage.FP8_BLOCK), (EXPERTS, None), (GEMMA_2_2B, None), (CONFIGS["head-of-all-lanes"], None)],
-    ids=["packed", "experts", "norms after modules", "a head over all lanes"],
+    "config",
+    [EXPERTS, GEMMA_2_2B, CONFIGS["head-of-all-lanes"]],
+    ids=["experts", "norms after modules", "a head over all lanes"],
 )
-def test_the_others_have_one_row(config: ModelConfig, storage: Storage | None) -> None:
-    assert not shares_launches(layout_of(config, storage))
+def test_the_others_have_one_row(config: ModelConfig) -> None:
+    assert not shares_launches(layout_of(config))
 
 
 def test_keys_and_values_in_fp8_have_one_row() -> None:

@@ -280,6 +280,14 @@ inline void multiply_rows(float& c0, float& c1, float& c2, float& c3, u32 a0, u3
         *sums[e] = adds ? *sums[e] + sum : sum;
     }
 }
+// The same with eight columns of each of several requests, as far apart as the descriptor says.
+template <int N>
+void multiply_rows(float (&sums)[N], const u32* rows, u64 vectors, int adds) {
+    for (int r = 0; r < N / 4; ++r) {
+        float* c = sums + 4 * r;
+        multiply_rows(c[0], c[1], c[2], c[3], rows[0], rows[1], rows[2], rows[3], vectors + u32(r) * (vectors >> 32 & 0x3fff), adds);
+    }
+}
 constexpr auto NUMBER = WEIGHTS_PTX[0] == 'b' ? bf16 : f16;
 
 // Runs `thread` as every thread of every block; false if they wait for each other for ever, or one gave up.

@@ -32,6 +32,7 @@ _CALLS = {
     "ex2.approx": "{0} = exp2f({1})",
     "movmatrix": "{0} = emulation::transposed({1})",
     "m64n8k16": "emulation::multiply_rows({all})",
+    "setp.ne": "emulation::multiply_rows(sums, rows, vectors, adds)",
     "wgmma.mma_async": "emulation::multiply_warpgroup<emulation::NUMBER>(sums, a, b)",
     "f32.f16.f16.f32": "emulation::multiply<emulation::f16>({all})",
     "f32.bf16.bf16.f32": "emulation::multiply<emulation::bf16>({all})",

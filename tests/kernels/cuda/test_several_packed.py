@@ -1,0 +1,137 @@
+"""Several requests in a launch with packed weights: each leaves the tokens, keys and values that it leaves
+alone, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.backends.base import Job
+from engine.backends.cuda.constants import Tuning
+from engine.models.config import ModelConfig
+from engine.models.storage import Storage
+from tests.engine.models.packed_weights import RandomPacked, all_in
+from tests.kernels.cuda.emulation.launch import EmulatedGpu
+from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
+from tests.kernels.cuda.emulation.several import EmulatedRows, Ended, Request
+from tests.kernels.cuda.test_packed_emulation import CONFIGS
+from tests.kernels.cuda.test_several import SAMPLINGS, follow, prompt
+
+FP8, MXFP4, K_QUANTS = (CONFIGS[s] for s in (Storage.FP8_BLOCK, Storage.MXFP4, Storage.Q4_K))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kernels of one shape are compiled once for all tests."""
+    return tmp_path_factory.mktemp("several-packed")
+
+
+def check(
+    weights: RandomPacked, rows: int, cores: int, folder: Path, tuning: Tuning | None = None
+) -> EmulatedRows:
+    def emulated(requests: int) -> EmulatedRows:
+        gpu = EmulatedGpu(folder, weights.config, weights, cores, tuning, requests=requests, filters=True)
+        return EmulatedRows(gpu)
+
+    alone, together = emulated(1), emulated(rows)
+    asked = [Request(prompt(i, 1 + i % 3), 2 + i % 2, SAMPLINGS[i % 4]) for i in range(rows)]
+    expected, caches = list[Ended | None](), []
+    for one in asked:
+        alone.seats[0].kv[:] = 0xFFFF
+        expected += alone.launch([one])
+        caches.append(alone.seats[0].kv.copy())
+
+    assert together.launch(asked) == expected
+    for seat, cache in zip(together.seats, caches, strict=True):
+        np.testing.assert_array_equal(seat.kv, cache)
+    return together
+
+
+def of_one_layer(config: ModelConfig, hidden: int, ffn: int) -> ModelConfig:
+    return replace(config, layers=1, windows=(0,), hidden=hidden, ffn=ffn)
+
+
+@pytest.mark.parametrize(
+    ("storage", "rows"),
+    [
+        (Storage.FP8_BLOCK, 4),
+        (Storage.Q4_K, 2),
+        pytest.param(Storage.Q6_K, 4, marks=pytest.mark.nightly),
+        pytest.param(Storage.Q8_0, 8, marks=pytest.mark.nightly),
+        pytest.param(Storage.MXFP4, 2, marks=pytest.mark.nightly),
+    ],
+)
+def test_each_leaves_what_it_leaves_alone(storage: Storage, rows: int, folder: Path) -> None:
+    check(RandomPacked(CONFIGS[storage], all_in(storage), 3), rows, 2, folder)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("storage", "config"),
+    [
+        (Storage.FP8_BLOCK, of_one_layer(FP8, 160, 2184)),
+        (Storage.Q8_0, of_one_layer(MXFP4, 2112, 288)),
+        (Storage.Q4_K, of_one_layer(K_QUANTS, 256, 2304)),
+        (Storage.Q6_K, of_one_layer(K_QUANTS, 2304, 256)),
+    ],
+)
+def test_vectors_of_eight_come_in_windows(storage: Storage, config: ModelConfig, folder: Path) -> None:
+    """Of 2,048 columns."""
+    check(RandomPacked(config, all_in(storage), 3), 8, 3, folder)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("rows", "cores"), [(2, 5), (4, 4), (8, 3), (8, 7)])
+def test_warpgroups_take_a_chunk_at_a_time_or_several_of_few_tiles(
+    rows: int, cores: int, folder: Path
+) -> None:
+    """Attention's output has 12 tiles: 2 or 3 on a core, 3, 4, and 1 or 2."""
+    check(RandomPacked(MXFP4, all_in(Storage.MXFP4), 3), rows, cores, folder)
+
+
+@pytest.mark.nightly
+def test_a_prompt_is_read_beside_others_as_it_is_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.backends.cuda.rows.PIECE", 4)
+    backend = EmulatedBackend(folder, RandomPacked(MXFP4, all_in(Storage.MXFP4), 3), 2, 2, filters=True)
+    scheduler = backend.scheduler
+    jobs = [Job(tuple(prompt(1, 3)), 5, SAMPLINGS[1]), Job(tuple(prompt(2, 9)), 2)]
+    expected = [follow(scheduler.join(job)) for job in jobs]
+
+    rows = [scheduler.join(job) for job in jobs]
+
+    assert [follow(row) for row in rows] == expected
+    assert max(backend.launches) == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("storage", [Storage.Q4_K, Storage.Q6_K])
+def test_slots_of_another_size_than_alone_leave_the_same_sums(storage: Storage, folder: Path) -> None:
+    """Of K-quants, which are added up in parts of a slot: here of 32 chunks, more than are in one alone."""
+    config = of_one_layer(K_QUANTS, 256, 1024)
+    rows = check(RandomPacked(config, all_in(storage), 3), 2, 8, folder, Tuning(slot_units=32))
+    assert (rows.gpu.layout.alone_slot_units, rows.gpu.layout.slot_units) == (32, 48)
+
+
+def as_files_mix_them(name: str) -> Storage:
+    """K-quants, with attention in 16 bits."""
+    if "w_down" in name:
+        return Storage.Q6_K if name.startswith("layers.0.") else Storage.Q4_K
+    return Storage.Q4_K if ".w_" in name else Storage.F16
+
+
+def mlp_in_fp8(name: str) -> Storage:
+    return Storage.FP8_BLOCK if ".w_" in name else Storage.F16
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("config", "storage_of"), [(K_QUANTS, as_files_mix_them), (FP8, mlp_in_fp8)], ids=["K-quants", "FP8"]
+)
+def test_matrices_of_several_formats_take_their_own_vectors(
+    config: ModelConfig, storage_of: Callable[[str], Storage], folder: Path
+) -> None:
+    check(RandomPacked(config, storage_of, 3), 4, 2, folder)
