@@ -1,4 +1,4 @@
-// Of several requests in a launch: for which one a thread works, which of them run, and where their sums lie.
+// Of several requests in a launch: for which one a thread works, and which of them run.
 #pragma once
 #include "quads.cuh"
 
@@ -19,10 +19,5 @@ DEVICE Core for_request(const Core& core, int request) {
 }
 
 DEVICE bool runs(const Shared& shared, int request) { return shared.seats[request].finish == FINISH_RUNNING; }
-
-// A warp's sums of a request's row pairs in the group at hand.
-DEVICE float2* partial(const Core& core, u32 request, u32 warp) {
-    return core.shared.partial(core.group & 1) + (request * WARPS + warp) * PAIRS;
-}
 
 }  // namespace several

@@ -11,85 +11,47 @@
 
 namespace several {
 
-// The weights of a group in 16 bits: what a warp holds in registers of a slot at a time.
-struct HeldWeights {
-    template <int T>
-    using Sums = ::Sums<T>;
-
-    // Takes the first slot of a group of T tiles, while its vectors are still waited for.
-    template <int T>
-    DEVICE void begin(Core& core, int chunks) {
-        weights_.template load<T>(core, 0, smaller(SlotPart<T>::CHUNKS, chunks));
-    }
-    template <int T, class Window>
-    DEVICE void multiply(Core& core, int chunks, Sums<T>& sums, Window& window, bool again) {
-        constexpr int STEP = SlotPart<T>::CHUNKS;
-        int first = 0;
-#pragma unroll 1
-        while (true) {
-            const int last = smaller(first + STEP, chunks);
-#pragma unroll 1
-            for (int begin = first; begin < last;) {
-                const int at = window.hold(begin, again), end = smaller(last, at + OPERAND_CHUNKS);
-                weights_.template multiply_in_window<T>(core, first, begin, end, at, sums);
-                begin = end;
-            }
-            first = last;
-            if (first >= chunks) break;
-            weights_.template load<T>(core, first, smaller(first + STEP, chunks));
-        }
-    }
-    // Leaves the warp's sums of each request's row pairs.
-    template <int T>
-    DEVICE void leave(const Core& core, const Sums<T>& sums) const {
-        if (core.lane >= 4 * REQUESTS) return;
-        float2* mine = partial(core, core.lane / 4, core.warp) + core.lane % 4;
-#pragma unroll
-        for (int t = 0; t < T; ++t) mine[t * 4] = sums.pair(t);
-    }
-
-private:
-    SlotWeights<false> weights_;
-};
-
-template <int STORAGE, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE)>
+// How weights in a format are multiplied: a slot is loaded, multiplied window by window, and left.
+template <int STORAGE, int CHUNKS, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE)>
 struct WeightsOf {
-    using Type = HeldWeights;
+    using Type = SlotWeights<false>;
 };
-template <int STORAGE>
-struct WeightsOf<STORAGE, true, false> {
+template <int STORAGE, int CHUNKS>
+struct WeightsOf<STORAGE, CHUNKS, true, false> {
     using Type = UnitWeights<STORAGE>;
 };
-template <int STORAGE>
-struct WeightsOf<STORAGE, true, true> {
-    using Type = QuadWeights<STORAGE>;
+template <int STORAGE, int CHUNKS>
+struct WeightsOf<STORAGE, CHUNKS, true, true> {
+    using Type = QuadWeights<STORAGE, CHUNKS>;
 };
 
 // GroupRun of several requests. A warp finishes one request's part of a group, always the same one's.
 template <int PHASE, bool NORMED, int STORAGE, class Finish>
 class Products {
-    using Weights = typename WeightsOf<STORAGE>::Type;
-    using Vectors = Window<Matrix<PHASE>::COLUMNS, NORMED, STORAGE>;
     static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
+    using Weights = typename WeightsOf<STORAGE, CHUNKS>::Type;
+    using Vectors = Window<Matrix<PHASE>::COLUMNS, NORMED, STORAGE>;
+    template <int T>
+    using Sums = typename Weights::template Sums<T>;
     static constexpr int TURNS = WARPS / REQUESTS;  // warps that finish a request's groups in turn
 
 public:
     DEVICE Products(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
         const int first = int((core.warp / REQUESTS - core.group) & (TURNS - 1));
         if (first < groups_.count && finishes(first)) finish.prepare(pair_of(first));
-        begin(0);
+        load_first(0);
     }
 
     DEVICE void run(const Source& source) {
         Vectors window(core_, source);
 #pragma unroll 1
         for (int g = 0; g < groups_.count; ++g) {
-            if (g) begin(g);
+            if (g) load_first(g);
             with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
-                typename Weights::template Sums<tiles.COUNT> sums;
-                weights_.template multiply<tiles.COUNT>(core_, CHUNKS, sums, window, g + 1 < groups_.count);
+                Sums<tiles.COUNT> sums;
+                multiply(sums, window, g + 1 < groups_.count);
                 if (NORMED && g == 0) leave_squares(window);
-                weights_.template leave<tiles.COUNT>(core_, sums);
+                leave_sums<tiles.COUNT>(sums);
             });
             consumers_sync();
             if (core_.warp / REQUESTS == (core_.group & (TURNS - 1)) && finishes(g)) finish_group(g);
@@ -98,11 +60,45 @@ public:
     }
 
 private:
+    template <int T>
+    DEVICE void multiply(Sums<T>& sums, Vectors& window, bool again) {
+        constexpr int STEP = Weights::template chunks_a_slot<T>();
+        int first = 0;
+#pragma unroll 1
+        while (true) {
+            const int last = smaller(first + STEP, CHUNKS);
+#pragma unroll 1
+            for (int begin = first; begin < last;) {
+                const int at = window.hold(begin, again), end = smaller(last, at + OPERAND_CHUNKS);
+                weights_.template multiply_in_window<T>(core_, first, begin, end, at, sums);
+                begin = end;
+            }
+            if constexpr (is_packed(STORAGE)) weights_.leave_slot(core_);
+            first = last;
+            if (first >= CHUNKS) break;
+            weights_.template load<T>(core_, first, smaller(first + STEP, CHUNKS));
+        }
+    }
     DEVICE void leave_squares(const Vectors& window) {
 #pragma unroll
         for (int r = 0; r < REQUESTS; ++r) {
             const float sum = warp_sum(window.squares[r]);
             if (core_.lane == 0) core_.shared.squares[(core_.staged & 1) * REQUESTS + r][core_.warp] = sum;
+        }
+    }
+    // [request][warp][pair]
+    DEVICE float2* partial(u32 request, u32 warp) const {
+        return core_.shared.partial(core_.group & 1) + (request * WARPS + warp) * PAIRS;
+    }
+    template <int T>
+    DEVICE void leave_sums(const Sums<T>& sums) {
+        if constexpr (by_warpgroups(STORAGE)) {
+            sums.leave(core_, [&](u32 request, u32 warp) { return partial(request, warp); });
+        } else {
+            if (core_.lane >= 4 * REQUESTS) return;
+            float2* mine = partial(core_.lane / 4, core_.warp) + core_.lane % 4;
+#pragma unroll
+            for (int t = 0; t < T; ++t) mine[t * 4] = sums.pair(t);
         }
     }
     DEVICE bool finishes(int g) const {
@@ -111,14 +107,16 @@ private:
     DEVICE int pair_of(int g) const {
         return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
     }
-    DEVICE void begin(int g) {
-        with_tiles<PHASE>(groups_.size(g), [&](auto tiles) { weights_.template begin<tiles.COUNT>(core_, CHUNKS); });
+    DEVICE void load_first(int g) {
+        with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
+            weights_.template load<tiles.COUNT>(core_, 0, smaller(Weights::template chunks_a_slot<tiles.COUNT>(), CHUNKS));
+        });
     }
     DEVICE void finish_group(int g) {
         float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) {
-            const float2 part = partial(core_, core_.own.request, w)[core_.lane];
+            const float2 part = partial(core_.own.request, w)[core_.lane];
             sum.x += part.x;
             sum.y += part.y;
         }

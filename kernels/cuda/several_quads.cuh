@@ -125,68 +125,65 @@ private:
     }
 };
 
-// The weights of a group, straight from the slots.
-template <int STORAGE>
+// The weights of a group of so many chunks, straight from the slots.
+template <int STORAGE, int CHUNKS>
 struct QuadWeights {
     // A thread's sums: of its row of two tiles, of each round of a quad and as many requests as blocks.
     template <int T>
     struct Sums {
         float rows[Rounds<T>::COUNT][2][BLOCKS] = {};
+
+        // Leaves those of each request's rows in shared memory, where those warps leave them that have them alone: one a chunk of
+        // a quad. `pairs(request, warp)` is where.
+        template <class Pairs>
+        DEVICE void leave(const Core& core, const Pairs& pairs) const {
+            constexpr float BACK = packed::reduced(STORAGE) * packed::lowered();
+            const int tile = Rounds<T>::tile(core.warp);
+#pragma unroll
+            for (int i = 0; i < Rounds<T>::COUNT; ++i) {
+                const int chunk = i * Rounds<T>::CHUNKS + Rounds<T>::chunk(core.warp);
+#pragma unroll
+                for (int b = 0; b < BLOCKS; ++b) {
+                    const u32 request = request_in(chunk, b, core.lane & 3);
+                    if (request >= REQUESTS) continue;
+                    float* of_warp = reinterpret_cast<float*>(pairs(request, core.warp / QUAD_CHUNKS * QUAD_CHUNKS + u32(chunk)));
+                    float* mine = of_warp + tile * TILE_ROWS + (core.lane >> 2);
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        if (tile + h < T) mine[h * TILE_ROWS] = rows[i][h][b] * BACK;
+                    }
+                }
+            }
+        }
     };
 
     template <int T>
-    DEVICE void begin(Core&, int) {}
-
-    template <int T, class Window>
-    DEVICE void multiply(Core& core, int chunks, Sums<T>& sums, Window& window, bool again) {
-        using Cut = packed::Turn<STORAGE, T, false>;
-        constexpr int STEP = Cut::Map::CHUNKS;
-        const int warpgroup = __shfl_sync(ALL_LANES, int(core.warp / QUAD_CHUNKS), 0);  // the same for all
-#pragma unroll 1
-        for (int first = 0; first < chunks; first += STEP) {
-            const int last = smaller(first + STEP, chunks);
-            u32 loaded = 0;
-            core.wait_full();
-#pragma unroll 1
-            for (int begin = first; begin < last;) {
-                const int at = window.hold(begin, again), end = smaller(last, at + OPERAND_CHUNKS);
-                int turn = begin / Cut::CHUNKS;
-                turn += (turn ^ warpgroup) & 1;  // the warpgroups take turns, whatever slot these are in
-#pragma unroll 1
-                for (; turn * Cut::CHUNKS < end; turn += 2) {
-                    const int chunk = turn * Cut::CHUNKS;
-                    const u8* from = core.shared.ring[core.cursor.slot] + u32(chunk - first) / QUAD_CHUNKS * Cut::QUAD_BYTES;
-                    TurnOfAll<T> all{core, from, chunk, at, chunks};
-                    all.run(sums);
-                    loaded |= all.loaded;
-                }
-                begin = end;
-            }
-            core.free_slot_after(loaded);
-        }
+    DEVICE static constexpr int chunks_a_slot() {
+        return packed::SlotMap<STORAGE, T, false>::CHUNKS;
     }
 
-    // Leaves the sums of each request's rows in shared memory, as if the warps had them that have them alone: one a chunk of a quad.
     template <int T>
-    DEVICE void leave(const Core& core, const Sums<T>& sums) const {
-        constexpr float BACK = packed::reduced(STORAGE) * packed::lowered();
-        const int tile = Rounds<T>::tile(core.warp);
-#pragma unroll
-        for (int i = 0; i < Rounds<T>::COUNT; ++i) {
-            const int chunk = i * Rounds<T>::CHUNKS + Rounds<T>::chunk(core.warp);
-#pragma unroll
-            for (int b = 0; b < BLOCKS; ++b) {
-                const u32 request = request_in(chunk, b, core.lane & 3);
-                if (request >= REQUESTS) continue;
-                float2* pairs = partial(core, request, core.warp / QUAD_CHUNKS * QUAD_CHUNKS + u32(chunk));
-                float* mine = reinterpret_cast<float*>(pairs) + tile * TILE_ROWS + (core.lane >> 2);
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    if (tile + h < T) mine[h * TILE_ROWS] = sums.rows[i][h][b] * BACK;
-                }
-            }
+    DEVICE void load(Core& core, int, int) {
+        core.wait_full();
+        loaded_ = 0;
+    }
+    // Chunks from `begin` to `end`, in a slot that begins with `first`, times those of a window that begins with `window`.
+    template <int T>
+    DEVICE void multiply_in_window(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) {
+        using Cut = packed::Turn<STORAGE, T, false>;
+        const int warpgroup = __shfl_sync(ALL_LANES, int(core.warp / QUAD_CHUNKS), 0);  // the same for all
+        int turn = begin / Cut::CHUNKS;
+        turn += (turn ^ warpgroup) & 1;  // the warpgroups take turns, whatever slot these are in
+#pragma unroll 1
+        for (; turn * Cut::CHUNKS < end; turn += 2) {
+            const int chunk = turn * Cut::CHUNKS;
+            const u8* from = core.shared.ring[core.cursor.slot] + u32(chunk - first) / QUAD_CHUNKS * Cut::QUAD_BYTES;
+            TurnOfAll<T> all{core, from, chunk, window};
+            all.run(sums);
+            loaded_ |= all.loaded;
         }
     }
+    DEVICE void leave_slot(Core& core) { core.free_slot_after(loaded_); }
 
 private:
     // As many rounds as registers hold beside the words of vectors that come in windows.
@@ -204,7 +201,7 @@ private:
 
         const Core& core;
         const u8* from;
-        int chunk, window, chunks;
+        int chunk, window;
         u32 loaded = 0;
         Round<STORAGE, T> rounds[MOST];
 
@@ -223,13 +220,15 @@ private:
             const u32 own = u32(of_quad + Rounds<T>::chunk(core.warp)), here = u32(quad) * Cut::QUAD_BYTES;
             const u8* unit = from + here + Map::unit(own) + core.lane * (packed::words(STORAGE) * 4);
             // Of a chunk that is not there scales could be anything; the first one's will do, as its part of the vector is zero.
-            const bool real = chunk + quad * QUAD_CHUNKS + int(own) < chunks;
+            const bool real = chunk + quad * QUAD_CHUNKS + int(own) < CHUNKS;
             const u8* of_unit = from + (real ? here + Map::unit_scales(own) : Map::unit_scales(0));
             const u8* of_run = from + (real ? here + Map::run_scales(own) : Map::run_scales(0));
             const u64 vectors = columns_descriptor(core.shared.operand(), (chunk - window) / QUAD_CHUNKS + quad, block_of(of_quad, 0));
             loaded |= round.begin(core, unit, of_unit, of_run, vectors);
         }
     };
+
+    u32 loaded_;  // depends on all that was loaded from the slot
 };
 
 }  // namespace several

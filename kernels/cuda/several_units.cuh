@@ -17,7 +17,7 @@ struct UnitWeights {
     // How many of a warp's chunks a request alone adds up apart, and of how many columns they are.
     template <int T>
     DEVICE static constexpr int alone_chunks() {
-        return chunks_a_slot(T, STORAGE, false, model::ALONE_SLOT_UNITS * UNIT_BYTES);
+        return ::chunks_a_slot(T, STORAGE, false, model::ALONE_SLOT_UNITS * UNIT_BYTES);
     }
 
     // Lane 4 r + j has of request r those of the rows 2 j and 2 j + 1 of each tile, of each part of a slot's chunks.
@@ -34,6 +34,13 @@ struct UnitWeights {
                 for (int t = 0; t < T; ++t) rows[i][t] = make_float2(0.0f, 0.0f);
             }
         }
+        DEVICE float2 pair(int t) const {
+            constexpr float BACK = packed::reduced(STORAGE) * packed::lowered();
+            const float2 sum = joined(t);
+            return make_float2(sum.x * BACK, sum.y * BACK);
+        }
+
+    private:
         // In pairs, and pairs of pairs, as lanes of a request alone do (packed::Sums::join).
         template <int FIRST = 0, int COUNT = 8>
         DEVICE float2 joined(int t) const {
@@ -51,42 +58,25 @@ struct UnitWeights {
     };
 
     template <int T>
-    DEVICE void begin(Core&, int) {}
-
-    template <int T, class Window>
-    DEVICE void multiply(Core& core, int chunks, Sums<T>& sums, Window& window, bool again) {
-        constexpr int STEP = Map<T>::CHUNKS;
-#pragma unroll 1
-        for (int first = 0; first < chunks; first += STEP) {
-            const int last = smaller(first + STEP, chunks);
-            u32 loaded = 0;
-            core.wait_full();
-#pragma unroll 1
-            for (int begin = first; begin < last;) {
-                const int at = window.hold(begin, again), end = smaller(last, at + OPERAND_CHUNKS);
-#pragma unroll 1
-                for (int c = begin + int(core.warp - u32(begin) & (WARPS - 1)); c < end; c += WARPS) {
-                    const u8* slot = core.shared.ring[core.cursor.slot];
-                    const int apart = c % alone_chunks<T>() / WARPS;
-                    loaded |= multiply_chunk<T>(core, slot, u32(c - first), c - at, apart, sums);
-                }
-                begin = end;
-            }
-            core.free_slot_after(loaded);
-        }
+    DEVICE static constexpr int chunks_a_slot() {
+        return Map<T>::CHUNKS;
     }
 
     template <int T>
-    DEVICE void leave(const Core& core, const Sums<T>& sums) const {
-        constexpr float BACK = packed::reduced(STORAGE) * packed::lowered();
-        if (core.lane >= 4 * REQUESTS) return;
-        float2* mine = partial(core, core.lane / 4, core.warp) + core.lane % 4;
-#pragma unroll
-        for (int t = 0; t < T; ++t) {
-            const float2 sum = sums.joined(t);
-            mine[t * 4] = make_float2(sum.x * BACK, sum.y * BACK);
+    DEVICE void load(Core& core, int, int) {
+        core.wait_full();
+        loaded_ = 0;
+    }
+    // Chunks from `begin` to `end`, in a slot that begins with `first`, times those of a window that begins with `window`.
+    template <int T>
+    DEVICE void multiply_in_window(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) {
+#pragma unroll 1
+        for (int c = begin + int(core.warp - u32(begin) & (WARPS - 1)); c < end; c += WARPS) {
+            const u8* slot = core.shared.ring[core.cursor.slot];
+            loaded_ |= multiply_chunk<T>(core, slot, u32(c - first), c - window, c % alone_chunks<T>() / WARPS, sums);
         }
     }
+    DEVICE void leave_slot(Core& core) { core.free_slot_after(loaded_); }
 
 private:
     // The slot's chunk `chunk`, of the vectors' window chunk `column`; `apart` is which of the sums it belongs to. Returns what
@@ -155,6 +145,8 @@ private:
         to.x = fmaf(scale.x, sum.x, to.x);
         to.y = fmaf(scale.y, sum.y, to.y);
     }
+
+    u32 loaded_;  // depends on all that was loaded from the slot
 };
 
 }  // namespace several
