@@ -51,7 +51,7 @@ def opened_with_rows(opened: Open, name: str) -> CudaBackend:
 
 
 def opened_with(opened: Open, weights: Weights, rows: int = ROWS) -> CudaBackend:
-    backend = opened(Model(weights.config, weights), rows=rows)
+    backend = opened(Model(weights.config, weights), rows=rows, packed_rows=True)
     assert backend.rows == rows
     return backend
 

@@ -23,6 +23,7 @@ from engine.backends.cuda.together import (
     Seats,
     SeveralLaunch,
     breakdown_of,
+    rows_for,
     several_layout,
     shares_launches,
 )
@@ -79,6 +80,13 @@ def test_the_size_of_slots_that_is_asked_for_is_that_of_one_request(slot_units: 
 )
 def test_the_others_have_one_row(config: ModelConfig) -> None:
     assert not shares_launches(layout_of(config))
+
+
+def test_packed_weights_have_one_row_unless_more_are_asked_for() -> None:
+    packed = layout_of(LLAMA, Storage.FP8_BLOCK)
+    assert (rows_for(packed, 4, False), rows_for(packed, 4, True)) == (1, 4)
+    assert rows_for(layout_of(LLAMA), 4, False) == 4
+    assert rows_for(layout_of(EXPERTS), 4, True) == 1
 
 
 def test_keys_and_values_in_fp8_have_one_row() -> None:
