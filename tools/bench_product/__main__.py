@@ -37,6 +37,7 @@ from engine.serving.client import AsyncClient
 from tools.bench_product.answer import Answer, first_token_parts, new_tokens, spread
 from tools.bench_product.clients import Http, Page
 from tools.bench_product.product import Product, ProductError, Setup, generate
+from tools.bench_product.prompts import LINE, LINES, TURN
 from tools.bench_product.report import report
 
 PROMPT = "def fibonacci(n):"
@@ -44,10 +45,6 @@ SAMPLINGS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0, "seed": 5},
     "defaults": {"temperature": 0.2, "top_p": 0.95, "seed": 5},
 }
-LINE = "    total = total + values[index] * weights[index]  # row {}\n"
-"""Of a long prompt, some 15 tokens."""
-TURN = "\n\nNow say in one sentence what these lines of the program do to the total, each row"
-"""What comes after a long prompt that is kept, some 20 tokens."""
 _PAUSE_S = 0.15
 """Before each first token that is timed: the record of the answer before it has been written by then."""
 _KILL_AFTER = 20
@@ -188,8 +185,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=256, help="of a speed (default: %(default)s)")
     parser.add_argument("--long-tokens", type=int, default=1000, help="of a killed generation")
     parser.add_argument(
-        "--lines", type=int, nargs="+", default=[0, 32, 128, 480],
-        help="lengths of prompts, in lines of some 15 tokens; 0 is a short one",
+        "--lines", type=int, nargs="+", default=list(LINES),
+        help="lengths of prompts, in lines of some 20 tokens; 0 is a short one",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, help="the file for the results (default: none)")
     return parser.parse_args(argv)
