@@ -87,15 +87,24 @@ class SendsAtOnce:
     @property
     def is_ready(self: Any) -> bool:
         """Whether a command may be written at once: open at both ends, with no health check before it."""
-        gone = not self.is_connected or self._writer.is_closing() or self._reader.at_eof()
-        return not (gone or self.health_check_interval)
+        return self.is_connected and not (self._is_half_closed or self.health_check_interval)
+
+    @property
+    def _is_half_closed(self: Any) -> bool:
+        """Whether an open connection has been closed at either end."""
+        return self._writer.is_closing() or self._reader.at_eof()
 
     async def make_ready(self: Any) -> None:
-        """Before a command that is written with `write`: open, and as healthy as the URL asks for."""
+        """Before a command that is written with `write`: open, and as healthy as the URL asks for.
+
+        Raises RedisConnectionError if it has been closed meanwhile: nobody would be told of that later.
+        """
         if not self.is_connected:
             await self.connect_check_health(check_health=False)
         if self.health_check_interval:
             await self.check_health()
+        if self._is_half_closed:
+            raise RedisConnectionError("Redis closed the connection")
 
     async def reconnect_if_closed(self: Any) -> None:
         """To be called before a retry: connecting has one of its own."""
@@ -104,7 +113,7 @@ class SendsAtOnce:
             await self.connect()
 
     async def _disconnect_if_closed(self: Any) -> None:
-        if self.is_connected and (self._writer.is_closing() or self._reader.at_eof()):
+        if self.is_connected and self._is_half_closed:
             await self.disconnect(nowait=True)
 
 

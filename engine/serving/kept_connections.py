@@ -64,7 +64,6 @@ class KeptConnections:
     """
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
-        self._client = client
         self._pool: Any = client.connection_pool
         most = max(1, self._pool.max_connections // 2)
         self._free = asyncio.Semaphore(most)
@@ -125,7 +124,8 @@ async def _ask_async(connection: Any, packed: bytes, read: Read | None) -> Any:
         if not connection.is_ready:
             await connection.reconnect_if_closed()
         return await connection.retry.call_with_retry(
-            lambda: _exchange_async(connection, packed, read), lambda _error: connection.disconnect()
+            lambda: _exchange_async(connection, packed, read),
+            lambda _error: connection.disconnect(nowait=True),  # by TLS a silent peer would be waited for
         )
     except ResponseError:
         raise

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import hiredis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as Silence
 
 Read = Callable[[Any], Any]
@@ -47,8 +48,9 @@ class ReplyProtocol(asyncio.Protocol):
     def expect(self, read: Read | None) -> asyncio.Future[Any]:
         """The next reply, as `read` makes it the moment that it arrives, before any task has its turn.
 
-        It raises what Redis says is wrong, RedisConnectionError if the connection ends first, and what `read`
-        raises. Nobody may expect another one before it is there, or the connection closed.
+        It raises what Redis says is wrong, RedisConnectionError if the connection ends first, InvalidResponse
+        for what is no reply, and what `read` raises. Nobody may expect another one before it is there, or the
+        connection closed.
         """
         self._awaited = asyncio.get_running_loop().create_future()
         self._read = read
@@ -64,7 +66,7 @@ class ReplyProtocol(asyncio.Protocol):
             while isinstance(reply, hiredis.PushNotification):  # nobody here has asked for any
                 reply = self._parser.gets()
         except (hiredis.HiredisError, UnicodeDecodeError) as error:
-            self._settle(RedisConnectionError(f"Redis' reply cannot be read: {error}"))
+            self._settle(InvalidResponse(f"Redis' reply cannot be read: {error}"))
             return
         if reply is not _NOT_YET:
             self._settle(reply)

@@ -41,7 +41,7 @@ class ServedModels:
             raise ConfigError(
                 f"two of the worker's models are called {twice!r}: requests could not tell them"
             )
-        self._called = {called: spec for spec in reversed(specs) for called in (spec.name, spec.model)}
+        self._by_name = {called: spec for spec in reversed(specs) for called in (spec.name, spec.model)}
         self._facts: dict[str, Facts] = {}
         self._errors: dict[str, str] = {}
 
@@ -51,7 +51,7 @@ class ServedModels:
 
     def find(self, model: str) -> EngineSpec | None:
         """The one that is called so, by its name or by what the worker was given."""
-        return self._called.get(model)
+        return self._by_name.get(model)
 
     def look_at(self, spec: EngineSpec) -> Facts:
         """Reads the header and the words of a model, once. Raises what opening it would."""

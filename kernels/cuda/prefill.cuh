@@ -338,7 +338,7 @@ struct ByShares {
     }
 };
 
-// Warps that keep a token's stream in registers, four elements of a thread in each of a dozen places.
+// Warps that keep a token's stream in registers, if it is a whole number of steps: a dozen times four elements a thread at most.
 DEVICE constexpr int fewest_that_hold(int quads) {
     int warps = 1;
     while (warps < WARPS && quads > 12 * 32 * warps) warps *= 2;

@@ -130,7 +130,8 @@ private:
     DEVICE static void multiply_part(float (&sums)[4], const Operand& a, uint2 w) { mma_f16(sums, a.x, a.y, a.z, a.w, w.x, w.y); }
 
     template <int CHAINS, int T>
-    DEVICE static void add(float2& to, const packed::Scales<STORAGE>& of, const float (&chain)[CHAINS][T][4], int t, const float (&ones)[4]) {
+    DEVICE static void add(float2& to, const packed::Scales<STORAGE>& of, const float (&chain)[CHAINS][T][4], int t,
+                           const float (&ones)[4]) {
         const float2 scale = of.pair();
         float2 sum = make_float2(chain[0][t][0] + chain[0][t][2], chain[0][t][1] + chain[0][t][3]);
         if constexpr (CHAINS == 2) {

@@ -67,12 +67,11 @@ DEVICE constexpr int lane_tiles(int phase) {
 DEVICE constexpr int steps_of(int columns) { return ceil_div(columns, STEP_COLUMNS); }
 DEVICE constexpr int phase_steps(int phase) { return ceil_div(phase_chunks(phase), 2); }
 
-// Whether few tokens' tiles of a phase may have parts of its columns: where the norm behind it reads one output alone. Not with
-// several requests, whose prompts come in pieces that depend on the others: a sum in parts has other last bits.
+// Whether few tokens' tiles of a phase may have parts of its columns, which the norm behind it adds up.
 constexpr int MOST_PARTS = 8;
 DEVICE constexpr bool in_parts(int phase) {
     const bool added_up = phase == ATTN_OUT ? !model::OUT_BIAS : phase == DOWN && !experts::ANY;
-    return added_up && model::TOTAL_LANES == 1 && !model::POST_NORMS && REQUESTS == 1;
+    return added_up && model::CUTS_COLUMNS;
 }
 // A part's output lies where those of so many tokens further would.
 DEVICE constexpr int part_tokens(int parts) { return CHUNK / parts; }
@@ -101,7 +100,7 @@ struct Split {
     DEVICE constexpr Split cheaper(const Split& other) const { return other.cost() < cost() ? other : *this; }
     DEVICE static constexpr Split cheapest(int tokens, int rows) {
         Split best = of(tokens, rows);
-        for (int parts = 2; IN_PARTS && parts <= MOST_PARTS && tokens <= part_tokens(parts); parts *= 2) {
+        for (int parts = 2; IN_PARTS && parts <= smaller(MOST_PARTS, STEPS) && tokens <= part_tokens(parts); parts *= 2) {
             best = best.cheaper(of(tokens, rows, parts));
         }
         return best;

@@ -10,8 +10,7 @@ namespace tile_attention {
 
 constexpr int MOST_M_TILES = model::HEAD_DIM <= 96 ? 2 : 1;  // of 16 tokens, a warp: what the registers hold
 // Warps that find the same scores and each add up a part of the head's columns: the registers hold no more than 128 sums a thread.
-constexpr int PARTS = model::HEAD_DIM > 128 ? 2 : 1, PART_UNITS = cache::UNITS / PARTS;
-static_assert(cache::UNITS % PARTS == 0 && (PARTS == 1 || model::HEAD_DIM % 16 == 0), "parts of whole units");
+constexpr int PARTS = model::HEAD_DIM > 128 && model::HEAD_DIM % 32 == 0 ? 2 : 1, PART_UNITS = cache::UNITS / PARTS;
 constexpr int TEAMS = WARPS / PARTS;
 using cache::BLOCK_BYTES;
 constexpr int CACHE_UNIT_BYTES = cache::UNIT_NUMBERS * cache::NUMBER_BYTES;
@@ -202,8 +201,8 @@ struct Rows {
         }
     }
 
-    // Adds the values of STEP blocks, of this warp's part of the columns. With ENDS positions from `filled` on hold whatever was there before: zero times that must be
-    // zero. Else none of them is that far, and no branch stands between the products.
+    // Adds the values of STEP blocks, of this warp's part of the columns. With ENDS positions from `filled` on hold whatever was there
+    // before: zero times that must be zero. Else none of them is that far, and no branch stands between the products.
     // For Stages::give_back: what depends on all loads of values; those of keys have ended where the scores are known.
     template <bool ENDS>
     DEVICE u32 add(const u8* blocks, int base, int filled, u32 lane, const float (&weight)[M_TILES][2 * STEP][4]) {

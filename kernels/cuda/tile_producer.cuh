@@ -73,7 +73,8 @@ struct Producer {
             const int count = smaller(split.rows / TILE_ROWS, of_lane - first);
             u32 run = 0;
             if (int(lane) < count) {
-                const uint4* table = reinterpret_cast<const uint4*>(p.tape_tiles) + first_tape_tile(PHASE) + split.lane(index) * of_lane + first;
+                const int in_table = first_tape_tile(PHASE) + split.lane(index) * of_lane + first;
+                const uint4* table = reinterpret_cast<const uint4*>(p.tape_tiles) + in_table;
                 const uint4 tile = __ldg(table + lane);
                 const bool follows = lane > 0 && __ldg(table + lane - 1).w > 1;
                 from = p.tape + (u64(tile.x) + u64(tile.y) * u32(layer)) * UNIT_BYTES;

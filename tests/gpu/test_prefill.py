@@ -108,7 +108,7 @@ def test_going_on_from_any_position_leaves_the_same(opened: Open, name: str, sta
 
 
 @pytest.mark.parametrize("length", [128, 256, 512, 1024])
-def test_columns_in_parts_leave_keys_values_and_logits_of_fp32(opened: Open, length: int) -> None:
+def test_columns_in_parts_leave_keys_and_values_of_fp32(opened: Open, length: int) -> None:
     config = replace(LLAMA, ffn=4096, context=2048)
     model = Model(config, RandomWeights(config, 5))
     backend = opened(model, tiles_from=1)

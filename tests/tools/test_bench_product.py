@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from engine.models.catalogue import open_model
-from engine.settings import default_model
 from tests.engine.serving.workers import write_chatterbox
 from tools.bench_product.answer import Answer, new_tokens, spread
 from tools.bench_product.product import Product, ProductError, Setup
-from tools.bench_product.prompts import LINE, LINES, TURN
+from tools.bench_product.prompts import LINES, NEW_TOKENS, TURN, prompt_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,10 +39,10 @@ def test_the_product_gives_what_generate_gives_and_survives_kills(tmp_path: Path
 
 
 def test_the_longest_prompt_and_its_turn_fit_into_the_default_model() -> None:
-    model = open_model(default_model())
+    model = open_model("smollm2-135m")
     assert model.tokenizer is not None
-    body = "".join(LINE.format(index) for index in range(max(LINES)))
-    assert len(model.tokenizer.encode(f"# 4, {max(LINES)}\n{body}b{TURN}")) + 4 < model.config.context
+    turn = prompt_of(9, max(LINES), "b" + TURN)
+    assert len(model.tokenizer.encode(turn)) + NEW_TOKENS < model.config.context
 
 
 def test_an_answer_counts_from_its_first_frame() -> None:

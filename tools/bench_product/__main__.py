@@ -37,10 +37,9 @@ from engine.serving.client import AsyncClient
 from tools.bench_product.answer import Answer, first_token_parts, new_tokens, spread
 from tools.bench_product.clients import Http, Page
 from tools.bench_product.product import Product, ProductError, Setup, generate
-from tools.bench_product.prompts import LINE, LINES, TURN
+from tools.bench_product.prompts import LINES, NEW_TOKENS, PROMPT, TURN, prompt_of
 from tools.bench_product.report import report
 
-PROMPT = "def fibonacci(n):"
 SAMPLINGS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0, "seed": 5},
     "defaults": {"temperature": 0.2, "top_p": 0.95, "seed": 5},
@@ -103,15 +102,13 @@ async def _first_tokens(page: Page, lines: int, repeats: int) -> dict[str, Any]:
     """First tokens of a prompt of so many lines, cold, warm and a turn later; 0 is the short prompt."""
     cold, warm, turn = [], [], []
     for number in range(repeats):
-        body = "".join(LINE.format(index) for index in range(lines))
-        start = f"# {number}, {lines}\n{body}" if lines else PROMPT
         await asyncio.sleep(_PAUSE_S)
-        cold.append(await page.ask(start + ("a" if lines else f"  # {number}"), max_tokens=4))
+        cold.append(await page.ask(prompt_of(number, lines, "a"), max_tokens=NEW_TOKENS))
         await asyncio.sleep(_PAUSE_S)
-        warm.append(await page.ask(start + ("b" if lines else f"  # {number}"), max_tokens=4))
+        warm.append(await page.ask(prompt_of(number, lines, "b"), max_tokens=NEW_TOKENS))
         if lines:
             await asyncio.sleep(_PAUSE_S)
-            turn.append(await page.ask(start + "b" + TURN, max_tokens=4))
+            turn.append(await page.ask(prompt_of(number, lines, "b" + TURN), max_tokens=NEW_TOKENS))
     found = {
         "prompt_tokens": int(cold[0].timings["prompt_tokens"]),
         "cached_tokens": int(median([answer.timings["cached_tokens"] for answer in warm])),

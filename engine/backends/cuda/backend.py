@@ -40,7 +40,7 @@ from engine.backends.cuda.seats import kernels_for
 from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.support import NAME, require_hopper, require_support
-from engine.backends.cuda.together import RowLaunches, rows_for, several_layout
+from engine.backends.cuda.together import RowLaunches, several_layout
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.backends.running import drain
 from engine.errors import RequestError
@@ -101,7 +101,7 @@ class CudaBackend:
         sms = min(device.attribute("MULTIPROCESSOR_COUNT") for device in self._devices)
         wanted = layout_for(model, devices, sms, chosen)
         self.layout = fit_copy(wanted, self._free_for_weights(chosen.cache_bytes), self._progress)
-        self.rows = rows_for(self.layout, chosen.rows, chosen.packed_rows)
+        self.rows = self.layout.rows
         self._chosen = choose_storages(model.weights, self.layout.sharding)
         self.config = replace(self.config, context=min(self.config.context, self.layout.capacity))
         self._kernels = Kernels(self._devices, self.layout, self._progress)

@@ -85,6 +85,8 @@ class Layout:
     scratch_bytes: int
     requests: int = 1
     """That a launch of this kernel has at once, at most."""
+    rows: int = 1
+    """Requests that the backend takes at once; this kernel may be the one for those that are alone."""
 
     @property
     def config(self) -> ModelConfig:
@@ -166,8 +168,15 @@ class Layout:
             return _NEVER
         if self.tuning.tiles_from is not None:
             return self.tuning.tiles_from
-        in_parts = self.sharding.total_lanes == 1 and self.requests == 1 and not self.config.post_norms
-        return 65 if self.config.lanes.count > 1 or self.config.experts or in_parts else 129
+        return 65 if self.config.lanes.count > 1 or self.config.experts or self.cuts_columns else 129
+
+    @property
+    def cuts_columns(self) -> bool:
+        """Whether few tokens' tiles may have parts of the columns (stages.cuh). Not where requests may share
+        launches: their prompts come in pieces that depend on the others, and a sum in parts has other bits.
+        """
+        alone = self.rows == self.requests == self.sharding.total_lanes == 1
+        return alone and not self.config.post_norms
 
     @property
     def mail_words(self) -> int:

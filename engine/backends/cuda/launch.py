@@ -341,7 +341,7 @@ class CudaLaunch(PolledLaunch):
         if self._outcome is None:
             return []
         tokens = self._view.tokens()
-        if not tokens:  # a prompt that goes through decode may be stopped midway
+        if not tokens:  # stopped while the prompt was read
             return list(self._plan.ids[: self.prefilled])
         return [*self._plan.ids, *(token.id for token in tokens[:-1])]
 

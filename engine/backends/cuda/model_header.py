@@ -105,6 +105,7 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "QKV_BIAS": c.qkv_bias,
         "QK_NORM": c.qk_norm,
         "POST_NORMS": c.post_norms,
+        "CUTS_COLUMNS": layout.cuts_columns,
         "NORMS_LESS_ONE": norms_less_one(c),
         "GELU": c.activation is Activation.GELU_TANH,
         "WEIGHTS_BF16": layout.weights == "bf16",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -109,23 +109,30 @@ def test_streams_that_never_decode_at_the_same_time_are_no_measurement(
 
 
 class Waits(ScriptedBackend):
-    """Notes for how long each poll may wait."""
+    """Notes for how long each poll may wait. The first stream has nothing at its first `late` polls."""
+
+    late = 0
 
     def launch(self, job: Job) -> ScriptedLaunch:
         launch = super().launch(job)
-        launch.poll = partial(self._poll, launch.poll)  # type: ignore[method-assign]
+        late = 0 if self.facts.setdefault("launches", 0) else self.late
+        self.facts["launches"] += 1
+        launch.poll = partial(self._poll, launch.poll, iter(range(late)))  # type: ignore[method-assign]
+        launch.endless = True  # else a look without tokens would be its end
         return launch
 
-    def _poll(self, poll: Callable[[float], Sequence[Token]], timeout: float) -> Sequence[Token]:
+    def _poll(
+        self, poll: Callable[[float], Sequence[Token]], nothing: Iterator[int], timeout: float
+    ) -> Sequence[Token]:
         self.facts.setdefault("waits", []).append(timeout)
-        return poll(timeout)
+        return poll(timeout) if next(nothing, None) is None else ()
 
 
 def test_no_stream_s_first_token_is_seen_late_because_another_s_is_waited_for() -> None:
     backend = Waits(MODEL.config, rows=3)
-    jobs = [Job((1,), 24)] * 3
-    run_together(backend, jobs, 12, lambda _counts: None)
-    assert set(backend.facts["waits"][:3]) == {0.0}
+    backend.late = 2
+    run_together(backend, [Job((1,), 24)] * 3, 12, lambda _counts: None)
+    assert backend.facts["waits"][:10] == [0.0] * 9 + [POLL_S]
 
 
 def test_streams_that_have_all_begun_are_waited_for_and_not_looked_at_again_and_again() -> None:

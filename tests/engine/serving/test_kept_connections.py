@@ -261,3 +261,12 @@ def _waits_for(client: redis.asyncio.Redis, command: str) -> Callable[[], Awaita
         return any(one["cmd"] == command and "b" in one["flags"] for one in await client.client_list())
 
     return waits
+
+
+async def test_a_redis_that_falls_silent_on_a_kept_connection_is_told_of(vanishing: Vanishing) -> None:
+    async with connect_async(vanishing.url) as client:
+        kept = KeptConnections(client)
+        await kept.ask(("PING",))
+        vanishing.vanish()
+        with pytest.raises(redis.TimeoutError):
+            await asyncio.wait_for(kept.ask(("PING",)), 30.0)

@@ -69,6 +69,7 @@ GEMMA_3 = replace(
 MODELS: dict[str, tuple[ModelConfig, int]] = {
     "llama": (SMALL, 2),
     "columns in parts": (replace(SMALL, heads=8, ffn=512), 4),
+    "three steps of columns": (replace(SMALL, heads=5, kv_heads=1, context=1024), 8),
     "normed heads, a window": (replace(SMALL, family="qwen3", qk_norm=True, windows=(9, 0)), 3),
     "lanes, of which one is late": (
         replace(SMALL, layers=3, windows=(0, 9, 0), lanes=replace(LANEFORMER.lanes, count=2, delay=1)),

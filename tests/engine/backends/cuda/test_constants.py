@@ -19,7 +19,7 @@ from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
 from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
-from tests.gpu.models import GEMMA_2_2B, QWEN3_32B
+from tests.gpu.models import GEMMA_2_2B, LANEFORMER, QWEN3_32B
 
 LLAMA = load_preset("llama-3.2-1b").config
 EXPERTS = load_preset("qwen3-30b-a3b").config
@@ -97,3 +97,22 @@ def test_an_option_of_tiles_is_refused_where_there_are_none(kind: str, option: s
     tuning = Tuning(**options, unpacked_copy=False)
     with pytest.raises(ConfigError, match=rf"{option} is 512, .* leave the option out"):
         layout_of(*BY_SHARES[kind], tuning)
+
+
+@pytest.mark.parametrize(
+    ("layout", "cuts"),
+    [
+        (layout_of(LLAMA), True),
+        (replace(layout_of(LLAMA), rows=8), False),
+        (replace(layout_of(LLAMA), rows=8, requests=4), False),
+        (layout_of(LANEFORMER), False),
+    ],
+    ids=["alone", "of a backend with rows", "several requests", "lanes"],
+)
+def test_columns_are_cut_where_a_prompt_has_the_same_bits_all_the_same(layout: Layout, cuts: bool) -> None:
+    assert layout.cuts_columns == cuts
+    assert f" CUTS_COLUMNS = {str(cuts).lower()};" in header(layout)
+
+
+def test_prompts_of_a_backend_with_rows_go_by_tiles_where_those_were_faster() -> None:
+    assert (layout_of(LLAMA).tiles_from, replace(layout_of(LLAMA), rows=8).tiles_from) == (65, 129)

@@ -19,14 +19,8 @@ from engine.backends.cuda.launch import DeviceContext, LaunchPlan
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.seats import kernels_for
 from engine.backends.cuda.shared_memory import SHARED_BYTES
-from engine.backends.cuda.together import (
-    Seats,
-    SeveralLaunch,
-    breakdown_of,
-    rows_for,
-    several_layout,
-    shares_launches,
-)
+from engine.backends.cuda.sharing import rows_for, shares_launches
+from engine.backends.cuda.together import Seats, SeveralLaunch, breakdown_of, several_layout
 from engine.errors import DeviceLost
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
