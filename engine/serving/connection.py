@@ -87,12 +87,12 @@ class SendsAtOnce:
     @property
     def is_ready(self: Any) -> bool:
         """Whether a command may be written at once: open at both ends, with no health check before it."""
-        return self.is_connected and not (self._is_half_closed or self.health_check_interval)
+        return bool(self.is_connected) and not (self._is_half_closed or self.health_check_interval)
 
     @property
     def _is_half_closed(self: Any) -> bool:
         """Whether an open connection has been closed at either end."""
-        return self._writer.is_closing() or self._reader.at_eof()
+        return bool(self._writer.is_closing() or self._reader.at_eof())
 
     async def make_ready(self: Any) -> None:
         """Before a command that is written with `write`: open, and as healthy as the URL asks for.
