@@ -33,11 +33,16 @@ def _product(rows: int) -> Iterator[str]:
         names = ", ".join(f"%{i}" for i in range(first, first + _PER_LINE))
         yield f'        "{names}{", " if first + _PER_LINE < count else ""}"'
     yield f'        "}}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;"'
+    yield from _sums(count)
+    yield '        : "l"(a), "l"(b));'
+    yield "}"
+
+
+def _sums(count: int) -> Iterator[str]:
+    """The operands that a product adds to."""
     for first in range(0, count, _PER_LINE):
         operands = ", ".join(f'"+f"(sums[{i}])' for i in range(first, first + _PER_LINE))
         yield f"        {':' if first == 0 else ' '} {operands}{',' if first + _PER_LINE < count else ''}"
-    yield '        : "l"(a), "l"(b));'
-    yield "}"
 
 
 def _product_of_rows(columns: int) -> Iterator[str]:
@@ -52,8 +57,6 @@ def _product_of_rows(columns: int) -> Iterator[str]:
         last = first + _PER_LINE >= count
         yield f'        "{", ".join(names[first : first + _PER_LINE])}{"" if last else ", "}"'
     yield f'        "}}, {{{", ".join(names[count : count + 4])}}}, {names[count + 4]}, p, 1, 1, 0;\\n}}"'
-    for first in range(0, count, _PER_LINE):
-        operands = ", ".join(f'"+f"(sums[{i}])' for i in range(first, first + _PER_LINE))
-        yield f"        {':' if first == 0 else ' '} {operands}{',' if first + _PER_LINE < count else ''}"
+    yield from _sums(count)
     yield '        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(vectors), "r"(adds));'
     yield "}"
