@@ -6,21 +6,15 @@
 
 namespace post_norms {
 
+using prefill::add;
+using prefill::unpacked;
+
 // RMSNorm's scale, from each thread's part of a token's sum of squares.
 template <int TEAM>
 DEVICE float rms_scale(Core& core, float squares) {
-    squares = warp_sum(squares);
-    if constexpr (TEAM > 1) {
-        const u32 team = core.warp / TEAM;
-        float* parts = core.shared.norm_parts();
-        if (core.lane == 0) parts[core.warp] = squares;
-        team_sync<TEAM>(team);
-        squares = 0.0f;
-#pragma unroll
-        for (int w = 0; w < TEAM; ++w) squares += parts[team * TEAM + w];
-        team_sync<TEAM>(team);
-    }
-    return rsqrtf(squares * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
+    float of_one[1] = {squares}, scale[1];
+    join_squares<TEAM>(core, of_one, scale);
+    return scale[0];
 }
 
 // A thread's part of a token's vectors: pieces of AT_ONCE times four elements, STRIDE apart.
@@ -91,17 +85,6 @@ struct TokenVectors {
             x[i] = times(x[i], scale);
             add(x[i], __ldcg(stream(q)));
         });
-    }
-
-private:
-    DEVICE static float4 unpacked(const uint2& four) {
-        return make_float4(weight_low(four.x), weight_high(four.x), weight_low(four.y), weight_high(four.y));
-    }
-    DEVICE static void add(float4& x, const float4& v) {
-        x.x += v.x;
-        x.y += v.y;
-        x.z += v.z;
-        x.w += v.w;
     }
 };
 

@@ -10,37 +10,6 @@
 
 namespace prefill {
 
-DEVICE void add(float4& x, const float4& v, float scale = 1.0f) {
-    x.x += v.x * scale;
-    x.y += v.y * scale;
-    x.z += v.z * scale;
-    x.w += v.w * scale;
-}
-
-// RMSNorm's scales of the lanes, from each thread's part of their sums of squares.
-template <int TEAM>
-DEVICE void join_squares(Core& core, float (&squares)[model::LANES], float (&scale)[model::LANES]) {
-    const u32 team = core.warp / TEAM;
-    float* parts = core.shared.norm_parts();
-#pragma unroll
-    for (int l = 0; l < model::LANES; ++l) {
-        squares[l] = warp_sum(squares[l]);
-        if (TEAM > 1 && core.lane == 0) parts[l * WARPS + core.warp] = squares[l];
-    }
-    team_sync<TEAM>(team);
-#pragma unroll
-    for (int l = 0; l < model::LANES; ++l) {
-        float sum = squares[l];
-        if constexpr (TEAM > 1) {
-            sum = 0.0f;
-#pragma unroll
-            for (int w = 0; w < TEAM; ++w) sum += parts[l * WARPS + team * TEAM + w];
-        }
-        scale[l] = rsqrtf(sum * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
-    }
-    team_sync<TEAM>(team);
-}
-
 // Some of a thread's part of a token's residual streams, of all lanes of this GPU: AT_ONCE times four elements, STRIDE apart. What
 // does not fit is read again for the second look at it: one long stretch of code takes longer to fetch than that.
 template <class Way>
@@ -75,10 +44,6 @@ struct Streams {
     DEVICE uint2* output(u16* outputs, size_t of_layer, int lane, int q) const {
         return reinterpret_cast<uint2*>(outputs + of_layer + (size_t(lane) * Way::CHUNK + token) * model::HIDDEN) + q;
     }
-    DEVICE static float4 unpacked(const uint2& four) {
-        return make_float4(weight_low(four.x), weight_high(four.x), weight_low(four.y), weight_high(four.y));
-    }
-
     DEVICE void embed(int id) {
         each([&](int i, int q) {
             const float4 row = unpacked(__ldg(reinterpret_cast<const uint2*>(p.embed + size_t(id) * model::HIDDEN) + q));

@@ -19,6 +19,16 @@ struct Chunk {
 // What a residual stream begins with, or takes in next.
 enum Source { EMBEDDING, ATTENTION_OUTPUT, MLP_OUTPUT };
 
+DEVICE void add(float4& x, const float4& v, float scale = 1.0f) {
+    x.x += v.x * scale;
+    x.y += v.y * scale;
+    x.z += v.z * scale;
+    x.w += v.w * scale;
+}
+DEVICE float4 unpacked(const uint2& four) {
+    return make_float4(weight_low(four.x), weight_high(four.x), weight_low(four.y), weight_high(four.y));
+}
+
 // How lanes take in what a module of a layer produces.
 DEVICE int exchange_of(bool attention, int layer) { return attention ? attention_exchange(layer) : mlp_exchange(layer); }
 

@@ -1,4 +1,4 @@
-// Of several requests in a launch: for which one a thread works, and which of them run.
+// Of several requests in a launch: for which one a thread works, which of them run, and how packed weights are read from the ring.
 #pragma once
 #include "quads.cuh"
 
@@ -17,6 +17,25 @@ DEVICE Core for_request(const Core& core, int request) {
     other.epoch = seat.serial & 1u;
     return other;
 }
+
+// Packed weights are read where they lie in a slot, which is left once all that was read has arrived.
+template <int STORAGE>
+struct SlotInPlace {
+    template <int T>
+    DEVICE static constexpr int chunks_a_slot() {
+        return packed::SlotMap<STORAGE, T, false>::CHUNKS;
+    }
+
+    template <int T>
+    DEVICE void load(Core& core, int, int) {
+        core.wait_full();
+        loaded_ = 0;
+    }
+    DEVICE void leave_slot(Core& core) { core.free_slot_after(loaded_); }
+
+protected:
+    u32 loaded_;  // depends on all that was loaded from the slot
+};
 
 DEVICE bool runs(const Shared& shared, int request) { return shared.seats[request].finish == FINISH_RUNNING; }
 

@@ -127,7 +127,10 @@ private:
 
 // The weights of a group of so many chunks, straight from the slots.
 template <int STORAGE, int CHUNKS>
-struct QuadWeights {
+class QuadWeights : public SlotInPlace<STORAGE> {
+    using SlotInPlace<STORAGE>::loaded_;
+
+public:
     // A thread's sums: of its row of two tiles, of each round of a quad and as many requests as blocks.
     template <int T>
     struct Sums {
@@ -157,16 +160,6 @@ struct QuadWeights {
         }
     };
 
-    template <int T>
-    DEVICE static constexpr int chunks_a_slot() {
-        return packed::SlotMap<STORAGE, T, false>::CHUNKS;
-    }
-
-    template <int T>
-    DEVICE void load(Core& core, int, int) {
-        core.wait_full();
-        loaded_ = 0;
-    }
     // Chunks from `begin` to `end`, in a slot that begins with `first`, times those of a window that begins with `window`.
     template <int T>
     DEVICE void multiply_in_window(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) {
@@ -183,7 +176,6 @@ struct QuadWeights {
             loaded_ |= all.loaded;
         }
     }
-    DEVICE void leave_slot(Core& core) { core.free_slot_after(loaded_); }
 
 private:
     // As many rounds as registers hold beside the words of vectors that come in windows.
@@ -227,8 +219,6 @@ private:
             loaded |= round.begin(core, unit, of_unit, of_run, vectors);
         }
     };
-
-    u32 loaded_;  // depends on all that was loaded from the slot
 };
 
 }  // namespace several

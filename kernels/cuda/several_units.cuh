@@ -9,7 +9,10 @@ namespace several {
 
 // The weights of a group, straight from the slots.
 template <int STORAGE>
-struct UnitWeights {
+class UnitWeights : public SlotInPlace<STORAGE> {
+    using SlotInPlace<STORAGE>::loaded_;
+
+public:
     static constexpr int WORDS = packed::words(STORAGE), PARTS = scales_of_a_chunk(STORAGE);
     template <int T>
     using Map = packed::SlotMap<STORAGE, T, false>;
@@ -57,16 +60,6 @@ struct UnitWeights {
         }
     };
 
-    template <int T>
-    DEVICE static constexpr int chunks_a_slot() {
-        return Map<T>::CHUNKS;
-    }
-
-    template <int T>
-    DEVICE void load(Core& core, int, int) {
-        core.wait_full();
-        loaded_ = 0;
-    }
     // Chunks from `begin` to `end`, in a slot that begins with `first`, times those of a window that begins with `window`.
     template <int T>
     DEVICE void multiply_in_window(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) {
@@ -76,7 +69,6 @@ struct UnitWeights {
             loaded_ |= multiply_chunk<T>(core, slot, u32(c - first), c - window, c % alone_chunks<T>() / WARPS, sums);
         }
     }
-    DEVICE void leave_slot(Core& core) { core.free_slot_after(loaded_); }
 
 private:
     // The slot's chunk `chunk`, of the vectors' window chunk `column`; `apart` is which of the sums it belongs to. Returns what
@@ -146,8 +138,6 @@ private:
         to.x = fmaf(scale.x, sum.x, to.x);
         to.y = fmaf(scale.y, sum.y, to.y);
     }
-
-    u32 loaded_;  // depends on all that was loaded from the slot
 };
 
 }  // namespace several

@@ -65,7 +65,6 @@ DEVICE constexpr int lane_tiles(int phase) {
     return phase == QKV ? QKV_LANE_TILES : phase == GATE_UP ? GATE_UP_LANE_TILES : OUT_LANE_TILES;
 }
 DEVICE constexpr int steps_of(int columns) { return ceil_div(columns, STEP_COLUMNS); }
-DEVICE constexpr int phase_steps(int phase) { return ceil_div(phase_chunks(phase), 2); }
 
 // Whether few tokens' tiles of a phase may have parts of its columns, which the norm behind it adds up.
 constexpr int MOST_PARTS = 8;
@@ -84,7 +83,7 @@ struct Steps {
 template <int PHASE>
 struct Split {
     static constexpr bool IN_PARTS = in_parts(PHASE);
-    static constexpr int STEPS = phase_steps(PHASE);
+    static constexpr int STEPS = steps_of(Matrix<PHASE>::COLUMNS);
     int rows, parts, row_tiles, token_tiles, count;  // row_tiles: of one lane
 
     DEVICE static constexpr Split of(int tokens, int rows, int parts = 1) {

@@ -92,7 +92,6 @@ struct Producer {
 
     template <int PHASE>
     DEVICE void matrix(const u16* operand, int tokens, int layer) {
-        constexpr int STEPS = phase_steps(PHASE);
         place.phase = PHASE;
         place.layer = layer;
         const Split<PHASE> split = best_split<PHASE>(tokens);
@@ -103,7 +102,7 @@ struct Producer {
             if (copies_weights()) {
                 weights(split, tile, steps, layer);
             } else {
-                const size_t block = (size_t(split.lane(tile)) * CHUNK_TILES + split.token_tile(tile)) * STEPS + steps.first;
+                const size_t block = (size_t(split.lane(tile)) * CHUNK_TILES + split.token_tile(tile)) * Split<PHASE>::STEPS + steps.first;
                 activations(operand + block * (ACTIVATION_BYTES / 2), steps.end - steps.first);
             }
         }
@@ -118,7 +117,7 @@ struct Producer {
     }
     template <int PHASE>
     DEVICE void weights(const Split<PHASE>& split, int tile, const Steps& steps, int layer) {
-        constexpr int CHUNKS = phase_chunks(PHASE);
+        constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
         Weights mine;
         mine.open(params, warp, lane, split, tile, layer);
 #pragma unroll 1

@@ -32,9 +32,9 @@ DEVICE u64 operand_descriptor(u32 address) {
     return u64((address & 0x3ffff) >> 4) | u64(1) << 16 | u64(EIGHT_ROWS >> 4) << 32 | SWIZZLE << 62;
 }
 
-// One tile's sums over the columns of `steps` steps: of tokens g and g + 8 of the warp's sixteen, weight rows 8 t + 2 j and the next one in
-// sums[4 t ..] and sums[4 t + 2 ..]. In a stage the weights' rows lie side by side, chunk after chunk; or every eight of them
-// APART, both chunks of the step.
+// One tile's sums over the columns of `steps` steps: of tokens g and g + 8 of the warp's sixteen, weight rows 8 t + 2 j and the
+// next one in sums[4 t ..] and sums[4 t + 2 ..]. In a stage the weights' rows lie side by side, chunk after chunk; or every eight
+// of them APART, both chunks of the step.
 template <int ROWS, bool APART = false>
 DEVICE void multiply(Core& core, Stages& stages, int steps, float (&sums)[ROWS / 2]) {
     constexpr u32 PRODUCT = 32 >> 4;                             // 16 columns further, in a descriptor's units
