@@ -121,6 +121,22 @@ def test_special_tokens_are_parsed_only_when_asked_for(smollm2: Tokenizer) -> No
     assert 2 not in smollm2.encode("<|im_end|>")
 
 
+def test_users_text_has_the_vocabulary_that_the_model_s_own_text_has(
+    smollm2: Tokenizer, trained: Path
+) -> None:
+    for tokenizer in (smollm2, Tokenizer.from_folder(trained)):
+        assert tokenizer._plain.to_str() == tokenizer._special.to_str()
+
+
+def test_a_vocabulary_is_held_once(trained: Path) -> None:
+    """Two copies take twice the memory, and a worker's start the time to read it again."""
+    tokenizer = Tokenizer.from_folder(trained)
+
+    tokenizer._special.model.unk_token = "<s>"
+
+    assert tokenizer._plain.model.unk_token == "<s>"
+
+
 def test_smollm2_chat_is_marked_up_as_trained(smollm2: Tokenizer) -> None:
     prompt = Prompt(messages=(ChatMessage("system", "S"), ChatMessage("user", "hi\nthere")))
 
