@@ -334,7 +334,7 @@ class EnginePool:
         self.on_change()
 
     def _open_in_room(self, load: _Load) -> _Held:
-        need = self._weigh(load.spec) if load.spec in self._served else 0
+        need = self._weigh(load.spec) if self._needs_room(load) else 0
         self._require_memory(load, need)
         while (leaving := self._leaving(load, need)) is not None:
             self._require_worth(load, leaving)
@@ -353,6 +353,11 @@ class EnginePool:
                 if oldest is not None:
                     self._require_worth(load, oldest)
                     self._send_away(load, oldest)
+
+    def _needs_room(self, load: _Load) -> bool:
+        """Whether others may have to go for it: to say how many, it is weighed, which opens it once more."""
+        with self._changed:
+            return bool(self._held) and load.spec in self._served
 
     def _require_memory(self, load: _Load, need: int) -> None:
         """Raises DoesNotFit where no room that others make would be enough; GPUs say so when asked."""

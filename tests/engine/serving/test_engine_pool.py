@@ -124,6 +124,15 @@ def test_the_least_recently_used_makes_room(
     assert [machine.backends[name].closed for name in kept] == [False, False]
 
 
+def test_the_first_model_is_opened_without_being_weighed(machine: Machine) -> None:
+    def weigh(spec: EngineSpec) -> int:
+        raise AssertionError(f"{spec.name} was looked at, as its opening does once more")
+
+    pool = EnginePool(machine.open, specs("a"), weigh, budget=ROOM_FOR_TWO)
+    use(pool, "a")
+    pool.close()
+
+
 def test_a_model_that_is_larger_than_the_budget_is_loaded_alone(
     new_pool: Callable[..., EnginePool],
 ) -> None:
