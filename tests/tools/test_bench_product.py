@@ -74,6 +74,14 @@ def test_one_prompt_that_was_not_kept_does_not_speak_for_the_others() -> None:
     assert new_tokens([Answer(0.0, timings=timings) for timings in said]) == 10
 
 
+def test_its_processes_keep_their_bytecode_as_those_of_make_run_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    product = Product(tmp_path, Setup("random:tiny-llama", "numpy", 1))
+    assert "PYTHONDONTWRITEBYTECODE" not in product._environment
+
+
 def test_a_product_that_cannot_start_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where the supervisor's folder should be")
     product = Product(tmp_path, Setup("random:tiny-llama", "numpy", 1))

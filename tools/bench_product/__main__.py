@@ -11,8 +11,8 @@ else it is an error. All figures are medians of --repeats, with the lowest and h
                   same prompt with another end (warm), which goes on from what is kept; of a long prompt also
                   with some 20 tokens more (turn), as the next question of a chat
     overhead      of /v1/completions over its own prefill and decode time
-    recovery      the longest silence after SIGKILL in mid-stream: with a second worker there, and until the
-                  supervisor has started the worker again
+    recovery      the longest silence after SIGKILL in mid-stream: until the supervisor has started a worker
+                  again that had been steady, and with a second worker there
 """
 
 from __future__ import annotations
@@ -146,11 +146,12 @@ async def _recovery(product: Product, page: Page, args: argparse.Namespace) -> d
     sampling = SAMPLINGS["defaults"]
     whole = await page.ask(PROMPT, max_tokens=args.long_tokens, sampling=sampling)
     found: dict[str, Any] = {}
+    product.wait_until_steady()
+    found["restart_s"] = await _silence(product, page, whole, sampling)
+    product.wait_until_idle(product.embedded)
     with product.second_worker():
         found["second_worker_s"] = await _silence(product, page, whole, sampling)
         product.wait_until_idle(product.embedded)
-    found["restart_s"] = await _silence(product, page, whole, sampling)
-    product.wait_until_idle(product.embedded)
     return found
 
 

@@ -21,6 +21,7 @@ from engine.errors import EngineError
 from engine.serving.client import Client
 from engine.serving.messages import Heartbeat
 from tools.ports import free_port
+from tools.supervisor.child import STEADY_S
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 180.0
@@ -65,6 +66,8 @@ class Product:
             MONOLANE_WITHOUT_RESULTS="1",  # seconds of work, and nobody looks at the dashboard
             **LIMITS_OFF,
         )
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as make does: else each start compiles anew
+        self._ready_at = 0.0
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         for made in ("models", "kernels"):  # weights and compiled kernels, which take minutes to make
             if (settings.home() / made).is_dir():
@@ -77,6 +80,7 @@ class Product:
             self._supervisor = psutil.Process(supervisor.pid)
             self._wait(lambda: self._idle(self.embedded), "the worker", "supervisor")
             self._wait(self._page_answers, "the page", "supervisor")
+            self._ready_at = time.monotonic()
             yield
 
     @contextmanager
@@ -100,6 +104,10 @@ class Product:
 
     def wait_until_idle(self, name: str) -> None:
         self._wait(lambda: self._idle(name), f"the worker {name}", "supervisor")
+
+    def wait_until_steady(self) -> None:
+        """Until the supervisor would start the embedded worker again at once; sooner it pauses first."""
+        time.sleep(max(0.0, self._ready_at + STEADY_S + 1 - time.monotonic()))
 
     def _idle(self, name: str) -> bool:
         try:
