@@ -51,7 +51,7 @@ def opened_with_rows(opened: Open, name: str) -> CudaBackend:
 
 
 def opened_with(opened: Open, weights: Weights, rows: int = ROWS) -> CudaBackend:
-    backend = opened(Model(weights.config, weights), rows=rows, packed_rows=True)
+    backend = opened(Model(weights.config, weights), rows=rows)
     assert backend.rows == rows
     return backend
 
@@ -74,9 +74,9 @@ def test_packed_weights_give_everyone_what_they_give_one(opened: Open, storage: 
 @pytest.mark.parametrize("storage", PACKED)
 def test_packed_vectors_that_come_in_windows_give_the_same(opened: Open, storage: Storage) -> None:
     """Of 2,048 columns with eight rows, and as many tiles a group as there may be."""
-    config = replace(SHAPES["whole blocks"], name=f"windows of {storage.name}", context=1024, layers=1)
-    weights = RandomPacked(replace(config, hidden=2304, ffn=8192), all_in(storage), 3)
-    check_house(opened_with(opened, weights))
+    one_layer = replace(SHAPES["whole blocks"], context=1024, layers=1, windows=())
+    config = replace(one_layer, name=f"windows of {storage.name}", hidden=2304, ffn=8192)
+    check_house(opened_with(opened, RandomPacked(config, all_in(storage), 3)))
 
 
 def check_house(backend: CudaBackend) -> None:

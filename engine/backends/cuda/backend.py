@@ -61,7 +61,7 @@ class CudaBackend:
     `prefix_cache_mib`, memory for the keys and values of recent sequences; `virtual`, which gives all
     `devices` a part of the first GPU's SMs each, to try how a model lies on several GPUs where there is one;
     `cache`, fp16 or fp8, how keys and values are kept; `rows`, how many requests it takes at once, which is
-    1 all the same where `rows_for` says so; `packed_rows`, whether several may share packed weights.
+    1 all the same where `rows_for` says so.
     """
 
     name = NAME

@@ -16,7 +16,7 @@ from engine.backends.cuda.model_header import header
 from engine.backends.cuda.options import Options, parse_options
 from engine.backends.cuda.room import fit_copy
 from engine.backends.cuda.sharding import shard
-from engine.backends.cuda.sharing import rows_for
+from engine.backends.cuda.shared_launches import rows_for
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan, validate
 from engine.progress import OnProgress, Progress
@@ -58,7 +58,7 @@ def layout_for(model: Loaded, devices: int, sms: int, chosen: Options) -> Layout
     made = plan(sharding.part, sms // devices if chosen.virtual else sms, kept.storages)
     layout = make_layout(made, kept.half, chosen.tuning, chosen.context, sharding)
     validate(made, layout.slot_units)
-    return replace(layout, rows=rows_for(layout, chosen.rows, chosen.packed_rows))
+    return replace(layout, rows=rows_for(layout, chosen.rows))
 
 
 def _header(layout: Layout, profile: bool, filters: bool) -> str:

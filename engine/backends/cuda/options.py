@@ -27,12 +27,11 @@ class Options:
     cache_bytes: int
     cache_is_given: bool = False
     rows: int = 1
-    packed_rows: bool = False
 
 
 def parse_options(options: Mapping[str, Any]) -> Options:
     tunable = {f.name for f in fields(Tuning)} - {"sync_barrier", "fp8_cache"}
-    known = tunable | {"context", "sync", "virtual", "rows", "packed_rows", CACHE, PREFIX_CACHE}
+    known = tunable | {"context", "sync", "virtual", "rows", CACHE, PREFIX_CACHE}
     unknown = sorted(set(options) - known)
     if unknown:
         raise BackendUnavailable(
@@ -50,9 +49,6 @@ def parse_options(options: Mapping[str, Any]) -> Options:
     rows = options.get("rows", 1)
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
-    packed_rows = options.get("packed_rows", False)
-    if not isinstance(packed_rows, bool):
-        raise BackendUnavailable(f"packed_rows is {packed_rows!r}; it must be true or false")
     return Options(
         tuning,
         context,
@@ -60,5 +56,4 @@ def parse_options(options: Mapping[str, Any]) -> Options:
         budget_of(options, DEFAULT_CACHE_MIB),
         PREFIX_CACHE in options,
         rows,
-        packed_rows,
     )

@@ -18,8 +18,8 @@ from engine.backends.cuda.contract import TOKEN_ID_BITS, Control, Finish, Status
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.seats import kernels_for
+from engine.backends.cuda.shared_launches import rows_for, shares_launches
 from engine.backends.cuda.shared_memory import SHARED_BYTES
-from engine.backends.cuda.sharing import rows_for, shares_launches
 from engine.backends.cuda.together import Seats, SeveralLaunch, breakdown_of, several_layout
 from engine.errors import DeviceLost
 from engine.models.config import ModelConfig
@@ -76,11 +76,8 @@ def test_the_others_have_one_row(config: ModelConfig) -> None:
     assert not shares_launches(layout_of(config))
 
 
-def test_packed_weights_have_one_row_unless_more_are_asked_for() -> None:
-    packed = layout_of(LLAMA, Storage.FP8_BLOCK)
-    assert (rows_for(packed, 4, False), rows_for(packed, 4, True)) == (1, 4)
-    assert rows_for(layout_of(LLAMA), 4, False) == 4
-    assert rows_for(layout_of(EXPERTS), 4, True) == 1
+def test_who_cannot_share_has_one_row_whatever_is_wanted() -> None:
+    assert [rows_for(layout_of(config), 4) for config in (LLAMA, EXPERTS)] == [4, 1]
 
 
 def test_keys_and_values_in_fp8_have_one_row() -> None:

@@ -15,9 +15,6 @@ def shares_launches(layout: Layout) -> bool:
     return dense and in_16_bits and layout.sharding.ranks == 1 and not wide
 
 
-def rows_for(layout: Layout, wanted: int, packed: bool) -> int:
-    """How many requests of the model share a launch, of `wanted`. With packed weights one, unless `packed`
-    asks for more: no GPU has run those kernels yet."""
-    if not shares_launches(layout) or (layout.plan.is_packed and not packed):
-        return 1
-    return wanted
+def rows_for(layout: Layout, wanted: int) -> int:
+    """How many requests of the model share a launch, of `wanted`."""
+    return wanted if shares_launches(layout) else 1
