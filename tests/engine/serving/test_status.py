@@ -89,7 +89,8 @@ def test_waiting_time_is_told_from_what_recent_requests_took(client, redis_url, 
     with redis.Redis.from_url(redis_url) as raw:
         (took,) = (float(ms) / 1000.0 for ms in raw.lrange(service_key(INTERACTIVE), 0, -1))
     apart = client.eta("g2") - client.eta("g1")
-    assert 0.999 * took <= apart <= 2.001 * took  # between the two looks the one in hand may come to its expected end
+    # between the two looks the one in hand may come to its expected end
+    assert 0.999 * took <= apart <= 2.001 * took
     client.cancel("in hand")
 
 
