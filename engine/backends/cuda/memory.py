@@ -300,23 +300,27 @@ class _Loader:
         progress: Progress,
     ) -> Progress:
         """Matrices at where `plan` and `offsets` of its cores have them; how far it is by then."""
+        shares = share_table(plan)
         for layer, matrix in steps:
-            self._pack_tape(tape, plan, offsets[:-1], layer, matrix)
-            more = sum(plan.share_bytes(core, matrix, layer) for core in range(plan.cores))
+            begins = offsets[:-1] + plan.matrix_offsets(layer, matrix)
+            self._pack_tape(tape, plan, shares[:, matrix], begins, layer, matrix)
+            more = sum(plan.share_sizes(layer, matrix))
             progress = structs.replace(progress, done=progress.done + more)
             self._progress(progress)
         return progress
 
-    def _pack_tape(self, tape: int, plan: Plan, offsets: np.ndarray, layer: int, matrix: Matrix) -> None:
+    def _pack_tape(
+        self,
+        tape: int,
+        plan: Plan,
+        shares: NDArray[np.int32],
+        begins: NDArray[np.uint64],
+        layer: int,
+        matrix: Matrix,
+    ) -> None:
+        """A matrix of which each core's share begins so many bytes behind `tape`."""
         config = self._layout.config
-        starts = [plan.matrix_offset(core, layer, matrix) for core in range(plan.cores)]
-        target = _Target(
-            self._device,
-            columns(config, matrix),
-            row_sources(config, matrix),
-            share_table(plan)[:, matrix],
-            offsets + np.array(starts, np.uint64),
-        )
+        target = _Target(self._device, columns(config, matrix), row_sources(config, matrix), shares, begins)
         kept, wanted = self._layout.plan.storage(layer, matrix), plan.storage(layer, matrix)
         self._pack(target, tape, tensors(config, layer, matrix), kept, unpacked=kept is not wanted)
         target.free()

@@ -16,11 +16,10 @@ The kernels walk the same description (kernels/cuda/core.cuh, monokernel.cu); te
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,43 +159,59 @@ class Plan:
     def is_packed(self) -> bool:
         return any(storage.is_packed for layer in self.storages for storage in layer)
 
-    def share_bytes(self, core: int, matrix: Matrix, layer: int = 0) -> int:
+    def share_sizes(self, layer: int, matrix: Matrix) -> list[int]:
+        """Bytes of each core's share."""
         storage, total = self.storage(layer, matrix), chunks(self.config, matrix)
-        return sum(group_bytes(storage, group.tiles, total) for group in self.groups(core, matrix))
+        return [_share_bytes(storage, shares[matrix].tiles, total) for shares in self.shares]
 
-    def layer_bytes(self, core: int, layer: int = 0) -> int:
-        return sum(self.share_bytes(core, m, layer) for m in tape_matrices(self.config))
+    def share_bytes(self, core: int, matrix: Matrix, layer: int = 0) -> int:
+        return _share_bytes(
+            self.storage(layer, matrix), self.shares[core][matrix].tiles, chunks(self.config, matrix)
+        )
+
+    def layer_bytes(self, core: int) -> int:
+        """Of the first layer."""
+        return self.layer_offset(core, 1)
 
     def layer_offset(self, core: int, layer: int) -> int:
         """Bytes of a core's tape before a layer; before the head, if there are but so many layers."""
-        if not self.storages:
-            return layer * self.layer_bytes(core)
-        before = Counter(self.storages[:layer])
-        return sum(n * self.layer_bytes(core, self.storages.index(kind)) for kind, n in before.items())
+        return int(self._begins[self._step(layer), core])
 
     def matrix_offset(self, core: int, layer: int, matrix: Matrix) -> int:
         """Bytes from the start of a core's tape; `layer` is ignored for the head."""
+        return int(self.matrix_offsets(layer, matrix)[core])
+
+    def matrix_offsets(self, layer: int, matrix: Matrix) -> NDArray[np.uint64]:
+        """The same of each core."""
         if matrix is Matrix.HEAD:
-            return self.layer_offset(core, self.config.layers)
-        before = LAYER_MATRICES[: LAYER_MATRICES.index(matrix)]
-        return self.layer_offset(core, layer) + sum(self.share_bytes(core, m, layer) for m in before)
+            before = self._step(self.config.layers)
+        else:
+            before = self._step(layer) + LAYER_MATRICES.index(matrix)
+        begins: NDArray[np.uint64] = self._begins[before]
+        return begins
 
     def tape_bytes(self, core: int) -> int:
-        return self.matrix_offset(core, 0, Matrix.HEAD) + self.share_bytes(core, Matrix.HEAD)
+        return int(self._begins[-1, core])
 
     def tape_offsets(self) -> NDArray[np.uint64]:
         """Where each core's tape starts if all lie in one buffer, and the size of the buffer: [cores + 1]."""
-        sizes = [self.tape_bytes(core) for core in range(self.cores)]
-        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
+        return np.append(np.uint64(0), np.cumsum(self._begins[-1]))
+
+    @cached_property
+    def _begins(self) -> NDArray[np.uint64]:
+        """Where each matrix begins on each core's tape, and where that ends: [steps + 1, cores]."""
+        sizes = [[0] * self.cores, *(self.share_sizes(layer, matrix) for layer, matrix in self.steps())]
+        return np.cumsum(sizes, axis=0, dtype=np.uint64)
+
+    def _step(self, layer: int) -> int:
+        """How many matrices come before a layer."""
+        return layer * len(tape_matrices(self.config))
 
     def groups(self, core: int, matrix: Matrix, layer: int = 0) -> list[Group]:
-        """As even as possible, the larger ones first."""
         share, storage = self.shares[core][matrix], self.storage(layer, matrix)
-        count = -(-share.tiles // MAX_GROUP)
         result: list[Group] = []
         tile, offset = share.first, 0
-        for g in range(count):
-            tiles = share.tiles // count + (g < share.tiles % count)
+        for tiles in _group_tiles(share.tiles):
             result.append(Group(tile, tiles, offset))
             tile += tiles
             offset += group_bytes(storage, tiles, chunks(self.config, matrix))
@@ -225,6 +240,18 @@ class Plan:
                     offset = start + group.offset + group_bytes(storage, group.tiles, chunk)
                     size = group_bytes(storage, group.tiles, count)
                     yield Slot(layer, matrix, group, chunk, count, offset, size)
+
+
+def _group_tiles(tiles: int) -> list[int]:
+    """How many tiles of a share each group has: as even as possible, the larger ones first."""
+    count = -(-tiles // MAX_GROUP)
+    return [tiles // count + (g < tiles % count) for g in range(count)]
+
+
+@lru_cache(maxsize=4096)
+def _share_bytes(storage: Storage, tiles: int, chunks: int) -> int:
+    """Of so many tiles. Few shares of a model differ."""
+    return sum(group_bytes(storage, group, chunks) for group in _group_tiles(tiles))
 
 
 def plan(config: ModelConfig, cores: int, storages: Storages = ()) -> Plan:

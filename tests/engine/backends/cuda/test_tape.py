@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.backends.cuda import tape
 from engine.backends.cuda.tape import (
     CHUNK_COLUMNS,
     TILE_ROWS,
@@ -23,10 +24,12 @@ from engine.backends.cuda.tape import (
     tensors,
     validate,
 )
+from engine.backends.cuda.units import group_bytes
 from engine.errors import ConfigError
 from engine.models.config import HeadKind, Lanes, ModelConfig
 from engine.models.presets import load_preset, preset_names
 from engine.models.rope import Rope, RopeLayout
+from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
 
 H200_SMS = 132
@@ -130,6 +133,22 @@ def test_cores_with_as_many_tiles_that_have_a_gap_are_refused(which: Callable[[l
     assert min(tiles) < max(tiles)
     with pytest.raises(ConfigError, match="has a slot of"):
         validate(Shifted(made.config, made.cores, made.cores_a_lane, made.shares), 32)
+
+
+def test_where_matrices_begin_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's memory is filled by it, matrix after matrix, each time a worker starts."""
+    asked: list[int] = []
+
+    def counted(storage: Storage, tiles: int, chunks: int) -> int:
+        asked.append(tiles)
+        return group_bytes(storage, tiles, chunks)
+
+    monkeypatch.setattr(tape, "group_bytes", counted)
+    tape._share_bytes.cache_clear()
+    made = plan(load_preset("smollm2-135m").config, H200_SMS)
+    begins = [made.matrix_offsets(layer, matrix) for layer, matrix in made.steps()]
+    assert len(asked) < H200_SMS
+    assert (begins[-1] == [made.layer_offset(core, made.config.layers) for core in range(H200_SMS)]).all()
 
 
 def test_the_two_rows_of_a_rotation_lie_side_by_side() -> None:
