@@ -78,10 +78,13 @@ class Request(WebRequest):  # type: ignore[misc]  # daphne has no types
             return None
         # daphne would take the application's root from it, and so every path from whoever asks.
         self.requestHeaders.removeHeader(b"daphne-root-path")
-        factory, address, asked = self.channel.factory, self._address(), self._is_websocket()
+        asked = self._is_websocket()
+        work = HANDSHAKE if asked else work_of(self.method, self.path)
+        if not work:
+            return super().process()
+        factory, address = self.channel.factory, self._address()
         if asked and (left_s := factory.excluded.left_s(address)):
             return self._turn_away(left_s)
-        work = HANDSHAKE if asked else work_of(self.method, self.path)
         wait_s = factory.pace.wait_s(address, work, TURN_S)
         if not wait_s:
             return super().process()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypedDict
@@ -106,7 +106,7 @@ def parse_client_frame(text: str) -> ClientFrame:
 
 def new_generation_id() -> str:
     """Unguessable: whoever knows it from elsewhere still needs the session that owns it."""
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 def _generate_request(data: Mapping[str, Any]) -> GenerateRequest:

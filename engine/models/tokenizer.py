@@ -233,7 +233,9 @@ class _Veil:
 
 
 def _encode_each(encoder: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The library takes several at once side by side."""
+    """The library takes several at once side by side, and one sooner by itself."""
+    if len(texts) == 1:
+        return [encoder.encode(texts[0], add_special_tokens=False).ids]
     return [found.ids for found in encoder.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 

@@ -334,8 +334,7 @@ class Heartbeat(Struct, frozen=True):
 
     @property
     def served(self) -> tuple[ServedModel, ...]:
-        only = ServedModel(self.model, "loaded", self.context, self.chat, self.infill)
-        return self.models or (only,)
+        return self.models or (ServedModel(self.model, "loaded", self.context, self.chat, self.infill),)
 
     def find(self, model: str) -> ServedModel | None:
         """What it says of a model; of the one that it ran last where the name is empty."""

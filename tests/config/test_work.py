@@ -164,6 +164,12 @@ def test_probes_pass_whoever_waits(factory):
     assert factory.begun[-1] == "/healthz"
 
 
+def test_whose_work_is_not_counted_is_not_asked_for_its_address(factory, monkeypatch):
+    monkeypatch.setattr(Request, "_address", lambda _: pytest.fail("nobody counts by it"))
+    ask(factory, "POST /v1/completions")
+    assert factory.begun == ["/v1/completions"]
+
+
 def test_a_client_that_left_before_its_turn_costs_nothing(factory):
     asked = [ask(factory, "POST /dashboard/sign-in/")[0] for _ in range(21)]
     asked[-1].connectionLost(None)

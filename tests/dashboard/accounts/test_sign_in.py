@@ -114,7 +114,7 @@ def test_guesses_from_one_visitor_behind_the_proxy_do_not_keep_another_out(setti
 
 
 def test_nobody_escapes_the_wait_with_a_header_of_their_own(settings: Any) -> None:
-    settings.TRUSTED_PROXIES = []
+    settings.TRUSTED_PROXIES = ()
     for number in range(MOST):
         sign_in(Client(HTTP_X_FORWARDED_FOR=f"192.0.2.{number}"), "wrong")
     assert not signed_in(sign_in(Client(), "right"))

@@ -16,7 +16,7 @@ from engine.models.catalogue import open_model, pull
 from engine.models.infill import InfillTokens
 from engine.models.prompt import ChatMessage, Prompt
 from engine.models.text_stream import TextStream
-from engine.models.tokenizer import Tokenizer
+from engine.models.tokenizer import Tokenizer, _encode_each
 
 LLAMA_CPP = [
     (
@@ -311,3 +311,12 @@ def test_token_ids_are_read_as_they_are_and_refused_beyond_the_vocabulary() -> N
     assert tokenizer.encode_prompt(Prompt(tokens=(504, 3575))) == [504, 3575]
     with pytest.raises(RequestError, match="token id 49152 is not in the vocabulary; ids are 0 to 49151"):
         tokenizer.encode_prompt(Prompt(tokens=(1, tokenizer.vocab_size)))
+
+
+def test_one_text_does_not_wait_for_the_library_s_threads() -> None:
+    class Encoder:
+        def encode(self, text: str, *, add_special_tokens: bool) -> Any:
+            assert not add_special_tokens
+            return type("Encoding", (), {"ids": [len(text)]})
+
+    assert _encode_each(Encoder(), ["four"]) == [[4]]  # type: ignore[arg-type]
