@@ -12,14 +12,17 @@ from engine.errors import BackendFailure
 _LOOK_SECONDS = 50e-6
 """Between two looks: a sixth of the fastest token. The system makes it twice as long."""
 _EAGER_S = 0.002
-"""For so long there is no pause between looks: the first token of a short prompt comes within it."""
+"""For so long there is no pause between looks: the first token of a short prompt comes within it, and the end
+after the last one."""
 
 
 class PolledLaunch(ABC):
     """What a launch on one GPU and one on several have in common of engine.backends.base.Launch."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_new: int, stop_ids: frozenset[int]) -> None:
+        """It ends after `max_new` tokens, or after one of `stop_ids`."""
         self._outcome: Outcome | None = None
+        self._left, self._stop_ids = max_new, stop_ids
         self._eager_until = time.perf_counter() + _EAGER_S
 
     @property
@@ -49,6 +52,9 @@ class PolledLaunch(ABC):
         deadline = time.perf_counter() + timeout
         while True:
             if tokens := self.take():
+                self._left -= len(tokens)
+                if not self._left or tokens[-1].id in self._stop_ids:
+                    self._eager_until = time.perf_counter() + _EAGER_S
                 return tokens
             self._look()
             if self.ended:

@@ -256,17 +256,21 @@ class Clock:
 
     def __init__(self, step: float) -> None:
         self.now, self._step = 100.0, step
+        self.slept: list[float] = []
 
     def perf_counter(self) -> float:
         return self.now
 
-    def sleep(self, _seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
         self.now += self._step
 
 
-def started(monkeypatch: pytest.MonkeyPatch, plan: LaunchPlan, rank: int = 0) -> tuple[CudaLaunch, Clock]:
+def started(
+    monkeypatch: pytest.MonkeyPatch, plan: LaunchPlan, rank: int = 0, step: float = 1.0
+) -> tuple[CudaLaunch, Clock]:
     """A launch whose kernel never says that it has ended."""
-    clock = Clock(1.0)
+    clock = Clock(step)
     for each in (watch, polling):
         monkeypatch.setattr(each, "time", clock)
     launch = CudaLaunch(context(PlayedDevice(), rank=rank), plan)
@@ -301,6 +305,26 @@ def test_a_kernel_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     clock.now += 17
     assert launch.outcome is None
     assert launch.ended
+
+
+@pytest.mark.parametrize(
+    ("ids", "pauses"),
+    [
+        pytest.param([7], True, id="more are to come"),
+        pytest.param([7, 7], False, id="as many as were asked for"),
+        pytest.param([5], False, id="one that ends it"),
+    ],
+)
+def test_the_end_is_looked_for_without_pauses_once_the_last_token_is_there(
+    monkeypatch: pytest.MonkeyPatch, ids: list[int], pauses: bool
+) -> None:
+    plan = LaunchPlan((1, 2, 3), 2, prefill_end=2, stop_ids=frozenset([5]))
+    launch, clock = started(monkeypatch, plan, step=1e-4)
+    clock.now += 1
+    launch._view.ring[: len(ids)] = ids
+    assert [token.id for token in launch.poll(1.0)] == ids
+    assert not launch.poll(1e-3)
+    assert clock.slept and any(clock.slept) is pauses
 
 
 def test_passes_that_tell_the_host_nothing_have_the_time_of_all_of_them(
