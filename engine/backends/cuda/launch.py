@@ -210,7 +210,7 @@ class CudaLaunch(PolledLaunch):
     """
 
     def __init__(self, context: DeviceContext, plan: LaunchPlan) -> None:
-        super().__init__(plan.max_new, plan.stop_ids)
+        super().__init__(plan.max_new)
         self._context, self._plan = context, plan
         self._lock = threading.Lock()
         self._resources = LaunchResources(context.pool)

@@ -27,7 +27,7 @@ class MultiGpuLaunch(PolledLaunch):
     """
 
     def __init__(self, contexts: Sequence[DeviceContext], plan: LaunchPlan) -> None:
-        super().__init__(plan.max_new, plan.stop_ids)
+        super().__init__(plan.max_new)
         self._contexts = contexts
         self._breakdown: BackendFailure | None = None
         self._launches: list[CudaLaunch] = []

@@ -19,10 +19,10 @@ after the last one."""
 class PolledLaunch(ABC):
     """What a launch on one GPU and one on several have in common of engine.backends.base.Launch."""
 
-    def __init__(self, max_new: int, stop_ids: frozenset[int]) -> None:
-        """It ends after `max_new` tokens, or after one of `stop_ids`."""
+    def __init__(self, max_new: int) -> None:
+        """It ends after `max_new` tokens, if not before."""
         self._outcome: Outcome | None = None
-        self._left, self._stop_ids = max_new, stop_ids
+        self._left = max_new
         self._eager_until = time.perf_counter() + _EAGER_S
 
     @property
@@ -53,7 +53,7 @@ class PolledLaunch(ABC):
         while True:
             if tokens := self.take():
                 self._left -= len(tokens)
-                if not self._left or tokens[-1].id in self._stop_ids:
+                if not self._left:
                     self._eager_until = time.perf_counter() + _EAGER_S
                 return tokens
             self._look()

@@ -312,14 +312,12 @@ def test_a_kernel_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     [
         pytest.param([7], True, id="more are to come"),
         pytest.param([7, 7], False, id="as many as were asked for"),
-        pytest.param([5], False, id="one that ends it"),
     ],
 )
 def test_the_end_is_looked_for_without_pauses_once_the_last_token_is_there(
     monkeypatch: pytest.MonkeyPatch, ids: list[int], pauses: bool
 ) -> None:
-    plan = LaunchPlan((1, 2, 3), 2, prefill_end=2, stop_ids=frozenset([5]))
-    launch, clock = started(monkeypatch, plan, step=1e-4)
+    launch, clock = started(monkeypatch, LaunchPlan((1, 2, 3), 2, prefill_end=2), step=1e-4)
     clock.now += 1
     launch._view.ring[: len(ids)] = ids
     assert [token.id for token in launch.poll(1.0)] == ids
