@@ -180,7 +180,7 @@ class Backend(Protocol):
         ...
 
     def kept_sequences(self) -> list[KeptSequence]:
-        """What the prefix cache holds, the least recently used first."""
+        """What the prefix cache holds, the least recently used first, what the last launch has left too."""
         ...
 
     def state(self) -> Mapping[str, Any]:
