@@ -48,7 +48,7 @@ class Host:
     must_leave: Callable[[float], bool]
     """Asked after every poll with the seconds that are probably left, infinite if unknown: yes ends it."""
     on_begin: Callable[[], None]
-    """Called once the first tokens are on their way, or the prompt takes longer than POLL_S."""
+    """Called when there is something after the first tokens, or the prompt takes longer than POLL_S."""
     wanting_room: Callable[[], AbstractContextManager[None]]
     """Held while the request does not fit beside others."""
     may_end: Callable[[], bool]
@@ -151,9 +151,10 @@ class Generation:
 
         def on_tokens(fresh: Sequence[Token]) -> None:
             nonlocal has_begun
+            brings_first = bool(fresh) and not self._clock.started
             if fresh and not self._stream.stopped:
                 self._push(fresh)
-            if not has_begun:
+            if not (has_begun or brings_first):  # the publisher has the first ones in hand: it comes first
                 has_begun = True
                 host.on_begin()
             if self._stream.stopped or self._output.cancelled.is_set():
