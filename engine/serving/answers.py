@@ -82,6 +82,8 @@ class Answers:
                 output.end(last)
             if output.ended:
                 output.finish(leave=lambda: self._stopping.comes_before(-HAND_BACK_S))
+            if isinstance(last, Done) and last.timings.decode_tok_s:
+                self._heartbeat.update(last_tok_s=last.timings.decode_tok_s)
         finally:
             if not output.settled.is_set():
                 output.abandon(0.0)
@@ -145,10 +147,7 @@ class Answers:
             self._status.is_described,
             self._status.await_description,
         )
-        done = Generation(engine, request, output, self._worker, queue_ms).run(host)
-        if done is not None and done.timings.decode_tok_s:
-            self._heartbeat.update(last_tok_s=done.timings.decode_tok_s)
-        return done
+        return Generation(engine, request, output, self._worker, queue_ms).run(host)
 
     def _hand_back(self, request: Request, output: Output, error: str = "") -> None:
         """Leaves the request, with all that was generated so far, to the next worker."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import redis
@@ -10,12 +11,15 @@ from msgspec import structs
 
 from engine.models.prompt import Prompt
 from engine.serving.engines import Engine, EngineSpec, Loading, open_engine
+from engine.serving.heartbeat import HeartbeatThread
 from engine.serving.messages import (
     EXPIRES_S,
     INTERACTIVE,
     BenchRequest,
     Done,
     Failed,
+    decode_frame,
+    out_key,
 )
 from tests.engine.serving.worker_threads import answer, ask, bench, read_story_of, working
 from tests.engine.serving.workers import read_story
@@ -37,6 +41,24 @@ def test_a_generation_is_told_from_start_to_end(client, worker):
     assert end.timings.decode_ms == pytest.approx(9.5, abs=0.01)
     assert end.timings.prefill_ms == pytest.approx(20, abs=0.01)
     assert end.timings.ttft_ms >= end.timings.queue_ms + 20
+
+
+def test_the_end_is_out_before_the_worker_tells_how_fast_it_was(client, redis_url, worker, monkeypatch):
+    """What wakes another thread just then holds up the one that sends it."""
+    newest = []
+    update = HeartbeatThread.update
+
+    def noted(self: HeartbeatThread, **changes: Any) -> None:
+        if "last_tok_s" in changes:
+            with redis.Redis.from_url(redis_url, decode_responses=True) as connection:
+                [(_, entry)] = connection.xrevrange(out_key("g"), count=1)
+            newest.append(decode_frame(entry))
+        update(self, **changes)
+
+    monkeypatch.setattr(HeartbeatThread, "update", noted)
+    story = read_story_of(client, ask("g"))
+    wait_until(lambda: newest)
+    assert newest == [story.end]
 
 
 def test_a_prompt_goes_on_from_what_its_own_session_left(client, redis_url, chatterbox):
