@@ -32,6 +32,15 @@ DEVICE u64 operand_descriptor(u32 address) {
     return u64((address & 0x3ffff) >> 4) | u64(1) << 16 | u64(EIGHT_ROWS >> 4) << 32 | SWIZZLE << 62;
 }
 
+// Before its last steps of a tile the second warpgroup waits for the first one to have begun its very last: so one finishes its sums
+// while the tensor cores multiply for the other, and none of them lie idle while both do. A stage is filled anew when both have
+// left it, so the first one gets so many steps ahead and no more; of tiles with no fewer steps than there are stages it never has
+// ended two before the second one goes on.
+constexpr int HEAD_START = STAGES - 1;
+constexpr int LEAD_BARRIER = 15;
+DEVICE void lead_ends() { asm volatile("bar.arrive %0, %1;" ::"n"(LEAD_BARRIER), "n"(CONSUMERS) : "memory"); }
+DEVICE void await_lead() { asm volatile("bar.sync %0, %1;" ::"n"(LEAD_BARRIER), "n"(CONSUMERS) : "memory"); }
+
 // One tile's sums over the columns of `steps` steps: of tokens g and g + 8 of the warp's sixteen, weight rows 8 t + 2 j and the
 // next one in sums[4 t ..] and sums[4 t + 2 ..]. In a stage the weights' rows lie side by side, chunk after chunk; or every eight
 // of them APART, both chunks of the step.
@@ -39,12 +48,16 @@ template <int ROWS, bool APART = false>
 DEVICE void multiply(Core& core, Stages& stages, int steps, float (&sums)[ROWS / 2]) {
     constexpr u32 PRODUCT = 32 >> 4;                             // 16 columns further, in a descriptor's units
     constexpr u32 NEXT_CHUNK = (APART ? UNIT_BYTES : ROWS * CHUNK_COLUMNS * 2) >> 4;
-    const u32 mine = core.warp / 4 * (ACTIVATION_BYTES / 2);
+    const u32 warpgroup = core.warp / 4;
+    const u32 mine = warpgroup * (ACTIVATION_BYTES / 2);
+    const bool apart = steps >= STAGES;
+    const int held_back = apart && warpgroup ? steps - HEAD_START : steps;
     // Also for the compiler: what a product adds to and nobody has set would be live from the kernel's begin.
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
+        if (step == held_back) await_lead();
         const u32 stage = shared_address(stages.next());
         const u64 tokens = operand_descriptor<TOKEN_BYTES>(stage + mine);
         const u64 weights = operand_descriptor<CHUNK_COLUMNS * 2, (APART ? 2 : 1) * UNIT_BYTES>(stage + ACTIVATION_BYTES);
@@ -58,6 +71,7 @@ DEVICE void multiply(Core& core, Stages& stages, int steps, float (&sums)[ROWS /
         if (step) stages.give_back();
         stages.advance();
     }
+    if (apart && !warpgroup) lead_ends();
     products_wait<0>();
     stages.give_back();
 }

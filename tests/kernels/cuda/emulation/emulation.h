@@ -97,6 +97,10 @@ inline void meet_block(int which, u32 threads) {
     ++current->block->barriers[which];
     while (current->block->barriers[which] < target) wait();
 }
+inline void arrive_block(int which) {
+    ++current->barriers[which];
+    ++current->block->barriers[which];
+}
 
 // An mbarrier, in the eight bytes that it has.
 struct Barrier {

@@ -29,6 +29,7 @@ _CALLS = {
     "%tid.x": "{0} = threadIdx.x",
     "bar.sync 1": "emulation::meet_block(1, {0})",
     "bar.sync %0": "emulation::meet_block({0}, {1})",
+    "bar.arrive": "emulation::arrive_block({0})",
     "ex2.approx": "{0} = exp2f({1})",
     "movmatrix": "{0} = emulation::transposed({1})",
     "m64n8k16": "emulation::multiply_rows({all})",
