@@ -69,6 +69,7 @@ GEMMA_3 = replace(
 MODELS: dict[str, tuple[ModelConfig, int]] = {
     "llama": (SMALL, 2),
     "columns in parts": (replace(SMALL, heads=8, ffn=512), 4),
+    "more steps of columns than stages": (replace(SMALL, hidden=320), 2),
     "three steps of columns": (replace(SMALL, heads=5, kv_heads=1, context=1024), 8),
     "normed heads, a window": (replace(SMALL, family="qwen3", qk_norm=True, windows=(9, 0)), 3),
     "lanes, of which one is late": (
