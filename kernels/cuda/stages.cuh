@@ -32,18 +32,18 @@ public:
 
     // Waits for the next stage; what the copy engine wrote there is visible after it. Should it never come, the producer
     // finds out: it waits for the stage to be given back.
-    DEVICE const u8* next() {
+    DEVICE u32 next() {
         u64* full = &core_.shared.stage_full[at_.slot];
         QuietSpin spin(core_.params);
         bool here = barrier_passed(full, at_.round);
         while (!__all_sync(ALL_LANES, here)) here = here || barrier_passed(full, at_.round) || spin.hopeless();
-        return stage_memory(core_.shared, at_.slot);
+        return at_.slot;
     }
-    // The warp has finished with the oldest stage that it has not given back yet; `loaded` depends on all that it loaded from it.
+    // The warp has finished with the stage before the one that is next; `loaded` depends on all that it loaded from it.
     DEVICE void give_back(u32 loaded = 0) {
         __syncwarp();
-        if (core_.lane == 0) barrier_arrive_after(&core_.shared.stage_empty[oldest_], loaded, core_.params.zero);
-        if (++oldest_ == STAGES) oldest_ = 0;
+        const u32 before = at_.slot ? at_.slot - 1 : STAGES - 1;
+        if (core_.lane == 0) barrier_arrive_after(&core_.shared.stage_empty[before], loaded, core_.params.zero);
     }
     DEVICE void advance() { at_.advance(STAGES); }
     // All SMs have written what the next phase reads: the producer may copy it. It reads as the copy engine does, which
@@ -58,7 +58,6 @@ public:
 private:
     Core& core_;
     Cursor at_;
-    u32 oldest_ = 0;
 };
 
 DEVICE constexpr int lane_tiles(int phase) {

@@ -281,7 +281,7 @@ DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int fir
         rows.load(core.params, item.head, mine, tokens, lane);
 #pragma unroll 1
         for (int stage = item.first_stage; stage < item.end_stage; ++stage) {
-            const u8* blocks = stages.next();
+            const u8* blocks = tiles::stage_memory(core.shared, stages.next());
             u32 loaded = 0;
 #pragma unroll 1
             for (int b = 0; b < STAGE_BLOCKS; b += STEP) {

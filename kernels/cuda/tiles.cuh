@@ -25,12 +25,16 @@ template <int PENDING>
 DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
 // An operand in rows of `ROW_BYTES` bytes, its pieces swapped about within them; eight rows begin `EIGHT_ROWS` bytes after the
-// eight before.
+// eight before. `place` is `operand_place` of its address, and counts on in 16 bytes.
 template <int ROW_BYTES, int EIGHT_ROWS = 8 * ROW_BYTES>
-DEVICE u64 operand_descriptor(u32 address) {
-    constexpr u64 SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
-    return u64((address & 0x3ffff) >> 4) | u64(1) << 16 | u64(EIGHT_ROWS >> 4) << 32 | SWIZZLE << 62;
+DEVICE u64 operand_descriptor(u32 place) {
+    constexpr u32 SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
+    return u64(u32(EIGHT_ROWS >> 4) | SWIZZLE << 30) << 32 | place;
 }
+// What all lanes have alike, so that the compiler knows it: descriptors are made of it by a step's few uniform instructions then, in
+// place of forty of every lane.
+DEVICE u32 uniform(u32 word) { return __shfl_sync(ALL_LANES, word, 0); }
+DEVICE u32 operand_place(const void* operand) { return shared_address(operand) >> 4 | 1u << 16; }
 
 // Before its last steps of a tile the second warpgroup waits for the first one to have begun its very last: so one finishes its sums
 // while the tensor cores multiply for the other, and none of them lie idle while both do. A stage is filled anew when both have
@@ -48,30 +52,33 @@ template <int ROWS, bool APART = false>
 DEVICE void multiply(Core& core, Stages& stages, int steps, float (&sums)[ROWS / 2]) {
     constexpr u32 PRODUCT = 32 >> 4;                             // 16 columns further, in a descriptor's units
     constexpr u32 NEXT_CHUNK = (APART ? UNIT_BYTES : ROWS * CHUNK_COLUMNS * 2) >> 4;
-    const u32 warpgroup = core.warp / 4;
-    const u32 mine = warpgroup * (ACTIVATION_BYTES / 2);
-    const bool apart = steps >= STAGES;
-    const int held_back = apart && warpgroup ? steps - HEAD_START : steps;
+    constexpr int EIGHT_ROWS = (APART ? 2 : 1) * UNIT_BYTES;
+    const u32 warpgroup = uniform(core.warp / 4);
+    const bool ends_apart = steps >= STAGES;
+    const int held_back = ends_apart && warpgroup ? steps - HEAD_START : steps;
+    const u32 first = operand_place(stage_memory(core.shared, 0));
+    const auto product = [&](u32 tokens, u32 weights) {
+        wgmma(sums, operand_descriptor<TOKEN_BYTES>(tokens), operand_descriptor<CHUNK_COLUMNS * 2, EIGHT_ROWS>(weights));
+    };
     // Also for the compiler: what a product adds to and nobody has set would be live from the kernel's begin.
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         if (step == held_back) await_lead();
-        const u32 stage = shared_address(stages.next());
-        const u64 tokens = operand_descriptor<TOKEN_BYTES>(stage + mine);
-        const u64 weights = operand_descriptor<CHUNK_COLUMNS * 2, (APART ? 2 : 1) * UNIT_BYTES>(stage + ACTIVATION_BYTES);
+        const u32 stage = uniform(first + stages.next() * (STAGE_BYTES >> 4));
+        const u32 weights = stage + (ACTIVATION_BYTES >> 4), tokens = stage + warpgroup * (ACTIVATION_BYTES / 2 >> 4);
         products_begin();
-        wgmma(sums, tokens, weights);
-        wgmma(sums, tokens + PRODUCT, weights + PRODUCT);
-        wgmma(sums, tokens + 2 * PRODUCT, weights + NEXT_CHUNK);
-        wgmma(sums, tokens + 3 * PRODUCT, weights + NEXT_CHUNK + PRODUCT);
+        product(tokens, weights);
+        product(tokens + PRODUCT, weights + PRODUCT);
+        product(tokens + 2 * PRODUCT, weights + NEXT_CHUNK);
+        product(tokens + 3 * PRODUCT, weights + NEXT_CHUNK + PRODUCT);
         products_commit();
         products_wait<1>();
         if (step) stages.give_back();
         stages.advance();
     }
-    if (apart && !warpgroup) lead_ends();
+    if (ends_apart && !warpgroup) lead_ends();
     products_wait<0>();
     stages.give_back();
 }
