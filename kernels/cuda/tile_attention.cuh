@@ -1,7 +1,6 @@
 // Attention of many tokens: online softmax over the cache as it lies, blocks of keys and values through the stages.
-// An SM takes one head and 16 or 32 tokens a warp; of a wide head two warps take the same tokens. Queries are operand A, a unit of
-// the cache is operand B for two halves of its rows (rows.cuh: the words that decode takes as operand A), and scores leave one
-// product as the other one takes them.
+// An SM takes one head and 16 or 32 tokens a warp; of a wide head two warps take the same tokens. As in decode a unit of the cache is
+// operand A, four registers as they lie in memory, and queries and weights are operand B, the weights turned on their way.
 #pragma once
 #include "attention.cuh"
 #include "tiles.cuh"
@@ -16,7 +15,8 @@ using cache::BLOCK_BYTES;
 constexpr int CACHE_UNIT_BYTES = cache::UNIT_NUMBERS * cache::NUMBER_BYTES;
 // As many in FP8: what a step has in registers is FP16.
 constexpr int STAGE_BLOCKS = tiles::STAGE_BYTES / (cache::BLOCK_NUMBERS * 2) >= 4 ? 4 : 2;
-constexpr int STEP = model::HEAD_DIM <= 64 || model::HEAD_DIM == 128 ? STAGE_BLOCKS : 2;  // blocks at a time, whole steps a stage
+// Blocks at a time, whole steps a stage: as many as the registers hold beside what a warp adds up.
+constexpr int STEP = model::HEAD_DIM <= 64 || model::HEAD_DIM == 128 ? STAGE_BLOCKS : MOST_M_TILES > 1 ? 1 : 2;
 static_assert(STAGE_BLOCKS * BLOCK_BYTES <= tiles::STAGE_BYTES, "blocks of a stage");
 
 // One head of some tokens, and the stages of cache blocks that they attend to. Those with the longest past come first, and
@@ -70,38 +70,44 @@ struct Cut {
     }
 };
 
-// A warp's tokens g and g + 8 of each sixteen: rows 2 m and 2 m + 1.
+// A warp's tokens, eight beside eight. They are the columns of both products: units of the cache are operand A as they lie, and a lane
+// has of each eight what belongs to its tokens 2 j and 2 j + 1, numbers 2 n and 2 n + 1 of `maximum` and `sum`.
 template <int M_TILES>
-struct Rows {
-    u32 query[M_TILES][cache::UNITS][4];
-    float out[M_TILES][PART_UNITS][2][4];
-    float maximum[2 * M_TILES], sum[2 * M_TILES];  // `sum`: of this lane's own positions
+struct Columns {
+    static constexpr int EIGHTS = 2 * M_TILES, TOKENS = 2 * EIGHTS;
+    // A maximum stands until a score lies so many powers of two above it: weights up to that are as exact in FP16 as those up to one.
+    static constexpr float SLACK = 8.0f;
+    using Scores = float[EIGHTS][STEP][4];  // of positions g and g + 8 of a block, two tokens each
 
-    DEVICE static int token(int row, u32 lane) { return row / 2 * 16 + row % 2 * 8 + int(lane >> 2); }
+    u32 query[EIGHTS][cache::UNITS][2];  // of token g: elements 4 j .. 4 j + 3 of a unit
+    float out[EIGHTS][PART_UNITS][4];    // elements g and g + 8 of a unit, two tokens each
+    float maximum[TOKENS], sum[TOKENS];  // `sum`: of this lane's own positions
+
+    DEVICE static int token(int number, u32 lane) { return number / 2 * 8 + int(lane & 3) * 2 + number % 2; }
 
     DEVICE void load(const Params& p, int head, int first, int tokens, u32 lane) {
 #pragma unroll
-        for (int r = 0; r < 2 * M_TILES; ++r) {
-            maximum[r] = NO_SCORE;
-            sum[r] = 0.0f;
-            const int t = first + token(r, lane);
+        for (int n = 0; n < EIGHTS; ++n) {
+            const int t = first + 8 * n + int(lane >> 2);
             const float* from = p.queries + size_t(t) * model::Q_DIM + head * model::HEAD_DIM;
 #pragma unroll
             for (int u = 0; u < cache::UNITS; ++u) {
                 const int d = 16 * u + 4 * int(lane & 3);
                 float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
                 if (t < tokens && d < model::HEAD_DIM) v = __ldcg(reinterpret_cast<const float4*>(from + d));
-                query[r / 2][u][r % 2] = pack_f16(clamp_f16(v.x * QUERY_SCALE), clamp_f16(v.y * QUERY_SCALE));
-                query[r / 2][u][2 + r % 2] = pack_f16(clamp_f16(v.z * QUERY_SCALE), clamp_f16(v.w * QUERY_SCALE));
+                query[n][u][0] = pack_f16(clamp_f16(v.x * QUERY_SCALE), clamp_f16(v.y * QUERY_SCALE));
+                query[n][u][1] = pack_f16(clamp_f16(v.z * QUERY_SCALE), clamp_f16(v.w * QUERY_SCALE));
             }
-        }
-#pragma unroll
-        for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
             for (int u = 0; u < PART_UNITS; ++u) {
 #pragma unroll
-                for (int e = 0; e < 4; ++e) out[m][u][0][e] = out[m][u][1][e] = 0.0f;
+                for (int e = 0; e < 4; ++e) out[n][u][e] = 0.0f;
             }
+        }
+#pragma unroll
+        for (int c = 0; c < TOKENS; ++c) {
+            maximum[c] = NO_SCORE;
+            sum[c] = 0.0f;
         }
     }
 
@@ -110,111 +116,104 @@ struct Rows {
         return cache::Kept::widened(*reinterpret_cast<const cache::Kept::Words*>(blocks + lane * (4 * cache::LANE_WORDS)));
     }
 
-    // Scores against STEP blocks: score[m][h][e] of half h of the blocks' positions, 8 h + 2 j + e % 2, of row 2 m + e / 2.
-    DEVICE void score(const u8* blocks, u32 lane, float (&score)[M_TILES][2 * STEP][4]) const {
+    // Scores against STEP blocks. Block by block a product would have to wait for the one before it.
+    DEVICE void score(const u8* blocks, u32 lane, Scores& scores) const {
 #pragma unroll
-        for (int b = 0; b < STEP; ++b) {
+        for (int n = 0; n < EIGHTS; ++n) {
 #pragma unroll
-            for (int m = 0; m < M_TILES; ++m) {
+            for (int b = 0; b < STEP; ++b) {
 #pragma unroll
-                for (int e = 0; e < 4; ++e) score[m][2 * b][e] = score[m][2 * b + 1][e] = 0.0f;
+                for (int e = 0; e < 4; ++e) scores[n][b][e] = 0.0f;
             }
+        }
 #pragma unroll
-            for (int u = 0; u < cache::UNITS; ++u) {
+        for (int u = 0; u < cache::UNITS; ++u) {
+#pragma unroll
+            for (int b = 0; b < STEP; ++b) {
                 const uint4 k = unit(blocks + b * BLOCK_BYTES + u * CACHE_UNIT_BYTES, lane);
 #pragma unroll
-                for (int m = 0; m < M_TILES; ++m) {
-                    const u32(&q)[4] = query[m][u];
-                    mma_f16(score[m][2 * b], q[0], q[1], q[2], q[3], k.x, k.z);
-                    mma_f16(score[m][2 * b + 1], q[0], q[1], q[2], q[3], k.y, k.w);
+                for (int n = 0; n < EIGHTS; ++n) mma_f16(scores[n][b], k.x, k.y, k.z, k.w, query[n][u][0], query[n][u][1]);
+            }
+        }
+    }
+
+    // `visit(number of the token, position within the step, score)`.
+    template <class Visit>
+    DEVICE static void each(u32 lane, Scores& scores, const Visit& visit) {
+#pragma unroll
+        for (int c = 0; c < TOKENS; ++c) {
+#pragma unroll
+            for (int b = 0; b < STEP; ++b) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    visit(c, cache::BLOCK * b + 8 * half + int(lane >> 2), scores[c / 2][b][2 * half + c % 2]);
                 }
             }
         }
     }
 
-    DEVICE static void cap(float (&score)[M_TILES][2 * STEP][4]) {
-#pragma unroll
-        for (int m = 0; m < M_TILES; ++m) {
-#pragma unroll
-            for (int h = 0; h < 2 * STEP; ++h) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) score[m][h][e] = capped_score_fast(score[m][h][e]);
-            }
-        }
+    DEVICE static void cap(u32 lane, Scores& scores) {
+        each(lane, scores, [](int, int, float& score) { score = capped_score_fast(score); });
     }
 
-    // Scores of positions that a row does not attend to become none. `base` is the first position.
-    DEVICE static void hide(int base, int first_position, int window, u32 lane, float (&score)[M_TILES][2 * STEP][4]) {
-#pragma unroll
-        for (int m = 0; m < M_TILES; ++m) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const int end = first_position + token(2 * m + e / 2, lane) + 1;
-                const int first = window && end > window ? end - window : 0;
-#pragma unroll
-                for (int h = 0; h < 2 * STEP; ++h) {
-                    const int p = base + 8 * h + 2 * int(lane & 3) + e % 2;
-                    if (p < first || p >= end) score[m][h][e] = NO_SCORE;
-                }
-            }
-        }
+    // Scores of positions that a token does not attend to become none. `base` is the first position.
+    DEVICE static void hide(int base, int first_position, int window, u32 lane, Scores& scores) {
+        each(lane, scores, [&](int c, int position, float& score) {
+            const int end = first_position + token(c, lane) + 1, p = base + position;
+            const int first = window && end > window ? end - window : 0;
+            if (p < first || p >= end) score = NO_SCORE;
+        });
     }
 
-    // Turns scores into weights relative to a new maximum, and what was summed up to now with them.
-    DEVICE void weigh(float (&score)[M_TILES][2 * STEP][4]) {
-        float keep[2 * M_TILES];
-        bool raised = false;
+    // Turns scores into weights relative to each token's maximum.
+    DEVICE void weigh(u32 lane, Scores& scores) {
+        float top[TOKENS];
+        bool above = false;
 #pragma unroll
-        for (int r = 0; r < 2 * M_TILES; ++r) {
-            float top = maximum[r];
+        for (int c = 0; c < TOKENS; ++c) top[c] = NO_SCORE;
+        each(lane, scores, [&](int c, int, float& score) { top[c] = fmaxf(top[c], score); });
 #pragma unroll
-            for (int h = 0; h < 2 * STEP; ++h) {
-                top = fmaxf(top, fmaxf(score[r / 2][h][r % 2 * 2], score[r / 2][h][r % 2 * 2 + 1]));
-            }
-            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-            keep[r] = exp2_fast(maximum[r] - top);
-            raised = raised || top != maximum[r];
-            maximum[r] = top;
-            sum[r] *= keep[r];
-            const float from = top == NO_SCORE ? 0.0f : top;  // a row that has seen nothing weighs nothing
+        for (int c = 0; c < TOKENS; ++c) above = above || top[c] > maximum[c] + SLACK;
+        if (__any_sync(ALL_LANES, above)) raise(top);
+        each(lane, scores, [&](int c, int, float& score) {
+            const float from = maximum[c] == NO_SCORE ? 0.0f : maximum[c];  // a token that has seen nothing weighs nothing
+            score = exp2_fast(score - from);
+            sum[c] += score;
+        });
+    }
+
+    // Each token for itself, whatever the others beside it: its bits must not depend on them. What was summed up to now goes along.
+    DEVICE void raise(const float (&tops)[TOKENS]) {
 #pragma unroll
-            for (int h = 0; h < 2 * STEP; ++h) {
+        for (int c = 0; c < TOKENS; ++c) {
+            float top = tops[c];
 #pragma unroll
-                for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
-                    score[r / 2][h][e] = exp2_fast(score[r / 2][h][e] - from);
-                    sum[r] += score[r / 2][h][e];
-                }
-            }
-        }
-        if (!__any_sync(ALL_LANES, raised)) return;
-#pragma unroll
-        for (int m = 0; m < M_TILES; ++m) {
+            for (int apart = 4; apart < 32; apart *= 2) top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, apart));
+            if (top <= maximum[c] + SLACK) top = maximum[c];
+            const float keep = exp2_fast(maximum[c] - top);
+            maximum[c] = top;
+            sum[c] *= keep;
 #pragma unroll
             for (int u = 0; u < PART_UNITS; ++u) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    out[m][u][0][e] *= keep[2 * m + e / 2];
-                    out[m][u][1][e] *= keep[2 * m + e / 2];
-                }
+                out[c / 2][u][c % 2] *= keep;
+                out[c / 2][u][2 + c % 2] *= keep;
             }
         }
     }
 
-    // Adds the values of STEP blocks, of this warp's part of the columns. With ENDS positions from `filled` on hold whatever was there
+    // Adds the values of STEP blocks, of this warp's part of the head. With ENDS positions from `filled` on hold whatever was there
     // before: zero times that must be zero. Else none of them is that far, and no branch stands between the products.
     // For Stages::give_back: what depends on all loads of values; those of keys have ended where the scores are known.
     template <bool ENDS>
-    DEVICE u32 add(const u8* blocks, int base, int filled, u32 lane, const float (&weight)[M_TILES][2 * STEP][4]) {
-        u32 loaded = 0;
+    DEVICE u32 add(const u8* blocks, int base, int filled, u32 lane, const Scores& weights) {
 #pragma unroll
         for (int b = 0; b < STEP; ++b) {
-            u32 w[M_TILES][4];
+            u32 w[EIGHTS][2];
 #pragma unroll
-            for (int m = 0; m < M_TILES; ++m) {
+            for (int n = 0; n < EIGHTS; ++n) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    w[m][i] = pack_f16(weight[m][2 * b + i / 2][i % 2 * 2], weight[m][2 * b + i / 2][i % 2 * 2 + 1]);
+                for (int half = 0; half < 2; ++half) {
+                    w[n][half] = transposed(pack_f16(weights[n][b][2 * half], weights[n][b][2 * half + 1]));
                 }
             }
             const int known = filled - base - b * cache::BLOCK;
@@ -222,38 +221,42 @@ struct Rows {
 #pragma unroll
             for (int u = 0; u < PART_UNITS; ++u) {
                 uint4 v = unit(blocks + b * BLOCK_BYTES + (cache::UNITS + u) * CACHE_UNIT_BYTES, lane);
-                loaded |= v.x;
                 if (ENDS) v = make_uint4(v.x & low, v.y & low, v.z & high, v.w & high);
 #pragma unroll
-                for (int m = 0; m < M_TILES; ++m) {
-                    mma_f16(out[m][u][0], w[m][0], w[m][1], w[m][2], w[m][3], v.x, v.z);
-                    mma_f16(out[m][u][1], w[m][0], w[m][1], w[m][2], w[m][3], v.y, v.w);
-                }
+                for (int n = 0; n < EIGHTS; ++n) mma_f16(out[n][u], v.x, v.y, v.z, v.w, w[n][0], w[n][1]);
             }
         }
-        return loaded;
+        u32 added = 0;  // the last of each unit's products, which wait for those before
+#pragma unroll
+        for (int u = 0; u < PART_UNITS; ++u) added |= __float_as_uint(out[0][u][0]);
+        return added;
     }
     DEVICE static u32 known_mask(int known, int position) {
         return (position < known ? 0xffffu : 0u) | (position + 1 < known ? 0xffff0000u : 0u);
     }
 
-    // `store(token, element, a, b)`: two elements of the warp's part of the head of one of its tokens.
+    // `store(token, element, two)`: elements side by side of the warp's part of the head of one of its tokens, in the weights' type.
     template <class Store>
     DEVICE void finish(const Params& p, int layer, int head, u32 lane, const Store& store) {
+        float scale[TOKENS];
 #pragma unroll
-        for (int r = 0; r < 2 * M_TILES; ++r) {
-            float total = sum[r];
-            total += __shfl_xor_sync(ALL_LANES, total, 1);
-            total += __shfl_xor_sync(ALL_LANES, total, 2);
-            if constexpr (model::SINKS) total += exp2_fast(fminf(heads::sink(p, layer, head) * LOG2_E - maximum[r], 120.0f));
-            const float scale = total > 0.0f ? 1.0f / total : 0.0f;
+        for (int c = 0; c < TOKENS; ++c) {
+            float total = sum[c];
+#pragma unroll
+            for (int apart = 4; apart < 32; apart *= 2) total += __shfl_xor_sync(ALL_LANES, total, apart);
+            if constexpr (model::SINKS) total += exp2_fast(fminf(heads::sink(p, layer, head) * LOG2_E - maximum[c], 120.0f));
+            scale[c] = total > 0.0f ? 1.0f / total : 0.0f;
+        }
+#pragma unroll
+        for (int n = 0; n < EIGHTS; ++n) {
 #pragma unroll
             for (int u = 0; u < PART_UNITS; ++u) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     if (16 * u + 8 * half >= model::HEAD_DIM) continue;
-                    const float(&o)[4] = out[r / 2][u][half];
-                    store(token(r, lane), 16 * u + 8 * half + 2 * int(lane & 3), o[r % 2 * 2] * scale, o[r % 2 * 2 + 1] * scale);
+                    const float* o = out[n][u] + 2 * half;
+                    const u32 two = transposed(split_weights_type(o[0] * scale[2 * n], o[1] * scale[2 * n + 1]).high);
+                    store(8 * n + int(lane >> 2), 16 * u + 8 * half + 2 * int(lane & 3), two);
                 }
             }
         }
@@ -277,8 +280,8 @@ DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int fir
         const int begin = first + mine, end = mine < tokens ? begin + WARP_TOKENS : 0;  // positions of the warp's tokens
         const int seen_from = window && begin + 1 > window ? begin + 1 - window : 0;    // by its first one
         const int all_see = window && end > window ? end - window : 0;                  // all of its tokens, from here on
-        Rows<M_TILES> rows;
-        rows.load(core.params, item.head, mine, tokens, lane);
+        Columns<M_TILES> columns;
+        columns.load(core.params, item.head, mine, tokens, lane);
 #pragma unroll 1
         for (int stage = item.first_stage; stage < item.end_stage; ++stage) {
             const u8* blocks = tiles::stage_memory(core.shared, stages.next());
@@ -287,23 +290,23 @@ DEVICE void run_items(Core& core, tiles::Stages& stages, const Cut& cut, int fir
             for (int b = 0; b < STAGE_BLOCKS; b += STEP) {
                 const int base = (stage * STAGE_BLOCKS + b) * cache::BLOCK, behind = base + STEP * cache::BLOCK;
                 if (base >= end || behind <= seen_from) continue;
-                float score[M_TILES][2 * STEP][4];
-                rows.score(blocks + b * BLOCK_BYTES, lane, score);
-                Rows<M_TILES>::cap(score);
-                if (behind > begin + 1 || base < all_see) Rows<M_TILES>::hide(base, begin, window, lane, score);
-                rows.weigh(score);
+                typename Columns<M_TILES>::Scores scores;
+                columns.score(blocks + b * BLOCK_BYTES, lane, scores);
+                columns.cap(lane, scores);
+                if (behind > begin + 1 || base < all_see) columns.hide(base, begin, window, lane, scores);
+                columns.weigh(lane, scores);
                 const u8* values = blocks + b * BLOCK_BYTES + first_unit * CACHE_UNIT_BYTES;
-                loaded = behind > filled ? rows.template add<true>(values, base, filled, lane, score)
-                                         : rows.template add<false>(values, base, filled, lane, score);
+                loaded = behind > filled ? columns.template add<true>(values, base, filled, lane, scores)
+                                         : columns.template add<false>(values, base, filled, lane, scores);
             }
             stages.advance();
             stages.give_back(loaded);
         }
-        rows.finish(core.params, layer, item.head, lane, [&](int token, int d, float a, float b) {
+        columns.finish(core.params, layer, item.head, lane, [&](int token, int d, u32 two) {
             if (mine + token >= tokens) return;
             const int column = item.head % LANE_HEADS * model::HEAD_DIM + 16 * first_unit + d;
             u16* piece = tiles::operand_piece(core.params.operand_heads, LANE_Q, item.head / LANE_HEADS, column, mine + token);
-            *reinterpret_cast<u32*>(piece + column % 8) = split_weights_type(a, b).high;
+            *reinterpret_cast<u32*>(piece + column % 8) = two;
         });
     }
 }
