@@ -21,7 +21,7 @@ struct Streams {
         for (int n = larger(1, smaller(12 / model::LANES, 108 / WORDS)); n > 1; --n) {
             if (QUADS % (n * STRIDE) == 0) return n;
         }
-        return larger(1, 64 / WORDS);
+        return smaller(ceil_div(QUADS, STRIDE), larger(1, 64 / WORDS));
     }
     static constexpr int AT_ONCE = at_once(), STEP = AT_ONCE * STRIDE;
     static constexpr bool WHOLE_STEPS = QUADS % STEP == 0, HELD = QUADS <= STEP;
