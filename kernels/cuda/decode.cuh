@@ -2,7 +2,7 @@
 #pragma once
 #include "decode_attention.cuh"
 #include "head_input.cuh"
-#include "router.cuh"
+#include "folded_router.cuh"
 #include "sampling.cuh"
 
 namespace decode {
@@ -78,6 +78,9 @@ DEVICE void qkv(Core& core, int layer, const u16* row) {
     if (!core.share(QKV).tiles) {
         const u32* mlp = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.stream() * model::HIDDEN;
         follow_stream(core, mlp, layer ? nullptr : row, post_norm);
+        if constexpr (experts::FOLDED && QKV_LANE_TILES < model::SMS) {
+            folded_router::see_stream(core, layer, mlp, layer ? nullptr : row, norm_of(core, 2 * layer + 1));
+        }
         return;
     }
     ++core.staged;
@@ -85,25 +88,44 @@ DEVICE void qkv(Core& core, int layer, const u16* row) {
     with_storage<QKV>(layer, [&](auto stored) {
         GroupRun<QKV, QkvFinish, stored.STORAGE> groups(core, finish);
         const u32* from = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.stream() * model::HIDDEN;
-        stage_normed<model::HIDDEN, stored.STORAGE>(core, from, layer ? nullptr : row, norm_of(core, 2 * layer), post_norm);
+        if constexpr (experts::FOLDED) {
+            folded_router::StreamScores<stored.STORAGE> scores(core, layer, norm_of(core, 2 * layer + 1));
+            stage_normed<model::HIDDEN, stored.STORAGE>(core, from, layer ? nullptr : row, norm_of(core, 2 * layer), post_norm, scores);
+            scores.leave(core);
+        } else {
+            stage_normed<model::HIDDEN, stored.STORAGE>(core, from, layer ? nullptr : row, norm_of(core, 2 * layer), post_norm);
+        }
         groups.run();
     });
+    if constexpr (experts::FOLDED) folded_router::prefetch_heads(core, layer);
 }
 
 DEVICE void attn_out(Core& core, int layer) {
-    if (!core.share(ATTN_OUT).tiles) return;
+    if (!core.share(ATTN_OUT).tiles) {
+        if constexpr (experts::FOLDED && OUT_LANE_TILES < model::SMS) {
+            folded_router::stage_heads<STORAGE_F16>(core, layer, core.mail(layer) + mail::HEADS_OUT);
+        }
+        return;
+    }
     ResidualFinish<true> finish(core, layer);
     with_storage<ATTN_OUT>(layer, [&](auto stored) {
         GroupRun<ATTN_OUT, ResidualFinish<true>, stored.STORAGE> groups(core, finish);
-        groups.run_plain(core.mail(layer) + mail::HEADS_OUT + core.model_lane * LANE_Q);
+        const u32* from = core.mail(layer) + mail::HEADS_OUT + core.model_lane * LANE_Q;
+        if constexpr (experts::FOLDED) {
+            folded_router::stage_heads<stored.STORAGE>(core, layer, from);
+            groups.run();
+        } else {
+            groups.run_plain(from);
+        }
     });
 }
 
-// With experts it begins with the router, which stages its vector.
+// With experts a step of its own stages its vector, for the router or for the warp that routes too.
 DEVICE void gate_up(Core& core, int layer) {
     const u16* norm = norm_of(core, 2 * layer + 1);
     if constexpr (experts::ANY) {
-        router::run(core, layer, norm);
+        if constexpr (experts::FOLDED) folded_router::stage(core, layer, norm);
+        else router::run(core, layer, norm);
         finish_step(core, STEP_ROUTER, layer);
         core.profile.begin();
     }
@@ -127,6 +149,7 @@ DEVICE void gate_up(Core& core, int layer) {
 }
 
 DEVICE void down(Core& core, int layer) {
+    if constexpr (experts::FOLDED) folded_router::prefetch_stream(core, layer + 1, norm_of(core, 2 * layer + 3));
     if (!core.share(DOWN).tiles) return;
     ResidualFinish<false> finish(core, layer);
     with_storage<DOWN>(layer, [&](auto stored) {
@@ -151,7 +174,7 @@ DEVICE void layers(Core& core, const u16* row, int first) {
                 const AttentionItem item = core.shared.items[layer];
                 if (kind == STEP_QKV) {
                     decode_attention::prefetch(core, item, layer);
-                    if constexpr (experts::ANY) router::prefetch(core, layer);
+                    if constexpr (experts::ANY && !experts::FOLDED) router::prefetch(core, layer);
                     qkv(core, layer, row);
                     if (!model::POST_NORMS && layer == 0) begin_residual(core, row);
                 } else {

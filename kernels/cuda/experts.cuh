@@ -7,7 +7,7 @@
 
 namespace experts {
 
-constexpr bool ANY = model::EXPERTS > 0, BIASED = model::EXPERT_BIASES;
+constexpr bool ANY = model::EXPERTS > 0, BIASED = model::EXPERT_BIASES, FOLDED = model::FOLDS_ROUTER;
 constexpr int ROWS = larger(1, ceil_div(model::EXPERTS, model::SMS));  // of the router on one SM, at most
 constexpr int COLUMNS = model::FFN / model::CHOSEN;         // of one expert
 constexpr int GATE_UP_TILES = 2 * COLUMNS / TILE_ROWS, DOWN_TILES = ceil_div(model::HIDDEN, TILE_ROWS);
@@ -42,12 +42,21 @@ struct Tiles {
     u16 tokens[BY_TILES ? model::EXPERTS : 1];     // of each expert
 };
 
-// What the SM's router found out about the layer in hand (router.cuh).
+// Decode, FOLDED: what an SM's consumers and the warp that routes tell each other (folded_router.cuh).
+struct RoutingInDecode {
+    u64 scored;   // a barrier: of the SM's scores each thread has its part in `sums`
+    u64 squared;  // the warps' sums of squares of the vector after attention are in `squares`
+    u64 weighed;  // `weights` are known
+    float sums[ROWS][WARPS * 32];
+    float squares[WARPS];
+};
+constexpr int DECODE_ROWS = ceil_div(int(sizeof(RoutingInDecode)), int(sizeof(float)) * WARPS);
+// What is found out about the layer in hand.
 struct Routing {
     u64 known;   // a barrier: the producer waits for it
     u64 copied;  // prefill: the producer needs no more of who is met
     u64 tiled;   // long prompts: `tiles` are known
-    float sums[ROWS][WARPS];
+    alignas(FOLDED ? alignof(RoutingInDecode) : 4) float sums[FOLDED ? DECODE_ROWS : ROWS][WARPS];  // decode; FOLDED: RoutingInDecode
     int chosen[model::CHOSEN];
     float weights[model::CHOSEN];
     union {  // prefill
@@ -55,6 +64,8 @@ struct Routing {
         int counts[larger(1, model::EXPERTS)];    // of tokens that meet an expert
     };
     Tiles tiles;
+
+    DEVICE RoutingInDecode& decode() { return reinterpret_cast<RoutingInDecode&>(sums); }
 };
 
 // The copies that fill one ring slot with chunks [chunk, chunk + chunks) of `tiles` tiles from `tile` on of GATE_UP or DOWN.

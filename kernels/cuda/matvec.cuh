@@ -255,7 +255,7 @@ public:
     template <class... Vector>
     DEVICE void run(Vector&... vector) {
         // Each reads all of the vector; the router's is staged before another barrier.
-        if constexpr (by_warpgroups(STORAGE) && !(experts::ANY && PHASE == GATE_UP)) consumers_sync();
+        if constexpr (by_warpgroups(STORAGE) && !(experts::ANY && !experts::FOLDED && PHASE == GATE_UP)) consumers_sync();
 #pragma unroll 1
         for (int g = 0; g < groups_.count; ++g) {
             if (g) begin(g);

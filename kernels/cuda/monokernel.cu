@@ -5,6 +5,7 @@
 #include "expert_producer.cuh"
 #include "expert_tiles.cuh"
 #include "prefill.cuh"
+#include "routing_warp.cuh"
 #ifdef MODEL_SEVERAL
 #include "several.cuh"
 #endif
@@ -329,6 +330,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
             barrier_init(&shared.routing.known, 1);
             barrier_init(&shared.routing.copied, 1);
             barrier_init(&shared.routing.tiled, 1);
+            if constexpr (experts::FOLDED) init_routing(shared.routing.decode());
         }
         if constexpr (model::PROFILE) {
             for (int k = 0; k < STEP_KINDS; ++k) {
@@ -345,5 +347,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         const int at = produce_tiles(params, shared, blockIdx.x);
         if (threadIdx.x < CONSUMERS + PRODUCERS) produce(params, shared, blockIdx.x, at);
+        else if (threadIdx.x < CONSUMERS + PRODUCERS + 32) RoutingWarp<experts::FOLDED>(params, shared, blockIdx.x).run();
     }
 }

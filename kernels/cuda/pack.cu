@@ -1,5 +1,6 @@
 // Fills device memory before a launch: random tensors where they are needed (engine.models.weights.RandomWeights), tapes in
 // the order of engine/backends/cuda/tape.py. And reads memory as fast as it goes, for the bandwidth that figures are held against.
+#include "fold_router.cuh"
 #include "pieces.cuh"
 #include "random.cuh"
 
@@ -9,6 +10,11 @@ extern "C" __global__ void fill_random(u16* to, u64 count, u32 key, float scale,
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
         to[i] = random_number(u32(i), key, scale, offset, bf16);
     }
+}
+
+DEVICE u16 number_of(const PackJob& job, const PackTensor& t, int row, int column) {
+    if (t.values) return t.values[u64(row) * job.columns + column];
+    return random_number(u32(t.first + u64(row) * t.stride + column), t.key, t.scale, 0.0f, job.bf16);
 }
 
 // One block row (y) a core; each thread fills 16 bytes: eight columns of one row.
@@ -26,12 +32,15 @@ extern "C" __global__ void pack_matrix(const __grid_constant__ PackJob job) {
         for (int c = 0; c < 8; ++c) {
             values[c] = 0;
             if (source.x < 0 || column + c >= job.columns) continue;
-            const PackTensor& t = job.tensors[source.x];
-            values[c] = t.values ? t.values[u64(source.y) * job.columns + column + c]
-                                 : random_number(u32(t.first + u64(source.y) * t.stride + column + c), t.key, t.scale, 0.0f, job.bf16);
+            values[c] = number_of(job, job.tensors[source.x], source.y, column + c);
         }
         piece.put(job.tape + job.offsets[core], values);
     }
+}
+
+// Through the job's first tensor, which is attention's output projection.
+extern "C" __global__ void fold_router(const __grid_constant__ PackJob job, const __grid_constant__ FoldJob fold) {
+    fold_router_rows(fold, [&](int row, int column) { return sixteen_bits(number_of(job, job.tensors[0], row, column), job.bf16); });
 }
 
 // Reads `count` 16-byte words once; the sum keeps the loads alive.

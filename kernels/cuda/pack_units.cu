@@ -1,5 +1,6 @@
 // Fills tapes with packed weights, from rows as files have them or from random ones (engine.models.weights.RandomWeights), in
 // the order of engine/backends/cuda/units.py, whose `pack_group` says what goes where.
+#include "fold_router.cuh"
 #include "pieces.cuh"
 #include "random.cuh"
 #include "unit_forms.cuh"
@@ -230,4 +231,9 @@ extern "C" __global__ void unpack_units(const __grid_constant__ UnitJob job) {
         }
         piece.put(job.tape + job.offsets[core], values);
     }
+}
+
+// fold_router of pack.cu, through a packed projection.
+extern "C" __global__ void fold_router_units(const __grid_constant__ UnitJob job, const __grid_constant__ FoldJob fold) {
+    fold_router_rows(fold, [&](int row, int column) { return Element{job.tensors[0], job.storage, job.columns, row, column}.number(); });
 }

@@ -1,4 +1,5 @@
-// The router: one exchange after attention's output, from which every SM finds the same experts by itself.
+// The router: one exchange after attention's output, from which every SM finds the same experts by itself. Of decode with router
+// biases only: without them scores travel beside attention's output (folded_router.cuh), and choosing is as here.
 //
 // Waits for: the residual stream after attention. Computes: an SM its rows of the router, in FP32, from the vector that it stages
 // for gate_up anyway. Publishes: their scores. Then one warp of each SM waits for all scores and picks the largest, of equal
@@ -137,7 +138,8 @@ struct Keys {
     }
 };
 
-// By a warp: who is met; of each slot's lane how much it counts. `known` is called as soon as the experts are.
+// By a warp: who is met; of each slot's lane how much it counts. `known` is called as soon as the experts are, and says what
+// scores are to be multiplied by.
 template <class Known>
 DEVICE float choose(Keys keys, u32 lane, int* chosen, const Known& known) {
     const Keys all = keys;
@@ -149,15 +151,15 @@ DEVICE float choose(Keys keys, u32 lane, int* chosen, const Known& known) {
         if (int(lane) == slot) mine = best;
     }
     __syncwarp();
-    known();
+    const float scale = known();
     const float largest = from_ordered(top);
-    const float weight = int(lane) < model::CHOSEN ? __expf(from_ordered(mine) - largest) : 0.0f;
+    const float weight = int(lane) < model::CHOSEN ? __expf((from_ordered(mine) - largest) * scale) : 0.0f;
     float total = weight;
     if constexpr (!model::RENORMALISE) {
         total = 0.0f;
 #pragma unroll
         for (int i = 0; i < Keys::EACH; ++i) {
-            if (i * 32 + int(lane) < model::EXPERTS) total += __expf(from_ordered(all.of[i]) - largest);
+            if (i * 32 + int(lane) < model::EXPERTS) total += __expf((from_ordered(all.of[i]) - largest) * scale);
         }
     }
     return weight / warp_sum(total);
@@ -168,6 +170,7 @@ DEVICE void choose_experts(Core& core, int layer) {
     experts::Routing& routing = core.shared.routing;
     const float weight = choose(Keys(core, layer), core.lane, routing.chosen, [&] {
         if (core.lane == 0) barrier_arrive(&routing.known);
+        return 1.0f;
     });
     if (int(core.lane) < model::CHOSEN) routing.weights[core.lane] = weight;
 }

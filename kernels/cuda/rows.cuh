@@ -230,6 +230,12 @@ struct QkvFinish {
     }
 };
 
+// FOLDED: until it is known how much each expert counts.
+DEVICE void await_weights(Core& core, int layer) {
+    const u32 turn = (core.serial - core.params.serial) * model::LAYERS + u32(layer);
+    barrier_wait(&core.shared.routing.decode().weighed, turn & 1u, core.params, core.place, WAIT_ROUTE);
+}
+
 struct GateUpFinish {
     Core& core;
     int layer;
@@ -250,6 +256,7 @@ struct GateUpFinish {
             up += bias.y;
         }
         float gated = swiglu(gate, up);
+        if constexpr (experts::FOLDED) await_weights(core, layer);
         if constexpr (experts::ANY) gated *= core.shared.routing.weights[f / experts::COLUMNS];  // so that `down` adds them up
         ::post(core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f, tagged(gated, core.epoch));
     }

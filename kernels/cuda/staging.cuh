@@ -173,8 +173,13 @@ DEVICE void add_normed(Core& core, bool begins, const u16* post_norm, float4 (&v
 
 // RMSNorm's weights go into the operand; its scale is applied to the results (inverse_rms), so that a warp does not
 // wait for the others' part of the vector.
-template <int COLUMNS, int STORAGE = STORAGE_F16>
-DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16* norm_weights, const u16* post_norm = nullptr) {
+// `beside` sees each piece of the vector as it comes.
+struct Nobody {
+    DEVICE void see(int, const float4&) {}
+};
+template <int COLUMNS, int STORAGE = STORAGE_F16, class Beside = Nobody>
+DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16* norm_weights, const u16* post_norm = nullptr,
+                         Beside&& beside = Beside()) {
     constexpr bool BY_QUADS = staged_by_quads(STORAGE);
     float4 values[Pieces<COLUMNS>::COUNT];
     uint2 norm[Pieces<COLUMNS>::COUNT];
@@ -189,6 +194,7 @@ DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16*
     core.squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < Pieces<COLUMNS>::COUNT; ++i) {
+        beside.see(i, values[i]);
         core.squares += dot_self(values[i]);
         scale_by(values[i], norm[i]);
     }

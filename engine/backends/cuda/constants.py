@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.backends.cuda.contract import PROBES
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion
+from engine.backends.cuda.folded_router import folds_router
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.shared_memory import (
     SHARED_BYTES,
@@ -185,7 +186,7 @@ class Layout:
         shared = self.sharding.total_lanes
         streams = c.lanes.count + self.sharding.streams + (2 * shared if shared > 1 else 0)
         words = 2 * c.q_dim + 2 * c.kv_dim + mlp_columns(c) + streams * c.hidden
-        words += -(-self.experts.count // 4) * 4
+        words += -(-(self.sharding.ranks if folds_router(c) else 1) * self.experts.count // 4) * 4
         words += c.heads * self.max_splits * (c.head_dim + 2) * 2
         return -(-words // 32) * 32 * c.layers + self._head_words
 

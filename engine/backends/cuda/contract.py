@@ -240,6 +240,15 @@ _UNIT_JOB: tuple[Declared, ...] = (
     *(member for member in _PACK_JOB if member[0] != "tensors"),
     ("storage", c_int32, "a Storage"),
 )
+_FOLD_JOB: tuple[Declared, ...] = (
+    ("router", Pointer("const u16"), "[experts][hidden]"),
+    ("norm", Pointer("const u16"), "[hidden]"),
+    ("to", Pointer("float"), "[experts][columns]"),
+    ("experts", c_int32, ""),
+    ("hidden", c_int32, ""),
+    ("columns", c_int32, ""),
+    ("bf16", c_uint32, "1: vectors are BF16"),
+)
 _PARAMS: tuple[Declared, ...] = (
     (
         "tape",
@@ -323,6 +332,12 @@ class UnitJob(ctypes.Structure):
     _fields_ = _members(_UNIT_JOB)
 
 
+class FoldJob(ctypes.Structure):
+    """What makes one layer's router as the heads see it."""
+
+    _fields_ = _members(_FOLD_JOB)
+
+
 class Params(ctypes.Structure):
     """What the host hands to one launch."""
 
@@ -364,6 +379,7 @@ _STRUCTURES: tuple[tuple[type[ctypes.Structure], Sequence[Declared]], ...] = (
     (PackJob, _PACK_JOB),
     (UnitTensor, _UNIT_TENSOR),
     (UnitJob, _UNIT_JOB),
+    (FoldJob, _FOLD_JOB),
 )
 _SCALARS = {c_uint32: "u32", c_int32: "int", c_uint64: "u64", c_float: "float"}
 _ENUMERATIONS: tuple[tuple[str, str, Iterable[IntEnum]], ...] = (

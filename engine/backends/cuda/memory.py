@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 
 from engine.backends.cuda.compile import compile_kernel
 from engine.backends.cuda.constants import Layout, norms_less_one, rotations
-from engine.backends.cuda.contract import Control, PackJob, PackTensor, UnitJob, UnitTensor
+from engine.backends.cuda.contract import Control, FoldJob, PackJob, PackTensor, UnitJob, UnitTensor
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors
+from engine.backends.cuda.folded_router import (
+    FOLDED_TOGETHER,
+    folded_layer_bytes,
+    folded_offset,
+    folds_router,
+    router_names,
+)
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.tape import (
     CHUNK_COLUMNS,
@@ -97,7 +104,8 @@ def load_model(
     """Packs or makes this GPU's part of the weights and reserves everything that a launch needs."""
     config, plan = layout.config, layout.plan
     loader = _Loader(device, layout, weights, progress, rank)
-    tape, tape_bytes = loader.tape()
+    norms = loader.vectors()
+    tape, tape_bytes = loader.tape(norms)
     prefill = prefill_bytes(layout)
     kv_bytes, mail_bytes = layout.kv_halves * 2, layout.mail_words * 4
     shares = share_table(plan)
@@ -112,7 +120,7 @@ def load_model(
         tape_tiles=device.put(tile_table(layout)),
         shares=device.put(shares),
         embed=loader.rows(["embed"]),
-        norms=loader.rows(vector_names(config)),
+        norms=norms,
         rotation=device.put(np.concatenate([turns(rope, layout) for rope in rotations(config)])),
         kv=device.allocate(kv_bytes, zero=True),
         kv_bytes=kv_bytes,
@@ -247,16 +255,22 @@ class _Loader:
         self._device, self._layout, self._weights, self._progress = device, layout, weights, progress
         self._rank = rank
         image = compile_kernel("pack.cu", "").image
-        self._kernels = device.module(image, {"pack_matrix": 0, "fill_random": 0})
+        self._kernels = device.module(image, {"pack_matrix": 0, "fill_random": 0, "fold_router": 0})
         if layout.plan.is_packed:
             units = compile_kernel("pack_units.cu", "").image
-            self._kernels |= device.module(units, {"pack_units": 0, "unpack_units": 0})
+            names = ("pack_units", "unpack_units", "fold_router_units")
+            self._kernels |= device.module(units, dict.fromkeys(names, 0))
         self._shapes = dict(tensor_shapes(layout.sharding.whole))
 
-    def rows(self, names: list[str]) -> int:
-        """Tensors one after the other as they are."""
+    def vectors(self) -> int:
+        """All that is read as vectors, and room for the folded router behind it."""
+        config = self._layout.config
+        return self.rows(vector_names(config), config.layers * folded_layer_bytes(config))
+
+    def rows(self, names: list[str], behind: int = 0) -> int:
+        """Tensors one after the other as they are; with room for so many bytes at `folded_offset`."""
         counts = [int(np.prod(self._shapes[name])) for name in names]
-        pointer = self._device.allocate(sum(counts) * 2)
+        pointer = self._device.allocate(folded_offset(sum(counts)) + behind)
         at = pointer
         for name, count in zip(names, counts, strict=True):
             if isinstance(self._weights, RandomWeights) and not _lies_less_one(self._weights, name):
@@ -276,8 +290,12 @@ class _Loader:
         self._device.synchronise()
         return pointer
 
-    def tape(self) -> tuple[int, int]:
-        """All cores' tapes in one buffer, all experts behind them, then copies; its address and size."""
+    def tape(self, norms: int) -> tuple[int, int]:
+        """All cores' tapes in one buffer, all experts behind them, then copies; its address and size.
+
+        And beside it the routers as the heads see them, behind the vectors at `norms`.
+        """
+        self._norms = norms
         plan, experts = self._layout.plan, self._layout.experts
         offsets, total = plan.tape_offsets(), tape_size(self._layout)
         tape = self._device.allocate(total)
@@ -322,8 +340,30 @@ class _Loader:
         config = self._layout.config
         target = _Target(self._device, columns(config, matrix), row_sources(config, matrix), shares, begins)
         kept, wanted = self._layout.plan.storage(layer, matrix), plan.storage(layer, matrix)
-        self._pack(target, tape, tensors(config, layer, matrix), kept, unpacked=kept is not wanted)
+        folds = folds_router(config) and matrix is Matrix.ATTN_OUT and plan is self._layout.plan
+        fold = self._fold_job(layer) if folds else None
+        self._pack(target, tape, tensors(config, layer, matrix), kept, unpacked=kept is not wanted, fold=fold)
         target.free()
+
+    def _fold_job(self, layer: int) -> FoldJob:
+        """A layer's router through what attention's output is packed from."""
+        names, at = vector_names(self._layout.config), dict[str, int]()
+        end = self._norms
+        for name in names:
+            at[name] = end
+            end += 2 * int(np.prod(self._shapes[name]))
+        behind = folded_offset((end - self._norms) // 2) + layer * folded_layer_bytes(self._layout.config)
+        router, norm = (at[name] for name in router_names(layer))
+        config = self._layout.config
+        return FoldJob(
+            router=router,
+            norm=norm,
+            to=self._norms + behind,
+            experts=self._layout.experts.count,
+            hidden=config.hidden,
+            columns=config.q_dim,
+            bf16=self._layout.weights == "bf16",
+        )
 
     def _pack_experts(self, address: int, experts: ExpertRegion, progress: Progress) -> Progress:
         """A tile of an expert is packed as a core's share is. How far it is by then."""
@@ -357,8 +397,12 @@ class _Loader:
         storage: Storage = Storage.F16,
         *,
         unpacked: bool = False,
+        fold: FoldJob | None = None,
     ) -> None:
-        """Fills one matrix of the tapes, or of an expert; a packed one as it is, or `unpacked`."""
+        """Fills one matrix of the tapes, or of an expert; a packed one as it is, or `unpacked`.
+
+        With `fold` it is attention's output projection, through which the router is folded.
+        """
         device, stored = self._device, list[int]()
         grid, bf16 = (target.width, target.cores), self._layout.weights == "bf16"
         if storage.is_packed:
@@ -367,11 +411,16 @@ class _Loader:
                 units.tensors[i] = self._unit_tensor(name, units.columns, stored)
             kernel = self._kernels["unpack_units" if unpacked else "pack_units"]
             device.launch(kernel, grid, _THREADS, 0, (units,))
+            if fold is not None:
+                kernel = self._kernels["fold_router_units"]
+                device.launch(kernel, _fold_grid(fold), _THREADS, 0, (units, fold))
         else:
             job = PackJob(**target.where, tape=address, bf16=bf16)
             for i, name in enumerate(names):
                 job.tensors[i] = self._pack_tensor(name, job.columns, stored)
             device.launch(self._kernels["pack_matrix"], grid, _THREADS, 0, (job,))
+            if fold is not None:
+                device.launch(self._kernels["fold_router"], _fold_grid(fold), _THREADS, 0, (job, fold))
         if stored:
             device.synchronise()
         for pointer in stored:
@@ -401,6 +450,11 @@ class _Loader:
     def _put_part(self, name: str, values: NDArray[Any]) -> int:
         """What this GPU holds of a matrix."""
         return self._device.put(self._layout.sharding.slice(name, self._rank, values))
+
+
+def _fold_grid(fold: FoldJob) -> tuple[int, int]:
+    """Blocks of columns, and of experts."""
+    return -(-fold.columns // _THREADS), -(-fold.experts // FOLDED_TOGETHER)
 
 
 class _Target:

@@ -6,6 +6,7 @@ import math
 
 from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.constants import Layout, norms_less_one, rotations
+from engine.backends.cuda.folded_router import folds_router
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.shared_memory import (
     SHARED_BYTES,
@@ -113,6 +114,7 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "OUT_BIAS": c.out_bias,
         "RENORMALISE": c.experts is not None and c.experts.renormalise,
         "EXPERT_BIASES": c.experts is not None and c.experts.biased,
+        "FOLDS_ROUTER": folds_router(c),
         "PREFILL_BY_TILES": layout.prefills_by_tiles,
         "SUM_BEFORE_NORM": lanes.sum_before_norm,
         "HEAD_PRESCALED": prescaled,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from engine.backends.cuda.constants import Layout, require_prompts_ways, rotations
+from engine.backends.cuda.folded_router import folded_layer_bytes
 from engine.backends.cuda.memory import tape_size, vector_names
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.seats import SeatSizes, kernels_for
@@ -78,7 +79,7 @@ def _weight_bytes(layout: Layout) -> int:
     shapes = dict(tensor_shapes(whole))
     rows = ["embed", *vector_names(layout.config)]
     halves = sum(math.prod(shapes[name]) for name in rows)
-    return tape_size(layout) + 2 * halves
+    return tape_size(layout) + 2 * halves + layout.config.layers * folded_layer_bytes(layout.config)
 
 
 def _other_bytes(layout: Layout) -> int:

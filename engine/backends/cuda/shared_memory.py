@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from engine.backends.cuda.contract import PREFILL_TOKENS_A_STEP, PROBES, WARPS
 from engine.backends.cuda.expert_region import EXPERT_MATRICES
+from engine.backends.cuda.folded_router import folds_router
 from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.tape import Matrix, Plan, mlp_columns
 from engine.backends.cuda.units import QUAD_CHUNKS, TILE_ROWS, by_warpgroups
@@ -94,7 +95,11 @@ def fixed_bytes(plan: Plan, expert_tiles: int, requests: int) -> int:
     """What lies beside the ring and the scratch; `expert_tiles` as Layout.expert_tiles, at most."""
     routing = 0
     if experts := plan.config.experts:
-        routing = 24 + 4 * (WARPS * -(-experts.count // plan.cores) + 2 * experts.chosen + experts.count)
+        rows = -(-experts.count // plan.cores)
+        sums = 4 * WARPS * rows
+        if folds_router(plan.config):
+            sums = 24 + 32 * sums + 4 * WARPS
+        routing = 24 + sums + 4 * (2 * experts.chosen + experts.count)
         routing += 2 * (expert_tiles + 2 * experts.count + 1) + 6
     return (
         4 * (10 + 15 + 2 * WARPS + 4)

@@ -18,6 +18,7 @@ from engine.reference import Reference
 from tests.gpu.cache import of_reference, require_close
 from tests.gpu.models import LANEFORMER, LLAMA, RoutedWeights
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
+from tests.kernels.cuda.emulation.ranks import EmulatedGpus
 from tests.kernels.cuda.emulation.sources import convert
 from tests.reference.test_laneformer import relative_error
 
@@ -225,6 +226,27 @@ def test_equal_scores_meet_the_experts_of_the_reference_each_time(
     reference = Reference(weights)
     logits = reference.forward([*prompt, *tokens[:-1]], reference.new_cache(len(prompt) + NEW))
     assert tokens == again == logits[len(prompt) - 1 :].argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("name", ["experts", "experts with biases and sinks"])
+@pytest.mark.parametrize("prefilled", [0, SHORT - 1])
+def test_experts_cut_over_two_gpus_leave_the_references_keys_values_and_tokens(
+    name: str, prefilled: int, folder: Path
+) -> None:
+    config, cores = MODELS[name]
+    config = replace(config, heads=4, kv_heads=2, ffn=64)
+    weights = RandomWeights(config, 3)
+    prompt = np.random.default_rng(5).integers(0, config.vocab, SHORT).tolist()
+
+    gpus = EmulatedGpus(folder, config, weights, cores, ranks=2)
+    tokens, again = (gpus.generate(prompt, NEW, prefilled=prefilled) for _ in range(2))
+
+    reference = Reference(weights)
+    known = SHORT + NEW - 1
+    cache = reference.new_cache(known + 1)
+    logits = reference.forward([*prompt, *tokens[:-1]], cache)
+    assert tokens == again == logits[SHORT - 1 :].argmax(axis=1).tolist()
+    require_close(gpus.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, name)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,12 @@ def test_packed_experts_leave_the_references_keys_and_values(
     check_keys_and_values(weights, prefilled, storage, folder, Tuning(slot_units=32))
 
 
+@pytest.mark.parametrize("storage", each_night((Storage.FP8_BLOCK, Storage.Q8_0), Storage.Q8_0))
+def test_the_router_is_folded_through_packed_attention(storage: Storage, folder: Path) -> None:
+    weights = RandomPacked(EXPERTS[Storage.FP8_BLOCK], all_in(storage), 3)
+    check_keys_and_values(weights, 0, storage, folder, Tuning(slot_units=32))
+
+
 def check_keys_and_values(
     weights: RandomPacked, prefilled: int, storage: Storage, folder: Path, tuning: Tuning
 ) -> None:

@@ -66,6 +66,7 @@ struct Fiber {
     std::unique_ptr<char[]> stack;
     Dim3 thread, block_index;
     Block* block;
+    int gpu;
     u64 met[2] = {}, barriers[16] = {};
     bool ended = false;
 };
@@ -294,18 +295,19 @@ void multiply_rows(float (&sums)[N], const u32* rows, u64 vectors, int adds) {
 }
 constexpr auto NUMBER = WEIGHTS_PTX[0] == 'b' ? bf16 : f16;
 
-// Runs `thread` as every thread of every block; false if they wait for each other for ever, or one gave up.
-inline bool run(int blocks, int threads, void (*thread)()) {
+// Runs `thread` as every thread of every block of every GPU; false if they wait for each other for ever, or one gave up.
+inline bool run(int gpus, int blocks, int threads, void (*thread)()) {
     std::vector<std::unique_ptr<Block>> all_blocks;
     std::vector<std::unique_ptr<Fiber>> fibers;
-    for (int b = 0; b < blocks; ++b) {
+    for (int b = 0; b < gpus * blocks; ++b) {
         all_blocks.push_back(std::make_unique<Block>());
         std::memset(all_blocks.back()->memory.get(), 0xff, SHARED_BYTES);
         for (int t = 0; t < threads; ++t) {
             auto fiber = std::make_unique<Fiber>();
             fiber->stack = std::make_unique<char[]>(STACK_BYTES);
             fiber->thread.x = unsigned(t);
-            fiber->block_index.x = unsigned(b);
+            fiber->block_index.x = unsigned(b % blocks);
+            fiber->gpu = b / blocks;
             fiber->block = all_blocks.back().get();
             getcontext(&fiber->context);
             fiber->context.uc_stack.ss_sp = fiber->stack.get();
@@ -376,6 +378,7 @@ inline void __threadfence() {}
 inline void __threadfence_system() {}
 template <class T> T __ldg(const T* from) { return *from; }
 template <class T> T __ldcg(const T* from) { return *from; }
+template <class T> T __ldcs(const T* from) { return *from; }
 inline float __uint_as_float(unsigned bits) { return emulation::from_bits(bits); }
 inline unsigned __float_as_uint(float value) { return emulation::to_bits(value); }
 inline float __fadd_rn(float a, float b) { return a + b; }

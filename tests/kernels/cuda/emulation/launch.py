@@ -14,6 +14,7 @@ from engine.backends.cuda.cache_content import keys_and_values
 from engine.backends.cuda.constants import Tuning, make_layout, rotations
 from engine.backends.cuda.contract import PEER_POINTERS, TOKEN_ID_BITS, Control, Params, Status
 from engine.backends.cuda.expert_region import ExpertRegion, pack_experts
+from engine.backends.cuda.folded_router import fold_router, folded_offset, folds_router
 from engine.backends.cuda.memory import (
     share_table,
     tape_table,
@@ -25,18 +26,41 @@ from engine.backends.cuda.memory import (
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.prefill_buffers import prefill_bytes
-from engine.backends.cuda.sharding import shard
+from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import Plan, pack_core, plan
 from engine.backends.cuda.unpacked import copies_experts, copy_offsets, experts_for_tiles, sixteen_bits
 from engine.kv_cache import KeysAndValues
-from engine.models.config import ModelConfig
-from engine.models.weights import DType, Weights
+from engine.models.config import ModelConfig, is_matrix
+from engine.models.storage import Packed, Storage
+from engine.models.weights import DType, Weights, packed_of, storage_of
 from engine.sampling import SamplingParams
 from tests.kernels.cuda.emulation.build import build_library
 from tests.kernels.cuda.emulation.sources import write_sources
 
 _ALIGNMENT = 1024
+
+
+class PartOf:
+    """What one GPU holds of the matrices of a model's tapes."""
+
+    def __init__(self, weights: Weights, sharding: Sharding, rank: int) -> None:
+        self.config, self.native = sharding.part, weights.native
+        self._weights, self._sharding, self._rank = weights, sharding, rank
+
+    def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
+        return self._slice(name, self._weights.get(name, dtype))
+
+    def storage(self, name: str) -> Storage:
+        return storage_of(self._weights, name)
+
+    def packed(self, name: str) -> Packed:
+        whole = packed_of(self._weights, name)
+        scales = None if whole.scales is None else self._slice(name, whole.scales)
+        return Packed(whole.storage, self._slice(name, whole.rows), scales)
+
+    def _slice(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        return self._sharding.slice(name, self._rank, values) if is_matrix(name) else values
 
 
 class EmulatedGpu:
@@ -52,13 +76,20 @@ class EmulatedGpu:
         *,
         requests: int = 1,
         filters: bool = False,
+        ranks: int = 1,
+        rank: int = 0,
     ) -> None:
+        """With `ranks` it is one of so many, which launch together (ranks.py)."""
         self._config = config
-        self.chosen = choose_storages(weights, shard(config, 1))
-        self._plan = plan(config, cores, self.chosen.storages)
-        self.layout = make_layout(self._plan, self.chosen.half, tuning or Tuning(), requests=requests)
+        sharding = shard(config, ranks)
+        self.chosen = choose_storages(weights, sharding)
+        self._plan = plan(sharding.part, cores, self.chosen.storages)
+        self.layout = make_layout(
+            self._plan, self.chosen.half, tuning or Tuning(), sharding=sharding, requests=requests
+        )
         self.library = ctypes.CDLL(str(_build(folder, header(self.layout, filters=filters))))
         self._held: list[Any] = []
+        self._rank = rank
         self._cache = self.put(np.full(self.layout.kv_halves, 0xFFFF, np.uint16))
         self.memory = self._load(weights)
         self._serial = 1
@@ -102,8 +133,28 @@ class EmulatedGpu:
         *,
         last_along: bool = True,
     ) -> list[int]:
-        control, status = Control(), Status()
-        ring, stop = np.zeros(new, np.uint64), np.zeros(4, np.uint32)
+        ring, status = np.zeros(new, np.uint64), Status()
+        params = self.params(tokens, new, prefilled, first, tiles_from, logits, last_along=last_along)
+        params.ring, params.status = ring.ctypes.data, ctypes.addressof(status)
+        for name in PEER_POINTERS:  # this GPU is one of those that run the model
+            setattr(params.peers[0], name, getattr(params, name))
+        ended = self.library.launch(ctypes.byref(params))
+        assert ended, "all threads wait for each other, or one gave up and said why on stderr"
+        self._serial += status.passes
+        return [int(word) & ((1 << TOKEN_ID_BITS) - 1) for word in ring[: status.generated]]
+
+    def params(
+        self,
+        tokens: list[int],
+        new: int,
+        prefilled: int,
+        first: int,
+        tiles_from: int,
+        logits: NDArray[np.float32] | None = None,
+        *,
+        last_along: bool = True,
+    ) -> Params:
+        """Of a launch, but for its GPUs and what it tells the host."""
         params = Params(
             first=first,
             prefill_end=prefilled,
@@ -119,38 +170,48 @@ class EmulatedGpu:
             ids=self.put(np.asarray(tokens, np.int32)).ctypes.data,
             stop_ids=self.put(np.full(1, -1, np.int32)).ctypes.data,
             biases=self.put(np.frombuffer(biases_of(SamplingParams()), np.uint8)).ctypes.data,
-            control=ctypes.addressof(control),
-            status=ctypes.addressof(status),
-            ring=ring.ctypes.data,
-            stop_flag=stop.ctypes.data,
+            control=self.put(np.zeros(ctypes.sizeof(Control), np.uint8)).ctypes.data,
+            stop_flag=self.put(np.zeros(4, np.uint32)).ctypes.data,
+            rank=self._rank,
             keep_logits=int(logits is not None),
             logits=0 if logits is None else logits.ctypes.data,
         )
         for name, array in self.memory.items():
             setattr(params, name, array.ctypes.data)
         params.kv = self._cache.ctypes.data
-        for name in PEER_POINTERS:  # this GPU is one of those that run the model
-            setattr(params.peers[0], name, getattr(params, name))
-        ended = self.library.launch(ctypes.byref(params))
-        assert ended, "all threads wait for each other, or one gave up and said why on stderr"
-        self._serial += status.passes
-        return [int(word) & ((1 << TOKEN_ID_BITS) - 1) for word in ring[: status.generated]]
+        return params
 
     def cache(self, positions: int) -> KeysAndValues:
         """What launches have left in its first `positions`."""
-        return keys_and_values(self._cache, self._config, positions, fp8=self.layout.tuning.fp8_cache)
+        return keys_and_values(self._cache, self.layout.config, positions, fp8=self.layout.tuning.fp8_cache)
 
     def _load(self, weights: Weights) -> dict[str, NDArray[Any]]:
         """By the names of Params. What a launch must write before it reads holds NaNs."""
-        c, layout, made = self._config, self.layout, self._plan
-        prefill, half = prefill_bytes(layout), layout.weights
-        tapes = [pack_core(made, weights, core, half) for core in range(made.cores)]
-        tapes.append(pack_experts(layout.experts, weights, half))
+        c, layout, made = self.layout.config, self.layout, self._plan
+        prefill, half, part = (
+            prefill_bytes(layout),
+            layout.weights,
+            PartOf(weights, layout.sharding, self._rank),
+        )
+        tapes = [pack_core(made, part, core, half) for core in range(made.cores)]
+        tapes.append(pack_experts(layout.experts, part, half))
         if layout.has_copy:
-            tapes += _copies(made, weights, half)
+            tapes += _copies(made, part, half)
 
         def vectors(names: list[str]) -> NDArray[Any]:
             return self.put(np.concatenate([vector(weights, n, half).view(np.uint16).ravel() for n in names]))
+
+        def norms() -> NDArray[Any]:
+            """And behind them the folded router."""
+            halves = vectors(vector_names(c)).view(np.uint8)
+            behind = [np.zeros(folded_offset(halves.size // 2) - halves.size, np.uint8)]
+            if folds_router(c):
+                sharding = layout.sharding
+                behind += [
+                    fold_router(weights, self.chosen, sharding, self._rank, i).view(np.uint8).ravel()
+                    for i in range(c.layers)
+                ]
+            return self.put(np.concatenate([halves, *behind]))
 
         def unwritten(count: int) -> NDArray[Any]:
             return self.put(np.full(count, np.nan, np.float32))
@@ -164,7 +225,7 @@ class EmulatedGpu:
             "tape_tiles": self.put(tile_table(layout)),
             "shares": self.put(share_table(made)),
             "embed": vectors(["embed"]),
-            "norms": vectors(vector_names(c)),
+            "norms": norms(),
             "rotation": self.put(np.concatenate([turns(rope, layout) for rope in rotations(c)])),
             "mail": zeros(layout.mail_words, np.uint32),
             "candidates": zeros(layout.candidates_bytes, np.uint8),

@@ -1,4 +1,4 @@
-"""pack_units.cu on the CPU: its threads one after the other, as none waits for another."""
+"""The packing kernels on the CPU: their threads one after the other, as none waits for another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ctypes
 from pathlib import Path
 
 from engine.backends.cuda.compile import SOURCES
-from engine.backends.cuda.contract import UnitJob
+from engine.backends.cuda.contract import FoldJob, PackJob, UnitJob
+from engine.backends.cuda.folded_router import FOLDED_TOGETHER
 from tests.kernels.cuda.emulation.build import build_library
 from tests.kernels.cuda.emulation.sources import convert, write_headers
 
@@ -16,6 +17,11 @@ _PREFACE = """#define THREADS_OF_A_BLOCK 1
 #undef blockIdx
 struct Place3 { unsigned x, y; };
 static Place3 threadIdx{0, 0}, blockIdx{0, 0}, gridDim{1, 1}, blockDim{1, 1};
+"""
+_FOLD = """
+extern "C" void fold(const JOB* job, const FoldJob* fold, int blocks) {
+    for (blockIdx.y = 0; blockIdx.y < unsigned(blocks); ++blockIdx.y) KERNEL(*job, *fold);
+}
 """
 _ENTRY = """
 extern "C" void pack(const UnitJob* job, int cores) {
@@ -33,13 +39,24 @@ class EmulatedPacker:
     def __init__(self, folder: Path) -> None:
         write_headers(folder)
         (folder / "model.h").write_text('#define WEIGHTS_PTX "f16"\n', encoding="utf-8")
-        source = folder / "pack_units.cpp"
-        kernel = convert((SOURCES / "pack_units.cu").read_text(encoding="utf-8"))
-        source.write_text(_PREFACE + kernel + _ENTRY, encoding="utf-8")
-        self._library = ctypes.CDLL(str(build_library(source, folder / "pack_units.so")))
+        of_units = _FOLD.replace("JOB", "UnitJob").replace("KERNEL", "fold_router_units")
+        self._library = _build(folder, "pack_units", _ENTRY + of_units)
+        of_halves = _FOLD.replace("JOB", "PackJob").replace("KERNEL", "fold_router")
+        self._halves = _build(folder, "pack", of_halves)
 
     def pack(self, job: UnitJob, cores: int) -> None:
         self._library.pack(ctypes.byref(job), cores)
 
     def unpack(self, job: UnitJob, cores: int) -> None:
         self._library.unpack(ctypes.byref(job), cores)
+
+    def fold(self, job: PackJob | UnitJob, fold: FoldJob) -> None:
+        library = self._library if isinstance(job, UnitJob) else self._halves
+        library.fold(ctypes.byref(job), ctypes.byref(fold), -(-fold.experts // FOLDED_TOGETHER))
+
+
+def _build(folder: Path, name: str, entry: str) -> ctypes.CDLL:
+    source = folder / f"{name}.cpp"
+    kernel = convert((SOURCES / f"{name}.cu").read_text(encoding="utf-8"))
+    source.write_text(_PREFACE + kernel + entry, encoding="utf-8")
+    return ctypes.CDLL(str(build_library(source, folder / f"{name}.so")))

@@ -76,13 +76,13 @@ _PREFACE = f"""#define THREADS_OF_A_BLOCK {contract.THREADS}
 _ENTRY = """
 static const Launched* launched;
 static void run_thread() {
-    monokernel(*launched);
+    monokernel(launched[emulation::current->gpu]);
     emulation::current->ended = true;
     emulation::wait();
 }
 extern "C" int launch(const Launched* handed) {
     launched = handed;
-    return emulation::run(model::SMS, THREADS, run_thread);
+    return emulation::run(model::RANKS, model::SMS, THREADS, run_thread);
 }
 """
 
