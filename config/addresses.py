@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
@@ -17,8 +16,7 @@ IPV6_PREFIX = 64
 """Bits of an IPv6 address that tell networks apart: one visitor has all the rest to choose from."""
 
 
-@lru_cache(maxsize=256)  # a kept connection asks again and again
-def client_address(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:
+def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
     """The address to count by; "" where there is none, as on a Unix socket.
 
     `peer` is the other end of the connection, `forwarded` the X-Forwarded-For header. Each address is

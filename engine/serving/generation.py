@@ -154,7 +154,10 @@ class Generation:
             brings_first = bool(fresh) and not self._clock.started
             if fresh and not self._stream.stopped:
                 self._push(fresh)
-            if not (has_begun or brings_first):  # the publisher has the first ones in hand: it comes first
+            is_long = bool(fresh) or not self._clock.started  # else it may just have ended
+            if is_long and not (
+                has_begun or brings_first
+            ):  # the publisher has the first ones in hand: it comes first
                 has_begun = True
                 host.on_begin()
             if self._stream.stopped or self._output.cancelled.is_set():

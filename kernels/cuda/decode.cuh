@@ -79,7 +79,9 @@ DEVICE void qkv(Core& core, int layer, const u16* row) {
         const u32* mlp = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.stream() * model::HIDDEN;
         follow_stream(core, mlp, layer ? nullptr : row, post_norm);
         if constexpr (experts::FOLDED && QKV_LANE_TILES < model::SMS) {
-            folded_router::see_stream(core, layer, mlp, layer ? nullptr : row, norm_of(core, 2 * layer + 1));
+            with_storage<QKV>(layer, [&](auto stored) {
+                folded_router::see_stream<stored.STORAGE>(core, layer, mlp, layer ? nullptr : row, norm_of(core, 2 * layer + 1));
+            });
         }
         return;
     }
@@ -103,7 +105,10 @@ DEVICE void qkv(Core& core, int layer, const u16* row) {
 DEVICE void attn_out(Core& core, int layer) {
     if (!core.share(ATTN_OUT).tiles) {
         if constexpr (experts::FOLDED && OUT_LANE_TILES < model::SMS) {
-            folded_router::stage_heads<STORAGE_F16>(core, layer, core.mail(layer) + mail::HEADS_OUT);
+            with_storage<ATTN_OUT>(layer, [&](auto stored) {
+                float4 heads[folded_router::HeadPieces<stored.STORAGE>::COUNT];
+                folded_router::see_heads<stored.STORAGE>(core, layer, core.mail(layer) + mail::HEADS_OUT, heads);
+            });
         }
         return;
     }

@@ -5,9 +5,9 @@
 // the stream was before attention adds to it, and what the heads add by way of attention's output. The router's rows times the
 // norm times that matrix are made when a model is loaded (engine/backends/cuda/folded_router.py), so whoever has the heads has the scores.
 //
-// Here is what the consumers do. They wait for nothing of their own: qkv stages the stream before attention (StreamScores),
-// attn_out the heads (stage_heads), gate_up the stream after it (stage). Each thread leaves its part of the SM's scores, in FP32,
-// and each warp its squares. routing_warp.cuh has the rest.
+// Here is what the consumers do. Where they have tiles they wait for nothing of their own: qkv stages the stream before attention
+// (StreamScores), attn_out the heads (stage_heads), gate_up the stream after it (stage). Each thread leaves its part of the SM's
+// scores, in FP32, and each warp its squares. routing_warp.cuh has the rest.
 #pragma once
 #include "router.cuh"
 
@@ -26,6 +26,7 @@ DEVICE const float* folded_row(const Params& p, int layer, int expert) {
     return reinterpret_cast<const float*>(begin) + (size_t(layer) * model::EXPERTS + expert) * model::Q_DIM;
 }
 static_assert(!experts::FOLDED || (!model::POST_NORMS && !model::OUT_BIAS), "what attention adds to the stream is linear in the heads");
+static_assert(!experts::FOLDED || !in_windows(ATTN_OUT), "the heads are staged whole");
 
 // Asks for `bytes` of a row that no other SM reads.
 DEVICE void prefetch_row(const void* row, int bytes) {
@@ -80,6 +81,8 @@ public:
     }
     DEVICE void leave(Core& core) const {
         if (!has_) return;
+        // A warp that has seen the stream knows that the scores of the layer before are read. Of a short one some warps see nothing.
+        if constexpr (model::HIDDEN < 4 * CONSUMERS) consumers_sync();
 #pragma unroll
         for (int r = 0; r < experts::ROWS; ++r) part_of_score(core, r) = model::RANKS == 1 || core.params.rank == 0 ? sums_[r] : 0.0f;
     }
@@ -90,47 +93,66 @@ private:
     float sums_[experts::ROWS] = {};
 };
 
-// Of an SM that has rows of the router but no tiles of qkv.
+// Of an SM that has rows of the router but no tiles of qkv. It adds up as those that have: equal rows have equal scores everywhere.
+template <int STORAGE>
 DEVICE void see_stream(Core& core, int layer, const u32* from, const u16* row, const u16* norm_weights) {
+    constexpr bool BY_QUADS = staged_by_quads(STORAGE);
+    constexpr int PIECES = Pieces<model::HIDDEN, BY_QUADS>::COUNT;
     if (!has_row(core.place.sm, 0)) return;
-    StreamScores<STORAGE_F16> scores(core, layer, norm_weights);
-    stage_normed<model::HIDDEN>(core, from, row, norm_weights, nullptr, scores);
+    StreamScores<STORAGE> scores(core, layer, norm_weights);
+    float4 values[PIECES];
+    if (row) {
+        fetch_row<model::HIDDEN, BY_QUADS>(core, row, values);
+    } else {
+        fetch<model::HIDDEN, BY_QUADS>(core, from, values);
+    }
+    core.profile.input_ready();
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) scores.see(i, values[i]);
     scores.leave(core);
 }
 
-// Stages the heads for attn_out, and leaves what they add to the SM's scores.
 template <int STORAGE>
-DEVICE void stage_heads(Core& core, int layer, const u32* from) {
-    constexpr int COLUMNS = Matrix<ATTN_OUT>::COLUMNS;
-    constexpr bool BY_QUADS = staged_by_quads(STORAGE);
-    using HeadPieces = Pieces<COLUMNS, BY_QUADS>;
-    const HeadPieces pieces(core);
+using HeadPieces = Pieces<Matrix<ATTN_OUT>::COLUMNS, staged_by_quads(STORAGE)>;
+
+// Waits for the heads, and leaves what they add to the SM's scores.
+template <int STORAGE>
+DEVICE void see_heads(Core& core, int layer, const u32* from, float4 (&values)[HeadPieces<STORAGE>::COUNT]) {
+    constexpr int COUNT = HeadPieces<STORAGE>::COUNT;
+    const HeadPieces<STORAGE> pieces(core);
     const bool scores = has_row(core.place.sm, 0);
-    float4 values[HeadPieces::COUNT], rows[experts::ROWS][HeadPieces::COUNT];
+    float4 rows[experts::ROWS][COUNT];
 #pragma unroll
     for (int r = 0; r < experts::ROWS; ++r) {
         const int expert = smaller(expert_of(core.place.sm, r), model::EXPERTS - 1);
         const float4* row = reinterpret_cast<const float4*>(folded_row(core.params, layer, expert));
 #pragma unroll
-        for (int i = 0; i < HeadPieces::COUNT; ++i) {
+        for (int i = 0; i < COUNT; ++i) {
             rows[r][i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (scores && pieces.in_vector(i)) rows[r][i] = __ldg(row + pieces.column(i) / 4);
         }
     }
-    fetch<COLUMNS, BY_QUADS>(core, from, values);
+    fetch<Matrix<ATTN_OUT>::COLUMNS, staged_by_quads(STORAGE)>(core, from, values);
     core.profile.input_ready();
     if (scores) {
 #pragma unroll
         for (int r = 0; r < experts::ROWS; ++r) {
             float sum = part_of_score(core, r);
 #pragma unroll
-            for (int i = 0; i < HeadPieces::COUNT; ++i) sum += dot(values[i], rows[r][i]);
+            for (int i = 0; i < COUNT; ++i) sum += dot(values[i], rows[r][i]);
             part_of_score(core, r) = sum;
         }
         __syncwarp();
     }
     if (core.lane == 0) barrier_arrive(&core.shared.routing.decode().scored);
-    store_operand<COLUMNS, STORAGE>(core, values);
+}
+
+// The same, and stages the heads for attn_out.
+template <int STORAGE>
+DEVICE void stage_heads(Core& core, int layer, const u32* from) {
+    float4 values[HeadPieces<STORAGE>::COUNT];
+    see_heads<STORAGE>(core, layer, from, values);
+    store_operand<Matrix<ATTN_OUT>::COLUMNS, STORAGE>(core, values);
 }
 
 // Stages the stream after attention for gate_up, and leaves its squares. By all SMs that have tiles of the experts.

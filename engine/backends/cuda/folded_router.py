@@ -27,8 +27,12 @@ _ALIGNED_HALVES = 8
 
 
 def folds_router(config: ModelConfig) -> bool:
-    """Not with router biases: who is met then depends on the scale, which is known too late to gain by it."""
-    return config.experts is not None and not config.experts.biased
+    """Whether decode takes scores from the heads: what attention adds to the stream must be linear in them.
+
+    Not with router biases: who is met then depends on the scale, which is known too late to gain by it.
+    """
+    linear = not (config.out_bias or config.post_norms)
+    return config.experts is not None and linear and not config.experts.biased
 
 
 def folded_offset(halves: int) -> int:

@@ -164,11 +164,6 @@ class Plan:
         storage, total = self.storage(layer, matrix), chunks(self.config, matrix)
         return [_share_bytes(storage, shares[matrix].tiles, total) for shares in self.shares]
 
-    def share_bytes(self, core: int, matrix: Matrix, layer: int = 0) -> int:
-        return _share_bytes(
-            self.storage(layer, matrix), self.shares[core][matrix].tiles, chunks(self.config, matrix)
-        )
-
     def layer_bytes(self, core: int) -> int:
         """Of the first layer."""
         return self.layer_offset(core, 1)

@@ -116,7 +116,8 @@ def test_a_closed_pipe_is_quiet() -> None:
 def test_ctrl_c_ends_a_generation_cleanly() -> None:
     argv = ["generate", *TINY, "--prompt-ids", "1", "--max-tokens", "480", "--ignore-eos"]
     slow = (
-        "import sys, time\nfrom engine.backends.numpy_backend import Reference\n"
+        "import signal, sys, time\nfrom engine.backends.numpy_backend import Reference\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored by what runs in the background
         "forward = Reference.forward\n"
         "Reference.forward = lambda *a, **k: (time.sleep(0.2), forward(*a, **k))[1]\n"
         f"from engine.cli.app import main\nsys.exit(main({argv!r}))"

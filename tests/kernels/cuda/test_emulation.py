@@ -80,6 +80,7 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
     "norms after modules, soft caps": (GEMMA, 3),
     "norms after modules, heads normed, two rotations": (GEMMA_3, 2),
     "experts": (EXPERTS, 3),
+    "experts, SMs with rows of the router and no tiles": (replace(EXPERTS, experts=Experts(32, 2)), 20),
     "experts with biases and sinks": (GPT_OSS, 2),
 }
 

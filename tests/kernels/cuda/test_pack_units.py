@@ -109,7 +109,7 @@ def test_what_is_no_number_in_a_file_is_none_on_the_tape(packer: EmulatedPacker)
     made = plan(CONFIG, 1, choose_storages(weights, shard(CONFIG, 1)).storages)
     found = packed_tapes(packer, made, weights)
     wanted = pack_core(made, weights, 0, "bf16").view(np.uint8)
-    size = made.share_bytes(0, Matrix.QKV, 0)
+    size = made.share_sizes(0, Matrix.QKV)[0]
     at = made.matrix_offset(0, 0, Matrix.QKV)
     assert np.array_equal(found[at : at + size], wanted[at : at + size])
 
@@ -136,7 +136,7 @@ def require_as_defined(
         wanted = pack_core(laid, weights, core, half).view(np.uint8)
         for layer, matrix in made.steps():
             if made.storage(layer, matrix).is_packed:
-                at, size = laid.matrix_offset(core, layer, matrix), laid.share_bytes(core, matrix, layer)
+                at, size = laid.matrix_offset(core, layer, matrix), laid.share_sizes(layer, matrix)[core]
                 begin = int(begins[core]) + at
                 assert np.array_equal(found[begin : begin + size], wanted[at : at + size]), (core, matrix)
                 compared += size

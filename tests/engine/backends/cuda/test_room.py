@@ -66,10 +66,11 @@ def test_it_is_said_whether_a_gpu_is_only_full_or_too_small(total: int, even_alo
 
 
 def test_biases_of_experts_are_counted() -> None:
-    biased = layout("gpt-oss-20b", layers=2, windows=())
+    biased = layout("gpt-oss-20b", layers=2, windows=(), out_bias=False)
     config = biased.config
     assert config.experts is not None
-    plain = layout("gpt-oss-20b", layers=2, windows=(), experts=replace(config.experts, biased=False))
+    without = replace(config.experts, biased=False)
+    plain = layout("gpt-oss-20b", layers=2, windows=(), out_bias=False, experts=without)
     an_expert = 2 * config.ffn + config.hidden
     biases = config.layers * config.experts.count * (an_expert + 1)
     folded = config.layers * folded_layer_bytes(plain.config)  # only without biases

@@ -146,9 +146,9 @@ def test_where_matrices_begin_is_worked_out_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tape, "group_bytes", counted)
     tape._share_bytes.cache_clear()
     made = plan(load_preset("smollm2-135m").config, H200_SMS)
-    begins = [made.matrix_offsets(layer, matrix) for layer, matrix in made.steps()]
-    assert len(asked) < H200_SMS
-    assert (begins[-1] == [made.layer_offset(core, made.config.layers) for core in range(H200_SMS)]).all()
+    for layer, matrix in made.steps():
+        made.matrix_offsets(layer, matrix)
+    assert 0 < len(asked) < H200_SMS
 
 
 def test_the_two_rows_of_a_rotation_lie_side_by_side() -> None:
