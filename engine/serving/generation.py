@@ -151,13 +151,11 @@ class Generation:
 
         def on_tokens(fresh: Sequence[Token]) -> None:
             nonlocal has_begun
-            brings_first = bool(fresh) and not self._clock.started
+            has_first = self._clock.started
             if fresh and not self._stream.stopped:
                 self._push(fresh)
-            is_long = bool(fresh) or not self._clock.started  # else it may just have ended
-            if is_long and not (
-                has_begun or brings_first
-            ):  # the publisher has the first ones in hand: it comes first
+            # not beside the first tokens, which the publisher has in hand, nor where it may just have ended
+            if not has_begun and bool(fresh) == has_first:
                 has_begun = True
                 host.on_begin()
             if self._stream.stopped or self._output.cancelled.is_set():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -345,20 +346,22 @@ class _Loader:
         self._pack(target, tape, tensors(config, layer, matrix), kept, unpacked=kept is not wanted, fold=fold)
         target.free()
 
+    @cached_property
+    def _places_of_vectors(self) -> tuple[dict[str, int], int]:
+        """Where each lies by its name, and the folded router behind them."""
+        names = vector_names(self._layout.config)
+        sizes = [2 * int(np.prod(self._shapes[name])) for name in names]
+        places = dict(zip(names, accumulate(sizes, initial=self._norms), strict=False))  # but for their end
+        return places, self._norms + folded_offset(sum(sizes) // 2)
+
     def _fold_job(self, layer: int) -> FoldJob:
         """A layer's router through what attention's output is packed from."""
-        names, at = vector_names(self._layout.config), dict[str, int]()
-        end = self._norms
-        for name in names:
-            at[name] = end
-            end += 2 * int(np.prod(self._shapes[name]))
-        behind = folded_offset((end - self._norms) // 2) + layer * folded_layer_bytes(self._layout.config)
-        router, norm = (at[name] for name in router_names(layer))
-        config = self._layout.config
+        config, (places, folded) = self._layout.config, self._places_of_vectors
+        router, norm = (places[name] for name in router_names(layer))
         return FoldJob(
             router=router,
             norm=norm,
-            to=self._norms + behind,
+            to=folded + layer * folded_layer_bytes(config),
             experts=self._layout.experts.count,
             hidden=config.hidden,
             columns=config.q_dim,

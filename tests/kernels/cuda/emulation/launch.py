@@ -188,12 +188,9 @@ class EmulatedGpu:
     def _load(self, weights: Weights) -> dict[str, NDArray[Any]]:
         """By the names of Params. What a launch must write before it reads holds NaNs."""
         c, layout, made = self.layout.config, self.layout, self._plan
-        prefill, half, part = (
-            prefill_bytes(layout),
-            layout.weights,
-            PartOf(weights, layout.sharding, self._rank),
-        )
-        tapes = [pack_core(made, part, core, half) for core in range(made.cores)]
+        prefill, half = prefill_bytes(layout), layout.weights
+        part = PartOf(weights, layout.sharding, self._rank)
+        tapes: list[NDArray[Any]] = [pack_core(made, part, core, half) for core in range(made.cores)]
         tapes.append(pack_experts(layout.experts, part, half))
         if layout.has_copy:
             tapes += _copies(made, part, half)
