@@ -8,7 +8,9 @@ the order of slots: the sum does not depend on which thread or device computed w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,16 +57,18 @@ class ExpertLayer:
     """The router and the experts of one layer.
 
     Experts stay as their source keeps them, packed or in a mapped file, and are widened each time that a
-    token meets them: in FP32 all of them together would be eight times as large.
+    token meets them: in FP32 all of them together would be eight times as large. With `ahead` so many are
+    widened side by side, on threads of their own, while the one before them is in use.
     """
 
-    def __init__(self, weights: Weights, layer: int) -> None:
+    def __init__(self, weights: Weights, layer: int, *, ahead: int = 0) -> None:
         experts = weights.config.experts
         if experts is None:
             raise ValueError(f"{weights.config.name} has no experts")
         self._config: ModelConfig = weights.config
         self._experts = experts
         self._weights = weights
+        self._ahead = ahead
         self._prefix = f"layers.{layer}."
         self._router: Array = weights.get(f"{self._prefix}router")[np.newaxis]
         self._bias = weights.get(f"{self._prefix}router_bias") if experts.biased else np.float32(0.0)
@@ -78,9 +82,9 @@ class ExpertLayer:
     def mix(self, x: Array, chosen: NDArray[np.intp], weights: Array, project: Project) -> Array:
         """The weighted sum of each token's experts, [1, n, D]; an expert is read once for all its tokens."""
         slots = np.empty((self._experts.chosen, x.shape[1], x.shape[2]), np.float32)
-        for number in np.unique(chosen):
+        for number, expert in self._loaded(np.unique(chosen).tolist()):
             tokens, slot = np.nonzero(chosen == number)
-            slots[slot, tokens] = self._run(self._load(int(number)), x[:, tokens], project)
+            slots[slot, tokens] = self._run(expert, x[:, tokens], project)
         mixed = np.zeros_like(x)
         for slot_out, weight in zip(slots, weights.T, strict=True):
             mixed += slot_out * weight[:, np.newaxis]
@@ -93,6 +97,21 @@ class ExpertLayer:
         out: Array = project(gated, expert.down)[0]
         out += expert.down_bias
         return out
+
+    def _loaded(self, numbers: Sequence[int]) -> Iterator[tuple[int, Expert]]:
+        """Each with its number."""
+        if not self._ahead:
+            yield from ((number, self._load(number)) for number in numbers)
+            return
+        with ThreadPoolExecutor(self._ahead) as pool:
+            begun: deque[tuple[int, Future[Expert]]] = deque()
+            for number in numbers:
+                begun.append((number, pool.submit(self._load, number)))
+                if len(begun) > self._ahead:
+                    done, expert = begun.popleft()
+                    yield done, expert.result()
+            for done, expert in begun:
+                yield done, expert.result()
 
     def _load(self, number: int) -> Expert:
         def get(name: str) -> Array:

@@ -83,6 +83,8 @@ _QUERY_BLOCK = 256
 """Queries whose attention scores are held at a time: bounds them at [heads, block, T]."""
 
 
+_EXPERTS_AHEAD = 8
+"""Of GPT-OSS-20B one takes 0.1 GB in FP32, and some times that while it is widened."""
 _FIRST_POSITIONS = 256
 """Positions of the first rotary table; a longer sequence makes a longer one."""
 
@@ -355,21 +357,24 @@ class Reference:
 
 
 class StreamedLayers:
-    """A model's layers, each loaded while the one before it is in use, and then forgotten."""
+    """A model's layers, each loaded while the one before it is in use, and then forgotten.
+
+    So are experts, which are too many for a layer to hold.
+    """
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
 
     def __iter__(self) -> Iterator[Layer]:
         with ThreadPoolExecutor(1) as loader:
-            ahead = loader.submit(_load_layer, self._weights, 0)
+            ahead = loader.submit(_load_layer, self._weights, 0, _EXPERTS_AHEAD)
             for i in range(1, self._weights.config.layers):
-                layer, ahead = ahead.result(), loader.submit(_load_layer, self._weights, i)
+                layer, ahead = ahead.result(), loader.submit(_load_layer, self._weights, i, _EXPERTS_AHEAD)
                 yield layer
             yield ahead.result()
 
 
-def _load_layer(weights: Weights, index: int) -> Layer:
+def _load_layer(weights: Weights, index: int, experts_ahead: int = 0) -> Layer:
     def get(name: str) -> Array:
         return np.ascontiguousarray(weights.get(f"layers.{index}.{name}"))
 
@@ -380,7 +385,7 @@ def _load_layer(weights: Weights, index: int) -> Layer:
         qkv=np.concatenate([get("wq"), get("wk"), get("wv")], axis=1),
         attn_out=get("wo"),
         ffn_norm=get("ffn_norm"),
-        mlp=ExpertLayer(weights, index) if c.experts else _load_mlp(get),
+        mlp=ExpertLayer(weights, index, ahead=experts_ahead) if c.experts else _load_mlp(get),
         qkv_bias=np.concatenate(biases, axis=1)[:, np.newaxis] if biases else None,
         out_bias=get("bo") if c.out_bias else 0.0,
         sinks=get("sinks").reshape(c.lanes.count, -1, c.queries_per_kv) if c.sinks else None,
