@@ -1,4 +1,4 @@
-"""llama.cpp as a peer: its own llama-bench, on a GGUF file in F16, started anew in each turn."""
+"""llama.cpp as a peer: its own llama-bench, on a GGUF file, started anew in each turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class LlamaBench:
     with flash attention and every layer on the GPU, and no choice of a token.
     """
 
-    def __init__(self, binary: Path, model: Path, shape: Shape, source: str, *, gpu_name: str = "") -> None:
+    def __init__(
+        self, binary: Path, model: Path, shape: Shape, source: str, precision: str, *, gpu_name: str = ""
+    ) -> None:
         self.source = source
         self._binary, self._model, self._shape = binary, model, shape
         self._gpu = bool(gpu_name)
@@ -29,12 +31,12 @@ class LlamaBench:
         if self._gpu and not row.get("gpu_info"):
             raise PeerUnavailable(f"this llama-bench ({row['backends']}) sees no GPU here")
         more = {
-            "dtype": "float16",
+            "dtype": "float16" if precision == "F16" else precision,
             "tokens": shape.tokens,
             "settings": "flash attention, CUDA graphs as built" if self._gpu else "on the CPU",
             "build_number": row.get("build_number"),
         }
-        self.facts = Facts(f"llama.cpp {row['build_commit']} (F16, flash attention)", device, more)
+        self.facts = Facts(f"llama.cpp {row['build_commit']} ({precision}, flash attention)", device, more)
 
     def measure(self, repeats: int) -> list[float]:
         (done,) = self._run(repeats, generated=self._shape.tokens, behind=self._shape.context)

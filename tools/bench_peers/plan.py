@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from engine.measuring.point import Point
 from engine.models.catalogue import Model, open_model
-from engine.models.config import ModelConfig
 from engine.models.probe import plain
+from engine.models.weights import PackedWeights, RandomWeights
 from engine.sampling import PLAYGROUND
 from tools.bench_peers.peer import Shape
 
@@ -42,10 +42,12 @@ class Target:
     def model(self) -> Model:
         return open_model(f"random:{self.preset}")
 
-    def plain_config(self) -> ModelConfig:
+    def plain_weights(self) -> PackedWeights:
         """What the peers run: the same sizes in one lane, under the model's own name."""
-        config = self.model.config
-        return config if config.lanes.count == 1 else plain(config)
+        model = self.model
+        lanes = model.config.lanes.count
+        weights = model.weights if lanes == 1 else RandomWeights(plain(model.config), 0)
+        return cast("PackedWeights", weights)
 
     def shape(self, tokens: int) -> Shape:
         c = self.model.config
@@ -81,7 +83,11 @@ class Order:
 
     def wanted(self, peer: str, target: Target) -> bool:
         """Whether the peer has anything to run of this model."""
-        return peer in self.peers and (peer != MEGAKERNELS or target.preset == MEGAKERNELS_MODEL)
+        runs_it = {
+            MEGAKERNELS: target.preset == MEGAKERNELS_MODEL,
+            TORCH: target.model.config.experts is None,
+        }
+        return peer in self.peers and runs_it.get(peer, True)
 
     def points(self, target: Target) -> Iterator[Point]:
         """Ours, by the protocol: greedily at every context, and at the first as the playground draws."""

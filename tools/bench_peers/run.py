@@ -28,7 +28,7 @@ from engine.models.catalogue import Model
 from engine.progress import ignore_progress
 from engine.timings import decode_speed
 from tools.bench_node.run import FromCache
-from tools.bench_peers.gguf import write_gguf
+from tools.bench_peers.gguf import precision, write_gguf
 from tools.bench_peers.llama_bench import LlamaBench
 from tools.bench_peers.peer import Facts, Peer, PeerProcess, PeerUnavailable, Reader
 from tools.bench_peers.plan import LLAMA, MEGAKERNELS, TORCH, Order, Target
@@ -105,7 +105,8 @@ class PeersRun:
                 model = files.gguf[target].result()
                 shape = target.shape(self.order.tokens)
                 name = reachable_devices(1)[0].name if self.order.on_gpu else ""
-                self._add(target, LlamaBench(binary, model, shape, source, gpu_name=name))
+                numbers = precision(target.plain_weights())
+                self._add(target, LlamaBench(binary, model, shape, source, numbers, gpu_name=name))
         for target in self._targets_of(MEGAKERNELS):
             with self._caught(f"{MEGAKERNELS}, {target.preset}"):
                 code, module, source = files.megakernels.result()
@@ -272,7 +273,7 @@ class _Files:
 
     def _gguf(self, target: Target) -> Path:
         path = self._work / f"{target.preset}.gguf"
-        write_gguf(path, target.plain_config())
+        write_gguf(path, target.plain_weights())
         return path
 
 
