@@ -12,6 +12,7 @@ from engine.backends.cuda.shared_memory import (
     SHARED_BYTES,
     fixed_bytes,
     joins_lanes,
+    query_groups,
     scratch_bytes,
     table_bytes,
     widest_columns,
@@ -122,14 +123,8 @@ class Layout:
 
     @property
     def query_groups(self) -> int:
-        """Into how many items of decode's attention the query heads of one KV head fall.
-
-        Models with experts have few KV heads, which leave SMs idle while all wait for attention. Two query
-        heads are what an SM's threads finish at once.
-        """
-        pairs = self.config.queries_per_kv // 2
-        fits = self.config.queries_per_kv % 2 == 0 and self.config.kv_heads * pairs <= self.plan.cores
-        return pairs if self.config.experts and pairs and fits else 1
+        """Items of decode's attention that the query heads of one KV head are."""
+        return query_groups(self.plan)
 
     @property
     def max_splits(self) -> int:

@@ -43,11 +43,23 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int) -> int:
     chunks = min(_operand_chunks(plan), window_chunks(plan, requests))
     decode = requests * (chunks * 128 + 2 * WARPS * pairs * 8)
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if joins_lanes(sharding) else 0
-    merge = (WARPS + 1) * c.queries_per_kv * merge_row + 4 * c.head_dim
+    merge = (WARPS + 1) * (c.queries_per_kv // query_groups(plan)) * merge_row + 4 * c.head_dim
     decode += -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
     decode += table_bytes(plan) if requests == 1 else 0
     prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
+
+
+def query_groups(plan: Plan) -> int:
+    """Into how many items of decode's attention the query heads of one KV head fall.
+
+    Models with experts have few KV heads, which leave SMs idle while all wait for attention. Two query
+    heads are what an SM's threads finish at once.
+    """
+    c = plan.config
+    pairs = c.queries_per_kv // 2
+    fits = c.queries_per_kv % 2 == 0 and c.kv_heads * pairs <= plan.cores
+    return pairs if c.experts and pairs and fits else 1
 
 
 def table_bytes(plan: Plan) -> int:
