@@ -151,7 +151,7 @@ private:
             }
         }
         if constexpr (SHARED) {
-            fence_copies();
+            fence_operand();
         } else {
             __syncwarp();
         }

@@ -107,7 +107,7 @@ DEVICE void store_operand(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) 
         *reinterpret_cast<Operand*>(to) = make_uint4(a.high, a.low, b.high, b.low);
     }
     if constexpr (by_warpgroups(STORAGE)) {
-        fence_copies();
+        fence_operand();
     } else {
         __syncwarp();
     }

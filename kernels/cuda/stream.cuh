@@ -96,6 +96,9 @@ DEVICE void copy_shared(void* to, const void* from, u32 bytes, u64* barrier) {
 // Between this thread's loads and stores, and what the copy engine or wgmma do to the same memory.
 DEVICE void fence_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
+// The same for shared memory alone: stores to the mailboxes need not be seen by all SMs first.
+DEVICE void fence_operand() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // Asks for `bytes` (a multiple of 16) to be in the L2 soon.
 DEVICE void prefetch_l2(const void* from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
