@@ -14,7 +14,6 @@ from engine.backends.cuda.shared_memory import (
     joins_lanes,
     query_groups,
     scratch_bytes,
-    table_bytes,
     widest_columns,
 )
 from engine.backends.cuda.tape import Plan, mlp_columns
@@ -106,8 +105,8 @@ class Layout:
         if filters or not self.config.experts or self.requests > 1:
             return self.slots
         fixed = fixed_bytes(self.plan, _most_expert_tiles(self.config, self.tuning), 1)
-        taken = self.scratch_bytes - table_bytes(self.plan) + fixed
-        return (SHARED_BYTES - 128 - taken) // (self.slot_units * UNIT_BYTES + 16)
+        taken = scratch_bytes(self.plan, self.sharding, 1, table=False) + fixed
+        return (SHARED_BYTES - taken) // (self.slot_units * UNIT_BYTES + 16)
 
     @property
     def alone_slot_units(self) -> int:
@@ -253,7 +252,7 @@ def make_layout(
     ):
         if value > most:
             raise ConfigError(f"{config.name}: {value} {what}; the CUDA kernels take at most {most}")
-    scratch = scratch_bytes(plan, sharding, requests)
+    scratch = scratch_bytes(plan, sharding, requests, table=True)
     room_for_slots = SHARED_BYTES - scratch - fixed_bytes(plan, _most_expert_tiles(config, tuning), requests)
     chosen = tuning.slot_units if requests == 1 else None  # several requests' vectors may leave less room
     sizes = _SLOT_UNITS if chosen is None else (chosen,)

@@ -35,8 +35,9 @@ def joins_lanes(sharding: Sharding) -> bool:
     return sharding.streams > 1 and sharding.whole.lanes.head is not HeadKind.VOCAB_PARALLEL
 
 
-def scratch_bytes(plan: Plan, sharding: Sharding, requests: int) -> int:
-    """Mirrors SCRATCH_BYTES in core.cuh; the compiler asserts that all of shared memory fits."""
+def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool) -> int:
+    """Mirrors SCRATCH_BYTES in core.cuh, with a table of the request's vocabulary rows or without; the
+    compiler asserts that all of shared memory fits."""
     c = plan.config
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
@@ -45,7 +46,7 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int) -> int:
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if joins_lanes(sharding) else 0
     merge = (WARPS + 1) * (c.queries_per_kv // query_groups(plan)) * merge_row + 4 * c.head_dim
     decode += -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
-    decode += table_bytes(plan) if requests == 1 else 0
+    decode += table_bytes(plan) if table and requests == 1 else 0
     prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
 

@@ -229,6 +229,20 @@ def test_rings_use_what_activations_leave_of_shared_memory() -> None:
         assert SHARED_BYTES - used < 2 * layout.slot_units * 512
 
 
+def test_items_of_few_query_heads_leave_a_ring_of_experts_more_slots() -> None:
+    for name in ("gpt-oss-20b", "gpt-oss-120b", "qwen3-30b-a3b"):
+        layout = make_layout(plan(load_preset(name).config, 132), "bf16", Tuning())
+        assert layout.slots_of(filters=False) == 7, name
+
+
+def test_a_ring_without_the_vocabularys_table_leaves_prompts_their_sums() -> None:
+    """Of short vectors it is prompts that need the most room, and the table lies within that."""
+    small, tuning = load_preset("tiny-experts").config, Tuning(slot_units=16)
+    models = (replace(small, vocab=vocab) for vocab in (1024, 131072))
+    few, many = (make_layout(plan(model, 132), "f16", tuning).slots_of(filters=False) for model in models)
+    assert few == many
+
+
 def test_compiling_leaves_the_bytes_that_the_interpreter_shares_alone() -> None:
     compile_kernel("pack.cu", "", cache=False)
     (code,) = bytes([32])  # the interpreter keeps one object for each single byte
