@@ -60,8 +60,10 @@ struct Groups {
 
 constexpr int MAX_COLUMNS = larger(larger(model::HIDDEN, Matrix<ATTN_OUT>::COLUMNS),
                                    larger(Matrix<DOWN>::COLUMNS, Matrix<HEAD>::COLUMNS));
-constexpr int CHUNK_OPERAND_BYTES = REQUESTS * 2 * CHUNK_COLUMNS * 2;  // both parts of the split, 32 columns
-constexpr int OPERAND_STEP_BYTES = CHUNK_OPERAND_BYTES / 2;  // one product of 16 columns
+constexpr int VECTOR_CHUNK_BYTES = 2 * CHUNK_COLUMNS * 2;  // of one vector: both parts of the split, 32 columns
+constexpr int VECTOR_STEP_BYTES = VECTOR_CHUNK_BYTES / 2;  // one product of 16 columns
+constexpr int CHUNK_OPERAND_BYTES = REQUESTS * VECTOR_CHUNK_BYTES;
+constexpr int OPERAND_STEP_BYTES = CHUNK_OPERAND_BYTES / 2;
 constexpr int QUAD_OPERAND_BYTES = QUAD_CHUNKS * CHUNK_OPERAND_BYTES;
 constexpr int VECTOR_CHUNKS = round_up(chunks_of(MAX_COLUMNS), any_by_warpgroups() ? 2 * QUAD_CHUNKS : 1);
 // Long vectors, and those of several requests, lie in shared memory a window of their columns at a time (windows.cuh,
@@ -70,6 +72,7 @@ constexpr int ROUND_CHUNKS = 4 * WARPS;
 static_assert(model::WINDOW_CHUNKS % ROUND_CHUNKS == 0, "each thread fetches whole pieces of a window");
 constexpr int OPERAND_CHUNKS = smaller(model::WINDOW_CHUNKS, VECTOR_CHUNKS);
 constexpr int OPERAND_BYTES = OPERAND_CHUNKS * CHUNK_OPERAND_BYTES;
+static_assert(!experts::ANY || VECTOR_CHUNKS * VECTOR_CHUNK_BYTES <= OPERAND_BYTES, "experts take one request's vector at a time, whole");
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
 constexpr int PARTIAL_BYTES = 2 * REQUESTS * WARPS * PAIRS * int(sizeof(float2));
 constexpr int ATTENTION_ROWS = 8;
@@ -159,6 +162,7 @@ struct Shared {
     LastLooks looks[model::PROFILE ? WARPS : 1];
     experts::Routing routing;      // of this layer
     Seat seats[REQUESTS];          // of several requests
+    experts::Routes<(REQUESTS > 1)> routes;
 
     DEVICE u8* operand() { return scratch; }
     DEVICE float* norm_parts() { return reinterpret_cast<float*>(scratch + SCRATCH_BYTES - NORM_BYTES); }
@@ -247,6 +251,9 @@ struct Core {
     // Of the request: what scales its vector, and the rows of its stream.
     DEVICE float (&squares_left() const)[WARPS] { return shared.squares[(staged & 1) * REQUESTS + own.request]; }
     DEVICE float* residual() const { return shared.residual + own.request * model::RESIDUAL_ROWS; }
+    DEVICE experts::Met& met() const { return shared.routes.met(shared.routing, own.request); }
+    // Parts of the SM's score of its row `row` of the router.
+    DEVICE float* score_parts(int row) const { return shared.routes.sums(shared.routing, own.request, row); }
     // Of this SM's vocabulary rows, from the begin of decode to the end of the launch; scores are of one pass.
     DEVICE RowState* rows() const {
         if constexpr (REQUESTS == 1) {

@@ -20,8 +20,8 @@ DEVICE float2 gate_up_bias_of(const Params& p, int layer, int expert, int column
     const u16* from = biases_of(p, layer, expert) + p.rank * COLUMNS + column;
     return make_float2(weight_low(__ldg(from)), weight_low(__ldg(from + WHOLE_COLUMNS)));
 }
-DEVICE float2 gate_up_bias(const Params& p, const Routing& routing, int layer, int pair) {
-    return gate_up_bias_of(p, layer, routing.chosen[pair / COLUMNS], pair % COLUMNS);
+DEVICE float2 gate_up_bias(const Params& p, const Met& met, int layer, int pair) {
+    return gate_up_bias_of(p, layer, met.chosen[pair / COLUMNS], pair % COLUMNS);
 }
 // Of two rows of an expert's outputs, from an even one.
 DEVICE float2 down_bias_of(const Params& p, int layer, int expert, int row) {
@@ -29,13 +29,13 @@ DEVICE float2 down_bias_of(const Params& p, int layer, int expert, int row) {
     return make_float2(weight_low(__ldg(from)), weight_low(__ldg(from + 1)));
 }
 // Of two rows from an even one, all experts that are met, each as it counts.
-DEVICE float2 down_bias(const Params& p, const Routing& routing, int layer, int row) {
+DEVICE float2 down_bias(const Params& p, const Met& met, int layer, int row) {
     float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int slot = 0; slot < model::CHOSEN; ++slot) {
-        const float2 bias = down_bias_of(p, layer, routing.chosen[slot], row);
-        sum.x += routing.weights[slot] * bias.x;
-        sum.y += routing.weights[slot] * bias.y;
+        const float2 bias = down_bias_of(p, layer, met.chosen[slot], row);
+        sum.x += met.weights[slot] * bias.x;
+        sum.y += met.weights[slot] * bias.y;
     }
     return sum;
 }

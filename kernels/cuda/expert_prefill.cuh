@@ -182,7 +182,7 @@ DEVICE void choose(Core& core, const Chunk& chunk, int layer, const u16* norm) {
         }
         consumers_sync();
         if (core.warp == 0) {
-            int* chosen = core.shared.routing.chosen;
+            int* chosen = core.shared.routing.met.chosen;
             const float weight = router::choose(router::Keys::of_scores(scores, core.lane), core.lane, chosen, [] { return 1.0f; });
             const int slot = int(core.lane);
             if (slot < model::CHOSEN) *route<Way>(p, token * model::CHOSEN + slot) = make_float2(__int_as_float(chosen[slot]), weight);

@@ -24,8 +24,8 @@ struct ExpertWalk<true> {
         const u8* region = all(producer);
         producer.await(&producer.shared.routing.known, known, WAIT_ROUTE);
         known ^= 1u;
-        matrix<GATE_UP>(producer, region, layer);
-        matrix<DOWN>(producer, region, layer);
+        matrices<GATE_UP>(producer, region, layer);
+        matrices<DOWN>(producer, region, layer);
     }
 
     // Prefill: the experts of all tokens of a chunk.
@@ -46,8 +46,21 @@ private:
     DEVICE static const u8* all(const Producer& producer) {
         return producer.params.tape + producer.params.tape_offset[model::SMS];
     }
+    // Of several requests the share of each, one after the other.
     template <int WHICH, class Producer>
-    DEVICE void matrix(Producer& producer, const u8* region, int layer) {
+    DEVICE void matrices(Producer& producer, const u8* region, int layer) {
+        if constexpr (REQUESTS == 1) {
+            matrix<WHICH>(producer, region, layer, producer.shared.routing.met.chosen);
+        } else {
+#pragma unroll 1
+            for (int r = 0; r < REQUESTS; ++r) {
+                if (producer.shared.seats[r].finish != FINISH_RUNNING) continue;
+                matrix<WHICH>(producer, region, layer, producer.shared.routes.met(producer.shared.routing, r).chosen);
+            }
+        }
+    }
+    template <int WHICH, class Producer>
+    DEVICE void matrix(Producer& producer, const u8* region, int layer, const int* chosen) {
         constexpr int CHUNKS = phase_chunks(WHICH), STORAGE = experts::STORAGE<WHICH>;
         producer.place.phase = WHICH;
         const Groups groups = producer.shared.groups[WHICH];
@@ -56,7 +69,7 @@ private:
             const int tiles = groups.size(g), step = chunks_a_slot(tiles, STORAGE, true), tile = first_tile + groups.first(g);
             for (int chunk = 0; chunk < CHUNKS && !producer.ended; chunk += step) {
                 const int chunks = smaller(step, CHUNKS - chunk);
-                const experts::SlotCopies<WHICH> copies{region, producer.shared.routing.chosen, layer, tile, tiles, chunk, chunks, step};
+                const experts::SlotCopies<WHICH> copies{region, chosen, layer, tile, tiles, chunk, chunks, step};
                 producer.fill_slot(u32(tiles * experts::bytes<WHICH>(chunks)), [&] {
                     const int t = int(threadIdx.x) - CONSUMERS;
                     const auto copy = [&](int at, const u8* from, int bytes) { producer.copy_part(u32(at), from, u32(bytes)); };

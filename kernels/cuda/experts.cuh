@@ -51,14 +51,18 @@ struct RoutingInDecode {
     float squares[WARPS];
 };
 constexpr int DECODE_ROWS = ceil_div(int(sizeof(RoutingInDecode)), int(sizeof(float)) * WARPS);
+// Whom a token meets, and how much each counts.
+struct Met {
+    int chosen[model::CHOSEN];
+    float weights[model::CHOSEN];
+};
 // What is found out about the layer in hand.
 struct Routing {
     u64 known;   // a barrier: the producer waits for it
     u64 copied;  // prefill: the producer needs no more of who is met
     u64 tiled;   // long prompts: `tiles` are known
     alignas(FOLDED ? alignof(RoutingInDecode) : 4) float sums[FOLDED ? DECODE_ROWS : ROWS][WARPS];  // decode; FOLDED: RoutingInDecode
-    int chosen[model::CHOSEN];
-    float weights[model::CHOSEN];
+    Met met;
     union {  // prefill
         float scores[larger(1, model::EXPERTS)];  // of a token
         int counts[larger(1, model::EXPERTS)];    // of tokens that meet an expert
@@ -66,6 +70,27 @@ struct Routing {
     Tiles tiles;
 
     DEVICE RoutingInDecode& decode() { return reinterpret_cast<RoutingInDecode&>(sums); }
+};
+
+// What decode finds out about each request, and the parts of its SM's scores. Of one it lies in `Routing`.
+template <bool SEVERAL>
+struct Routes {
+    DEVICE static Met& met(Routing& routing, int) { return routing.met; }
+    DEVICE static float* sums(Routing& routing, int, int row) {
+        if constexpr (FOLDED) return routing.decode().sums[row];
+        else return routing.sums[row];
+    }
+};
+template <>
+struct Routes<true> {
+    struct Route {
+        Met met;
+        float sums[ROWS][FOLDED ? WARPS * 32 : WARPS];
+    };
+    Route of[ANY ? model::REQUESTS : 1];
+
+    DEVICE Met& met(Routing&, int request) { return of[request].met; }
+    DEVICE float* sums(Routing&, int request, int row) { return of[request].sums[row]; }
 };
 
 // The copies that fill one ring slot with chunks [chunk, chunk + chunks) of `tiles` tiles from `tile` on of GATE_UP or DOWN.

@@ -347,6 +347,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         const int at = produce_tiles(params, shared, blockIdx.x);
         if (threadIdx.x < CONSUMERS + PRODUCERS) produce(params, shared, blockIdx.x, at);
-        else if (threadIdx.x < CONSUMERS + PRODUCERS + 32) RoutingWarp<experts::FOLDED>(params, shared, blockIdx.x).run();
+        else if (threadIdx.x < CONSUMERS + PRODUCERS + 32) RoutingWarp<experts::FOLDED && REQUESTS == 1>(params, shared, blockIdx.x).run();
     }
 }

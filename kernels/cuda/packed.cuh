@@ -283,9 +283,9 @@ struct SlotWeights {
         Operand own[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
         const bool in_part = PARTS == 1 || (core.lane >> 1 & 1) == (core.lane >> 2 & 1);  // half of the columns a row
         if (in_part && row < Map::EACH && mine + row * WARPS < last) {
-            const u8* from = core.shared.operand() + (mine + row * WARPS) * CHUNK_OPERAND_BYTES + (core.lane & 3) * 16;
+            const u8* from = core.shared.operand() + (mine + row * WARPS) * VECTOR_CHUNK_BYTES + (core.lane & 3) * 16;
             own[0] = *reinterpret_cast<const Operand*>(from);
-            own[1] = *reinterpret_cast<const Operand*>(from + OPERAND_STEP_BYTES);
+            own[1] = *reinterpret_cast<const Operand*>(from + VECTOR_STEP_BYTES);
         }
         // Few tiles get two chains each, so that one product need not wait for the one before.
         constexpr int CHAINS = T <= 4 ? 2 : 1;

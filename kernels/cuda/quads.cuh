@@ -29,14 +29,14 @@ DEVICE void multiply_rows(float (&sums)[4], const u32* rows, u64 vector, int add
 }
 
 // A quad of the vector: for each product of 16 columns two pieces of eight, each of them eight columns of B, 16 bytes each.
-enum : u32 { COLUMN_BYTES = 16, PIECE_BYTES = 8 * COLUMN_BYTES, PRODUCT_BYTES = 2 * PIECE_BYTES };  // constants would be symbols
-static_assert(REQUESTS > 1 || 2 * PRODUCT_BYTES == QUAD_OPERAND_BYTES, "32 columns of four chunks, both parts of each");
+enum : u32 { COLUMN_BYTES = 16, PIECE_BYTES = 8 * COLUMN_BYTES, PRODUCT_BYTES = 2 * PIECE_BYTES, VECTOR_QUAD_BYTES = 2 * PRODUCT_BYTES };  // constants would be symbols
+static_assert(VECTOR_QUAD_BYTES == QUAD_CHUNKS * VECTOR_CHUNK_BYTES, "32 columns of four chunks, both parts of each");
 
 // Four numbers of a chunk, from column 4 `four` on, into the vector's operand.
 DEVICE void store_quarter(u8* operand, int chunk, u32 four, const Split& first, const Split& last) {
     const bool odd = four & 1;  // these store low parts first: other banks than their neighbours'
     const int column = chunk % QUAD_CHUNKS * 2;
-    u8* to = operand + chunk / QUAD_CHUNKS * QUAD_OPERAND_BYTES + odd * PRODUCT_BYTES + column * COLUMN_BYTES + four / 2 * 4;
+    u8* to = operand + chunk / QUAD_CHUNKS * VECTOR_QUAD_BYTES + odd * PRODUCT_BYTES + column * COLUMN_BYTES + four / 2 * 4;
     u8 *now = to + odd * COLUMN_BYTES, *then = to + !odd * COLUMN_BYTES;
     *reinterpret_cast<u32*>(now) = odd ? first.low : first.high;
     *reinterpret_cast<u32*>(then) = odd ? first.high : first.low;
@@ -108,7 +108,7 @@ struct HalfTurn {
         }
         hold();
         const u32 quad = chunk / QUAD_CHUNKS + Cut::quad(HALF);
-        const u64 vector = vector_descriptor(core.shared.operand()) + quad * u32(QUAD_OPERAND_BYTES >> 4);
+        const u64 vector = vector_descriptor(core.shared.operand()) + quad * u32(VECTOR_QUAD_BYTES >> 4);
         products_begin();
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {

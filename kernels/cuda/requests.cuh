@@ -39,4 +39,17 @@ protected:
 
 DEVICE bool runs(const Shared& shared, int request) { return shared.seats[request].finish == FINISH_RUNNING; }
 
+template <class Visit>
+DEVICE void for_each_running(const Core& core, const Visit& visit) {
+#pragma unroll 1
+    for (int r = 0; r < REQUESTS; ++r) {
+        if (runs(core.shared, r)) visit(for_request(core, r));
+    }
+}
+
+// The weights are the same for all requests; the first one's address is known when the kernel is compiled.
+DEVICE const u16* norm_of(const Core& core, int index) {
+    return core.own.launch->requests[0].norms + size_t(index) * model::HIDDEN;
+}
+
 }  // namespace several

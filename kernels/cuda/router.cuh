@@ -60,7 +60,7 @@ DEVICE void stage(Core& core, int layer, const u16* norm_weights) {
 #pragma unroll
     for (int r = 0; r < experts::ROWS; ++r) {
         const float sum = warp_sum(sums[r]);
-        if (core.lane == 0) core.shared.routing.sums[r][core.warp] = sum;
+        if (core.lane == 0) core.score_parts(r)[core.warp] = sum;
     }
     leave_squares(core);
     store_operand<model::HIDDEN, experts::STORAGE<GATE_UP>>(core, values);
@@ -72,7 +72,7 @@ DEVICE void post_scores(Core& core, int layer, float bias) {
     if (!has_row(core, int(core.lane))) return;
     float sum = 0.0f;
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) sum += core.shared.routing.sums[core.lane][w];
+    for (int w = 0; w < WARPS; ++w) sum += core.score_parts(int(core.lane))[w];
     const float score = sum * inverse_rms(core.squares_left()) + bias;
     post(core.mail(layer) + mail::SCORES + expert, tagged(score, core.epoch));
 }
@@ -168,11 +168,11 @@ DEVICE float choose(Keys keys, u32 lane, int* chosen, const Known& known) {
 // By the first warp. The producer needs no weights.
 DEVICE void choose_experts(Core& core, int layer) {
     experts::Routing& routing = core.shared.routing;
-    const float weight = choose(Keys(core, layer), core.lane, routing.chosen, [&] {
+    const float weight = choose(Keys(core, layer), core.lane, routing.met.chosen, [&] {
         if (core.lane == 0) barrier_arrive(&routing.known);
         return 1.0f;
     });
-    if (int(core.lane) < model::CHOSEN) routing.weights[core.lane] = weight;
+    if (int(core.lane) < model::CHOSEN) routing.met.weights[core.lane] = weight;
 }
 
 // By all SMs, for each has rows of the router, or tiles of the experts, or neither and may leave.

@@ -122,11 +122,11 @@ private:
         return inverse_rms(shared.routing.decode().squares);
     }
     DEVICE void choose(u32 parity) {
-        const float weight = router::choose(await_scores(), lane, shared.routing.chosen, [&] {
+        const float weight = router::choose(await_scores(), lane, shared.routing.met.chosen, [&] {
             if (lane == 0) barrier_arrive(&shared.routing.known);
             return await_scale(parity);
         });
-        if (int(lane) < model::CHOSEN) shared.routing.weights[lane] = weight;
+        if (int(lane) < model::CHOSEN) shared.routing.met.weights[lane] = weight;
         __syncwarp();
         if (lane == 0) barrier_arrive(&shared.routing.decode().weighed);
     }

@@ -243,7 +243,7 @@ struct GateUpFinish {
     float2 bias = make_float2(0.0f, 0.0f);
 
     DEVICE void prepare(int pair) {
-        if constexpr (experts::BIASED) bias = experts::gate_up_bias(core.params, core.shared.routing, layer, pair);
+        if constexpr (experts::BIASED) bias = experts::gate_up_bias(core.params, core.met(), layer, pair);
     }
     DEVICE void post(int pair, float gate, float up) {
         const int f = pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES);
@@ -256,8 +256,8 @@ struct GateUpFinish {
             up += bias.y;
         }
         float gated = swiglu(gate, up);
-        if constexpr (experts::FOLDED) await_weights(core, layer);
-        if constexpr (experts::ANY) gated *= core.shared.routing.weights[f / experts::COLUMNS];  // so that `down` adds them up
+        if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
+        if constexpr (experts::ANY) gated *= core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
         ::post(core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f, tagged(gated, core.epoch));
     }
 };
@@ -293,7 +293,7 @@ struct ResidualFinish {
         if constexpr (BIASED) {
             if (row(pair) >= model::HIDDEN) return;
             bias = ATTENTION ? heads::out_bias(core.params, layer, row(pair))
-                             : experts::down_bias(core.params, core.shared.routing, layer, row(pair));
+                             : experts::down_bias(core.params, core.met(), layer, row(pair));
         }
         if constexpr (LANES > 1) {
             if (exchange != EXCHANGE_DELAYED || row(pair) >= model::HIDDEN) return;

@@ -7,6 +7,7 @@
 // rows and finds its next token.
 #pragma once
 #include "decode.cuh"
+#include "several_experts.cuh"
 #include "several_products.cuh"
 
 namespace several {
@@ -19,14 +20,6 @@ template <class Visit>
 DEVICE void for_each_bit(u32 bits, const Visit& visit) {
 #pragma unroll 1
     for (; bits; bits &= bits - 1) visit(int(__ffs(int(bits))) - 1);
-}
-
-template <class Visit>
-DEVICE void for_each_running(const Core& core, const Visit& visit) {
-#pragma unroll 1
-    for (int r = 0; r < REQUESTS; ++r) {
-        if (runs(core.shared, r)) visit(for_request(core, r));
-    }
 }
 
 // --- layers -------------------------------------------------------------------------------------------------------------
@@ -78,11 +71,6 @@ DEVICE void begin_residuals(Core& core) {
     });
 }
 
-// The weights are the same for all requests; the first one's address is known when the kernel is compiled.
-DEVICE const u16* norm_of(const Core& core, int index) {
-    return core.own.launch->requests[0].norms + size_t(index) * model::HIDDEN;
-}
-
 DEVICE size_t mail_at(int layer, int what) { return size_t(layer) * mail::LAYER + what; }
 
 template <int PHASE, bool NORMED = false, class Finish>
@@ -109,12 +97,14 @@ DEVICE void attn_out(Core& core, int layer) {
 }
 
 DEVICE void gate_up(Core& core, int layer) {
+    if constexpr (experts::ANY) return Experts<experts::ANY>::gate_up(core, layer);
     GateUpFinish finish{core, layer};
     const size_t at = mail_at(layer, mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN);
     product<GATE_UP, true>(core, layer, finish, {at, false, norm_of(core, 2 * layer + 1)});
 }
 
 DEVICE void down(Core& core, int layer) {
+    if constexpr (experts::ANY) return Experts<experts::ANY>::down(core, layer);
     ResidualFinish<false> finish(core, layer);
     product<DOWN>(core, layer, finish, {mail_at(layer, mail::GATED + core.model_lane * LANE_FFN), false, nullptr});
 }

@@ -103,7 +103,7 @@ DEVICE void store_operand(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) 
             packed::store_quarter(core.shared.operand(), pieces.chunk(i), quad, a, b);
             continue;
         }
-        u8* to = core.shared.operand() + pieces.chunk(i) * CHUNK_OPERAND_BYTES + (quad & 1) * OPERAND_STEP_BYTES + quad / 2 * 16;
+        u8* to = core.shared.operand() + pieces.chunk(i) * VECTOR_CHUNK_BYTES + (quad & 1) * VECTOR_STEP_BYTES + quad / 2 * 16;
         *reinterpret_cast<Operand*>(to) = make_uint4(a.high, a.low, b.high, b.low);
     }
     if constexpr (by_warpgroups(STORAGE)) {

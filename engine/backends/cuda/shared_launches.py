@@ -10,9 +10,9 @@ def shares_launches(layout: Layout) -> bool:
     """Whether several requests of the model can share a launch: dense ones on one GPU, without norms after
     modules, whose head does not take its lanes side by side, with keys and values in 16 bits."""
     wide = layout.sharding.whole.lanes.head is HeadKind.LANE and layout.sharding.streams > 1
-    dense = layout.config.experts is None and not layout.config.post_norms
+    plain = not layout.config.post_norms
     in_16_bits = not layout.tuning.fp8_cache
-    return dense and in_16_bits and layout.sharding.ranks == 1 and not wide
+    return plain and in_16_bits and layout.sharding.ranks == 1 and not wide
 
 
 def rows_for(layout: Layout, wanted: int) -> int:
