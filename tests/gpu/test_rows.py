@@ -12,7 +12,7 @@ from engine.models.storage import Storage
 from engine.models.weights import RandomWeights, Weights
 from engine.sampling import PLAYGROUND, SamplingParams
 from tests.engine.models.packed_weights import RandomPacked, all_in
-from tests.gpu.models import CONFIGS, Model
+from tests.gpu.models import CONFIGS, Model, RoutedWeights
 from tests.gpu.test_packed import SHAPES
 from tests.gpu.test_small_models import Open, sequence
 
@@ -77,6 +77,35 @@ def test_packed_vectors_that_come_in_windows_give_the_same(opened: Open, storage
     one_layer = replace(SHAPES["whole blocks"], context=1024, layers=1, windows=())
     config = replace(one_layer, name=f"windows of {storage.name}", hidden=2304, ffn=8192)
     check_house(opened_with(opened, RandomPacked(config, all_in(storage), 3)))
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8])
+@pytest.mark.parametrize("name", ["test-experts", "test-gpt-oss", "more-experts-than-sms"])
+def test_experts_give_everyone_what_they_give_one(opened: Open, name: str, rows: int) -> None:
+    weights = RandomWeights(replace(CONFIGS[name], context=1024), 3)
+    check_house(opened_with(opened, weights, rows))
+
+
+@pytest.mark.parametrize("rows", [2, 8])
+@pytest.mark.parametrize(
+    ("name", "storage"), [("test-experts", Storage.FP8_BLOCK), ("test-gpt-oss", Storage.MXFP4)]
+)
+def test_packed_experts_give_everyone_what_they_give_one(
+    opened: Open, name: str, storage: Storage, rows: int
+) -> None:
+    config = replace(CONFIGS[name], name=f"{name} in {storage.name}", context=1024, ffn=128)
+    weights = RandomPacked(config, lambda name: storage if ".experts." in name else Storage.F16, 3)
+    backend = opened_with(opened, weights, rows)
+    assert backend.storage("layers.0.experts.0.w_down") is storage
+    check_house(backend)
+
+
+@pytest.mark.parametrize("row", [0.0, 1.0], ids=["all scores equal", "all meet the same"])
+def test_requests_that_meet_the_same_experts_get_what_they_get_alone(opened: Open, row: float) -> None:
+    config = replace(CONFIGS["test-experts"], name=f"routed by {row:g}", context=1024)
+    assert config.experts is not None
+    router = [row * expert for expert in range(config.experts.count)]
+    check_house(opened_with(opened, RoutedWeights(config, 3, router)))
 
 
 def check_house(backend: CudaBackend) -> None:

@@ -92,6 +92,12 @@ def window_chunks(plan: Plan, requests: int) -> int:
     return -(-max(c.hidden, head_columns(c)) // (32 * _ROUND_CHUNKS)) * _ROUND_CHUNKS
 
 
+def vectors_fit(plan: Plan) -> bool:
+    """Whether the longest vector lies whole in the windows of several requests, as experts take it then: one
+    request's at a time."""
+    return _operand_chunks(plan) <= 16 * _ROUND_CHUNKS
+
+
 def residual_rows(plan: Plan) -> int:
     """With norms after modules every SM keeps the whole residual stream, and two sums of squares a warp."""
     if plan.config.post_norms:

@@ -65,6 +65,8 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "two requests": ("test-llama", "f16", {"requests": 2, "filters": True}),
     "eight requests": ("llama-3.2-1b", "f16", {"requests": 8, "filters": True}),
     "eight requests, small": ("smollm2-135m", "f16", {"requests": 8, "filters": True}),
+    "eight requests, experts": ("qwen3-30b-a3b", "bf16", {"requests": 8, "filters": True}),
+    "eight requests, biased experts": ("gpt-oss-20b", "bf16", {"requests": 8, "filters": True}),
 }
 
 
@@ -124,9 +126,15 @@ def test_products_with_packed_weights_do_not_wait_for_each_other(name: str) -> N
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("requests", [2, 8])
-def test_those_of_several_requests_with_packed_weights_do_not_either(requests: int) -> None:
-    alone = layout_for(open_model("random:qwen3-8b:fp8_block"), 1, 132, parse_options({}))
+@pytest.mark.parametrize(
+    ("name", "requests"),
+    [
+        ("qwen3-8b:fp8_block", 2), ("qwen3-8b:fp8_block", 8),
+        ("gpt-oss-20b", 4), ("qwen3-30b-a3b:fp8_block", 2),
+    ],
+)  # fmt: skip
+def test_those_of_several_requests_with_packed_weights_do_not_either(name: str, requests: int) -> None:
+    alone = layout_for(open_model(f"random:{name}"), 1, 132, parse_options({}))
     text = header(several_layout(alone, None, requests), filters=True)
     compiled = compile_kernel("monokernel.cu", text, verbose=True, cache=False)
     assert "serialized" not in compiled.log

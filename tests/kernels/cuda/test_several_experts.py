@@ -9,12 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.backends.base import Job
 from engine.models.config import Experts, ModelConfig
+from engine.models.storage import Storage
 from engine.models.weights import RandomWeights, Weights
+from tests.engine.models.packed_weights import RandomPacked, all_in
+from tests.gpu.models import RoutedWeights
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
+from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
 from tests.kernels.cuda.emulation.several import EmulatedRows, Ended, Request
 from tests.kernels.cuda.test_emulation import EXPERTS, GPT_OSS
-from tests.kernels.cuda.test_several import SAMPLINGS, prompt
+from tests.kernels.cuda.test_packed_emulation import EXPERTS as PACKED
+from tests.kernels.cuda.test_several import SAMPLINGS, follow, prompt
+
+CORES = 3
+KINDS = {"scores of heads": EXPERTS, "router biases": GPT_OSS}
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("several-experts")
 
 
-def check(weights: Weights, rows: int, cores: int, folder: Path) -> None:
+def check(weights: Weights, rows: int, folder: Path, cores: int = CORES) -> None:
+    """Requests that sample by every option, of which some end before the others."""
+
     def emulated(requests: int) -> EmulatedRows:
         gpu = EmulatedGpu(folder, weights.config, weights, cores, requests=requests, filters=True)
         return EmulatedRows(gpu)
@@ -41,6 +52,77 @@ def check(weights: Weights, rows: int, cores: int, folder: Path) -> None:
         np.testing.assert_array_equal(seat.kv, cache)
 
 
-@pytest.mark.parametrize("config", [EXPERTS, GPT_OSS], ids=["scores of heads", "biases and sinks"])
-def test_each_leaves_what_it_leaves_alone(config: ModelConfig, folder: Path) -> None:
-    check(RandomWeights(config, 3), 2, 3, folder)
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("scores of heads", 4),
+        ("router biases", 2),
+        pytest.param("scores of heads", 2, marks=pytest.mark.nightly),
+        pytest.param("router biases", 4, marks=pytest.mark.nightly),
+        pytest.param("scores of heads", 8, marks=pytest.mark.nightly),
+        pytest.param("router biases", 8, marks=pytest.mark.nightly),
+    ],
+)
+def test_each_leaves_what_it_leaves_alone(kind: str, rows: int, folder: Path) -> None:
+    check(RandomWeights(KINDS[kind], 3), rows, folder)
+
+
+@pytest.mark.parametrize(
+    "router",
+    [[3.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0], [0.0] * 8, [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]],
+    ids=["all meet the same", "all scores equal", "more at the top than are met"],
+)
+def test_who_meets_the_same_experts_or_scores_them_alike_leaves_the_same(
+    router: list[float], folder: Path
+) -> None:
+    check(RoutedWeights(EXPERTS, 3, router), 4, folder)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("config", "cores"),
+    [
+        (replace(EXPERTS, experts=Experts(32, 2)), 20),
+        (replace(EXPERTS, hidden=32, heads=1, head_dim=32, vocab=72, experts=Experts(8, 1)), 9),
+        (replace(EXPERTS, experts=Experts(8, 3, renormalise=False)), 2),
+        (replace(GPT_OSS, hidden=288, ffn=96), 5),
+    ],
+    ids=["rows of the router and no tiles", "no tile of the experts", "not renormalised", "wide"],
+)
+def test_shares_of_all_kinds_leave_the_same(config: ModelConfig, cores: int, folder: Path) -> None:
+    check(RandomWeights(config, 3), 2, folder, cores)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("storage", PACKED)
+@pytest.mark.parametrize("rows", [2, 8])
+def test_packed_experts_leave_the_same(storage: Storage, rows: int, folder: Path) -> None:
+    weights = RandomPacked(PACKED[storage], lambda name: storage if ".experts." in name else Storage.F16, 3)
+    check(weights, rows, folder)
+
+
+@pytest.mark.nightly
+def test_experts_beside_packed_attention_leave_the_same(folder: Path) -> None:
+    check(RandomPacked(PACKED[Storage.FP8_BLOCK], all_in(Storage.FP8_BLOCK), 3), 4, folder)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_joins_and_leaves_gets_what_it_gets_alone(
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.backends.cuda.rows.PIECE", 4)
+    backend = EmulatedBackend(folder, RandomWeights(KINDS[kind], 3), CORES, 4, filters=True)
+    scheduler = backend.scheduler
+    jobs = [
+        Job(tuple(prompt(1, 3)), 6, SAMPLINGS[1]),
+        Job(tuple(prompt(2, 9)), 2, SAMPLINGS[0]),
+        Job(tuple(prompt(3, 2)), 2, SAMPLINGS[3]),
+    ]
+    expected = [follow(scheduler.join(job)) for job in jobs]
+
+    rows = [scheduler.join(job) for job in jobs]
+
+    assert [follow(row) for row in rows] == expected
+    scheduler.settle()
+    assert max(backend.launches) == 3

@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 
 from engine.backends.base import Token
 from engine.backends.cuda import watch
-from engine.backends.cuda.constants import Tuning
+from engine.backends.cuda.constants import Tuning, make_layout
 from engine.backends.cuda.contract import TOKEN_ID_BITS, Control, Finish, Status
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.seats import kernels_for
+from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.shared_launches import rows_for, shares_launches
 from engine.backends.cuda.shared_memory import SHARED_BYTES
+from engine.backends.cuda.storages import choose_storages
+from engine.backends.cuda.tape import plan
 from engine.backends.cuda.together import Seats, SeveralLaunch, breakdown_of, several_layout
 from engine.errors import DeviceLost
 from engine.models.config import ModelConfig
@@ -29,9 +32,11 @@ from engine.settings import MOST_ROWS
 from tests.engine.backends.cuda.test_constants import EXPERTS, LLAMA, layout_of
 from tests.engine.backends.cuda.test_launch import Clock, PlayedDevice
 from tests.engine.backends.cuda.test_launch import context as launch_context
+from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.gpu.models import CONFIGS, GEMMA_2_2B, QWEN3_32B
 
 LANEFORMER = load_preset("laneformer-2b").config
+GPT_OSS = load_preset("gpt-oss-20b").config
 
 
 @pytest.mark.parametrize(
@@ -46,16 +51,18 @@ def test_kernels_are_compiled_up_to_the_size_that_holds_all_rows(rows: int, size
     [
         (LLAMA, None), (LANEFORMER, None), (QWEN3_32B, None),
         (LLAMA, Storage.FP8_BLOCK), (QWEN3_32B, Storage.Q8_0), (QWEN3_32B, Storage.FP8_BLOCK),
+        (EXPERTS, None), (EXPERTS, Storage.FP8_BLOCK), (GPT_OSS, Storage.MXFP4),
     ],
     ids=lambda value: value.name if value else "16 bits",
 )  # fmt: skip
-def test_dense_models_share_launches(config: ModelConfig, storage: Storage | None) -> None:
+def test_requests_of_a_model_share_launches(config: ModelConfig, storage: Storage | None) -> None:
     layout = layout_of(config, storage)
     assert shares_launches(layout)
     for size in kernels_for(8):
         several = several_layout(layout, None, size)
         assert several.capacity == layout.capacity
         assert several.slots * (several.slot_units * 512 + 16) + several.scratch_bytes < SHARED_BYTES
+        assert several.slots > several.tuning.expert_slots_in_flight
         assert several.alone_slot_units == layout.slot_units
         assert f"constexpr int REQUESTS = {size};" in header(several)
 
@@ -69,15 +76,25 @@ def test_the_size_of_slots_that_is_asked_for_is_that_of_one_request(slot_units: 
 
 @pytest.mark.parametrize(
     "config",
-    [EXPERTS, GEMMA_2_2B, CONFIGS["head-of-all-lanes"]],
-    ids=["experts", "norms after modules", "a head over all lanes"],
+    [GEMMA_2_2B, CONFIGS["head-of-all-lanes"]],
+    ids=["norms after modules", "a head over all lanes"],
 )
 def test_the_others_have_one_row(config: ModelConfig) -> None:
     assert not shares_launches(layout_of(config))
 
 
 def test_who_cannot_share_has_one_row_whatever_is_wanted() -> None:
-    assert [rows_for(layout_of(config), 4) for config in (LLAMA, EXPERTS)] == [4, 1]
+    assert [rows_for(layout_of(config), 4) for config in (LLAMA, EXPERTS, GEMMA_2_2B)] == [4, 4, 1]
+
+
+def test_experts_in_k_quants_have_one_row() -> None:
+    """Slots of another size would add them up in other parts."""
+    config = replace(CONFIGS["test-experts"], ffn=256)
+    sharding = shard(config, 1)
+    chosen = choose_storages(RandomPacked(config, all_in(Storage.Q4_K), 3), sharding)
+    layout = make_layout(plan(config, 132, chosen.storages), chosen.half, Tuning())
+    assert layout.experts.gate_up is Storage.Q4_K
+    assert not shares_launches(layout)
 
 
 def test_keys_and_values_in_fp8_have_one_row() -> None:
