@@ -1,5 +1,5 @@
-"""Several requests of a mixture of experts in a launch: each leaves the tokens, keys and values that it leaves
-alone, to the bit, whomever it and the others meet."""
+"""Several requests of a mixture of experts in a launch: each leaves the tokens, keys and values that it
+leaves alone, to the bit, whomever it and the others meet."""
 
 from __future__ import annotations
 
