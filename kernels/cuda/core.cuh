@@ -252,7 +252,7 @@ struct Core {
     DEVICE float (&squares_left() const)[WARPS] { return shared.squares[(staged & 1) * REQUESTS + own.request]; }
     DEVICE float* residual() const { return shared.residual + own.request * model::RESIDUAL_ROWS; }
     DEVICE experts::Met& met() const { return shared.routes.met(shared.routing, own.request); }
-    // Parts of the SM's score of its row `row` of the router.
+    // Of the SM's score of its row `row` of the router each warp's part; FOLDED and of several requests each thread's.
     DEVICE float* score_parts(int row) const { return shared.routes.sums(shared.routing, own.request, row); }
     // Of this SM's vocabulary rows, from the begin of decode to the end of the launch; scores are of one pass.
     DEVICE RowState* rows() const {

@@ -76,10 +76,7 @@ struct Routing {
 template <bool SEVERAL>
 struct Routes {
     DEVICE static Met& met(Routing& routing, int) { return routing.met; }
-    DEVICE static float* sums(Routing& routing, int, int row) {
-        if constexpr (FOLDED) return routing.decode().sums[row];
-        else return routing.sums[row];
-    }
+    DEVICE static float* sums(Routing& routing, int, int row) { return routing.sums[row]; }
 };
 template <>
 struct Routes<true> {

@@ -54,7 +54,7 @@ DEVICE float dot(const float4& v, const float4& weights) {
     return v.x * weights.x + v.y * weights.y + v.z * weights.z + v.w * weights.w;
 }
 
-DEVICE float& part_of_score(Core& core, int row) { return core.score_parts(row)[core.warp * 32 + core.lane]; }
+DEVICE float& part_of_score(Core& core, int row) { return core.shared.routing.decode().sums[row][core.warp * 32 + core.lane]; }
 
 // What the stream before attention adds to the SM's scores, from the pieces that qkv stages. Of GPUs that all have the same stream the
 // first one counts it.
@@ -144,7 +144,6 @@ DEVICE void see_heads(Core& core, int layer, const u32* from, float4 (&values)[H
         }
         __syncwarp();
     }
-    if constexpr (REQUESTS > 1) return;  // all will meet
     if (core.lane == 0) barrier_arrive(&core.shared.routing.decode().scored);
 }
 

@@ -53,6 +53,9 @@ struct Scores<true> {
                 float4 heads[folded_router::HeadPieces<stored.STORAGE>::COUNT];
                 folded_router::see_heads<stored.STORAGE>(other, layer, other.mail(layer) + mail::HEADS_OUT, heads);
             });
+            const u32 thread = other.warp * 32 + other.lane;
+#pragma unroll
+            for (int row = 0; row < experts::ROWS; ++row) other.score_parts(row)[thread] = folded_router::part_of_score(other, row);
         });
         consumers_sync();
     }
