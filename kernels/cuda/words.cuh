@@ -68,7 +68,7 @@ DEVICE uint2 peek2(const u32* from) {
     return v;
 }
 
-DEVICE bool fresh(const uint4& v, u32 epoch) {
-    return (((v.x ^ epoch) | (v.y ^ epoch) | (v.z ^ epoch) | (v.w ^ epoch)) & 1u) == 0;
-}
+// 1 if some word is not fresh, else 0.
+DEVICE u32 stale(const uint4& v, u32 epoch) { return ((v.x ^ epoch) | (v.y ^ epoch) | (v.z ^ epoch) | (v.w ^ epoch)) & 1u; }
+DEVICE bool fresh(const uint4& v, u32 epoch) { return stale(v, epoch) == 0; }
 DEVICE bool fresh(const uint2& v, u32 epoch) { return (((v.x ^ epoch) | (v.y ^ epoch)) & 1u) == 0; }
