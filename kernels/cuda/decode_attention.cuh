@@ -1,20 +1,14 @@
 // Attention of one token: heads, and parts of heads where the context is long, spread over the SMs.
 #pragma once
-#include "attention.cuh"
+#include "split_heads.cuh"
 
 namespace decode_attention {
 
-// The query heads of a KV head are shared out in groups, each an item of its own.
-constexpr int GROUPS = model::QUERY_GROUPS;
-constexpr int QUERIES = model::QUERIES_PER_KV / GROUPS;
-constexpr int ITEMS = model::KV_HEADS * GROUPS;
-constexpr int PARTIAL_ITEM = mail::PARTIAL_ITEM / GROUPS;
 DEVICE constexpr int kv_head(int item_head) { return item_head / GROUPS; }
 constexpr bool PAIRED = QUERIES <= 4;
 static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
 // Blocks that a warp has in registers while it waits for the queries.
 constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : model::HEAD_DIM <= 128 ? 2 : 1;
-constexpr int PARTS = WARPS + 1;  // of an SM's result: the newest position is one of its own, as the cache has it only later
 static_assert(ITEMS <= model::SMS && ITEMS * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
 
 // Heads x splits spread evenly over the SMs. A head is split when its blocks are more than an SM's warps hold at once:
@@ -206,58 +200,6 @@ DEVICE void leave_nothing(float* rows, u32 lane) {
     for (int i = int(lane); i < QUERIES * MERGE_ROW; i += 32) rows[i] = i % MERGE_ROW == model::HEAD_DIM ? NO_SCORE : 0.0f;
 }
 
-// How many splits there are changes with the position, so a partial result is not written in every pass and parity
-// alone could mistake an old one: its words carry the number of the pass instead.
-DEVICE u64 numbered(const Core& core, float value) { return u64(core.serial) << 32 | __float_as_uint(value); }
-DEVICE bool is_current(const Core& core, u64 word) { return u32(word >> 32) == core.serial; }
-DEVICE float number(u64 word) { return __uint_as_float(u32(word)); }
-
-DEVICE void post_partial(Core& core, u64* item, int g, int d, const Merged& m) {
-    u64* row = item + g * mail::PARTIAL_ROW;
-    post(row + d, numbered(core, m.value));
-    if (d == 0) {
-        post(row + model::HEAD_DIM, numbered(core, m.maximum));
-        post(row + model::HEAD_DIM + 1, numbered(core, m.sum));
-    }
-}
-
-// Adds the parts of splits 1 .. splits - 1, in order, a few at a time so that their loads overlap.
-DEVICE void add_partials(Core& core, const u64* partials, int splits, int g, int d, Merged& m) {
-    constexpr int AT_ONCE = 4;
-    for (int first = 1; first < splits; first += AT_ONCE) {
-        u64 value[AT_ONCE] = {};  // as rows.cuh's `past`
-        ulonglong2 scale[AT_ONCE] = {};
-        u32 missing = 0;
-#pragma unroll
-        for (int s = 0; s < AT_ONCE; ++s) {
-            if (first + s < splits) missing |= 1u << s;
-        }
-        const u32 here = missing;
-        Spin spin(core.params, core.place, WAIT_PARTIAL);
-        while (missing) {
-#pragma unroll
-            for (int s = 0; s < AT_ONCE; ++s) {
-                if (!(missing >> s & 1u)) continue;
-                const u64* row = partials + (first + s) * PARTIAL_ITEM + g * mail::PARTIAL_ROW;
-                value[s] = load_relaxed(row + d);
-                scale[s] = peek2(row + model::HEAD_DIM);
-            }
-#pragma unroll
-            for (int s = 0; s < AT_ONCE; ++s) {
-                if ((missing >> s & 1u) && is_current(core, value[s]) && is_current(core, scale[s].x) &&
-                    is_current(core, scale[s].y)) {
-                    missing &= ~(1u << s);
-                }
-            }
-            if (missing && spin.hopeless()) break;
-        }
-#pragma unroll
-        for (int s = 0; s < AT_ONCE; ++s) {
-            if (here >> s & 1u) m.add(number(scale[s].x), number(scale[s].y), number(value[s]));
-        }
-    }
-}
-
 // Blocks of an item go to its warps in turn; those of a head to its splits in turn before that.
 DEVICE int first_index(const Core& core, const AttentionItem& item) { return item.split + item.splits * int(core.warp); }
 
@@ -270,9 +212,24 @@ DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
     }
 }
 
-// Joins what the warps left in shared memory, and posts it: the head's result, or for the SM that has the head's first part.
+// Joins what the warps left in shared memory, and posts it as this SM's part of the head. Publishes a slice of the result as well.
+DEVICE void publish_slice(Core& core, const AttentionItem& item, u64* partials, u32* result, const float* rows) {
+#pragma unroll 1
+    for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
+        const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
+        post_partial(core, partials + item.split * PARTIAL_ITEM, g, d, merge_parts<PARTS>(rows, QUERIES, g, d));
+    }
+    join_slice(core, item, partials, result);
+}
+
+// Joins what the warps left in shared memory, and posts it: the head's result, or a part of it to the SMs that join the parts.
 DEVICE void publish(Core& core, const AttentionItem& item, int layer, const float* rows) {
     u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * PARTIAL_ITEM;
+    if (model::MAX_SPLITS > FEW_SPLITS && item.splits > FEW_SPLITS) {
+        u32* result = core.mail(layer) + mail::HEADS_OUT + item.head * QUERIES * model::HEAD_DIM;
+        publish_slice(core, item, partials, result, rows);
+        return;
+    }
 #pragma unroll 1
     for (int e = int(core.warp * 32 + core.lane); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
@@ -287,8 +244,8 @@ DEVICE void publish(Core& core, const AttentionItem& item, int layer, const floa
     }
 }
 
-// Waits for: queries, and the newest key and value. Publishes: the head's result, or its part of it to the SM that
-// has the head's first part.
+// Waits for: queries, and the newest key and value; of a head in many parts also for the others. Publishes: the head's result, a slice
+// of it, or its part of it to the SM that has the first one.
 DEVICE void run(Core& core, const AttentionItem& item, int layer) {
     if (item.head < 0) return;
     const u32 lane = core.lane;

@@ -164,6 +164,7 @@ class EmulatedGpu:
             max_new=new,
             sampled_from=len(tokens),
             slots_in_flight=2,
+            blocks_a_split=self.layout.tuning.blocks_a_split,
             spin_budget_ns=1 << 60,
             serial=self._serial,
             sampling=sampling_of(SamplingParams(), self._config.vocab),

@@ -144,6 +144,7 @@ class Running:
             bias_count=len(asked.sampling.logit_bias),
             sampled_from=len(asked.tokens) - asked.sampled,
             slots_in_flight=2,
+            blocks_a_split=gpu.layout.tuning.blocks_a_split,
             spin_budget_ns=1 << 60,
             serial=seat.serial,
             sampling=sampling_of(asked.sampling, gpu.layout.config.vocab),
