@@ -4,7 +4,6 @@
 
 namespace decode_attention {
 
-DEVICE constexpr int kv_head(int item_head) { return item_head / GROUPS; }
 constexpr bool PAIRED = QUERIES <= 4;
 static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
 // Blocks that a warp has in registers while it waits for the queries.
@@ -119,7 +118,7 @@ struct Inputs {
             words[i] = make_uint4(0, 0, 0, 0);
             const int quad = (i < QUERY_PIECES ? i : i - QUERY_PIECES) * 32 + int(core.lane);
             if (i < QUERY_PIECES) {
-                from[i] = mail + mail::QUERIES + head * QUERIES * model::HEAD_DIM + quad * 4;
+                from[i] = mail + mail::QUERIES + first_query(head) * model::HEAD_DIM + quad * 4;
                 if (quad < QUERIES * HEAD_QUADS) missing |= 1u << i;
             } else {
                 const int value = quad >= HEAD_QUADS;
@@ -217,16 +216,16 @@ DEVICE void publish_slice(Core& core, const AttentionItem& item, u64* partials, 
 #pragma unroll 1
     for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
-        post_partial(core, partials + item.split * PARTIAL_ITEM, g, d, merge_parts<PARTS>(rows, QUERIES, g, d));
+        post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, merge_parts<PARTS>(rows, QUERIES, g, d));
     }
     join_slice(core, item, partials, result);
 }
 
 // Joins what the warps left in shared memory, and posts it: the head's result, or a part of it to the SMs that join the parts.
 DEVICE void publish(Core& core, const AttentionItem& item, int layer, const float* rows) {
-    u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * PARTIAL_ITEM;
+    u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * mail::PARTIAL_ITEM;
     if (model::MAX_SPLITS > FEW_SPLITS && item.splits > FEW_SPLITS) {
-        u32* result = core.mail(layer) + mail::HEADS_OUT + item.head * QUERIES * model::HEAD_DIM;
+        u32* result = core.mail(layer) + mail::HEADS_OUT + first_query(item.head) * model::HEAD_DIM;
         publish_slice(core, item, partials, result, rows);
         return;
     }
@@ -235,11 +234,11 @@ DEVICE void publish(Core& core, const AttentionItem& item, int layer, const floa
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
         Merged m = merge_parts<PARTS>(rows, QUERIES, g, d);
         if (item.split) {
-            post_partial(core, partials + item.split * PARTIAL_ITEM, g, d, m);
+            post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
             continue;
         }
         if (item.splits > 1) add_partials(core, partials, item.splits, g, d, m);
-        post(core.mail(layer) + mail::HEADS_OUT + (item.head * QUERIES + g) * model::HEAD_DIM + d,
+        post(core.mail(layer) + mail::HEADS_OUT + (first_query(item.head) + g) * model::HEAD_DIM + d,
              tagged(m.result(), core.epoch));
     }
 }
@@ -262,7 +261,7 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
         blocks.load(at, index, stride, end, lane);  // before the queries are there
         float sink = 0.0f;
         if constexpr (model::SINKS) {
-            if (newest && int(lane) < QUERIES) sink = heads::sink(core.params, layer, item.head * QUERIES + int(lane)) * LOG2_E;
+            if (newest && int(lane) < QUERIES) sink = heads::sink(core.params, layer, first_query(item.head) + int(lane)) * LOG2_E;
         }
         Inputs inputs(core);
         inputs.fetch(core, layer, item.head, newest);

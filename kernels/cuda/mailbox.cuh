@@ -23,8 +23,8 @@ constexpr int SCORE_PARTS = model::FOLDS_ROUTER ? model::RANKS : 1;
 constexpr int SCORES = LANES_MLP + (model::TOTAL_LANES > 1 ? model::TOTAL_LANES * model::HIDDEN : 0);  // of experts, [SCORE_PARTS][EXPERTS]
 constexpr int PARTIALS = SCORES + round_up(SCORE_PARTS * model::EXPERTS, 4);
 constexpr int PARTIAL_ROW = model::HEAD_DIM + 2;                         // accumulator, maximum, sum; 8 bytes each
-constexpr int PARTIAL_ITEM = model::QUERIES_PER_KV * PARTIAL_ROW;
-constexpr int LAYER = round_up(PARTIALS + model::KV_HEADS * model::MAX_SPLITS * PARTIAL_ITEM * 2, 32);
+constexpr int PARTIAL_ITEM = model::ITEM_QUERIES * PARTIAL_ROW;
+constexpr int LAYER = round_up(PARTIALS + model::KV_HEADS * model::QUERY_GROUPS * model::MAX_SPLITS * PARTIAL_ITEM * 2, 32);
 static_assert(KEYS % 4 == 0 && VALUES % 4 == 0 && HEADS_OUT % 4 == 0 && AFTER_ATTENTION % 4 == 0 && GATED % 4 == 0 &&
                   AFTER_MLP % 4 == 0 && PARTIALS % 4 == 0,
               "vectors are read in 16-byte words");

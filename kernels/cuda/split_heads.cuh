@@ -8,11 +8,16 @@
 
 namespace decode_attention {
 
-// The query heads of a KV head are shared out in groups, each an item of its own.
+// The query heads of a KV head are shared out in groups, each an item of its own. Where that leaves fewer for the last group, it
+// begins with some of the one before: both post the same.
 constexpr int GROUPS = model::QUERY_GROUPS;
-constexpr int QUERIES = model::QUERIES_PER_KV / GROUPS;
+constexpr int QUERIES = model::ITEM_QUERIES;
 constexpr int ITEMS = model::KV_HEADS * GROUPS;
-constexpr int PARTIAL_ITEM = mail::PARTIAL_ITEM / GROUPS;
+DEVICE constexpr int kv_head(int item_head) { return item_head / GROUPS; }
+DEVICE constexpr int first_query(int item_head) {
+    if constexpr (GROUPS * QUERIES == model::QUERIES_PER_KV) return item_head * QUERIES;
+    return kv_head(item_head) * model::QUERIES_PER_KV + smaller(item_head % GROUPS * QUERIES, model::QUERIES_PER_KV - QUERIES);
+}
 constexpr int PARTS = WARPS + 1;  // of an SM's result: the newest position is one of its own, as the cache has it only later
 constexpr int AT_ONCE = 4;        // other parts that the SM of the first one asks for with one look
 constexpr int FEW_SPLITS = AT_ONCE + 1;
@@ -49,7 +54,7 @@ DEVICE void add_partials(Core& core, const u64* partials, int splits, int g, int
 #pragma unroll
             for (int s = 0; s < AT_ONCE; ++s) {
                 if (!(missing >> s & 1u)) continue;
-                const u64* row = partials + (first + s) * PARTIAL_ITEM + g * mail::PARTIAL_ROW;
+                const u64* row = partials + (first + s) * mail::PARTIAL_ITEM + g * mail::PARTIAL_ROW;
                 value[s] = load_relaxed(row + d);
                 scale[s] = peek2(row + model::HEAD_DIM);
             }
@@ -111,7 +116,7 @@ DEVICE void join_slice(Core& core, const AttentionItem& item, const u64* partial
 #pragma unroll
         for (int i = 0; i < ROUNDS; ++i) {
             if (!(missing >> i & 1u)) continue;
-            const u64* row = partials + part * PARTIAL_ITEM + 2 * pair(i) / model::HEAD_DIM * mail::PARTIAL_ROW;
+            const u64* row = partials + part * mail::PARTIAL_ITEM + 2 * pair(i) / model::HEAD_DIM * mail::PARTIAL_ROW;
             values[i] = peek2(row + 2 * pair(i) % model::HEAD_DIM);
             scale[i] = peek2(row + model::HEAD_DIM);
         }

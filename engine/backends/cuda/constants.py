@@ -9,8 +9,10 @@ from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion
 from engine.backends.cuda.folded_router import folds_router
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.shared_memory import (
+    MOST_SPLITS,
     SHARED_BYTES,
     fixed_bytes,
+    item_queries,
     joins_lanes,
     query_groups,
     scratch_bytes,
@@ -126,8 +128,13 @@ class Layout:
         return query_groups(self.plan)
 
     @property
+    def item_queries(self) -> int:
+        """Query heads of one of them."""
+        return item_queries(self.plan)
+
+    @property
     def max_splits(self) -> int:
-        return min(16, max(1, self.plan.cores // (self.config.kv_heads * self.query_groups)))
+        return min(MOST_SPLITS, max(1, self.plan.cores // (self.config.kv_heads * self.query_groups)))
 
     @property
     def chunk_tokens(self) -> int:
@@ -181,7 +188,8 @@ class Layout:
         streams = c.lanes.count + self.sharding.streams + (2 * shared if shared > 1 else 0)
         words = 2 * c.q_dim + 2 * c.kv_dim + mlp_columns(c) + streams * c.hidden
         words += -(-(self.sharding.ranks if folds_router(c) else 1) * self.experts.count // 4) * 4
-        words += c.heads * self.max_splits * (c.head_dim + 2) * 2
+        items = c.kv_heads * self.query_groups * self.max_splits
+        words += items * self.item_queries * (c.head_dim + 2) * 2
         return -(-words // 32) * 32 * c.layers + self._head_words
 
     @property

@@ -50,6 +50,7 @@ def _integers(layout: Layout, filters: bool) -> dict[str, int]:
         "HEAD_DIM": c.head_dim,
         "QUERIES_PER_KV": c.queries_per_kv,
         "QUERY_GROUPS": layout.query_groups,
+        "ITEM_QUERIES": layout.item_queries,
         "Q_DIM": c.q_dim,
         "KV_DIM": c.kv_dim,
         "FFN": mlp_columns(c),

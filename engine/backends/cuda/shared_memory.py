@@ -19,6 +19,11 @@ _ROUND_CHUNKS = 4 * WARPS
 """Chunks of a vector that an SM's threads fetch at once."""
 _LONG_CHUNKS = 256
 """Vectors of more chunks are not kept whole in shared memory."""
+_PAIRED_QUERIES = 4
+"""Query heads that are one operand of decode's attention with both their parts (decode_attention.cuh)."""
+_LEAST_SPLITS, MOST_SPLITS = 8, 16
+"""Bounds of how many SMs an item of decode's attention may be split over. A warp that joins the parts has a
+lane for every part (split_heads.cuh)."""
 
 
 def head_columns(config: ModelConfig) -> int:
@@ -44,7 +49,7 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     chunks = min(_operand_chunks(plan), window_chunks(plan, requests))
     decode = requests * (chunks * 128 + 2 * WARPS * pairs * 8)
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if joins_lanes(sharding) else 0
-    merge = (WARPS + 1) * (c.queries_per_kv // query_groups(plan)) * merge_row + 4 * c.head_dim
+    merge = (WARPS + 1) * item_queries(plan) * merge_row + 4 * c.head_dim
     decode += -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
     decode += table_bytes(plan) if table and requests == 1 else 0
     prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
@@ -52,15 +57,25 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
 
 
 def query_groups(plan: Plan) -> int:
-    """Into how many items of decode's attention the query heads of one KV head fall.
+    """Into how many items of decode's attention the query heads of one KV head fall: 1, or one a pair.
 
-    Models with experts have few KV heads, which leave SMs idle while all wait for attention. Two query
-    heads are what an SM's threads finish at once.
+    Few KV heads leave SMs idle while all wait for attention, and two query heads are what an SM's threads
+    finish at once. Each item reads the KV head's cache, so those of a dense model are in pairs only where
+    four query heads, which are one operand, are not all, and where each item can still be split over enough
+    SMs. Of an odd number the last pair begins with a head that the one before has too.
     """
     c = plan.config
-    pairs = c.queries_per_kv // 2
-    fits = c.queries_per_kv % 2 == 0 and c.kv_heads * pairs <= plan.cores
-    return pairs if c.experts and pairs and fits else 1
+    pairs = -(-c.queries_per_kv // 2)
+    if c.experts:
+        in_pairs = c.queries_per_kv % 2 == 0 and c.kv_heads * pairs <= plan.cores
+    else:
+        in_pairs = c.queries_per_kv > _PAIRED_QUERIES and c.kv_heads * pairs * _LEAST_SPLITS <= plan.cores
+    return pairs if in_pairs else 1
+
+
+def item_queries(plan: Plan) -> int:
+    """Query heads of an item of decode's attention."""
+    return -(-plan.config.queries_per_kv // query_groups(plan))
 
 
 def table_bytes(plan: Plan) -> int:

@@ -51,6 +51,8 @@ def prompt(length: int, vocab: int) -> list[int]:
         (shape(1, 16), 16, 16),  # more warps than pairs of elements
         (replace(SMALL, windows=(40, 0)), 7, 3),
         (replace(GEMMA, windows=(40, 0)), 9, 4),
+        (shape(5, 32), 32, 2),  # two items of three query heads, one of which both have
+        (shape(5, 32), 32, 7),
         (replace(GPT_OSS, heads=4, windows=(40, 0), context=256), 8, 4),  # two items of two query heads
     ],
 )

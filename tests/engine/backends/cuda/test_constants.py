@@ -116,3 +116,18 @@ def test_columns_are_cut_where_a_prompt_has_the_same_bits_all_the_same(layout: L
 
 def test_prompts_of_a_backend_with_rows_go_by_tiles_where_those_were_faster() -> None:
     assert (layout_of(LLAMA).tiles_from, replace(layout_of(LLAMA), rows=8).tiles_from) == (65, 129)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "items"),
+    [(12, 2, 6), (14, 2, 8), (28, 4, 16), (32, 8, 8), (64, 8, 8)],
+    ids=["three pairs", "an odd head", "8 SMs a pair", "no more than four", "too few SMs for pairs"],
+)
+def test_many_query_heads_of_few_kv_heads_are_attended_to_in_pairs(
+    heads: int, kv_heads: int, items: int
+) -> None:
+    config = replace(load_preset("qwen2.5-coder-1.5b").config, heads=heads, kv_heads=kv_heads)
+    layout = make_layout(plan(config, 132), "f16", Tuning())
+    assert kv_heads * layout.query_groups == items
+    assert layout.query_groups * layout.item_queries >= heads // kv_heads
+    assert 8 <= layout.max_splits <= 132 // items
