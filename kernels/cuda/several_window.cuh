@@ -100,6 +100,7 @@ private:
         while (true) {
             if (!asked_) look(first, missing);
             asked_ = false;
+            const bool hopeless = spin.hopeless();  // between the loads and the first use of any (Spin)
 #pragma unroll
             for (int r = 0; r < REQUESTS; ++r) {
                 const u32 epoch = core_.shared.seats[r].serial & 1u;
@@ -109,7 +110,7 @@ private:
                 }
             }
             if (!__any_sync(ALL_LANES, missing)) break;
-            if (missing && spin.hopeless()) missing = 0;
+            if (hopeless) missing = 0;
         }
     }
     // Rows of the table, as words of a mailbox would have them: the lowest bit of such a number is zero in any case.

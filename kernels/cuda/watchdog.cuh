@@ -57,6 +57,9 @@ private:
     u32 turns_ = 0;
 };
 
+// Where a thread looks at many words at once, `hopeless` stands between the loads and the first use of any: it is a branch, which
+// the compiler does not move uses across. Without one it puts each word's check right behind its load, as soon as the checks need
+// more than the seven predicates, and a look takes the L2's latency once for each word.
 class Spin {
 public:
 
