@@ -150,6 +150,35 @@ def test_what_only_experts_use_changes_no_instruction_of_a_dense_kernel() -> Non
     assert plain == other
 
 
+@pytest.mark.nightly
+def test_a_look_asks_for_all_words_before_it_uses_any() -> None:
+    """Left to itself the compiler checks each word as it comes, and asks for the next one after that."""
+    headed = header_of("llama-3.2-1b", requests=8, filters=True)
+    assert late_loads(instructions(compile_kernel("monokernel.cu", headed, cache=False).image)) == 0
+
+
+def late_loads(code: bytes) -> int:
+    """How many relaxed loads of missing words stand behind the first use of another, no branch between.
+
+    A load names a barrier, on which the first use of what it loads waits. It has a predicate: whether the
+    word is missing.
+    """
+    load, branches, sixteen_bytes, relaxed, no_barrier, always = 0x981, range(0x940, 0x960), 6, 7, 7, 7
+    late, barriers, used = 0, 0, False
+    for low, high in struct.iter_unpack("<QQ", code):
+        opcode, barrier, waits_for = low & 0xFFF, high >> 46 & 7, high >> 52 & 0x3F
+        if opcode in branches:
+            barriers, used = 0, False
+            continue
+        used = used or bool(barriers & waits_for)
+        kind = (opcode, high >> 9 & 7, high >> 13 & 0xF)
+        if kind == (load, sixteen_bytes, relaxed) and low >> 12 & 0xF != always:
+            late += used
+            if barrier != no_barrier:
+                barriers |= 1 << barrier
+    return late
+
+
 def instructions(image: bytes) -> bytes:
     """The code of monokernel in a cubin, which is an ELF file."""
     (table,) = struct.unpack_from("<Q", image, 0x28)
