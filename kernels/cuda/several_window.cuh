@@ -61,6 +61,12 @@ private:
     DEVICE int column(int first, int i) const { return (first + local(i)) * CHUNK_COLUMNS + int(core_.lane & 7) * 4; }
     DEVICE bool in_vector(int first, int i) const { return local(i) < OPERAND_CHUNKS && column(first, i) < COLUMNS; }
 
+    // Known when the kernel is compiled where all rounds are whole.
+    DEVICE bool in_operand(int first, int i) const {
+        if constexpr (STORED % ROUND_CHUNKS == 0 && OPERAND_CHUNKS % ROUND_CHUNKS == 0) return true;
+        return local(i) < OPERAND_CHUNKS && first + local(i) < STORED;
+    }
+
     // Of those requests that run.
     DEVICE u32 pieces(int first) const {
         u32 mask = 0;
@@ -94,6 +100,13 @@ private:
         look(first, pieces(first));
         asked_ = true;
     }
+    // 1 unless all four words carry the parity `epoch`. A number that goes through a register: of conditions the compiler makes three
+    // times as many instructions.
+    DEVICE static u32 stale_bit(const uint4& words, u32 epoch) {
+        u32 differ = (words.x ^ epoch) | (words.y ^ epoch) | (words.z ^ epoch) | (words.w ^ epoch);
+        asm("" : "+r"(differ));
+        return differ & 1u;
+    }
     DEVICE void receive(int first) {
         u32 missing = pieces(first);
         Spin spin(core_.params, core_.place, WAIT_VECTOR);
@@ -101,14 +114,14 @@ private:
             if (!asked_) look(first, missing);
             asked_ = false;
             const bool hopeless = spin.hopeless();  // between the loads and the first use of any (Spin)
+            u32 stale = 0;
 #pragma unroll
             for (int r = 0; r < REQUESTS; ++r) {
                 const u32 epoch = core_.shared.seats[r].serial & 1u;
 #pragma unroll
-                for (int i = 0; i < ROUNDS; ++i) {
-                    if (fresh(words_[i][r], epoch)) missing &= ~(1u << (i * REQUESTS + r));
-                }
+                for (int i = 0; i < ROUNDS; ++i) stale |= stale_bit(words_[i][r], epoch) << (i * REQUESTS + r);
             }
+            missing &= stale;
             if (!__any_sync(ALL_LANES, missing)) break;
             if (hopeless) missing = 0;
         }
@@ -141,20 +154,24 @@ private:
         }
 #pragma unroll
         for (int i = 0; i < ROUNDS; ++i) {
-#pragma unroll
-            for (int r = 0; r < REQUESTS; ++r) {
-                float4 value = untagged(words_[i][r]);
-                if constexpr (NORMED) {
-                    if (!seen_) squares[r] += dot_self(value);
-                    scale_by(value, norm[i]);
-                }
-                if (local(i) < OPERAND_CHUNKS && first + local(i) < STORED) store(local(i), r, value);
-            }
+            if (in_operand(first, i)) split(i, norm[i]);
         }
         if constexpr (SHARED) {
             fence_operand();
         } else {
             __syncwarp();
+        }
+    }
+    // Piece i of all requests.
+    DEVICE void split(int i, uint2 norm) {
+#pragma unroll
+        for (int r = 0; r < REQUESTS; ++r) {
+            float4 value = untagged(words_[i][r]);
+            if constexpr (NORMED) {
+                if (!seen_) squares[r] += dot_self(value);
+                scale_by(value, norm);
+            }
+            store(local(i), r, value);
         }
     }
     DEVICE void store(int chunk, int request, float4 value) {
