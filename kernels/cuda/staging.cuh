@@ -59,22 +59,12 @@ DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>:
         for (int i = 0; i < pieces.COUNT; ++i) {
             if (missing >> i & 1u) words[i] = peek4(from + pieces.column(i));
         }
-        if constexpr (experts::ANY) {
-            // A branch between the loads and the first use of any: without it the compiler waits for some words before it asks for
-            // others, as it has fewer predicates than a long vector has pieces. So integers say what is missing, too.
-            const bool hopeless = spin.hopeless();
-            u32 still = 0;
+        const bool hopeless = spin.hopeless();  // between the loads and the first use of any (Spin)
+        u32 still = 0;
 #pragma unroll
-            for (int i = 0; i < pieces.COUNT; ++i) still |= stale(words[i], core.epoch) << i;
-            missing &= still;
-            if (hopeless) missing = 0;
-        } else {
-#pragma unroll
-            for (int i = 0; i < pieces.COUNT; ++i) {
-                if (fresh(words[i], core.epoch)) missing &= ~(1u << i);
-            }
-            if (missing && spin.hopeless()) missing = 0;
-        }
+        for (int i = 0; i < pieces.COUNT; ++i) still |= stale(words[i], core.epoch) << i;
+        missing &= still;
+        if (hopeless) missing = 0;
     }
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
