@@ -100,13 +100,6 @@ private:
         look(first, pieces(first));
         asked_ = true;
     }
-    // 1 unless all four words carry the parity `epoch`. A number that goes through a register: of conditions the compiler makes three
-    // times as many instructions.
-    DEVICE static u32 stale_bit(const uint4& words, u32 epoch) {
-        u32 differ = (words.x ^ epoch) | (words.y ^ epoch) | (words.z ^ epoch) | (words.w ^ epoch);
-        asm("" : "+r"(differ));
-        return differ & 1u;
-    }
     DEVICE void receive(int first) {
         u32 missing = pieces(first);
         Spin spin(core_.params, core_.place, WAIT_VECTOR);
@@ -114,14 +107,14 @@ private:
             if (!asked_) look(first, missing);
             asked_ = false;
             const bool hopeless = spin.hopeless();  // between the loads and the first use of any (Spin)
-            u32 stale = 0;
+            u32 still = 0;
 #pragma unroll
             for (int r = 0; r < REQUESTS; ++r) {
                 const u32 epoch = core_.shared.seats[r].serial & 1u;
 #pragma unroll
-                for (int i = 0; i < ROUNDS; ++i) stale |= stale_bit(words_[i][r], epoch) << (i * REQUESTS + r);
+                for (int i = 0; i < ROUNDS; ++i) still |= stale(words_[i][r], epoch) << (i * REQUESTS + r);
             }
-            missing &= stale;
+            missing &= still;
             if (!__any_sync(ALL_LANES, missing)) break;
             if (hopeless) missing = 0;
         }
