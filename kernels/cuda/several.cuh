@@ -186,11 +186,11 @@ DEVICE void choose(Core& core, Best mine, bool stop_asked) {
 
 // --- tokens -------------------------------------------------------------------------------------------------------------
 
-// What SM 0 tells the host of one request.
+// What SM 0 tells the host of one request: the first GPU's, and of its end, every GPU's.
 struct Report {
     const Params& params;
     u64 elapsed;
-    bool speaks;
+    bool speaks, ends;
 
     DEVICE void token(int at, int id) const {
         if (!speaks) return;
@@ -204,7 +204,7 @@ struct Report {
     }
     // Its end, after all else: the host takes it as the end while others go on.
     DEVICE void end(const Seat& seat) const {
-        if (!speaks) return;
+        if (!(model::RANKS > 1 ? ends : speaks)) return;
         params.status->generated = u32(seat.generated);
         params.status->passes = seat.serial - params.serial;
         __threadfence_system();
@@ -273,10 +273,10 @@ DEVICE void decode_all(const Together& launch, const Core& reader, u64 start) {
         core.position = core.place.position = core.shared.seats[request].position;
         consumers_sync();
         layers(core);
-        const bool reports = leads && core.place.sm == 0 && core.params.rank == 0;
+        const bool ends = leads && core.place.sm == 0, reports = ends && core.params.rank == 0;
         const bool stop_asked = reports && load_relaxed(core.params.stop_flag);
         choose(core, head(core), stop_asked);
-        if (leads && runs(core.shared, request)) take_step(core, Report{core.params, global_ns() - start + 1, reports});
+        if (leads && runs(core.shared, request)) take_step(core, Report{core.params, global_ns() - start + 1, reports, ends});
         consumers_sync();
     }
 }

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from engine.backends.base import Job, Launch
 from engine.backends.cuda.backend import CudaBackend
+from engine.backends.cuda.memory import share_table
+from engine.backends.cuda.tape import Matrix
+from engine.errors import BackendFailure
 from engine.models.storage import Storage
 from engine.models.weights import RandomWeights, Weights
 from engine.sampling import PLAYGROUND, SamplingParams
@@ -45,13 +49,14 @@ def jobs(vocab: int) -> list[Job]:
     ]
 
 
-def opened_with_rows(opened: Open, name: str) -> CudaBackend:
+def opened_with_rows(opened: Open, name: str, devices: int = 1) -> CudaBackend:
     config = replace(CONFIGS[name], context=1024)
-    return opened_with(opened, RandomWeights(config, 3))
+    return opened_with(opened, RandomWeights(config, 3), devices=devices)
 
 
-def opened_with(opened: Open, weights: Weights, rows: int = ROWS) -> CudaBackend:
-    backend = opened(Model(weights.config, weights), rows=rows)
+def opened_with(opened: Open, weights: Weights, rows: int = ROWS, *, devices: int = 1) -> CudaBackend:
+    """On several GPUs each is a part of the first one."""
+    backend = opened(Model(weights.config, weights), devices, rows=rows, virtual=devices > 1)
     assert backend.rows == rows
     return backend
 
@@ -59,6 +64,22 @@ def opened_with(opened: Open, weights: Weights, rows: int = ROWS) -> CudaBackend
 @pytest.mark.parametrize("name", ["test-llama", "test-laneformer"])
 def test_a_full_house_gives_everyone_what_they_get_alone(opened: Open, name: str) -> None:
     check_house(opened_with_rows(opened, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [("test-llama", 2), ("test-laneformer", 2), ("test-laneformer", 4), ("vocabulary-of-lanes", 2)],
+)
+def test_on_several_gpus_too(opened: Open, name: str, devices: int) -> None:
+    check_house(opened_with_rows(opened, name, devices))
+
+
+@pytest.mark.parametrize("storage", [Storage.FP8_BLOCK, Storage.Q8_0])
+def test_packed_weights_on_several_gpus_do_so_too(opened: Open, storage: Storage) -> None:
+    config = replace(SHAPES["whole blocks"], name=f"halves of {storage.name}", context=1024)
+    backend = opened_with(opened, RandomPacked(config, all_in(storage), 3), 4, devices=2)
+    assert backend.storage("layers.0.w_down") is storage
+    check_house(backend)
 
 
 @pytest.mark.parametrize("rows", [2, 4, 8])
@@ -117,8 +138,9 @@ def check_house(backend: CudaBackend) -> None:
     assert [follow(launch) for launch in launches] == alone
 
 
-def test_who_joins_and_who_is_stopped_leaves_a_long_stream_as_it_is_alone(opened: Open) -> None:
-    backend = opened_with_rows(opened, "test-llama")
+@pytest.mark.parametrize("devices", [1, 2])
+def test_who_joins_and_who_is_stopped_leaves_a_long_stream_as_it_is_alone(opened: Open, devices: int) -> None:
+    backend = opened_with_rows(opened, "test-llama", devices)
     asked = jobs(backend.config.vocab)
     long = replace(asked[2], max_tokens=800)
     alone = follow(backend.launch(long))
@@ -129,3 +151,52 @@ def test_who_joins_and_who_is_stopped_leaves_a_long_stream_as_it_is_alone(opened
         assert follow(backend.launch(replace(job, max_tokens=5)))
 
     assert follow(staying) == alone
+
+
+def test_who_goes_on_from_what_several_gpus_have_kept_does_so_beside_others(opened: Open) -> None:
+    backend = opened_with_rows(opened, "test-llama", 2)
+    first, company = (replace(jobs(backend.config.vocab)[i], max_tokens=n) for i, n in ((3, 20), (2, 800)))
+
+    def go_on(owner: str, beside: list[Job]) -> tuple[list[int], int]:
+        """What follows on a conversation, and how much of that was kept."""
+        said = follow(backend.launch(replace(first, cache_salt=owner)))
+        others = [backend.launch(job) for job in beside]
+        again = backend.launch(replace(first, tokens=(*first.tokens, *said, 1, 2), cache_salt=owner))
+        found = follow(again)
+        for other in others:
+            other.close()
+        assert again.outcome is not None
+        return found, again.outcome.cached_tokens
+
+    alone = go_on("anna", [])
+
+    assert alone[1] >= len(first.tokens)
+    assert go_on("bert", [company, company]) == alone
+
+
+def test_a_gpu_that_stands_still_ends_all_rows_and_the_next_ones_run(opened: Open) -> None:
+    backend = opened_with_rows(opened, "test-llama", 2)
+    shares = share_table(backend.layout.plan)
+    forgetful = shares.copy()
+    forgetful[np.flatnonzero(shares[:, Matrix.ATTN_OUT, 1])[0]] = 0  # an SM that has rows forgets them
+    second = backend.device_contexts[1]
+    asked = [replace(job, max_tokens=800) for job in jobs(backend.config.vocab)[:3]]
+    alone = [follow(backend.launch(job)) for job in asked]
+
+    launches = [backend.launch(job) for job in asked[:2]]
+    assert all(launch.poll(5.0) for launch in launches)
+    for context in backend.device_contexts:
+        context.spin_budget_s = 0.2
+    second.device.activate()
+    second.device.upload(second.memory.shares, forgetful)
+    launches.append(backend.launch(asked[2]))
+    for launch in launches:
+        with pytest.raises(BackendFailure, match=r"GPU \d, SM \d+, warp \d waited over"):
+            follow(launch)
+
+    second.device.activate()
+    second.device.upload(second.memory.shares, shares)
+    for context in backend.device_contexts:
+        context.spin_budget_s = 1.5
+    launches = [backend.launch(job) for job in asked]
+    assert [follow(launch) for launch in launches] == alone

@@ -35,12 +35,13 @@ from engine.backends.cuda.multi_gpu import MultiGpuLaunch
 from engine.backends.cuda.options import Options, parse_options
 from engine.backends.cuda.read_bandwidth import ReadBandwidth
 from engine.backends.cuda.room import fit_copy, require_room
+from engine.backends.cuda.row_launches import RowLaunches
 from engine.backends.cuda.rows import Row, RowScheduler, Ways
 from engine.backends.cuda.seats import kernels_for
 from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.support import NAME, require_hopper, require_support
-from engine.backends.cuda.together import RowLaunches, several_layout
+from engine.backends.cuda.together import several_layout
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.backends.running import drain
 from engine.errors import RequestError
@@ -123,7 +124,8 @@ class CudaBackend:
         ]
         for rank in range(devices):
             self._kernels.get(rank, chosen.tuning.profile, False)
-        in_flight = self.rows * memories[0].kv_bytes if self.rows > 1 and not chosen.cache_is_given else 0
+        of_rows = self.rows if self.rows > 1 and not chosen.cache_is_given else 0
+        in_flight = of_rows * devices * memories[0].kv_bytes
         self._caches = KeptCaches(self._devices, memories[0].kv_bytes, chosen.cache_bytes + in_flight)
         self.topology = _topology(self._devices, self.layout.sharding)
         self.facts: dict[str, Any] = {
@@ -136,7 +138,7 @@ class CudaBackend:
         """Compiles the kernels of several requests, side by side, and makes room for the rows."""
         layouts = {size: several_layout(self.layout, chosen.context, size) for size in kernels_for(self.rows)}
         kernels = self._kernels.of_several(layouts, profile=chosen.tuning.profile)
-        launches = RowLaunches(self.device_context, layouts, kernels)
+        launches = RowLaunches(self.device_contexts, layouts, kernels)
 
         def lend(job: Job) -> Lease:
             with self._lock:

@@ -82,14 +82,16 @@ class Kernels:
             self._loaded[which] = self._load(self._devices[rank], compiled.image)
         return self._loaded[which]
 
-    def of_several(self, layouts: Mapping[int, Layout], *, profile: bool) -> dict[int, Any]:
-        """Those of several requests on the first GPU, by how many they are for: compiled side by side."""
+    def of_several(self, layouts: Mapping[int, Layout], *, profile: bool) -> dict[int, list[Any]]:
+        """Those of several requests on each GPU, by how many they are for: compiled side by side."""
         headers = [_header(layout, profile, True) for layout in layouts.values()]
         self._progress(Progress(0, len(headers), "kernels", "compiling the kernels of several requests"))
         with ThreadPoolExecutor(len(headers)) as pool:
             images = [compiled.image for compiled in pool.map(partial(compile_kernel, MONOKERNEL), headers)]
-        first = self._devices[0]
-        return {size: self._load(first, image) for size, image in zip(layouts, images, strict=True)}
+        return {
+            size: [self._load(device, image) for device in self._devices]
+            for size, image in zip(layouts, images, strict=True)
+        }
 
     def _load(self, device: Device, image: bytes) -> Any:
         device.activate()

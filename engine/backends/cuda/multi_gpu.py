@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,25 @@ from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan
 from engine.backends.cuda.polling import PolledLaunch
 from engine.errors import BackendFailure
 from engine.timings import PhaseTime
+
+
+class Broken(Protocol):
+    """What a launch on one GPU says of how it broke down."""
+
+    @property
+    def usable(self) -> bool: ...
+    @property
+    def stuck(self) -> bool: ...
+
+
+B = TypeVar("B", bound=Broken)
+
+
+def cause_of(failed: Sequence[B]) -> B:
+    """Of launches that broke down together: one whose GPU is lost, else one that itself waited too long."""
+    lost = (launch for launch in failed if not launch.usable)
+    stuck = (launch for launch in failed if launch.stuck)
+    return next(chain(lost, stuck), failed[0])
 
 
 class MultiGpuLaunch(PolledLaunch):
@@ -43,6 +64,11 @@ class MultiGpuLaunch(PolledLaunch):
     @property
     def prefilled(self) -> int:
         return self._launches[0].prefilled
+
+    @property
+    def prefill_ns(self) -> int:
+        """Nanoseconds of the launch when `prefilled` tokens were there."""
+        return self._launches[0].prefill_ns
 
     @property
     def breakdown(self) -> BackendFailure | None:
@@ -87,10 +113,8 @@ class MultiGpuLaunch(PolledLaunch):
         if not all(launch.ended for launch in self._launches):
             return
         if failed:
-            first = next((f for f in failed if not f.needs_recovery), None)
-            first = first or next((f for f in failed if f.stuck), failed[0])
             self._start_over()
-            self._breakdown = first.breakdown
+            self._breakdown = cause_of(failed).breakdown
             return
         ended = [outcome for outcome in outcomes if outcome is not None]
         if len(ended) == len(outcomes):

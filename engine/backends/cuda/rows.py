@@ -1,4 +1,4 @@
-"""Several requests on one GPU: who joins, who goes on, and what each launch does for whom.
+"""Several requests on GPUs: who joins, who goes on, and what each launch does for whom.
 
 A kernel cannot be handed a request while it runs. So a launch ends at its next token when somebody joins, and
 the next one goes on with all rows: what a row has come to (its tokens, its keys and values) is all that

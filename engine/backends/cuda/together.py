@@ -1,10 +1,13 @@
-"""Launches of rows: one request by the kernel for one, several by a kernel compiled for 2, 4 or 8."""
+"""Several requests in one launch of a GPU, by a kernel compiled for 2, 4 or 8.
+
+Of several GPUs that run a model together each has a launch of its own (engine.backends.cuda.row_launches).
+"""
 
 from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,15 +23,8 @@ from engine.backends.cuda.contract import (
 )
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.host_side import FLAG_BYTES, HostSide
-from engine.backends.cuda.launch import (
-    CudaLaunch,
-    DeviceContext,
-    LaunchPlan,
-    params_of,
-    watchdog_report,
-)
+from engine.backends.cuda.launch import DeviceContext, LaunchPlan, params_of, watchdog_report
 from engine.backends.cuda.resources import LaunchResources
-from engine.backends.cuda.rows import Part, RunningLaunch
 from engine.backends.cuda.seats import SeatSizes
 from engine.backends.cuda.watch import Watch
 from engine.errors import BackendFailure, DeviceLost
@@ -45,7 +41,7 @@ def several_layout(layout: Layout, context: int | None, requests: int) -> Layout
 
 
 class Seats:
-    """Device memory of the rows: each has a mailbox and exchanges of its own, whoever sits there."""
+    """The rows' memory on one GPU: each has a mailbox and exchanges of its own, whoever sits there."""
 
     def __init__(self, context: DeviceContext, rows: int) -> None:
         device, self.sizes = context.device, SeatSizes.of(context.layout)
@@ -59,107 +55,59 @@ class Seats:
         self.filters = self.control + _FILTERS_AT
         self.serials = [1] * rows
 
-    def place(self, params: Params, seat: int) -> None:
-        """Has a request use the seat's memory."""
-        params.mail = self.mail + seat * self.sizes.mail
-        params.candidates = self.candidates + seat * self.sizes.candidates
-        params.filters = self.filters + seat * self.sizes.filters
-        params.control = self.control
+    def place(self, params: Params, seat: int, team: Sequence[Seats]) -> None:
+        """Has a request use the seat's memory; `team` has that of all GPUs, by rank."""
+        for name, address in self._addresses(seat).items():
+            setattr(params, name, address)
         params.stop_flag = self.stop_flags + FLAG_BYTES * seat
         params.serial = self.serials[seat] & 0xFFFFFFFF
-        for name in ("mail", "candidates", "filters", "control"):
-            setattr(params.peers[0], name, getattr(params, name))
+        for peer, other in zip(params.peers, team, strict=False):
+            for name, address in other._addresses(seat).items():
+                setattr(peer, name, address)
+
+    def _addresses(self, seat: int) -> dict[str, int]:
+        """Of what other GPUs write too."""
+        return {
+            "mail": self.mail + seat * self.sizes.mail,
+            "candidates": self.candidates + seat * self.sizes.candidates,
+            "filters": self.filters + seat * self.sizes.filters,
+            "control": self.control,
+        }
 
     def clear(self, device: Device, requests: int, stream: Any) -> None:
         """What a launch of so many requests must find cleared."""
         device.fill(self.control, _FILTERS_AT + requests * self.sizes.filters, 0, stream)
 
     def empty(self, context: DeviceContext) -> None:
-        """After an abort they hold words of an unfinished pass."""
+        """After an abort they hold words of an unfinished pass. No GPU may be running."""
         device = context.device
+        device.activate()
         device.fill(self.mail, self.rows * self.sizes.mail)
         device.fill(self.candidates, self.rows * self.sizes.candidates)
         device.synchronise()
         self.serials = [1] * self.rows
 
 
-class RowLaunches:
-    """Starts what a RowScheduler asks for, with layouts and kernels by the requests that they are for."""
-
-    def __init__(
-        self, context: DeviceContext, layouts: Mapping[int, Layout], kernels: Mapping[int, Any]
-    ) -> None:
-        self._context, self._layouts, self._kernels = context, layouts, kernels
-        self._seats = Seats(context, max(layouts))
-
-    def begin(self, parts: Sequence[Part]) -> RunningLaunch:
-        if len(parts) == 1 and parts[0].decodes:
-            return LoneLaunch(self._context, parts[0].plan)
-        size = next(size for size in sorted(self._layouts) if size >= len(parts))
-        launch = SeveralLaunch(self._context, self._seats, self._layouts[size], [part.plan for part in parts])
-        try:
-            launch.start(self._kernels[size])
-        except BaseException:
-            launch.close()
-            raise
-        return launch
-
-
-class LoneLaunch:
-    """A row alone. Implements rows.RunningLaunch."""
-
-    def __init__(self, context: DeviceContext, plan: LaunchPlan) -> None:
-        self._context = context
-        self._launch = CudaLaunch(context, plan)
-        try:
-            self._launch.start()
-        except BaseException:
-            self._launch.close()
-            raise
-
-    @property
-    def ended(self) -> bool:
-        _ = self._launch.outcome  # looks
-        return self._launch.ended
-
-    @property
-    def failure(self) -> BackendFailure | None:
-        return self._launch.breakdown
-
-    def take(self, part: int) -> Sequence[Token]:  # noqa: ARG002  there is one
-        return self._launch.take()
-
-    def finish(self, part: int) -> Finish:  # noqa: ARG002
-        if self._launch.breakdown is not None:
-            return Finish.ABORTED
-        outcome = self._launch.outcome
-        return Finish[outcome.finish_reason.upper()] if outcome else Finish.RUNNING
-
-    def prefilled(self, part: int) -> tuple[int, int]:  # noqa: ARG002
-        return self._launch.prefilled, self._launch.prefill_ns
-
-    def stop(self, part: int | None = None) -> None:  # noqa: ARG002
-        self._launch.stop()
-
-    def close(self) -> None:
-        self._launch.close()
-        if self._launch.needs_recovery:
-            self._context.empty_mailboxes()
-
-
 class SeveralLaunch:
-    """A launch of several rows. Implements rows.RunningLaunch.
+    """What a launch of several rows is on one GPU.
 
-    Made ready by the constructor; `start` makes it run.
+    Made ready by the constructor; `start` makes it run. In between no GPU of a team is busy, as with one
+    request (launch.CudaLaunch). `team` has the rows' memory on all GPUs.
     """
 
     def __init__(
-        self, context: DeviceContext, seats: Seats, layout: Layout, plans: Sequence[LaunchPlan]
+        self, context: DeviceContext, team: Sequence[Seats], layout: Layout, plans: Sequence[LaunchPlan]
     ) -> None:
-        self._context, self._seats, self._layout, self._plans = context, seats, layout, plans
+        self._context, self._team, self._layout, self._plans = context, team, layout, plans
+        self._seats = team[context.rank]
         self._resources = LaunchResources(context.pool)
-        self._failure: BackendFailure | None = None
-        self._ended = self._usable = True
+        self.failure: BackendFailure | None = None
+        """Once it has ended without doing its work."""
+        self.stuck = False
+        """True if it was its own wait that took too long, not another GPU's."""
+        self.usable = True
+        """False once the GPU has failed and the driver refuses everything on it."""
+        self._ended, self._aborted = True, False
         try:
             self._prepare()
         except BaseException:
@@ -186,7 +134,7 @@ class SeveralLaunch:
     def _params(self, seat: int, plan: LaunchPlan) -> Params:
         params = params_of(self._context, plan)
         params.slots_in_flight = min(params.slots_in_flight, self._layout.slots - 1)
-        self._seats.place(params, seat)
+        self._seats.place(params, seat, self._team)
         return params
 
     def _reader(self) -> int:
@@ -195,6 +143,7 @@ class SeveralLaunch:
         return readers[-1] if readers else 0
 
     def start(self, kernel: Any) -> None:
+        self._context.device.activate()
         self._watch.begin()
         self._context.device.launch(
             kernel,
@@ -211,25 +160,25 @@ class SeveralLaunch:
     def ended(self) -> bool:
         if self._ended:
             return True
-        if self._watch.has_ended(tuple(view.shown for view in self._views)):
+        self._context.device.activate()
+        if self._watch.has_ended(self._shown()):
             self._finish()
         elif self._watch.loss:
-            self._ended, self._usable = True, False
-            self._failure = DeviceLost(self._watch.loss)
+            self._ended, self.usable = True, False
+            self.failure = DeviceLost(self._watch.loss)
         return self._ended
+
+    def _shown(self) -> object:
+        """Only the first GPU of a team shows what it does; others must end once they were told to give up."""
+        is_patient = self._context.rank != 0 and not self._aborted
+        return object() if is_patient else tuple(view.shown for view in self._views)
 
     def _finish(self) -> None:
         self._ended = True
         statuses = [view.status for view in self._views]
         for seat, status in enumerate(statuses):
             self._seats.serials[seat] += status.passes
-        self._failure = breakdown_of(self._context, self._seats.control, self._plans, statuses)
-        if self._failure is not None:
-            self._seats.empty(self._context)
-
-    @property
-    def failure(self) -> BackendFailure | None:
-        return self._failure
+        self.failure, self.stuck = breakdown_of(self._context, self._seats.control, self._plans, statuses)
 
     def take(self, part: int) -> Sequence[Token]:
         return self._views[part].take()
@@ -241,33 +190,43 @@ class SeveralLaunch:
         return self._views[part].prefilled, self._views[part].prefill_ns
 
     def stop(self, part: int | None = None) -> None:
-        """A copy engine does this; a kernel would find no room beside the one that runs."""
-        if self._ended:
-            return
+        """The first GPU's is heard by all."""
         first, count = (0, MOST_ROWS) if part is None else (part, 1)
-        address = self._seats.stop_flags + FLAG_BYTES * first
-        size = FLAG_BYTES * count
-        self._context.device.call("cuMemcpyHtoDAsync", address, self._flags.ctypes.data, size, self._side)
+        self._raise_flags(self._seats.stop_flags + FLAG_BYTES * first, FLAG_BYTES * count)
+
+    def abort(self) -> None:
+        """Makes every wait on this GPU give up: another one, whose words it would wait for, is lost."""
+        if self._ended or self._aborted:
+            return
+        self._aborted = True
+        self._watch.begin()
+        self._raise_flags(self._seats.control + Control.aborted.offset, 4)
+
+    def _raise_flags(self, address: int, size: int) -> None:
+        """A copy engine does this; a kernel would find no room beside the one that runs."""
+        if not self._ended:
+            device = self._context.device
+            device.activate()
+            device.call("cuMemcpyHtoDAsync", address, self._flags.ctypes.data, size, self._side)
 
     def close(self) -> None:
         """Waits for its end, and gives back what it held."""
-        with suppress(BackendFailure):  # a GPU that is lost has ended it
-            self.stop()
         while not self.ended:
             time.sleep(1e-3)
-        if self._usable:
+        if self.usable:
             self._resources.release()
 
 
 def breakdown_of(
     context: DeviceContext, control: int, plans: Sequence[LaunchPlan], statuses: Sequence[Status]
-) -> BackendFailure | None:
-    """What the watchdog left at `control` of a launch that is over.
+) -> tuple[BackendFailure | None, bool]:
+    """What the watchdog left at `control` of a launch that is over, and whether a wait on this GPU took too
+    long.
 
     Where nobody decodes, no finish tells of it.
     """
     finishes = [status.finish for plan, status in zip(plans, statuses, strict=True) if plan.max_new]
     if finishes and not any(finish in (Finish.RUNNING, Finish.ABORTED) for finish in finishes):
-        return None
+        return None, False
     stood_still, report = watchdog_report(context, control)
-    return BackendFailure(report) if finishes or stood_still else None
+    return (BackendFailure(report) if finishes or stood_still else None), stood_still

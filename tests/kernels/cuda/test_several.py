@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from engine.backends.base import Job
+from engine.backends.cuda.constants import Tuning
 from engine.backends.cuda.rows import Row
 from engine.models.config import ModelConfig
-from engine.models.weights import RandomWeights
+from engine.models.weights import RandomWeights, Weights
 from engine.sampling import SamplingParams
 from tests.gpu.models import LANEFORMER
-from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
-from tests.kernels.cuda.emulation.several import EmulatedRows, Request
+from tests.kernels.cuda.emulation.several import EmulatedRows, Ended, Request, team
 from tests.kernels.cuda.test_emulation import SMALL
 
 PATIENCE_S = 60.0
@@ -27,6 +27,8 @@ WARM = SamplingParams(
 TINY = replace(SMALL, hidden=32, heads=2, kv_heads=1, ffn=48, vocab=64, windows=(9, 0))
 SAMPLINGS = (SamplingParams(), WARM, SamplingParams(temperature=0.7, seed=3), replace(WARM, seed=11))
 LANES = replace(SMALL, layers=3, windows=(0, 9, 0), lanes=replace(LANEFORMER.lanes, count=2, delay=1))
+FOUR_LANES = replace(LANES, lanes=replace(LANES.lanes, count=4), kv_heads=4)
+TWO_HEADS = replace(TINY, kv_heads=2)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,29 @@ def follow(row: Row) -> list[int]:
     raise TimeoutError(f"the row has not ended in {PATIENCE_S:g} s")
 
 
+def check(
+    weights: Weights, rows: int, cores: int, folder: Path, tuning: Tuning | None = None, *, ranks: int = 1
+) -> EmulatedRows:
+    """That tokens, keys and values of each of `rows` are those of a launch of its own."""
+    alone, together = (
+        EmulatedRows(*team(folder, weights, cores, ranks, tuning, requests=requests, filters=True))
+        for requests in (1, rows)
+    )
+    asked = [Request(prompt(i, 1 + i % 3), 2 + i % 2, SAMPLINGS[i % 4]) for i in range(rows)]
+    expected, caches = list[Ended | None](), []
+    for one in asked:
+        for [seat] in alone.seats:
+            seat.kv[:] = 0xFFFF
+        expected += alone.launch([one])
+        caches.append([seat.kv.copy() for [seat] in alone.seats])
+
+    assert together.launch(asked) == expected
+    for seats, of_gpus in zip(zip(*together.seats, strict=True), caches, strict=True):
+        for seat, cache in zip(seats, of_gpus, strict=True):
+            np.testing.assert_array_equal(seat.kv, cache)
+    return together
+
+
 @pytest.mark.parametrize(
     ("config", "rows", "cores"),
     [
@@ -64,20 +89,32 @@ def follow(row: Row) -> list[int]:
     ids=["a window", "eight rows", "lanes", "normed heads", "a wide MLP", "wide"],
 )
 def test_each_gets_what_it_gets_alone(config: ModelConfig, rows: int, cores: int, folder: Path) -> None:
-    weights = RandomWeights(config, 3)
-    alone = EmulatedRows(EmulatedGpu(folder, config, weights, cores, filters=True))
-    together = EmulatedRows(EmulatedGpu(folder, config, weights, cores, requests=rows, filters=True))
-    asked = [Request(prompt(i, 1 + i % 3), 2 + i % 2, SAMPLINGS[i % 4]) for i in range(rows)]
-    expected = [alone.launch([one])[0] for one in asked]
-
-    assert together.launch(asked) == expected
+    check(RandomWeights(config, 3), rows, cores, folder)
 
 
+@pytest.mark.parametrize(
+    ("config", "rows", "ranks"),
+    [
+        (TWO_HEADS, 2, 2),
+        pytest.param(SMALL, 4, 2, marks=pytest.mark.nightly),
+        pytest.param(replace(SMALL, kv_heads=4), 4, 4, marks=pytest.mark.nightly),
+        pytest.param(LANES, 2, 2, marks=pytest.mark.nightly),
+        pytest.param(FOUR_LANES, 4, 2, marks=pytest.mark.nightly),
+    ],
+    ids=["two GPUs", "four rows", "four GPUs", "a lane each", "two lanes each"],
+)
+def test_each_gets_on_several_gpus_what_it_gets_alone_there(
+    config: ModelConfig, rows: int, ranks: int, folder: Path
+) -> None:
+    check(RandomWeights(config, 3), rows, 2, folder, ranks=ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_row_may_join_read_its_prompt_in_pieces_and_leave_while_others_go_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.backends.cuda.rows.PIECE", 4)
-    backend = EmulatedBackend(folder, RandomWeights(TINY, 3), 2, 4, filters=True)
+    backend = EmulatedBackend(folder, RandomWeights(TWO_HEADS, 3), 2, 4, filters=True, ranks=ranks)
     jobs = [
         Job(tuple(prompt(1, 3)), 6, SAMPLINGS[1]),
         Job(tuple(prompt(2, 9)), 2, SAMPLINGS[0]),
@@ -98,8 +135,9 @@ def test_a_row_may_join_read_its_prompt_in_pieces_and_leave_while_others_go_on(
 
 
 @pytest.mark.nightly
-def test_answers_to_one_prompt_are_those_of_each_alone(folder: Path) -> None:
-    backend = EmulatedBackend(folder, RandomWeights(TINY, 3), 2, 4, filters=True)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_answers_to_one_prompt_are_those_of_each_alone(ranks: int, folder: Path) -> None:
+    backend = EmulatedBackend(folder, RandomWeights(TWO_HEADS, 3), 2, 4, filters=True, ranks=ranks)
     scheduler = backend.scheduler
     jobs = [Job(tuple(prompt(5, 20)), 4, replace(WARM, seed=i), cache_salt="anna") for i in range(3)]
     expected = [follow(scheduler.join(job)) for job in jobs]
@@ -111,8 +149,9 @@ def test_answers_to_one_prompt_are_those_of_each_alone(folder: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_who_leaves_and_who_is_stopped_leaves_the_others_untouched(folder: Path) -> None:
-    backend = EmulatedBackend(folder, RandomWeights(TINY, 3), 2, 4, filters=True)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_who_leaves_and_who_is_stopped_leaves_the_others_untouched(ranks: int, folder: Path) -> None:
+    backend = EmulatedBackend(folder, RandomWeights(TWO_HEADS, 3), 2, 4, filters=True, ranks=ranks)
     job, long = Job(tuple(prompt(1, 3)), 6, SAMPLINGS[1]), Job(tuple(prompt(4, 2)), 200)
     scheduler = backend.scheduler
     alone = follow(scheduler.join(job))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from engine.backends.base import Job
@@ -15,11 +14,9 @@ from engine.backends.cuda.constants import Tuning
 from engine.models.config import ModelConfig
 from engine.models.storage import Storage
 from tests.engine.models.packed_weights import RandomPacked, all_in
-from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
-from tests.kernels.cuda.emulation.several import EmulatedRows, Ended, Request
 from tests.kernels.cuda.test_packed_emulation import CONFIGS
-from tests.kernels.cuda.test_several import SAMPLINGS, follow, prompt
+from tests.kernels.cuda.test_several import SAMPLINGS, check, follow, prompt
 
 FP8, MXFP4, K_QUANTS = (CONFIGS[s] for s in (Storage.FP8_BLOCK, Storage.MXFP4, Storage.Q4_K))
 
@@ -28,27 +25,6 @@ FP8, MXFP4, K_QUANTS = (CONFIGS[s] for s in (Storage.FP8_BLOCK, Storage.MXFP4, S
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Kernels of one shape are compiled once for all tests."""
     return tmp_path_factory.mktemp("several-packed")
-
-
-def check(
-    weights: RandomPacked, rows: int, cores: int, folder: Path, tuning: Tuning | None = None
-) -> EmulatedRows:
-    def emulated(requests: int) -> EmulatedRows:
-        gpu = EmulatedGpu(folder, weights.config, weights, cores, tuning, requests=requests, filters=True)
-        return EmulatedRows(gpu)
-
-    alone, together = emulated(1), emulated(rows)
-    asked = [Request(prompt(i, 1 + i % 3), 2 + i % 2, SAMPLINGS[i % 4]) for i in range(rows)]
-    expected, caches = list[Ended | None](), []
-    for one in asked:
-        alone.seats[0].kv[:] = 0xFFFF
-        expected += alone.launch([one])
-        caches.append(alone.seats[0].kv.copy())
-
-    assert together.launch(asked) == expected
-    for seat, cache in zip(together.seats, caches, strict=True):
-        np.testing.assert_array_equal(seat.kv, cache)
-    return together
 
 
 def of_one_layer(config: ModelConfig, hidden: int, ffn: int) -> ModelConfig:

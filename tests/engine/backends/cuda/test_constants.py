@@ -30,10 +30,13 @@ BY_SHARES: dict[str, tuple[ModelConfig, Storage]] = {
 LONGEST_PROMPT = QWEN3_32B.context
 
 
-def layout_of(config: ModelConfig, storage: Storage | None = None, tuning: Tuning | None = None) -> Layout:
-    sharding = shard(config, 1)
+def layout_of(
+    config: ModelConfig, storage: Storage | None = None, tuning: Tuning | None = None, ranks: int = 1
+) -> Layout:
+    sharding = shard(config, ranks)
     chosen = choose_storages(RandomWeights(config, storage=storage), sharding)
-    return make_layout(plan(config, 132, chosen.storages), chosen.half, tuning or Tuning())
+    made = plan(sharding.part, 132, chosen.storages)
+    return make_layout(made, chosen.half, tuning or Tuning(), sharding=sharding)
 
 
 @pytest.mark.parametrize(

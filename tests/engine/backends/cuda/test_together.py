@@ -35,6 +35,7 @@ from tests.engine.backends.cuda.test_launch import context as launch_context
 from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.gpu.models import CONFIGS, GEMMA_2_2B, QWEN3_32B
 
+FOUR_HEADS = replace(LLAMA, kv_heads=4)
 LANEFORMER = load_preset("laneformer-2b").config
 GPT_OSS = load_preset("gpt-oss-20b").config
 
@@ -83,6 +84,12 @@ def test_the_others_have_one_row(config: ModelConfig) -> None:
     assert not shares_launches(layout_of(config))
 
 
+def test_dense_models_share_launches_on_several_gpus_too() -> None:
+    layout = layout_of(FOUR_HEADS, ranks=4)
+    assert shares_launches(layout)
+    assert several_layout(layout, None, 8).sharding.ranks == 4
+
+
 def test_who_cannot_share_has_one_row_whatever_is_wanted() -> None:
     assert [rows_for(layout_of(config), 4) for config in (LLAMA, EXPERTS, GEMMA_2_2B)] == [4, 4, 1]
 
@@ -116,14 +123,14 @@ def context_after(wait: int) -> DeviceContext:
 
 @pytest.mark.parametrize(("wait", "breaks"), [(0, False), (1, True)])
 def test_a_launch_that_only_reads_breaks_down_if_its_watchdog_says_so(wait: int, breaks: bool) -> None:
-    found = breakdown_of(context_after(wait), 0, [LaunchPlan((1, 2, 3), 0)], [Status()])
-    assert (found is not None) == breaks
+    found, stuck = breakdown_of(context_after(wait), 0, [LaunchPlan((1, 2, 3), 0)], [Status()])
+    assert (found is not None) == stuck == breaks
 
 
 @pytest.mark.parametrize(("finish", "breaks"), [(Finish.LENGTH, False), (Finish.ABORTED, True)])
 def test_a_launch_that_decodes_breaks_down_if_a_row_was_aborted(finish: Finish, breaks: bool) -> None:
-    found = breakdown_of(context_after(1), 0, [LaunchPlan((1, 2, 3), 4)], [Status(finish=finish)])
-    assert (found is not None) == breaks
+    found, stuck = breakdown_of(context_after(1), 0, [LaunchPlan((1, 2, 3), 4)], [Status(finish=finish)])
+    assert (found is not None) == stuck == breaks
 
 
 class SeatDevice(PlayedDevice):
@@ -134,12 +141,14 @@ class SeatDevice(PlayedDevice):
         return super().allocate(size)
 
 
-def several(plans: list[LaunchPlan]) -> tuple[SeveralLaunch, SeatDevice]:
-    device = SeatDevice()
-    where = launch_context(device)
-    where.layout = layout_of(LLAMA)
-    seats = Seats(where, 4)
-    return SeveralLaunch(where, seats, several_layout(where.layout, None, 4), plans), device
+def several(plans: list[LaunchPlan], rank: int = 0, ranks: int = 1) -> tuple[SeveralLaunch, SeatDevice]:
+    """On the GPU of that rank."""
+    device, layout = SeatDevice(), layout_of(LLAMA, ranks=ranks)
+    contexts = [launch_context(device, rank=each) for each in range(ranks)]
+    for context in contexts:
+        context.layout = layout
+    team = [Seats(context, 4) for context in contexts]
+    return SeveralLaunch(contexts[rank], team, several_layout(layout, None, 4), plans), device
 
 
 READS = LaunchPlan((5, 6, 7, 8), 0, prefill_end=2)
@@ -179,6 +188,17 @@ def test_each_request_of_a_launch_finds_its_own() -> None:
     assert [view.prefilled for view in launch._views] == [4, 0]
 
 
+def test_each_request_finds_its_own_on_every_gpu() -> None:
+    launch, _ = several([GOES_ON, READS], rank=1, ranks=2)
+    theirs, mine = launch._team
+    for seat, params in enumerate(launch._together.requests[:2]):
+        assert params.mail == params.peers[1].mail == mine.mail + seat * mine.sizes.mail
+        assert params.peers[0].mail == theirs.mail + seat * theirs.sizes.mail
+        assert params.peers[0].candidates == theirs.candidates + seat * theirs.sizes.candidates
+        assert params.peers[0].filters == theirs.filters + seat * theirs.sizes.filters
+        assert (params.peers[0].control, params.control) == (theirs.control, mine.control)
+
+
 def test_tokens_of_a_launch_of_several_are_read_each_from_its_ring() -> None:
     launch, _ = several([GOES_ON, replace(GOES_ON, max_new=3)])
     launch._views[0].ring[:2] = (7 | 100 << TOKEN_ID_BITS, 8 | 200 << TOKEN_ID_BITS)
@@ -213,3 +233,22 @@ def test_a_launch_of_several_that_shows_nothing_is_a_lost_gpu(monkeypatch: pytes
     assert launch.ended
     assert isinstance(launch.failure, DeviceLost)
     assert device.abandoned
+
+
+def test_a_gpu_that_is_not_the_first_shows_nothing_until_it_is_to_give_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(1.0)
+    monkeypatch.setattr(watch, "time", clock)
+    launch, device = several([GOES_ON, READS], rank=1, ranks=2)
+    launch.start("kernel")
+    clock.now += 1000
+    assert not launch.ended
+    launch.abort()
+    [(name, address, _, size, stream)] = device.calls
+    assert (name, size, stream) == ("cuMemcpyHtoDAsync", 4, launch._side)
+    assert address == launch._seats.control + Control.aborted.offset
+    assert not launch.ended
+    clock.now += 10 + 4 * 1.5 + 1
+    assert launch.ended
+    assert isinstance(launch.failure, DeviceLost)

@@ -15,22 +15,25 @@ from engine.backends.cuda.kept_caches import Lease
 from engine.backends.cuda.rows import Part, RowScheduler, Ways
 from engine.errors import BackendFailure
 from engine.models.weights import Weights
-from tests.kernels.cuda.emulation.launch import EmulatedGpu
-from tests.kernels.cuda.emulation.several import EmulatedRows, Request, Running, new_cache
+from tests.kernels.cuda.emulation.several import EmulatedRows, Request, Running, new_cache, team
+
+Caches = tuple[NDArray[np.uint16], ...]
+"""One on each GPU."""
 
 
 class EmulatedBackend:
-    """A model whose launches take one request, or up to `rows`."""
+    """A model whose launches take one request, or up to `rows`, on so many GPUs together."""
 
-    def __init__(self, folder: Path, weights: Weights, cores: int, rows: int, *, filters: bool) -> None:
-        config = weights.config
+    def __init__(
+        self, folder: Path, weights: Weights, cores: int, rows: int, *, filters: bool, ranks: int = 1
+    ) -> None:
         self._kernels = [
-            EmulatedRows(EmulatedGpu(folder, config, weights, cores, requests=requests, filters=filters))
+            EmulatedRows(*team(folder, weights, cores, ranks, requests=requests, filters=filters))
             for requests in (1, rows)
         ]
-        layout = self._kernels[0].gpu.layout
-        self._spare = [new_cache(self._kernels[0].gpu) for _ in range(rows)]
-        self._lent: dict[int, NDArray[np.uint16]] = {}
+        layout, config = self._kernels[0].gpu.layout, weights.config
+        self._spare = [tuple(new_cache(gpu) for gpu in self._kernels[0].gpus) for _ in range(rows)]
+        self._lent: dict[tuple[int, ...], Caches] = {}
         self.launches: list[int] = []
         """How many requests each had."""
         self.scheduler = RowScheduler(
@@ -43,16 +46,19 @@ class EmulatedBackend:
         )
 
     def _lend(self, _job: Job) -> Lease:
-        cache = self._spare.pop()
-        cache[:] = 0xFFFF
-        self._lent[cache.ctypes.data] = cache
-        return Lease((cache.ctypes.data,), 0)
+        caches = self._spare.pop()
+        for cache in caches:
+            cache[:] = 0xFFFF
+        buffers = tuple(cache.ctypes.data for cache in caches)
+        self._lent[buffers] = caches
+        return Lease(buffers, 0)
 
     def _take_back(self, lease: Lease, _job: Job, _tokens: Sequence[int]) -> None:
-        self._spare.append(self._lent.pop(lease.buffers[0]))
+        self._spare.append(self._lent.pop(lease.buffers))
 
     def _copy(self, source: Lease, target: Lease) -> None:
-        self._lent[target.buffers[0]][:] = self._lent[source.buffers[0]]
+        for to, of in zip(self._lent[target.buffers], self._lent[source.buffers], strict=True):
+            to[:] = of
 
     def _begin(self, parts: Sequence[Part]) -> EmulatedLaunch:
         self.launches.append(len(parts))
@@ -107,5 +113,5 @@ def _request(part: Part) -> Request:
         first=plan.first,
         prefilled=plan.prefill_end,
         tiles_from=1 << 30 if plan.tiles_from is None else plan.tiles_from,
-        kv=plan.caches[0],
+        kv=plan.caches,
     )

@@ -1,14 +1,18 @@
-"""A launch of several requests on a CPU, in emulation: each request has memory of its own, as on a GPU."""
+"""A launch of several requests on a CPU, in emulation: each has memory of its own, as on GPUs."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.cuda.constants import Tuning
 from engine.backends.cuda.contract import (
     PEER_POINTERS,
     TOKEN_ID_BITS,
@@ -20,6 +24,7 @@ from engine.backends.cuda.contract import (
 )
 from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.shared_memory import table_bytes
+from engine.models.weights import Weights
 from engine.sampling import SamplingParams
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 
@@ -37,8 +42,8 @@ class Request:
     first: int = 0
     prefilled: int = 0
     tiles_from: int = 1 << 30
-    kv: int | None = None
-    """The address of its cache; None: that of its seat."""
+    kv: tuple[int, ...] = ()
+    """Where its cache lies on each GPU; empty: that of its seat."""
 
 
 @dataclass
@@ -50,7 +55,7 @@ class Ended:
 
 
 class Seat:
-    """The memory of one request, which launches after this one go on with."""
+    """A request's memory on one GPU, which launches after this one go on with."""
 
     def __init__(self, gpu: EmulatedGpu) -> None:
         layout = gpu.layout
@@ -67,16 +72,34 @@ def new_cache(gpu: EmulatedGpu) -> NDArray[np.uint16]:
     return gpu.put(np.full(gpu.layout.kv_halves, 0xFFFF, np.uint16))
 
 
-class EmulatedRows:
-    """Launches of up to `gpu.layout.requests`, one request a seat."""
+def team(
+    folder: Path,
+    weights: Weights,
+    cores: int,
+    ranks: int,
+    tuning: Tuning | None = None,
+    *,
+    requests: int,
+    filters: bool,
+) -> list[EmulatedGpu]:
+    """GPUs that hold a model together."""
 
-    def __init__(self, gpu: EmulatedGpu) -> None:
-        self.gpu = gpu
+    def emulated(rank: int) -> EmulatedGpu:
+        of_all = (folder, weights.config, weights, cores, tuning)
+        return EmulatedGpu(*of_all, requests=requests, filters=filters, ranks=ranks, rank=rank)
+
+    return [emulated(rank) for rank in range(ranks)]
+
+
+class EmulatedRows:
+    """Launches of up to `gpu.layout.requests`, one request a seat, on GPUs that hold a model together."""
+
+    def __init__(self, gpu: EmulatedGpu, *others: EmulatedGpu) -> None:
+        self.gpu, self.gpus = gpu, (gpu, *others)
         self.rows = gpu.layout.requests
-        self.seats = [Seat(gpu) for _ in range(self.rows)]
-        self._tables = gpu.put(
-            np.zeros(self.rows * table_bytes(gpu.layout.plan) * gpu.layout.plan.cores, np.uint8)
-        )
+        self.seats = [[Seat(each) for _ in range(self.rows)] for each in self.gpus]
+        tables = self.rows * table_bytes(gpu.layout.plan) * gpu.layout.plan.cores
+        self._tables = [each.put(np.zeros(tables, np.uint8)) for each in self.gpus]
 
     def launch(self, requests: Sequence[Request | None], reader: int = 0) -> list[Ended | None]:
         """Nobody sits where None stands; `reader` is the seat whose prompt is read."""
@@ -87,13 +110,14 @@ class EmulatedRows:
             for i, request in enumerate(requests)
         ]
 
-    def hand_over(self, blocks: Sequence[Params], reader: int) -> ctypes.Structure:
-        """What the kernel takes."""
+    def hand_over(self, blocks: Sequence[Sequence[Params]], reader: int) -> ctypes.Array[Any]:
+        """What the kernels take, of each GPU's blocks."""
         if self.rows == 1:
-            return blocks[0]
-        handed = Together(tables=self._tables.ctypes.data, reader=reader)
-        for i, params in enumerate(blocks):
-            handed.requests[i] = params
+            return (Params * len(blocks))(*chain.from_iterable(blocks))
+        handed = (Together * len(blocks))()
+        for each, tables, of_gpu in zip(handed, self._tables, blocks, strict=True):
+            each.tables, each.reader = tables.ctypes.data, reader
+            each.requests[: len(of_gpu)] = of_gpu
         return handed
 
 
@@ -102,19 +126,29 @@ class Running:
 
     def __init__(self, rows: EmulatedRows, requests: Sequence[Request | None], reader: int) -> None:
         self._rows = rows
-        self._control = Control()
-        self.statuses = [Status() for _ in rows.seats]
+        self._controls = [Control() for _ in rows.gpus]
+        self._statuses = [[Status() for _ in range(rows.rows)] for _ in rows.gpus]
         asked = [request or Request([0], 0) for request in requests]
         asked += [Request([0], 0)] * (rows.rows - len(asked))
         self.rings = [np.zeros(max(1, request.new), np.uint64) for request in asked]
-        blocks = [self._params(i, request) for i, request in enumerate(asked)]
+        blocks = [[self._params(g, i, one) for i, one in enumerate(asked)] for g in range(len(rows.gpus))]
+        for of_gpu in blocks:
+            for i, params in enumerate(of_gpu):
+                self._reach(params, [others[i] for others in blocks])
         self._handed = rows.hand_over(blocks, reader)
 
+    @property
+    def statuses(self) -> Sequence[Status]:
+        """What the first GPU tells of each request."""
+        return self._statuses[0]
+
     def run(self) -> None:
-        ended = self._rows.gpu.library.launch(ctypes.byref(self._handed))
+        ended = self._rows.gpu.library.launch(self._handed)
         assert ended, "all threads wait for each other, or one gave up and said why on stderr"
-        for seat, status in zip(self._rows.seats, self.statuses, strict=True):
-            seat.serial += status.passes
+        for seats, statuses in zip(self._rows.seats, self._statuses, strict=True):
+            for seat, status, first in zip(seats, statuses, self.statuses, strict=True):
+                assert (status.finish, status.passes) == (first.finish, first.passes), "as on all GPUs"
+                seat.serial += status.passes
 
     def words(self, seat: int) -> list[int]:
         """Those of its tokens so far."""
@@ -128,13 +162,14 @@ class Running:
         return Finish(self.statuses[seat].finish)
 
     def stop(self, seat: int) -> None:
-        self._rows.seats[seat].stop_flag[0] = 1
+        self._rows.seats[0][seat].stop_flag[0] = 1
 
-    def _params(self, i: int, asked: Request) -> Params:
-        seat, gpu = self._rows.seats[i], self._rows.gpu
+    def _params(self, rank: int, i: int, asked: Request) -> Params:
+        seat, gpu = self._rows.seats[rank][i], self._rows.gpus[rank]
         seat.stop_flag[:] = 0
         seat.filters[:] = 0
         params = Params(
+            rank=rank,
             first=asked.first,
             prefill_end=asked.prefilled,
             tiles_from=asked.tiles_from,
@@ -147,20 +182,25 @@ class Running:
             blocks_a_split=gpu.layout.tuning.blocks_a_split,
             spin_budget_ns=1 << 60,
             serial=seat.serial,
-            sampling=sampling_of(asked.sampling, gpu.layout.config.vocab),
+            sampling=sampling_of(asked.sampling, gpu.layout.sharding.whole.vocab),
             ids=gpu.put(np.asarray(asked.tokens, np.int32)).ctypes.data,
             stop_ids=gpu.put(np.asarray(asked.stop_ids or (-1,), np.int32)).ctypes.data,
             biases=gpu.put(np.frombuffer(biases_of(asked.sampling), np.uint8)).ctypes.data,
-            control=ctypes.addressof(self._control),
-            status=ctypes.addressof(self.statuses[i]),
+            control=ctypes.addressof(self._controls[rank]),
+            status=ctypes.addressof(self._statuses[rank][i]),
             ring=self.rings[i].ctypes.data,
         )
         for name, array in gpu.memory.items():
             setattr(params, name, array.ctypes.data)
         for name in ("kv", "mail", "candidates", "filters", "stop_flag"):
             setattr(params, name, getattr(seat, name).ctypes.data)
-        if asked.kv is not None:
-            params.kv = asked.kv
-        for name in PEER_POINTERS:
-            setattr(params.peers[0], name, getattr(params, name))
+        if asked.kv:
+            params.kv = asked.kv[rank]
         return params
+
+    @staticmethod
+    def _reach(params: Params, team: Sequence[Params]) -> None:
+        """Where the request has its memory on all GPUs."""
+        for peer, other in zip(params.peers, team, strict=False):
+            for name in PEER_POINTERS:
+                setattr(peer, name, getattr(other, name))
