@@ -63,6 +63,8 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "sum of lanes": ("sum-of-lanes", "f16", {}),
     "head of all lanes": ("head-of-all-lanes", "f16", {}),
     "two requests": ("test-llama", "f16", {"requests": 2, "filters": True}),
+    "two requests, 2 GPUs": ("test-laneformer", "f16", {"devices": 2, "requests": 2, "filters": True}),
+    "eight requests, 2 GPUs": ("llama-3.2-1b", "f16", {"devices": 2, "requests": 8, "filters": True}),
     "eight requests": ("llama-3.2-1b", "f16", {"requests": 8, "filters": True}),
     "eight requests, small": ("smollm2-135m", "f16", {"requests": 8, "filters": True}),
     "eight requests, experts": ("qwen3-30b-a3b", "bf16", {"requests": 8, "filters": True}),

@@ -46,6 +46,15 @@ def test_each_leaves_what_it_leaves_alone(storage: Storage, rows: int, folder: P
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("storage", [Storage.Q8_0, Storage.Q4_K])
+def test_each_leaves_on_two_gpus_what_it_leaves_alone_there(storage: Storage, folder: Path) -> None:
+    config = replace(CONFIGS[storage], hidden=256, heads=8, kv_heads=2, ffn=512)
+    weights = RandomPacked(config, all_in(storage), 3)
+    together = check(weights, 2, 2, folder, ranks=2)
+    assert together.gpu.chosen.named("layers.0.w_down") is storage
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("storage", "config"),
     [
