@@ -101,6 +101,12 @@ def test_a_point_may_have_several_streams() -> None:
     assert "4 streams" in str(specs[1]) and "stream" not in str(specs[0])
 
 
+def test_points_on_several_gpus_may_have_several_streams() -> None:
+    matrix = {**MATRIX, "backend": ["cuda"], "devices": [1, 2], "streams": [1, 4]}
+    validate_matrix(matrix)
+    assert {(spec.devices, spec.streams) for spec in expand(matrix)} == {(1, 1), (1, 4), (2, 1), (2, 4)}
+
+
 def test_last_axis_turns_fastest() -> None:
     specs = expand({**MATRIX, "context": [8, 16], "tokens": [4, 5]})
     assert [(s.context, s.tokens) for s in specs] == [(8, 4), (8, 5), (16, 4), (16, 5)]
@@ -132,7 +138,7 @@ def test_last_axis_turns_fastest() -> None:
             "the backend numpy has no choice of it .*leave out sync, or numpy",
         ),
         ({"streams": [0]}, "streams is 0; allowed are whole numbers from 1 to 8"),
-        ({"backend": ["cpu"], "streams": [4], "devices": [1, 2]}, "several streams run on one device"),
+        ({"backend": ["cpu"], "streams": [4], "devices": [1, 2]}, "cpu several streams run on one device"),
         ({"lanes": [8]}, "'lanes' is not an axis"),
         ({"context": list(range(1, 300)), "tokens": [2, 3]}, "598 points; a sweep takes at most 500"),
         ({"context": list(range(1, MAX_POINTS + 2))}, "context has 501 values"),
