@@ -59,7 +59,8 @@ MODELS = {
 }
 
 
-def _gpus() -> int:
+def gpus() -> int:
+    """That this machine has."""
     return device_count() if available()[0] else 0
 
 
@@ -67,8 +68,8 @@ def _gpus() -> int:
 def sharded(request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens a model on several GPUs, virtual or real."""
     devices, virtual = request.param
-    if not virtual and _gpus() < devices:
-        pytest.skip(f"this machine has {_gpus()} GPUs, the test needs {devices}")
+    if not virtual and gpus() < devices:
+        pytest.skip(f"this machine has {gpus()} GPUs, the test needs {devices}")
     backends: list[CudaBackend] = []
 
     def open_model(model: Model, **options: object) -> CudaBackend:
@@ -223,7 +224,7 @@ def test_the_profile_accounts_for_the_whole_token_and_says_what_waits_for_other_
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_exchanges_add_up_exactly(devices: int) -> None:
     """`measure` refuses a wrong sum."""
-    virtual = _gpus() < devices
+    virtual = gpus() < devices
     found = measure(devices, (4, 1000, 3072), 2, virtual=virtual)
     assert all(0 < time.rows_us <= 100 for time in found)
 
@@ -231,8 +232,8 @@ def test_exchanges_add_up_exactly(devices: int) -> None:
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("lanes", [True, False], ids=["dtp", "tp"])
 def test_the_full_size_model_says_the_same_on_several_gpus(opened: Open, devices: int, lanes: bool) -> None:
-    if _gpus() < devices:
-        pytest.skip(f"this machine has {_gpus()} GPUs, the test needs {devices}")
+    if gpus() < devices:
+        pytest.skip(f"this machine has {gpus()} GPUs, the test needs {devices}")
     config = load_preset("laneformer-2b").config
     config = config if lanes else replace(config, name="plain", lanes=Lanes())
     model = Model(config, RandomWeights(config, 0))

@@ -17,10 +17,12 @@ from engine.models.weights import RandomWeights, Weights
 from engine.sampling import PLAYGROUND, SamplingParams
 from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.gpu.models import CONFIGS, Model, RoutedWeights
+from tests.gpu.test_lanes import FOUR_HEADS, gpus
 from tests.gpu.test_packed import SHAPES
 from tests.gpu.test_small_models import Open, sequence
 
 ROWS = 8
+MODELS = {config.name: config for config in (*CONFIGS.values(), FOUR_HEADS)}
 PACKED = (Storage.FP8_BLOCK, Storage.Q8_0, Storage.MXFP4, Storage.Q4_K, Storage.Q6_K)
 SAMPLINGS = (
     SamplingParams(),
@@ -49,14 +51,18 @@ def jobs(vocab: int) -> list[Job]:
     ]
 
 
-def opened_with_rows(opened: Open, name: str, devices: int = 1) -> CudaBackend:
-    config = replace(CONFIGS[name], context=1024)
-    return opened_with(opened, RandomWeights(config, 3), devices=devices)
+def opened_with_rows(opened: Open, name: str, devices: int = 1, *, virtual: bool = True) -> CudaBackend:
+    config = replace(MODELS[name], context=1024)
+    return opened_with(opened, RandomWeights(config, 3), devices=devices, virtual=virtual)
 
 
-def opened_with(opened: Open, weights: Weights, rows: int = ROWS, *, devices: int = 1) -> CudaBackend:
-    """On several GPUs each is a part of the first one."""
-    backend = opened(Model(weights.config, weights), devices, rows=rows, virtual=devices > 1)
+def opened_with(
+    opened: Open, weights: Weights, rows: int = ROWS, *, devices: int = 1, virtual: bool = True
+) -> CudaBackend:
+    """Of several GPUs each is a part of the first one if they are `virtual`."""
+    if not virtual and gpus() < devices:
+        pytest.skip(f"this machine has {gpus()} GPUs, the test needs {devices}")
+    backend = opened(Model(weights.config, weights), devices, rows=rows, virtual=virtual and devices > 1)
     assert backend.rows == rows
     return backend
 
@@ -66,12 +72,12 @@ def test_a_full_house_gives_everyone_what_they_get_alone(opened: Open, name: str
     check_house(opened_with_rows(opened, name))
 
 
+@pytest.mark.parametrize("name", ["four-heads", "test-laneformer", "vocabulary-of-lanes"])
 @pytest.mark.parametrize(
-    ("name", "devices"),
-    [("test-llama", 2), ("test-laneformer", 2), ("test-laneformer", 4), ("vocabulary-of-lanes", 2)],
+    ("devices", "virtual"), [(2, True), (4, True), (2, False), (4, False)], ids=["2v", "4v", "2", "4"]
 )
-def test_on_several_gpus_too(opened: Open, name: str, devices: int) -> None:
-    check_house(opened_with_rows(opened, name, devices))
+def test_on_several_gpus_too(opened: Open, name: str, devices: int, virtual: bool) -> None:
+    check_house(opened_with_rows(opened, name, devices, virtual=virtual))
 
 
 @pytest.mark.parametrize("storage", [Storage.FP8_BLOCK, Storage.Q8_0])
