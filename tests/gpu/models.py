@@ -102,6 +102,8 @@ LLAMA = ModelConfig(
     vocab=1000,
     context=512,
 )
+FOUR_HEADS = replace(LLAMA, name="four-heads", kv_heads=4)
+"""Of keys and values: four GPUs share them."""
 LANEFORMER = replace(SMALL, name="test-laneformer")
 _YARN = YarnScaling(4.0, 64, 1.1386)
 _THREE_LANES = replace(LANEFORMER.lanes, count=3)

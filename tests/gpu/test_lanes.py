@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from engine.backends.base import Job
-from engine.backends.cuda import available
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.cache_content import keys_and_values
-from engine.backends.cuda.driver import device_count
 from engine.backends.cuda.launch import DeviceContext
 from engine.backends.cuda.memory import share_table
 from engine.backends.cuda.tape import Matrix
@@ -27,13 +25,13 @@ from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
 from engine.sampling import SamplingParams
 from tests.gpu.cache import require_close
-from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA, Model, StoredWeights
+from tests.gpu.machine import gpus
+from tests.gpu.models import CONFIGS, FOUR_HEADS, LANEFORMER, Model, StoredWeights
 from tests.gpu.test_prefill import LIMITS, WAYS, prefill, wanted_cache
 from tests.gpu.test_small_models import TOLERANCE, generated, reference_logits, relative_error, sequence
 from tools.bench_exchange.measure import measure
 
 Open = Callable[..., CudaBackend]
-FOUR_HEADS = replace(LLAMA, name="four-heads", kv_heads=4)
 WIDE = replace(
     LANEFORMER,
     name="wide",
@@ -57,11 +55,6 @@ MODELS = {
     "norms after modules": replace(CONFIGS["test-gemma2"], kv_heads=4),
     "llama, tied head, odd vocabulary": replace(FOUR_HEADS, name="tied", tied_head=True, vocab=1003),
 }
-
-
-def gpus() -> int:
-    """That this machine has."""
-    return device_count() if available()[0] else 0
 
 
 @pytest.fixture(params=[(2, True), (4, True), (2, False), (4, False)], ids=["2v", "4v", "2", "4"])

@@ -16,8 +16,8 @@ from engine.models.storage import Storage
 from engine.models.weights import RandomWeights, Weights
 from engine.sampling import PLAYGROUND, SamplingParams
 from tests.engine.models.packed_weights import RandomPacked, all_in
-from tests.gpu.models import CONFIGS, Model, RoutedWeights
-from tests.gpu.test_lanes import FOUR_HEADS, gpus
+from tests.gpu.machine import gpus
+from tests.gpu.models import CONFIGS, FOUR_HEADS, Model, RoutedWeights
 from tests.gpu.test_packed import SHAPES
 from tests.gpu.test_small_models import Open, sequence
 
