@@ -6,21 +6,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from engine.backends.base import Job
 from engine.models.config import Experts, ModelConfig
 from engine.models.storage import Storage
-from engine.models.weights import RandomWeights, Weights
+from engine.models.weights import RandomWeights
 from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.gpu.models import RoutedWeights
-from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
-from tests.kernels.cuda.emulation.several import EmulatedRows, Ended, Request
 from tests.kernels.cuda.test_emulation import EXPERTS, GPT_OSS
 from tests.kernels.cuda.test_packed_emulation import EXPERTS as PACKED
-from tests.kernels.cuda.test_several import SAMPLINGS, follow, prompt
+from tests.kernels.cuda.test_several import SAMPLINGS, check, follow, prompt
 
 CORES = 3
 KINDS = {"scores of heads": EXPERTS, "router biases": GPT_OSS}
@@ -30,26 +27,6 @@ KINDS = {"scores of heads": EXPERTS, "router biases": GPT_OSS}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Kernels of one shape are compiled once for all tests."""
     return tmp_path_factory.mktemp("several-experts")
-
-
-def check(weights: Weights, rows: int, folder: Path, cores: int = CORES) -> None:
-    """Requests that sample by every option, of which some end before the others."""
-
-    def emulated(requests: int) -> EmulatedRows:
-        gpu = EmulatedGpu(folder, weights.config, weights, cores, requests=requests, filters=True)
-        return EmulatedRows(gpu)
-
-    alone, together = emulated(1), emulated(rows)
-    asked = [Request(prompt(i, 1 + i % 3), 2 + i % 2, SAMPLINGS[i % 4]) for i in range(rows)]
-    expected, caches = list[Ended | None](), []
-    for one in asked:
-        alone.seats[0].kv[:] = 0xFFFF
-        expected += alone.launch([one])
-        caches.append(alone.seats[0].kv.copy())
-
-    assert together.launch(asked) == expected
-    for seat, cache in zip(together.seats, caches, strict=True):
-        np.testing.assert_array_equal(seat.kv, cache)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +41,7 @@ def check(weights: Weights, rows: int, folder: Path, cores: int = CORES) -> None
     ],
 )
 def test_each_leaves_what_it_leaves_alone(kind: str, rows: int, folder: Path) -> None:
-    check(RandomWeights(KINDS[kind], 3), rows, folder)
+    check(RandomWeights(KINDS[kind], 3), rows, CORES, folder)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +52,7 @@ def test_each_leaves_what_it_leaves_alone(kind: str, rows: int, folder: Path) ->
 def test_who_meets_the_same_experts_or_scores_them_alike_leaves_the_same(
     router: list[float], folder: Path
 ) -> None:
-    check(RoutedWeights(EXPERTS, 3, router), 4, folder)
+    check(RoutedWeights(EXPERTS, 3, router), 4, CORES, folder)
 
 
 @pytest.mark.nightly
@@ -90,7 +67,7 @@ def test_who_meets_the_same_experts_or_scores_them_alike_leaves_the_same(
     ids=["rows of the router and no tiles", "no tile of the experts", "not renormalised", "wide"],
 )
 def test_shares_of_all_kinds_leave_the_same(config: ModelConfig, cores: int, folder: Path) -> None:
-    check(RandomWeights(config, 3), 2, folder, cores)
+    check(RandomWeights(config, 3), 2, cores, folder)
 
 
 @pytest.mark.nightly
@@ -98,12 +75,12 @@ def test_shares_of_all_kinds_leave_the_same(config: ModelConfig, cores: int, fol
 @pytest.mark.parametrize("rows", [2, 8])
 def test_packed_experts_leave_the_same(storage: Storage, rows: int, folder: Path) -> None:
     weights = RandomPacked(PACKED[storage], lambda name: storage if ".experts." in name else Storage.F16, 3)
-    check(weights, rows, folder)
+    check(weights, rows, CORES, folder)
 
 
 @pytest.mark.nightly
 def test_experts_beside_packed_attention_leave_the_same(folder: Path) -> None:
-    check(RandomPacked(PACKED[Storage.FP8_BLOCK], all_in(Storage.FP8_BLOCK), 3), 4, folder)
+    check(RandomPacked(PACKED[Storage.FP8_BLOCK], all_in(Storage.FP8_BLOCK), 3), 4, CORES, folder)
 
 
 @pytest.mark.nightly

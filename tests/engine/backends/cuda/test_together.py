@@ -90,6 +90,10 @@ def test_dense_models_share_launches_on_several_gpus_too() -> None:
     assert several_layout(layout, None, 8).sharding.ranks == 4
 
 
+def test_experts_on_several_gpus_have_one_row() -> None:
+    assert [shares_launches(layout_of(EXPERTS, ranks=ranks)) for ranks in (1, 2)] == [True, False]
+
+
 def test_who_cannot_share_has_one_row_whatever_is_wanted() -> None:
     assert [rows_for(layout_of(config), 4) for config in (LLAMA, EXPERTS, GEMMA_2_2B)] == [4, 4, 1]
 
