@@ -45,6 +45,7 @@ class Seats:
 
     def __init__(self, context: DeviceContext, rows: int) -> None:
         device, self.sizes = context.device, SeatSizes.of(context.layout)
+        device.activate()
         self.rows = rows
         self.mail = device.allocate(rows * self.sizes.mail, zero=True)
         self.candidates = device.allocate(rows * self.sizes.candidates, zero=True)
