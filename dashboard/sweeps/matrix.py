@@ -202,11 +202,13 @@ def _lacking(matrix: Mapping[str, Any]) -> list[str]:
             if backend not in WITH_SYNC
         ]
     several = max(matrix.get("streams", [1])) > 1 and max(matrix.get("devices", [1])) > 1
-    if several and "cpu" in matrix["backend"]:
-        problems.append(
-            f"streams are {matrix['streams']}, and devices {matrix['devices']}; on the backend cpu several"
-            " streams run on one device: ask for them in a sweep of their own, or leave out cpu."
-        )
+    if several:
+        problems += [
+            f"streams are {matrix['streams']}, and devices {matrix['devices']}; on the backend {backend}"
+            f" several streams run on one device: ask for them in a sweep of their own, or leave out {backend}."
+            for backend in matrix["backend"]
+            if backend != "cuda"
+        ]
     return problems
 
 

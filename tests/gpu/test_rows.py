@@ -76,12 +76,16 @@ def test_a_full_house_gives_everyone_what_they_get_alone(opened: Open, name: str
 @pytest.mark.parametrize(
     ("devices", "virtual"), [(2, True), (4, True), (2, False), (4, False)], ids=["2v", "4v", "2", "4"]
 )
-def test_on_several_gpus_too(opened: Open, name: str, devices: int, virtual: bool) -> None:
+def test_rows_on_several_gpus_get_what_each_gets_alone(
+    opened: Open, name: str, devices: int, virtual: bool
+) -> None:
     check_house(opened_with_rows(opened, name, devices, virtual=virtual))
 
 
 @pytest.mark.parametrize("storage", [Storage.FP8_BLOCK, Storage.Q8_0])
-def test_packed_weights_on_several_gpus_do_so_too(opened: Open, storage: Storage) -> None:
+def test_rows_of_packed_weights_on_several_gpus_get_what_each_gets_alone(
+    opened: Open, storage: Storage
+) -> None:
     config = replace(SHAPES["whole blocks"], name=f"halves of {storage.name}", context=1024)
     backend = opened_with(opened, RandomPacked(config, all_in(storage), 3), 4, devices=2)
     assert backend.storage("layers.0.w_down") is storage

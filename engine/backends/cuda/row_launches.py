@@ -111,8 +111,7 @@ class TeamLaunch:
         ended = [launch.ended for launch in self._launches]
         failed = [launch for launch in self._launches if launch.failure is not None]
         if failed:
-            for launch in self._launches:
-                launch.abort()
+            self._abort()
         self._ended = all(ended)
         if self._ended and failed:
             self._failure = cause_of(failed).failure
@@ -141,7 +140,7 @@ class TeamLaunch:
 
     def close(self) -> None:
         """Asks all parts to end, waits for that, and gives back what the launches held."""
-        with suppress(BackendFailure):  # a GPU that is lost has ended it
+        with suppress(BackendFailure):  # as in _abort
             self.stop()
         while not self.ended:
             time.sleep(1e-3)
@@ -150,12 +149,17 @@ class TeamLaunch:
 
     def _give_up(self) -> None:
         """Not all could be started: those that were wait for the others in vain."""
+        self._abort()
         for launch in self._launches:
-            launch.abort()
-        for launch in self._launches:
-            launch.close()
+            with suppress(BackendFailure):
+                launch.close()
         with suppress(BackendFailure):  # the failure that led here says more
             self._start_over()
+
+    def _abort(self) -> None:
+        for launch in self._launches:
+            with suppress(BackendFailure):  # a GPU that is lost has ended it
+                launch.abort()
 
     def _start_over(self) -> None:
         """Mailboxes hold words of an unfinished pass, of which some have counted one more than others."""

@@ -139,6 +139,7 @@ def test_last_axis_turns_fastest() -> None:
         ),
         ({"streams": [0]}, "streams is 0; allowed are whole numbers from 1 to 8"),
         ({"backend": ["cpu"], "streams": [4], "devices": [1, 2]}, "cpu several streams run on one device"),
+        ({"backend": ["cuda", "numpy"], "streams": [4], "devices": [2]}, "leave out numpy"),
         ({"lanes": [8]}, "'lanes' is not an axis"),
         ({"context": list(range(1, 300)), "tokens": [2, 3]}, "598 points; a sweep takes at most 500"),
         ({"context": list(range(1, MAX_POINTS + 2))}, "context has 501 values"),

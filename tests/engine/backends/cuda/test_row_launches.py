@@ -25,6 +25,7 @@ class PlayedGpu:
     lost: bool = False
     stuck: bool = False
     refuses: bool = False
+    refuses_abort: bool = False
     emptied: int = 0
 
     def empty(self, context: PlayedGpu) -> None:
@@ -80,6 +81,8 @@ class PlayedLaunch:
         self.asked_to_stop.append(part)
 
     def abort(self) -> None:
+        if self.gpu.refuses_abort:
+            raise DeviceLost(f"GPU {self.gpu.rank} takes no orders")
         self.aborted = self.aborted or not self.ended
 
     def close(self) -> None:
@@ -147,3 +150,12 @@ def test_gpus_of_which_not_all_start_agree_on_the_next_pass() -> None:
     with pytest.raises(BackendFailure, match="GPU 2 refused to start"):
         begun(gpus)
     assert [gpu.emptied for gpu in gpus] == [1, 1, 1, 1]
+
+
+def test_a_gpu_that_takes_no_orders_keeps_nobody_from_ending() -> None:
+    gpus = [PlayedGpu(rank, lost=rank == 0, refuses_abort=rank == 0) for rank in range(3)]
+    launch, of_gpus = begun(gpus)
+    launch.close()
+    assert str(launch.failure) == "GPU 0 was lost"
+    assert [each.aborted for each in of_gpus] == [False, True, True]
+    assert all(each.closed for each in of_gpus)

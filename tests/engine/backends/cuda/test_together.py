@@ -155,6 +155,34 @@ def several(plans: list[LaunchPlan], rank: int = 0, ranks: int = 1) -> tuple[Sev
     return SeveralLaunch(contexts[rank], team, several_layout(layout, None, 4), plans), device
 
 
+class WatchedDevice(SeatDevice):
+    """Notes in which order the driver is asked for what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def activate(self) -> None:
+        self.asked.append("device")
+
+    def allocate(self, size: int, *, zero: bool = False) -> int:
+        self.asked.append("memory")
+        return super().allocate(size, zero=zero)
+
+
+def test_rows_of_a_gpu_lie_in_its_own_memory() -> None:
+    """Whatever device the calls before went to."""
+    device = WatchedDevice()
+    context = launch_context(device, rank=0)
+    context.layout = layout_of(LLAMA)
+    device.asked.clear()
+
+    Seats(context, 2)
+
+    assert device.asked[0] == "device"
+    assert set(device.asked[1:]) == {"memory"}
+
+
 READS = LaunchPlan((5, 6, 7, 8), 0, prefill_end=2)
 GOES_ON = LaunchPlan((1, 2, 3, 4, 5), 8, first=4, prefill_end=4, stop_ids=frozenset((9, 3)))
 
