@@ -205,7 +205,8 @@ def _lacking(matrix: Mapping[str, Any]) -> list[str]:
     if several:
         problems += [
             f"streams are {matrix['streams']}, and devices {matrix['devices']}; on the backend {backend}"
-            f" several streams run on one device: ask for them in a sweep of their own, or leave out {backend}."
+            " several streams run on one device: ask for them in a sweep of their own, or leave out"
+            f" {backend}."
             for backend in matrix["backend"]
             if backend != "cuda"
         ]

@@ -156,17 +156,28 @@ def test_what_only_experts_use_changes_no_instruction_of_a_dense_kernel() -> Non
 def test_a_look_asks_for_all_words_before_it_uses_any() -> None:
     """Left to itself the compiler checks each word as it comes, and asks for the next one after that."""
     headed = header_of("llama-3.2-1b", requests=8, filters=True)
-    assert late_loads(instructions(compile_kernel("monokernel.cu", headed, cache=False).image)) == 0
+    late, loads = late_loads(instructions(compile_kernel("monokernel.cu", headed, cache=False).image))
+    assert (late, loads > 0) == (0, True)
 
 
-def late_loads(code: bytes) -> int:
-    """How many relaxed loads of missing words stand behind the first use of another, no branch between.
+@pytest.mark.parametrize(("between", "late"), [((0x986, 1), 1), ((0x947, 0), 0)], ids=["a use", "a branch"])
+def test_a_load_behind_the_use_of_another_is_late(between: tuple[int, int], late: int) -> None:
+    """A look's loads: of a word each, under a predicate, with a barrier that the first use waits for."""
+    load = (0x981, 6 << 9 | 7 << 13), 0
+    words = [load, ((between[0], 0), between[1]), load]
+    code = b"".join(struct.pack("<QQ", op, kind | waits << 52) for (op, kind), waits in words)
+    assert late_loads(code) == (late, 2)
+
+
+def late_loads(code: bytes) -> tuple[int, int]:
+    """How many relaxed loads of missing words stand behind the first use of another, no branch between; and
+    of how many.
 
     A load names a barrier, on which the first use of what it loads waits. It has a predicate: whether the
     word is missing.
     """
     load, branches, sixteen_bytes, relaxed, no_barrier, always = 0x981, range(0x940, 0x960), 6, 7, 7, 7
-    late, barriers, used = 0, 0, False
+    late, loads, barriers, used = 0, 0, 0, False
     for low, high in struct.iter_unpack("<QQ", code):
         opcode, barrier, waits_for = low & 0xFFF, high >> 46 & 7, high >> 52 & 0x3F
         if opcode in branches:
@@ -175,10 +186,11 @@ def late_loads(code: bytes) -> int:
         used = used or bool(barriers & waits_for)
         kind = (opcode, high >> 9 & 7, high >> 13 & 0xF)
         if kind == (load, sixteen_bytes, relaxed) and low >> 12 & 0xF != always:
+            loads += 1
             late += used
             if barrier != no_barrier:
                 barriers |= 1 << barrier
-    return late
+    return late, loads
 
 
 def instructions(image: bytes) -> bytes:
