@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from engine.models.config import ModelConfig, is_matrix, tensor_shapes
 from engine.models.families import family_of
+from engine.models.families.family import GgufFormat
 from engine.models.rope import Llama3Scaling, YarnScaling, inverse_frequencies
 from engine.models.storage import Storage
 from engine.models.weights import PackedWeights
@@ -27,8 +28,9 @@ _ALIGNMENT = 32
 _MOST_DISTINCT = 4_000_000_000
 """Weights of a file whose layers all differ; a larger one has its first layer's numbers in all of them, and
 its first expert's in all experts."""
-_LIKE = {"llama": "llama", "laneformer": "llama", "gpt_oss": "gpt_oss"}
-"""Families that files are written of, and whose names they bear."""
+_PLAIN = ("llama", "laneformer")
+"""Families written as Llama, which has none of the features that others of them may have."""
+_WRITTEN = (*_PLAIN, "qwen2", "qwen3", "qwen3_moe", "gpt_oss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class _Tensor:
 
 def precision(weights: PackedWeights) -> str:
     """What a file says of its numbers, in words."""
-    return "F16, experts MXFP4" if weights.config.experts else "F16"
+    packed = any(weights.storage(name) is Storage.MXFP4 for name in dict(tensor_shapes(weights.config)))
+    return "F16, experts MXFP4" if packed else "F16"
 
 
 def write_gguf(path: Path, weights: PackedWeights) -> None:
@@ -58,10 +61,10 @@ def write_gguf(path: Path, weights: PackedWeights) -> None:
     What is timed does not depend on the numbers, and those of a large model take minutes to draw.
     """
     config = weights.config
-    plain = config.family == "gpt_oss" or not config.features
-    if config.family not in _LIKE or config.lanes.count > 1 or not plain:
+    more_than_llama = config.family in _PLAIN and config.features
+    if config.family not in _WRITTEN or config.lanes.count > 1 or more_than_llama:
         raise PeerUnavailable(
-            f"{config.name} is neither a plain Llama nor a GPT-OSS: this tool writes no GGUF file of it"
+            f"{config.name} is no plain Llama, Qwen or GPT-OSS: this tool writes no GGUF file of it"
         )
     tensors = list(_tensors(weights))
     factors = _rope_factors(config)
@@ -89,6 +92,12 @@ def write_gguf(path: Path, weights: PackedWeights) -> None:
     scratch.replace(path)
 
 
+def _form(config: ModelConfig) -> GgufFormat:
+    form = family_of("llama" if config.family in _PLAIN else config.family).gguf
+    assert form is not None  # noqa: S101 - those above have one
+    return form
+
+
 def _draw(weights: PackedWeights, name: str, kind: int) -> NDArray[Any]:
     return (
         weights.packed(name).rows if kind == _MXFP4 else weights.get(name, "f32" if kind == _F32 else "f16")
@@ -97,8 +106,7 @@ def _draw(weights: PackedWeights, name: str, kind: int) -> NDArray[Any]:
 
 def _tensors(weights: PackedWeights) -> Iterator[_Tensor]:
     config = weights.config
-    form = family_of(_LIKE[config.family]).gguf
-    assert form is not None  # noqa: S101 - those above have one
+    form = _form(config)
     places, shapes = form.places(config), dict(tensor_shapes(config))
     parts: dict[str, list[str]] = {}
     for name in shapes:
@@ -128,8 +136,7 @@ def _rope_factors(config: ModelConfig) -> NDArray[np.float32] | None:
 
 
 def _header(config: ModelConfig, tensors: list[_Tensor]) -> bytes:
-    form = family_of(_LIKE[config.family]).gguf
-    assert form is not None  # noqa: S101 - those above have one
+    form = _form(config)
     own = {f"{form.architecture}.{key}": value for key, value in _sizes(config).items()}
     said: dict[str, str | int | float] = {
         "general.architecture": form.architecture,

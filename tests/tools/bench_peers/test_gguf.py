@@ -16,7 +16,7 @@ from engine.models.families import family_of
 from engine.models.presets import load_preset
 from engine.models.probe import SMALL, plain
 from engine.models.weights import PackedWeights, RandomWeights
-from tools.bench_peers.gguf import write_gguf
+from tools.bench_peers.gguf import precision, write_gguf
 from tools.bench_peers.peer import PeerUnavailable
 
 
@@ -46,7 +46,7 @@ def test_the_scaling_of_llama_3_is_written_as_factors(
 
 
 def test_a_model_with_lanes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PeerUnavailable, match="neither a plain Llama"):
+    with pytest.raises(PeerUnavailable, match="no plain Llama"):
         write_gguf(tmp_path / "small.gguf", RandomWeights(SMALL, 0))
 
 
@@ -70,6 +70,27 @@ def test_a_mixture_s_file_is_read_back_as_the_model_that_ours_runs(tmp_path: Pat
     )
     assert tensors["blk.0.ffn_gate_inp.weight"].data.dtype == np.float32
     assert set(tensors) == {place.name for place in read.places(config).values()}
+
+
+@pytest.mark.parametrize("preset", ["qwen2.5-coder-1.5b", "qwen3-8b", "qwen3-30b-a3b"])
+def test_a_qwen_s_file_is_read_back_as_the_model_that_ours_runs(tmp_path: Path, preset: str) -> None:
+    shape = load_preset(preset).config
+    experts = shape.experts and replace(shape.experts, count=4, chosen=2)
+    config = replace(
+        shape, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=32, ffn=96, vocab=128, windows=(),
+        experts=experts, bos_id=None, eos_ids=(1,),
+    )  # fmt: skip
+    weights = RandomWeights(config, 0)
+    write_gguf(tmp_path / "qwen.gguf", weights)
+
+    form = family_of(config.family).gguf
+    assert form is not None
+    read = form.read(read_gguf(tmp_path / "qwen.gguf"), "qwen")
+    tensors = {tensor.name: tensor for tensor in GGUFReader(tmp_path / "qwen.gguf").tensors}
+
+    assert replace(read, name=config.name, bos_id=config.bos_id, eos_ids=config.eos_ids) == config
+    assert set(tensors) == {place.name for place in form.places(config).values()}
+    assert precision(weights) == "F16"
 
 
 def test_a_large_mixture_repeats_its_first_layer_and_expert(
