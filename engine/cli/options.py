@@ -48,7 +48,7 @@ def add_model_flags(
         action="append" if several_models else "store",
         default=None if several_models else settings.default_model(),
         metavar="NAME|PATH",
-        help="a preset, random:PRESET[:SEED], hf:OWNER/NAME[@REVISION], a Hugging Face folder,"
+        help="a preset, random:PRESET[:SEED], hf:OWNER/NAME[@REVISION][:FILE], a Hugging Face folder,"
         + (
             f" or a .gguf file{several} (default: MONOLANE_MODEL and MONOLANE_MODELS)"
             if several_models

@@ -16,8 +16,9 @@ def add(commands: Commands) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="a preset (`models` lists them), or OWNER/NAME[@REVISION] of the Hugging Face Hub;"
-        " files and random weights need no pull (default: MONOLANE_MODEL and MONOLANE_MODELS)",
+        help="a preset (`models` lists them), or OWNER/NAME[@REVISION][:FILE] of the Hugging Face Hub, where"
+        " FILE is how the name of a GGUF file ends, such as Q4_K_M; files and random weights need no pull"
+        " (default: MONOLANE_MODEL and MONOLANE_MODELS)",
     )
 
 

@@ -12,8 +12,8 @@ from engine.models.checkpoints.decoded import keep_decoded
 from engine.models.checkpoints.digest import digest_files
 from engine.models.checkpoints.folder import folder_config, folder_weights
 from engine.models.checkpoints.gguf import gguf_config, gguf_weights
-from engine.models.checkpoints.gguf_file import read_gguf
-from engine.models.checkpoints.hub import PREFIX, hub_folder, pull_hub, pull_repository
+from engine.models.checkpoints.gguf_split import read_gguf_model, split_stem
+from engine.models.checkpoints.hub import PREFIX, model_path, parse_name, pull_hub, pull_repository
 from engine.models.checkpoints.pull import pull_wheel
 from engine.models.checkpoints.stored import StoredWeights
 from engine.models.config import ModelConfig
@@ -54,8 +54,8 @@ class ModelEntry:
 
 
 def open_model(name_or_path: str, *, seed: int | None = None) -> Model:
-    """Opens a preset, a "random:<preset>[:<seed>][:<format>]", a pulled "hf:<owner>/<name>[@<revision>]", a
-    Hugging Face folder, or a .gguf file.
+    """Opens a preset, a "random:<preset>[:<seed>][:<format>]", a pulled
+    "hf:<owner>/<name>[@<revision>][:<file>]", a Hugging Face folder, or a .gguf file.
 
     A preset with a `seed` has random weights of its shape. Raises CheckpointError if there is no such
     model, its weights are not on this machine, or they are damaged; TokenizerError if only its
@@ -66,12 +66,12 @@ def open_model(name_or_path: str, *, seed: int | None = None) -> Model:
     if name_or_path in preset_names():
         return _open_preset(load_preset(name_or_path), seed)
     if name_or_path.startswith(PREFIX):
-        return _open_folder(hub_folder(name_or_path), name_of(name_or_path))
+        return _open_path(model_path(name_or_path), name_of(name_or_path))
     path = Path(name_or_path).expanduser()
     if not name_or_path or not path.exists():
         raise CheckpointError(
             f"there is no model {name_or_path!r}: name a preset ({', '.join(preset_names())}),"
-            " random:<preset>[:<seed>], hf:<owner>/<name>, a Hugging Face folder, or a .gguf file"
+            " random:<preset>[:<seed>], hf:<owner>/<name>[:<file>], a Hugging Face folder, or a .gguf file"
         )
     if seed is not None:
         raise CheckpointError(f"a seed makes random weights of a preset's shape; {name_or_path} is a file")
@@ -85,8 +85,10 @@ def name_of(name_or_path: str) -> str:
     if name_or_path in preset_names():
         return name_or_path
     if name_or_path.startswith(PREFIX):
-        return name_or_path.partition("@")[0].rpartition("/")[2]
-    return Path(name_or_path).expanduser().name.removesuffix(".gguf")
+        asked = parse_name(name_or_path)
+        return asked.hub.repository.rpartition("/")[2] + (f":{asked.choice}" if asked.choice else "")
+    path = Path(name_or_path).expanduser()
+    return split_stem(path.stem) if path.suffix == ".gguf" else path.name
 
 
 def list_models() -> list[ModelEntry]:
@@ -102,8 +104,8 @@ def needs_pull(name_or_path: str) -> bool:
 
 
 def pull(name: str, progress: OnProgress = ignore_progress) -> Path:
-    """Gets the weights of a preset, or a repository <owner>/<name>[@<revision>] of the Hugging Face Hub,
-    unless they are here and whole; where they are.
+    """Gets the weights of a preset, or a repository <owner>/<name>[@<revision>][:<file>] of the
+    Hugging Face Hub, unless they are here and whole; where they are.
 
     Raises CheckpointError if the preset has no weights to get, or the download fails.
     """
@@ -178,10 +180,10 @@ def _open_path(path: Path, name: str) -> Model:
 
 
 def _open_gguf(path: Path, name: str) -> Model:
-    file = read_gguf(path)
+    file, files = read_gguf_model(path)
     tokenizer = _tokenizer_class().from_gguf(file.metadata)
     config = _with_ends(gguf_config(file, name), tokenizer, path)
-    return _model(gguf_weights(file, config), tokenizer, path, [path])
+    return _model(gguf_weights(file, config), tokenizer, path, files)
 
 
 def _open_folder(path: Path, name: str) -> Model:

@@ -6,7 +6,6 @@ target until everything is there and its checksums are right. Then the folder is
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import re
 import shutil
@@ -20,23 +19,23 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from engine.errors import CheckpointError
+from engine.models.checkpoints.hub_files import HubFile, choose_files, without_spare
 from engine.models.checkpoints.json_file import parse_object
+from engine.models.checkpoints.safetensors_file import INDEX, shard_names
 from engine.models.presets import Hub
-from engine.progress import BYTES, OnProgress, Progress
+from engine.progress import BYTES, OnProgress, Progress, ignore_progress
 from engine.settings import hub_endpoint, hub_token, models_dir
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 PREFIX = "hf:"
-_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "LICENSE*")
-"""What a model needs. Never code."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _REVISION = re.compile(r"[A-Za-z0-9][\w.-]{0,127}")
-_FILE = re.compile(r"[A-Za-z0-9][\w.-]{0,254}")
+_CHOICE = re.compile(r"[A-Za-z0-9][\w.-]{0,127}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CURRENT = "revision"
-"""The file that says which revision of a repository was pulled last."""
+"""How files begin that say which revision of a repository, or of a GGUF model in it, was pulled last."""
 _SPARE = 64 << 20
 """Bytes of disk that a pull leaves free."""
 _CHUNK = 1 << 20
@@ -45,41 +44,53 @@ _PARTIAL_CONTENT = 206
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    name: str
-    size: int
-    sha256: str | None
-    """Of files in large-file storage; others have the hash of their Git object."""
-    git: str | None
+class HubName:
+    """owner/name, owner/name@revision, owner/name:choice or owner/name@revision:choice."""
+
+    hub: Hub
+    choice: str = ""
+    """Which GGUF model of the repository, by how its name ends; empty: its safetensors, or its only one."""
+
+    @property
+    def suffix(self) -> str:
+        """What tells the folder of a choice from those of others."""
+        return f".{self.choice.casefold()}" if self.choice else ""
 
 
-def parse_name(name: str) -> Hub:
-    """owner/name or owner/name@revision, after "hf:" or without it; revision "" if none is named.
+def parse_name(name: str) -> HubName:
+    """The repository after "hf:" or without it; revision "" if none is named.
 
-    Raises CheckpointError if it is neither.
+    Raises CheckpointError if it is none.
     """
-    repository, _, revision = name.removeprefix(PREFIX).partition("@")
-    if not _REPOSITORY.fullmatch(repository) or (revision and not _REVISION.fullmatch(revision)):
+    front, colon, choice = name.removeprefix(PREFIX).partition(":")
+    repository, _, revision = front.partition("@")
+    if (
+        not _REPOSITORY.fullmatch(repository)
+        or (revision and not _REVISION.fullmatch(revision))
+        or (colon and not _CHOICE.fullmatch(choice))
+    ):
         raise CheckpointError(
-            f"{name!r:.200} is not owner/name or owner/name@revision of the Hugging Face Hub"
+            f"{name!r:.200} is not owner/name, owner/name@revision or owner/name:file of the Hugging Face Hub"
         )
-    return Hub(repository, revision)
+    return HubName(Hub(repository, revision), choice)
 
 
-def hub_folder(name: str) -> Path:
-    """Where a pulled repository lies. Raises CheckpointError if it was not pulled, saying how."""
-    hub = parse_name(name)
-    place = _place(hub.repository)
-    revision = hub.revision
-    if not revision and (place / _CURRENT).exists():
-        revision = (place / _CURRENT).read_text(encoding="utf-8").strip()
-    found = sorted(place.glob(f"{revision}*/config.json")) if revision else []
-    if not found:
-        wanted = name.removeprefix(PREFIX)
-        raise CheckpointError(
-            f"{wanted} is not on this machine: get it with `{sys.executable} -m engine pull {wanted}`"
-        )
-    return found[0].parent
+def model_path(name: str) -> Path:
+    """The folder of a pulled repository, or the GGUF file of one.
+
+    Raises CheckpointError if it was not pulled, saying how.
+    """
+    asked = parse_name(name)
+    place = _place(asked.hub.repository)
+    for folder in _pulled(place, asked):
+        if (folder / "config.json").exists():
+            return folder
+        if files := sorted(folder.glob("*.gguf")):
+            return files[0]
+    wanted = name.removeprefix(PREFIX)
+    raise CheckpointError(
+        f"{wanted} is not on this machine: get it with `{sys.executable} -m engine pull {wanted}`"
+    )
 
 
 def pull_repository(name: str, progress: OnProgress) -> Path:
@@ -87,26 +98,29 @@ def pull_repository(name: str, progress: OnProgress) -> Path:
 
     Raises CheckpointError if there is none, or as `pull_hub` does.
     """
-    hub = parse_name(name)
-    commit, _ = _ask(hub)
-    place = _place(hub.repository)
-    folder = place / commit
+    asked = parse_name(name)
+    commit, _ = _ask(asked.hub)
+    place = _place(asked.hub.repository)
+    folder = place / (commit + asked.suffix)
     if not folder.exists():
-        pull_hub(Hub(hub.repository, commit), folder, progress)
-    (place / _CURRENT).write_text(commit + "\n", encoding="utf-8")
+        pull_hub(Hub(asked.hub.repository, commit), folder, progress, choice=asked.choice)
+    (place / (_CURRENT + asked.suffix)).write_text(commit + "\n", encoding="utf-8")
     return folder
 
 
-def pull_hub(hub: Hub, target: Path, progress: OnProgress) -> Path:
-    """Downloads a repository's configuration, tokenizer and safetensors files into the folder `target`.
+def pull_hub(hub: Hub, target: Path, progress: OnProgress, *, choice: str = "") -> Path:
+    """Downloads a repository's configuration, tokenizer and safetensors, or the GGUF files that `choice`
+    names, into the folder `target`.
 
-    Raises CheckpointError if the disk is full, the download breaks off, or a file is not the one that the
-    Hub lists. What had come is kept for the next try, a wrong file not.
+    Raises CheckpointError if there is no such model, the disk is full, the download breaks off, or a file
+    is not the one that the Hub lists. What had come is kept for the next try, a wrong file not.
     """
     commit, files = _ask(hub)
+    files = choose_files(hub.repository, files, choice)
     work = target.with_name(f".{target.name}.partial")
     try:
         work.mkdir(parents=True, exist_ok=True)
+        files = _without_spare(Hub(hub.repository, commit), files, work)
         _require_room(work, files)
         whole, before = sum(file.size for file in files), 0
         for file in files:
@@ -119,12 +133,30 @@ def pull_hub(hub: Hub, target: Path, progress: OnProgress) -> Path:
     return target
 
 
+def _without_spare(hub: Hub, files: list[HubFile], work: Path) -> list[HubFile]:
+    """The files that the index names and those beside them; the index is downloaded for it."""
+    index = next((file for file in files if file.path == INDEX), None)
+    if index is None:
+        return without_spare(files, None)
+    _download(hub, index, work, ignore_progress)
+    return without_spare(files, shard_names(work / INDEX))
+
+
 def _place(repository: str) -> Path:
     return models_dir() / "hub" / repository
 
 
-def _ask(hub: Hub) -> tuple[str, list[_File]]:
-    """The commit that a repository's revision is, and the files of a model in it."""
+def _pulled(place: Path, asked: HubName) -> list[Path]:
+    """The folders of what was asked for, whole; without a revision that of the one that was pulled last."""
+    revision, current = asked.hub.revision, place / (_CURRENT + asked.suffix)
+    if not revision and current.exists():
+        revision = current.read_text(encoding="utf-8").strip()
+    folders = sorted(place.glob(f"{revision}*")) if revision else []
+    return [folder for folder in folders if folder.name.partition(".")[2] == asked.suffix[1:]]
+
+
+def _ask(hub: Hub) -> tuple[str, list[HubFile]]:
+    """The commit that a repository's revision is, and the files in it."""
     at = f"/revision/{hub.revision}" if hub.revision else ""
     try:
         with _open(f"{hub_endpoint()}/api/models/{hub.repository}{at}?blobs=true") as response:
@@ -138,19 +170,15 @@ def _ask(hub: Hub) -> tuple[str, list[_File]]:
         raise CheckpointError(
             f"the Hub's answer about {hub.repository} is not usable: {error!s:.200}"
         ) from error
-    return commit, [file for file in siblings if _is_wanted(file.name)]
+    return commit, siblings
 
 
-def _describe(entry: dict[str, Any]) -> _File:
+def _describe(entry: dict[str, Any]) -> HubFile:
     stored = entry.get("lfs") or {}
-    return _File(str(entry["rfilename"]), int(entry["size"]), stored.get("sha256"), entry.get("blobId"))
+    return HubFile(str(entry["rfilename"]), int(entry["size"]), stored.get("sha256"), entry.get("blobId"))
 
 
-def _is_wanted(name: str) -> bool:
-    return bool(_FILE.fullmatch(name)) and any(fnmatch.fnmatch(name, pattern) for pattern in _PATTERNS)
-
-
-def _require_room(work: Path, files: Iterable[_File]) -> None:
+def _require_room(work: Path, files: Iterable[HubFile]) -> None:
     here = sum(path.stat().st_size for path in work.iterdir())
     needed, free = sum(file.size for file in files) - here + _SPARE, shutil.disk_usage(work).free
     if free < needed:
@@ -165,7 +193,7 @@ def _shift(progress: OnProgress, before: int, whole: int) -> OnProgress:
     return lambda one: progress(replace(one, done=before + one.done, total=whole))
 
 
-def _download(hub: Hub, file: _File, work: Path, progress: OnProgress) -> None:
+def _download(hub: Hub, file: HubFile, work: Path, progress: OnProgress) -> None:
     """Makes `file` whole in `work`, from where an earlier try left it."""
     path, part = work / file.name, work / f"{file.name}.part"
     if not path.exists():
@@ -175,12 +203,12 @@ def _download(hub: Hub, file: _File, work: Path, progress: OnProgress) -> None:
     progress(Progress(file.size, file.size, BYTES, f"downloading {file.name}"))
 
 
-def _fetch(hub: Hub, file: _File, part: Path, progress: OnProgress) -> None:
+def _fetch(hub: Hub, file: HubFile, part: Path, progress: OnProgress) -> None:
     """Raises OSError, or CheckpointError if the file comes to an end too soon."""
     done = part.stat().st_size if part.exists() else 0
     if done == file.size and part.exists():
         return
-    url = f"{hub_endpoint()}/{hub.repository}/resolve/{hub.revision}/{file.name}"
+    url = f"{hub_endpoint()}/{hub.repository}/resolve/{hub.revision}/{file.path}"
     with _open(url, done) as response, part.open("ab") as sink:
         if done and response.status != _PARTIAL_CONTENT:  # the server begins anew
             sink.truncate(0)
@@ -214,7 +242,7 @@ def _open(url: str, start: int = 0) -> Iterator[HTTPResponse]:
         raise OSError(str(error)) from error
 
 
-def _check(hub: Hub, file: _File, path: Path) -> None:
+def _check(hub: Hub, file: HubFile, path: Path) -> None:
     """Raises CheckpointError, and removes the file, unless it is the one that the Hub lists."""
     digest = hashlib.sha256() if file.sha256 else hashlib.sha1(usedforsecurity=False)
     if not file.sha256:

@@ -81,8 +81,22 @@ def weight_files(tensors: Mapping[str, Stored]) -> list[Path]:
     return sorted({t.path for t in tensors.values()})
 
 
+def shard_names(index: Path) -> set[str]:
+    """The files that an index names. Raises CheckpointError if it is not usable."""
+    return set(_read_index(index).values())
+
+
 def _read_shards(folder: Path) -> dict[str, Stored]:
-    index = folder / INDEX
+    wanted = _read_index(folder / INDEX)
+    shards = {shard: read_safetensors(folder / shard) for shard in sorted(set(wanted.values()))}
+    lost = next((name for name, shard in wanted.items() if name not in shards[shard]), None)
+    if lost is not None:
+        raise CheckpointError(f"{wanted[lost]} lacks tensor {lost[:_SHOWN]!r}, which {INDEX} promises")
+    return {name: shards[shard][name] for name, shard in wanted.items()}
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    """The name of each tensor and its shard."""
     try:
         wanted = read_object(index)["weight_map"]
         if not isinstance(wanted, dict):
@@ -93,11 +107,7 @@ def _read_shards(folder: Path) -> dict[str, Stored]:
     if outside is not None:
         shown = repr(outside)[:_SHOWN]
         raise CheckpointError(f"{index} names the shard {shown}; a shard must lie in the same folder")
-    shards = {shard: read_safetensors(folder / shard) for shard in sorted(set(wanted.values()))}
-    lost = next((name for name, shard in wanted.items() if name not in shards[shard]), None)
-    if lost is not None:
-        raise CheckpointError(f"{wanted[lost]} lacks tensor {lost[:_SHOWN]!r}, which {INDEX} promises")
-    return {name: shards[shard][name] for name, shard in wanted.items()}
+    return wanted
 
 
 def _is_file_name(shard: object) -> bool:

@@ -52,10 +52,16 @@ def write_gguf(
     metadata: Mapping[str, Any] | None = None,
     tensors: Mapping[str, NDArray[np.float32] | None] | None = None,
     vocabulary: Sequence[str] = (),
+    tensors_a_part: int = 0,
 ) -> Path:
-    """A Llama whose `weights` are in the Hugging Face layout. `tensors` replaces, adds, or (None) drops."""
+    """A Llama whose `weights` are in the Hugging Face layout. `tensors` replaces, adds, or (None) drops.
+
+    With `tensors_a_part` it is in several files, the first without any; that one's path.
+    """
     config = weights.config
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(
+        path, "llama", split_max_tensors=tensors_a_part, small_first_shard=tensors_a_part > 0
+    )
     add_shape(writer, config)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_vocab_size(config.vocab)
@@ -81,7 +87,7 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return min(path.parent.glob(f"{path.stem}-00001-of-*.gguf")) if tensors_a_part else path
 
 
 def gguf_tensor(weights: Weights, name: str) -> tuple[str, NDArray[np.float32]]:
