@@ -7,7 +7,8 @@ import platform
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
-_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MEMINFO = Path("/proc/meminfo")
+_CONTAINER = Path("/sys/fs/cgroup")
 
 
 def processor_name() -> str:
@@ -32,16 +33,41 @@ def allowed_memory_bytes() -> int | None:
     """What this process may take of it: less than all of it in a container with a limit."""
     whole = memory_bytes()
     try:
-        limit = int(_CONTAINER_LIMIT.read_text(encoding="ascii"))
+        limit = int((_CONTAINER / "memory.max").read_text(encoding="ascii"))
     except (OSError, ValueError):  # no container, or "max"
         return whole
     return limit if whole is None else min(whole, limit)
 
 
-def _first(key: str) -> str:
-    """The value of the first line of /proc/cpuinfo that has this key; empty if there is none."""
+def available_memory_bytes() -> int | None:
+    """What of it nobody has taken, or would be given back: a file in the system's cache is. None as above."""
+    known = [bytes_ for bytes_ in (_available_of_machine(), _available_of_container()) if bytes_ is not None]
+    return min(known, default=None)
+
+
+def _available_of_machine() -> int | None:
     try:
-        lines = _CPUINFO.read_text(encoding="utf-8").splitlines()
+        return 1024 * int(_first("MemAvailable", _MEMINFO).removesuffix("kB"))
+    except ValueError:
+        return None
+
+
+def _available_of_container() -> int | None:
+    def read(name: str) -> str:
+        return (_CONTAINER / f"memory.{name}").read_text(encoding="ascii")
+
+    try:
+        left = int(read("max")) - int(read("current"))
+        kept = dict(line.split() for line in read("stat").splitlines())
+        return max(0, left + int(kept["inactive_file"]) + int(kept["active_file"]))
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _first(key: str, source: Path = _CPUINFO) -> str:
+    """The value of the first line of `source` that has this key; empty if there is none."""
+    try:
+        lines = source.read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
     pairs = (line.split(":", 1) for line in lines if ":" in line)

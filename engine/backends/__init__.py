@@ -1,8 +1,9 @@
 """Backends: numpy (the reference, everywhere), cpu (native code), cuda (Hopper GPUs).
 
-A backend is a module here with five functions: `available() -> (usable, sentence)`; `describe()`, which says
+A backend is a module here with six functions: `available() -> (usable, sentence)`; `describe()`, which says
 in a sentence what a usable one finds on this machine and may take its time; `storages(model)`, how it would
-keep each matrix on one device; `read_gbs()`, what one device reads, GB/s, and how that is known; and
+keep each matrix on one device; `read_gbs()`, what one device reads, GB/s, and how that is known;
+`memory_bytes()`, what one device may hold; and
 `open(model, *, devices, options, progress) -> Backend`. Modules are imported when asked for, so that a
 missing driver or compiler only matters to the one who wants it.
 """
@@ -76,6 +77,11 @@ def read_gbs(name: str) -> tuple[float, str]:
     """What one device of a usable backend reads from memory, GB/s, and how that is known."""
     gbs, source = _load(name).read_gbs()
     return float(gbs), str(source)
+
+
+def memory_bytes(name: str) -> int | None:
+    """All the memory of one device of a usable backend; None where that is not known."""
+    return cast("int | None", _load(name).memory_bytes())
 
 
 def wake(name: str) -> None:

@@ -6,6 +6,7 @@ of the interpreter lock inside its matrix products, so that the callers' threads
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from engine.backends.base import (
     check_job,
     check_sequence,
 )
+from engine.backends.host_room import require_memory
 from engine.backends.numpy_launch import PREFILL_CHUNK, NumpyLaunch
 from engine.backends.prefix_cache import (
     OPTION,
@@ -37,7 +39,8 @@ from engine.errors import BackendFailure, BackendUnavailable, RequestError
 from engine.kv_cache import OPTION as CACHE
 from engine.kv_cache import CacheFormat, KeysAndValues, format_of
 from engine.measuring.bandwidth import datasheet_gbs, measure_read_gbs, usable_cores
-from engine.processor import processor_name
+from engine.models.config import ModelConfig, tensor_shapes
+from engine.processor import allowed_memory_bytes, processor_name
 from engine.progress import OnProgress, Progress, ignore_progress
 from engine.reference import Cache, Reference
 from engine.settings import MOST_ROWS
@@ -63,12 +66,17 @@ def read_gbs() -> tuple[float, str]:
     return measure_read_gbs(), "measured now"
 
 
+def memory_bytes() -> int | None:
+    return allowed_memory_bytes()
+
+
 def open(
     model: Loaded, *, devices: int, options: Mapping[str, Any], progress: OnProgress = ignore_progress
 ) -> NumpyBackend:
     """Options: threads, rows, cache, prefix_cache_mib.
 
-    Raises BackendUnavailable for another, or a second device.
+    Raises BackendUnavailable for another, or a second device, DoesNotFit if the weights do not fit into
+    memory.
     """
     progress(Progress(1, 1, "model", "taking the weights as they are"))
     if devices != 1:
@@ -85,6 +93,11 @@ def open(
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
     return NumpyBackend(model, threads, budget_of(options, DEFAULT_CACHE_MIB), rows, format_of(options))
+
+
+def _weight_bytes(config: ModelConfig) -> int:
+    """In FP32. Experts stay where they are (engine.experts)."""
+    return 4 * sum(math.prod(shape) for name, shape in tensor_shapes(config) if ".experts." not in name)
 
 
 class NumpyBackend:
@@ -110,6 +123,7 @@ class NumpyBackend:
         cache: CacheFormat = CacheFormat.FP16,
     ) -> None:
         self.config = model.config
+        require_memory(self.config, _weight_bytes(self.config), self.name)
         self.rows = rows
         processor = processor_name()
         self.topology = Topology(

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from engine.backends import first_usable, read_gbs, storages
+from engine.backends import first_usable, memory_bytes, read_gbs, storages
 from engine.cli.options import Commands, command
 from engine.cli.terminal import print_json, table
 from engine.errors import BackendUnavailable
-from engine.measuring.roofline import StorageOf, bytes_per_token, ceiling
+from engine.measuring.roofline import StorageOf, bytes_per_token, ceiling, weight_bytes
 from engine.models.catalogue import Model, list_models, open_model
 from engine.models.config import ModelConfig, matrix_shapes
 from engine.models.families import family_of
@@ -74,11 +74,15 @@ def _speed(model: Model) -> dict[str, Any]:
     try:
         storage = storages(backend, model)
         gbs, source = read_gbs(backend)
+        memory = memory_bytes(backend)
     except BackendUnavailable as error:
         return {"backend": backend, "not_here": str(error)}
+    weights = weight_bytes(config, storage)
     empty, full = (bytes_per_token(config, context, storage) for context in (0, config.context))
     return {
         "backend": backend,
+        "weight_bytes_there": weights,
+        "fits_one_device": _fits(weights, memory),
         "storage_there": _formats(config, storage),
         "weight_bytes_a_token_there": empty.weights,
         "memory_read_gbs": round(gbs, 1),
@@ -86,6 +90,12 @@ def _speed(model: Model) -> dict[str, Any]:
         "tok_s_at_most": round(ceiling(empty.total, gbs), 1),
         "tok_s_at_most_at_full_context": round(ceiling(full.total, gbs), 1),
     }
+
+
+def _fits(weights: int, memory: int | None) -> str:
+    if memory is None:
+        return "not known"
+    return ("yes" if weights <= memory else "no") + f": it has {memory / 1e9:.1f} GB"
 
 
 def _formats(config: ModelConfig, storage: StorageOf) -> list[str]:

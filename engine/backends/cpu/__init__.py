@@ -17,6 +17,7 @@ from engine.kv_cache import OPTION as CACHE
 from engine.kv_cache import CacheFormat
 from engine.measuring.bandwidth import measure_read_gbs
 from engine.models.storage import Storage
+from engine.processor import allowed_memory_bytes
 from engine.progress import OnProgress, ignore_progress
 from engine.settings import MOST_ROWS
 
@@ -47,6 +48,10 @@ def read_gbs() -> tuple[float, str]:
     return measure_read_gbs(), "measured now"
 
 
+def memory_bytes() -> int | None:
+    return allowed_memory_bytes()
+
+
 def open(
     model: Loaded, *, devices: int, options: Mapping[str, Any], progress: OnProgress = ignore_progress
 ) -> CpuBackend:
@@ -54,7 +59,8 @@ def open(
 
     Several virtual devices have one row.
 
-    Raises BackendUnavailable for an unknown option or a value that is not allowed.
+    Raises BackendUnavailable for an unknown option or a value that is not allowed, DoesNotFit if the weights
+    do not fit into memory.
     """
     cache_bytes = budget_of(options, DEFAULT_CACHE_MIB)
     own = {name: value for name, value in options.items() if name != PREFIX_CACHE}

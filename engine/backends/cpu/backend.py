@@ -27,11 +27,13 @@ from engine.backends.cpu.launch import CpuLaunch
 from engine.backends.cpu.library import check
 from engine.backends.cpu.packing import Packer, describe_shape
 from engine.backends.cpu.storages import Storages, choose_storages
+from engine.backends.host_room import require_memory
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.backends.running import drain
 from engine.errors import RequestError
 from engine.kv_cache import CacheFormat, KeysAndValues
 from engine.measuring.bandwidth import usable_cores
+from engine.measuring.roofline import weight_bytes
 from engine.models.config import Feature
 from engine.models.storage import Storage
 from engine.models.weights import Weights
@@ -109,6 +111,7 @@ class CpuBackend:
         )
         self.facts: dict[str, Any] = {**asdict(options), "isa": target.name, "kernel": digest()}
         self._storages = choose_storages(weights, devices)
+        require_memory(self.config, weight_bytes(self.config, self.storage), self.name)
         self._kernel = self._create(devices, options, self._storages)
         self._caches = KeptCaches(
             self._library, self._kernel, self.config, cache_bytes, CacheFormat(options.cache)

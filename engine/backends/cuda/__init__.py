@@ -48,6 +48,10 @@ def read_gbs() -> tuple[float, str]:
     return 1000.0 * (row.read_tbs or row.stated_tbs), row.source
 
 
+def memory_bytes() -> int:
+    return reachable_devices(1)[0].total_bytes()
+
+
 def open(
     model: Loaded, *, devices: int, options: Mapping[str, Any], progress: OnProgress = ignore_progress
 ) -> CudaBackend:

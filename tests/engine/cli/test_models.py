@@ -26,8 +26,9 @@ def test_models_lists_what_is_here_and_how_to_get_the_rest(capsys: pytest.Captur
 
 @pytest.fixture
 def a_hundred_gbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory of 100 GB/s, whatever this machine's is."""
+    """Memory of 20 GB and 100 GB/s, whatever this machine's is."""
     monkeypatch.setattr("engine.cli.models.read_gbs", lambda _backend: (100.0, "said so"))
+    monkeypatch.setattr("engine.cli.models.memory_bytes", lambda _backend: 20_000_000_000)
 
 
 @pytest.mark.usefixtures("a_hundred_gbs")
@@ -59,6 +60,17 @@ def test_models_says_how_fast_memory_lets_each_family_be(
     assert facts["tok_s_at_most"] == round(100e9 / read, 1)
     full = read + facts["cache_bytes_a_token_at_full_context"]
     assert facts["tok_s_at_most_at_full_context"] == round(100e9 / full, 1)
+
+
+@pytest.mark.usefixtures("a_hundred_gbs")
+@pytest.mark.parametrize(("name", "says"), [("gpt-oss-20b", "yes"), ("qwen3-30b-a3b", "no")])
+def test_models_says_whether_the_weights_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, says: str
+) -> None:
+    monkeypatch.setattr("engine.cli.models.first_usable", lambda: "cpu")
+    facts = run_json(capsys, "models", name)
+    assert facts["fits_one_device"] == f"{says}: it has 20.0 GB"
+    assert facts["weight_bytes_there"] > facts["weight_bytes_a_token_there"]
 
 
 @pytest.mark.usefixtures("a_hundred_gbs")
