@@ -5,6 +5,8 @@ Linux hands out more memory than there is: who fills it is ended without a word.
 
 from __future__ import annotations
 
+from functools import partial
+
 from engine.errors import DoesNotFit
 from engine.measuring.roofline import weight_bytes
 from engine.models.config import ModelConfig
@@ -35,7 +37,11 @@ def _remedy(config: ModelConfig, need: int, whole: int) -> str:
     if need <= whole:
         return "end what has taken the rest"
     for storage, what in _SMALLER.items():
-        size = weight_bytes(config, lambda _name, kept=storage: kept)
+        size = weight_bytes(config, partial(_always, storage))
         if size < min(need, whole):
             return f"{what} would fit (about {size / 1e9:.1f} GB)"
     return f"it takes a machine with {need / 1e9:.0f} GB or more"
+
+
+def _always(storage: Storage, _name: str) -> Storage:
+    return storage
