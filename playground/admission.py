@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from config.addresses import visitor_address
 from engine.errors import EngineError
 from engine.serving.errors import QueueUnavailable
-from engine.serving.messages import GenerateRequest
+from engine.serving.messages import GenerateRequest, Heartbeat
 from engine.serving.submission import FairShare, Submission
 from playground.background import in_background
 from playground.entrance import enter
@@ -23,12 +23,15 @@ from playground.quota import Allowance, Subject
 from playground.workers import engine_client
 
 log = structlog.get_logger(__name__)
-SESSION_WIDTH, SESSION_WAITING = 1, 8
-"""Of one browser session one generation runs for a worker (a race names several), and so many more wait."""
-ADDRESS_WIDTH, ADDRESS_WAITING = 1, 32
-"""Of one address so many run for each worker, and so many wait. Sessions are free to make, addresses not."""
+SESSION_WAITING = 8
+"""Of one browser session as many generations run as `width_of` one worker (a race names several), and so many
+more wait."""
+ADDRESS_WAITING = 32
+"""Of one address as many run as `width_of` all workers, and so many wait: sessions are free to make."""
 API_WIDTH, API_WAITING = 4, 32
-"""The same of an API key, whatever the address."""
+"""The same of an API key, whatever the address: as many run at least."""
+MOST_ROWS_OF_ONE = 3
+"""Of a worker that takes more requests at once than this, one visitor may have all but one."""
 KEPT = 8
 """One in so many places of the queue is kept for callers with nothing in it, and as many more for keys."""
 
@@ -60,21 +63,21 @@ class Caller:
             return f"key:{self.key.pk}"
         return f"session:{self.session}" if self.session else ""
 
-    def share(self, worker: str, workers: int) -> FairShare | None:
-        """What its requests for `worker` (empty: any of `workers`) count towards.
+    def share(self, worker: str, rows: Sequence[int]) -> FairShare | None:
+        """What its requests for `worker` (empty: any) count towards. `rows` has how many requests each worker
+        that may take them takes at once.
 
         None for a caller without limits.
         """
+        widths = [width_of(one) for one in rows]
         share = None
         for subject in self.subjects:
             if subject.kind == "key":
-                return FairShare(f"key:{subject.name}", API_WIDTH, API_WAITING)
+                return FairShare(f"key:{subject.name}", max(API_WIDTH, *widths), API_WAITING)
             if subject.kind == "address":
-                share = FairShare(
-                    f"address:{subject.name}:{worker}", ADDRESS_WIDTH * workers, ADDRESS_WAITING
-                )
+                share = FairShare(f"address:{subject.name}:{worker}", sum(widths), ADDRESS_WAITING)
             else:
-                share = FairShare(f"session:{subject.name}:{worker}", SESSION_WIDTH, SESSION_WAITING, share)
+                share = FairShare(f"session:{subject.name}:{worker}", max(widths), SESSION_WAITING, share)
         return share
 
     def places(self, limit: int) -> tuple[int, int]:
@@ -83,13 +86,23 @@ class Caller:
         return (limit if self.key is not None else limit - kept), kept
 
 
+def width_of(rows: int) -> int:
+    """How many generations of one visitor may run at once on a worker that takes `rows`: a race's and the
+    answers to one prompt run together, and where there are rows enough one is left to others."""
+    return rows if rows <= MOST_ROWS_OF_ONE else rows - 1
+
+
 def caller_of(scope: Mapping[str, Any], *, session: str = "", key: ApiKey | None = None) -> Caller:
     """Whoever is at the other end of an ASGI connection."""
     return Caller(visitor_address(scope), session, key)
 
 
 async def submit(
-    requests: Sequence[GenerateRequest], caller: Caller, *, workers: int, of_page: bool = False
+    requests: Sequence[GenerateRequest],
+    caller: Caller,
+    *,
+    workers: Sequence[Heartbeat],
+    of_page: bool = False,
 ) -> tuple[list[int], Allowance]:
     """Submits all of them or none, to an inbox that `workers` serve.
 
@@ -97,7 +110,8 @@ async def submit(
     leave, and its session can come back for it. Returns the place of each in the queue, and what is left to
     the caller. Raises QuotaExceeded, TooMuch, DiskFull, TooManyWaiting, QueueFull or QueueUnavailable.
     """
-    submissions = [_submission(request, caller, workers) for request in requests]
+    salt = caller.cache_salt or (f"request:{requests[0].id}" if len(requests) > 1 else "")
+    submissions = [_submission(request, caller, salt, workers) for request in requests]
     names = [request.id for request in requests]
     places: list[int] = []
     try:
@@ -120,11 +134,14 @@ async def submit(
     return places, allowance
 
 
-def _submission(request: GenerateRequest, caller: Caller, workers: int) -> Submission:
-    salted = replace(request, cache_salt=caller.cache_salt)
-    serving = 1 if request.worker else max(1, workers)  # one worker alone serves an inbox of its own name
-    limit, kept = caller.places(settings.QUEUE_LIMIT * serving)
-    return Submission(salted, limit, caller.share(request.worker, serving), kept)
+def _submission(
+    request: GenerateRequest, caller: Caller, salt: str, workers: Sequence[Heartbeat]
+) -> Submission:
+    """Several answers to one prompt have a `salt` of their own at least, so that it is read once."""
+    # One worker alone serves an inbox of its own name.
+    rows = [worker.rows for worker in workers if request.worker in ("", worker.name)] or [1]
+    limit, kept = caller.places(settings.QUEUE_LIMIT * len(rows))
+    return Submission(replace(request, cache_salt=salt), limit, caller.share(request.worker, rows), kept)
 
 
 async def _withdraw(requests: Sequence[GenerateRequest]) -> None:

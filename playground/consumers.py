@@ -169,7 +169,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):
             return
         check_worker(request.worker, workers)
         request = to_workers(request, workers)
-        [position], _ = await submit([request], self._caller, workers=len(workers), of_page=True)
+        [position], _ = await submit([request], self._caller, workers=workers, of_page=True)
         idle = sum(worker.free for worker in workers)
         eta = 0.0 if position <= idle else await _eta(request.id)
         presence.hold(request.id, self._viewer)

@@ -88,5 +88,5 @@ async def submit(request: ApiRequest, caller: Caller) -> tuple[ApiRequest, dict[
     check_capable(request.choices[0].prompt, request.model, able)
     request = replace(request, choices=address_requests(request.choices, able, workers))
     with refusals():
-        _, allowance = await admission.submit(request.choices, caller, workers=len(workers))
+        _, allowance = await admission.submit(request.choices, caller, workers=workers)
     return request, allowance_headers(allowance)

@@ -12,15 +12,15 @@ from tests.e2e.conftest import SCREENSHOTS, watched
 from tests.e2e.stack import Service, Stack
 from tests.e2e.test_looks import SHAPES, Shape, scrolls_sideways, serious_violations
 
-Start = Callable[[str, int], Service]
+Start = Callable[..., Service]
 
 
 @pytest.fixture
 def engine(stack: Stack) -> Iterator[Start]:
-    """Starts a paced worker of a name and a speed in tok/s."""
+    """Starts a paced worker of a name, a speed in tok/s and a number of rows."""
     with stack.workers() as add:
-        yield lambda name, tok_s: add(
-            name, "--model", "words", "--backend", "paced", "--option", f"tok_s={tok_s}"
+        yield lambda name, tok_s, rows=1: add(
+            name, "--model", "words", "--backend", "paced", "--option", f"tok_s={tok_s}", "--rows", str(rows)
         )
 
 
@@ -69,6 +69,16 @@ def test_engines_of_different_speed_start_together_and_take_their_places(page: P
     assert 2.0 <= fast < 3.5
     assert 4.0 <= slow < 5.5, "a contestant that waited for the other would take the sum, 6 s"
     assert page.locator("#announcer").inner_text().startswith("The race is over. 1: words on paced at ")
+
+
+def test_a_worker_that_takes_several_requests_races_itself(page: Page, engine: Start) -> None:
+    engine("both", 150, rows=2)
+    open_race(page, 1)
+    page.locator("#entry-2").select_option("worker both")
+    start(page, 600)
+    expect(page.locator(".race-lane[data-state='running']")).to_have_count(2)
+    wait_for_end(page)
+    expect(page.locator(".race-lane[data-state='done']")).to_have_count(2)
 
 
 def test_a_race_is_shared_under_an_address_that_its_owner_takes_back(

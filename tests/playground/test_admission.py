@@ -6,17 +6,20 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from config.rates import Rate
 from engine.models.prompt import Prompt
 from engine.serving.client import AsyncClient
 from engine.serving.errors import QueueUnavailable
-from engine.serving.messages import GenerateRequest
+from engine.serving.messages import GenerateRequest, Heartbeat
 from playground import admission
 from playground.admission import Caller, submit
 from playground.models import ApiKey
 from playground.quota import QuotaExceeded
 from tests.waiting import PATIENCE_S, until
+
+ONE_WORKER = [Heartbeat("w1", "tiny", "numpy", ("cpu",), "idle")]
 
 
 def requests(count: int) -> list[GenerateRequest]:
@@ -43,7 +46,7 @@ async def test_a_client_that_leaves_while_its_choices_are_submitted_leaves_none_
         return place
 
     monkeypatch.setattr(AsyncClient, "submit", stalls)
-    submission = asyncio.create_task(submit(requests(8), Caller(), workers=1))
+    submission = asyncio.create_task(submit(requests(8), Caller(), workers=ONE_WORKER))
     await third.wait()
     assert len(worker.waiting()) == 3
     submission.cancel()
@@ -63,8 +66,17 @@ async def test_a_client_that_leaves_while_its_choices_are_submitted_leaves_none_
 )
 async def test_only_the_same_session_or_key_shares_prefixes(worker, settings, caller, shared, salt):
     settings.SHARE_PREFIX_CACHE = shared
-    await submit(requests(1), caller, workers=1)
+    await submit(requests(1), caller, workers=ONE_WORKER)
     assert [request.cache_salt for request in worker.waiting()] == [salt]
+
+
+async def test_answers_to_one_prompt_share_it_though_nobody_knows_whose_they_are(worker):
+    await submit(requests(2), Caller(), workers=ONE_WORKER)
+    others = [replace(request, id=f"other {request.id}") for request in requests(2)]
+    await submit(others, Caller(), workers=ONE_WORKER)
+    salts = [request.cache_salt for request in worker.waiting()]
+    assert salts[0] == salts[1]
+    assert salts[2] == salts[3] != salts[0]
 
 
 async def test_one_that_cannot_be_withdrawn_does_not_keep_the_others(worker, monkeypatch, settings):
@@ -78,7 +90,7 @@ async def test_one_that_cannot_be_withdrawn_does_not_keep_the_others(worker, mon
     monkeypatch.setattr(AsyncClient, "cancel", fails_once)
     settings.QUEUE_LIMIT = 3
     with pytest.raises(Exception, match="queue holds 3"):
-        await submit(requests(8), Caller(), workers=1)
+        await submit(requests(8), Caller(), workers=ONE_WORKER)
     async with asyncio.timeout(PATIENCE_S):
         while [request.id for request in worker.waiting()] != ["g0"]:
             await asyncio.sleep(0.02)
@@ -88,9 +100,9 @@ async def test_what_a_quota_refuses_was_never_submitted_and_is_not_withdrawn(wor
     settings.LIMIT_SESSION = Rate(1, 1000)
     aside: list[str] = []
     monkeypatch.setattr(admission, "in_background", lambda task: (task.close(), aside.append(task.__name__)))
-    await submit(requests(1), Caller(session="anna"), workers=1)
+    await submit(requests(1), Caller(session="anna"), workers=ONE_WORKER)
     with pytest.raises(QuotaExceeded):
-        await submit(requests(1), Caller(session="anna"), workers=1)
+        await submit(requests(1), Caller(session="anna"), workers=ONE_WORKER)
     assert aside == []
 
 
@@ -109,5 +121,5 @@ async def test_what_nobody_knows_to_have_arrived_is_withdrawn(worker, monkeypatc
     monkeypatch.setattr(admission, "enter", loses_the_reply)
     monkeypatch.setattr(AsyncClient, "cancel", cancel)
     with pytest.raises(QueueUnavailable):
-        await submit(requests(3), Caller(), workers=1)
+        await submit(requests(3), Caller(), workers=ONE_WORKER)
     await until(told)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from config.rates import Rate
 from engine.models.prompt import Prompt
 from engine.serving.errors import QueueFull, TooManyWaiting
-from engine.serving.messages import GenerateRequest
+from engine.serving.messages import GenerateRequest, Heartbeat
 from playground import pump
 from playground import workers as web_workers
 from playground.admission import Caller, submit
@@ -18,6 +19,8 @@ from playground.quota import CHARGED_TOKENS
 from playground.workers import engine_redis
 from tests.playground.conftest import done, started, tokens
 from tests.waiting import PATIENCE_S
+
+ONE_WORKER = [Heartbeat("w1", "tiny", "numpy", ("cpu",), "idle")]
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +95,31 @@ async def test_a_second_generation_of_a_session_waits_for_the_first_and_hears_it
         assert [request.id for request in worker.requests()] == [queued["generation"]]
 
 
+async def test_a_session_has_as_many_generations_at_once_as_a_worker_takes(open_page, worker):
+    worker.beat(rows=2)
+    async with open_page() as first, open_page() as second, open_page() as third:
+        together = [await page.start(worker="w1") for page in (first, second)]
+        await third.start(worker="w1")
+        assert [request.id for request in worker.requests_of("w1")] == together
+
+
+@pytest.mark.parametrize(("rows", "runs"), [(1, 1), (2, 2), (3, 3), (4, 3), (8, 7)])
+async def test_one_visitor_leaves_a_row_to_others_where_there_are_enough(worker, rows, runs):
+    many = [GenerateRequest(f"{number:032}", Prompt("x")) for number in range(9)]
+    workers = [replace(ONE_WORKER[0], rows=rows)]
+    for asked in many:
+        await submit([asked], Caller("192.0.2.1", "session"), workers=workers)
+    assert [request.id for request in worker.requests()] == [asked.id for asked in many[:runs]]
+
+
+async def test_an_address_may_have_what_all_workers_take(worker):
+    workers = [ONE_WORKER[0], replace(ONE_WORKER[0], name="w2", rows=2)]
+    for number in range(5):
+        asked = GenerateRequest(f"{number:032}", Prompt("x"))
+        await submit([asked], Caller("192.0.2.1"), workers=workers)
+    assert len(worker.requests()) == 3
+
+
 async def test_generations_for_workers_that_a_session_names_run_side_by_side(open_page, worker):
     worker.beat(name="w2")
     async with open_page() as first, open_page() as second:
@@ -148,15 +176,15 @@ async def test_many_sessions_of_one_address_leave_the_queue_to_others(worker, tr
     for number in range(60):
         asked = GenerateRequest(f"{number:032x}", Prompt("def f("))
         try:
-            await submit([asked], Caller("192.0.2.1", f"session-{number}"), workers=1)
+            await submit([asked], Caller("192.0.2.1", f"session-{number}"), workers=ONE_WORKER)
         except TooManyWaiting:
             refused += 1
     assert refused == 60 - 33
     visitor = GenerateRequest("a" * 32, Prompt("def f("))
-    [place], _ = await submit([visitor], Caller("192.0.2.2", "visitor"), workers=1)
+    [place], _ = await submit([visitor], Caller("192.0.2.2", "visitor"), workers=ONE_WORKER)
     assert place == 2  # after the one of that address that is in the inbox
     key = ApiKey(name="k", prefix="ml-k")
-    [place], _ = await submit([GenerateRequest("b" * 32, Prompt("x"))], Caller(key=key), workers=1)
+    [place], _ = await submit([GenerateRequest("b" * 32, Prompt("x"))], Caller(key=key), workers=ONE_WORKER)
     assert place == 3
 
 
@@ -165,7 +193,7 @@ async def test_addresses_that_are_many_leave_places_for_keys(worker, settings, t
     with pytest.raises(QueueFull):
         for number in range(60):
             asked = GenerateRequest(f"{number:032x}", Prompt("def f("))
-            await submit([asked], Caller(f"192.0.2.{number}", f"s{number}"), workers=1)
+            await submit([asked], Caller(f"192.0.2.{number}", f"s{number}"), workers=ONE_WORKER)
     assert len(worker.waiting()) == 14
     key = ApiKey(name="k", prefix="ml-k")
-    await submit([GenerateRequest("b" * 32, Prompt("x"))], Caller(key=key), workers=1)
+    await submit([GenerateRequest("b" * 32, Prompt("x"))], Caller(key=key), workers=ONE_WORKER)

@@ -1,6 +1,6 @@
 /** Who shall race: three places in the form, each for a worker, a pacer or nobody. */
 
-import { workerDetail } from "./lanes.js";
+import { overbooked, workerDetail } from "./lanes.js";
 
 /** @typedef {import("../shared/protocol.js").Worker} Worker */
 /**
@@ -54,9 +54,11 @@ export class Entries {
     if (!this.#workers.length) return "The engine is away; try again in a moment.";
     if (chosen.length < 2) return "A race needs two contestants: choose another worker, or a pacer.";
     if (!chosen.some(({ select }) => select.value !== PACER)) return "Pacers alone are no race: choose a worker.";
-    const workers = chosen.map(({ select }) => select.value).filter((value) => value !== PACER);
-    if (new Set(workers).size < workers.length) {
-      return "A worker answers one request at a time, so it cannot race itself: choose each one once.";
+    const full = overbooked(this.contestants.flatMap((one) => (one.kind === "worker" ? [one.worker] : [])));
+    if (full) {
+      const { name, rows = 1 } = full;
+      if (rows === 1) return `${name} answers one request at a time, so it cannot race itself: choose it once.`;
+      return `${name} answers ${rows} requests at a time: choose it so often at most.`;
     }
     const wrong = chosen.find(({ select, pace }) => select.value === PACER && !pace.validity.valid);
     if (wrong) {

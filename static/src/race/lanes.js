@@ -199,6 +199,15 @@ export function places(readings) {
 }
 
 /**
+ * @param {Worker[]} chosen
+ * @returns {Worker | null} one that is chosen more often than it answers requests at a time
+ */
+export function overbooked(chosen) {
+  const count = (/** @type {string} */ wanted) => chosen.filter(({ name }) => name === wanted).length;
+  return chosen.find(({ name, rows = 1 }) => count(name) > rows) ?? null;
+}
+
+/**
  * What a worker says of itself, beyond its model and backend.
  *
  * @param {Worker} worker

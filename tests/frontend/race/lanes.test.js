@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { places, workerDetail } from "../../../static/src/race/lanes.js";
+import { overbooked, places, workerDetail } from "../../../static/src/race/lanes.js";
 
 /** @typedef {import("../../../static/src/race/lanes.js").LaneState} LaneState */
 
@@ -20,6 +20,19 @@ test("places go by the workers' clocks, and only to those who got there", () => 
 
 test("equal times share a place", () => {
   assert.deepEqual(places([reading("done", 200), reading("done", 200), reading("done", 300)]), [1, 1, 3]);
+});
+
+/** @type {import("../../../static/src/shared/protocol.js").Worker} */
+const WORKER = {
+  name: "w1", model: "m", backend: "cpu", devices: ["cpu"], chat: false, infill: false, state: "idle", context: 1,
+  parallelism: "none", lanes: 1, sync: "", link: "", last_tok_s: 0,
+};
+
+test("a worker races itself as often as it answers requests at a time", () => {
+  const [single, double] = [WORKER, { ...WORKER, name: "w2", rows: 2 }];
+  assert.equal(overbooked([single, double, double]), null);
+  assert.equal(overbooked([double, single, single]), single);
+  assert.equal(overbooked([double, double, double]), double);
 });
 
 test("a worker is told apart by its devices, its lanes, how it waits, and its name", () => {

@@ -34,7 +34,7 @@ Post = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 @pytest.fixture(autouse=True)
 def all_choices_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's hands are as many as an answer has choices."""
-    monkeypatch.setattr("playground.admission.ADDRESS_WIDTH", 16)
+    monkeypatch.setattr("playground.admission.width_of", lambda _rows: 16)
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ async def test_the_page_and_the_api_take_from_the_same_address(post, open_page, 
 
 
 async def test_more_than_may_wait_of_one_caller_are_429(post, worker, monkeypatch):
-    monkeypatch.setattr("playground.admission.ADDRESS_WIDTH", 1)
+    monkeypatch.setattr("playground.admission.width_of", lambda rows: rows)
     monkeypatch.setattr("playground.admission.ADDRESS_WAITING", 1)
     response = await post("/v1/completions", {**TEXT, "n": 3})
     error = json.loads(response.content)["error"]
