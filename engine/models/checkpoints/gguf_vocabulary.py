@@ -74,8 +74,26 @@ O200K_WORDS = (
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """Of o200k (GPT-4o, GPT-OSS): a word ends where a capital begins."""
+TEKKEN_WORDS = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|"
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Of Mistral Nemo: as o200k, but digits stand apart and an apostrophe begins a word."""
+DEEPSEEK_CODER_WORDS = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-\x{d7ff}]+", r"\p{N}")
+"""One after the other."""
 _DIGITS_APART = frozenset(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"))
-_LLAMA3_LIKE = frozenset(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"))
+_LLAMA3 = frozenset(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"))
+_SPLITS = {
+    **dict.fromkeys((*_LLAMA3, "smaug-bpe", "dbrx"), (LLAMA3_WORDS,)),  # SmolLM3's files say smaug-bpe
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), (QWEN2_WORDS,)),
+    "gpt-4o": (O200K_WORDS,),
+    "tekken": (TEKKEN_WORDS,),
+    "deepseek-coder": DEEPSEEK_CODER_WORDS,
+}
+"""By tokenizer.ggml.pre, for rules that are not GPT-2's."""
+_WHOLE_WORDS = _LLAMA3 | {"tekken"}
+"""A word of the vocabulary is taken whole, whatever merges lead to; and texts begin with a BOS, though
+files do not say so: llama.cpp derives both from the rule."""
 
 
 def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
@@ -104,12 +122,17 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
         byte_level=kind == "gpt2",
         special_ids=frozenset(special),
         bos_id=_id(metadata, "bos", len(tokens)),
-        adds_bos=_flag(metadata, "add_bos_token", kind == "llama"),
+        adds_bos=_flag(metadata, "add_bos_token", kind == "llama" or _pre(metadata) in _WHOLE_WORDS),
         eos_id=eos,
         eos_ids=frozenset(i for i in (eos, _id(metadata, "eot", len(tokens))) if i is not None),
         chat_template=template if isinstance(template, str) else None,
         infill_ids=_infill(metadata, len(tokens)),
     )
+
+
+def _pre(metadata: Mapping[str, Any]) -> str:
+    """The name of the rule by which words are cut."""
+    return _word(metadata, "pre", "default")
 
 
 def _word(metadata: Mapping[str, Any], name: str, default: str) -> str:
@@ -160,12 +183,12 @@ def _byte_level_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Token
     if not isinstance(lines, list):
         raise TokenizerError("the GGUF vocabulary has no merges (tokenizer.ggml.merges)")
     merges = [tuple(line.split(" ", 1)) for line in lines]
-    pre = _word(metadata, "pre", "default")
+    pre = _pre(metadata)
     ids = _ids(tokens)
     lost = next((line for line in lines if line.replace(" ", "", 1) not in ids), None)
     if lost is not None:  # the library would panic, and print so
         raise TokenizerError(f"the GGUF vocabulary contradicts itself: {lost!r:.80} merges to no token")
-    tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=pre in _LLAMA3_LIKE))
+    tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=pre in _WHOLE_WORDS))
     tokenizer.pre_tokenizer = _pre_tokenizer(pre)
     tokenizer.decoder = decoders.ByteLevel()
     if pre == "qwen2":
@@ -175,17 +198,14 @@ def _byte_level_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Token
 
 def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     if pre in ("gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2"):
         return words
     if pre in _DIGITS_APART:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
-    if pre in _LLAMA3_LIKE:
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3_WORDS), "isolated"), letters])
-    if pre in ("qwen2", "deepseek-r1-qwen", "megrez"):
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"), letters])
-    if pre == "gpt-4o":
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(O200K_WORDS), "isolated"), letters])
+    if pre in _SPLITS:
+        splits = [pre_tokenizers.Split(Regex(words), "isolated") for words in _SPLITS[pre]]
+        letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([*splits, letters])
     raise TokenizerError(
         f"the GGUF vocabulary cuts words by the rule {pre!r}, which is not supported;"
         " use the model's Hugging Face folder with its tokenizer.json"

@@ -135,7 +135,10 @@ def test_merges_apply_in_order() -> None:
     assert [tokens[i] for i in _bpe().encode("ab ab")] == ["ab", "Ġab"]
 
 
-@pytest.mark.parametrize("rule", ["gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o"])
+RULES = ["gpt-2", "smollm", "llama-bpe", "smaug-bpe", "qwen2", "gpt-4o", "tekken", "deepseek-coder"]
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_every_known_rule_keeps_the_text(rule: str) -> None:
     tokenizer = Tokenizer.from_gguf({**BPE, "tokenizer.ggml.pre": rule})
     text = "def f(x):\n\n    return 12345 + x  # it's 你好 🙂\r\n"
@@ -151,6 +154,9 @@ def test_every_known_rule_keeps_the_text(rule: str) -> None:
         ("qwen2", ["1", "2", "3", "4", "5"]),
         ("llama-bpe", ["123", "45"]),
         ("gpt-4o", ["123", "45"]),
+        ("smaug-bpe", ["123", "45"]),
+        ("tekken", ["1", "2", "3", "4", "5"]),
+        ("deepseek-coder", ["1", "2", "3", "4", "5"]),
     ],
 )
 def test_rules_differ_in_how_they_cut_digits(rule: str, expected: list[str]) -> None:
@@ -167,6 +173,40 @@ def test_a_word_of_o200k_ends_where_a_capital_begins() -> None:
     words = [word for word, _ in cuts.pre_tokenize_str("getHTTPCodeNow it's a/b//\nEND")]
 
     assert words == ["get", "HTTPCode", "Now", "Ġit's", "Ġa", "/b", "//Ċ", "END"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("tekken", ["get", "HTTPCode", "Now", "Ġit", "'s", "Ġ", "4", "2", "//Ċ", "ä½łå¥½"]),
+        ("deepseek-coder", ["getHTTPCodeNow", "Ġit", "'", "s", "Ġ", "4", "2", "//", "Ċ", "ä½łå¥½"]),
+    ],
+)
+def test_words_of_other_models_end_by_their_own_rules(rule: str, expected: list[str]) -> None:
+    cuts = vocabulary_from_gguf({**BPE, "tokenizer.ggml.pre": rule}).tokenizer.pre_tokenizer
+
+    assert [word for word, _ in cuts.pre_tokenize_str("getHTTPCodeNow it's 42//\n你好")] == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "said", "begins"),
+    [
+        ("llama-bpe", {}, True),
+        ("tekken", {}, True),
+        ("llama-bpe", {"tokenizer.ggml.add_bos_token": False}, False),
+        ("qwen2", {}, False),
+        ("smaug-bpe", {}, False),
+    ],
+)
+def test_texts_of_llama_3_begin_with_bos_although_their_files_do_not_say_so(
+    rule: str, said: dict[str, bool], begins: bool
+) -> None:
+    tokenizer = Tokenizer.from_gguf(
+        {**BPE, "tokenizer.ggml.pre": rule, "tokenizer.ggml.bos_token_id": 1, **said}
+    )
+
+    assert tokenizer.bos_id == (1 if begins else None)
+    assert tokenizer.encode_prompt(Prompt("ab"))[:1] == ([1] if begins else tokenizer.encode("ab"))
 
 
 def _harmony() -> tuple[Tokenizer, int]:
@@ -229,8 +269,8 @@ def test_users_cannot_type_fill_in_the_middle_tokens() -> None:
         (BPE, {"tokenizer.ggml.model": "bert"}, "of kind 'bert'; supported are 'gpt2' and 'llama'"),
         (
             BPE,
-            {"tokenizer.ggml.pre": "tekken"},
-            "rule 'tekken', which is not supported; use the model's Hugging",
+            {"tokenizer.ggml.pre": "falcon"},
+            "rule 'falcon', which is not supported; use the model's Hugging",
         ),
         (BPE, {"tokenizer.ggml.pre": "default"}, "rule 'default'"),
         (BPE, {"tokenizer.ggml.tokens": None}, "no vocabulary"),
