@@ -49,6 +49,11 @@ class Fields:
             raise self.refuse(key, "an object")
         return Fields(self.source, entries, name=f"{self._name}{key}.")
 
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Fields:
+        """The same, with `defaults` for entries that are missing."""
+        ours = {self._prefix + key: value for key, value in defaults.items()}
+        return Fields(self.source, {**ours, **self._entries}, self._prefix, name=self._name)
+
     def raw(self, key: str) -> Any:
         """The entry as it is; None if it is missing."""
         return self._entries.get(self._prefix + key)

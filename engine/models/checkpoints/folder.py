@@ -27,7 +27,8 @@ def folder_weights(folder: Path, config: ModelConfig) -> tuple[StoredWeights, li
 
     Raises CheckpointError for a tensor that is missing, misshapen or unknown.
     """
-    stored = read_folder(folder)
+    own_name = family_of(config.family).folder.own_name
+    stored = {ours: tensor for name, tensor in read_folder(folder).items() if (ours := own_name(name))}
 
     def spare(name: str) -> bool:
         return name.endswith(_IGNORED) or (config.tied_head and name == "lm_head.weight")

@@ -52,6 +52,11 @@ def is_not_written(config: ModelConfig) -> dict[str, Any]:
     raise ConfigError(f"{config.name!r} is of the family {config.family}, which is read but not written")
 
 
+def same_name(name: str) -> str:
+    """For families whose folders hold nothing but the model."""
+    return name
+
+
 def without_lanes(_config: ModelConfig, _name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape in files of transformers without lanes: matrices and biases lose their first axis."""
     return shape[1:] if shape[0] == 1 else shape
@@ -69,6 +74,9 @@ class FolderFormat:
     """The config.json that `read` makes the shape from. It need not check that the format can say it."""
     places: Places
     layout: RopeLayout = RopeLayout.HALF
+    own_name: Callable[[str], str | None] = same_name
+    """The name of a tensor in the file to the one in `places`; None for a part of the file that is no text
+    model."""
     stored_shape: Callable[[ModelConfig, str, tuple[int, ...]], tuple[int, ...]] = without_lanes
     """(shape, canonical name, canonical shape) to the shape in the file."""
 

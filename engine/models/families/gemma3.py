@@ -1,7 +1,8 @@
 """Gemma 3, text: as Gemma 2 with a norm on heads in place of soft caps, a window on five layers of six, and
 one rotary base for those and another for the layers of full attention.
 
-Folders whose model_type is "gemma3" hold an image tower beside the text model and are not read.
+Folders whose model_type is "gemma3" hold what sees images beside the text model, which alone is read. Their
+description leaves out what is as in transformers' class.
 """
 
 from __future__ import annotations
@@ -31,11 +32,24 @@ from engine.models.families.standard import (
 )
 from engine.models.rope import Rope, RopeLayout
 
+_WITH_IMAGES = "gemma3"
+_DEFAULTS = {
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 131072,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "hidden_size": 2304,
+}
+"""Of Gemma3TextConfig."""
+_SEES_IMAGES = ("vision_tower.", "multi_modal_projector.")
 _PATTERN = 6
 _GLOBAL_THETA, _LOCAL_THETA = 1_000_000.0, 10_000.0
 
 
 def _read(fields: Fields, name: str) -> ModelConfig:
+    if fields.word("model_type") == _WITH_IMAGES:
+        fields = fields.inner("text_config").with_defaults(_DEFAULTS)
     layers = layer_count(fields)
     pattern = fields.integer("sliding_window_pattern", _PATTERN)
     if pattern < 1:
@@ -56,6 +70,12 @@ def _read(fields: Fields, name: str) -> ModelConfig:
         rope=full,
         layer_ropes=tuple(sliding if window else full for window in windows or (0,) * max(layers, 0)),
     )
+
+
+def _own_name(name: str) -> str | None:
+    """Names as in folders without images, from both orders that folders with them have had."""
+    plain = name.removeprefix("language_model.").replace("model.language_model.", "model.", 1)
+    return None if plain.removeprefix("model.").startswith(_SEES_IMAGES) else plain
 
 
 def _ropes(fields: Fields) -> tuple[Rope, Rope]:
@@ -99,6 +119,8 @@ def _read_gguf(file: GgufFile, name: str) -> ModelConfig:
 FAMILY = Family(
     name="gemma3",
     title="Gemma 3 (text)",
-    folder=FolderFormat(("gemma3_text",), _read, is_not_written, GEMMA_FOLDER_NAMES),
+    folder=FolderFormat(
+        ("gemma3_text", _WITH_IMAGES), _read, is_not_written, GEMMA_FOLDER_NAMES, own_name=_own_name
+    ),
     gguf=GgufFormat("gemma3", _read_gguf, GEMMA_GGUF_NAMES),
 )
