@@ -102,6 +102,11 @@ def test_preview_lists_the_points_without_saving_anything(as_admin: Client) -> N
     assert not Sweep.objects.filter(name="nightly").exists()
 
 
+def test_preview_says_how_many_streams_a_point_has(as_admin: Client) -> None:
+    page = as_admin.post(PREVIEW, {**FORM, "streams": "1,4"}).content.decode()
+    assert page.count("<td>4</td>") == 16
+
+
 def test_preview_of_a_wrong_matrix_names_the_problem(as_admin: Client) -> None:
     page = as_admin.post(PREVIEW, {**FORM, "context": "0"}).content.decode()
     assert "context is 0" in page and "<tbody>" not in page

@@ -57,7 +57,16 @@ def watched(tool: str, name: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize(
-    "name", ["test-llama", "half-a-unit", "test-laneformer", "sum-of-lanes", "head-of-all-lanes"]
+    "name",
+    [
+        "test-llama",
+        "half-a-unit",
+        "test-laneformer",
+        "sum-of-lanes",
+        "head-of-all-lanes",
+        "test-experts",
+        "test-gpt-oss",
+    ],
 )
 def test_the_checker_has_nothing_to_report(tool: str, name: str) -> None:
     status, said = watched(tool, name)

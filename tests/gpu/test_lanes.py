@@ -51,6 +51,7 @@ MODELS = {
     "sixteen-lanes": CONFIGS["sixteen-lanes"],
     "wide": WIDE,
     "llama": FOUR_HEADS,
+    "a KV head for all": replace(FOUR_HEADS, name="one-kv-head", kv_heads=1, qkv_bias=True),
     "biases and normed heads": replace(FOUR_HEADS, name="biased", qkv_bias=True, qk_norm=True),
     "norms after modules": replace(CONFIGS["test-gemma2"], kv_heads=4),
     "llama, tied head, odd vocabulary": replace(FOUR_HEADS, name="tied", tied_head=True, vocab=1003),

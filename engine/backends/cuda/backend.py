@@ -274,7 +274,8 @@ class CudaBackend:
     def _content(self, positions: int, lease: Lease | None = None) -> KeysAndValues:
         """What is in the lease's buffers, or in those that came with the model, of all GPUs' heads."""
         parts = []
-        for rank, context in enumerate(self.device_contexts):
+        for rank in range(0, len(self.device_contexts), self.layout.sharding.kv_copies):
+            context = self.device_contexts[rank]
             context.device.activate()
             kept = context.memory.kv if lease is None else lease.buffers[rank]
             parts.append(read_cache(context.device, kept, self.layout, positions))

@@ -26,6 +26,7 @@ from engine.backends.cuda.folded_router import (
     router_names,
 )
 from engine.backends.cuda.prefill_buffers import prefill_bytes
+from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.tape import (
     CHUNK_COLUMNS,
     UNIT_BYTES,
@@ -163,11 +164,11 @@ def vector_names(config: ModelConfig) -> list[str]:
     ]
 
 
-def vector(weights: Weights, name: str, dtype: DType) -> NDArray[Any]:
-    """A row or a vector as the kernels read it."""
+def vector(weights: Weights, name: str, dtype: DType, sharding: Sharding) -> NDArray[Any]:
+    """A row or a vector as the kernels read it, of all GPUs."""
     if _lies_less_one(weights, name):
         return cast_tensor(weights.get(name) - np.float32(1), dtype)
-    return weights.get(name, dtype)
+    return sharding.of_all(name, weights.get(name, dtype))
 
 
 def _lies_less_one(weights: Weights, name: str) -> bool:
@@ -270,11 +271,11 @@ class _Loader:
 
     def rows(self, names: list[str], behind: int = 0) -> int:
         """Tensors one after the other as they are; with room for so many bytes at `folded_offset`."""
-        counts = [int(np.prod(self._shapes[name])) for name in names]
+        counts = [self._count(name) for name in names]
         pointer = self._device.allocate(folded_offset(sum(counts)) + behind)
         at = pointer
         for name, count in zip(names, counts, strict=True):
-            if isinstance(self._weights, RandomWeights) and not _lies_less_one(self._weights, name):
+            if isinstance(self._weights, RandomWeights) and not self._is_changed(name):
                 key, scale, offset = self._weights.recipe(name)
                 arguments = (
                     ctypes.c_uint64(at),
@@ -286,10 +287,20 @@ class _Loader:
                 )
                 self._device.launch(self._kernels["fill_random"], (1024, 1), _THREADS, 0, arguments)
             else:
-                self._device.upload(at, vector(self._weights, name, self._layout.weights))
+                self._device.upload(
+                    at, vector(self._weights, name, self._layout.weights, self._layout.sharding)
+                )
             at += count * 2
         self._device.synchronise()
         return pointer
+
+    def _count(self, name: str) -> int:
+        """Elements of a vector, of all GPUs."""
+        return int(np.prod(self._shapes[name])) * self._layout.sharding.copies(name)
+
+    def _is_changed(self, name: str) -> bool:
+        """Whether a vector lies otherwise than the model has it."""
+        return _lies_less_one(self._weights, name) or self._layout.sharding.copies(name) > 1
 
     def tape(self, norms: int) -> tuple[int, int]:
         """All cores' tapes in one buffer, all experts behind them, then copies; its address and size.
@@ -350,7 +361,7 @@ class _Loader:
     def _places_of_vectors(self) -> tuple[dict[str, int], int]:
         """Where each lies by its name, and the folded router behind them."""
         names = vector_names(self._layout.config)
-        sizes = [2 * int(np.prod(self._shapes[name])) for name in names]
+        sizes = [2 * self._count(name) for name in names]
         places = dict(zip(names, accumulate(sizes, initial=self._norms), strict=False))  # but for their end
         return places, self._norms + folded_offset(sum(sizes) // 2)
 

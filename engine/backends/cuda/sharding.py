@@ -2,7 +2,8 @@
 
 A model with lanes is sharded by whole lanes (delayed tensor parallelism). A model without is cut into as many
 slices as there are GPUs: query and KV heads, MLP columns (tensor parallelism); every GPU then keeps the same
-residual stream. Rows of the head are sharded in both cases, in runs of whole tiles.
+residual stream. Where there are fewer KV heads than GPUs, several hold the same one. Rows of the head are
+sharded in both cases, in runs of whole tiles.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from engine.models.config import Exchange, HeadKind, ModelConfig
 MAX_RANKS = 8
 """GPUs that run one model together, at most."""
 _BY_ROWS = ("wq", "wk", "wv", "w_gate", "w_up")
+_OF_KV_HEADS = ("wk", "wv", "bk", "bv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,15 @@ class Sharding:
             return "none"
         return "dtp" if self.by_lanes else "tp"
 
+    @property
+    def kv_copies(self) -> int:
+        """GPUs, one after the other, that hold the same KV head and its keys and values."""
+        return 1 if self.by_lanes else max(1, self.ranks // self.whole.kv_heads)
+
+    def copies(self, name: str) -> int:
+        """GPUs, one after the other, that hold the same part of a tensor."""
+        return self.kv_copies if name.rsplit(".", 1)[-1] in _OF_KV_HEADS else 1
+
     def exchange(self, layer: int, *, attention: bool) -> Exchange:
         """How a module's output meets the others' in one layer."""
         lanes = self.whole.lanes
@@ -72,7 +83,7 @@ class Sharding:
         if kind in ("head", "embed"):
             return Region(rank * self.part.vocab * columns, columns)
         if self.by_lanes or kind in _BY_ROWS:
-            return Region(rank * self._rows(kind) * columns, columns)
+            return Region(rank // self.copies(name) * self._rows(kind) * columns, columns)
         return Region(rank * columns, columns * self.ranks)
 
     def slice(self, name: str, rank: int, values: NDArray[Any]) -> NDArray[Any]:
@@ -86,8 +97,16 @@ class Sharding:
         if self.by_lanes:
             lanes = self.part.lanes.count
             return np.ascontiguousarray(values[rank * lanes : (rank + 1) * lanes])
-        axis = 1 if kind in _BY_ROWS else 2
-        return np.ascontiguousarray(np.split(values, self.ranks, axis=axis)[rank])
+        axis, copies = 1 if kind in _BY_ROWS else 2, self.copies(name)
+        return np.ascontiguousarray(np.split(values, self.ranks // copies, axis=axis)[rank // copies])
+
+    def of_all(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        """A vector with the part of every GPU in turn: [the whole's], or longer where parts are repeated."""
+        copies = self.copies(name)
+        if copies == 1:
+            return values
+        parts = values.reshape(self.ranks // copies, -1)
+        return np.repeat(parts, copies, axis=0).reshape(-1)
 
     def _rows(self, kind: str) -> int:
         """Rows of a part of a layer's matrix, over its lanes."""
@@ -103,7 +122,8 @@ def shard(config: ModelConfig, ranks: int) -> Sharding:
     if ranks > MAX_RANKS:
         raise BackendUnavailable(f"devices is {ranks}; the backend cuda takes at most {MAX_RANKS} GPUs")
     lanes = config.lanes
-    sizes = {"query heads": config.heads, "KV heads": config.kv_heads, "MLP columns": config.ffn}
+    kv_heads = max(config.kv_heads, ranks if ranks % config.kv_heads == 0 else 0)
+    sizes = {"query heads": config.heads, "KV heads": kv_heads, "MLP columns": config.ffn}
     if lanes.count > 1:
         sizes = {"lanes": lanes.count}
     for what, size in sizes.items():
@@ -126,7 +146,7 @@ def shard(config: ModelConfig, ranks: int) -> Sharding:
     part = replace(
         config,
         heads=config.heads // ranks,
-        kv_heads=config.kv_heads // ranks,
+        kv_heads=kv_heads // ranks,
         ffn=config.ffn // ranks,
         vocab=-(-config.vocab // step) * step // ranks,
         lanes=replace(lanes, count=lanes.count // ranks) if lanes.count > 1 else lanes,

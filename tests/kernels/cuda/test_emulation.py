@@ -229,13 +229,22 @@ def test_equal_scores_meet_the_experts_of_the_reference_each_time(
     assert tokens == again == logits[len(prompt) - 1 :].argmax(axis=1).tolist()
 
 
-@pytest.mark.parametrize("name", ["experts", "experts with biases and sinks"])
+@pytest.mark.parametrize(
+    ("name", "kv_heads"),
+    [
+        ("experts", 2),
+        ("experts", 1),
+        ("experts with biases and sinks", 2),
+        ("experts with biases and sinks", 1),
+    ],
+)
 @pytest.mark.parametrize("prefilled", [0, SHORT - 1])
 def test_experts_cut_over_two_gpus_leave_the_references_keys_values_and_tokens(
-    name: str, prefilled: int, folder: Path
+    name: str, kv_heads: int, prefilled: int, folder: Path
 ) -> None:
+    """With one KV head both GPUs hold it."""
     config, cores = MODELS[name]
-    config = replace(config, heads=4, kv_heads=2, ffn=64)
+    config = replace(config, heads=4, kv_heads=kv_heads, ffn=64)
     weights = RandomWeights(config, 3)
     prompt = np.random.default_rng(5).integers(0, config.vocab, SHORT).tolist()
 

@@ -96,7 +96,7 @@ def test_the_headline_model_falls_into_2_4_and_8_parts() -> None:
     ("config", "ranks", "why"),
     [
         (LANEFORMER, 3, "the 8 lanes of test-laneformer do not split"),
-        (LLAMA, 4, "the 2 KV heads of test-llama do not split"),
+        (replace(LLAMA, heads=12, kv_heads=6), 4, "the 6 KV heads of test-llama do not split"),
         (LANEFORMER, 16, "at most 8 GPUs"),
         (CONFIGS["head-of-all-lanes"], 2, "on 1 GPU only"),
         (EXPERTS, 2, "the 96 columns of an expert of test-experts do not split"),
@@ -113,6 +113,29 @@ def test_one_gpu_holds_the_model_as_it_is() -> None:
     assert shard(config, 1).part is config
     values = RandomWeights(LANEFORMER, 1).get("layers.0.wq", "f16")
     assert shard(LANEFORMER, 1).slice("layers.0.wq", 0, values) is values
+
+
+def test_gpus_that_are_more_than_kv_heads_share_them_with_their_query_heads() -> None:
+    config = replace(LLAMA, heads=8, kv_heads=2, qkv_bias=True)
+    sharding = shard(config, 4)
+    assert (sharding.part.heads, sharding.part.kv_heads, sharding.kv_copies) == (2, 1, 2)
+    for kind in ("wk", "wv"):
+        name, width = f"layers.0.{kind}", config.hidden
+        whole = numbered(config, name)
+        heads = whole.reshape(2, config.head_dim, width)
+        for rank in range(4):
+            cut = sharding.slice(name, rank, whole).reshape(-1, width)
+            assert np.array_equal(cut, heads[rank // 2])
+            region = sharding.region(name, rank, width)
+            assert np.array_equal(cut[:, 0], region.first + np.arange(len(cut)) * region.stride)
+    queries = numbered(config, "layers.0.wq").reshape(2, 4 * config.head_dim, config.hidden)
+    for rank in range(4):
+        part = sharding.slice("layers.0.wq", rank, numbered(config, "layers.0.wq"))
+        assert np.isin(part, queries[rank // 2]).all(), "they attend to the KV head that is there"
+    bias = numbered(config, "layers.0.bk").reshape(-1)
+    of_each = sharding.of_all("layers.0.bk", bias).reshape(4, config.head_dim)
+    assert np.array_equal(of_each, np.repeat(bias.reshape(2, -1), 2, axis=0))
+    validate(plan(sharding.part, 132), 32)
 
 
 def test_each_gpu_holds_its_columns_of_every_expert() -> None:

@@ -197,7 +197,8 @@ class EmulatedGpu:
             tapes += _copies(made, part, half)
 
         def vectors(names: list[str]) -> NDArray[Any]:
-            return self.put(np.concatenate([vector(weights, n, half).view(np.uint16).ravel() for n in names]))
+            found = (vector(weights, name, half, layout.sharding) for name in names)
+            return self.put(np.concatenate([each.view(np.uint16).ravel() for each in found]))
 
         def norms() -> NDArray[Any]:
             """And behind them the folded router."""

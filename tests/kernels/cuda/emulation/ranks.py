@@ -41,5 +41,6 @@ class EmulatedGpus:
 
     def cache(self, positions: int) -> KeysAndValues:
         """What launches have left in its first `positions`, of all GPUs' heads."""
-        parts = [gpu.cache(positions) for gpu in self._gpus]
+        copies = self._gpus[0].layout.sharding.kv_copies
+        parts = [gpu.cache(positions) for gpu in self._gpus[::copies]]
         return KeysAndValues(*(np.concatenate(both, axis=1) for both in zip(*parts, strict=True)))
