@@ -79,6 +79,31 @@ async def test_a_page_that_does_not_come_back_costs_the_engine_only_the_grace_ti
     await until(asked)
 
 
+async def test_a_page_that_leaves_takes_none_of_the_other_streams_of_its_worker_along(
+    open_page, worker, settings
+):
+    settings.LEFT_RUN_S = 0.3
+    worker.beat(rows=4)
+    async with open_page() as first, open_page() as second, open_page() as third:
+        stay = [await page.start() for page in (first, second, third)]
+        async with open_page(owner="b" * 32, client=("192.0.2.7", 1)) as leaver:
+            left = await leaver.start()
+            for generation in (*stay, left):
+                worker.take(generation)
+                worker.publish(generation, started(), tokens(0, "a"))
+            for page in (first, second, third, leaver):
+                await page.hear_until("tokens")
+
+        async def asked() -> bool:
+            return worker.cancelled(left)
+
+        await until(asked)
+        assert not any(worker.cancelled(generation) for generation in stay)
+        for page, generation in zip((first, second, third), stay, strict=True):
+            worker.publish(generation, tokens(1, "b"), done(2))
+            assert (await page.hear_until("done"))[-1]["finish_reason"] == "length"
+
+
 async def test_what_an_abandoned_generation_wrote_is_kept(open_page, worker):
     async with open_page() as page:
         generation = await page.start()

@@ -14,7 +14,7 @@ from engine.backends import open_backend
 from engine.backends.base import Backend, Job, Launch, Outcome
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.errors import BackendUnavailable, NoRoom, RequestError
-from engine.models.config import ModelConfig
+from engine.models.config import Activation, ModelConfig
 from engine.models.presets import load_preset
 from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
@@ -205,6 +205,37 @@ def test_who_finds_no_memory_for_anothers_prompt_reads_it_on_numpy(monkeypatch: 
         first.close()
         assert follower.outcome is not None
         assert follower.outcome.cached_tokens == 0
+    finally:
+        bench.close()
+
+
+GEMMA = replace(
+    LLAMA,
+    family="gemma2",
+    post_norms=True,
+    activation=Activation.GELU_TANH,
+    embedding_scale=8.0,
+    attention_scale=0.2,
+    attention_cap=20.0,
+    logit_cap=15.0,
+    windows=(0, 24, 0, 24),
+)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@pytest.mark.parametrize(
+    ("config", "cache"),
+    [(GEMMA, "fp16"), (LLAMA, "fp8"), (GEMMA, "fp8")],
+    ids=["norms after modules, soft caps", "FP8 cache", "both"],
+)
+def test_whatever_a_family_or_a_cache_does_each_gets_what_it_gets_alone(
+    backend: str, config: ModelConfig, cache: str
+) -> None:
+    bench = Bench(backend, config, {"threads": 1, "cache": cache})
+    try:
+        jobs = [job_of(bench.config, number) for number in range(ROWS)]
+        followers = [Follower(bench.backend.launch(job)) for job in jobs]
+        assert [one.follow() for one in followers] == [bench.alone(job) for job in jobs]
     finally:
         bench.close()
 
