@@ -13,10 +13,18 @@ from engine.models.checkpoints.digest import digest_files
 from engine.models.checkpoints.folder import folder_config, folder_weights
 from engine.models.checkpoints.gguf import gguf_config, gguf_weights
 from engine.models.checkpoints.gguf_split import read_gguf_model, split_stem
-from engine.models.checkpoints.hub import PREFIX, model_path, parse_name, pull_hub, pull_repository
+from engine.models.checkpoints.hub import (
+    PREFIX,
+    model_path,
+    parse_name,
+    pull_hub,
+    pull_repository,
+    pulled_names,
+)
 from engine.models.checkpoints.pull import pull_wheel
 from engine.models.checkpoints.stored import StoredWeights
 from engine.models.config import ModelConfig
+from engine.models.families import family_of
 from engine.models.presets import Bring, Hub, Preset, RandomOnly, Wheel, load_preset, preset_names
 from engine.models.storage import Storage
 from engine.models.weights import RANDOM_STORAGES, RandomWeights, Weights
@@ -92,8 +100,9 @@ def name_of(name_or_path: str) -> str:
 
 
 def list_models() -> list[ModelEntry]:
-    """Every preset, and how to get those whose weights are not on this machine."""
-    return [_entry(load_preset(name)) for name in preset_names()]
+    """Every preset, and how to get those whose weights are not on this machine; then what was pulled."""
+    presets = [_entry(load_preset(name)) for name in preset_names()]
+    return presets + [_pulled_entry(name) for name in pulled_names()]
 
 
 def needs_pull(name_or_path: str) -> bool:
@@ -256,6 +265,17 @@ def _how_to_get(preset: Preset) -> str:
             )
         case _:
             return f"get them with `python -m engine pull {name}`"
+
+
+def _pulled_entry(name: str) -> ModelEntry:
+    """Without its digest, which takes a read of all its weights."""
+    try:
+        path = model_path(name)
+        config = folder_config(path, name) if path.is_dir() else gguf_config(read_gguf_model(path)[0], name)
+    except CheckpointError as error:
+        return ModelEntry(name, "", 0, available=False, how_to_get=str(error))
+    title = family_of(config.family).title
+    return ModelEntry(name, f"pulled from the Hub: {title}", config.parameters, True, "")
 
 
 def _entry(preset: Preset) -> ModelEntry:

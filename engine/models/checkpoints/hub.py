@@ -93,6 +93,16 @@ def model_path(name: str) -> Path:
     )
 
 
+def pulled_names() -> list[str]:
+    """What `model_path` finds here, as it was pulled last: hf:owner/name and hf:owner/name:choice."""
+    found = (models_dir() / "hub").glob(f"*/*/{_CURRENT}*")
+    names = [(path.parent, path.name.removeprefix(_CURRENT).removeprefix(".")) for path in found]
+    return sorted(
+        f"{PREFIX}{place.parent.name}/{place.name}" + (f":{choice}" if choice else "")
+        for place, choice in names
+    )
+
+
 def pull_repository(name: str, progress: OnProgress) -> Path:
     """Gets a repository, at the newest revision unless `name` has one, pinned to the commit that it is now.
 

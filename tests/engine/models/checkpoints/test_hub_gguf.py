@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from engine.errors import CheckpointError
-from engine.models.catalogue import name_of, needs_pull, open_model, pull
+from engine.models.catalogue import list_models, name_of, needs_pull, open_model, pull
 from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
 from tests.engine.models.checkpoints.files import write_gguf
@@ -73,6 +73,18 @@ def test_models_of_one_repository_lie_beside_each_other(hub: StandIn) -> None:
         open_model(f"hf:{REPOSITORY}:BF16")
     with pytest.raises(CheckpointError, match="tiny-model is not on this machine"):
         open_model(f"hf:{REPOSITORY}")
+
+
+def test_what_was_pulled_is_in_the_list_of_models(hub: StandIn) -> None:
+    for choice in ("Q8_0", "bf16"):
+        pull(f"{REPOSITORY}:{choice}")
+
+    found = {entry.name: entry for entry in list_models() if entry.name.startswith("hf:")}
+
+    assert list(found) == [f"hf:{REPOSITORY}:bf16", f"hf:{REPOSITORY}:q8_0"]
+    assert all(entry.available for entry in found.values())
+    assert {entry.params for entry in found.values()} == {WEIGHTS.config.parameters}
+    assert open_model(next(iter(found))).config.vocab == WEIGHTS.config.vocab
 
 
 def test_which_models_there_are_is_said_where_one_has_to_be_chosen(hub: StandIn) -> None:
