@@ -53,6 +53,8 @@ class ChatTemplate:
             for part in self._template.generate(
                 messages=[dict(m) for m in messages],
                 add_generation_prompt=generation_prompt,
+                tools=None,  # defined, as in transformers: templates ask whether they are none
+                documents=None,
                 **self._tokens,
             ):
                 length += len(part)

@@ -51,6 +51,7 @@ TEMPLATES = {
 {{ said(m) }}
 {%- endfor -%}
 {%- if add_generation_prompt %}<|start|>assistant{% endif -%}""",
+    "nothing": "{% if tools is none and documents is none %}none{% endif %}{{ tools is defined }}",
     "generation": """{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}""",
 }
 
