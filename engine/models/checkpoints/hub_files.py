@@ -58,7 +58,7 @@ def choose_files(repository: str, files: Sequence[HubFile], choice: str) -> list
     if len(found) == 1:
         return models[found[0]]
     if not models:
-        kind = "a GGUF file" if choice else "safetensors or a GGUF file"
+        kind = "a GGUF file" if choice else f"{SINGLE}, {INDEX} or a GGUF file"
         raise CheckpointError(f"{repository} does not hold {kind}, so there is no model to pull")
     labels = _labels(models)
     asked = f"does not hold one GGUF file of {choice!r}" if choice else "holds several GGUF files"
