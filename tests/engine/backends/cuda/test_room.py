@@ -20,6 +20,7 @@ from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
 
 H200_BYTES = 140_000_000_000
+TWO_BILLION = load_preset("laneformer-2b").config
 
 
 def layout(name: str, capacity: int | None = None, **changes: Any) -> Layout:
@@ -34,6 +35,25 @@ def test_a_model_that_fits_is_let_through() -> None:
 def test_a_context_that_would_fit_is_named() -> None:
     with pytest.raises(BackendUnavailable, match=r"qwen3-8b takes 16\.4 GB .* a context of 2\d{4} would fit"):
         require_room(layout("qwen3-8b"), 20_400_000_000, H200_BYTES)
+
+
+def test_70_billion_parameters_take_two_gpus_or_a_shorter_context() -> None:
+    config = replace(
+        load_preset("llama-3.1-8b").config,
+        name="llama-3-70b",
+        hidden=8192,
+        layers=80,
+        heads=64,
+        ffn=28672,
+        windows=(),
+    )
+    with pytest.raises(DoesNotFit, match=r"llama-3-70b takes 141\.1 GB of weights.*: a context of \d+ would"):
+        require_room(make_layout(plan(config, 132), "f16", Tuning()), 149_000_000_000, 150_000_000_000)
+    for gpus in (2, 4, 8):
+        sharding = shard(config, gpus)
+        layout = make_layout(plan(sharding.part, 132), "f16", Tuning(), None, sharding)
+        require_room(layout, H200_BYTES, H200_BYTES)
+        assert layout.slot_units == make_layout(plan(TWO_BILLION, 132), "f16", Tuning()).slot_units
 
 
 def test_the_number_of_gpus_is_named_where_the_weights_do_not_fit() -> None:
