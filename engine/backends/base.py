@@ -179,6 +179,10 @@ class Backend(Protocol):
         """Memory for the keys and values of recent sequences; a budget of 0 if it keeps none."""
         ...
 
+    def settle(self) -> None:
+        """Takes back what launches that have ended left, so that the next one need not begin with it."""
+        ...
+
     def kept_sequences(self) -> list[KeptSequence]:
         """What the prefix cache holds, the least recently used first, what the last launch has left too."""
         ...

@@ -146,6 +146,9 @@ class NumpyBackend:
     def prefix_cache(self) -> PrefixCacheUse:
         return self._kept.use
 
+    def settle(self) -> None:
+        """A launch's end leaves nothing to do."""
+
     def kept_sequences(self) -> list[KeptSequence]:
         return self._kept.sequences
 

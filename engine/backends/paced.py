@@ -93,6 +93,9 @@ class PacedBackend:
     def storage(self, name: str) -> Storage:  # noqa: ARG002 (all are alike)
         return Storage.F16
 
+    def settle(self) -> None:
+        """A launch leaves nothing."""
+
     def kept_sequences(self) -> list[KeptSequence]:
         return []
 

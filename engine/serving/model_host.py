@@ -119,13 +119,9 @@ class ModelHost:
             self._tokenizer_service.open(spec.name, facts.tokenizer, facts.context)
 
     def remember(self) -> None:
-        """Writes down what is kept of prompts, while nobody waits.
-
-        Every backend is asked what that is, whether or not it is written down: else the next launch would
-        begin with taking back what the last one has left.
-        """
+        """While nobody waits: has backends take back what launches left, and writes down what is kept."""
         for engine in self.pool.engines:
-            engine.backend.kept_sequences()
+            engine.backend.settle()
             self._remember_one(engine)
 
     def close(self) -> None:

@@ -227,6 +227,11 @@ class CpuBackend:
     def prefix_cache(self) -> PrefixCacheUse:
         return self._caches.use
 
+    def settle(self) -> None:
+        for launch in list(self._in_flight):
+            if launch is not None:
+                launch.settle()
+
     def kept_sequences(self) -> list[KeptSequence]:
         return self._caches.sequences
 
@@ -247,9 +252,7 @@ class CpuBackend:
         """A row for one more request; with `alone` no other may be in flight."""
         if not self._kernel:
             raise RequestError("the backend cpu has been closed; open it again")
-        for launch in self._in_flight:
-            if launch is not None:
-                launch.settle()
+        self.settle()
         running = [launch for launch in self._in_flight if launch is not None]
         if any(alone or launch.is_measured for launch in running):
             raise RequestError("what is measured runs alone; close the launches in flight first")

@@ -196,6 +196,10 @@ class CudaBackend:
     def storage(self, name: str) -> Storage:
         return self._chosen.named(name)
 
+    def settle(self) -> None:
+        with self._lock:
+            self._take_back_ended()
+
     def kept_sequences(self) -> list[KeptSequence]:
         with self._lock:
             self._take_back_ended()

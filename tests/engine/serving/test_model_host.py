@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from engine.backends.prefix_cache import KeptSequence
 from engine.serving.engines import Engine, EngineSpec, Loading, open_engine
 from engine.serving.model_host import ModelHost
 from engine.serving.tokenizer_service import TokenizerService
 
 
 class Asked:
-    """A backend, and how often it was asked what it keeps."""
+    """A backend, and how often it was told to settle."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
         self.times = 0
 
-    def kept_sequences(self) -> list[KeptSequence]:
+    def settle(self) -> None:
         self.times += 1
-        return []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
