@@ -215,11 +215,12 @@ def test_repeated_launches_over_used_buffers_give_the_same_bits(opened: Open) ->
 
 
 @pytest.mark.parametrize("tiles_from", [1, 1000], ids=["tiles", "shares"])
-def test_whatever_buffers_held_before_does_not_show(opened: Open, tiles_from: int) -> None:
+@pytest.mark.parametrize("name", ["test-llama", "test-experts", "test-gpt-oss"])
+def test_whatever_buffers_held_before_does_not_show(opened: Open, name: str, tiles_from: int) -> None:
     """Cache, prefill buffers and scores hold NaNs before the launch; mailboxes keep their protocol."""
-    model = Model(LLAMA, RandomWeights(LLAMA, 8))
-    backend = opened(model, tiles_from=tiles_from)
-    tokens = sequence(LLAMA.vocab, 70)
+    config = CONFIGS[name]
+    backend = opened(Model(config, RandomWeights(config, 8)), tiles_from=tiles_from)
+    tokens = sequence(config.vocab, 70)
     clean = backend.logits_after_prefill(tokens)
     memory, sizes = backend.device_context.memory, prefill_bytes(backend.layout)
     for name, size in {"kv": memory.kv_bytes, **sizes}.items():
