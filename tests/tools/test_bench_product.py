@@ -35,6 +35,7 @@ def test_the_product_gives_what_generate_gives_and_survives_kills(tmp_path: Path
     assert found["http"]["overhead_ms"]["n"] == 1
     assert 0 < found["recovery"]["second_worker_s"] < 10
     assert 0 < found["recovery"]["restart_s"] < 30
+    assert found["recovery"]["restarts_s"]["n"] == 1
     assert found["environment"]["backend"]["name"] == "numpy"
 
 

@@ -104,6 +104,8 @@ class Product:
 
     def wait_until_idle(self, name: str) -> None:
         self._wait(lambda: self._idle(name), f"the worker {name}", "supervisor")
+        if name == self.embedded:
+            self._ready_at = time.monotonic()
 
     def wait_until_steady(self) -> None:
         """Until the supervisor would start the embedded worker again at once; sooner it pauses first."""

@@ -23,8 +23,9 @@ def report(results: dict[str, Any]) -> str:
     lines.append(
         f"/v1/completions: {results['http']['overhead_ms']['median']:.1f} ms over prefill and decode"
     )
+    recovery = results["recovery"]
     lines.append(
-        f"silence after SIGKILL: {results['recovery']['second_worker_s']:.2f} s with a second worker,"
-        f" {results['recovery']['restart_s']:.2f} s until a restart"
+        f"silence after SIGKILL: {recovery['second_worker_s']:.2f} s with a second worker,"
+        f" {recovery['restart_s']:.2f} s until a restart (median of {recovery['restarts_s']['n']})"
     )
     return "\n".join(lines)
