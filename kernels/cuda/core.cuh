@@ -105,9 +105,11 @@ struct Draw {
 constexpr int NEWEST_BYTES = 2 * model::HEAD_DIM * 2;
 constexpr int SLICE_QUADS = ceil_div(model::HIDDEN / 4, model::SMS);  // most of an SM where lanes are joined (head_input.cuh)
 constexpr int SLICES_BYTES = mail::JOINS_LANES ? model::STREAMS * SLICE_QUADS * int(sizeof(float4)) : 0;
-constexpr int ROWS_OFFSET =
-    OPERAND_BYTES + PARTIAL_BYTES +
-    round_up(larger(larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), SLICES_BYTES), 8);
+constexpr int ASIDE_BYTES = round_up(larger(larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), SLICES_BYTES), 8);
+// Of several requests it lies where their operand does, which nobody reads meanwhile: that leaves the ring more slots.
+constexpr int PARTIAL_OFFSET = REQUESTS == 1 ? OPERAND_BYTES : larger(OPERAND_BYTES, ASIDE_BYTES);
+constexpr int ASIDE_OFFSET = REQUESTS == 1 ? OPERAND_BYTES + PARTIAL_BYTES : 0;
+constexpr int ROWS_OFFSET = larger(PARTIAL_OFFSET + PARTIAL_BYTES, ASIDE_OFFSET + ASIDE_BYTES);
 constexpr int TABLE_BYTES = model::HEAD_ROWS * int(sizeof(RowState) + sizeof(float));  // of one request: of several in the GPU's memory
 // A dense model's ring has slots enough.
 constexpr bool HAS_TABLE = REQUESTS == 1 && (model::FILTERS || !experts::ANY);
@@ -134,7 +136,8 @@ struct LastLooks {
 
 struct Shared {
     u8 ring[SLOTS][SLOT_BYTES];    // the tape, in flight or ready; in long prompts stages (stages.cuh)
-    // Decode: operand and partial sums; attention, the head's slices or scales, or sums of filters; rows of the vocabulary.
+    // Decode: operand and partial sums; attention, the head's slices or scales, or sums of filters (ASIDE_OFFSET); rows of the
+    // vocabulary.
     // Prefill: its own partial sums; behind the ring, stages of a long prompt's tiles reach into it (stages.cuh).
     u8 scratch[SCRATCH_BYTES];
     u64 full[SLOTS];
@@ -167,12 +170,12 @@ struct Shared {
     DEVICE u8* operand() { return scratch; }
     DEVICE float* norm_parts() { return reinterpret_cast<float*>(scratch + SCRATCH_BYTES - NORM_BYTES); }
     DEVICE float2* partial(u32 buffer) {
-        return reinterpret_cast<float2*>(scratch + OPERAND_BYTES) + buffer * (REQUESTS * WARPS * PAIRS);
+        return reinterpret_cast<float2*>(scratch + PARTIAL_OFFSET) + buffer * (REQUESTS * WARPS * PAIRS);
     }
-    DEVICE float* merge() { return reinterpret_cast<float*>(scratch + OPERAND_BYTES + PARTIAL_BYTES); }
-    DEVICE u16* newest() { return reinterpret_cast<u16*>(scratch + OPERAND_BYTES + PARTIAL_BYTES + DECODE_MERGE_BYTES); }
+    DEVICE float* merge() { return reinterpret_cast<float*>(scratch + ASIDE_OFFSET); }
+    DEVICE u16* newest() { return reinterpret_cast<u16*>(scratch + ASIDE_OFFSET + DECODE_MERGE_BYTES); }
     DEVICE float4* slices() { return reinterpret_cast<float4*>(merge()); }
-    DEVICE FilterSums* sums() { return reinterpret_cast<FilterSums*>(scratch + OPERAND_BYTES + PARTIAL_BYTES); }
+    DEVICE FilterSums* sums() { return reinterpret_cast<FilterSums*>(scratch + ASIDE_OFFSET); }
     DEVICE FilterSums* found(int request) { return sums() + (1 + request) * WARPS; }
     DEVICE FilterSums* probe_sums(u32 warp) { return sums() + (1 + REQUESTS + warp) * WARPS; }
 };

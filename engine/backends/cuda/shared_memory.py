@@ -47,10 +47,11 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
     chunks = min(_operand_chunks(plan), window_chunks(plan, requests))
-    decode = requests * (chunks * 128 + 2 * WARPS * pairs * 8)
+    operand, partial = requests * chunks * 128, requests * 2 * WARPS * pairs * 8
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if joins_lanes(sharding) else 0
     merge = (WARPS + 1) * item_queries(plan) * merge_row + 4 * c.head_dim
-    decode += -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
+    aside = -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
+    decode = partial + (operand + aside if requests == 1 else max(operand, aside))
     decode += table_bytes(plan) if table and requests == 1 else 0
     prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
@@ -96,15 +97,25 @@ def window_chunks(plan: Plan, requests: int) -> int:
     """Chunks of a vector that lie in shared memory at a time, in whole rounds of fetching.
 
     A request alone has its vectors there whole, unless the MLP's would take room that the ring needs: then
-    as much as the longest one that a norm goes before.
+    as much as the longest one that a norm goes before. Those of several requests come in windows sooner:
+    while the MLP's is multiplied there is time for the next one, and the ring is worth more.
     """
     c = plan.config
     if requests > 1:
-        return 16 // requests * _ROUND_CHUNKS
+        return min(16 // requests * _ROUND_CHUNKS, _shared_window(plan))
     whole = _operand_chunks(plan)
     if whole <= _LONG_CHUNKS or plan.is_packed or c.post_norms or c.experts:
         return -(-whole // _ROUND_CHUNKS) * _ROUND_CHUNKS
     return -(-max(c.hidden, head_columns(c)) // (32 * _ROUND_CHUNKS)) * _ROUND_CHUNKS
+
+
+def _shared_window(plan: Plan) -> int:
+    """Chunks of several requests' vectors that have to lie side by side: of the longest one but the MLP's."""
+    c = plan.config
+    if plan.is_packed or c.experts:  # all warps meet at the end of a window; one request's vector lies whole
+        return 16 * _ROUND_CHUNKS
+    longest = -(-max(c.hidden, c.q_dim // c.lanes.count, head_columns(c)) // 32)
+    return max(2, -(-longest // _ROUND_CHUNKS)) * _ROUND_CHUNKS
 
 
 def vectors_fit(plan: Plan) -> bool:

@@ -68,6 +68,18 @@ def test_requests_of_a_model_share_launches(config: ModelConfig, storage: Storag
         assert f"constexpr int REQUESTS = {size};" in header(several)
 
 
+@pytest.mark.parametrize(
+    ("config", "slots"), [(LLAMA, (7, 8, 7, 5)), (LANEFORMER, (8, 7, 6, 5))], ids=["llama", "lanes"]
+)
+def test_vectors_of_several_requests_leave_the_ring_slots(
+    config: ModelConfig, slots: tuple[int, ...]
+) -> None:
+    """A phase's weights are asked for while all wait for its vectors: as many as there are slots for."""
+    alone = layout_of(config)
+    several = (several_layout(alone, None, size) for size in kernels_for(8))
+    assert (alone.slots, *(layout.slots for layout in several)) == slots
+
+
 @pytest.mark.parametrize("slot_units", [None, 16])
 def test_the_size_of_slots_that_is_asked_for_is_that_of_one_request(slot_units: int | None) -> None:
     layout = layout_of(LLAMA, tuning=Tuning(slot_units=slot_units))
