@@ -64,6 +64,10 @@ constexpr int VECTOR_CHUNK_BYTES = 2 * CHUNK_COLUMNS * 2;  // of one vector: bot
 constexpr int VECTOR_STEP_BYTES = VECTOR_CHUNK_BYTES / 2;  // one product of 16 columns
 constexpr int CHUNK_OPERAND_BYTES = REQUESTS * VECTOR_CHUNK_BYTES;
 constexpr int OPERAND_STEP_BYTES = CHUNK_OPERAND_BYTES / 2;
+// The eight lanes that store a chunk of one request, half of them of the second product, would meet in banks: so there neighbours
+// have changed places. From where a lane reads its part of the first product, the way to that of the second.
+DEVICE constexpr int request_row(int request, int step) { return request ^ step; }
+DEVICE int second_step(u32 lane) { return OPERAND_STEP_BYTES + (REQUESTS == 1 ? 0 : lane & 4 ? -VECTOR_STEP_BYTES : VECTOR_STEP_BYTES); }
 constexpr int QUAD_OPERAND_BYTES = QUAD_CHUNKS * CHUNK_OPERAND_BYTES;
 constexpr int VECTOR_CHUNKS = round_up(chunks_of(MAX_COLUMNS), any_by_warpgroups() ? 2 * QUAD_CHUNKS : 1);
 // Long vectors, and those of several requests, lie in shared memory a window of their columns at a time (windows.cuh,

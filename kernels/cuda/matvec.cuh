@@ -110,7 +110,7 @@ private:
             if (core.lane < LANES && (!WINDOW || c >= begin) && c < end) {
                 const u8* from = core.shared.operand() + (WINDOW ? (c - window) * CHUNK_OPERAND_BYTES : c * VECTOR_CHUNK_BYTES) + core.lane * 16;
                 a[e][0] = *reinterpret_cast<const Operand*>(from);
-                a[e][1] = *reinterpret_cast<const Operand*>(from + (WINDOW ? OPERAND_STEP_BYTES : VECTOR_STEP_BYTES));
+                a[e][1] = *reinterpret_cast<const Operand*>(from + (WINDOW ? second_step(core.lane) : VECTOR_STEP_BYTES));
             }
         }
 #pragma unroll

@@ -44,19 +44,20 @@ public:
 
     DEVICE void run(const Source& source) {
         Vectors window(core_, source);
+        int g = 0;
 #pragma unroll 1
-        for (int g = 0; g < groups_.count; ++g) {
+        do {  // whoever has a share has a group: else to find that out would take a register through the wait
             if (g) load_first(g);
             with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
                 Sums<tiles.COUNT> sums;
                 multiply(sums, window, g + 1 < groups_.count);
-                if (NORMED && g == 0) leave_squares(window);
+                if (NORMED && g == 0) window.leave_squares(core_.shared.squares + (core_.staged & 1) * REQUESTS);
                 leave_sums<tiles.COUNT>(sums);
             });
             consumers_sync();
             if (core_.warp / REQUESTS == (core_.group & (TURNS - 1)) && finishes(g)) finish_group(g);
             ++core_.group;
-        }
+        } while (++g < groups_.count);
     }
 
 private:
@@ -77,13 +78,6 @@ private:
             first = last;
             if (first >= CHUNKS) break;
             weights_.template load<T>(core_, first, smaller(first + STEP, CHUNKS));
-        }
-    }
-    DEVICE void leave_squares(const Vectors& window) {
-#pragma unroll
-        for (int r = 0; r < REQUESTS; ++r) {
-            const float sum = warp_sum(window.squares[r]);
-            if (core_.lane == 0) core_.shared.squares[(core_.staged & 1) * REQUESTS + r][core_.warp] = sum;
         }
     }
     // [request][warp][pair]

@@ -94,7 +94,7 @@ private:
         if (core.lane < 4 * REQUESTS) {
             const u8* from = core.shared.operand() + column * CHUNK_OPERAND_BYTES + core.lane * 16;
             vectors[0] = *reinterpret_cast<const Operand*>(from);
-            vectors[1] = *reinterpret_cast<const Operand*>(from + OPERAND_STEP_BYTES);
+            vectors[1] = *reinterpret_cast<const Operand*>(from + second_step(core.lane));
         }
         constexpr int CHAINS = T <= 4 ? 2 : 1;  // as alone
         float chain[PARTS][CHAINS][T][4] = {}, ones[4] = {};

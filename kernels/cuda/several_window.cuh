@@ -14,22 +14,30 @@ struct Source {
     const u16* norm;
 };
 
-// This thread's pieces of the vectors of all requests in one window: piece i of a request lies in the same of the window's chunks
-// as of a request alone. Each warp reads what it has stored itself, but of what warpgroups multiply, quad after quad, all do: SHARED.
+// This thread's pieces of the vectors in one window. Eight lanes fetch a chunk of one request: of a warp's four such parts each works
+// for a request of its own, of eight for two of them, and of two requests two parts share one. A warp fetches the chunks that it
+// fetches of a request alone. It reads what it has stored itself, but of what warpgroups multiply, quad after quad, all do: SHARED.
 template <int COLUMNS, bool NORMED, int STORAGE>
 class Window {
     static constexpr bool SHARED = by_warpgroups(STORAGE);
     static constexpr int CHUNKS = chunks_of(COLUMNS);
     static constexpr bool WHOLE = CHUNKS <= OPERAND_CHUNKS;
     static constexpr int STORED = round_up(CHUNKS, SHARED ? 2 * QUAD_CHUNKS : 1);  // zeros fill the last turn
-    static constexpr int ROUNDS = ceil_div(smaller(CHUNKS, OPERAND_CHUNKS), ROUND_CHUNKS);
-    static_assert(ROUNDS * REQUESTS <= 32, "a bit a piece");
+    static constexpr int PARTS = 4, OWN = ceil_div(REQUESTS, PARTS), SHARERS = ceil_div(PARTS, REQUESTS);
+    static constexpr int STEP = SHARED ? ROUND_CHUNKS : WARPS * SHARERS;  // chunks that all threads fetch together
+    static constexpr int TURNS = PARTS / SHARERS;                         // chunks of a part in a round of a request alone
+    static constexpr int PIECES = ceil_div(smaller(STORED, OPERAND_CHUNKS), STEP) * (SHARED ? TURNS : 1);
+    static constexpr int ROUNDS = ceil_div(PIECES, TURNS);
+    static_assert(PIECES * OWN <= 32, "a bit a piece");
 
 public:
-    float squares[REQUESTS] = {};
-
     // Vectors that fit are there from the begin; that takes much code, which is compiled once.
     DEVICE Window(Core& core, const Source& source) : core_(core), source_(source) {
+#pragma unroll
+        for (int k = 0; k < OWN; ++k) {
+            from_[k] = core.own.launch->requests[request(k)].mail + source.at;
+            epochs_[k] = core.shared.seats[request(k)].serial & 1u;
+        }
         if constexpr (WHOLE) fill(0);
         if constexpr (WHOLE && SHARED) consumers_sync();
     }
@@ -49,6 +57,24 @@ public:
         return first;
     }
 
+    // Leaves the warp's part of each request's sum of squares, added up in the order of warp_sum for a request alone, whose four parts
+    // have a chunk each.
+    DEVICE void leave_squares(float (*to)[WARPS]) const {
+#pragma unroll
+        for (int k = 0; k < OWN; ++k) {
+            float sum;
+            if constexpr (SHARERS == 1) {
+                sum = (squares_[k][0] + squares_[k][2]) + (squares_[k][1] + squares_[k][3]);
+            } else {
+                sum = squares_[k][0] + squares_[k][1];
+                sum += __shfl_xor_sync(ALL_LANES, sum, 16);
+            }
+#pragma unroll
+            for (int offset = 4; offset; offset >>= 1) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
+            if ((core_.lane & 7) == 0 && sharer() == 0) to[request(k)][core_.warp] = sum;
+        }
+    }
+
 private:
     DEVICE static void meet() {
         if constexpr (SHARED) {
@@ -57,45 +83,61 @@ private:
             __syncwarp();
         }
     }
-    DEVICE int local(int i) const { return Pieces<COLUMNS, SHARED>(core_).chunk(i); }
-    DEVICE int column(int first, int i) const { return (first + local(i)) * CHUNK_COLUMNS + int(core_.lane & 7) * 4; }
-    DEVICE bool in_vector(int first, int i) const { return local(i) < OPERAND_CHUNKS && column(first, i) < COLUMNS; }
+    DEVICE int request(int k) const { return int(core_.lane >> 3) % smaller(PARTS, REQUESTS) + PARTS * k; }
+    DEVICE int sharer() const { return SHARERS == 1 ? 0 : int(core_.lane >> 3) / REQUESTS; }
+    // Of the window's chunks: the first piece's, and from there to another's. As Pieces (staging.cuh) deals them to a request alone.
+    DEVICE int local() const { return SHARED ? QUAD_CHUNKS * int(core_.warp) + sharer() : int(core_.warp) + WARPS * sharer(); }
+    DEVICE static constexpr int further(int piece) {
+        const int round = piece / TURNS, of_round = piece % TURNS * SHARERS;
+        return SHARED ? ROUND_CHUNKS * round + of_round : ROUND_CHUNKS * round + WARPS * of_round;
+    }
+    DEVICE int local(int piece) const { return local() + further(piece); }
+    DEVICE int column(int first) const { return (first + local()) * CHUNK_COLUMNS + int(core_.lane & 7) * 4; }
 
-    // Known when the kernel is compiled where all rounds are whole.
-    DEVICE bool in_operand(int first, int i) const {
-        if constexpr (STORED % ROUND_CHUNKS == 0 && OPERAND_CHUNKS % ROUND_CHUNKS == 0) return true;
-        return local(i) < OPERAND_CHUNKS && first + local(i) < STORED;
+    // Known when the kernel is compiled: whether all threads have the piece, in every window of a vector of so many chunks.
+    DEVICE static constexpr bool all_have(int piece, int chunks) {
+        if (!WHOLE) return OPERAND_CHUNKS % STEP == 0 && chunks % OPERAND_CHUNKS == 0;
+        return SHARED ? chunks % STEP == 0 : (piece + 1) * STEP <= chunks;
+    }
+    DEVICE bool in_operand(int first, int piece) const {
+        if (all_have(piece, STORED)) return true;
+        return local(piece) < OPERAND_CHUNKS && first + local(piece) < STORED;
+    }
+    DEVICE bool in_vector(int first, int piece) const {
+        if (all_have(piece, COLUMNS / CHUNK_COLUMNS)) return true;
+        return local(piece) < OPERAND_CHUNKS && column(first) + further(piece) * CHUNK_COLUMNS < COLUMNS;
     }
 
     // Of those requests that run.
     DEVICE u32 pieces(int first) const {
         u32 mask = 0;
 #pragma unroll
-        for (int r = 0; r < REQUESTS; ++r) {
-            const bool wanted = runs(core_.shared, r);
+        for (int k = 0; k < OWN; ++k) {
+            u32 of_request = 0;
 #pragma unroll
-            for (int i = 0; i < ROUNDS; ++i) {
-                if (wanted && in_vector(first, i)) mask |= 1u << (i * REQUESTS + r);
+            for (int i = 0; i < PIECES; ++i) {
+                if (in_vector(first, i)) of_request |= 1u << (i * OWN + k);
             }
+            if (runs(core_.shared, request(k))) mask |= of_request;
         }
         return mask;
     }
     DEVICE void look(int first, u32 missing) {
+        const int begin = column(first);
 #pragma unroll
-        for (int r = 0; r < REQUESTS; ++r) {
-            const u32* from = core_.own.launch->requests[r].mail + source_.at;
+        for (int i = 0; i < PIECES; ++i) {
 #pragma unroll
-            for (int i = 0; i < ROUNDS; ++i) {
-                if (missing >> (i * REQUESTS + r) & 1u) words_[i][r] = peek4(from + column(first, i));
+            for (int k = 0; k < OWN; ++k) {
+                if (missing >> (i * OWN + k) & 1u) words_[i][k] = peek4(from_[k] + begin + further(i) * CHUNK_COLUMNS);
             }
         }
     }
     // Looks at a window's words, and waits for nothing.
     DEVICE void ask(int first) {
 #pragma unroll
-        for (int i = 0; i < ROUNDS; ++i) {
+        for (int i = 0; i < PIECES; ++i) {
 #pragma unroll
-            for (int r = 0; r < REQUESTS; ++r) words_[i][r] = make_uint4(0, 0, 0, 0);
+            for (int k = 0; k < OWN; ++k) words_[i][k] = make_uint4(0, 0, 0, 0);
         }
         look(first, pieces(first));
         asked_ = true;
@@ -109,10 +151,9 @@ private:
             const bool hopeless = spin.hopeless();  // between the loads and the first use of any (Spin)
             u32 still = 0;
 #pragma unroll
-            for (int r = 0; r < REQUESTS; ++r) {
-                const u32 epoch = core_.shared.seats[r].serial & 1u;
+            for (int i = 0; i < PIECES; ++i) {
 #pragma unroll
-                for (int i = 0; i < ROUNDS; ++i) still |= stale(words_[i][r], epoch) << (i * REQUESTS + r);
+                for (int k = 0; k < OWN; ++k) still |= stale(words_[i][k], epochs_[k]) << (i * OWN + k);
             }
             missing &= still;
             if (!__any_sync(ALL_LANES, missing)) break;
@@ -122,23 +163,24 @@ private:
     // Rows of the table, as words of a mailbox would have them: the lowest bit of such a number is zero in any case.
     DEVICE void read_embedding(int first) {
 #pragma unroll
-        for (int r = 0; r < REQUESTS; ++r) {
-            const bool wanted = runs(core_.shared, r);
-            const u16* row = core_.own.launch->requests[0].embed + size_t(core_.shared.seats[r].id) * model::HIDDEN;
+        for (int k = 0; k < OWN; ++k) {
+            const bool wanted = runs(core_.shared, request(k));
+            const u16* row = core_.own.launch->requests[0].embed + size_t(core_.shared.seats[request(k)].id) * model::HIDDEN + column(first);
 #pragma unroll
-            for (int i = 0; i < ROUNDS; ++i) {
+            for (int i = 0; i < PIECES; ++i) {
                 uint2 w = make_uint2(0, 0);
-                if (wanted && in_vector(first, i)) w = __ldg(reinterpret_cast<const uint2*>(row + column(first, i)));
-                words_[i][r] = tagged(make_float4(weight_low(w.x), weight_high(w.x), weight_low(w.y), weight_high(w.y)), 0);
+                if (wanted && in_vector(first, i)) w = __ldg(reinterpret_cast<const uint2*>(row + further(i) * CHUNK_COLUMNS));
+                words_[i][k] = tagged(make_float4(weight_low(w.x), weight_high(w.x), weight_low(w.y), weight_high(w.y)), 0);
             }
         }
     }
     DEVICE void fill(int first) {
-        uint2 norm[ROUNDS];
+        uint2 norm[ROUNDS];  // a chunk for each part of the warp: registers are few while a window is multiplied
 #pragma unroll
         for (int i = 0; i < ROUNDS; ++i) {
+            const int column = (first + Pieces<COLUMNS, SHARED>(core_).chunk(i)) * CHUNK_COLUMNS + int(core_.lane & 7) * 4;
             norm[i] = make_uint2(0, 0);
-            if (NORMED && column(first, i) < COLUMNS) norm[i] = __ldg(reinterpret_cast<const uint2*>(source_.norm + column(first, i)));
+            if (NORMED && column < COLUMNS) norm[i] = __ldg(reinterpret_cast<const uint2*>(source_.norm + column));
         }
         if (source_.embedded) {
             read_embedding(first);
@@ -146,8 +188,9 @@ private:
             receive(first);
         }
 #pragma unroll
-        for (int i = 0; i < ROUNDS; ++i) {
-            if (in_operand(first, i)) split(i, norm[i]);
+        for (int i = 0; i < PIECES; ++i) {
+            const uint2 of_piece = NORMED ? of_part(norm[i / TURNS], i) : make_uint2(0, 0);
+            if (in_operand(first, i)) split(i, of_piece);
         }
         if constexpr (SHARED) {
             fence_operand();
@@ -155,16 +198,21 @@ private:
             __syncwarp();
         }
     }
-    // Piece i of all requests.
-    DEVICE void split(int i, uint2 norm) {
+    // What the part of the warp has that a request alone would have the piece in.
+    DEVICE uint2 of_part(const uint2& words, int piece) const {
+        const int lane = 8 * (piece % TURNS * SHARERS + sharer()) + int(core_.lane & 7);
+        return make_uint2(__shfl_sync(ALL_LANES, words.x, lane), __shfl_sync(ALL_LANES, words.y, lane));
+    }
+    // A piece of all of the thread's requests.
+    DEVICE void split(int piece, uint2 norm) {
 #pragma unroll
-        for (int r = 0; r < REQUESTS; ++r) {
-            float4 value = untagged(words_[i][r]);
+        for (int k = 0; k < OWN; ++k) {
+            float4 value = untagged(words_[piece][k]);
             if constexpr (NORMED) {
-                if (!seen_) squares[r] += dot_self(value);
+                if (!seen_) squares_[k][piece % TURNS] += dot_self(value);
                 scale_by(value, norm);
             }
-            store(local(i), r, value);
+            store(local(piece), request(k), value);
         }
     }
     DEVICE void store(int chunk, int request, float4 value) {
@@ -176,13 +224,17 @@ private:
             store_quarter(core_.shared.operand(), chunk, request, quad, a, b);
             return;
         }
-        u8* to = core_.shared.operand() + chunk * CHUNK_OPERAND_BYTES + (quad & 1) * OPERAND_STEP_BYTES + request * 64 + quad / 2 * 16;
+        const int step = int(quad & 1);
+        u8* to = core_.shared.operand() + chunk * CHUNK_OPERAND_BYTES + step * OPERAND_STEP_BYTES + request_row(request, step) * 64 + quad / 2 * 16;
         *reinterpret_cast<Operand*>(to) = make_uint4(a.high, a.low, b.high, b.low);
     }
 
     Core& core_;
     const Source source_;
-    uint4 words_[ROUNDS][REQUESTS] = {};
+    const u32* from_[OWN];  // the requests' vectors
+    u32 epochs_[OWN];
+    uint4 words_[PIECES][OWN] = {};
+    float squares_[OWN][TURNS] = {};
     bool asked_ = false;  // words of the window that comes next, whether or not they were there
     int held_ = -1;
     bool seen_ = false;  // all windows have been here
