@@ -78,7 +78,9 @@ constexpr int OPERAND_CHUNKS = smaller(model::WINDOW_CHUNKS, VECTOR_CHUNKS);
 constexpr int OPERAND_BYTES = OPERAND_CHUNKS * CHUNK_OPERAND_BYTES;
 static_assert(!experts::ANY || VECTOR_CHUNKS * VECTOR_CHUNK_BYTES <= OPERAND_BYTES, "experts take one request's vector at a time, whole");
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
-constexpr int PARTIAL_BYTES = 2 * REQUESTS * WARPS * PAIRS * int(sizeof(float2));
+// Of one request. Lanes that leave those of several requests together would meet in banks: they lie a tile's further apart.
+constexpr int REQUEST_PARTIALS = WARPS * PAIRS + (REQUESTS > 1 ? TILE_ROWS / 2 : 0);
+constexpr int PARTIAL_BYTES = 2 * REQUESTS * REQUEST_PARTIALS * int(sizeof(float2));
 constexpr int ATTENTION_ROWS = 8;
 constexpr int MERGE_ROW = model::HEAD_DIM + 4;              // accumulator, maximum, sum; whole 16 bytes
 constexpr int DECODE_MERGE_BYTES = (WARPS + 1) * model::ITEM_QUERIES * MERGE_ROW * 4;  // of an item
@@ -174,7 +176,7 @@ struct Shared {
     DEVICE u8* operand() { return scratch; }
     DEVICE float* norm_parts() { return reinterpret_cast<float*>(scratch + SCRATCH_BYTES - NORM_BYTES); }
     DEVICE float2* partial(u32 buffer) {
-        return reinterpret_cast<float2*>(scratch + PARTIAL_OFFSET) + buffer * (REQUESTS * WARPS * PAIRS);
+        return reinterpret_cast<float2*>(scratch + PARTIAL_OFFSET) + buffer * (REQUESTS * REQUEST_PARTIALS);
     }
     DEVICE float* merge() { return reinterpret_cast<float*>(scratch + ASIDE_OFFSET); }
     DEVICE u16* newest() { return reinterpret_cast<u16*>(scratch + ASIDE_OFFSET + DECODE_MERGE_BYTES); }

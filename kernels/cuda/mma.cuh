@@ -88,12 +88,11 @@ struct Split {
     u32 high, low;
 };
 
-DEVICE Split split_f16(float x, float y) {
-    x = clamp_f16(x);
-    y = clamp_f16(y);
+DEVICE Split split_in_range(float x, float y) {
     const u32 high = pack_f16(x, y);
     return {high, pack_f16(x - f16_low(high), y - f16_high(high))};
 }
+DEVICE Split split_f16(float x, float y) { return split_in_range(clamp_f16(x), clamp_f16(y)); }
 
 DEVICE Split split_weights_type(float x, float y) {
     if constexpr (model::WEIGHTS_BF16) {

@@ -236,6 +236,10 @@ DEVICE void await_weights(Core& core, int layer) {
     barrier_wait(&core.shared.routing.decode().weighed, turn & 1u, core.params, core.place, WAIT_ROUTE);
 }
 
+// Whether gated numbers are put into the range of FP16 where they are posted: for several requests every SM would do it, where it
+// splits them (Split in mma.cuh). With weights of other formats they are not, or only once they are scaled.
+constexpr bool GATED_IN_RANGE = REQUESTS > 1 && !model::WEIGHTS_BF16 && !experts::ANY && storages(DOWN) == 1 << STORAGE_F16;
+
 struct GateUpFinish {
     Core& core;
     int layer;
@@ -258,6 +262,7 @@ struct GateUpFinish {
         float gated = swiglu(gate, up);
         if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
         if constexpr (experts::ANY) gated *= core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
+        if constexpr (GATED_IN_RANGE) gated = clamp_f16(gated);
         ::post(core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f, tagged(gated, core.epoch));
     }
 };

@@ -30,7 +30,7 @@ template <int PHASE, bool NORMED, int STORAGE, class Finish>
 class Products {
     static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
     using Weights = typename WeightsOf<STORAGE, CHUNKS>::Type;
-    using Vectors = Window<Matrix<PHASE>::COLUMNS, NORMED, STORAGE>;
+    using Vectors = Window<Matrix<PHASE>::COLUMNS, NORMED, STORAGE, PHASE == DOWN && GATED_IN_RANGE>;
     template <int T>
     using Sums = typename Weights::template Sums<T>;
     static constexpr int TURNS = WARPS / REQUESTS;  // warps that finish a request's groups in turn
@@ -82,7 +82,7 @@ private:
     }
     // [request][warp][pair]
     DEVICE float2* partial(u32 request, u32 warp) const {
-        return core_.shared.partial(core_.group & 1) + (request * WARPS + warp) * PAIRS;
+        return core_.shared.partial(core_.group & 1) + request * REQUEST_PARTIALS + warp * PAIRS;
     }
     template <int T>
     DEVICE void leave_sums(const Sums<T>& sums) {

@@ -47,7 +47,8 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
     chunks = min(_operand_chunks(plan), window_chunks(plan, requests))
-    operand, partial = requests * chunks * 128, requests * 2 * WARPS * pairs * 8
+    apart = 0 if requests == 1 else TILE_ROWS // 2
+    operand, partial = requests * chunks * 128, requests * 2 * (WARPS * pairs + apart) * 8
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if joins_lanes(sharding) else 0
     merge = (WARPS + 1) * item_queries(plan) * merge_row + 4 * c.head_dim
     aside = -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
