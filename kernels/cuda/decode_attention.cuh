@@ -8,7 +8,6 @@ constexpr bool PAIRED = QUERIES <= 4;
 static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
 // Blocks that a warp has in registers while it waits for the queries.
 constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : model::HEAD_DIM <= 128 ? 2 : 1;
-static_assert(ITEMS <= model::SMS && ITEMS * model::MAX_SPLITS <= model::SMS, "an SM has at most one item");
 
 // Heads x splits spread evenly over the SMs. A head is split when its blocks are more than an SM's warps hold at once:
 // before that another exchange costs more than it saves.
@@ -18,8 +17,8 @@ DEVICE AttentionItem item_of(int position, int window, int sm, int blocks_a_spli
     item.first = window && position + 1 > window ? position + 1 - window : 0;
     item.first_block = item.first / cache::BLOCK;
     item.blocks = ceil_div(position, cache::BLOCK) - item.first_block;
-    item.splits = larger(1, smaller(ceil_div(item.blocks, blocks_a_split), model::MAX_SPLITS));
-    const int items = ITEMS * item.splits;
+    item.splits = larger(1, smaller(ceil_div(item.blocks, blocks_a_split), most_splits(item.blocks)));
+    const int items = items_of(item.blocks) * item.splits;
     const int mine = ceil_div(sm * items, model::SMS);
     if (mine < items && mine * model::SMS / items == sm) {
         item.head = mine / item.splits;
@@ -54,11 +53,12 @@ struct Inputs {
 
     // QK_NORM: normalises and rotates what came, and appends the key. Until then queries lie as they are where their parts
     // will, the key where key and value will, and the value waits in `words`.
-    DEVICE void finish(Core& core, int layer, int head, bool has_newest, const heads::Scales& query_scales,
+    DEVICE void finish(Core& core, const AttentionItem& item, int layer, bool has_newest, const heads::Scales& query_scales,
                        const heads::Scales& key_scales, const heads::Turns& turns, const uint4 (&words)[PIECES]) {
         __syncwarp();
 #pragma unroll
         for (int r = 0; r < QUERIES; ++r) {
+            if (r >= queries_of(item)) break;
             u32* row = queries + r * model::HEAD_DIM;
             const heads::Finished query([&](int q) { return reinterpret_cast<const float4*>(row)[q]; }, query_scales, turns, core.lane);
             __syncwarp();
@@ -78,7 +78,7 @@ struct Inputs {
             const float4 k = key.quads[i];
             const uint2 halves = cache::rounded(k);
             *reinterpret_cast<uint2*>(newest + q * 4) = halves;
-            if (head % GROUPS == 0) append_key(core.params.kv, layer, core.position, kv_head(head), q, halves);
+            if (group_of(item) == 0) append_key(core.params.kv, layer, core.position, kv_head(item), q, halves);
         }
 #pragma unroll
         for (int i = QUERY_PIECES; i < PIECES; ++i) {
@@ -95,21 +95,21 @@ struct Inputs {
         *reinterpret_cast<uint2*>(newest + quad * 4) = make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
     }
 
-    DEVICE void fetch(Core& core, int layer, int head, bool has_newest) {
+    DEVICE void fetch(Core& core, const AttentionItem& item, int layer, bool has_newest) {
         if constexpr (model::QK_NORM) {  // what finishing needs is asked for before the wait
             const heads::Scales query_scales(core.params, layer, false, core.lane), key_scales(core.params, layer, true, core.lane);
             const heads::Turns turns(core.params, layer, core.position, core.lane);
             uint4 words[PIECES];
-            receive(core, layer, head, has_newest, words);
-            finish(core, layer, head, has_newest, query_scales, key_scales, turns, words);
+            receive(core, item, layer, has_newest, words);
+            finish(core, item, layer, has_newest, query_scales, key_scales, turns, words);
         } else {
             uint4 words[PIECES];
-            receive(core, layer, head, has_newest, words);
+            receive(core, item, layer, has_newest, words);
         }
         __syncwarp();
     }
 
-    DEVICE void receive(Core& core, int layer, int head, bool has_newest, uint4 (&words)[PIECES]) {
+    DEVICE void receive(Core& core, const AttentionItem& item, int layer, bool has_newest, uint4 (&words)[PIECES]) {
         const u32* mail = core.mail(layer);
         const u32* from[PIECES];
         u32 missing = 0;
@@ -118,11 +118,11 @@ struct Inputs {
             words[i] = make_uint4(0, 0, 0, 0);
             const int quad = (i < QUERY_PIECES ? i : i - QUERY_PIECES) * 32 + int(core.lane);
             if (i < QUERY_PIECES) {
-                from[i] = mail + mail::QUERIES + first_query(head) * model::HEAD_DIM + quad * 4;
-                if (quad < QUERIES * HEAD_QUADS) missing |= 1u << i;
+                from[i] = mail + mail::QUERIES + first_query(item) * model::HEAD_DIM + quad * 4;
+                if (quad < queries_of(item) * HEAD_QUADS) missing |= 1u << i;
             } else {
                 const int value = quad >= HEAD_QUADS;
-                from[i] = mail + mail::KEYS + value * model::KV_DIM + kv_head(head) * model::HEAD_DIM + (quad - value * HEAD_QUADS) * 4;
+                from[i] = mail + mail::KEYS + value * model::KV_DIM + kv_head(item) * model::HEAD_DIM + (quad - value * HEAD_QUADS) * 4;
                 if (has_newest && quad < 2 * HEAD_QUADS) missing |= 1u << i;
             }
         }
@@ -156,13 +156,13 @@ struct Inputs {
         }
     }
 
-    DEVICE QueryColumns<PAIRED> columns(u32 lane) const {
+    DEVICE QueryColumns<PAIRED> columns(int count, u32 lane) const {
         QueryColumns<PAIRED> columns;
         const int g = int(lane >> 2), row = PAIRED ? g / 2 : g;
         const u32* from = queries + row * model::HEAD_DIM + int(lane & 3) * 4 + (PAIRED ? g % 2 * 2 : 0);
 #pragma unroll
         for (int u = 0; u < cache::UNITS; ++u) {
-            const bool here = row < QUERIES && 16 * u + int(lane & 3) * 4 < model::HEAD_DIM;
+            const bool here = row < count && 16 * u + int(lane & 3) * 4 < model::HEAD_DIM;
 #pragma unroll
             for (int part = 0; part < columns.PARTS; ++part) {
                 columns.part[part][u] = here ? *reinterpret_cast<const uint2*>(from + 16 * u + 2 * part) : make_uint2(0, 0);
@@ -173,11 +173,11 @@ struct Inputs {
 
     // The newest position's part of the result, the same for all rows but for its score; and what the sink of lane r's row,
     // if there are sinks, adds to the sum of row r.
-    DEVICE void leave_newest(float* rows, u32 lane, float sink) const {
+    DEVICE void leave_newest(float* rows, int count, u32 lane, float sink) const {
         const u32* key = reinterpret_cast<const u32*>(newest);
         const u32* value = key + model::HEAD_DIM / 2;
 #pragma unroll 1
-        for (int r = 0; r < QUERIES; ++r) {
+        for (int r = 0; r < count; ++r) {
             const u32* query = queries + r * model::HEAD_DIM;
             float* row = rows + r * MERGE_ROW;
             float score = 0.0f;
@@ -195,8 +195,8 @@ struct Inputs {
 };
 
 // Rows of nothing, where a warp has no positions.
-DEVICE void leave_nothing(float* rows, u32 lane) {
-    for (int i = int(lane); i < QUERIES * MERGE_ROW; i += 32) rows[i] = i % MERGE_ROW == model::HEAD_DIM ? NO_SCORE : 0.0f;
+DEVICE void leave_nothing(float* rows, int count, u32 lane) {
+    for (int i = int(lane); i < count * MERGE_ROW; i += 32) rows[i] = i % MERGE_ROW == model::HEAD_DIM ? NO_SCORE : 0.0f;
 }
 
 // Blocks of an item go to its warps in turn; those of a head to its splits in turn before that.
@@ -207,14 +207,14 @@ DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
     if (item.head < 0 || core.lane >= TOGETHER) return;
     const int index = first_index(core, item) + int(core.lane) * item.splits * WARPS;
     if (index < item.blocks) {
-        prefetch_l2(cache::block(core.params.kv, layer, kv_head(item.head), item.first_block + index), cache::BLOCK_BYTES);
+        prefetch_l2(cache::block(core.params.kv, layer, kv_head(item), item.first_block + index), cache::BLOCK_BYTES);
     }
 }
 
 // Joins what the warps left in shared memory, and posts it as this SM's part of the head. Publishes a slice of the result as well.
 DEVICE void publish_slice(Core& core, const AttentionItem& item, u64* partials, u32* result, const float* rows) {
 #pragma unroll 1
-    for (int e = int(threadIdx.x); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
+    for (int e = int(threadIdx.x); e < queries_of(item) * model::HEAD_DIM; e += CONSUMERS) {
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
         post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, merge_parts<PARTS>(rows, QUERIES, g, d));
     }
@@ -223,14 +223,14 @@ DEVICE void publish_slice(Core& core, const AttentionItem& item, u64* partials, 
 
 // Joins what the warps left in shared memory, and posts it: the head's result, or a part of it to the SMs that join the parts.
 DEVICE void publish(Core& core, const AttentionItem& item, int layer, const float* rows) {
-    u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * model::MAX_SPLITS * mail::PARTIAL_ITEM;
-    if (model::MAX_SPLITS > FEW_SPLITS && item.splits > FEW_SPLITS) {
-        u32* result = core.mail(layer) + mail::HEADS_OUT + first_query(item.head) * model::HEAD_DIM;
+    u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * most_splits(item.blocks) * mail::PARTIAL_ITEM;
+    if (MOST_SPLITS > FEW_SPLITS && item.splits > FEW_SPLITS) {
+        u32* result = core.mail(layer) + mail::HEADS_OUT + first_query(item) * model::HEAD_DIM;
         publish_slice(core, item, partials, result, rows);
         return;
     }
 #pragma unroll 1
-    for (int e = int(core.warp * 32 + core.lane); e < QUERIES * model::HEAD_DIM; e += CONSUMERS) {
+    for (int e = int(core.warp * 32 + core.lane); e < queries_of(item) * model::HEAD_DIM; e += CONSUMERS) {
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
         Merged m = merge_parts<PARTS>(rows, QUERIES, g, d);
         if (item.split) {
@@ -238,7 +238,7 @@ DEVICE void publish(Core& core, const AttentionItem& item, int layer, const floa
             continue;
         }
         if (item.splits > 1) add_partials(core, partials, item.splits, g, d, m);
-        post(core.mail(layer) + mail::HEADS_OUT + (first_query(item.head) + g) * model::HEAD_DIM + d,
+        post(core.mail(layer) + mail::HEADS_OUT + (first_query(item) + g) * model::HEAD_DIM + d,
              tagged(m.result(), core.epoch));
     }
 }
@@ -254,19 +254,19 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
     float* rows = core.shared.merge();
     float* mine = rows + core.warp * QUERIES * MERGE_ROW;
     float* newest_rows = rows + WARPS * QUERIES * MERGE_ROW;
-    if (last_warp && !newest) leave_nothing(newest_rows, lane);
+    if (last_warp && !newest) leave_nothing(newest_rows, queries_of(item), lane);
     if (index < end || newest) {
-        const auto at = [&](int i) { return cache::block(core.params.kv, layer, kv_head(item.head), i); };
+        const auto at = [&](int i) { return cache::block(core.params.kv, layer, kv_head(item), i); };
         KvBlocks<TOGETHER, PAIRED> blocks;
         blocks.load(at, index, stride, end, lane);  // before the queries are there
         float sink = 0.0f;
         if constexpr (model::SINKS) {
-            if (newest && int(lane) < QUERIES) sink = heads::sink(core.params, layer, first_query(item.head) + int(lane)) * LOG2_E;
+            if (newest && int(lane) < queries_of(item)) sink = heads::sink(core.params, layer, first_query(item) + int(lane)) * LOG2_E;
         }
         Inputs inputs(core);
-        inputs.fetch(core, layer, item.head, newest);
+        inputs.fetch(core, item, layer, newest);
         core.profile.input_ready();
-        const QueryColumns<PAIRED> query = inputs.columns(lane);
+        const QueryColumns<PAIRED> query = inputs.columns(queries_of(item), lane);
         const Reach cached{item.first, core.position};
         Reach reach[query.ROWS];
 #pragma unroll
@@ -279,11 +279,11 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
             if (index >= end) break;
             blocks.load(at, index, stride, end, lane);
         }
-        if (newest) inputs.leave_newest(newest_rows, lane, sink);
+        if (newest) inputs.leave_newest(newest_rows, queries_of(item), lane, sink);
         __syncwarp();  // all lanes have read their queries, which lie where the result goes
-        softmax.leave(mine, QUERIES, lane);
+        softmax.leave(mine, queries_of(item), lane);
     } else {
-        leave_nothing(mine, lane);
+        leave_nothing(mine, queries_of(item), lane);
     }
     consumers_sync();
     publish(core, item, layer, rows);

@@ -24,7 +24,9 @@ constexpr int SCORES = LANES_MLP + (model::TOTAL_LANES > 1 ? model::TOTAL_LANES 
 constexpr int PARTIALS = SCORES + round_up(SCORE_PARTS * model::EXPERTS, 4);
 constexpr int PARTIAL_ROW = model::HEAD_DIM + 2;                         // accumulator, maximum, sum; 8 bytes each
 constexpr int PARTIAL_ITEM = model::ITEM_QUERIES * PARTIAL_ROW;
-constexpr int LAYER = round_up(PARTIALS + model::KV_HEADS * model::QUERY_GROUPS * model::MAX_SPLITS * PARTIAL_ITEM * 2, 32);
+constexpr int PART_ITEMS =
+    model::KV_HEADS * larger(model::QUERY_GROUPS * model::MAX_SPLITS, model::SHORT_QUERY_GROUPS * model::SHORT_MAX_SPLITS);
+constexpr int LAYER = round_up(PARTIALS + PART_ITEMS * PARTIAL_ITEM * 2, 32);
 static_assert(KEYS % 4 == 0 && VALUES % 4 == 0 && HEADS_OUT % 4 == 0 && AFTER_ATTENTION % 4 == 0 && GATED % 4 == 0 &&
                   AFTER_MLP % 4 == 0 && PARTIALS % 4 == 0,
               "vectors are read in 16-byte words");

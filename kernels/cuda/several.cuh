@@ -55,11 +55,12 @@ DEVICE void plan_items(Core& core) {
         int before = 0, all = 0;
         for (int r = 0; r < REQUESTS; ++r) {
             if (r == request) before = all;
-            if (runs(core.shared, r)) all += decode_attention::ITEMS * items[r * model::LAYERS + layer].splits;
+            const AttentionItem& other = items[r * model::LAYERS + layer];
+            if (runs(core.shared, r)) all += decode_attention::items_of(other.blocks) * other.splits;
         }
         const int stride = larger(1, model::SMS / larger(1, all)), splits = items[i].splits;
         const int away = (int(core.place.sm) + model::SMS - before * stride % model::SMS) % model::SMS, which = away / stride;
-        const bool has = away % stride == 0 && which < decode_attention::ITEMS * splits;
+        const bool has = away % stride == 0 && which < decode_attention::items_of(items[i].blocks) * splits;
         items[i].head = has ? which / splits : -1;
         items[i].split = has ? which % splits : 0;
     }

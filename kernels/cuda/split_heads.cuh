@@ -8,20 +8,57 @@
 
 namespace decode_attention {
 
-// The query heads of a KV head are shared out in groups, each an item of its own. Where that leaves fewer for the last group, it
-// begins with some of the one before: both post the same.
-constexpr int GROUPS = model::QUERY_GROUPS;
-constexpr int QUERIES = model::ITEM_QUERIES;
-constexpr int ITEMS = model::KV_HEADS * GROUPS;
-DEVICE constexpr int kv_head(int item_head) { return item_head / GROUPS; }
-DEVICE constexpr int first_query(int item_head) {
-    if constexpr (GROUPS * QUERIES == model::QUERIES_PER_KV) return item_head * QUERIES;
-    return kv_head(item_head) * model::QUERIES_PER_KV + smaller(item_head % GROUPS * QUERIES, model::QUERIES_PER_KV - QUERIES);
+// The query heads of a KV head are shared out in groups, each an item of its own, split over so many SMs at most. Where that leaves
+// fewer for the last group, it begins with some of the one before: both post the same.
+template <int GROUPS_, int QUERIES_, int SPLITS_>
+struct Cut {
+    static constexpr int GROUPS = GROUPS_, QUERIES = QUERIES_, SPLITS = SPLITS_, ITEMS = model::KV_HEADS * GROUPS;
+    static_assert(ITEMS * SPLITS <= model::SMS, "an SM has at most one item");
+    static_assert(SPLITS <= 16, "a warp has a lane for every part of two pairs of elements");
+
+    DEVICE static int kv_head(int item_head) { return item_head / GROUPS; }
+    DEVICE static int first_query(int item_head) {
+        if constexpr (GROUPS * QUERIES == model::QUERIES_PER_KV) return item_head * QUERIES;
+        return kv_head(item_head) * model::QUERIES_PER_KV + smaller(item_head % GROUPS * QUERIES, model::QUERIES_PER_KV - QUERIES);
+    }
+};
+using Long = Cut<model::QUERY_GROUPS, model::ITEM_QUERIES, model::MAX_SPLITS>;
+using Short = Cut<model::SHORT_QUERY_GROUPS, model::SHORT_ITEM_QUERIES, model::SHORT_MAX_SPLITS>;
+constexpr int QUERIES = Long::QUERIES;  // of an item, at most
+constexpr int MOST_SPLITS = larger(Long::SPLITS, Short::SPLITS);
+static_assert(Short::QUERIES <= QUERIES, "rows in shared memory and in the mailbox are those of the long cut");
+
+// What `of` makes of the cut of a layer that attends to so many blocks. Which one that is depends on nothing else: how many splits
+// there are shows in the bits of the result (attention_cut.py).
+template <class Of>
+DEVICE int by_cut(int blocks, const Of& of) {
+    if constexpr (model::SHORT_BLOCKS > 0) {
+        if (blocks <= model::SHORT_BLOCKS) return of(Short());
+    }
+    return of(Long());
 }
+DEVICE int items_of(int blocks) {
+    return by_cut(blocks, [](auto cut) { return cut.ITEMS; });
+}
+DEVICE int most_splits(int blocks) {
+    return by_cut(blocks, [](auto cut) { return cut.SPLITS; });
+}
+DEVICE int queries_of(const AttentionItem& item) {
+    return by_cut(item.blocks, [](auto cut) { return cut.QUERIES; });
+}
+DEVICE int kv_head(const AttentionItem& item) {
+    return by_cut(item.blocks, [&](auto cut) { return cut.kv_head(item.head); });
+}
+DEVICE int first_query(const AttentionItem& item) {
+    return by_cut(item.blocks, [&](auto cut) { return cut.first_query(item.head); });
+}
+DEVICE int group_of(const AttentionItem& item) {
+    return by_cut(item.blocks, [&](auto cut) { return item.head % cut.GROUPS; });
+}
+
 constexpr int PARTS = WARPS + 1;  // of an SM's result: the newest position is one of its own, as the cache has it only later
 constexpr int AT_ONCE = 4;        // other parts that the SM of the first one asks for with one look
 constexpr int FEW_SPLITS = AT_ONCE + 1;
-static_assert(model::MAX_SPLITS <= 16, "a warp has a lane for every part of two pairs of elements");
 
 // How many splits there are changes with the position, so a partial result is not written in every pass and parity
 // alone could mistake an old one: its words carry the number of the pass instead.
@@ -77,7 +114,7 @@ DEVICE void add_partials(Core& core, const u64* partials, int splits, int g, int
 // Two neighbouring elements of a head's result, of which the lane has one part. The order of the sums depends on the number of
 // parts alone: lanes `apart` from each other have the parts of the same elements.
 DEVICE float2 joined(const ulonglong2& values, const ulonglong2& scale, int apart) {
-    constexpr int LEAST_APART = model::MAX_SPLITS > 8 ? 2 : 4;
+    constexpr int LEAST_APART = MOST_SPLITS > 8 ? 2 : 4;
     const auto over_parts = [apart](float v, const auto& join) {
 #pragma unroll
         for (int offset = 16; offset >= LEAST_APART; offset /= 2) {
@@ -97,7 +134,8 @@ DEVICE float2 joined(const ulonglong2& values, const ulonglong2& scale, int apar
 // Waits for: all parts of the head. Publishes: this SM's slice of the head's result.
 DEVICE void join_slice(Core& core, const AttentionItem& item, const u64* partials, u32* result) {
     // Lanes are in as many parts as the next power of two, so that less than half of them have none.
-    constexpr int PAIRS = QUERIES * model::HEAD_DIM / 2, ROUNDS = ceil_div(2 * PAIRS, CONSUMERS);
+    constexpr int ROUNDS = ceil_div(QUERIES * model::HEAD_DIM, CONSUMERS);
+    const int pairs = queries_of(item) * model::HEAD_DIM / 2;
     const int lane = int(core.lane), doublings = 32 - __clz(item.splits - 1), apart = 32 >> doublings;
     const int part = lane >> (5 - doublings);
     const int first = (int(core.warp) * item.splits + item.split) * apart + (lane & (apart - 1));
@@ -109,7 +147,7 @@ DEVICE void join_slice(Core& core, const AttentionItem& item, const u64* partial
     for (int i = 0; i < ROUNDS; ++i) {
         values[i] = make_ulonglong2(0, 0);
         scale[i] = make_ulonglong2(__float_as_uint(NO_SCORE), 0);
-        if (part < item.splits && pair(i) < PAIRS) missing |= 1u << i;
+        if (part < item.splits && pair(i) < pairs) missing |= 1u << i;
     }
     Spin spin(core.params, core.place, WAIT_PARTIAL);
     while (__any_sync(ALL_LANES, missing)) {
@@ -129,7 +167,7 @@ DEVICE void join_slice(Core& core, const AttentionItem& item, const u64* partial
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {
         const float2 of_pair = joined(values[i], scale[i], apart);
-        if (part > 0 || pair(i) >= PAIRS) continue;
+        if (part > 0 || pair(i) >= pairs) continue;
         post(result + 2 * pair(i), tagged(of_pair.x, core.epoch), tagged(of_pair.y, core.epoch));
     }
 }

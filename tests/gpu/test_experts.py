@@ -73,7 +73,7 @@ def test_query_heads_of_one_kv_head_on_several_sms_give_the_same_logits(opened: 
     model = Model(config, RandomWeights(config, 3))
     backend = opened(model, blocks_a_split=1)
     tokens = sequence(backend, 100)
-    assert backend.layout.query_groups == 4
+    assert backend.layout.cut.groups == 4
     assert relative_error(backend.logits(tokens), reference_logits(model, tokens)) < TOLERANCE
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.backends.cuda.attention_cut import Cut, long_cut, part_items, short_blocks, short_cut
 from engine.backends.cuda.contract import PROBES
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion
 from engine.backends.cuda.folded_router import folds_router
 from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.shared_memory import (
-    MOST_SPLITS,
     SHARED_BYTES,
     fixed_bytes,
-    item_queries,
     joins_lanes,
-    query_groups,
     scratch_bytes,
     widest_columns,
 )
@@ -52,7 +50,8 @@ class Tuning:
     than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
     longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all. A head is split
     over one more SM for every `blocks_a_split` blocks of 16 positions (0: as many as the warps of one SM hold
-    in registers). While experts are read, `expert_slots_in_flight` are asked for at once. With
+    in registers). Query heads go in pairs up to `pairs_until` positions where a KV head has three or four
+    (None: as measured). While experts are read, `expert_slots_in_flight` are asked for at once. With
     `unpacked_copy`, packed weights lie in memory in 16 bits too, for the tiles, where there is room.
     `sync_barrier` ends every phase with a barrier of all SMs, for comparison. With `fp8_cache` keys and
     values are kept in E4M3 (engine.kv_cache), which does change results.
@@ -64,6 +63,7 @@ class Tuning:
     prefill_chunk: int | None = None
     tiles_from: int | None = None
     blocks_a_split: int = 0
+    pairs_until: int | None = None
     expert_slots_in_flight: int = 3
     unpacked_copy: bool = True
     sync_barrier: bool = False
@@ -123,18 +123,19 @@ class Layout:
         return ExpertRegion.of(self.plan)
 
     @property
-    def query_groups(self) -> int:
-        """Items of decode's attention that the query heads of one KV head are."""
-        return query_groups(self.plan)
+    def cut(self) -> Cut:
+        """How decode's attention is cut into items."""
+        return long_cut(self.plan)
 
     @property
-    def item_queries(self) -> int:
-        """Query heads of one of them."""
-        return item_queries(self.plan)
+    def short_cut(self) -> Cut:
+        """The same where a layer attends to `short_blocks` blocks of positions or fewer."""
+        return short_cut(self.plan)
 
     @property
-    def max_splits(self) -> int:
-        return min(MOST_SPLITS, max(1, self.plan.cores // (self.config.kv_heads * self.query_groups)))
+    def short_blocks(self) -> int:
+        """0 if there is but one cut."""
+        return short_blocks(self.plan, self.tuning.pairs_until)
 
     @property
     def chunk_tokens(self) -> int:
@@ -188,8 +189,7 @@ class Layout:
         streams = c.lanes.count + self.sharding.streams + (2 * shared if shared > 1 else 0)
         words = 2 * c.q_dim + 2 * c.kv_dim + mlp_columns(c) + streams * c.hidden
         words += -(-(self.sharding.ranks if folds_router(c) else 1) * self.experts.count // 4) * 4
-        items = c.kv_heads * self.query_groups * self.max_splits
-        words += items * self.item_queries * (c.head_dim + 2) * 2
+        words += part_items(self.plan) * self.cut.queries * (c.head_dim + 2) * 2
         return -(-words // 32) * 32 * c.layers + self._head_words
 
     @property

@@ -5,6 +5,7 @@ Mirrors kernels/cuda/core.cuh; the compiler asserts that all of it fits.
 
 from __future__ import annotations
 
+from engine.backends.cuda.attention_cut import long_cut
 from engine.backends.cuda.contract import PREFILL_TOKENS_A_STEP, PROBES, WARPS
 from engine.backends.cuda.expert_region import EXPERT_MATRICES
 from engine.backends.cuda.folded_router import folds_router
@@ -19,11 +20,6 @@ _ROUND_CHUNKS = 4 * WARPS
 """Chunks of a vector that an SM's threads fetch at once."""
 _LONG_CHUNKS = 256
 """Vectors of more chunks are not kept whole in shared memory."""
-_PAIRED_QUERIES = 4
-"""Query heads that are one operand of decode's attention with both their parts (decode_attention.cuh)."""
-_LEAST_SPLITS, MOST_SPLITS = 8, 16
-"""Bounds of how many SMs an item of decode's attention may be split over. A warp that joins the parts has a
-lane for every part (split_heads.cuh)."""
 
 
 def head_columns(config: ModelConfig) -> int:
@@ -50,34 +46,12 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     apart = 0 if requests == 1 else TILE_ROWS // 2
     operand, partial = requests * chunks * 128, requests * 2 * (WARPS * pairs + apart) * 8
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if joins_lanes(sharding) else 0
-    merge = (WARPS + 1) * item_queries(plan) * merge_row + 4 * c.head_dim
+    merge = (WARPS + 1) * long_cut(plan).queries * merge_row + 4 * c.head_dim
     aside = -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
     decode = partial + (operand + aside if requests == 1 else max(operand, aside))
     decode += table_bytes(plan) if table and requests == 1 else 0
     prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
-
-
-def query_groups(plan: Plan) -> int:
-    """Into how many items of decode's attention the query heads of one KV head fall: 1, or one a pair.
-
-    Few KV heads leave SMs idle while all wait for attention, and two query heads are what an SM's threads
-    finish at once. Each item reads the KV head's cache, so those of a dense model are in pairs only where
-    four query heads, which are one operand, are not all, and where each item can still be split over enough
-    SMs. Of an odd number the last pair begins with a head that the one before has too.
-    """
-    c = plan.config
-    pairs = -(-c.queries_per_kv // 2)
-    if c.experts:
-        in_pairs = c.queries_per_kv % 2 == 0 and c.kv_heads * pairs <= plan.cores
-    else:
-        in_pairs = c.queries_per_kv > _PAIRED_QUERIES and c.kv_heads * pairs * _LEAST_SPLITS <= plan.cores
-    return pairs if in_pairs else 1
-
-
-def item_queries(plan: Plan) -> int:
-    """Query heads of an item of decode's attention."""
-    return -(-plan.config.queries_per_kv // query_groups(plan))
 
 
 def table_bytes(plan: Plan) -> int:

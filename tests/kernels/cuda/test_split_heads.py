@@ -19,7 +19,7 @@ from tests.reference.test_laneformer import relative_error
 
 BLOCK = 16
 TOLERANCE = 1e-3
-EACH_BLOCK = Tuning(blocks_a_split=1)
+EACH_BLOCK = Tuning(blocks_a_split=1, pairs_until=0)
 ONE_HEAD = replace(
     SMALL, hidden=32, layers=1, windows=(0,), heads=1, kv_heads=1, ffn=48, vocab=64, context=320
 )
@@ -62,7 +62,7 @@ def test_the_parts_of_a_head_are_joined_to_the_references_logits(
     """The last two tokens are on either side of a block's end: the first has one split less."""
     weights, tokens = RandomWeights(config, 3), prompt((splits - 1) * BLOCK + 2, config.vocab)
     gpu = EmulatedGpu(folder, config, weights, cores, EACH_BLOCK)
-    assert gpu.layout.max_splits >= splits
+    assert gpu.layout.cut.splits >= splits
 
     found, again = (gpu.logits(tokens, prefilled=len(tokens) - 2, last_along=False) for _ in range(2))
 
@@ -70,6 +70,46 @@ def test_the_parts_of_a_head_are_joined_to_the_references_logits(
     expected = reference.forward(tokens, reference.new_cache(len(tokens)))[-2:]
     assert relative_error(found, expected) < TOLERANCE
     assert np.array_equal(found, again)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        shape(4, 32),
+        shape(3, 48),  # the second pair begins with a head that the first one has too
+        replace(shape(4, 32), family="qwen3", qk_norm=True),
+        replace(
+            shape(4, 128), layers=2, windows=(40, 0)
+        ),  # a layer that stays with pairs; two rounds of a slice
+    ],
+    ids=["four query heads", "three", "normed heads", "a window"],
+)
+def test_pairs_of_query_heads_give_way_to_all_of_a_kv_head_where_positions_are_many(
+    config: ModelConfig, folder: Path
+) -> None:
+    """A KV head and its pairs are split over up to 16 and 8 of the SMs."""
+    weights, until, length = RandomWeights(config, 3), 7 * BLOCK, 7 * BLOCK + 3
+    tokens = prompt(length, config.vocab)
+    gpu = EmulatedGpu(folder, config, weights, 16, replace(EACH_BLOCK, pairs_until=until))
+    assert gpu.layout.short_blocks == 7
+
+    found = gpu.logits(tokens, prefilled=until - 2, last_along=False)
+
+    reference = Reference(weights)
+    expected = reference.forward(tokens, reference.new_cache(length))[until - 2 :]
+    assert relative_error(found, expected) < TOLERANCE
+
+
+def test_pairs_give_the_bits_of_whole_kv_heads_where_both_are_split_alike(folder: Path) -> None:
+    config = shape(4, 32)
+    weights, tokens = RandomWeights(config, 3), prompt(5 * BLOCK + 2, config.vocab)
+    pairs, whole = (
+        EmulatedGpu(folder, config, weights, 16, replace(EACH_BLOCK, pairs_until=until)).logits(
+            tokens, prefilled=len(tokens) - 3, last_along=False
+        )
+        for until in (config.context, 0)
+    )
+    assert np.array_equal(pairs, whole)
 
 
 @pytest.mark.parametrize(
@@ -86,3 +126,22 @@ def test_each_of_several_requests_has_the_tokens_that_it_has_alone(cores: int, f
     expected = [alone.launch([one])[0] for one in asked]
 
     assert together.launch(asked) == expected
+
+
+@pytest.mark.parametrize(
+    "cores", [16, pytest.param(17, marks=pytest.mark.nightly)], ids=["several items an SM", "other SMs"]
+)
+def test_a_request_in_pairs_beside_one_of_many_positions_has_the_tokens_that_it_has_alone(
+    cores: int, folder: Path
+) -> None:
+    """One is past the positions that go in pairs, one comes to them, and one stays below."""
+    config = replace(ONE_HEAD, heads=4, context=96)
+    weights, tuning = RandomWeights(config, 3), replace(EACH_BLOCK, pairs_until=2 * BLOCK)
+    alone, together = (
+        EmulatedRows(EmulatedGpu(folder, config, weights, cores, tuning, requests=requests))
+        for requests in (1, 4)
+    )
+    asked = [Request(prompt(length, config.vocab), 3) for length in (50, 31, 4)]
+    expected = [alone.launch([one])[0] for one in asked]
+
+    assert together.launch(asked)[:3] == expected

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.backends.cuda.attention_cut import PAIRS_UNTIL, Cut, part_items
 from engine.backends.cuda.backend import tuning_facts
 from engine.backends.cuda.constants import Layout, Tuning, make_layout
 from engine.backends.cuda.model_header import header
@@ -121,6 +122,11 @@ def test_prompts_of_a_backend_with_rows_go_by_tiles_where_those_were_faster() ->
     assert (layout_of(LLAMA).tiles_from, replace(layout_of(LLAMA), rows=8).tiles_from) == (65, 129)
 
 
+def cut_of(heads: int, kv_heads: int, cores: int = 132, **tuning: int) -> Layout:
+    config = replace(load_preset("qwen2.5-coder-1.5b").config, heads=heads, kv_heads=kv_heads)
+    return make_layout(plan(config, cores), "f16", Tuning(**tuning))
+
+
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "items"),
     [(12, 2, 6), (14, 2, 8), (28, 4, 16)],
@@ -129,14 +135,42 @@ def test_prompts_of_a_backend_with_rows_go_by_tiles_where_those_were_faster() ->
 def test_many_query_heads_of_few_kv_heads_are_attended_to_in_pairs(
     heads: int, kv_heads: int, items: int
 ) -> None:
-    config = replace(load_preset("qwen2.5-coder-1.5b").config, heads=heads, kv_heads=kv_heads)
-    layout = make_layout(plan(config, 132), "f16", Tuning())
-    assert kv_heads * layout.query_groups == items
-    assert layout.query_groups * layout.item_queries >= heads // kv_heads
-    assert 8 <= layout.max_splits <= 132 // items
+    layout = cut_of(heads, kv_heads)
+    assert kv_heads * layout.cut.groups == items
+    assert layout.cut.groups * layout.cut.queries >= heads // kv_heads
+    assert 8 <= layout.cut.splits <= 132 // items
+    assert (layout.short_cut, layout.short_blocks) == (layout.cut, 0)
 
 
-@pytest.mark.parametrize("heads", [32, 64], ids=["no more than four", "too few SMs for pairs"])
-def test_query_heads_of_eight_kv_heads_are_attended_to_together(heads: int) -> None:
-    config = replace(load_preset("qwen2.5-coder-1.5b").config, heads=heads, kv_heads=8)
-    assert make_layout(plan(config, 132), "f16", Tuning()).query_groups == 1
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "short", "long"),
+    [(32, 8, Cut(2, 2, 8), Cut(1, 4, 16)), (9, 3, Cut(2, 2, 16), Cut(1, 3, 16))],
+    ids=["four a KV head", "three"],
+)
+def test_an_operand_of_query_heads_goes_in_pairs_until_its_positions_are_many(
+    heads: int, kv_heads: int, short: Cut, long: Cut
+) -> None:
+    layout = cut_of(heads, kv_heads)
+    assert (layout.short_cut, layout.cut) == (short, long)
+    assert layout.short_blocks == PAIRS_UNTIL // 16
+    assert cut_of(heads, kv_heads, pairs_until=100).short_blocks == 6
+    assert cut_of(heads, kv_heads, pairs_until=0).short_blocks == 0
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "cores"),
+    [(64, 8, 132), (16, 8, 132), (32, 8, 66)],
+    ids=["too few SMs for so many pairs", "one pair a KV head", "too few SMs"],
+)
+def test_query_heads_are_attended_to_together_however_few_the_positions(
+    heads: int, kv_heads: int, cores: int
+) -> None:
+    layout = cut_of(heads, kv_heads, cores)
+    assert layout.cut.groups == 1
+    assert (layout.short_cut, layout.short_blocks) == (layout.cut, 0)
+
+
+def test_mailboxes_have_room_for_the_parts_of_either_cut() -> None:
+    """Three query heads: more items of pairs than KV heads, each split over as many SMs."""
+    assert part_items(cut_of(9, 3).plan) == 3 * 2 * 16
+    assert part_items(cut_of(32, 8).plan) == 8 * 16
