@@ -256,7 +256,8 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
     float* newest_rows = rows + WARPS * QUERIES * MERGE_ROW;
     if (last_warp && !newest) leave_nothing(newest_rows, queries_of(item), lane);
     if (index < end || newest) {
-        const auto at = [&](int i) { return cache::block(core.params.kv, layer, kv_head(item), i); };
+        const int head = kv_head(item);
+        const auto at = [&](int i) { return cache::block(core.params.kv, layer, head, i); };
         KvBlocks<TOGETHER, PAIRED> blocks;
         blocks.load(at, index, stride, end, lane);  // before the queries are there
         float sink = 0.0f;

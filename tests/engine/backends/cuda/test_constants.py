@@ -122,9 +122,9 @@ def test_prompts_of_a_backend_with_rows_go_by_tiles_where_those_were_faster() ->
     assert (layout_of(LLAMA).tiles_from, replace(layout_of(LLAMA), rows=8).tiles_from) == (65, 129)
 
 
-def cut_of(heads: int, kv_heads: int, cores: int = 132, **tuning: int) -> Layout:
+def cut_of(heads: int, kv_heads: int, cores: int = 132, pairs_until: int | None = None) -> Layout:
     config = replace(load_preset("qwen2.5-coder-1.5b").config, heads=heads, kv_heads=kv_heads)
-    return make_layout(plan(config, cores), "f16", Tuning(**tuning))
+    return make_layout(plan(config, cores), "f16", Tuning(pairs_until=pairs_until))
 
 
 @pytest.mark.parametrize(
