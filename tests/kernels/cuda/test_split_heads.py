@@ -131,14 +131,17 @@ def test_each_of_several_requests_has_the_tokens_that_it_has_alone(cores: int, f
 def test_a_request_in_pairs_beside_one_of_more_positions_has_the_tokens_that_it_has_alone(
     folder: Path,
 ) -> None:
-    """One is past the positions that go in pairs, the other comes to their end."""
+    """One is past the positions that go in pairs."""
     config = replace(ONE_HEAD, heads=4, context=32)
     weights, tuning = RandomWeights(config, 3), replace(EACH_BLOCK, pairs_until=BLOCK)
     alone, together = (
         EmulatedRows(EmulatedGpu(folder, config, weights, 16, tuning, requests=requests))
         for requests in (1, 2)
     )
-    asked = [Request(prompt(length, config.vocab), 2) for length in (BLOCK + 2, BLOCK)]
+    asked = [
+        Request(prompt(BLOCK + 3, config.vocab), 2, prefilled=BLOCK + 1),
+        Request(prompt(3, config.vocab), 2),
+    ]
     expected = [alone.launch([one])[0] for one in asked]
 
     assert together.launch(asked) == expected
