@@ -53,7 +53,7 @@ struct Inputs {
 
     // QK_NORM: normalises and rotates what came, and appends the key. Until then queries lie as they are where their parts
     // will, the key where key and value will, and the value waits in `words`.
-    DEVICE void finish(Core& core, const AttentionItem& item, int layer, bool has_newest, const heads::Scales& query_scales,
+    DEVICE void finish(Core& core, AttentionItem item, int layer, bool has_newest, const heads::Scales& query_scales,
                        const heads::Scales& key_scales, const heads::Turns& turns, const uint4 (&words)[PIECES]) {
         __syncwarp();
 #pragma unroll
@@ -95,7 +95,7 @@ struct Inputs {
         *reinterpret_cast<uint2*>(newest + quad * 4) = make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
     }
 
-    DEVICE void fetch(Core& core, const AttentionItem& item, int layer, bool has_newest) {
+    DEVICE void fetch(Core& core, AttentionItem item, int layer, bool has_newest) {
         if constexpr (model::QK_NORM) {  // what finishing needs is asked for before the wait
             const heads::Scales query_scales(core.params, layer, false, core.lane), key_scales(core.params, layer, true, core.lane);
             const heads::Turns turns(core.params, layer, core.position, core.lane);
@@ -109,7 +109,7 @@ struct Inputs {
         __syncwarp();
     }
 
-    DEVICE void receive(Core& core, const AttentionItem& item, int layer, bool has_newest, uint4 (&words)[PIECES]) {
+    DEVICE void receive(Core& core, AttentionItem item, int layer, bool has_newest, uint4 (&words)[PIECES]) {
         const u32* mail = core.mail(layer);
         const u32* from[PIECES];
         u32 missing = 0;
