@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from engine.backends.cuda.tape import Plan
 from engine.models.config import ModelConfig
 
-PAIRS_UNTIL = 4096
-"""Positions up to which pairs of query heads are faster where four or three are one operand. Measured after
-256 and after many tokens (docs/performance-log.md); where the lines cross lies between."""
+PAIRS_UNTIL = 1024
+"""Positions for each KV head up to which pairs of query heads are faster where four or three are one operand.
+On an H200 the lines cross at some 10,000 positions with eight KV heads (Llama 3.2 1B, Llama 3.1 8B) and at
+3,000 with three (SmolLM2; docs/performance-log.md)."""
 BLOCK_POSITIONS = 16
 """Of a block of the cache."""
 _OPERAND_QUERIES = 4
@@ -60,7 +61,8 @@ def short_blocks(plan: Plan, pairs_until: int | None) -> int:
     """Blocks of positions that a layer attends to by `short_cut`, at most; 0 if there is but one cut."""
     if short_cut(plan) == long_cut(plan):
         return 0
-    return (PAIRS_UNTIL if pairs_until is None else pairs_until) // BLOCK_POSITIONS
+    until = PAIRS_UNTIL * plan.config.kv_heads if pairs_until is None else pairs_until
+    return until // BLOCK_POSITIONS
 
 
 def part_items(plan: Plan) -> int:

@@ -51,9 +51,9 @@ class Tuning:
     longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all. A head is split
     over one more SM for every `blocks_a_split` blocks of 16 positions (0: as many as the warps of one SM hold
     in registers). Query heads go in pairs up to `pairs_until` positions where a KV head has three or four
-    (None: as measured). While experts are read, `expert_slots_in_flight` are asked for at once. With
-    `unpacked_copy`, packed weights lie in memory in 16 bits too, for the tiles, where there is room.
-    `sync_barrier` ends every phase with a barrier of all SMs, for comparison. With `fp8_cache` keys and
+    (None: as measured, by the KV heads). While experts are read, `expert_slots_in_flight` are asked for at
+    once. With `unpacked_copy`, packed weights lie in memory in 16 bits too, for the tiles, where there is
+    room. `sync_barrier` ends every phase with a barrier of all SMs, for comparison. With `fp8_cache` keys and
     values are kept in E4M3 (engine.kv_cache), which does change results.
     """
 

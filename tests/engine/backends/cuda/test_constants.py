@@ -152,7 +152,7 @@ def test_an_operand_of_query_heads_goes_in_pairs_until_its_positions_are_many(
 ) -> None:
     layout = cut_of(heads, kv_heads)
     assert (layout.short_cut, layout.cut) == (short, long)
-    assert layout.short_blocks == PAIRS_UNTIL // 16
+    assert layout.short_blocks == PAIRS_UNTIL * kv_heads // 16
     assert cut_of(heads, kv_heads, pairs_until=100).short_blocks == 6
     assert cut_of(heads, kv_heads, pairs_until=0).short_blocks == 0
 
