@@ -75,8 +75,10 @@ constexpr int VECTOR_CHUNKS = round_up(chunks_of(MAX_COLUMNS), any_by_warpgroups
 constexpr int ROUND_CHUNKS = 4 * WARPS;
 static_assert(model::WINDOW_CHUNKS % ROUND_CHUNKS == 0, "each thread fetches whole pieces of a window");
 constexpr int OPERAND_CHUNKS = smaller(model::WINDOW_CHUNKS, VECTOR_CHUNKS);
-constexpr int OPERAND_BYTES = OPERAND_CHUNKS * CHUNK_OPERAND_BYTES;
-static_assert(!experts::ANY || VECTOR_CHUNKS * VECTOR_CHUNK_BYTES <= OPERAND_BYTES, "experts take one request's vector at a time, whole");
+// Behind all chunks those whose numbers are digits have their sizes (digits.cuh).
+constexpr int SIZES_OFFSET = OPERAND_CHUNKS * CHUNK_OPERAND_BYTES;
+constexpr int OPERAND_BYTES = SIZES_OFFSET + (any_by_digits() ? OPERAND_CHUNKS * REQUESTS * int(sizeof(float)) : 0);
+static_assert(!experts::ANY || VECTOR_CHUNKS * VECTOR_CHUNK_BYTES <= SIZES_OFFSET, "experts take one request's vector at a time, whole");
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
 // Of one request. Lanes that leave those of several requests together would meet in banks: they lie a tile's further apart.
 constexpr int REQUEST_PARTIALS = WARPS * PAIRS + (REQUESTS > 1 ? TILE_ROWS / 2 : 0);
@@ -174,6 +176,7 @@ struct Shared {
     experts::Routes<(REQUESTS > 1)> routes;
 
     DEVICE u8* operand() { return scratch; }
+    DEVICE float* sizes() { return reinterpret_cast<float*>(scratch + SIZES_OFFSET); }
     DEVICE float* norm_parts() { return reinterpret_cast<float*>(scratch + SCRATCH_BYTES - NORM_BYTES); }
     DEVICE float2* partial(u32 buffer) {
         return reinterpret_cast<float2*>(scratch + PARTIAL_OFFSET) + buffer * (REQUESTS * REQUEST_PARTIALS);

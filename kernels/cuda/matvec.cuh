@@ -208,17 +208,21 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
 }
 
 // How a group is multiplied in a format.
-template <int STORAGE, bool APART, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE)>
+template <int STORAGE, bool APART, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE), bool DIGITS = by_digits(STORAGE)>
 struct ProductsOf {
     using Type = HeldProducts<SlotWeights<APART>>;
 };
 template <int STORAGE, bool APART>
-struct ProductsOf<STORAGE, APART, true, false> {
+struct ProductsOf<STORAGE, APART, true, false, false> {
     using Type = HeldProducts<packed::SlotWeights<STORAGE, APART>>;
 };
 template <int STORAGE, bool APART>
-struct ProductsOf<STORAGE, APART, true, true> {
+struct ProductsOf<STORAGE, APART, true, true, false> {
     using Type = packed::QuadProducts<STORAGE, APART>;
+};
+template <int STORAGE, bool APART>
+struct ProductsOf<STORAGE, APART, true, true, true> {
+    using Type = packed::DigitProducts<STORAGE, APART>;
 };
 
 // The groups of one phase on one SM. Group g is finished by one warp, in turn. What can be had before the phase's input

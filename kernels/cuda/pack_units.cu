@@ -116,9 +116,8 @@ DEVICE u32 fp4_word(const u32 (&code)[8]) {
     u32 word = 0, last = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const int byte = i / 2 + i % 2 * 2;
-        word |= (code[i] >> 3 << 7 | (code[i] & 7) << 1) << 8 * byte;
-        last |= (code[4 + i] >> 3 << 7 | (code[4 + i] & 7) << 1) << 8 * byte;
+        word |= (code[i] >> 3 << 7 | (code[i] & 7) << 1) << 8 * i;
+        last |= (code[4 + i] >> 3 << 7 | (code[4 + i] & 7) << 1) << 8 * i;
     }
     word |= (last ^ word << 5) >> 7 & 0x01010101u;
 #pragma unroll

@@ -71,12 +71,18 @@ DEVICE uint2 operands<STORAGE_Q6_K>(const u32* word, int step) {
     return make_uint2(two(2 * step), two(2 * step + 1));
 }
 
-// E2M1 at the bits of FP16's least exponents: the number times 2^-14 (units.mxfp4_words).
+// E2M1 at the bits of E5M2's least exponents: the number times 2^-14 (units.mxfp4_words). Columns 4 `step` .. 4 `step` + 3 of the lane's
+// eight, a byte each.
+DEVICE u32 e5m2_of_mxfp4(u32 w, int step) {
+    constexpr u32 BITS = 0x8e8e8e8eu;
+    return (step ? (w << 5 | w >> 27) ^ w << 7 : w) & BITS;
+}
+
+// E5M2 is the upper byte of FP16.
 template <>
 DEVICE uint2 operands<STORAGE_MXFP4>(const u32* word, int step) {
-    constexpr u32 BITS = 0x8e008e00u;
-    const u32 w = word[0], four = step ? (w << 5 | w >> 27) ^ w << 7 : w;
-    return make_uint2(four << 8 & BITS, four & BITS);
+    const u32 four = e5m2_of_mxfp4(word[0], step);
+    return make_uint2(__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424));
 }
 
 // The scales of two rows, 2 j and 2 j + 1, of a unit; and of one row. `of_unit` and `of_run` is where those of a tile lie,

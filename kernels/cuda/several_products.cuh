@@ -4,7 +4,7 @@
 // row r + 8. So lane 4 r + j has of request r what lane j has of a request alone, from the same weights in the same order: the
 // sums are the same to the bit. A window of the vectors' columns lies in shared memory at a time, each warp's own chunks of
 // them, and longer vectors come window by window while the weights stream past. Packed weights: several_units.cuh and, where
-// warpgroups multiply, several_quads.cuh.
+// warpgroups multiply, several_quads.cuh and several_digits.cuh.
 #pragma once
 #include "several_units.cuh"
 #include "several_window.cuh"
@@ -12,17 +12,21 @@
 namespace several {
 
 // How weights in a format are multiplied: a slot is loaded, multiplied window by window, and left.
-template <int STORAGE, int CHUNKS, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE)>
+template <int STORAGE, int CHUNKS, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE), bool DIGITS = by_digits(STORAGE)>
 struct WeightsOf {
     using Type = SlotWeights<false>;
 };
 template <int STORAGE, int CHUNKS>
-struct WeightsOf<STORAGE, CHUNKS, true, false> {
+struct WeightsOf<STORAGE, CHUNKS, true, false, false> {
     using Type = UnitWeights<STORAGE>;
 };
 template <int STORAGE, int CHUNKS>
-struct WeightsOf<STORAGE, CHUNKS, true, true> {
+struct WeightsOf<STORAGE, CHUNKS, true, true, false> {
     using Type = QuadWeights<STORAGE, CHUNKS>;
+};
+template <int STORAGE, int CHUNKS>
+struct WeightsOf<STORAGE, CHUNKS, true, true, true> {
+    using Type = DigitWeights<STORAGE, CHUNKS>;
 };
 
 // GroupRun of several requests. A warp finishes one request's part of a group, always the same one's.

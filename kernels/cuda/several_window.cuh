@@ -3,6 +3,7 @@
 #pragma once
 #include "head_input.cuh"
 #include "sampling.cuh"
+#include "several_digits.cuh"
 #include "several_quads.cuh"
 
 namespace several {
@@ -191,7 +192,11 @@ private:
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
             const uint2 of_piece = NORMED ? of_part(norm[i / TURNS], i) : make_uint2(0, 0);
-            if (in_operand(first, i)) split(i, of_piece);
+            if constexpr (by_digits(STORAGE)) {  // all lanes of the warp
+                split(i, of_piece, in_operand(first, i));
+            } else {
+                if (in_operand(first, i)) split(i, of_piece, true);
+            }
         }
         if constexpr (SHARED) {
             fence_operand();
@@ -204,8 +209,8 @@ private:
         const int lane = 8 * (piece % TURNS * SHARERS + sharer()) + int(core_.lane & 7);
         return make_uint2(__shfl_sync(ALL_LANES, words.x, lane), __shfl_sync(ALL_LANES, words.y, lane));
     }
-    // A piece of all of the thread's requests.
-    DEVICE void split(int piece, uint2 norm) {
+    // A piece of all of the thread's requests, if it is one of the operand.
+    DEVICE void split(int piece, uint2 norm, bool in_operand) {
 #pragma unroll
         for (int k = 0; k < OWN; ++k) {
             float4 value = untagged(words_[piece][k]);
@@ -213,7 +218,12 @@ private:
                 if (!seen_) squares_[k][piece % TURNS] += dot_self(value);
                 scale_by(value, norm);
             }
-            store(local(piece), request(k), value);
+            if constexpr (by_digits(STORAGE)) {
+                const packed::Digits digits(value);
+                if (in_operand) packed::DigitColumns<REQUESTS>::store(core_.shared, local(piece), request(k), core_.lane & 7, digits);
+            } else {
+                store(local(piece), request(k), value);
+            }
         }
     }
     DEVICE void store(int chunk, int request, float4 value) {

@@ -1,7 +1,7 @@
 // A vector on its way from the mailboxes, or from a row of the embedding, to the operand of a product: fetched by the threads that need
 // its pieces, normalised, split into two halves of sixteen bits, and laid into shared memory.
 #pragma once
-#include "quads.cuh"
+#include "digit_quads.cuh"
 
 // The scale of RMSNorm, from the partial sums of squares of the warps.
 DEVICE float inverse_rms(const float (&squares)[WARPS]) {
@@ -88,13 +88,18 @@ DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMN
 }
 
 // Writes this warp's part of the operand: for each chunk two products of 16 columns. Row 0 has the high parts, row 8
-// the low parts; the other rows are zero and exist in registers only.
+// the low parts; the other rows are zero and exist in registers only. Or a chunk's digits (digits.cuh).
 // Only the same warp reads it, after __syncwarp; but with products by warpgroups, quad after quad, all do: after a barrier.
 template <int COLUMNS, int STORAGE = STORAGE_F16>
 DEVICE void store_operand(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     const Pieces<COLUMNS, staged_by_quads(STORAGE)> pieces(core);
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
+        if constexpr (by_digits(STORAGE)) {
+            const packed::Digits digits(values[i]);
+            if (pieces.template in_operand<STORAGE>(i)) packed::DigitColumns<1>::store(core.shared, pieces.chunk(i), 0, core.lane & 7, digits);
+            continue;
+        }
         if (!pieces.template in_operand<STORAGE>(i)) continue;
         if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) values[i] = times(values[i], 1.0f / packed::lowered());
         const auto split = is_packed(STORAGE) ? split_f16 : split_weights_type;

@@ -7,6 +7,9 @@ DEVICE constexpr bool is_packed(int storage) { return storage > STORAGE_BF16; }
 // Whether decode multiplies by wgmma (quads.cuh): in formats whose runs a quad is made of.
 DEVICE constexpr bool by_warpgroups(int storage) { return is_packed(storage) && unit_form(storage).run <= QUAD_CHUNKS; }
 
+// Whether it does so in eight bits, with the vector's digits (digits.cuh), else in sixteen: where products and their sums stay exact.
+DEVICE constexpr bool by_digits(int storage) { return storage == STORAGE_MXFP4; }
+
 // Bytes of one run of a group of `tiles` tiles.
 DEVICE constexpr int run_bytes(int storage, int tiles) {
     const UnitForm form = unit_form(storage);

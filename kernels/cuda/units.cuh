@@ -55,6 +55,13 @@ DEVICE constexpr bool any_by_warpgroups() {
     return false;
 }
 
+DEVICE constexpr bool any_by_digits() {
+    for (int s = 0; ALL_STORAGES >> s; ++s) {
+        if ((ALL_STORAGES >> s & 1) && by_digits(s)) return true;
+    }
+    return false;
+}
+
 DEVICE constexpr bool storage_varies(int phase) { return (storages(phase) & (storages(phase) - 1)) != 0; }
 
 // Calls `visit` with the format that a matrix has in a layer.

@@ -11,8 +11,9 @@ from engine.backends.cuda.expert_region import EXPERT_MATRICES
 from engine.backends.cuda.folded_router import folds_router
 from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.tape import Matrix, Plan, mlp_columns
-from engine.backends.cuda.units import QUAD_CHUNKS, TILE_ROWS, by_warpgroups
+from engine.backends.cuda.units import QUAD_CHUNKS, TILE_ROWS, by_digits, by_warpgroups
 from engine.models.config import HeadKind, ModelConfig
+from engine.models.storage import Storage
 
 SHARED_BYTES = 232448
 """What one block may use on compute capability 9.0."""
@@ -43,8 +44,9 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
     chunks = min(_operand_chunks(plan), window_chunks(plan, requests))
+    sizes = 4 if any(map(by_digits, _storages(plan))) else 0
     apart = 0 if requests == 1 else TILE_ROWS // 2
-    operand, partial = requests * chunks * 128, requests * 2 * (WARPS * pairs + apart) * 8
+    operand, partial = requests * chunks * (128 + sizes), requests * 2 * (WARPS * pairs + apart) * 8
     slices = sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if joins_lanes(sharding) else 0
     merge = (WARPS + 1) * long_cut(plan).queries * merge_row + 4 * c.head_dim
     aside = -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
@@ -62,10 +64,15 @@ def table_bytes(plan: Plan) -> int:
 def _operand_chunks(plan: Plan) -> int:
     """Chunks of the longest vector; whole turns of warpgroups, if they multiply."""
     chunks = -(-widest_columns(plan.config) // 32)
-    steps = [*plan.steps(), *((0, matrix) for matrix in EXPERT_MATRICES if plan.config.experts)]
-    if any(by_warpgroups(plan.storage(layer, matrix)) for layer, matrix in steps):
+    if any(map(by_warpgroups, _storages(plan))):
         chunks = -(-chunks // (2 * QUAD_CHUNKS)) * 2 * QUAD_CHUNKS
     return chunks
+
+
+def _storages(plan: Plan) -> set[Storage]:
+    """The formats of all matrices."""
+    steps = [*plan.steps(), *((0, matrix) for matrix in EXPERT_MATRICES if plan.config.experts)]
+    return {plan.storage(layer, matrix) for layer, matrix in steps}
 
 
 def window_chunks(plan: Plan, requests: int) -> int:

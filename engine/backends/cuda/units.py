@@ -89,6 +89,11 @@ def by_warpgroups(storage: Storage) -> bool:
     return storage in UNIT_FORMS and run_chunks(storage) <= QUAD_CHUNKS
 
 
+def by_digits(storage: Storage) -> bool:
+    """Whether it does so in eight bits, by the vector's digits (kernels/cuda/digits.cuh), or in sixteen."""
+    return storage is Storage.MXFP4
+
+
 def group_bytes(storage: Storage, tiles: int, chunks: int) -> int:
     """Bytes of a group of `tiles` tiles of `chunks` chunks, the last run filled up with zeros."""
     return -(-chunks // run_chunks(storage)) * run_bytes(storage, tiles)
@@ -187,22 +192,19 @@ def _mxfp4(rows: Bytes, _scales: NDArray[np.float32] | None) -> tuple[Bytes, Byt
 def mxfp4_words(codes: Bytes) -> Words:
     """Words w of eight E2M1 numbers [.., 8].
 
-    As FP16 a number has its sign at bit 15 and the other three bits at 11 .. 9, and is 2^-14 of what it
-    means; or at bits 7 and 3 .. 1 of a byte. So lie the numbers 0, 2, 1, 3 in the bytes of w, and 4, 6, 5, 7
-    in those of t = rotate_left(w, 5) ^ (w << 7): the halves of w << 8, w, t << 8 and t are a pair each.
+    As E5M2, a byte, a number has its sign at bit 7 and the other three bits at 3 .. 1, and is 2^-14 of what
+    it means. So lie the first four in the bytes of w, and the last four in those of
+    rotate_left(w, 5) ^ (w << 7).
     """
     numbers = codes.astype(np.uint32)
     as_bytes = numbers >> 3 << 7 | (numbers & 7) << 1
-    first, last = (sum(as_bytes[..., n] << 8 * i for i, n in enumerate(order)) for order in _MXFP4_BYTES)
+    first, last = (sum(as_bytes[..., at + i] << 8 * i for i in range(4)) for at in (0, 4))
     w = np.asarray(first, np.uint32)
     w |= (last ^ w << 5) >> 7 & 0x01010101  # signs: the rotation brings bits 2, the shift bits 0
     for bit in (1, 2, 3):  # the rotation brings bits 4 .. 6, the shift bits 2 .. 4
         wanted = (last ^ w << 7) >> bit & 0x01010101
         w |= (wanted >> 8 | wanted << 24) << (bit + 3)
     return w
-
-
-_MXFP4_BYTES = ((0, 2, 1, 3), (4, 6, 5, 7))
 
 
 def _q4_k(rows: Bytes, _scales: NDArray[np.float32] | None) -> tuple[Bytes, Bytes, Bytes]:

@@ -119,7 +119,7 @@ def test_specialisations_compile_within_their_limits(which: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["random:gpt-oss-20b", "random:qwen3-8b:fp8_block"])
+@pytest.mark.parametrize("name", ["random:gpt-oss-20b", "random:qwen3-8b:mxfp4", "random:qwen3-8b:fp8_block"])
 def test_products_with_packed_weights_do_not_wait_for_each_other(name: str) -> None:
     """The compiler serializes all wgmma of a kernel, and says so, if one's sums may be read too early."""
     text = kernel_headers(open_model(name), 1, 132, {}, profile=False)[0]
@@ -132,7 +132,8 @@ def test_products_with_packed_weights_do_not_wait_for_each_other(name: str) -> N
     ("name", "requests"),
     [
         ("qwen3-8b:fp8_block", 2), ("qwen3-8b:fp8_block", 8),
-        ("gpt-oss-20b", 4), ("qwen3-30b-a3b:fp8_block", 2),
+        ("gpt-oss-20b", 2), ("gpt-oss-20b", 4), ("gpt-oss-20b", 8),
+        ("qwen3-30b-a3b:fp8_block", 2),
     ],
 )  # fmt: skip
 def test_those_of_several_requests_with_packed_weights_do_not_either(name: str, requests: int) -> None:

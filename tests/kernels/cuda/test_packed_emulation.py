@@ -77,6 +77,14 @@ def test_a_vector_is_longer_than_a_slots_columns(storage: Storage, slot_units: i
     check_keys_and_values(weights, 0, storage, folder, Tuning(slot_units=slot_units, unpacked_copy=False))
 
 
+@pytest.mark.nightly
+def test_columns_of_odd_numbers_of_chunks_and_a_tied_head(folder: Path) -> None:
+    """Five and eleven chunks: the last quad and the last run are not full."""
+    config = replace(CONFIGS[Storage.MXFP4], hidden=160, heads=5, kv_heads=1, ffn=352, tied_head=True)
+    weights = RandomPacked(config, all_in(Storage.MXFP4), 3)
+    check_keys_and_values(weights, 0, Storage.MXFP4, folder, Tuning(slot_units=32, unpacked_copy=False))
+
+
 @pytest.mark.parametrize("storage", [Storage.FP8_BLOCK, Storage.Q8_0, Storage.Q4_K])
 def test_a_prompt_goes_by_tiles_of_their_copy(storage: Storage, folder: Path) -> None:
     weights = RandomPacked(CONFIGS[storage], all_in(storage), 3)

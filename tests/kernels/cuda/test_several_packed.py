@@ -46,7 +46,7 @@ def test_each_leaves_what_it_leaves_alone(storage: Storage, rows: int, folder: P
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("storage", [Storage.Q8_0, Storage.Q4_K])
+@pytest.mark.parametrize("storage", [Storage.Q8_0, Storage.MXFP4, Storage.Q4_K])
 def test_each_leaves_on_two_gpus_what_it_leaves_alone_there(storage: Storage, folder: Path) -> None:
     config = replace(CONFIGS[storage], hidden=256, heads=8, kv_heads=2, ffn=512)
     weights = RandomPacked(config, all_in(storage), 3)
@@ -60,6 +60,7 @@ def test_each_leaves_on_two_gpus_what_it_leaves_alone_there(storage: Storage, fo
     [
         (Storage.FP8_BLOCK, of_one_layer(FP8, 160, 2184)),
         (Storage.Q8_0, of_one_layer(MXFP4, 2112, 288)),
+        (Storage.MXFP4, of_one_layer(MXFP4, 96, 2208)),
         (Storage.Q4_K, of_one_layer(K_QUANTS, 256, 2304)),
         (Storage.Q6_K, of_one_layer(K_QUANTS, 2304, 256)),
     ],

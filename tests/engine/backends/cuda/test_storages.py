@@ -169,14 +169,17 @@ def test_a_word_of_fp8_gives_its_numbers_as_fp16_by_shifts_and_masks() -> None:
         assert np.array_equal(found, E4M3_LEVELS[numbers[:, 2 * i : 2 * i + 2]])
 
 
-def test_a_word_of_mxfp4_gives_its_numbers_as_fp16_by_shifts_and_masks() -> None:
-    codes = np.random.default_rng(1).integers(0, 16, (64, 8), np.uint8)
+def test_a_word_of_mxfp4_gives_its_numbers_as_e5m2_by_shifts_and_masks() -> None:
+    """Each number beside each other one, in all places."""
+    one, other = (side.ravel().astype(np.uint8) for side in np.indices((16, 16)))
+    codes = np.stack([np.roll(one if i % 2 else other, 7 * i) for i in range(8)], axis=1)
     words = mxfp4_words(codes)
     turned = (words << np.uint32(5) | words >> np.uint32(27)) ^ words << np.uint32(7)
 
-    for i, pair in enumerate((words << np.uint32(8), words, turned << np.uint32(8), turned)):
-        found = halves(pair & np.uint32(0x8E008E00)) * np.float32(2.0**14)
-        assert np.array_equal(2.0 * found, FP4_LEVELS[codes[:, 2 * i : 2 * i + 2]])
+    for i, four in enumerate((words, turned)):
+        e5m2 = np.ascontiguousarray(four & np.uint32(0x8E8E8E8E)).view(np.uint8).reshape(-1, 4)
+        found = (e5m2.astype(np.uint16) << 8).view(np.float16).astype(np.float32) * np.float32(2.0**14)
+        assert np.array_equal(2.0 * found, FP4_LEVELS[codes[:, 4 * i : 4 * i + 4]])
 
 
 def test_units_and_scales_fill_runs_that_bulk_copies_can_take() -> None:

@@ -293,6 +293,47 @@ void multiply_rows(float (&sums)[N], const u32* rows, u64 vectors, int adds) {
         multiply_rows(c[0], c[1], c[2], c[3], rows[0], rows[1], rows[2], rows[3], vectors + u32(r) * (vectors >> 32 & 0x3fff), adds);
     }
 }
+// Numbers of eight bits as an integer times a power of two, the same for subnormals as for the least exponent.
+struct Parts {
+    int integer, exponent;
+};
+inline Parts e4m3_parts(u32 bits) {
+    const int exponent = bits >> 3 & 15, integer = int(bits & 7) | (exponent ? 8 : 0);
+    return {bits & 0x80 ? -integer : integer, (exponent ? exponent : 1) - 10};
+}
+inline Parts e5m2_parts(u32 bits) {
+    const int exponent = bits >> 2 & 31, integer = int(bits & 3) | (exponent ? 4 : 0);
+    return {bits & 0x80 ? -integer : integer, (exponent ? exponent : 1) - 17};
+}
+// wgmma with 64 rows of E5M2 as A and columns of E4M3 as B, 32 numbers. Each sum is of products cut off below 2^-13 of the power
+// of two that exponents allow the largest one, which is what is known of the tensor cores; then it is exact.
+template <int N>
+void multiply_e5m2(float (&sums)[N], const u32* rows, u64 vectors) {
+    struct Rows { u32 a[4]; } all[32];
+    meet(Rows{{rows[0], rows[1], rows[2], rows[3]}}, all);
+    const u32 lane = current->thread.x % 32;
+    for (int e = 0; e < N; ++e) {
+        const u32 row = lane / 4 + u32(e) / 2 % 2 * 8, column = u32(e) / 4 * 8 + lane % 4 * 2 + u32(e) % 2;
+        Parts products[32];
+        int largest = -1000;
+        for (u32 k = 0; k < 32; ++k) {
+            const u32 a = all[row % 8 * 4 + k % 16 / 4].a[row / 8 + k / 16 * 2] >> k % 4 * 8 & 0xff;
+            const unsigned char* b = shared_memory() + u32(vectors & 0x3fff) * 16 + k / 16 * (u32(vectors >> 16 & 0x3fff) * 16) +
+                                     column / 8 * (u32(vectors >> 32 & 0x3fff) * 16) + column % 8 * 16 + k % 16;
+            const Parts weight = e5m2_parts(a), digit = e4m3_parts(*b);
+            products[k] = {weight.integer * digit.integer, weight.exponent + digit.exponent};
+            if (products[k].integer) largest = std::max(largest, products[k].exponent);
+        }
+        double sum = 0.0;
+        constexpr int FRACTION = 13, INTEGERS = 5;  // bits of both factors' fractions
+        for (const Parts& product : products) {
+            if (!product.integer) continue;
+            const double least = std::ldexp(1.0, largest + INTEGERS - FRACTION);
+            sum += std::trunc(std::ldexp(double(product.integer), product.exponent) / least) * least;
+        }
+        sums[e] = float(sum);
+    }
+}
 constexpr auto NUMBER = WEIGHTS_PTX[0] == 'b' ? bf16 : f16;
 
 // Runs `thread` as every thread of every block of every GPU; false if they wait for each other for ever, or one gave up.

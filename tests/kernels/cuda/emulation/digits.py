@@ -1,0 +1,67 @@
+"""Activations as digits (kernels/cuda/digits.cuh), split by one warp on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.kernels.cuda.emulation.build import build_library
+from tests.kernels.cuda.emulation.sources import write_headers
+
+_SOURCE = """#define THREADS_OF_A_BLOCK 32
+#include "emulation.h"
+#include "digits.cuh"
+static const float4* numbers;
+static unsigned char (*columns)[64];
+static float* sizes;
+static int count;
+static void split_by_a_lane() {
+    for (int i = int(threadIdx.x); i < count; i += 32) {
+        const packed::Digits digits(numbers[i]);
+        digits.store(columns[i], u32(i) % 4);
+        sizes[i] = digits.size;
+    }
+    emulation::current->ended = true;
+    emulation::wait();
+}
+extern "C" int split(const float4* of, unsigned char (*to)[64], float* sizes_to, int fours) {
+    numbers = of, columns = to, sizes = sizes_to, count = fours;
+    return emulation::run(1, 1, 32, split_by_a_lane);
+}
+extern "C" float of_digits() { return packed::OF_DIGITS; }
+"""
+
+
+class EmulatedDigits:
+    """Raises FileNotFoundError if there is no C++ compiler."""
+
+    def __init__(self, folder: Path, header: str) -> None:
+        """`header`: model.h, of any model whose weights are multiplied so."""
+        write_headers(folder)
+        (folder / "model.h").write_text(header, encoding="utf-8")
+        source = folder / "digits.cpp"
+        source.write_text(_SOURCE, encoding="utf-8")
+        self._library = ctypes.CDLL(str(build_library(source, folder / "digits.so")))
+        self._library.of_digits.restype = ctypes.c_float
+
+    @property
+    def of_digits(self) -> float:
+        return float(self._library.of_digits())
+
+    def split(self, numbers: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Of chunks [a multiple of 4, 32] the digits [chunks, 32, 4] as bytes, and a size for each number."""
+        fours = numbers.size // 4
+        handed = np.zeros(numbers.size + 4, np.float32)  # a vector of four is aligned to its 16 bytes
+        first = -handed.ctypes.data % 16 // 4
+        handed[first : first + numbers.size] = numbers.ravel()
+        columns = np.full((fours, 4, 16), 0xFF, np.uint8)
+        sizes = np.zeros(fours, np.float32)
+        pointers = (ctypes.c_void_p(address) for address in (
+            handed[first:].ctypes.data, columns.ctypes.data, sizes.ctypes.data,
+        ))  # fmt: skip
+        assert self._library.split(*pointers, fours)
+        digits = columns[:, :, :4].transpose(0, 2, 1).reshape(*numbers.shape, 4)
+        return digits, np.repeat(sizes, 4).reshape(numbers.shape)
