@@ -14,7 +14,7 @@ namespace packed {
 
 // What is multiplied by a chunk's size and by a sum of products with its upper digits, the others in it as fractions, is this much
 // of what it should be.
-constexpr float OF_DIGITS = 65535.0f / 4194304.0f;
+DEVICE constexpr float of_digits() { return 65535.0f / 4194304.0f; }
 
 // Four numbers of a chunk.
 struct Digits {
@@ -58,8 +58,12 @@ struct Digits {
 // VECTORS are QUAD_BYTES.
 template <int VECTORS>
 struct DigitColumns {
-    static constexpr u32 CHUNK_BYTES = 4 * Digits::COLUMN_BYTES, BLOCK_BYTES = 2 * CHUNK_BYTES;
-    static constexpr u32 PIECE_BYTES = VECTORS * QUAD_CHUNKS * CHUNK_BYTES, QUAD_BYTES = 2 * PIECE_BYTES;
+    enum : u32 {  // constants would be symbols
+        CHUNK_BYTES = 4 * Digits::COLUMN_BYTES,
+        BLOCK_BYTES = 2 * CHUNK_BYTES,
+        PIECE_BYTES = VECTORS * QUAD_CHUNKS * CHUNK_BYTES,
+        QUAD_BYTES = 2 * PIECE_BYTES
+    };
     static_assert(QUAD_BYTES == VECTORS * QUAD_CHUNKS * VECTOR_CHUNK_BYTES, "32 columns of four chunks, four digits of each");
 
     // Which of a quad's chunks of all vectors a vector's chunk `chunk` is. Of one vector the third and the fourth change places (digit_quads.cuh),
@@ -100,7 +104,7 @@ DEVICE void unpack_rows(u32 (&rows)[4], const u32 (&word)[2][words(STORAGE_MXFP4
 DEVICE float two_digits(const float* sums) { return fmaf(sums[1], 0.0625f, sums[0]); }
 template <int STORAGE>
 DEVICE float worth_of_digits(u32 lane) {
-    constexpr float ALL = reduced(STORAGE) / OF_DIGITS;
+    constexpr float ALL = reduced(STORAGE) / of_digits();
     return lane & 1 ? ALL / 256 : ALL;
 }
 

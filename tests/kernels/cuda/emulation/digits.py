@@ -31,7 +31,7 @@ extern "C" int split(const float4* of, unsigned char (*to)[64], float* sizes_to,
     numbers = of, columns = to, sizes = sizes_to, count = fours;
     return emulation::run(1, 1, 32, split_by_a_lane);
 }
-extern "C" float of_digits() { return packed::OF_DIGITS; }
+extern "C" float of_digits() { return packed::of_digits(); }
 """
 
 
