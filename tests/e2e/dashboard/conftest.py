@@ -34,7 +34,7 @@ def loaded(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     history.write_text(json.dumps([_document(day) for day in range(DAYS)]))
     notes.write_text(json.dumps({"notes": [{"at": _day(20), "text": "a made-up note"}]}))
     write_trace(trace, _spans(), devices=["NVIDIA H200"])
-    stack.manage("import_results", *map(str, (*sorted((ROOT / "benchmarks").glob("*.json")), history, notes)))
+    stack.manage("import_results", *map(str, (*_committed(), history, notes)))
     stack.manage("import_trace", "1", str(trace))
     stack.manage("shell", "-c", Path(__file__).with_name("seed.py").read_text())
     yield stack
