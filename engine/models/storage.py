@@ -72,6 +72,12 @@ class Packed:
         form = BLOCK_FORMATS[self.storage.name]
         return size // form.size * form.elements
 
+    @property
+    def blocks(self) -> NDArray[np.uint8]:
+        """The rows by their blocks, [..., rows, blocks, bytes]; of FP8 a number each."""
+        size = 1 if self.storage is Storage.FP8_BLOCK else BLOCK_FORMATS[self.storage.name].size
+        return self.rows.reshape(*self.rows.shape[:-1], -1, size)
+
     def values(self) -> NDArray[np.float32]:
         """The numbers: [..., rows, columns]."""
         if self.scales is None:

@@ -14,6 +14,7 @@ extern "C" __global__ void fill_random(u16* to, u64 count, u32 key, float scale,
 
 DEVICE u16 number_of(const PackJob& job, const PackTensor& t, int row, int column) {
     if (t.values) return t.values[u64(row) * job.columns + column];
+    if (row >= int(t.height) || column >= int(t.width)) return 0;
     return random_number(u32(t.first + u64(row) * t.stride + column), t.key, t.scale, 0.0f, job.bf16);
 }
 

@@ -13,6 +13,12 @@ struct Element {
 
     // Of the whole tensor, of which this GPU may have a part.
     DEVICE u64 index() const { return tensor.first + u64(row) * tensor.stride + column; }
+    // Whether there is a number in that column of a row (tensor, row); else padding.
+    DEVICE static bool is_real(const UnitJob& job, int2 source, int column) {
+        if (source.x < 0 || column >= job.columns) return false;
+        const UnitTensor& tensor = job.tensors[source.x];
+        return tensor.rows || (source.y < int(tensor.height) && column < int(tensor.width));
+    }
     DEVICE const u8* block(int elements, int bytes) const {
         return tensor.rows + (u64(row) * (columns / elements) + column / elements) * bytes;
     }
@@ -170,12 +176,13 @@ extern "C" __global__ void pack_units(const __grid_constant__ UnitJob job) {
         u8* run = job.tape + at + u64(chunk / form.run) * run_bytes(storage, tiles);
         const int within = chunk % form.run, column = chunk * CHUNK_COLUMNS + lane % 4 * 8, row_of_tile = lane / 4;
         const int2 source = job.sources[(share.first + tile) * TILE_ROWS + row_of_tile];
-        const bool real = source.x >= 0 && column < job.columns;
+        const bool real = Element::is_real(job, source, column);
         u32 code[8];
         const u32 nothing = storage == STORAGE_Q8_0 ? 0x80 : 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            code[i] = real && column + i < job.columns ? Element{job.tensors[source.x], storage, job.columns, source.y, column + i}.code() : nothing;
+            const bool numbered = Element::is_real(job, source, column + i);
+            code[i] = numbered ? Element{job.tensors[source.x], storage, job.columns, source.y, column + i}.code() : nothing;
         }
         u8* unit = run + (within * tiles + in_group) * form.unit;
         u32* words = reinterpret_cast<u32*>(unit) + lane * (form.unit / 128);
@@ -224,8 +231,7 @@ extern "C" __global__ void unpack_units(const __grid_constant__ UnitJob job) {
 #pragma unroll
         for (int c = 0; c < 8; ++c) {
             const int column = piece.column() + c;
-            const bool real = source.x >= 0 && column < job.columns;
-            const float number = real ? Element{job.tensors[source.x], job.storage, job.columns, source.y, column}.number() : 0.0f;
+            const float number = Element::is_real(job, source, column) ? Element{job.tensors[source.x], job.storage, job.columns, source.y, column}.number() : 0.0f;
             values[c] = job.bf16 ? bf16_bits(number) : half_bits(number);
         }
         piece.put(job.tape + job.offsets[core], values);

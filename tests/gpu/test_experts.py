@@ -15,9 +15,10 @@ from engine.backends.cuda.backend import CudaBackend  # noqa: E402
 from engine.models.config import Experts  # noqa: E402
 from engine.models.presets import load_preset  # noqa: E402
 from engine.models.storage import Storage  # noqa: E402
-from engine.models.weights import RandomWeights  # noqa: E402
+from engine.models.weights import RandomWeights, Weights  # noqa: E402
 from engine.timings import EXPERT_PHASES  # noqa: E402
 from tests.engine.models.packed_weights import RandomPacked  # noqa: E402
+from tests.gpu.machine import gpus  # noqa: E402
 from tests.gpu.models import CONFIGS, Model, RoutedWeights, StoredWeights  # noqa: E402
 from tests.gpu.reference import TorchReference  # noqa: E402
 from tests.gpu.test_full_size import relative_error, sequence  # noqa: E402
@@ -107,6 +108,33 @@ def test_experts_cut_over_two_gpus_give_the_reference_logits(name: str) -> None:
         assert np.array_equal(backend.logits_after_prefill(tokens), after_prefill)
     finally:
         backend.close()
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["random", "stored"])
+@pytest.mark.parametrize("storage", [None, Storage.MXFP4], ids=["16 bits", "MXFP4"])
+@pytest.mark.parametrize(
+    ("devices", "virtual"), [(4, True), (8, True), (4, False), (8, False)], ids=["4v", "8v", "4", "8"]
+)
+def test_experts_whose_columns_are_padded_give_the_logits_of_one_gpu(
+    opened: Open, devices: int, virtual: bool, storage: Storage | None, stored: bool
+) -> None:
+    """As those of GPT-OSS are on four and eight GPUs: 13 chunks."""
+    if not virtual and gpus() < devices:
+        pytest.skip(f"this machine has {gpus()} GPUs, the test needs {devices}")
+    config = replace(CONFIGS["test-gpt-oss"], name="padded columns", heads=8, kv_heads=8, ffn=416)
+    weights: Weights = RandomWeights(config, 5, expert_storage=storage)
+    if stored:
+        choose = {True: storage or Storage.F16, False: Storage.F16}
+        weights = RandomPacked(config, lambda name: choose[".experts." in name], 5)
+    one = opened(Model(config, weights))
+    several = opened(Model(config, weights), virtual=virtual, devices=devices)
+    assert several.layout.config.ffn * devices > config.ffn
+    assert several.storage("layers.0.experts.0.w_down") is one.storage("layers.0.experts.0.w_down")
+    tokens = sequence(one, 80)
+    assert relative_error(several.logits(tokens), one.logits(tokens)) < TOLERANCE
+    after_prefill = several.logits_after_prefill(tokens)
+    assert relative_error(after_prefill, one.logits_after_prefill(tokens)) < PREFILL_TOLERANCE
+    assert np.array_equal(several.logits_after_prefill(tokens), after_prefill)
 
 
 @pytest.mark.parametrize("tiles_from", [1, 1000], ids=["by tiles", "by shares"])

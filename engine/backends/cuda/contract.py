@@ -163,6 +163,8 @@ _TENSOR: tuple[Declared, ...] = (
     ("values", Pointer("const u16"), "[rows][columns], or null: random"),
     ("first", c_uint64, "random: where the GPU's part begins in the whole tensor"),
     ("stride", c_uint32, "random: how far apart its rows are there"),
+    ("height", c_uint32, "random: rows that it has there; those behind them are padding"),
+    ("width", c_uint32, "random: columns, likewise"),
     ("key", c_uint32, ""),
     ("scale", c_float, ""),
 )
@@ -173,6 +175,8 @@ _UNIT_TENSOR: tuple[Declared, ...] = (
     ("scales", Pointer("const float"), "FP8: [rows][columns / 128 rounded up]"),
     ("first", c_uint64, "as in PackTensor"),
     ("stride", c_uint32, ""),
+    ("height", c_uint32, ""),
+    ("width", c_uint32, ""),
     ("key", c_uint32, ""),
     ("scale", c_float, "random: of most blocks; of the others the half"),
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -272,14 +273,14 @@ class _Loader:
     def rows(self, names: list[str], behind: int = 0) -> int:
         """Tensors one after the other as they are; with room for so many bytes at `folded_offset`."""
         counts = [self._count(name) for name in names]
-        pointer = self._device.allocate(folded_offset(sum(counts)) + behind)
+        pointer = self._device.allocate(folded_offset(sum(counts)) + behind, zero=True)
         at = pointer
         for name, count in zip(names, counts, strict=True):
             if isinstance(self._weights, RandomWeights) and not self._is_changed(name):
                 key, scale, offset = self._weights.recipe(name)
                 arguments = (
                     ctypes.c_uint64(at),
-                    ctypes.c_uint64(count),
+                    ctypes.c_uint64(math.prod(self._shapes[name])),
                     ctypes.c_uint32(key),
                     ctypes.c_float(scale),
                     ctypes.c_float(offset),
@@ -296,7 +297,7 @@ class _Loader:
 
     def _count(self, name: str) -> int:
         """Elements of a vector, of all GPUs."""
-        return int(np.prod(self._shapes[name])) * self._layout.sharding.copies(name)
+        return self._layout.sharding.length_of_all(name, math.prod(self._shapes[name]))
 
     def _is_changed(self, name: str) -> bool:
         """Whether a vector lies otherwise than the model has it."""
@@ -444,26 +445,25 @@ class _Loader:
         if isinstance(self._weights, RandomWeights) and not self._weights.storage(name).is_packed:
             key, scale, _ = self._weights.recipe(name)
             region = self._layout.sharding.region(name, self._rank, width)
-            return PackTensor(0, region.first, region.stride, key, scale)
-        stored.append(self._put_part(name, self._weights.get(name, self._layout.weights)))
+            return PackTensor(0, *astuple(region), key, scale)
+        values = self._weights.get(name, self._layout.weights)
+        stored.append(self._device.put(self._layout.sharding.slice(name, self._rank, values)))
         return PackTensor(stored[-1])
 
     def _unit_tensor(self, name: str, width: int, stored: list[int]) -> UnitTensor:
+        sharding = self._layout.sharding
         if isinstance(self._weights, RandomWeights):
             key, _, _ = self._weights.recipe(name)
-            region = self._layout.sharding.region(name, self._rank, width)
-            return UnitTensor(0, 0, region.first, region.stride, key, self._weights.packed_scale(name))
+            region = sharding.region(name, self._rank, width)
+            return UnitTensor(0, 0, *astuple(region), key, self._weights.packed_scale(name))
         packed = packed_of(self._weights, name)
-        stored.append(self._put_part(name, packed.rows))
+        stored.append(self._device.put(sharding.slice_packed(name, self._rank, packed)))
         if packed.scales is None:
             return UnitTensor(stored[-1])
         of_rows = np.repeat(packed.scales, FP8_BLOCK_SIDE, axis=-2)[..., : packed.rows.shape[-2], :]
-        stored.append(self._put_part(name, of_rows))
+        scales = sharding.slice(name, self._rank, of_rows, columns=FP8_BLOCK_SIDE)
+        stored.append(self._device.put(scales))
         return UnitTensor(*stored[-2:])
-
-    def _put_part(self, name: str, values: NDArray[Any]) -> int:
-        """What this GPU holds of a matrix."""
-        return self._device.put(self._layout.sharding.slice(name, self._rank, values))
 
 
 def _fold_grid(fold: FoldJob) -> tuple[int, int]:

@@ -15,9 +15,8 @@ from engine.backends.cuda.driver import Device
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.options import Options, parse_options
 from engine.backends.cuda.room import fit_copy
-from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.shared_launches import rows_for
-from engine.backends.cuda.storages import choose_storages
+from engine.backends.cuda.storages import choose_storages, shard_weights
 from engine.backends.cuda.tape import plan, validate
 from engine.progress import OnProgress, Progress
 
@@ -53,7 +52,7 @@ def kernel_headers(
 
 def layout_for(model: Loaded, devices: int, sms: int, chosen: Options) -> Layout:
     """How the model lies on each of so many GPUs, if it has room for all that is wished for."""
-    sharding = shard(model.config, devices)
+    sharding = shard_weights(model.weights, devices)
     kept = choose_storages(model.weights, sharding)
     made = plan(sharding.part, sms // devices if chosen.virtual else sms, kept.storages)
     layout = make_layout(made, kept.half, chosen.tuning, chosen.context, sharding)

@@ -4,6 +4,10 @@ A model with lanes is sharded by whole lanes (delayed tensor parallelism). A mod
 slices as there are GPUs: query and KV heads, MLP columns (tensor parallelism); every GPU then keeps the same
 residual stream. Where there are fewer KV heads than GPUs, several hold the same one. Rows of the head are
 sharded in both cases, in runs of whole tiles.
+
+All GPUs run one kernel, so their parts have one shape. Columns of the MLP, or of an expert, that do not fall
+into equal parts fill one GPU after the other; what the last ones lack is padding, with zeros in all three
+matrices: gates of 0 give activations of 0, which columns of 0 multiply.
 """
 
 from __future__ import annotations
@@ -14,22 +18,41 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.cuda.tape import CHUNK_COLUMNS, TILE_ROWS
+from engine.backends.cuda.tape import CHUNK_COLUMNS, TILE_ROWS, mlp_step
 from engine.errors import BackendUnavailable
 from engine.models.config import Exchange, HeadKind, ModelConfig
+from engine.models.storage import Packed
 
 MAX_RANKS = 8
 """GPUs that run one model together, at most."""
-_BY_ROWS = ("wq", "wk", "wv", "w_gate", "w_up")
+_OF_VOCABULARY = ("head", "embed")
+_BY_COLUMNS = ("wo", "w_down")
 _OF_KV_HEADS = ("wk", "wv", "bk", "bv")
+_BIASES_OF_COLUMNS = ("b_gate", "b_up")
+_LANES, _ROWS, _COLUMNS = range(3)
+"""The axes of a layer's matrices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a tensor: its element (row, column) is element first + row * stride + column of the whole."""
+    """A part of a tensor: its element (row, column) is element first + row * stride + column of the whole.
+
+    The whole has `rows` and `columns` of it; those behind them are padding.
+    """
 
     first: int
     stride: int
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Along which axis a tensor is cut, how much of it the whole has there, and how much each part."""
+
+    axis: int
+    whole: int
+    part: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +103,67 @@ class Sharding:
     def region(self, name: str, rank: int, columns: int) -> Region:
         """Where the part of `rank` of a matrix lies; `columns` are the part's own."""
         kind = name.rsplit(".", 1)[-1]
-        if kind in ("head", "embed"):
-            return Region(rank * self.part.vocab * columns, columns)
-        if self.by_lanes or kind in _BY_ROWS:
-            return Region(rank // self.copies(name) * self._rows(kind) * columns, columns)
-        return Region(rank * columns, columns * self.ranks)
+        cut = self._cut(kind)
+        begin = rank // self.copies(name) * cut.part
+        held = min(cut.part, max(0, cut.whole - begin))
+        if cut.axis == _COLUMNS:
+            return Region(begin, cut.whole, self._rows(kind), held)
+        if kind in _OF_VOCABULARY or cut.axis == _ROWS:
+            return Region(begin * columns, columns, held, columns)
+        return Region(rank * self._rows(kind) * columns, columns, self._rows(kind), columns)
 
-    def slice(self, name: str, rank: int, values: NDArray[Any]) -> NDArray[Any]:
-        """The part of `rank` of a matrix, of whole shape as `Weights` gives it: [rows, columns]."""
+    def slice(
+        self, name: str, rank: int, values: NDArray[Any], *, rows: int = 1, columns: int = 1
+    ) -> NDArray[Any]:
+        """The part of `rank` of a matrix, of whole shape as `Weights` gives it: [rows, columns].
+
+        An element of `values` stands for `rows` rows and `columns` columns of the matrix.
+        """
         if self.ranks == 1:
             return values
-        kind = name.rsplit(".", 1)[-1]
-        if kind in ("head", "embed"):
-            rows = values[rank * self.part.vocab : (rank + 1) * self.part.vocab]
-            return np.pad(rows, ((0, self.part.vocab - len(rows)), (0, 0)))
-        if self.by_lanes:
-            lanes = self.part.lanes.count
-            return np.ascontiguousarray(values[rank * lanes : (rank + 1) * lanes])
-        axis, copies = 1 if kind in _BY_ROWS else 2, self.copies(name)
-        return np.ascontiguousarray(np.split(values, self.ranks // copies, axis=axis)[rank // copies])
+        cut = self._cut(name.rsplit(".", 1)[-1])
+        count = -(-cut.part // (columns if cut.axis == _COLUMNS else rows))
+        begin = rank // self.copies(name) * count
+        part = values[(slice(None),) * cut.axis + (slice(begin, begin + count),)]
+        padding = [(0, 0)] * values.ndim
+        padding[cut.axis] = (0, count - part.shape[cut.axis])
+        return np.pad(part, padding) if any(padding[cut.axis]) else np.ascontiguousarray(part)
+
+    def slice_packed(self, name: str, rank: int, packed: Packed) -> NDArray[np.uint8]:
+        """The part of `rank` of a packed matrix: the bytes of its rows."""
+        part = self.slice(name, rank, packed.blocks, columns=packed.columns // packed.blocks.shape[-2])
+        return part.reshape(*part.shape[:-2], -1)
 
     def of_all(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
-        """A vector with the part of every GPU in turn: [the whole's], or longer where parts are repeated."""
+        """A vector with the part of every GPU in turn: [the whole's], or longer where parts are repeated or
+        padded."""
         copies = self.copies(name)
-        if copies == 1:
-            return values
-        parts = values.reshape(self.ranks // copies, -1)
-        return np.repeat(parts, copies, axis=0).reshape(-1)
+        if copies > 1:
+            parts = values.reshape(self.ranks // copies, -1)
+            return np.repeat(parts, copies, axis=0).reshape(-1)
+        missing = self.length_of_all(name, values.size) - values.size
+        return np.pad(values.reshape(-1), (0, missing)) if missing else values
+
+    def length_of_all(self, name: str, whole: int) -> int:
+        """Of a vector that has `whole` elements."""
+        if name.rsplit(".", 1)[-1] in _BIASES_OF_COLUMNS:
+            return self.ranks * self.part.ffn
+        return whole * self.copies(name)
+
+    def _cut(self, kind: str) -> _Cut:
+        whole, part = self.whole, self.part
+        if kind in _OF_VOCABULARY:
+            return _Cut(0, whole.vocab, part.vocab)
+        if self.by_lanes:
+            return _Cut(_LANES, whole.lanes.count, part.lanes.count)
+        match kind:
+            case "wq" | "wo":
+                sizes = whole.q_dim, part.q_dim
+            case "wk" | "wv":
+                sizes = whole.kv_dim, part.kv_dim
+            case _:
+                sizes = whole.ffn, part.ffn
+        return _Cut(_COLUMNS if kind in _BY_COLUMNS else _ROWS, *sizes)
 
     def _rows(self, kind: str) -> int:
         """Rows of a part of a layer's matrix, over its lanes."""
@@ -115,15 +172,18 @@ class Sharding:
         return rows.get(kind, part.lanes.count * part.hidden)
 
 
-def shard(config: ModelConfig, ranks: int) -> Sharding:
-    """Raises BackendUnavailable if the model does not fall into so many equal parts."""
+def shard(config: ModelConfig, ranks: int, run: int = CHUNK_COLUMNS) -> Sharding:
+    """`run`: columns of `down` that lie together (storages.shard_weights): padded parts end with a whole one.
+
+    Raises BackendUnavailable if the model does not fall into so many parts.
+    """
     if ranks == 1:
         return Sharding(config, 1, config)
     if ranks > MAX_RANKS:
         raise BackendUnavailable(f"devices is {ranks}; the backend cuda takes at most {MAX_RANKS} GPUs")
     lanes = config.lanes
     kv_heads = max(config.kv_heads, ranks if ranks % config.kv_heads == 0 else 0)
-    sizes = {"query heads": config.heads, "KV heads": kv_heads, "MLP columns": config.ffn}
+    sizes = {"query heads": config.heads, "KV heads": kv_heads}
     if lanes.count > 1:
         sizes = {"lanes": lanes.count}
     for what, size in sizes.items():
@@ -131,11 +191,6 @@ def shard(config: ModelConfig, ranks: int) -> Sharding:
             raise BackendUnavailable(
                 f"devices is {ranks}; the {size} {what} of {config.name} do not split over so many"
             )
-    if config.experts and config.ffn // ranks % CHUNK_COLUMNS:
-        raise BackendUnavailable(
-            f"devices is {ranks}; the {config.ffn} columns of an expert of {config.name} do not split over so"
-            f" many in multiples of {CHUNK_COLUMNS}"
-        )
     if lanes.count > 1 and lanes.head is HeadKind.LANE:
         raise BackendUnavailable(
             f"devices is {ranks}; {config.name} has one head over all lanes side by side, which the backend"
@@ -147,8 +202,15 @@ def shard(config: ModelConfig, ranks: int) -> Sharding:
         config,
         heads=config.heads // ranks,
         kv_heads=kv_heads // ranks,
-        ffn=config.ffn // ranks,
+        ffn=config.ffn // ranks if lanes.count > 1 else _mlp_part(config, ranks, run),
         vocab=-(-config.vocab // step) * step // ranks,
         lanes=replace(lanes, count=lanes.count // ranks) if lanes.count > 1 else lanes,
     )
     return Sharding(config, ranks, part)
+
+
+def _mlp_part(config: ModelConfig, ranks: int, run: int) -> int:
+    """Columns of the MLP, or of an expert, on each GPU: without padding where the kernels take such parts."""
+    if config.ffn % (ranks * mlp_step(config)) == 0:
+        return config.ffn // ranks
+    return -(-config.ffn // (ranks * run)) * run

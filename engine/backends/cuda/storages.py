@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, product
 
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, expert_tensors
-from engine.backends.cuda.sharding import Sharding
+from engine.backends.cuda.sharding import Sharding, shard
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, Storages, tape_matrices, tensors
 from engine.backends.cuda.units import CHUNK_COLUMNS, UNIT_FORMS, run_chunks
 from engine.models.storage import Storage
@@ -65,6 +65,24 @@ _MATRIX_OF = {
     )
     for name in names
 }
+
+
+def shard_weights(weights: Weights, ranks: int) -> Sharding:
+    """The model on so many GPUs: padded parts end with a whole run of its downs' format, which so is kept.
+
+    Raises as `shard` does.
+    """
+    config = weights.config
+    if ranks == 1:
+        return shard(config, 1)
+    experts = range(config.experts.count if config.experts else 0)
+
+    def downs(layer: int) -> Iterable[str]:
+        of_experts = (expert_tensors(config, layer, expert, Matrix.DOWN) for expert in experts)
+        return chain.from_iterable(of_experts) if experts else tensors(config, layer, Matrix.DOWN)
+
+    chunks = (run_chunks(_common(weights, downs(layer))) for layer in range(config.layers))
+    return shard(config, ranks, CHUNK_COLUMNS * max(chunks))
 
 
 def choose_storages(weights: Weights, sharding: Sharding) -> Chosen:

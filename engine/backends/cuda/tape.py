@@ -88,6 +88,11 @@ def mlp_columns(config: ModelConfig) -> int:
     return config.ffn * (config.experts.chosen if config.experts else 1)
 
 
+def mlp_step(config: ModelConfig) -> int:
+    """What the columns of a lane's MLP, or of an expert, are a multiple of."""
+    return CHUNK_COLUMNS if config.experts else 4
+
+
 def tape_matrices(config: ModelConfig) -> tuple[Matrix, ...]:
     """Those of a layer that lie on the tapes."""
     return LAYER_MATRICES[:2] if config.experts else LAYER_MATRICES
@@ -272,10 +277,8 @@ def plan(config: ModelConfig, cores: int, storages: Storages = ()) -> Plan:
 def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
     yield "hidden", config.hidden, TILE_ROWS
     yield "head_dim", config.head_dim, 8
-    if config.experts:
-        yield "columns of an expert", config.ffn, CHUNK_COLUMNS
-    else:
-        yield "MLP columns a lane", config.ffn // config.lanes.count, 4
+    what = "columns of an expert" if config.experts else "MLP columns a lane"
+    yield what, config.ffn // config.lanes.count, mlp_step(config)
 
 
 def _share(config: ModelConfig, matrix: Matrix, core: int, cores: int, a_lane: int) -> Share:

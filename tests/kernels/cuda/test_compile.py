@@ -119,6 +119,23 @@ def test_specialisations_compile_within_their_limits(which: str) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("filters", [False, True], ids=["plain", "filters"])
+@pytest.mark.parametrize("devices", [4, 8])
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "gpt-oss-120b"])
+def test_experts_whose_columns_are_padded_compile_within_their_limits(
+    name: str, devices: int, filters: bool
+) -> None:
+    text = kernel_headers(open_model(f"random:{name}"), devices, 132, {}, profile=False)[filters]
+    log = compile_kernel("monokernel.cu", text, verbose=True, cache=False).log
+    spilled = int(
+        re.search(r"(\d+) bytes spill stores", log.split("Function properties for monokernel")[1])[1]
+    )  # type: ignore[index]
+    assert spilled <= LIMITS[f"{name}, {devices} GPUs{', filters' * filters}"]
+    assert "warning" not in log
+    assert "serialized" not in log
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["random:gpt-oss-20b", "random:qwen3-8b:mxfp4", "random:qwen3-8b:fp8_block"])
 def test_products_with_packed_weights_do_not_wait_for_each_other(name: str) -> None:
     """The compiler serializes all wgmma of a kernel, and says so, if one's sums may be read too early."""

@@ -13,10 +13,11 @@ from engine.backends.cuda.tape import Matrix
 from engine.models.config import Activation, Experts, ModelConfig
 from engine.models.presets import load_preset
 from engine.models.rope import Rope
+from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
 from tests.gpu.cache import of_reference, require_close
-from tests.gpu.models import LANEFORMER, LLAMA, RoutedWeights
+from tests.gpu.models import LANEFORMER, LLAMA, AsKept, RoutedWeights
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.ranks import EmulatedGpus
 from tests.kernels.cuda.emulation.sources import convert
@@ -257,6 +258,38 @@ def test_experts_cut_over_two_gpus_leave_the_references_keys_values_and_tokens(
     logits = reference.forward([*prompt, *tokens[:-1]], cache)
     assert tokens == again == logits[SHORT - 1 :].argmax(axis=1).tolist()
     require_close(gpus.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, name)
+
+
+@pytest.mark.parametrize("prefilled", [0, SHORT - 1])
+@pytest.mark.parametrize(
+    ("ranks", "ffn", "storage", "columns_a_gpu"),
+    [
+        (4, 160, None, 64),
+        (4, 224, Storage.MXFP4, 64),
+        pytest.param(8, 160, None, 32, marks=pytest.mark.nightly),
+        (8, 352, Storage.MXFP4, 64),
+    ],
+    ids=["5 chunks on 4", "7 chunks in runs of 2 on 4", "5 chunks on 8", "11 chunks in runs of 2 on 8"],
+)
+def test_experts_whose_columns_are_padded_leave_the_references_keys_values_and_tokens(
+    ranks: int, ffn: int, storage: Storage | None, columns_a_gpu: int, prefilled: int, folder: Path
+) -> None:
+    """As those of GPT-OSS are on four and eight GPUs. The last ones have padding, or nothing else."""
+    config = replace(GPT_OSS, heads=8, kv_heads=8, ffn=ffn)
+    weights = RandomWeights(config, 3, expert_storage=storage)
+    prompt = np.random.default_rng(5).integers(0, config.vocab, SHORT).tolist()
+
+    gpus = EmulatedGpus(folder, config, weights, 2, ranks=ranks)
+    assert gpus.layout.config.ffn == columns_a_gpu
+    assert gpus.chosen.named("layers.0.experts.0.w_down") is (storage or Storage.F16)
+    tokens = gpus.generate(prompt, NEW, prefilled=prefilled)
+
+    reference = Reference(AsKept(weights, gpus.chosen))
+    known = SHORT + NEW - 1
+    cache = reference.new_cache(known + 1)
+    logits = reference.forward([*prompt, *tokens[:-1]], cache)
+    assert tokens == logits[SHORT - 1 :].argmax(axis=1).tolist()
+    require_close(gpus.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, f"{ranks} GPUs")
 
 
 @pytest.mark.parametrize(

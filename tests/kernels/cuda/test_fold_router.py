@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -73,18 +73,18 @@ def folded(packer: EmulatedPacker, weights: Weights, sharding: Sharding, rank: i
         job = UnitJob(columns=columns, bf16=bf16, storage=chosen.storages[0][1])
         if isinstance(weights, RandomWeights):
             key = weights.recipe(name)[0]
-            tensor = UnitTensor(0, 0, region.first, region.stride, key, weights.packed_scale(name))
+            tensor = UnitTensor(0, 0, *astuple(region), key, weights.packed_scale(name))
         else:
             packed = packed_of(weights, name)
-            tensor = UnitTensor(put(sharding.slice(name, rank, packed.rows)))
+            tensor = UnitTensor(put(sharding.slice_packed(name, rank, packed)))
             if packed.scales is not None:
                 of_rows = np.repeat(packed.scales, FP8_BLOCK_SIDE, axis=-2)[..., : packed.rows.shape[-2], :]
-                tensor.scales = put(sharding.slice(name, rank, of_rows))
+                tensor.scales = put(sharding.slice(name, rank, of_rows, columns=FP8_BLOCK_SIDE))
     else:
         job = PackJob(columns=columns, bf16=bf16)
         if isinstance(weights, RandomWeights):
             key, scale, _ = weights.recipe(name)
-            tensor = PackTensor(0, region.first, region.stride, key, scale)
+            tensor = PackTensor(0, *astuple(region), key, scale)
         else:
             tensor = PackTensor(put(sharding.slice(name, rank, weights.get(name, chosen.half))))
     job.tensors[0] = tensor

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.backends.cuda.contract import UnitJob, UnitTensor
+from engine.backends.cuda.contract import PackJob, PackTensor, UnitJob, UnitTensor
 from engine.backends.cuda.expert_region import ExpertRegion, expert_tensors, pack_experts
 from engine.backends.cuda.memory import share_table, tile_shares
-from engine.backends.cuda.sharding import shard
-from engine.backends.cuda.storages import choose_storages
+from engine.backends.cuda.sharding import Sharding, shard
+from engine.backends.cuda.storages import choose_storages, shard_weights
 from engine.backends.cuda.tape import Matrix, Plan, columns, pack_core, plan, row_sources, tensors
 from engine.backends.cuda.units import UNIT_FORMS
 from engine.backends.cuda.unpacked import sixteen_bits
@@ -23,6 +23,7 @@ from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 from engine.models.weights import RANDOM_STORAGES, DType, RandomWeights, Weights, packed_of
 from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.gpu.models import LLAMA
+from tests.kernels.cuda.emulation.launch import PartOf
 from tests.kernels.cuda.emulation.packer import EmulatedPacker
 
 CORES = 5
@@ -83,7 +84,13 @@ def pack_matrix(
     for i, name in enumerate(names):
         if isinstance(weights, RandomWeights):
             key, _, _ = weights.recipe(name)
-            job.tensors[i] = UnitTensor(0, 0, 0, job.columns, key, weights.packed_scale(name))
+            job.tensors[i] = UnitTensor(
+                0,
+                0,
+                *astuple(shard(weights.config, 1).region(name, 0, job.columns)),
+                key,
+                weights.packed_scale(name),
+            )
             continue
         packed = packed_of(weights, name)
         held.append(np.ascontiguousarray(packed.rows))
@@ -183,3 +190,65 @@ def test_the_packing_kernel_leaves_experts_where_they_are_defined_to_lie(
         job = UnitJob(columns=columns(region.one, matrix), storage=storage)
         pack_matrix(packer.pack, job, weights, names, where, found)
     assert np.array_equal(found, pack_experts(region, weights))
+
+
+@pytest.mark.parametrize("storage", [None, *RANDOM_STORAGES])
+def test_random_experts_whose_columns_are_padded_are_those_cut_from_arrays(
+    packer: EmulatedPacker, storage: Storage | None
+) -> None:
+    """Made where they are needed, of a GPU's part only what the model has; the rest is zeros."""
+    ffn = 384 if storage is Storage.FP8_BLOCK else 352
+    config = replace(CONFIG, heads=8, kv_heads=8, ffn=ffn, experts=Experts(count=3, chosen=2))
+    weights = RandomWeights(config, 3, storage=storage)
+    sharding = shard_weights(weights, 8)
+    chosen = choose_storages(weights, sharding)
+    region = ExpertRegion.of(plan(sharding.part, CORES, chosen.storages))
+    assert region.storage(Matrix.DOWN) is (storage or Storage.F16)
+    unwritten = 0 if storage is Storage.FP8_BLOCK else 0xAA  # nobody writes what makes runs of FP8 even
+    for rank in range(8):
+        found = np.full(region.size, unwritten, np.uint8)
+        for layer, expert, matrix in region.matrices():
+            names = expert_tensors(config, layer, expert, matrix)
+            pack_part(
+                packer,
+                region,
+                sharding,
+                rank,
+                weights,
+                names,
+                matrix,
+                found[region.offset(layer, expert, matrix) :],
+            )
+        assert np.array_equal(found, pack_experts(region, PartOf(weights, sharding, rank), chosen.half)), rank
+
+
+def pack_part(
+    packer: EmulatedPacker,
+    region: ExpertRegion,
+    sharding: Sharding,
+    rank: int,
+    weights: RandomWeights,
+    names: Sequence[str],
+    matrix: Matrix,
+    to: NDArray[np.uint8],
+) -> None:
+    """A GPU's part of one expert's matrix, at the begin of `to`."""
+    width, storage = columns(region.one, matrix), region.storage(matrix)
+    bf16 = weights.native == "bf16"
+    job = (
+        UnitJob(columns=width, storage=storage, bf16=bf16)
+        if storage.is_packed
+        else PackJob(columns=width, bf16=bf16)
+    )
+    for i, name in enumerate(names):
+        key, scale, _ = weights.recipe(name)
+        part = astuple(sharding.region(name, rank, width))
+        job.tensors[i] = (
+            UnitTensor(0, 0, *part, key, weights.packed_scale(name))
+            if storage.is_packed
+            else PackTensor(0, *part, key, scale)
+        )
+    sources, (shares, offsets) = region.sources(matrix), tile_shares(region, matrix)
+    job.sources, job.shares, job.offsets = (array.ctypes.data for array in (sources, shares, offsets))
+    job.tape = to.ctypes.data
+    packer.pack(job, len(shares))

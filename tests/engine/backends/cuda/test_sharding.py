@@ -6,15 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors
 from engine.backends.cuda.sharding import Sharding, shard
-from engine.backends.cuda.tape import Matrix, columns, plan, tensors, validate
+from engine.backends.cuda.storages import choose_storages, shard_weights
+from engine.backends.cuda.tape import CHUNK_COLUMNS, Matrix, columns, plan, tensors, validate
 from engine.errors import BackendUnavailable
 from engine.models.config import Exchange, HeadKind, ModelConfig, tensor_shapes
 from engine.models.presets import load_preset
+from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 from engine.models.weights import RandomWeights
-from tests.gpu.models import CONFIGS, LANEFORMER, LLAMA
+from tests.engine.models.packed_weights import RandomPacked, all_in
+from tests.gpu.models import CONFIGS, FOUR_HEADS, LANEFORMER, LLAMA
 
 DEALT = [
     *((LANEFORMER, ranks) for ranks in (2, 4, 8)),
@@ -23,6 +28,8 @@ DEALT = [
     (LLAMA, 2),
     (CONFIGS["head-dim-96-tied"], 4),
     (replace(LLAMA, vocab=1003), 2),
+    (replace(FOUR_HEADS, ffn=1002), 4),
+    (replace(LLAMA, kv_heads=8, ffn=100), 8),
 ]
 EXPERTS = CONFIGS["test-experts"]
 
@@ -46,7 +53,11 @@ def test_the_parts_of_a_matrix_hold_every_element_once(config: ModelConfig, rank
         whole = numbered(config, name)
         found = np.concatenate([sharding.slice(name, rank, whole).ravel() for rank in range(ranks)])
         found = found[: whole.size] if name in ("head", "embed") else found
-        assert np.array_equal(np.sort(found), whole.ravel())
+        assert found.size == whole.size or name.endswith(("w_gate", "w_up", "w_down"))
+        numbers, times = np.unique(found, return_counts=True)
+        padding = found.size - whole.size
+        assert np.array_equal(numbers, whole.ravel())
+        assert (times[1:] == 1).all() and times[0] == 1 + padding, "zeros, of which one is an element"
         assert sharding.slice(name, 0, whole).size % width == 0
 
 
@@ -59,8 +70,9 @@ def test_weights_made_on_the_device_are_those_cut_from_arrays(config: ModelConfi
             cut = sharding.slice(name, rank, whole).reshape(-1, width)
             region = sharding.region(name, rank, width)
             made = region.first + np.arange(len(cut))[:, np.newaxis] * region.stride + np.arange(width)
-            inside = made < whole.size if name in ("head", "embed") else np.ones_like(made, bool)
-            assert np.array_equal(cut[inside], made[inside])
+            inside = np.zeros_like(made, bool)
+            inside[: region.rows, : region.columns] = True
+            assert np.array_equal(cut, np.where(inside, made, 0))
 
 
 @pytest.mark.parametrize(("config", "ranks"), DEALT)
@@ -99,7 +111,6 @@ def test_the_headline_model_falls_into_2_4_and_8_parts() -> None:
         (replace(LLAMA, heads=12, kv_heads=6), 4, "the 6 KV heads of test-llama do not split"),
         (LANEFORMER, 16, "at most 8 GPUs"),
         (CONFIGS["head-of-all-lanes"], 2, "on 1 GPU only"),
-        (EXPERTS, 2, "the 96 columns of an expert of test-experts do not split"),
     ],
 )
 def test_what_does_not_divide_is_refused_in_a_sentence(config: ModelConfig, ranks: int, why: str) -> None:
@@ -136,6 +147,75 @@ def test_gpus_that_are_more_than_kv_heads_share_them_with_their_query_heads() ->
     of_each = sharding.of_all("layers.0.bk", bias).reshape(4, config.head_dim)
     assert np.array_equal(of_each, np.repeat(bias.reshape(2, -1), 2, axis=0))
     validate(plan(sharding.part, 132), 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "storage", "ranks", "columns_a_gpu"),
+    [
+        ("gpt-oss-20b", Storage.MXFP4, 4, 768),
+        ("gpt-oss-120b", Storage.MXFP4, 8, 384),
+        ("gpt-oss-20b", None, 4, 736),
+        ("gpt-oss-20b", None, 2, 1440),
+        ("qwen3-30b-a3b", Storage.FP8_BLOCK, 2, 384),
+        ("qwen3-8b", Storage.FP8_BLOCK, 8, 1536),
+    ],
+)
+def test_published_shapes_are_cut_into_whole_runs_or_equal_parts(
+    name: str, storage: Storage | None, ranks: int, columns_a_gpu: int
+) -> None:
+    config = replace(load_preset(name).config, layers=1, windows=(), layer_ropes=())
+    weights = RandomWeights(config, storage=storage)
+    sharding = shard_weights(weights, ranks)
+    assert sharding.part.ffn == columns_a_gpu
+    chosen = choose_storages(weights, sharding)
+    assert chosen.storages[0][Matrix.DOWN] is (storage or Storage.F16)
+    validate(plan(sharding.part, 132, chosen.storages), 48)
+
+
+@given(
+    ffn=st.integers(1, 40).map(lambda n: 32 * n),
+    ranks=st.sampled_from((2, 4, 8)),
+    storage=st.sampled_from((None, Storage.MXFP4, Storage.FP8_BLOCK, Storage.Q8_0)),
+)
+def test_every_column_of_an_expert_is_on_one_gpu_in_parts_of_one_size(
+    ffn: int, ranks: int, storage: Storage | None
+) -> None:
+    config = replace(EXPERTS, ffn=ffn, heads=8, kv_heads=8, hidden=64, layers=1, windows=())
+    sharding = shard_weights(RandomWeights(config, storage=storage), ranks)
+    share, name = sharding.part.ffn, "layers.0.experts.0.w_down"
+    assert share % CHUNK_COLUMNS == 0
+    assert ffn <= ranks * share
+    columns_of = np.broadcast_to(np.arange(1, ffn + 1), (1, config.hidden, ffn))
+    parts = [sharding.slice(name, rank, columns_of) for rank in range(ranks)]
+    assert {part.shape for part in parts} == {(1, config.hidden, share)}
+    row = np.concatenate([part[0, 0] for part in parts])
+    assert np.array_equal(row[:ffn], columns_of[0, 0]) and not row[ffn:].any()
+    for part, rank in zip(parts, range(ranks), strict=True):
+        region = sharding.region(name, rank, share)
+        held = part[0, 0][part[0, 0] > 0]
+        assert (region.rows, region.columns, region.stride) == (config.hidden, held.size, ffn)
+        assert not held.size or held[0] == region.first + 1
+    for kind in ("b_gate", "b_up"):
+        biases = sharding.of_all(f"layers.0.experts.0.{kind}", np.arange(1, ffn + 1)[np.newaxis]).reshape(-1)
+        assert biases.size == sharding.length_of_all(f"layers.0.experts.0.{kind}", ffn)
+        assert np.array_equal(biases, row), "where the kernels look for them"
+
+
+@pytest.mark.parametrize("storage", [Storage.MXFP4, Storage.Q8_0, Storage.FP8_BLOCK])
+def test_the_padded_parts_of_a_packed_matrix_mean_what_the_whole_does(storage: Storage) -> None:
+    config = replace(EXPERTS, kv_heads=4, ffn=416, layers=1, windows=())
+    weights, name = RandomPacked(config, all_in(storage), 3), "layers.0.experts.5.w_down"
+    sharding, packed = shard_weights(weights, 4), weights.packed(name)
+    parts = []
+    for rank in range(4):
+        rows = sharding.slice_packed(name, rank, packed)
+        scales = packed.scales
+        if scales is not None:
+            scales = sharding.slice(name, rank, scales, rows=FP8_BLOCK_SIDE, columns=FP8_BLOCK_SIDE)
+        parts.append(Packed(storage, rows, scales).values().reshape(config.hidden, -1))
+    together = np.concatenate(parts, axis=1)
+    assert np.array_equal(together[:, : config.ffn], packed.values().reshape(config.hidden, -1))
+    assert not together[:, config.ffn :].any()
 
 
 def test_each_gpu_holds_its_columns_of_every_expert() -> None:

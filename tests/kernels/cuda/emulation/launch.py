@@ -26,13 +26,13 @@ from engine.backends.cuda.memory import (
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.params import biases_of, sampling_of
 from engine.backends.cuda.prefill_buffers import prefill_bytes
-from engine.backends.cuda.sharding import Sharding, shard
-from engine.backends.cuda.storages import choose_storages
+from engine.backends.cuda.sharding import Sharding
+from engine.backends.cuda.storages import choose_storages, shard_weights
 from engine.backends.cuda.tape import Plan, pack_core, plan
 from engine.backends.cuda.unpacked import copies_experts, copy_offsets, experts_for_tiles, sixteen_bits
 from engine.kv_cache import KeysAndValues
 from engine.models.config import ModelConfig, is_matrix
-from engine.models.storage import Packed, Storage
+from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 from engine.models.weights import DType, Weights, packed_of, storage_of
 from engine.sampling import SamplingParams
 from tests.kernels.cuda.emulation.build import build_library
@@ -49,18 +49,23 @@ class PartOf:
         self._weights, self._sharding, self._rank = weights, sharding, rank
 
     def get(self, name: str, dtype: DType = "f32") -> NDArray[Any]:
-        return self._slice(name, self._weights.get(name, dtype))
+        values = self._weights.get(name, dtype)
+        return self._sharding.slice(name, self._rank, values) if is_matrix(name) else values
 
     def storage(self, name: str) -> Storage:
         return storage_of(self._weights, name)
 
     def packed(self, name: str) -> Packed:
         whole = packed_of(self._weights, name)
-        scales = None if whole.scales is None else self._slice(name, whole.scales)
-        return Packed(whole.storage, self._slice(name, whole.rows), scales)
+        rows = self._sharding.slice_packed(name, self._rank, whole)
+        return Packed(whole.storage, rows, self._scales(name, whole.scales))
 
-    def _slice(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
-        return self._sharding.slice(name, self._rank, values) if is_matrix(name) else values
+    def _scales(self, name: str, of_whole: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+        """Of parts that are cut between blocks."""
+        if of_whole is None:
+            return None
+        side = FP8_BLOCK_SIDE
+        return self._sharding.slice(name, self._rank, of_whole, rows=side, columns=side)
 
 
 class EmulatedGpu:
@@ -81,7 +86,7 @@ class EmulatedGpu:
     ) -> None:
         """With `ranks` it is one of so many, which launch together (ranks.py)."""
         self._config = config
-        sharding = shard(config, ranks)
+        sharding = shard_weights(weights, ranks)
         self.chosen = choose_storages(weights, sharding)
         self._plan = plan(sharding.part, cores, self.chosen.storages)
         self.layout = make_layout(

@@ -33,6 +33,13 @@ extern "C" void unpack(const UnitJob* job, int cores) {
 """
 
 
+_ENTRY_OF_HALVES = """
+extern "C" void pack(const PackJob* job, int cores) {
+    for (blockIdx.y = 0; blockIdx.y < unsigned(cores); ++blockIdx.y) pack_matrix(*job);
+}
+"""
+
+
 class EmulatedPacker:
     """Raises FileNotFoundError if there is no C++ compiler."""
 
@@ -42,10 +49,11 @@ class EmulatedPacker:
         of_units = _FOLD.replace("JOB", "UnitJob").replace("KERNEL", "fold_router_units")
         self._library = _build(folder, "pack_units", _ENTRY + of_units)
         of_halves = _FOLD.replace("JOB", "PackJob").replace("KERNEL", "fold_router")
-        self._halves = _build(folder, "pack", of_halves)
+        self._halves = _build(folder, "pack", _ENTRY_OF_HALVES + of_halves)
 
-    def pack(self, job: UnitJob, cores: int) -> None:
-        self._library.pack(ctypes.byref(job), cores)
+    def pack(self, job: PackJob | UnitJob, cores: int) -> None:
+        library = self._library if isinstance(job, UnitJob) else self._halves
+        library.pack(ctypes.byref(job), cores)
 
     def unpack(self, job: UnitJob, cores: int) -> None:
         self._library.unpack(ctypes.byref(job), cores)

@@ -21,6 +21,7 @@ class EmulatedGpus:
         self._gpus = [
             EmulatedGpu(folder, config, weights, cores, ranks=ranks, rank=rank) for rank in range(ranks)
         ]
+        self.layout, self.chosen = self._gpus[0].layout, self._gpus[0].chosen
         self._passes = 0
 
     def generate(self, tokens: list[int], new: int, *, prefilled: int) -> list[int]:
@@ -41,6 +42,6 @@ class EmulatedGpus:
 
     def cache(self, positions: int) -> KeysAndValues:
         """What launches have left in its first `positions`, of all GPUs' heads."""
-        copies = self._gpus[0].layout.sharding.kv_copies
+        copies = self.layout.sharding.kv_copies
         parts = [gpu.cache(positions) for gpu in self._gpus[::copies]]
         return KeysAndValues(*(np.concatenate(both, axis=1) for both in zip(*parts, strict=True)))
