@@ -225,6 +225,14 @@ using Launched = LaunchOf<(REQUESTS > 1)>::Type;
 DEVICE const Params& prompt_of(const Params& params) { return params; }
 DEVICE const Params& prompt_of(const Together& launch) { return launch.requests[launch.reader]; }
 
+// Through which layers a pass by tiles goes. Beside running requests a piece of a prompt goes through some in one launch and through
+// others in the next ones (engine/backends/cuda/reading.py): all that a layer takes over from those before lies in memory.
+struct Layers {
+    int first, end;
+};
+DEVICE Layers layers_of(const Params&) { return {0, model::LAYERS}; }
+DEVICE Layers layers_of(const Together& launch) { return {launch.first_layer, launch.end_layer}; }
+
 // A consumer thread. `place` is kept current for the watchdog's report.
 struct Core {
     const Params& params;

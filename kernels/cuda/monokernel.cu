@@ -138,7 +138,7 @@ struct Producer {
 };
 
 // The tiles of a long prompt, by all warps that do not compute. Where the rest of the prompt begins, which goes through the ring.
-DEVICE int produce_tiles(const Params& params, Shared& shared, u32 sm) {
+DEVICE int produce_tiles(const Params& params, Shared& shared, u32 sm, const Layers& layers) {
     int at = params.first;
     if constexpr (tiles::ANY) {
         const u32 warp = threadIdx.x / 32;
@@ -146,7 +146,7 @@ DEVICE int produce_tiles(const Params& params, Shared& shared, u32 sm) {
         while (at < params.prefill_end) {
             const prefill::Chunk chunk = prefill::next_chunk(params, at);
             if (!chunk.tiled) break;
-            producer.pass(at, chunk.tokens);
+            producer.pass(at, chunk.tokens, layers);
             at += chunk.tokens;
         }
         producer.drain();
@@ -192,11 +192,11 @@ struct Reporter {
 };
 
 // One chunk of a prompt, the way that is the faster one for it.
-DEVICE void pass_prompt(Core& core, const prefill::Chunk& chunk, tiles::Stages& stages, u32& copied) {
+DEVICE void pass_prompt(Core& core, const prefill::Chunk& chunk, const Layers& layers, tiles::Stages& stages, u32& copied) {
     if constexpr (tiles::ANY) {
         if (chunk.tiled) {
-            if constexpr (experts::ANY) prefill::pass(expert_tiles::ByExpertTiles{{core, chunk, stages}});
-            else prefill::pass(prefill::ByTiles{core, chunk, stages});
+            if constexpr (experts::ANY) prefill::pass(expert_tiles::ByExpertTiles{{core, chunk, stages}}, layers);
+            else prefill::pass(prefill::ByTiles{core, chunk, stages}, layers);
             return;
         }
     }
@@ -228,9 +228,9 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
     u32 copied = 0;  // parity of the barrier of that name
     while (at < params.prefill_end) {
         const prefill::Chunk chunk = prefill::next_chunk(params, at);
-        pass_prompt(core, chunk, stages, copied);
+        pass_prompt(core, chunk, layers_of(launched), stages, copied);
         at += chunk.tokens;
-        if (reports) reporter.prefilled(smaller(at, params.prefill_end));
+        if (reports && layers_of(launched).end == model::LAYERS) reporter.prefilled(smaller(at, params.prefill_end));
     }
 
 #ifdef MODEL_SEVERAL
@@ -345,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         consume(launched, shared, blockIdx.x);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        const int at = produce_tiles(params, shared, blockIdx.x);
+        const int at = produce_tiles(params, shared, blockIdx.x, layers_of(launched));
         if (threadIdx.x < CONSUMERS + PRODUCERS) produce(params, shared, blockIdx.x, at);
         else if (threadIdx.x < CONSUMERS + PRODUCERS + 32) RoutingWarp<experts::FOLDED && REQUESTS == 1>(params, shared, blockIdx.x).run();
     }

@@ -377,12 +377,12 @@ DEVICE void end_module(Core& core) {
 
 // The last layer's keys and values are all that later tokens need of it; the last token's way through it is decode's.
 template <class Way>
-DEVICE void pass(Way way) {
+DEVICE void pass(Way way, const Layers& layers = {0, model::LAYERS}) {
     Core& core = way.core;
     const Chunk& chunk = way.chunk;
     const Params& p = core.params;
 #pragma unroll 1
-    for (int layer = 0; layer < model::LAYERS; ++layer) {
+    for (int layer = layers.first; layer < layers.end; ++layer) {
         core.place.layer = layer;
         core.place.position = chunk.first;
         const u16* norms = p.norms + size_t(2 * layer) * model::HIDDEN;

@@ -162,10 +162,10 @@ struct Producer {
         }
     }
 
-    DEVICE void pass(int first, int tokens) {
+    DEVICE void pass(int first, int tokens, const Layers& layers) {
         place.position = first;
 #pragma unroll 1
-        for (int layer = 0; layer < model::LAYERS; ++layer) {
+        for (int layer = layers.first; layer < layers.end; ++layer) {
             matrix<QKV>(params.operand_hidden, tokens, layer);
             if (layer == model::LAYERS - 1) break;
             attention(first, tokens, layer);

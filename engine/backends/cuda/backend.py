@@ -36,7 +36,8 @@ from engine.backends.cuda.options import Options, parse_options
 from engine.backends.cuda.read_bandwidth import ReadBandwidth
 from engine.backends.cuda.room import fit_copy, require_room
 from engine.backends.cuda.row_launches import RowLaunches
-from engine.backends.cuda.rows import Row, RowScheduler, Ways
+from engine.backends.cuda.reading import Ways
+from engine.backends.cuda.rows import Row, RowScheduler
 from engine.backends.cuda.seats import kernels_for
 from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.storages import choose_storages
@@ -149,10 +150,9 @@ class CudaBackend:
             with self._lock:
                 self._caches.take_back_row(lease, job, tokens)
 
-        ways = Ways(self.layout.prefill_chunk, self.layout.tiles_from)
         return RowScheduler(
             self.config.context,
-            ways,
+            Ways.of(self.layout),
             lend=lend,
             take_back=take_back,
             copy=self._caches.copy_row,

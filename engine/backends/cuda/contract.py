@@ -352,6 +352,8 @@ _TOGETHER: tuple[Declared, ...] = (
     ("requests", Params * MOST_ROWS, "those beyond model::REQUESTS are not read; max_new 0: decodes nothing"),
     ("tables", Pointer("u8"), "[REQUESTS][SMS] of TABLE_BYTES (core.cuh)"),
     ("reader", c_int32, "the request that a piece of its prompt is read of"),
+    ("first_layer", c_int32, "the piece, by tiles, goes through the layers [first_layer, end_layer)"),
+    ("end_layer", c_int32, "by shares it goes through all"),
     ("unused", c_int32, ""),
 )
 

@@ -137,6 +137,8 @@ class LaunchPlan:
     """Where keys and values lie on each GPU, by rank; empty for the buffer that came with the model."""
     tiles_from: int | None = None
     """Tokens left of the prompt from which on they go by tiles; None: what is fastest for the model."""
+    layers: tuple[int, int] | None = None
+    """Of a launch of several, by tiles: from which to which layer the prompt goes; None: through all."""
 
     @property
     def steps(self) -> int:

@@ -12,25 +12,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from engine.backends.base import Job, Outcome, Token
 from engine.backends.cuda.contract import Finish
 from engine.backends.cuda.kept_caches import Lease
 from engine.backends.cuda.launch import LaunchPlan
+from engine.backends.cuda.reading import Piece, Ways, next_piece
 from engine.backends.delivery import Delivery
 from engine.errors import BackendFailure, EngineError
 from engine.timings import FinishReason
 
-PIECE = 256
-"""Prompt tokens that are read between two tokens of running rows, at most: what bounds their gap."""
-_CHUNKS_AT_ONCE = 4
-"""Passes by tiles of a prompt in one launch, while nobody decodes: whoever joins meanwhile waits for them."""
 _MOST_NEW = 1024
 """Tokens of a row in one launch of several, or of one that goes on alone: its ring stays small, and to go on
 costs one launch."""
 _LOOK_SECONDS = 50e-6
-_NEVER = (1 << 31) - 1
 
 
 class RunningLaunch(Protocol):
@@ -63,13 +59,6 @@ class RunningLaunch(Protocol):
     def close(self) -> None: ...
 
 
-class Ways(NamedTuple):
-    """How prompts are read: Layout.prefill_chunk and Layout.tiles_from."""
-
-    chunk: int
-    tiles_from: int
-
-
 class Row:
     """A request in a row. Implements engine.backends.base.Launch."""
 
@@ -84,6 +73,8 @@ class Row:
         """Whether its lease is still to be taken back."""
         self.filled = 0
         """Positions with keys and values, before the launch in flight."""
+        self.layers_read = 0
+        """Layers that the piece after them has gone through, before the launch in flight."""
         self.stop_wanted = False
         self.begun_ns = time.perf_counter_ns()
         self.prefill_ns = 0
@@ -138,6 +129,7 @@ class Row:
     def take_prompt(self) -> None:
         """Its prompt is in its cache, but for the last token, which decode takes."""
         self.filled = self._prefilled = len(self.job.tokens) - 1
+        self.layers_read = 0
         self.lease = self.lease._replace(first=self.filled)
 
     def refuse(self, why: EngineError) -> None:
@@ -190,55 +182,40 @@ class Part:
 
 def plan_parts(rows: Sequence[Row], ways: Ways) -> list[Part]:
     """What the next launch does: a token or more of every row that has read its prompt, and a piece of one
-    prompt. While prompts wait to be read it is one token. A row alone does all in one launch, unless its
-    prompt is so long that others would wait for it."""
-    if len(rows) == 1 and rows[0].filled == rows[0].lease.first and _is_read_at_once(rows[0], ways):
-        return [_part(rows[0], len(rows[0].ids) - 1, rows[0].limit - rows[0].generated)]
+    prompt or a part of it. While prompts wait to be read it is one token. A row alone does all in one
+    launch, unless its prompt is so long that others would wait for it."""
+    if len(rows) == 1 and rows[0].filled == rows[0].lease.first:
+        row, whole = rows[0], len(rows[0].ids) - 1
+        if ways.reads_at_once(whole - row.filled):
+            return [_part(row, Piece(whole, None), row.limit - row.generated)]
     reading = [row for row in rows if row.reads]
     going = [row for row in rows if not row.reads]
     parts, most = [], _MOST_NEW
     if reading:
         reader, whole = reading[0], len(reading[0].ids) - 1
-        end, tiles_from = _piece(reader, ways, bounded=bool(going))
-        most = 1 if len(reading) > 1 or end < whole else most
-        parts.append(_part(reader, end, most if end == whole else 0, tiles_from))
-    return [*(_part(row, row.filled, most) for row in going), *parts]
+        piece = next_piece(
+            ways, reader.lease.first, reader.filled, whole, reader.layers_read, bounded=bool(going)
+        )
+        is_last = piece.end == whole and (piece.layers is None or piece.layers[1] == ways.layers)
+        most = 1 if len(reading) > 1 or not is_last else most
+        parts.append(_part(reader, piece, most if is_last else 0))
+    return [*(_part(row, Piece(row.filled, None), most) for row in going), *parts]
 
 
-def _is_read_at_once(row: Row, ways: Ways) -> bool:
-    return not ways.chunk or len(row.ids) - 1 - row.filled <= _CHUNKS_AT_ONCE * ways.chunk
-
-
-def _part(row: Row, end: int, most: int, tiles_from: int | None = None) -> Part:
+def _part(row: Row, piece: Piece, most: int) -> Part:
     plan = LaunchPlan(
         ids=tuple(row.ids),
         max_new=min(most, row.limit - row.generated),
         first=row.filled,
-        prefill_end=end,
+        prefill_end=piece.end,
         sampling=row.job.sampling,
         sampled=row.job.sampled + row.generated,
         stop_ids=row.job.stop_ids,
         caches=row.lease.buffers,
-        tiles_from=tiles_from,
+        tiles_from=piece.tiles_from,
+        layers=piece.layers,
     )
     return Part(row, plan)
-
-
-def _piece(row: Row, ways: Ways, *, bounded: bool) -> tuple[int, int | None]:
-    """Where the next piece of its prompt ends, and from how many tokens on it goes by tiles.
-
-    In pieces a prompt goes the way that it goes alone: the kernel chooses by what is left at the begin of
-    each chunk (next_chunk in kernels/cuda/prefill.cuh).
-    """
-    end, begin = len(row.ids) - 1, row.lease.first
-    if not bounded and row.filled == begin and _is_read_at_once(row, ways):
-        return end, None
-    chunk_begin = begin + (row.filled - begin) // ways.chunk * ways.chunk if ways.chunk else begin
-    tiled = ways.chunk > 0 and end - chunk_begin >= ways.tiles_from
-    stop = min(end, chunk_begin + ways.chunk) if tiled else end
-    if bounded:
-        stop = min(stop, row.filled + PIECE)
-    return stop, 1 if tiled else _NEVER
 
 
 class RowScheduler:
@@ -370,6 +347,9 @@ class RowScheduler:
             launch.close()
         if launch.failure is not None:
             raise launch.failure
+        for part in parts:
+            _, end = part.plan.layers or (0, 0)
+            part.row.layers_read = end % self._ways.layers  # of a piece that has gone through all nothing is left
 
     def _follow(self, launch: RunningLaunch, parts: Sequence[Part], begun_ns: int) -> None:
         stopped, paused = set[int](), False

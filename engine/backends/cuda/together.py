@@ -124,7 +124,11 @@ class SeveralLaunch:
         requests = [self._params(seat, plan) for seat, plan in enumerate(self._plans)]
         host = HostSide(device, self._resources, self._stream, requests, self._plans, flags=MOST_ROWS)
         self._views, self._flags = host.views, host.flags
-        self._together = Together(tables=self._seats.tables, reader=self._reader())
+        reader = self._reader()
+        first, end = self._plans[reader].layers or (0, self._layout.config.layers)
+        self._together = Together(
+            tables=self._seats.tables, reader=reader, first_layer=first, end_layer=end
+        )
         self._together.requests[: len(requests)] = requests
         for i in range(len(requests), MOST_ROWS):  # nobody's: they decode nothing
             self._together.requests[i] = requests[0]

@@ -113,7 +113,7 @@ def test_each_gets_on_several_gpus_what_it_gets_alone_there(
 def test_a_row_may_join_read_its_prompt_in_pieces_and_leave_while_others_go_on(
     ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.backends.cuda.rows.PIECE", 4)
+    monkeypatch.setattr("engine.backends.cuda.reading.SHARES_PIECE", 4)
     backend = EmulatedBackend(folder, RandomWeights(TWO_HEADS, 3), 2, 4, filters=True, ranks=ranks)
     jobs = [
         Job(tuple(prompt(1, 3)), 6, SAMPLINGS[1]),

@@ -42,6 +42,8 @@ class Request:
     first: int = 0
     prefilled: int = 0
     tiles_from: int = 1 << 30
+    layers: tuple[int, int] | None = None
+    """By tiles: through which they are read; None: all."""
     kv: tuple[int, ...] = ()
     """Where its cache lies on each GPU; empty: that of its seat."""
 
@@ -110,13 +112,16 @@ class EmulatedRows:
             for i, request in enumerate(requests)
         ]
 
-    def hand_over(self, blocks: Sequence[Sequence[Params]], reader: int) -> ctypes.Array[Any]:
+    def hand_over(
+        self, blocks: Sequence[Sequence[Params]], reader: int, layers: tuple[int, int] | None
+    ) -> ctypes.Array[Any]:
         """What the kernels take, of each GPU's blocks."""
         if self.rows == 1:
             return (Params * len(blocks))(*chain.from_iterable(blocks))
         handed = (Together * len(blocks))()
         for each, tables, of_gpu in zip(handed, self._tables, blocks, strict=True):
             each.tables, each.reader = tables.ctypes.data, reader
+            each.first_layer, each.end_layer = layers or (0, self.gpu.layout.config.layers)
             each.requests[: len(of_gpu)] = of_gpu
         return handed
 
@@ -135,7 +140,7 @@ class Running:
         for of_gpu in blocks:
             for i, params in enumerate(of_gpu):
                 self._reach(params, [others[i] for others in blocks])
-        self._handed = rows.hand_over(blocks, reader)
+        self._handed = rows.hand_over(blocks, reader, asked[reader].layers)
 
     @property
     def statuses(self) -> Sequence[Status]:
