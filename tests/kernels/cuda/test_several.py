@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from engine.backends.base import Job
+from engine.backends.cuda import reading
 from engine.backends.cuda.constants import Tuning
 from engine.backends.cuda.rows import Row
 from engine.models.config import ModelConfig
@@ -18,7 +19,7 @@ from engine.sampling import SamplingParams
 from tests.gpu.models import LANEFORMER
 from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
 from tests.kernels.cuda.emulation.several import EmulatedRows, Ended, Request, team
-from tests.kernels.cuda.test_emulation import SMALL
+from tests.kernels.cuda.test_emulation import EXPERTS, SMALL
 
 PATIENCE_S = 60.0
 WARM = SamplingParams(
@@ -113,7 +114,7 @@ def test_each_gets_on_several_gpus_what_it_gets_alone_there(
 def test_a_row_may_join_read_its_prompt_in_pieces_and_leave_while_others_go_on(
     ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.backends.cuda.reading.SHARES_PIECE", 4)
+    monkeypatch.setattr(reading, "SHARES_PIECE", 4)
     backend = EmulatedBackend(folder, RandomWeights(TWO_HEADS, 3), 2, 4, filters=True, ranks=ranks)
     jobs = [
         Job(tuple(prompt(1, 3)), 6, SAMPLINGS[1]),
@@ -132,6 +133,63 @@ def test_a_row_may_join_read_its_prompt_in_pieces_and_leave_while_others_go_on(
 
     assert found == expected
     assert len(backend.launches) > 5
+
+
+@pytest.mark.parametrize(
+    ("config", "ranks"),
+    [
+        (replace(TWO_HEADS, layers=3, windows=(9, 0, 0)), 1),
+        pytest.param(LANES, 1, marks=pytest.mark.nightly),
+        pytest.param(FOUR_LANES, 2, marks=pytest.mark.nightly),
+        pytest.param(replace(SMALL, layers=3, windows=(0,) * 3), 2, marks=pytest.mark.nightly),
+        pytest.param(replace(EXPERTS, layers=3, windows=(0,) * 3), 1, marks=pytest.mark.nightly),
+    ],
+    ids=["a window", "lanes", "lanes on two GPUs", "two GPUs", "experts"],
+)
+def test_a_piece_read_in_parts_of_its_layers_leaves_what_one_read_at_once_leaves(
+    config: ModelConfig, ranks: int, folder: Path
+) -> None:
+    """While somebody decodes between the parts, in memory of its own."""
+    found = []
+    for parts in ([(0, 3)], [(0, 1), (1, 3)], [(0, 1), (1, 2), (2, 3)]):
+        rows = EmulatedRows(*team(folder, RandomWeights(config, 3), 2, ranks, requests=2, filters=True))
+        read = Request(prompt(2, 24), 0, first=0, prefilled=23, tiles_from=1)
+        for layers in parts:
+            rows.launch([Request(prompt(1, 3), 2, WARM), replace(read, layers=layers)], reader=1)
+            assert rows.prefilled[1] == (23 if layers[1] == config.layers else 0)
+        ended = rows.launch([None, replace(read, new=4, first=23)], reader=1)
+        found.append((ended, [seats[1].kv.copy() for seats in rows.seats]))
+
+    (ended, caches), *others = found
+    for other, kept in others:
+        assert other == ended
+        np.testing.assert_array_equal(kept, caches)
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_who_reads_its_prompt_in_parts_of_layers_beside_others_gets_what_it_gets_alone(
+    ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PIECE", 16)
+    monkeypatch.setattr(reading, "PART_US", 1.0)
+    monkeypatch.setattr(reading, "MOST_DELAY", 1000.0)
+    weights = RandomWeights(TWO_HEADS, 3)
+    backend = EmulatedBackend(folder, weights, 2, 4, filters=True, ranks=ranks, tiles_from=1)
+    jobs = [
+        Job(tuple(prompt(1, 3)), 8, SAMPLINGS[1]),
+        Job(tuple(prompt(2, 40)), 2, SAMPLINGS[0]),
+        Job(tuple(prompt(3, 20)), 2, SAMPLINGS[3]),
+    ]
+    scheduler = backend.scheduler
+    expected = [follow(scheduler.join(job)) for job in jobs]
+    assert backend.layers == []
+
+    rows = [scheduler.join(job) for job in jobs]
+    found = [follow(row) for row in rows]
+    scheduler.settle()
+
+    assert found == expected
+    assert backend.layers[:2] == [(0, 1), (1, 2)]
 
 
 @pytest.mark.nightly

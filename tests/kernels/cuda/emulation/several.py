@@ -101,12 +101,15 @@ class EmulatedRows:
         self.rows = gpu.layout.requests
         self.seats = [[Seat(each) for _ in range(self.rows)] for each in self.gpus]
         tables = self.rows * table_bytes(gpu.layout.plan) * gpu.layout.plan.cores
+        self.prefilled: list[int] = []
+        """Positions that the last launch says each prompt is read to."""
         self._tables = [each.put(np.zeros(tables, np.uint8)) for each in self.gpus]
 
     def launch(self, requests: Sequence[Request | None], reader: int = 0) -> list[Ended | None]:
         """Nobody sits where None stands; `reader` is the seat whose prompt is read."""
         launch = Running(self, requests, reader)
         launch.run()
+        self.prefilled = [status.prefilled for status in launch.statuses]
         return [
             Ended(launch.ids(i), launch.finish(i)) if request and request.new else None
             for i, request in enumerate(requests)
