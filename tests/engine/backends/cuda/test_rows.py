@@ -5,18 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from engine.backends.base import Job, Token
 from engine.backends.cuda.contract import Finish
 from engine.backends.cuda.kept_caches import Lease
-from engine.backends.cuda.rows import PIECE, Part, Row, RowScheduler, RunningLaunch, Ways, plan_parts
+from engine.backends.cuda.reading import PIECE, SHARES_PIECE, Cost, Ways
+from engine.backends.cuda.rows import Part, Row, RowScheduler, RunningLaunch, plan_parts
 from engine.errors import BackendFailure, NoRoom
 
 CONTEXT = 4096
-WAYS = Ways(chunk=2048, tiles_from=129)
-BY_SHARES = Ways(chunk=0, tiles_from=1 << 30)
+ONE_LAYER = Cost(met=0, held=0, q_dim=64, windows=(0,), step_us=100)
+SIX_LAYERS = Cost(met=0, held=6.6e8, q_dim=64, windows=(0,) * 6, step_us=100)
+"""Takes 2.1 to 2.4 ms: two parts."""
+WAYS = Ways(chunk=2048, tiles_from=129, cost=ONE_LAYER)
+IN_PARTS = replace(WAYS, cost=SIX_LAYERS)
+BY_SHARES = Ways(chunk=0, tiles_from=1 << 30, cost=SIX_LAYERS)
 PATIENCE_S = 60.0
 
 
@@ -69,7 +75,7 @@ def test_the_prompt_that_came_first_is_read_first_and_whole_if_nobody_decodes() 
 
 
 def test_a_long_prompt_alone_is_read_pass_by_pass_so_that_others_may_join() -> None:
-    ways, reader, launches = Ways(chunk=256, tiles_from=129), row(1500), list[tuple[int, int]]()
+    ways, reader, launches = replace(WAYS, chunk=256), row(1500), list[tuple[int, int]]()
     while reader.reads:
         (part,) = plan_parts([reader], ways)
         launches.append((part.plan.prefill_end, part.plan.max_new))
@@ -99,8 +105,42 @@ def test_pieces_go_the_way_that_a_prompt_goes_alone(tokens: int, first: int) -> 
 def test_a_model_whose_prompts_never_go_by_tiles_reads_them_by_shares() -> None:
     parts = plan_parts([row(5, 4), row(600)], BY_SHARES)
 
-    assert parts[1].plan.prefill_end == PIECE
-    assert parts[1].plan.tiles_from == (1 << 31) - 1
+    assert parts[1].plan.prefill_end == SHARES_PIECE
+    assert (parts[1].plan.tiles_from, parts[1].plan.layers) == ((1 << 31) - 1, None)
+
+
+def test_a_piece_is_read_in_parts_of_its_layers_and_its_end_decodes_with_the_last() -> None:
+    reader, read = row(800), []
+    while reader.reads:
+        others, part = plan_parts([row(10, 9), reader], IN_PARTS)
+        plan = part.plan
+        assert plan.layers is not None
+        read.append((plan.first, plan.prefill_end, plan.layers, others.plan.max_new, plan.max_new))
+        reader.layers_read = plan.layers[1] % 6
+        reader.filled = plan.first if reader.layers_read else plan.prefill_end
+
+    assert read == [
+        (0, 512, (0, 3), 1, 0),
+        (0, 512, (3, 6), 1, 0),
+        (512, 799, (0, 3), 1, 0),
+        (512, 799, (3, 6), 100, 100),
+    ]
+
+
+def test_a_piece_that_nobody_waits_for_any_more_is_read_anew_and_whole() -> None:
+    reader = row(3000, filled=2048)
+    reader.layers_read = 3
+
+    (part,) = plan_parts([reader], IN_PARTS)
+
+    assert (part.plan.first, part.plan.prefill_end, part.plan.layers) == (2048, 2999, None)
+
+
+def test_who_takes_a_prompt_over_has_no_piece_of_its_own_begun() -> None:
+    reader = row(3000)
+    reader.layers_read = 3
+    reader.take_prompt()
+    assert reader.layers_read == 0
 
 
 class FakeLaunch:
@@ -143,7 +183,7 @@ class FakeLaunch:
     def prefilled(self, part: int) -> tuple[int, int]:
         """As the kernel counts: from where the launch began, generated tokens too."""
         plan = self._parts[part].plan
-        if self.failure:
+        if self.failure or (plan.layers is not None and plan.layers[1] < 6):
             return plan.first, 0
         return plan.prefill_end + self._parts[part].decodes, 1
 
@@ -158,11 +198,13 @@ class FakeLaunch:
 class Bench:
     """A scheduler over fake launches, and what it did with the caches."""
 
-    def __init__(self, caches: int = 4) -> None:
+    def __init__(self, caches: int = 4, ways: Ways = WAYS) -> None:
         self.spare = list(range(caches))
         self.left: list[tuple[int, ...]] = []
         self.launches: list[int] = []
         self.read: list[int] = []
+        self.pieces: list[tuple[int, int, tuple[int, int] | None]] = []
+        """Whose prompt, by its length, each launch reads, from where, and through which layers."""
         self.copies: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.failing = False
         self.slow = False
@@ -170,7 +212,7 @@ class Bench:
         """A call that raises what nobody expects."""
         self.failure: BackendFailure | None = None
         self.scheduler = RowScheduler(
-            CONTEXT, WAYS, lend=self._lend, take_back=self._take_back, copy=self._copy, begin=self._begin
+            CONTEXT, ways, lend=self._lend, take_back=self._take_back, copy=self._copy, begin=self._begin
         )
 
     def _lend(self, _job: Job) -> Lease:
@@ -195,6 +237,8 @@ class Bench:
         if self.failing:
             raise BackendFailure("the GPU was lost")
         self.launches.append(len(parts))
+        reading = [part for part in parts if part.reads]
+        self.pieces += [(len(part.row.job.tokens), part.plan.first, part.plan.layers) for part in reading]
         self.read += [part.plan.prefill_end - part.plan.first for part in parts if part.reads]
         return FakeLaunch(parts, slow=self.slow, failure=self.failure)
 
@@ -324,6 +368,63 @@ def join_together(bench: Bench, jobs: Sequence[Job]) -> list[Row]:
     rows = [bench.scheduler.join(job) for job in jobs]
     asked.set()
     return rows
+
+
+RUNNING = Job((7,) * 3, 2000)
+"""Joins before those whose prompts are read beside it."""
+
+
+def test_prompts_are_read_in_parts_of_layers_one_after_the_other() -> None:
+    bench = Bench(ways=IN_PARTS)
+    _, *rows = join_together(bench, [RUNNING, Job((7,) * 700, 5), Job((7,) * 600, 5)])
+
+    assert [follow(one) for one in rows] == [list(range(n, n + 5)) for n in (700, 600)]
+    assert bench.pieces == [
+        (3, 0, None),
+        *(
+            (tokens, first, layers)
+            for tokens in (700, 600)
+            for first in (0, 512)
+            for layers in ((0, 3), (3, 6))
+        ),
+    ]
+    assert [one.outcome.prefill_tokens for one in rows if one.outcome] == [700, 600]
+
+
+def test_who_is_stopped_between_two_parts_leaves_the_next_one_to_begin_anew() -> None:
+    bench = Bench(ways=IN_PARTS)
+    begin = bench.scheduler._begin
+
+    def stop_in_the_first_part(parts: Sequence[Part]) -> RunningLaunch:
+        for part in parts:
+            if part.plan.layers == (0, 3) and len(part.row.job.tokens) == 700:
+                part.row.stop()
+        return begin(parts)
+
+    bench.scheduler._begin = stop_in_the_first_part
+    _, *rows = join_together(bench, [RUNNING, Job((7,) * 700, 5), Job((7,) * 513, 5)])
+
+    assert [follow(one) for one in rows] == [[], list(range(513, 518))]
+    assert bench.pieces[1:] == [(700, 0, (0, 3)), (513, 0, (0, 3)), (513, 0, (3, 6))]
+    assert bench.left[1] == (), "nothing of what was read through some layers is kept"
+
+
+def test_who_is_left_alone_between_two_parts_reads_the_piece_anew() -> None:
+    bench = Bench(ways=IN_PARTS)
+    begin = bench.scheduler._begin
+
+    def end_the_others(parts: Sequence[Part]) -> RunningLaunch:
+        for part in parts:
+            if len(parts) > 1 and part.decodes:
+                part.row.stop()
+        return begin(parts)
+
+    bench.scheduler._begin = end_the_others
+    running, reader = join_together(bench, [RUNNING, Job((7,) * 700, 5)])
+
+    assert follow(reader) == list(range(700, 705))
+    assert running.outcome is not None
+    assert bench.pieces[1:] == [(700, 0, (0, 3)), (700, 0, None)]
 
 
 def test_several_answers_to_one_prompt_read_it_once() -> None:
