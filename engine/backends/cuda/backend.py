@@ -34,9 +34,9 @@ from engine.backends.cuda.monokernel import Kernels, layout_for
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch
 from engine.backends.cuda.options import Options, parse_options
 from engine.backends.cuda.read_bandwidth import ReadBandwidth
+from engine.backends.cuda.reading import Ways
 from engine.backends.cuda.room import fit_copy, require_room
 from engine.backends.cuda.row_launches import RowLaunches
-from engine.backends.cuda.reading import Ways
 from engine.backends.cuda.rows import Row, RowScheduler
 from engine.backends.cuda.seats import kernels_for
 from engine.backends.cuda.sharding import Sharding

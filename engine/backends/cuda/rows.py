@@ -349,7 +349,7 @@ class RowScheduler:
             raise launch.failure
         for part in parts:
             _, end = part.plan.layers or (0, 0)
-            part.row.layers_read = end % self._ways.layers  # of a piece that has gone through all nothing is left
+            part.row.layers_read = end % self._ways.layers  # none of the next piece yet, if it was the last
 
     def _follow(self, launch: RunningLaunch, parts: Sequence[Part], begun_ns: int) -> None:
         stopped, paused = set[int](), False

@@ -236,6 +236,14 @@ def test_each_request_of_a_launch_finds_its_own() -> None:
     assert [view.prefilled for view in launch._views] == [4, 0]
 
 
+@pytest.mark.parametrize(("layers", "told"), [(None, (0, 16)), ((8, 12), (8, 12))])
+def test_a_launch_is_told_through_which_layers_its_piece_goes(
+    layers: tuple[int, int] | None, told: tuple[int, int]
+) -> None:
+    launch, _ = several([GOES_ON, replace(READS, layers=layers)])
+    assert (launch._together.first_layer, launch._together.end_layer) == told
+
+
 def test_each_request_finds_its_own_on_every_gpu() -> None:
     launch, _ = several([GOES_ON, READS], rank=1, ranks=2)
     theirs, mine = launch._team
