@@ -126,9 +126,7 @@ class SeveralLaunch:
         self._views, self._flags = host.views, host.flags
         reader = self._reader()
         first, end = self._plans[reader].layers or (0, self._layout.config.layers)
-        self._together = Together(
-            tables=self._seats.tables, reader=reader, first_layer=first, end_layer=end
-        )
+        self._together = Together(tables=self._seats.tables, reader=reader, first_layer=first, end_layer=end)
         self._together.requests[: len(requests)] = requests
         for i in range(len(requests), MOST_ROWS):  # nobody's: they decode nothing
             self._together.requests[i] = requests[0]
