@@ -37,6 +37,7 @@ class Products {
     using Vectors = Window<Matrix<PHASE>::COLUMNS, NORMED, STORAGE, PHASE == DOWN && GATED_IN_RANGE>;
     template <int T>
     using Sums = typename Weights::template Sums<T>;
+    static constexpr bool LATE = model::TOTAL_LANES > 1 || !Vectors::WHOLE;
     static constexpr int TURNS = WARPS / REQUESTS;  // warps that finish a request's groups in turn
 
 public:
@@ -81,7 +82,17 @@ private:
             if constexpr (is_packed(STORAGE)) weights_.leave_slot(core_);
             first = last;
             if (first >= CHUNKS) break;
-            weights_.template load<T>(core_, first, smaller(first + STEP, CHUNKS));
+            load<T>(first, smaller(first + STEP, CHUNKS));
+        }
+    }
+    // LATE: words of a window, or of other lanes, may be on their way. Slots of the latter that were given back at once were filled
+    // anew before they were read: four and eight requests of Laneformer-2B had other tokens in each run.
+    template <int T>
+    DEVICE void load(int first, int last) {
+        if constexpr (is_packed(STORAGE)) {
+            weights_.template load<T>(core_, first, last);
+        } else {
+            weights_.template load<T, LATE>(core_, first, last);
         }
     }
     // [request][warp][pair]
@@ -107,7 +118,7 @@ private:
     }
     DEVICE void load_first(int g) {
         with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
-            weights_.template load<tiles.COUNT>(core_, 0, smaller(Weights::template chunks_a_slot<tiles.COUNT>(), CHUNKS));
+            load<tiles.COUNT>(0, smaller(Weights::template chunks_a_slot<tiles.COUNT>(), CHUNKS));
         });
     }
     DEVICE void finish_group(int g) {

@@ -23,7 +23,11 @@ template <int COLUMNS, bool NORMED, int STORAGE, bool IN_RANGE>
 class Window {
     static constexpr bool SHARED = by_warpgroups(STORAGE);
     static constexpr int CHUNKS = chunks_of(COLUMNS);
+
+public:
     static constexpr bool WHOLE = CHUNKS <= OPERAND_CHUNKS;
+
+private:
     static constexpr int STORED = round_up(CHUNKS, SHARED ? 2 * QUAD_CHUNKS : 1);  // zeros fill the last turn
     static constexpr int PARTS = 4, OWN = ceil_div(REQUESTS, PARTS), SHARERS = ceil_div(PARTS, REQUESTS);
     static constexpr int STEP = SHARED ? ROUND_CHUNKS : WARPS * SHARERS;  // chunks that all threads fetch together

@@ -10,7 +10,6 @@ import pytest
 from engine.backends.base import Job, Launch
 from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.memory import share_table
-from engine.backends.cuda.shared_launches import MOST_WITH_LANES
 from engine.backends.cuda.tape import Matrix
 from engine.errors import BackendFailure
 from engine.models.storage import Storage
@@ -64,7 +63,7 @@ def opened_with(
     if not virtual and gpus() < devices:
         pytest.skip(f"this machine has {gpus()} GPUs, the test needs {devices}")
     backend = opened(Model(weights.config, weights), devices, rows=rows, virtual=virtual and devices > 1)
-    assert backend.rows == (min(rows, MOST_WITH_LANES) if weights.config.lanes.count > 1 else rows)
+    assert backend.rows == rows
     return backend
 
 

@@ -8,10 +8,6 @@ from engine.backends.cuda.shared_memory import vectors_fit
 from engine.backends.cuda.units import by_warpgroups
 from engine.models.config import HeadKind
 
-MOST_WITH_LANES = 2
-"""Requests of a model with lanes that share a launch. On an H200 two get the tokens that they get alone, but
-with kernels for four and eight some differ from run to run; why is not known (docs/decisions/rows.md)."""
-
 
 def shares_launches(layout: Layout) -> bool:
     """Whether several requests of the model can share a launch: without norms after modules, whose head does
@@ -31,6 +27,4 @@ def _experts_share(layout: Layout) -> bool:
 
 def rows_for(layout: Layout, wanted: int) -> int:
     """How many requests of the model share a launch, of `wanted`."""
-    if not shares_launches(layout):
-        return 1
-    return min(wanted, MOST_WITH_LANES) if layout.sharding.whole.lanes.count > 1 else wanted
+    return wanted if shares_launches(layout) else 1
