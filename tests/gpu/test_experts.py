@@ -18,7 +18,7 @@ from engine.models.storage import Storage  # noqa: E402
 from engine.models.weights import RandomWeights, Weights  # noqa: E402
 from engine.timings import EXPERT_PHASES  # noqa: E402
 from tests.engine.models.packed_weights import RandomPacked  # noqa: E402
-from tests.gpu.machine import gpus  # noqa: E402
+from tests.gpu.machine import require_gpus  # noqa: E402
 from tests.gpu.models import CONFIGS, Model, RoutedWeights, StoredWeights  # noqa: E402
 from tests.gpu.reference import TorchReference  # noqa: E402
 from tests.gpu.test_full_size import relative_error, sequence  # noqa: E402
@@ -119,8 +119,8 @@ def test_experts_whose_columns_are_padded_give_the_logits_of_one_gpu(
     opened: Open, devices: int, virtual: bool, storage: Storage | None, stored: bool
 ) -> None:
     """As those of GPT-OSS are on four and eight GPUs: 13 chunks."""
-    if not virtual and gpus() < devices:
-        pytest.skip(f"this machine has {gpus()} GPUs, the test needs {devices}")
+    if not virtual:
+        require_gpus(devices)
     config = replace(CONFIGS["test-gpt-oss"], name="padded columns", heads=8, kv_heads=8, ffn=416)
     weights: Weights = RandomWeights(config, 5, expert_storage=storage)
     if stored:

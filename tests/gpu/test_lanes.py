@@ -25,7 +25,7 @@ from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
 from engine.sampling import SamplingParams
 from tests.gpu.cache import require_close
-from tests.gpu.machine import gpus
+from tests.gpu.machine import gpus, require_gpus
 from tests.gpu.models import CONFIGS, FOUR_HEADS, LANEFORMER, Model, StoredWeights
 from tests.gpu.test_prefill import LIMITS, WAYS, prefill, wanted_cache
 from tests.gpu.test_small_models import TOLERANCE, generated, reference_logits, relative_error, sequence
@@ -62,8 +62,8 @@ MODELS = {
 def sharded(request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens a model on several GPUs, virtual or real."""
     devices, virtual = request.param
-    if not virtual and gpus() < devices:
-        pytest.skip(f"this machine has {gpus()} GPUs, the test needs {devices}")
+    if not virtual:
+        require_gpus(devices)
     backends: list[CudaBackend] = []
 
     def open_model(model: Model, **options: object) -> CudaBackend:
@@ -226,8 +226,7 @@ def test_exchanges_add_up_exactly(devices: int) -> None:
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("lanes", [True, False], ids=["dtp", "tp"])
 def test_the_full_size_model_says_the_same_on_several_gpus(opened: Open, devices: int, lanes: bool) -> None:
-    if gpus() < devices:
-        pytest.skip(f"this machine has {gpus()} GPUs, the test needs {devices}")
+    require_gpus(devices)
     config = load_preset("laneformer-2b").config
     config = config if lanes else replace(config, name="plain", lanes=Lanes())
     model = Model(config, RandomWeights(config, 0))

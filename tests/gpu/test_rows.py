@@ -16,7 +16,7 @@ from engine.models.storage import Storage
 from engine.models.weights import RandomWeights, Weights
 from engine.sampling import PLAYGROUND, SamplingParams
 from tests.engine.models.packed_weights import RandomPacked, all_in
-from tests.gpu.machine import gpus
+from tests.gpu.machine import require_gpus
 from tests.gpu.models import CONFIGS, FOUR_HEADS, Model, RoutedWeights
 from tests.gpu.test_packed import SHAPES
 from tests.gpu.test_small_models import Open, sequence
@@ -60,8 +60,8 @@ def opened_with(
     opened: Open, weights: Weights, rows: int = ROWS, *, devices: int = 1, virtual: bool = True
 ) -> CudaBackend:
     """Of several GPUs each is a part of the first one if they are `virtual`."""
-    if not virtual and gpus() < devices:
-        pytest.skip(f"this machine has {gpus()} GPUs, the test needs {devices}")
+    if not virtual:
+        require_gpus(devices)
     backend = opened(Model(weights.config, weights), devices, rows=rows, virtual=virtual and devices > 1)
     assert backend.rows == rows
     return backend

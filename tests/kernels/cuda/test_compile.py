@@ -99,6 +99,15 @@ def header_of(
     return header(layout, filters=filters)
 
 
+def of_monokernel(log: str, number: str) -> int:
+    """What the compiler says of the kernel; `number` is a pattern with one group."""
+    entry = log.split("Function properties for monokernel")[1]
+    return int(re.search(number, entry)[1])  # type: ignore[index]
+
+
+SPILLED = r"(\d+) bytes spill stores"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "which",
@@ -107,9 +116,8 @@ def header_of(
 def test_specialisations_compile_within_their_limits(which: str) -> None:
     name, weights, tuning = SPECIALISATIONS[which]
     compiled = compile_kernel("monokernel.cu", header_of(name, weights, **tuning), verbose=True, cache=False)
-    entry = compiled.log.split("Function properties for monokernel")[1]
-    registers = int(re.search(r"Used (\d+) registers", entry)[1])  # type: ignore[index]
-    spilled = int(re.search(r"(\d+) bytes spill stores", entry)[1])  # type: ignore[index]
+    registers = of_monokernel(compiled.log, r"Used (\d+) registers")
+    spilled = of_monokernel(compiled.log, SPILLED)
     assert compiled.image.startswith(b"\x7fELF")
     assert registers * 384 <= 65536
     assert b"6packed" not in compiled.image, "16-bit models hold none of the code for packed weights"
@@ -127,10 +135,7 @@ def test_experts_whose_columns_are_padded_compile_within_their_limits(
 ) -> None:
     text = kernel_headers(open_model(f"random:{name}"), devices, 132, {}, profile=False)[filters]
     log = compile_kernel("monokernel.cu", text, verbose=True, cache=False).log
-    spilled = int(
-        re.search(r"(\d+) bytes spill stores", log.split("Function properties for monokernel")[1])[1]
-    )  # type: ignore[index]
-    assert spilled <= LIMITS[f"{name}, {devices} GPUs{', filters' * filters}"]
+    assert of_monokernel(log, SPILLED) <= LIMITS[f"{name}, {devices} GPUs{', filters' * filters}"]
     assert "warning" not in log
     assert "serialized" not in log
 
