@@ -113,12 +113,14 @@ def test_experts_cut_over_two_gpus_give_the_reference_logits(name: str) -> None:
 @pytest.mark.parametrize("stored", [False, True], ids=["random", "stored"])
 @pytest.mark.parametrize("storage", [None, Storage.MXFP4], ids=["16 bits", "MXFP4"])
 @pytest.mark.parametrize(
-    ("devices", "virtual"), [(4, True), (8, True), (4, False), (8, False)], ids=["4v", "8v", "4", "8"]
+    ("devices", "virtual"),
+    [(2, True), (4, True), (8, True), (2, False), (4, False), (8, False)],
+    ids=["2v", "4v", "8v", "2", "4", "8"],
 )
 def test_experts_whose_columns_are_padded_give_the_logits_of_one_gpu(
     opened: Open, devices: int, virtual: bool, storage: Storage | None, stored: bool
 ) -> None:
-    """As those of GPT-OSS are on four and eight GPUs: 26 chunks, which are whole runs on one."""
+    """As those of GPT-OSS are on several GPUs: 26 chunks, which are whole runs on one."""
     if not virtual:
         require_gpus(devices)
     config = replace(CONFIGS["test-gpt-oss"], name="padded columns", heads=8, kv_heads=8, ffn=832)
@@ -128,7 +130,8 @@ def test_experts_whose_columns_are_padded_give_the_logits_of_one_gpu(
         weights = RandomPacked(config, lambda name: choose[".experts." in name], 5)
     one = opened(Model(config, weights))
     several = opened(Model(config, weights), virtual=virtual, devices=devices)
-    assert several.layout.config.ffn * devices > config.ffn
+    is_padded = several.layout.config.ffn * devices > config.ffn
+    assert is_padded is (devices > 2 or storage is not None)
     assert several.storage("layers.0.experts.0.w_down") is one.storage("layers.0.experts.0.w_down")
     tokens = sequence(one, 80)
     assert relative_error(several.logits(tokens), one.logits(tokens)) < TOLERANCE

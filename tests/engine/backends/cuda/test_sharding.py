@@ -155,6 +155,7 @@ def test_gpus_that_are_more_than_kv_heads_share_them_with_their_query_heads() ->
         ("gpt-oss-20b", Storage.MXFP4, 4, 768),
         ("gpt-oss-120b", Storage.MXFP4, 8, 384),
         ("gpt-oss-20b", None, 4, 736),
+        ("gpt-oss-20b", Storage.MXFP4, 2, 1472),
         ("gpt-oss-20b", None, 2, 1440),
         ("qwen3-30b-a3b", Storage.FP8_BLOCK, 2, 384),
         ("qwen3-8b", Storage.FP8_BLOCK, 8, 1536),
@@ -170,6 +171,14 @@ def test_published_shapes_are_cut_into_whole_runs_or_equal_parts(
     chosen = choose_storages(weights, sharding)
     assert chosen.storages[0][Matrix.DOWN] is (storage or Storage.F16)
     validate(plan(sharding.part, 132, chosen.storages), 48)
+
+
+def test_parts_are_not_padded_where_that_is_as_many_bytes_as_downs_in_16_bits() -> None:
+    config = replace(load_preset("qwen3-30b-a3b").config, layers=1, windows=(), layer_ropes=())
+    weights = RandomWeights(config, storage=Storage.FP8_BLOCK)
+    sharding = shard_weights(weights, 4)
+    assert sharding.part.ffn == 192
+    assert choose_storages(weights, sharding).storages[0][Matrix.DOWN] is Storage.F16
 
 
 @given(
