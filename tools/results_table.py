@@ -51,6 +51,7 @@ HEADLINES = (
     Row("laneformer-2b-h200-x1.json", _LANEFORMER),
     Row("laneformer-2b-h200-peers.json", _LANEFORMER),
     Row("llama-3.2-1b-h200-peers.json", "Llama-3.2-1B shape"),
+    Row("llama-3.1-8b-h200-peers.json", "Llama-3.1-8B shape"),
     Row("smollm2-135m-h200.json", "SmolLM2-135M, real weights"),
     Row("smollm2-135m-cpu.json", "SmolLM2-135M, real weights"),
 )
