@@ -22,6 +22,7 @@ from engine.backends.cuda.unpacked import needs_copy
 from engine.errors import ConfigError
 from engine.models.config import ModelConfig
 from engine.models.rope import Rope
+from engine.models.storage import Storage
 from engine.models.weights import DType
 
 DEFAULT_CAPACITY = 32768
@@ -30,6 +31,8 @@ _LEAST_SLOTS = 4
 _EXPERT_BLOCK_TILES = 4  # BLOCK_TILES in expert_prefill.cuh
 _SLOT_UNITS = (48, 40, 32, 24, 16)
 """Sizes of a slot, the best first: long vectors leave room for smaller ones only."""
+_FP8_SLOT_UNITS = 49
+"""24 KB of numbers and their scales: a third quad of eight tiles, which 48 have no room for (units.py)."""
 TILE_TOKENS = 128
 """Of a tile of a long prompt, an expert's too: TOKENS in tiles.cuh."""
 STEP_COLUMNS = 64
@@ -45,7 +48,7 @@ class Tuning:
     """What may be chosen for speed; results do not depend on it beyond rounding.
 
     `slot_units` (512 bytes each) is the size of a copy: 24 KB hold a chunk of up to six tiles for each warp
-    (None: that, or what leaves four slots beside the model's vectors, as always for several requests).
+    (None: that, with the scales of FP8 beside it, or what leaves four slots beside the model's vectors).
     `slots_in_flight` is how many are asked for at once (None: by the length of the phases). A prompt of fewer
     than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
     longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all. A head is split
@@ -263,7 +266,7 @@ def make_layout(
     scratch = scratch_bytes(plan, sharding, requests, table=True)
     room_for_slots = SHARED_BYTES - scratch - fixed_bytes(plan, _most_expert_tiles(config, tuning), requests)
     chosen = tuning.slot_units if requests == 1 else None  # several requests' vectors may leave less room
-    sizes = _SLOT_UNITS if chosen is None else (chosen,)
+    sizes = _slot_sizes(plan, requests) if chosen is None else (chosen,)
     for units in sizes:
         slots = room_for_slots // (units * UNIT_BYTES + 16)
         if slots >= _LEAST_SLOTS and _holds_runs(plan, units):
@@ -281,6 +284,12 @@ def make_layout(
         f" slots of {units * UNIT_BYTES} bytes; at least {_LEAST_SLOTS} are needed: use more GPUs"
         + ("" if tuning.slot_units is None else ", or leave the option slot_units out")
     )
+
+
+def _slot_sizes(plan: Plan, requests: int) -> tuple[int, ...]:
+    """The best first."""
+    whole_quads = requests == 1 and plan.holds(Storage.FP8_BLOCK)
+    return (_FP8_SLOT_UNITS, *_SLOT_UNITS) if whole_quads else _SLOT_UNITS
 
 
 def require_prompts_ways(layout: Layout, why: str = "") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.backends.cuda.constants import Tuning
 from engine.backends.cuda.expert_region import ExpertRegion
 from engine.backends.cuda.tape import Plan
+from engine.models.storage import Storage
 
 
 def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
@@ -14,4 +15,5 @@ def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
     phases = 4 * plan.config.layers + 1
     experts = ExpertRegion.of(plan).met_bytes / plan.cores
     bytes_a_phase = (max(plan.tape_bytes(core) for core in range(plan.cores)) + experts) / phases
-    return 1 if bytes_a_phase < 64 << 10 else 2 if bytes_a_phase < 350 << 10 else 3
+    most = 2 if plan.holds(Storage.FP8_BLOCK) else 3  # memory waits for its products
+    return min(most, 1 if bytes_a_phase < 64 << 10 else 2 if bytes_a_phase < 350 << 10 else 3)

@@ -164,6 +164,10 @@ class Plan:
     def is_packed(self) -> bool:
         return any(storage.is_packed for layer in self.storages for storage in layer)
 
+    def holds(self, storage: Storage) -> bool:
+        """Whether any matrix is in that format."""
+        return any(storage in layer for layer in self.storages)
+
     def share_sizes(self, layer: int, matrix: Matrix) -> list[int]:
         """Bytes of each core's share."""
         storage, total = self.storage(layer, matrix), chunks(self.config, matrix)

@@ -10,11 +10,13 @@ import pytest
 from engine.backends.cuda.attention_cut import PAIRS_UNTIL, Cut, part_items
 from engine.backends.cuda.backend import tuning_facts
 from engine.backends.cuda.constants import Layout, Tuning, make_layout
+from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan
+from engine.backends.cuda.units import chunks_a_slot
 from engine.errors import ConfigError
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
@@ -53,6 +55,14 @@ def test_long_prompts_of_sixteen_bit_models_go_by_tiles(config: ModelConfig) -> 
 
 def test_keys_and_values_in_fp8_take_half_the_room() -> None:
     assert layout_of(LLAMA).kv_halves == 2 * layout_of(LLAMA, tuning=Tuning(fp8_cache=True)).kv_halves
+
+
+@pytest.mark.parametrize("config", [load_preset("qwen3-8b").config, EXPERTS], ids=["dense", "experts"])
+def test_slots_of_fp8_have_room_for_24_kb_of_numbers_and_their_scales(config: ModelConfig) -> None:
+    layout = layout_of(config, Storage.FP8_BLOCK)
+    assert chunks_a_slot(layout.slot_units, 8, Storage.FP8_BLOCK) * 8 * 256 == 24 << 10
+    assert slots_in_flight(layout.plan, Tuning()) == 2
+    assert layout_of(config, Storage.Q8_0).slot_units == layout_of(config).slot_units == 48
 
 
 def test_facts_name_the_format_of_the_cache_once() -> None:
