@@ -57,6 +57,11 @@ struct CacheView {
   }
 };
 
+// Nothing to prefetch.
+struct NoLines {
+  void prefetch(int) {}
+};
+
 // Unnormalised result of some positions: sum of e^(score - peak) * value, and the two numbers that let another
 // part be added to it.
 struct Partial {
@@ -65,12 +70,14 @@ struct Partial {
 };
 
 // Scores of kQueries queries (already scaled, `dim` apart) against kBlocks blocks of keys: each key is widened once, each
-// query is broadcast once.
-template <int kQueries, int kBlocks, class Number>
-static inline void score_blocks(const typename Number::Word* keys, const float* queries, int dim, float* scores, int64_t stride) {
+// query is broadcast once. For each line of keys one of `ahead` is prefetched.
+template <int kQueries, int kBlocks, class Number, class Lines>
+static inline void score_blocks(const typename Number::Word* keys, const float* queries, int dim, float* scores, int64_t stride,
+                                Lines ahead) {
   constexpr int kVecs = kBlocks * kBlock / kWidth, kInBlock = kBlock / kWidth;
   Vec even[kQueries][kVecs] = {}, odd[kQueries][kVecs] = {};
-  for (int d = 0; d < dim; d += 2)
+  for (int d = 0; d < dim; d += 2) {
+    ahead.prefetch(kBlocks);
     for (int v = 0; v < kVecs; ++v) {
       const auto* at = keys + (int64_t(v / kInBlock) * dim + d) * kBlock + v % kInBlock * kWidth;
       const Vec a = Number::shrunk(at), b = Number::shrunk(at + kBlock);
@@ -79,6 +86,7 @@ static inline void score_blocks(const typename Number::Word* keys, const float* 
         odd[q][v] += b * queries[q * dim + d + 1];
       }
     }
+  }
   for (int q = 0; q < kQueries; ++q)
     for (int v = 0; v < kVecs; ++v) store(scores + q * stride + v * kWidth, (even[q][v] + odd[q][v]) * Number::kShrunk);
 }
@@ -103,14 +111,18 @@ static inline Partial soften(float* scores, int count) {
 template <int kQueries, int kTile, class Number, class Meanwhile>
 static inline void mix_tile(const typename Number::Word* rows, int dim, int positions, const float* weights, int64_t stride,
                             float* out, int64_t out_stride, Meanwhile&& meanwhile) {
+  constexpr int kBytes = kTile * kWidth * int(sizeof *rows);
   Vec acc[kQueries][kTile] = {};
   for (int start = 0; start < positions; start += kBlock) {
-    meanwhile(kBlock * kTile * kWidth * int(sizeof *rows));
-    for (int p = start; p < std::min(start + kBlock, positions); ++p)
+    const int end = std::min(start + kBlock, positions);
+    auto ahead = meanwhile((end - start) * kBytes);
+    for (int p = start; p < end; ++p) {
+      ahead.prefetch((kBytes + 63) / 64);
       for (int v = 0; v < kTile; ++v) {
         const Vec value = Number::shrunk(rows + int64_t(p) * dim + v * kWidth);
         for (int q = 0; q < kQueries; ++q) acc[q][v] += value * weights[q * stride + p];
       }
+    }
   }
   for (int q = 0; q < kQueries; ++q)
     for (int v = 0; v < kTile; ++v) store(out + q * out_stride + v * kWidth, acc[q][v] * Number::kShrunk);
@@ -132,14 +144,14 @@ static inline void attend_some(const CacheView& cache, const float* queries, con
     last = std::max(last, seen[q].last);
   }
   const int dim = cache.head_dim, from = first / kBlock, to = (last + kBlock - 1) / kBlock;
+  const int block_bytes = kBlock * dim * int(sizeof(typename Number::Word));
   int b = from;
-  for (; b + kBlocksAtOnce <= to; b += kBlocksAtOnce) {
-    meanwhile(kBlocksAtOnce * kBlock * dim * int(sizeof(typename Number::Word)));
-    score_blocks<kQueries, kBlocksAtOnce, Number>(cache.key_block<Number>(b), queries, dim, scores + (b - from) * kBlock,
-                                                  stride);
-  }
+  for (; b + kBlocksAtOnce <= to; b += kBlocksAtOnce)
+    score_blocks<kQueries, kBlocksAtOnce, Number>(cache.key_block<Number>(b), queries, dim, scores + (b - from) * kBlock, stride,
+                                                  meanwhile(kBlocksAtOnce * block_bytes));
   for (; b < to; ++b)
-    score_blocks<kQueries, 1, Number>(cache.key_block<Number>(b), queries, dim, scores + (b - from) * kBlock, stride);
+    score_blocks<kQueries, 1, Number>(cache.key_block<Number>(b), queries, dim, scores + (b - from) * kBlock, stride,
+                                      meanwhile(block_bytes));
   // Positions that a query has not seen share its end blocks, or others have seen them; they must weigh nothing.
   const float nothing = -std::numeric_limits<float>::infinity();
   for (int q = 0; q < kQueries; ++q) {
@@ -168,8 +180,8 @@ static inline void attend_some(const CacheView& cache, const float* queries, con
     }
 }
 
-// As attend_some, for any number of queries, at most kMost of them in a pass. `meanwhile` is called every few hundred
-// multiplications with how many bytes of the cache they read.
+// As attend_some, for any number of queries, at most kMost of them in a pass. `meanwhile` is told every few hundred
+// multiplications how many bytes of the cache they read, and says what to prefetch among them (a Stretch, or NoLines).
 template <int kMost, class Meanwhile>
 static inline void attend(const CacheView& cache, const float* queries, int count, const Range* seen, float* scores,
                           int64_t stride, float* out, int64_t out_stride, Partial* parts, Meanwhile&& meanwhile) {

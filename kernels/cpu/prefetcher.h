@@ -1,6 +1,7 @@
 // Prefetches lines ahead of a reader, run by run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace ml {
@@ -17,11 +18,19 @@ struct Stretch {
     for (; lines > 0 && next < end; --lines, next += 64) (void)*reinterpret_cast<const volatile char*>(next);
     return lines;
   }
-  // As touch, without a wait for them.
+  // As touch, without a wait for them, to the first level. The processor drops much of what comes in bursts, and more of what
+  // is only asked for to the second.
   int prefetch(int lines) {
-    for (; lines > 0 && next < end; --lines, next += 64) __builtin_prefetch(next, 0, 2);
+    for (; lines > 0 && next < end; --lines, next += 64) __builtin_prefetch(next, 0, 3);
     return lines;
   }
+  // Its first `lines`, or all of it: they are left to the caller.
+  Stretch take(int lines) {
+    const char* first = next;
+    next = std::min(end, next + int64_t(64) * lines);
+    return {first, next};
+  }
+  int lines() const { return int((end - next + 63) / 64); }
 };
 
 // Base of the cursors over weights (CRTP: no call where a thread multiplies). `Cursor` has `next_run()`, which sets `next`

@@ -109,10 +109,13 @@ class WeightCursor : public Prefetcher<WeightCursor> {
     if (lines > 0) last_ = now;
     return std::min(lines, kBurst);
   }
-  // Prefetches `lines` more, as far as they lie together. Has no call in it, which would cost its caller the registers.
-  void prefetch_in_run(int lines) {
-    for (; lines > 0 && lead < kFurthest && next < end_of_run; --lines, next += 64, lead += 64)
-      __builtin_prefetch(next, 0, 2);
+  // The next `lines`, as far as they lie together and are not further ahead than a cache holds them. The caller prefetches them.
+  Stretch take_in_run(int lines) {
+    Stretch rest{next, lead < kFurthest ? end_of_run : next};
+    const Stretch taken = rest.take(lines);
+    lead += rest.next - next;
+    next = rest.next;
+    return taken;
   }
 
  private:

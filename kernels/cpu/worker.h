@@ -209,10 +209,11 @@ class Worker {
   void plan_cache_reads(TokenRows pass, int layer);
   int64_t plan_cache_reads(OneToken pass, int layer, int64_t most);
   int plan_early_reads(OneToken pass, int tensor, int layer);
-  int plan_early_reads(TokenRows, int, int) { return 0; }
-  void read_early(int lines);
+  int plan_early_reads(TokenRows pass, int tensor, int layer);
+  void read_early(OneToken pass, int lines);
+  void read_early(TokenRows pass, int lines);
   void prefetch_cache(int lines);
-  void meanwhile(int bytes);
+  Stretch meanwhile(int bytes);
 
   // worker_exchange.cpp
   template <class Pass>
@@ -267,7 +268,7 @@ class Worker {
   bool agree(const Proposal& mine, Proposal* best);
   bool filter(const Scored& of, const Proposal& proposal, bool first, bool* kept);
 
-  static constexpr int kLinesMeanwhile = 24;  // prefetched between two steps of attention
+  static constexpr int kLinesMeanwhile = 24;  // of weights, prefetched in a step of attention
   static constexpr int64_t kCacheAhead = 384 << 10;  // with WeightCursor::kFurthest, most of a second-level cache of 1 MB
 
   Team& team_;
@@ -279,6 +280,7 @@ class Worker {
   Range head_units_;                  // units of the head whose scores this worker holds
   std::vector<Stretch> cache_reads_;  // what attention will read, in that order
   size_t cache_at_ = 0;
+  int cache_lead_ = 0;  // lines that are still to be prefetched before attention begins
 
   std::vector<Generation> generations_;   // [row]
   std::vector<Generation*> in_flight_;    // in the order in which they came

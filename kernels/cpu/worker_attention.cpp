@@ -92,11 +92,11 @@ AttentionSplit Worker::attention_split(int position, int layer) const {
           plan_.threads};
 }
 
-// What this worker will read of several requests' caches in a layer. What comes first is read before it could be prefetched.
+// What this worker will read of several requests' caches in a layer.
 void Worker::plan_cache_reads(TokenRows pass, int layer) {
   cache_reads_.clear();
+  cache_at_ = 0;
   for (int row = 0; row < pass.count; ++row) plan_cache_reads(pass.tokens[row], layer, INT64_MAX);
-  cache_at_ = 1;
 }
 // Of one request, at most `most` bytes. Returns how many.
 int64_t Worker::plan_cache_reads(OneToken pass, int layer, int64_t most) {
@@ -114,14 +114,14 @@ int64_t Worker::plan_cache_reads(OneToken pass, int layer, int64_t most) {
     const Range positions = split.positions_of(thread_, head);
     const int64_t first = positions.first / kBlock * kBlock, last = panels_of(positions.last) * kBlock;
     add(cache.keys + cache.bytes(first), cache.keys + cache.bytes(last));
-    add(cache.values + cache.bytes(first), cache.values + cache.bytes(last));
+    add(cache.values + cache.bytes(positions.first), cache.values + cache.bytes(positions.last));
   }
   return most - left;
 }
 
 // Among the products of the queries, keys and values one request's cache is read as the tape is, so that attention finds it
-// near: they wait for memory anyway. Returns how many lines after each unit. Those of several requests have no time to spare,
-// and attention itself prefetches their caches.
+// near: they wait for memory anyway. Returns how many lines after each unit. Those of several requests have no time to spare:
+// what attention needs in its beginning is prefetched, and attention itself prefetches the rest.
 int Worker::plan_early_reads(OneToken pass, int tensor, int layer) {
   const UnitOrder& order = cursor_.order(tensor);
   if (tensor != ML_QKV || order.count == 0) return 0;
@@ -129,20 +129,36 @@ int Worker::plan_early_reads(OneToken pass, int tensor, int layer) {
   cache_at_ = 0;
   return int(plan_cache_reads(pass, layer, kCacheAhead) / (64 * std::max(1, std::min(order.count, cursor_.expected(tensor))))) + 1;
 }
-void Worker::read_early(int lines) {
+int Worker::plan_early_reads(TokenRows pass, int tensor, int layer) {
+  if (tensor != ML_QKV) return 0;
+  plan_cache_reads(pass, layer);
+  cache_lead_ = int(kAhead / 64);
+  return cache_lead_ / std::max(1, cursor_.expected(tensor)) + 1;
+}
+void Worker::read_early(OneToken, int lines) {
   while (lines && cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].touch(lines)) > 0) ++cache_at_;
+}
+void Worker::read_early(TokenRows, int lines) {
+  lines = std::min(lines, cache_lead_);
+  cache_lead_ -= lines;
+  prefetch_cache(lines);
 }
 
 void Worker::prefetch_cache(int lines) {
   while (cache_at_ < cache_reads_.size() && (lines = cache_reads_[cache_at_].prefetch(lines)) > 0) ++cache_at_;
 }
 
-// While attention reads so many bytes of a cache: as many of those that it reads later, or of the next weights.
-inline void Worker::meanwhile(int bytes) {
-  if (cache_at_ < cache_reads_.size())
-    prefetch_cache(bytes / 64);
-  else
-    cursor_.prefetch_in_run(kLinesMeanwhile);
+// What is to be prefetched while attention reads so many bytes of a cache: as many of those that it reads later, or some of
+// the next weights.
+inline Stretch Worker::meanwhile(int bytes) {
+  const int wanted = bytes / 64;
+  if (cache_at_ >= cache_reads_.size()) return cursor_.take_in_run(std::min(kLinesMeanwhile, wanted));
+  const Stretch lines = cache_reads_[cache_at_].take(wanted);
+  if (lines.lines() < wanted) {
+    ++cache_at_;
+    prefetch_cache(wanted - lines.lines());
+  }
+  return lines;
 }
 
 bool Worker::attention(OneToken pass, int layer) {
@@ -153,7 +169,6 @@ bool Worker::attention(OneToken pass, int layer) {
 // Each request's token attends as if it were alone; all share an exchange: [thread][request][KV head] partial results.
 bool Worker::attention(TokenRows pass, int layer) {
   const int64_t lines = int64_t(plan_.shards) * plan_.kv_heads * lines_a_head();
-  if (pass.count > 1) plan_cache_reads(pass, layer);
   float* to = local_.open();
   Range published;
   for (int row = 0; row < pass.count; ++row) {
@@ -207,7 +222,7 @@ Range Worker::attend_split(OneToken pass, int layer, float* out) {
       finish_head(queries + g * dim, HeadRole::kQuery, layer, shard, in_shard * group + g, column);
     std::fill_n(seen_.begin(), group, Range{from, to});
     attend<kTogether>(cache, queries, group, seen_.data(), scores_.get(), scores_stride_, packed, lines * kLine, parts_.data(),
-                      [&](int bytes) { meanwhile(bytes); });
+                      [&](int bytes) { return meanwhile(bytes); });
     local_.clear_stale();
     for (int g = 0; g < group; ++g) {
       packed[g * lines * kLine + dim] = parts_[g].peak;
@@ -309,7 +324,8 @@ void Worker::attend_tokens(TokenBlock pass, int layer, int head, Range which) {
       seen_[q] = {window ? std::max(0, last - window) : 0, last};
     }
   attend<kMostTogether>(team_.view(*pass.cache, device_, layer, head), column_.get(), which.count() * group, seen_.data(),
-                        scores_.get(), scores_stride_, partials_.get(), panels_of(dim) * kLine, parts_.data(), [](int) {});
+                        scores_.get(), scores_stride_, partials_.get(), panels_of(dim) * kLine, parts_.data(),
+                        [](int) { return NoLines{}; });
 }
 
 // What `count` tokens' queries of a KV head have in partials_, normalised, as lines from `to` on.

@@ -90,7 +90,7 @@ Range Worker::multiply(Pass pass, int tensor, int layer, Columns in, int64_t in_
       multiply_tokens(pass, storage.storages[0], tape, x, cols, y, cursor_);
       multiply_tokens(pass, storage.storages[1], tape + storage.second_panel, x, cols, y + numbers, cursor_);
     }
-    read_early(early_lines);
+    read_early(pass, early_lines);
     if (panels == 2) {
       for (int i = 0; i < numbers; i += kWidth) store(y + i, gated(load(y + i), load(y + numbers + i)));
     }
