@@ -33,25 +33,29 @@ struct Sums {
     }
 };
 
-// A warp's part of one slot of a group of T tiles: every eighth chunk of columns.
-template <int T>
+// A warp's part of one slot of a group of T tiles: every eighth chunk of columns. `MOST`: chunks that the matrix has, if that is known.
+constexpr int ANY_CHUNKS = 1 << 30;
+template <int T, int MOST = ANY_CHUNKS>
 struct SlotPart {
     static constexpr int CHUNKS = chunks_a_slot(T);
-    static constexpr int EACH = ceil_div(CHUNKS, WARPS);  // chunks of a slot that fall to one warp, at most
+    static constexpr int EACH = ceil_div(smaller(CHUNKS, MOST), WARPS);  // chunks of a slot that fall to one warp, at most
 
     // The first of the warp's chunks from `first` on.
     DEVICE static int mine(const Core& core, int first) { return first + ((int(core.warp) - first) & (WARPS - 1)); }
 };
 
 // 16-bit weights of a warp's part of one slot in registers, of a group of however many tiles. Tiles lie side by side, or APART:
-// one after the other.
-template <bool APART>
+// one after the other. Of a matrix with few chunks a warp has fewer than a slot
+// has room for, and each product that is not made is latency less.
+template <bool APART, int MATRIX_CHUNKS = ANY_CHUNKS>
 struct SlotWeights {
     template <int T>
     using Sums = ::Sums<T>;
     template <int T>
+    using Part = SlotPart<T, MATRIX_CHUNKS>;
+    template <int T>
     DEVICE static constexpr int chunks_a_slot() {
-        return SlotPart<T>::CHUNKS;
+        return Part<T>::CHUNKS;
     }
 
     static constexpr int MOST = larger(MAX_TILES, ceil_div(SLOT_UNITS, WARPS));
@@ -62,13 +66,13 @@ struct SlotWeights {
     // which may hold them up, are on their way.
     template <int T, bool LATE = false>
     DEVICE void load(Core& core, int first, int last) {
-        constexpr int CHUNK_BYTES = (APART ? 1 : T) * UNIT_BYTES, TILE_BYTES = (APART ? SlotPart<T>::CHUNKS : 1) * UNIT_BYTES;
+        constexpr int CHUNK_BYTES = (APART ? 1 : T) * UNIT_BYTES, TILE_BYTES = (APART ? Part<T>::CHUNKS : 1) * UNIT_BYTES;
         core.wait_full();
-        const int mine = SlotPart<T>::mine(core, first);
+        const int mine = Part<T>::mine(core, first);
         if (mine < last) {
             const u8* slot = core.shared.ring[core.cursor.slot] + piece_place(core.lane) * 16;
 #pragma unroll
-            for (int e = 0; e < SlotPart<T>::EACH; ++e) {
+            for (int e = 0; e < Part<T>::EACH; ++e) {
                 const int c = mine + e * WARPS;
                 const u8* from = slot + (c < last ? c - first : 0) * CHUNK_BYTES;
 #pragma unroll
@@ -78,7 +82,7 @@ struct SlotWeights {
         if constexpr (LATE) {
             u32 loaded = 0;
 #pragma unroll
-            for (int u = 0; u < SlotPart<T>::EACH * T; ++u) loaded |= units[u].x | units[u].y | units[u].z | units[u].w;
+            for (int u = 0; u < Part<T>::EACH * T; ++u) loaded |= units[u].x | units[u].y | units[u].z | units[u].w;
             core.free_slot_after(loaded);
         } else {
             core.free_slot();
@@ -100,11 +104,11 @@ private:
     template <int T, bool WINDOW>
     DEVICE void multiply_within(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) const {
         constexpr u32 LANES = WINDOW ? 4 * REQUESTS : 4;  // that hold the vectors
-        const int mine = SlotPart<T>::mine(core, first);
+        const int mine = Part<T>::mine(core, first);
         if (mine >= end) return;
-        Operand a[SlotPart<T>::EACH][2];
+        Operand a[Part<T>::EACH][2];
 #pragma unroll
-        for (int e = 0; e < SlotPart<T>::EACH; ++e) {
+        for (int e = 0; e < Part<T>::EACH; ++e) {
             const int c = mine + e * WARPS;
             a[e][0] = a[e][1] = make_uint4(0, 0, 0, 0);
             if (core.lane < LANES && (!WINDOW || c >= begin) && c < end) {
@@ -114,7 +118,7 @@ private:
             }
         }
 #pragma unroll
-        for (int e = 0; e < SlotPart<T>::EACH; ++e) {
+        for (int e = 0; e < Part<T>::EACH; ++e) {
 #pragma unroll
             for (int t = 0; t < T; ++t) {
                 mma_weights(sums.chain[0][t], a[e][0], units[e * T + t].x, units[e * T + t].y);

@@ -14,7 +14,7 @@ namespace several {
 // How weights in a format are multiplied: a slot is loaded, multiplied window by window, and left.
 template <int STORAGE, int CHUNKS, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE), bool DIGITS = by_digits(STORAGE)>
 struct WeightsOf {
-    using Type = SlotWeights<false>;
+    using Type = SlotWeights<false, CHUNKS>;
 };
 template <int STORAGE, int CHUNKS>
 struct WeightsOf<STORAGE, CHUNKS, true, false, false> {
@@ -29,6 +29,18 @@ struct WeightsOf<STORAGE, CHUNKS, true, true, true> {
     using Type = DigitWeights<STORAGE, CHUNKS>;
 };
 
+// As with_tiles; but nobody looks whether the number is the only one that the matrix has.
+template <int PHASE, int T = MAX_TILES, class Visit>
+DEVICE void with_group(int tiles, const Visit& visit) {
+    if constexpr (group_sizes(PHASE) == 1 << T) {
+        visit(Tiles<T>());
+    } else if constexpr (T > 1 && group_sizes(PHASE) >> T == 0) {
+        with_group<PHASE, T - 1>(tiles, visit);
+    } else {
+        with_tiles<PHASE, T>(tiles, visit);
+    }
+}
+
 // GroupRun of several requests. A warp finishes one request's part of a group, always the same one's.
 template <int PHASE, bool NORMED, int STORAGE, class Finish>
 class Products {
@@ -39,6 +51,9 @@ class Products {
     using Sums = typename Weights::template Sums<T>;
     static constexpr bool LATE = model::TOTAL_LANES > 1 || !Vectors::WHOLE;
     static constexpr int TURNS = WARPS / REQUESTS;  // warps that finish a request's groups in turn
+    // Groups of a share that is more than one have half of the most tiles at least (Groups). A loop would keep its addresses until it
+    // begins, when the vectors are there and all wait for what this SM makes of them.
+    static constexpr bool ONE_GROUP = group_sizes(PHASE) >> (MAX_TILES + 1) / 2 == 0;
 
 public:
     DEVICE Products(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
@@ -53,19 +68,23 @@ public:
 #pragma unroll 1
         do {  // whoever has a share has a group: else to find that out would take a register through the wait
             if (g) load_first(g);
-            with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
-                Sums<tiles.COUNT> sums;
-                multiply(sums, window, g + 1 < groups_.count);
-                if (NORMED && g == 0) window.leave_squares(core_.shared.squares + (core_.staged & 1) * REQUESTS);
-                leave_sums<tiles.COUNT>(sums);
-            });
-            consumers_sync();
-            if (core_.warp / REQUESTS == (core_.group & (TURNS - 1)) && finishes(g)) finish_group(g);
-            ++core_.group;
-        } while (++g < groups_.count);
+            run_group(g, window);
+        } while (!ONE_GROUP && ++g < groups_.count);
     }
 
 private:
+    DEVICE void run_group(int g, Vectors& window) {
+        const bool own = core_.warp / REQUESTS == (core_.group & (TURNS - 1)) && finishes(g);  // known before the others have come
+        with_group<PHASE>(groups_.size(g), [&](auto tiles) {
+            Sums<tiles.COUNT> sums;
+            multiply(sums, window, !ONE_GROUP && g + 1 < groups_.count);
+            if (NORMED && g == 0) window.leave_squares(core_.shared.squares + (core_.staged & 1) * REQUESTS);
+            leave_sums<tiles.COUNT>(sums);
+        });
+        consumers_sync();
+        if (own) finish_group(g);
+        ++core_.group;
+    }
     template <int T>
     DEVICE void multiply(Sums<T>& sums, Vectors& window, bool again) {
         constexpr int STEP = Weights::template chunks_a_slot<T>();
@@ -117,7 +136,7 @@ private:
         return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
     }
     DEVICE void load_first(int g) {
-        with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
+        with_group<PHASE>(groups_.size(g), [&](auto tiles) {
             load<tiles.COUNT>(0, smaller(Weights::template chunks_a_slot<tiles.COUNT>(), CHUNKS));
         });
     }
@@ -131,7 +150,7 @@ private:
         }
         finish_.post(pair_of(g), sum.x, sum.y);
         const int next = g + TURNS;
-        if (next < groups_.count && finishes(next)) finish_.prepare(pair_of(next));
+        if (!ONE_GROUP && next < groups_.count && finishes(next)) finish_.prepare(pair_of(next));
     }
 
     Core& core_;

@@ -33,7 +33,9 @@ private:
     static constexpr int STEP = SHARED ? ROUND_CHUNKS : WARPS * SHARERS;  // chunks that all threads fetch together
     static constexpr int TURNS = PARTS / SHARERS;                         // chunks of a part in a round of a request alone
     static constexpr int PIECES = ceil_div(smaller(STORED, OPERAND_CHUNKS), STEP) * (SHARED ? TURNS : 1);
-    static constexpr int ROUNDS = ceil_div(PIECES, TURNS);
+    // Weights of the norm that a thread asks for: each piece's, or where registers are few, as a window is multiplied meanwhile, a chunk's
+    // for each part of the warp.
+    static constexpr int NORMS = WHOLE ? PIECES : ceil_div(PIECES, TURNS);
     static_assert(PIECES * OWN <= 32, "a bit a piece");
 
 public:
@@ -181,13 +183,8 @@ private:
         }
     }
     DEVICE void fill(int first) {
-        uint2 norm[ROUNDS];  // a chunk for each part of the warp: registers are few while a window is multiplied
-#pragma unroll
-        for (int i = 0; i < ROUNDS; ++i) {
-            const int column = (first + Pieces<COLUMNS, SHARED>(core_).chunk(i)) * CHUNK_COLUMNS + int(core_.lane & 7) * 4;
-            norm[i] = make_uint2(0, 0);
-            if (NORMED && column < COLUMNS) norm[i] = __ldg(reinterpret_cast<const uint2*>(source_.norm + column));
-        }
+        uint2 norm[NORMS];
+        load_norms(first, norm);
         if (source_.embedded) {
             read_embedding(first);
         } else {
@@ -195,7 +192,7 @@ private:
         }
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
-            const uint2 of_piece = NORMED ? of_part(norm[i / TURNS], i) : make_uint2(0, 0);
+            const uint2 of_piece = !NORMED ? make_uint2(0, 0) : WHOLE ? norm[i] : of_part(norm[i / TURNS], i);
             if constexpr (by_digits(STORAGE)) {  // all lanes of the warp
                 split(i, of_piece, in_operand(first, i));
             } else {
@@ -206,6 +203,15 @@ private:
             fence_operand();
         } else {
             __syncwarp();
+        }
+    }
+    DEVICE void load_norms(int first, uint2 (&norm)[NORMS]) const {
+#pragma unroll
+        for (int i = 0; i < NORMS; ++i) {
+            const int chunk = WHOLE ? local(i) : first + Pieces<COLUMNS, SHARED>(core_).chunk(i);
+            const int column = chunk * CHUNK_COLUMNS + int(core_.lane & 7) * 4;
+            norm[i] = make_uint2(0, 0);
+            if (NORMED && column < COLUMNS) norm[i] = __ldg(reinterpret_cast<const uint2*>(source_.norm + column));
         }
     }
     // What the part of the warp has that a request alone would have the piece in.
