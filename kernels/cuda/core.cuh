@@ -112,7 +112,7 @@ struct Draw {
 };
 constexpr int NEWEST_BYTES = 2 * model::HEAD_DIM * 2;
 constexpr int SLICE_QUADS = ceil_div(model::HIDDEN / 4, model::SMS);  // most of an SM where lanes are joined (head_input.cuh)
-constexpr int SLICES_BYTES = mail::JOINS_LANES ? model::STREAMS * SLICE_QUADS * int(sizeof(float4)) : 0;
+constexpr int SLICES_BYTES = mail::JOINS_LANES ? REQUESTS * model::STREAMS * SLICE_QUADS * int(sizeof(float4)) : 0;
 constexpr int ASIDE_BYTES = round_up(larger(larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), SLICES_BYTES), 8);
 // Of several requests it lies where their operand does, which nobody reads meanwhile: that leaves the ring more slots.
 constexpr int PARTIAL_OFFSET = REQUESTS == 1 ? OPERAND_BYTES : larger(OPERAND_BYTES, ASIDE_BYTES);

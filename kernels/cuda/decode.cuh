@@ -31,11 +31,11 @@ DEVICE void prepare_next(Core& core, int position) {
     decode_attention::plan_items(core, position);
 }
 
-// Sets up the residual rows of the lane that this SM finishes: `pair_from(row)` has two of them.
+// Sets up the residual rows of the lane that this SM finishes: `pair_from(row)` has two of them. All threads of the team.
 template <class PairFrom>
 DEVICE void begin_residual(Core& core, const PairFrom& pair_from) {
     const TileRange share = core.share(ATTN_OUT);
-    for (int p = int(threadIdx.x); p < share.tiles * (TILE_ROWS / 2); p += CONSUMERS) {
+    for (int p = core.team_thread(); p < share.tiles * (TILE_ROWS / 2); p += Core::TEAM_THREADS) {
         const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
         if (r >= model::HIDDEN) continue;
         *reinterpret_cast<float2*>(core.residual() + 2 * p) = pair_from(r);

@@ -80,9 +80,9 @@ struct SlotWeights {
             }
         }
         if constexpr (LATE) {
-            u32 loaded = 0;
+            u32 loaded = 0;  // a word of each load: its others come with it
 #pragma unroll
-            for (int u = 0; u < Part<T>::EACH * T; ++u) loaded |= units[u].x | units[u].y | units[u].z | units[u].w;
+            for (int u = 0; u < Part<T>::EACH * T; ++u) loaded |= units[u].x;
             core.free_slot_after(loaded);
         } else {
             core.free_slot();

@@ -37,6 +37,9 @@ protected:
     u32 loaded_;  // depends on all that was loaded from the slot
 };
 
+// Of a request's mailbox.
+DEVICE size_t mail_at(int layer, int what) { return size_t(layer) * mail::LAYER + what; }
+
 DEVICE bool runs(const Shared& shared, int request) { return shared.seats[request].finish == FINISH_RUNNING; }
 
 template <class Visit>

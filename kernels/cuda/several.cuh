@@ -8,6 +8,7 @@
 #pragma once
 #include "decode.cuh"
 #include "several_experts.cuh"
+#include "several_lanes.cuh"
 #include "several_products.cuh"
 
 namespace several {
@@ -38,14 +39,15 @@ DEVICE void for_each_item(const Core& core, int layer, const Visit& visit) {
 }
 
 // Items of all requests lie side by side: an SM has more than one only where there are more items than SMs. As many items as
-// alone, whatever there is room for: their number shows in the result's bits. All consumer threads.
-DEVICE void plan_items(Core& core) {
+// alone, whatever there is room for: their number shows in the result's bits. Of the pass that comes `ahead` passes later; a request
+// that has ended by then has items that nobody asks for. All consumer threads.
+DEVICE void plan_items(Core& core, int ahead) {
     constexpr int ALL = REQUESTS * model::LAYERS;
     AttentionItem* items = core.shared.items;
     const int thread = int(core.warp * 32 + core.lane);
 #pragma unroll 1
     for (int i = thread; i < ALL; i += CONSUMERS) {
-        const int position = core.shared.seats[i / model::LAYERS].position;
+        const int position = core.shared.seats[i / model::LAYERS].position + ahead;
         items[i] = decode_attention::item_of(position, window_of(i % model::LAYERS), 0, core.params.blocks_a_split);
     }
     consumers_sync();
@@ -66,13 +68,12 @@ DEVICE void plan_items(Core& core) {
     }
 }
 
-DEVICE void begin_residuals(Core& core) {
-    for_each_running(core, [](Core other) {
-        decode::begin_residual(other, other.params.embed + size_t(other.shared.seats[other.own.request].id) * model::HIDDEN);
-    });
-}
+DEVICE const u16* row_of(const Core& core, int id) { return core.params.embed + size_t(id) * model::HIDDEN; }
 
-DEVICE size_t mail_at(int layer, int what) { return size_t(layer) * mail::LAYER + what; }
+// Each team its request's.
+DEVICE void begin_residuals(Core& core) {
+    if (runs(core.shared, core.own.request)) decode::begin_residual(core, row_of(core, core.shared.seats[core.own.request].id));
+}
 
 template <int PHASE, bool NORMED = false, class Finish>
 DEVICE void product(Core& core, int layer, Finish& finish, const Source& source) {
@@ -147,12 +148,10 @@ DEVICE Best head(Core& core) {
     core.place.phase = HEAD;
     core.place.layer = model::LAYERS;
     release_caches(core);
+    plan_items(core, 1);  // while the last layer is waited for
     const u16* norm = norm_of(core, 2 * model::LAYERS);
     if constexpr (mail::JOINS_LANES) {
-        for_each_running(core, [&](Core other) {
-            head_input::join(other, norm);
-            consumers_sync();  // the slices in shared memory are free again
-        });
+        join_lanes(core, norm);
         core.phase_end();
     }
     core.refresh();
@@ -160,6 +159,15 @@ DEVICE Best head(Core& core) {
     const size_t last = mail_at(model::LAYERS - 1, mail::AFTER_MLP + core.stream() * model::HIDDEN);
     product<HEAD, !HeadFinish::PRESCALED>(core, 0, finish, {mail::JOINS_LANES ? mail::HEAD_INPUT : last, false, norm});
     return finish.found;
+}
+
+// Asks for the row of the embedding with which the next pass begins, unless the filters want another one. One warp, of one SM.
+DEVICE void prefetch_likely_row(const Core& core) {
+    constexpr int HALVES = SECTOR_BYTES / int(sizeof(u16));
+    if (core.place.sm != u32(core.own.request)) return;
+    __syncwarp();
+    const u16* row = row_of(core, int(core.shared.token[core.own.request]));
+    for (int i = int(core.lane) * HALVES; i < model::HIDDEN; i += 32 * HALVES) prefetch_sector(row + i);
 }
 
 // Each request's next token, or why there is none: its team leaves it in `token` and `verdict`, for its first warp.
@@ -173,15 +181,17 @@ DEVICE void choose(Core& core, Best mine, bool stop_asked) {
     if (core.member() == 0) {
         if (filtered) filters::offer_first(core);  // on its way while the candidates are waited for
         elect(core, stop_asked);
+        prefetch_likely_row(core);
         if (filtered) filters::settle_offers(core, true);
     }
     if (!filtered) return;
     core.team_sync();
+    const StopIds stop_ids(core);  // on their way meanwhile
     filters::settle(core);
     if (core.member() == 0) {
         const u32 request = core.own.request, flags = (core.shared.verdict[request] & ~STOP_ID) | (core.shared.draw[request].lost ? ABORTED : 0u);
         __syncwarp();
-        conclude(core, StopIds(core), u32(core.shared.draw[request].id), flags);
+        conclude(core, stop_ids, u32(core.shared.draw[request].id), flags);
     }
 }
 
@@ -267,12 +277,12 @@ DEVICE void decode_all(const Together& launch, const Core& reader, u64 start) {
     }
     consumers_sync();
     if (model::FILTERS) for_each_running(core, [](Core other) { begin_rows(other); });
+    plan_items(core, 0);
+    consumers_sync();
     while (anybody_runs(core.shared)) {
-        plan_items(core);
         core.serial = core.shared.seats[request].serial;
         core.epoch = core.serial & 1u;
         core.position = core.place.position = core.shared.seats[request].position;
-        consumers_sync();
         layers(core);
         const bool ends = leads && core.place.sm == 0, reports = ends && core.params.rank == 0;
         const bool stop_asked = reports && load_relaxed(core.params.stop_flag);

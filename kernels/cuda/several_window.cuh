@@ -33,9 +33,6 @@ private:
     static constexpr int STEP = SHARED ? ROUND_CHUNKS : WARPS * SHARERS;  // chunks that all threads fetch together
     static constexpr int TURNS = PARTS / SHARERS;                         // chunks of a part in a round of a request alone
     static constexpr int PIECES = ceil_div(smaller(STORED, OPERAND_CHUNKS), STEP) * (SHARED ? TURNS : 1);
-    // Weights of the norm that a thread asks for: each piece's, or where registers are few, as a window is multiplied meanwhile, a chunk's
-    // for each part of the warp.
-    static constexpr int NORMS = WHOLE ? PIECES : ceil_div(PIECES, TURNS);
     static_assert(PIECES * OWN <= 32, "a bit a piece");
 
 public:
@@ -183,7 +180,7 @@ private:
         }
     }
     DEVICE void fill(int first) {
-        uint2 norm[NORMS];
+        uint2 norm[PIECES];
         load_norms(first, norm);
         if (source_.embedded) {
             read_embedding(first);
@@ -192,11 +189,10 @@ private:
         }
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
-            const uint2 of_piece = !NORMED ? make_uint2(0, 0) : WHOLE ? norm[i] : of_part(norm[i / TURNS], i);
             if constexpr (by_digits(STORAGE)) {  // all lanes of the warp
-                split(i, of_piece, in_operand(first, i));
+                split(i, norm[i], in_operand(first, i));
             } else {
-                if (in_operand(first, i)) split(i, of_piece, true);
+                if (in_operand(first, i)) split(i, norm[i], true);
             }
         }
         if constexpr (SHARED) {
@@ -205,19 +201,12 @@ private:
             __syncwarp();
         }
     }
-    DEVICE void load_norms(int first, uint2 (&norm)[NORMS]) const {
+    DEVICE void load_norms(int first, uint2 (&norm)[PIECES]) const {
 #pragma unroll
-        for (int i = 0; i < NORMS; ++i) {
-            const int chunk = WHOLE ? local(i) : first + Pieces<COLUMNS, SHARED>(core_).chunk(i);
-            const int column = chunk * CHUNK_COLUMNS + int(core_.lane & 7) * 4;
+        for (int i = 0; i < PIECES; ++i) {
             norm[i] = make_uint2(0, 0);
-            if (NORMED && column < COLUMNS) norm[i] = __ldg(reinterpret_cast<const uint2*>(source_.norm + column));
+            if (NORMED && in_vector(first, i)) norm[i] = __ldg(reinterpret_cast<const uint2*>(source_.norm + column(first) + further(i) * CHUNK_COLUMNS));
         }
-    }
-    // What the part of the warp has that a request alone would have the piece in.
-    DEVICE uint2 of_part(const uint2& words, int piece) const {
-        const int lane = 8 * (piece % TURNS * SHARERS + sharer()) + int(core_.lane & 7);
-        return make_uint2(__shfl_sync(ALL_LANES, words.x, lane), __shfl_sync(ALL_LANES, words.y, lane));
     }
     // A piece of all of the thread's requests, if it is one of the operand.
     DEVICE void split(int piece, uint2 norm, bool in_operand) {
