@@ -47,7 +47,8 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     sizes = 4 if any(map(by_digits, _storages(plan))) else 0
     apart = 0 if requests == 1 else TILE_ROWS // 2
     operand, partial = requests * chunks * (128 + sizes), requests * 2 * (WARPS * pairs + apart) * 8
-    slices = requests * sharding.streams * -(-(c.hidden // 4) // plan.cores) * 16 if joins_lanes(sharding) else 0
+    slice_bytes = -(-(c.hidden // 4) // plan.cores) * 16
+    slices = requests * sharding.streams * slice_bytes if joins_lanes(sharding) else 0
     merge = (WARPS + 1) * long_cut(plan).queries * merge_row + 4 * c.head_dim
     aside = -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
     decode = partial + (operand + aside if requests == 1 else max(operand, aside))
