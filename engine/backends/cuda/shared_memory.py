@@ -81,11 +81,14 @@ def window_chunks(plan: Plan, requests: int) -> int:
 
     A request alone has its vectors there whole, unless the MLP's would take room that the ring needs: then
     as much as the longest one that a norm goes before. Those of several requests come in windows sooner:
-    while the MLP's is multiplied there is time for the next one, and the ring is worth more.
+    while the MLP's is multiplied there is time for the next one, and the ring is worth more. But what a norm
+    goes before would be fetched and split again for each group of an SM's tiles: it may take half as much
+    room again if it lies there whole then.
     """
     c = plan.config
     if requests > 1:
-        return min(16 // requests * _ROUND_CHUNKS, _shared_window(plan))
+        room, whole = 16 // requests * _ROUND_CHUNKS, _shared_window(plan)
+        return whole if 2 * whole <= 3 * room else room
     whole = _operand_chunks(plan)
     if whole <= _LONG_CHUNKS or plan.is_packed or c.post_norms or c.experts:
         return -(-whole // _ROUND_CHUNKS) * _ROUND_CHUNKS
