@@ -86,8 +86,9 @@ def check(
         pytest.param(replace(SMALL, family="qwen3", qk_norm=True), 2, 3, marks=pytest.mark.nightly),
         pytest.param(replace(SMALL, layers=1, windows=(0,), ffn=2176), 8, 2, marks=pytest.mark.nightly),
         pytest.param(replace(SMALL, layers=1, windows=(0,), hidden=2112), 8, 3, marks=pytest.mark.nightly),
+        pytest.param(replace(SMALL, layers=1, windows=(0,), hidden=3136), 8, 3, marks=pytest.mark.nightly),
     ],
-    ids=["a window", "eight rows", "lanes", "normed heads", "a wide MLP", "wide"],
+    ids=["a window", "eight rows", "lanes", "normed heads", "a wide MLP", "wide", "in windows"],
 )
 def test_each_gets_what_it_gets_alone(config: ModelConfig, rows: int, cores: int, folder: Path) -> None:
     check(RandomWeights(config, 3), rows, cores, folder)
