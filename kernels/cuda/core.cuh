@@ -46,18 +46,6 @@ DEVICE constexpr int phase_chunks(int phase) {
                                        : model::HIDDEN);
 }
 
-// A share is cut into groups of at most MAX_TILES tiles, as even as possible, the larger ones first.
-// Made once a launch: dividing takes longer than the phase of a small model can spare.
-struct Groups {
-    int count, base, larger_ones;
-    DEVICE static Groups of(int tiles) {
-        const int count = ceil_div(tiles, MAX_TILES);
-        return {count, count ? tiles / count : 0, count ? tiles % count : 0};
-    }
-    DEVICE int size(int group) const { return base + (group < larger_ones ? 1 : 0); }
-    DEVICE int first(int group) const { return group * base + smaller(group, larger_ones); }
-};
-
 constexpr int MAX_COLUMNS = larger(larger(model::HIDDEN, Matrix<ATTN_OUT>::COLUMNS),
                                    larger(Matrix<DOWN>::COLUMNS, Matrix<HEAD>::COLUMNS));
 constexpr int VECTOR_CHUNK_BYTES = 2 * CHUNK_COLUMNS * 2;  // of one vector: both parts of the split, 32 columns
@@ -75,10 +63,12 @@ constexpr int VECTOR_CHUNKS = round_up(chunks_of(MAX_COLUMNS), any_by_warpgroups
 constexpr int ROUND_CHUNKS = 4 * WARPS;
 static_assert(model::WINDOW_CHUNKS % ROUND_CHUNKS == 0, "each thread fetches whole pieces of a window");
 constexpr int OPERAND_CHUNKS = smaller(model::WINDOW_CHUNKS, VECTOR_CHUNKS);
+// Of several requests gate_up of experts has them whole.
+constexpr int STORED_CHUNKS = experts::VECTORS_FIT ? larger(OPERAND_CHUNKS, experts::VECTOR_CHUNKS) : OPERAND_CHUNKS;
 // Behind all chunks those whose numbers are digits have their sizes (digits.cuh).
-constexpr int SIZES_OFFSET = OPERAND_CHUNKS * CHUNK_OPERAND_BYTES;
-constexpr int OPERAND_BYTES = SIZES_OFFSET + (any_by_digits() ? OPERAND_CHUNKS * REQUESTS * int(sizeof(float)) : 0);
-static_assert(!experts::ANY || VECTOR_CHUNKS * VECTOR_CHUNK_BYTES <= SIZES_OFFSET, "experts take one request's vector at a time, whole");
+constexpr int SIZES_OFFSET = STORED_CHUNKS * CHUNK_OPERAND_BYTES;
+constexpr int OPERAND_BYTES = SIZES_OFFSET + (any_by_digits() ? STORED_CHUNKS * REQUESTS * int(sizeof(float)) : 0);
+static_assert(!experts::ANY || VECTOR_CHUNKS * VECTOR_CHUNK_BYTES <= SIZES_OFFSET, "down of experts takes one request's vector at a time, whole");
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
 // Of one request. Lanes that leave those of several requests together would meet in banks: they lie a tile's further apart.
 constexpr int REQUEST_PARTIALS = WARPS * PAIRS + (REQUESTS > 1 ? TILE_ROWS / 2 : 0);

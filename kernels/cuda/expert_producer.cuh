@@ -19,7 +19,8 @@ struct ExpertWalk<true> {
     template <class Producer>
     DEVICE void meet(Producer& producer, int layer) {
         if (producer.ended) return;
-        if (!producer.shared.groups[GATE_UP].count && !producer.shared.groups[DOWN].count) return;  // then the router tells nobody
+        const bool meets = experts::ONCE || producer.shared.groups[GATE_UP].count || producer.shared.groups[DOWN].count;
+        if (!meets) return;  // then the router tells nobody
         producer.place.phase = GATE_UP;
         const u8* region = all(producer);
         producer.await(&producer.shared.routing.known, known, WAIT_ROUTE);
@@ -46,11 +47,14 @@ private:
     DEVICE static const u8* all(const Producer& producer) {
         return producer.params.tape + producer.params.tape_offset[model::SMS];
     }
-    // Of several requests the share of each, one after the other.
+    // Of several requests each expert once, or the share of each request, one after the other.
     template <int WHICH, class Producer>
     DEVICE void matrices(Producer& producer, const u8* region, int layer) {
         if constexpr (REQUESTS == 1) {
             matrix<WHICH>(producer, region, layer, producer.shared.routing.met.chosen);
+        } else if constexpr (WHICH == GATE_UP && experts::ONCE) {
+            const experts::Distinct& distinct = producer.shared.routes.distinct;
+            share<WHICH, experts::GROUP>(producer, region, layer, distinct.experts, distinct.groups, distinct.share.first);
         } else {
 #pragma unroll 1
             for (int r = 0; r < REQUESTS; ++r) {
@@ -61,12 +65,15 @@ private:
     }
     template <int WHICH, class Producer>
     DEVICE void matrix(Producer& producer, const u8* region, int layer, const int* chosen) {
+        share<WHICH>(producer, region, layer, chosen, producer.shared.groups[WHICH], producer.shared.shares[WHICH].first);
+    }
+    // Tiles lie in a slot as those of a group of STRIDE tiles do, or else of their own group.
+    template <int WHICH, int STRIDE = 0, class Producer>
+    DEVICE void share(Producer& producer, const u8* region, int layer, const int* chosen, const Groups groups, int first_tile) {
         constexpr int CHUNKS = phase_chunks(WHICH), STORAGE = experts::STORAGE<WHICH>;
         producer.place.phase = WHICH;
-        const Groups groups = producer.shared.groups[WHICH];
-        const int first_tile = producer.shared.shares[WHICH].first;
         for (int g = 0; g < groups.count && !producer.ended; ++g) {
-            const int tiles = groups.size(g), step = chunks_a_slot(tiles, STORAGE, true), tile = first_tile + groups.first(g);
+            const int tiles = groups.size(g), step = chunks_a_slot(STRIDE ? STRIDE : tiles, STORAGE, true), tile = first_tile + groups.first(g);
             for (int chunk = 0; chunk < CHUNKS && !producer.ended; chunk += step) {
                 const int chunks = smaller(step, CHUNKS - chunk);
                 const experts::SlotCopies<WHICH> copies{region, chosen, layer, tile, tiles, chunk, chunks, step};

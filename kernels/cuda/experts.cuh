@@ -72,6 +72,32 @@ struct Routing {
     DEVICE RoutingInDecode& decode() { return reinterpret_cast<RoutingInDecode&>(sums); }
 };
 
+// Of several requests gate_up may read each expert once that any of them meets (distinct_experts.cuh): those of all are one tall matrix,
+// which is shared out anew in each layer. There a row may be in a group of another size than alone; so all groups that there are alone
+// must add up in the same order: those of more than four tiles do, those of three and four, and those of one and two.
+DEVICE constexpr int largest_alike(int tiles) { return tiles > HALF_TILES ? MAX_TILES : tiles > 2 ? HALF_TILES : 2; }
+DEVICE constexpr int common_group() {
+    int common = 0;  // none
+    for (int t = 1; t <= MAX_TILES; ++t) {
+        if (!(group_sizes(GATE_UP) >> t & 1)) continue;
+        if (common && common != largest_alike(t)) return 0;
+        common = largest_alike(t);
+    }
+    return common;
+}
+constexpr int GROUP = common_group();  // tiles of a group of the distinct experts' matrix, at most
+constexpr int VECTOR_CHUNKS = round_up(GATE_UP_CHUNKS, by_warpgroups(STORAGE<GATE_UP>) ? 2 * QUAD_CHUNKS : 1);
+constexpr bool VECTORS_FIT = ANY && model::REQUESTS > 1 && model::REQUESTS * VECTOR_CHUNKS <= MOST_EXPERT_VECTOR_CHUNKS;
+constexpr bool NO_SM_GOES_WITHOUT = model::CHOSEN * GATE_UP_TILES >= model::SMS;
+constexpr bool ONCE = VECTORS_FIT && NO_SM_GOES_WITHOUT && GROUP && chunks_a_slot(larger(1, GROUP), STORAGE<GATE_UP>, true) > 0;
+// Those of a layer, and what this SM has of their matrix.
+struct Distinct {
+    static constexpr int MOST = ANY ? model::REQUESTS * model::CHOSEN : 1;
+    TileRange share;
+    Groups groups;
+    int experts[MOST];  // in ascending order
+};
+
 // What decode finds out about each request, and the parts of its SM's scores. Of one it lies in `Routing`.
 template <bool SEVERAL>
 struct Routes {
@@ -85,6 +111,7 @@ struct Routes<true> {
         float sums[ROWS][FOLDED ? WARPS * 32 : WARPS];
     };
     Route of[ANY ? model::REQUESTS : 1];
+    Distinct distinct;
 
     DEVICE Met& met(Routing&, int request) { return of[request].met; }
     DEVICE float* sums(Routing&, int request, int row) { return of[request].sums[row]; }

@@ -19,11 +19,11 @@ DEVICE Core for_request(const Core& core, int request) {
 }
 
 // Packed weights are read where they lie in a slot, which is left once all that was read has arrived.
-template <int STORAGE>
+template <int STORAGE, bool APART>
 struct SlotInPlace {
     template <int T>
     DEVICE static constexpr int chunks_a_slot() {
-        return packed::SlotMap<STORAGE, T, false>::CHUNKS;
+        return packed::SlotMap<STORAGE, T, APART>::CHUNKS;
     }
 
     template <int T>

@@ -34,8 +34,9 @@ DEVICE float dot(const float4& v, uint2 weights) {
     return v.x * weight_low(weights.x) + v.y * weight_high(weights.x) + v.z * weight_low(weights.y) + v.w * weight_high(weights.y);
 }
 
-// Stages the vector for gate_up and leaves the warp's part of each of the SM's scores.
-DEVICE void stage(Core& core, int layer, const u16* norm_weights) {
+// Has `store` stage the vector for gate_up, and leaves the warp's part of each of the SM's scores.
+template <class Store>
+DEVICE void stage(Core& core, int layer, const u16* norm_weights, const Store& store) {
     constexpr int PIECES = Pieces<model::HIDDEN>::COUNT;
     constexpr bool BY_QUADS = staged_by_quads(experts::STORAGE<GATE_UP>);
     float4 values[PIECES];
@@ -63,7 +64,7 @@ DEVICE void stage(Core& core, int layer, const u16* norm_weights) {
         if (core.lane == 0) core.score_parts(r)[core.warp] = sum;
     }
     leave_squares(core);
-    store_operand<model::HIDDEN, experts::STORAGE<GATE_UP>>(core, values);
+    store(values);
 }
 
 // By the first warp, a lane a row. `bias` is the lane's.
@@ -184,7 +185,7 @@ DEVICE void run(Core& core, int layer, const u16* norm_weights) {
     if constexpr (experts::BIASED) {
         if (has_row(core, int(core.lane))) bias = experts::router_bias(core.params, layer, expert_of(core, int(core.lane)));
     }
-    stage(core, layer, norm_weights);
+    stage(core, layer, norm_weights, [&](auto& values) { store_operand<model::HIDDEN, experts::STORAGE<GATE_UP>>(core, values); });
     consumers_sync();
     if (core.warp == 0) {
         post_scores(core, layer, bias);

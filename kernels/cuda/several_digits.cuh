@@ -23,9 +23,9 @@ struct DigitRounds {
 };
 
 // A round on its way: weights must stay in registers until their products have ended.
-template <int STORAGE, int T>
+template <int STORAGE, int T, bool APART>
 struct DigitRound {
-    using Map = packed::SlotMap<STORAGE, T, false>;
+    using Map = packed::SlotMap<STORAGE, T, APART>;
     using Cut = DigitRounds<T>;
     static constexpr int WORDS = packed::words(STORAGE);
 
@@ -81,10 +81,12 @@ private:
     }
 };
 
-// The weights of a group of so many chunks, straight from the slots.
-template <int STORAGE, int CHUNKS>
-class DigitWeights : public SlotInPlace<STORAGE> {
-    using SlotInPlace<STORAGE>::loaded_;
+// The weights of a group of so many chunks, straight from the slots. Tiles share runs, or have each its own: APART, as experts' do.
+template <int STORAGE, int CHUNKS, bool APART>
+class DigitWeights : public SlotInPlace<STORAGE, APART> {
+    using SlotInPlace<STORAGE, APART>::loaded_;
+    // Of rounds on their way. Experts' vectors come in no windows, whose words take registers too.
+    static constexpr int REGISTERS = APART ? 104 : 40;
     using Columns = packed::DigitColumns<REQUESTS>;
 
 public:
@@ -120,7 +122,7 @@ public:
     // Chunks from `begin` to `end`, in a slot that begins with `first`, times those of a window that begins with `window`.
     template <int T>
     DEVICE void multiply_in_window(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) {
-        using Cut = packed::Turn<STORAGE, T, false>;
+        using Cut = packed::Turn<STORAGE, T, APART>;
         const int warpgroup = __shfl_sync(ALL_LANES, int(core.warp / QUAD_CHUNKS), 0);  // the same for all
         int turn = begin / Cut::CHUNKS;
         turn += (turn ^ warpgroup) & 1;  // the warpgroups take turns, whatever slot these are in
@@ -135,16 +137,15 @@ public:
     }
 
 private:
-    // As many rounds as registers hold beside the words of vectors that come in windows.
     template <int T>
     DEVICE static constexpr int on_their_way(int rounds) {
-        return smaller(rounds, larger(1, 40 / int(sizeof(DigitRound<STORAGE, T>) / sizeof(u32))));
+        return smaller(rounds, larger(1, REGISTERS / int(sizeof(DigitRound<STORAGE, T, APART>) / sizeof(u32))));
     }
 
     // A turn from `from` on in its slot, and from `chunk` on in vectors of which the window begins with chunk `window`.
     template <int T>
     struct TurnOfAll {
-        using Cut = packed::Turn<STORAGE, T, false>;
+        using Cut = packed::Turn<STORAGE, T, APART>;
         using Map = typename Cut::Map;
         using Rounds = DigitRounds<T>;
         static constexpr int IN_A_QUAD = Rounds::COUNT, ALL = Cut::CHUNKS / QUAD_CHUNKS * IN_A_QUAD, MOST = on_their_way<T>(ALL);
@@ -153,7 +154,7 @@ private:
         const u8* from;
         int chunk, window;
         u32 loaded = 0;
-        DigitRound<STORAGE, T> rounds[MOST];
+        DigitRound<STORAGE, T, APART> rounds[MOST];
 
         // Round I begins, and the one that began so many before it is added up.
         template <int I = 0>
@@ -166,7 +167,7 @@ private:
             }
             if constexpr (DONE < ALL - 1) run<I + 1>(sums);
         }
-        DEVICE void begin(DigitRound<STORAGE, T>& round, u32 quad, u32 of_quad) {
+        DEVICE void begin(DigitRound<STORAGE, T, APART>& round, u32 quad, u32 of_quad) {
             const u32 own = of_quad + Rounds::chunk(core.warp), here = quad * Cut::QUAD_BYTES;
             const u8* unit = from + here + Map::unit(own) + core.lane * (packed::words(STORAGE) * 4);
             // Of a chunk that is not there scales could be anything; the first one's will do, as its part of the vector is zero.

@@ -1,22 +1,42 @@
 // Experts in decode of several requests.
 //
-// Each request has scores, experts and slots of its own. An SM multiplies its share of the tiles for one request after the other, as
-// it does for a request alone: the order of a request's slots is in the sums of `down`, and where in it an expert stands, in how its
-// gates are added up, so that two requests that meet an expert want other sums of it. Gates of all requests come before the first
-// down, so that but for the last one's nobody waits for an exchange.
+// Each request has scores, experts and slots of its own. Gates and ups are one product of all requests (distinct_experts.cuh), or, where
+// that would have other sums than a request alone, go request after request, as `down` does: an SM multiplies its share of the tiles as
+// it does for a request alone. The order of a request's slots is in the sums of `down`, so that two requests that meet an expert want
+// other sums of it. Gates of all requests come before the first down.
 //
 // Waits for: the streams after attention; without router biases first for the heads, and for the streams before it. Computes and
 // publishes: of each request what router.cuh and matvec.cuh do of one. All requests' scores are one exchange: a warp for each of
 // them posts the SM's, waits for the others' and chooses.
 #pragma once
 #include "decode.cuh"
-#include "requests.cuh"
+#include "distinct_experts.cuh"
 
 namespace several {
 
+// A request's vector for gate_up: beside those of the others, or alone.
+template <bool ONCE = experts::ONCE>
+DEVICE void store_gate_up(Core& core, float4 (&values)[Pieces<model::HIDDEN>::COUNT]) {
+    if constexpr (ONCE) {
+        store_vector(core, values);
+    } else {
+        store_operand<model::HIDDEN, experts::STORAGE<GATE_UP>>(core, values);
+    }
+}
+
 DEVICE void stage_after_attention(Core& core, int layer) {
-    const u32* from = core.mail(layer) + mail::AFTER_ATTENTION;
-    stage_normed<model::HIDDEN, experts::STORAGE<GATE_UP>>(core, from, nullptr, norm_of(core, 2 * layer + 1));
+    constexpr bool BY_QUADS = staged_by_quads(experts::STORAGE<GATE_UP>);
+    float4 values[Pieces<model::HIDDEN>::COUNT];
+    uint2 norm[Pieces<model::HIDDEN>::COUNT];
+    load_norm<model::HIDDEN, BY_QUADS>(core, norm_of(core, 2 * layer + 1), norm);
+    fetch<model::HIDDEN, BY_QUADS>(core, core.mail(layer) + mail::AFTER_ATTENTION, values);
+    core.squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Pieces<model::HIDDEN>::COUNT; ++i) {
+        core.squares += dot_self(values[i]);
+        scale_by(values[i], norm[i]);
+    }
+    store_gate_up(core, values);
 }
 
 // Where the router's scores come from.
@@ -24,7 +44,9 @@ template <bool FOLDED>
 struct Scores {
     // Leaves each request's parts of the SM's scores, and the squares of its stream after attention.
     DEVICE static void leave(Core& core, int layer) {
-        for_each_running(core, [&](Core other) { router::stage(other, layer, norm_of(core, 2 * layer + 1)); });
+        for_each_running(core, [&](Core other) {
+            router::stage(other, layer, norm_of(core, 2 * layer + 1), [&](auto& values) { store_gate_up(other, values); });
+        });
         consumers_sync();
     }
     DEVICE static void post(Core& core, int layer) {
@@ -88,16 +110,20 @@ struct Experts {
 
 template <>
 struct Experts<true> {
+    template <int GROUP = experts::ONCE ? experts::GROUP : 0>
     DEVICE static void gate_up(Core& core, int layer) {
         route(core, layer);
-        if (!core.share(GATE_UP).tiles) return;
-        in_turn(core, [&](Core& other) {
-            GateUpFinish finish{other, layer};
-            GroupRun<GATE_UP, GateUpFinish, experts::STORAGE<GATE_UP>> groups(other, finish);
-            stage_after_attention(other, layer);
-            if constexpr (by_warpgroups(experts::STORAGE<GATE_UP>) && !experts::FOLDED) consumers_sync();
-            groups.run();
-        });
+        if constexpr (GROUP) {
+            DistinctProducts<GROUP, experts::STORAGE<GATE_UP>>(core, layer).run();
+        } else if (core.share(GATE_UP).tiles) {
+            in_turn(core, [&](Core& other) {
+                GateUpFinish finish{other, layer};
+                GroupRun<GATE_UP, GateUpFinish, experts::STORAGE<GATE_UP>> groups(other, finish);
+                stage_after_attention(other, layer);
+                if constexpr (by_warpgroups(experts::STORAGE<GATE_UP>) && !experts::FOLDED) consumers_sync();
+                groups.run();
+            });
+        }
     }
     DEVICE static void down(Core& core, int layer) {
         if (!core.share(DOWN).tiles) return;
@@ -112,7 +138,7 @@ private:
     // Finds out whom each request meets, and tells the producer.
     DEVICE static void route(Core& core, int layer) {
         using Scores = several::Scores<experts::FOLDED>;
-        const bool meets = core.share(GATE_UP).tiles || core.share(DOWN).tiles;
+        const bool meets = experts::ONCE || core.share(GATE_UP).tiles || core.share(DOWN).tiles;
         if (!meets && !router::has_row(core, 0)) return;
         ++core.staged;
         const bool routes = core.warp < REQUESTS && runs(core.shared, core.own.request);
@@ -123,7 +149,11 @@ private:
             if (routes) choose(core, layer);
         }
         consumers_sync();
+        if constexpr (experts::ONCE) {
+            if (core.warp == 0) list_experts(core);
+        }
         if (meets && threadIdx.x == 0) barrier_arrive(&core.shared.routing.known);
+        if constexpr (experts::ONCE) consumers_sync();
     }
     DEVICE static void choose(Core& core, int layer) {
         experts::Met& met = core.met();

@@ -12,21 +12,21 @@
 namespace several {
 
 // How weights in a format are multiplied: a slot is loaded, multiplied window by window, and left.
-template <int STORAGE, int CHUNKS, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE), bool DIGITS = by_digits(STORAGE)>
+template <int STORAGE, int CHUNKS, bool APART, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE), bool DIGITS = by_digits(STORAGE)>
 struct WeightsOf {
-    using Type = SlotWeights<false, CHUNKS>;
+    using Type = SlotWeights<APART, CHUNKS>;
 };
 template <int STORAGE, int CHUNKS>
-struct WeightsOf<STORAGE, CHUNKS, true, false, false> {
+struct WeightsOf<STORAGE, CHUNKS, false, true, false, false> {
     using Type = UnitWeights<STORAGE>;
 };
-template <int STORAGE, int CHUNKS>
-struct WeightsOf<STORAGE, CHUNKS, true, true, false> {
-    using Type = QuadWeights<STORAGE, CHUNKS>;
+template <int STORAGE, int CHUNKS, bool APART>
+struct WeightsOf<STORAGE, CHUNKS, APART, true, true, false> {
+    using Type = QuadWeights<STORAGE, CHUNKS, APART>;
 };
-template <int STORAGE, int CHUNKS>
-struct WeightsOf<STORAGE, CHUNKS, true, true, true> {
-    using Type = DigitWeights<STORAGE, CHUNKS>;
+template <int STORAGE, int CHUNKS, bool APART>
+struct WeightsOf<STORAGE, CHUNKS, APART, true, true, true> {
+    using Type = DigitWeights<STORAGE, CHUNKS, APART>;
 };
 
 // As with_tiles; but nobody looks whether the number is the only one that the matrix has.
@@ -45,7 +45,7 @@ DEVICE void with_group(int tiles, const Visit& visit) {
 template <int PHASE, bool NORMED, int STORAGE, class Finish>
 class Products {
     static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
-    using Weights = typename WeightsOf<STORAGE, CHUNKS>::Type;
+    using Weights = typename WeightsOf<STORAGE, CHUNKS, false>::Type;
     using Vectors = Window<Matrix<PHASE>::COLUMNS, NORMED, STORAGE, PHASE == DOWN && GATED_IN_RANGE>;
     template <int T>
     using Sums = typename Weights::template Sums<T>;

@@ -58,9 +58,9 @@ struct Rounds {
 };
 
 // A round on its way: weights must stay in registers until their products have ended.
-template <int STORAGE, int T>
+template <int STORAGE, int T, bool APART>
 struct Round {
-    using Map = packed::SlotMap<STORAGE, T, false>;
+    using Map = packed::SlotMap<STORAGE, T, APART>;
     using Cut = Rounds<T>;
     static constexpr int WORDS = packed::words(STORAGE);
 
@@ -125,10 +125,12 @@ private:
     }
 };
 
-// The weights of a group of so many chunks, straight from the slots.
-template <int STORAGE, int CHUNKS>
-class QuadWeights : public SlotInPlace<STORAGE> {
-    using SlotInPlace<STORAGE>::loaded_;
+// The weights of a group of so many chunks, straight from the slots. Tiles share runs, or have each its own: APART, as experts' do.
+template <int STORAGE, int CHUNKS, bool APART>
+class QuadWeights : public SlotInPlace<STORAGE, APART> {
+    using SlotInPlace<STORAGE, APART>::loaded_;
+    // Of rounds on their way. Experts' vectors come in no windows, whose words take registers too.
+    static constexpr int REGISTERS = APART ? 104 : 48;
 
 public:
     // A thread's sums: of its row of two tiles, of each round of a quad and as many requests as blocks.
@@ -163,7 +165,7 @@ public:
     // Chunks from `begin` to `end`, in a slot that begins with `first`, times those of a window that begins with `window`.
     template <int T>
     DEVICE void multiply_in_window(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) {
-        using Cut = packed::Turn<STORAGE, T, false>;
+        using Cut = packed::Turn<STORAGE, T, APART>;
         const int warpgroup = __shfl_sync(ALL_LANES, int(core.warp / QUAD_CHUNKS), 0);  // the same for all
         int turn = begin / Cut::CHUNKS;
         turn += (turn ^ warpgroup) & 1;  // the warpgroups take turns, whatever slot these are in
@@ -178,16 +180,15 @@ public:
     }
 
 private:
-    // As many rounds as registers hold beside the words of vectors that come in windows.
     template <int T>
     DEVICE static constexpr int on_their_way(int rounds) {
-        return smaller(rounds, larger(1, 48 / int(sizeof(Round<STORAGE, T>) / sizeof(u32))));
+        return smaller(rounds, larger(1, REGISTERS / int(sizeof(Round<STORAGE, T, APART>) / sizeof(u32))));
     }
 
     // A turn from `from` on in its slot, and from `chunk` on in vectors of which the window begins with chunk `window`.
     template <int T>
     struct TurnOfAll {
-        using Cut = packed::Turn<STORAGE, T, false>;
+        using Cut = packed::Turn<STORAGE, T, APART>;
         using Map = typename Cut::Map;
         static constexpr int IN_A_QUAD = Rounds<T>::COUNT, ALL = Cut::CHUNKS / QUAD_CHUNKS * IN_A_QUAD, MOST = on_their_way<T>(ALL);
 
@@ -195,7 +196,7 @@ private:
         const u8* from;
         int chunk, window;
         u32 loaded = 0;
-        Round<STORAGE, T> rounds[MOST];
+        Round<STORAGE, T, APART> rounds[MOST];
 
         // Round I begins, and the one that began so many before it is added up.
         template <int I = 0>
@@ -208,7 +209,7 @@ private:
             }
             if constexpr (DONE < ALL - 1) run<I + 1>(sums);
         }
-        DEVICE void begin(Round<STORAGE, T>& round, int quad, int of_quad) {
+        DEVICE void begin(Round<STORAGE, T, APART>& round, int quad, int of_quad) {
             const u32 own = u32(of_quad + Rounds<T>::chunk(core.warp)), here = u32(quad) * Cut::QUAD_BYTES;
             const u8* unit = from + here + Map::unit(own) + core.lane * (packed::words(STORAGE) * 4);
             // Of a chunk that is not there scales could be anything; the first one's will do, as its part of the vector is zero.

@@ -9,8 +9,8 @@ namespace several {
 
 // The weights of a group, straight from the slots.
 template <int STORAGE>
-class UnitWeights : public SlotInPlace<STORAGE> {
-    using SlotInPlace<STORAGE>::loaded_;
+class UnitWeights : public SlotInPlace<STORAGE, false> {
+    using SlotInPlace<STORAGE, false>::loaded_;
 
 public:
     static constexpr int WORDS = packed::words(STORAGE), PARTS = scales_of_a_chunk(STORAGE);

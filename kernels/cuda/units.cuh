@@ -112,3 +112,15 @@ DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool ap
     }
     return smaller(fit < WARPS ? fit : fit - fit % WARPS, 8 / scales_of_a_chunk(storage) * WARPS);
 }
+
+// A share is cut into groups of at most MAX_TILES, or `most`, tiles, as even as possible, the larger ones first.
+// Made once a launch: dividing takes longer than the phase of a small model can spare.
+struct Groups {
+    int count, base, larger_ones;
+    DEVICE static Groups of(int tiles, int most = MAX_TILES) {
+        const int count = ceil_div(tiles, most);
+        return {count, count ? tiles / count : 0, count ? tiles % count : 0};
+    }
+    DEVICE int size(int group) const { return base + (group < larger_ones ? 1 : 0); }
+    DEVICE int first(int group) const { return group * base + smaller(group, larger_ones); }
+};

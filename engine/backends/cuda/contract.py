@@ -36,6 +36,8 @@ PREFILL_TOKENS_A_STEP = 16
 """What partial sums of a group take bounds the ring."""
 PROBES = WARPS
 """Scores that one exchange asks about in a search for top-k's threshold: one a warp (filters.cuh)."""
+MOST_EXPERT_VECTOR_CHUNKS = 768
+"""Of several requests' vectors for experts together: those of longer ones would leave the ring too little."""
 TOKEN_ID_BITS = 20
 """Of a word of the token ring; above them are nanoseconds since the launch, never 0."""
 
@@ -412,6 +414,7 @@ _NUMBERS = {
     "THREADS": THREADS,
     "FP8_BLOCK_SIDE": FP8_BLOCK_SIDE,
     "PREFILL_TOKENS_A_STEP": PREFILL_TOKENS_A_STEP,
+    "MOST_EXPERT_VECTOR_CHUNKS": MOST_EXPERT_VECTOR_CHUNKS,
     "TOKEN_ID_BITS": TOKEN_ID_BITS,
     "PROBES": PROBES,
     "WEIGHT_BITS": WEIGHT_BITS,

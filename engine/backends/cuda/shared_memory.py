@@ -6,7 +6,12 @@ Mirrors kernels/cuda/core.cuh; the compiler asserts that all of it fits.
 from __future__ import annotations
 
 from engine.backends.cuda.attention_cut import long_cut
-from engine.backends.cuda.contract import PREFILL_TOKENS_A_STEP, PROBES, WARPS
+from engine.backends.cuda.contract import (
+    MOST_EXPERT_VECTOR_CHUNKS,
+    PREFILL_TOKENS_A_STEP,
+    PROBES,
+    WARPS,
+)
 from engine.backends.cuda.expert_region import EXPERT_MATRICES
 from engine.backends.cuda.folded_router import folds_router
 from engine.backends.cuda.sharding import Sharding
@@ -44,6 +49,7 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
     chunks = min(_operand_chunks(plan), window_chunks(plan, requests))
+    chunks = max(chunks, _expert_vector_chunks(plan, requests))
     sizes = 4 if any(map(by_digits, _storages(plan))) else 0
     apart = 0 if requests == 1 else TILE_ROWS // 2
     operand, partial = requests * chunks * (128 + sizes), requests * 2 * (WARPS * pairs + apart) * 8
@@ -104,6 +110,15 @@ def _shared_window(plan: Plan) -> int:
     return max(2, -(-longest // _ROUND_CHUNKS)) * _ROUND_CHUNKS
 
 
+def _expert_vector_chunks(plan: Plan, requests: int) -> int:
+    """Of several requests' vectors for gates and ups of experts, whole side by side (experts.cuh)."""
+    if plan.config.experts is None or requests == 1:
+        return 0
+    turn = 2 * QUAD_CHUNKS if by_warpgroups(plan.storage(0, Matrix.GATE_UP)) else 1
+    chunks = -(-plan.config.hidden // (32 * turn)) * turn
+    return chunks if requests * chunks <= MOST_EXPERT_VECTOR_CHUNKS else 0
+
+
 def vectors_fit(plan: Plan) -> bool:
     """Whether the longest vector lies whole in the windows of several requests, as experts take it then: one
     request's at a time."""
@@ -134,7 +149,7 @@ def fixed_bytes(plan: Plan, expert_tiles: int, requests: int) -> int:
         routing += 2 * (expert_tiles + 2 * experts.count + 1) + 6
         if requests > 1:
             parts = 4 * WARPS * (32 if folds_router(plan.config) else 1)
-            routing += requests * (8 * experts.chosen + parts * rows)
+            routing += requests * (8 * experts.chosen + parts * rows) + 4 * (5 + requests * experts.chosen)
     return (
         4 * (10 + 15 + 2 * WARPS + 4)
         + 4 * requests * (residual_rows(plan) + 6 * plan.config.layers + 2 * WARPS)

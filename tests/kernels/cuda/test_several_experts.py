@@ -15,6 +15,7 @@ from engine.models.weights import RandomWeights
 from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.gpu.models import RoutedWeights
 from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
+from tests.kernels.cuda.emulation.several import EmulatedRows, Request, team
 from tests.kernels.cuda.test_emulation import EXPERTS, GPT_OSS
 from tests.kernels.cuda.test_packed_emulation import EXPERTS as PACKED
 from tests.kernels.cuda.test_several import SAMPLINGS, check, follow, prompt
@@ -53,6 +54,27 @@ def test_who_meets_the_same_experts_or_scores_them_alike_leaves_the_same(
     router: list[float], folder: Path
 ) -> None:
     check(RoutedWeights(EXPERTS, 3, router), 4, CORES, folder)
+
+
+MEETS_THE_FIRST_TWO = [3.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("rows", [4, pytest.param(8, marks=pytest.mark.nightly)])
+def test_gates_and_ups_that_all_meet_are_read_once(rows: int, folder: Path) -> None:
+    """Each further request of those who meet the same has no more read than its own downs."""
+    passes = 2
+    gpu = EmulatedRows(
+        *team(folder, RoutedWeights(EXPERTS, 3, MEETS_THE_FIRST_TWO), CORES, 1, requests=rows, filters=True)
+    )
+
+    def copied(requests: int) -> int:
+        before = gpu.gpu.library.copied_bytes()
+        gpu.launch([Request(prompt(1, 1), passes) for _ in range(requests)])
+        return int(gpu.gpu.library.copied_bytes() - before)
+
+    assert EXPERTS.experts
+    downs = 2 * EXPERTS.hidden * EXPERTS.ffn * EXPERTS.experts.chosen * EXPERTS.layers
+    assert copied(rows) - copied(1) == (rows - 1) * passes * downs
 
 
 @pytest.mark.nightly

@@ -136,11 +136,13 @@ inline u32 barrier_passed(u32 address, u32 parity) {
     return barrier_at(address).parity != parity;
 }
 
+inline u64 copied_bytes = 0;  // by the copy engine, since the library was loaded
 inline void copy(u32 to, const void* from, u32 bytes, u32 barrier) {
     if (to % 16 || reinterpret_cast<u64>(from) % 16 || bytes % 16 || !bytes) {
         std::fprintf(stderr, "a copy of %u bytes from %p to %u: all must be multiples of 16\n", bytes, from, to);
         give_up();
     }
+    copied_bytes += bytes;
     std::memset(shared_memory() + to, 0xff, bytes);
     current->block->copies.push_back({shared_memory() + to, from, bytes, barrier, 1 + u32(std::rand()) % 40});
 }
@@ -404,6 +406,13 @@ T __reduce_max_sync(unsigned mask, T value) {
     T all[32];
     emulation::meet(value, all, mask);
     for (int i = 0; i < 32; ++i) value = (mask >> i & 1) && all[i] > value ? all[i] : value;
+    return value;
+}
+template <class T>
+T __reduce_or_sync(unsigned mask, T value) {
+    T all[32];
+    emulation::meet(value, all, mask);
+    for (int i = 0; i < 32; ++i) value |= mask >> i & 1 ? all[i] : T(0);
     return value;
 }
 template <class T>

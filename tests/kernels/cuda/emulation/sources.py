@@ -85,6 +85,7 @@ extern "C" int launch(const Launched* handed) {
     launched = handed;
     return emulation::run(model::RANKS, model::SMS, THREADS, run_thread);
 }
+extern "C" unsigned long long copied_bytes() { return emulation::copied_bytes; }
 """
 
 
