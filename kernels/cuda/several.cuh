@@ -38,9 +38,12 @@ DEVICE void for_each_item(const Core& core, int layer, const Visit& visit) {
     for_each_bit(with_item(core, layer), [&](int request) { visit(for_request(core, request)); });
 }
 
-// Items of all requests lie side by side: an SM has more than one only where there are more items than SMs. As many items as
+// Items of all requests lie side by side: an SM has more than one only where there are more items than SMs. Those of a lane's heads lie on
+// the lane's SMs: lanes are some layers apart, and on another's they would wait for each other in each layer. As many items as
 // alone, whatever there is room for: their number shows in the result's bits. Of the pass that comes `ahead` passes later; a request
 // that has ended by then has items that nobody asks for. All consumer threads.
+static_assert(model::KV_HEADS % model::LANES == 0, "as many items for each lane");
+DEVICE int items_a_lane(const AttentionItem& item) { return decode_attention::items_of(item.blocks) / model::LANES * item.splits; }
 DEVICE void plan_items(Core& core, int ahead) {
     constexpr int ALL = REQUESTS * model::LAYERS;
     AttentionItem* items = core.shared.items;
@@ -57,12 +60,14 @@ DEVICE void plan_items(Core& core, int ahead) {
         int before = 0, all = 0;
         for (int r = 0; r < REQUESTS; ++r) {
             if (r == request) before = all;
-            const AttentionItem& other = items[r * model::LAYERS + layer];
-            if (runs(core.shared, r)) all += decode_attention::items_of(other.blocks) * other.splits;
+            if (runs(core.shared, r)) all += items_a_lane(items[r * model::LAYERS + layer]);
         }
-        const int stride = larger(1, model::SMS / larger(1, all)), splits = items[i].splits;
-        const int away = (int(core.place.sm) + model::SMS - before * stride % model::SMS) % model::SMS, which = away / stride;
-        const bool has = away % stride == 0 && which < decode_attention::items_of(items[i].blocks) * splits;
+        constexpr int SMS = model::SMS_A_LANE;
+        const int stride = larger(1, SMS / larger(1, all)), splits = items[i].splits, of_lane = items_a_lane(items[i]);
+        const int sm = int(core.place.sm) - core.model_lane * SMS;
+        const int away = (sm + SMS - before * stride % SMS) % SMS, in_lane = away / stride;
+        const bool has = sm < SMS && away % stride == 0 && in_lane < of_lane;
+        const int which = core.model_lane * of_lane + in_lane;
         items[i].head = has ? which / splits : -1;
         items[i].split = has ? which % splits : 0;
     }
