@@ -124,7 +124,7 @@ DEVICE void block_product(Core& core, int block, int tokens, const Operand16& op
         core.wait_full();
         const u8* slot = core.shared.ring[core.cursor.slot];
 #pragma unroll 1
-        for (int c = SlotPart<T>::mine(core, first); c < last; c += WARPS) {
+        for (int c = SlotPart<T>::mine(core.warp, first); c < last; c += WARPS) {
             uint4 b[T];
 #pragma unroll
             for (int t = 0; t < T; ++t) b[t] = shares::weights_of<Mine::STORAGE, T, true>(slot, c - first, t, core.lane);

@@ -41,7 +41,7 @@ struct SlotPart {
     static constexpr int EACH = ceil_div(smaller(CHUNKS, MOST), WARPS);  // chunks of a slot that fall to one warp, at most
 
     // The first of the warp's chunks from `first` on.
-    DEVICE static int mine(const Core& core, int first) { return first + ((int(core.warp) - first) & (WARPS - 1)); }
+    DEVICE static int mine(u32 warp, int first) { return first + ((int(warp) - first) & (WARPS - 1)); }
 };
 
 // 16-bit weights of a warp's part of one slot in registers, of a group of however many tiles. Tiles lie side by side, or APART:
@@ -66,9 +66,14 @@ struct SlotWeights {
     // which may hold them up, are on their way.
     template <int T, bool LATE = false>
     DEVICE void load(Core& core, int first, int last) {
+        load<T, LATE>(core, core.warp, first, last);
+    }
+    // Whoever takes slot after slot in a loop may hold the warp's number in a register of the loop's.
+    template <int T, bool LATE = false>
+    DEVICE void load(Core& core, u32 warp, int first, int last) {
         constexpr int CHUNK_BYTES = (APART ? 1 : T) * UNIT_BYTES, TILE_BYTES = (APART ? Part<T>::CHUNKS : 1) * UNIT_BYTES;
         core.wait_full();
-        const int mine = Part<T>::mine(core, first);
+        const int mine = Part<T>::mine(warp, first);
         if (mine < last) {
             const u8* slot = core.shared.ring[core.cursor.slot] + piece_place(core.lane) * 16;
 #pragma unroll
@@ -92,19 +97,19 @@ struct SlotWeights {
     // Times the chunks of the vector from `first`, with which the slot begins, to `last`.
     template <int T>
     DEVICE void multiply(const Core& core, int first, int last, Sums<T>& sums) const {
-        multiply_within<T, false>(core, first, first, last, 0, sums);
+        multiply_within<T, false>(core, core.warp, first, first, last, 0, sums);
     }
     // Times those from `begin` to `end`; the window of the vector that the operand holds begins with chunk `window`.
     template <int T>
-    DEVICE void multiply_in_window(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) const {
-        multiply_within<T, true>(core, first, begin, end, window, sums);
+    DEVICE void multiply_in_window(const Core& core, u32 warp, int first, int begin, int end, int window, Sums<T>& sums) const {
+        multiply_within<T, true>(core, warp, first, begin, end, window, sums);
     }
 
 private:
     template <int T, bool WINDOW>
-    DEVICE void multiply_within(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) const {
+    DEVICE void multiply_within(const Core& core, u32 warp, int first, int begin, int end, int window, Sums<T>& sums) const {
         constexpr u32 LANES = WINDOW ? 4 * REQUESTS : 4;  // that hold the vectors
-        const int mine = Part<T>::mine(core, first);
+        const int mine = Part<T>::mine(warp, first);
         if (mine >= end) return;
         Operand a[Part<T>::EACH][2];
 #pragma unroll
@@ -169,7 +174,7 @@ struct HeldProducts {
 #pragma unroll 1
             for (int begin = first; begin < last;) {
                 const int at = vector.hold(begin), end = smaller(last, at + OPERAND_CHUNKS);
-                weights_.template multiply_in_window<T>(core, first, begin, end, at, sums);
+                weights_.template multiply_in_window<T>(core, core.warp, first, begin, end, at, sums);
                 begin = end;
             }
             first = last;

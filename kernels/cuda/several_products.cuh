@@ -56,7 +56,7 @@ class Products {
     static constexpr bool ONE_GROUP = group_sizes(PHASE) >> (MAX_TILES + 1) / 2 == 0;
 
 public:
-    DEVICE Products(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
+    DEVICE Products(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)), warp_(core.warp + core.params.zero) {
         const int first = int((core.warp / REQUESTS - core.group) & (TURNS - 1));
         if (first < groups_.count && finishes(first)) finish.prepare(pair_of(first));
         load_first(0);
@@ -95,7 +95,11 @@ private:
 #pragma unroll 1
             for (int begin = first; begin < last;) {
                 const int at = window.hold(begin, again), end = smaller(last, at + OPERAND_CHUNKS);
-                weights_.template multiply_in_window<T>(core_, first, begin, end, at, sums);
+                if constexpr (is_packed(STORAGE)) {
+                    weights_.template multiply_in_window<T>(core_, first, begin, end, at, sums);
+                } else {
+                    weights_.template multiply_in_window<T>(core_, warp_, first, begin, end, at, sums);
+                }
                 begin = end;
             }
             if constexpr (is_packed(STORAGE)) weights_.leave_slot(core_);
@@ -111,7 +115,7 @@ private:
         if constexpr (is_packed(STORAGE)) {
             weights_.template load<T>(core_, first, last);
         } else {
-            weights_.template load<T, LATE>(core_, first, last);
+            weights_.template load<T, LATE>(core_, warp_, first, last);
         }
     }
     // [request][warp][pair]
@@ -156,6 +160,9 @@ private:
     Core& core_;
     Finish& finish_;
     const Groups groups_;
+    // The warp's number again, as the compiler cannot know: the one that all phases share is spilled where registers are few, and would
+    // be read again for each slot.
+    const u32 warp_;
     Weights weights_;
 };
 

@@ -62,7 +62,7 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
         core.wait_full();
         const u8* slot = core.shared.ring[core.cursor.slot];
 #pragma unroll 1
-        for (int c = SlotPart<T>::mine(core, first); c < last; c += WARPS) {
+        for (int c = SlotPart<T>::mine(core.warp, first); c < last; c += WARPS) {
             Operand a[TILES][2];
 #pragma unroll
             for (int m = 0; m < TILES; ++m) {
