@@ -25,7 +25,7 @@ DEVICE void for_each_bit(u32 bits, const Visit& visit) {
 
 // --- layers -------------------------------------------------------------------------------------------------------------
 
-DEVICE AttentionItem& item(const Core& core, int layer) { return core.shared.items[core.own.request * model::LAYERS + layer]; }
+DEVICE AttentionItem item(const Core& core, int layer) { return core.shared.items[core.own.request * model::LAYERS + layer]; }
 
 // The requests of which this SM has an item in a layer. Most often there is one at most, so it is worth finding out.
 DEVICE u32 with_item(const Core& core, int layer) {
