@@ -217,20 +217,21 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
 }
 
 // How a group is multiplied in a format.
-template <int STORAGE, bool APART, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE), bool DIGITS = by_digits(STORAGE)>
+template <int STORAGE, bool APART, int CHUNKS, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE),
+          bool DIGITS = by_digits(STORAGE)>
 struct ProductsOf {
-    using Type = HeldProducts<SlotWeights<APART>>;
+    using Type = HeldProducts<SlotWeights<APART, APART ? ANY_CHUNKS : CHUNKS>>;
 };
-template <int STORAGE, bool APART>
-struct ProductsOf<STORAGE, APART, true, false, false> {
+template <int STORAGE, bool APART, int CHUNKS>
+struct ProductsOf<STORAGE, APART, CHUNKS, true, false, false> {
     using Type = HeldProducts<packed::SlotWeights<STORAGE, APART>>;
 };
-template <int STORAGE, bool APART>
-struct ProductsOf<STORAGE, APART, true, true, false> {
+template <int STORAGE, bool APART, int CHUNKS>
+struct ProductsOf<STORAGE, APART, CHUNKS, true, true, false> {
     using Type = packed::QuadProducts<STORAGE, APART>;
 };
-template <int STORAGE, bool APART>
-struct ProductsOf<STORAGE, APART, true, true, true> {
+template <int STORAGE, bool APART, int CHUNKS>
+struct ProductsOf<STORAGE, APART, CHUNKS, true, true, true> {
     using Type = packed::DigitProducts<STORAGE, APART>;
 };
 
@@ -239,7 +240,8 @@ struct ProductsOf<STORAGE, APART, true, true, true> {
 template <int PHASE, class Finish, int STORAGE>
 class GroupRun {
     static constexpr bool APART = experts::apart(PHASE);
-    using Products = typename ProductsOf<STORAGE, APART>::Type;
+    static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
+    using Products = typename ProductsOf<STORAGE, APART, CHUNKS>::Type;
 
 public:
     DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
@@ -285,7 +287,6 @@ public:
     }
 
 private:
-    static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
     static constexpr bool NORMED = PHASE == QKV || (PHASE == GATE_UP && !experts::ANY) || PHASE == HEAD;
 
     DEVICE bool in_group(int g) const { return int(core_.lane) < groups_.size(g) * (TILE_ROWS / 2); }
