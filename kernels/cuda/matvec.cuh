@@ -101,6 +101,10 @@ struct SlotWeights {
     }
     // Times those from `begin` to `end`; the window of the vector that the operand holds begins with chunk `window`.
     template <int T>
+    DEVICE void multiply_in_window(const Core& core, int first, int begin, int end, int window, Sums<T>& sums) const {
+        multiply_in_window<T>(core, core.warp, first, begin, end, window, sums);
+    }
+    template <int T>
     DEVICE void multiply_in_window(const Core& core, u32 warp, int first, int begin, int end, int window, Sums<T>& sums) const {
         multiply_within<T, true>(core, warp, first, begin, end, window, sums);
     }
@@ -174,7 +178,7 @@ struct HeldProducts {
 #pragma unroll 1
             for (int begin = first; begin < last;) {
                 const int at = vector.hold(begin), end = smaller(last, at + OPERAND_CHUNKS);
-                weights_.template multiply_in_window<T>(core, core.warp, first, begin, end, at, sums);
+                weights_.template multiply_in_window<T>(core, first, begin, end, at, sums);
                 begin = end;
             }
             first = last;
