@@ -27,7 +27,7 @@ struct Stretch {
   // Its first `lines`, or all of it: they are left to the caller.
   Stretch take(int lines) {
     const char* first = next;
-    next = std::min(end, next + int64_t(64) * lines);
+    next += std::min(end - next, int64_t(64) * lines);
     return {first, next};
   }
   int lines() const { return int((end - next + 63) / 64); }

@@ -63,7 +63,7 @@ constexpr int VECTOR_CHUNKS = round_up(chunks_of(MAX_COLUMNS), any_by_warpgroups
 constexpr int ROUND_CHUNKS = 4 * WARPS;
 static_assert(model::WINDOW_CHUNKS % ROUND_CHUNKS == 0, "each thread fetches whole pieces of a window");
 constexpr int OPERAND_CHUNKS = smaller(model::WINDOW_CHUNKS, VECTOR_CHUNKS);
-// Of several requests gate_up of experts has them whole.
+// Of several requests gate_up of experts has them whole, where it is one product (experts::ONCE): the room is kept wherever they fit.
 constexpr int STORED_CHUNKS = experts::VECTORS_FIT ? larger(OPERAND_CHUNKS, experts::VECTOR_CHUNKS) : OPERAND_CHUNKS;
 // Behind all chunks those whose numbers are digits have their sizes (digits.cuh).
 constexpr int SIZES_OFFSET = STORED_CHUNKS * CHUNK_OPERAND_BYTES;

@@ -92,7 +92,7 @@ struct MetFinish {
     }
 };
 
-// Of groups of up to T tiles.
+// Of groups of up to T tiles. It leaves and adds up sums as Products does: what both share changes the instructions of dense models.
 template <int T, int STORAGE>
 class DistinctProducts {
     static constexpr int CHUNKS = experts::GATE_UP_CHUNKS;

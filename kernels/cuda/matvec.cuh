@@ -45,8 +45,8 @@ struct SlotPart {
 };
 
 // 16-bit weights of a warp's part of one slot in registers, of a group of however many tiles. Tiles lie side by side, or APART:
-// one after the other. Of a matrix with few chunks a warp has fewer than a slot
-// has room for, and each product that is not made is latency less.
+// one after the other. Of a matrix with few chunks a warp has fewer than a slot has room for, and each product that is not made is
+// latency less.
 template <bool APART, int MATRIX_CHUNKS = ANY_CHUNKS>
 struct SlotWeights {
     template <int T>

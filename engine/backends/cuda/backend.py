@@ -115,7 +115,7 @@ class CudaBackend:
                 self.layout,
                 memory,
                 partial(self._kernels.get, rank),
-                slots_in_flight=slots_in_flight(self.layout.plan, chosen.tuning),
+                slots_in_flight=slots_in_flight(self.layout.plan, chosen.tuning, self.layout.slot_units),
                 blocks_a_split=chosen.tuning.blocks_a_split,
                 rank=rank,
                 team=memories,

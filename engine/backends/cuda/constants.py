@@ -31,7 +31,7 @@ _LEAST_SLOTS = 4
 _EXPERT_BLOCK_TILES = 4  # BLOCK_TILES in expert_prefill.cuh
 _SLOT_UNITS = (48, 40, 32, 24, 16)
 """Sizes of a slot, the best first: long vectors leave room for smaller ones only."""
-_FP8_SLOT_UNITS = 49
+FP8_SLOT_UNITS = 49
 """24 KB of numbers and their scales: a third quad of eight tiles, which 48 have no room for (units.py)."""
 TILE_TOKENS = 128
 """Of a tile of a long prompt, an expert's too: TOKENS in tiles.cuh."""
@@ -48,7 +48,8 @@ class Tuning:
     """What may be chosen for speed; results do not depend on it beyond rounding.
 
     `slot_units` (512 bytes each) is the size of a copy: 24 KB hold a chunk of up to six tiles for each warp
-    (None: that, with the scales of FP8 beside it, or what leaves four slots beside the model's vectors).
+    (None: that, with the scales of FP8 beside it, or what leaves four slots beside the model's vectors; for
+    several requests always so).
     `slots_in_flight` is how many are asked for at once (None: by the length of the phases). A prompt of fewer
     than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
     longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all. A head is split
@@ -287,9 +288,9 @@ def make_layout(
 
 
 def _slot_sizes(plan: Plan, requests: int) -> tuple[int, ...]:
-    """The best first."""
+    """The best first. Slots of several requests with FP8 were not timed: they are those of other formats."""
     whole_quads = requests == 1 and plan.holds(Storage.FP8_BLOCK)
-    return (_FP8_SLOT_UNITS, *_SLOT_UNITS) if whole_quads else _SLOT_UNITS
+    return (FP8_SLOT_UNITS, *_SLOT_UNITS) if whole_quads else _SLOT_UNITS
 
 
 def require_prompts_ways(layout: Layout, why: str = "") -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from engine.backends.cuda.constants import Tuning
+from engine.backends.cuda.constants import FP8_SLOT_UNITS, Tuning
 from engine.backends.cuda.expert_region import ExpertRegion
 from engine.backends.cuda.tape import Plan
 from engine.models.storage import Storage
 
 
-def slots_in_flight(plan: Plan, tuning: Tuning) -> int:
-    """Many keep memory busy, few let exchanges through."""
+def slots_in_flight(plan: Plan, tuning: Tuning, slot_units: int) -> int:
+    """Many keep memory busy, few let exchanges through.
+
+    Of FP8's larger slots two are enough: memory waits for their products.
+    """
     if tuning.slots_in_flight is not None:
         return tuning.slots_in_flight
     phases = 4 * plan.config.layers + 1
     experts = ExpertRegion.of(plan).met_bytes / plan.cores
     bytes_a_phase = (max(plan.tape_bytes(core) for core in range(plan.cores)) + experts) / phases
-    most = 2 if plan.holds(Storage.FP8_BLOCK) else 3  # memory waits for its products
+    most = 2 if plan.holds(Storage.FP8_BLOCK) and slot_units == FP8_SLOT_UNITS else 3
     return min(most, 1 if bytes_a_phase < 64 << 10 else 2 if bytes_a_phase < 350 << 10 else 3)

@@ -22,6 +22,7 @@ from engine.backends.cuda.contract import (
     Together,
 )
 from engine.backends.cuda.driver import Device
+from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.host_side import FLAG_BYTES, HostSide
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan, params_of, watchdog_report
 from engine.backends.cuda.resources import LaunchResources
@@ -136,7 +137,8 @@ class SeveralLaunch:
 
     def _params(self, seat: int, plan: LaunchPlan) -> Params:
         params = params_of(self._context, plan)
-        params.slots_in_flight = min(params.slots_in_flight, self._layout.slots - 1)
+        wanted = slots_in_flight(self._layout.plan, self._layout.tuning, self._layout.slot_units)
+        params.slots_in_flight = min(wanted, self._layout.slots - 1)
         self._seats.place(params, seat, self._team)
         return params
 

@@ -34,12 +34,16 @@ LONGEST_PROMPT = QWEN3_32B.context
 
 
 def layout_of(
-    config: ModelConfig, storage: Storage | None = None, tuning: Tuning | None = None, ranks: int = 1
+    config: ModelConfig,
+    storage: Storage | None = None,
+    tuning: Tuning | None = None,
+    ranks: int = 1,
+    requests: int = 1,
 ) -> Layout:
     sharding = shard(config, ranks)
     chosen = choose_storages(RandomWeights(config, storage=storage), sharding)
     made = plan(sharding.part, 132, chosen.storages)
-    return make_layout(made, chosen.half, tuning or Tuning(), sharding=sharding)
+    return make_layout(made, chosen.half, tuning or Tuning(), sharding=sharding, requests=requests)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +65,16 @@ def test_keys_and_values_in_fp8_take_half_the_room() -> None:
 def test_slots_of_fp8_have_room_for_24_kb_of_numbers_and_their_scales(config: ModelConfig) -> None:
     layout = layout_of(config, Storage.FP8_BLOCK)
     assert chunks_a_slot(layout.slot_units, 8, Storage.FP8_BLOCK) * 8 * 256 == 24 << 10
-    assert slots_in_flight(layout.plan, Tuning()) == 2
+    assert slots_in_flight(layout.plan, Tuning(), layout.slot_units) == 2
     assert layout_of(config, Storage.Q8_0).slot_units == layout_of(config).slot_units == 48
+
+
+def test_more_of_fp8s_smaller_slots_are_asked_for_at_once() -> None:
+    config = load_preset("qwen3-8b").config
+    alone = layout_of(config, Storage.FP8_BLOCK)
+    of_several = layout_of(config, Storage.FP8_BLOCK, requests=2)
+    assert of_several.slot_units < alone.slot_units
+    assert slots_in_flight(of_several.plan, Tuning(), of_several.slot_units) == 3
 
 
 def test_facts_name_the_format_of_the_cache_once() -> None:

@@ -77,7 +77,7 @@ def test_experts_count_for_how_many_copies_are_asked_for_at_once() -> None:
     met = plan(config, 132)
     fewer = plan(replace(config, experts=Experts(128, 1)), 132)
 
-    assert slots_in_flight(met, Tuning()) > slots_in_flight(fewer, Tuning())
+    assert slots_in_flight(met, Tuning(), 48) > slots_in_flight(fewer, Tuning(), 48)
 
 
 def test_an_expert_that_ends_within_a_chunk_is_refused() -> None:
