@@ -57,7 +57,8 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     slices = requests * sharding.streams * slice_bytes if joins_lanes(sharding) else 0
     merge = (WARPS + 1) * long_cut(plan).queries * merge_row + 4 * c.head_dim
     aside = -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
-    decode = partial + (operand + aside if requests == 1 else max(operand, aside))
+    in_operand = requests > 1 or (takes_warpgroups(plan) and not c.experts)
+    decode = partial + (max(operand, aside) if in_operand else operand + aside)
     decode += table_bytes(plan) if table and requests == 1 else 0
     prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
@@ -71,9 +72,14 @@ def table_bytes(plan: Plan) -> int:
 def _operand_chunks(plan: Plan) -> int:
     """Chunks of the longest vector; whole turns of warpgroups, if they multiply."""
     chunks = -(-widest_columns(plan.config) // 32)
-    if any(map(by_warpgroups, _storages(plan))):
+    if takes_warpgroups(plan):
         chunks = -(-chunks // (2 * QUAD_CHUNKS)) * 2 * QUAD_CHUNKS
     return chunks
+
+
+def takes_warpgroups(plan: Plan) -> bool:
+    """Whether any matrix is multiplied by warpgroups (any_by_warpgroups in units.cuh)."""
+    return any(map(by_warpgroups, _storages(plan)))
 
 
 def _storages(plan: Plan) -> set[Storage]:
