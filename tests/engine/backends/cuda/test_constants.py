@@ -77,6 +77,11 @@ def test_more_of_fp8s_smaller_slots_are_asked_for_at_once() -> None:
     assert slots_in_flight(of_several.plan, Tuning(), of_several.slot_units) == 3
 
 
+def test_the_ring_of_a_dense_model_in_fp8_has_the_room_beside_its_operand() -> None:
+    layout = layout_of(load_preset("qwen3-8b").config, Storage.FP8_BLOCK)
+    assert [layout.slots_of(filters=filters) for filters in (False, True)] == [7, 6]
+
+
 def test_facts_name_the_format_of_the_cache_once() -> None:
     facts = tuning_facts(layout_of(LLAMA, tuning=Tuning(fp8_cache=True)))
     assert "fp8_cache" not in facts
