@@ -167,4 +167,45 @@ DEVICE void stage(Core& core, int layer, const u16* norm_weights) {
     barrier_arrive(&routing.squared);
 }
 
+// All scores of a layer, by a warp: of each the parts of all GPUs, added in their order.
+template <class Warp>
+DEVICE router::Keys await_scores(const Warp& warp, const u32* mailbox) {
+    constexpr int EACH = larger(1, router::Keys::EACH);
+    const u32* from = mailbox + size_t(warp.place.layer) * mail::LAYER + mail::SCORES + warp.lane;
+    u32 words[EACH][model::RANKS] = {}, missing = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        if (i * 32 + int(warp.lane) < model::EXPERTS) missing |= 1u << i;
+    }
+    const u32 here = missing;
+    Spin spin(warp.params, warp.place, WAIT_SCORES);
+    while (__any_sync(ALL_LANES, missing)) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+#pragma unroll
+            for (int r = 0; r < model::RANKS; ++r) {
+                const u32* word = from + r * model::EXPERTS + i * 32;
+                if (missing >> i & 1u) words[i][r] = model::RANKS > 1 ? load_far(word) : load_relaxed(word);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            u32 stale = 0;
+#pragma unroll
+            for (int r = 0; r < model::RANKS; ++r) stale |= words[i][r] ^ warp.epoch;
+            if ((stale & 1u) == 0) missing &= ~(1u << i);
+        }
+        if (missing && spin.hopeless()) missing = 0;
+    }
+    router::Keys keys;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int r = 0; r < model::RANKS; ++r) sum += untagged(words[i][r]);
+        keys.of[i] = here >> i & 1u ? router::Keys::key(sum) : 0u;
+    }
+    return keys;
+}
+
 }  // namespace folded_router

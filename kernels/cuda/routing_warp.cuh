@@ -78,51 +78,12 @@ private:
             for_each_peer(params, [&](const Peer& peer) { post_far(peer.mail + at, word); });
         }
     }
-    // Of each the parts of all GPUs, added in their order.
-    DEVICE router::Keys await_scores() {
-        constexpr int EACH = larger(1, router::Keys::EACH);
-        const u32* from = params.mail + size_t(place.layer) * mail::LAYER + mail::SCORES + lane;
-        u32 words[EACH][model::RANKS] = {}, missing = 0;
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            if (i * 32 + int(lane) < model::EXPERTS) missing |= 1u << i;
-        }
-        const u32 here = missing;
-        Spin spin(params, place, WAIT_SCORES);
-        while (__any_sync(ALL_LANES, missing)) {
-#pragma unroll
-            for (int i = 0; i < EACH; ++i) {
-#pragma unroll
-                for (int r = 0; r < model::RANKS; ++r) {
-                    const u32* word = from + r * model::EXPERTS + i * 32;
-                    if (missing >> i & 1u) words[i][r] = model::RANKS > 1 ? load_far(word) : load_relaxed(word);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < EACH; ++i) {
-                u32 stale = 0;
-#pragma unroll
-                for (int r = 0; r < model::RANKS; ++r) stale |= words[i][r] ^ epoch;
-                if ((stale & 1u) == 0) missing &= ~(1u << i);
-            }
-            if (missing && spin.hopeless()) missing = 0;
-        }
-        router::Keys keys;
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int r = 0; r < model::RANKS; ++r) sum += untagged(words[i][r]);
-            keys.of[i] = here >> i & 1u ? router::Keys::key(sum) : 0u;
-        }
-        return keys;
-    }
     DEVICE float await_scale(u32 parity) {
         await(&shared.routing.decode().squared, parity);
         return inverse_rms(shared.routing.decode().squares);
     }
     DEVICE void choose(u32 parity) {
-        const float weight = router::choose(await_scores(), lane, shared.routing.met.chosen, [&] {
+        const float weight = router::choose(folded_router::await_scores(*this, params.mail), lane, shared.routing.met.chosen, [&] {
             if (lane == 0) barrier_arrive(&shared.routing.known);
             return await_scale(parity);
         });

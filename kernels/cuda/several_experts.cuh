@@ -7,7 +7,8 @@
 //
 // Waits for: the streams after attention; without router biases first for the heads, and for the streams before it. Computes and
 // publishes: of each request what router.cuh and matvec.cuh do of one. All requests' scores are one exchange: a warp for each of
-// them posts the SM's, waits for the others' and chooses.
+// them posts the SM's, waits for the others' and chooses. On several GPUs without router biases each posts what its own heads add,
+// and all add the parts up in the order of GPUs, as the warp that routes does for a request alone (routing_warp.cuh).
 #pragma once
 #include "decode.cuh"
 #include "distinct_experts.cuh"
@@ -57,6 +58,7 @@ struct Scores {
         }
         router::post_scores(core, layer, bias);
     }
+    DEVICE static router::Keys await(Core& core, int layer) { return router::Keys(core, layer); }
     DEVICE static void leave_scale(Core&, int) {}
     DEVICE static float scale(const Core&) { return 1.0f; }
 };
@@ -88,8 +90,18 @@ struct Scores<true> {
 #pragma unroll
             for (int w = 0; w < WARPS; ++w) sum += core.score_parts(row)[w * 32 + core.lane];
             const u32 word = tagged(warp_sum(sum), core.epoch);
-            if (core.lane == 0) ::post(core.mail(layer) + mail::SCORES + router::expert_of(core, row), word);
+            if (core.lane == 0) post_part(core, layer, router::expert_of(core, row), word);
         }
+    }
+    // What this GPU's heads add to a score, to all GPUs.
+    DEVICE static void post_part(const Core& core, int layer, int expert, u32 word) {
+        const int part = mail::SCORES + (model::RANKS > 1 ? core.params.rank * model::EXPERTS : 0);
+        ::post(core.mail(layer) + part + expert, word);
+        for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + mail_at(layer, part + expert), word); });
+    }
+    DEVICE static router::Keys await(Core& core, int layer) {
+        if constexpr (model::RANKS == 1) return router::Keys(core, layer);
+        return folded_router::await_scores(core, core.mailbox());
     }
     // Scores do not depend on it, but what each expert counts does.
     DEVICE static void leave_scale(Core& core, int layer) {
@@ -156,8 +168,9 @@ private:
         if constexpr (experts::ONCE) consumers_sync();
     }
     DEVICE static void choose(Core& core, int layer) {
+        using Scores = several::Scores<experts::FOLDED>;
         experts::Met& met = core.met();
-        const float weight = router::choose(router::Keys(core, layer), core.lane, met.chosen, [&] { return Scores<experts::FOLDED>::scale(core); });
+        const float weight = router::choose(Scores::await(core, layer), core.lane, met.chosen, [&] { return Scores::scale(core); });
         if (int(core.lane) < model::CHOSEN) met.weights[core.lane] = weight;
     }
     // For each request, with a core that stands where the thread does in the ring and among the groups.

@@ -72,7 +72,9 @@ def test_a_full_house_gives_everyone_what_they_get_alone(opened: Open, name: str
     check_house(opened_with_rows(opened, name))
 
 
-@pytest.mark.parametrize("name", ["four-heads", "test-laneformer", "vocabulary-of-lanes"])
+@pytest.mark.parametrize(
+    "name", ["four-heads", "test-laneformer", "vocabulary-of-lanes", "test-experts", "test-gpt-oss"]
+)
 @pytest.mark.parametrize(
     ("devices", "virtual"), [(2, True), (4, True), (2, False), (4, False)], ids=["2v", "4v", "2", "4"]
 )

@@ -11,8 +11,7 @@ from engine.models.config import HeadKind
 
 def shares_launches(layout: Layout) -> bool:
     """Whether several requests of the model can share a launch: without norms after modules, whose head does
-    not take its lanes side by side, with keys and values in 16 bits, and without experts in K-quants or on
-    several GPUs."""
+    not take its lanes side by side, with keys and values in 16 bits, and without experts in K-quants."""
     wide = layout.sharding.whole.lanes.head is HeadKind.LANE and layout.sharding.streams > 1
     plain = not (layout.config.post_norms or wide or layout.tuning.fp8_cache)
     return plain and (not layout.config.experts or _experts_share(layout))
@@ -22,7 +21,7 @@ def _experts_share(layout: Layout) -> bool:
     """K-quants are added up in parts of a slot of the ring, and several requests leave room for others."""
     storages = [layout.plan.storage(0, matrix) for matrix in EXPERT_MATRICES]
     whole_sums = all(by_warpgroups(storage) or not storage.is_packed for storage in storages)
-    return whole_sums and vectors_fit(layout.plan) and layout.sharding.ranks == 1
+    return whole_sums and vectors_fit(layout.plan)
 
 
 def rows_for(layout: Layout, wanted: int) -> int:

@@ -69,6 +69,11 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "eight requests, small": ("smollm2-135m", "f16", {"requests": 8, "filters": True}),
     "eight requests, experts": ("qwen3-30b-a3b", "bf16", {"requests": 8, "filters": True}),
     "eight requests, biased experts": ("gpt-oss-20b", "bf16", {"requests": 8, "filters": True}),
+    "eight requests, experts, 4 GPUs": (
+        "qwen3-30b-a3b",
+        "bf16",
+        {"devices": 4, "requests": 8, "filters": True},
+    ),
 }
 
 

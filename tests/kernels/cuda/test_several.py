@@ -144,8 +144,9 @@ def test_a_row_may_join_read_its_prompt_in_pieces_and_leave_while_others_go_on(
         pytest.param(FOUR_LANES, 2, marks=pytest.mark.nightly),
         pytest.param(replace(SMALL, layers=3, windows=(0,) * 3), 2, marks=pytest.mark.nightly),
         pytest.param(replace(EXPERTS, layers=3, windows=(0,) * 3), 1, marks=pytest.mark.nightly),
+        pytest.param(replace(EXPERTS, layers=3, windows=(0,) * 3), 2, marks=pytest.mark.nightly),
     ],
-    ids=["a window", "lanes", "lanes on two GPUs", "two GPUs", "experts"],
+    ids=["a window", "lanes", "lanes on two GPUs", "two GPUs", "experts", "experts on two GPUs"],
 )
 def test_a_piece_read_in_parts_of_its_layers_leaves_what_one_read_at_once_leaves(
     config: ModelConfig, ranks: int, folder: Path

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.backends.base import Job
+from engine.backends.cuda import reading
 from engine.models.config import Experts, ModelConfig
 from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
@@ -22,6 +23,10 @@ from tests.kernels.cuda.test_several import SAMPLINGS, check, follow, prompt
 
 CORES = 3
 KINDS = {"scores of heads": EXPERTS, "router biases": GPT_OSS}
+CUT = {name: replace(config, heads=4, kv_heads=2, ffn=64) for name, config in KINDS.items()}
+"""They fall into parts for two GPUs."""
+PADDED = replace(GPT_OSS, heads=4, kv_heads=4, ffn=160)
+"""Five chunks of an expert's columns on four GPUs with room for two: the last one has padding alone."""
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +48,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_each_leaves_what_it_leaves_alone(kind: str, rows: int, folder: Path) -> None:
     check(RandomWeights(KINDS[kind], 3), rows, CORES, folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("scores of heads", 2),
+        ("router biases", 2),
+        pytest.param("scores of heads", 4, marks=pytest.mark.nightly),
+        pytest.param("router biases", 4, marks=pytest.mark.nightly),
+        pytest.param("scores of heads", 8, marks=pytest.mark.nightly),
+    ],
+)
+def test_each_leaves_on_several_gpus_what_it_leaves_alone_there(kind: str, rows: int, folder: Path) -> None:
+    check(RandomWeights(CUT[kind], 3), rows, CORES, folder, ranks=2)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("config", "cores", "ranks"),
+    [
+        (PADDED, 2, 4),
+        (replace(CUT["scores of heads"], kv_heads=1), 2, 2),
+        (replace(CUT["scores of heads"], kv_heads=4, ffn=128), 2, 4),
+        (replace(CUT["scores of heads"], experts=Experts(32, 2)), 20, 2),
+    ],
+    ids=["padded columns", "one KV head", "four GPUs", "rows of the router and no tiles"],
+)
+def test_cuts_of_all_kinds_leave_the_same(config: ModelConfig, cores: int, ranks: int, folder: Path) -> None:
+    check(RandomWeights(config, 3), 2, cores, folder, ranks=ranks)
 
 
 @pytest.mark.parametrize(
@@ -106,12 +140,22 @@ def test_experts_beside_packed_attention_leave_the_same(folder: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("storage", PACKED)
+def test_packed_experts_on_several_gpus_leave_the_same(storage: Storage, folder: Path) -> None:
+    whole = PACKED[storage]
+    config = replace(whole, heads=4, kv_heads=2, ffn=2 * whole.ffn)
+    weights = RandomPacked(config, lambda name: storage if ".experts." in name else Storage.F16, 3)
+    check(weights, 4, CORES, folder, ranks=2)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", CUT)
 def test_who_joins_and_leaves_gets_what_it_gets_alone(
-    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.backends.cuda.rows.PIECE", 4)
-    backend = EmulatedBackend(folder, RandomWeights(KINDS[kind], 3), CORES, 4, filters=True)
+    monkeypatch.setattr(reading, "SHARES_PIECE", 4)
+    backend = EmulatedBackend(folder, RandomWeights(CUT[kind], 3), CORES, 4, filters=True, ranks=ranks)
     scheduler = backend.scheduler
     jobs = [
         Job(tuple(prompt(1, 3)), 6, SAMPLINGS[1]),

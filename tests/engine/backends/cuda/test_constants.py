@@ -13,8 +13,7 @@ from engine.backends.cuda.constants import Layout, Tuning, make_layout
 from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.prefill_buffers import prefill_bytes
-from engine.backends.cuda.sharding import shard
-from engine.backends.cuda.storages import choose_storages
+from engine.backends.cuda.storages import choose_storages, shard_weights
 from engine.backends.cuda.tape import plan
 from engine.backends.cuda.units import chunks_a_slot
 from engine.errors import ConfigError
@@ -40,8 +39,9 @@ def layout_of(
     ranks: int = 1,
     requests: int = 1,
 ) -> Layout:
-    sharding = shard(config, ranks)
-    chosen = choose_storages(RandomWeights(config, storage=storage), sharding)
+    weights = RandomWeights(config, storage=storage)
+    sharding = shard_weights(weights, ranks)
+    chosen = choose_storages(weights, sharding)
     made = plan(sharding.part, 132, chosen.storages)
     return make_layout(made, chosen.half, tuning or Tuning(), sharding=sharding, requests=requests)
 

@@ -96,14 +96,18 @@ def test_the_others_have_one_row(config: ModelConfig) -> None:
     assert not shares_launches(layout_of(config))
 
 
-def test_dense_models_share_launches_on_several_gpus_too() -> None:
-    layout = layout_of(FOUR_HEADS, ranks=4)
+@pytest.mark.parametrize(
+    ("config", "storage"),
+    [(FOUR_HEADS, None), (EXPERTS, None), (GPT_OSS, Storage.MXFP4)],
+    ids=["dense", "experts", "experts with padded columns"],
+)
+def test_requests_share_launches_on_several_gpus_too(config: ModelConfig, storage: Storage | None) -> None:
+    layout = layout_of(config, storage, ranks=4)
     assert shares_launches(layout)
-    assert several_layout(layout, None, 8).sharding.ranks == 4
-
-
-def test_experts_on_several_gpus_have_one_row() -> None:
-    assert [shares_launches(layout_of(EXPERTS, ranks=ranks)) for ranks in (1, 2)] == [True, False]
+    several = several_layout(layout, None, 8)
+    assert several.sharding.ranks == 4
+    assert several.mail_words == layout.mail_words
+    assert several.slots > several.tuning.expert_slots_in_flight
 
 
 def test_who_cannot_share_has_one_row_whatever_is_wanted() -> None:
