@@ -104,15 +104,14 @@ constexpr int NEWEST_BYTES = 2 * model::HEAD_DIM * 2;
 constexpr int SLICE_QUADS = ceil_div(model::HIDDEN / 4, model::SMS);  // most of an SM where lanes are joined (head_input.cuh)
 constexpr int SLICES_BYTES = mail::JOINS_LANES ? REQUESTS * model::STREAMS * SLICE_QUADS * int(sizeof(float4)) : 0;
 constexpr int ASIDE_BYTES = round_up(larger(larger(DECODE_MERGE_BYTES + NEWEST_BYTES, FILTER_BYTES), SLICES_BYTES), 8);
-// Of several requests, and of a dense model that warpgroups multiply, it lies where the operand does, which nobody reads meanwhile:
-// that leaves the ring more slots.
-constexpr bool ASIDE_IN_OPERAND = REQUESTS > 1 || (any_by_warpgroups() && !experts::ANY);
+// Of several requests, and of a dense model, it lies where the operand does, which nobody reads meanwhile: that leaves the ring more
+// slots. What joins lanes goes from there into the operand.
+constexpr bool ASIDE_IN_OPERAND = REQUESTS > 1 || !(experts::ANY || mail::JOINS_LANES);
 constexpr int PARTIAL_OFFSET = ASIDE_IN_OPERAND ? larger(OPERAND_BYTES, ASIDE_BYTES) : OPERAND_BYTES;
 constexpr int ASIDE_OFFSET = ASIDE_IN_OPERAND ? 0 : OPERAND_BYTES + PARTIAL_BYTES;
 constexpr int ROWS_OFFSET = larger(PARTIAL_OFFSET + PARTIAL_BYTES, ASIDE_OFFSET + ASIDE_BYTES);
 constexpr int TABLE_BYTES = model::HEAD_ROWS * int(sizeof(RowState) + sizeof(float));  // of one request: of several in the GPU's memory
-// The ring of a dense model in sixteen bits has slots enough.
-constexpr bool HAS_TABLE = REQUESTS == 1 && (model::FILTERS || !(experts::ANY || any_by_warpgroups()));
+constexpr bool HAS_TABLE = REQUESTS == 1 && model::FILTERS;
 constexpr int DECODE_BYTES = ROWS_OFFSET + (HAS_TABLE ? TABLE_BYTES : 0);
 constexpr int NORM_BYTES = model::LANES * WARPS * int(sizeof(float));  // prefill: of each lane and warp, the last ones of all
 constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);

@@ -14,7 +14,6 @@ from engine.backends.cuda.shared_memory import (
     fixed_bytes,
     joins_lanes,
     scratch_bytes,
-    takes_warpgroups,
     widest_columns,
 )
 from engine.backends.cuda.tape import Plan, mlp_columns
@@ -108,8 +107,8 @@ class Layout:
 
     def slots_of(self, *, filters: bool) -> int:
         """How many slots the ring has. Filters keep rows of the vocabulary in shared memory; without them a
-        model with experts, or with weights that warpgroups multiply, has that room for slots too."""
-        if filters or not (self.config.experts or takes_warpgroups(self.plan)) or self.requests > 1:
+        request alone has that room for slots too."""
+        if filters or self.requests > 1:
             return self.slots
         fixed = fixed_bytes(self.plan, _most_expert_tiles(self.config, self.tuning), 1)
         taken = scratch_bytes(self.plan, self.sharding, 1, table=False) + fixed

@@ -57,7 +57,7 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     slices = requests * sharding.streams * slice_bytes if joins_lanes(sharding) else 0
     merge = (WARPS + 1) * long_cut(plan).queries * merge_row + 4 * c.head_dim
     aside = -(-max(merge, (1 + requests + PROBES) * WARPS * 24, slices) // 8) * 8
-    in_operand = requests > 1 or (takes_warpgroups(plan) and not c.experts)
+    in_operand = requests > 1 or not (c.experts or joins_lanes(sharding))
     decode = partial + (max(operand, aside) if in_operand else operand + aside)
     decode += table_bytes(plan) if table and requests == 1 else 0
     prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)

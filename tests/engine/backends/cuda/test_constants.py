@@ -82,6 +82,16 @@ def test_the_ring_of_a_dense_model_in_fp8_has_the_room_beside_its_operand() -> N
     assert [layout.slots_of(filters=filters) for filters in (False, True)] == [7, 6]
 
 
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [("qwen2.5-coder-1.5b", [8, 8]), ("llama-3.1-8b", [8, 7]), ("laneformer-2b", [8, 8])],
+    ids=["two KV heads", "eight KV heads", "lanes"],
+)
+def test_the_ring_of_a_dense_model_has_the_room_beside_its_operand(name: str, slots: list[int]) -> None:
+    layout = layout_of(load_preset(name).config)
+    assert [layout.slots_of(filters=filters) for filters in (False, True)] == slots
+
+
 def test_facts_name_the_format_of_the_cache_once() -> None:
     facts = tuning_facts(layout_of(LLAMA, tuning=Tuning(fp8_cache=True)))
     assert "fp8_cache" not in facts
