@@ -77,6 +77,15 @@ def test_a_vector_is_longer_than_a_slots_columns(storage: Storage, slot_units: i
     check_keys_and_values(weights, 0, storage, folder, Tuning(slot_units=slot_units, unpacked_copy=False))
 
 
+@pytest.mark.parametrize("slot_units", [pytest.param(17, marks=pytest.mark.nightly), 49])
+@pytest.mark.parametrize("cores", [6, 12], ids=["three or four", "one to four"])
+def test_groups_of_few_tiles_take_two_quads_a_turn(cores: int, slot_units: int, folder: Path) -> None:
+    config = replace(CONFIGS[Storage.FP8_BLOCK], ffn=1160)
+    weights = RandomPacked(config, all_in(Storage.FP8_BLOCK), 3)
+    tuning = Tuning(slot_units=slot_units, unpacked_copy=False)
+    check_keys_and_values(weights, 0, Storage.FP8_BLOCK, folder, tuning, cores)
+
+
 @pytest.mark.nightly
 def test_columns_of_odd_numbers_of_chunks_and_a_tied_head(folder: Path) -> None:
     """Five and eleven chunks: the last quad and the last run are not full."""
@@ -107,11 +116,11 @@ def test_the_router_is_folded_through_packed_attention(storage: Storage, folder:
 
 
 def check_keys_and_values(
-    weights: RandomPacked, prefilled: int, storage: Storage, folder: Path, tuning: Tuning
+    weights: RandomPacked, prefilled: int, storage: Storage, folder: Path, tuning: Tuning, cores: int = 2
 ) -> None:
     config = weights.config
     prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
-    gpu = EmulatedGpu(folder, config, weights, 2, tuning)
+    gpu = EmulatedGpu(folder, config, weights, cores, tuning)
     assert gpu.has_copy == (tuning.unpacked_copy)
 
     tokens = gpu.generate(prompt, 2, prefilled=prefilled)
