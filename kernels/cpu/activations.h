@@ -138,6 +138,7 @@ static inline void to_integers(const float* x, int cols, int tokens, IntegerBloc
 struct IntegerSum {
   IVec parts[2];
 
+  IntegerSum() = default;
   explicit IntegerSum(int32_t start) : parts{IVec{}, IVec{} + start} {}
 
   // Adds four columns: `codes` are unsigned bytes.

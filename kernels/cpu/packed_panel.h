@@ -30,6 +30,11 @@ static inline Vec add_block(Vec acc, const UVec (&codes)[8], const Vec (&scales)
   return acc;
 }
 
+// The codes of a block of 32 columns.
+template <int kStorage>
+__attribute__((always_inline)) static inline void unpack(const Strip<kStorage>& strip, int block, int v, UVec (&codes)[8]) {
+  for (int j = 0; j < 8; ++j) codes[j] = strip.code(block, j, v);
+}
 template <int kStorage>
 static inline void read_scales(const Strip<kStorage>& strip, int block, int v, Vec (&scales)[2], Vec& offset) {
   for (int half = 0; half < Strip<kStorage>::kHalves; ++half) scales[half] = strip.scale(block, half, v);
@@ -37,21 +42,39 @@ static inline void read_scales(const Strip<kStorage>& strip, int block, int v, V
 }
 
 // Keeps a cursor's prefetches in step with what is read, in registers, in one of kPasses over a panel as in panel.h.
-template <int kVectors, int kPasses, class Cursor>
+template <int kNear, int kPasses, class Cursor>
 class Ahead {
  public:
-  Ahead(Cursor& cursor, bool reads, int64_t panel)
-      : cursor_(cursor), reads_(reads), most_(kPasses == 1 ? kAhead : kAhead + panel) {
-    take();
-  }
+  // It need not be further ahead than kAhead and `more` bytes.
+  Ahead(Cursor& cursor, bool reads, int64_t more) : cursor_(cursor), reads_(reads), most_(kAhead + more) { take(); }
 
   // `bytes` are about to be read: prefetches this pass's part of as many, or a line less while it is further ahead than it
   // need be.
   void read(int64_t bytes) {
     if (reads_) lead_ -= bytes;
-    const int all = int((bytes / kPasses + 63) / 64), lines = lead_ <= most_ - bytes ? all : all - 1;
-    if (__builtin_expect(together_ >= 64 * all, 1)) {
-      for (int i = 0; i < lines; ++i) __builtin_prefetch(next_ + 64 * i, 0, near_level(kVectors, kPasses));
+    const int all = int((bytes / kPasses + 63) / 64);
+    prefetch(lead_ <= most_ - bytes ? all : all - 1, all);
+  }
+  // As read; while it is not as far ahead as it should be, it prefetches some lines more.
+  void read_and_catch_up(int64_t bytes) {
+    if (reads_) lead_ -= bytes;
+    const int all = int((bytes / kPasses + 63) / 64);
+    const int64_t missing = most_ - bytes - lead_;
+    prefetch(missing < 0 ? all - 1 : missing < kSlack ? all : all + kCatchUp, all + kCatchUp);
+  }
+  void end() {
+    give();
+    cursor_.fill_lead();
+  }
+
+ private:
+  static constexpr int kCatchUp = 2;        // lines
+  static constexpr int64_t kSlack = 1024;  // bytes
+
+  // `lines`, at most `most`.
+  void prefetch(int lines, int most) {
+    if (__builtin_expect(together_ >= 64 * most, 1)) {
+      for (int i = 0; i < lines; ++i) __builtin_prefetch(next_ + 64 * i, 0, kNear);
       next_ += 64 * lines;
       together_ -= 64 * lines;
       lead_ += 64 * lines;
@@ -61,12 +84,6 @@ class Ahead {
       take();
     }
   }
-  void end() {
-    give();
-    cursor_.fill_lead();
-  }
-
- private:
   void take() {
     next_ = cursor_.next;
     lead_ = cursor_.lead;
@@ -89,7 +106,7 @@ template <int kStorage, int kVectors, int kPasses, class Cursor>
 __attribute__((noinline)) static void packed_vectors(const uint8_t* panel, const IntegerBlock* x, int64_t stride, int cols,
                                                      float* y, Cursor& cursor, bool reads) {
   Vec acc[kVectors][kVecs] = {};
-  Ahead<kVectors, kPasses, Cursor> ahead(cursor, reads, panel_bytes(kStorage, cols));
+  Ahead<near_level(kVectors, kPasses), kPasses, Cursor> ahead(cursor, reads, kPasses == 1 ? 0 : panel_bytes(kStorage, cols));
   for (int first = 0; first < cols; first += kStrip) {
     const int here = cols - first < kStrip ? cols - first : kStrip;
     const int64_t bytes = strip_layout(kStorage, here).bytes;
@@ -99,7 +116,7 @@ __attribute__((noinline)) static void packed_vectors(const uint8_t* panel, const
       for (int v = 0; v < kVecs; ++v) {
         UVec codes[8];
         Vec scales[2], offset{};
-        strip.unpack(block, v, codes);
+        unpack(strip, block, v, codes);
         read_scales(strip, block, v, scales, offset);
         for (int i = 0; i < kVectors; ++i)
           acc[i][v] = add_block<kStorage>(acc[i][v], codes, scales, offset, x[i * stride]);
@@ -128,7 +145,7 @@ static inline void packed_tile(const uint8_t* panel, const IntegerBlock* x, int 
         for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + block * bytes + kAhead + i, 0, 2);
         UVec codes[8];
         Vec scales[2], offset{};
-        strip.unpack(block, v, codes);
+        unpack(strip, block, v, codes);
         read_scales(strip, block, v, scales, offset);
         for (int t = 0; t < kTokens; ++t) acc[t] = add_block<kStorage>(acc[t], codes, scales, offset, columns[t]);
       }
@@ -144,7 +161,7 @@ __attribute__((noinline)) static void fp8_vectors(const uint8_t* panel, const fl
                                                   Cursor& cursor, bool reads) {
   constexpr int kFlight = 4;
   Vec total[kVectors][kVecs] = {};
-  Ahead<kVectors, kPasses, Cursor> ahead(cursor, reads, panel_bytes(ML_FP8_BLOCK, cols));
+  Ahead<near_level(kVectors, kPasses), kPasses, Cursor> ahead(cursor, reads, kPasses == 1 ? 0 : panel_bytes(ML_FP8_BLOCK, cols));
   for (int first = 0; first < cols; first += kStrip, x += kStrip) {
     const int here = cols - first < kStrip ? cols - first : kStrip;
     const StripLayout at = strip_layout(ML_FP8_BLOCK, here);
@@ -242,29 +259,38 @@ static inline void with_count(int count, Then&& then) {
   then(std::integral_constant<int, kMost>{});
 }
 
-// A panel of any storage times a vector of each of `count` requests. Each gets, bit for bit, what multiply_vector gives it; the
-// panel comes from memory once. y: [count][16]
-template <class Cursor>
-static inline void multiply_vectors(int storage, const uint8_t* panel, Columns in, int count, int cols, float* y,
-                                    Cursor& cursor) {
+// Products with a vector of each of `count` requests, in as few passes over the weights as the registers allow, the first of which reads
+// them from memory: calls pass(vectors as a constant, passes as a constant, their columns, where their products go, is it the
+// first).
+template <class Pass>
+static inline void in_passes(Columns in, int count, float* y, Pass&& pass) {
   const int passes = (count + kVectorsAtOnce - 1) / kVectorsAtOnce;
-  auto pass = [&](auto of, int now, bool reads) {
-    with_count<kVectorsAtOnce>(
-        now, [&](auto vectors) { multiply_few<vectors, decltype(of)::value>(storage, panel, in, cols, y, cursor, reads); });
+  auto few = [&](auto of, int now, bool reads) {
+    with_count<kVectorsAtOnce>(now, [&](auto vectors) { pass(vectors, of, in, y, reads); });
   };
-  if (passes == 1) return pass(std::integral_constant<int, 1>{}, count, true);
+  if (passes == 1) return few(std::integral_constant<int, 1>{}, count, true);
   constexpr int kMost = kVectorsAtOnce > 1 ? 2 : 4;
   for (int left = passes; left > 0; --left) {
     const int now = (count + left - 1) / left;
     if (passes < kMost)
-      pass(std::integral_constant<int, 2>{}, now, left == passes);
+      few(std::integral_constant<int, 2>{}, now, left == passes);
     else
-      pass(std::integral_constant<int, kMost>{}, now, left == passes);
+      few(std::integral_constant<int, kMost>{}, now, left == passes);
     in.x += now * in.x_stride;
     in.integers += now * in.integers_stride;
     y += now * kRows;
     count -= now;
   }
+}
+
+// A panel of any storage times a vector of each of `count` requests. Each gets, bit for bit, what multiply_vector gives it; the
+// panel comes from memory once. y: [count][16]
+template <class Cursor>
+static inline void multiply_vectors(int storage, const uint8_t* panel, Columns in, int count, int cols, float* y,
+                                    Cursor& cursor) {
+  in_passes(in, count, y, [&](auto vectors, auto passes, Columns columns, float* to, bool reads) {
+    multiply_few<vectors, passes>(storage, panel, columns, cols, to, cursor, reads);
+  });
 }
 
 // A panel of any storage times a block of tokens. y: [tokens][16].
@@ -306,7 +332,7 @@ static inline void unpack_row(const uint8_t* panel, int row, int cols, float* ou
     for (int block = 0; block < here / kIntegers; ++block) {
       UVec codes[8];
       Vec scales[2], offset{};
-      strip.unpack(block, v, codes);
+      unpack(strip, block, v, codes);
       read_scales(strip, block, v, scales, offset);
       for (int i = 0; i < kIntegers; ++i, out += step) {
         const int code = int(codes[i / 4][lane] >> 8 * (i % 4) & 0xFF) - Strip<kStorage>::kBias;

@@ -46,9 +46,9 @@ static inline UVec choose(const uint8_t* table, UVec index) {
 static inline UVec low_nibbles(UVec pair) { return pair & each(0x0F0F0F0F); }
 static inline UVec high_nibbles(UVec pair) { return pair >> 4 & each(0x0F0F0F0F); }
 
-// What a strip of one format gives: the codes of a block of 32 columns as eight vectors of unsigned bytes (`v` counts
-// vectors of rows), what is to be subtracted from each, and a scale for each half of the block. With kOffset, offset() is
-// subtracted too, once for each column.
+// What a strip of one format gives: the codes of a block of 32 columns as eight vectors of unsigned bytes (quad `j` of rows `v`),
+// what is to be subtracted from each, and a scale for each half of the block. With kOffset, offset() is subtracted too, once
+// for each column.
 struct StripReader {
   const uint8_t *scales, *upper, *codes;
   StripReader(int storage, const uint8_t* strip, int cols) {
@@ -58,7 +58,11 @@ struct StripReader {
     codes = strip + at.codes;
   }
   const uint8_t* quad(int number, int v) const { return codes + number * kQuadBytes + v * 4 * kWidth; }
-  UVec pair(int block, int i, int v) const { return load_bytes(quad(4 * block + i, v)); }
+  // Quad j of a block in nibbles: two quads share a line.
+  UVec nibbles(int block, int j, int v) const {
+    const UVec both = load_bytes(quad(4 * block + j % 4, v));
+    return j < 4 ? low_nibbles(both) : high_nibbles(both);
+  }
 };
 
 template <int kStorage>
@@ -69,9 +73,7 @@ struct Strip<ML_Q8_0> : StripReader {
   static constexpr int kBias = 128, kHalves = 1;
   static constexpr bool kOffset = false;
   using StripReader::StripReader;
-  __attribute__((always_inline)) void unpack(int block, int v, UVec (&out)[8]) const {
-    for (int j = 0; j < 8; ++j) out[j] = load_bytes(quad(8 * block + j, v));
-  }
+  UVec code(int block, int j, int v) const { return load_bytes(quad(8 * block + j, v)); }
   Vec scale(int block, int, int v) const { return halves(scales + (block * kLine + v * kWidth) * 2); }
 };
 
@@ -80,13 +82,9 @@ struct Strip<ML_Q5_0> : StripReader {
   static constexpr int kBias = 16, kHalves = 1;
   static constexpr bool kOffset = false;
   using StripReader::StripReader;
-  __attribute__((always_inline)) void unpack(int block, int v, UVec (&out)[8]) const {
+  UVec code(int block, int j, int v) const {
     const UVec fifth = load_bytes(upper + block * kQuadBytes + v * 4 * kWidth);
-    for (int j = 0; j < 4; ++j) {
-      const UVec both = pair(block, j, v);
-      out[j] = low_nibbles(both) | (fifth << (4 - j) & each(0x10101010));
-      out[4 + j] = high_nibbles(both) | (fifth >> j & each(0x10101010));
-    }
+    return nibbles(block, j, v) | ((j < 4 ? fifth << (4 - j) : fifth >> (j - 4)) & each(0x10101010));
   }
   Vec scale(int block, int, int v) const { return halves(scales + (block * kLine + v * kWidth) * 2); }
 };
@@ -96,14 +94,10 @@ struct Strip<ML_MXFP4> : StripReader {
   static constexpr int kBias = 12, kHalves = 1;
   static constexpr bool kOffset = false;
   using StripReader::StripReader;
-  __attribute__((always_inline)) void unpack(int block, int v, UVec (&out)[8]) const {
-    // Twice the values of E2M1, raised by 12.
+  // Twice the values of E2M1, raised by 12.
+  UVec code(int block, int j, int v) const {
     alignas(16) static constexpr uint8_t kValues[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-    for (int j = 0; j < 4; ++j) {
-      const UVec both = pair(block, j, v);
-      out[j] = choose(kValues, low_nibbles(both));
-      out[4 + j] = choose(kValues, high_nibbles(both));
-    }
+    return choose(kValues, nibbles(block, j, v));
   }
   // 2^(e - 128); the two smallest are no normal numbers.
   Vec scale(int block, int, int v) const {
@@ -118,13 +112,7 @@ struct NibbleReader : StripReader {
   static constexpr int kBias = 0, kHalves = 1;
   static constexpr bool kOffset = true;
   using StripReader::StripReader;
-  __attribute__((always_inline)) void unpack(int block, int v, UVec (&out)[8]) const {
-    for (int j = 0; j < 4; ++j) {
-      const UVec both = pair(block, j, v);
-      out[j] = low_nibbles(both);
-      out[4 + j] = high_nibbles(both);
-    }
-  }
+  UVec code(int block, int j, int v) const { return nibbles(block, j, v); }
 };
 
 template <>
@@ -158,15 +146,10 @@ struct Strip<ML_Q6_K> : StripReader {
   static constexpr int kBias = 32, kHalves = 2;
   static constexpr bool kOffset = false;
   using StripReader::StripReader;
-  __attribute__((always_inline)) void unpack(int block, int v, UVec (&out)[8]) const {
-    const UVec first = load_bytes(upper + 2 * block * kQuadBytes + v * 4 * kWidth);
-    const UVec last = load_bytes(upper + (2 * block + 1) * kQuadBytes + v * 4 * kWidth);
-    const UVec mask = each(0x30303030);
-    for (int j = 0; j < 4; ++j) {
-      const UVec both = pair(block, j, v);
-      out[j] = low_nibbles(both) | ((j < 2 ? first << (4 - 2 * j) : first >> (2 * j - 4)) & mask);
-      out[4 + j] = high_nibbles(both) | ((j < 2 ? last << (4 - 2 * j) : last >> (2 * j - 4)) & mask);
-    }
+  UVec code(int block, int j, int v) const {
+    const int half = j / 4, shift = 2 * (j % 4);
+    const UVec two = load_bytes(upper + (2 * block + half) * kQuadBytes + v * 4 * kWidth);
+    return nibbles(block, j, v) | ((shift < 4 ? two << (4 - shift) : two >> (shift - 4)) & each(0x30303030));
   }
   Vec scale(int block, int half, int v) const {
     return halves(scales + v * kWidth * 2) *

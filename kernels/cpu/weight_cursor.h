@@ -69,10 +69,10 @@ class WeightCursor : public Prefetcher<WeightCursor> {
     lead_before_ = lead;
     last_ = ticks();
   }
-  // Its k-th unit begins. If it was not expected, it has not been prefetched.
-  void begin_unit(int tensor, int layer, int k) {
-    if (k < limit_[tensor]) return;
-    go_to(tensor, layer, k);
+  // Its next `count` units begin with the k-th. Those that were not expected have not been prefetched.
+  void begin_units(int tensor, int layer, int k, int count) {
+    if (k + count <= limit_[tensor]) return;
+    go_to(tensor, layer, k, count);
     fill_lead();
   }
   // The phase ends after `done` units.
@@ -131,13 +131,13 @@ class WeightCursor : public Prefetcher<WeightCursor> {
     return order.step > 0 ? plan_.unit_bytes(tensor, layer, order.first + k, order.first + last)
                           : plan_.unit_bytes(tensor, layer, order.first + 1 - last, order.first + 1 - k);
   }
-  // Prefetching goes on with the k-th unit of the phase in hand.
-  void go_to(int tensor, int layer, int k) {
+  // Prefetching goes on with the k-th unit of the phase in hand: those expected, or if they are past, the next `count`.
+  void go_to(int tensor, int layer, int k, int count = 1) {
     tensor_ = tensor;
     layer_ = layer;
     k_ = k;
     prefetch_phase_ = phase_;
-    limit_[tensor] = k ? k + 1 : expected(tensor);
+    limit_[tensor] = k ? k + count : expected(tensor);
     lead = 0;
     next_run();
   }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 namespace ml {
 
@@ -45,26 +46,33 @@ class WorkStealing {
 
   bool has_partner() const { return partner_; }
 
-  // Calls compute(k) for one unit of the next phase after another: the thread's own `count`, as far as the partner leaves
-  // them, then those of the partner's `partners` that it has not begun. Returns how many. `expected`, if it is known, is how
-  // many units the thread computed lately in such a phase: it claims as many at once.
-  template <class Compute>
+  // Calls compute(k, how many as a constant) for the units of the next phase, kTogether of the thread's own at a time, others one
+  // by one: the thread's own `count`, as far as the partner leaves them, then those of the partner's `partners` that it has not
+  // begun. Returns how many. `expected`, if it is known, is how many units the thread computed lately in such a phase: it claims
+  // as many at once.
+  template <int kTogether = 1, class Compute>
   int each_unit(int count, int partners, int expected, Compute&& compute) {
     ++phase_;
     int k = 0;
-    for (; k < count && !is_stolen(k, count); ++k) {
-      mine_.begun.publish(phase_, k + 1);
-      compute(k);
+    for (int left; (left = own_left(k, count)) > 0;) {
+      k = left >= kTogether ? begin<kTogether>(k, compute) : begin<1>(k, compute);
     }
     if (k == count && k > 0)
-      for (; try_claim(k, count, partners, expected); ++k) compute(k);
+      for (; try_claim(k, count, partners, expected); ++k) compute(k, std::integral_constant<int, 1>{});
     return k;
   }
 
  private:
-  // True if the partner has taken the thread's own k-th unit.
-  bool is_stolen(int k, int count) const {
-    return partner_ && k > 0 && k + int64_t(partner_->stolen.units(phase_)) >= count;
+  // How many of the thread's own units from the k-th on the partner has not taken. It never takes the first.
+  int own_left(int k, int count) const {
+    const int64_t taken = partner_ ? partner_->stolen.units(phase_) : 0;
+    return int(std::max<int64_t>(k == 0 && count > 0, count - k - taken));
+  }
+  template <int kUnits, class Compute>
+  int begin(int k, Compute&& compute) {
+    mine_.begun.publish(phase_, k + kUnits);
+    compute(k, std::integral_constant<int, kUnits>{});
+    return k + kUnits;
   }
   // Claims the k-th unit, k >= count, if the partner has not begun it.
   bool try_claim(int k, int count, int partners, int expected) {

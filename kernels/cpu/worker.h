@@ -12,7 +12,7 @@
 
 #include "cores.h"
 #include "experts.h"
-#include "packed_panel.h"
+#include "panel_pair.h"
 #include "sampling.h"
 #include "team.h"
 #include "weight_cursor.h"
@@ -52,6 +52,22 @@ static inline void multiply_tokens(TokenRows pass, int storage, const uint8_t* p
                                    Cursor& cursor) {
   multiply_vectors(storage, panel, in, pass.count, cols, y, cursor);
 }
+
+// Two panels of storages, `second` bytes apart, multiplied side by side: y as those of two multiply_tokens. Returns false if they
+// cannot be.
+template <class Cursor>
+static inline bool multiply_together(OneToken, const int*, const uint8_t*, int64_t, Columns, int, float*, Cursor&) {
+  return false;
+}
+template <class Cursor>
+static inline bool multiply_together(TokenRows pass, const int* storages, const uint8_t* panel, int64_t second, Columns in, int cols,
+                                     float* y, Cursor& cursor) {
+  if (panels_together(pass.count) < 2 || storages[0] != storages[1] || !takes_integers(storages[0])) return false;
+  multiply_panel_pair(storages[0], panel, second, in, pass.count, cols, y, int64_t(pass.count) * kLine, cursor);
+  return true;
+}
+constexpr int panels_together(OneToken) { return 1; }
+constexpr int panels_together(TokenRows pass) { return panels_together(pass.count); }
 
 // What a pass has of one kind of vector.
 struct Vectors {

@@ -149,7 +149,7 @@ bool Worker::gate_up_experts(int tokens, const float* normed, int layer) {
   float* to = local_.open();
   const HitGroup* prepared = nullptr;
   Columns in{};
-  const int done = stealing_.each_unit(order.count, order.partners, 0, [&](int k) {
+  const int done = stealing_.each_unit(order.count, order.partners, 0, [&](int k, auto) {
     const int unit = order.unit(k);
     const HitGroup& group = groups[unit / panels];
     if (!prepared || (prepared != &group && tokens > 1)) in = columns_of(group, tokens, normed, storage.takes_integers);
@@ -226,7 +226,7 @@ bool Worker::add_experts(int tokens, float* outputs, int layer) {
       prefetch_at_memory_rate();
     }
   float* to = local_.open();
-  const int done = stealing_.each_unit(order.count, order.partners, 0, [&](int k) {
+  const int done = stealing_.each_unit(order.count, order.partners, 0, [&](int k, auto) {
     const int p = order.unit(k);
     for (const HitGroup& group : groups) {
       prefetch_bias(ML_DOWN_BIAS, layer, int64_t(group.expert) * plan_.s.hidden + p * kLine);

@@ -85,16 +85,27 @@ Range Worker::score(Pass pass) {
   const Columns normed = prepare(pass, ML_HEAD, 0, normed_);
   cursor_.begin_phase(ML_HEAD, 0);
   int k = 0, until = order.count - (shares ? middle_of(order.count) : 0);
+  const int64_t numbers = int64_t(pass.count) * kLine;
+  const int storages[2] = {storage, storage};
+  auto columns_of = [&](int unit) { return normed.from(plan_.head_by_stream ? unit / plan_.head_panels * plan_.s.hidden : 0); };
+  auto score_unit = [&](int unit, float* scores) {
+    soft_cap(scores, pass.count * kLine, plan_.s.logit_cap);
+    const HeadRows rows = plan_.head_rows_of(device_, unit);
+    for (int i = 0; i < pass.count; ++i)
+      std::copy(scores + i * kLine, scores + i * kLine + rows.count, team_.scores_of(i) + rows.first);
+  };
   do {
-    for (; k < until; ++k) {
-      const int unit = order.unit(k);
-      const Columns in = normed.from(plan_.head_by_stream ? unit / plan_.head_panels * plan_.s.hidden : 0);
-      cursor_.begin_unit(ML_HEAD, 0, k);
-      multiply_tokens(pass, storage, cursor_.at(ML_HEAD, 0, k), in, plan_.head_cols, y, cursor_);
-      soft_cap(y, pass.count * kLine, plan_.s.logit_cap);
-      const HeadRows rows = plan_.head_rows_of(device_, unit);
-      for (int i = 0; i < pass.count; ++i)
-        std::copy(y + i * kLine, y + i * kLine + rows.count, team_.scores_of(i) + rows.first);
+    while (k < until) {
+      const int together = std::min(until - k, plan_.head_by_stream ? 1 : panels_together(pass));
+      const uint8_t* tape = cursor_.at(ML_HEAD, 0, k);
+      cursor_.begin_units(ML_HEAD, 0, k, together);
+      if (together < 2 || !multiply_together(pass, storages, tape, cursor_.at(ML_HEAD, 0, k + 1) - tape, columns_of(order.unit(k)),
+                                             plan_.head_cols, y, cursor_))
+        for (int n = 0; n < together; ++n)
+          multiply_tokens(pass, storage, cursor_.at(ML_HEAD, 0, k + n), columns_of(order.unit(k + n)), plan_.head_cols,
+                          y + n * numbers, cursor_);
+      for (int n = 0; n < together; ++n) score_unit(order.unit(k + n), y + n * numbers);
+      k += together;
     }
     until += middle.claim(cursor_.phase(), Plan::downwards(thread_), total);
   } while (k < until);

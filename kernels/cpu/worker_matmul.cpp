@@ -79,25 +79,50 @@ Range Worker::multiply(Pass pass, int tensor, int layer, Columns in, int64_t in_
   const Gate gated(plan_.s);
   cursor_.begin_phase(tensor, layer);
   const int early_lines = plan_early_reads(pass, tensor, layer);
-  auto compute = [&](int k) {
+  auto unit_product = [&](int k, float* to) {
     const int unit = order.unit(k), shard = unit / per_shard;
     const Columns x = in.from(shard * in_shard);
     const uint8_t* tape = cursor_.at(tensor, layer, k);
-    cursor_.begin_unit(tensor, layer, k);
     if (panels == 1) {
-      multiply_tokens(pass, storage.storages[storage.kind_of(unit - shard * per_shard)], tape, x, cols, y, cursor_);
-    } else {
-      multiply_tokens(pass, storage.storages[0], tape, x, cols, y, cursor_);
-      multiply_tokens(pass, storage.storages[1], tape + storage.second_panel, x, cols, y + numbers, cursor_);
+      multiply_tokens(pass, storage.storages[storage.kind_of(unit - shard * per_shard)], tape, x, cols, to, cursor_);
+    } else if (!multiply_together(pass, storage.storages, tape, storage.second_panel, x, cols, to, cursor_)) {
+      multiply_tokens(pass, storage.storages[0], tape, x, cols, to, cursor_);
+      multiply_tokens(pass, storage.storages[1], tape + storage.second_panel, x, cols, to + numbers, cursor_);
     }
-    read_early(pass, early_lines);
+  };
+  // Of two units of one panel each.
+  auto pair_product = [&](int k) {
+    const int unit = order.unit(k), shard = unit / per_shard, other = order.unit(k + 1) - shard * per_shard;
+    const int storages[2] = {storage.storages[storage.kind_of(unit - shard * per_shard)], storage.storages[storage.kind_of(other)]};
+    const uint8_t* tape = cursor_.at(tensor, layer, k);
+    const bool one_shard = other >= 0 && other < per_shard;
+    if (one_shard && multiply_together(pass, storages, tape, cursor_.at(tensor, layer, k + 1) - tape, in.from(shard * in_shard), cols,
+                                       y, cursor_))
+      return;
+    unit_product(k, y);
+    unit_product(k + 1, y + numbers);
+  };
+  // No part of each_unit, which would cost one token's products a per cent.
+  auto compute = [&](int k, auto together) __attribute__((noinline)) {
+    cursor_.begin_units(tensor, layer, k, together);
+    if constexpr (together == 2)
+      pair_product(k);
+    else
+      unit_product(k, y);
+    read_early(pass, together * early_lines);
     if (panels == 2) {
       for (int i = 0; i < numbers; i += kWidth) store(y + i, gated(load(y + i), load(y + numbers + i)));
     }
     if (k == 0) local_.clear_stale();
-    for (int i = 0; i < count; ++i) publish_line(to_lines + (int64_t(unit) * count + i) * kLine, y + i * kLine);
+    for (int n = 0; n < together; ++n)
+      for (int i = 0; i < count; ++i)
+        publish_line(to_lines + (int64_t(order.unit(k + n)) * count + i) * kLine, y + n * numbers + i * kLine);
   };
-  const int k = stealing_.each_unit(order.count, order.partners, cursor_.expected(tensor), compute);
+  auto each_unit = [&](auto together) {
+    return stealing_.each_unit<together>(order.count, order.partners, cursor_.expected(tensor), compute);
+  };
+  const bool pairs = panels_together(pass) == 2 && panels == 1 && storage.takes_integers;
+  const int k = pairs ? each_unit(std::integral_constant<int, 2>{}) : each_unit(std::integral_constant<int, 1>{});
   if (k == 0) local_.clear_stale();
   cursor_.end_phase(tensor, layer, k);
   return order.range(k);

@@ -1,13 +1,14 @@
 // Products with one panel of any storage. Usage: products STORAGE COLUMNS TOKENS. Reads sixteen rows as a file has them, their
 // FP8 scales [16][COLUMNS / 128, rounded up] and activations [COLUMNS][TOKENS]; writes, in FP32, the rows as they are read
-// back, and products [TOKENS][16] with each token by itself, with those of as many requests, and with a block of them.
+// back, and products [TOKENS][16] with each token by itself, with those of as many requests, and with a block of them. Exits with 4
+// if two panels side by side give other bits than one after the other.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
-#include "packed_panel.h"
+#include "panel_pair.h"
 
 namespace {
 
@@ -41,10 +42,13 @@ int main(int argc, char** argv) {
   const auto scales = read<float>(ml::kLine * groups);
   const auto x = read<float>(size_t(cols) * tokens);
 
-  std::vector<uint8_t> memory(ml::panel_bytes(storage, cols) + 64);
+  // The second panel has the rows of the first in the opposite order.
+  const int64_t second = (ml::panel_bytes(storage, cols) + 63) / 64 * 64;
+  std::vector<uint8_t> memory(2 * second + 64);
   uint8_t* panel = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
   for (int r = 0; r < ml::kLine; ++r)
-    ml::pack_row(storage, panel, r, rows.data() + r * row, scales.data() + r * groups, cols);
+    for (int p = 0; p < 2; ++p)
+      ml::pack_row(storage, panel + p * second, p ? ml::kLine - 1 - r : r, rows.data() + r * row, scales.data() + r * groups, cols);
 
   std::vector<float> back(size_t(ml::kLine) * cols), single(size_t(tokens) * ml::kLine), together(single.size()), block(single.size());
   for (int r = 0; r < ml::kLine; ++r) ml::read_row(storage, panel, r, cols, back.data() + r * cols, 1);
@@ -60,6 +64,14 @@ int main(int argc, char** argv) {
     ml::multiply_vector(storage, panel, {column, whole}, cols, single.data() + t * ml::kLine, cursor);
   }
   ml::multiply_vectors(storage, panel, {columns.data(), integers.data(), cols, blocks}, tokens, cols, together.data(), cursor);
+  if (ml::takes_integers(storage) && ml::kPanelsAtOnce == 2) {
+    const ml::Columns in{columns.data(), integers.data(), cols, blocks};
+    std::vector<float> other(together.size()), pair(2 * together.size());
+    const size_t bytes = together.size() * sizeof(float);
+    ml::multiply_vectors(storage, panel + second, in, tokens, cols, other.data(), cursor);
+    ml::multiply_panel_pair(storage, panel, second, in, tokens, cols, pair.data(), int64_t(together.size()), cursor);
+    if (std::memcmp(pair.data(), together.data(), bytes) || std::memcmp(pair.data() + together.size(), other.data(), bytes)) return 4;
+  }
   if (ml::takes_integers(storage)) {
     const auto alone = integers;
     ml::to_integers(x.data(), cols, tokens, integers.data());

@@ -1,6 +1,6 @@
 // Two threads share the units of several phases; in every other one the second thread holds a unit, in each of those a later one,
-// until the first has computed more than its own. Usage: stealing. Writes, for each phase, how many units the first thread
-// computed, how many the second, and how many of all nobody did.
+// until the first has computed more than its own. The first thread takes its own units one by one, the second two at a time. Usage:
+// stealing. Writes, for each phase, how many units the first thread computed, how many the second, and how many of all nobody did.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -36,11 +36,14 @@ int main() {
   int done[2][kPhases];
   auto work = [&](ml::WorkStealing& mine, int thread) {
     for (int phase = 0; phase < kPhases; ++phase) {
-      done[thread][phase] = mine.each_unit(kUnits, kUnits, 0, [&](int k) {
-        ++computed[phase * 2 * kUnits + (thread ? 2 * kUnits - 1 - k : k)];
-        if (thread == 0) ++of_first[phase];
-        if (thread == 1 && phase % 2 && k == phase) hold(of_first[phase]);
-      });
+      auto compute = [&](int first_of_them, auto together) {
+        for (int k = first_of_them; k < first_of_them + together; ++k) {
+          ++computed[phase * 2 * kUnits + (thread ? 2 * kUnits - 1 - k : k)];
+          if (thread == 0) ++of_first[phase];
+          if (thread == 1 && phase % 2 && k == phase) hold(of_first[phase]);
+        }
+      };
+      done[thread][phase] = thread ? mine.each_unit<2>(kUnits, kUnits, 0, compute) : mine.each_unit(kUnits, kUnits, 0, compute);
       meet(arrived, phase);
     }
   };

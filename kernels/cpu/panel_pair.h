@@ -1,0 +1,91 @@
+// Two packed panels side by side, times a vector of each of several requests.
+//
+// A panel times four vectors loads an activation for each multiplication, and a core loads no faster than it multiplies. Side by
+// side, quad by quad, an activation serves both panels.
+#pragma once
+
+#include "packed_panel.h"
+
+namespace ml {
+
+// Panels whose sums the registers hold for as many vectors as one panel's.
+constexpr int kPanelsAtOnce = kWidth == 16 ? 2 : 1;
+
+// Panels that are multiplied side by side with `count` vectors: with fewer than three, memory is the bound and not the loads.
+constexpr int panels_together(int count) { return count > 2 ? kPanelsAtOnce : 1; }
+
+// Adds a block of 32 columns of two strips times those of kVectors vectors, as add_block in packed_panel.h.
+template <int kStorage, int kVectors>
+__attribute__((always_inline)) static inline void add_blocks(const Strip<kStorage> (&strips)[2], int block, const IntegerBlock* x,
+                                                             int64_t stride, Vec (&acc)[2][kVectors]) {
+  using Format = Strip<kStorage>;
+  constexpr int kQuads = 8 / Format::kHalves;
+  for (int half = 0; half < Format::kHalves; ++half) {
+    IntegerSum sums[2][kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      const int32_t* whole = x[i * stride].sums;
+      for (auto& sum : sums) sum[i] = IntegerSum(-Format::kBias * (Format::kHalves == 1 ? whole[0] + whole[1] : whole[half]));
+    }
+#pragma GCC unroll 8
+    for (int j = half * kQuads; j < (half + 1) * kQuads; ++j) {
+      const UVec codes[2] = {strips[0].code(block, j, 0), strips[1].code(block, j, 0)};
+      for (int i = 0; i < kVectors; ++i)
+        for (int p = 0; p < 2; ++p) sums[p][i].add(codes[p], x[i * stride], j);
+    }
+    for (int p = 0; p < 2; ++p) {
+      const Vec scale = strips[p].scale(block, half, 0);
+      for (int i = 0; i < kVectors; ++i) acc[p][i] += sums[p][i].total() * (scale * x[i * stride].scale);
+    }
+  }
+  if constexpr (Format::kOffset)
+    for (int p = 0; p < 2; ++p) {
+      const Vec offset = strips[p].offset(block, 0);
+      for (int i = 0; i < kVectors; ++i) acc[p][i] -= offset * x[i * stride].scaled_sum;
+    }
+}
+
+// Two panels of integers, `second` bytes apart, times kVectors vectors, in one of kPasses over both. `y` gets sixteen sums of each
+// vector, those of the second panel `y_second` further on: what packed_vectors gives, bit for bit. Since both panels are begun at
+// once, prefetches keep a panel more ahead.
+template <int kStorage, int kVectors, int kPasses, class Cursor>
+__attribute__((noinline)) static void packed_pair(const uint8_t* panel, int64_t second, const IntegerBlock* x, int64_t stride,
+                                                  int cols, float* y, int64_t y_second, Cursor& cursor, bool reads) {
+  Vec acc[2][kVectors] = {};
+  const int64_t a_panel = panel_bytes(kStorage, cols);
+  constexpr int kNear = kPasses == 1 ? 3 : 2;  // what is read twice need not be in the first level
+  Ahead<kNear, kPasses, Cursor> ahead(cursor, reads, kPasses == 1 ? a_panel : 2 * a_panel);
+  for (int first = 0; first < cols; first += kStrip) {
+    const int here = cols - first < kStrip ? cols - first : kStrip;
+    const int64_t bytes = strip_layout(kStorage, here).bytes;
+    const Strip<kStorage> strips[2] = {{kStorage, panel, here}, {kStorage, panel + second, here}};
+    for (int block = 0; block < here / kIntegers; ++block, ++x) {
+      ahead.read_and_catch_up(2 * bytes * kIntegers / here);
+      add_blocks<kStorage>(strips, block, x, stride, acc);
+    }
+    panel += bytes;
+  }
+  ahead.end();
+  for (int p = 0; p < 2; ++p)
+    for (int i = 0; i < kVectors; ++i) store(y + p * y_second + i * kRows, acc[p][i]);
+}
+
+// Two panels of one storage that takes integers, times a vector of each of `count` requests, as multiply_vectors: [count][16] each.
+template <class Cursor>
+static inline void multiply_panel_pair(int storage, const uint8_t* panel, int64_t second, Columns in, int count, int cols, float* y,
+                                       int64_t y_second, Cursor& cursor) {
+  in_passes(in, count, y, [&](auto vectors, auto passes, Columns columns, float* to, bool reads) {
+    auto packed = [&](auto kind) {
+      packed_pair<kind, vectors, passes>(panel, second, columns.integers, columns.integers_stride, cols, to, y_second, cursor, reads);
+    };
+    switch (storage) {
+      case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});
+      case ML_Q5_0: return packed(std::integral_constant<int, ML_Q5_0>{});
+      case ML_Q4_K: return packed(std::integral_constant<int, ML_Q4_K>{});
+      case ML_Q4_1: return packed(std::integral_constant<int, ML_Q4_1>{});
+      case ML_Q6_K: return packed(std::integral_constant<int, ML_Q6_K>{});
+      default: return packed(std::integral_constant<int, ML_MXFP4>{});
+    }
+  });
+}
+
+}  // namespace ml
