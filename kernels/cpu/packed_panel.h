@@ -259,9 +259,9 @@ static inline void with_count(int count, Then&& then) {
   then(std::integral_constant<int, kMost>{});
 }
 
-// Products with a vector of each of `count` requests, in as few passes over the weights as the registers allow, the first of which reads
-// them from memory: calls pass(vectors as a constant, passes as a constant, their columns, where their products go, is it the
-// first).
+// Products with a vector of each of `count` requests, in as few passes over the weights as the registers allow, the first of
+// which reads them from memory: calls pass(vectors as a constant, passes as a constant, their columns, where their products go,
+// is it the first).
 template <class Pass>
 static inline void in_passes(Columns in, int count, float* y, Pass&& pass) {
   const int passes = (count + kVectorsAtOnce - 1) / kVectorsAtOnce;

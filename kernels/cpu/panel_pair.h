@@ -44,9 +44,9 @@ __attribute__((always_inline)) static inline void add_blocks(const Strip<kStorag
     }
 }
 
-// Two panels of integers, `second` bytes apart, times kVectors vectors, in one of kPasses over both. `y` gets sixteen sums of each
-// vector, those of the second panel `y_second` further on: what packed_vectors gives, bit for bit. Since both panels are begun at
-// once, prefetches keep a panel more ahead.
+// Two panels of integers, `second` bytes apart, times kVectors vectors, in one of kPasses over both. `y` gets sixteen sums of
+// each vector, those of the second panel `y_second` further on: what packed_vectors gives, bit for bit. Since both panels are
+// begun at once, prefetches keep a panel more ahead.
 template <int kStorage, int kVectors, int kPasses, class Cursor>
 __attribute__((noinline)) static void packed_pair(const uint8_t* panel, int64_t second, const IntegerBlock* x, int64_t stride,
                                                   int cols, float* y, int64_t y_second, Cursor& cursor, bool reads) {
@@ -69,13 +69,15 @@ __attribute__((noinline)) static void packed_pair(const uint8_t* panel, int64_t 
     for (int i = 0; i < kVectors; ++i) store(y + p * y_second + i * kRows, acc[p][i]);
 }
 
-// Two panels of one storage that takes integers, times a vector of each of `count` requests, as multiply_vectors: [count][16] each.
+// Two panels of one storage that takes integers, times a vector of each of `count` requests, as multiply_vectors:
+// [count][16] each.
 template <class Cursor>
-static inline void multiply_panel_pair(int storage, const uint8_t* panel, int64_t second, Columns in, int count, int cols, float* y,
-                                       int64_t y_second, Cursor& cursor) {
+static inline void multiply_panel_pair(int storage, const uint8_t* panel, int64_t second, Columns in, int count, int cols,
+                                       float* y, int64_t y_second, Cursor& cursor) {
   in_passes(in, count, y, [&](auto vectors, auto passes, Columns columns, float* to, bool reads) {
     auto packed = [&](auto kind) {
-      packed_pair<kind, vectors, passes>(panel, second, columns.integers, columns.integers_stride, cols, to, y_second, cursor, reads);
+      packed_pair<kind, vectors, passes>(panel, second, columns.integers, columns.integers_stride, cols, to, y_second, cursor,
+                                         reads);
     };
     switch (storage) {
       case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});

@@ -54,8 +54,9 @@ class WorkStealing {
   int each_unit(int count, int partners, int expected, Compute&& compute) {
     ++phase_;
     int k = 0;
-    for (int left; (left = own_left(k, count)) > 0;) {
-      k = left >= kTogether ? begin<kTogether>(k, compute) : begin<1>(k, compute);
+    while (k < count && !is_stolen(k, count)) {
+      const int last = k + kTogether - 1;
+      k = last == k || (last < count && !is_stolen(last, count)) ? begin<kTogether>(k, compute) : begin<1>(k, compute);
     }
     if (k == count && k > 0)
       for (; try_claim(k, count, partners, expected); ++k) compute(k, std::integral_constant<int, 1>{});
@@ -63,10 +64,9 @@ class WorkStealing {
   }
 
  private:
-  // How many of the thread's own units from the k-th on the partner has not taken. It never takes the first.
-  int own_left(int k, int count) const {
-    const int64_t taken = partner_ ? partner_->stolen.units(phase_) : 0;
-    return int(std::max<int64_t>(k == 0 && count > 0, count - k - taken));
+  // True if the partner has taken the thread's own k-th unit.
+  bool is_stolen(int k, int count) const {
+    return partner_ && k > 0 && k + int64_t(partner_->stolen.units(phase_)) >= count;
   }
   template <int kUnits, class Compute>
   int begin(int k, Compute&& compute) {

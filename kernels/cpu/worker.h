@@ -60,8 +60,8 @@ static inline bool multiply_together(OneToken, const int*, const uint8_t*, int64
   return false;
 }
 template <class Cursor>
-static inline bool multiply_together(TokenRows pass, const int* storages, const uint8_t* panel, int64_t second, Columns in, int cols,
-                                     float* y, Cursor& cursor) {
+static inline bool multiply_together(TokenRows pass, const int* storages, const uint8_t* panel, int64_t second, Columns in,
+                                     int cols, float* y, Cursor& cursor) {
   if (panels_together(pass.count) < 2 || storages[0] != storages[1] || !takes_integers(storages[0])) return false;
   multiply_panel_pair(storages[0], panel, second, in, pass.count, cols, y, int64_t(pass.count) * kLine, cursor);
   return true;

@@ -87,7 +87,9 @@ Range Worker::score(Pass pass) {
   int k = 0, until = order.count - (shares ? middle_of(order.count) : 0);
   const int64_t numbers = int64_t(pass.count) * kLine;
   const int storages[2] = {storage, storage};
-  auto columns_of = [&](int unit) { return normed.from(plan_.head_by_stream ? unit / plan_.head_panels * plan_.s.hidden : 0); };
+  auto columns_of = [&](int unit) {
+    return normed.from(plan_.head_by_stream ? unit / plan_.head_panels * plan_.s.hidden : 0);
+  };
   auto score_unit = [&](int unit, float* scores) {
     soft_cap(scores, pass.count * kLine, plan_.s.logit_cap);
     const HeadRows rows = plan_.head_rows_of(device_, unit);
@@ -98,12 +100,12 @@ Range Worker::score(Pass pass) {
     while (k < until) {
       const int together = std::min(until - k, plan_.head_by_stream ? 1 : panels_together(pass));
       const uint8_t* tape = cursor_.at(ML_HEAD, 0, k);
+      const int64_t second = together == 2 ? cursor_.at(ML_HEAD, 0, k + 1) - tape : 0;
+      const Columns in = columns_of(order.unit(k));
       cursor_.begin_units(ML_HEAD, 0, k, together);
-      if (together < 2 || !multiply_together(pass, storages, tape, cursor_.at(ML_HEAD, 0, k + 1) - tape, columns_of(order.unit(k)),
-                                             plan_.head_cols, y, cursor_))
+      if (together < 2 || !multiply_together(pass, storages, tape, second, in, plan_.head_cols, y, cursor_))
         for (int n = 0; n < together; ++n)
-          multiply_tokens(pass, storage, cursor_.at(ML_HEAD, 0, k + n), columns_of(order.unit(k + n)), plan_.head_cols,
-                          y + n * numbers, cursor_);
+          multiply_tokens(pass, storage, tape + n * second, in, plan_.head_cols, y + n * numbers, cursor_);
       for (int n = 0; n < together; ++n) score_unit(order.unit(k + n), y + n * numbers);
       k += together;
     }

@@ -92,13 +92,12 @@ Range Worker::multiply(Pass pass, int tensor, int layer, Columns in, int64_t in_
   };
   // Of two units of one panel each.
   auto pair_product = [&](int k) {
-    const int unit = order.unit(k), shard = unit / per_shard, other = order.unit(k + 1) - shard * per_shard;
-    const int storages[2] = {storage.storages[storage.kind_of(unit - shard * per_shard)], storage.storages[storage.kind_of(other)]};
+    const int shard = order.unit(k) / per_shard, one = order.unit(k) % per_shard, other = order.unit(k + 1) % per_shard;
+    const int storages[2] = {storage.storages[storage.kind_of(one)], storage.storages[storage.kind_of(other)]};
     const uint8_t* tape = cursor_.at(tensor, layer, k);
-    const bool one_shard = other >= 0 && other < per_shard;
-    if (one_shard && multiply_together(pass, storages, tape, cursor_.at(tensor, layer, k + 1) - tape, in.from(shard * in_shard), cols,
-                                       y, cursor_))
-      return;
+    const int64_t second = cursor_.at(tensor, layer, k + 1) - tape;
+    const bool one_shard = order.unit(k + 1) / per_shard == shard;
+    if (one_shard && multiply_together(pass, storages, tape, second, in.from(shard * in_shard), cols, y, cursor_)) return;
     unit_product(k, y);
     unit_product(k + 1, y + numbers);
   };
