@@ -117,25 +117,52 @@ struct Keys {
         for (int i = 0; i < EACH; ++i) of[i] = here >> i & 1u ? key(untagged(of[i])) : 0u;
     }
     DEVICE static u32 key(float score) { return ordered(score + 0.0f); }  // no negative zero
-    // The best that is left; it is taken out, and the lane that had it writes to `chosen` whose it is.
-    DEVICE u32 take(u32 lane, int* chosen) {
+    // The best score that is left, for the slot `slot`. It is taken out: the key becomes a mark, `slot` + 1, which no score has. Others with
+    // the same key are marked too: to look for them in each take would make the chain of takes twice as long.
+    DEVICE u32 take(int slot) {
         u32 best = 0;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) best = of[i] > best ? of[i] : best;
         best = __reduce_max_sync(ALL_LANES, best);
-        int first = model::EXPERTS;  // of the lane's own that score as much
-#pragma unroll
-        for (int i = EACH - 1; i >= 0; --i) first = of[i] == best ? i * 32 + int(lane) : first;
-        if (__popc(__ballot_sync(ALL_LANES, first < model::EXPERTS)) > 1) {
-            const int lowest = model::EXPERTS - int(__reduce_max_sync(ALL_LANES, u32(model::EXPERTS - first)));
-            if (first != lowest) first = model::EXPERTS;
-        }
-        if (first < model::EXPERTS) *chosen = first;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            if (i * 32 + int(lane) == first) of[i] = 0;
+            if (of[i] == best && best > model::CHOSEN) of[i] = u32(slot) + 1;
         }
         return best;
+    }
+    DEVICE bool taken(int i) const { return of[i] - 1 < model::CHOSEN; }
+    // Whether no take has marked several. `last` is what the last one returned.
+    DEVICE bool all_differ(u32 last) const {
+        int count = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) count += __popc(__ballot_sync(ALL_LANES, taken(i)));
+        return count == model::CHOSEN && last > model::CHOSEN;
+    }
+    // Who is met, slot by slot.
+    DEVICE void write(u32 lane, int* chosen) const {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            if (taken(i)) chosen[of[i] - 1] = i * 32 + int(lane);
+        }
+    }
+    // The same where some score alike: of those the lower number goes first. `score` is what the take of the lane's slot returned; returns
+    // the score of who is there now.
+    DEVICE u32 write_alike(u32 lane, u32 score, int* chosen) const {
+        u32 settled = 0;
+        int slot = 0;
+#pragma unroll 1
+        for (u32 mark = 1; mark <= model::CHOSEN; ++mark) {
+            const u32 marked = __shfl_sync(ALL_LANES, score, int(mark) - 1);
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                const u32 alike = __ballot_sync(ALL_LANES, of[i] == mark);
+                const int mine = slot + __popc(alike & ((1u << lane) - 1u));
+                if (of[i] == mark && mine < model::CHOSEN) chosen[mine] = i * 32 + int(lane);
+                if (int(lane) >= slot) settled = marked;
+                slot += __popc(alike);
+            }
+        }
+        return settled;
     }
 };
 
@@ -144,12 +171,17 @@ struct Keys {
 template <class Known>
 DEVICE float choose(Keys keys, u32 lane, int* chosen, const Known& known) {
     const Keys all = keys;
-    u32 mine = 0, top = 0;
+    u32 mine = 0, top = 0, last = 0;
 #pragma unroll
     for (int slot = 0; slot < model::CHOSEN; ++slot) {
-        const u32 best = keys.take(lane, &chosen[slot]);
-        if (slot == 0) top = best;
-        if (int(lane) == slot) mine = best;
+        last = keys.take(slot);
+        if (slot == 0) top = last;
+        if (int(lane) == slot) mine = last;
+    }
+    if (keys.all_differ(last)) {
+        keys.write(lane, chosen);
+    } else {
+        mine = keys.write_alike(lane, mine, chosen);
     }
     __syncwarp();
     const float scale = known();

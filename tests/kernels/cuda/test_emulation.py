@@ -211,14 +211,25 @@ def test_a_long_prompt_leaves_the_same_however_it_is_cut(
 
 
 @pytest.mark.parametrize(
-    ("rows", "renormalise"),
-    [([0.0] * 8, True), ([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0], False)],
-    ids=["all scores equal, whatever the token", "more at the top than are met"],
+    ("rows", "chosen", "renormalise"),
+    [
+        ([0.0] * 8, 2, True),
+        ([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0], 2, False),
+        ([1.0 if i in (3, 5, 35, 37) else 2.0 if i == 36 else 0.0 for i in range(40)], 3, True),
+        ([1.0, 0.0, 1.0], 3, True),
+    ],
+    ids=[
+        "all scores equal, whatever the token",
+        "more at the top than are met",
+        "two of a lane, and more than are left",
+        "all are met",
+    ],
 )
 def test_equal_scores_meet_the_experts_of_the_reference_each_time(
-    rows: list[float], renormalise: bool, folder: Path
+    rows: list[float], chosen: int, renormalise: bool, folder: Path
 ) -> None:
-    config = replace(EXPERTS, layers=1, windows=(0,), experts=Experts(8, 2, renormalise))
+    experts = Experts(len(rows), chosen, renormalise)
+    config = replace(EXPERTS, layers=1, windows=(0,), experts=experts)
     weights = RoutedWeights(config, 3, rows)
     prompt = [5, 80, 17]
 
