@@ -172,24 +172,40 @@ struct Inputs {
     }
 
     // The newest position's part of the result, the same for all rows but for its score; and what the sink of lane r's row,
-    // if there are sinks, adds to the sum of row r.
-    DEVICE void leave_newest(float* rows, int count, u32 lane, float sink) const {
+    // if there are sinks, adds to the sum of row r. All warps wait for this one: its rows' sums go side by side.
+    template <int COUNT>
+    DEVICE void leave_newest(float* rows, u32 lane, float sink) const {
         const u32* key = reinterpret_cast<const u32*>(newest);
         const u32* value = key + model::HEAD_DIM / 2;
-#pragma unroll 1
-        for (int r = 0; r < count; ++r) {
-            const u32* query = queries + r * model::HEAD_DIM;
-            float* row = rows + r * MERGE_ROW;
-            float score = 0.0f;
-            for (int pair = int(lane); pair < model::HEAD_DIM / 2; pair += 32) {
+        constexpr int PAIRS = model::HEAD_DIM / 2;  // of elements, one a lane in each round
+        float score[COUNT] = {};
+#pragma unroll
+        for (int first = 0; first < PAIRS; first += 32) {
+            const int pair = first + int(lane);
+            if (first + 32 > PAIRS && pair >= PAIRS) break;
+            const u32 k = key[pair];
+#pragma unroll
+            for (int r = 0; r < COUNT; ++r) {
+                const u32* query = queries + r * model::HEAD_DIM;
                 const u32 high = query[pair / 2 * 4 + pair % 2], low = query[pair / 2 * 4 + 2 + pair % 2];
-                score += (f16_low(high) + f16_low(low)) * f16_low(key[pair]) + (f16_high(high) + f16_high(low)) * f16_high(key[pair]);
-                *reinterpret_cast<float2*>(row + 2 * pair) = make_float2(f16_low(value[pair]), f16_high(value[pair]));
+                score[r] += (f16_low(high) + f16_low(low)) * f16_low(k) + (f16_high(high) + f16_high(low)) * f16_high(k);
             }
-            score = capped_score(warp_sum(score));
+        }
+#pragma unroll
+        for (int first = 0; first < PAIRS; first += 32) {
+            const int pair = first + int(lane);
+            if (first + 32 > PAIRS && pair >= PAIRS) break;
+            const float2 v = make_float2(f16_low(value[pair]), f16_high(value[pair]));
+#pragma unroll
+            for (int r = 0; r < COUNT; ++r) *reinterpret_cast<float2*>(rows + r * MERGE_ROW + 2 * pair) = v;
+        }
+        warp_sums(score);
+#pragma unroll
+        for (int r = 0; r < COUNT; ++r) {
+            score[r] = capped_score(score[r]);
             float sum = 1.0f;
-            if constexpr (model::SINKS) sum += exp2f(fminf(__shfl_sync(ALL_LANES, sink, r) - score, 120.0f));
-            if (lane == 0) *reinterpret_cast<float2*>(row + model::HEAD_DIM) = make_float2(score, sum);
+            if constexpr (model::SINKS) sum += exp2f(fminf(__shfl_sync(ALL_LANES, sink, r) - score[r], 120.0f));
+            if (lane == 0) *reinterpret_cast<float2*>(rows + r * MERGE_ROW + model::HEAD_DIM) = make_float2(score[r], sum);
         }
     }
 };
@@ -280,7 +296,9 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
             if (index >= end) break;
             blocks.load(at, index, stride, end, lane);
         }
-        if (newest) inputs.leave_newest(newest_rows, queries_of(item), lane, sink);
+        if (newest) {
+            by_cut(item.blocks, [&](auto cut) { inputs.leave_newest<cut.QUERIES>(newest_rows, lane, sink); });
+        }
         __syncwarp();  // all lanes have read their queries, which lie where the result goes
         softmax.leave(mine, queries_of(item), lane);
     } else {

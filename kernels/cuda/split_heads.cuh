@@ -31,7 +31,7 @@ static_assert(Short::QUERIES <= QUERIES, "rows in shared memory and in the mailb
 // What `of` makes of the cut of a layer that attends to so many blocks. Which one that is depends on nothing else: how many splits
 // there are shows in the bits of the result (attention_cut.py).
 template <class Of>
-DEVICE int by_cut(int blocks, const Of& of) {
+DEVICE auto by_cut(int blocks, const Of& of) {
     if constexpr (model::SHORT_BLOCKS > 0) {
         if (blocks <= model::SHORT_BLOCKS) return of(Short());
     }

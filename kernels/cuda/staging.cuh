@@ -25,6 +25,16 @@ DEVICE float warp_sum(float v) {
     return v;
 }
 
+// Of several numbers side by side, so that none waits for another's shuffles.
+template <int COUNT>
+DEVICE void warp_sums(float (&sums)[COUNT]) {
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) {
+#pragma unroll
+        for (float& sum : sums) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
+    }
+}
+
 // The four-element pieces of a vector that this thread fetches: piece i lies in chunk warp + 8 (4 i + lane / 8). What all warps
 // read, BY_QUADS, each warp fetches in whole quads: in chunk 4 (warp + 8 i) + lane / 8.
 template <int COLUMNS, bool BY_QUADS = false>
