@@ -52,34 +52,30 @@ struct Inputs {
         : queries(reinterpret_cast<u32*>(core.shared.merge() + core.warp * QUERIES * MERGE_ROW)), newest(core.shared.newest()) {}
 
     // QK_NORM: normalises and rotates what came, and appends the key. Until then queries lie as they are where their parts
-    // will, the key where key and value will, and the value waits in `words`.
+    // will, the key where key and value will, and the value waits in `words`. All heads go side by side, the key with them.
+    template <int COUNT>
     DEVICE void finish(Core& core, AttentionItem item, int layer, bool has_newest, const heads::Scales& query_scales,
                        const heads::Scales& key_scales, const heads::Turns& turns, const uint4 (&words)[PIECES]) {
         __syncwarp();
-#pragma unroll
-        for (int r = 0; r < QUERIES; ++r) {
-            if (r >= queries_of(item)) break;
-            u32* row = queries + r * model::HEAD_DIM;
-            const heads::Finished query([&](int q) { return reinterpret_cast<const float4*>(row)[q]; }, query_scales, turns, core.lane);
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < heads::EACH; ++i) {
-                const int q = i * 32 + int(core.lane);
-                if (q < HEAD_QUADS) store_query(row + 4 * q, query.quads[i]);
-            }
-        }
-        if (!has_newest) return;
-        const heads::Finished key([&](int q) { return reinterpret_cast<const float4*>(newest)[q]; }, key_scales, turns, core.lane);
+        const heads::Finished<COUNT + 1> finished(
+            [&](int h, int q) {
+                if (h < COUNT) return reinterpret_cast<const float4*>(queries + h * model::HEAD_DIM)[q];
+                return has_newest ? reinterpret_cast<const float4*>(newest)[q] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            },
+            [&](int h) { return h < COUNT ? query_scales : key_scales; }, turns, core.lane);
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < heads::EACH; ++i) {
             const int q = i * 32 + int(core.lane);
             if (q >= HEAD_QUADS) continue;
-            const float4 k = key.quads[i];
-            const uint2 halves = cache::rounded(k);
+#pragma unroll
+            for (int r = 0; r < COUNT; ++r) store_query(queries + r * model::HEAD_DIM + 4 * q, finished.quads[r][i]);
+            if (!has_newest) continue;
+            const uint2 halves = cache::rounded(finished.quads[COUNT][i]);
             *reinterpret_cast<uint2*>(newest + q * 4) = halves;
             if (group_of(item) == 0) append_key(core.params.kv, layer, core.position, kv_head(item), q, halves);
         }
+        if (!has_newest) return;
 #pragma unroll
         for (int i = QUERY_PIECES; i < PIECES; ++i) {
             const int quad = (i - QUERY_PIECES) * 32 + int(core.lane);
@@ -101,7 +97,9 @@ struct Inputs {
             const heads::Turns turns(core.params, layer, core.position, core.lane);
             uint4 words[PIECES];
             receive(core, item, layer, has_newest, words);
-            finish(core, item, layer, has_newest, query_scales, key_scales, turns, words);
+            by_cut(item.blocks, [&](auto cut) {
+                finish<cut.QUERIES>(core, item, layer, has_newest, query_scales, key_scales, turns, words);
+            });
         } else {
             uint4 words[PIECES];
             receive(core, item, layer, has_newest, words);

@@ -91,39 +91,53 @@ struct Turns {
     }
 };
 
-// A lane's quads of one head, normalised and rotated. `load(q)` is quad q of the head as it came; all lanes of a warp call
-// this together, and nobody may write to where they read from before all have.
+// A lane's quads of COUNT heads, normalised and rotated, side by side. `load(h, q)` is quad q of head h as it came, `scales_of(h)` what its
+// norm has; all lanes of a warp call this together, and nobody may write to where they read from before all have.
+template <int COUNT>
 struct Finished {
-    float4 quads[EACH];
+    float4 quads[COUNT][EACH];
 
-    template <class Load>
-    DEVICE Finished(const Load& load, const Scales& scales, const Turns& turns, u32 lane) {
-        float squares = 0.0f;
+    template <class Load, class ScalesOf>
+    DEVICE Finished(const Load& load, const ScalesOf& scales_of, const Turns& turns, u32 lane) {
+        float squares[COUNT] = {};
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            const int q = i * 32 + int(lane);
-            quads[i] = q < QUADS ? load(q) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            squares += dot_self(quads[i]);
-        }
-        const float inverse = rsqrtf(warp_sum(squares) * (1.0f / float(model::HEAD_DIM)) + model::NORM_EPS);
+        for (int h = 0; h < COUNT; ++h) {
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            const int q = i * 32 + int(lane);
-            if (q >= QUADS) continue;
-            float4 own = quads[i];
-            scale_by(own, scales.own[i]);
-            own = make_float4(own.x * inverse, own.y * inverse, own.z * inverse, own.w * inverse);
-            const float4 a = turns.first[i], b = turns.second[i];
-            if constexpr (model::ROPE_HALF) {
-                float4 other = load(q < HALF_QUADS ? q + HALF_QUADS : q - HALF_QUADS);
-                scale_by(other, scales.other[i]);
-                const float side = q < HALF_QUADS ? -inverse : inverse;
-                quads[i] = make_float4(own.x * a.x + other.x * side * a.y, own.y * a.z + other.y * side * a.w,
-                                       own.z * b.x + other.z * side * b.y, own.w * b.z + other.w * side * b.w);
-            } else {
-                quads[i] = make_float4(own.x * a.x - own.y * a.y, own.y * a.x + own.x * a.y,
-                                       own.z * a.z - own.w * a.w, own.w * a.z + own.z * a.w);
+            for (int i = 0; i < EACH; ++i) {
+                const int q = i * 32 + int(lane);
+                quads[h][i] = q < QUADS ? load(h, q) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                squares[h] += dot_self(quads[h][i]);
             }
+        }
+        warp_sums(squares);
+#pragma unroll
+        for (int h = 0; h < COUNT; ++h) {
+            const float inverse = rsqrtf(squares[h] * (1.0f / float(model::HEAD_DIM)) + model::NORM_EPS);
+            const Scales scales = scales_of(h);
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                const int q = i * 32 + int(lane);
+                if (q < QUADS) turn(quads[h][i], inverse, scales.own[i], scales.other[i], turns, i, q, [&](int at) { return load(h, at); });
+            }
+        }
+    }
+
+private:
+    template <class Load>
+    DEVICE static void turn(float4& quad, float inverse, uint2 scale, uint2 other_scale, const Turns& turns, int i, int q, const Load& load) {
+        float4 own = quad;
+        scale_by(own, scale);
+        own = times(own, inverse);
+        const float4 a = turns.first[i], b = turns.second[i];
+        if constexpr (model::ROPE_HALF) {
+            float4 other = load(q < HALF_QUADS ? q + HALF_QUADS : q - HALF_QUADS);
+            scale_by(other, other_scale);
+            const float side = q < HALF_QUADS ? -inverse : inverse;
+            quad = make_float4(own.x * a.x + other.x * side * a.y, own.y * a.z + other.y * side * a.w,
+                               own.z * b.x + other.z * side * b.y, own.w * b.z + other.w * side * b.w);
+        } else {
+            quad = make_float4(own.x * a.x - own.y * a.y, own.y * a.x + own.x * a.y,
+                               own.z * a.z - own.w * a.w, own.w * a.z + own.z * a.w);
         }
     }
 };

@@ -239,13 +239,13 @@ DEVICE void finish_heads(Core& core, const Chunk& chunk, int layer) {
         float4* row = reinterpret_cast<float4*>(raw_head<Way>(core.params, token, head));
         const heads::Scales scales(core.params, layer, key, lane);
         const heads::Turns turns(core.params, layer, position, lane);
-        const heads::Finished done([&](int q) { return __ldcg(row + q); }, scales, turns, lane);
+        const heads::Finished<1> done([&](int, int q) { return __ldcg(row + q); }, [&](int) { return scales; }, turns, lane);
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < heads::EACH; ++i) {
             const int q = i * 32 + int(lane);
             if (q >= heads::QUADS) continue;
-            const float4 v = done.quads[i];
+            const float4 v = done.quads[0][i];
             if (!key) {
                 row[q] = v;
                 continue;
