@@ -33,7 +33,7 @@ DEVICE void list_experts(Core& core) {
         const int tiles = count * experts::GATE_UP_TILES, sm = int(core.place.sm);
         const int first = sm * tiles / model::SMS, end = (sm + 1) * tiles / model::SMS;
         distinct.share = {first, end - first};
-        distinct.groups = Groups::of(end - first, experts::GROUP);
+        distinct.groups = Groups::of(end - first, experts::TILES_A_GROUP);
     }
     __syncwarp();
 }

@@ -54,7 +54,7 @@ private:
             matrix<WHICH>(producer, region, layer, producer.shared.routing.met.chosen);
         } else if constexpr (WHICH == GATE_UP && experts::ONCE) {
             const experts::Distinct& distinct = producer.shared.routes.distinct;
-            share<WHICH, experts::GROUP>(producer, region, layer, distinct.experts, distinct.groups, distinct.share.first);
+            share<WHICH, experts::TILES_A_GROUP>(producer, region, layer, distinct.experts, distinct.groups, distinct.share.first);
         } else {
 #pragma unroll 1
             for (int r = 0; r < REQUESTS; ++r) {

@@ -85,11 +85,11 @@ DEVICE constexpr int common_group() {
     }
     return common;
 }
-constexpr int GROUP = common_group();  // tiles of a group of the distinct experts' matrix, at most
+constexpr int TILES_A_GROUP = common_group();  // tiles of a group of the distinct experts' matrix, at most
 constexpr int VECTOR_CHUNKS = round_up(GATE_UP_CHUNKS, by_warpgroups(STORAGE<GATE_UP>) ? 2 * QUAD_CHUNKS : 1);
 constexpr bool VECTORS_FIT = ANY && model::REQUESTS > 1 && model::REQUESTS * VECTOR_CHUNKS <= MOST_EXPERT_VECTOR_CHUNKS;
 constexpr bool NO_SM_GOES_WITHOUT = model::CHOSEN * GATE_UP_TILES >= model::SMS;
-constexpr bool ONCE = VECTORS_FIT && NO_SM_GOES_WITHOUT && GROUP && chunks_a_slot(larger(1, GROUP), STORAGE<GATE_UP>, true) > 0;
+constexpr bool ONCE = VECTORS_FIT && NO_SM_GOES_WITHOUT && TILES_A_GROUP && chunks_a_slot(larger(1, TILES_A_GROUP), STORAGE<GATE_UP>, true) > 0;
 // Those of a layer, and what this SM has of their matrix.
 struct Distinct {
     static constexpr int MOST = ANY ? model::REQUESTS * model::CHOSEN : 1;

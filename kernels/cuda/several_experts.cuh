@@ -122,11 +122,11 @@ struct Experts {
 
 template <>
 struct Experts<true> {
-    template <int GROUP = experts::ONCE ? experts::GROUP : 0>
+    template <int TILES = experts::ONCE ? experts::TILES_A_GROUP : 0>
     DEVICE static void gate_up(Core& core, int layer) {
         route(core, layer);
-        if constexpr (GROUP) {
-            DistinctProducts<GROUP, experts::STORAGE<GATE_UP>>(core, layer).run();
+        if constexpr (TILES) {
+            DistinctProducts<TILES, experts::STORAGE<GATE_UP>>(core, layer).run();
         } else if (core.share(GATE_UP).tiles) {
             in_turn(core, [&](Core& other) {
                 GateUpFinish finish{other, layer};
