@@ -17,7 +17,7 @@ from engine.backends.cuda.contract import Finish
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch, cause_of
 from engine.backends.cuda.rows import Part, RunningLaunch
-from engine.backends.cuda.together import Seats, SeveralLaunch
+from engine.backends.cuda.together import Seats, SeveralLaunch, slots_together
 from engine.errors import BackendFailure
 
 
@@ -36,13 +36,15 @@ class RowLaunches:
     ) -> None:
         self._contexts, self._layouts, self._kernels = contexts, layouts, kernels
         self._team = [Seats(context, max(layouts)) for context in contexts]
+        self._slots_in_flight = {size: slots_together(layout) for size, layout in layouts.items()}
 
     def begin(self, parts: Sequence[Part]) -> RunningLaunch:
         plans = [part.plan for part in parts]
         if len(parts) == 1 and parts[0].decodes:
             return LoneLaunch(self._contexts, plans[0])
         size = next(size for size in sorted(self._layouts) if size >= len(parts))
-        return TeamLaunch(self._contexts, self._team, self._layouts[size], plans, self._kernels[size])
+        layout, kernels = self._layouts[size], self._kernels[size]
+        return TeamLaunch(self._contexts, self._team, layout, plans, kernels, self._slots_in_flight[size])
 
 
 class LoneLaunch:
@@ -89,6 +91,7 @@ class TeamLaunch:
         layout: Layout,
         plans: Sequence[LaunchPlan],
         kernels: Sequence[Any],
+        slots_in_flight: int,
     ) -> None:
         self._contexts, self._team = contexts, team
         self._failure: BackendFailure | None = None
@@ -96,7 +99,7 @@ class TeamLaunch:
         self._launches: list[SeveralLaunch] = []
         try:
             for context in contexts:
-                self._launches.append(SeveralLaunch(context, team, layout, plans))
+                self._launches.append(SeveralLaunch(context, team, layout, plans, slots_in_flight))
             for launch, kernel in zip(self._launches, kernels, strict=True):
                 launch.start(kernel)
         except BaseException:

@@ -72,14 +72,9 @@ def table_bytes(plan: Plan) -> int:
 def _operand_chunks(plan: Plan) -> int:
     """Chunks of the longest vector; whole turns of warpgroups, if they multiply."""
     chunks = -(-widest_columns(plan.config) // 32)
-    if takes_warpgroups(plan):
+    if any(map(by_warpgroups, _storages(plan))):
         chunks = -(-chunks // (2 * QUAD_CHUNKS)) * 2 * QUAD_CHUNKS
     return chunks
-
-
-def takes_warpgroups(plan: Plan) -> bool:
-    """Whether any matrix is multiplied by warpgroups (any_by_warpgroups in units.cuh)."""
-    return any(map(by_warpgroups, _storages(plan)))
 
 
 def _storages(plan: Plan) -> set[Storage]:

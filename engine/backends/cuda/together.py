@@ -41,6 +41,11 @@ def several_layout(layout: Layout, context: int | None, requests: int) -> Layout
     return make_layout(layout.plan, layout.weights, layout.tuning, context, layout.sharding, requests)
 
 
+def slots_together(layout: Layout) -> int:
+    """How many copies an SM asks for at once in a launch of several: fewer than its ring has slots."""
+    return min(slots_in_flight(layout.plan, layout.tuning, layout.slot_units), layout.slots - 1)
+
+
 class Seats:
     """The rows' memory on one GPU: each has a mailbox and exchanges of its own, whoever sits there."""
 
@@ -94,13 +99,20 @@ class SeveralLaunch:
     """What a launch of several rows is on one GPU.
 
     Made ready by the constructor; `start` makes it run. In between no GPU of a team is busy, as with one
-    request (launch.CudaLaunch). `team` has the rows' memory on all GPUs.
+    request (launch.CudaLaunch). `team` has the rows' memory on all GPUs. `slots_in_flight`
+    is slots_together of the layout, which a launch need not find out again.
     """
 
     def __init__(
-        self, context: DeviceContext, team: Sequence[Seats], layout: Layout, plans: Sequence[LaunchPlan]
+        self,
+        context: DeviceContext,
+        team: Sequence[Seats],
+        layout: Layout,
+        plans: Sequence[LaunchPlan],
+        slots_in_flight: int,
     ) -> None:
         self._context, self._team, self._layout, self._plans = context, team, layout, plans
+        self._slots_in_flight = slots_in_flight
         self._seats = team[context.rank]
         self._resources = LaunchResources(context.pool)
         self.failure: BackendFailure | None = None
@@ -137,8 +149,7 @@ class SeveralLaunch:
 
     def _params(self, seat: int, plan: LaunchPlan) -> Params:
         params = params_of(self._context, plan)
-        wanted = slots_in_flight(self._layout.plan, self._layout.tuning, self._layout.slot_units)
-        params.slots_in_flight = min(wanted, self._layout.slots - 1)
+        params.slots_in_flight = self._slots_in_flight
         self._seats.place(params, seat, self._team)
         return params
 

@@ -77,18 +77,20 @@ def test_more_of_fp8s_smaller_slots_are_asked_for_at_once() -> None:
     assert slots_in_flight(of_several.plan, Tuning(), of_several.slot_units) == 3
 
 
-def test_the_ring_of_a_dense_model_in_fp8_has_the_room_beside_its_operand() -> None:
-    layout = layout_of(load_preset("qwen3-8b").config, Storage.FP8_BLOCK)
-    assert [layout.slots_of(filters=filters) for filters in (False, True)] == [7, 6]
-
-
 @pytest.mark.parametrize(
-    ("name", "slots"),
-    [("qwen2.5-coder-1.5b", [8, 8]), ("llama-3.1-8b", [8, 7]), ("laneformer-2b", [8, 8])],
-    ids=["two KV heads", "eight KV heads", "lanes"],
+    ("name", "storage", "slots"),
+    [
+        ("qwen2.5-coder-1.5b", None, [8, 8]),
+        ("llama-3.1-8b", None, [8, 7]),
+        ("laneformer-2b", None, [8, 8]),
+        ("qwen3-8b", Storage.FP8_BLOCK, [7, 6]),
+    ],
+    ids=["two KV heads", "eight KV heads", "lanes", "FP8"],
 )
-def test_the_ring_of_a_dense_model_has_the_room_beside_its_operand(name: str, slots: list[int]) -> None:
-    layout = layout_of(load_preset(name).config)
+def test_the_ring_of_a_dense_model_has_the_room_beside_its_operand(
+    name: str, storage: Storage | None, slots: list[int]
+) -> None:
+    layout = layout_of(load_preset(name).config, storage)
     assert [layout.slots_of(filters=filters) for filters in (False, True)] == slots
 
 

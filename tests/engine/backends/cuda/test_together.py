@@ -23,7 +23,7 @@ from engine.backends.cuda.shared_launches import rows_for, shares_launches
 from engine.backends.cuda.shared_memory import SHARED_BYTES
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan
-from engine.backends.cuda.together import Seats, SeveralLaunch, breakdown_of, several_layout
+from engine.backends.cuda.together import Seats, SeveralLaunch, breakdown_of, several_layout, slots_together
 from engine.errors import DeviceLost
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
@@ -172,7 +172,8 @@ def several(plans: list[LaunchPlan], rank: int = 0, ranks: int = 1) -> tuple[Sev
     for context in contexts:
         context.layout = layout
     team = [Seats(context, 4) for context in contexts]
-    return SeveralLaunch(contexts[rank], team, several_layout(layout, None, 4), plans), device
+    wide = several_layout(layout, None, 4)
+    return SeveralLaunch(contexts[rank], team, wide, plans, slots_together(wide)), device
 
 
 class WatchedDevice(SeatDevice):
