@@ -117,7 +117,7 @@ struct DigitProducts {
 
     // Adds this warp's part of each row's product to `sums`. All warps have stored their part of the vector.
     template <int T>
-    DEVICE void multiply(Core& core, int chunks, Sums<T>& sums) {
+    DEVICE void multiply(Core& core, int chunks, bool, Sums<T>& sums) {
         using Cut = Turn<STORAGE, T, APART>;
         constexpr int STEP = Cut::Map::CHUNKS;
         DigitHalf<STORAGE, T, APART, 0> one;

@@ -152,38 +152,35 @@ struct HeldProducts {
         weights_.template load<T>(core, 0, smaller(Held::template chunks_a_slot<T>(), chunks));
     }
 
-    // Adds this warp's part of each row's product to `sums`. Keeping the next slot's weights in registers meanwhile was tried and
-    // spilled.
+    // Adds this warp's part of each row's product to `sums`; `held`: begin() has its first slot. Keeping the next slot's weights in
+    // registers meanwhile was tried and spilled. There is one load in the loop for all slots: a layer's instructions fill their cache.
     template <int T>
-    DEVICE void multiply(Core& core, int chunks, Sums<T>& sums) {
+    DEVICE void multiply(Core& core, int chunks, bool held, Sums<T>& sums) {
         constexpr int STEP = Held::template chunks_a_slot<T>();
-        int first = 0;
 #pragma unroll 1
-        while (true) {
-            weights_.template multiply<T>(core, first, smaller(first + STEP, chunks), sums);
-            first += STEP;
-            if (first >= chunks) break;
-            weights_.template load<T>(core, first, smaller(first + STEP, chunks));
+        for (int first = 0; first < chunks; first += STEP) {
+            const int last = smaller(first + STEP, chunks);
+            if (!held) weights_.template load<T>(core, first, last);
+            held = false;
+            weights_.template multiply<T>(core, first, last, sums);
         }
     }
 
     // The same where the vector comes in windows.
     template <int T, class Vector>
-    DEVICE void multiply(Core& core, int chunks, Sums<T>& sums, Vector& vector) {
+    DEVICE void multiply(Core& core, int chunks, bool held, Sums<T>& sums, Vector& vector) {
         constexpr int STEP = Held::template chunks_a_slot<T>();
-        int first = 0;
 #pragma unroll 1
-        while (true) {
+        for (int first = 0; first < chunks; first += STEP) {
             const int last = smaller(first + STEP, chunks);
+            if (!held) weights_.template load<T, true>(core, first, last);
+            held = false;
 #pragma unroll 1
             for (int begin = first; begin < last;) {
                 const int at = vector.hold(begin), end = smaller(last, at + OPERAND_CHUNKS);
                 weights_.template multiply_in_window<T>(core, first, begin, end, at, sums);
                 begin = end;
             }
-            first = last;
-            if (first >= chunks) break;
-            weights_.template load<T, true>(core, first, smaller(first + STEP, chunks));
         }
     }
 
@@ -277,10 +274,9 @@ public:
         if constexpr (by_warpgroups(STORAGE) && !(experts::ANY && !experts::FOLDED && PHASE == GATE_UP)) consumers_sync();
 #pragma unroll 1
         for (int g = 0; g < groups_.count; ++g) {
-            if (g) begin(g);
             with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
                 typename Products::template Sums<tiles.COUNT> sums;
-                products_.template multiply<tiles.COUNT>(core_, CHUNKS, sums, vector...);
+                products_.template multiply<tiles.COUNT>(core_, CHUNKS, g == 0, sums, vector...);
                 if (NORMED && g == 0) leave_squares(core_);  // while the products end
                 products_.template leave<tiles.COUNT>(core_, sums);
             });

@@ -153,7 +153,7 @@ struct QuadProducts {
 
     // Adds this warp's part of each row's product to `sums`. All warps have stored their part of the vector.
     template <int T>
-    DEVICE void multiply(Core& core, int chunks, Sums<T>& sums) {
+    DEVICE void multiply(Core& core, int chunks, bool, Sums<T>& sums) {
         using Cut = Turn<STORAGE, T, APART>;
         constexpr int STEP = Cut::Map::CHUNKS;
         HalfTurn<STORAGE, T, APART, 0> one;
