@@ -313,11 +313,8 @@ struct Core {
 
     DEVICE void wait_full() {
         const u64 before = model::PROFILE ? Profile::now() : 0;
-        Spin spin(params, place, WAIT_FULL);
-        bool full = barrier_passed(&shared.full[cursor.slot], cursor.round);
-        while (!__all_sync(ALL_LANES, full)) {
-            full = full || barrier_passed(&shared.full[cursor.slot], cursor.round) || spin.hopeless();
-        }
+        u64* full = &shared.full[cursor.slot];
+        if (!__all_sync(ALL_LANES, barrier_passed(full, cursor.round))) await_full(full, cursor.round, &params, place);
         if constexpr (model::PROFILE) profile.starved_since(before);
     }
     // Each thread for itself: no warp has to come together for it, which cost 1 %, and race checkers can follow.

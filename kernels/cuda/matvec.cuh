@@ -198,8 +198,8 @@ private:
     Held weights_;
 };
 
-// Calls `visit` with the number of tiles as a constant. A matrix has few group sizes; only those are compiled: what a
-// layer runs should fit the instruction cache.
+// Calls `visit` with the number of tiles as a constant. A matrix has few group sizes; only those are compiled, and the last one is
+// not asked for: what a layer runs should fit the instruction cache.
 template <int T>
 struct Tiles {
     static constexpr int COUNT = T;
@@ -207,8 +207,9 @@ struct Tiles {
 template <int PHASE, int T = MAX_TILES, class Visit>
 DEVICE void with_tiles(int tiles, const Visit& visit) {
     if constexpr (T >= 1) {
-        if constexpr ((group_sizes(PHASE) >> T) & 1) {
-            if (tiles == T) {
+        constexpr int SIZES = group_sizes(PHASE), SMALLER_SIZES = SIZES & ((1 << T) - 2);
+        if constexpr ((SIZES >> T) & 1) {
+            if (!SMALLER_SIZES || tiles == T) {
                 visit(Tiles<T>());
                 return;
             }

@@ -70,6 +70,13 @@ DEVICE void barrier_wait(u64* barrier, u32 parity, const Params& params, const P
     }
 }
 
+// By a warp, which stays together. There is one copy of it: with its watchdog it is as long as what a phase does with a slot.
+__device__ __noinline__ void await_full(u64* barrier, u32 parity, const Params* params, Place place) {
+    Spin spin(*params, place, WAIT_FULL);
+    bool full = false;
+    while (!__all_sync(ALL_LANES, full)) full = full || barrier_passed(barrier, parity) || spin.hopeless();
+}
+
 // Weights are read once a token and never again before 100 times the L2 has passed: let them leave first.
 DEVICE u64 evict_first_policy() {
     u64 policy;
