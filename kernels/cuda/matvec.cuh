@@ -44,9 +44,18 @@ struct SlotPart {
     DEVICE static int mine(u32 warp, int first) { return first + ((int(warp) - first) & (WARPS - 1)); }
 };
 
+// Whether the code for groups of T tiles serves those of one less: where an SM may have both. It has several groups then, and those
+// have half of the most tiles at least (Groups).
+template <int T>
+DEVICE constexpr bool takes_fewer() {
+    if constexpr (T - 1 > MAX_TILES / 2) return SlotPart<T>::EACH == SlotPart<T - 1>::EACH;
+    return false;
+}
+
 // 16-bit weights of a warp's part of one slot in registers, of a group of however many tiles. Tiles lie side by side, or APART:
 // one after the other. Of a matrix with few chunks a warp has fewer than a slot has room for, and each product that is not made is
 // latency less.
+// A group of T - 1 tiles may go the way of one of T: its last tile is multiplied twice, and nobody finishes the second one's sums.
 template <bool APART, int MATRIX_CHUNKS = ANY_CHUNKS>
 struct SlotWeights {
     template <int T>
@@ -57,6 +66,11 @@ struct SlotWeights {
     DEVICE static constexpr int chunks_a_slot() {
         return Part<T>::CHUNKS;
     }
+    template <int T>
+    DEVICE static int chunks_a_slot(int tiles) {
+        if constexpr (!APART && takes_fewer<T>()) return tiles == T ? Part<T>::CHUNKS : Part<T - 1>::CHUNKS;
+        return Part<T>::CHUNKS;
+    }
 
     static constexpr int MOST = larger(MAX_TILES, ceil_div(SLOT_UNITS, WARPS));
     uint4 units[MOST] = {};
@@ -65,13 +79,15 @@ struct SlotWeights {
     // some weights, which `multiply` takes times zero. LATE: it frees it once they are there, because loads of other kinds,
     // which may hold them up, are on their way.
     template <int T, bool LATE = false>
-    DEVICE void load(Core& core, int first, int last) {
-        load<T, LATE>(core, core.warp, first, last);
+    DEVICE void load(Core& core, int first, int last, int tiles = T) {
+        load<T, LATE>(core, core.warp, first, last, tiles);
     }
     // Whoever takes slot after slot in a loop may hold the warp's number in a register of the loop's.
     template <int T, bool LATE = false>
-    DEVICE void load(Core& core, u32 warp, int first, int last) {
-        constexpr int CHUNK_BYTES = (APART ? 1 : T) * UNIT_BYTES, TILE_BYTES = (APART ? Part<T>::CHUNKS : 1) * UNIT_BYTES;
+    DEVICE void load(Core& core, u32 warp, int first, int last, int tiles = T) {
+        constexpr bool FEWER = !APART && takes_fewer<T>();
+        const int chunk_bytes = (APART ? 1 : FEWER ? tiles : T) * UNIT_BYTES;
+        constexpr int TILE_BYTES = (APART ? Part<T>::CHUNKS : 1) * UNIT_BYTES;
         core.wait_full();
         const int mine = Part<T>::mine(warp, first);
         if (mine < last) {
@@ -79,9 +95,12 @@ struct SlotWeights {
 #pragma unroll
             for (int e = 0; e < Part<T>::EACH; ++e) {
                 const int c = mine + e * WARPS;
-                const u8* from = slot + (c < last ? c - first : 0) * CHUNK_BYTES;
+                const u8* from = slot + (c < last ? c - first : 0) * chunk_bytes;
 #pragma unroll
-                for (int t = 0; t < T; ++t) units[e * T + t] = *reinterpret_cast<const uint4*>(from + t * TILE_BYTES);
+                for (int t = 0; t < T; ++t) {
+                    const int at = FEWER && t == T - 1 ? chunk_bytes - UNIT_BYTES : t * TILE_BYTES;
+                    units[e * T + t] = *reinterpret_cast<const uint4*>(from + at);
+                }
             }
         }
         if constexpr (LATE) {
@@ -148,19 +167,19 @@ struct HeldProducts {
 
     // Takes the first slot of a group of T tiles, while its vector is still waited for.
     template <int T>
-    DEVICE void begin(Core& core, int chunks) {
-        weights_.template load<T>(core, 0, smaller(Held::template chunks_a_slot<T>(), chunks));
+    DEVICE void begin(Core& core, int tiles, int chunks) {
+        weights_.template load<T>(core, 0, smaller(Held::template chunks_a_slot<T>(tiles), chunks), tiles);
     }
 
     // Adds this warp's part of each row's product to `sums`; `held`: begin() has its first slot. Keeping the next slot's weights in
     // registers meanwhile was tried and spilled. There is one load in the loop for all slots: a layer's instructions fill their cache.
     template <int T>
-    DEVICE void multiply(Core& core, int chunks, bool held, Sums<T>& sums) {
-        constexpr int STEP = Held::template chunks_a_slot<T>();
+    DEVICE void multiply(Core& core, int tiles, int chunks, bool held, Sums<T>& sums) {
+        const int step = Held::template chunks_a_slot<T>(tiles);
 #pragma unroll 1
-        for (int first = 0; first < chunks; first += STEP) {
-            const int last = smaller(first + STEP, chunks);
-            if (!held) weights_.template load<T>(core, first, last);
+        for (int first = 0; first < chunks; first += step) {
+            const int last = smaller(first + step, chunks);
+            if (!held) weights_.template load<T>(core, first, last, tiles);
             held = false;
             weights_.template multiply<T>(core, first, last, sums);
         }
@@ -168,12 +187,12 @@ struct HeldProducts {
 
     // The same where the vector comes in windows.
     template <int T, class Vector>
-    DEVICE void multiply(Core& core, int chunks, bool held, Sums<T>& sums, Vector& vector) {
-        constexpr int STEP = Held::template chunks_a_slot<T>();
+    DEVICE void multiply(Core& core, int tiles, int chunks, bool held, Sums<T>& sums, Vector& vector) {
+        const int step = Held::template chunks_a_slot<T>(tiles);
 #pragma unroll 1
-        for (int first = 0; first < chunks; first += STEP) {
-            const int last = smaller(first + STEP, chunks);
-            if (!held) weights_.template load<T, true>(core, first, last);
+        for (int first = 0; first < chunks; first += step) {
+            const int last = smaller(first + step, chunks);
+            if (!held) weights_.template load<T, true>(core, first, last, tiles);
             held = false;
 #pragma unroll 1
             for (int begin = first; begin < last;) {
@@ -199,22 +218,27 @@ private:
 };
 
 // Calls `visit` with the number of tiles as a constant. A matrix has few group sizes; only those are compiled, and the last one is
-// not asked for: what a layer runs should fit the instruction cache.
+// not asked for: what a layer runs should fit the instruction cache. PAIRED: where it can be, two sizes have one copy of the code.
 template <int T>
 struct Tiles {
     static constexpr int COUNT = T;
+    int there = T;  // or one less
 };
-template <int PHASE, int T = MAX_TILES, class Visit>
+template <int PHASE, int T = MAX_TILES, bool PAIRED = false, class Visit>
 DEVICE void with_tiles(int tiles, const Visit& visit) {
     if constexpr (T >= 1) {
-        constexpr int SIZES = group_sizes(PHASE), SMALLER_SIZES = SIZES & ((1 << T) - 2);
+        constexpr int SIZES = group_sizes(PHASE);
+        constexpr bool PAIR = PAIRED && takes_fewer<T>() && (SIZES >> (T - 1) & 1);
+        constexpr int LEAST = PAIR ? T - 1 : T, SMALLER_SIZES = SIZES & ((1 << LEAST) - 2);
         if constexpr ((SIZES >> T) & 1) {
-            if (!SMALLER_SIZES || tiles == T) {
-                visit(Tiles<T>());
+            if (!SMALLER_SIZES || tiles >= LEAST) {
+                visit(Tiles<T>{PAIR ? tiles : T});
                 return;
             }
+            with_tiles<PHASE, LEAST - 1, PAIRED>(tiles, visit);
+        } else {
+            with_tiles<PHASE, T - 1, PAIRED>(tiles, visit);
         }
-        with_tiles<PHASE, T - 1>(tiles, visit);
     }
 }
 
@@ -243,6 +267,7 @@ template <int PHASE, class Finish, int STORAGE>
 class GroupRun {
     static constexpr bool APART = experts::apart(PHASE);
     static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
+    static constexpr bool PAIRED = !is_packed(STORAGE) && !APART;
     using Products = typename ProductsOf<STORAGE, APART, CHUNKS>::Type;
 
 public:
@@ -275,9 +300,9 @@ public:
         if constexpr (by_warpgroups(STORAGE) && !(experts::ANY && !experts::FOLDED && PHASE == GATE_UP)) consumers_sync();
 #pragma unroll 1
         for (int g = 0; g < groups_.count; ++g) {
-            with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
+            with_tiles<PHASE, MAX_TILES, PAIRED>(groups_.size(g), [&](auto tiles) {
                 typename Products::template Sums<tiles.COUNT> sums;
-                products_.template multiply<tiles.COUNT>(core_, CHUNKS, g == 0, sums, vector...);
+                products_.template multiply<tiles.COUNT>(core_, tiles.there, CHUNKS, g == 0, sums, vector...);
                 if (NORMED && g == 0) leave_squares(core_);  // while the products end
                 products_.template leave<tiles.COUNT>(core_, sums);
             });
@@ -295,7 +320,7 @@ private:
         return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
     }
     DEVICE void begin(int g) {
-        with_tiles<PHASE>(groups_.size(g), [&](auto tiles) { products_.template begin<tiles.COUNT>(core_, CHUNKS); });
+        with_tiles<PHASE, MAX_TILES, PAIRED>(groups_.size(g), [&](auto tiles) { products_.template begin<tiles.COUNT>(core_, tiles.there, CHUNKS); });
     }
     DEVICE void finish_group(int g) {
         const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;

@@ -250,14 +250,14 @@ struct SlotWeights {
     Scales<STORAGE> scales[MAX_TILES] = {};  // of the chunk whose sums this lane gets
 
     template <int T>
-    DEVICE static constexpr int chunks_a_slot() {
+    DEVICE static constexpr int chunks_a_slot(int = T) {
         return Map<T>::CHUNKS;
     }
 
     // Takes chunks first .. last - 1 of a group from the slot at the cursor, and frees it. Past the warp's last chunk:
     // what an earlier group left there. Whatever its bits, they are finite numbers, and `multiply` takes them times zero.
     template <int T>
-    DEVICE void load(Core& core, int first, int last) {
+    DEVICE void load(Core& core, int first, int last, int = T) {
         using Map = SlotWeights::Map<T>;
         const u32 mine = own_chunk<T>(core, first), row = core.lane >> 2, e = row / PARTS;
         const u32 scaled = e < Map::EACH && first + int(mine + e * WARPS) < last ? mine + e * WARPS : mine;

@@ -149,11 +149,11 @@ struct QuadProducts {
     };
 
     template <int T>
-    DEVICE void begin(Core&, int) {}
+    DEVICE void begin(Core&, int, int) {}
 
     // Adds this warp's part of each row's product to `sums`. All warps have stored their part of the vector.
     template <int T>
-    DEVICE void multiply(Core& core, int chunks, bool, Sums<T>& sums) {
+    DEVICE void multiply(Core& core, int, int chunks, bool, Sums<T>& sums) {
         using Cut = Turn<STORAGE, T, APART>;
         constexpr int STEP = Cut::Map::CHUNKS;
         HalfTurn<STORAGE, T, APART, 0> one;

@@ -29,18 +29,6 @@ struct WeightsOf<STORAGE, CHUNKS, APART, true, true, true> {
     using Type = DigitWeights<STORAGE, CHUNKS, APART>;
 };
 
-// As with_tiles; but nobody looks whether the number is the only one that the matrix has.
-template <int PHASE, int T = MAX_TILES, class Visit>
-DEVICE void with_group(int tiles, const Visit& visit) {
-    if constexpr (group_sizes(PHASE) == 1 << T) {
-        visit(Tiles<T>());
-    } else if constexpr (T > 1 && group_sizes(PHASE) >> T == 0) {
-        with_group<PHASE, T - 1>(tiles, visit);
-    } else {
-        with_tiles<PHASE, T>(tiles, visit);
-    }
-}
-
 // GroupRun of several requests. A warp finishes one request's part of a group, always the same one's.
 template <int PHASE, bool NORMED, int STORAGE, class Finish>
 class Products {
@@ -75,7 +63,7 @@ public:
 private:
     DEVICE void run_group(int g, Vectors& window) {
         const bool own = core_.warp / REQUESTS == (core_.group & (TURNS - 1)) && finishes(g);  // known before the others have come
-        with_group<PHASE>(groups_.size(g), [&](auto tiles) {
+        with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
             Sums<tiles.COUNT> sums;
             multiply(sums, window, !ONE_GROUP && g + 1 < groups_.count);
             if (NORMED && g == 0) window.leave_squares(core_.shared.squares + (core_.staged & 1) * REQUESTS);
@@ -140,7 +128,7 @@ private:
         return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
     }
     DEVICE void load_first(int g) {
-        with_group<PHASE>(groups_.size(g), [&](auto tiles) {
+        with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
             load<tiles.COUNT>(0, smaller(Weights::template chunks_a_slot<tiles.COUNT>(), CHUNKS));
         });
     }
