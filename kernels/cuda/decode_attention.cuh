@@ -210,7 +210,10 @@ struct Inputs {
 
 // Rows of nothing, where a warp has no positions.
 DEVICE void leave_nothing(float* rows, int count, u32 lane) {
-    for (int i = int(lane); i < count * MERGE_ROW; i += 32) rows[i] = i % MERGE_ROW == model::HEAD_DIM ? NO_SCORE : 0.0f;
+#pragma unroll 1
+    for (int i = int(lane); i < count * MERGE_ROW; i += 32) rows[i] = 0.0f;
+    __syncwarp();
+    if (int(lane) < count) rows[int(lane) * MERGE_ROW + model::HEAD_DIM] = NO_SCORE;
 }
 
 // Blocks of an item go to its warps in turn; those of a head to its splits in turn before that.
