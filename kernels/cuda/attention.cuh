@@ -149,8 +149,8 @@ struct RunningSoftmax {
         for (int offset = 4; offset < 32; offset <<= 1) v = join(v, __shfl_xor_sync(ALL_LANES, v, offset));
         return v;
     }
-    // Makes room for scores of up to `peak`, which is this lane's own.
-    DEVICE void raise(const float (&peak)[ROWS]) {
+    // Makes room for scores of up to `peak`, which is this lane's own. `first`: nothing has been added yet.
+    DEVICE void raise(const float (&peak)[ROWS], bool first) {
         float keep[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
@@ -159,6 +159,7 @@ struct RunningSoftmax {
             maximum[r] = top;
             sum[r] *= keep[r];
         }
+        if (first) return;
 #pragma unroll
         for (int u = 0; u < cache::UNITS; ++u) {
 #pragma unroll
@@ -229,7 +230,7 @@ struct KvBlocks {
     }
     // Adds those of their positions that a row attends to; the cache holds `filled` positions.
     DEVICE void attend(RunningSoftmax<PAIRED>& softmax, const Query& query, int index, int stride, int end,
-                       const Reach (&reach)[Query::ROWS], int filled, u32 lane) {
+                       const Reach (&reach)[Query::ROWS], int filled, bool first, u32 lane) {
         Scores<PAIRED> scores[N];
         float peak[Query::ROWS];
 #pragma unroll
@@ -241,7 +242,7 @@ struct KvBlocks {
 #pragma unroll
             for (int r = 0; r < Query::ROWS; ++r) peak[r] = fmaxf(peak[r], fmaxf(scores[k].of[0][r], scores[k].of[1][r]));
         }
-        softmax.raise(peak);
+        softmax.raise(peak, first);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const int i = index + k * stride;

@@ -291,8 +291,8 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
         for (Reach& r : reach) r = cached;
         RunningSoftmax<PAIRED> softmax;
 #pragma unroll 1
-        while (true) {
-            blocks.attend(softmax, query, index, stride, end, reach, core.position, lane);
+        for (bool first = true;; first = false) {
+            blocks.attend(softmax, query, index, stride, end, reach, core.position, first, lane);
             index += TOGETHER * stride;
             if (index >= end) break;
             blocks.load(at, index, stride, end, lane);

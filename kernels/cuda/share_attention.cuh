@@ -54,14 +54,14 @@ DEVICE void run(Core& core, const prefill::Chunk& chunk, int layer) {
                 scores.set(query, block, i * cache::BLOCK, reach, lane);
 #pragma unroll
                 for (int r = 0; r < query.ROWS; ++r) peak[r] = fmaxf(scores.of[0][r], scores.of[1][r]);
-                softmax.raise(peak);
+                softmax.raise(peak, false);
                 block.load_values(at(i), lane);
                 if ((i + 1) * cache::BLOCK > filled) block.forget_values_from(filled - i * cache::BLOCK, lane);
                 softmax.add(scores, block);
             } else {
                 KvBlocks<BLOCKS, false> blocks;
                 blocks.load(at, i, 1, block_end, lane);
-                blocks.attend(softmax, query, i, 1, block_end, reach, filled, lane);
+                blocks.attend(softmax, query, i, 1, block_end, reach, filled, false, lane);
             }
         }
         softmax.leave(rows + core.warp * ATTENTION_ROWS * MERGE_ROW, ATTENTION_ROWS, lane);
