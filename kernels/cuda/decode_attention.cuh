@@ -254,7 +254,7 @@ DEVICE void publish(Core& core, const AttentionItem& item, int layer, const floa
             post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
             continue;
         }
-        if (item.splits > 1) add_partials(core, partials, item.splits, g, d, m);
+        if (item.splits > 1) add_partials(core, partials + g * mail::PARTIAL_ROW, item.splits, d, m);
         post(core.mail(layer) + mail::HEADS_OUT + (first_query(item) + g) * model::HEAD_DIM + d,
              tagged(m.result(), core.epoch));
     }

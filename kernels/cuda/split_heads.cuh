@@ -75,39 +75,33 @@ DEVICE void post_partial(Core& core, u64* item, int g, int d, const Merged& m) {
     }
 }
 
-// Adds the parts of splits 1 .. splits - 1, in order, a few at a time so that their loads overlap.
-DEVICE void add_partials(Core& core, const u64* partials, int splits, int g, int d, Merged& m) {
-    for (int first = 1; first < splits; first += AT_ONCE) {
-        u64 value[AT_ONCE] = {};  // as rows.cuh's `past`
-        ulonglong2 scale[AT_ONCE] = {};
-        u32 missing = 0;
+// Adds the parts of splits 1 .. splits - 1, in order, all asked for with one look. `row`: of the head's first part.
+DEVICE void add_partials(Core& core, const u64* row, int splits, int d, Merged& m) {
+    u64 value[AT_ONCE] = {};  // as rows.cuh's `past`
+    ulonglong2 scale[AT_ONCE] = {};
+    const u32 wanted = (1u << (splits - 1)) - 1u;
+    u32 missing = wanted;
+    Spin spin(core.params, core.place, WAIT_PARTIAL);
+    while (missing) {
 #pragma unroll
         for (int s = 0; s < AT_ONCE; ++s) {
-            if (first + s < splits) missing |= 1u << s;
-        }
-        const u32 here = missing;
-        Spin spin(core.params, core.place, WAIT_PARTIAL);
-        while (missing) {
-#pragma unroll
-            for (int s = 0; s < AT_ONCE; ++s) {
-                if (!(missing >> s & 1u)) continue;
-                const u64* row = partials + (first + s) * mail::PARTIAL_ITEM + g * mail::PARTIAL_ROW;
-                value[s] = load_relaxed(row + d);
-                scale[s] = peek2(row + model::HEAD_DIM);
-            }
-#pragma unroll
-            for (int s = 0; s < AT_ONCE; ++s) {
-                if ((missing >> s & 1u) && is_current(core, value[s]) && is_current(core, scale[s].x) &&
-                    is_current(core, scale[s].y)) {
-                    missing &= ~(1u << s);
-                }
-            }
-            if (missing && spin.hopeless()) break;
+            if (!(missing >> s & 1u)) continue;
+            const u64* part = row + (1 + s) * mail::PARTIAL_ITEM;
+            value[s] = load_relaxed(part + d);
+            scale[s] = peek2(part + model::HEAD_DIM);
         }
 #pragma unroll
         for (int s = 0; s < AT_ONCE; ++s) {
-            if (here >> s & 1u) m.add(number(scale[s].x), number(scale[s].y), number(value[s]));
+            if ((missing >> s & 1u) && is_current(core, value[s]) && is_current(core, scale[s].x) && is_current(core, scale[s].y)) {
+                missing &= ~(1u << s);
+            }
         }
+        if (missing && spin.hopeless()) break;
+    }
+#pragma unroll
+    for (int s = 0; s < AT_ONCE; ++s) {
+        if (!(wanted >> s & 1u)) break;
+        m.add(number(scale[s].x), number(scale[s].y), number(value[s]));
     }
 }
 
