@@ -228,36 +228,24 @@ DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
     }
 }
 
-// Joins what the warps left in shared memory, and posts it as this SM's part of the head. Publishes a slice of the result as well.
-DEVICE void publish_slice(Core& core, const AttentionItem& item, u64* partials, u32* result, const float* rows) {
-#pragma unroll 1
-    for (int e = int(threadIdx.x); e < queries_of(item) * model::HEAD_DIM; e += CONSUMERS) {
-        const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
-        post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, merge_parts<PARTS>(rows, QUERIES, g, d));
-    }
-    join_slice(core, item, partials, result);
-}
-
-// Joins what the warps left in shared memory, and posts it: the head's result, or a part of it to the SMs that join the parts.
+// Joins what the warps left in shared memory, and posts it: the head's result, or a part of it to the SMs that join the parts. Of
+// many parts this SM joins a slice itself.
 DEVICE void publish(Core& core, const AttentionItem& item, int layer, const float* rows) {
+    const bool by_slices = MOST_SPLITS > FEW_SPLITS && item.splits > FEW_SPLITS;
     u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * most_splits(item.blocks) * mail::PARTIAL_ITEM;
-    if (MOST_SPLITS > FEW_SPLITS && item.splits > FEW_SPLITS) {
-        u32* result = core.mail(layer) + mail::HEADS_OUT + first_query(item) * model::HEAD_DIM;
-        publish_slice(core, item, partials, result, rows);
-        return;
-    }
+    u32* result = core.mail(layer) + mail::HEADS_OUT + first_query(item) * model::HEAD_DIM;
 #pragma unroll 1
     for (int e = int(core.warp * 32 + core.lane); e < queries_of(item) * model::HEAD_DIM; e += CONSUMERS) {
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
         Merged m = merge_parts<PARTS>(rows, QUERIES, g, d);
-        if (item.split) {
+        if (item.split || by_slices) {
             post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
             continue;
         }
         if (item.splits > 1) add_partials(core, partials + g * mail::PARTIAL_ROW, item.splits, d, m);
-        post(core.mail(layer) + mail::HEADS_OUT + (first_query(item) + g) * model::HEAD_DIM + d,
-             tagged(m.result(), core.epoch));
+        post(result + e, tagged(m.result(), core.epoch));
     }
+    if (by_slices) join_slice(core, item, partials, result);
 }
 
 // Waits for: queries, and the newest key and value; of a head in many parts also for the others. Publishes: the head's result, a slice
