@@ -228,7 +228,7 @@ struct KvBlocks {
             if (index + k * stride < end) blocks[k].load(at(index + k * stride), lane);
         }
     }
-    // Adds those of their positions that a row attends to; the cache holds `filled` positions.
+    // Adds those of their positions that a row attends to; the cache holds `filled` positions. `first`: as in `raise`.
     DEVICE void attend(RunningSoftmax<PAIRED>& softmax, const Query& query, int index, int stride, int end,
                        const Reach (&reach)[Query::ROWS], int filled, bool first, u32 lane) {
         Scores<PAIRED> scores[N];

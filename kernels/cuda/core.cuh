@@ -311,6 +311,7 @@ struct Core {
     DEVICE u32* mail(int layer) const { return mailbox() + size_t(layer) * mail::LAYER; }
     DEVICE u32* mailbox() const { return own.mailbox(params); }
 
+    // By a warp, which stays together. It looks once in place; only if the slot is not there, it calls.
     DEVICE void wait_full() {
         const u64 before = model::PROFILE ? Profile::now() : 0;
         u64* full = &shared.full[cursor.slot];

@@ -45,10 +45,10 @@ struct SlotPart {
 };
 
 // Whether the code for groups of T tiles serves those of one less: where an SM may have both. It has several groups then, and those
-// have half of the most tiles at least (Groups).
+// have half of the most tiles at least (Groups). Where their sums have other chains, they would not be the same to the bit.
 template <int T>
 DEVICE constexpr bool takes_fewer() {
-    if constexpr (T - 1 > MAX_TILES / 2) return SlotPart<T>::EACH == SlotPart<T - 1>::EACH;
+    if constexpr (T - 1 > MAX_TILES / 2) return SlotPart<T>::EACH == SlotPart<T - 1>::EACH && Sums<T>::CHAINS == Sums<T - 1>::CHAINS;
     return false;
 }
 
@@ -67,8 +67,10 @@ struct SlotWeights {
         return Part<T>::CHUNKS;
     }
     template <int T>
+    static constexpr bool FEWER = !APART && takes_fewer<T>();
+    template <int T>
     DEVICE static int chunks_a_slot(int tiles) {
-        if constexpr (!APART && takes_fewer<T>()) return tiles == T ? Part<T>::CHUNKS : Part<T - 1>::CHUNKS;
+        if constexpr (FEWER<T>) return tiles == T ? Part<T>::CHUNKS : Part<T - 1>::CHUNKS;
         return Part<T>::CHUNKS;
     }
 
@@ -85,8 +87,7 @@ struct SlotWeights {
     // Whoever takes slot after slot in a loop may hold the warp's number in a register of the loop's.
     template <int T, bool LATE = false>
     DEVICE void load(Core& core, u32 warp, int first, int last, int tiles = T) {
-        constexpr bool FEWER = !APART && takes_fewer<T>();
-        const int chunk_bytes = (APART ? 1 : FEWER ? tiles : T) * UNIT_BYTES;
+        const int chunk_bytes = (APART ? 1 : FEWER<T> ? tiles : T) * UNIT_BYTES;
         constexpr int TILE_BYTES = (APART ? Part<T>::CHUNKS : 1) * UNIT_BYTES;
         core.wait_full();
         const int mine = Part<T>::mine(warp, first);
@@ -98,7 +99,7 @@ struct SlotWeights {
                 const u8* from = slot + (c < last ? c - first : 0) * chunk_bytes;
 #pragma unroll
                 for (int t = 0; t < T; ++t) {
-                    const int at = FEWER && t == T - 1 ? chunk_bytes - UNIT_BYTES : t * TILE_BYTES;
+                    const int at = FEWER<T> && t == T - 1 ? chunk_bytes - UNIT_BYTES : t * TILE_BYTES;
                     units[e * T + t] = *reinterpret_cast<const uint4*>(from + at);
                 }
             }
@@ -217,14 +218,15 @@ private:
     Held weights_;
 };
 
-// Calls `visit` with the number of tiles as a constant. A matrix has few group sizes; only those are compiled, and the last one is
-// not asked for: what a layer runs should fit the instruction cache. PAIRED: where it can be, two sizes have one copy of the code.
+// Calls `visit` with the number of tiles, which is one of the matrix's group sizes, as a constant. It has few; only those are compiled,
+// and the last one is not asked for: what a layer runs should fit the instruction cache. PAIRED: where it can be, two sizes have one
+// copy of the code.
 template <int T>
 struct Tiles {
     static constexpr int COUNT = T;
     int there = T;  // or one less
 };
-template <int PHASE, int T = MAX_TILES, bool PAIRED = false, class Visit>
+template <int PHASE, bool PAIRED = false, int T = MAX_TILES, class Visit>
 DEVICE void with_tiles(int tiles, const Visit& visit) {
     if constexpr (T >= 1) {
         constexpr int SIZES = group_sizes(PHASE);
@@ -235,9 +237,9 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
                 visit(Tiles<T>{PAIR ? tiles : T});
                 return;
             }
-            with_tiles<PHASE, LEAST - 1, PAIRED>(tiles, visit);
+            with_tiles<PHASE, PAIRED, LEAST - 1>(tiles, visit);
         } else {
-            with_tiles<PHASE, T - 1, PAIRED>(tiles, visit);
+            with_tiles<PHASE, PAIRED, T - 1>(tiles, visit);
         }
     }
 }
@@ -275,10 +277,10 @@ public:
         const int first = int((core.warp - core.group) & (WARPS - 1));
         if constexpr (APART) {  // once its first weights are there, it is known who is met
             if constexpr (by_warpgroups(STORAGE)) core.wait_full();
-            begin(0);
+            begin();
         }
         if (first < groups_.count && in_group(first)) finish.prepare(pair_of(first));
-        if constexpr (!APART) begin(0);
+        if constexpr (!APART) begin();
     }
 
     // With the vector at `from`, once it is there.
@@ -300,7 +302,7 @@ public:
         if constexpr (by_warpgroups(STORAGE) && !(experts::ANY && !experts::FOLDED && PHASE == GATE_UP)) consumers_sync();
 #pragma unroll 1
         for (int g = 0; g < groups_.count; ++g) {
-            with_tiles<PHASE, MAX_TILES, PAIRED>(groups_.size(g), [&](auto tiles) {
+            with_tiles<PHASE, PAIRED>(groups_.size(g), [&](auto tiles) {
                 typename Products::template Sums<tiles.COUNT> sums;
                 products_.template multiply<tiles.COUNT>(core_, tiles.there, CHUNKS, g == 0, sums, vector...);
                 if (NORMED && g == 0) leave_squares(core_);  // while the products end
@@ -319,8 +321,10 @@ private:
     DEVICE int pair_of(int g) const {
         return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
     }
-    DEVICE void begin(int g) {
-        with_tiles<PHASE, MAX_TILES, PAIRED>(groups_.size(g), [&](auto tiles) { products_.template begin<tiles.COUNT>(core_, tiles.there, CHUNKS); });
+    DEVICE void begin() {
+        with_tiles<PHASE, PAIRED>(groups_.size(0), [&](auto tiles) {
+            products_.template begin<tiles.COUNT>(core_, tiles.there, CHUNKS);
+        });
     }
     DEVICE void finish_group(int g) {
         const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;

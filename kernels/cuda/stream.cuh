@@ -70,7 +70,8 @@ DEVICE void barrier_wait(u64* barrier, u32 parity, const Params& params, const P
     }
 }
 
-// By a warp, which stays together. There is one copy of it: with its watchdog it is as long as what a phase does with a slot.
+// By a warp, which stays together, once it has seen that the slot is not there (Core::wait_full). There is one copy of it: with its
+// watchdog it is as long as what a phase does with a slot.
 __device__ __noinline__ void await_full(u64* barrier, u32 parity, const Params* params, Place place) {
     Spin spin(*params, place, WAIT_FULL);
     bool full = false;
