@@ -36,14 +36,12 @@ struct DigitHalf {
     using Columns = DigitColumns<1>;
     static constexpr int WORDS = words(STORAGE), ROUNDS = T > 2 ? 2 : 1, BLOCKS = T > 2 ? 1 : 2, QUAD = Cut::quad(HALF);
 
-    u32 rows[ROUNDS][4];
+    u32 word[ROUNDS][2][WORDS], rows[ROUNDS][4];
     float sums[ROUNDS][4 * BLOCKS], scales[2];
 
     // `from` is where the turn begins in its slot, `chunk` its first. Returns what depends on all loads that may hang.
-    DEVICE u32 begin(const Core& core, const u8* from, int chunk, int chunks) {
+    DEVICE u32 load(const Core& core, const u8* from, int chunk, int chunks) {
         constexpr u32 HERE = QUAD * Cut::QUAD_BYTES;
-        const u32 quad = u32(chunk) / QUAD_CHUNKS + QUAD;
-        u32 word[ROUNDS][2][WORDS];
 #pragma unroll
         for (int r = 0; r < ROUNDS; ++r) {
             const u8* unit = from + HERE + Map::unit(chunk_of(r, core.warp)) + core.lane * (WORDS * 4);
@@ -51,7 +49,7 @@ struct DigitHalf {
             for (int h = 0; h < 2; ++h) load_words<STORAGE>(word[r][h], core.lane, unit + Rounds::tile(core.warp, h) * Map::NEXT_UNIT);
         }
         const u32 own = chunk_of(round(core), core.warp);
-        const float size = core.shared.sizes()[quad * QUAD_CHUNKS + Columns::place(own, 0)];
+        const float size = core.shared.sizes()[quad_of(chunk) * QUAD_CHUNKS + Columns::place(own, 0)];
         // Of a chunk that is not there scales could be anything; the first one's will do, as its part of the vector is zero.
         const bool real = chunks % Cut::CHUNKS == 0 || chunk + QUAD * QUAD_CHUNKS + int(own) < chunks;
         const u8* of_unit = from + (real ? HERE + Map::unit_scales(own) : Map::unit_scales(0));
@@ -61,16 +59,19 @@ struct DigitHalf {
             const u32 t = Rounds::tile(core.warp, h);
             scales[h] = Scales<STORAGE>::of_row(of_unit + t * Map::NEXT_UNIT_SCALES, of_run + t * Map::NEXT_RUN_SCALES, core.lane >> 2, 0) * size;
         }
+        return __float_as_uint(scales[0]) | __float_as_uint(scales[1]);
+    }
+    // Both halves are loaded before: the compiler moves no load of the other one to before these products.
+    DEVICE void begin(const Core& core, int chunk) {
 #pragma unroll
         for (int r = 0; r < ROUNDS; ++r) unpack_rows(rows[r], word[r]);
         hold();
         products_begin();
 #pragma unroll
         for (int r = 0; r < ROUNDS; ++r) {
-            multiply_e5m2(sums[r], rows[r], Columns::descriptor(core.shared, quad, T > 4 ? HALF : T > 2 ? r : 0));
+            multiply_e5m2(sums[r], rows[r], Columns::descriptor(core.shared, quad_of(chunk), T > 4 ? HALF : T > 2 ? r : 0));
         }
         products_commit();
-        return __float_as_uint(scales[0]) | __float_as_uint(scales[1]);
     }
     // Once the products have ended.
     DEVICE void add_to(const Core& core, float (&to)[2]) {
@@ -84,6 +85,7 @@ struct DigitHalf {
     }
 
 private:
+    DEVICE static u32 quad_of(int chunk) { return u32(chunk) / QUAD_CHUNKS + QUAD; }
     // The chunk of the quad that a warp has in a round.
     DEVICE static u32 chunk_of(u32 round, u32 warp) {
         return T > 4 ? 2 * HALF + round : T > 2 ? 2 * round + Rounds::chunk(warp) : Rounds::chunk(warp);
@@ -132,8 +134,10 @@ struct DigitProducts {
             for (int turn = mine; turn < turns; turn += 2) {
                 const u8* from = core.shared.ring[core.cursor.slot] + u32(turn) * Cut::BYTES;
                 const int chunk = first + turn * Cut::CHUNKS;
-                loaded = one.begin(core, from, chunk, chunks);
-                loaded |= other.begin(core, from, chunk, chunks);
+                loaded = one.load(core, from, chunk, chunks);
+                loaded |= other.load(core, from, chunk, chunks);
+                one.begin(core, chunk);
+                other.begin(core, chunk);
                 products_wait<1>();
                 one.add_to(core, sums.rows);
                 products_wait<0>();
