@@ -16,37 +16,60 @@ namespace packed {
 // of what it should be.
 DEVICE constexpr float of_digits() { return 65535.0f / 4194304.0f; }
 
+// The larger ones of two pairs of numbers of sixteen bits.
+DEVICE u32 larger_halves(u32 a, u32 b) {
+    u32 r;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+// Of chunks of which eight neighbours have the 32 numbers, each four: the powers of two of their largest numbers. All lanes of a warp call
+// it. The upper halves of numbers have their exponents, so two chunks share a word; and none waits for another's shuffles.
+template <int COUNT>
+DEVICE void powers_of_chunks(const float4 (&values)[COUNT], u32 (&powers)[COUNT]) {
+    constexpr u32 EXPONENT = 0x7f800000u, LEAST = 0x0d800d80u;  // 2^-100: nothing is more than that of a chunk of zeros
+    constexpr int WORDS = ceil_div(COUNT, 2);
+    const auto largest = [&](int i) {
+        const float4& v = values[smaller(i, COUNT - 1)];
+        return __float_as_uint(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+    };
+    u32 words[WORDS];
+#pragma unroll
+    for (int k = 0; k < WORDS; ++k) words[k] = larger_halves(__byte_perm(largest(2 * k), largest(2 * k + 1), 0x7632), LEAST);
+#pragma unroll
+    for (int offset = 1; offset < 8; offset *= 2) {
+#pragma unroll
+        for (u32& word : words) word = larger_halves(word, __shfl_xor_sync(ALL_LANES, word, offset));
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) powers[i] = (i % 2 ? words[i / 2] : words[i / 2] << 16) & EXPONENT;
+}
+
 // Four numbers of a chunk.
 struct Digits {
-    u32 upper, lower;  // two digits of each number in its byte
-    u32 signs;         // at the uppermost bits of bytes
-    float size;        // of the chunk: a power of two
+    u32 first, last;  // two numbers each, as integers: their lower bytes, then their upper ones
+    u32 signs;        // at the uppermost bits of bytes
+    float size;       // of the chunk: a power of two
 
-    // All lanes of a warp call it; eight neighbours have the 32 numbers of a chunk.
-    DEVICE explicit Digits(const float4& v) {
-        constexpr float LEAST = 0x1p-100f;                                // nothing is more than that of a chunk of zeros
-        constexpr u32 EXPONENT = 0x7f800000u, LARGEST_OVER = 0x867fff00u;  // less the bits of 2^e: those of 65535 / 2^(e + 1)
-        float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-#pragma unroll
-        for (int offset = 1; offset < 8; offset *= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, offset));
-        const u32 power = __float_as_uint(fmaxf(largest, LEAST)) & EXPONENT;
-        size = __uint_as_float(power);
+    // `power` is the chunk's (powers_of_chunks).
+    DEVICE Digits(const float4& v, u32 power) : size(__uint_as_float(power)) {
+        constexpr u32 LARGEST_OVER = 0x867fff00u;  // less the bits of 2^e: those of 65535 / 2^(e + 1)
         const float by = __uint_as_float(LARGEST_OVER - power);
         const auto integer = [&](float x) { return __float_as_uint(fmaf(fabsf(x), by, 0x1p23f)); };  // in its lower half
-        const u32 first = __byte_perm(integer(v.x), integer(v.y), 0x5140), last = __byte_perm(integer(v.z), integer(v.w), 0x5140);
-        lower = __byte_perm(first, last, 0x5410);
-        upper = __byte_perm(first, last, 0x7632);
+        first = __byte_perm(integer(v.x), integer(v.y), 0x5140);
+        last = __byte_perm(integer(v.z), integer(v.w), 0x5140);
         const auto tops = [](float a, float b) { return __byte_perm(__float_as_uint(a), __float_as_uint(b), 0x0073); };
         signs = __byte_perm(tops(v.x, v.y), tops(v.z, v.w), 0x5410) & 0x80808080u;
     }
 
     // Each digit into a column of its own, of the chunk's four from `columns` on. Lanes begin with other ones, TURNED, for other banks.
     DEVICE void store(u8* columns, u32 turned) const {
-        const u32 first = turned & 2 ? lower : upper, last = turned & 2 ? upper : lower;
+        constexpr u32 UPPER = 0x7632, LOWER = 0x5410;
+        const u32 two[2] = {__byte_perm(first, last, turned & 2 ? LOWER : UPPER), __byte_perm(first, last, turned & 2 ? UPPER : LOWER)};
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             const u32 digit = i ^ turned, shift = digit & 1 ? 0 : 4;
-            *reinterpret_cast<u32*>(columns + digit * COLUMN_BYTES) = ((i & 2 ? last : first) >> shift & 0x0f0f0f0fu) | signs;
+            *reinterpret_cast<u32*>(columns + digit * COLUMN_BYTES) = (two[i / 2] >> shift & 0x0f0f0f0fu) | signs;
         }
     }
 
@@ -75,12 +98,13 @@ struct DigitColumns {
     DEVICE static constexpr u32 half(u32 chunk) { return (chunk ^ chunk >> 1) & 1; }
     // Of several, whose chunk is in a half of one of the chunk's blocks.
     DEVICE static u32 vector_in(u32 chunk, u32 block, u32 half) { return (2 * block + half - DigitColumns::half(chunk)) % VECTORS; }
-    // Four numbers of a chunk, from its column 4 `four` on.
-    DEVICE static void store(Shared& shared, int chunk, int vector, u32 four, const Digits& digits) {
+    // Four numbers of a chunk, from its column 4 `four` on; the chunk is so many quads further than `chunk`.
+    DEVICE static void store(Shared& shared, int chunk, int vector, u32 four, const Digits& digits, int quads = 0) {
         const u32 quad = u32(chunk) / QUAD_CHUNKS, of_quad = u32(chunk) % QUAD_CHUNKS, place = DigitColumns::place(of_quad, u32(vector));
-        digits.store(shared.operand() + quad * QUAD_BYTES + (four & 1) * PIECE_BYTES + place * CHUNK_BYTES + four / 2 * 4,
-                     (four & 1) | (of_quad & 2));
-        if (four == 0) shared.sizes()[quad * (QUAD_CHUNKS * VECTORS) + place] = digits.size;
+        u8* columns = shared.operand() + quad * QUAD_BYTES + (four & 1) * PIECE_BYTES + place * CHUNK_BYTES + four / 2 * 4;
+        digits.store(columns + quads * int(QUAD_BYTES), (four & 1) | (of_quad & 2));
+        float* sizes = shared.sizes() + quad * (QUAD_CHUNKS * VECTORS) + place;
+        if (four == 0) sizes[quads * (QUAD_CHUNKS * VECTORS)] = digits.size;
     }
     // The descriptor of a quad's columns from a block on.
     DEVICE static u64 descriptor(Shared& shared, u32 quad, u32 block) {

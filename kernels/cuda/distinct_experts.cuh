@@ -58,11 +58,13 @@ DEVICE void store_vector(Core& core, const float4 (&values)[Pieces<model::HIDDEN
     constexpr int STORAGE = experts::STORAGE<GATE_UP>;
     const Pieces<model::HIDDEN, staged_by_quads(STORAGE)> pieces(core);
     const int request = core.own.request;
+    u32 powers[pieces.COUNT];
+    if constexpr (by_digits(STORAGE)) packed::powers_of_chunks(values, powers);
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
         const bool here = pieces.template in_operand<STORAGE>(i);
-        if constexpr (by_digits(STORAGE)) {  // all lanes of the warp
-            const packed::Digits digits(values[i]);
+        if constexpr (by_digits(STORAGE)) {
+            const packed::Digits digits(values[i], powers[i]);
             if (here) packed::DigitColumns<REQUESTS>::store(core.shared, pieces.chunk(i), request, core.lane & 7, digits);
         } else {
             if (here) store_piece<STORAGE>(core.shared, pieces.chunk(i), request, core.lane & 7, values[i]);

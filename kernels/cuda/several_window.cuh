@@ -210,18 +210,24 @@ private:
     }
     // A piece of all of the thread's requests, if it is one of the operand.
     DEVICE void split(int piece, uint2 norm, bool in_operand) {
+        float4 values[OWN];
 #pragma unroll
         for (int k = 0; k < OWN; ++k) {
-            float4 value = untagged(words_[piece][k]);
+            values[k] = untagged(words_[piece][k]);
             if constexpr (NORMED) {
-                if (!seen_) squares_[k][piece % TURNS] += dot_self(value);
-                scale_by(value, norm);
+                if (!seen_) squares_[k][piece % TURNS] += dot_self(values[k]);
+                scale_by(values[k], norm);
             }
+        }
+        u32 powers[OWN];
+        if constexpr (by_digits(STORAGE)) packed::powers_of_chunks(values, powers);
+#pragma unroll
+        for (int k = 0; k < OWN; ++k) {
             if constexpr (by_digits(STORAGE)) {
-                const packed::Digits digits(value);
+                const packed::Digits digits(values[k], powers[k]);
                 if (in_operand) packed::DigitColumns<REQUESTS>::store(core_.shared, local(piece), request(k), core_.lane & 7, digits);
             } else {
-                store(local(piece), request(k), value);
+                store(local(piece), request(k), values[k]);
             }
         }
     }

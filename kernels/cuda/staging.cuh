@@ -49,8 +49,12 @@ struct Pieces {
     }
     DEVICE int column(int i) const { return chunk(i) * CHUNK_COLUMNS + int(lane & 7) * 4; }
     template <int STORAGE>
+    DEVICE static constexpr int operand_chunks() {
+        return round_up(chunks_of(COLUMNS), by_warpgroups(STORAGE) ? 2 * QUAD_CHUNKS : 1);
+    }
+    template <int STORAGE>
     DEVICE bool in_operand(int i) const {
-        return chunk(i) < round_up(chunks_of(COLUMNS), by_warpgroups(STORAGE) ? 2 * QUAD_CHUNKS : 1);
+        return chunk(i) < operand_chunks<STORAGE>();
     }
     DEVICE bool in_vector(int i) const { return column(i) < COLUMNS; }
 };
@@ -111,11 +115,16 @@ DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMN
 template <int COLUMNS, int STORAGE = STORAGE_F16>
 DEVICE void store_operand(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     const Pieces<COLUMNS, staged_by_quads(STORAGE)> pieces(core);
+    u32 powers[pieces.COUNT];
+    if constexpr (by_digits(STORAGE)) packed::powers_of_chunks(values, powers);
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
         if constexpr (by_digits(STORAGE)) {
-            const packed::Digits digits(values[i]);
-            if (pieces.template in_operand<STORAGE>(i)) packed::DigitColumns<1>::store(core.shared, pieces.chunk(i), 0, core.lane & 7, digits);
+            const packed::Digits digits(values[i], powers[i]);
+            const bool whole = (i + 1) * ROUND_CHUNKS <= Pieces<COLUMNS>::template operand_chunks<STORAGE>();
+            if (whole || pieces.template in_operand<STORAGE>(i)) {
+                packed::DigitColumns<1>::store(core.shared, pieces.chunk(0), 0, core.lane & 7, digits, i * (ROUND_CHUNKS / QUAD_CHUNKS));
+            }
             continue;
         }
         if (!pieces.template in_operand<STORAGE>(i)) continue;

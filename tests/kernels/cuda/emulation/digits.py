@@ -19,10 +19,17 @@ static unsigned char (*columns)[64];
 static float* sizes;
 static int count;
 static void split_by_a_lane() {
-    for (int i = int(threadIdx.x); i < count; i += 32) {
-        const packed::Digits digits(numbers[i]);
-        digits.store(columns[i], u32(i) % 4);
-        sizes[i] = digits.size;
+    constexpr int PIECES = 3;  // two share a word, and one has its own
+    for (int first = int(threadIdx.x); first < count; first += PIECES * 32) {
+        float4 values[PIECES];
+        u32 powers[PIECES];
+        for (int k = 0; k < PIECES; ++k) values[k] = numbers[smaller(first + k * 32, count - 1)];
+        packed::powers_of_chunks(values, powers);
+        for (int k = 0, i = first; k < PIECES && i < count; ++k, i += 32) {
+            const packed::Digits digits(values[k], powers[k]);
+            digits.store(columns[i], u32(i) % 4);
+            sizes[i] = digits.size;
+        }
     }
     emulation::current->ended = true;
     emulation::wait();

@@ -193,6 +193,10 @@ inline u32 to_bits(float value) {
 inline u32 add_halves(u32 a, u32 b) {
     return f16_bits(f16(a & 0xffff) + f16(b & 0xffff)) | f16_bits(f16(a >> 16) + f16(b >> 16)) << 16;
 }
+inline u32 larger_halves(u32 a, u32 b) {
+    const u32 lower = (a & 0xffff) > (b & 0xffff) ? a : b, upper = a > b ? a : b;
+    return (lower & 0xffff) | (upper & 0xffff0000u);
+}
 // E4M3: found by trying all that there are, of two as near the even one.
 inline float e4m3(u32 bits) {
     const u32 exponent = bits >> 3 & 15, mantissa = bits & 7;

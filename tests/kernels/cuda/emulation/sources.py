@@ -46,6 +46,7 @@ _CALLS = {
     "cvt.rn.f16.f32": "{0} = emulation::f16_bits({1})",
     "cvt.rn.bf16.f32": "{0} = emulation::bf16_bits({1})",
     "cvt.f32.f16 %0, %1;": "{0} = emulation::f16({1})",
+    "max.u16x2": "{0} = emulation::larger_halves({1}, {2})",
     "add.rn.f16x2": "{0} = emulation::add_halves({1}, {2})",
     "cvt.f32.f16 %0, a": "{0} = emulation::f16({1} & 0xffff)",
     "cvt.f32.f16 %0, b": "{0} = emulation::f16({1} >> 16)",
