@@ -34,7 +34,7 @@ DEVICE float dot(const float4& v, uint2 weights) {
     return v.x * weight_low(weights.x) + v.y * weight_high(weights.x) + v.z * weight_low(weights.y) + v.w * weight_high(weights.y);
 }
 
-// Has `store` stage the vector for gate_up, and leaves the warp's part of each of the SM's scores.
+// Leaves the warp's part of each of the SM's scores and of the sum of squares, and then has `store` stage the vector for gate_up.
 template <class Store>
 DEVICE void stage(Core& core, int layer, const u16* norm_weights, const Store& store) {
     constexpr int PIECES = Pieces<model::HIDDEN>::COUNT;
@@ -49,21 +49,21 @@ DEVICE void stage(Core& core, int layer, const u16* norm_weights, const Store& s
     }
     fetch<model::HIDDEN, BY_QUADS>(core, core.mail(layer) + mail::AFTER_ATTENTION, values);
     core.profile.input_ready();
-    core.squares = 0.0f;
-    float sums[experts::ROWS] = {};
+    constexpr int SQUARES = experts::ROWS;  // behind the rows
+    float sums[experts::ROWS + 1] = {};
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
-        core.squares += dot_self(values[i]);
+        sums[SQUARES] += dot_self(values[i]);
         scale_by(values[i], norm[i]);
 #pragma unroll
         for (int r = 0; r < experts::ROWS; ++r) sums[r] += dot(values[i], rows[r][i]);
     }
+    warp_sums(sums);
+    if (core.lane == 0) {
 #pragma unroll
-    for (int r = 0; r < experts::ROWS; ++r) {
-        const float sum = warp_sum(sums[r]);
-        if (core.lane == 0) core.score_parts(r)[core.warp] = sum;
+        for (int r = 0; r < experts::ROWS; ++r) core.score_parts(r)[core.warp] = sums[r];
+        core.squares_left()[core.warp] = sums[SQUARES];
     }
-    leave_squares(core);
     store(values);
 }
 
@@ -76,6 +76,17 @@ DEVICE void post_scores(Core& core, int layer, float bias) {
     for (int w = 0; w < WARPS; ++w) sum += core.score_parts(int(core.lane))[w];
     const float score = sum * inverse_rms(core.squares_left()) + bias;
     post(core.mail(layer) + mail::SCORES + expert, tagged(score, core.epoch));
+}
+
+// By all warps, once they have left their parts. The first one posts: only it has to wait for the others' parts.
+DEVICE void hand_in_scores(Core& core, int layer, float bias) {
+    constexpr int BARRIER = 2;  // of one request: several have teams
+    if (core.warp != 0) {
+        asm volatile("bar.arrive %0, %1;" ::"n"(BARRIER), "n"(CONSUMERS) : "memory");
+        return;
+    }
+    asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(CONSUMERS) : "memory");
+    post_scores(core, layer, bias);
 }
 
 // All scores, as integers in their order: lane l has those of experts l, l + 32, ..
@@ -217,12 +228,12 @@ DEVICE void run(Core& core, int layer, const u16* norm_weights) {
     if constexpr (experts::BIASED) {
         if (has_row(core, int(core.lane))) bias = experts::router_bias(core.params, layer, expert_of(core, int(core.lane)));
     }
-    stage(core, layer, norm_weights, [&](auto& values) { store_operand<model::HIDDEN, experts::STORAGE<GATE_UP>>(core, values); });
+    stage(core, layer, norm_weights, [&](auto& values) {
+        if (has_row(core, 0)) hand_in_scores(core, layer, bias);  // all SMs wait for them: the operand has the time of their way
+        store_operand<model::HIDDEN, experts::STORAGE<GATE_UP>>(core, values);
+    });
     consumers_sync();
-    if (core.warp == 0) {
-        post_scores(core, layer, bias);
-        if (meets) choose_experts(core, layer);
-    }
+    if (core.warp == 0 && meets) choose_experts(core, layer);
     if (!core.share(GATE_UP).tiles) consumers_sync();  // `down` needs to know who is met; elsewhere gate_up has parted them
 }
 
