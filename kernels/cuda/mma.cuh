@@ -44,6 +44,13 @@ DEVICE u32 pack_f16(float low, float high) {
     return r;
 }
 
+// Beyond 65504, the largest number of FP16, that.
+DEVICE u32 saturated_f16(float low, float high) {
+    u32 r;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
 DEVICE float f16_low(u32 pair) {
     float r;
     asm("{ .reg .f16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a; }" : "=f"(r) : "r"(pair));
@@ -80,19 +87,16 @@ DEVICE u32 pack_bf16(float low, float high) {
     return r;
 }
 
-DEVICE float clamp_f16(float v) { return fminf(fmaxf(v, -65504.0f), 65504.0f); }
-
 // A pair of numbers as the sum of two pairs of 16 bits: 22 bits of mantissa with FP16, 16 with BF16.
-// FP16 operands saturate at 65504: an infinity would become a NaN in the second part.
+// Both parts of FP16 saturate, so beyond 65504 the second one has as much of the rest as it can hold, and an infinity is twice that.
 struct Split {
     u32 high, low;
 };
 
-DEVICE Split split_in_range(float x, float y) {
-    const u32 high = pack_f16(x, y);
-    return {high, pack_f16(x - f16_low(high), y - f16_high(high))};
+DEVICE Split split_f16(float x, float y) {
+    const u32 high = saturated_f16(x, y);
+    return {high, saturated_f16(x - f16_low(high), y - f16_high(high))};
 }
-DEVICE Split split_f16(float x, float y) { return split_in_range(clamp_f16(x), clamp_f16(y)); }
 
 DEVICE Split split_weights_type(float x, float y) {
     if constexpr (model::WEIGHTS_BF16) {

@@ -150,7 +150,7 @@ DEVICE Number* block(u16* kv, int layer, int head, int index) {
 // Two numbers as the cache keeps them, in FP16.
 DEVICE u32 rounded(float low, float high) {
     if constexpr (model::FP8_CACHE) return widen_e4m3(pack_e4m3(low, high));
-    return pack_f16(clamp_f16(low), clamp_f16(high));
+    return saturated_f16(low, high);
 }
 DEVICE uint2 rounded(const float4& v) { return make_uint2(rounded(v.x, v.y), rounded(v.z, v.w)); }
 // Numbers from the start of the block to element `d` of the key at position `p` (mod 16). Rows of the operand are
@@ -236,10 +236,6 @@ DEVICE void await_weights(Core& core, int layer) {
     barrier_wait(&core.shared.routing.decode().weighed, turn & 1u, core.params, core.place, WAIT_ROUTE);
 }
 
-// Whether gated numbers are put into the range of FP16 where they are posted: for several requests every SM would do it, where it
-// splits them (Split in mma.cuh). With weights of other formats they are not, or only once they are scaled.
-constexpr bool GATED_IN_RANGE = REQUESTS > 1 && !model::WEIGHTS_BF16 && !experts::ANY && storages(DOWN) == 1 << STORAGE_F16;
-
 struct GateUpFinish {
     Core& core;
     int layer;
@@ -262,7 +258,6 @@ struct GateUpFinish {
         float gated = swiglu(gate, up);
         if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
         if constexpr (experts::ANY) gated *= core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
-        if constexpr (GATED_IN_RANGE) gated = clamp_f16(gated);
         ::post(core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f, tagged(gated, core.epoch));
     }
 };

@@ -34,7 +34,7 @@ template <int PHASE, bool NORMED, int STORAGE, class Finish>
 class Products {
     static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
     using Weights = typename WeightsOf<STORAGE, CHUNKS, false>::Type;
-    using Vectors = Window<Matrix<PHASE>::COLUMNS, NORMED, STORAGE, PHASE == DOWN && GATED_IN_RANGE>;
+    using Vectors = Window<Matrix<PHASE>::COLUMNS, NORMED, STORAGE>;
     template <int T>
     using Sums = typename Weights::template Sums<T>;
     static constexpr bool LATE = model::TOTAL_LANES > 1 || !Vectors::WHOLE;

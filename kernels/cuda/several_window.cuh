@@ -18,8 +18,7 @@ struct Source {
 // This thread's pieces of the vectors in one window. Eight lanes fetch a chunk of one request: of a warp's four such parts each works
 // for a request of its own, of eight for two of them, and of two requests two parts share one. A warp fetches the chunks that it
 // fetches of a request alone. It reads what it has stored itself, but of what warpgroups multiply, quad after quad, all do: SHARED.
-// IN_RANGE: no number is beyond FP16.
-template <int COLUMNS, bool NORMED, int STORAGE, bool IN_RANGE>
+template <int COLUMNS, bool NORMED, int STORAGE>
 class Window {
     static constexpr bool SHARED = by_warpgroups(STORAGE);
     static constexpr int CHUNKS = chunks_of(COLUMNS);
@@ -233,7 +232,7 @@ private:
     }
     DEVICE void store(int chunk, int request, float4 value) {
         if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) value = times(value, 1.0f / packed::lowered());
-        const auto split = IN_RANGE ? split_in_range : is_packed(STORAGE) ? split_f16 : split_weights_type;
+        const auto split = is_packed(STORAGE) ? split_f16 : split_weights_type;
         const Split a = split(value.x, value.y), b = split(value.z, value.w);
         const u32 quad = core_.lane & 7;
         if constexpr (SHARED) {

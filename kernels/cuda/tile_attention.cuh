@@ -95,8 +95,8 @@ struct Columns {
                 const int d = 16 * u + 4 * int(lane & 3);
                 float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
                 if (t < tokens && d < model::HEAD_DIM) v = __ldcg(reinterpret_cast<const float4*>(from + d));
-                query[n][u][0] = pack_f16(clamp_f16(v.x * QUERY_SCALE), clamp_f16(v.y * QUERY_SCALE));
-                query[n][u][1] = pack_f16(clamp_f16(v.z * QUERY_SCALE), clamp_f16(v.w * QUERY_SCALE));
+                query[n][u][0] = saturated_f16(v.x * QUERY_SCALE, v.y * QUERY_SCALE);
+                query[n][u][1] = saturated_f16(v.z * QUERY_SCALE, v.w * QUERY_SCALE);
             }
 #pragma unroll
             for (int u = 0; u < PART_UNITS; ++u) {

@@ -180,6 +180,7 @@ inline u32 f16_bits(float value) {
     std::memcpy(&bits, &half, 2);
     return bits;
 }
+inline u32 saturated_bits(float value) { return f16_bits(std::isnan(value) ? value : fminf(fmaxf(value, -65504.0f), 65504.0f)); }
 inline float from_bits(u32 bits) {
     float value;
     std::memcpy(&value, &bits, 4);

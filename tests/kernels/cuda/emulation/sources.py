@@ -42,6 +42,7 @@ _CALLS = {
     "e4m3x2.f16x2": "{0} = emulation::e4m3_halves({1})",
     "f16x2.e4m3x2": "{0} = emulation::halves_of_e4m3({1})",
     "cvt.rn.f16x2": "{0} = emulation::f16_bits({2}) | emulation::f16_bits({1}) << 16",
+    "cvt.rn.satfinite.f16x2": "{0} = emulation::saturated_bits({2}) | emulation::saturated_bits({1}) << 16",
     "cvt.rn.bf16x2": "{0} = emulation::bf16_bits({2}) | emulation::bf16_bits({1}) << 16",
     "cvt.rn.f16.f32": "{0} = emulation::f16_bits({1})",
     "cvt.rn.bf16.f32": "{0} = emulation::bf16_bits({1})",
