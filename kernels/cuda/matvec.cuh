@@ -270,6 +270,7 @@ class GroupRun {
     static constexpr bool APART = experts::apart(PHASE);
     static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
     static constexpr bool PAIRED = !is_packed(STORAGE) && !APART;
+    static constexpr bool ONE_GROUP = !APART && one_group(PHASE);
     using Products = typename ProductsOf<STORAGE, APART, CHUNKS>::Type;
 
 public:
@@ -279,7 +280,7 @@ public:
             if constexpr (by_warpgroups(STORAGE)) core.wait_full();
             begin();
         }
-        if (first < groups_.count && in_group(first)) finish.prepare(pair_of(first));
+        if (first < groups_.count) prepare(first);
         if constexpr (!APART) begin();
     }
 
@@ -309,7 +310,7 @@ public:
                 products_.template leave<tiles.COUNT>(core_, sums);
             });
             consumers_sync();
-            if (core_.warp == (core_.group & (WARPS - 1)) && in_group(g)) finish_group(g);
+            if (core_.warp == (core_.group & (WARPS - 1)) && pair_ >= 0) finish_group(g);
             ++core_.group;
         }
     }
@@ -326,6 +327,10 @@ private:
             products_.template begin<tiles.COUNT>(core_, tiles.there, CHUNKS);
         });
     }
+    DEVICE void prepare(int g) {
+        pair_ = in_group(g) ? pair_of(g) : -1;
+        if (pair_ >= 0) finish_.prepare(pair_);
+    }
     DEVICE void finish_group(int g) {
         const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;
         float2 sum = make_float2(0.0f, 0.0f);
@@ -335,13 +340,13 @@ private:
             sum.x += part.x;
             sum.y += part.y;
         }
-        finish_.post(pair_of(g), sum.x, sum.y);
-        const int next = g + WARPS;
-        if (next < groups_.count && in_group(next)) finish_.prepare(pair_of(next));
+        finish_.post(pair_, sum.x, sum.y);
+        if (!ONE_GROUP && g + WARPS < groups_.count) prepare(g + WARPS);
     }
 
     Core& core_;
     Finish& finish_;
     const Groups groups_;
+    int pair_ = -1;  // of rows, that this thread finishes next, if it does: known before others wait for it
     Products products_;
 };

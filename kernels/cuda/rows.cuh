@@ -203,11 +203,14 @@ struct QkvFinish {
     Core& core;
     int layer;
     QkvPair at{};
+    u32* to = nullptr;  // where the first element is posted
     float2 turn = make_float2(1.0f, 0.0f);
     float2 bias = make_float2(0.0f, 0.0f);
 
     DEVICE void prepare(int pair) {
         at = QkvPair(pair, core.model_lane);
+        const int base = at.kind == QkvPair::QUERY ? mail::QUERIES : at.kind == QkvPair::KEY ? mail::KEYS : mail::VALUES;
+        to = core.mail(layer) + base + at.head * model::HEAD_DIM + at.first;
         if constexpr (model::QKV_BIAS) {
             if (at.kind != QkvPair::PADDING) bias = bias_of(core.params, layer, at);
         }
@@ -222,10 +225,8 @@ struct QkvFinish {
         const bool cached = at.kind != QkvPair::QUERY && !travels_raw(at);
         const u32 halves = cache::rounded(v.x, v.y);
         if (cached) v = make_float2(f16_low(halves), f16_high(halves));
-        const int base = at.kind == QkvPair::QUERY ? mail::QUERIES : at.kind == QkvPair::KEY ? mail::KEYS : mail::VALUES;
-        u32* to = core.mail(layer) + base + at.head * model::HEAD_DIM;
-        ::post(to + at.first, tagged(v.x, core.epoch));
-        ::post(to + at.second, tagged(v.y, core.epoch));
+        ::post(to, tagged(v.x, core.epoch));
+        ::post(to + (at.second - at.first), tagged(v.y, core.epoch));
         if (cached) append(core.params.kv, layer, core.position, at, halves);
     }
 };
@@ -240,13 +241,16 @@ struct GateUpFinish {
     Core& core;
     int layer;
 
+    int f = 0;          // which gated number
+    u32* to = nullptr;  // where it is posted
     float2 bias = make_float2(0.0f, 0.0f);
 
     DEVICE void prepare(int pair) {
+        f = pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES);
+        to = core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f;
         if constexpr (experts::BIASED) bias = experts::gate_up_bias(core.params, core.met(), layer, pair);
     }
-    DEVICE void post(int pair, float gate, float up) {
-        const int f = pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES);
+    DEVICE void post(int, float gate, float up) {
         if (f >= LANE_FFN) return;
         const float scale = inverse_rms(core.squares_left());
         gate *= scale;
@@ -258,7 +262,7 @@ struct GateUpFinish {
         float gated = swiglu(gate, up);
         if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
         if constexpr (experts::ANY) gated *= core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
-        ::post(core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f, tagged(gated, core.epoch));
+        ::post(to, tagged(gated, core.epoch));
     }
 };
 
@@ -275,6 +279,9 @@ struct ResidualFinish {
     int layer;
     int exchange;
     bool read_later;
+    int r = 0;                     // the first of the pair's rows
+    float2* residual = nullptr;    // what the stream had of them
+    u32* to = nullptr;             // where it is posted
     float2 bias = make_float2(0.0f, 0.0f);
     uint2 past[LANES] = {};  // unset on some path it would be live, and spilled, all the way back to the start
 
@@ -283,23 +290,23 @@ struct ResidualFinish {
         read_later = exchange == EXCHANGE_SYNC || (l + model::DELAY < model::LAYERS && how(l + model::DELAY) == EXCHANGE_DELAYED);
     }
     DEVICE static int how(int l) { return ATTENTION ? attention_exchange(l) : mlp_exchange(l); }
-    DEVICE int row(int pair) const { return 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES); }
-
     DEVICE const u32* outputs(int l, int other, int r) const {
         return core.mail(l) + OWN + other * model::HIDDEN + r;
     }
     // Asks for the other lanes' outputs early; they are `DELAY` layers old and have most likely arrived.
     DEVICE void prepare(int pair) {
+        r = 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES);
+        residual = reinterpret_cast<float2*>(core.residual()) + (pair - core.share(ATTN_OUT).first * (TILE_ROWS / 2));
+        to = core.mail(layer) + STREAM + (ATTENTION ? core.model_lane : core.stream()) * model::HIDDEN + r;
+        if (r >= model::HIDDEN) return;
         if constexpr (BIASED) {
-            if (row(pair) >= model::HIDDEN) return;
-            bias = ATTENTION ? heads::out_bias(core.params, layer, row(pair))
-                             : experts::down_bias(core.params, core.met(), layer, row(pair));
+            bias = ATTENTION ? heads::out_bias(core.params, layer, r) : experts::down_bias(core.params, core.met(), layer, r);
         }
         if constexpr (LANES > 1) {
-            if (exchange != EXCHANGE_DELAYED || row(pair) >= model::HIDDEN) return;
+            if (exchange != EXCHANGE_DELAYED) return;
 #pragma unroll
             for (int m = 0; m < LANES; ++m) {
-                if (m != core.whole_lane()) past[m] = peek2_far(outputs(layer - model::DELAY, m, row(pair)));
+                if (m != core.whole_lane()) past[m] = peek2_far(outputs(layer - model::DELAY, m, r));
             }
         }
     }
@@ -355,8 +362,7 @@ struct ResidualFinish {
         }
         return missing;
     }
-    DEVICE void post(int pair, float a, float b) {
-        const int r = row(pair);
+    DEVICE void post(int, float a, float b) {
         if (r >= model::HIDDEN) return;
         float2 add = make_float2(a, b);
         const u32 first = tagged(a, core.epoch), second = tagged(b, core.epoch);
@@ -375,19 +381,15 @@ struct ResidualFinish {
         }
         if constexpr (BIASED) add = make_float2(add.x + bias.x, add.y + bias.y);  // once, also where GPUs have added up
         if constexpr (model::POST_NORMS) {  // whoever reads it adds it to the stream
-            const size_t to = size_t(layer) * mail::LAYER + STREAM + (ATTENTION ? core.model_lane : core.stream()) * model::HIDDEN + r;
-            ::post(core.params.mail + to, tagged(add.x, core.epoch), tagged(add.y, core.epoch));
+            ::post(to, tagged(add.x, core.epoch), tagged(add.y, core.epoch));
             return;
         }
-        const int local = (pair - core.share(ATTN_OUT).first * (TILE_ROWS / 2)) * 2;
-        float2* residual = reinterpret_cast<float2*>(core.residual() + local);
         const float2 x = make_float2(residual->x + add.x, residual->y + add.y);
         *residual = x;
         const u32 stream_a = tagged(x.x, core.epoch), stream_b = tagged(x.y, core.epoch);
-        const size_t at = size_t(layer) * mail::LAYER + STREAM + (ATTENTION ? core.model_lane : core.stream()) * model::HIDDEN + r;
-        ::post(core.mailbox() + at, stream_a, stream_b);
+        ::post(to, stream_a, stream_b);
         if constexpr (TO_HEAD) {
-            if (layer == model::LAYERS - 1) tell_head(at, r, x);
+            if (layer == model::LAYERS - 1) tell_head(to - core.mailbox(), r, x);
         }
         if constexpr (LANES > 1) {
             if (read_later && exchange != EXCHANGE_SYNC) share(r, first, second);

@@ -39,9 +39,8 @@ class Products {
     using Sums = typename Weights::template Sums<T>;
     static constexpr bool LATE = model::TOTAL_LANES > 1 || !Vectors::WHOLE;
     static constexpr int TURNS = WARPS / REQUESTS;  // warps that finish a request's groups in turn
-    // Groups of a share that is more than one have half of the most tiles at least (Groups). A loop would keep its addresses until it
-    // begins, when the vectors are there and all wait for what this SM makes of them.
-    static constexpr bool ONE_GROUP = group_sizes(PHASE) >> (MAX_TILES + 1) / 2 == 0;
+    // A loop would keep its addresses until it begins, when the vectors are there and all wait for what this SM makes of them.
+    static constexpr bool ONE_GROUP = one_group(PHASE);
 
 public:
     DEVICE Products(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)), warp_(core.warp + core.params.zero) {

@@ -6,15 +6,10 @@
 // The scale of RMSNorm, from the partial sums of squares of the warps.
 DEVICE float inverse_rms(const float (&squares)[WARPS]) {
     float sum = 0.0f;
-    if constexpr (REQUESTS == 1) {
 #pragma unroll
-        for (int w = 0; w < WARPS; ++w) sum += squares[w];
-    } else {  // of several requests the compiler does not know that four lie in a word
-#pragma unroll
-        for (int w = 0; w < WARPS; w += 4) {
-            const float4 four = *reinterpret_cast<const float4*>(squares + w);
-            sum = sum + four.x + four.y + four.z + four.w;
-        }
+    for (int w = 0; w < WARPS; w += 4) {  // the compiler does not know that four lie in a word
+        const float4 four = *reinterpret_cast<const float4*>(squares + w);
+        sum = sum + four.x + four.y + four.z + four.w;
     }
     return rsqrtf(sum * (1.0f / float(model::HIDDEN)) + model::NORM_EPS);
 }

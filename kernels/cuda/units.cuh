@@ -80,6 +80,9 @@ DEVICE constexpr int group_sizes(int phase) {
     return sizes[phase];
 }
 
+// Whether no SM has a second group of this matrix: those of a share that is more than one have half of the most tiles at least (Groups).
+DEVICE constexpr bool one_group(int phase) { return group_sizes(phase) >> (MAX_TILES + 1) / 2 == 0; }
+
 // Chunks of a 16-bit group that a slot holds: all that fit if a warp can hold its part of them, else as many for each warp.
 DEVICE constexpr int most_chunks(int tiles) {
     const int fit = SLOT_UNITS / tiles;
