@@ -301,8 +301,9 @@ public:
     DEVICE void run(Vector&... vector) {
         // Each reads all of the vector; the router's is staged before another barrier.
         if constexpr (by_warpgroups(STORAGE) && !(experts::ANY && !experts::FOLDED && PHASE == GATE_UP)) consumers_sync();
+        int g = 0;
 #pragma unroll 1
-        for (int g = 0; g < groups_.count; ++g) {
+        do {  // whoever has a share has a group
             with_tiles<PHASE, PAIRED>(groups_.size(g), [&](auto tiles) {
                 typename Products::template Sums<tiles.COUNT> sums;
                 products_.template multiply<tiles.COUNT>(core_, tiles.there, CHUNKS, g == 0, sums, vector...);
@@ -312,7 +313,7 @@ public:
             consumers_sync();
             if (core_.warp == (core_.group & (WARPS - 1)) && pair_ >= 0) finish_group(g);
             ++core_.group;
-        }
+        } while (!ONE_GROUP && ++g < groups_.count);
     }
 
 private:
