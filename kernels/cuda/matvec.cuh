@@ -161,7 +161,7 @@ private:
 };
 
 // The products of a group with weights that a warp holds in registers, its part of a slot at a time.
-template <class Held>
+template <class Held, int CHUNKS>
 struct HeldProducts {
     template <int T>
     using Sums = typename Held::template Sums<T>;
@@ -176,14 +176,22 @@ struct HeldProducts {
     // registers meanwhile was tried and spilled. There is one load in the loop for all slots: a layer's instructions fill their cache.
     template <int T>
     DEVICE void multiply(Core& core, int tiles, int chunks, bool held, Sums<T>& sums) {
+        multiply_beside<T>(core, tiles, chunks, held, sums, [] {});
+    }
+    // `meanwhile` is done beside the first slot's products if slots are few, else while the last ones end.
+    template <int T, class Meanwhile>
+    DEVICE void multiply_beside(Core& core, int tiles, int chunks, bool held, Sums<T>& sums, const Meanwhile& meanwhile) {
+        constexpr bool FEW_SLOTS = ceil_div(CHUNKS, Held::template chunks_a_slot<T>()) <= 2;
         const int step = Held::template chunks_a_slot<T>(tiles);
-#pragma unroll 1
+#pragma unroll (FEW_SLOTS ? 2 : 1)
         for (int first = 0; first < chunks; first += step) {
             const int last = smaller(first + step, chunks);
             if (!held) weights_.template load<T>(core, first, last, tiles);
             held = false;
             weights_.template multiply<T>(core, first, last, sums);
+            if (FEW_SLOTS && first == 0) meanwhile();
         }
+        if (!FEW_SLOTS) meanwhile();
     }
 
     // The same where the vector comes in windows.
@@ -248,11 +256,11 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
 template <int STORAGE, bool APART, int CHUNKS, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE),
           bool DIGITS = by_digits(STORAGE)>
 struct ProductsOf {
-    using Type = HeldProducts<SlotWeights<APART, APART ? ANY_CHUNKS : CHUNKS>>;
+    using Type = HeldProducts<SlotWeights<APART, APART ? ANY_CHUNKS : CHUNKS>, CHUNKS>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
 struct ProductsOf<STORAGE, APART, CHUNKS, true, false, false> {
-    using Type = HeldProducts<packed::SlotWeights<STORAGE, APART>>;
+    using Type = HeldProducts<packed::SlotWeights<STORAGE, APART>, CHUNKS>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
 struct ProductsOf<STORAGE, APART, CHUNKS, true, true, false> {
@@ -306,8 +314,15 @@ public:
         do {  // whoever has a share has a group
             with_tiles<PHASE, PAIRED>(groups_.size(g), [&](auto tiles) {
                 typename Products::template Sums<tiles.COUNT> sums;
-                products_.template multiply<tiles.COUNT>(core_, tiles.there, CHUNKS, g == 0, sums, vector...);
-                if (NORMED && g == 0) leave_squares(core_);  // while the products end
+                const auto squares = [&] {
+                    if (NORMED && g == 0) leave_squares(core_);
+                };
+                if constexpr (NORMED && !is_packed(STORAGE)) {
+                    products_.template multiply_beside<tiles.COUNT>(core_, tiles.there, CHUNKS, g == 0, sums, squares);
+                } else {
+                    products_.template multiply<tiles.COUNT>(core_, tiles.there, CHUNKS, g == 0, sums, vector...);
+                    squares();
+                }
                 products_.template leave<tiles.COUNT>(core_, sums);
             });
             consumers_sync();
