@@ -92,25 +92,19 @@ struct Reach {
 template <bool PAIRED>
 struct Scores {
     using Query = QueryColumns<PAIRED>;
+    float c[2][4] = {};  // two chains of products, so that one need not wait for the one before
     float of[2][Query::ROWS];
 
-    DEVICE Scores() {
+    DEVICE void multiply(const Query& query, const KvBlock& block, int u) {
 #pragma unroll
-        for (int r = 0; r < Query::ROWS; ++r) of[0][r] = of[1][r] = NO_SCORE;
-    }
-    // The block's first position is `base`.
-    DEVICE void set(const Query& query, const KvBlock& block, int base, const Reach (&reach)[Query::ROWS], u32 lane) {
-        float c[2][4];  // two chains, so that one product need not wait for the one before
-#pragma unroll
-        for (int e = 0; e < 4; ++e) c[0][e] = c[1][e] = 0.0f;
-#pragma unroll
-        for (int u = 0; u < cache::UNITS; ++u) {
-#pragma unroll
-            for (int part = 0; part < Query::PARTS; ++part) {
-                const uint4 k = block.key(u);
-                mma_f16(c[u & 1], k.x, k.y, k.z, k.w, query.part[part][u].x, query.part[part][u].y);
-            }
+        for (int part = 0; part < Query::PARTS; ++part) {
+            const uint4 k = block.key(u);
+            mma_f16(c[u & 1], k.x, k.y, k.z, k.w, query.part[part][u].x, query.part[part][u].y);
         }
+    }
+    // Once all units are multiplied. The block's first position is `base`; positions that a row does not attend to have no score,
+    // whatever the block holds there.
+    DEVICE void finish(int base, const Reach (&reach)[Query::ROWS], u32 lane) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -166,8 +160,12 @@ struct RunningSoftmax {
             for (int e = 0; e < 4; ++e) out[u][e] *= keep[PAIRED ? 0 : e & 1];
         }
     }
-    DEVICE void add(const Scores<PAIRED>& scores, const KvBlock& block) {
-        u32 weights[Query::PARTS][2];  // as operand B: positions 2 j and 2 j + 1 of either half of the block
+    // What a block's positions weigh, as operand B: positions 2 j and 2 j + 1 of either half of the block.
+    struct Weights {
+        u32 part[Query::PARTS][2];
+    };
+    DEVICE Weights weigh(const Scores<PAIRED>& scores) {
+        Weights weights;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float w[ROWS];
@@ -177,19 +175,22 @@ struct RunningSoftmax {
                 sum[r] += w[r];
             }
             if constexpr (PAIRED) {
-                weights[0][i] = transposed(pack_f16(w[0], w[0] - f16_low(pack_f16(w[0], 0.0f))));
+                weights.part[0][i] = transposed(pack_f16(w[0], w[0] - f16_low(pack_f16(w[0], 0.0f))));
             } else {
                 const u32 high = pack_f16(w[0], w[1]);
-                weights[0][i] = transposed(high);
-                weights[1][i] = transposed(pack_f16(w[0] - f16_low(high), w[1] - f16_high(high)));
+                weights.part[0][i] = transposed(high);
+                weights.part[1][i] = transposed(pack_f16(w[0] - f16_low(high), w[1] - f16_high(high)));
             }
         }
+        return weights;
+    }
+    DEVICE void add(const Weights& weights, const KvBlock& block) {
 #pragma unroll
         for (int u = 0; u < cache::UNITS; ++u) {
 #pragma unroll
             for (int part = 0; part < Query::PARTS; ++part) {
                 const uint4 v = block.value(u);
-                mma_f16(out[u], v.x, v.y, v.z, v.w, weights[part][0], weights[part][1]);
+                mma_f16(out[u], v.x, v.y, v.z, v.w, weights.part[part][0], weights.part[part][1]);
             }
         }
     }
@@ -228,27 +229,50 @@ struct KvBlocks {
             if (index + k * stride < end) blocks[k].load(at(index + k * stride), lane);
         }
     }
-    // Adds those of their positions that a row attends to; the cache holds `filled` positions. `first`: as in `raise`.
+    // Adds those of their positions that a row attends to, of which none lies behind the blocks; the cache holds `filled` positions.
+    // `first`: as in `raise`.
     DEVICE void attend(RunningSoftmax<PAIRED>& softmax, const Query& query, int index, int stride, int end,
                        const Reach (&reach)[Query::ROWS], int filled, bool first, u32 lane) {
-        Scores<PAIRED> scores[N];
+        if (N > 1 && index + stride < end) {
+            attend_to<N>(softmax, query, index, stride, end, reach, filled, first, lane);
+        } else {
+            attend_to<1>(softmax, query, index, stride, end, reach, filled, first, lane);
+        }
+    }
+
+private:
+    // To COUNT of them side by side, so that none waits for another's products; the last ones need not be there, and weigh nothing.
+    template <int COUNT>
+    DEVICE void attend_to(RunningSoftmax<PAIRED>& softmax, const Query& query, int index, int stride, int end,
+                          const Reach (&reach)[Query::ROWS], int filled, bool first, u32 lane) {
+        Scores<PAIRED> scores[COUNT];
         float peak[Query::ROWS];
+#pragma unroll
+        for (int u = 0; u < cache::UNITS; ++u) {
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) scores[k].multiply(query, blocks[k], u);
+        }
 #pragma unroll
         for (int r = 0; r < Query::ROWS; ++r) peak[r] = NO_SCORE;
 #pragma unroll
-        for (int k = 0; k < N; ++k) {
-            const int i = index + k * stride;
-            if (i < end) scores[k].set(query, blocks[k], i * cache::BLOCK, reach, lane);
+        for (int k = 0; k < COUNT; ++k) {
+            scores[k].finish((index + k * stride) * cache::BLOCK, reach, lane);
 #pragma unroll
             for (int r = 0; r < Query::ROWS; ++r) peak[r] = fmaxf(peak[r], fmaxf(scores[k].of[0][r], scores[k].of[1][r]));
         }
         softmax.raise(peak, first);
+        if (index + (COUNT - 1) * stride >= end - 1) forget(index, stride, end, filled, lane);
+        typename RunningSoftmax<PAIRED>::Weights weights[COUNT];
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) weights[k] = softmax.weigh(scores[k]);
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) softmax.add(weights[k], blocks[k]);
+    }
+    // Of the last block what lies behind the cache's end.
+    DEVICE void forget(int index, int stride, int end, int filled, u32 lane) {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            const int i = index + k * stride;
-            if (i >= end) continue;
-            if ((i + 1) * cache::BLOCK > filled) blocks[k].forget_values_from(filled - i * cache::BLOCK, lane);
-            softmax.add(scores[k], blocks[k]);
+            if (index + k * stride == end - 1) blocks[k].forget_values_from(filled - (end - 1) * cache::BLOCK, lane);
         }
     }
 };

@@ -51,13 +51,15 @@ DEVICE void run(Core& core, const prefill::Chunk& chunk, int layer) {
                 Scores<false> scores;
                 float peak[query.ROWS];
                 block.load_keys(at(i), lane);
-                scores.set(query, block, i * cache::BLOCK, reach, lane);
+#pragma unroll
+                for (int u = 0; u < cache::UNITS; ++u) scores.multiply(query, block, u);
+                scores.finish(i * cache::BLOCK, reach, lane);
 #pragma unroll
                 for (int r = 0; r < query.ROWS; ++r) peak[r] = fmaxf(scores.of[0][r], scores.of[1][r]);
                 softmax.raise(peak, false);
                 block.load_values(at(i), lane);
                 if ((i + 1) * cache::BLOCK > filled) block.forget_values_from(filled - i * cache::BLOCK, lane);
-                softmax.add(scores, block);
+                softmax.add(softmax.weigh(scores), block);
             } else {
                 KvBlocks<BLOCKS, false> blocks;
                 blocks.load(at, i, 1, block_end, lane);
