@@ -229,7 +229,7 @@ DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16*
     store_operand<COLUMNS, STORAGE>(core, values);
 }
 
-// For inverse_rms. Only those who finish a group need it, so it comes after the first group's products.
+// For inverse_rms. Only those who finish a group need it, so it comes beside the first group's products, or behind them.
 DEVICE void leave_squares(Core& core) {
     const float squares = warp_sum(core.squares);
     if (core.lane == 0) core.squares_left()[core.warp] = squares;
