@@ -45,7 +45,7 @@ class Products {
 public:
     DEVICE Products(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)), warp_(core.warp + core.params.zero) {
         const int first = int((core.warp / REQUESTS - core.group) & (TURNS - 1));
-        if (first < groups_.count && finishes(first)) finish.prepare(pair_of(first));
+        if (first < groups_.count) prepare(first);
         load_first(0);
     }
 
@@ -61,39 +61,56 @@ public:
 
 private:
     DEVICE void run_group(int g, Vectors& window) {
-        const bool own = core_.warp / REQUESTS == (core_.group & (TURNS - 1)) && finishes(g);  // known before the others have come
+        const bool own = pair_ >= 0 && (ONE_GROUP || core_.warp / REQUESTS == (core_.group & (TURNS - 1)));
         with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
             Sums<tiles.COUNT> sums;
-            multiply(sums, window, !ONE_GROUP && g + 1 < groups_.count);
-            if (NORMED && g == 0) window.leave_squares(core_.shared.squares + (core_.staged & 1) * REQUESTS);
+            multiply(sums, window, g);
             leave_sums<tiles.COUNT>(sums);
         });
         consumers_sync();
         if (own) finish_group(g);
         ++core_.group;
     }
+    // Squares are added up beside the first slot's products if slots are few, else while the last ones end.
     template <int T>
-    DEVICE void multiply(Sums<T>& sums, Vectors& window, bool again) {
+    DEVICE void multiply(Sums<T>& sums, Vectors& window, int g) {
         constexpr int STEP = Weights::template chunks_a_slot<T>();
-        int first = 0;
-#pragma unroll 1
-        while (true) {
-            const int last = smaller(first + STEP, CHUNKS);
+        constexpr bool FEW_SLOTS = Vectors::WHOLE && ceil_div(CHUNKS, STEP) <= 2;
+        const bool again = !ONE_GROUP && g + 1 < groups_.count;
+#pragma unroll (FEW_SLOTS ? 2 : 1)
+        for (int first = 0; first < CHUNKS; first += STEP) {
+            const int last = smaller(first + STEP, CHUNKS), next = first + STEP;
+            multiply_slot(sums, window, first, last, again);
+            if (FEW_SLOTS && first == 0) leave_squares(window, g);
+            if (next < CHUNKS) load<T>(next, smaller(next + STEP, CHUNKS));
+        }
+        if (!FEW_SLOTS) leave_squares(window, g);
+    }
+    // Window by window, or with vectors that lie in shared memory whole.
+    template <int T>
+    DEVICE void multiply_slot(Sums<T>& sums, Vectors& window, int first, int last, bool again) {
+        if constexpr (Vectors::WHOLE) {
+            multiply_in_window<T>(sums, first, first, last, 0);
+        } else {
 #pragma unroll 1
             for (int begin = first; begin < last;) {
                 const int at = window.hold(begin, again), end = smaller(last, at + OPERAND_CHUNKS);
-                if constexpr (is_packed(STORAGE)) {
-                    weights_.template multiply_in_window<T>(core_, first, begin, end, at, sums);
-                } else {
-                    weights_.template multiply_in_window<T>(core_, warp_, first, begin, end, at, sums);
-                }
+                multiply_in_window<T>(sums, first, begin, end, at);
                 begin = end;
             }
-            if constexpr (is_packed(STORAGE)) weights_.leave_slot(core_);
-            first = last;
-            if (first >= CHUNKS) break;
-            load<T>(first, smaller(first + STEP, CHUNKS));
         }
+        if constexpr (is_packed(STORAGE)) weights_.leave_slot(core_);
+    }
+    template <int T>
+    DEVICE void multiply_in_window(Sums<T>& sums, int first, int begin, int end, int at) {
+        if constexpr (is_packed(STORAGE)) {
+            weights_.template multiply_in_window<T>(core_, first, begin, end, at, sums);
+        } else {
+            weights_.template multiply_in_window<T>(core_, warp_, first, begin, end, at, sums);
+        }
+    }
+    DEVICE void leave_squares(const Vectors& window, int g) {
+        if (NORMED && g == 0) window.leave_squares(core_.shared.squares + (core_.staged & 1) * REQUESTS);
     }
     // LATE: words of a window, or of other lanes, may be on their way. Slots of the latter that were given back at once were filled
     // anew before they were read: four and eight requests of Laneformer-2B had other tokens in each run.
@@ -123,6 +140,10 @@ private:
     DEVICE bool finishes(int g) const {
         return runs(core_.shared, core_.own.request) && int(core_.lane) < groups_.size(g) * (TILE_ROWS / 2);
     }
+    DEVICE void prepare(int g) {
+        pair_ = finishes(g) ? pair_of(g) : -1;
+        if (pair_ >= 0) finish_.prepare(pair_);
+    }
     DEVICE int pair_of(int g) const {
         return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
     }
@@ -139,9 +160,8 @@ private:
             sum.x += part.x;
             sum.y += part.y;
         }
-        finish_.post(pair_of(g), sum.x, sum.y);
-        const int next = g + TURNS;
-        if (!ONE_GROUP && next < groups_.count && finishes(next)) finish_.prepare(pair_of(next));
+        finish_.post(pair_, sum.x, sum.y);
+        if (!ONE_GROUP && g + TURNS < groups_.count) prepare(g + TURNS);
     }
 
     Core& core_;
@@ -150,6 +170,7 @@ private:
     // The warp's number again, as the compiler cannot know: the one that all phases share is spilled where registers are few, and would
     // be read again for each slot.
     const u32 warp_;
+    int pair_ = -1;  // of rows, that this thread finishes next, if it does: known before others wait for it
     Weights weights_;
 };
 

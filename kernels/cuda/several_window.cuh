@@ -48,7 +48,6 @@ public:
 
     // Has the window with `chunk` in shared memory; the first chunk of it. `again`: the first window follows the last one.
     DEVICE int hold(int chunk, bool again) {
-        if constexpr (WHOLE) return 0;
         const int first = chunk / OPERAND_CHUNKS * OPERAND_CHUNKS;
         if (first == held_) return first;
         meet();  // all have read what lay there
