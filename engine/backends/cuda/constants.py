@@ -56,9 +56,10 @@ class Tuning:
     over one more SM for every `blocks_a_split` blocks of 16 positions (0: as many as the warps of one SM hold
     in registers). Query heads go in pairs up to `pairs_until` positions where a KV head has three or four
     (None: as measured, by the KV heads). While experts are read, `expert_slots_in_flight` are asked for at
-    once. With `unpacked_copy`, packed weights lie in memory in 16 bits too, for the tiles, where there is
-    room. `sync_barrier` ends every phase with a barrier of all SMs, for comparison. With `fp8_cache` keys and
-    values are kept in E4M3 (engine.kv_cache), which does change results.
+    once (None: as measured, by their format). With `unpacked_copy`, packed weights lie in memory in 16 bits
+    too, for the tiles, where there is room. `sync_barrier` ends every phase with a barrier of all SMs, for
+    comparison. With `fp8_cache` keys and values are kept in E4M3 (engine.kv_cache), which does change
+    results.
     """
 
     slot_units: int | None = None
@@ -68,7 +69,7 @@ class Tuning:
     tiles_from: int | None = None
     blocks_a_split: int = 0
     pairs_until: int | None = None
-    expert_slots_in_flight: int = 3
+    expert_slots_in_flight: int | None = None
     unpacked_copy: bool = True
     sync_barrier: bool = False
     profile: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.backends.cuda.constants import FP8_SLOT_UNITS, Tuning
 from engine.backends.cuda.expert_region import ExpertRegion
-from engine.backends.cuda.tape import Plan
+from engine.backends.cuda.tape import Matrix, Plan
 from engine.models.storage import Storage
 
 
@@ -20,3 +20,12 @@ def slots_in_flight(plan: Plan, tuning: Tuning, slot_units: int) -> int:
     bytes_a_phase = (max(plan.tape_bytes(core) for core in range(plan.cores)) + experts) / phases
     most = 2 if plan.holds(Storage.FP8_BLOCK) and slot_units == FP8_SLOT_UNITS else 3
     return min(most, 1 if bytes_a_phase < 64 << 10 else 2 if bytes_a_phase < 350 << 10 else 3)
+
+
+def expert_slots_in_flight(plan: Plan, tuning: Tuning, requests: int) -> int:
+    """The same while experts are read, when nobody waits for an exchange, as measured."""
+    if tuning.expert_slots_in_flight is not None:
+        return tuning.expert_slots_in_flight
+    if plan.config.experts is None or requests > 1:
+        return 3
+    return 4 if plan.storage(0, Matrix.GATE_UP) is Storage.FP8_BLOCK else 3

@@ -6,6 +6,7 @@ import math
 
 from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.constants import Layout, norms_less_one, rotations
+from engine.backends.cuda.flight import expert_slots_in_flight
 from engine.backends.cuda.folded_router import folds_router
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.shared_memory import (
@@ -61,7 +62,7 @@ def _integers(layout: Layout, filters: bool) -> dict[str, int]:
         "FFN": mlp_columns(c),
         "EXPERTS": layout.experts.count,
         "CHOSEN": c.experts.chosen if c.experts else 1,
-        "EXPERT_SLOTS_IN_FLIGHT": layout.tuning.expert_slots_in_flight,
+        "EXPERT_SLOTS_IN_FLIGHT": expert_slots_in_flight(plan, layout.tuning, layout.requests),
         "VOCAB": sharding.whole.vocab,
         "VOCAB_SHARE": c.vocab,
         "CAPACITY": layout.capacity,
