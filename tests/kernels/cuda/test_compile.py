@@ -199,8 +199,8 @@ def test_a_load_behind_the_use_of_another_is_late(between: tuple[int, int], late
 
 
 def behind_tiles(code: bytes) -> bytes:
-    """Decode, and what lies behind it. A prompt's tiles load queries as a look loads words; they come before, and
-    of a model in 16 bits they alone have products of wgmma."""
+    """Decode, and what lies behind it. A prompt's tiles load queries as a look loads words; they come before,
+    and of a model in 16 bits they alone have products of wgmma."""
     wgmma = 0x9F0
     last = max(i for i, (low, _) in enumerate(struct.iter_unpack("<QQ", code)) if low & 0xFFF == wgmma)
     return code[16 * (last + 1) :]
