@@ -173,7 +173,7 @@ struct HeldProducts {
     }
 
     // Adds this warp's part of each row's product to `sums`; `held`: begin() has its first slot. Keeping the next slot's weights in
-    // registers meanwhile was tried and spilled. There is one load in the loop for all slots: a layer's instructions fill their cache.
+    // registers meanwhile was tried and spilled.
     template <int T>
     DEVICE void multiply(Core& core, int tiles, int chunks, bool held, Sums<T>& sums) {
         multiply_beside<T>(core, tiles, chunks, held, sums, [] {});
