@@ -23,9 +23,8 @@ def slots_in_flight(plan: Plan, tuning: Tuning, slot_units: int) -> int:
 
 
 def expert_slots_in_flight(plan: Plan, tuning: Tuning, requests: int) -> int:
-    """The same while experts are read, when nobody waits for an exchange, as measured."""
+    """As measured, while experts are read: then nobody waits for an exchange that copies could hold up."""
     if tuning.expert_slots_in_flight is not None:
         return tuning.expert_slots_in_flight
-    if plan.config.experts is None or requests > 1:
-        return 3
-    return 4 if plan.storage(0, Matrix.GATE_UP) is Storage.FP8_BLOCK else 3
+    fp8 = plan.config.experts is not None and plan.storage(0, Matrix.GATE_UP) is Storage.FP8_BLOCK
+    return 4 if fp8 and requests == 1 else 3

@@ -40,10 +40,14 @@ CHUNKS = {
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDigits:
+    return EmulatedDigits(tmp_path_factory.mktemp("digits"), header_in_mxfp4())
+
+
+def header_in_mxfp4() -> str:
     weights = RandomPacked(CONFIGS[Storage.MXFP4], all_in(Storage.MXFP4), 3)
     chosen = choose_storages(weights, shard(weights.config, 1))
     layout = make_layout(plan(weights.config, 2, chosen.storages), chosen.half, Tuning(slot_units=32))
-    return EmulatedDigits(tmp_path_factory.mktemp("digits"), header(layout, filters=False))
+    return header(layout, filters=False)
 
 
 def powers(chunks: NDArray[np.float32]) -> NDArray[np.float64]:

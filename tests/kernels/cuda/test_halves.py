@@ -5,25 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.backends.cuda.constants import Tuning, make_layout
-from engine.backends.cuda.model_header import header
-from engine.backends.cuda.sharding import shard
-from engine.backends.cuda.storages import choose_storages
-from engine.backends.cuda.tape import plan
-from engine.models.storage import Storage
-from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.kernels.cuda.emulation.halves import EmulatedHalves
-from tests.kernels.cuda.test_packed_emulation import CONFIGS
+from tests.kernels.cuda.test_digits import header_in_mxfp4
 
 LARGEST = 65504.0
 
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> EmulatedHalves:
-    weights = RandomPacked(CONFIGS[Storage.MXFP4], all_in(Storage.MXFP4), 3)
-    chosen = choose_storages(weights, shard(weights.config, 1))
-    layout = make_layout(plan(weights.config, 2, chosen.storages), chosen.half, Tuning(slot_units=32))
-    return EmulatedHalves(tmp_path_factory.mktemp("halves"), header(layout, filters=False))
+    return EmulatedHalves(tmp_path_factory.mktemp("halves"), header_in_mxfp4())
 
 
 def test_two_halves_are_a_number_but_for_2_to_the_minus_22_of_it(emulated: EmulatedHalves) -> None:

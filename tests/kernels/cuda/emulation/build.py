@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -22,3 +23,10 @@ def build_library(source: Path, library: Path) -> Path:
         timeout=300,
     )
     return library
+
+
+def load_part(folder: Path, name: str, source: str) -> ctypes.CDLL:
+    """A part of the kernels with an entry of its own, built beside its headers. Raises as build_library."""
+    path = folder / f"{name}.cpp"
+    path.write_text(source, encoding="utf-8")
+    return ctypes.CDLL(str(build_library(path, folder / f"{name}.so")))

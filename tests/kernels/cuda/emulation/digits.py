@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.kernels.cuda.emulation.build import build_library
+from tests.kernels.cuda.emulation.build import load_part
 from tests.kernels.cuda.emulation.sources import write_headers
 
 _SOURCE = """#define THREADS_OF_A_BLOCK 32
@@ -47,11 +47,8 @@ class EmulatedDigits:
 
     def __init__(self, folder: Path, header: str) -> None:
         """`header`: model.h, of any model whose weights are multiplied so."""
-        write_headers(folder)
-        (folder / "model.h").write_text(header, encoding="utf-8")
-        source = folder / "digits.cpp"
-        source.write_text(_SOURCE, encoding="utf-8")
-        self._library = ctypes.CDLL(str(build_library(source, folder / "digits.so")))
+        write_headers(folder, header)
+        self._library = load_part(folder, "digits", _SOURCE)
         self._library.of_digits.restype = ctypes.c_float
 
     @property

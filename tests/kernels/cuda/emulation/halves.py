@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.kernels.cuda.emulation.build import build_library
+from tests.kernels.cuda.emulation.build import load_part
 from tests.kernels.cuda.emulation.sources import write_headers
 
 _SOURCE = """#define THREADS_OF_A_BLOCK 32
@@ -28,11 +28,8 @@ class EmulatedHalves:
 
     def __init__(self, folder: Path, header: str) -> None:
         """`header`: model.h, of any model."""
-        write_headers(folder)
-        (folder / "model.h").write_text(header, encoding="utf-8")
-        source = folder / "halves.cpp"
-        source.write_text(_SOURCE, encoding="utf-8")
-        self._library = ctypes.CDLL(str(build_library(source, folder / "halves.so")))
+        write_headers(folder, header)
+        self._library = load_part(folder, "halves", _SOURCE)
 
     def split(self, numbers: NDArray[np.float32]) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
         """The first and the second part of an even count of numbers."""

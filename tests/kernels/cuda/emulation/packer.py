@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.backends.cuda.compile import SOURCES
 from engine.backends.cuda.contract import FoldJob, PackJob, UnitJob
 from engine.backends.cuda.folded_router import FOLDED_TOGETHER
-from tests.kernels.cuda.emulation.build import build_library
+from tests.kernels.cuda.emulation.build import load_part
 from tests.kernels.cuda.emulation.sources import convert, write_headers
 
 _PREFACE = """#define THREADS_OF_A_BLOCK 1
@@ -44,8 +44,7 @@ class EmulatedPacker:
     """Raises FileNotFoundError if there is no C++ compiler."""
 
     def __init__(self, folder: Path) -> None:
-        write_headers(folder)
-        (folder / "model.h").write_text('#define WEIGHTS_PTX "f16"\n', encoding="utf-8")
+        write_headers(folder, '#define WEIGHTS_PTX "f16"\n')
         of_units = _FOLD.replace("JOB", "UnitJob").replace("KERNEL", "fold_router_units")
         self._library = _build(folder, "pack_units", _ENTRY + of_units)
         of_halves = _FOLD.replace("JOB", "PackJob").replace("KERNEL", "fold_router")
@@ -64,7 +63,5 @@ class EmulatedPacker:
 
 
 def _build(folder: Path, name: str, entry: str) -> ctypes.CDLL:
-    source = folder / f"{name}.cpp"
     kernel = convert((SOURCES / f"{name}.cu").read_text(encoding="utf-8"))
-    source.write_text(_PREFACE + kernel + entry, encoding="utf-8")
-    return ctypes.CDLL(str(build_library(source, folder / f"{name}.so")))
+    return load_part(folder, name, _PREFACE + kernel + entry)

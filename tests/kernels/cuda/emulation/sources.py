@@ -57,16 +57,16 @@ _CALLS = {
 
 def write_sources(folder: Path, header: str) -> Path:
     """All that one launch needs to be built, with `header` as model.h; the file to compile."""
-    write_headers(folder)
-    (folder / "model.h").write_text(header, encoding="utf-8")
+    write_headers(folder, header)
     kernel = convert((SOURCES / "monokernel.cu").read_text(encoding="utf-8"))
     source = folder / "monokernel.cpp"
     source.write_text(_PREFACE + kernel + _ENTRY, encoding="utf-8")
     return source
 
 
-def write_headers(folder: Path) -> None:
-    """What is the same for all models."""
+def write_headers(folder: Path, header: str) -> None:
+    """What is the same for all models, and `header` as model.h."""
+    (folder / "model.h").write_text(header, encoding="utf-8")
     for path in SOURCES.glob("*.cuh"):
         (folder / path.name).write_text(convert(path.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "wgmma.h").write_text(convert(wgmma.text()), encoding="utf-8")
