@@ -67,6 +67,22 @@ struct KvBlock {
 #pragma unroll
         for (int u = 0; u < cache::UNITS; ++u) values[u] = cache::Kept::peek(from + (cache::UNITS + u) * (32 * cache::LANE_WORDS));
     }
+    // From a block that lies in shared memory. A word of each load: its others come with it.
+    DEVICE u32 take(const u8* block, u32 lane) {
+        const Words* from = reinterpret_cast<const Words*>(block) + lane;
+        u32 loaded = 0;
+#pragma unroll
+        for (int u = 0; u < cache::UNITS; ++u) {
+            keys[u] = from[u * 32];
+            loaded |= keys[u].x;
+        }
+#pragma unroll
+        for (int u = 0; u < cache::UNITS; ++u) {
+            values[u] = from[(cache::UNITS + u) * 32];
+            loaded |= values[u].x;
+        }
+        return loaded;
+    }
     // As operand A.
     DEVICE uint4 key(int u) const { return cache::Kept::widened(keys[u]); }
     DEVICE uint4 value(int u) const { return cache::Kept::widened(values[u]); }

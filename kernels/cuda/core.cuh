@@ -117,9 +117,11 @@ constexpr int NORM_BYTES = model::LANES * WARPS * int(sizeof(float));  // prefil
 constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 
 // Which part of which head an SM attends to in a layer, if any (decode_attention.cuh).
-struct AttentionItem {
-    int head, split, splits;         // head < 0: none
-    int first, first_block, blocks;  // positions [first, position] lie in `blocks` cache blocks
+struct alignas(16) AttentionItem {
+    i16 head, split, splits;  // head < 0: none
+    u16 blocks;               // positions [first, position] lie in so many of the cache,
+    int first;
+    u16 begin, end;           // of which those from `begin` to `end` - 1 are the part's
 };
 
 // Where a request of several is, between two passes: the same on all SMs.
@@ -145,6 +147,8 @@ struct Shared {
     u64 stage_empty[MOST_STAGES];
     u64 phase_begun;               // all SMs have written what the phase's tiles read
     u64 done;                      // the consumers want no more
+    u32 passes;                    // of decode, that they have begun; whose items the producer has read (ring_blocks.cuh)
+    u32 items_read;
     // decode: the rows of its lane's stream that this SM finishes; with POST_NORMS all of it, and behind it sums of squares
     alignas(model::POST_NORMS ? 16 : 4) float residual[REQUESTS * model::RESIDUAL_ROWS];
     TileRange shares[MATRICES];
@@ -376,6 +380,16 @@ struct Core {
             if (threadIdx.x == 0) spin_for_ranks(barrier);
             consumers_sync();
         }
+    }
+
+    // As wait_full, without the call: that cannot be made while blocks of the cache are in the registers. The producer's spin reports.
+    DEVICE void wait_full_quietly() {
+        const u64 before = model::PROFILE ? Profile::now() : 0;
+        u64* full = &shared.full[cursor.slot];
+        QuietSpin spin(params);
+        bool passed = barrier_passed(full, cursor.round);
+        while (!__all_sync(ALL_LANES, passed)) passed = passed || barrier_passed(full, cursor.round) || spin.hopeless();
+        if constexpr (model::PROFILE) profile.starved_since(before);
     }
 
     DEVICE void phase_end() {

@@ -1,36 +1,20 @@
 // Attention of one token: heads, and parts of heads where the context is long, spread over the SMs.
 #pragma once
-#include "split_heads.cuh"
+#include "ring_blocks.cuh"
 
 namespace decode_attention {
 
 constexpr bool PAIRED = QUERIES <= 4;
 static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the rows of one operand");
-// Blocks that a warp has in registers while it waits for the queries.
-constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : model::HEAD_DIM <= 128 ? 2 : 1;
-
-// Heads x splits spread evenly over the SMs. A head is split when its blocks are more than an SM's warps hold at once:
-// before that another exchange costs more than it saves.
-DEVICE AttentionItem item_of(int position, int window, int sm, int blocks_a_split) {
-    if (!blocks_a_split) blocks_a_split = WARPS * TOGETHER;
-    AttentionItem item{-1, 0, 1, 0, 0, 0};
-    item.first = window && position + 1 > window ? position + 1 - window : 0;
-    item.first_block = item.first / cache::BLOCK;
-    item.blocks = ceil_div(position, cache::BLOCK) - item.first_block;
-    item.splits = larger(1, smaller(ceil_div(item.blocks, blocks_a_split), most_splits(item.blocks)));
-    const int items = items_of(item.blocks) * item.splits;
-    const int mine = ceil_div(sm * items, model::SMS);
-    if (mine < items && mine * model::SMS / items == sm) {
-        item.head = mine / item.splits;
-        item.split = mine % item.splits;
-    }
-    return item;
-}
-
 // All layers' items of the pass at `position`, a thread each of all warps but the first, which in `choose` has other things
-// to do. A block barrier must lie between this and the last read of those before, and one before the first read of these.
+// to do. A block barrier must lie between this and the last read of those before, and one before the first read of these. On an SM that
+// the pass needs nothing more of, the producer may not have read those before yet.
 DEVICE void plan_items(Core& core, int position) {
     if (core.warp == 0) return;
+    if constexpr (IN_RING) {
+        Spin spin(core.params, core.place, WAIT_PASS);
+        while (load_acquire(&core.shared.items_read) < u32(position - core.params.prefill_end) && !spin.hopeless()) {}
+    }
     for (int layer = int(threadIdx.x) - 32; layer < model::LAYERS; layer += CONSUMERS - 32) {
         core.shared.items[layer] = item_of(position, window_of(layer), int(core.place.sm), core.params.blocks_a_split);
     }
@@ -216,16 +200,11 @@ DEVICE void leave_nothing(float* rows, int count, u32 lane) {
     if (int(lane) < count) rows[int(lane) * MERGE_ROW + model::HEAD_DIM] = NO_SCORE;
 }
 
-// Blocks of an item go to its warps in turn; those of a head to its splits in turn before that.
-DEVICE int first_index(const Core& core, const AttentionItem& item) { return item.split + item.splits * int(core.warp); }
-
 // Asks for a warp's first blocks while the layer's earlier phases still compute.
 DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
     if (item.head < 0 || core.lane >= TOGETHER) return;
-    const int index = first_index(core, item) + int(core.lane) * item.splits * WARPS;
-    if (index < item.blocks) {
-        prefetch_l2(cache::block(core.params.kv, layer, kv_head(item), item.first_block + index), cache::BLOCK_BYTES);
-    }
+    const int index = item.begin + int(core.warp) + int(core.lane) * WARPS;  // they go to the warps in turn
+    if (index < item.end) prefetch_l2(cache::block(core.params.kv, layer, kv_head(item), index), cache::BLOCK_BYTES);
 }
 
 // Joins what the warps left in shared memory, and posts it: the head's result, or a part of it to the SMs that join the parts. Of
@@ -253,8 +232,8 @@ DEVICE void publish(Core& core, const AttentionItem& item, int layer, const floa
 DEVICE void run(Core& core, const AttentionItem& item, int layer) {
     if (item.head < 0) return;
     const u32 lane = core.lane;
-    const int stride = item.splits * WARPS, end = item.first_block + item.blocks;
-    int index = item.first_block + first_index(core, item);
+    const int end = item.end;
+    int index = item.begin + int(core.warp);
     const bool last_warp = core.warp == WARPS - 1, newest = last_warp && item.split == 0;
     float* rows = core.shared.merge();
     float* mine = rows + core.warp * QUERIES * MERGE_ROW;
@@ -264,7 +243,7 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
         const int head = kv_head(item);
         const auto at = [&](int i) { return cache::block(core.params.kv, layer, head, i); };
         KvBlocks<TOGETHER, PAIRED> blocks;
-        blocks.load(at, index, stride, end, lane);  // before the queries are there
+        blocks.load(at, index, WARPS, end, lane);  // before the queries are there
         float sink = 0.0f;
         if constexpr (model::SINKS) {
             if (newest && int(lane) < queries_of(item)) sink = heads::sink(core.params, layer, first_query(item) + int(lane)) * LOG2_E;
@@ -278,13 +257,19 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
 #pragma unroll
         for (Reach& r : reach) r = cached;
         RunningSoftmax<PAIRED> softmax;
+        RingWalk walk{core, item.begin + ROUND};
 #pragma unroll 1
         for (bool first = true;; first = false) {
-            blocks.attend(softmax, query, index, stride, end, reach, core.position, first, lane);
-            index += TOGETHER * stride;
+            blocks.attend(softmax, query, index, WARPS, end, reach, core.position, first, lane);
+            index += ROUND;
             if (index >= end) break;
-            blocks.load(at, index, stride, end, lane);
+            if constexpr (IN_RING) {
+                walk.take(blocks.blocks, index, end);
+            } else {
+                blocks.load(at, index, WARPS, end, lane);
+            }
         }
+        if constexpr (IN_RING) walk.leave(end);
         if (newest) {
             by_cut(item.blocks, [&](auto cut) { inputs.leave_newest<cut.QUERIES>(newest_rows, lane, sink); });
         }

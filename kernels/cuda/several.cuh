@@ -51,7 +51,7 @@ DEVICE void plan_items(Core& core, int ahead) {
 #pragma unroll 1
     for (int i = thread; i < ALL; i += CONSUMERS) {
         const int position = core.shared.seats[i / model::LAYERS].position + ahead;
-        items[i] = decode_attention::item_of(position, window_of(i % model::LAYERS), 0, core.params.blocks_a_split);
+        items[i] = decode_attention::split_head(position, window_of(i % model::LAYERS), core.params.blocks_a_split);
     }
     consumers_sync();
 #pragma unroll 1
@@ -63,13 +63,10 @@ DEVICE void plan_items(Core& core, int ahead) {
             if (runs(core.shared, r)) all += items_a_lane(items[r * model::LAYERS + layer]);
         }
         constexpr int SMS = model::SMS_A_LANE;
-        const int stride = larger(1, SMS / larger(1, all)), splits = items[i].splits, of_lane = items_a_lane(items[i]);
+        const int stride = larger(1, SMS / larger(1, all)), of_lane = items_a_lane(items[i]);
         const int sm = int(core.place.sm) - core.model_lane * SMS;
         const int away = (sm + SMS - before * stride % SMS) % SMS, in_lane = away / stride;
-        const bool has = sm < SMS && away % stride == 0 && in_lane < of_lane;
-        const int which = core.model_lane * of_lane + in_lane;
-        items[i].head = has ? which / splits : -1;
-        items[i].split = has ? which % splits : 0;
+        if (sm < SMS && away % stride == 0 && in_lane < of_lane) decode_attention::take_part(items[i], core.model_lane * of_lane + in_lane);
     }
 }
 

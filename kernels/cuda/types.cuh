@@ -3,6 +3,7 @@
 
 using u8 = unsigned char;
 using u16 = unsigned short;
+using i16 = short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "widths that the host packs");

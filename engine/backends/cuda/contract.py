@@ -57,6 +57,7 @@ class Wait(IntEnum):
     RANKS = 10
     SCORES = 11
     ROUTE = 12
+    PASS = 13
 
 
 class Finish(IntEnum):

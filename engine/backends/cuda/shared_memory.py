@@ -152,8 +152,8 @@ def fixed_bytes(plan: Plan, expert_tiles: int, requests: int) -> int:
             parts = 4 * WARPS * (32 if folds_router(plan.config) else 1)
             routing += requests * (8 * experts.chosen + parts * rows) + 4 * (5 + requests * experts.chosen)
     return (
-        4 * (10 + 15 + 2 * WARPS + 4)
-        + 4 * requests * (residual_rows(plan) + 6 * plan.config.layers + 2 * WARPS)
+        4 * (12 + 15 + 2 * WARPS + 4)
+        + 4 * requests * (residual_rows(plan) + 4 * plan.config.layers + 2 * WARPS)
         + 8 * WARPS
         + 512
         + routing

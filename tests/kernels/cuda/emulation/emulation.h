@@ -136,6 +136,12 @@ inline u32 barrier_passed(u32 address, u32 parity) {
     return barrier_at(address).parity != parity;
 }
 
+inline void store_shared(u32 address, u32 word) { *reinterpret_cast<u32*>(shared_memory() + address) = word; }
+inline u32 load_shared(u32 address) {
+    wait();
+    return *reinterpret_cast<const u32*>(shared_memory() + address);
+}
+
 inline u64 copied_bytes = 0;  // by the copy engine, since the library was loaded
 inline void copy(u32 to, const void* from, u32 bytes, u32 barrier) {
     if (to % 16 || reinterpret_cast<u64>(from) % 16 || bytes % 16 || !bytes) {

@@ -22,6 +22,8 @@ _CALLS = {
     "mbarrier.arrive": "emulation::barrier_arrive({0})",
     "mbarrier.try_wait": "{0} = emulation::barrier_passed({1}, {2})",
     "mbarrier.test_wait": "{0} = emulation::barrier_passed({1}, {2})",
+    "st.release.cta.shared": "emulation::store_shared({0}, {1})",
+    "ld.acquire.cta.shared": "{0} = emulation::load_shared({1})",
     "cp.async.bulk.shared": "emulation::copy({0}, {1}, {2}, {3})",
     "createpolicy": "{0} = 0",
     "globaltimer": "{0} = 0",

@@ -1,0 +1,81 @@
+// Long contexts: the cache's blocks that an SM's warps do not hold at once come through the ring, in the stream of the weights, between
+// those of qkv and of attn_out. So memory goes on while one round of blocks is multiplied and the next one's queries are waited for.
+#pragma once
+#include "split_heads.cuh"
+
+namespace decode_attention {
+
+// Blocks that a warp has in registers while it waits for the queries.
+constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : model::HEAD_DIM <= 128 ? 2 : 1;
+constexpr int ROUND = WARPS * TOGETHER;  // that an SM's warps hold at once
+
+// Into how many parts a head is split that attends from a position back to `window` positions; nobody's part yet. It is split when its
+// blocks are more than an SM's warps hold at once: before that another exchange costs more than it saves.
+DEVICE AttentionItem split_head(int position, int window, int blocks_a_split) {
+    if (!blocks_a_split) blocks_a_split = ROUND;
+    const int first = window && position + 1 > window ? position + 1 - window : 0;
+    const int blocks = ceil_div(position, cache::BLOCK) - first / cache::BLOCK;
+    const int splits = larger(1, smaller(ceil_div(blocks, blocks_a_split), most_splits(blocks)));
+    return {-1, 0, i16(splits), u16(blocks), first, 0, 0};
+}
+
+// Makes it part `which` of all heads' parts. Blocks of a part lie side by side: one copy brings several.
+DEVICE void take_part(AttentionItem& item, int which) {
+    static_assert(cache::BLOCKS < 1 << 16, "numbers of blocks have 16 bits");
+    const int splits = item.splits, blocks = item.blocks, split = which % splits, first_block = item.first / cache::BLOCK;
+    item.head = i16(which / splits);
+    item.split = i16(split);
+    item.begin = u16(first_block + split * blocks / splits);
+    item.end = u16(first_block + (split + 1) * blocks / splits);
+}
+
+// Heads x splits spread evenly over the SMs.
+DEVICE AttentionItem item_of(int position, int window, int sm, int blocks_a_split) {
+    AttentionItem item = split_head(position, window, blocks_a_split);
+    const int items = items_of(item.blocks) * item.splits;
+    const int mine = ceil_div(sm * items, model::SMS);
+    if (mine < items && mine * model::SMS / items == sm) take_part(item, mine);
+    return item;
+}
+
+// The first round is in registers before the queries are there, the others come through the ring. Of several requests the producer does
+// not know who attends where. No warp has two blocks in a slot.
+constexpr bool IN_RING = REQUESTS == 1 && SLOT_BYTES >= cache::BLOCK_BYTES;
+constexpr int BLOCKS_A_SLOT = larger(1, smaller(WARPS, SLOT_BYTES / cache::BLOCK_BYTES));
+
+// Whether any SM may have blocks in the ring: without a division, as the producer asks it in each layer.
+DEVICE bool may_use_ring(int position, int window, int blocks_a_split) {
+    const int positions = window ? smaller(position, window + 2 * cache::BLOCK) : position;
+    if (blocks_a_split) return positions > ROUND * cache::BLOCK;
+    return positions > ROUND * cache::BLOCK * smaller(Long::SPLITS, Short::SPLITS);
+}
+
+// A warp's walk over the slots that hold a part's blocks: over those too in which it has none.
+struct RingWalk {
+    Core& core;
+    int next;  // the first block of the slot that comes next
+
+    DEVICE void pass_slot() {
+        core.wait_full_quietly();
+        core.free_slot();
+        next += BLOCKS_A_SLOT;
+    }
+    // The warp's next round: `index`, index + WARPS, .. below `end`, as in KvBlocks::load.
+    DEVICE void take(KvBlock (&blocks)[TOGETHER], int index, int end) {
+#pragma unroll
+        for (int k = 0; k < TOGETHER; ++k) {
+            const int at = index + k * WARPS;
+            if (at >= end) break;
+            while (next + BLOCKS_A_SLOT <= at) pass_slot();
+            core.wait_full_quietly();
+            const u8* block = core.shared.ring[core.cursor.slot] + (at - next) * cache::BLOCK_BYTES;
+            core.free_slot_after(blocks[k].take(block, core.lane));
+            next += BLOCKS_A_SLOT;
+        }
+    }
+    DEVICE void leave(int end) {
+        while (next < end) pass_slot();
+    }
+};
+
+}  // namespace decode_attention
