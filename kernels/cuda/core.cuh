@@ -116,12 +116,22 @@ constexpr int DECODE_BYTES = ROWS_OFFSET + (HAS_TABLE ? TABLE_BYTES : 0);
 constexpr int NORM_BYTES = model::LANES * WARPS * int(sizeof(float));  // prefill: of each lane and warp, the last ones of all
 constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 
-// Which part of which head an SM attends to in a layer, if any (decode_attention.cuh).
-struct alignas(16) AttentionItem {
-    i16 head, split, splits;  // head < 0: none
-    u16 blocks;               // positions [first, position] lie in so many of the cache,
+// Of one request in whole words, of several, which have many items, in halves.
+template <bool SEVERAL>
+struct ItemNumber {
+    using Type = int;
+};
+template <>
+struct ItemNumber<true> {
+    using Type = i16;
+};
+// Which part of which head an SM attends to in a layer, if any (ring_blocks.cuh).
+struct AttentionItem {
+    using Number = ItemNumber<(REQUESTS > 1)>::Type;
+    Number head, split, splits;  // head < 0: none
+    Number blocks;               // positions [first, position] lie in so many of the cache,
     int first;
-    u16 begin, end;           // of which those from `begin` to `end` - 1 are the part's
+    Number begin, end;           // of which those from `begin` to `end` - 1 are the part's
 };
 
 // Where a request of several is, between two passes: the same on all SMs.

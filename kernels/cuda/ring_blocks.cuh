@@ -16,17 +16,19 @@ DEVICE AttentionItem split_head(int position, int window, int blocks_a_split) {
     const int first = window && position + 1 > window ? position + 1 - window : 0;
     const int blocks = ceil_div(position, cache::BLOCK) - first / cache::BLOCK;
     const int splits = larger(1, smaller(ceil_div(blocks, blocks_a_split), most_splits(blocks)));
-    return {-1, 0, i16(splits), u16(blocks), first, 0, 0};
+    using Number = AttentionItem::Number;
+    return {-1, 0, Number(splits), Number(blocks), first, 0, 0};
 }
 
 // Makes it part `which` of all heads' parts. Blocks of a part lie side by side: one copy brings several.
 DEVICE void take_part(AttentionItem& item, int which) {
-    static_assert(cache::BLOCKS < 1 << 16, "numbers of blocks have 16 bits");
+    using Number = AttentionItem::Number;
+    static_assert(cache::BLOCKS < 1 << 15, "numbers of blocks have 16 bits");
     const int splits = item.splits, blocks = item.blocks, split = which % splits, first_block = item.first / cache::BLOCK;
-    item.head = i16(which / splits);
-    item.split = i16(split);
-    item.begin = u16(first_block + split * blocks / splits);
-    item.end = u16(first_block + (split + 1) * blocks / splits);
+    item.head = Number(which / splits);
+    item.split = Number(split);
+    item.begin = Number(first_block + split * blocks / splits);
+    item.end = Number(first_block + (split + 1) * blocks / splits);
 }
 
 // Heads x splits spread evenly over the SMs.

@@ -153,7 +153,7 @@ def fixed_bytes(plan: Plan, expert_tiles: int, requests: int) -> int:
             routing += requests * (8 * experts.chosen + parts * rows) + 4 * (5 + requests * experts.chosen)
     return (
         4 * (12 + 15 + 2 * WARPS + 4)
-        + 4 * requests * (residual_rows(plan) + 4 * plan.config.layers + 2 * WARPS)
+        + 4 * requests * (residual_rows(plan) + (4 if requests > 1 else 7) * plan.config.layers + 2 * WARPS)
         + 8 * WARPS
         + 512
         + routing
