@@ -1,4 +1,4 @@
-"""Contexts of more blocks than an SM's warps hold at once: the others come through the ring of the weights."""
+"""Contexts of more blocks than an SM's warps hold at once: the others come through the weights' ring."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def test_blocks_from_the_ring_have_the_bits_of_those_that_several_requests_load(
     assert together.launch(asked) == expected
 
 
-def test_blocks_beyond_the_first_round_are_what_the_ring_brings_more_after_a_long_context(folder: Path) -> None:
+def test_blocks_beyond_the_first_round_are_what_the_ring_brings_more_after_a_long_context(
+    folder: Path,
+) -> None:
     gpu = EmulatedGpu(folder, WIDE, RandomWeights(WIDE, 3), 1)
 
     def copied(length: int) -> int:
@@ -92,4 +94,6 @@ def test_blocks_beyond_the_first_round_are_what_the_ring_brings_more_after_a_lon
 
     more = 3 * 12 * 2 * BLOCK * WIDE.head_dim * 2  # passes, blocks, keys and values
     ring = gpu.layout.slots_of(filters=False) * gpu.layout.slot_units * UNIT_BYTES
-    assert abs(copied(2 * ROUND + 4 * BLOCK) - copied(ROUND - BLOCK) - more) <= ring, "what is asked for ahead"
+    assert abs(copied(2 * ROUND + 4 * BLOCK) - copied(ROUND - BLOCK) - more) <= ring, (
+        "what is asked for ahead"
+    )
