@@ -259,7 +259,7 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
     core.serial = params.serial;
     const bool ends = sm == 0 && threadIdx.x == 0, reports = ends && params.rank == 0;
     Reporter reporter(params);
-    const u64 begun_ns = global_ns(), begun_clock = Profile::now();
+    const LaunchBegin begun{global_ns(), Profile::now()};
 
     decode_attention::plan_items(core, params.prefill_end);
     consumers_sync();
@@ -274,9 +274,12 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
     }
 
 #ifdef MODEL_SEVERAL
-    several::decode_all(launched, core, reporter.start);
+    const int passes = several::decode_all(launched, core, reporter.start);
     consumers_sync();
-    if (threadIdx.x == 0) barrier_arrive(&shared.done);
+    if (threadIdx.x == 0) {
+        barrier_arrive(&shared.done);
+        leave_profile(params, shared.totals, sm, passes, begun);
+    }
     return;
 #endif
     if (model::FILTERS) begin_rows(core);
@@ -323,22 +326,9 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
     }
 
     consumers_sync();
-    if (threadIdx.x == 0) barrier_arrive(&shared.done);
-    if constexpr (model::PROFILE) {
-        if (threadIdx.x == 0) {
-            u64* out = params.profile + sm * PROFILE_COUNT;
-            for (int k = 0; k < STEP_KINDS; ++k) {
-                out[PROFILE_TIMES + 2 * k] = shared.totals.wait[k];
-                out[PROFILE_TIMES + 2 * k + 1] = shared.totals.work[k];
-                out[PROFILE_STARVED + k] = shared.totals.starved[k];
-                out[PROFILE_PEER + k] = shared.totals.peer[k];
-            }
-            out[PROFILE_PASSES] = u64(core.profile.passes);
-            out[PROFILE_BEGUN_NS] = begun_ns;
-            out[PROFILE_BEGUN_CLOCK] = begun_clock;
-            out[PROFILE_ENDED_NS] = global_ns();
-            out[PROFILE_ENDED_CLOCK] = Profile::now();
-        }
+    if (threadIdx.x == 0) {
+        barrier_arrive(&shared.done);
+        leave_profile(params, shared.totals, sm, core.profile.passes, begun);
     }
     if (ends) {
         params.status->generated = u32(generated);

@@ -1,7 +1,8 @@
 // Where the time of a token goes, by the clock of each SM: off unless compiled in.
 //
 // Each step of a pass (five a layer, with experts six, then head and sample) has three stamps, taken by one thread of the SM: begin,
-// input ready, end. Totals go to profile[sm][step kind][2] (wait, work) and the stamps of traced passes to
+// input ready, end. Of several requests they are one pass' steps, too: that thread's input is ready once those pieces are there that
+// its warp fetches of all of them, and where an SM attends for one after the other, once the first one's is. Totals go to profile[sm][step kind][2] (wait, work) and the stamps of traced passes to
 // profile[SMS * PROFILE_COUNT + ((pass * SMS + sm) * STEPS + step) * 3]. The pairs from PROFILE_BEGUN_NS on
 // tie the SM's clock to the launch's nanoseconds. Of the time until input is ready, what is spent on words that only
 // other GPUs still owe is counted apart.
@@ -34,8 +35,11 @@ struct Profile {
             peer = starved = early = 0;
         }
     }
+    // Of several inputs that a step waits for in turn the first one counts.
     DEVICE void input_ready() {
-        if constexpr (model::PROFILE) ready = now();
+        if constexpr (model::PROFILE) {
+            if (ready == begun) ready = now();
+        }
     }
     // A wait for weights, before the input has been looked for or after.
     DEVICE void starved_since(u64 before) {
@@ -76,6 +80,29 @@ struct Profile {
         }
     }
 };
+
+// When an SM began with a launch, by both clocks.
+struct LaunchBegin {
+    u64 ns, clock;
+};
+
+// What is left of a launch. One thread of the SM.
+DEVICE void leave_profile(const Params& params, const ProfileTotals& totals, u32 sm, int passes, const LaunchBegin& begun) {
+    if constexpr (model::PROFILE) {
+        u64* out = params.profile + sm * PROFILE_COUNT;
+        for (int k = 0; k < STEP_KINDS; ++k) {
+            out[PROFILE_TIMES + 2 * k] = totals.wait[k];
+            out[PROFILE_TIMES + 2 * k + 1] = totals.work[k];
+            out[PROFILE_STARVED + k] = totals.starved[k];
+            out[PROFILE_PEER + k] = totals.peer[k];
+        }
+        out[PROFILE_PASSES] = u64(passes);
+        out[PROFILE_BEGUN_NS] = begun.ns;
+        out[PROFILE_BEGUN_CLOCK] = begun.clock;
+        out[PROFILE_ENDED_NS] = global_ns();
+        out[PROFILE_ENDED_CLOCK] = Profile::now();
+    }
+}
 
 // A finishing warp's wait for other GPUs, if there is one; the others meet it later, as a vector that is late.
 class PeerWait {

@@ -42,11 +42,20 @@ DEVICE size_t mail_at(int layer, int what) { return size_t(layer) * mail::LAYER 
 
 DEVICE bool runs(const Shared& shared, int request) { return shared.seats[request].finish == FINISH_RUNNING; }
 
+// Calls `visit` with a core for the request. What that one notes in its profile is the step's.
 template <class Visit>
-DEVICE void for_each_running(const Core& core, const Visit& visit) {
+DEVICE void visit_request(Core& core, int request, const Visit& visit) {
+    Core other = for_request(core, request);
+    if constexpr (model::PROFILE) other.profile = core.profile;
+    visit(other);
+    if constexpr (model::PROFILE) core.profile = other.profile;
+}
+
+template <class Visit>
+DEVICE void for_each_running(Core& core, const Visit& visit) {
 #pragma unroll 1
     for (int r = 0; r < REQUESTS; ++r) {
-        if (runs(core.shared, r)) visit(for_request(core, r));
+        if (runs(core.shared, r)) visit_request(core, r, visit);
     }
 }
 

@@ -34,8 +34,8 @@ DEVICE u32 with_item(const Core& core, int layer) {
     return __ballot_sync(ALL_LANES, has && core.lane < REQUESTS);
 }
 template <class Visit>
-DEVICE void for_each_item(const Core& core, int layer, const Visit& visit) {
-    for_each_bit(with_item(core, layer), [&](int request) { visit(for_request(core, request)); });
+DEVICE void for_each_item(Core& core, int layer, const Visit& visit) {
+    for_each_bit(with_item(core, layer), [&](int request) { visit_request(core, request, visit); });
 }
 
 // Items of all requests lie side by side: an SM has more than one only where there are more items than SMs. Those of a lane's heads lie on
@@ -88,7 +88,7 @@ DEVICE void product(Core& core, int layer, Finish& finish, const Source& source)
 }
 
 DEVICE void qkv(Core& core, int layer) {
-    for_each_item(core, layer, [&](Core other) { decode_attention::prefetch(other, item(other, layer), layer); });
+    for_each_item(core, layer, [&](Core& other) { decode_attention::prefetch(other, item(other, layer), layer); });
     QkvFinish finish{core, layer};
     const size_t at = mail_at(layer ? layer - 1 : 0, mail::AFTER_MLP + core.stream() * model::HIDDEN);
     product<QKV, true>(core, layer, finish, {at, layer == 0, norm_of(core, 2 * layer)});
@@ -122,10 +122,11 @@ DEVICE void layers(Core& core) {
             core.refresh();
             const int layer = core.place.layer;
             core.place.phase = step == STEP_QKV ? QKV : step == STEP_ATTENTION ? ATTENTION : step - 1;
+            core.profile.begin();
             if (step == STEP_QKV) {
                 qkv(core, layer);
             } else if (step == STEP_ATTENTION) {
-                for_each_item(core, layer, [&](Core other) { decode_attention::run(other, item(other, layer), layer); });
+                for_each_item(core, layer, [&](Core& other) { decode_attention::run(other, item(other, layer), layer); });
             } else if (step == STEP_ATTN_OUT) {
                 attn_out(core, layer);
             } else if (step == STEP_GATE_UP) {
@@ -134,6 +135,7 @@ DEVICE void layers(Core& core) {
                 down(core, layer);
             }
             core.phase_end();
+            decode::finish_step(core, StepKind(step), layer);
         }
     }
 }
@@ -149,17 +151,20 @@ DEVICE void release_caches(Core& core) {
 DEVICE Best head(Core& core) {
     core.place.phase = HEAD;
     core.place.layer = model::LAYERS;
+    core.profile.begin();
     release_caches(core);
     plan_items(core, 1);  // while the last layer is waited for
     const u16* norm = norm_of(core, 2 * model::LAYERS);
     if constexpr (mail::JOINS_LANES) {
         join_lanes(core, norm);
+        if (!core.share(HEAD).tiles) core.profile.input_ready();  // it waits for nothing more
         core.phase_end();
     }
     core.refresh();
     HeadFinish finish{core, nullptr};
     const size_t last = mail_at(model::LAYERS - 1, mail::AFTER_MLP + core.stream() * model::HIDDEN);
     product<HEAD, !HeadFinish::PRESCALED>(core, 0, finish, {mail::JOINS_LANES ? mail::HEAD_INPUT : last, false, norm});
+    decode::finish_step(core, STEP_HEAD, 0);
     return finish.found;
 }
 
@@ -262,8 +267,9 @@ DEVICE bool anybody_runs(const Shared& shared) {
     return any;
 }
 
-// Until all requests have ended that may generate any. `reader` is the core that has read a prompt's piece.
-DEVICE void decode_all(const Together& launch, const Core& reader, u64 start) {
+// Until all requests have ended that may generate any; returns how many passes that took, with the profile compiled in. `reader` is
+// the core that has read a prompt's piece.
+DEVICE int decode_all(const Together& launch, const Core& reader, u64 start) {
     const int request = request_of(reader.warp);
     Core core{launch.requests[request], reader.shared, reader.place, reader.lane, reader.warp, reader.model_lane, reader.cursor};
     core.group = reader.group;
@@ -278,7 +284,7 @@ DEVICE void decode_all(const Together& launch, const Core& reader, u64 start) {
         seat = {p.prefill_end, p.ids[p.prefill_end], 0, p.serial, u32(p.max_new > 0 ? FINISH_RUNNING : FINISH_LENGTH)};
     }
     consumers_sync();
-    if (model::FILTERS) for_each_running(core, [](Core other) { begin_rows(other); });
+    if (model::FILTERS) for_each_running(core, [](Core& other) { begin_rows(other); });
     plan_items(core, 0);
     consumers_sync();
     while (anybody_runs(core.shared)) {
@@ -288,10 +294,15 @@ DEVICE void decode_all(const Together& launch, const Core& reader, u64 start) {
         layers(core);
         const bool ends = leads && core.place.sm == 0, reports = ends && core.params.rank == 0;
         const bool stop_asked = reports && load_relaxed(core.params.stop_flag);
-        choose(core, head(core), stop_asked);
+        const Best best = head(core);
+        core.profile.begin();
+        choose(core, best, stop_asked);
         if (leads && runs(core.shared, request)) take_step(core, Report{core.params, global_ns() - start + 1, reports, ends});
         consumers_sync();
+        decode::finish_step(core, STEP_SAMPLE, 0);
+        ++core.profile.passes;
     }
+    return core.profile.passes;
 }
 
 }  // namespace several

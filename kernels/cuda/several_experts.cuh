@@ -31,6 +31,7 @@ DEVICE void stage_after_attention(Core& core, int layer) {
     uint2 norm[Pieces<model::HIDDEN>::COUNT];
     load_norm<model::HIDDEN, BY_QUADS>(core, norm_of(core, 2 * layer + 1), norm);
     fetch<model::HIDDEN, BY_QUADS>(core, core.mail(layer) + mail::AFTER_ATTENTION, values);
+    core.profile.input_ready();
     core.squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < Pieces<model::HIDDEN>::COUNT; ++i) {
@@ -45,7 +46,7 @@ template <bool FOLDED>
 struct Scores {
     // Leaves each request's parts of the SM's scores, and the squares of its stream after attention.
     DEVICE static void leave(Core& core, int layer) {
-        for_each_running(core, [&](Core other) {
+        for_each_running(core, [&](Core& other) {
             router::stage(other, layer, norm_of(core, 2 * layer + 1), [&](auto& values) { store_gate_up(other, values); });
         });
         consumers_sync();
@@ -67,7 +68,7 @@ template <>
 struct Scores<true> {
     DEVICE static void leave(Core& core, int layer) {
         if (!router::has_row(core, 0)) return;
-        for_each_running(core, [&](Core other) {
+        for_each_running(core, [&](Core& other) {
             const u16* row = other.params.embed + size_t(other.shared.seats[other.own.request].id) * model::HIDDEN;
             const u32* before = other.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP;
             with_storage<QKV>(layer, [&](auto stored) {
@@ -105,7 +106,7 @@ struct Scores<true> {
     }
     // Scores do not depend on it, but what each expert counts does.
     DEVICE static void leave_scale(Core& core, int layer) {
-        for_each_running(core, [&](Core other) {
+        for_each_running(core, [&](Core& other) {
             stage_after_attention(other, layer);
             leave_squares(other);
         });
@@ -125,7 +126,10 @@ struct Experts<true> {
     template <int TILES = experts::ONCE ? experts::TILES_A_GROUP : 0>
     DEVICE static void gate_up(Core& core, int layer) {
         route(core, layer);
+        decode::finish_step(core, STEP_ROUTER, layer);
+        core.profile.begin();
         if constexpr (TILES) {
+            core.profile.input_ready();
             DistinctProducts<TILES, experts::STORAGE<GATE_UP>>(core, layer).run();
         } else if (core.share(GATE_UP).tiles) {
             in_turn(core, [&](Core& other) {
@@ -176,7 +180,7 @@ private:
     // For each request, with a core that stands where the thread does in the ring and among the groups.
     template <class Visit>
     DEVICE static void in_turn(Core& core, const Visit& visit) {
-        for_each_running(core, [&](Core other) {
+        for_each_running(core, [&](Core& other) {
             other.cursor = core.cursor;
             other.group = core.group;
             visit(other);

@@ -185,6 +185,7 @@ private:
         } else {
             receive(first);
         }
+        core_.profile.input_ready();
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
             if constexpr (by_digits(STORAGE)) {  // all lanes of the warp

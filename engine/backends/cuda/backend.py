@@ -33,6 +33,7 @@ from engine.backends.cuda.memory import Memory, load_model
 from engine.backends.cuda.monokernel import Kernels, layout_for
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch
 from engine.backends.cuda.options import Options, parse_options
+from engine.backends.cuda.profile import LaunchProfile
 from engine.backends.cuda.read_bandwidth import ReadBandwidth
 from engine.backends.cuda.reading import Ways
 from engine.backends.cuda.room import fit_copy, require_room
@@ -63,12 +64,13 @@ class CudaBackend:
     `prefix_cache_mib`, memory for the keys and values of recent sequences; `virtual`, which gives all
     `devices` a part of the first GPU's SMs each, to try how a model lies on several GPUs where there is one;
     `cache`, fp16 or fp8, how keys and values are kept; `rows`, how many requests it takes at once, which is
-    1 all the same where `rows_for` says so.
+    1 all the same where `rows_for` says so; `profile`, which has all launches say where their time goes.
     """
 
     name = NAME
     _scheduler: RowScheduler | None = None
     """With several rows: it runs all but what is measured."""
+    _row_launches: RowLaunches | None = None
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class CudaBackend:
         """Compiles the kernels of several requests, side by side, and makes room for the rows."""
         layouts = {size: several_layout(self.layout, chosen.context, size) for size in kernels_for(self.rows)}
         kernels = self._kernels.of_several(layouts, profile=chosen.tuning.profile)
-        launches = RowLaunches(self.device_contexts, layouts, kernels)
+        launches = self._row_launches = RowLaunches(self.device_contexts, layouts, kernels)
 
         def lend(job: Job) -> Lease:
             with self._lock:
@@ -186,6 +188,11 @@ class CudaBackend:
             self._progress(structs.replace(packed, what=packed.what + where))
 
         return load_model(device, self.layout, model.weights, report, rank)
+
+    @property
+    def rows_profile(self) -> LaunchProfile | None:
+        """Of the last launch of several requests, if it has ended and the option `profile` was given."""
+        return self._row_launches and self._row_launches.profile
 
     @property
     def prefix_cache(self) -> PrefixCacheUse:

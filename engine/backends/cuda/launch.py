@@ -246,14 +246,14 @@ class CudaLaunch(PolledLaunch):
         self.logits_address = 0
         if plan.keep_logits and context.rank == 0:
             self.logits_address = self._resources.memory(plan.steps * context.vocab * 4)
-        self._profile = ProfileBuffer(context.layout, plan.trace) if plan.profile else None
+        profile = plan.profile or context.layout.tuning.profile
+        self._profile = ProfileBuffer(context.layout, plan.trace) if profile else None
         self._profile_address = 0
         if self._profile:
             self._profile_address = self._resources.memory(self._profile.size)
             device.fill(self._profile_address, self._profile.size, 0, self._stream)
         self._params.logits, self._params.profile = self.logits_address, self._profile_address
         self._params.serial = context.serial & 0xFFFFFFFF
-        profile = plan.profile or context.layout.tuning.profile
         sampling = self._params.sampling
         self._kernel = context.kernel(profile, bool(sampling.filtered or sampling.adjusts))
         device.synchronise()

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from engine.backends.base import Outcome, Token
 from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan
 from engine.backends.cuda.polling import PolledLaunch
+from engine.backends.cuda.profile import mean_phases, mean_starved
 from engine.errors import BackendFailure
-from engine.timings import PhaseTime
 
 
 class Broken(Protocol):
@@ -77,8 +77,7 @@ class MultiGpuLaunch(PolledLaunch):
     @property
     def starved_us(self) -> Mapping[str, float]:
         """Of the profile: a mean over the GPUs."""
-        found = [launch.starved_us for launch in self._launches]
-        return {name: float(np.mean([f[name] for f in found])) for name in found[0]}
+        return mean_starved([launch.starved_us for launch in self._launches])
 
     def take(self) -> Sequence[Token]:
         return self._launches[0].take()
@@ -138,14 +137,6 @@ class MultiGpuLaunch(PolledLaunch):
 
 def _join_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
     """The first GPU's outcome, with all GPUs' spans and their mean times."""
-    phases = {
-        name: PhaseTime(
-            *(
-                float(np.mean([getattr(o.phases_us[name], part) for o in outcomes]))
-                for part in ("work", "wait_local", "wait_peer")
-            )
-        )
-        for name in outcomes[0].phases_us
-    }
+    phases = mean_phases([outcome.phases_us for outcome in outcomes])
     spans = tuple(replace(span, device=rank) for rank, o in enumerate(outcomes) for span in o.trace)
     return replace(outcomes[0], phases_us=phases, trace=spans)

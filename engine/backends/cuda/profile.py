@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,36 @@ _IN_EXPERT_LAYER = (*_IN_LAYER[:3], Step.ROUTER, *_IN_LAYER[3:])
 _AFTER_LAYERS = (Step.HEAD, Step.SAMPLE)
 
 Words = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchProfile:
+    """Where the time of a launch of several requests went: mean microseconds a pass, over SMs and passes."""
+
+    requests: int
+    passes: int
+    phases_us: Mapping[str, PhaseTime]
+    starved_us: Mapping[str, float]
+    """The part of a phase's work in which weights were not there yet."""
+
+
+def mean_phases(found: Sequence[Mapping[str, PhaseTime]]) -> dict[str, PhaseTime]:
+    """Of GPUs that ran a model together."""
+    parts = ("work", "wait_local", "wait_peer")
+    return {
+        name: PhaseTime(*(float(np.mean([getattr(of[name], part) for of in found])) for part in parts))
+        for name in found[0]
+    }
+
+
+def mean_starved(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([of[name] for of in found])) for name in found[0]}
+
+
+def mean_profile(found: Sequence[LaunchProfile]) -> LaunchProfile:
+    """Of GPUs that ran a model together."""
+    phases = mean_phases([of.phases_us for of in found])
+    return replace(found[0], phases_us=phases, starved_us=mean_starved([of.starved_us for of in found]))
 
 
 class ProfileBuffer:
@@ -37,6 +68,10 @@ class ProfileBuffer:
     def size(self) -> int:
         """Bytes."""
         return 8 * self._sms * (ProfileWord.COUNT + self._traced * self._steps * 3)
+
+    def of_several(self, words: Words, requests: int) -> LaunchProfile:
+        passes = int(self._heads(words)[0, ProfileWord.PASSES])
+        return LaunchProfile(requests, passes, self.phases_us(words), self.starved_us(words))
 
     def _heads(self, words: Words) -> Words:
         return words[: self._sms * ProfileWord.COUNT].reshape(self._sms, ProfileWord.COUNT)

@@ -16,6 +16,7 @@ from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.contract import Finish
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch, cause_of
+from engine.backends.cuda.profile import LaunchProfile, mean_profile
 from engine.backends.cuda.rows import Part, RunningLaunch
 from engine.backends.cuda.together import Seats, SeveralLaunch, slots_together
 from engine.errors import BackendFailure
@@ -37,6 +38,12 @@ class RowLaunches:
         self._contexts, self._layouts, self._kernels = contexts, layouts, kernels
         self._team = [Seats(context, max(layouts)) for context in contexts]
         self._slots_in_flight = {size: slots_together(layout) for size, layout in layouts.items()}
+        self._last: TeamLaunch | None = None
+
+    @property
+    def profile(self) -> LaunchProfile | None:
+        """Of the last launch of several, once it has ended (TeamLaunch.profile)."""
+        return self._last and self._last.profile
 
     def begin(self, parts: Sequence[Part]) -> RunningLaunch:
         plans = [part.plan for part in parts]
@@ -44,7 +51,9 @@ class RowLaunches:
             return LoneLaunch(self._contexts, plans[0])
         size = next(size for size in sorted(self._layouts) if size >= len(parts))
         layout, kernels = self._layouts[size], self._kernels[size]
-        return TeamLaunch(self._contexts, self._team, layout, plans, kernels, self._slots_in_flight[size])
+        in_flight = self._slots_in_flight[size]
+        self._last = TeamLaunch(self._contexts, self._team, layout, plans, kernels, in_flight)
+        return self._last
 
 
 class LoneLaunch:
@@ -124,6 +133,12 @@ class TeamLaunch:
     @property
     def failure(self) -> BackendFailure | None:
         return self._failure
+
+    @property
+    def profile(self) -> LaunchProfile | None:
+        """Mean over the GPUs, of a launch that has ended; None unless they have the profile compiled in."""
+        found = [launch.profile for launch in self._launches if launch.profile is not None]
+        return mean_profile(found) if found else None
 
     def take(self, part: int) -> Sequence[Token]:
         return self._launches[0].take(part)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from engine.backends.base import Token
 from engine.backends.cuda.constants import Layout, make_layout
 from engine.backends.cuda.contract import (
@@ -25,6 +27,7 @@ from engine.backends.cuda.driver import Device
 from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.host_side import FLAG_BYTES, HostSide
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan, params_of, watchdog_report
+from engine.backends.cuda.profile import LaunchProfile, ProfileBuffer
 from engine.backends.cuda.resources import LaunchResources
 from engine.backends.cuda.seats import SeatSizes
 from engine.backends.cuda.watch import Watch
@@ -119,6 +122,8 @@ class SeveralLaunch:
         """Once it has ended without doing its work."""
         self.stuck = False
         """True if it was its own wait that took too long, not another GPU's."""
+        self.profile: LaunchProfile | None = None
+        """Once it has ended, of a backend that was opened with the option `profile`."""
         self.usable = True
         """False once the GPU has failed and the driver refuses everything on it."""
         self._ended, self._aborted = True, False
@@ -134,6 +139,11 @@ class SeveralLaunch:
         device.activate()
         self._stream, self._side = self._resources.stream(), self._resources.stream()
         self._seats.clear(device, len(self._plans), self._stream)
+        self._profiled, self._profile_address = None, 0
+        if self._layout.tuning.profile:
+            self._profiled = ProfileBuffer(self._layout, (0, 0))
+            self._profile_address = self._resources.memory(self._profiled.size)
+            device.fill(self._profile_address, self._profiled.size, 0, self._stream)
         requests = [self._params(seat, plan) for seat, plan in enumerate(self._plans)]
         host = HostSide(device, self._resources, self._stream, requests, self._plans, flags=MOST_ROWS)
         self._views, self._flags = host.views, host.flags
@@ -150,6 +160,7 @@ class SeveralLaunch:
     def _params(self, seat: int, plan: LaunchPlan) -> Params:
         params = params_of(self._context, plan)
         params.slots_in_flight = self._slots_in_flight
+        params.profile = self._profile_address
         self._seats.place(params, seat, self._team)
         return params
 
@@ -195,6 +206,10 @@ class SeveralLaunch:
         for seat, status in enumerate(statuses):
             self._seats.serials[seat] += status.passes
         self.failure, self.stuck = breakdown_of(self._context, self._seats.control, self._plans, statuses)
+        if self._profiled and self.failure is None:
+            size = self._profiled.size // 8
+            words = self._context.device.download(self._profile_address, (size,), np.uint64)
+            self.profile = self._profiled.of_several(words, len(self._plans))
 
     def take(self, part: int) -> Sequence[Token]:
         return self._views[part].take()

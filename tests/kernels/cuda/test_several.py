@@ -12,13 +12,14 @@ import pytest
 from engine.backends.base import Job
 from engine.backends.cuda import reading
 from engine.backends.cuda.constants import Tuning
+from engine.backends.cuda.contract import ProfileWord, Step
 from engine.backends.cuda.rows import Row
 from engine.models.config import ModelConfig
 from engine.models.weights import RandomWeights, Weights
 from engine.sampling import SamplingParams
 from tests.gpu.models import LANEFORMER
 from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
-from tests.kernels.cuda.emulation.several import EmulatedRows, Ended, Request, team
+from tests.kernels.cuda.emulation.several import TRACED, EmulatedRows, Ended, Request, team
 from tests.kernels.cuda.test_emulation import EXPERTS, SMALL
 
 PATIENCE_S = 60.0
@@ -224,3 +225,32 @@ def test_who_leaves_and_who_is_stopped_leaves_the_others_untouched(ranks: int, f
     assert outcome is not None
     assert outcome.finish_reason == "cancelled"
     assert scheduler.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "rows"),
+    [
+        (TINY, 4),
+        pytest.param(LANES, 2, marks=pytest.mark.nightly),
+        pytest.param(EXPERTS, 2, marks=pytest.mark.nightly),
+    ],
+    ids=["a window", "lanes", "experts"],
+)
+def test_a_profile_has_stamps_of_every_step_and_the_same_tokens(
+    config: ModelConfig, rows: int, folder: Path
+) -> None:
+    profiled = check(RandomWeights(config, 3), rows, 2, folder, Tuning(profile=True))
+
+    heads = 2 * ProfileWord.COUNT
+    [words] = profiled.profiles
+    stamps = words[heads:].reshape(TRACED, 2, -1, 3).astype(np.int64)
+    begun, ready, ended = (stamps[..., i] for i in range(3))
+    assert (begun > 0).all()
+    assert (begun <= ready).all()
+    assert (ready < ended).all()
+    assert (ended[..., :-1] < begun[..., 1:]).all()
+    assert (ready - begun)[:, :, -2:].all(), "all SMs wait for the last stream, and for candidates"
+    of_sms = words[:heads].reshape(2, -1)
+    assert (of_sms[:, ProfileWord.TIMES + 1 : ProfileWord.TIMES + 2 * Step.SAMPLE + 2 : 2] > 0).all()
+    found = profiled.profile.of_several(words, rows)
+    assert found.passes == max(seat.serial for seats in profiled.seats for seat in seats) - 1

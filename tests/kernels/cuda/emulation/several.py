@@ -23,10 +23,14 @@ from engine.backends.cuda.contract import (
     Together,
 )
 from engine.backends.cuda.params import biases_of, sampling_of
+from engine.backends.cuda.profile import ProfileBuffer
 from engine.backends.cuda.shared_memory import table_bytes
 from engine.models.weights import Weights
 from engine.sampling import SamplingParams
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
+
+TRACED = 2
+"""Passes of a launch whose steps are kept in full, with the profile."""
 
 
 @dataclass
@@ -103,6 +107,10 @@ class EmulatedRows:
         tables = self.rows * table_bytes(gpu.layout.plan) * gpu.layout.plan.cores
         self.prefilled: list[int] = []
         """Positions that the last launch says each prompt is read to."""
+        self.profile = ProfileBuffer(gpu.layout, (0, TRACED))
+        size = self.profile.size // 8 if gpu.layout.tuning.profile else 0
+        self.profiles = [each.put(np.zeros(size, np.uint64)) for each in self.gpus]
+        """What the last launch wrote of its time."""
         self._tables = [each.put(np.zeros(tables, np.uint8)) for each in self.gpus]
 
     def launch(self, requests: Sequence[Request | None], reader: int = 0) -> list[Ended | None]:
@@ -198,6 +206,7 @@ class Running:
             status=ctypes.addressof(self._statuses[rank][i]),
             ring=self.rings[i].ctypes.data,
         )
+        params.profile, params.trace_last = self._rows.profiles[rank].ctypes.data, TRACED
         for name, array in gpu.memory.items():
             setattr(params, name, array.ctypes.data)
         for name in ("kv", "mail", "candidates", "filters", "stop_flag"):

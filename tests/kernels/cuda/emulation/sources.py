@@ -27,7 +27,7 @@ _CALLS = {
     "cp.async.bulk.shared": "emulation::copy({0}, {1}, {2}, {3})",
     "createpolicy": "{0} = 0",
     "globaltimer": "{0} = 0",
-    "clock64": "{0} = 0",
+    "clock64": "{0} = emulation::ticks()",
     "%tid.x": "{0} = threadIdx.x",
     "bar.sync 1": "emulation::meet_block(1, {0})",
     "bar.sync %0": "emulation::meet_block({0}, {1})",
