@@ -37,10 +37,17 @@ class Products {
     using Vectors = Window<Matrix<PHASE>::COLUMNS, NORMED, STORAGE>;
     template <int T>
     using Sums = typename Weights::template Sums<T>;
+    template <int T>
+    static constexpr int STEP = Weights::template chunks_a_slot<T>();
     static constexpr bool LATE = model::TOTAL_LANES > 1 || !Vectors::WHOLE;
     static constexpr int TURNS = WARPS / REQUESTS;  // warps that finish a request's groups in turn
     // A loop would keep its addresses until it begins, when the vectors are there and all wait for what this SM makes of them.
     static constexpr bool ONE_GROUP = one_group(PHASE);
+    // A second slot of so few chunks that a warp has one at most: its weights, too, are in registers before the vectors are there, so
+    // that nobody waits for it, and loads it, between their last word and what this SM makes of them.
+    using Rest = SlotWeights<false, WARPS>;
+    template <int T>
+    static constexpr bool HAS_REST = ONE_GROUP && !is_packed(STORAGE) && Vectors::WHOLE && CHUNKS > STEP<T> && CHUNKS - STEP<T> <= WARPS;
 
 public:
     DEVICE Products(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)), warp_(core.warp + core.params.zero) {
@@ -74,15 +81,20 @@ private:
     // Squares are added up beside the first slot's products if slots are few, else while the last ones end.
     template <int T>
     DEVICE void multiply(Sums<T>& sums, Vectors& window, int g) {
-        constexpr int STEP = Weights::template chunks_a_slot<T>();
-        constexpr bool FEW_SLOTS = Vectors::WHOLE && ceil_div(CHUNKS, STEP) <= 2;
+        constexpr bool FEW_SLOTS = Vectors::WHOLE && ceil_div(CHUNKS, STEP<T>) <= 2;
         const bool again = !ONE_GROUP && g + 1 < groups_.count;
+        if constexpr (HAS_REST<T>) {
+            multiply_in_window<T>(sums, 0, 0, STEP<T>, 0);
+            leave_squares(window, g);
+            rest_.template multiply_in_window<T>(core_, warp_, STEP<T>, STEP<T>, CHUNKS, 0, sums);
+            return;
+        }
 #pragma unroll (FEW_SLOTS ? 2 : 1)
-        for (int first = 0; first < CHUNKS; first += STEP) {
-            const int last = smaller(first + STEP, CHUNKS), next = first + STEP;
+        for (int first = 0; first < CHUNKS; first += STEP<T>) {
+            const int last = smaller(first + STEP<T>, CHUNKS), next = first + STEP<T>;
             multiply_slot(sums, window, first, last, again);
             if (FEW_SLOTS && first == 0) leave_squares(window, g);
-            if (next < CHUNKS) load<T>(next, smaller(next + STEP, CHUNKS));
+            if (next < CHUNKS) load<T>(next, smaller(next + STEP<T>, CHUNKS));
         }
         if (!FEW_SLOTS) leave_squares(window, g);
     }
@@ -149,7 +161,8 @@ private:
     }
     DEVICE void load_first(int g) {
         with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {
-            load<tiles.COUNT>(0, smaller(Weights::template chunks_a_slot<tiles.COUNT>(), CHUNKS));
+            load<tiles.COUNT>(0, smaller(STEP<tiles.COUNT>, CHUNKS));
+            if constexpr (HAS_REST<tiles.COUNT>) rest_.template load<tiles.COUNT, LATE>(core_, warp_, STEP<tiles.COUNT>, CHUNKS);
         });
     }
     DEVICE void finish_group(int g) {
@@ -172,6 +185,7 @@ private:
     const u32 warp_;
     int pair_ = -1;  // of rows, that this thread finishes next, if it does: known before others wait for it
     Weights weights_;
+    Rest rest_;
 };
 
 }  // namespace several

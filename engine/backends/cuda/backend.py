@@ -191,8 +191,10 @@ class CudaBackend:
 
     @property
     def rows_profile(self) -> LaunchProfile | None:
-        """Of the last launch of several requests, if it has ended and the option `profile` was given."""
-        return self._row_launches and self._row_launches.profile
+        """Of the last launch of several requests, with the option `profile`; waits for its end."""
+        if self._scheduler is not None:
+            self._scheduler.settle()
+        return None if self._row_launches is None else self._row_launches.profile
 
     @property
     def prefix_cache(self) -> PrefixCacheUse:

@@ -43,7 +43,7 @@ class RowLaunches:
     @property
     def profile(self) -> LaunchProfile | None:
         """Of the last launch of several, once it has ended (TeamLaunch.profile)."""
-        return self._last and self._last.profile
+        return None if self._last is None else self._last.profile
 
     def begin(self, parts: Sequence[Part]) -> RunningLaunch:
         plans = [part.plan for part in parts]

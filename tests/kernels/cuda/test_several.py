@@ -88,8 +88,18 @@ def check(
         pytest.param(replace(SMALL, layers=1, windows=(0,), ffn=2176), 8, 2, marks=pytest.mark.nightly),
         pytest.param(replace(SMALL, layers=1, windows=(0,), hidden=2112), 8, 3, marks=pytest.mark.nightly),
         pytest.param(replace(SMALL, layers=1, windows=(0,), hidden=3136), 8, 3, marks=pytest.mark.nightly),
+        pytest.param(replace(TINY, layers=2, hidden=576, ffn=24), 4, 2, marks=pytest.mark.nightly),
     ],
-    ids=["a window", "eight rows", "lanes", "normed heads", "a wide MLP", "wide", "in windows"],
+    ids=[
+        "a window",
+        "eight rows",
+        "lanes",
+        "normed heads",
+        "a wide MLP",
+        "wide",
+        "in windows",
+        "few chunks in a second slot",
+    ],
 )
 def test_each_gets_what_it_gets_alone(config: ModelConfig, rows: int, cores: int, folder: Path) -> None:
     check(RandomWeights(config, 3), rows, cores, folder)
