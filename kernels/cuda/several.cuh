@@ -38,6 +38,32 @@ DEVICE void for_each_item(Core& core, int layer, const Visit& visit) {
     for_each_bit(with_item(core, layer), [&](int request) { visit_request(core, request, visit); });
 }
 
+// The order in which the SMs of a lane get items: those first that have fewest tiles of the matrices before and after attention. Where
+// some have none, who attends has nothing else to finish or to begin while all wait for it: that is where a request alone has its items
+// of SmolLM2, and 24 of four requests on every fifth SM made a token 5 % longer.
+struct ItemOrder {
+    u8 place[model::SMS_A_LANE];    // of each SM
+    u8 alike[model::SMS_A_LANE];    // of each place: how many SMs have no more tiles than the one there
+};
+constexpr int tiles_of(int sm, int tiles) { return (sm + 1) * tiles / model::SMS_A_LANE - sm * tiles / model::SMS_A_LANE; }
+constexpr int tiles_beside_attention(int sm) { return tiles_of(sm, QKV_LANE_TILES) + tiles_of(sm, OUT_LANE_TILES); }
+constexpr ItemOrder item_order() {
+    static_assert(model::SMS_A_LANE < 256, "a byte each");
+    ItemOrder order{};
+    for (int sm = 0; sm < model::SMS_A_LANE; ++sm) {
+        int place = 0, alike = 0;
+        for (int other = 0; other < model::SMS_A_LANE; ++other) {
+            const int more = tiles_beside_attention(other) - tiles_beside_attention(sm);
+            place += more < 0 || (more == 0 && other < sm);
+            alike += more <= 0;
+        }
+        order.place[sm] = u8(place);
+        order.alike[place] = u8(alike);
+    }
+    return order;
+}
+__constant__ const ItemOrder ITEM_ORDER = item_order();
+
 // Items of all requests lie side by side: an SM has more than one only where there are more items than SMs. Those of a lane's heads lie on
 // the lane's SMs: lanes are some layers apart, and on another's they would wait for each other in each layer. As many items as
 // alone, whatever there is room for: their number shows in the result's bits. Of the pass that comes `ahead` passes later; a request
@@ -63,9 +89,10 @@ DEVICE void plan_items(Core& core, int ahead) {
             if (runs(core.shared, r)) all += items_a_lane(items[r * model::LAYERS + layer]);
         }
         constexpr int SMS = model::SMS_A_LANE;
-        const int stride = larger(1, SMS / larger(1, all)), of_lane = items_a_lane(items[i]);
-        const int sm = int(core.place.sm) - core.model_lane * SMS;
-        const int away = (sm + SMS - before * stride % SMS) % SMS, in_lane = away / stride;
+        const int alike = ITEM_ORDER.alike[larger(1, smaller(all, SMS)) - 1];
+        const int stride = larger(1, alike / larger(1, all)), of_lane = items_a_lane(items[i]);
+        const int sm = int(core.place.sm) - core.model_lane * SMS, place = ITEM_ORDER.place[smaller(sm, SMS - 1)];
+        const int away = (place + SMS - before * stride % SMS) % SMS, in_lane = away / stride;
         if (sm < SMS && away % stride == 0 && in_lane < of_lane) decode_attention::take_part(items[i], core.model_lane * of_lane + in_lane);
     }
 }
