@@ -264,6 +264,11 @@ struct Core {
     // more than the registers hold, and a spilled word comes back from the L2, as slow as a look at the mailbox.
     // SMs that belong to no lane have empty shares; any lane will do for them.
     DEVICE void refresh() {
+        if constexpr (REQUESTS > 1 && model::LANES == 1) {  // the kernel for one request keeps its instructions
+            model_lane = 0;
+            asm volatile("" : "+r"(lane), "+r"(warp), "+r"(place.sm), "+r"(place.layer));
+            return;
+        }
         model_lane = smaller(int(place.sm) / model::SMS_A_LANE, model::LANES - 1);
         asm volatile("" : "+r"(lane), "+r"(warp), "+r"(place.sm), "+r"(place.layer), "+r"(model_lane));
     }

@@ -156,20 +156,50 @@ DEVICE u64 warp_total(u64 v) {
 // Rows of the vocabulary that this SM holds, padding among them: that scores less than everything.
 DEVICE int head_rows(const Core& core) { return core.share(HEAD).tiles * TILE_ROWS; }
 
+// This thread's part of them, of several requests: their scores lie in the GPU's memory, so it asks for some at once. (Of one request they
+// lie in shared memory; its loop would have other instructions if it shared this one's.)
+DEVICE void sum_rows(const Core& core, const float* scores, float bar, float top, FilterSums& mine) {
+    constexpr int TOGETHER = smaller(8, ceil_div(model::HEAD_ROWS, Core::TEAM_THREADS));
+    const int rows = head_rows(core);
+#pragma unroll 1
+    for (int first = core.team_thread(); first < rows; first += TOGETHER * Core::TEAM_THREADS) {
+        float some[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; ++i) {
+            const int row = first + i * Core::TEAM_THREADS;
+            some[i] = row < rows ? scores[row] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < TOGETHER; ++i) {
+            if (first + i * Core::TEAM_THREADS >= rows) continue;
+            const u64 w = weight(__fsub_rn(some[i], top));
+            mine.all += w;
+            if (some[i] > bar) {
+                mine.above += w;
+                ++mine.count;
+            }
+        }
+    }
+}
+
 // Of all tokens: how many score more than the candidate, and the weights of those and of all. All threads of the team.
 DEVICE void sum_above(Core& core) {
     Shared& shared = core.shared;
     const float bar = core.shared.draw[core.own.request].score, top = core.shared.draw[core.own.request].top;
     const float* scores = core.scores();
     FilterSums mine{0, 0, 0};
-    for (int row = core.team_thread(); row < head_rows(core); row += Core::TEAM_THREADS) {
-        const float score = scores[row];
-        const u64 w = weight(__fsub_rn(score, top));
-        mine.all += w;
-        if (score > bar) {
-            mine.above += w;
-            ++mine.count;
+    if constexpr (REQUESTS == 1) {
+        for (int row = core.team_thread(); row < head_rows(core); row += Core::TEAM_THREADS) {
+            const float score = scores[row];
+            const u64 w = weight(__fsub_rn(score, top));
+            mine.all += w;
+            if (score > bar) {
+                mine.above += w;
+                ++mine.count;
+            }
         }
+    } else {
+        sum_rows(core, scores, bar, top, mine);
     }
     mine = {warp_total(mine.above), warp_total(mine.all), __reduce_add_sync(ALL_LANES, mine.count)};
     if (core.lane == 0) shared.sums()[core.warp] = mine;

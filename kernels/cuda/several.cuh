@@ -38,15 +38,17 @@ DEVICE void for_each_item(Core& core, int layer, const Visit& visit) {
     for_each_bit(with_item(core, layer), [&](int request) { visit_request(core, request, visit); });
 }
 
-// The order in which the SMs of a lane get items: those first that have fewest tiles of the matrices before and after attention. Where
-// some have none, who attends has nothing else to finish or to begin while all wait for it: that is where a request alone has its items
-// of SmolLM2, and 24 of four requests on every fifth SM made a token 5 % longer.
+// The order in which the SMs of a lane get items where some have no tile of attn_out: those first that have fewest tiles of the matrices
+// before and after attention, so that who attends has nothing else to finish or to begin while all wait for it. That is where a request
+// alone has its items of SmolLM2; 24 of four requests on every fifth SM made a token 5 % longer. Else in the order of their numbers.
 struct ItemOrder {
-    u8 place[model::SMS_A_LANE];    // of each SM
-    u8 alike[model::SMS_A_LANE];    // of each place: how many SMs have no more tiles than the one there
+    u8 place[model::SMS_A_LANE];  // of each SM
+    u8 alike[model::SMS_A_LANE];  // of each place: how many SMs have no more tiles than the one there
 };
 constexpr int tiles_of(int sm, int tiles) { return (sm + 1) * tiles / model::SMS_A_LANE - sm * tiles / model::SMS_A_LANE; }
-constexpr int tiles_beside_attention(int sm) { return tiles_of(sm, QKV_LANE_TILES) + tiles_of(sm, OUT_LANE_TILES); }
+constexpr int tiles_beside_attention(int sm) {
+    return OUT_LANE_TILES < model::SMS_A_LANE ? tiles_of(sm, QKV_LANE_TILES) + tiles_of(sm, OUT_LANE_TILES) : 0;
+}
 constexpr ItemOrder item_order() {
     static_assert(model::SMS_A_LANE < 256, "a byte each");
     ItemOrder order{};
@@ -114,8 +116,13 @@ DEVICE void product(Core& core, int layer, Finish& finish, const Source& source)
     });
 }
 
-DEVICE void qkv(Core& core, int layer) {
+// Of the layer that comes next, while attention is waited for: a qkv's begin is on the way on which all wait for it.
+DEVICE void prefetch_cache(Core& core, int layer) {
     for_each_item(core, layer, [&](Core& other) { decode_attention::prefetch(other, item(other, layer), layer); });
+}
+
+DEVICE void qkv(Core& core, int layer) {
+    if (layer == 0) prefetch_cache(core, 0);
     QkvFinish finish{core, layer};
     const size_t at = mail_at(layer ? layer - 1 : 0, mail::AFTER_MLP + core.stream() * model::HIDDEN);
     product<QKV, true>(core, layer, finish, {at, layer == 0, norm_of(core, 2 * layer)});
@@ -123,6 +130,7 @@ DEVICE void qkv(Core& core, int layer) {
 }
 
 DEVICE void attn_out(Core& core, int layer) {
+    if (layer + 1 < model::LAYERS) prefetch_cache(core, layer + 1);
     ResidualFinish<true> finish(core, layer);
     product<ATTN_OUT>(core, layer, finish, {mail_at(layer, mail::HEADS_OUT + core.model_lane * LANE_Q), false, nullptr});
 }
@@ -212,12 +220,13 @@ DEVICE void choose(Core& core, Best mine, bool stop_asked) {
     if (filtered) filters::begin(core, mine.top_key);
     consumers_sync();
     if (!runs(core.shared, core.own.request)) return;
+    constexpr u32 SETTLES = Core::TEAM > 1 ? 1 : 0;  // which of the team's warps exchanges offers
+    if (filtered && core.member() == SETTLES) filters::offer_first(core);  // on its way while the candidates are waited for
     if (core.member() == 0) {
-        if (filtered) filters::offer_first(core);  // on its way while the candidates are waited for
         elect(core, stop_asked);
         prefetch_likely_row(core);
-        if (filtered) filters::settle_offers(core, true);
     }
+    if (filtered && core.member() == SETTLES) filters::settle_offers(core, true);
     if (!filtered) return;
     core.team_sync();
     const StopIds stop_ids(core);  // on their way meanwhile

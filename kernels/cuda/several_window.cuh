@@ -145,8 +145,10 @@ private:
         look(first, pieces(first));
         asked_ = true;
     }
+    // Nothing is missing of rows of the embedding, which come before: to choose one way or the other, behind a wait, is a jump between the
+    // last word and the post.
     DEVICE void receive(int first) {
-        u32 missing = pieces(first);
+        u32 missing = source_.embedded ? 0 : pieces(first);
         Spin spin(core_.params, core_.place, WAIT_VECTOR);
         while (true) {
             if (!asked_) look(first, missing);
@@ -180,11 +182,8 @@ private:
     DEVICE void fill(int first) {
         uint2 norm[PIECES];
         load_norms(first, norm);
-        if (source_.embedded) {
-            read_embedding(first);
-        } else {
-            receive(first);
-        }
+        if (source_.embedded) read_embedding(first);
+        receive(first);
         core_.profile.input_ready();
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
