@@ -49,9 +49,15 @@ struct Pieces {
     }
     template <int STORAGE>
     DEVICE bool in_operand(int i) const {
-        return chunk(i) < operand_chunks<STORAGE>();
+        return ends_within(i, operand_chunks<STORAGE>()) || chunk(i) < operand_chunks<STORAGE>();
     }
-    DEVICE bool in_vector(int i) const { return column(i) < COLUMNS; }
+    DEVICE bool in_vector(int i) const { return ends_within(i, COLUMNS / CHUNK_COLUMNS) || column(i) < COLUMNS; }
+
+private:
+    // Whether piece i of all threads lies within so many chunks: what the compiler does not know of a thread's place it would ask
+    // each time, and take the pieces one after the other.
+    DEVICE static constexpr bool ends_within(int i, int chunks) { return KNOWS_WHOLE && (i + 1) * ROUND_CHUNKS <= chunks; }
+    static constexpr bool KNOWS_WHOLE = experts::ANY;
 };
 
 // With POST_NORMS each thread keeps its own pieces of the stream, the same in all phases.
