@@ -116,6 +116,20 @@ DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool ap
     return smaller(fit < WARPS ? fit : fit - fit % WARPS, 8 / scales_of_a_chunk(storage) * WARPS);
 }
 
+// The same for groups of PHASE: of the few sizes that they have, each one's is known, and nobody divides.
+template <int PHASE, int STORAGE, bool APART, int T = MAX_TILES>
+DEVICE int chunks_a_slot_of(int tiles) {
+    if constexpr (T == 1) {
+        return chunks_a_slot(1, STORAGE, APART);
+    } else if constexpr ((group_sizes(PHASE) >> T & 1) == 0) {
+        return chunks_a_slot_of<PHASE, STORAGE, APART, T - 1>(tiles);
+    } else if constexpr ((group_sizes(PHASE) & ((1 << T) - 1)) == 0) {
+        return chunks_a_slot(T, STORAGE, APART);  // the smallest
+    } else {
+        return tiles == T ? chunks_a_slot(T, STORAGE, APART) : chunks_a_slot_of<PHASE, STORAGE, APART, T - 1>(tiles);
+    }
+}
+
 // A share is cut into groups of at most MAX_TILES, or `most`, tiles, as even as possible, the larger ones first.
 // Made once a launch: dividing takes longer than the phase of a small model can spare.
 struct Groups {
