@@ -8,7 +8,8 @@
 #include "units.cuh"
 
 constexpr int CONSUMERS = WARPS * 32;
-constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
+// A producer that walks experts finds addresses and waits between the router's answer and the first copy: what it spills there is a delay of all.
+constexpr int CONSUMER_REGISTERS = experts::ANY ? 224 : 232, PRODUCER_REGISTERS = experts::ANY ? 56 : 40;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "registers of one SM");
 constexpr int SLOTS = model::SLOTS;
 constexpr int REQUESTS = model::REQUESTS;  // that a launch may have at once (several.cuh)
