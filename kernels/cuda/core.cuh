@@ -335,7 +335,10 @@ struct Core {
     DEVICE void wait_full() {
         const u64 before = model::PROFILE ? Profile::now() : 0;
         u64* full = &shared.full[cursor.slot];
-        if (!__all_sync(ALL_LANES, barrier_passed(full, cursor.round))) await_full(full, cursor.round, &params, place);
+        if (!__all_sync(ALL_LANES, barrier_passed(full, cursor.round))) {
+            if constexpr (experts::ANY) await_slot(shared.full, cursor.slot, cursor.round, &params, place);
+            else await_full(full, cursor.round, &params, place);
+        }
         if constexpr (model::PROFILE) profile.starved_since(before);
     }
     // Each thread for itself: no warp has to come together for it, which cost 1 %, and race checkers can follow.

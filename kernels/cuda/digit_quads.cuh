@@ -127,7 +127,7 @@ struct DigitProducts {
         int mine = __shfl_sync(ALL_LANES, int(core.warp / QUAD_CHUNKS), 0);  // this warpgroup's first turn in a slot: the same for all
 #pragma unroll 1
         for (int first = 0; first < chunks; first += STEP) {
-            const int turns = ceil_div(smaller(STEP, chunks - first), Cut::CHUNKS);
+            const int turns = first + STEP <= chunks ? STEP / Cut::CHUNKS : ceil_div(chunks % STEP, Cut::CHUNKS);
             u32 loaded = 0;
             core.wait_full();
 #pragma unroll 1
@@ -144,7 +144,7 @@ struct DigitProducts {
                 other.add_to(core, sums.rows);
             }
             core.free_slot_after(loaded);
-            mine = (mine + turns) & 1;
+            if (STEP / Cut::CHUNKS % 2) mine ^= 1;
         }
     }
 

@@ -44,9 +44,11 @@ DEVICE void store_quarter(u8* operand, int chunk, u32 four, const Split& first, 
     *reinterpret_cast<u32*>(then + PIECE_BYTES) = odd ? last.high : last.low;
 }
 
-// Its descriptor: pieces lie `PIECE_BYTES` apart, nothing is swapped about.
-DEVICE u64 vector_descriptor(const u8* operand) {
-    return u64((shared_address(operand) & 0x3ffff) >> 4) | u64(PIECE_BYTES >> 4) << 16 | u64(PRODUCT_BYTES >> 4) << 32;
+// Its descriptor, for one of a quad's products: pieces lie `PIECE_BYTES` apart, nothing is swapped about. Only the lower word depends on
+// where that is.
+DEVICE u64 vector_descriptor(const u8* operand, u32 quad, u32 product) {
+    const u32 first = (shared_address(operand) & 0x3ffff) >> 4 | u32(PIECE_BYTES >> 4) << 16;
+    return u64(PRODUCT_BYTES >> 4) << 32 | first + quad * u32(VECTOR_QUAD_BYTES >> 4) + product * u32(PRODUCT_BYTES >> 4);
 }
 
 // How a group of T tiles is cut: a warpgroup takes a turn at a time, in two halves. Of many tiles the halves are tiles of one
@@ -80,7 +82,7 @@ struct HalfTurn {
         constexpr u32 HERE = Cut::quad(HALF) * Cut::QUAD_BYTES;
         const u32 own = core.warp & (QUAD_CHUNKS - 1);
         // Of a chunk that is not there scales could be anything; the first one's will do, as its part of the vector is zero.
-        const bool real = chunk + Cut::quad(HALF) * QUAD_CHUNKS + int(own) < chunks;
+        const bool real = chunks % Cut::CHUNKS == 0 || chunk + Cut::quad(HALF) * QUAD_CHUNKS + int(own) < chunks;
         const u8* unit = from + HERE + Map::unit(own) + FIRST * Map::NEXT_UNIT + core.lane * (WORDS * 4);
         const u8* of_unit = from + (real ? HERE + Map::unit_scales(own) : Map::unit_scales(0)) + FIRST * Map::NEXT_UNIT_SCALES;
         const u8* of_run = from + (real ? HERE + Map::run_scales(own) : Map::run_scales(0)) + FIRST * Map::NEXT_RUN_SCALES;
@@ -107,13 +109,12 @@ struct HalfTurn {
             for (int k = 0; k < 8; ++k) asm volatile("" : "+r"(weights[i][k])::"memory");  // before the products begin
         }
         hold();
-        const u32 quad = chunk / QUAD_CHUNKS + Cut::quad(HALF);
-        const u64 vector = vector_descriptor(core.shared.operand()) + quad * u32(VECTOR_QUAD_BYTES >> 4);
+        const u32 quad = u32(chunk) / QUAD_CHUNKS + Cut::quad(HALF);
         products_begin();
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
-            multiply_rows(sums[i], weights[i], vector, 0);
-            multiply_rows(sums[i], weights[i] + 4, vector + (PRODUCT_BYTES >> 4), 1);
+            multiply_rows(sums[i], weights[i], vector_descriptor(core.shared.operand(), quad, 0), 0);
+            multiply_rows(sums[i], weights[i] + 4, vector_descriptor(core.shared.operand(), quad, 1), 1);
         }
         products_commit();
         return loaded;
@@ -161,7 +162,7 @@ struct QuadProducts {
         int mine = __shfl_sync(ALL_LANES, int(core.warp / QUAD_CHUNKS), 0);  // this warpgroup's first turn in a slot: the same for all
 #pragma unroll 1
         for (int first = 0; first < chunks; first += STEP) {
-            const int turns = ceil_div(smaller(STEP, chunks - first), Cut::CHUNKS);
+            const int turns = first + STEP <= chunks ? STEP / Cut::CHUNKS : ceil_div(chunks % STEP, Cut::CHUNKS);
             u32 loaded = 0;
             core.wait_full();
 #pragma unroll 1
@@ -176,7 +177,7 @@ struct QuadProducts {
                 other.add_to(sums.rows);
             }
             core.free_slot_after(loaded);
-            mine = (mine + turns) & 1;
+            if (STEP / Cut::CHUNKS % 2) mine ^= 1;
         }
     }
 

@@ -88,6 +88,13 @@ __device__ __noinline__ void await_full(u64* barrier, u32 parity, const Params* 
     while (!__all_sync(ALL_LANES, full)) full = full || barrier_passed(barrier, parity) || spin.hopeless();
 }
 
+// The same of a slot of the ring whose barriers are `full`: its address is found here, not where it is there already.
+__device__ __noinline__ void await_slot(u64* full, u32 slot, u32 parity, const Params* params, Place place) {
+    Spin spin(*params, place, WAIT_FULL);
+    bool passed = false;
+    while (!__all_sync(ALL_LANES, passed)) passed = passed || barrier_passed(full + slot, parity) || spin.hopeless();
+}
+
 // Weights are read once a token and never again before 100 times the L2 has passed: let them leave first.
 DEVICE u64 evict_first_policy() {
     u64 policy;
