@@ -8,8 +8,9 @@
 #include "units.cuh"
 
 constexpr int CONSUMERS = WARPS * 32;
-// A producer that walks experts finds addresses and waits between the router's answer and the first copy: what it spills there is a delay of all.
-constexpr int CONSUMER_REGISTERS = experts::ANY ? 224 : 232, PRODUCER_REGISTERS = experts::ANY ? 56 : 40;
+// Of one request all wait for what a producer that walks experts executes between the router's answer and the first copy: it spills nothing.
+constexpr bool WALKS_EXPERTS = experts::ANY && model::REQUESTS == 1;
+constexpr int CONSUMER_REGISTERS = WALKS_EXPERTS ? 224 : 232, PRODUCER_REGISTERS = WALKS_EXPERTS ? 56 : 40;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "registers of one SM");
 constexpr int SLOTS = model::SLOTS;
 constexpr int REQUESTS = model::REQUESTS;  // that a launch may have at once (several.cuh)
