@@ -126,10 +126,8 @@ GEMMA_2_2B = ModelConfig(
     logit_cap=30.0, windows=(4096, 0) * 13,
 )  # fmt: skip
 """The published shape."""
-QWEN3_32B = replace(
-    load_preset("qwen3-8b").config, name="qwen3-32b", hidden=5120, layers=64, heads=64, ffn=25600, windows=()
-)
-"""The published shape: vectors so long that the ring alone has no room for two stages of a prompt's tiles."""
+QWEN3_32B = load_preset("qwen3-32b").config
+"""Vectors so long that the ring alone has no room for two stages of a prompt's tiles."""
 CONFIGS: dict[str, ModelConfig] = {
     c.name: c
     for c in (

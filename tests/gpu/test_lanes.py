@@ -20,7 +20,7 @@ from engine.backends.cuda.tape import Matrix
 from engine.errors import BackendFailure
 from engine.kv_cache import KeysAndValues
 from engine.measuring.verification import agrees
-from engine.models.config import Lanes
+from engine.models.config import Lanes, ModelConfig
 from engine.models.presets import load_preset
 from engine.models.weights import RandomWeights
 from engine.sampling import SamplingParams
@@ -148,9 +148,10 @@ def test_stored_weights_are_sharded_like_random_ones(sharded: Open) -> None:
         assert np.array_equal(made, packed)
 
 
-def test_repeated_launches_over_used_mailboxes_give_the_same_bits(sharded: Open) -> None:
-    backend = sharded(Model(LANEFORMER, RandomWeights(LANEFORMER, 8)))
-    tokens = sequence(LANEFORMER.vocab, 80)
+@pytest.mark.parametrize("config", [LANEFORMER, FOUR_HEADS], ids=["laneformer", "llama"])
+def test_repeated_launches_over_used_mailboxes_give_the_same_bits(sharded: Open, config: ModelConfig) -> None:
+    backend = sharded(Model(config, RandomWeights(config, 8)))
+    tokens = sequence(config.vocab, 80)
     first = backend.logits(tokens)
     for _ in range(5):
         generated(backend, Job(tuple(tokens[:33]), 7, SamplingParams(temperature=1.0, top_p=0.9)))
