@@ -76,7 +76,7 @@ DEVICE const u16* post_norm_of(const Core& core, int layer, bool mlp) {
 DEVICE void qkv(Core& core, int layer, const u16* row) {
     const u16* post_norm = post_norm_of(core, layer - 1, true);
     if (!core.share(QKV).tiles) {
-        const u32* mlp = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.stream() * model::HIDDEN;
+        const u32* mlp = core.mail(layer ? layer - 1 : 0) + mail::STREAM_AFTER_MLP + core.stream() * model::HIDDEN;
         follow_stream(core, mlp, layer ? nullptr : row, post_norm);
         if constexpr (experts::FOLDED && QKV_LANE_TILES < model::SMS) {
             with_storage<QKV>(layer, [&](auto stored) {
@@ -89,7 +89,7 @@ DEVICE void qkv(Core& core, int layer, const u16* row) {
     QkvFinish finish{core, layer};
     with_storage<QKV>(layer, [&](auto stored) {
         GroupRun<QKV, QkvFinish, stored.STORAGE> groups(core, finish);
-        const u32* from = core.mail(layer ? layer - 1 : 0) + mail::AFTER_MLP + core.stream() * model::HIDDEN;
+        const u32* from = core.mail(layer ? layer - 1 : 0) + mail::STREAM_AFTER_MLP + core.stream() * model::HIDDEN;
         if constexpr (experts::FOLDED) {
             folded_router::StreamScores<stored.STORAGE> scores(core, layer, norm_of(core, 2 * layer + 1));
             stage_normed<model::HIDDEN, stored.STORAGE>(core, from, layer ? nullptr : row, norm_of(core, 2 * layer), post_norm, scores);
@@ -136,7 +136,7 @@ DEVICE void gate_up(Core& core, int layer) {
     }
     const u16* post_norm = post_norm_of(core, layer, false);
     if (!core.share(GATE_UP).tiles) {
-        follow_stream(core, core.mail(layer) + mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN, nullptr, post_norm);
+        follow_stream(core, core.mail(layer) + mail::STREAM_AFTER_ATTENTION + core.model_lane * model::HIDDEN, nullptr, post_norm);
         return;
     }
     if constexpr (!experts::ANY) ++core.staged;
@@ -146,7 +146,7 @@ DEVICE void gate_up(Core& core, int layer) {
         if constexpr (experts::ANY) {
             core.profile.input_ready();
         } else {
-            const u32* from = core.mail(layer) + mail::AFTER_ATTENTION + core.model_lane * model::HIDDEN;
+            const u32* from = core.mail(layer) + mail::STREAM_AFTER_ATTENTION + core.model_lane * model::HIDDEN;
             stage_normed<model::HIDDEN, stored.STORAGE>(core, from, nullptr, norm, post_norm);
         }
         groups.run();

@@ -104,7 +104,7 @@ DEVICE void see_stream(Core& core, int layer, const u32* from, const u16* row, c
     if (row) {
         fetch_row<model::HIDDEN, BY_QUADS>(core, row, values);
     } else {
-        fetch<model::HIDDEN, BY_QUADS>(core, from, values);
+        fetch_stream<BY_QUADS>(core, from, values);
     }
     core.profile.input_ready();
 #pragma unroll
@@ -159,7 +159,7 @@ DEVICE void stage_heads(Core& core, int layer, const u32* from) {
 DEVICE void stage(Core& core, int layer, const u16* norm_weights) {
     if (!core.share(GATE_UP).tiles && !core.share(DOWN).tiles) return;
     ++core.staged;
-    stage_normed<model::HIDDEN, experts::STORAGE<GATE_UP>>(core, core.mail(layer) + mail::AFTER_ATTENTION, nullptr, norm_weights);
+    stage_normed<model::HIDDEN, experts::STORAGE<GATE_UP>>(core, core.mail(layer) + mail::STREAM_AFTER_ATTENTION, nullptr, norm_weights);
     leave_squares(core);
     if (core.lane != 0) return;
     experts::RoutingInDecode& routing = core.shared.routing.decode();

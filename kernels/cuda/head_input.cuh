@@ -17,7 +17,7 @@ constexpr int PIECES = SIDE_BY_SIDE ? 0 : ceil_div(SLICE_QUADS, 32);    // of th
 static_assert(!mail::JOINS_LANES || (SQUARES + PIECES <= 64 && SLICE_QUADS <= CONSUMERS), "a bit a word, a thread a piece");
 
 DEVICE const u32* stream(const Core& core, int which) {
-    return core.mail(model::LAYERS - 1) + mail::AFTER_MLP + which * model::HIDDEN;
+    return core.mail(model::LAYERS - 1) + mail::STREAM_AFTER_MLP + which * model::HIDDEN;
 }
 DEVICE u32* joined_lanes(const Core& core) { return core.params.mail + mail::HEAD_INPUT; }
 

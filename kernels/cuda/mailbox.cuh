@@ -5,6 +5,7 @@
 // pass. exchange.cuh has what crosses from one GPU to another.
 #pragma once
 #include "mma.cuh"
+#include "units.cuh"
 #include "watchdog.cuh"
 #include "words.cuh"
 
@@ -19,6 +20,14 @@ constexpr int GATED = AFTER_ATTENTION + model::LANES * model::HIDDEN;   // [FFN]
 constexpr int AFTER_MLP = GATED + model::FFN;                           // residual, [STREAMS][HIDDEN]
 constexpr int LANES_ATTENTION = AFTER_MLP + model::STREAMS * model::HIDDEN;  // module outputs, for other lanes
 constexpr int LANES_MLP = LANES_ATTENTION + (model::TOTAL_LANES > 1 ? model::TOTAL_LANES * model::HIDDEN : 0);
+// A model without lanes that is cut over GPUs: each posts to all what its part of a module gives, the first one with the stream before
+// it. Of two GPUs whoever reads the stream adds both parts up, so that it is one exchange; of more whoever finishes the rows does, and
+// posts the stream within the GPU. Requests that share a launch add up in the second way, to the same bits.
+constexpr bool IN_PARTS = model::STREAMS == 1 && model::TOTAL_LANES > 1;
+// So do models with packed matrices whose slots are left as soon as they are read: SLOTS_LATE in matvec.cuh.
+constexpr int STREAM_PARTS = IN_PARTS && model::TOTAL_LANES == 2 && model::REQUESTS == 1 && !any_by_warps() ? 2 : 1;
+constexpr int STREAM_AFTER_ATTENTION = STREAM_PARTS > 1 ? LANES_ATTENTION : AFTER_ATTENTION;  // [STREAM_PARTS][HIDDEN]
+constexpr int STREAM_AFTER_MLP = STREAM_PARTS > 1 ? LANES_MLP : AFTER_MLP;
 constexpr int SCORE_PARTS = model::FOLDS_ROUTER ? model::RANKS : 1;
 constexpr int SCORES = LANES_MLP + (model::TOTAL_LANES > 1 ? model::TOTAL_LANES * model::HIDDEN : 0);  // of experts, [SCORE_PARTS][EXPERTS]
 constexpr int PARTIALS = SCORES + round_up(SCORE_PARTS * model::EXPERTS, 4);
@@ -28,7 +37,7 @@ constexpr int PART_ITEMS =
     model::KV_HEADS * larger(model::QUERY_GROUPS * model::MAX_SPLITS, model::SHORT_QUERY_GROUPS * model::SHORT_MAX_SPLITS);
 constexpr int LAYER = round_up(PARTIALS + PART_ITEMS * PARTIAL_ITEM * 2, 32);
 static_assert(KEYS % 4 == 0 && VALUES % 4 == 0 && HEADS_OUT % 4 == 0 && AFTER_ATTENTION % 4 == 0 && GATED % 4 == 0 &&
-                  AFTER_MLP % 4 == 0 && PARTIALS % 4 == 0,
+                  AFTER_MLP % 4 == 0 && LANES_ATTENTION % 4 == 0 && LANES_MLP % 4 == 0 && PARTIALS % 4 == 0,
               "vectors are read in 16-byte words");
 
 // Once a pass, after all layers: what the head of a model with several lanes reads (head_input.cuh).

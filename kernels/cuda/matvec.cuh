@@ -160,6 +160,10 @@ private:
     }
 };
 
+// Warps that look at two vectors have so many loads on their way that the load of another warp's weights hangs behind them for as long
+// as the copy engine takes to fill a slot anew, while its arrival does not (barrier_arrive_after): slots are left late.
+constexpr bool SLOTS_LATE = mail::STREAM_PARTS > 1;
+
 // The products of a group with weights that a warp holds in registers, its part of a slot at a time.
 template <class Held, int CHUNKS>
 struct HeldProducts {
@@ -169,7 +173,7 @@ struct HeldProducts {
     // Takes the first slot of a group of T tiles, while its vector is still waited for.
     template <int T>
     DEVICE void begin(Core& core, int tiles, int chunks) {
-        weights_.template load<T>(core, 0, smaller(Held::template chunks_a_slot<T>(tiles), chunks), tiles);
+        load<T>(core, 0, smaller(Held::template chunks_a_slot<T>(tiles), chunks), tiles);
     }
 
     // Adds this warp's part of each row's product to `sums`; `held`: begin() has its first slot. Keeping the next slot's weights in
@@ -186,7 +190,7 @@ struct HeldProducts {
 #pragma unroll (FEW_SLOTS ? 2 : 1)
         for (int first = 0; first < chunks; first += step) {
             const int last = smaller(first + step, chunks);
-            if (!held) weights_.template load<T>(core, first, last, tiles);
+            if (!held) load<T>(core, first, last, tiles);
             held = false;
             weights_.template multiply<T>(core, first, last, sums);
             if (FEW_SLOTS && first == 0) meanwhile();
@@ -223,6 +227,12 @@ struct HeldProducts {
     }
 
 private:
+    template <int T>
+    DEVICE void load(Core& core, int first, int last, int tiles) {
+        if constexpr (SLOTS_LATE) weights_.template load<T, true>(core, first, last, tiles);
+        else weights_.template load<T>(core, first, last, tiles);
+    }
+
     Held weights_;
 };
 

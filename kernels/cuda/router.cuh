@@ -47,7 +47,7 @@ DEVICE void stage(Core& core, int layer, const u16* norm_weights, const Store& s
         const int expert = smaller(expert_of(core, r), model::EXPERTS - 1);
         load_norm<model::HIDDEN, BY_QUADS>(core, row_of(core.params, layer, expert), rows[r]);
     }
-    fetch<model::HIDDEN, BY_QUADS>(core, core.mail(layer) + mail::AFTER_ATTENTION, values);
+    fetch_stream<BY_QUADS>(core, core.mail(layer) + mail::STREAM_AFTER_ATTENTION, values);
     core.profile.input_ready();
     constexpr int SQUARES = experts::ROWS;  // behind the rows
     float sums[experts::ROWS + 1] = {};

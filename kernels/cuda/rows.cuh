@@ -283,6 +283,7 @@ struct ResidualFinish {
     static constexpr int LANES = model::TOTAL_LANES;
     static constexpr bool BIASED = ATTENTION ? model::OUT_BIAS : experts::BIASED;
     static constexpr bool TO_HEAD = !ATTENTION && mail::JOINS_LANES;
+    static constexpr bool READ_IN_PARTS = mail::STREAM_PARTS > 1;
 
     Core& core;
     int layer;
@@ -308,10 +309,13 @@ struct ResidualFinish {
         residual = reinterpret_cast<float2*>(core.residual()) + (pair - core.share(ATTN_OUT).first * (TILE_ROWS / 2));
         to = core.mail(layer) + STREAM + (ATTENTION ? core.model_lane : core.stream()) * model::HIDDEN + r;
         if (r >= model::HIDDEN) return;
+        if (mail::IN_PARTS && core.params.rank != 0) return;
         if constexpr (BIASED) {
             bias = ATTENTION ? heads::out_bias(core.params, layer, r) : experts::down_bias(core.params, core.met(), layer, r);
         }
-        if constexpr (LANES > 1) {
+        if constexpr (READ_IN_PARTS && !model::POST_NORMS) {
+            look_before();
+        } else if constexpr (LANES > 1) {
             if (exchange != EXCHANGE_DELAYED) return;
 #pragma unroll
             for (int m = 0; m < LANES; ++m) {
@@ -322,8 +326,8 @@ struct ResidualFinish {
     // This lane's output of the layer, where every lane can read it: in each GPU's own memory.
     DEVICE void share(int r, u32 a, u32 b) {
         const size_t at = size_t(layer) * mail::LAYER + OWN + core.whole_lane() * model::HIDDEN + r;
-        ::post(core.mailbox() + at, a, b);
         for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, a, b); });
+        ::post(core.mailbox() + at, a, b);
     }
     // The last stream, and the sum of squares of each of its tiles, to every GPU: each makes the head's input for itself.
     DEVICE void tell_head(size_t at, int r, float2 x) {
@@ -371,8 +375,54 @@ struct ResidualFinish {
         }
         return missing;
     }
+    // READ_IN_PARTS: asks for the stream before the module. This SM has seen it, most often, but kept none of it; of the first layer it
+    // has kept its rows of the embedding.
+    DEVICE bool has_kept() const { return !READ_IN_PARTS || (ATTENTION && layer == 0); }
+    DEVICE void look_before() {
+        if (has_kept()) return;
+        const u32* from = core.mail(ATTENTION ? layer - 1 : layer) + (ATTENTION ? mail::STREAM_AFTER_MLP : mail::STREAM_AFTER_ATTENTION) + r;
+#pragma unroll
+        for (int m = 0; m < LANES; ++m) past[m] = peek2_far(from + m * model::HIDDEN);
+    }
+    DEVICE float2 stream_before() {
+        if (has_kept()) return *residual;
+        Spin spin(core.params, core.place, WAIT_LANES);
+        float2 sum = make_float2(0.0f, 0.0f);
+        while (true) {
+            bool all = true;
+#pragma unroll
+            for (int m = 0; m < LANES; ++m) all = all && fresh(past[m], core.epoch);
+            if (all || spin.hopeless()) break;
+            look_before();
+        }
+#pragma unroll
+        for (int m = 0; m < LANES; ++m) {
+            sum.x += untagged(past[m].x);
+            sum.y += untagged(past[m].y);
+        }
+        return make_float2(as_posted(sum.x), as_posted(sum.y));
+    }
+    // IN_PARTS: what this GPU's part of the module gives, to all.
+    DEVICE void post_part(float2 sum) {
+        if (core.params.rank == 0) {
+            if constexpr (BIASED) sum = make_float2(sum.x + bias.x, sum.y + bias.y);
+            if constexpr (!model::POST_NORMS) {
+                const float2 before = stream_before();
+                sum = make_float2(sum.x + before.x, sum.y + before.y);
+            }
+        }
+        const u32 first = tagged(sum.x, core.epoch), second = tagged(sum.y, core.epoch);
+        share(r, first, second);
+        if constexpr (READ_IN_PARTS) return;
+#pragma unroll
+        for (int m = 0; m < LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
+        const float2 all = sum_of_lanes(layer, r, make_float2(untagged(first), untagged(second)));
+        if constexpr (!model::POST_NORMS) *residual = make_float2(as_posted(all.x), as_posted(all.y));
+        ::post(to, tagged(all.x, core.epoch), tagged(all.y, core.epoch));
+    }
     DEVICE void post(int, float a, float b) {
         if (r >= model::HIDDEN) return;
+        if constexpr (mail::IN_PARTS) return post_part(make_float2(a, b));
         float2 add = make_float2(a, b);
         const u32 first = tagged(a, core.epoch), second = tagged(b, core.epoch);
         if constexpr (LANES > 1) {

@@ -63,36 +63,53 @@ private:
 // With POST_NORMS each thread keeps its own pieces of the stream, the same in all phases.
 DEVICE constexpr bool staged_by_quads(int storage) { return by_warpgroups(storage) && !model::POST_NORMS; }
 
+DEVICE float4 sum_as_posted(const float4& a, const float4& b) {
+    return make_float4(as_posted(a.x + b.x), as_posted(a.y + b.y), as_posted(a.z + b.z), as_posted(a.w + b.w));
+}
+
 // Polls until every piece of `from` carries this pass's parity. The warp stays together, here and in whatever else waits:
 // lanes that left the loop one by one would go through what follows one by one as well, which cost a tenth of a token.
-template <int COLUMNS, bool BY_QUADS = false>
+// Of a vector that comes in PARTS, from a GPU each, the sum.
+template <int COLUMNS, bool BY_QUADS = false, int PARTS = 1>
 DEVICE void fetch(Core& core, const u32* from, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
-    static_assert(Pieces<COLUMNS>::COUNT <= 32, "a bit a piece");
+    constexpr int COUNT = Pieces<COLUMNS>::COUNT;
+    static_assert(PARTS * COUNT <= 32, "a bit a piece");
     const Pieces<COLUMNS, BY_QUADS> pieces(core);
-    uint4 words[Pieces<COLUMNS>::COUNT];
+    uint4 words[PARTS * COUNT];
     u32 missing = 0;
 #pragma unroll
-    for (int i = 0; i < pieces.COUNT; ++i) {
-        if (pieces.in_vector(i)) missing |= 1u << i;
+    for (int i = 0; i < PARTS * COUNT; ++i) {
+        if (pieces.in_vector(i % COUNT)) missing |= 1u << i;
         words[i] = make_uint4(0, 0, 0, 0);
     }
     Spin spin(core.params, core.place, WAIT_VECTOR);
     while (__any_sync(ALL_LANES, missing)) {
+        const bool near_missing = PARTS > 1 && model::PROFILE && (missing >> core.params.rank * COUNT & ((1u << COUNT) - 1u));
 #pragma unroll
-        for (int i = 0; i < pieces.COUNT; ++i) {
-            if (missing >> i & 1u) words[i] = peek4(from + pieces.column(i));
+        for (int i = 0; i < PARTS * COUNT; ++i) {
+            const u32* at = from + i / COUNT * COLUMNS + pieces.column(i % COUNT);
+            if (missing >> i & 1u) words[i] = PARTS > 1 ? peek4_far(at) : peek4(at);
         }
         const bool hopeless = spin.hopeless();  // between the loads and the first use of any (Spin)
         u32 still = 0;
 #pragma unroll
-        for (int i = 0; i < pieces.COUNT; ++i) still |= stale(words[i], core.epoch) << i;
+        for (int i = 0; i < PARTS * COUNT; ++i) still |= stale(words[i], core.epoch) << i;
         missing &= still;
+        if constexpr (PARTS > 1) core.profile.looked(near_missing);
         if (hopeless) missing = 0;
     }
+    if constexpr (PARTS > 1) core.profile.peers_ready();
 #pragma unroll
-    for (int i = 0; i < pieces.COUNT; ++i) {
+    for (int i = 0; i < COUNT; ++i) {
         values[i] = untagged(words[i]);
+#pragma unroll
+        for (int p = 1; p < PARTS; ++p) values[i] = sum_as_posted(values[i], untagged(words[p * COUNT + i]));
     }
+}
+// The stream, after attention or after the MLP.
+template <bool BY_QUADS = false>
+DEVICE void fetch_stream(Core& core, const u32* from, float4 (&values)[Pieces<model::HIDDEN>::COUNT]) {
+    fetch<model::HIDDEN, BY_QUADS, mail::STREAM_PARTS>(core, from, values);
 }
 
 DEVICE float4 times(const float4& v, float scale) { return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale); }
@@ -221,7 +238,7 @@ DEVICE void stage_normed(Core& core, const u32* from, const u16* row, const u16*
     if (row) {
         fetch_row<COLUMNS, BY_QUADS>(core, row, values);
     } else {
-        fetch<COLUMNS, BY_QUADS>(core, from, values);
+        fetch_stream<BY_QUADS>(core, from, values);
     }
     core.profile.input_ready();
     if constexpr (model::POST_NORMS) add_normed<COLUMNS>(core, row != nullptr, post_norm, values);

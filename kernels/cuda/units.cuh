@@ -55,6 +55,14 @@ DEVICE constexpr bool any_by_warpgroups() {
     return false;
 }
 
+// Whether any packed matrix is multiplied by single warps.
+DEVICE constexpr bool any_by_warps() {
+    for (int s = 0; ALL_STORAGES >> s; ++s) {
+        if ((ALL_STORAGES >> s & 1) && is_packed(s) && !by_warpgroups(s)) return true;
+    }
+    return false;
+}
+
 DEVICE constexpr bool any_by_digits() {
     for (int s = 0; ALL_STORAGES >> s; ++s) {
         if ((ALL_STORAGES >> s & 1) && by_digits(s)) return true;

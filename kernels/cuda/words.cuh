@@ -13,6 +13,9 @@ DEVICE uint4 tagged(const float4& v, u32 epoch) {
     return make_uint4(tagged(v.x, epoch), tagged(v.y, epoch), tagged(v.z, epoch), tagged(v.w, epoch));
 }
 
+// A number as a word has it.
+DEVICE float as_posted(float value) { return untagged(__float_as_uint(value)); }
+
 // Relaxed: orders nothing but itself.
 DEVICE void post(u32* to, u32 word) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");

@@ -271,6 +271,28 @@ def test_experts_cut_over_two_gpus_leave_the_references_keys_values_and_tokens(
     require_close(gpus.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, name)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", ["llama", "norms after modules, soft caps"])
+def test_a_dense_model_cut_over_gpus_leaves_the_references_keys_values_and_tokens(
+    name: str, ranks: int, folder: Path
+) -> None:
+    """Of two GPUs the parts of the stream meet where it is read, of four where they are posted."""
+    config, cores = MODELS[name]
+    config = replace(config, heads=4, kv_heads=2, ffn=128)
+    weights = RandomWeights(config, 3)
+    prompt = np.random.default_rng(5).integers(0, config.vocab, SHORT).tolist()
+
+    gpus = EmulatedGpus(folder, config, weights, cores, ranks=ranks)
+    tokens, again = (gpus.generate(prompt, NEW, prefilled=0) for _ in range(2))
+
+    reference = Reference(weights)
+    known = SHORT + NEW - 1
+    cache = reference.new_cache(known + 1)
+    logits = reference.forward([*prompt, *tokens[:-1]], cache)
+    assert tokens == again == logits[SHORT - 1 :].argmax(axis=1).tolist()
+    require_close(gpus.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, name)
+
+
 @pytest.mark.parametrize("prefilled", [0, SHORT - 1])
 @pytest.mark.parametrize(
     ("ranks", "ffn", "storage", "columns_a_gpu"),
