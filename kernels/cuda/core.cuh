@@ -142,7 +142,8 @@ struct Seat {
     u32 serial, finish;
 };
 
-// PROFILE: when a warp last looked for what its own GPU owes the head, and for anything that the head waits for.
+// When a warp last looked for what its own GPU owes the head, and for anything that the head waits for.
+constexpr bool KEEPS_LOOKS = model::PROFILE && model::RANKS > 1 && mail::JOINS_LANES;
 struct LastLooks {
     u64 near, any;
 };
@@ -177,7 +178,7 @@ struct Shared {
     u32 token[REQUESTS];
     u32 verdict[REQUESTS];                   // on the pass just done: bits of Verdict (sampling.cuh)
     ProfileTotals totals;
-    LastLooks looks[model::PROFILE ? WARPS : 1];
+    LastLooks looks[KEEPS_LOOKS ? WARPS : 1];
     experts::Routing routing;      // of this layer
     Seat seats[REQUESTS];          // of several requests
     experts::Routes<(REQUESTS > 1)> routes;

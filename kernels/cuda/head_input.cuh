@@ -81,11 +81,11 @@ DEVICE void for_each_stream(const Core& core, const Visit& visit) {
 
 // Of all warps, after the last look of each.
 DEVICE void meet(Core& core) {
-    if constexpr (model::PROFILE && model::RANKS > 1) {
+    if constexpr (KEEPS_LOOKS) {
         if (core.lane == 0) core.shared.looks[core.warp] = {core.profile.near, core.profile.found};
     }
     consumers_sync();
-    if constexpr (model::PROFILE && model::RANKS > 1) {
+    if constexpr (KEEPS_LOOKS) {
         LastLooks last{0, 0};
         for (const LastLooks& looks : core.shared.looks) {
             if (looks.near > last.near) last.near = looks.near;

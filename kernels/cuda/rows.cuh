@@ -413,16 +413,21 @@ struct ResidualFinish {
         }
         const u32 first = tagged(sum.x, core.epoch), second = tagged(sum.y, core.epoch);
         share(r, first, second);
-        if constexpr (READ_IN_PARTS) return;
+        if constexpr (!READ_IN_PARTS) {
 #pragma unroll
-        for (int m = 0; m < LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
-        const float2 all = sum_of_lanes(layer, r, make_float2(untagged(first), untagged(second)));
-        if constexpr (!model::POST_NORMS) *residual = make_float2(as_posted(all.x), as_posted(all.y));
-        ::post(to, tagged(all.x, core.epoch), tagged(all.y, core.epoch));
+            for (int m = 0; m < LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
+            const float2 all = sum_of_lanes(layer, r, make_float2(untagged(first), untagged(second)));
+            if constexpr (!model::POST_NORMS) *residual = make_float2(as_posted(all.x), as_posted(all.y));
+            ::post(to, tagged(all.x, core.epoch), tagged(all.y, core.epoch));
+        }
     }
     DEVICE void post(int, float a, float b) {
         if (r >= model::HIDDEN) return;
-        if constexpr (mail::IN_PARTS) return post_part(make_float2(a, b));
+        if constexpr (mail::IN_PARTS) post_part(make_float2(a, b));
+        else post_stream(a, b);
+    }
+    // What is left to this SM: the stream after the module, with the other lanes' outputs that it has to have.
+    DEVICE void post_stream(float a, float b) {
         float2 add = make_float2(a, b);
         const u32 first = tagged(a, core.epoch), second = tagged(b, core.epoch);
         if constexpr (LANES > 1) {
