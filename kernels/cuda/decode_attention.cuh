@@ -252,7 +252,7 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
         inputs.fetch(core, item, layer, newest);
         core.profile.input_ready();
         const QueryColumns<PAIRED> query = inputs.columns(queries_of(item), lane);
-        const Reach cached{item.first, core.position};
+        const Reach cached{item.first, smaller(core.position, end * cache::BLOCK)};  // what lies behind is another part's
         Reach reach[query.ROWS];
 #pragma unroll
         for (Reach& r : reach) r = cached;

@@ -46,11 +46,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (replace(WIDE, heads=6, family="qwen3", qk_norm=True), 1, ROUND + 40, Tuning()),
         (replace(WIDE, windows=(ROUND + 30,)), 1, ROUND + 75, Tuning()),
         (replace(WIDE, head_dim=32, context=640), 1, 3 * ROUND + 5 * BLOCK, Tuning()),
+        (
+            replace(WIDE, head_dim=32, context=1024),
+            2,
+            6 * ROUND + 5 * BLOCK,
+            Tuning(),
+        ),  # last rounds not full
         (WIDE, 1, ROUND + 5 * BLOCK + 1, Tuning(fp8_cache=True)),
         (LANES, 2, ROUND + 3 * BLOCK, Tuning()),
         (EXPERTS, 2, 2 * ROUND + 3 * BLOCK + 1, Tuning()),
     ],
-    ids=["one block", "rounds", "splits", "normed", "window", "together", "fp8", "lanes", "experts"],
+    ids="one rounds splits normed window together parts fp8 lanes experts".split(),
 )
 def test_blocks_from_the_ring_leave_the_references_logits(
     config: ModelConfig, cores: int, length: int, tuning: Tuning, folder: Path
