@@ -8,9 +8,9 @@
 #include "units.cuh"
 
 constexpr int CONSUMERS = WARPS * 32;
-// Of one request all wait for what a producer that walks experts executes between the router's answer and the first copy: it spills nothing.
-constexpr bool WALKS_EXPERTS = experts::ANY && model::REQUESTS == 1;
-constexpr int CONSUMER_REGISTERS = WALKS_EXPERTS ? 224 : 232, PRODUCER_REGISTERS = WALKS_EXPERTS ? 56 : 40;
+// Then all wait for what a producer that walks experts executes between the router's answer and the first copy: it spills nothing.
+constexpr bool ONE_WITH_EXPERTS = experts::ANY && model::REQUESTS == 1;
+constexpr int CONSUMER_REGISTERS = ONE_WITH_EXPERTS ? 224 : 232, PRODUCER_REGISTERS = ONE_WITH_EXPERTS ? 56 : 40;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "registers of one SM");
 constexpr int SLOTS = model::SLOTS;
 constexpr int REQUESTS = model::REQUESTS;  // that a launch may have at once (several.cuh)
@@ -338,7 +338,7 @@ struct Core {
         const u64 before = model::PROFILE ? Profile::now() : 0;
         u64* full = &shared.full[cursor.slot];
         if (!__all_sync(ALL_LANES, barrier_passed(full, cursor.round))) {
-            if constexpr (experts::ANY) await_slot(shared.full, cursor.slot, cursor.round, &params, place);
+            if constexpr (ONE_WITH_EXPERTS) await_slot(shared.full, cursor.slot, cursor.round, &params, place);
             else await_full(full, cursor.round, &params, place);
         }
         if constexpr (model::PROFILE) profile.starved_since(before);

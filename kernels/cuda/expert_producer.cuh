@@ -71,10 +71,12 @@ private:
     template <int WHICH, int STRIDE = 0, class Producer>
     DEVICE void share(Producer& producer, const u8* region, int layer, const int* chosen, const Groups groups, int first_tile) {
         constexpr int CHUNKS = phase_chunks(WHICH), STORAGE = experts::STORAGE<WHICH>;
-        constexpr int ALIKE = STRIDE ? chunks_a_slot(larger(1, STRIDE), STORAGE, true) : 0;
         producer.place.phase = WHICH;
         for (int g = 0; g < groups.count && !producer.ended; ++g) {
-            const int tiles = groups.size(g), step = STRIDE ? ALIKE : chunks_a_slot_of<WHICH, STORAGE, true>(tiles), tile = first_tile + groups.first(g);
+            const int tiles = groups.size(g), tile = first_tile + groups.first(g);
+            int step = 0;
+            if constexpr (ONE_WITH_EXPERTS) step = chunks_a_slot_of<WHICH, STORAGE, true>(tiles);
+            else step = chunks_a_slot(STRIDE ? STRIDE : tiles, STORAGE, true);
             for (int chunk = 0; chunk < CHUNKS && !producer.ended; chunk += step) {
                 const int chunks = smaller(step, CHUNKS - chunk);
                 const experts::SlotCopies<WHICH> copies{region, chosen, layer, tile, tiles, chunk, chunks, step};

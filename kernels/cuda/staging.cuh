@@ -57,7 +57,7 @@ private:
     // Whether piece i of all threads lies within so many chunks: what the compiler does not know of a thread's place it would ask
     // each time, and take the pieces one after the other.
     DEVICE static constexpr bool ends_within(int i, int chunks) { return KNOWS_WHOLE && (i + 1) * ROUND_CHUNKS <= chunks; }
-    static constexpr bool KNOWS_WHOLE = experts::ANY;
+    static constexpr bool KNOWS_WHOLE = ONE_WITH_EXPERTS;
 };
 
 // With POST_NORMS each thread keeps its own pieces of the stream, the same in all phases.
