@@ -241,28 +241,18 @@ struct GateUpFinish {
     Core& core;
     int layer;
 
-    // Of experts the norm's scale is known before the products; how much each counts, where a warp of its own finds it out. With router
-    // biases it is sure only after the products, as the first warp may still be writing it.
-    static constexpr bool KNOWS = experts::ANY && REQUESTS == 1, KNOWS_WEIGHT = KNOWS && experts::FOLDED;
-
     int f = 0;          // which gated number
     u32* to = nullptr;  // where it is posted
     float2 bias = make_float2(0.0f, 0.0f);
-    float known_scale = 0.0f, weight = 0.0f;
 
     DEVICE void prepare(int pair) {
         f = pair_in_lane(pair, core.model_lane, GATE_UP_LANE_TILES);
         to = core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f;
         if constexpr (experts::BIASED) bias = experts::gate_up_bias(core.params, core.met(), layer, pair);
-        if constexpr (KNOWS_WEIGHT) {
-            await_weights(core, layer);
-            weight = core.met().weights[f / experts::COLUMNS];
-        }
-        if constexpr (KNOWS) known_scale = inverse_rms(core.squares_left());
     }
     DEVICE void post(int, float gate, float up) {
         if (f >= LANE_FFN) return;
-        const float scale = KNOWS ? known_scale : inverse_rms(core.squares_left());
+        const float scale = inverse_rms(core.squares_left());
         gate *= scale;
         up *= scale;
         if constexpr (experts::BIASED) {
@@ -270,7 +260,8 @@ struct GateUpFinish {
             up += bias.y;
         }
         float gated = swiglu(gate, up);
-        if constexpr (experts::ANY) gated *= KNOWS_WEIGHT ? weight : core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
+        if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
+        if constexpr (experts::ANY) gated *= core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
         ::post(to, tagged(gated, core.epoch));
     }
 };
