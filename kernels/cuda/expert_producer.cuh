@@ -73,10 +73,9 @@ private:
         constexpr int CHUNKS = phase_chunks(WHICH), STORAGE = experts::STORAGE<WHICH>;
         producer.place.phase = WHICH;
         for (int g = 0; g < groups.count && !producer.ended; ++g) {
-            const int tiles = groups.size(g), tile = first_tile + groups.first(g);
-            int step = 0;
-            if constexpr (ONE_WITH_EXPERTS) step = chunks_a_slot_of<WHICH, STORAGE, true>(tiles);
-            else step = chunks_a_slot(STRIDE ? STRIDE : tiles, STORAGE, true);
+            const int tiles = groups.size(g);
+            const int step = ONE_WITH_EXPERTS ? chunks_a_slot_of<WHICH, STORAGE, true>(tiles) : chunks_a_slot(STRIDE ? STRIDE : tiles, STORAGE, true);
+            const int tile = first_tile + groups.first(g);
             for (int chunk = 0; chunk < CHUNKS && !producer.ended; chunk += step) {
                 const int chunks = smaller(step, CHUNKS - chunk);
                 const experts::SlotCopies<WHICH> copies{region, chosen, layer, tile, tiles, chunk, chunks, step};
