@@ -403,6 +403,17 @@ struct Core {
         }
     }
 
+    // As wait_full, without the call: around one, blocks of the cache that are in the registers would be kept elsewhere. The producer's
+    // spin reports.
+    DEVICE void wait_full_quietly() {
+        const u64 before = model::PROFILE ? Profile::now() : 0;
+        u64* full = &shared.full[cursor.slot];
+        QuietSpin spin(params);
+        bool passed = barrier_passed(full, cursor.round);
+        while (!__all_sync(ALL_LANES, passed)) passed = passed || barrier_passed(full, cursor.round) || spin.hopeless();
+        if constexpr (model::PROFILE) profile.starved_since(before);
+    }
+
     DEVICE void phase_end() {
         if constexpr (model::SYNC_BARRIER) grid_barrier();
     }
