@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (LANES, 2, ROUND + 3 * BLOCK, Tuning()),
         (EXPERTS, 2, 2 * ROUND + 3 * BLOCK + 1, Tuning()),
     ],
-    ids="one rounds splits normed window together parts fp8 lanes experts".split(),
+    ids=["one", "rounds", "splits", "normed", "window", "together", "parts", "fp8", "lanes", "experts"],
 )
 def test_blocks_from_the_ring_leave_the_references_logits(
     config: ModelConfig, cores: int, length: int, tuning: Tuning, folder: Path
