@@ -15,6 +15,7 @@ from engine.models.presets import load_preset
 from engine.models.probe import SMALL
 from engine.models.rope import Llama3Scaling, Rope, RopeLayout, YarnScaling
 from engine.models.weights import DType, RandomWeights, Weights, cast_tensor
+from engine.reference import Array, NumpyProducts
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,19 @@ class AsKept:
         if is_matrix(name) and self._chosen.named(name).is_packed:
             return self._weights.get(name, dtype)
         return cast_tensor(widen(self._weights.get(name, self._chosen.half), self._chosen.half), dtype)
+
+
+class RoundedProducts(NumpyProducts):
+    """Products as prefill takes them: of numbers rounded to 16 bits, whatever the weights are kept in."""
+
+    def __init__(self, half: DType) -> None:
+        self._half = half
+
+    def project(self, x: Array, matrix: Array) -> Array:
+        return super().project(self._rounded(x), self._rounded(matrix))
+
+    def _rounded(self, numbers: Array) -> Array:
+        return widen(cast_tensor(numbers, self._half), self._half)
 
 
 class StoredWeights:

@@ -17,12 +17,14 @@ from engine.models.storage import Storage
 from engine.models.weights import RANDOM_STORAGES, RandomWeights, Weights
 from engine.reference import Reference
 from tests.engine.models.packed_weights import RandomPacked, all_in
-from tests.gpu.models import LLAMA, AsKept, Model
+from tests.gpu.models import LLAMA, AsKept, Model, RoundedProducts
 
 Open = Callable[..., CudaBackend]
 DECODE_TOLERANCE = 2e-3
 PREFILL_TOLERANCE = {"bf16": 2e-2, "f16": 2e-3}
 """Prefill rounds weights and activations once, to the 16 bits that the format is unpacked to."""
+TIMES_ROUNDING = 2.0
+"""Where a shape's numbers make more of such rounding: how many times of what it alone does is let pass."""
 SHAPES: dict[str, ModelConfig] = {
     "plain": LLAMA,
     "whole blocks": replace(LLAMA, hidden=512, ffn=1536, head_dim=128, vocab=4096),
@@ -47,11 +49,16 @@ def check_logits(backend: CudaBackend, weights: Weights, length: int) -> None:
     reference = Reference(AsKept(weights, chosen))
     tokens = sequence(config.vocab, length)
     wanted = reference.forward(tokens, reference.new_cache(length))
+    rounding = Reference(AsKept(weights, chosen), products=RoundedProducts(chosen.half))
+    rounded = relative_error(rounding.forward(tokens, rounding.new_cache(length))[-1], wanted[-1])
     decoded = relative_error(backend.logits(tokens), wanted)
     after_prefill = relative_error(backend.logits_after_prefill(tokens), wanted[-1])
-    print(f"{config.name} {chosen.of(0, 0).name}: decode {decoded:.1e}, prefill {after_prefill:.1e}")
+    print(
+        f"{config.name} {chosen.of(0, 0).name}: decode {decoded:.1e}, prefill {after_prefill:.1e},"
+        f" rounding alone {rounded:.1e}"
+    )
     assert decoded < DECODE_TOLERANCE
-    assert after_prefill < PREFILL_TOLERANCE[chosen.half]
+    assert after_prefill < max(PREFILL_TOLERANCE[chosen.half], TIMES_ROUNDING * rounded)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
