@@ -3,6 +3,7 @@
 // store is seen at once by all. Copies of the copy engine arrive late and in any order, and until then their target is filled
 // with NaNs: who does not wait for one finds out.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -62,8 +63,10 @@ struct Block {
 };
 struct Dim3 { unsigned x; };
 struct Fiber {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
+    ucontext_t first;  // where it begins,
+    jmp_buf at;        // and where it waits: unlike a context it is left and found without a system call
+    bool begun = false;
+    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};  // of which few pages are ever touched
     Dim3 thread, block_index;
     Block* block;
     int gpu;
@@ -71,9 +74,19 @@ struct Fiber {
     bool ended = false;
 };
 inline Fiber* current;
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 
-inline void wait() { swapcontext(&current->context, &scheduler); }
+inline void wait() {
+    if (!_setjmp(current->at)) _longjmp(scheduler, 1);
+}
+// Runs a fiber until it waits.
+inline void resume(Fiber& fiber) {
+    current = &fiber;
+    if (_setjmp(scheduler)) return;
+    if (fiber.begun) _longjmp(fiber.at, 1);
+    fiber.begun = true;
+    setcontext(&fiber.first);
+}
 inline bool broken;  // a thread did what no GPU would survive: the launch ends
 inline void give_up() {
     broken = true;
@@ -364,15 +377,14 @@ inline bool run(int gpus, int blocks, int threads, void (*thread)()) {
         std::memset(all_blocks.back()->memory.get(), 0xff, SHARED_BYTES);
         for (int t = 0; t < threads; ++t) {
             auto fiber = std::make_unique<Fiber>();
-            fiber->stack = std::make_unique<char[]>(STACK_BYTES);
             fiber->thread.x = unsigned(t);
             fiber->block_index.x = unsigned(b % blocks);
             fiber->gpu = b / blocks;
             fiber->block = all_blocks.back().get();
-            getcontext(&fiber->context);
-            fiber->context.uc_stack.ss_sp = fiber->stack.get();
-            fiber->context.uc_stack.ss_size = STACK_BYTES;
-            makecontext(&fiber->context, thread, 0);
+            getcontext(&fiber->first);
+            fiber->first.uc_stack.ss_sp = fiber->stack.get();
+            fiber->first.uc_stack.ss_size = STACK_BYTES;
+            makecontext(&fiber->first, thread, 0);
             fibers.push_back(std::move(fiber));
         }
     }
@@ -382,8 +394,7 @@ inline bool run(int gpus, int blocks, int threads, void (*thread)()) {
         for (auto& fiber : fibers) {
             if (fiber->ended) continue;
             left = true;
-            current = fiber.get();
-            swapcontext(&scheduler, &current->context);
+            resume(*fiber);
         }
         for (auto& block : all_blocks) land_copies(*block);
         if (!left) return true;
