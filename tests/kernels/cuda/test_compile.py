@@ -78,11 +78,11 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
 
 
 EACH_TIME = (
-    "2 GPUs, profile, filters", "normed heads and biases, small", "experts", "barrier",
-    "keys and values in FP8",    "vocabulary of lanes", "norms after modules", "two requests",
+    "2 GPUs, profile, filters", "normed heads and biases, small", "experts", "keys and values in FP8",
+    "norms after modules", "two requests",
 )  # fmt: skip
-"""Between them every switch of the kernel, of small models; the others take minutes, and are compiled each
-night."""
+"""Between them nearly every switch of the kernel, of small models; the others take minutes, and are compiled
+each night."""
 
 
 def config_of(name: str) -> ModelConfig:
