@@ -3,6 +3,7 @@
 #include "exchange.cuh"
 #include "experts.cuh"
 #include "mailbox.cuh"
+#include "neighbour.cuh"
 #include "profile.cuh"
 #include "stream.cuh"
 #include "units.cuh"
@@ -115,8 +116,13 @@ constexpr int ROWS_OFFSET = larger(PARTIAL_OFFSET + PARTIAL_BYTES, ASIDE_OFFSET 
 constexpr int TABLE_BYTES = model::HEAD_ROWS * int(sizeof(RowState) + sizeof(float));  // of one request: of several in the GPU's memory
 constexpr bool HAS_TABLE = REQUESTS == 1 && model::FILTERS;
 constexpr int DECODE_BYTES = ROWS_OFFSET + (HAS_TABLE ? TABLE_BYTES : 0);
+// Two parts of a head lie on two SMs that are a cluster, and are joined in shared memory: an exchange less (phases.py says for whom).
+constexpr bool IN_PAIRS = model::HAS_PAIRS && REQUESTS == 1 && !model::FILTERS;
+constexpr int CLUSTER = IN_PAIRS ? 2 : 1;
+constexpr int NEIGHBOUR_BYTES = IN_PAIRS ? model::ITEM_QUERIES * (model::HEAD_DIM + 2) * 4 : 0;
+constexpr int NEIGHBOUR_OFFSET = round_up(DECODE_BYTES, 8);
 constexpr int NORM_BYTES = model::LANES * WARPS * int(sizeof(float));  // prefill: of each lane and warp, the last ones of all
-constexpr int SCRATCH_BYTES = round_up(larger(DECODE_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
+constexpr int SCRATCH_BYTES = round_up(larger(NEIGHBOUR_OFFSET + NEIGHBOUR_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 
 // Of one request in whole words, of several, which have many items, in halves.
 template <bool SEVERAL>
@@ -182,6 +188,7 @@ struct Shared {
     experts::Routing routing;      // of this layer
     Seat seats[REQUESTS];          // of several requests
     experts::Routes<(REQUESTS > 1)> routes;
+    Neighbour<IN_PAIRS> neighbour;  // a part of a head
 
     DEVICE u8* operand() { return scratch; }
     DEVICE float* sizes() { return reinterpret_cast<float*>(scratch + SIZES_OFFSET); }
@@ -190,6 +197,9 @@ struct Shared {
         return reinterpret_cast<float2*>(scratch + PARTIAL_OFFSET) + buffer * (REQUESTS * REQUEST_PARTIALS);
     }
     DEVICE float* merge() { return reinterpret_cast<float*>(scratch + ASIDE_OFFSET); }
+    // Of the neighbour's part of a head: the values, then maximum and sum of each row.
+    DEVICE float* neighbours_values() { return reinterpret_cast<float*>(scratch + NEIGHBOUR_OFFSET); }
+    DEVICE float2* neighbours_scales() { return reinterpret_cast<float2*>(neighbours_values() + model::ITEM_QUERIES * model::HEAD_DIM); }
     DEVICE u16* newest() { return reinterpret_cast<u16*>(scratch + ASIDE_OFFSET + DECODE_MERGE_BYTES); }
     DEVICE float4* slices() { return reinterpret_cast<float4*>(merge()); }
     DEVICE FilterSums* sums() { return reinterpret_cast<FilterSums*>(scratch + ASIDE_OFFSET); }
@@ -333,8 +343,13 @@ struct Core {
     DEVICE u32* mail(int layer) const { return mailbox() + size_t(layer) * mail::LAYER; }
     DEVICE u32* mailbox() const { return own.mailbox(params); }
 
-    // By a warp, which stays together. It looks once in place; only if the slot is not there, it calls.
+    // By a warp, which stays together. It looks once in place; only if the slot is not there, it calls. Where phases are so short that memory
+    // is ahead of them, all there is to the call is the registers that are kept elsewhere around it.
     DEVICE void wait_full() {
+        if constexpr (model::WAITS_IN_PLACE) {
+            wait_full_in_place();
+            return;
+        }
         const u64 before = model::PROFILE ? Profile::now() : 0;
         u64* full = &shared.full[cursor.slot];
         if (!__all_sync(ALL_LANES, barrier_passed(full, cursor.round))) {
@@ -405,12 +420,16 @@ struct Core {
 
     // As wait_full, without the call: around one, blocks of the cache that are in the registers would be kept elsewhere. The producer's
     // spin reports.
-    DEVICE void wait_full_quietly() {
+    DEVICE void wait_full_in_place() {
         const u64 before = model::PROFILE ? Profile::now() : 0;
         u64* full = &shared.full[cursor.slot];
-        QuietSpin spin(params);
-        bool passed = barrier_passed(full, cursor.round);
-        while (!__all_sync(ALL_LANES, passed)) passed = passed || barrier_passed(full, cursor.round) || spin.hopeless();
+        if constexpr (model::RING_IN_PLACE) {
+            while (!warp_passed(full, cursor.round) && !load_relaxed(&params.control->aborted)) {}
+        } else {  // models that were timed with it
+            QuietSpin spin(params);
+            bool passed = barrier_passed(full, cursor.round);
+            while (!__all_sync(ALL_LANES, passed)) passed = passed || barrier_passed(full, cursor.round) || spin.hopeless();
+        }
         if constexpr (model::PROFILE) profile.starved_since(before);
     }
 

@@ -207,16 +207,43 @@ DEVICE void prefetch(Core& core, const AttentionItem& item, int layer) {
     if (index < item.end) prefetch_l2(cache::block(core.params.kv, layer, kv_head(item), index), cache::BLOCK_BYTES);
 }
 
+// The second part of a head to the neighbour, which has the first one.
+DEVICE void send_part(Core& core, int element, int g, int d, const Merged& m) {
+    const u32 barrier = core.shared.neighbour.barrier();
+    send(neighbours_address(core.shared.neighbours_values() + element), m.value, barrier);
+    if (d == 0) send(neighbours_address(core.shared.neighbours_scales() + g), m.maximum, m.sum, barrier);
+}
+DEVICE void add_neighbours(Core& core, int element, int g, Merged& m) {
+    core.shared.neighbour.await(core.params);
+    const float2 scale = core.shared.neighbours_scales()[g];
+    m.add(scale.x, scale.y, core.shared.neighbours_values()[element]);
+}
+
 // Joins what the warps left in shared memory, and posts it: the head's result, or a part of it to the SMs that join the parts. Of
 // many parts this SM joins a slice itself.
 DEVICE void publish(Core& core, const AttentionItem& item, int layer, const float* rows) {
     const bool by_slices = MOST_SPLITS > FEW_SPLITS && item.splits > FEW_SPLITS;
     u64* partials = reinterpret_cast<u64*>(core.mail(layer) + mail::PARTIALS) + item.head * most_splits(item.blocks) * mail::PARTIAL_ITEM;
     u32* result = core.mail(layer) + mail::HEADS_OUT + first_query(item) * model::HEAD_DIM;
+    const bool in_pair = IN_PAIRS && item.splits == 2;
+    if (in_pair && item.split == 0 && threadIdx.x == 0) {
+        core.shared.neighbour.expect(u32(queries_of(item) * (model::HEAD_DIM + 2)) * 4);
+    }
 #pragma unroll 1
     for (int e = int(core.warp * 32 + core.lane); e < queries_of(item) * model::HEAD_DIM; e += CONSUMERS) {
         const int g = e / model::HEAD_DIM, d = e % model::HEAD_DIM;
         Merged m = merge_parts<PARTS>(rows, QUERIES, g, d);
+        if constexpr (IN_PAIRS) {
+            if (in_pair) {
+                if (item.split) {
+                    send_part(core, e, g, d, m);
+                    continue;
+                }
+                add_neighbours(core, e, g, m);
+                post(result + e, tagged(m.result(), core.epoch));
+                continue;
+            }
+        }
         if (item.split || by_slices) {
             post_partial(core, partials + item.split * mail::PARTIAL_ITEM, g, d, m);
             continue;
@@ -281,6 +308,9 @@ DEVICE void run(Core& core, const AttentionItem& item, int layer) {
     consumers_sync();
     publish(core, item, layer, rows);
     consumers_sync();  // the rows in shared memory are free again
+    if constexpr (IN_PAIRS) {
+        if (item.splits == 2 && item.split == 0 && threadIdx.x == 0) core.shared.neighbour.end_round();
+    }
 }
 
 }  // namespace decode_attention

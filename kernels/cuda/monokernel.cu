@@ -337,7 +337,7 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid_constant__ Launched launched) {
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) monokernel(const __grid_constant__ Launched launched) {
     const Params& params = prompt_of(launched);
     extern __shared__ __align__(1024) u8 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -358,6 +358,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         barrier_init(&shared.phase_begun, 1);
         shared.passes = shared.items_read = 0;
         barrier_init(&shared.done, 1);
+        shared.neighbour.init();
         if constexpr (experts::ANY) {
             barrier_init(&shared.routing.known, 1);
             barrier_init(&shared.routing.copied, 1);
@@ -371,10 +372,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) monokernel(const __grid
         }
         fence_barrier_init();
     }
-    __syncthreads();
+    if constexpr (IN_PAIRS) cluster_sync();  // nobody sends to a barrier that is not there yet
+    else __syncthreads();
     if (threadIdx.x < CONSUMERS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         consume(launched, shared, blockIdx.x);
+        if constexpr (IN_PAIRS) cluster_sync();  // nor to a block that has left
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         const int at = produce_tiles(params, shared, blockIdx.x, layers_of(launched));

@@ -10,12 +10,14 @@ constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : model::HEAD_DIM <= 128 ? 2 
 constexpr int ROUND = WARPS * TOGETHER;  // that an SM's warps hold at once
 
 // Into how many parts a head is split that attends from a position back to `window` positions; nobody's part yet. It is split when its
-// blocks are more than an SM's warps hold at once: before that another exchange costs more than it saves.
+// blocks are more than an SM's warps hold at once: before that another exchange costs more than it saves. `blocks_a_split` may have fewer
+// parts, but two for neighbours, which need no exchange.
 DEVICE AttentionItem split_head(int position, int window, int blocks_a_split) {
     if (!blocks_a_split) blocks_a_split = ROUND;
     const int first = window && position + 1 > window ? position + 1 - window : 0;
     const int blocks = ceil_div(position, cache::BLOCK) - first / cache::BLOCK;
-    const int splits = larger(1, smaller(ceil_div(blocks, blocks_a_split), most_splits(blocks)));
+    int splits = larger(1, smaller(ceil_div(blocks, blocks_a_split), most_splits(blocks)));
+    if (model::HAS_PAIRS && blocks > ROUND && splits == 1) splits = smaller(2, most_splits(blocks));
     using Number = AttentionItem::Number;
     return {-1, 0, Number(splits), Number(blocks), first, 0, 0};
 }
@@ -34,6 +36,14 @@ DEVICE void take_part(AttentionItem& item, int which) {
 // Heads x splits spread evenly over the SMs.
 DEVICE AttentionItem item_of(int position, int window, int sm, int blocks_a_split) {
     AttentionItem item = split_head(position, window, blocks_a_split);
+    if constexpr (IN_PAIRS) {
+        if (item.splits == 2) {  // both parts on neighbours
+            constexpr int PAIRS_OF_SMS = model::SMS / 2;
+            const int heads = items_of(item.blocks), pair = sm / 2, head = ceil_div(pair * heads, PAIRS_OF_SMS);
+            if (head < heads && head * PAIRS_OF_SMS / heads == pair) take_part(item, 2 * head + sm % 2);
+            return item;
+        }
+    }
     const int items = items_of(item.blocks) * item.splits;
     const int mine = ceil_div(sm * items, model::SMS);
     if (mine < items && mine * model::SMS / items == sm) take_part(item, mine);
@@ -58,7 +68,7 @@ struct RingWalk {
     int next;  // the first block of the slot that comes next
 
     DEVICE void pass_slot() {
-        core.wait_full_quietly();
+        core.wait_full_in_place();
         core.free_slot();
         next += BLOCKS_A_SLOT;
     }
@@ -69,7 +79,7 @@ struct RingWalk {
             const int at = index + k * WARPS;
             if (at >= end) break;
             while (next + BLOCKS_A_SLOT <= at) pass_slot();
-            core.wait_full_quietly();
+            core.wait_full_in_place();
             const u8* block = core.shared.ring[core.cursor.slot] + (at - next) * cache::BLOCK_BYTES;
             core.free_slot_after(blocks[k].take(block, core.lane));
             next += BLOCKS_A_SLOT;

@@ -62,6 +62,29 @@ DEVICE bool barrier_has_passed(u64* barrier, u32 parity) {
     return done != 0;
 }
 
+// By a warp, which stays together: tries until the barrier is passed for all its lanes, or 256 times. In one piece, so that a warp that
+// waits holds few registers for it, and makes no call.
+DEVICE bool warp_passed(u64* barrier, u32 parity) {
+    u32 done;
+    asm volatile(
+        "{\n .reg .pred p;\n .reg .u32 tries;\n"
+        " mov.u32 tries, 256;\n"
+        "AGAIN:\n"
+        " mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        " vote.sync.all.pred p, p, 0xffffffff;\n"
+        " @p bra PASSED;\n"
+        " sub.u32 tries, tries, 1;\n"
+        " setp.ne.u32 p, tries, 0;\n"
+        " @p bra AGAIN;\n"
+        " setp.ne.u32 p, tries, 0;\n"
+        "PASSED:\n"
+        " selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+
 // A word in shared memory. Who reads it with load_acquire sees what this thread, or those that it has met, did before.
 DEVICE void store_release(u32* to, u32 word) {
     asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(to)), "r"(word) : "memory");

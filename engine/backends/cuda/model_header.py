@@ -8,6 +8,7 @@ from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.constants import Layout, norms_less_one, rotations
 from engine.backends.cuda.flight import expert_slots_in_flight
 from engine.backends.cuda.folded_router import folds_router
+from engine.backends.cuda.phases import has_long_phases, has_pairs, has_short_phases, is_timed
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.shared_memory import (
     SHARED_BYTES,
@@ -76,7 +77,7 @@ def _integers(layout: Layout, filters: bool) -> dict[str, int]:
         "REQUESTS": layout.requests,
         "SMS": plan.cores,
         "SMS_A_LANE": plan.cores_a_lane,
-        "WINDOW_CHUNKS": window_chunks(plan, layout.requests),
+        "WINDOW_CHUNKS": window_chunks(plan, layout.requests, table=filters),
         "SLOT_UNITS": layout.slot_units,
         "ALONE_SLOT_UNITS": layout.alone_slot_units,
         "SLOTS": layout.slots_of(filters=filters),
@@ -106,6 +107,8 @@ def _wide(layout: Layout) -> dict[str, int]:
 
 def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
     c, tuning, lanes = layout.config, layout.tuning, layout.sharding.whole.lanes
+    plan, sharding = layout.plan, layout.sharding
+    alone = layout.requests == 1 and is_timed(plan, sharding)
     prescaled = lanes.count > 1 and lanes.head is not HeadKind.VOCAB_PARALLEL and not lanes.sum_before_norm
     return {
         "ROPE_HALF": c.rope.layout is RopeLayout.HALF,
@@ -121,6 +124,9 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "RENORMALISE": c.experts is not None and c.experts.renormalise,
         "EXPERT_BIASES": c.experts is not None and c.experts.biased,
         "FOLDS_ROUTER": folds_router(c),
+        "HAS_PAIRS": has_pairs(plan, sharding),
+        "WAITS_IN_PLACE": alone and has_short_phases(plan),
+        "RING_IN_PLACE": alone and not has_long_phases(plan),
         "PREFILL_BY_TILES": layout.prefills_by_tiles,
         "SUM_BEFORE_NORM": lanes.sum_before_norm,
         "HEAD_PRESCALED": prescaled,

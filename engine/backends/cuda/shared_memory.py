@@ -14,6 +14,7 @@ from engine.backends.cuda.contract import (
 )
 from engine.backends.cuda.expert_region import EXPERT_MATRICES
 from engine.backends.cuda.folded_router import folds_router
+from engine.backends.cuda.phases import has_pairs
 from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.tape import Matrix, Plan, mlp_columns
 from engine.backends.cuda.units import QUAD_CHUNKS, TILE_ROWS, by_digits, by_warpgroups
@@ -26,6 +27,11 @@ _ROUND_CHUNKS = 4 * WARPS
 """Chunks of a vector that an SM's threads fetch at once."""
 _LONG_CHUNKS = 256
 """Vectors of more chunks are not kept whole in shared memory."""
+
+
+_LONG_WINDOW = 160
+"""Chunks of half a vector that come at once: two windows are better than more of them, unless they are longer
+(Qwen2.5-Coder-1.5B and Llama-3.1-8B, docs/performance-log.md)."""
 
 
 def head_columns(config: ModelConfig) -> int:
@@ -48,7 +54,7 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     c = plan.config
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
-    chunks = min(_operand_chunks(plan), window_chunks(plan, requests))
+    chunks = min(_operand_chunks(plan), window_chunks(plan, requests, table=table))
     chunks = max(chunks, _expert_vector_chunks(plan, requests))
     sizes = 4 if any(map(by_digits, _storages(plan))) else 0
     apart = 0 if requests == 1 else TILE_ROWS // 2
@@ -60,6 +66,8 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     in_operand = requests > 1 or not (c.experts or joins_lanes(sharding))
     decode = partial + (max(operand, aside) if in_operand else operand + aside)
     decode += table_bytes(plan) if table and requests == 1 else 0
+    if requests == 1 and not table and has_pairs(plan, sharding):
+        decode = -(-decode // 8) * 8 + long_cut(plan).queries * (c.head_dim + 2) * 4
     prefill = max(WARPS * PREFILL_TOKENS_A_STEP * pairs * 8, WARPS * 8 * merge_row)
     return -(-max(decode, prefill) // 128) * 128
 
@@ -83,14 +91,14 @@ def _storages(plan: Plan) -> set[Storage]:
     return {plan.storage(layer, matrix) for layer, matrix in steps}
 
 
-def window_chunks(plan: Plan, requests: int) -> int:
+def window_chunks(plan: Plan, requests: int, *, table: bool) -> int:
     """Chunks of a vector that lie in shared memory at a time, in whole rounds of fetching.
 
     A request alone has its vectors there whole, unless the MLP's would take room that the ring needs: then
-    as much as the longest one that a norm goes before. Those of several requests come in windows sooner:
-    while the MLP's is multiplied there is time for the next one, and the ring is worth more. But what a norm
-    goes before would be fetched and split again for each group of an SM's tiles: it may take half as much
-    room again if it lies there whole then.
+    as much as the longest one that a norm goes before, or, where no `table` of the vocabulary is there, half
+    of it. Those of several requests come in windows sooner: while the MLP's is multiplied there is time for
+    the next one, and the ring is worth more. But what a norm goes before would be fetched and split again for
+    each group of an SM's tiles: it may take half as much room again if it lies there whole then.
     """
     c = plan.config
     if requests > 1:
@@ -99,7 +107,9 @@ def window_chunks(plan: Plan, requests: int) -> int:
     whole = _operand_chunks(plan)
     if whole <= _LONG_CHUNKS or plan.is_packed or c.post_norms or c.experts:
         return -(-whole // _ROUND_CHUNKS) * _ROUND_CHUNKS
-    return -(-max(c.hidden, head_columns(c)) // (32 * _ROUND_CHUNKS)) * _ROUND_CHUNKS
+    half = -(-whole // (2 * _ROUND_CHUNKS)) * _ROUND_CHUNKS
+    normed = -(-max(c.hidden, head_columns(c)) // (32 * _ROUND_CHUNKS)) * _ROUND_CHUNKS
+    return half if normed < half <= _LONG_WINDOW and not table else normed
 
 
 def _shared_window(plan: Plan) -> int:

@@ -22,6 +22,7 @@
 #define __constant__
 #define __noinline__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 
 struct float2 { float x, y; };
@@ -55,11 +56,14 @@ struct Copy {
     const void* from;
     u32 bytes, barrier, delay;
 };
+struct Fiber;
 struct Block {
     std::unique_ptr<unsigned char, void (*)(void*)> memory{static_cast<unsigned char*>(std::aligned_alloc(SHARED_BYTES, SHARED_BYTES)), std::free};
     Meeting whole[16], parts[16][32];  // of each warp; of some of its lanes, by the first
     u64 barriers[16] = {};             // arrivals at each of the named barriers
     std::vector<Copy> copies;
+    std::vector<Fiber*> fibers;
+    Block* neighbour = nullptr;  // in a cluster of two, if there are as many
 };
 struct Dim3 { unsigned x; };
 struct Fiber {
@@ -70,7 +74,7 @@ struct Fiber {
     Dim3 thread, block_index;
     Block* block;
     int gpu;
-    u64 met[2] = {}, barriers[16] = {};
+    u64 met[2] = {}, barriers[16] = {}, clusters = 0;
     bool ended = false;
 };
 inline Fiber* current;
@@ -111,6 +115,13 @@ inline void meet_block(int which, u32 threads) {
     ++current->block->barriers[which];
     while (current->block->barriers[which] < target) wait();
 }
+// All threads of both blocks that have not ended.
+inline void meet_cluster() {
+    const u64 turn = ++current->clusters;
+    const auto has_come = [&](const Fiber* fiber) { return fiber->ended || fiber->clusters >= turn; };
+    const auto have_come = [&](const Block* block) { return std::all_of(block->fibers.begin(), block->fibers.end(), has_come); };
+    while (!have_come(current->block) || !have_come(current->block->neighbour)) wait();
+}
 inline void arrive_block(int which) {
     ++current->barriers[which];
     ++current->block->barriers[which];
@@ -147,6 +158,17 @@ inline u32 barrier_passed(u32 address, u32 parity) {
     if (barrier_at(address).parity != parity) return 1;
     wait();
     return barrier_at(address).parity != parity;
+}
+
+// An address of the neighbour's shared memory.
+constexpr u32 NEIGHBOURS = 1u << 31;
+inline u32 neighbours_address(u32 address) { return address | NEIGHBOURS; }
+inline void send(u32 to, std::initializer_list<float> words, u32 barrier) {
+    unsigned char* memory = current->block->neighbour->memory.get();
+    std::copy(words.begin(), words.end(), reinterpret_cast<float*>(memory + (to & ~NEIGHBOURS)));
+    Barrier& counts = *reinterpret_cast<Barrier*>(memory + (barrier & ~NEIGHBOURS));
+    counts.bytes -= int(words.size() * sizeof(float));
+    counts.check();
 }
 
 inline void store_shared(u32 address, u32 word) { *reinterpret_cast<u32*>(shared_memory() + address) = word; }
@@ -385,8 +407,12 @@ inline bool run(int gpus, int blocks, int threads, void (*thread)()) {
             fiber->first.uc_stack.ss_sp = fiber->stack.get();
             fiber->first.uc_stack.ss_size = STACK_BYTES;
             makecontext(&fiber->first, thread, 0);
+            fiber->block->fibers.push_back(fiber.get());
             fibers.push_back(std::move(fiber));
         }
+    }
+    for (int b = 0; b < gpus * blocks; ++b) {
+        if ((b ^ 1) < gpus * blocks) all_blocks[b]->neighbour = all_blocks[b ^ 1].get();
     }
     broken = false;
     for (u64 round = 0; round < PATIENCE && !broken; ++round) {
