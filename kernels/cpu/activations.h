@@ -134,12 +134,18 @@ static inline void to_integers(const float* x, int cols, int tokens, IntegerBloc
   }
 }
 
-// Two running sums of a vector of rows: their total is what weights times activations give.
+// Running sums of a vector of rows, of high and low bytes apart where an integer is two: their total is what weights times
+// activations give.
 struct IntegerSum {
-  IVec parts[2];
+#if defined(__AVX512VNNI__)
+  static constexpr int kParts = 2;
+#else
+  static constexpr int kParts = 1;
+#endif
+  IVec parts[kParts];
 
   IntegerSum() = default;
-  explicit IntegerSum(int32_t start) : parts{IVec{}, IVec{} + start} {}
+  explicit IntegerSum(int32_t start) : parts{} { parts[kParts - 1] += start; }
 
   // Adds four columns: `codes` are unsigned bytes.
   void add(UVec codes, const IntegerBlock& x, int quad) {
@@ -148,17 +154,18 @@ struct IntegerSum {
       parts[i] = (IVec)_mm512_dpbusd_epi32((__m512i)parts[i], (__m512i)codes, _mm512_set1_epi32(x.quads[i][quad]));
 #elif defined(__AVX512BW__)
     const __m512i even = (__m512i)(codes & each(0x00FF00FF)), odd = _mm512_srli_epi16((__m512i)codes, 8);
-    parts[0] += (IVec)_mm512_madd_epi16(even, _mm512_set1_epi32(x.quads[0][quad]));
-    parts[1] += (IVec)_mm512_madd_epi16(odd, _mm512_set1_epi32(x.quads[1][quad]));
+    const IVec evens = (IVec)_mm512_madd_epi16(even, _mm512_set1_epi32(x.quads[0][quad]));
+    parts[0] += evens + (IVec)_mm512_madd_epi16(odd, _mm512_set1_epi32(x.quads[1][quad]));
 #elif defined(__AVX2__)
     const __m256i even = (__m256i)(codes & each(0x00FF00FF)), odd = _mm256_srli_epi16((__m256i)codes, 8);
-    parts[0] += (IVec)_mm256_madd_epi16(even, _mm256_set1_epi32(x.quads[0][quad]));
-    parts[1] += (IVec)_mm256_madd_epi16(odd, _mm256_set1_epi32(x.quads[1][quad]));
+    const IVec evens = (IVec)_mm256_madd_epi16(even, _mm256_set1_epi32(x.quads[0][quad]));
+    parts[0] += evens + (IVec)_mm256_madd_epi16(odd, _mm256_set1_epi32(x.quads[1][quad]));
+    asm("" : "+x"(parts[0]));  // here: a compiler that puts additions off has no registers for what is to be added
 #else
     for (int i = 0; i < 2; ++i) {
       const UVec words = codes >> 8 * i;
-      parts[i] += IVec(words & 0xFF) * int32_t(int16_t(x.quads[i][quad] & 0xFFFF));
-      parts[i] += IVec(words >> 16 & 0xFF) * (x.quads[i][quad] >> 16);
+      parts[0] += IVec(words & 0xFF) * int32_t(int16_t(x.quads[i][quad] & 0xFFFF));
+      parts[0] += IVec(words >> 16 & 0xFF) * (x.quads[i][quad] >> 16);
     }
 #endif
   }
@@ -166,7 +173,7 @@ struct IntegerSum {
 #if defined(__AVX512VNNI__)
     return __builtin_convertvector((parts[0] << 8) + parts[1], Vec);
 #else
-    return __builtin_convertvector(parts[0] + parts[1], Vec);
+    return __builtin_convertvector(parts[0], Vec);
 #endif
   }
 };

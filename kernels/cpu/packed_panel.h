@@ -30,6 +30,47 @@ static inline Vec add_block(Vec acc, const UVec (&codes)[8], const Vec (&scales)
   return acc;
 }
 
+// Vector `v` of a strip's rows.
+template <int kStorage>
+struct StripPart {
+  const Strip<kStorage>& strip;
+  int v;
+  UVec code(int block, int j) const { return strip.code(block, j, v); }
+  Vec scale(int block, int half) const { return strip.scale(block, half, v); }
+  Vec offset(int block) const { return strip.offset(block, v); }
+};
+
+// Adds a block of 32 columns of two vectors of rows times those of kVectors vectors, as add_block, quad by quad: an activation
+// serves both, and codes need no more registers than a quad takes.
+template <int kStorage, int kVectors>
+__attribute__((always_inline)) static inline void add_blocks(const StripPart<kStorage> (&parts)[2], int block,
+                                                             const IntegerBlock* x, int64_t stride, Vec (&acc)[2][kVectors]) {
+  using Format = Strip<kStorage>;
+  constexpr int kQuads = 8 / Format::kHalves;
+  for (int half = 0; half < Format::kHalves; ++half) {
+    IntegerSum sums[2][kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      const int32_t* whole = x[i * stride].sums;
+      for (auto& sum : sums) sum[i] = IntegerSum(-Format::kBias * (Format::kHalves == 1 ? whole[0] + whole[1] : whole[half]));
+    }
+#pragma GCC unroll 8
+    for (int j = half * kQuads; j < (half + 1) * kQuads; ++j) {
+      const UVec codes[2] = {parts[0].code(block, j), parts[1].code(block, j)};
+      for (int i = 0; i < kVectors; ++i)
+        for (int p = 0; p < 2; ++p) sums[p][i].add(codes[p], x[i * stride], j);
+    }
+    for (int p = 0; p < 2; ++p) {
+      const Vec scale = parts[p].scale(block, half);
+      for (int i = 0; i < kVectors; ++i) acc[p][i] += sums[p][i].total() * (scale * x[i * stride].scale);
+    }
+  }
+  if constexpr (Format::kOffset)
+    for (int p = 0; p < 2; ++p) {
+      const Vec offset = parts[p].offset(block);
+      for (int i = 0; i < kVectors; ++i) acc[p][i] -= offset * x[i * stride].scaled_sum;
+    }
+}
+
 // The codes of a block of 32 columns.
 template <int kStorage>
 __attribute__((always_inline)) static inline void unpack(const Strip<kStorage>& strip, int block, int v, UVec (&codes)[8]) {
@@ -100,12 +141,15 @@ class Ahead {
   int64_t together_, lead_;
 };
 
+// A panel is two vectors of rows: they share activations.
+constexpr bool kQuadByQuad = kVecs == 2;
+
 // One packed panel of integers times kVectors vectors, `stride` blocks apart: each block is unpacked once, and what a vector gives
 // does not depend on how many there are. `y` gets sixteen sums of each.
 template <int kStorage, int kVectors, int kPasses, class Cursor>
 __attribute__((noinline)) static void packed_vectors(const uint8_t* panel, const IntegerBlock* x, int64_t stride, int cols,
                                                      float* y, Cursor& cursor, bool reads) {
-  Vec acc[kVectors][kVecs] = {};
+  Vec acc[kVecs][kVectors] = {};
   Ahead<near_level(kVectors, kPasses), kPasses, Cursor> ahead(cursor, reads, kPasses == 1 ? 0 : panel_bytes(kStorage, cols));
   for (int first = 0; first < cols; first += kStrip) {
     const int here = cols - first < kStrip ? cols - first : kStrip;
@@ -113,28 +157,36 @@ __attribute__((noinline)) static void packed_vectors(const uint8_t* panel, const
     const Strip<kStorage> strip(kStorage, panel, here);
     for (int block = 0; block < here / kIntegers; ++block, ++x) {
       ahead.read(bytes * kIntegers / here);
-      for (int v = 0; v < kVecs; ++v) {
-        UVec codes[8];
-        Vec scales[2], offset{};
-        unpack(strip, block, v, codes);
-        read_scales(strip, block, v, scales, offset);
-        for (int i = 0; i < kVectors; ++i)
-          acc[i][v] = add_block<kStorage>(acc[i][v], codes, scales, offset, x[i * stride]);
+      if constexpr (kQuadByQuad) {
+        add_blocks<kStorage>({{strip, 0}, {strip, 1}}, block, x, stride, acc);
+      } else {
+        for (int v = 0; v < kVecs; ++v) {
+          UVec codes[8];
+          Vec scales[2], offset{};
+          unpack(strip, block, v, codes);
+          read_scales(strip, block, v, scales, offset);
+          for (int i = 0; i < kVectors; ++i)
+            acc[v][i] = add_block<kStorage>(acc[v][i], codes, scales, offset, x[i * stride]);
+        }
       }
     }
     panel += bytes;
   }
   ahead.end();
   for (int i = 0; i < kVectors; ++i)
-    for (int v = 0; v < kVecs; ++v) store(y + i * kRows + v * kWidth, acc[i][v]);
+    for (int v = 0; v < kVecs; ++v) store(y + i * kRows + v * kWidth, acc[v][i]);
 }
+
+// Tokens of a block that meet a panel of integers at once: as many as the registers hold sums of.
+constexpr int kIntegerTile = kQuadByQuad ? 4 : kTile;
 
 // One packed panel of integers times kTokens vectors: each block is unpacked once. `x` is [block][stride]. What lies kAhead
 // bytes further on is asked for: it is the next panel.
 template <int kStorage, int kTokens>
-static inline void packed_tile(const uint8_t* panel, const IntegerBlock* x, int cols, int stride, float* y) {
-  for (int v = 0; v < kVecs; ++v) {
-    Vec acc[kTokens] = {};
+__attribute__((noinline)) static void packed_tile(const uint8_t* panel, const IntegerBlock* x, int cols, int stride, float* y) {
+  constexpr int kTogether = kQuadByQuad ? 2 : 1;
+  for (int v = 0; v < kVecs; v += kTogether) {
+    Vec acc[kTogether][kTokens] = {};
     const uint8_t* at = panel;
     const IntegerBlock* columns = x;
     for (int first = 0; first < cols; first += kStrip) {
@@ -143,15 +195,20 @@ static inline void packed_tile(const uint8_t* panel, const IntegerBlock* x, int 
       const int64_t bytes = strip_layout(kStorage, here).bytes * kIntegers / here;
       for (int block = 0; block < here / kIntegers; ++block, columns += stride) {
         for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + block * bytes + kAhead + i, 0, 2);
-        UVec codes[8];
-        Vec scales[2], offset{};
-        unpack(strip, block, v, codes);
-        read_scales(strip, block, v, scales, offset);
-        for (int t = 0; t < kTokens; ++t) acc[t] = add_block<kStorage>(acc[t], codes, scales, offset, columns[t]);
+        if constexpr (kQuadByQuad) {
+          add_blocks<kStorage>({{strip, 0}, {strip, 1}}, block, columns, 1, acc);
+        } else {
+          UVec codes[8];
+          Vec scales[2], offset{};
+          unpack(strip, block, v, codes);
+          read_scales(strip, block, v, scales, offset);
+          for (int t = 0; t < kTokens; ++t) acc[0][t] = add_block<kStorage>(acc[0][t], codes, scales, offset, columns[t]);
+        }
       }
       at += strip_layout(kStorage, here).bytes;
     }
-    for (int t = 0; t < kTokens; ++t) store(y + t * kRows + v * kWidth, acc[t]);
+    for (int t = 0; t < kTokens; ++t)
+      for (int i = 0; i < kTogether; ++i) store(y + t * kRows + (v + i) * kWidth, acc[i][t]);
   }
 }
 
@@ -159,7 +216,6 @@ static inline void packed_tile(const uint8_t* panel, const IntegerBlock* x, int 
 template <int kVectors, int kPasses, class Cursor>
 __attribute__((noinline)) static void fp8_vectors(const uint8_t* panel, const float* x, int64_t stride, int cols, float* y,
                                                   Cursor& cursor, bool reads) {
-  constexpr int kFlight = 4;
   Vec total[kVectors][kVecs] = {};
   Ahead<near_level(kVectors, kPasses), kPasses, Cursor> ahead(cursor, reads, kPasses == 1 ? 0 : panel_bytes(ML_FP8_BLOCK, cols));
   for (int first = 0; first < cols; first += kStrip, x += kStrip) {
@@ -168,22 +224,34 @@ __attribute__((noinline)) static void fp8_vectors(const uint8_t* panel, const fl
     for (int start = 0; start < here; start += kFp8Side) {
       const float* scales = reinterpret_cast<const float*>(panel) + start / kFp8Side * kLine;
       const int end = here < start + kFp8Side ? here : start + kFp8Side;
-      Vec acc[kVectors][kFlight][kVecs] = {};
-      auto column = [&](int k, int sum) __attribute__((always_inline)) {
+      Vec acc[kFlight][kVectors][kVecs] = {};
+      auto column = [&](int k, int v) __attribute__((always_inline)) {
+        return fp8_shrunk(panel + at.codes + k * kLine + v * kWidth);
+      };
+      auto add = [&](int k, int sum) __attribute__((always_inline)) {
         for (int v = 0; v < kVecs; ++v) {
-          const Vec w = fp8_shrunk(panel + at.codes + k * kLine + v * kWidth);
-          for (int i = 0; i < kVectors; ++i) acc[i][sum][v] += w * x[i * stride + k];
+          const Vec weights = column(k, v);
+          for (int i = 0; i < kVectors; ++i) acc[sum][i][v] += weights * x[i * stride + k];
         }
       };
       int k = start;
-      for (; k + kStep <= end; k += kStep) {
-        if (k % 32 == 0) ahead.read(512);
-        for (int j = 0; j < kStep; ++j) column(k + j, j % kFlight);
+      if constexpr (constexpr int kAtOnce = flights_at_once(kVectors); kAtOnce < kFlight) {
+        for (const int whole = start + (end - start) / kStep * kStep; k < whole;) {
+          const int now = whole - k < 32 ? whole - k : 32;
+          ahead.read(512);
+          for (int j = 0; j < kFlight; j += kAtOnce) add_flights<kAtOnce>(k + j, k + now, x, stride, acc + j, column);
+          k += now;
+        }
+      } else {
+        for (; k + kStep <= end; k += kStep) {
+          if (k % 32 == 0) ahead.read(512);
+          for (int j = 0; j < kStep; ++j) add(k + j, j % kFlight);
+        }
       }
-      for (; k < end; ++k) column(k, 0);
+      for (; k < end; ++k) add(k, 0);
       for (int i = 0; i < kVectors; ++i)
         for (int v = 0; v < kVecs; ++v) {
-          const Vec sum = (acc[i][0][v] + acc[i][2][v]) + (acc[i][1][v] + acc[i][3][v]);
+          const Vec sum = (acc[0][i][v] + acc[2][i][v]) + (acc[1][i][v] + acc[3][i][v]);
           total[i][v] += sum * (load(scales + v * kWidth) * kFp8Shrunk);
         }
     }
@@ -297,7 +365,7 @@ static inline void multiply_vectors(int storage, const uint8_t* panel, Columns i
 static inline void multiply_block(int storage, const uint8_t* panel, Columns in, int cols, int tokens, float* y) {
   const auto* halves = reinterpret_cast<const uint16_t*>(panel);
   auto packed = [&](auto kind) {
-    in_tiles<kTile>(tokens, [&](auto count, int t) {
+    in_tiles<kIntegerTile>(tokens, [&](auto count, int t) {
       packed_tile<kind, count>(panel, in.integers + t, cols, tokens, y + t * kRows);
     });
   };

@@ -14,36 +14,6 @@ constexpr int kPanelsAtOnce = kWidth == 16 ? 2 : 1;
 // Panels that are multiplied side by side with `count` vectors: with fewer than three, memory is the bound and not the loads.
 constexpr int panels_together(int count) { return count > 2 ? kPanelsAtOnce : 1; }
 
-// Adds a block of 32 columns of two strips times those of kVectors vectors, as add_block in packed_panel.h.
-template <int kStorage, int kVectors>
-__attribute__((always_inline)) static inline void add_blocks(const Strip<kStorage> (&strips)[2], int block, const IntegerBlock* x,
-                                                             int64_t stride, Vec (&acc)[2][kVectors]) {
-  using Format = Strip<kStorage>;
-  constexpr int kQuads = 8 / Format::kHalves;
-  for (int half = 0; half < Format::kHalves; ++half) {
-    IntegerSum sums[2][kVectors];
-    for (int i = 0; i < kVectors; ++i) {
-      const int32_t* whole = x[i * stride].sums;
-      for (auto& sum : sums) sum[i] = IntegerSum(-Format::kBias * (Format::kHalves == 1 ? whole[0] + whole[1] : whole[half]));
-    }
-#pragma GCC unroll 8
-    for (int j = half * kQuads; j < (half + 1) * kQuads; ++j) {
-      const UVec codes[2] = {strips[0].code(block, j, 0), strips[1].code(block, j, 0)};
-      for (int i = 0; i < kVectors; ++i)
-        for (int p = 0; p < 2; ++p) sums[p][i].add(codes[p], x[i * stride], j);
-    }
-    for (int p = 0; p < 2; ++p) {
-      const Vec scale = strips[p].scale(block, half, 0);
-      for (int i = 0; i < kVectors; ++i) acc[p][i] += sums[p][i].total() * (scale * x[i * stride].scale);
-    }
-  }
-  if constexpr (Format::kOffset)
-    for (int p = 0; p < 2; ++p) {
-      const Vec offset = strips[p].offset(block, 0);
-      for (int i = 0; i < kVectors; ++i) acc[p][i] -= offset * x[i * stride].scaled_sum;
-    }
-}
-
 // Two panels of integers, `second` bytes apart, times kVectors vectors, in one of kPasses over both. `y` gets sixteen sums of
 // each vector, those of the second panel `y_second` further on: what packed_vectors gives, bit for bit. Since both panels are
 // begun at once, prefetches keep a panel more ahead.
@@ -60,7 +30,7 @@ __attribute__((noinline)) static void packed_pair(const uint8_t* panel, int64_t 
     const Strip<kStorage> strips[2] = {{kStorage, panel, here}, {kStorage, panel + second, here}};
     for (int block = 0; block < here / kIntegers; ++block, ++x) {
       ahead.read_and_catch_up(2 * bytes * kIntegers / here);
-      add_blocks<kStorage>(strips, block, x, stride, acc);
+      add_blocks<kStorage>({{strips[0], 0}, {strips[1], 0}}, block, x, stride, acc);
     }
     panel += bytes;
   }
