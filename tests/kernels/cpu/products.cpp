@@ -47,8 +47,14 @@ int main(int argc, char** argv) {
   std::vector<uint8_t> memory(2 * second + 64);
   uint8_t* panel = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
   for (int r = 0; r < ml::kLine; ++r)
-    for (int p = 0; p < 2; ++p)
-      ml::pack_row(storage, panel + p * second, p ? ml::kLine - 1 - r : r, rows.data() + r * row, scales.data() + r * groups, cols);
+    for (int p = 0; p < 2; ++p) {
+      const uint8_t* from = rows.data() + r * row;
+      const int to = p ? ml::kLine - 1 - r : r;
+      if (ml::is_packed(storage))
+        ml::pack_row(storage, panel + p * second, to, from, scales.data() + r * groups, cols);
+      else
+        ml::pack_halves(reinterpret_cast<uint16_t*>(panel + p * second), to, reinterpret_cast<const uint16_t*>(from), cols);
+    }
 
   std::vector<float> back(size_t(ml::kLine) * cols), single(size_t(tokens) * ml::kLine), together(single.size()), block(single.size());
   for (int r = 0; r < ml::kLine; ++r) ml::read_row(storage, panel, r, cols, back.data() + r * cols, 1);

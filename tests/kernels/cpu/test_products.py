@@ -1,4 +1,4 @@
-"""Panels of packed weights against the decoders of files, and their products against FP64."""
+"""Panels of weights against the decoders of files, and their products against FP64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.backends.cpu.build import SOURCES, compiler, write_contract
+from engine.backends.cpu.build import SOURCES, Target, compiler, write_contract
 from engine.backends.cpu.library import runnable
 from engine.models.storage import Storage
 from tests.engine.models.packed_weights import random_packed, unpack
@@ -25,12 +25,18 @@ HERE = Path(__file__).parent
 PACKED = [storage for storage in Storage if storage.is_packed]
 
 
-@pytest.fixture(scope="module")
-def products(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def widths() -> tuple[Target, ...]:
+    """The best build that this processor runs, and that for sixteen registers, which has its own loops."""
+    best, *others = runnable()
+    return (best, *(target for target in others if target.name == "avx2"))
+
+
+@pytest.fixture(scope="module", params=widths(), ids=lambda target: target.name)
+def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = compiler()
     assert program is not None, "the kernels need a C++ compiler: install g++"
     folder = tmp_path_factory.mktemp("products")
-    target = runnable()[0]
+    target: Target = request.param
     machine = [f"-march={target.march}", *target.extensions]
     flags = ["-std=c++17", "-O1", "-Wno-psabi", "-w", *machine, f"-I{SOURCES}", f"-I{write_contract(folder)}"]
     binary = folder / "products"
@@ -72,6 +78,28 @@ def test_rows_come_back_bit_for_bit_and_products_are_exact_to_the_rounding_of_ac
     limit = FP32_LIMIT if storage is Storage.FP8_BLOCK else LIMIT
     assert (np.abs(single - expected) / size).max() < limit
     assert (np.abs(block - expected) / size).max() < limit
+
+
+@pytest.mark.parametrize("columns", [1, 8, 31, 40, 64, 203, 576])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 7, 8])
+def test_products_of_sixteen_bits_do_not_depend_on_how_many_requests_there_are(
+    products: Path, columns: int, tokens: int
+) -> None:
+    random = np.random.default_rng(columns * tokens)
+    numbers = random.standard_normal((ROWS, columns)).astype(np.float16)
+    x = random.standard_normal((columns, tokens)).astype(np.float32)
+    scales = np.zeros((ROWS, -(-columns // 128)), np.float32)
+
+    back, single, together, block = run(products, Storage.F16, numbers.view(np.uint8), scales, x)
+
+    np.testing.assert_array_equal(back, numbers.astype(np.float32))
+    np.testing.assert_array_equal(together, single)
+    expected = (numbers.astype(np.float64) @ x).T
+    size = np.linalg.norm(x.astype(np.float64), axis=0)[:, None] * np.linalg.norm(
+        numbers.astype(np.float64), axis=1
+    )
+    for found in (single, block):
+        assert (np.abs(found - expected) / size).max() < FP32_LIMIT
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
