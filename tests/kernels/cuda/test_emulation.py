@@ -347,13 +347,18 @@ def test_logits_with_norms_after_modules_are_the_references(name: str, head_dim:
     assert relative_error(found, expected) < PREFILL_TOLERANCE
 
 
-def test_logits_of_an_mlp_whose_vector_comes_in_windows_are_the_references(tmp_path: Path) -> None:
-    """Windows of 32 chunks, the last one not full; slots of 12 chunks, some of them in two windows."""
-    config = replace(SMALL, layers=1, windows=(0,), ffn=32 * 260)
+@pytest.mark.parametrize(
+    ("chunks", "window"), [(260, 160), pytest.param(324, 32, marks=pytest.mark.nightly)], ids=["two", "many"]
+)
+def test_logits_of_an_mlp_whose_vector_comes_in_windows_are_the_references(
+    chunks: int, window: int, tmp_path: Path
+) -> None:
+    """The last window is not full; slots have 12 chunks, some of them in two windows."""
+    config = replace(SMALL, layers=1, windows=(0,), ffn=32 * chunks)
     weights = RandomWeights(config, 3)
     tokens = [5, 1]
     gpu = EmulatedGpu(tmp_path, config, weights, 2)
-    assert "constexpr int WINDOW_CHUNKS = 32;" in header(gpu.layout)
+    assert f"constexpr int WINDOW_CHUNKS = {window};" in header(gpu.layout)
     assert gpu.layout.plan.group_sizes(Matrix.DOWN) == {4} and gpu.layout.slot_units == 48
 
     found = gpu.logits(tokens)
