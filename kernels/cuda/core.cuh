@@ -433,13 +433,6 @@ struct Core {
         if constexpr (model::PROFILE) profile.starved_since(before);
     }
 
-    // As wait_full, where products of a warpgroup follow, turn after turn (await_in_place). The producer's spin reports.
-    DEVICE void wait_full_in_place() {
-        const u64 before = model::PROFILE ? Profile::now() : 0;
-        await_in_place(&shared.full[cursor.slot], cursor.round, &params.control->aborted);
-        if constexpr (model::PROFILE) profile.starved_since(before);
-    }
-
     DEVICE void phase_end() {
         if constexpr (model::SYNC_BARRIER) grid_barrier();
     }

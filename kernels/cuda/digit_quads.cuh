@@ -86,7 +86,7 @@ struct DigitHalf {
     }
     // Both halves are loaded before: the compiler moves no load of the other one to before these products. `columns` is the turn's
     // descriptor.
-    DEVICE void begin(u64 columns) {
+    DEVICE void begin(u32 columns) {
 #pragma unroll
         for (int r = 0; r < ROUNDS; ++r) unpack_rows(rows[r], word[r]);
         hold();
@@ -94,7 +94,7 @@ struct DigitHalf {
 #pragma unroll
         for (int r = 0; r < ROUNDS; ++r) {
             constexpr u32 BLOCK = Columns::BLOCK_BYTES >> 4;
-            multiply_e5m2(sums[r], rows[r], columns + QUAD * (Columns::QUAD_BYTES >> 4) + (T > 4 ? HALF : T > 2 ? r : 0) * BLOCK);
+            multiply_e5m2(sums[r], rows[r], u64(Columns::BLOCK_BYTES >> 4) << 32 | (columns + QUAD * (Columns::QUAD_BYTES >> 4) + (T > 4 ? HALF : T > 2 ? r : 0) * BLOCK));
         }
         products_commit();
     }
@@ -142,7 +142,7 @@ struct DigitProducts {
         const u32 units = Places::units(core), scales[2] = {Places::scales(core, 0), Places::scales(core, 1)};
         const u32 missing[2] = {missing_scales<T>(core, chunks, 0), missing_scales<T>(core, chunks, 1)};
         const float* all_sizes = core.shared.sizes() + Places::size(core);
-        const u64 all_columns = Columns::descriptor(core.shared, 0, 0);
+        const u32 all_columns = u32(Columns::descriptor(core.shared, 0, 0));
         DigitHalf<STORAGE, T, APART, 0> one;
         DigitHalf<STORAGE, T, APART, 1> other;
         int mine = __shfl_sync(ALL_LANES, int(core.warp / QUAD_CHUNKS), 0);  // this warpgroup's first turn in a slot: the same for all
@@ -153,9 +153,9 @@ struct DigitProducts {
             const int in_part = chunks % Cut::CHUNKS && ends ? 1 : -1;  // turns that are left, of the one that is not whole
             const u32 quad = u32(first) / QUAD_CHUNKS + u32(mine) * QUADS;
             const float* sizes = all_sizes + quad * QUAD_CHUNKS;
-            u64 columns = all_columns + quad * (Columns::QUAD_BYTES >> 4);
+            u32 columns = all_columns + quad * (Columns::QUAD_BYTES >> 4);
             u32 loaded = 0;
-            core.wait_full_in_place();
+            core.wait_full();
             const u8* from = core.shared.ring[core.cursor.slot] + u32(mine) * Cut::BYTES;
             const u8 *unit = from + units, *of_one = from + scales[0], *of_other = from + scales[1];
 #pragma unroll 1

@@ -118,27 +118,6 @@ __device__ __noinline__ void await_slot(u64* full, u32 slot, u32 parity, const P
     while (!__all_sync(ALL_LANES, passed)) passed = passed || barrier_passed(full + slot, parity) || spin.hopeless();
 }
 
-// The same in one statement, for loops over slots whose products take their descriptors from uniform registers: around a call or a
-// vote the compiler keeps nothing there, and moves each descriptor anew in each turn. Gives up when another thread's wait has reported.
-DEVICE void await_in_place(u64* barrier, u32 parity, const u32* aborted) {
-    asm volatile(
-        "{\n .reg .pred p;\n .reg .b32 looks, word;\n"
-        " mov.b32 looks, 0;\n"
-        "LOOK:\n"
-        " mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-        " @p bra PASSED;\n"
-        " add.u32 looks, looks, 1;\n"
-        " and.b32 word, looks, 255;\n"
-        " setp.ne.u32 p, word, 0;\n"
-        " @p bra LOOK;\n"
-        " ld.relaxed.gpu.global.u32 word, [%2];\n"
-        " setp.eq.u32 p, word, 0;\n"
-        " @p bra LOOK;\n"
-        "PASSED:\n}" ::"r"(shared_address(barrier)),
-        "r"(parity), "l"(aborted)
-        : "memory");
-}
-
 // Weights are read once a token and never again before 100 times the L2 has passed: let them leave first.
 DEVICE u64 evict_first_policy() {
     u64 policy;
