@@ -57,6 +57,7 @@ constexpr int BLOCKS_A_SLOT = larger(1, smaller(WARPS, SLOT_BYTES / cache::BLOCK
 
 // Whether any SM may have blocks in the ring: without a division, as the producer asks it in each layer.
 DEVICE bool may_use_ring(int position, int window, int blocks_a_split) {
+    if constexpr (model::ASKS_FOR_ITEMS) return true;  // of this SM its items tell more, and it is faster: phases.py
     const int positions = window ? smaller(position, window + 2 * cache::BLOCK) : position;
     if (blocks_a_split) return positions > ROUND * cache::BLOCK;
     return positions > ROUND * cache::BLOCK * smaller(Long::SPLITS, Short::SPLITS);

@@ -34,6 +34,12 @@ def has_pairs(plan: Plan, sharding: Sharding) -> bool:
     return of_size and plan.cores % 2 == 0 and is_timed(plan, sharding)
 
 
+def asks_for_items(plan: Plan) -> bool:
+    """Whether an SM's producer asks in each layer what the SM attends to, also where the position alone says
+    that nothing comes through the ring: Llama-3.2-1B is 0.5 to 0.8 % faster by it."""
+    return plan.config.head_dim == 64 and not has_short_phases(plan) and not has_long_phases(plan)
+
+
 def is_timed(plan: Plan, sharding: Sharding) -> bool:
     """Whether it is a dense model in 16 bits on one GPU: others keep what they were timed with."""
     is_plain = plan.config.experts is None and plan.config.lanes.count == 1 and not plan.is_packed
