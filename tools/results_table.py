@@ -67,6 +67,7 @@ DETAILS = (
     ),
     *(Row(f"laneformer-2b-h200-x{n}.json", _LANEFORMER, 1) for n in (4, 2, 1)),
     *(Row("laneformer-2b-h200.json", _LANEFORMER, index) for index in range(3)),
+    Row("laneformer-2b-h200-peers.json", _LANEFORMER),
     Row("laneformer-2b-h200-barrier.json", f"{_LANEFORMER}, a barrier after each phase"),
     Row("llama-3.2-1b-h200.json", "Llama-3.2-1B shape"),
     Row("gpt-oss-20b-cpu.json", "GPT-OSS-20B shape, experts in MXFP4"),
