@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(COMPILE_S + 300)
 @pytest.mark.parametrize(
     ("sanitizer", "seconds"),
     [
