@@ -60,9 +60,9 @@ __attribute__((always_inline)) static inline void add_flights(int first, int las
 constexpr int near_level(int vectors, int passes) { return vectors > 2 || passes > 1 ? 2 : 3; }
 
 // One panel times kVectors vectors, `stride` apart. `y` gets sixteen sums of each; what a vector gives does not depend on how
-// many there are. `cursor` prefetches as much as is read, or a line a step
-// less while it is further ahead than it need be. Of kPasses over a panel only the first `reads` it from memory, but each
-// prefetches its part of the next one, so that memory never pauses; kPasses is 1, 2 or, for more than 3, 4.
+// many there are. `cursor` prefetches as much as is read, or a line a step less while it is further ahead than it need be. Of
+// kPasses over a panel only the first `reads` it from memory, but each prefetches its part of the next one, so that memory never
+// pauses; kPasses is 1, 2 or, for more than 3, 4.
 template <Half kHalf, int kVectors, int kPasses = 1, class Cursor>
 __attribute__((noinline)) static void panel_vectors(const uint16_t* panel, const float* x, int64_t stride, int cols, float* y,
                                                     Cursor& cursor, bool reads = true) {

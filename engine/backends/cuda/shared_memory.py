@@ -95,10 +95,11 @@ def window_chunks(plan: Plan, requests: int, *, table: bool) -> int:
     """Chunks of a vector that lie in shared memory at a time, in whole rounds of fetching.
 
     A request alone has its vectors there whole, unless the MLP's would take room that the ring needs: then
-    as much as the longest one that a norm goes before, or, where no `table` of the vocabulary is there, half
-    of it. Those of several requests come in windows sooner: while the MLP's is multiplied there is time for
-    the next one, and the ring is worth more. But what a norm goes before would be fetched and split again for
-    each group of an SM's tiles: it may take half as much room again if it lies there whole then.
+    half of the MLP's if that is at most _LONG_WINDOW and no `table` of the vocabulary is there, and else as
+    much as the longest one that a norm goes before. Those of several requests come in windows sooner: while
+    the MLP's is multiplied there is time for the next one, and the ring is worth more. But what a norm goes
+    before would be fetched and split again for each group of an SM's tiles: it may take half as much room
+    again if it lies there whole then.
     """
     c = plan.config
     if requests > 1:
