@@ -31,6 +31,7 @@ from engine.models.presets import load_preset
 from engine.models.weights import DType
 from engine.progress import Progress
 from tests.gpu.models import CONFIGS, GEMMA_2_2B, QWEN3_32B
+from tests.nightly import each_time_but
 
 LIMITS: dict[str, int] = json.loads(Path(__file__).with_name("limits.json").read_text())
 """Bytes that registers may spill in a whole kernel: no specialisation may need more than when recorded."""
@@ -77,12 +78,9 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
 }
 
 
-EACH_TIME = (
-    "2 GPUs, profile, filters", "normed heads and biases, small", "experts", "keys and values in FP8",
-    "norms after modules", "two requests",
-)  # fmt: skip
-"""Between them nearly every switch of the kernel, of small models; the others take minutes, and are compiled
-each night."""
+EACH_TIME = ("2 GPUs, profile, filters", "experts", "keys and values in FP8", "two requests")
+"""Between them most switches of the kernel, of small models; the others take minutes, and are compiled each
+night."""
 
 
 def config_of(name: str) -> ModelConfig:
@@ -114,10 +112,7 @@ SPILLED = r"(\d+) bytes spill stores"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "which",
-    [pytest.param(w, marks=[] if w in EACH_TIME else pytest.mark.nightly) for w in SPECIALISATIONS],
-)
+@pytest.mark.parametrize("which", each_time_but(SPECIALISATIONS.keys() - EACH_TIME, SPECIALISATIONS))
 def test_specialisations_compile_within_their_limits(which: str) -> None:
     name, weights, tuning = SPECIALISATIONS[which]
     compiled = compile_kernel("monokernel.cu", header_of(name, weights, **tuning), verbose=True, cache=False)

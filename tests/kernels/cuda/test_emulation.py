@@ -21,6 +21,7 @@ from tests.gpu.models import LANEFORMER, LLAMA, AsKept, RoutedWeights
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.ranks import EmulatedGpus
 from tests.kernels.cuda.emulation.sources import convert
+from tests.nightly import at_night, each_time_but
 from tests.reference.test_laneformer import relative_error
 
 PROMPT, SHORT = 20, 5
@@ -84,6 +85,10 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
     "experts, SMs with rows of the router and no tiles": (replace(EXPERTS, experts=Experts(32, 2)), 20),
     "experts with biases and sinks": (GPT_OSS, 2),
 }
+NIGHTLY_MODELS = (
+    "three steps of columns", "norms after modules, heads normed, two rotations",
+    "experts, SMs with rows of the router and no tiles",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("tiles_from", [1, 1000], ids=["tiles", "shares"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", each_time_but(NIGHTLY_MODELS, MODELS))
 def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
     name: str, tiles_from: int, folder: Path
 ) -> None:
@@ -182,9 +187,9 @@ WIDE_GEMMA = replace(GEMMA, head_dim=256, heads=2, kv_heads=1)
         (*MODELS["normed heads, a window"], 1000, 37, True),
         (*MODELS["lanes, of which one is late"], 1, 37, True),
         (*MODELS["columns in parts"], 1, 37, False),  # as many as suit the number of tokens
-        (WIDE_GEMMA, 3, 1, 37, True),
-        (WIDE_GEMMA, 16, 1, 131, True),  # its first 64 tokens end in half a step of attention
-        (WIDE_GEMMA, 3, 1000, 37, True),
+        at_night(WIDE_GEMMA, 3, 1, 37, True),
+        at_night(WIDE_GEMMA, 16, 1, 131, True),  # its first 64 tokens end in half a step of attention
+        at_night(WIDE_GEMMA, 3, 1000, 37, True),
     ],
 )
 def test_a_long_prompt_leaves_the_same_however_it_is_cut(
@@ -213,10 +218,10 @@ def test_a_long_prompt_leaves_the_same_however_it_is_cut(
 @pytest.mark.parametrize(
     ("rows", "chosen", "renormalise"),
     [
-        ([0.0] * 8, 2, True),
+        at_night([0.0] * 8, 2, True),
         ([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0], 2, False),
         ([1.0 if i in (3, 5, 35, 37) else 2.0 if i == 36 else 0.0 for i in range(40)], 3, True),
-        ([1.0, 0.0, 1.0], 3, True),
+        at_night([1.0, 0.0, 1.0], 3, True),
     ],
     ids=[
         "all scores equal, whatever the token",
@@ -244,10 +249,10 @@ def test_equal_scores_meet_the_experts_of_the_reference_each_time(
 @pytest.mark.parametrize(
     ("name", "kv_heads"),
     [
-        ("experts", 2),
+        at_night("experts", 2),
         ("experts", 1),
         ("experts with biases and sinks", 2),
-        ("experts with biases and sinks", 1),
+        at_night("experts with biases and sinks", 1),
     ],
 )
 @pytest.mark.parametrize("prefilled", [0, SHORT - 1])
@@ -271,8 +276,15 @@ def test_experts_cut_over_two_gpus_leave_the_references_keys_values_and_tokens(
     require_close(gpus.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, name)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("name", ["llama", "norms after modules, soft caps"])
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        at_night("llama", 2),
+        ("llama", 4),
+        ("norms after modules, soft caps", 2),
+        at_night("norms after modules, soft caps", 4),
+    ],
+)
 def test_a_dense_model_cut_over_gpus_leaves_the_references_keys_values_and_tokens(
     name: str, ranks: int, folder: Path
 ) -> None:
@@ -297,10 +309,10 @@ def test_a_dense_model_cut_over_gpus_leaves_the_references_keys_values_and_token
 @pytest.mark.parametrize(
     ("ranks", "ffn", "storage", "columns_a_gpu"),
     [
-        (4, 160, None, 64),
+        at_night(4, 160, None, 64),
         (4, 224, Storage.MXFP4, 64),
-        pytest.param(8, 160, None, 32, marks=pytest.mark.nightly),
-        (8, 352, Storage.MXFP4, 64),
+        at_night(8, 160, None, 32),
+        at_night(8, 352, Storage.MXFP4, 64),
     ],
     ids=["5 chunks on 4", "7 chunks in runs of 2 on 4", "5 chunks on 8", "11 chunks in runs of 2 on 8"],
 )
@@ -329,8 +341,8 @@ def test_experts_whose_columns_are_padded_leave_the_references_keys_values_and_t
     ("name", "head_dim"),
     [
         ("norms after modules, soft caps", 32),
-        pytest.param("norms after modules, soft caps", 256, marks=pytest.mark.nightly),
-        pytest.param("norms after modules, heads normed, two rotations", 256, marks=pytest.mark.nightly),
+        at_night("norms after modules, soft caps", 256),
+        at_night("norms after modules, heads normed, two rotations", 256),
     ],
 )
 def test_logits_with_norms_after_modules_are_the_references(name: str, head_dim: int, folder: Path) -> None:
@@ -347,9 +359,7 @@ def test_logits_with_norms_after_modules_are_the_references(name: str, head_dim:
     assert relative_error(found, expected) < PREFILL_TOLERANCE
 
 
-@pytest.mark.parametrize(
-    ("chunks", "window"), [(260, 160), pytest.param(324, 32, marks=pytest.mark.nightly)], ids=["two", "many"]
-)
+@pytest.mark.parametrize(("chunks", "window"), [(260, 160), at_night(324, 32)], ids=["two", "many"])
 def test_logits_of_an_mlp_whose_vector_comes_in_windows_are_the_references(
     chunks: int, window: int, tmp_path: Path
 ) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +17,7 @@ from tests.gpu.models import AsKept
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.test_emulation import EXPERTS as EXPERTS_IN_16_BITS
 from tests.kernels.cuda.test_emulation import GPT_OSS, SMALL
+from tests.nightly import at_night, each_time_but
 
 PROMPT = 5
 DECODE_TOLERANCE = dict.fromkeys(Storage, 6e-4) | {Storage.Q4_K: 3e-3}
@@ -53,12 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("packed")
 
 
-def each_night(storages: Iterable[Storage], others: Storage) -> list[Any]:
-    """A kernel takes ten seconds to build: `others` are of the same kind as one that is tested each time."""
-    return [pytest.param(s, marks=[pytest.mark.nightly] if s is others else []) for s in storages]
-
-
-@pytest.mark.parametrize("storage", each_night(CONFIGS, Storage.Q6_K))
+@pytest.mark.parametrize("storage", each_time_but([Storage.Q6_K, Storage.Q8_0], CONFIGS))
 @pytest.mark.parametrize("prefilled", [0, PROMPT - 1])
 def test_packed_weights_leave_the_references_keys_and_values(
     storage: Storage, prefilled: int, folder: Path
@@ -69,7 +63,7 @@ def test_packed_weights_leave_the_references_keys_and_values(
 
 @pytest.mark.parametrize(
     ("storage", "slot_units"),
-    [(Storage.MXFP4, 16), pytest.param(Storage.FP8_BLOCK, 24, marks=pytest.mark.nightly)],
+    [(Storage.MXFP4, 16), at_night(Storage.FP8_BLOCK, 24)],
     ids=["a slot is two quads", "a slot is one quad"],
 )
 def test_a_vector_is_longer_than_a_slots_columns(storage: Storage, slot_units: int, folder: Path) -> None:
@@ -77,8 +71,8 @@ def test_a_vector_is_longer_than_a_slots_columns(storage: Storage, slot_units: i
     check_keys_and_values(weights, 0, storage, folder, Tuning(slot_units=slot_units, unpacked_copy=False))
 
 
-@pytest.mark.parametrize("slot_units", [pytest.param(17, marks=pytest.mark.nightly), 49])
-@pytest.mark.parametrize("cores", [6, 12], ids=["three or four", "one to four"])
+@pytest.mark.parametrize("slot_units", [at_night(17), 49])
+@pytest.mark.parametrize("cores", [at_night(6), 12], ids=["three or four", "one to four"])
 def test_groups_of_few_tiles_take_two_quads_a_turn(cores: int, slot_units: int, folder: Path) -> None:
     config = replace(CONFIGS[Storage.FP8_BLOCK], ffn=1160)
     weights = RandomPacked(config, all_in(Storage.FP8_BLOCK), 3)
@@ -94,13 +88,13 @@ def test_columns_of_odd_numbers_of_chunks_and_a_tied_head(folder: Path) -> None:
     check_keys_and_values(weights, 0, Storage.MXFP4, folder, Tuning(slot_units=32, unpacked_copy=False))
 
 
-@pytest.mark.parametrize("storage", [Storage.FP8_BLOCK, Storage.Q8_0, Storage.Q4_K])
+@pytest.mark.parametrize("storage", [Storage.FP8_BLOCK, Storage.Q8_0, at_night(Storage.Q4_K)])
 def test_a_prompt_goes_by_tiles_of_their_copy(storage: Storage, folder: Path) -> None:
     weights = RandomPacked(CONFIGS[storage], all_in(storage), 3)
     check_keys_and_values(weights, PROMPT - 1, storage, folder, Tuning())
 
 
-@pytest.mark.parametrize("storage", each_night(EXPERTS, Storage.FP8_BLOCK))
+@pytest.mark.parametrize("storage", each_time_but([Storage.FP8_BLOCK], EXPERTS))
 @pytest.mark.parametrize("prefilled", [0, PROMPT - 1])
 def test_packed_experts_leave_the_references_keys_and_values(
     storage: Storage, prefilled: int, folder: Path
@@ -109,7 +103,7 @@ def test_packed_experts_leave_the_references_keys_and_values(
     check_keys_and_values(weights, prefilled, storage, folder, Tuning(slot_units=32))
 
 
-@pytest.mark.parametrize("storage", each_night((Storage.FP8_BLOCK, Storage.Q8_0), Storage.Q8_0))
+@pytest.mark.parametrize("storage", each_time_but([Storage.Q8_0], [Storage.FP8_BLOCK, Storage.Q8_0]))
 def test_the_router_is_folded_through_packed_attention(storage: Storage, folder: Path) -> None:
     weights = RandomPacked(EXPERTS[Storage.FP8_BLOCK], all_in(storage), 3)
     check_keys_and_values(weights, 0, storage, folder, Tuning(slot_units=32))

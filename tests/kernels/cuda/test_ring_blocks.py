@@ -19,13 +19,13 @@ from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.several import EmulatedRows, Request
 from tests.kernels.cuda.test_emulation import GPT_OSS, PREFILL_TOLERANCE
 from tests.kernels.cuda.test_split_heads import ONE_HEAD, prompt
+from tests.nightly import at_night
 from tests.reference.test_laneformer import relative_error
 
 BLOCK = 16
 WIDE = replace(ONE_HEAD, heads=2, head_dim=256, context=512)
 """Eight of its blocks are a round: a warp has one in registers."""
 ROUND = 8 * BLOCK
-NIGHTLY = pytest.mark.nightly
 LANES = replace(
     WIDE, layers=3, windows=(0, 40, 0), heads=2, kv_heads=2, lanes=replace(LANEFORMER.lanes, count=2, delay=1)
 )
@@ -43,21 +43,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (WIDE, 1, ROUND + 1, Tuning()),  # the first block in the ring is one of one position
         (WIDE, 1, 2 * ROUND + 4 * BLOCK + 1, Tuning()),  # two rounds, some warps with one
-        (WIDE, 2, 2 * (ROUND + 2 * BLOCK) + 7, Tuning()),  # two SMs
-        pytest.param(
-            replace(WIDE, heads=6, family="qwen3", qk_norm=True), 1, ROUND + 40, Tuning(), marks=NIGHTLY
-        ),
-        (replace(WIDE, windows=(ROUND + 30,)), 1, ROUND + 75, Tuning()),
+        at_night(WIDE, 2, 2 * (ROUND + 2 * BLOCK) + 7, Tuning()),  # two SMs
+        at_night(replace(WIDE, heads=6, family="qwen3", qk_norm=True), 1, ROUND + 40, Tuning()),
+        at_night(replace(WIDE, windows=(ROUND + 30,)), 1, ROUND + 75, Tuning()),
         (replace(WIDE, head_dim=32, context=640), 1, 3 * ROUND + 5 * BLOCK, Tuning()),
-        (
-            replace(WIDE, head_dim=32, context=1024),
-            2,
-            6 * ROUND + 5 * BLOCK,
-            Tuning(),
-        ),  # last rounds not full
+        # Last rounds not full.
+        (replace(WIDE, head_dim=32, context=1024), 2, 6 * ROUND + 5 * BLOCK, Tuning()),
         (WIDE, 1, ROUND + 5 * BLOCK + 1, Tuning(fp8_cache=True)),
-        pytest.param(LANES, 2, ROUND + 3 * BLOCK, Tuning(), marks=NIGHTLY),
-        (EXPERTS, 2, 2 * ROUND + 3 * BLOCK + 1, Tuning()),
+        at_night(LANES, 2, ROUND + 3 * BLOCK, Tuning()),
+        at_night(EXPERTS, 2, 2 * ROUND + 3 * BLOCK + 1, Tuning()),
     ],
     ids=["one", "rounds", "splits", "normed", "window", "together", "parts", "fp8", "lanes", "experts"],
 )

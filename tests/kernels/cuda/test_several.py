@@ -21,6 +21,7 @@ from tests.gpu.models import LANEFORMER
 from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
 from tests.kernels.cuda.emulation.several import TRACED, EmulatedRows, Ended, Request, team
 from tests.kernels.cuda.test_emulation import EXPERTS, SMALL
+from tests.nightly import at_night
 
 PATIENCE_S = 60.0
 WARM = SamplingParams(
@@ -82,13 +83,13 @@ def check(
     ("config", "rows", "cores"),
     [
         (TINY, 4, 2),
-        pytest.param(SMALL, 8, 9, marks=pytest.mark.nightly),
-        pytest.param(LANES, 4, 2, marks=pytest.mark.nightly),
-        pytest.param(replace(SMALL, family="qwen3", qk_norm=True), 2, 3, marks=pytest.mark.nightly),
-        pytest.param(replace(SMALL, layers=1, windows=(0,), ffn=2176), 8, 2, marks=pytest.mark.nightly),
-        pytest.param(replace(SMALL, layers=1, windows=(0,), hidden=2112), 8, 3, marks=pytest.mark.nightly),
-        pytest.param(replace(SMALL, layers=1, windows=(0,), hidden=3136), 8, 3, marks=pytest.mark.nightly),
-        pytest.param(replace(TINY, layers=2, hidden=576, ffn=24), 4, 2, marks=pytest.mark.nightly),
+        at_night(SMALL, 8, 9),
+        at_night(LANES, 4, 2),
+        at_night(replace(SMALL, family="qwen3", qk_norm=True), 2, 3),
+        at_night(replace(SMALL, layers=1, windows=(0,), ffn=2176), 8, 2),
+        at_night(replace(SMALL, layers=1, windows=(0,), hidden=2112), 8, 3),
+        at_night(replace(SMALL, layers=1, windows=(0,), hidden=3136), 8, 3),
+        at_night(replace(TINY, layers=2, hidden=576, ffn=24), 4, 2),
     ],
     ids=[
         "a window",
@@ -109,10 +110,10 @@ def test_each_gets_what_it_gets_alone(config: ModelConfig, rows: int, cores: int
     ("config", "rows", "ranks"),
     [
         (TWO_HEADS, 2, 2),
-        pytest.param(SMALL, 4, 2, marks=pytest.mark.nightly),
-        pytest.param(replace(SMALL, kv_heads=4), 4, 4, marks=pytest.mark.nightly),
-        pytest.param(LANES, 2, 2, marks=pytest.mark.nightly),
-        pytest.param(FOUR_LANES, 4, 2, marks=pytest.mark.nightly),
+        at_night(SMALL, 4, 2),
+        at_night(replace(SMALL, kv_heads=4), 4, 4),
+        at_night(LANES, 2, 2),
+        at_night(FOUR_LANES, 4, 2),
     ],
     ids=["two GPUs", "four rows", "four GPUs", "a lane each", "two lanes each"],
 )
@@ -122,7 +123,7 @@ def test_each_gets_on_several_gpus_what_it_gets_alone_there(
     check(RandomWeights(config, 3), rows, 2, folder, ranks=ranks)
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("ranks", [1, at_night(2)])
 def test_a_row_may_join_read_its_prompt_in_pieces_and_leave_while_others_go_on(
     ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,11 +152,11 @@ def test_a_row_may_join_read_its_prompt_in_pieces_and_leave_while_others_go_on(
     ("config", "ranks"),
     [
         (replace(TWO_HEADS, layers=3, windows=(9, 0, 0)), 1),
-        pytest.param(LANES, 1, marks=pytest.mark.nightly),
-        pytest.param(FOUR_LANES, 2, marks=pytest.mark.nightly),
-        pytest.param(replace(SMALL, layers=3, windows=(0,) * 3), 2, marks=pytest.mark.nightly),
-        pytest.param(replace(EXPERTS, layers=3, windows=(0,) * 3), 1, marks=pytest.mark.nightly),
-        pytest.param(replace(EXPERTS, layers=3, windows=(0,) * 3), 2, marks=pytest.mark.nightly),
+        at_night(LANES, 1),
+        at_night(FOUR_LANES, 2),
+        at_night(replace(SMALL, layers=3, windows=(0,) * 3), 2),
+        at_night(replace(EXPERTS, layers=3, windows=(0,) * 3), 1),
+        at_night(replace(EXPERTS, layers=3, windows=(0,) * 3), 2),
     ],
     ids=["a window", "lanes", "lanes on two GPUs", "two GPUs", "experts", "experts on two GPUs"],
 )
@@ -179,7 +180,7 @@ def test_a_piece_read_in_parts_of_its_layers_leaves_what_one_read_at_once_leaves
         np.testing.assert_array_equal(kept, caches)
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("ranks", [1, at_night(2)])
 def test_who_reads_its_prompt_in_parts_of_layers_beside_others_gets_what_it_gets_alone(
     ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,8 +242,8 @@ def test_who_leaves_and_who_is_stopped_leaves_the_others_untouched(ranks: int, f
     ("config", "rows"),
     [
         (TINY, 4),
-        pytest.param(LANES, 2, marks=pytest.mark.nightly),
-        pytest.param(EXPERTS, 2, marks=pytest.mark.nightly),
+        at_night(LANES, 2),
+        at_night(EXPERTS, 2),
     ],
     ids=["a window", "lanes", "experts"],
 )

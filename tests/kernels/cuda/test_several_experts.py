@@ -20,6 +20,7 @@ from tests.kernels.cuda.emulation.several import EmulatedRows, Request, team
 from tests.kernels.cuda.test_emulation import EXPERTS, GPT_OSS
 from tests.kernels.cuda.test_packed_emulation import EXPERTS as PACKED
 from tests.kernels.cuda.test_several import SAMPLINGS, check, follow, prompt
+from tests.nightly import at_night
 
 CORES = 3
 KINDS = {"scores of heads": EXPERTS, "router biases": GPT_OSS}
@@ -40,10 +41,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("scores of heads", 4),
         ("router biases", 2),
-        pytest.param("scores of heads", 2, marks=pytest.mark.nightly),
-        pytest.param("router biases", 4, marks=pytest.mark.nightly),
-        pytest.param("scores of heads", 8, marks=pytest.mark.nightly),
-        pytest.param("router biases", 8, marks=pytest.mark.nightly),
+        at_night("scores of heads", 2),
+        at_night("router biases", 4),
+        at_night("scores of heads", 8),
+        at_night("router biases", 8),
     ],
 )
 def test_each_leaves_what_it_leaves_alone(kind: str, rows: int, folder: Path) -> None:
@@ -53,11 +54,11 @@ def test_each_leaves_what_it_leaves_alone(kind: str, rows: int, folder: Path) ->
 @pytest.mark.parametrize(
     ("kind", "rows"),
     [
-        ("scores of heads", 2),
+        at_night("scores of heads", 2),
         ("router biases", 2),
-        pytest.param("scores of heads", 4, marks=pytest.mark.nightly),
-        pytest.param("router biases", 4, marks=pytest.mark.nightly),
-        pytest.param("scores of heads", 8, marks=pytest.mark.nightly),
+        at_night("scores of heads", 4),
+        at_night("router biases", 4),
+        at_night("scores of heads", 8),
     ],
 )
 def test_each_leaves_on_several_gpus_what_it_leaves_alone_there(kind: str, rows: int, folder: Path) -> None:
@@ -93,7 +94,7 @@ def test_who_meets_the_same_experts_or_scores_them_alike_leaves_the_same(
 MEETS_THE_FIRST_TWO = [3.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("rows", [4, pytest.param(8, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("rows", [4, at_night(8)])
 def test_gates_and_ups_that_all_meet_are_read_once(rows: int, folder: Path) -> None:
     """Each further request of those who meet the same has no more read than its own downs."""
     passes = 2

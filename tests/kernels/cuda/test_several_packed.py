@@ -17,6 +17,7 @@ from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.kernels.cuda.emulation.scheduled import EmulatedBackend
 from tests.kernels.cuda.test_packed_emulation import CONFIGS
 from tests.kernels.cuda.test_several import SAMPLINGS, check, follow, prompt
+from tests.nightly import at_night
 
 FP8, MXFP4, K_QUANTS = (CONFIGS[s] for s in (Storage.FP8_BLOCK, Storage.MXFP4, Storage.Q4_K))
 
@@ -35,10 +36,10 @@ def of_one_layer(config: ModelConfig, hidden: int, ffn: int) -> ModelConfig:
     ("storage", "rows"),
     [
         (Storage.FP8_BLOCK, 4),
-        (Storage.Q4_K, 2),
-        pytest.param(Storage.Q6_K, 4, marks=pytest.mark.nightly),
-        pytest.param(Storage.Q8_0, 8, marks=pytest.mark.nightly),
-        pytest.param(Storage.MXFP4, 2, marks=pytest.mark.nightly),
+        at_night(Storage.Q4_K, 2),
+        at_night(Storage.Q6_K, 4),
+        at_night(Storage.Q8_0, 8),
+        at_night(Storage.MXFP4, 2),
     ],
 )
 def test_each_leaves_what_it_leaves_alone(storage: Storage, rows: int, folder: Path) -> None:

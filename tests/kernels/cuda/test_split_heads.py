@@ -15,6 +15,7 @@ from engine.reference import Reference
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.several import EmulatedRows, Request
 from tests.kernels.cuda.test_emulation import GEMMA, GPT_OSS, SMALL
+from tests.nightly import at_night
 from tests.reference.test_laneformer import relative_error
 
 BLOCK = 16
@@ -43,16 +44,16 @@ def prompt(length: int, vocab: int) -> list[int]:
     ("config", "cores", "splits"),
     [
         (shape(3, 48), 16, 2),  # slices that do not fit the elements, as those below
-        (shape(3, 48), 16, 3),
+        at_night(shape(3, 48), 16, 3),
         (shape(3, 48), 16, 16),
-        (shape(5, 32), 9, 5),
+        at_night(shape(5, 32), 9, 5),
         (shape(5, 32), 9, 9),
-        (shape(8, 256), 5, 5),  # many elements for each lane
-        (shape(1, 16), 16, 16),  # more warps than pairs of elements
+        at_night(shape(8, 256), 5, 5),  # many elements for each lane
+        at_night(shape(1, 16), 16, 16),  # more warps than pairs of elements
         (replace(SMALL, windows=(40, 0)), 7, 3),
-        (replace(GEMMA, windows=(40, 0)), 9, 4),
-        (shape(5, 32), 32, 2),  # two items of three query heads, one of which both have
-        (shape(5, 32), 32, 7),
+        at_night(replace(GEMMA, windows=(40, 0)), 9, 4),
+        at_night(shape(5, 32), 32, 2),  # two items of three query heads, one of which both have
+        at_night(shape(5, 32), 32, 7),
         (replace(GPT_OSS, heads=4, windows=(40, 0), context=256), 8, 4),  # two items of two query heads
     ],
 )
@@ -77,10 +78,9 @@ def test_the_parts_of_a_head_are_joined_to_the_references_logits(
     [
         shape(4, 32),
         shape(3, 48),  # the second pair begins with a head that the first one has too
-        replace(shape(4, 32), family="qwen3", qk_norm=True),
-        replace(
-            shape(4, 128), layers=2, windows=(40, 0)
-        ),  # a layer that stays with pairs; two rounds of a slice
+        at_night(replace(shape(4, 32), family="qwen3", qk_norm=True)),
+        # A layer that stays with pairs; two rounds of a slice.
+        at_night(replace(shape(4, 128), layers=2, windows=(40, 0))),
     ],
     ids=["four query heads", "three", "normed heads", "a window"],
 )
@@ -112,9 +112,7 @@ def test_pairs_give_the_bits_of_whole_kv_heads_where_both_are_split_alike(folder
     assert np.array_equal(pairs, whole)
 
 
-@pytest.mark.parametrize(
-    "cores", [4, pytest.param(6, marks=pytest.mark.nightly)], ids=["several items an SM", "an SM an item"]
-)
+@pytest.mark.parametrize("cores", [4, at_night(6)], ids=["several items an SM", "an SM an item"])
 def test_each_of_several_requests_has_the_tokens_that_it_has_alone(cores: int, folder: Path) -> None:
     config = replace(ONE_HEAD, heads=2, context=96)
     weights = RandomWeights(config, 3)
