@@ -46,17 +46,22 @@ test-faults: setup-dev ## what holds while processes die, clients attack, disks 
 test-nightly: setup-dev ## what takes too long for every change, or depends on an idle machine
 	$(PY) -m pytest -m nightly tests
 
-# What fails in the crowd is tried once more by itself, and the output shows both: many tests have processes, clocks and
-# other people's sockets in them, and two cores are not enough for all at once. What fails twice has failed.
-ONCE_MORE = -p no:xdist --last-failed --last-failed-no-failures none
+# Many tests have processes, clocks and other people's sockets in them, and two cores are not enough for all at once: what
+# fails in the crowd is tried once more when everything else is done, and the output shows both. What fails twice has failed.
 define pytest
-$(PY) -m pytest -o cache_dir=var/pytest/$(1) $(2) || { echo "trying once more, by themselves, what has failed"; \
-	$(PY) -m pytest -o cache_dir=var/pytest/$(1) $(ONCE_MORE) -m "not nightly" tests; }
+@rm -f var/pytest/$(1)/passed
+$(PY) -m pytest -o cache_dir=var/pytest/$(1) $(2)
+@touch var/pytest/$(1)/passed
+endef
+define once-more
+@test -e var/pytest/$(1)/passed || { echo "trying once more, by themselves, what has failed of $(1)"; \
+	$(PY) -m pytest -o cache_dir=var/pytest/$(1) -p no:xdist --last-failed --last-failed-no-failures none -m "not nightly" tests; }
 endef
 
 # The browser waits more than it computes: the other tests, which have to stand back, take what it leaves.
 test: setup-dev ## every test that this machine can run, to the end even where one fails
-	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-page test-browser test-python
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-page test-browser test-python || \
+		$(MAKE) --no-print-directory --keep-going test-page once-more-browser once-more-python
 
 test-page: setup-dev
 	npm run --silent check
@@ -68,8 +73,12 @@ test-browser: setup-dev
 # Three, as many tests wait; those of most seconds first, so that no process is left alone with one at the end.
 LONGEST = tests/faults tests/kernels tests/reference tests/tools
 OTHERS = $(filter-out $(LONGEST) tests/e2e tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) tests/test_package.py
+test-python: PY := nice -n 5 $(PY)
 test-python: setup-dev
-	nice -n 5 $(call pytest,python,-n 3 --dist loadfile --no-loadscope-reorder -m "not nightly" $(LONGEST) $(OTHERS))
+	$(call pytest,python,-n 3 --dist loadfile --no-loadscope-reorder -m "not nightly" $(LONGEST) $(OTHERS))
+
+once-more-browser once-more-python: once-more-%:
+	$(call once-more,$*)
 
 lint: setup-dev ## formatting, types, who imports whom
 	$(PY) -m ruff check .
