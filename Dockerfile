@@ -25,7 +25,7 @@ WORKDIR /app
 COPY manage.py ./
 COPY engine ./engine
 COPY kernels ./kernels
-RUN python -m engine.backends.cpu.build
+RUN python -m engine.backends.cpu.build all
 
 FROM python:${PYTHON} AS base
 ARG GIT_SHA=

@@ -27,6 +27,17 @@ struct IntegerBlock {
   int32_t sums[2];  // of the first and the last sixteen
 };
 
+// The same numbers in the two forms that products take; `integers` is set where a format needs it. Decode: one token;
+// prefill: `x` is [column][tokens], `integers` [block of columns][tokens].
+struct Columns {
+  const float* x;
+  const IntegerBlock* integers;
+  int64_t x_stride = 0, integers_stride = 0;  // between the vectors of several requests
+
+  // Those of a shard, whose numbers lie further on; packed weights have one shard a device.
+  Columns from(int64_t numbers) const { return {x + numbers, integers, x_stride, integers_stride}; }
+};
+
 #if !defined(__AVX512VNNI__)
 static inline void write_quad(IntegerBlock& to, int quad, const int32_t* x) {
   to.quads[0][quad] = int32_t(uint32_t(x[0] & 0xFFFF) | uint32_t(x[2]) << 16);

@@ -282,17 +282,6 @@ static inline void fp8_tile(const uint8_t* panel, const float* x, int cols, int 
     for (int v = 0; v < kVecs; ++v) store(y + t * kRows + v * kWidth, acc[t][v]);
 }
 
-// The same numbers in the two forms that products take; `integers` is set where a format needs it. Decode: one token;
-// prefill: `x` is [column][tokens], `integers` [block of columns][tokens].
-struct Columns {
-  const float* x;
-  const IntegerBlock* integers;
-  int64_t x_stride = 0, integers_stride = 0;  // between the vectors of several requests
-
-  // Those of a shard, whose numbers lie further on; packed weights have one shard a device.
-  Columns from(int64_t numbers) const { return {x + numbers, integers, x_stride, integers_stride}; }
-};
-
 // A panel of any storage times kVectors vectors, in one of kPasses over it.
 template <int kVectors, int kPasses, class Cursor>
 static inline void multiply_few(int storage, const uint8_t* panel, Columns in, int cols, float* y, Cursor& cursor, bool reads) {
@@ -359,35 +348,6 @@ static inline void multiply_vectors(int storage, const uint8_t* panel, Columns i
   in_passes(in, count, y, [&](auto vectors, auto passes, Columns columns, float* to, bool reads) {
     multiply_few<vectors, passes>(storage, panel, columns, cols, to, cursor, reads);
   });
-}
-
-// A panel of any storage times a block of tokens. y: [tokens][16].
-static inline void multiply_block(int storage, const uint8_t* panel, Columns in, int cols, int tokens, float* y) {
-  const auto* halves = reinterpret_cast<const uint16_t*>(panel);
-  auto packed = [&](auto kind) {
-    in_tiles<kIntegerTile>(tokens, [&](auto count, int t) {
-      packed_tile<kind, count>(panel, in.integers + t, cols, tokens, y + t * kRows);
-    });
-  };
-  switch (storage) {
-    case ML_F16: return panel_block<Half::kFloat16, 1>(halves, in.x, cols, tokens, y);
-    case ML_BF16: return panel_block<Half::kBfloat16, 1>(halves, in.x, cols, tokens, y);
-    case ML_FP8_BLOCK:
-      return in_tiles<kTile>(tokens, [&](auto count, int t) { fp8_tile<count>(panel, in.x + t, cols, tokens, y + t * kRows); });
-    case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});
-    case ML_Q5_0: return packed(std::integral_constant<int, ML_Q5_0>{});
-    case ML_Q4_K: return packed(std::integral_constant<int, ML_Q4_K>{});
-    case ML_Q4_1: return packed(std::integral_constant<int, ML_Q4_1>{});
-    case ML_Q6_K: return packed(std::integral_constant<int, ML_Q6_K>{});
-    default: return packed(std::integral_constant<int, ML_MXFP4>{});
-  }
-}
-
-// Two panels of sixteen bits, one after the other, where the registers hold both.
-static inline void multiply_pair(int storage, const uint8_t* panels, Columns in, int cols, int tokens, float* y) {
-  const auto* halves = reinterpret_cast<const uint16_t*>(panels);
-  if (storage == ML_F16) return panel_block<Half::kFloat16, kTilePanels>(halves, in.x, cols, tokens, y);
-  panel_block<Half::kBfloat16, kTilePanels>(halves, in.x, cols, tokens, y);
 }
 
 // Row `row` of a packed panel, as FP32: `out` is [cols], `step` apart.

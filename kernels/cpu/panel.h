@@ -154,6 +154,8 @@ static inline void panel_tile(const uint16_t* panels, const float* x, int cols, 
 // As many sums as the registers hold beside the weights: 24 of AVX-512's 32, 12 of AVX2's 16.
 constexpr int kTile = kWidth == 16 ? 12 : kWidth == 8 ? 6 : 4;
 constexpr int kTilePanels = kWidth == 16 ? 2 : 1;
+// Panels whose sums the registers hold for as many vectors as one panel's.
+constexpr int kPanelsAtOnce = kWidth == 16 ? 2 : 1;
 
 // `count` (1 or kTilePanels) panels times a block of `tokens` columns. y: per panel, [tokens][16].
 template <Half kHalf, int kPanels>

@@ -8,12 +8,6 @@
 
 namespace ml {
 
-// Panels whose sums the registers hold for as many vectors as one panel's.
-constexpr int kPanelsAtOnce = kWidth == 16 ? 2 : 1;
-
-// Panels that are multiplied side by side with `count` vectors: with fewer than three, memory is the bound and not the loads.
-constexpr int panels_together(int count) { return count > 2 ? kPanelsAtOnce : 1; }
-
 // Two panels of integers, `second` bytes apart, times kVectors vectors, in one of kPasses over both. `y` gets sixteen sums of
 // each vector, those of the second panel `y_second` further on: what packed_vectors gives, bit for bit. Since both panels are
 // begun at once, prefetches keep a panel more ahead.

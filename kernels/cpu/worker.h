@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "cores.h"
-#include "experts.h"
-#include "panel_pair.h"
+#include "products.h"
 #include "sampling.h"
 #include "team.h"
 #include "weight_cursor.h"
@@ -43,25 +42,22 @@ struct TokenBlock {
 };
 
 // One token's product, or those of several requests.
-template <class Cursor>
-static inline void multiply_tokens(OneToken, int storage, const uint8_t* panel, Columns in, int cols, float* y, Cursor& cursor) {
+static inline void multiply_tokens(OneToken, int storage, const uint8_t* panel, Columns in, int cols, float* y,
+                                   WeightCursor& cursor) {
   multiply_vector(storage, panel, in, cols, y, cursor);
 }
-template <class Cursor>
 static inline void multiply_tokens(TokenRows pass, int storage, const uint8_t* panel, Columns in, int cols, float* y,
-                                   Cursor& cursor) {
+                                   WeightCursor& cursor) {
   multiply_vectors(storage, panel, in, pass.count, cols, y, cursor);
 }
 
 // Two panels of storages, `second` bytes apart, multiplied side by side: y as those of two multiply_tokens. Returns false if they
 // cannot be.
-template <class Cursor>
-static inline bool multiply_together(OneToken, const int*, const uint8_t*, int64_t, Columns, int, float*, Cursor&) {
+static inline bool multiply_together(OneToken, const int*, const uint8_t*, int64_t, Columns, int, float*, WeightCursor&) {
   return false;
 }
-template <class Cursor>
 static inline bool multiply_together(TokenRows pass, const int* storages, const uint8_t* panel, int64_t second, Columns in,
-                                     int cols, float* y, Cursor& cursor) {
+                                     int cols, float* y, WeightCursor& cursor) {
   if (panels_together(pass.count) < 2 || storages[0] != storages[1] || !takes_integers(storages[0])) return false;
   multiply_panel_pair(storages[0], panel, second, in, pass.count, cols, y, int64_t(pass.count) * kLine, cursor);
   return true;

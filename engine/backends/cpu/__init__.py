@@ -7,8 +7,7 @@ from typing import Any
 
 from engine.backends.base import SYNCS, Loaded, require_features
 from engine.backends.cpu.backend import DEFAULT_CACHE_MIB, FEATURES, CpuBackend, Options, default_threads
-from engine.backends.cpu.build import compiler, library
-from engine.backends.cpu.library import runnable
+from engine.backends.cpu.build import compiler, library, runnable
 from engine.backends.cpu.storages import choose_storages
 from engine.backends.prefix_cache import OPTION as PREFIX_CACHE
 from engine.backends.prefix_cache import budget_of

@@ -1,10 +1,13 @@
 """Compiles the CPU monokernel, once for each instruction set that this kind of machine may have.
 
-`python -m engine.backends.cpu.build` builds what is out of date and says so; the backend chooses at run time.
+    python -m engine.backends.cpu.build {best,runnable,all}     builds what is out of date, and says so
+
+The backend chooses at run time, and compiles what is missing then.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import platform
@@ -21,6 +24,7 @@ from tempfile import TemporaryDirectory
 from engine.backends.cpu import contract
 from engine.errors import BackendUnavailable
 from engine.measuring.bandwidth import usable_cores
+from engine.processor import processor_features
 from engine.settings import build_dir
 
 SOURCES = Path(__file__).resolve().parents[3] / "kernels" / "cpu"
@@ -68,6 +72,12 @@ TARGETS: dict[str, tuple[Target, ...]] = {
 def targets() -> tuple[Target, ...]:
     """What can be built for this machine's kind of processor, best first."""
     return TARGETS.get(platform.machine(), (Target("portable", "native", frozenset()),))
+
+
+def runnable() -> tuple[Target, ...]:
+    """The builds that this processor can run, best first."""
+    have = processor_features()
+    return tuple(target for target in targets() if target.needs <= have)
 
 
 def compiler() -> str | None:
@@ -135,8 +145,16 @@ def _run(target: Target, command: Sequence[str]) -> None:
 
 
 def main() -> int:
+    wanted = {"best": lambda: runnable()[:1], "runnable": runnable, "all": targets}
+    parser = argparse.ArgumentParser(description="Compiles the CPU kernel where it is out of date.")
+    parser.add_argument(
+        "which",
+        choices=wanted,
+        help="the best that this processor runs, all that it runs, or all of its kind of machine",
+    )
+    which = parser.parse_args().which
     try:
-        for target in targets():
+        for target in wanted[which]():
             sys.stdout.write(f"{target.name}: {build(target)}\n")
     except BackendUnavailable as error:
         sys.stderr.write(f"{error}\n")

@@ -7,10 +7,9 @@ from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
-from engine.backends.cpu.build import Target, build, targets
+from engine.backends.cpu.build import Target, build, runnable
 from engine.backends.cpu.contract import ERRORS, Error, NativeJob, Shape, Span, Team
 from engine.errors import BackendFailure, BackendUnavailable
-from engine.processor import processor_features
 
 WAITS = ("work", "wait_local", "wait_peer")
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
@@ -35,12 +34,6 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ml_read_bandwidth": (c_int32, (c_int32, POINTER(c_double))),
     "ml_core_distance": (c_int32, (POINTER(c_double),)),
 }
-
-
-def runnable() -> tuple[Target, ...]:
-    """The builds that this processor can run, best first."""
-    have = processor_features()
-    return tuple(target for target in targets() if target.needs <= have)
 
 
 def find_target(name: str | None) -> Target:

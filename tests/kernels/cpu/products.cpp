@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "panel_pair.h"
+#include "products.h"
 
 namespace {
 

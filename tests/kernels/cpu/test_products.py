@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.backends.cpu.build import SOURCES, Target, compiler, write_contract
-from engine.backends.cpu.library import runnable
+from engine.backends.cpu.build import SOURCES, Target, compiler, runnable, write_contract
 from engine.models.storage import Storage
 from tests.engine.models.packed_weights import random_packed, unpack
 
@@ -40,7 +39,8 @@ def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     machine = [f"-march={target.march}", *target.extensions]
     flags = ["-std=c++17", "-O1", "-Wno-psabi", "-w", *machine, f"-I{SOURCES}", f"-I{write_contract(folder)}"]
     binary = folder / "products"
-    subprocess.run([program, *flags, str(HERE / "products.cpp"), "-o", str(binary)], check=True, timeout=300)
+    files = [str(HERE / "products.cpp"), str(SOURCES / "products_block.cpp")]
+    subprocess.run([program, *flags, *files, "-o", str(binary)], check=True, timeout=300)
     return binary
 
 

@@ -124,7 +124,7 @@ def test_each_feature_of_a_llama_equals_the_reference(change: dict[str, object])
 
 @pytest.mark.parametrize("isa", ["avx2", "portable"])
 def test_every_instruction_set_equals_the_reference(isa: str) -> None:
-    from engine.backends.cpu.library import runnable
+    from engine.backends.cpu.build import runnable
 
     if isa not in {target.name for target in runnable()}:
         pytest.skip(f"this processor does not run {isa}")

@@ -29,3 +29,29 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(BackendUnavailable, match=r"cannot compile the CPU kernel for .*error"):
         build.build(build.targets()[0], extra=("-include", "no-such-header.h"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("which", "built"),
+    [("best", build.runnable()[:1]), ("runnable", build.runnable()), ("all", build.targets())],
+    ids=["best", "runnable", "all"],
+)
+def test_the_command_builds_what_it_is_asked_for(
+    which: str, built: tuple[build.Target, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[build.Target] = []
+
+    def note(target: build.Target) -> Path:
+        seen.append(target)
+        return tmp_path
+
+    monkeypatch.setattr(build, "build", note)
+    monkeypatch.setattr("sys.argv", ["build", which])
+    assert build.main() == 0
+    assert tuple(seen) == built
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", build.targets(), ids=lambda target: target.name)
+def test_builds_that_this_processor_may_not_run_compile(target: build.Target, tmp_path: Path) -> None:
+    assert build.build(target, extra=("-Werror",), output=tmp_path / "built.so").exists()

@@ -95,7 +95,7 @@ def test_barriers_change_no_token_of_a_mixture() -> None:
 
 @pytest.mark.parametrize("isa", ["avx2", "portable"])
 def test_every_instruction_set_mixes_experts(isa: str) -> None:
-    from engine.backends.cpu.library import runnable
+    from engine.backends.cpu.build import runnable
 
     if isa not in {target.name for target in runnable()}:
         pytest.skip(f"this processor does not run {isa}")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.backends.base import Job
-from engine.backends.cpu.library import runnable
+from engine.backends.cpu.build import runnable
 from engine.kv_cache import LARGEST, CacheFormat, quantise
 from engine.measuring.measurement import LOGIT_LIMIT
 from engine.measuring.verification import verify

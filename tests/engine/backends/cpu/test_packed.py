@@ -13,7 +13,7 @@ import pytest
 
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
-from engine.backends.cpu.library import runnable
+from engine.backends.cpu.build import runnable
 from engine.backends.running import complete
 from engine.measuring.bench import run_point
 from engine.measuring.point import Point
