@@ -107,12 +107,14 @@ static inline Partial soften(float* scores, int count) {
   return part;
 }
 
-// kTile vectors of the values' width, weighted and added up, for kQueries sets of weights.
+// Adds kTile vectors of the values' width, weighted, to what `out` has, for kQueries sets of weights.
 template <int kQueries, int kTile, class Number, class Meanwhile>
 static inline void mix_tile(const typename Number::Word* rows, int dim, int positions, const float* weights, int64_t stride,
                             float* out, int64_t out_stride, Meanwhile&& meanwhile) {
   constexpr int kBytes = kTile * kWidth * int(sizeof *rows);
-  Vec acc[kQueries][kTile] = {};
+  Vec acc[kQueries][kTile];
+  for (int q = 0; q < kQueries; ++q)
+    for (int v = 0; v < kTile; ++v) acc[q][v] = load(out + q * out_stride + v * kWidth);
   for (int start = 0; start < positions; start += kBlock) {
     const int end = std::min(start + kBlock, positions);
     auto ahead = meanwhile((end - start) * kBytes);
@@ -125,7 +127,31 @@ static inline void mix_tile(const typename Number::Word* rows, int dim, int posi
     }
   }
   for (int q = 0; q < kQueries; ++q)
-    for (int v = 0; v < kTile; ++v) store(out + q * out_stride + v * kWidth, acc[q][v] * Number::kShrunk);
+    for (int v = 0; v < kTile; ++v) store(out + q * out_stride + v * kWidth, acc[q][v]);
+}
+
+// Values of `positions`, weighted and added up, but for their last dim % kWidth numbers. Where a row has more vectors than are
+// added up at once, some positions meet all of its tiles before the next ones do: so the cache is read in the order in which it
+// lies and is prefetched.
+template <int kQueries, int kTile, class Number, class Meanwhile>
+static inline void mix(const typename Number::Word* rows, int dim, int positions, const float* weights, int64_t stride, float* out,
+                       int64_t out_stride, Meanwhile&& meanwhile) {
+  const int vecs = dim / kWidth, run = vecs > kTile ? 2 * kBlock : positions;
+  for (int q = 0; q < kQueries; ++q) std::fill_n(out + q * out_stride, vecs * kWidth, 0.0f);
+  for (int start = 0; start < positions; start += run) {
+    const int now = std::min(run, positions - start);
+    const auto* from = rows + int64_t(start) * dim;
+    int v = 0;
+    for (; v + kTile <= vecs; v += kTile)
+      mix_tile<kQueries, kTile, Number>(from + v * kWidth, dim, now, weights + start, stride, out + v * kWidth, out_stride, meanwhile);
+    for (; v < vecs; ++v)
+      mix_tile<kQueries, 1, Number>(from + v * kWidth, dim, now, weights + start, stride, out + v * kWidth, out_stride, meanwhile);
+  }
+  for (int q = 0; q < kQueries; ++q)
+    for (int v = 0; v < vecs; ++v) {
+      float* sums = out + q * out_stride + v * kWidth;
+      store(sums, load(sums) * Number::kShrunk);
+    }
 }
 
 // How many queries share a pass over the cache in decode, where a head has few, and at most: as many as the registers hold.
@@ -164,13 +190,7 @@ static inline void attend_some(const CacheView& cache, const float* queries, con
   const float* weights = scores + (first - from * kBlock);
   const auto* rows = cache.value_row<Number>(first);
   const int vecs = dim / kWidth, positions = last - first;
-  int v = 0;
-  for (; v + kTile <= vecs; v += kTile)
-    mix_tile<kQueries, kTile, Number>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
-                                      meanwhile);
-  for (; v < vecs; ++v)
-    mix_tile<kQueries, 1, Number>(rows + v * kWidth, dim, positions, weights, stride, out + v * kWidth, out_stride,
-                                  meanwhile);
+  mix<kQueries, kTile, Number>(rows, dim, positions, weights, stride, out, out_stride, meanwhile);
   for (int q = 0; q < kQueries; ++q)
     for (int d = vecs * kWidth; d < dim; ++d) {
       float total = 0;
