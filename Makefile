@@ -68,14 +68,14 @@ test-page: setup-dev
 	npm test --silent
 
 test-browser: setup-dev
-	$(call pytest,browser,-m "not nightly" tests/e2e)
+	$(call pytest,browser,--durations=10 -m "not nightly" tests/e2e)
 
 # Three, as many tests wait; those of most seconds first, so that no process is left alone with one at the end.
 LONGEST = tests/faults tests/kernels tests/reference tests/tools
 OTHERS = $(filter-out $(LONGEST) tests/e2e tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) tests/test_package.py
 test-python: PY := nice -n 5 $(PY)
 test-python: setup-dev
-	$(call pytest,python,-n 3 --dist loadfile --no-loadscope-reorder -m "not nightly" $(LONGEST) $(OTHERS))
+	$(call pytest,python,-n 3 --dist loadfile --no-loadscope-reorder --durations=20 -m "not nightly" $(LONGEST) $(OTHERS))
 
 once-more-browser once-more-python: once-more-%:
 	$(call once-more,$*)

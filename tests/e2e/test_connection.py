@@ -14,9 +14,9 @@ from playwright.sync_api import BrowserContext, WebSocketRoute, expect
 from tests.e2e.conftest import watched
 from tests.e2e.playground_page import PlaygroundPage
 from tests.e2e.stack import Service
+from tests.nightly import at_night
 
-CUTS = 50
-TOKENS = 16_000
+TOKENS_A_CUT = 400
 
 
 class Line:
@@ -45,24 +45,25 @@ def line(context: BrowserContext) -> Line:
     return line
 
 
-def test_a_socket_cut_fifty_times_at_random_loses_and_doubles_nothing(
-    line: Line, playground: PlaygroundPage, paced: Callable[[int], Service]
+@pytest.mark.parametrize("cuts", [15, at_night(50)])
+def test_a_socket_cut_again_and_again_at_random_loses_and_doubles_nothing(
+    line: Line, playground: PlaygroundPage, paced: Callable[[int], Service], cuts: int
 ) -> None:
-    slow = paced(500)
-    playground.set(max_tokens=TOKENS)
+    slow, tokens = paced(500), TOKENS_A_CUT * cuts
+    playground.set(max_tokens=tokens)
     playground.run("hello")
     chance = random.Random(20261121)
-    cuts = 0
-    while cuts < CUTS:
+    done = 0
+    while done < cuts:
         playground.page.wait_for_timeout(chance.randint(1, 250))
-        cuts += line.cut()
+        done += line.cut()
         if chance.random() < 0.7:  # or the page waits out its own pause
             playground.page.evaluate("dispatchEvent(new Event('online'))")
-    assert 0 < playground.tokens < TOKENS, "the cuts must fall into the stream"
+    assert 0 < playground.tokens < tokens, "the cuts must fall into the stream"
     playground.wait_for_end()
-    assert playground.tokens == TOKENS
+    assert playground.tokens == tokens
     broken = playground.text
-    assert len(broken.split()) + broken.count("\n") == TOKENS
+    assert len(broken.split()) + broken.count("\n") == tokens
     slow.stop()
     expect(playground.page.locator("#no-worker")).to_be_visible()
     paced(50_000)

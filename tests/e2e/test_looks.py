@@ -17,6 +17,7 @@ from tests.e2e.conftest import SCREENSHOTS, watched
 from tests.e2e.playground_page import PlaygroundPage, wait_until
 from tests.e2e.scripted import ScriptedServer
 from tests.e2e.stack import ROOT, Service, Stack
+from tests.nightly import at_night, each_time_but
 
 PAGES = ("/", "/dashboard/", "/dashboard/history/", "/dashboard/sweeps/")
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
@@ -38,7 +39,11 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-@pytest.fixture(params=SHAPES)
+NIGHTLY_SHAPES = ["dark"]
+"""Its colours are those of the narrow page."""
+
+
+@pytest.fixture(params=each_time_but(NIGHTLY_SHAPES, SHAPES))
 def shaped(
     request: pytest.FixtureRequest, browser: Browser, stack: Stack, complaints: list[str]
 ) -> Iterator[tuple[str, Page]]:
@@ -374,7 +379,7 @@ def scrolled_to(page: Page) -> float:
     return at
 
 
-@pytest.mark.parametrize("width", [1280, 1000, 320])
+@pytest.mark.parametrize("width", [1280, at_night(1000), 320])
 def test_nothing_around_the_text_moves_while_a_run_starts_streams_and_ends(
     playground: PlaygroundPage, paced: Callable[[int], Service], width: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import BrowserContext, CDPSession
 
 from tests.e2e.playground_page import PlaygroundPage
@@ -21,6 +22,7 @@ def heap_mb(devtools: CDPSession, *, collected: bool) -> float:
     return float(devtools.send("Runtime.getHeapUsage")["usedSize"]) / 1e6
 
 
+@pytest.mark.nightly
 def test_a_slow_tab_does_not_grow_with_what_streams_to_it(
     context: BrowserContext, playground: PlaygroundPage, paced: Callable[[int], Service]
 ) -> None:

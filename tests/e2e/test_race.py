@@ -10,7 +10,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.e2e.conftest import SCREENSHOTS, watched
 from tests.e2e.stack import Service, Stack
-from tests.e2e.test_looks import SHAPES, Shape, scrolls_sideways, serious_violations
+from tests.e2e.test_looks import NIGHTLY_SHAPES, SHAPES, Shape, scrolls_sideways, serious_violations
+from tests.nightly import each_time_but
 
 Start = Callable[..., Service]
 
@@ -143,7 +144,7 @@ def test_what_is_no_race_is_said_before_it_starts(page: Page, engine: Start) -> 
 TINY: Shape = {"viewport": {"width": 320, "height": 640}}
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, "tiny"])
+@pytest.mark.parametrize("shape", each_time_but([*NIGHTLY_SHAPES, "tiny"], [*SHAPES, "tiny"]))
 def test_a_race_is_readable_and_accessible_in_every_shape(
     shape: str, browser: Browser, stack: Stack, engine: Start, complaints: list[str]
 ) -> None:

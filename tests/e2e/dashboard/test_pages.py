@@ -7,7 +7,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.e2e.conftest import SCREENSHOTS, watched
 from tests.e2e.stack import Stack
-from tests.e2e.test_looks import SHAPES, Shape, breaches_of_wcag_aa, scrolls_sideways
+from tests.e2e.test_looks import NIGHTLY_SHAPES, SHAPES, Shape, breaches_of_wcag_aa, scrolls_sideways
+from tests.nightly import each_time_but
 
 NARROW: Shape = {**SHAPES["narrow"], "viewport": {"width": 320, "height": 780}}
 PAGES = {
@@ -27,7 +28,7 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", each_time_but(NIGHTLY_SHAPES, SHAPES))
 @pytest.mark.parametrize("name", PAGES)
 def test_page_is_accessible_and_fits(
     browser: Browser, loaded: Stack, complaints: list[str], name: str, shape: str
