@@ -250,6 +250,24 @@ def test_the_first_load_is_light_and_asks_no_other_host(
     assert sum(sizes) < FIRST_LOAD_BYTES
 
 
+def test_a_small_screen_holds_a_suggestion_before_the_pages_font_has_come(
+    browser: Browser, stack: Stack
+) -> None:
+    context = browser.new_context(base_url=stack.url, viewport={"width": 320, "height": 780})
+    context.route("**/*.woff2", lambda route: route.abort())
+    server = ScriptedServer()
+    server.serve(context)
+    server(" self.items.append(item)\n        return self")
+    playground = PlaygroundPage.open(context.new_page(), ghost=True)
+    playground.wait_until_ready()
+    playground.editor.click()
+    playground.page.keyboard.press("ControlOrMeta+End")
+    playground.page.keyboard.type("\n#")
+    expect(playground.page.locator(".cm-ghost")).to_be_visible()
+    assert not scrolls_sideways(playground.page)
+    context.close()
+
+
 def test_the_first_paint_comes_within_a_second(page: Page) -> None:
     PlaygroundPage.open(page)
     paint = page.evaluate(
