@@ -204,7 +204,7 @@ def test_a_service_that_crashes_is_started_again_and_it_says_so(run):
 @pytest.mark.slow
 def test_a_second_instance_is_refused_and_told_where_the_first_is(run, home):
     running = run()
-    running.wait_for(lambda: (home / "supervisor.lock").stat().st_size > 0)
+    running.wait_for(running.announced)
     said = refusal(home, free_port())
     assert f"process {running.process.pid}" in said
     assert f"http://127.0.0.1:{running.port}/" in said
