@@ -295,12 +295,7 @@ static inline void multiply_few(int storage, const uint8_t* panel, Columns in, i
     case ML_BF16:
       return panel_vectors<Half::kBfloat16, kVectors, kPasses>(halves, in.x, in.x_stride, cols, y, cursor, reads);
     case ML_FP8_BLOCK: return fp8_vectors<kVectors, kPasses>(panel, in.x, in.x_stride, cols, y, cursor, reads);
-    case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});
-    case ML_Q5_0: return packed(std::integral_constant<int, ML_Q5_0>{});
-    case ML_Q4_K: return packed(std::integral_constant<int, ML_Q4_K>{});
-    case ML_Q4_1: return packed(std::integral_constant<int, ML_Q4_1>{});
-    case ML_Q6_K: return packed(std::integral_constant<int, ML_Q6_K>{});
-    default: return packed(std::integral_constant<int, ML_MXFP4>{});
+    default: return with_integers(storage, packed);
   }
 }
 template <class Cursor>
@@ -395,12 +390,7 @@ static inline void read_row(int storage, const uint8_t* panel, int row, int cols
       for (int k = 0; k < cols; ++k) out[k * step] = bfloat_to_float(halves[int64_t(k) * kLine]);
       return;
     case ML_FP8_BLOCK: return unpack_fp8_row(panel, row, cols, out, step);
-    case ML_Q8_0: return unpack_row<ML_Q8_0>(panel, row, cols, out, step);
-    case ML_Q5_0: return unpack_row<ML_Q5_0>(panel, row, cols, out, step);
-    case ML_Q4_K: return unpack_row<ML_Q4_K>(panel, row, cols, out, step);
-    case ML_Q4_1: return unpack_row<ML_Q4_1>(panel, row, cols, out, step);
-    case ML_Q6_K: return unpack_row<ML_Q6_K>(panel, row, cols, out, step);
-    default: return unpack_row<ML_MXFP4>(panel, row, cols, out, step);
+    default: return with_integers(storage, [&](auto kind) { unpack_row<kind>(panel, row, cols, out, step); });
   }
 }
 

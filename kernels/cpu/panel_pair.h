@@ -39,18 +39,10 @@ template <class Cursor>
 static inline void multiply_panel_pair(int storage, const uint8_t* panel, int64_t second, Columns in, int count, int cols,
                                        float* y, int64_t y_second, Cursor& cursor) {
   in_passes(in, count, y, [&](auto vectors, auto passes, Columns columns, float* to, bool reads) {
-    auto packed = [&](auto kind) {
+    with_integers(storage, [&](auto kind) {
       packed_pair<kind, vectors, passes>(panel, second, columns.integers, columns.integers_stride, cols, to, y_second, cursor,
                                          reads);
-    };
-    switch (storage) {
-      case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});
-      case ML_Q5_0: return packed(std::integral_constant<int, ML_Q5_0>{});
-      case ML_Q4_K: return packed(std::integral_constant<int, ML_Q4_K>{});
-      case ML_Q4_1: return packed(std::integral_constant<int, ML_Q4_1>{});
-      case ML_Q6_K: return packed(std::integral_constant<int, ML_Q6_K>{});
-      default: return packed(std::integral_constant<int, ML_MXFP4>{});
-    }
+    });
   });
 }
 

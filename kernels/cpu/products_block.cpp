@@ -16,12 +16,7 @@ void multiply_block(int storage, const uint8_t* panel, Columns in, int cols, int
     case ML_BF16: return panel_block<Half::kBfloat16, 1>(halves, in.x, cols, tokens, y);
     case ML_FP8_BLOCK:
       return in_tiles<kTile>(tokens, [&](auto count, int t) { fp8_tile<count>(panel, in.x + t, cols, tokens, y + t * kRows); });
-    case ML_Q8_0: return packed(std::integral_constant<int, ML_Q8_0>{});
-    case ML_Q5_0: return packed(std::integral_constant<int, ML_Q5_0>{});
-    case ML_Q4_K: return packed(std::integral_constant<int, ML_Q4_K>{});
-    case ML_Q4_1: return packed(std::integral_constant<int, ML_Q4_1>{});
-    case ML_Q6_K: return packed(std::integral_constant<int, ML_Q6_K>{});
-    default: return packed(std::integral_constant<int, ML_MXFP4>{});
+    default: return with_integers(storage, packed);
   }
 }
 

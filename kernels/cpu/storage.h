@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "contract.h"
 #include "mailbox.h"
@@ -33,6 +34,18 @@ constexpr int kQuadBytes = 64;   // four columns of sixteen rows
 static inline bool is_packed(int storage) { return storage > ML_BF16 && storage <= ML_Q4_1; }
 // Products with these take activations as integers.
 static inline bool takes_integers(int storage) { return storage > ML_FP8_BLOCK && storage <= ML_Q4_1; }
+// Calls then(storage as a constant) for one of them.
+template <class Then>
+static inline void with_integers(int storage, Then&& then) {
+  switch (storage) {
+    case ML_Q8_0: return then(std::integral_constant<int, ML_Q8_0>{});
+    case ML_Q5_0: return then(std::integral_constant<int, ML_Q5_0>{});
+    case ML_Q4_K: return then(std::integral_constant<int, ML_Q4_K>{});
+    case ML_Q4_1: return then(std::integral_constant<int, ML_Q4_1>{});
+    case ML_Q6_K: return then(std::integral_constant<int, ML_Q6_K>{});
+    default: return then(std::integral_constant<int, ML_MXFP4>{});
+  }
+}
 // Columns of a row that a file keeps together.
 static inline int run_of(int storage) {
   switch (storage) {

@@ -19,6 +19,7 @@ from engine.sampling import (
     penalise,
     weights,
 )
+from tests.nightly import at_night
 
 RECORDED_WEIGHTS = [1099511627776, 994879275008, 404487733248, 42632691712, 82300472, 2266, 2, 0]
 logit_vectors = hnp.arrays(
@@ -102,7 +103,7 @@ def test_filters_never_part_equal_tokens(values, params) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draws", [2_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("draws", [2_000, at_night(20_000)])
 @pytest.mark.parametrize(
     "params",
     [
@@ -132,7 +133,7 @@ def test_draws_over_positions_follow_the_filtered_softmax(params: SamplingParams
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draws", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("draws", [4_000, at_night(20_000)])
 def test_draws_over_seeds_follow_the_softmax(draws: int) -> None:
     logits = np.array([2.0, 1.0, 0.0, -1.0], np.float32)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.backends.cpu.build import SOURCES, compiler, runnable, sources, write_contract
+from tests.nightly import at_night
 
 EACH_TIME_S, EACH_NIGHT_S = 4, 30
 COMPILE_S = 900
@@ -21,8 +22,8 @@ HERE = Path(__file__).parent
     [
         ("address,undefined", EACH_TIME_S),
         ("thread", EACH_TIME_S),
-        pytest.param("address,undefined", EACH_NIGHT_S, marks=pytest.mark.nightly),
-        pytest.param("thread", EACH_NIGHT_S, marks=pytest.mark.nightly),
+        at_night("address,undefined", EACH_NIGHT_S),
+        at_night("thread", EACH_NIGHT_S),
     ],
 )
 def test_random_use_breaks_no_promise(sanitizer: str, seconds: int, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from engine.models.presets import load_preset, preset_names
 from engine.models.rope import Rope, RopeLayout
 from engine.models.storage import Storage
 from engine.models.weights import RandomWeights
+from tests.nightly import at_night
 
 H200_SMS = 132
 
@@ -104,7 +105,7 @@ def test_every_row_of_every_tensor_is_on_one_tape_once(config: ModelConfig, core
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", preset_names())
-@pytest.mark.parametrize("slot_units", [32, *(pytest.param(n, marks=pytest.mark.nightly) for n in (16, 64))])
+@pytest.mark.parametrize("slot_units", [32, *(at_night(n) for n in (16, 64))])
 def test_presets_have_a_valid_plan_on_an_h200(name: str, slot_units: int) -> None:
     validate(plan(load_preset(name).config, H200_SMS), slot_units)
 
