@@ -343,19 +343,10 @@ struct Core {
     DEVICE u32* mail(int layer) const { return mailbox() + size_t(layer) * mail::LAYER; }
     DEVICE u32* mailbox() const { return own.mailbox(params); }
 
-    // By a warp, which stays together. It looks once in place; only if the slot is not there, it calls. Where phases are so short that memory
-    // is ahead of them, all there is to the call is the registers that are kept elsewhere around it.
+    // By a warp, which stays together (await_in_place). Should the slot never come, the producer's spin reports.
     DEVICE void wait_full() {
-        if constexpr (model::WAITS_IN_PLACE) {
-            wait_full_in_place();
-            return;
-        }
         const u64 before = model::PROFILE ? Profile::now() : 0;
-        u64* full = &shared.full[cursor.slot];
-        if (!__all_sync(ALL_LANES, barrier_passed(full, cursor.round))) {
-            if constexpr (ONE_WITH_EXPERTS) await_slot(shared.full, cursor.slot, cursor.round, &params, place);
-            else await_full(full, cursor.round, &params, place);
-        }
+        await_in_place(&shared.full[cursor.slot], cursor.round, &params.control->aborted);
         if constexpr (model::PROFILE) profile.starved_since(before);
     }
     // Each thread for itself: no warp has to come together for it, which cost 1 %, and race checkers can follow.
@@ -416,21 +407,6 @@ struct Core {
             if (threadIdx.x == 0) spin_for_ranks(barrier);
             consumers_sync();
         }
-    }
-
-    // As wait_full, without the call: around one, blocks of the cache that are in the registers would be kept elsewhere. The producer's
-    // spin reports.
-    DEVICE void wait_full_in_place() {
-        const u64 before = model::PROFILE ? Profile::now() : 0;
-        u64* full = &shared.full[cursor.slot];
-        if constexpr (model::RING_IN_PLACE) {
-            while (!warp_passed(full, cursor.round) && !load_relaxed(&params.control->aborted)) {}
-        } else {  // models that were timed with it
-            QuietSpin spin(params);
-            bool passed = barrier_passed(full, cursor.round);
-            while (!__all_sync(ALL_LANES, passed)) passed = passed || barrier_passed(full, cursor.round) || spin.hopeless();
-        }
-        if constexpr (model::PROFILE) profile.starved_since(before);
     }
 
     DEVICE void phase_end() {

@@ -167,34 +167,29 @@ DEVICE void down(Core& core, int layer) {
 DEVICE void layers(Core& core, const u16* row, int first) {
 #pragma unroll 1
     for (int l = first; l < model::LAYERS; ++l) {
-#pragma unroll 1
-        for (int i = 0; i < STEP_HEAD; ++i) {
-            const StepKind kind = StepKind(i);
+        const auto step = [&](StepKind kind, int phase, const auto& run) {
             core.place.layer = l;
             core.refresh();
-            const int layer = core.place.layer;
-            core.place.phase = kind == STEP_QKV ? QKV : kind == STEP_ATTENTION ? ATTENTION : int(kind) - 1;
+            core.place.phase = phase;
             core.profile.begin();
-            if (kind == STEP_QKV || kind == STEP_ATTENTION) {
-                const AttentionItem item = core.shared.items[layer];
-                if (kind == STEP_QKV) {
-                    decode_attention::prefetch(core, item, layer);
-                    if constexpr (experts::ANY && !experts::FOLDED) router::prefetch(core, layer);
-                    qkv(core, layer, row);
-                    if (!model::POST_NORMS && layer == 0) begin_residual(core, row);
-                } else {
-                    decode_attention::run(core, item, layer);
-                }
-            } else if (kind == STEP_ATTN_OUT) {
-                attn_out(core, layer);
-            } else if (kind == STEP_GATE_UP) {
-                gate_up(core, layer);
-            } else {
-                down(core, layer);
-            }
+            run(core.place.layer);
             core.phase_end();
-            finish_step(core, kind, layer);
-        }
+            finish_step(core, kind, core.place.layer);
+        };
+        step(STEP_QKV, QKV, [&](int layer) {
+            const AttentionItem item = core.shared.items[layer];
+            decode_attention::prefetch(core, item, layer);
+            if constexpr (experts::ANY && !experts::FOLDED) router::prefetch(core, layer);
+            qkv(core, layer, row);
+            if (!model::POST_NORMS && layer == 0) begin_residual(core, row);
+        });
+        step(STEP_ATTENTION, ATTENTION, [&](int layer) {
+            const AttentionItem item = core.shared.items[layer];
+            decode_attention::run(core, item, layer);
+        });
+        step(STEP_ATTN_OUT, ATTN_OUT, [&](int layer) { attn_out(core, layer); });
+        step(STEP_GATE_UP, GATE_UP, [&](int layer) { gate_up(core, layer); });
+        step(STEP_DOWN, DOWN, [&](int layer) { down(core, layer); });
     }
 }
 

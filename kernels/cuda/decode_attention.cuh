@@ -120,7 +120,7 @@ struct Inputs {
             for (int i = 0; i < PIECES; ++i) {
                 if (fresh(words[i], core.epoch)) missing &= ~(1u << i);
             }
-            if (missing && spin.hopeless()) missing = 0;
+            if (spin.hopeless()) missing = 0;
         }
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {

@@ -72,7 +72,7 @@ DEVICE bool collect(Core& core, const Mailbox& box, const Visit& visit) {
                 visit(words[i]);
             }
         }
-        if (missing && spin.hopeless()) {
+        if (spin.hopeless()) {
             missing = 0;
             given_up = true;
         }

@@ -195,7 +195,7 @@ DEVICE router::Keys await_scores(const Warp& warp, const u32* mailbox) {
             for (int r = 0; r < model::RANKS; ++r) stale |= words[i][r] ^ warp.epoch;
             if ((stale & 1u) == 0) missing &= ~(1u << i);
         }
-        if (missing && spin.hopeless()) missing = 0;
+        if (spin.hopeless()) missing = 0;
     }
     router::Keys keys;
 #pragma unroll

@@ -62,7 +62,7 @@ struct Part {
             }
             core.profile.looked(near_missing);
             near_missing = near;
-            if (missing && spin.hopeless()) missing = 0;
+            if (spin.hopeless()) missing = 0;
         }
     }
     DEVICE float inverse_rms() const {

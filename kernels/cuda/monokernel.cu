@@ -252,7 +252,7 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
     const u32 nothing = __shfl_sync(ALL_LANES, params.zero, 0);
     Shared& shared = *reinterpret_cast<Shared*>(reinterpret_cast<u8*>(&memory) + nothing);
     Core core{params, shared};
-    core.warp = thread / 32;
+    core.warp = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0);  // for the compiler the same in all lanes: what depends on it divides no warp
     core.lane = thread % 32;
     core.place = Place{sm, core.warp, MATRICES, 0, 0};
     core.refresh();

@@ -69,7 +69,7 @@ struct RingWalk {
     int next;  // the first block of the slot that comes next
 
     DEVICE void pass_slot() {
-        core.wait_full_in_place();
+        core.wait_full();
         core.free_slot();
         next += BLOCKS_A_SLOT;
     }
@@ -80,7 +80,7 @@ struct RingWalk {
             const int at = index + k * WARPS;
             if (at >= end) break;
             while (next + BLOCKS_A_SLOT <= at) pass_slot();
-            core.wait_full_in_place();
+            core.wait_full();
             const u8* block = core.shared.ring[core.cursor.slot] + (at - next) * cache::BLOCK_BYTES;
             core.free_slot_after(blocks[k].take(block, core.lane));
             next += BLOCKS_A_SLOT;

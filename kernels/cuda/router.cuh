@@ -122,7 +122,7 @@ struct Keys {
             for (int i = 0; i < EACH; ++i) {
                 if (((of[i] ^ core.epoch) & 1u) == 0) missing &= ~(1u << i);
             }
-            if (missing && spin.hopeless()) missing = 0;
+            if (spin.hopeless()) missing = 0;
         }
 #pragma unroll
         for (int i = 0; i < EACH; ++i) of[i] = here >> i & 1u ? key(untagged(of[i])) : 0u;

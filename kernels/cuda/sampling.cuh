@@ -56,7 +56,7 @@ DEVICE Exchanged collect(Core& core, const Ballot& ballot) {
             core.profile.looked(near_missing);
             near_missing = __any_sync(ALL_LANES, near);
         }
-        if (missing && spin.hopeless()) {
+        if (spin.hopeless()) {
             missing = 0;
             given_up = 1;
         }

@@ -96,7 +96,7 @@ DEVICE void add_partials(Core& core, const u64* row, int splits, int d, Merged& 
                 missing &= ~(1u << s);
             }
         }
-        if (missing && spin.hopeless()) break;
+        if (spin.hopeless()) break;
     }
 #pragma unroll
     for (int s = 0; s < AT_ONCE; ++s) {
@@ -156,7 +156,7 @@ DEVICE void join_slice(Core& core, const AttentionItem& item, const u64* partial
         for (int i = 0; i < ROUNDS; ++i) {
             if (are_current(values[i]) && are_current(scale[i])) missing &= ~(1u << i);
         }
-        if (missing && spin.hopeless()) missing = 0;
+        if (spin.hopeless()) missing = 0;
     }
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {

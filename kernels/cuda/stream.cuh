@@ -62,29 +62,6 @@ DEVICE bool barrier_has_passed(u64* barrier, u32 parity) {
     return done != 0;
 }
 
-// By a warp, which stays together: tries until the barrier is passed for all its lanes, or 256 times. In one piece, so that a warp that
-// waits holds few registers for it, and makes no call.
-DEVICE bool warp_passed(u64* barrier, u32 parity) {
-    u32 done;
-    asm volatile(
-        "{\n .reg .pred p;\n .reg .u32 tries;\n"
-        " mov.u32 tries, 256;\n"
-        "AGAIN:\n"
-        " mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        " vote.sync.all.pred p, p, 0xffffffff;\n"
-        " @p bra PASSED;\n"
-        " sub.u32 tries, tries, 1;\n"
-        " setp.ne.u32 p, tries, 0;\n"
-        " @p bra AGAIN;\n"
-        " setp.ne.u32 p, tries, 0;\n"
-        "PASSED:\n"
-        " selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
-    return done != 0;
-}
-
 // A word in shared memory. Who reads it with load_acquire sees what this thread, or those that it has met, did before.
 DEVICE void store_release(u32* to, u32 word) {
     asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(to)), "r"(word) : "memory");
@@ -103,19 +80,25 @@ DEVICE void barrier_wait(u64* barrier, u32 parity, const Params& params, const P
     }
 }
 
-// By a warp, which stays together, once it has seen that the slot is not there (Core::wait_full). There is one copy of it: with its
-// watchdog it is as long as what a phase does with a slot.
-__device__ __noinline__ void await_full(u64* barrier, u32 parity, const Params* params, Place place) {
-    Spin spin(*params, place, WAIT_FULL);
-    bool full = false;
-    while (!__all_sync(ALL_LANES, full)) full = full || barrier_passed(barrier, parity) || spin.hopeless();
-}
-
-// The same of a slot of the ring whose barriers are `full`: its address is found here, not where it is there already.
-__device__ __noinline__ void await_slot(u64* full, u32 slot, u32 parity, const Params* params, Place place) {
-    Spin spin(*params, place, WAIT_FULL);
-    bool passed = false;
-    while (!__all_sync(ALL_LANES, passed)) passed = passed || barrier_passed(full + slot, parity) || spin.hopeless();
+// By a warp, which stays together, in one statement: around a call behind a vote the compiler takes lanes for apart, and then all of
+// decode keeps nothing in uniform registers. Gives up when another thread's wait has reported.
+DEVICE void await_in_place(u64* barrier, u32 parity, const u32* aborted) {
+    asm volatile(
+        "{\n .reg .pred p;\n .reg .b32 looks, word;\n"
+        " mov.b32 looks, 0;\n"
+        "LOOK:\n"
+        " mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+        " @p bra PASSED;\n"
+        " add.u32 looks, looks, 1;\n"
+        " and.b32 word, looks, 255;\n"
+        " setp.ne.u32 p, word, 0;\n"
+        " @p bra LOOK;\n"
+        " ld.relaxed.gpu.global.u32 word, [%2];\n"
+        " setp.eq.u32 p, word, 0;\n"
+        " @p bra LOOK;\n"
+        "PASSED:\n}" ::"r"(shared_address(barrier)),
+        "r"(parity), "l"(aborted)
+        : "memory");
 }
 
 // Weights are read once a token and never again before 100 times the L2 has passed: let them leave first.

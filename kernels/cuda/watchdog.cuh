@@ -60,6 +60,7 @@ private:
 // Where a thread looks at many words at once, `hopeless` stands between the loads and the first use of any: it is a branch, which
 // the compiler does not move uses across. Without one it puts each word's check right behind its load, as soon as the checks need
 // more than the seven predicates, and a look takes the L2's latency once for each word.
+// All lanes ask in a loop that a warp leaves together: a call by some of them has the compiler take lanes for apart from there on.
 class Spin {
 public:
 

@@ -58,7 +58,7 @@ private:
             for (int i = 0; i < ROUNDS; ++i) {
                 if (fresh(words_[i], core_.epoch)) missing_ &= ~(1u << i);
             }
-            if (missing_ && spin.hopeless()) missing_ = 0;
+            if (spin.hopeless()) missing_ = 0;
             if (!__any_sync(ALL_LANES, missing_)) break;
             look();
         }

@@ -159,6 +159,9 @@ inline u32 barrier_passed(u32 address, u32 parity) {
     wait();
     return barrier_at(address).parity != parity;
 }
+inline void await_barrier(u32 address, u32 parity, const u32* aborted) {
+    while (!barrier_passed(address, parity) && !*aborted) {}
+}
 
 // An address of the neighbour's shared memory.
 constexpr u32 NEIGHBOURS = 1u << 31;

@@ -20,6 +20,7 @@ _CALLS = {
     "mbarrier.init": "emulation::barrier_init({0}, {1})",
     "expect_tx": "emulation::barrier_expect({0}, {1})",
     "mbarrier.arrive": "emulation::barrier_arrive({0})",
+    "bra LOOK": "emulation::await_barrier({0}, {1}, {2})",
     "mbarrier.try_wait": "{0} = emulation::barrier_passed({1}, {2})",
     "mbarrier.test_wait": "{0} = emulation::barrier_passed({1}, {2})",
     "mapa.shared": "{0} = emulation::neighbours_address({1})",
@@ -110,7 +111,7 @@ def convert(text: str) -> str:
 def _call(statement: str) -> str:
     operands = _operands(statement)
     ptx = "".join(_TEXT.findall(_OPERAND.sub("(", statement.replace('"memory"', ""))))
-    if words := _WORDS.search(ptx):
+    if "mbarrier" not in ptx and (words := _WORDS.search(ptx)):
         return _words(words[1], int(words[2] or 1), words[3], operands)
     for part, call in _CALLS.items():
         if part in ptx:
