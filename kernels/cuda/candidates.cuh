@@ -132,6 +132,8 @@ struct HeadFinish {
     Best found{};
 
     DEVICE void prepare(int) {}
+    DEVICE void await(bool) {}
+    DEVICE void end(bool) const {}
     DEVICE float score(float logit, int local_row) const {
         const Sampling& s = core.params.sampling;
         if (model::FILTERS && s.adjusts) logit = adjusted(logit, core.rows()[local_row], s);

@@ -343,6 +343,13 @@ struct Core {
     DEVICE u32* mail(int layer) const { return mailbox() + size_t(layer) * mail::LAYER; }
     DEVICE u32* mailbox() const { return own.mailbox(params); }
 
+    // Says again that these are the same in all lanes: after a prompt's loops the compiler no longer knows, and takes lanes for apart.
+    DEVICE void keep_together() {
+        warp = __shfl_sync(ALL_LANES, warp, 0);
+        cursor.slot = __shfl_sync(ALL_LANES, cursor.slot, 0);
+        cursor.round = __shfl_sync(ALL_LANES, cursor.round, 0);
+    }
+
     // By a warp, which stays together (await_in_place). Should the slot never come, the producer's spin reports.
     DEVICE void wait_full() {
         const u64 before = model::PROFILE ? Profile::now() : 0;

@@ -336,7 +336,7 @@ public:
                 products_.template leave<tiles.COUNT>(core_, sums);
             });
             consumers_sync();
-            if (core_.warp == (core_.group & (WARPS - 1)) && pair_ >= 0) finish_group(g);
+            if (core_.warp == (core_.group & (WARPS - 1))) finish_group(g);
             ++core_.group;
         } while (!ONE_GROUP && ++g < groups_.count);
     }
@@ -358,15 +358,19 @@ private:
         if (pair_ >= 0) finish_.prepare(pair_);
     }
     DEVICE void finish_group(int g) {
-        const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;
-        float2 sum = make_float2(0.0f, 0.0f);
+        finish_.await(pair_ >= 0);
+        if (pair_ >= 0) {
+            const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;
+            float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            const float2 part = from[w * PAIRS];
-            sum.x += part.x;
-            sum.y += part.y;
+            for (int w = 0; w < WARPS; ++w) {
+                const float2 part = from[w * PAIRS];
+                sum.x += part.x;
+                sum.y += part.y;
+            }
+            finish_.post(pair_, sum.x, sum.y);
         }
-        finish_.post(pair_, sum.x, sum.y);
+        finish_.end(pair_ >= 0);
         if (!ONE_GROUP && g + WARPS < groups_.count) prepare(g + WARPS);
     }
 

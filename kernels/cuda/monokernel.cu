@@ -282,6 +282,7 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
     }
     return;
 #endif
+    core.keep_together();
     if (model::FILTERS) begin_rows(core);
 
     int id = params.ids[params.prefill_end];

@@ -198,6 +198,10 @@ DEVICE float2 bias_of(const Params& p, int layer, const QkvPair& at) {
     return make_float2(heads::bias(p, layer, first_row, rows, row + at.first), heads::bias(p, layer, first_row, rows, row + at.second));
 }
 
+// Each of these: `prepare` asks early for what a pair's end needs, `post` takes its sums. Before and after it a whole warp comes to `await`
+// and to `end`, each thread with whether it posts, for waits and shuffles: where only some threads are in them, the compiler takes lanes
+// for apart from there on.
+
 // Rotation, then queries to the mailbox; keys and values to the mailbox (this token) and the cache (later ones).
 struct QkvFinish {
     Core& core;
@@ -216,6 +220,8 @@ struct QkvFinish {
         }
         if (at.kind <= QkvPair::KEY && !travels_raw(at)) turn = __ldg(heads::rotation(core.params, layer, core.position) + at.turn);
     }
+    DEVICE void await(bool) {}
+    DEVICE void end(bool) const {}
     DEVICE void post(int, float a, float b) {
         if (at.kind == QkvPair::PADDING) return;
         const float scale = inverse_rms(core.squares_left());
@@ -231,10 +237,10 @@ struct QkvFinish {
     }
 };
 
-// FOLDED: until it is known how much each expert counts.
+// FOLDED: until it is known how much each expert counts. Should it never be, the warp that routes reports.
 DEVICE void await_weights(Core& core, int layer) {
     const u32 turn = (core.serial - core.params.serial) * model::LAYERS + u32(layer);
-    barrier_wait(&core.shared.routing.decode().weighed, turn & 1u, core.params, core.place, WAIT_ROUTE);
+    await_in_place(&core.shared.routing.decode().weighed, turn & 1u, &core.params.control->aborted);
 }
 
 struct GateUpFinish {
@@ -250,6 +256,10 @@ struct GateUpFinish {
         to = core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f;
         if constexpr (experts::BIASED) bias = experts::gate_up_bias(core.params, core.met(), layer, pair);
     }
+    DEVICE void await(bool) {
+        if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
+    }
+    DEVICE void end(bool) const {}
     DEVICE void post(int, float gate, float up) {
         if (f >= LANE_FFN) return;
         const float scale = inverse_rms(core.squares_left());
@@ -260,7 +270,6 @@ struct GateUpFinish {
             up += bias.y;
         }
         float gated = swiglu(gate, up);
-        if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
         if constexpr (experts::ANY) gated *= core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
         ::post(to, tagged(gated, core.epoch));
     }
@@ -275,6 +284,7 @@ struct ResidualFinish {
     static constexpr bool BIASED = ATTENTION ? model::OUT_BIAS : experts::BIASED;
     static constexpr bool TO_HEAD = !ATTENTION && mail::JOINS_LANES;
     static constexpr bool READ_IN_PARTS = mail::STREAM_PARTS > 1;
+    static constexpr bool ADDS_BEFORE = READ_IN_PARTS && !model::POST_NORMS;  // on the first GPU
 
     Core& core;
     int layer;
@@ -284,6 +294,7 @@ struct ResidualFinish {
     float2* residual = nullptr;    // what the stream had of them
     u32* to = nullptr;             // where it is posted
     float2 bias = make_float2(0.0f, 0.0f);
+    float2 stream = make_float2(0.0f, 0.0f);  // TO_HEAD: what was posted
     uint2 past[LANES] = {};  // unset on some path it would be live, and spilled, all the way back to the start
 
     DEVICE ResidualFinish(Core& c, int l) : core(c), layer(l) {
@@ -304,7 +315,7 @@ struct ResidualFinish {
         if constexpr (BIASED) {
             bias = ATTENTION ? heads::out_bias(core.params, layer, r) : experts::down_bias(core.params, core.met(), layer, r);
         }
-        if constexpr (READ_IN_PARTS && !model::POST_NORMS) {
+        if constexpr (ADDS_BEFORE) {
             look_before();
         } else if constexpr (LANES > 1) {
             if (exchange != EXCHANGE_DELAYED) return;
@@ -320,34 +331,57 @@ struct ResidualFinish {
         for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, a, b); });
         ::post(core.mailbox() + at, a, b);
     }
-    // The last stream, and the sum of squares of each of its tiles, to every GPU: each makes the head's input for itself.
-    DEVICE void tell_head(size_t at, int r, float2 x) {
-        const u32 a = tagged(x.x, core.epoch), b = tagged(x.y, core.epoch);
-        for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, a, b); });
+    // The last stream, and the sum of squares of each of its tiles, to every GPU: each makes the head's input for itself. By whole warps, of
+    // whose threads some have posted; of several requests only by those.
+    DEVICE void tell_head(bool posted) const {
+        const size_t at = to - core.mailbox();
+        if (posted) {
+            const u32 a = tagged(stream.x, core.epoch), b = tagged(stream.y, core.epoch);
+            for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, a, b); });
+        }
         if constexpr (model::SUM_BEFORE_NORM) return;
-        const u32 tile = 0xfu << (core.lane & ~3u);  // four threads have its rows
-        float squares = x.x * x.x + x.y * x.y;
+        const u32 tile = REQUESTS == 1 ? ALL_LANES : 0xfu << (core.lane & ~3u);  // four threads have its rows
+        float squares = stream.x * stream.x + stream.y * stream.y;
         squares += __shfl_xor_sync(tile, squares, 1);
         squares += __shfl_xor_sync(tile, squares, 2);
-        if (core.lane & 3u) return;
+        if (!posted || core.lane & 3u) return;
         const size_t sum_at = mail::SQUARES + core.stream() * mail::TILES + r / TILE_ROWS;
         ::post(core.params.mail + sum_at, tagged(squares, core.epoch));
         for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + sum_at, tagged(squares, core.epoch)); });
     }
-    // The sum over lanes in their order, so that it is the same wherever it is made; `own` takes this lane's place.
-    DEVICE float2 sum_of_lanes(int l, int r, float2 own) {
+    DEVICE void end(bool posted) const {
+        if constexpr (TO_HEAD && REQUESTS == 1) {
+            if (layer == model::LAYERS - 1) tell_head(posted && r < model::HIDDEN);
+        }
+    }
+    // Until what was asked for early is there: the stream before the module, or the lanes' outputs that a delayed exchange adds.
+    DEVICE void await(bool posts) {
+        const bool asks = posts && r < model::HIDDEN;
+        if constexpr (ADDS_BEFORE) {
+            if (core.params.rank == 0) await_before(asks);
+        } else if constexpr (REQUESTS == 1) {
+            if (adds_delayed()) await_lanes<true>(layer - model::DELAY, asks);
+        }
+    }
+    DEVICE bool adds_delayed() const { return LANES > 1 && !mail::IN_PARTS && exchange == EXCHANGE_DELAYED; }
+    // TOGETHER: by a whole warp, of whose threads some ask.
+    template <bool TOGETHER>
+    DEVICE void await_lanes(int l, bool asks) {
         constexpr StepKind STEP = ATTENTION ? STEP_ATTN_OUT : STEP_DOWN;
-        u32 missing = missing_lanes();
+        u32 missing = asks ? missing_lanes() : 0;
         const PeerWait waited(core.shared.totals, STEP, (missing & ~(((1u << model::LANES) - 1u) << core.params.rank * model::LANES)) != 0);
         Spin spin(core.params, core.place, WAIT_LANES);
-        while (missing) {
+        while (TOGETHER ? __any_sync(ALL_LANES, missing) : missing) {
 #pragma unroll
             for (int m = 0; m < LANES; ++m) {
                 if (missing >> m & 1u) past[m] = peek2_far(outputs(l, m, r));
             }
-            missing = missing_lanes();
-            if (missing && spin.hopeless()) break;
+            if (missing) missing = missing_lanes();
+            if (spin.hopeless()) missing = 0;
         }
+    }
+    // The sum over lanes in their order, so that it is the same wherever it is made; `own` takes this lane's place.
+    DEVICE float2 sum_of_lanes(float2 own) const {
         float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
         for (int m = 0; m < LANES; ++m) {
@@ -375,17 +409,25 @@ struct ResidualFinish {
 #pragma unroll
         for (int m = 0; m < LANES; ++m) past[m] = peek2_far(from + m * model::HIDDEN);
     }
-    DEVICE float2 stream_before() {
-        if (has_kept()) return *residual;
+    DEVICE void await_before(bool asks) {
+        if (has_kept()) return;
         Spin spin(core.params, core.place, WAIT_LANES);
-        float2 sum = make_float2(0.0f, 0.0f);
-        while (true) {
-            bool all = true;
-#pragma unroll
-            for (int m = 0; m < LANES; ++m) all = all && fresh(past[m], core.epoch);
-            if (all || spin.hopeless()) break;
-            look_before();
+        bool missing = asks && missing_before();
+        while (__any_sync(ALL_LANES, missing)) {
+            if (missing) look_before();
+            missing = missing && missing_before();
+            if (spin.hopeless()) missing = false;
         }
+    }
+    DEVICE bool missing_before() const {
+        bool all = true;
+#pragma unroll
+        for (int m = 0; m < LANES; ++m) all = all && fresh(past[m], core.epoch);
+        return !all;
+    }
+    DEVICE float2 stream_before() const {
+        if (has_kept()) return *residual;
+        float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
         for (int m = 0; m < LANES; ++m) {
             sum.x += untagged(past[m].x);
@@ -407,13 +449,17 @@ struct ResidualFinish {
         if constexpr (!READ_IN_PARTS) {
 #pragma unroll
             for (int m = 0; m < LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
-            const float2 all = sum_of_lanes(layer, r, make_float2(untagged(first), untagged(second)));
+            await_lanes<false>(layer, true);
+            const float2 all = sum_of_lanes(make_float2(untagged(first), untagged(second)));
             if constexpr (!model::POST_NORMS) *residual = make_float2(as_posted(all.x), as_posted(all.y));
             ::post(to, tagged(all.x, core.epoch), tagged(all.y, core.epoch));
         }
     }
     DEVICE void post(int, float a, float b) {
         if (r >= model::HIDDEN) return;
+        if constexpr (REQUESTS > 1) {
+            if (adds_delayed()) await_lanes<false>(layer - model::DELAY, true);
+        }
         if constexpr (mail::IN_PARTS) post_part(make_float2(a, b));
         else post_stream(a, b);
     }
@@ -424,13 +470,14 @@ struct ResidualFinish {
         if constexpr (LANES > 1) {
             if (exchange == EXCHANGE_LOCAL) {
                 add = make_float2(a * model::SQRT_LANES, b * model::SQRT_LANES);
-            } else if (exchange == EXCHANGE_SYNC) {
+            } else if (any_exchange(EXCHANGE_SYNC) && exchange == EXCHANGE_SYNC) {
                 share(r, first, second);
 #pragma unroll
                 for (int m = 0; m < LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
-                add = sum_of_lanes(layer, r, make_float2(untagged(first), untagged(second)));
+                await_lanes<false>(layer, true);
+                add = sum_of_lanes(make_float2(untagged(first), untagged(second)));
             } else {
-                const float2 sum = sum_of_lanes(layer - model::DELAY, r, make_float2(0.0f, 0.0f));
+                const float2 sum = sum_of_lanes(make_float2(0.0f, 0.0f));
                 add = make_float2(a + sum.x, b + sum.y);
             }
         }
@@ -444,7 +491,8 @@ struct ResidualFinish {
         const u32 stream_a = tagged(x.x, core.epoch), stream_b = tagged(x.y, core.epoch);
         ::post(to, stream_a, stream_b);
         if constexpr (TO_HEAD) {
-            if (layer == model::LAYERS - 1) tell_head(to - core.mailbox(), r, x);
+            stream = x;
+            if (REQUESTS > 1 && layer == model::LAYERS - 1) tell_head(true);
         }
         if constexpr (LANES > 1) {
             if (read_later && exchange != EXCHANGE_SYNC) share(r, first, second);

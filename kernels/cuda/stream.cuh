@@ -80,8 +80,8 @@ DEVICE void barrier_wait(u64* barrier, u32 parity, const Params& params, const P
     }
 }
 
-// By a warp, which stays together, in one statement: around a call behind a vote the compiler takes lanes for apart, and then all of
-// decode keeps nothing in uniform registers. Gives up when another thread's wait has reported.
+// In one statement: behind a loop that calls the watchdog the compiler takes lanes for apart, and then all of decode keeps nothing in
+// uniform registers. Gives up when another thread's wait has reported.
 DEVICE void await_in_place(u64* barrier, u32 parity, const u32* aborted) {
     asm volatile(
         "{\n .reg .pred p;\n .reg .b32 looks, word;\n"

@@ -17,7 +17,7 @@ public:
     // Has the window with `chunk` in shared memory, this warp's part of it; the first chunk of it.
     DEVICE int hold(int chunk) {
         const int first = chunk / OPERAND_CHUNKS * OPERAND_CHUNKS;
-        if (first == held_) return first;
+        if (__all_sync(ALL_LANES, first == held_)) return first;  // a branch of the whole warp, for the compiler too
         if (first != asked_) ask(first);
         receive();
         if (held_ < 0) core_.profile.input_ready();
@@ -50,17 +50,20 @@ private:
             if (missing_ >> i & 1u) words_[i] = peek4(from_ + column(i));
         }
     }
+    DEVICE void drop_fresh() {
+#pragma unroll
+        for (int i = 0; i < ROUNDS; ++i) {
+            if (fresh(words_[i], core_.epoch)) missing_ &= ~(1u << i);
+        }
+    }
     // Polls until all that was asked for carries this pass's parity. The warp stays together, as in `fetch` (staging.cuh).
     DEVICE void receive() {
         Spin spin(core_.params, core_.place, WAIT_VECTOR);
-        while (true) {
-#pragma unroll
-            for (int i = 0; i < ROUNDS; ++i) {
-                if (fresh(words_[i], core_.epoch)) missing_ &= ~(1u << i);
-            }
-            if (spin.hopeless()) missing_ = 0;
-            if (!__any_sync(ALL_LANES, missing_)) break;
+        drop_fresh();
+        while (__any_sync(ALL_LANES, missing_)) {
             look();
+            if (spin.hopeless()) missing_ = 0;
+            drop_fresh();
         }
     }
     DEVICE void store() const {
