@@ -132,8 +132,6 @@ struct HeadFinish {
     Best found{};
 
     DEVICE void prepare(int) {}
-    DEVICE void await(bool) {}
-    DEVICE void end(bool) const {}
     DEVICE float score(float logit, int local_row) const {
         const Sampling& s = core.params.sampling;
         if (model::FILTERS && s.adjusts) logit = adjusted(logit, core.rows()[local_row], s);
@@ -144,6 +142,7 @@ struct HeadFinish {
         if (word > found.candidate) found.candidate = word;
     }
     DEVICE void post(int pair, float a, float b) {
+        if (pair < 0) return;
         const HeadPair rows(pair, core.params.rank);
         const int id = rows.id;
         const bool both = rows.both;

@@ -358,19 +358,15 @@ private:
         if (pair_ >= 0) finish_.prepare(pair_);
     }
     DEVICE void finish_group(int g) {
-        finish_.await(pair_ >= 0);
-        if (pair_ >= 0) {
-            const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;
-            float2 sum = make_float2(0.0f, 0.0f);
+        const float2* from = core_.shared.partial(core_.group & 1) + core_.lane;
+        float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
-            for (int w = 0; w < WARPS; ++w) {
-                const float2 part = from[w * PAIRS];
-                sum.x += part.x;
-                sum.y += part.y;
-            }
-            finish_.post(pair_, sum.x, sum.y);
+        for (int w = 0; w < WARPS; ++w) {
+            const float2 part = from[w * PAIRS];
+            sum.x += part.x;
+            sum.y += part.y;
         }
-        finish_.end(pair_ >= 0);
+        finish_.post(pair_, sum.x, sum.y);
         if (!ONE_GROUP && g + WARPS < groups_.count) prepare(g + WARPS);
     }
 

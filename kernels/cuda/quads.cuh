@@ -66,17 +66,6 @@ struct Turn {
     static constexpr int quad(int half) { return TWO_QUADS ? half : 0; }
 };
 
-// What a lane has of a turn of T tiles, from where that begins.
-template <int STORAGE, int T, bool APART>
-struct QuadPlaces {
-    using Map = SlotMap<STORAGE, T, APART>;
-
-    DEVICE static u32 chunk(const Core& core) { return core.warp & (QUAD_CHUNKS - 1); }  // of a quad
-    DEVICE static u32 units(const Core& core) { return Map::unit(chunk(core)) + core.lane * (words(STORAGE) * 4); }
-    // Those of units, or else those of runs: a format has one or the other.
-    DEVICE static u32 scales(u32 chunk) { return Map::FORM.unit_scales ? Map::unit_scales(chunk) : Map::run_scales(chunk); }
-};
-
 // One half of a turn on its way: weights must stay in registers until their products have ended. A thread has row lane / 4 of its
 // warp's chunk in all tiles, two of them in each step.
 template <int STORAGE, int T, bool APART, int HALF>
@@ -84,20 +73,25 @@ struct HalfTurn {
     using Cut = Turn<STORAGE, T, APART>;
     using Map = typename Cut::Map;
     static constexpr int TILES = Cut::tiles(HALF), FIRST = Cut::first_tile(HALF), STEPS = ceil_div(TILES, 2), WORDS = words(STORAGE);
-    static constexpr u32 HERE = Cut::quad(HALF) * Cut::QUAD_BYTES, NEXT_SCALES = Map::FORM.unit_scales ? Map::NEXT_UNIT_SCALES : Map::NEXT_RUN_SCALES;
 
     u32 weights[STEPS][8];
     float sums[STEPS][4], scales[TILES];
 
-    // From where the lane's parts of the turn lie (QuadPlaces); `vector` is the turn's descriptor. Returns what depends on all loads.
-    DEVICE u32 begin(const Core& core, const u8* unit, const u8* of, u32 vector) {
+    // `from` is where the turn begins in its slot, `chunk` its first. Returns what depends on all loads.
+    DEVICE u32 begin(const Core& core, const u8* from, int chunk, int chunks) {
+        constexpr u32 HERE = Cut::quad(HALF) * Cut::QUAD_BYTES;
+        const u32 own = core.warp & (QUAD_CHUNKS - 1);
+        // Of a chunk that is not there scales could be anything; the first one's will do, as its part of the vector is zero.
+        const bool real = chunks % Cut::CHUNKS == 0 || chunk + Cut::quad(HALF) * QUAD_CHUNKS + int(own) < chunks;
+        const u8* unit = from + HERE + Map::unit(own) + FIRST * Map::NEXT_UNIT + core.lane * (WORDS * 4);
+        const u8* of_unit = from + (real ? HERE + Map::unit_scales(own) : Map::unit_scales(0)) + FIRST * Map::NEXT_UNIT_SCALES;
+        const u8* of_run = from + (real ? HERE + Map::run_scales(own) : Map::run_scales(0)) + FIRST * Map::NEXT_RUN_SCALES;
         u32 word[2 * STEPS][WORDS] = {}, loaded = 0;
 #pragma unroll
-        for (int t = 0; t < TILES; ++t) load_words<STORAGE>(word[t], core.lane, unit + HERE + (FIRST + t) * Map::NEXT_UNIT);
+        for (int t = 0; t < TILES; ++t) load_words<STORAGE>(word[t], core.lane, unit + t * Map::NEXT_UNIT);
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
-            const u8* of_tile = of + HERE + (FIRST + t) * NEXT_SCALES;
-            scales[t] = Scales<STORAGE>::of_row(of_tile, of_tile, core.lane >> 2, 0);
+            scales[t] = Scales<STORAGE>::of_row(of_unit + t * Map::NEXT_UNIT_SCALES, of_run + t * Map::NEXT_RUN_SCALES, core.lane >> 2, 0);
             loaded |= __float_as_uint(scales[t]) | word[t][0] | word[t][WORDS - 1];
         }
 #pragma unroll
@@ -115,12 +109,12 @@ struct HalfTurn {
             for (int k = 0; k < 8; ++k) asm volatile("" : "+r"(weights[i][k])::"memory");  // before the products begin
         }
         hold();
-        vector += Cut::quad(HALF) * (VECTOR_QUAD_BYTES >> 4);
+        const u32 quad = u32(chunk) / QUAD_CHUNKS + Cut::quad(HALF);
         products_begin();
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
-            multiply_rows(sums[i], weights[i], u64(PRODUCT_BYTES >> 4) << 32 | vector, 0);
-            multiply_rows(sums[i], weights[i] + 4, u64(PRODUCT_BYTES >> 4) << 32 | (vector + u32(PRODUCT_BYTES >> 4)), 1);
+            multiply_rows(sums[i], weights[i], vector_descriptor(core.shared.operand(), quad, 0), 0);
+            multiply_rows(sums[i], weights[i] + 4, vector_descriptor(core.shared.operand(), quad, 1), 1);
         }
         products_commit();
         return loaded;
@@ -162,34 +156,21 @@ struct QuadProducts {
     template <int T>
     DEVICE void multiply(Core& core, int, int chunks, bool, Sums<T>& sums) {
         using Cut = Turn<STORAGE, T, APART>;
-        using Places = QuadPlaces<STORAGE, T, APART>;
-        constexpr int STEP = Cut::Map::CHUNKS, QUADS = Cut::CHUNKS / QUAD_CHUNKS;
-        const u32 units = Places::units(core), scales = Places::scales(Places::chunk(core));
-        const u32 all_vector = u32(vector_descriptor(core.shared.operand(), 0, 0));
+        constexpr int STEP = Cut::Map::CHUNKS;
         HalfTurn<STORAGE, T, APART, 0> one;
         HalfTurn<STORAGE, T, APART, 1> other;
         int mine = __shfl_sync(ALL_LANES, int(core.warp / QUAD_CHUNKS), 0);  // this warpgroup's first turn in a slot: the same for all
 #pragma unroll 1
         for (int first = 0; first < chunks; first += STEP) {
             const int turns = first + STEP <= chunks ? STEP / Cut::CHUNKS : ceil_div(chunks % STEP, Cut::CHUNKS);
-            const int in_part = chunks % Cut::CHUNKS && first + STEP >= chunks ? 1 : -1;  // turns that are left, of the one that is not whole
-            u32 vector = all_vector + (u32(first) / QUAD_CHUNKS + u32(mine) * QUADS) * (VECTOR_QUAD_BYTES >> 4);
             u32 loaded = 0;
             core.wait_full();
-            const u8* from = core.shared.ring[core.cursor.slot] + u32(mine) * Cut::BYTES;
-            const u8 *unit = from + units, *of = from + scales;
 #pragma unroll 1
-            for (int left = turns - mine; left > 0; left -= 2) {
-                const u8 *of_one = of, *of_other = of;
-                if (chunks % Cut::CHUNKS && left == in_part) {
-                    of_one -= missing_scales<T>(core, chunks, 0);
-                    of_other -= missing_scales<T>(core, chunks, 1);
-                }
-                one.begin(core, unit, of_one, vector);
-                loaded = other.begin(core, unit, of_other, vector);
-                unit += 2 * Cut::BYTES;
-                of += 2 * Cut::BYTES;
-                vector += 2 * QUADS * (VECTOR_QUAD_BYTES >> 4);
+            for (int turn = mine; turn < turns; turn += 2) {
+                const u8* from = core.shared.ring[core.cursor.slot] + u32(turn) * Cut::BYTES;
+                const int chunk = first + turn * Cut::CHUNKS;
+                one.begin(core, from, chunk, chunks);
+                loaded = other.begin(core, from, chunk, chunks);
                 products_wait<1>();
                 one.add_to(sums.rows);
                 products_wait<0>();
@@ -208,18 +189,6 @@ struct QuadProducts {
         float* mine = reinterpret_cast<float*>(core.shared.partial(core.group & 1) + core.warp * PAIRS) + (core.lane >> 2);
 #pragma unroll
         for (int t = 0; t < T; ++t) mine[t * TILE_ROWS] = sums.rows[t] * BACK;
-    }
-
-private:
-    // Of a chunk that is not there scales could be anything; the turn's first one's will do, as its part of the vector is zero. How far back
-    // those lie, in a group's last turn.
-    template <int T>
-    DEVICE static u32 missing_scales(const Core& core, int chunks, int half) {
-        using Cut = Turn<STORAGE, T, APART>;
-        using Places = QuadPlaces<STORAGE, T, APART>;
-        const u32 own = Places::chunk(core);
-        const bool there = Cut::quad(half) * QUAD_CHUNKS + int(own) < chunks % Cut::CHUNKS;
-        return there ? 0 : Cut::quad(half) * Cut::QUAD_BYTES + Places::scales(own) - Places::scales(0);
     }
 };
 static_assert(WARPS == 2 * QUAD_CHUNKS, "a chunk of a quad for each warp of a warpgroup");

@@ -198,9 +198,9 @@ DEVICE float2 bias_of(const Params& p, int layer, const QkvPair& at) {
     return make_float2(heads::bias(p, layer, first_row, rows, row + at.first), heads::bias(p, layer, first_row, rows, row + at.second));
 }
 
-// Each of these: `prepare` asks early for what a pair's end needs, `post` takes its sums. Before and after it a whole warp comes to `await`
-// and to `end`, each thread with whether it posts, for waits and shuffles: where only some threads are in them, the compiler takes lanes
-// for apart from there on.
+// Each of these: `prepare` asks early for what a pair's end needs, `post` takes its sums. A request that is alone has whole warps come to
+// `post`, threads without a pair (-1) too: where only some threads wait or shuffle, the compiler takes lanes for apart from there on, and
+// all of decode keeps nothing in uniform registers.
 
 // Rotation, then queries to the mailbox; keys and values to the mailbox (this token) and the cache (later ones).
 struct QkvFinish {
@@ -220,10 +220,8 @@ struct QkvFinish {
         }
         if (at.kind <= QkvPair::KEY && !travels_raw(at)) turn = __ldg(heads::rotation(core.params, layer, core.position) + at.turn);
     }
-    DEVICE void await(bool) {}
-    DEVICE void end(bool) const {}
-    DEVICE void post(int, float a, float b) {
-        if (at.kind == QkvPair::PADDING) return;
+    DEVICE void post(int pair, float a, float b) {
+        if (pair < 0 || at.kind == QkvPair::PADDING) return;
         const float scale = inverse_rms(core.squares_left());
         float2 v = make_float2(a * scale, b * scale);
         if constexpr (model::QKV_BIAS) v = make_float2(v.x + bias.x, v.y + bias.y);
@@ -256,12 +254,7 @@ struct GateUpFinish {
         to = core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f;
         if constexpr (experts::BIASED) bias = experts::gate_up_bias(core.params, core.met(), layer, pair);
     }
-    DEVICE void await(bool) {
-        if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
-    }
-    DEVICE void end(bool) const {}
-    DEVICE void post(int, float gate, float up) {
-        if (f >= LANE_FFN) return;
+    DEVICE void post(int pair, float gate, float up) {
         const float scale = inverse_rms(core.squares_left());
         gate *= scale;
         up *= scale;
@@ -270,6 +263,8 @@ struct GateUpFinish {
             up += bias.y;
         }
         float gated = swiglu(gate, up);
+        if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
+        if (pair < 0 || f >= LANE_FFN) return;
         if constexpr (experts::ANY) gated *= core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
         ::post(to, tagged(gated, core.epoch));
     }
@@ -282,7 +277,7 @@ struct ResidualFinish {
     static constexpr int STREAM = ATTENTION ? mail::AFTER_ATTENTION : mail::AFTER_MLP;
     static constexpr int LANES = model::TOTAL_LANES;
     static constexpr bool BIASED = ATTENTION ? model::OUT_BIAS : experts::BIASED;
-    static constexpr bool TO_HEAD = !ATTENTION && mail::JOINS_LANES;
+    static constexpr bool TO_HEAD = !ATTENTION && mail::JOINS_LANES && !model::POST_NORMS;
     static constexpr bool READ_IN_PARTS = mail::STREAM_PARTS > 1;
     static constexpr bool ADDS_BEFORE = READ_IN_PARTS && !model::POST_NORMS;  // on the first GPU
 
@@ -331,8 +326,8 @@ struct ResidualFinish {
         for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, a, b); });
         ::post(core.mailbox() + at, a, b);
     }
-    // The last stream, and the sum of squares of each of its tiles, to every GPU: each makes the head's input for itself. By whole warps, of
-    // whose threads some have posted; of several requests only by those.
+    // The last stream, and the sum of squares of each of its tiles, to every GPU: each makes the head's input for itself. By all that
+    // come to `post`.
     DEVICE void tell_head(bool posted) const {
         const size_t at = to - core.mailbox();
         if (posted) {
@@ -349,24 +344,9 @@ struct ResidualFinish {
         ::post(core.params.mail + sum_at, tagged(squares, core.epoch));
         for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + sum_at, tagged(squares, core.epoch)); });
     }
-    DEVICE void end(bool posted) const {
-        if constexpr (TO_HEAD && REQUESTS == 1) {
-            if (layer == model::LAYERS - 1) tell_head(posted && r < model::HIDDEN);
-        }
-    }
-    // Until what was asked for early is there: the stream before the module, or the lanes' outputs that a delayed exchange adds.
-    DEVICE void await(bool posts) {
-        const bool asks = posts && r < model::HIDDEN;
-        if constexpr (ADDS_BEFORE) {
-            if (core.params.rank == 0) await_before(asks);
-        } else if constexpr (REQUESTS == 1) {
-            if (adds_delayed()) await_lanes<true>(layer - model::DELAY, asks);
-        }
-    }
-    DEVICE bool adds_delayed() const { return LANES > 1 && !mail::IN_PARTS && exchange == EXCHANGE_DELAYED; }
     // TOGETHER: by a whole warp, of whose threads some ask.
     template <bool TOGETHER>
-    DEVICE void await_lanes(int l, bool asks) {
+    DEVICE void await_lanes(int l, bool asks = true) {
         constexpr StepKind STEP = ATTENTION ? STEP_ATTN_OUT : STEP_DOWN;
         u32 missing = asks ? missing_lanes() : 0;
         const PeerWait waited(core.shared.totals, STEP, (missing & ~(((1u << model::LANES) - 1u) << core.params.rank * model::LANES)) != 0);
@@ -410,7 +390,7 @@ struct ResidualFinish {
         for (int m = 0; m < LANES; ++m) past[m] = peek2_far(from + m * model::HIDDEN);
     }
     DEVICE void await_before(bool asks) {
-        if (has_kept()) return;
+        if (has_kept() || core.params.rank != 0) return;
         Spin spin(core.params, core.place, WAIT_LANES);
         bool missing = asks && missing_before();
         while (__any_sync(ALL_LANES, missing)) {
@@ -449,20 +429,25 @@ struct ResidualFinish {
         if constexpr (!READ_IN_PARTS) {
 #pragma unroll
             for (int m = 0; m < LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
-            await_lanes<false>(layer, true);
+            await_lanes<false>(layer);
             const float2 all = sum_of_lanes(make_float2(untagged(first), untagged(second)));
             if constexpr (!model::POST_NORMS) *residual = make_float2(as_posted(all.x), as_posted(all.y));
             ::post(to, tagged(all.x, core.epoch), tagged(all.y, core.epoch));
         }
     }
-    DEVICE void post(int, float a, float b) {
-        if (r >= model::HIDDEN) return;
-        if constexpr (REQUESTS > 1) {
-            if (adds_delayed()) await_lanes<false>(layer - model::DELAY, true);
+    DEVICE void post(int pair, float a, float b) {
+        const bool posts = pair >= 0 && r < model::HIDDEN;
+        if constexpr (ADDS_BEFORE) await_before(posts);
+        else if (adds_delayed()) await_lanes<REQUESTS == 1>(layer - model::DELAY, posts);
+        if (posts) {
+            if constexpr (mail::IN_PARTS) post_part(make_float2(a, b));
+            else post_stream(a, b);
         }
-        if constexpr (mail::IN_PARTS) post_part(make_float2(a, b));
-        else post_stream(a, b);
+        if constexpr (TO_HEAD) {
+            if (layer == model::LAYERS - 1) tell_head(posts);
+        }
     }
+    DEVICE bool adds_delayed() const { return LANES > 1 && !mail::IN_PARTS && exchange == EXCHANGE_DELAYED; }
     // What is left to this SM: the stream after the module, with the other lanes' outputs that it has to have.
     DEVICE void post_stream(float a, float b) {
         float2 add = make_float2(a, b);
@@ -474,7 +459,7 @@ struct ResidualFinish {
                 share(r, first, second);
 #pragma unroll
                 for (int m = 0; m < LANES; ++m) past[m] = make_uint2(core.epoch ^ 1u, core.epoch ^ 1u);
-                await_lanes<false>(layer, true);
+                await_lanes<false>(layer);
                 add = sum_of_lanes(make_float2(untagged(first), untagged(second)));
             } else {
                 const float2 sum = sum_of_lanes(make_float2(0.0f, 0.0f));
@@ -490,10 +475,7 @@ struct ResidualFinish {
         *residual = x;
         const u32 stream_a = tagged(x.x, core.epoch), stream_b = tagged(x.y, core.epoch);
         ::post(to, stream_a, stream_b);
-        if constexpr (TO_HEAD) {
-            stream = x;
-            if (REQUESTS > 1 && layer == model::LAYERS - 1) tell_head(true);
-        }
+        if constexpr (TO_HEAD) stream = x;
         if constexpr (LANES > 1) {
             if (read_later && exchange != EXCHANGE_SYNC) share(r, first, second);
         }
