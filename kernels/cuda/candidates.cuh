@@ -126,6 +126,7 @@ struct Best {
 
 struct HeadFinish {
     static constexpr bool PRESCALED = model::HEAD_PRESCALED;
+    static constexpr bool BY_WARP = false;
 
     Core& core;
     float* kept;       // row of raw logits to keep, or null
@@ -142,7 +143,6 @@ struct HeadFinish {
         if (word > found.candidate) found.candidate = word;
     }
     DEVICE void post(int pair, float a, float b) {
-        if (pair < 0) return;
         const HeadPair rows(pair, core.params.rank);
         const int id = rows.id;
         const bool both = rows.both;

@@ -336,7 +336,7 @@ public:
                 products_.template leave<tiles.COUNT>(core_, sums);
             });
             consumers_sync();
-            if (core_.warp == (core_.group & (WARPS - 1))) finish_group(g);
+            if (core_.warp == (core_.group & (WARPS - 1)) && (Finish::BY_WARP || pair_ >= 0)) finish_group(g);
             ++core_.group;
         } while (!ONE_GROUP && ++g < groups_.count);
     }

@@ -198,12 +198,14 @@ DEVICE float2 bias_of(const Params& p, int layer, const QkvPair& at) {
     return make_float2(heads::bias(p, layer, first_row, rows, row + at.first), heads::bias(p, layer, first_row, rows, row + at.second));
 }
 
-// Each of these: `prepare` asks early for what a pair's end needs, `post` takes its sums. A request that is alone has whole warps come to
-// `post`, threads without a pair (-1) too: where only some threads wait or shuffle, the compiler takes lanes for apart from there on, and
+// Each of these: `prepare` asks early for what a pair's end needs, `post` takes its sums. To one that is BY_WARP the whole warp comes, also
+// threads without a pair (-1), for it waits or shuffles: where only some threads do, the compiler takes lanes for apart from there on, and
 // all of decode keeps nothing in uniform registers.
 
 // Rotation, then queries to the mailbox; keys and values to the mailbox (this token) and the cache (later ones).
 struct QkvFinish {
+    static constexpr bool BY_WARP = false;
+
     Core& core;
     int layer;
     QkvPair at{};
@@ -220,8 +222,8 @@ struct QkvFinish {
         }
         if (at.kind <= QkvPair::KEY && !travels_raw(at)) turn = __ldg(heads::rotation(core.params, layer, core.position) + at.turn);
     }
-    DEVICE void post(int pair, float a, float b) {
-        if (pair < 0 || at.kind == QkvPair::PADDING) return;
+    DEVICE void post(int, float a, float b) {
+        if (at.kind == QkvPair::PADDING) return;
         const float scale = inverse_rms(core.squares_left());
         float2 v = make_float2(a * scale, b * scale);
         if constexpr (model::QKV_BIAS) v = make_float2(v.x + bias.x, v.y + bias.y);
@@ -242,6 +244,8 @@ DEVICE void await_weights(Core& core, int layer) {
 }
 
 struct GateUpFinish {
+    static constexpr bool BY_WARP = experts::FOLDED && REQUESTS == 1;
+
     Core& core;
     int layer;
 
@@ -263,7 +267,7 @@ struct GateUpFinish {
             up += bias.y;
         }
         float gated = swiglu(gate, up);
-        if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
+        if constexpr (BY_WARP) await_weights(core, layer);
         if (pair < 0 || f >= LANE_FFN) return;
         if constexpr (experts::ANY) gated *= core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
         ::post(to, tagged(gated, core.epoch));
@@ -280,6 +284,8 @@ struct ResidualFinish {
     static constexpr bool TO_HEAD = !ATTENTION && mail::JOINS_LANES && !model::POST_NORMS;
     static constexpr bool READ_IN_PARTS = mail::STREAM_PARTS > 1;
     static constexpr bool ADDS_BEFORE = READ_IN_PARTS && !model::POST_NORMS;  // on the first GPU
+    static constexpr bool ADDS_DELAYED = LANES > 1 && !mail::IN_PARTS;
+    static constexpr bool BY_WARP = REQUESTS == 1 && (ADDS_BEFORE || ADDS_DELAYED || TO_HEAD);
 
     Core& core;
     int layer;
@@ -335,7 +341,7 @@ struct ResidualFinish {
             for_each_peer(core.params, [&](const Peer& peer) { post_far(peer.mail + at, a, b); });
         }
         if constexpr (model::SUM_BEFORE_NORM) return;
-        const u32 tile = REQUESTS == 1 ? ALL_LANES : 0xfu << (core.lane & ~3u);  // four threads have its rows
+        const u32 tile = BY_WARP ? ALL_LANES : 0xfu << (core.lane & ~3u);  // four threads have its rows
         float squares = stream.x * stream.x + stream.y * stream.y;
         squares += __shfl_xor_sync(tile, squares, 1);
         squares += __shfl_xor_sync(tile, squares, 2);
@@ -438,7 +444,7 @@ struct ResidualFinish {
     DEVICE void post(int pair, float a, float b) {
         const bool posts = pair >= 0 && r < model::HIDDEN;
         if constexpr (ADDS_BEFORE) await_before(posts);
-        else if (adds_delayed()) await_lanes<REQUESTS == 1>(layer - model::DELAY, posts);
+        if (ADDS_DELAYED && exchange == EXCHANGE_DELAYED) await_lanes<BY_WARP>(layer - model::DELAY, posts);
         if (posts) {
             if constexpr (mail::IN_PARTS) post_part(make_float2(a, b));
             else post_stream(a, b);
@@ -447,7 +453,6 @@ struct ResidualFinish {
             if (layer == model::LAYERS - 1) tell_head(posts);
         }
     }
-    DEVICE bool adds_delayed() const { return LANES > 1 && !mail::IN_PARTS && exchange == EXCHANGE_DELAYED; }
     // What is left to this SM: the stream after the module, with the other lanes' outputs that it has to have.
     DEVICE void post_stream(float a, float b) {
         float2 add = make_float2(a, b);
