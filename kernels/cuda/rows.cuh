@@ -237,14 +237,14 @@ struct QkvFinish {
     }
 };
 
-// FOLDED: until it is known how much each expert counts. Should it never be, the warp that routes reports.
+// FOLDED: until it is known how much each expert counts.
 DEVICE void await_weights(Core& core, int layer) {
     const u32 turn = (core.serial - core.params.serial) * model::LAYERS + u32(layer);
-    await_in_place(&core.shared.routing.decode().weighed, turn & 1u, &core.params.control->aborted);
+    barrier_wait(&core.shared.routing.decode().weighed, turn & 1u, core.params, core.place, WAIT_ROUTE);
 }
 
 struct GateUpFinish {
-    static constexpr bool BY_WARP = experts::FOLDED && REQUESTS == 1;
+    static constexpr bool BY_WARP = false;  // also if FOLDED, where it was slower: docs/performance-log.md
 
     Core& core;
     int layer;
@@ -258,7 +258,8 @@ struct GateUpFinish {
         to = core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f;
         if constexpr (experts::BIASED) bias = experts::gate_up_bias(core.params, core.met(), layer, pair);
     }
-    DEVICE void post(int pair, float gate, float up) {
+    DEVICE void post(int, float gate, float up) {
+        if (f >= LANE_FFN) return;
         const float scale = inverse_rms(core.squares_left());
         gate *= scale;
         up *= scale;
@@ -267,8 +268,7 @@ struct GateUpFinish {
             up += bias.y;
         }
         float gated = swiglu(gate, up);
-        if constexpr (BY_WARP) await_weights(core, layer);
-        if (pair < 0 || f >= LANE_FFN) return;
+        if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
         if constexpr (experts::ANY) gated *= core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
         ::post(to, tagged(gated, core.epoch));
     }

@@ -82,7 +82,8 @@ def test_warpgroups_take_a_chunk_at_a_time_or_several_of_few_tiles(
 
 @pytest.mark.nightly
 def test_a_prompt_is_read_beside_others_as_it_is_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.backends.cuda.rows.PIECE", 4)
+    for size in ("PIECE", "SHARES_PIECE"):
+        monkeypatch.setattr(f"engine.backends.cuda.reading.{size}", 4)
     backend = EmulatedBackend(folder, RandomPacked(MXFP4, all_in(Storage.MXFP4), 3), 2, 2, filters=True)
     scheduler = backend.scheduler
     jobs = [Job(tuple(prompt(1, 3)), 5, SAMPLINGS[1]), Job(tuple(prompt(2, 9)), 2)]
