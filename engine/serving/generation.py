@@ -87,7 +87,7 @@ class Generation:
         """Generates until the end, which is sent and returned.
 
         None if it had to leave, or another worker has the request. Raises BackendFailure, maybe once the end
-        has been sent: that is done before what the launch held is freed.
+        has been sent: that is done before what the launch held is freed, or else whatever becomes of that.
         """
         done = self._generate(host)
         alternatives = self._request.logprobs
@@ -108,6 +108,8 @@ class Generation:
         launch = self._launch(host)
         if launch is None:
             return self._end("cancelled", host) if self._output.cancelled.is_set() else None
+        late: FinishReason | None = None
+        done: Done | None = None
         try:
             self._output.frame(started)  # not before: the publisher's thread takes turns with this one
             outcome = self._follow(launch, host)
@@ -117,9 +119,14 @@ class Generation:
             reason = "stop" if self._stream.stopped else outcome.finish_reason
             if host.may_end():
                 return self._end(reason, host)
+            late = reason
         finally:
-            launch.close()
-        return self._end(reason, host)  # others have the row while this waits
+            try:
+                launch.close()
+            finally:
+                if late is not None:  # others have the row while this waits
+                    done = self._end(late, host)
+        return done
 
     def _launch(self, host: Host) -> Launch | None:
         """Begins as soon as there is room beside the requests in flight; None if it is not to begin."""

@@ -13,6 +13,7 @@ from engine.serving.messages import (
     Done,
     Failed,
 )
+from engine.serving.status import Status
 from engine.serving.worker import HomeLost, Worker
 from tests.engine.serving.worker_threads import answer, ask, caught, read_story_of, working
 from tests.engine.serving.workers import read_story
@@ -138,8 +139,9 @@ def closing_opener(on_close):
     return opener, opened
 
 
-def test_the_end_is_out_before_what_the_launch_held_is_freed(client, redis_url):
+def test_the_end_is_out_before_what_the_launch_held_is_freed(client, redis_url, monkeypatch):
     """And until that is done the worker says that it is busy."""
+    monkeypatch.setattr(Status, "is_described", lambda _: True)
     freed = threading.Event()
     opener, _ = closing_opener(lambda: freed.wait(PATIENCE_S))
     with working(redis_url, opener=opener):
@@ -173,7 +175,13 @@ def test_a_launch_that_fails_as_it_is_freed_is_told_and_costs_its_request_nothin
     assert len(opened) == (2 if isinstance(failure, BackendFailure) else 1)
 
 
-def test_a_device_that_is_lost_as_a_launch_is_freed_ends_the_worker(client, redis_url):
+@pytest.mark.parametrize("ends_first", [True, False], ids=["ended", "freed first"])
+def test_a_device_that_is_lost_as_a_launch_is_freed_ends_the_worker_alone(
+    client, redis_url, monkeypatch, ends_first
+):
+    """The request has all that it asked for, also where its end waits for the machine's description."""
+    monkeypatch.setattr(Status, "is_described", lambda _: ends_first)
+
     def fail() -> None:
         raise DeviceLost("device 0 fell off the bus")
 
