@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 from tools.ports import free_port
 from tools.supervisor import preflight
 from tools.supervisor.child import Child, Service
-from tools.supervisor.errors import SupervisorError
+from tools.supervisor.errors import Stopped, SupervisorError
 from tools.supervisor.guardian import Guardian
 from tools.supervisor.prepare import prepare
 from tools.supervisor.services import Plan, worker_state
@@ -287,8 +287,37 @@ def test_a_failed_preparation_names_the_command_and_its_last_word(tmp_path):
         prepare(ROOT, tmp_path, {"MONOLANE_HOME": str(tmp_path), "DATABASE_URL": "mongo://x"})
 
 
+def test_a_stop_ends_the_preparation_and_what_it_left_is_done_next_time(tmp_path, monkeypatch):
+    root = tmp_path / "root"
+    (root / "requirements").mkdir(parents=True)
+    (root / "requirements" / "base.txt").touch()
+    (root / "manage.py").write_text("import time; time.sleep(60)")
+    (tmp_path / "logs").mkdir()
+    began = time.monotonic()
+
+    with pytest.raises(Stopped):
+        prepare(root, tmp_path, {}, lambda: time.monotonic() > began + 0.3)
+
+    assert time.monotonic() < began + 10
+    assert not list(tmp_path.glob("*.stamp"))
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_it_sets_up_ends_it_soon_and_without_an_error(tmp_path_factory):
+    running = Running(tmp_path_factory.mktemp("new"), free_port())
+    try:
+        running.wait_for(lambda: (running.home / "logs" / "migrate.log").exists())
+        began = time.monotonic()
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(15) == 0, running.output
+        assert time.monotonic() - began < 3 * _slowness()
+        assert "monolane:" not in running.output
+    finally:
+        running.stop()
+
+
 def test_two_steps_that_fail_side_by_side_are_both_told(tmp_path, monkeypatch):
-    def fail(_root, _home, _environment, command, *_):
+    def fail(_root, _home, _environment, _stops, command, *_):
         raise SupervisorError(f"{command} failed")
 
     monkeypatch.setattr("tools.supervisor.prepare._manage", fail)
@@ -302,7 +331,7 @@ def test_the_committed_measurements_are_left_out_where_that_is_said(tmp_path, mo
     ran: list[str] = []
     monkeypatch.setattr(
         "tools.supervisor.prepare._manage",
-        lambda _root, _home, _environment, command, *_: ran.append(command),
+        lambda _root, _home, _environment, _stops, command, *_: ran.append(command),
     )
     monkeypatch.setenv("MONOLANE_WITHOUT_RESULTS", switch)
     prepare(ROOT, tmp_path, {})

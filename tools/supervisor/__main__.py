@@ -19,7 +19,7 @@ from types import FrameType
 from engine import settings
 from tools.setup import in_words
 from tools.supervisor.child import Child, Service
-from tools.supervisor.errors import SupervisorError
+from tools.supervisor.errors import Stopped, SupervisorError
 from tools.supervisor.guardian import Guardian
 from tools.supervisor.preflight import Lock, check_home, check_port, check_redis, port_from
 from tools.supervisor.prepare import prepare
@@ -83,7 +83,11 @@ class Supervisor:
         if self._plan.external_redis is None:
             self._start(redis_service(self._plan))
             self._wait_for_redis()
-        for step in prepare(ROOT, self._plan.home, self._plan.environment):
+        try:
+            done = prepare(ROOT, self._plan.home, self._plan.environment, lambda: self._signals > 0)
+        except Stopped:
+            return
+        for step in done:
             say("setup", step)
         for service in services(self._plan):
             if not self._signals:

@@ -3,3 +3,7 @@
 
 class SupervisorError(Exception):
     """The message names what is in the way and the way around it; it is all that a user is shown."""
+
+
+class Stopped(Exception):
+    """Whoever asked for it does not want it any more."""

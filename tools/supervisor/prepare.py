@@ -6,21 +6,33 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from engine import settings
 from engine.errors import ConfigError
-from tools.supervisor.errors import SupervisorError
+from tools.supervisor.errors import Stopped, SupervisorError
+
+LOOK_EVERY_S = 0.05
 
 
-def prepare(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]:
-    """Returns what was done, in words. Raises SupervisorError if a step fails."""
+def prepare(
+    root: Path, home: Path, environment: Mapping[str, str], stops: Callable[[], bool] = lambda: False
+) -> list[str]:
+    """Returns what was done, in words.
+
+    Raises SupervisorError if a step fails, and Stopped once `stops`: what it ends is done again next time.
+    """
+
+    def manage(*arguments: str) -> None:
+        _manage(root, home, environment, stops, *arguments)
+
     with ThreadPoolExecutor(1) as beside:
-        files = beside.submit(_prepare_files, root, home, environment)
+        files = beside.submit(_prepare_files, root, home, manage)
         try:
-            done = _prepare_database(root, home, environment)
+            done = _prepare_database(root, home, manage)
         except SupervisorError as error:
             if beside_it := files.exception():
                 raise SupervisorError(f"{error}; {beside_it}") from beside_it
@@ -28,7 +40,7 @@ def prepare(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]
         return [*done, *files.result()]
 
 
-def _prepare_database(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]:
+def _prepare_database(root: Path, home: Path, manage: Callable[..., None]) -> list[str]:
     done = []
     lock = root / "requirements" / "base.txt"
     migrations = [lock, *root.glob("*/migrations/*.py")]
@@ -36,7 +48,7 @@ def _prepare_database(root: Path, home: Path, environment: Mapping[str, str]) ->
     kept = home / "db.sqlite3"
     # Whoever shares a database server may have moved it on or back: only our own file is known unchanged.
     if database or not kept.exists() or _has_changed(home / "migrated.stamp", migrations, by_content=True):
-        _manage(root, home, environment, "migrate", "--no-input")
+        manage("migrate", "--no-input")
         _stamp(home / "migrated.stamp", migrations, by_content=True)
         done.append("database migrated")
     # The measurements that come with the project: a newcomer sees real history. Importing twice adds nothing.
@@ -44,7 +56,7 @@ def _prepare_database(root: Path, home: Path, environment: Mapping[str, str]) ->
     if measured and (
         "database migrated" in done or _has_changed(home / "imported.stamp", measured, by_content=True)
     ):
-        _manage(root, home, environment, "import_results")
+        manage("import_results")
         _stamp(home / "imported.stamp", measured, by_content=True)
         done.append("committed measurements imported")
     return done
@@ -57,13 +69,13 @@ def _leaves_results_out() -> bool:
         raise SupervisorError(str(error)) from error
 
 
-def _prepare_files(root: Path, home: Path, environment: Mapping[str, str]) -> list[str]:
+def _prepare_files(root: Path, home: Path, manage: Callable[..., None]) -> list[str]:
     lock = root / "requirements" / "base.txt"
     sources = [lock, *_files(root / "static" / "dist"), *_files(root / "static" / "img")]
     collected = home / "static" / "staticfiles.json"
     if collected.exists() and not _has_changed(home / "collected.stamp", sources, by_content=False):
         return []
-    _manage(root, home, environment, "collectstatic", "--no-input", "--clear")
+    manage("collectstatic", "--no-input", "--clear")
     _stamp(home / "collected.stamp", sources, by_content=False)
     return ["static files collected"]
 
@@ -90,19 +102,30 @@ def _digest(sources: Iterable[Path], *, by_content: bool) -> str:
     return total.hexdigest()
 
 
-def _manage(root: Path, home: Path, environment: Mapping[str, str], *arguments: str) -> None:
+def _manage(
+    root: Path, home: Path, environment: Mapping[str, str], stops: Callable[[], bool], *arguments: str
+) -> None:
     log = home / "logs" / f"{arguments[0]}.log"
-    with log.open("ab") as out:
-        done = subprocess.run(
+    with (
+        log.open("ab") as out,
+        subprocess.Popen(
             [sys.executable, "manage.py", *arguments],
             cwd=root,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode:
+            start_new_session=True,  # a Ctrl-C is told to the supervisor alone, which ends this
+        ) as process,
+    ):
+        while process.poll() is None:
+            if stops():
+                process.terminate()
+                process.wait()
+                raise Stopped
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK_EVERY_S)
+    if process.returncode:
         raise SupervisorError(f"`manage.py {arguments[0]}` failed: {_last_line(log)} (details: {log})")
 
 
