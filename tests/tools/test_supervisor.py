@@ -287,7 +287,7 @@ def test_a_failed_preparation_names_the_command_and_its_last_word(tmp_path):
         prepare(ROOT, tmp_path, {"MONOLANE_HOME": str(tmp_path), "DATABASE_URL": "mongo://x"})
 
 
-def test_a_stop_ends_the_preparation_and_what_it_left_is_done_next_time(tmp_path, monkeypatch):
+def test_a_stop_ends_the_preparation_and_what_it_left_is_done_next_time(tmp_path):
     root = tmp_path / "root"
     (root / "requirements").mkdir(parents=True)
     (root / "requirements" / "base.txt").touch()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from engine import settings
@@ -25,10 +26,7 @@ def prepare(
 
     Raises SupervisorError if a step fails, and Stopped once `stops`: what it ends is done again next time.
     """
-
-    def manage(*arguments: str) -> None:
-        _manage(root, home, environment, stops, *arguments)
-
+    manage = partial(_manage, root, home, environment, stops)
     with ThreadPoolExecutor(1) as beside:
         files = beside.submit(_prepare_files, root, home, manage)
         try:

@@ -45,19 +45,18 @@ TOKEN_ID_BITS = 20
 class Wait(IntEnum):
     """What a spin was waiting for when the watchdog ended it."""
 
-    FULL = 1
-    EMPTY = 2
-    VECTOR = 3
-    QUERY = 4
-    PARTIAL = 5
-    LANES = 6
-    CANDIDATE = 7
-    BARRIER = 8
-    LANDED = 9
-    RANKS = 10
-    SCORES = 11
-    ROUTE = 12
-    PASS = 13
+    EMPTY = 1
+    VECTOR = 2
+    QUERY = 3
+    PARTIAL = 4
+    LANES = 5
+    CANDIDATE = 6
+    BARRIER = 7
+    LANDED = 8
+    RANKS = 9
+    SCORES = 10
+    ROUTE = 11
+    PASS = 12
 
 
 class Finish(IntEnum):

@@ -46,7 +46,6 @@ _FINISH: dict[int, FinishReason] = {
     Finish.CANCELLED: "cancelled",
 }
 _WAITS = {
-    Wait.FULL: "weights in its ring",
     Wait.EMPTY: "a free ring slot",
     Wait.VECTOR: "the input vector",
     Wait.QUERY: "queries, a key or a value",
