@@ -124,6 +124,9 @@ constexpr int NEIGHBOUR_OFFSET = round_up(DECODE_BYTES, 8);
 constexpr int NORM_BYTES = model::LANES * WARPS * int(sizeof(float));  // prefill: of each lane and warp, the last ones of all
 constexpr int SCRATCH_BYTES = round_up(larger(NEIGHBOUR_OFFSET + NEIGHBOUR_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 
+// Whether each phase asks for the warp's number anew. Not where it was slower: docs/performance-log.md.
+constexpr bool ASKS_FOR_WARP = REQUESTS == 1 && !(experts::FOLDED && model::RANKS > 1);
+
 // Of one request in whole words, of several, which have many items, in halves.
 template <bool SEVERAL>
 struct ItemNumber {
@@ -166,8 +169,8 @@ struct Shared {
     u64 stage_empty[MOST_STAGES];
     u64 phase_begun;               // all SMs have written what the phase's tiles read
     u64 done;                      // the consumers want no more
-    u32 passes;                    // of decode, that they have begun; whose items the producer has read (ring_blocks.cuh)
-    u32 items_read;
+    u64 ring_begun;                // consumers have planned the items of a pass whose blocks may come through the ring,
+    u64 items_read;                // and the producer needs them no more (ring_blocks.cuh)
     // decode: the rows of its lane's stream that this SM finishes; with POST_NORMS all of it, and behind it sums of squares
     alignas(model::POST_NORMS ? 16 : 4) float residual[REQUESTS * model::RESIDUAL_ROWS];
     TileRange shares[MATRICES];
@@ -284,6 +287,10 @@ struct Core {
         }
         model_lane = smaller(int(place.sm) / model::SMS_A_LANE, model::LANES - 1);
         asm volatile("" : "+r"(lane), "+r"(warp), "+r"(place.sm), "+r"(place.layer), "+r"(model_lane));
+        // Kept from phase to phase, the warp's number drives the ring's cursor out of the few uniform registers, or is found there itself
+        // and compared by the slow unit that belongs to them: which of the two changes with any line of the kernel.
+        if constexpr (ASKS_FOR_WARP) warp = __shfl_sync(ALL_LANES, warp, 0);
+        __builtin_assume(warp < WARPS);
     }
 
     // The lane's number in the whole model.

@@ -144,7 +144,7 @@ DEVICE void see_heads(Core& core, int layer, const u32* from, float4 (&values)[H
         }
         __syncwarp();
     }
-    if (core.lane == 0) barrier_arrive(&core.shared.routing.decode().scored);
+    if (REQUESTS == 1 && core.lane == 0) barrier_arrive(&core.shared.routing.decode().scored);
 }
 
 // The same, and stages the heads for attn_out.

@@ -91,17 +91,15 @@ struct SlotWeights {
         constexpr int TILE_BYTES = (APART ? Part<T>::CHUNKS : 1) * UNIT_BYTES;
         core.wait_full();
         const int mine = Part<T>::mine(warp, first);
-        if (mine < last) {
-            const u8* slot = core.shared.ring[core.cursor.slot] + piece_place(core.lane) * 16;
+        const u8* slot = core.shared.ring[core.cursor.slot] + piece_place(core.lane) * 16;
 #pragma unroll
-            for (int e = 0; e < Part<T>::EACH; ++e) {
-                const int c = mine + e * WARPS;
-                const u8* from = slot + (c < last ? c - first : 0) * chunk_bytes;
+        for (int e = 0; e < Part<T>::EACH; ++e) {
+            const int c = mine + e * WARPS;
+            const u8* from = slot + (c < last ? c - first : 0) * chunk_bytes;
 #pragma unroll
-                for (int t = 0; t < T; ++t) {
-                    const int at = FEWER<T> && t == T - 1 ? chunk_bytes - UNIT_BYTES : t * TILE_BYTES;
-                    units[e * T + t] = *reinterpret_cast<const uint4*>(from + at);
-                }
+            for (int t = 0; t < T; ++t) {
+                const int at = FEWER<T> && t == T - 1 ? chunk_bytes - UNIT_BYTES : t * TILE_BYTES;
+                units[e * T + t] = *reinterpret_cast<const uint4*>(from + at);
             }
         }
         if constexpr (LATE) {

@@ -112,13 +112,11 @@ struct Producer {
             if (!last) experts.meet_groups(*this, layer);
         }
     }
-    // What the warps of this SM do not hold of the cache at once. Not before its consumers have begun the pass: then they know who attends
-    // to what, and they have come through an exchange of all SMs, so that what was written to the cache before it is there for copies.
-    DEVICE void cache_blocks(int layer, u32 pass) {
+    // What the warps of this SM do not hold of the cache at once.
+    DEVICE void cache_blocks(int layer, int position) {
         using namespace decode_attention;
-        if (!may_use_ring(params.prefill_end + int(pass), window_of(layer), params.blocks_a_split)) return;
+        if (!may_use_ring(position, window_of(layer), params.blocks_a_split)) return;
         place.phase = ATTENTION;
-        await_pass(pass);
         const AttentionItem& item = shared.items[layer];
         if (ended || item.head < 0) return;
         for (int at = item.begin + ROUND; at < item.end && !ended; at += BLOCKS_A_SLOT) {
@@ -129,32 +127,30 @@ struct Producer {
             });
         }
     }
-    DEVICE void await_pass(u32 pass) {
-        if (leads()) {
-            Spin spin(params, place, WAIT_PASS);
-            while (load_acquire(&shared.passes) <= pass) {
-                if (done() || spin.hopeless()) {
-                    ended = true;
-                    break;
-                }
-            }
-            fence_copies();
-        }
-        if constexpr (PRODUCERS > 1) ended = __shfl_sync(ALL_LANES, int(ended), 0);
+    // No block of the cache before the consumers have begun the pass: then they know who attends to what, and they have come through an
+    // exchange of all SMs, so that what was written to the cache before it is there for copies.
+    DEVICE void await_begin(int position) {
+        place.phase = ATTENTION;
+        await(&shared.ring_begun, u32(position) & 1u, WAIT_PASS);
+        if (leads()) fence_copies();
     }
     // From layer `first` on.
-    DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts, int first, u32 pass) {
+    DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts, int first, int position) {
         next = (experts::ANY ? begin() : tape) + layers_bytes(first);
+        const bool in_ring = decode_attention::in_ring(params, position);
         for (int layer = first; layer < model::LAYERS; ++layer) {
             for (int which = QKV; which <= LAST_ON_TAPE && !ended; ++which) {
                 matrix(layer, which);
                 if constexpr (decode_attention::IN_RING) {
-                    if (which == QKV) cache_blocks(layer, pass);
+                    if (which == QKV && in_ring) {
+                        if (layer == first && !ended) await_begin(position);
+                        if (!ended) cache_blocks(layer, position);
+                    }
                 }
             }
             experts.meet(*this, layer);
         }
-        if (decode_attention::IN_RING && leads()) store_release(&shared.items_read, pass + 1);
+        if (in_ring && leads()) barrier_arrive(&shared.items_read);
         if (!ended) matrix(model::LAYERS, HEAD);
     }
     // Of the first `layers` layers, where they have nothing but matrices.
@@ -204,8 +200,8 @@ DEVICE void produce(const Params& params, Shared& shared, u32 sm, int at) {
     ExpertWalk<experts::ANY> experts;
     for (; at < params.prefill_end && !producer.ended; at += prefill::next_chunk(params, at).tokens) producer.prefill_pass(experts);
     int layer = first_layer(params, at);
-    for (u32 pass = 0; !producer.ended && !producer.done(); ++pass) {
-        producer.decode_pass(experts, layer, pass);
+    for (int position = params.prefill_end; !producer.ended && !producer.done(); ++position) {
+        producer.decode_pass(experts, layer, position);
         layer = 0;
     }
     producer.drain();
@@ -291,7 +287,7 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
     for (int position = params.prefill_end; finish == FINISH_RUNNING; ++position) {
         core.position = core.place.position = position;
         core.epoch = core.serial & 1u;
-        if (decode_attention::IN_RING && threadIdx.x == 0) store_release(&core.shared.passes, u32(position - params.prefill_end + 1));
+        if (threadIdx.x == 0 && decode_attention::in_ring(params, position)) barrier_arrive(&core.shared.ring_begun);
         const u16* row = params.embed + size_t(id) * model::HIDDEN;
         decode::prefetch_row(core, id);  // the first qkv looks at it only after all that it can do without
         decode::layers(core, row, layer);
@@ -357,7 +353,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             barrier_init(&shared.stage_empty[stage], WARPS);
         }
         barrier_init(&shared.phase_begun, 1);
-        shared.passes = shared.items_read = 0;
+        decode_attention::init_passes(shared, params);
         barrier_init(&shared.done, 1);
         shared.neighbour.init();
         if constexpr (experts::ANY) {

@@ -63,6 +63,23 @@ DEVICE bool may_use_ring(int position, int window, int blocks_a_split) {
     return positions > ROUND * cache::BLOCK * smaller(Long::SPLITS, Short::SPLITS);
 }
 
+// Whether the producer asks who attends to what in the pass of decode at `position`: from some position on in all of them, whatever a
+// layer's window. Such a pass begins, and ends for the producer, with a phase of a barrier, of the position's parity. Neither side is more
+// than one ahead: the producer waits for each pass to begin, and the consumers for it to have read their items before they plan others.
+DEVICE int last_without_ring(const Params& params) {
+    if constexpr (model::ASKS_FOR_ITEMS) return -1;
+    return ROUND * cache::BLOCK * (params.blocks_a_split ? 1 : smaller(Long::SPLITS, Short::SPLITS));
+}
+DEVICE bool in_ring(const Params& params, int position) { return IN_RING && position > last_without_ring(params); }
+// Before any thread uses them: their first phase has the parity of the first such pass.
+DEVICE void init_passes(Shared& shared, const Params& params) {
+    barrier_init(&shared.ring_begun, 1);
+    barrier_init(&shared.items_read, 1);
+    if (larger(params.prefill_end, last_without_ring(params) + 1) % 2 == 0) return;
+    barrier_arrive(&shared.ring_begun);
+    barrier_arrive(&shared.items_read);
+}
+
 // A warp's walk over the slots that hold a part's blocks: over those too in which it has none.
 struct RingWalk {
     Core& core;

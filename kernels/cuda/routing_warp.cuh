@@ -37,7 +37,6 @@ struct RoutingWarp<true> {
     // Layer after layer, pass after pass, until nobody wants more.
     DEVICE void run() {
         const bool meets = shared.groups[GATE_UP].count || shared.groups[DOWN].count;
-        if (!meets && !folded_router::has_row(place.sm, 0)) return;
         u32 parity = 0;
         for (u32 serial = params.serial; !ended; ++serial) {
             epoch = serial & 1u;

@@ -62,16 +62,6 @@ DEVICE bool barrier_has_passed(u64* barrier, u32 parity) {
     return done != 0;
 }
 
-// A word in shared memory. Who reads it with load_acquire sees what this thread, or those that it has met, did before.
-DEVICE void store_release(u32* to, u32 word) {
-    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(to)), "r"(word) : "memory");
-}
-DEVICE u32 load_acquire(const u32* from) {
-    u32 word;
-    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(word) : "r"(shared_address(from)) : "memory");
-    return word;
-}
-
 // By one thread; consumers wait as a warp (Core::wait_full).
 DEVICE void barrier_wait(u64* barrier, u32 parity, const Params& params, const Place& place, Wait wait) {
     Spin spin(params, place, wait);

@@ -24,6 +24,7 @@
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __grid_constant__
+#define __builtin_assume(condition)
 
 struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
