@@ -132,7 +132,7 @@ private:
     DEVICE void multiply_within(const Core& core, u32 warp, int first, int begin, int end, int window, Sums<T>& sums) const {
         constexpr u32 LANES = WINDOW ? 4 * REQUESTS : 4;  // that hold the vectors
         const int mine = Part<T>::mine(warp, first);
-        if (mine >= end) return;
+        if ((WINDOW || !model::ALL_WARPS_MULTIPLY) && mine >= end) return;
         Operand a[Part<T>::EACH][2];
 #pragma unroll
         for (int e = 0; e < Part<T>::EACH; ++e) {

@@ -113,10 +113,12 @@ struct Producer {
         }
     }
     // What the warps of this SM do not hold of the cache at once.
-    DEVICE void cache_blocks(int layer, int position) {
+    DEVICE void cache_blocks(int layer, int position, bool& begun) {
         using namespace decode_attention;
-        if (!may_use_ring(position, window_of(layer), params.blocks_a_split)) return;
+        if (ended || !may_use_ring(position, window_of(layer), params.blocks_a_split)) return;
         place.phase = ATTENTION;
+        if (!begun) await_begin(position);
+        begun = true;
         const AttentionItem& item = shared.items[layer];
         if (ended || item.head < 0) return;
         for (int at = item.begin + ROUND; at < item.end && !ended; at += BLOCKS_A_SLOT) {
@@ -128,29 +130,39 @@ struct Producer {
         }
     }
     // No block of the cache before the consumers have begun the pass: then they know who attends to what, and they have come through an
-    // exchange of all SMs, so that what was written to the cache before it is there for copies.
+    // exchange of all SMs, so that what was written to the cache before it is there for copies. They report what keeps them; a producer
+    // that has no tiles may be here long before they are.
     DEVICE void await_begin(int position) {
-        place.phase = ATTENTION;
-        await(&shared.ring_begun, u32(position) & 1u, WAIT_PASS);
-        if (leads()) fence_copies();
+        if (leads()) {
+            QuietSpin spin(params);
+            while (!ended && !barrier_passed(&shared.ring_begun, u32(position) & 1u)) ended = done() || spin.hopeless();
+            fence_copies();
+        }
+        if constexpr (PRODUCERS > 1) {
+            ended = __shfl_sync(ALL_LANES, int(ended), 0);
+            __syncwarp();
+        }
+    }
+    // The pass needs its items no more.
+    DEVICE void end_in_ring(int position, bool begun) {
+        if (!begun) await_begin(position);
+        if constexpr (PRODUCERS > 1) __syncwarp();
+        if (leads()) barrier_arrive(&shared.items_read);
     }
     // From layer `first` on.
     DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts, int first, int position) {
         next = (experts::ANY ? begin() : tape) + layers_bytes(first);
-        const bool in_ring = decode_attention::in_ring(params, position);
+        bool begun = false;
         for (int layer = first; layer < model::LAYERS; ++layer) {
             for (int which = QKV; which <= LAST_ON_TAPE && !ended; ++which) {
                 matrix(layer, which);
                 if constexpr (decode_attention::IN_RING) {
-                    if (which == QKV && in_ring) {
-                        if (layer == first && !ended) await_begin(position);
-                        if (!ended) cache_blocks(layer, position);
-                    }
+                    if (which == QKV) cache_blocks(layer, position, begun);
                 }
             }
             experts.meet(*this, layer);
         }
-        if (in_ring && leads()) barrier_arrive(&shared.items_read);
+        if (decode_attention::in_ring(params, position)) end_in_ring(position, begun);
         if (!ended) matrix(model::LAYERS, HEAD);
     }
     // Of the first `layers` layers, where they have nothing but matrices.

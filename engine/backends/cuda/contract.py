@@ -56,7 +56,6 @@ class Wait(IntEnum):
     RANKS = 9
     SCORES = 10
     ROUTE = 11
-    PASS = 12
 
 
 class Finish(IntEnum):

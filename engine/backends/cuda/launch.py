@@ -57,7 +57,6 @@ _WAITS = {
     Wait.RANKS: "the barrier of all GPUs",
     Wait.SCORES: "the router's scores",
     Wait.ROUTE: "the router's answer",
-    Wait.PASS: "the pass to begin",
 }
 _PHASES = (*(matrix.name.lower() for matrix in Matrix), "attention or between phases")
 

@@ -8,7 +8,7 @@ from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.constants import Layout, norms_less_one, rotations
 from engine.backends.cuda.flight import expert_slots_in_flight
 from engine.backends.cuda.folded_router import folds_router
-from engine.backends.cuda.phases import asks_for_items, has_pairs, is_timed
+from engine.backends.cuda.phases import all_warps_multiply, asks_for_items, has_pairs, is_timed
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.shared_memory import (
     SHARED_BYTES,
@@ -126,6 +126,7 @@ def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
         "FOLDS_ROUTER": folds_router(c),
         "HAS_PAIRS": has_pairs(plan, sharding),
         "ASKS_FOR_ITEMS": alone and asks_for_items(plan),
+        "ALL_WARPS_MULTIPLY": alone and all_warps_multiply(plan),
         "PREFILL_BY_TILES": layout.prefills_by_tiles,
         "SUM_BEFORE_NORM": lanes.sum_before_norm,
         "HEAD_PRESCALED": prescaled,

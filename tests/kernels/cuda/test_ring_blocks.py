@@ -71,6 +71,22 @@ def test_blocks_from_the_ring_leave_the_references_logits(
     assert np.array_equal(found, again)
 
 
+@pytest.mark.parametrize("windows", [(0, 0), (0, 40), (40, 40)], ids=["none", "one", "all"])
+def test_decode_goes_on_where_the_first_blocks_come_through_the_ring(
+    windows: tuple[int, int], folder: Path
+) -> None:
+    """The pass that is the first of them is not the launch's first; with windows alone it brings nothing."""
+    config = replace(WIDE, layers=2, windows=windows)
+    weights, prefilled, decoded = RandomWeights(config, 3), ROUND - 2, 8
+    tokens = prompt(prefilled + decoded, config.vocab)
+
+    found = EmulatedGpu(folder, config, weights, 2).logits(tokens, prefilled=prefilled, last_along=False)
+
+    reference = Reference(weights)
+    expected = reference.forward(tokens, reference.new_cache(len(tokens)))[-decoded:]
+    assert relative_error(found, expected) < PREFILL_TOLERANCE
+
+
 def test_blocks_from_the_ring_have_the_bits_of_those_that_several_requests_load(folder: Path) -> None:
     weights, length = RandomWeights(WIDE, 3), ROUND + 4 * BLOCK - 1
     alone, together = (
