@@ -115,7 +115,7 @@ struct Producer {
     // What the warps of this SM do not hold of the cache at once.
     DEVICE void cache_blocks(int layer, int position, bool& begun) {
         using namespace decode_attention;
-        if (ended || !may_use_ring(position, window_of(layer), params.blocks_a_split)) return;
+        if (ended || !may_use_ring(params, position, window_of(layer))) return;
         place.phase = ATTENTION;
         if (!begun) await_begin(position);
         begun = true;

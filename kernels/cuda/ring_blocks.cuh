@@ -55,22 +55,19 @@ DEVICE AttentionItem item_of(int position, int window, int sm, int blocks_a_spli
 constexpr bool IN_RING = REQUESTS == 1 && SLOT_BYTES >= cache::BLOCK_BYTES;
 constexpr int BLOCKS_A_SLOT = larger(1, smaller(WARPS, SLOT_BYTES / cache::BLOCK_BYTES));
 
-// Whether any SM may have blocks in the ring: without a division, as the producer asks it in each layer.
-DEVICE bool may_use_ring(int position, int window, int blocks_a_split) {
-    if constexpr (model::ASKS_FOR_ITEMS) return true;  // of this SM its items tell more, and it is faster: phases.py
-    const int positions = window ? smaller(position, window + 2 * cache::BLOCK) : position;
-    if (blocks_a_split) return positions > ROUND * cache::BLOCK;
-    return positions > ROUND * cache::BLOCK * smaller(Long::SPLITS, Short::SPLITS);
+// The last position from which no SM has blocks in the ring, whatever it attends to.
+DEVICE int last_without_ring(const Params& params) {
+    if constexpr (model::ASKS_FOR_ITEMS) return -1;  // of this SM its items tell more, and it is faster: phases.py
+    return ROUND * cache::BLOCK * (params.blocks_a_split ? 1 : smaller(Long::SPLITS, Short::SPLITS));
 }
-
+// Whether any SM may have blocks in the ring: without a division, as the producer asks it in each layer.
+DEVICE bool may_use_ring(const Params& params, int position, int window) {
+    return (window ? smaller(position, window + 2 * cache::BLOCK) : position) > last_without_ring(params);
+}
 // Whether the producer asks who attends to what in the pass of decode at `position`: from some position on in all of them, whatever a
 // layer's window. Such a pass begins, and ends for the producer, with a phase of a barrier, of the position's parity. Neither side is more
 // than one ahead: the producer waits for each pass to begin, and the consumers for it to have read their items before they plan others.
-DEVICE int last_without_ring(const Params& params) {
-    if constexpr (model::ASKS_FOR_ITEMS) return -1;
-    return ROUND * cache::BLOCK * (params.blocks_a_split ? 1 : smaller(Long::SPLITS, Short::SPLITS));
-}
-DEVICE bool in_ring(const Params& params, int position) { return IN_RING && position > last_without_ring(params); }
+DEVICE bool in_ring(const Params& params, int position) { return IN_RING && may_use_ring(params, position, 0); }
 // Before any thread uses them: their first phase has the parity of the first such pass.
 DEVICE void init_passes(Shared& shared, const Params& params) {
     barrier_init(&shared.ring_begun, 1);
