@@ -229,7 +229,7 @@ DEVICE void group(Core& core, const Chunk& chunk) {
         }
     }
     consumers_sync();
-    if (threadIdx.x == 0) barrier_arrive(&core.shared.routing.known);
+    barrier_arrive(&core.shared.routing.grouped);
 }
 
 // Each group's tokens side by side.

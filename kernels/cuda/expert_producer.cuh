@@ -14,7 +14,7 @@ struct ExpertWalk {
 
 template <>
 struct ExpertWalk<true> {
-    u32 known = 0;  // parity of how often the router has spoken
+    u32 turn = 0;  // parity of how often the router has spoken
 
     template <class Producer>
     DEVICE void meet(Producer& producer, int layer) {
@@ -23,8 +23,8 @@ struct ExpertWalk<true> {
         if (!meets) return;  // then the router tells nobody
         producer.place.phase = GATE_UP;
         const u8* region = all(producer);
-        producer.await(&producer.shared.routing.known, known, WAIT_ROUTE);
-        known ^= 1u;
+        producer.await_each(&producer.shared.routing.known, turn, WAIT_ROUTE);
+        turn ^= 1u;
         matrices<GATE_UP>(producer, region, layer);
         matrices<DOWN>(producer, region, layer);
     }
@@ -34,12 +34,11 @@ struct ExpertWalk<true> {
     DEVICE void meet_groups(Producer& producer, int layer) {
         if (producer.ended) return;
         const u8* region = all(producer);
-        producer.await(&producer.shared.routing.known, known, WAIT_ROUTE);
-        known ^= 1u;
+        producer.await_each(&producer.shared.routing.grouped, turn, WAIT_ROUTE);
+        turn ^= 1u;
         expert_prefill::produce<GATE_UP>(producer, region, layer);
         expert_prefill::produce<DOWN>(producer, region, layer);
-        __syncwarp();
-        if (producer.leads()) barrier_arrive(&producer.shared.routing.copied);
+        barrier_arrive(&producer.shared.routing.copied);
     }
 
 private:

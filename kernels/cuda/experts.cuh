@@ -56,11 +56,14 @@ struct Met {
     int chosen[model::CHOSEN];
     float weights[model::CHOSEN];
 };
+// Who arrives at `known`: of one request each lane of the warp that chooses, of several one thread, once all have met.
+constexpr int CHOOSERS = model::REQUESTS == 1 ? 32 : 1;
 // What is found out about the layer in hand.
 struct Routing {
-    u64 known;   // a barrier: the producer waits for it
-    u64 copied;  // prefill: the producer needs no more of who is met
-    u64 tiled;   // long prompts: `tiles` are known
+    u64 known;    // a barrier: the producer waits for it
+    u64 grouped;  // prefill: it is known whom the tokens of a chunk meet,
+    u64 copied;   // and the producer needs no more of that
+    u64 tiled;    // long prompts: `tiles` are known
     alignas(FOLDED ? alignof(RoutingInDecode) : 4) float sums[FOLDED ? DECODE_ROWS : ROWS][WARPS];  // decode; FOLDED: RoutingInDecode
     Met met;
     union {  // prefill

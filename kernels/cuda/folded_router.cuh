@@ -142,9 +142,8 @@ DEVICE void see_heads(Core& core, int layer, const u32* from, float4 (&values)[H
             for (int i = 0; i < COUNT; ++i) sum += dot(values[i], rows[r][i]);
             part_of_score(core, r) = sum;
         }
-        __syncwarp();
     }
-    if (REQUESTS == 1 && core.lane == 0) barrier_arrive(&core.shared.routing.decode().scored);
+    if constexpr (REQUESTS == 1) barrier_arrive(&core.shared.routing.decode().scored);
 }
 
 // The same, and stages the heads for attn_out.

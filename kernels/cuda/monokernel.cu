@@ -56,6 +56,16 @@ struct Producer {
         }
         if constexpr (PRODUCERS > 1) ended = __shfl_sync(ALL_LANES, int(ended), 0);
     }
+    // The same where all lanes read what is handed over: each looks.
+    DEVICE void await_each(u64* barrier, u32 parity, Wait wait) {
+        Spin spin(params, place, wait);
+        while (!__all_sync(ALL_LANES, barrier_passed(barrier, parity))) {
+            if (__any_sync(ALL_LANES, done() || spin.hopeless())) {
+                ended = true;
+                break;
+            }
+        }
+    }
     // `copy_parts` issues copies of `bytes` in all.
     template <class CopyParts>
     DEVICE void fill_slot(u32 bytes, const CopyParts& copy_parts) {
@@ -209,8 +219,8 @@ DEVICE void produce(const Params& params, Shared& shared, u32 sm, int at) {
         producer.tape = producer.begin();
         producer.policy = evict_first_policy();
     }
-    ExpertWalk<experts::ANY> experts;
-    for (; at < params.prefill_end && !producer.ended; at += prefill::next_chunk(params, at).tokens) producer.prefill_pass(experts);
+    ExpertWalk<experts::ANY> read, experts;
+    for (; at < params.prefill_end && !producer.ended; at += prefill::next_chunk(params, at).tokens) producer.prefill_pass(read);
     int layer = first_layer(params, at);
     for (int position = params.prefill_end; !producer.ended && !producer.done(); ++position) {
         producer.decode_pass(experts, layer, position);
@@ -369,8 +379,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         barrier_init(&shared.done, 1);
         shared.neighbour.init();
         if constexpr (experts::ANY) {
-            barrier_init(&shared.routing.known, 1);
-            barrier_init(&shared.routing.copied, 1);
+            barrier_init(&shared.routing.known, experts::CHOOSERS);
+            barrier_init(&shared.routing.grouped, CONSUMERS);
+            barrier_init(&shared.routing.copied, PRODUCERS);
             barrier_init(&shared.routing.tiled, 1);
             if constexpr (experts::FOLDED) init_routing(shared.routing.decode());
         }

@@ -213,7 +213,7 @@ DEVICE float choose(Keys keys, u32 lane, int* chosen, const Known& known) {
 DEVICE void choose_experts(Core& core, int layer) {
     experts::Routing& routing = core.shared.routing;
     const float weight = choose(Keys(core, layer), core.lane, routing.met.chosen, [&] {
-        if (core.lane == 0) barrier_arrive(&routing.known);
+        barrier_arrive(&routing.known);
         return 1.0f;
     });
     if (int(core.lane) < model::CHOSEN) routing.met.weights[core.lane] = weight;

@@ -10,11 +10,12 @@
 #pragma once
 #include "folded_router.cuh"
 
-// Before any thread uses them.
+// Before any thread uses them. Who has written arrives, each thread for itself: so race checkers can follow, and no warp has to come
+// together for it.
 DEVICE void init_routing(experts::RoutingInDecode& routing) {
-    barrier_init(&routing.scored, WARPS);
+    barrier_init(&routing.scored, CONSUMERS);
     barrier_init(&routing.squared, WARPS);
-    barrier_init(&routing.weighed, 1);
+    barrier_init(&routing.weighed, 32);
 }
 
 template <bool FOLDED>
@@ -83,11 +84,10 @@ private:
     }
     DEVICE void choose(u32 parity) {
         const float weight = router::choose(folded_router::await_scores(*this, params.mail), lane, shared.routing.met.chosen, [&] {
-            if (lane == 0) barrier_arrive(&shared.routing.known);
+            barrier_arrive(&shared.routing.known);
             return await_scale(parity);
         });
         if (int(lane) < model::CHOSEN) shared.routing.met.weights[lane] = weight;
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&shared.routing.decode().weighed);
+        barrier_arrive(&shared.routing.decode().weighed);
     }
 };
