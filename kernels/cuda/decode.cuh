@@ -74,6 +74,7 @@ DEVICE const u16* post_norm_of(const Core& core, int layer, bool mlp) {
 }
 
 DEVICE void qkv(Core& core, int layer, const u16* row) {
+    if constexpr (experts::FOLDED) folded_router::await_routed(core, layer);
     const u16* post_norm = post_norm_of(core, layer - 1, true);
     if (!core.share(QKV).tiles) {
         const u32* mlp = core.mail(layer ? layer - 1 : 0) + mail::STREAM_AFTER_MLP + core.stream() * model::HIDDEN;

@@ -46,7 +46,7 @@ struct Tiles {
 struct RoutingInDecode {
     u64 scored;   // a barrier: of the SM's scores each thread has its part in `sums`
     u64 squared;  // the warps' sums of squares of the vector after attention are in `squares`
-    u64 weighed;  // `weights` are known
+    u64 weighed;  // `weights` are known, and `sums` and `squares` needed no more: also on SMs that meet nobody
     float sums[ROWS][WARPS * 32];
     float squares[WARPS];
 };
@@ -61,6 +61,7 @@ constexpr int CHOOSERS = model::REQUESTS == 1 ? 32 : 1;
 // What is found out about the layer in hand.
 struct Routing {
     u64 known;    // a barrier: the producer waits for it
+    u64 taken;    // decode of one request: the producer needs no more of who is met
     u64 grouped;  // prefill: it is known whom the tokens of a chunk meet,
     u64 copied;   // and the producer needs no more of that
     u64 tiled;    // long prompts: `tiles` are known

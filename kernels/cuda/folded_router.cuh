@@ -56,6 +56,13 @@ DEVICE float dot(const float4& v, const float4& weights) {
 
 DEVICE float& part_of_score(Core& core, int row) { return core.shared.routing.decode().sums[row][core.warp * 32 + core.lane]; }
 
+// By all threads: until the warp that routes needs nothing more of what they left for the layer before. It is there long before the stream
+// that they wait for next (routing_warp.cuh).
+DEVICE void await_routed(const Core& core, int layer) {
+    const u32 before = (core.serial - core.params.serial) * model::LAYERS + u32(layer) - 1u;
+    await_in_place(&core.shared.routing.decode().weighed, before & 1u, &core.params.control->aborted);
+}
+
 // What the stream before attention adds to the SM's scores, from the pieces that qkv stages. Of GPUs that all have the same stream the
 // first one counts it.
 template <int STORAGE>
@@ -81,8 +88,6 @@ public:
     }
     DEVICE void leave(Core& core) const {
         if (!has_) return;
-        // A warp that has seen the stream knows that the scores of the layer before are read. Of a short one some warps see nothing.
-        if constexpr (model::HIDDEN < 4 * CONSUMERS) consumers_sync();
 #pragma unroll
         for (int r = 0; r < experts::ROWS; ++r) part_of_score(core, r) = model::RANKS == 1 || core.params.rank == 0 ? sums_[r] : 0.0f;
     }

@@ -380,6 +380,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         shared.neighbour.init();
         if constexpr (experts::ANY) {
             barrier_init(&shared.routing.known, experts::CHOOSERS);
+            barrier_init(&shared.routing.taken, PRODUCERS);
             barrier_init(&shared.routing.grouped, CONSUMERS);
             barrier_init(&shared.routing.copied, PRODUCERS);
             barrier_init(&shared.routing.tiled, 1);

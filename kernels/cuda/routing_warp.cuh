@@ -6,7 +6,8 @@
 // GPUs, the chosen experts to the producer, and what each counts to the consumers.
 //
 // What it writes for a layer nobody reads any more of the layer before: all scores of a layer are there only after all SMs have
-// added up their rows of the stream before it.
+// added up their rows of the stream before it. Nor does it read what the consumers write over. So none of the waits for that
+// (`taken`, await_routed) keeps anybody: they are there because race checkers follow barriers and not mailboxes.
 #pragma once
 #include "folded_router.cuh"
 
@@ -45,6 +46,7 @@ struct RoutingWarp<true> {
                 await(&shared.routing.decode().scored, parity);
                 if (!ended) post_scores();
                 if (!ended && meets) choose(parity);
+                if (!ended) barrier_arrive(&shared.routing.decode().weighed);
                 parity ^= 1u;
             }
         }
@@ -83,11 +85,12 @@ private:
         return inverse_rms(shared.routing.decode().squares);
     }
     DEVICE void choose(u32 parity) {
+        await(&shared.routing.taken, parity ^ 1u);
+        if (ended) return;
         const float weight = router::choose(folded_router::await_scores(*this, params.mail), lane, shared.routing.met.chosen, [&] {
             barrier_arrive(&shared.routing.known);
             return await_scale(parity);
         });
         if (int(lane) < model::CHOSEN) shared.routing.met.weights[lane] = weight;
-        barrier_arrive(&shared.routing.decode().weighed);
     }
 };

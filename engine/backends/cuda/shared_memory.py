@@ -157,7 +157,7 @@ def fixed_bytes(plan: Plan, expert_tiles: int, requests: int) -> int:
         sums = 4 * WARPS * rows
         if folds_router(plan.config):
             sums = -(-(24 + 32 * sums + 4 * WARPS) // (4 * WARPS)) * 4 * WARPS  # whole rows, as DECODE_ROWS
-        routing = 32 + sums + 4 * (2 * experts.chosen + experts.count)
+        routing = 40 + sums + 4 * (2 * experts.chosen + experts.count)
         routing += 2 * (expert_tiles + 2 * experts.count + 1) + 6
         if requests > 1:
             parts = 4 * WARPS * (32 if folds_router(plan.config) else 1)
