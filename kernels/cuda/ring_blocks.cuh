@@ -6,7 +6,7 @@
 namespace decode_attention {
 
 // Blocks that a warp has in registers while it waits for the queries.
-constexpr int TOGETHER = model::HEAD_DIM <= 96 ? 3 : model::HEAD_DIM <= 128 ? 2 : 1;
+constexpr int TOGETHER = model::BLOCKS_A_WARP;
 constexpr int ROUND = WARPS * TOGETHER;  // that an SM's warps hold at once
 
 // Into how many parts a head is split that attends from a position back to `window` positions; nobody's part yet. It is split when its

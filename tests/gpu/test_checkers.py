@@ -66,6 +66,8 @@ def watched(tool: str, name: str) -> tuple[int, str]:
         "head-of-all-lanes",
         "test-experts",
         "test-gpt-oss",
+        "blocks-in-the-ring",
+        "blocks-in-the-ring-of-experts",
     ],
 )
 def test_the_checker_has_nothing_to_report(tool: str, name: str) -> None:

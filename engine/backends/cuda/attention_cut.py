@@ -65,6 +65,12 @@ def short_blocks(plan: Plan, pairs_until: int | None) -> int:
     return until // BLOCK_POSITIONS
 
 
+def blocks_a_warp(config: ModelConfig) -> int:
+    """Blocks of the cache that a warp of decode has in registers while it waits for its queries. What an SM
+    attends to beyond those of all its warps comes through the ring (ring_blocks.cuh)."""
+    return 3 if config.head_dim <= 96 else 2 if config.head_dim <= 128 else 1
+
+
 def part_items(plan: Plan) -> int:
     """Parts of items that a layer has at most, by either cut."""
     return plan.config.kv_heads * max(cut.groups * cut.splits for cut in (long_cut(plan), short_cut(plan)))

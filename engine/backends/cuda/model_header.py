@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from engine.backends.codes import ExchangeCode, HeadCode
+from engine.backends.cuda.attention_cut import blocks_a_warp
 from engine.backends.cuda.constants import Layout, norms_less_one, rotations
 from engine.backends.cuda.flight import expert_slots_in_flight
 from engine.backends.cuda.folded_router import folds_router
@@ -58,6 +59,7 @@ def _integers(layout: Layout, filters: bool) -> dict[str, int]:
         "SHORT_QUERY_GROUPS": layout.short_cut.groups,
         "SHORT_ITEM_QUERIES": layout.short_cut.queries,
         "SHORT_MAX_SPLITS": layout.short_cut.splits,
+        "BLOCKS_A_WARP": blocks_a_warp(c),
         "Q_DIM": c.q_dim,
         "KV_DIM": c.kv_dim,
         "FFN": mlp_columns(c),
