@@ -9,6 +9,7 @@
 #include "units.cuh"
 
 constexpr int CONSUMERS = WARPS * 32;
+constexpr int PRODUCERS = experts::ANY ? 32 : 1;  // a slot of experts takes many copies: a lane each
 // Then all wait for what a producer that walks experts executes between the router's answer and the first copy: it spills nothing.
 constexpr bool ONE_WITH_EXPERTS = experts::ANY && model::REQUESTS == 1;
 constexpr int CONSUMER_REGISTERS = ONE_WITH_EXPERTS ? 224 : 232, PRODUCER_REGISTERS = ONE_WITH_EXPERTS ? 56 : 40;

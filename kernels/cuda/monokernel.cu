@@ -10,7 +10,6 @@
 #include "several.cuh"
 #endif
 
-constexpr int PRODUCERS = experts::ANY ? 32 : 1;  // a slot of experts takes many copies: a lane each
 constexpr int LAST_ON_TAPE = experts::ANY ? ATTN_OUT : DOWN;
 
 // The producer's walk over the tape. Mirrors the consumers: passes, layers, phases, groups, slots.
@@ -143,21 +142,20 @@ struct Producer {
     // exchange of all SMs, so that what was written to the cache before it is there for copies. They report what keeps them; a producer
     // that has no tiles may be here long before they are.
     DEVICE void await_begin(int position) {
-        if (leads()) {
-            QuietSpin spin(params);
+        QuietSpin spin(params);
+        if constexpr (PRODUCERS == 1) {
             while (!ended && !barrier_passed(&shared.ring_begun, u32(position) & 1u)) ended = done() || spin.hopeless();
-            fence_copies();
+        } else {
+            while (!ended && !__all_sync(ALL_LANES, barrier_passed(&shared.ring_begun, u32(position) & 1u))) {
+                ended = __any_sync(ALL_LANES, done() || spin.hopeless()) != 0;
+            }
         }
-        if constexpr (PRODUCERS > 1) {
-            ended = __shfl_sync(ALL_LANES, int(ended), 0);
-            __syncwarp();
-        }
+        fence_copies();
     }
     // The pass needs its items no more.
     DEVICE void end_in_ring(int position, bool begun) {
         if (!begun) await_begin(position);
-        if constexpr (PRODUCERS > 1) __syncwarp();
-        if (leads()) barrier_arrive(&shared.items_read);
+        barrier_arrive(&shared.items_read);
     }
     // From layer `first` on.
     DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts, int first, int position) {
@@ -309,7 +307,7 @@ DEVICE void consume(const Launched& launched, Shared& memory, u32 sm) {
     for (int position = params.prefill_end; finish == FINISH_RUNNING; ++position) {
         core.position = core.place.position = position;
         core.epoch = core.serial & 1u;
-        if (threadIdx.x == 0 && decode_attention::in_ring(params, position)) barrier_arrive(&core.shared.ring_begun);
+        if (decode_attention::in_ring(params, position)) barrier_arrive(&core.shared.ring_begun);
         const u16* row = params.embed + size_t(id) * model::HIDDEN;
         decode::prefetch_row(core, id);  // the first qkv looks at it only after all that it can do without
         decode::layers(core, row, layer);

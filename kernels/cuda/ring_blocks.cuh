@@ -68,13 +68,13 @@ DEVICE bool may_use_ring(const Params& params, int position, int window) {
 // layer's window. Such a pass begins, and ends for the producer, with a phase of a barrier, of the position's parity. Neither side is more
 // than one ahead: the producer waits for each pass to begin, and the consumers for it to have read their items before they plan others.
 DEVICE bool in_ring(const Params& params, int position) { return IN_RING && may_use_ring(params, position, 0); }
-// Before any thread uses them: their first phase has the parity of the first such pass.
+// Before any thread uses them: their first phase has the parity of the first such pass. All that plan items arrive, and all that read them.
 DEVICE void init_passes(Shared& shared, const Params& params) {
-    barrier_init(&shared.ring_begun, 1);
-    barrier_init(&shared.items_read, 1);
+    barrier_init(&shared.ring_begun, CONSUMERS);
+    barrier_init(&shared.items_read, PRODUCERS);
     if (larger(params.prefill_end, last_without_ring(params) + 1) % 2 == 0) return;
-    barrier_arrive(&shared.ring_begun);
-    barrier_arrive(&shared.items_read);
+    barrier_arrive_for(&shared.ring_begun, CONSUMERS);
+    barrier_arrive_for(&shared.items_read, PRODUCERS);
 }
 
 // A warp's walk over the slots that hold a part's blocks: over those too in which it has none.
