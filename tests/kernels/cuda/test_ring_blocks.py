@@ -14,6 +14,7 @@ from engine.kv_cache import CacheFormat
 from engine.models.config import ModelConfig
 from engine.models.weights import RandomWeights
 from engine.reference import Reference
+from tests.gpu.checked_run import BEYOND_REGISTERS
 from tests.gpu.models import LANEFORMER
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.emulation.several import EmulatedRows, Request
@@ -29,6 +30,7 @@ ROUND = 8 * BLOCK
 LANES = replace(
     WIDE, layers=3, windows=(0, 40, 0), heads=2, kv_heads=2, lanes=replace(LANEFORMER.lanes, count=2, delay=1)
 )
+FOLDED = BEYOND_REGISTERS["blocks-in-the-ring-of-experts"]
 EXPERTS = replace(GPT_OSS, heads=2, kv_heads=1, head_dim=256, windows=(40, 0), context=512)
 
 
@@ -52,9 +54,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (WIDE, 1, ROUND + 5 * BLOCK + 1, Tuning(fp8_cache=True)),
         at_night(LANES, 2, ROUND + 3 * BLOCK, Tuning()),
         at_night(EXPERTS, 2, 2 * ROUND + 3 * BLOCK + 1, Tuning()),
+        at_night(FOLDED, 2, ROUND + 2, Tuning(blocks_a_split=32)),  # what checkers watch, on fewer SMs
     ],
-    ids=["one", "rounds", "splits", "normed", "window", "together", "parts", "fp8", "lanes", "experts"],
-)
+    ids=[
+        "one", "rounds", "splits", "normed", "window", "together", "parts", "fp8", "lanes", "experts",
+        "folded",
+    ],
+)  # fmt: skip
 def test_blocks_from_the_ring_leave_the_references_logits(
     config: ModelConfig, cores: int, length: int, tuning: Tuning, folder: Path
 ) -> None:
