@@ -23,7 +23,7 @@ struct ExpertWalk<true> {
         if (!meets) return;  // then the router tells nobody
         producer.place.phase = GATE_UP;
         const u8* region = all(producer);
-        producer.await_each(&producer.shared.routing.known, turn, WAIT_ROUTE);
+        producer.await(&producer.shared.routing.known, turn, WAIT_ROUTE);
         turn ^= 1u;
         matrices<GATE_UP>(producer, region, layer);
         matrices<DOWN>(producer, region, layer);
@@ -35,7 +35,7 @@ struct ExpertWalk<true> {
     DEVICE void meet_groups(Producer& producer, int layer) {
         if (producer.ended) return;
         const u8* region = all(producer);
-        producer.await_each(&producer.shared.routing.grouped, turn, WAIT_ROUTE);
+        producer.await(&producer.shared.routing.grouped, turn, WAIT_ROUTE);
         turn ^= 1u;
         expert_prefill::produce<GATE_UP>(producer, region, layer);
         expert_prefill::produce<DOWN>(producer, region, layer);

@@ -40,28 +40,24 @@ struct Producer {
         }
         return u32(params.slots_in_flight);
     }
-    // All lanes that produce do so together; one of them waits.
+    // All lanes that produce do so together; one of them speaks for all.
     DEVICE static bool leads() { return PRODUCERS == 1 || threadIdx.x == CONSUMERS; }
-    // Until the barrier is passed, or nobody wants more.
+    // Until the barrier is passed, or nobody wants more. Each lane looks: each reads or overwrites what is handed over.
     DEVICE void await(u64* barrier, u32 parity, Wait wait) {
-        if (leads()) {
-            Spin spin(params, place, wait);
+        Spin spin(params, place, wait);
+        if constexpr (PRODUCERS == 1) {
             while (!barrier_passed(barrier, parity)) {
                 if (done() || spin.hopeless()) {
                     ended = true;
                     break;
                 }
             }
-        }
-        if constexpr (PRODUCERS > 1) ended = __shfl_sync(ALL_LANES, int(ended), 0);
-    }
-    // The same where all lanes read what is handed over: each looks.
-    DEVICE void await_each(u64* barrier, u32 parity, Wait wait) {
-        Spin spin(params, place, wait);
-        while (!__all_sync(ALL_LANES, barrier_passed(barrier, parity))) {
-            if (__any_sync(ALL_LANES, done() || spin.hopeless())) {
-                ended = true;
-                break;
+        } else {
+            while (!__all_sync(ALL_LANES, barrier_passed(barrier, parity))) {
+                if (__any_sync(ALL_LANES, done() || spin.hopeless())) {
+                    ended = true;
+                    break;
+                }
             }
         }
     }
