@@ -175,12 +175,6 @@ inline void send(u32 to, std::initializer_list<float> words, u32 barrier) {
     counts.check();
 }
 
-inline void store_shared(u32 address, u32 word) { *reinterpret_cast<u32*>(shared_memory() + address) = word; }
-inline u32 load_shared(u32 address) {
-    wait();
-    return *reinterpret_cast<const u32*>(shared_memory() + address);
-}
-
 // A clock that stands still but for who reads it: what is read later is more.
 inline u64 ticks() {
     static u64 read = 0;

@@ -28,8 +28,6 @@ _CALLS = {
     "complete_tx::bytes.f32": "emulation::send({0}, {{{1}}}, {2})",
     "complete_tx::bytes.v2.f32": "emulation::send({0}, {{{1}, {2}}}, {3})",
     "barrier.cluster": "emulation::meet_cluster()",
-    "st.release.cta.shared": "emulation::store_shared({0}, {1})",
-    "ld.acquire.cta.shared": "{0} = emulation::load_shared({1})",
     "cp.async.bulk.shared": "emulation::copy({0}, {1}, {2}, {3})",
     "createpolicy": "{0} = 0",
     "globaltimer": "{0} = 0",
