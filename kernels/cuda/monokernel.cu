@@ -151,7 +151,7 @@ struct Producer {
     // The pass needs its items no more.
     DEVICE void end_in_ring(int position, bool begun) {
         if (!begun) await_begin(position);
-        barrier_arrive(&shared.items_read);
+        if (!ended) barrier_arrive(&shared.items_read);
     }
     // From layer `first` on.
     DEVICE void decode_pass(ExpertWalk<experts::ANY>& experts, int first, int position) {

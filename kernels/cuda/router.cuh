@@ -209,11 +209,9 @@ DEVICE float choose(Keys keys, u32 lane, int* chosen, const Known& known) {
     return weight / warp_sum(total);
 }
 
-// By the first warp. The producer needs no weights; of the layer before it needs nothing more, but race checkers follow barriers alone.
+// By the first warp. The producer needs no weights, and nothing more of the layer before.
 DEVICE void choose_experts(Core& core, int layer) {
     experts::Routing& routing = core.shared.routing;
-    const u32 before = (core.serial - core.params.serial) * model::LAYERS + u32(layer) - 1u;
-    await_in_place(&routing.taken, before & 1u, &core.params.control->aborted);
     const float weight = choose(Keys(core, layer), core.lane, routing.met.chosen, [&] {
         barrier_arrive(&routing.known);
         return 1.0f;
