@@ -74,8 +74,33 @@ struct SlotWeights {
         return Part<T>::CHUNKS;
     }
 
+    // Whether all warps have as many chunks in each slot.
+    template <int T>
+    DEVICE static constexpr bool even() {
+        if (MATRIX_CHUNKS == ANY_CHUNKS || Part<T>::CHUNKS % WARPS || MATRIX_CHUNKS % Part<T>::CHUNKS) return false;
+        if constexpr (FEWER<T>) return even<T - 1>();
+        return true;
+    }
+
     static constexpr int MOST = larger(MAX_TILES, ceil_div(SLOT_UNITS, WARPS));
     uint4 units[MOST] = {};
+
+    // A warp's way over many slots. What it has of the vector is nothing in the lanes that hold none: set to that for each slot, and its
+    // chunks found anew twice, a third of a slot's instructions would be for that.
+    template <int T>
+    struct Walk {
+        int mine;  // the warp's first chunk of the slot in hand, or of a later one
+        Operand vector[Part<T>::EACH][2] = {};
+
+        DEVICE explicit Walk(u32 warp) : mine(int(warp)) {}
+        // To the next slot, which begins with chunk `first`.
+        DEVICE void go_on(u32 warp, int first) {
+            if constexpr (Part<T>::CHUNKS % WARPS == 0) mine = first + int(warp);
+            else if constexpr (Part<T>::EACH == 1) mine += mine < first ? WARPS : 0;
+            else mine = Part<T>::mine(warp, first);
+        }
+    };
+    static constexpr bool WALKS = !APART;
 
     // Takes chunks first .. last - 1 of a group from the slot at the cursor, and frees it. Past the warp's last chunk:
     // some weights, which `multiply` takes times zero. LATE: it frees it once they are there, because loads of other kinds,
@@ -87,15 +112,19 @@ struct SlotWeights {
     // Whoever takes slot after slot in a loop may hold the warp's number in a register of the loop's.
     template <int T, bool LATE = false>
     DEVICE void load(Core& core, u32 warp, int first, int last, int tiles = T) {
+        load_from<T, LATE>(core, Part<T>::mine(warp, first), first, last, tiles);
+    }
+    // `mine` is the warp's first chunk from `first` on.
+    template <int T, bool LATE = false>
+    DEVICE void load_from(Core& core, int mine, int first, int last, int tiles = T) {
         const int chunk_bytes = (APART ? 1 : FEWER<T> ? tiles : T) * UNIT_BYTES;
         constexpr int TILE_BYTES = (APART ? Part<T>::CHUNKS : 1) * UNIT_BYTES;
         core.wait_full();
-        const int mine = Part<T>::mine(warp, first);
         const u8* slot = core.shared.ring[core.cursor.slot] + piece_place(core.lane) * 16;
 #pragma unroll
         for (int e = 0; e < Part<T>::EACH; ++e) {
             const int c = mine + e * WARPS;
-            const u8* from = slot + (c < last ? c - first : 0) * chunk_bytes;
+            const u8* from = slot + (even<T>() || c < last ? c - first : 0) * chunk_bytes;
 #pragma unroll
             for (int t = 0; t < T; ++t) {
                 const int at = FEWER<T> && t == T - 1 ? chunk_bytes - UNIT_BYTES : t * TILE_BYTES;
@@ -116,6 +145,24 @@ struct SlotWeights {
     template <int T>
     DEVICE void multiply(const Core& core, int first, int last, Sums<T>& sums) const {
         multiply_within<T, false>(core, core.warp, first, first, last, 0, sums);
+    }
+    // The same of the slot to which `walk` has come.
+    template <int T>
+    DEVICE void multiply(const Core& core, Walk<T>& walk, int last, Sums<T>& sums) const {
+        if (!even<T>() && !model::ALL_WARPS_MULTIPLY && walk.mine >= last) return;
+#pragma unroll
+        for (int e = 0; e < Part<T>::EACH; ++e) {
+            const bool sure = even<T>() || (e == 0 && !model::ALL_WARPS_MULTIPLY);
+            Operand(&a)[2] = walk.vector[e];
+            const int c = walk.mine + e * WARPS;
+            if (!sure) a[0] = a[1] = make_uint4(0, 0, 0, 0);
+            if (core.lane < 4 && (sure || c < last)) {
+                const u8* from = core.shared.operand() + c * VECTOR_CHUNK_BYTES + core.lane * 16;
+                a[0] = *reinterpret_cast<const Operand*>(from);
+                a[1] = *reinterpret_cast<const Operand*>(from + VECTOR_STEP_BYTES);
+            }
+        }
+        multiply_units<T>(walk.vector, sums);
     }
     // Times those from `begin` to `end`; the window of the vector that the operand holds begins with chunk `window`.
     template <int T>
@@ -144,6 +191,10 @@ private:
                 a[e][1] = *reinterpret_cast<const Operand*>(from + (WINDOW ? second_step(core.lane) : VECTOR_STEP_BYTES));
             }
         }
+        multiply_units<T>(a, sums);
+    }
+    template <int T>
+    DEVICE void multiply_units(const Operand (&a)[Part<T>::EACH][2], Sums<T>& sums) const {
 #pragma unroll
         for (int e = 0; e < Part<T>::EACH; ++e) {
 #pragma unroll
@@ -185,6 +236,11 @@ struct HeldProducts {
     DEVICE void multiply_beside(Core& core, int tiles, int chunks, bool held, Sums<T>& sums, const Meanwhile& meanwhile) {
         constexpr bool FEW_SLOTS = ceil_div(CHUNKS, Held::template chunks_a_slot<T>()) <= 2;
         const int step = Held::template chunks_a_slot<T>(tiles);
+        if constexpr (!FEW_SLOTS && Held::WALKS) {
+            walk<T>(core, tiles, chunks, step, held, sums);
+            meanwhile();
+            return;
+        }
 #pragma unroll (FEW_SLOTS ? 2 : 1)
         for (int first = 0; first < chunks; first += step) {
             const int last = smaller(first + step, chunks);
@@ -225,6 +281,22 @@ struct HeldProducts {
     }
 
 private:
+    // Of many slots. The loop ends where the next one is loaded, so that it does not ask whether that is done.
+    template <int T>
+    DEVICE void walk(Core& core, int tiles, int chunks, int step, bool held, Sums<T>& sums) {
+        typename Held::template Walk<T> walk(core.warp);
+        int first = 0, last = step;
+        if (!held) weights_.template load_from<T, SLOTS_LATE>(core, walk.mine, first, last, tiles);
+#pragma unroll 1
+        while (true) {
+            weights_.template multiply<T>(core, walk, last, sums);
+            first += step;
+            if (first >= chunks) break;
+            last = smaller(first + step, chunks);
+            walk.go_on(core.warp, first);
+            weights_.template load_from<T, SLOTS_LATE>(core, walk.mine, first, last, tiles);
+        }
+    }
     template <int T>
     DEVICE void load(Core& core, int first, int last, int tiles) {
         if constexpr (SLOTS_LATE) weights_.template load<T, true>(core, first, last, tiles);

@@ -240,6 +240,7 @@ struct Sums {
 template <int STORAGE, bool APART>
 struct SlotWeights {
     static constexpr int WORDS = words(STORAGE);
+    static constexpr bool WALKS = false;
     static constexpr u32 PARTS = scales_of_a_chunk(STORAGE);
     template <int T>
     using Map = SlotMap<STORAGE, T, APART>;
