@@ -230,7 +230,7 @@ def install_chromium(package: str) -> None:
 def set_up(kind: str) -> None:
     check_machine(kind)
     make_venv()
-    packages("packages", "base.txt")
+    packages("packages", "base.txt", whole=kind == "run")
     with ThreadPoolExecutor(1, "cpu-kernel") as beside:  # it takes a minute
         kernel = beside.submit(native, kind)
         try:
