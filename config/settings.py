@@ -12,6 +12,7 @@ from typing import Any
 
 import environ
 from csp.constants import NONCE, NONE, SELF
+from whitenoise.compress import Compressor
 
 from config.broker import celery_broker
 from config.database import database
@@ -184,6 +185,8 @@ STATICFILES_DIRS = [
     folder for folder in (BASE_DIR / "static/dist", BASE_DIR / "static/img") if folder.is_dir()
 ]
 WHITENOISE_ALLOW_ALL_ORIGINS = False
+# Compressing source maps is half of the work, and nobody but developers' tools fetches one.
+WHITENOISE_SKIP_COMPRESS_EXTENSIONS = (*Compressor.SKIP_COMPRESS_EXTENSIONS, "map")
 STORAGES: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {

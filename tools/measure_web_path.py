@@ -79,7 +79,6 @@ def site(folder: Path) -> Iterator[Site]:
             LIMIT_ADDRESS="off",  # one address opens all the streams
         )
         _run([sys.executable, "manage.py", "migrate", "-v", "0"], environment)
-        _run([sys.executable, "manage.py", "collectstatic", "--noinput", "-v", "0"], environment)
         command = [sys.executable, "-m", "config.server", "-b", "127.0.0.1", "-p", str(port), "-v", "0"]
         with _process([*command, "config.asgi:application"], environment, folder / "daphne.log"):
             _wait(lambda: _answers(port), "daphne", folder / "daphne.log")

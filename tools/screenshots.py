@@ -6,7 +6,6 @@ measurements of benchmarks/, and writes docs/images/playground.png and docs/imag
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from engine import settings
+from tools.browser import find_chromium
 from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,7 +111,7 @@ def environment_in(home: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    chromium = find_chromium()
     if chromium is None:
         print("screenshots: Chromium is missing: run `make setup-dev`, or put it in PATH", file=sys.stderr)
         return 1

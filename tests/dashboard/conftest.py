@@ -93,12 +93,6 @@ def as_admin(db: None) -> Client:
     return client
 
 
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first test that needs a database of its own leaves a migrated one for the others to copy."""
-    return tmp_path_factory.mktemp("migrated") / "db.sqlite3"
-
-
 @pytest.fixture
 def stack(
     settings: Any,
@@ -106,7 +100,6 @@ def stack(
     django_db_setup: None,
     django_db_blocker: Any,
     tmp_path: Path,
-    migrated: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Stack]:
     """A Redis of its own for inboxes, broker and hints, and a database that threads may share."""
@@ -114,5 +107,5 @@ def stack(
     layer = {**settings.CHANNEL_LAYERS["default"], "CONFIG": {"hosts": [{"address": redis_url}]}}
     settings.CHANNEL_LAYERS = {"default": layer}
     monkeypatch.setattr(celery_app.conf, "broker_url", redis_url)
-    with django_db_blocker.unblock(), database_in(tmp_path / "db.sqlite3", migrated):
+    with django_db_blocker.unblock(), database_in(tmp_path / "db.sqlite3"):
         yield Stack(redis_url, tmp_path / "db.sqlite3")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -12,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from django.core.management import call_command
 from django.db import connections
 
 from engine.serving.worker import Worker
+from tests.prepared import prepared
 
 ROOT = Path(__file__).resolve().parents[2]
 POOL = ("--pool", "threads", "--concurrency", "4", "--without-gossip", "--without-mingle")
@@ -57,17 +56,9 @@ class Stack:
 
 
 @contextmanager
-def database_in(path: Path, template: Path) -> Iterator[None]:
-    """All connections made inside go to an SQLite file: threads of one in memory lock each other.
-
-    The file begins as a copy of `template`, which is migrated when it is not there yet: that takes a second.
-    """
-    if not template.exists():
-        with _connected_to(template):
-            call_command("migrate", verbosity=0)
-            with connections["default"].cursor() as cursor:
-                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    shutil.copy(template, path)
+def database_in(path: Path) -> Iterator[None]:
+    """All connections made inside go to a migrated SQLite file: threads of one in memory lock each other."""
+    prepared().copy_database(path)
     with _connected_to(path):
         yield
 

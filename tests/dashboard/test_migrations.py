@@ -22,8 +22,8 @@ peers_default = import_module("dashboard.migrations.0019_old_peers_get_their_def
 
 
 @pytest.fixture
-def database(django_db_setup: None, django_db_blocker: Any, tmp_path: Path, migrated: Path) -> Iterator[None]:
-    with django_db_blocker.unblock(), database_in(tmp_path / "db.sqlite3", migrated):
+def database(django_db_setup: None, django_db_blocker: Any, tmp_path: Path) -> Iterator[None]:
+    with django_db_blocker.unblock(), database_in(tmp_path / "db.sqlite3"):
         yield
 
 

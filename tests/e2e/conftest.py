@@ -6,7 +6,6 @@ Run on its own (`pytest tests/e2e`): Playwright's synchronous API keeps an event
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from tests.e2e.playground_page import PlaygroundPage
 from tests.e2e.scripted import ScriptedServer
 from tests.e2e.stack import ROOT, Service, Stack, running_stack
+from tools.browser import find_chromium
 
 SCREENSHOTS = Path(os.environ.get("MONOLANE_HOME") or ROOT / "var") / "screenshots"
 MODEL = "smollm2-135m"
@@ -33,11 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The browser's program: CHROMIUM, or the first one in PATH."""
-    named = os.environ.get("CHROMIUM")
-    found = named or next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
+    """The browser's program."""
+    found = find_chromium()
     if found is None or not Path(found).exists():
         pytest.fail(
             "the browser tests need Chromium: install it (`make setup-dev`), or set CHROMIUM to its path"

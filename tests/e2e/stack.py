@@ -17,6 +17,7 @@ from pathlib import Path
 import redis
 
 from tests.conftest import running_redis
+from tests.prepared import prepared
 from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,7 +176,8 @@ def running_stack(folder: Path) -> Iterator[Stack]:
     """
     models = Path(os.environ.get("MONOLANE_HOME") or ROOT / "var") / "models"
     (folder / "models").symlink_to(models.resolve())
-    port = free_port()
+    port, made = free_port(), prepared()
+    made.copy_database(folder / "db.sqlite3")
     with running_redis(folder) as server:
         env = {
             **os.environ,
@@ -184,12 +186,11 @@ def running_stack(folder: Path) -> Iterator[Stack]:
             "PORT": str(port),
             "DJANGO_SETTINGS_MODULE": "config.settings",
             "ALLOWED_HOSTS": "127.0.0.1,localhost",
+            "STATIC_ROOT": str(made.static),
         }
         env.pop("DATABASE_URL", None)
         stack = Stack(folder, f"http://127.0.0.1:{port}", server.connection_url, env)
         try:
-            stack.manage("migrate", "--noinput")
-            stack.manage("collectstatic", "--noinput")
             stack.start_service(
                 "daphne", "config.server", "-b", "127.0.0.1", "-p", str(port), "config.asgi:application"
             )

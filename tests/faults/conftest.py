@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.product import Product, prepare, running_product
+from tests.faults.product import Product, running_product
 
 Figures = Callable[[str, str, object], None]
 """Notes what was measured: what it is, what it must be, what it was."""
@@ -29,19 +29,10 @@ def figures(record_property: Callable[[str, object], None]) -> Figures:
     return note
 
 
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A migrated database and collected static files, for every product to begin with."""
-    folder = tmp_path_factory.mktemp("prepared")
-    with running_product(folder, web=0) as product:
-        prepare(product)
-        yield product.home
-
-
 @pytest.fixture(scope="module")
-def product(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """One web process and one worker of 1,000 tokens a second, for the short forms."""
-    with running_product(tmp_path_factory.mktemp("product"), prepared) as found:
+    with running_product(tmp_path_factory.mktemp("product")) as found:
         found.add_paced("paced-0")
         found.wait_for_workers(1)
         yield found

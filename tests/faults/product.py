@@ -26,11 +26,11 @@ from engine.errors import EngineError
 from engine.serving.client import Client
 from engine.settings import child_environment
 from tests.e2e.stack import ROOT, Service
+from tests.prepared import prepared
 from tests.waiting import PATIENCE_S, wait_until
 from tools.ports import free_port
 
 START_S = 90.0
-MIGRATED = "db.sqlite3"
 
 
 @dataclass
@@ -176,13 +176,8 @@ class Product:
 
 
 @contextmanager
-def running_product(
-    folder: Path, prepared: Path | None = None, *, web: int = 1, **env: str
-) -> Iterator[Product]:
-    """A database and, if `web`, Redis and so many web processes in `folder`; the rest is the test's to add.
-
-    The database and the static files are those of `prepared`, which `prepare` made.
-    """
+def running_product(folder: Path, *, web: int = 1, **env: str) -> Iterator[Product]:
+    """A database and, if `web`, Redis and so many web processes in `folder`; a test adds the rest."""
     home = folder / "home"
     home.mkdir(mode=0o700, exist_ok=True)
     base = child_environment(
@@ -198,10 +193,9 @@ def running_product(
     product = Product(home, free_port(), base)
     product.env.update({"REDIS_URL": product.redis_url, **env})
     try:
-        if prepared is not None:
-            product.env["STATIC_ROOT"] = str(prepared / "static")
-            with sqlite3.connect(prepared / MIGRATED) as source, sqlite3.connect(product.database) as copy:
-                source.backup(copy)
+        made = prepared()
+        product.env["STATIC_ROOT"] = str(made.static)
+        made.copy_database(product.database)
         if web:
             product.add_redis()
         for _ in range(web):
@@ -210,11 +204,6 @@ def running_product(
         yield product
     finally:
         product.stop()
-
-
-def prepare(product: Product) -> None:
-    product.manage("migrate", "--noinput", "-v", "0")
-    product.manage("collectstatic", "--noinput", "-v", "0")
 
 
 @contextmanager

@@ -15,10 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @forms
-def test_kills_at_random_lose_and_double_nothing(
-    full: bool, prepared: Path, tmp_path: Path, figures: Figures
-) -> None:
-    with running_product(tmp_path, prepared, web=2 if full else 1) as product:
+def test_kills_at_random_lose_and_double_nothing(full: bool, tmp_path: Path, figures: Figures) -> None:
+    with running_product(tmp_path, web=2 if full else 1) as product:
         found = kills.run(
             product,
             workers=2 if full else 1,
@@ -122,12 +120,12 @@ def test_one_address_fills_no_disk(full: bool, product: Product, figures: Figure
 
 @pytest.mark.faults
 @pytest.mark.nightly
-def test_a_full_disk_is_told_of_and_left_behind(prepared: Path, tmp_path: Path, figures: Figures) -> None:
+def test_a_full_disk_is_told_of_and_left_behind(tmp_path: Path, figures: Figures) -> None:
     (tmp_path / "home").mkdir()
     try:
         with (
             storage.small_disk(tmp_path / "home", "80m"),
-            running_product(tmp_path, prepared, DISK_FLOOR_MB="20") as product,
+            running_product(tmp_path, DISK_FLOOR_MB="20") as product,
         ):
             product.add_paced("paced-0")
             product.wait_for_workers(1)
@@ -142,10 +140,8 @@ def test_a_full_disk_is_told_of_and_left_behind(prepared: Path, tmp_path: Path, 
 
 
 @forms
-def test_what_is_shown_is_true_whatever_fails(
-    full: bool, prepared: Path, tmp_path: Path, figures: Figures
-) -> None:
-    with running_product(tmp_path, prepared, web=0) as product:
+def test_what_is_shown_is_true_whatever_fails(full: bool, tmp_path: Path, figures: Figures) -> None:
+    with running_product(tmp_path, web=0) as product:
         product.add_redis()
         truth.add_skewed(product, 15 if full else 3, tok_s=400 if full else 1000)
         events = truth.ALL_EVENTS if full else ("power of Redis", "kill of workers 1")

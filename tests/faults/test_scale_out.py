@@ -28,9 +28,9 @@ ATTEMPTS = 3
 
 
 @pytest.fixture(scope="module")
-def site(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """Two web processes, and one process of four workers."""
-    with running_product(tmp_path_factory.mktemp("site"), prepared, web=2) as found:
+    with running_product(tmp_path_factory.mktemp("site"), web=2) as found:
         yield found
 
 

@@ -60,9 +60,10 @@ class Running:
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = 60.0) -> float:
         """Seconds since the start when `condition` came true."""
+        deadline = time.monotonic() + seconds
         while not condition():
             assert self.process.poll() is None, self.output
-            assert time.monotonic() - self.started < seconds, self.output
+            assert time.monotonic() < deadline, self.output
             time.sleep(0.02)
         return time.monotonic() - self.started
 
@@ -130,46 +131,46 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def run(home: Path) -> Iterator[Callable[..., Running]]:
-    started: list[Running] = []
+def first(home: Path) -> Iterator[Running]:
+    """The start that sets up."""
+    started = Running(home, free_port())
+    yield started
+    started.stop()
 
-    def start(**environment: str) -> Running:
-        started.append(Running(home, free_port(), **environment))
-        return started[-1]
 
-    yield start
-    for running in started:
-        running.stop()
+@pytest.fixture(scope="module")
+def running(home: Path) -> Iterator[Running]:
+    """One that tests share, as a start takes ten seconds of a processor; the last of them kills it."""
+    started = Running(home, free_port())
+    yield started
+    started.stop()
 
 
 @pytest.mark.slow
-def test_it_starts_everything_says_so_and_one_interrupt_ends_it_all(run):
-    running = run()
-    running.wait_for(running.announced)
-    running.wait_for(running.ready)
-    states = running.output.partition("Monolane runs at")[0]
+def test_it_starts_everything_says_so_and_one_interrupt_ends_it_all(first):
+    first.wait_for(first.announced)
+    first.wait_for(first.ready)
+    states = first.output.partition("Monolane runs at")[0]
     assert all(f"  {name} " in states for name in NAMES)
-    processes = running.processes()
+    processes = first.processes()
     assert len(processes) >= len(NAMES)
 
     began = time.monotonic()
-    running.process.send_signal(signal.SIGINT)
-    assert running.process.wait(12) == 0
+    first.process.send_signal(signal.SIGINT)
+    assert first.process.wait(12) == 0
     assert time.monotonic() - began < 10
     assert all_gone(processes, 0.5) == []
 
 
 @pytest.mark.slow
-def test_a_second_start_shows_a_page_in_seconds_and_prepares_nothing(run):
-    running = run()
+def test_a_second_start_shows_a_page_in_seconds_and_prepares_nothing(running):
     assert running.wait_for(running.page_answers) < 8 * _slowness()
     assert "migrated" not in running.output
     assert "collected" not in running.output
 
 
 @pytest.mark.slow
-def test_it_listens_on_loopback_only(run):
-    running = run()
+def test_it_listens_on_loopback_only(running):
     running.wait_for(running.announced)
     listening = {
         connection.laddr.ip
@@ -181,18 +182,15 @@ def test_it_listens_on_loopback_only(run):
 
 
 @pytest.mark.slow
-def test_nothing_outlives_a_supervisor_that_is_killed(run):
-    running = run()
+def test_a_second_instance_is_refused_and_told_where_the_first_is(running, home):
     running.wait_for(running.announced)
-    processes = running.processes()
-    running.process.kill()
-    running.process.wait(10)
-    assert all_gone(processes, 8) == []
+    said = refusal(home, free_port())
+    assert f"process {running.process.pid}" in said
+    assert f"http://127.0.0.1:{running.port}/" in said
 
 
 @pytest.mark.slow
-def test_a_service_that_crashes_is_started_again_and_it_says_so(run):
-    running = run()
+def test_a_service_that_crashes_is_started_again_and_it_says_so(running):
     running.wait_for(running.announced)
     [web] = [process for process in running.processes() if "config.server" in process.cmdline()]
     web.kill()
@@ -202,12 +200,12 @@ def test_a_service_that_crashes_is_started_again_and_it_says_so(run):
 
 
 @pytest.mark.slow
-def test_a_second_instance_is_refused_and_told_where_the_first_is(run, home):
-    running = run()
+def test_nothing_outlives_a_supervisor_that_is_killed(running):
     running.wait_for(running.announced)
-    said = refusal(home, free_port())
-    assert f"process {running.process.pid}" in said
-    assert f"http://127.0.0.1:{running.port}/" in said
+    processes = running.processes()
+    running.process.kill()
+    running.process.wait(10)
+    assert all_gone(processes, 8) == []
 
 
 def test_a_port_in_use_is_one_sentence_with_a_way_out(tmp_path):

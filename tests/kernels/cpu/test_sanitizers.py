@@ -29,7 +29,9 @@ HERE = Path(__file__).parent
 def test_random_use_breaks_no_promise(sanitizer: str, seconds: int, tmp_path: Path) -> None:
     program = compiler()
     assert program is not None, "the sanitizers need a C++ compiler: install g++"
-    binary = tmp_path / "exercise"
+    binary, whole = tmp_path / "exercise", tmp_path / "whole.cpp"
+    # One unit in place of fourteen: headers are read and templates made once, in half of the time.
+    whole.write_text("".join(f'#include "{source}"\n' for source in (HERE / "exercise.cpp", *sources())))
     # The widest vectors of this machine, and words in place of vectors for the thread sanitizer (mailbox.h).
     subprocess.run(
         [
@@ -46,8 +48,7 @@ def test_random_use_breaks_no_promise(sanitizer: str, seconds: int, tmp_path: Pa
             "-pthread",
             f"-I{SOURCES}",
             f"-I{write_contract(tmp_path)}",
-            str(HERE / "exercise.cpp"),
-            *map(str, sources()),
+            str(whole),
             "-o",
             str(binary),
         ],

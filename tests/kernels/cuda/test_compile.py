@@ -56,8 +56,14 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "norms after modules, 2 GPUs": ("gemma-2-2b", "bf16", {"devices": 2, "filters": True}),
     "experts": ("qwen3-30b-a3b", "bf16", {}),
     "biased experts": ("gpt-oss-20b", "bf16", {}),
+    "biased experts, small": ("tiny-experts", "bf16", {}),
     "2 GPUs, profile, filters": ("test-laneformer", "f16", {"devices": 2, "profile": True, "filters": True}),
     "keys and values in FP8": ("normed-small-heads", "f16", {"fp8_cache": True}),
+    "keys and values in FP8, profile, filters": (
+        "normed-small-heads",
+        "f16",
+        {"fp8_cache": True, "profile": True, "filters": True},
+    ),
     "keys and values in FP8, head dim 128": ("head-dim-128", "f16", {"fp8_cache": True}),
     "barrier": ("test-laneformer", "f16", {"sync_barrier": True}),
     "vocabulary of lanes": ("vocabulary-of-lanes", "f16", {}),
@@ -65,6 +71,11 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
     "head of all lanes": ("head-of-all-lanes", "f16", {}),
     "two requests": ("test-llama", "f16", {"requests": 2, "filters": True}),
     "two requests, 2 GPUs": ("test-laneformer", "f16", {"devices": 2, "requests": 2, "filters": True}),
+    "two requests, 2 GPUs, profile": (
+        "test-laneformer",
+        "f16",
+        {"devices": 2, "requests": 2, "profile": True, "filters": True},
+    ),
     "eight requests, 2 GPUs": ("llama-3.2-1b", "f16", {"devices": 2, "requests": 8, "filters": True}),
     "eight requests": ("llama-3.2-1b", "f16", {"requests": 8, "filters": True}),
     "eight requests, small": ("smollm2-135m", "f16", {"requests": 8, "filters": True}),
@@ -78,7 +89,11 @@ SPECIALISATIONS: dict[str, tuple[str, DType, dict[str, Any]]] = {
 }
 
 
-EACH_TIME = ("2 GPUs, profile, filters", "experts", "keys and values in FP8", "two requests")
+EACH_TIME = (
+    "biased experts, small",
+    "keys and values in FP8, profile, filters",
+    "two requests, 2 GPUs, profile",
+)
 """Between them most switches of the kernel, of small models; the others take minutes, and are compiled each
 night."""
 

@@ -24,6 +24,7 @@ from engine.serving.messages import Frame
 from tests.conftest import running_redis
 from tests.engine.serving.workers import write_chatterbox
 from tests.playground.conftest import Worker
+from tests.prepared import prepared
 from tests.waiting import PATIENCE_S
 from tools.ports import free_port
 
@@ -102,7 +103,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             **os.environ, "MONOLANE_HOME": str(home), "REDIS_URL": server.connection_url, "PORT": str(port),
             "DATABASE_URL": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
         }  # fmt: skip
-        _run(environment, "manage.py", "migrate", "--no-input")
+        prepared().copy_database(home / "db.sqlite3")
         worker = ["-m", "engine", "worker", "--name"]
         commands = {
             "web": ["-m", "config.server", "-b", "127.0.0.1", "-p", str(port), "config.asgi:application"],
