@@ -125,9 +125,8 @@ constexpr int NEIGHBOUR_OFFSET = round_up(DECODE_BYTES, 8);
 constexpr int NORM_BYTES = model::LANES * WARPS * int(sizeof(float));  // prefill: of each lane and warp, the last ones of all
 constexpr int SCRATCH_BYTES = round_up(larger(NEIGHBOUR_OFFSET + NEIGHBOUR_BYTES, larger(PREFILL_PARTIAL_BYTES, PREFILL_MERGE_BYTES)), 128);
 
-// Whether each phase asks for the warp's number anew. Not where it was slower, nor where synccheck reports something since it does:
-// docs/performance-log.md.
-constexpr bool ASKS_FOR_WARP = REQUESTS == 1 && model::STREAMS == 1 && !(experts::FOLDED && model::RANKS > 1);
+// Whether each phase asks for the warp's number anew. Not where it was slower: docs/performance-log.md.
+constexpr bool ASKS_FOR_WARP = REQUESTS == 1 && !(experts::FOLDED && model::RANKS > 1);
 
 // Of one request in whole words, of several, which have many items, in halves.
 template <bool SEVERAL>

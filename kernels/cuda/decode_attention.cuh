@@ -12,7 +12,7 @@ static_assert(QUERIES <= ATTENTION_ROWS, "the query heads of one KV head are the
 DEVICE void plan_items(Core& core, int position) {
     if (core.warp == 0) return;
     if (position > core.params.prefill_end && in_ring(core.params, position - 1)) {
-        await_in_place(&core.shared.items_read, u32(position - 1) & 1u, &core.params.control->aborted);
+        await_in_place(&core.shared.items_read, phase_parity(core.params, position - 1), &core.params.control->aborted);
     }
     for (int layer = int(threadIdx.x) - 32; layer < model::LAYERS; layer += CONSUMERS - 32) {
         core.shared.items[layer] = item_of(position, window_of(layer), int(core.place.sm), core.params.blocks_a_split);

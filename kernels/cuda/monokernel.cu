@@ -42,24 +42,30 @@ struct Producer {
     }
     // All lanes that produce do so together; one of them speaks for all.
     DEVICE static bool leads() { return PRODUCERS == 1 || threadIdx.x == CONSUMERS; }
-    // Until the barrier is passed, or nobody wants more. Each lane looks: each reads or overwrites what is handed over.
+    // Until the barrier is passed, or nobody wants more. Of one request each lane looks, as each reads or overwrites what is handed over,
+    // and none has to be told; of several that takes more registers than there are.
     DEVICE void await(u64* barrier, u32 parity, Wait wait) {
-        Spin spin(params, place, wait);
-        if constexpr (PRODUCERS == 1) {
-            while (!barrier_passed(barrier, parity)) {
-                if (done() || spin.hopeless()) {
-                    ended = true;
-                    break;
-                }
-            }
-        } else {
+        constexpr bool EACH = PRODUCERS > 1 && REQUESTS == 1;
+        if constexpr (EACH) {
+            Spin spin(params, place, wait);
             while (!__all_sync(ALL_LANES, barrier_passed(barrier, parity))) {
                 if (__any_sync(ALL_LANES, done() || spin.hopeless())) {
                     ended = true;
                     break;
                 }
             }
+            return;
         }
+        if (leads()) {
+            Spin spin(params, place, wait);
+            while (!barrier_passed(barrier, parity)) {
+                if (done() || spin.hopeless()) {
+                    ended = true;
+                    break;
+                }
+            }
+        }
+        if constexpr (PRODUCERS > 1) ended = __shfl_sync(ALL_LANES, int(ended), 0);
     }
     // `copy_parts` issues copies of `bytes` in all.
     template <class CopyParts>
@@ -139,10 +145,11 @@ struct Producer {
     // that has no tiles may be here long before they are.
     DEVICE void await_begin(int position) {
         QuietSpin spin(params);
+        const u32 parity = decode_attention::phase_parity(params, position);
         if constexpr (PRODUCERS == 1) {
-            while (!ended && !barrier_passed(&shared.ring_begun, u32(position) & 1u)) ended = done() || spin.hopeless();
+            while (!ended && !barrier_passed(&shared.ring_begun, parity)) ended = done() || spin.hopeless();
         } else {
-            while (!ended && !__all_sync(ALL_LANES, barrier_passed(&shared.ring_begun, u32(position) & 1u))) {
+            while (!ended && !__all_sync(ALL_LANES, barrier_passed(&shared.ring_begun, parity))) {
                 ended = __any_sync(ALL_LANES, done() || spin.hopeless()) != 0;
             }
         }
@@ -369,7 +376,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             barrier_init(&shared.stage_empty[stage], WARPS);
         }
         barrier_init(&shared.phase_begun, 1);
-        decode_attention::init_passes(shared, params);
+        decode_attention::init_passes(shared);
         barrier_init(&shared.done, 1);
         shared.neighbour.init();
         if constexpr (experts::ANY) {

@@ -65,19 +65,17 @@ DEVICE bool may_use_ring(const Params& params, int position, int window) {
     return (window ? smaller(position, window + 2 * cache::BLOCK) : position) > last_without_ring(params);
 }
 // Whether the producer asks who attends to what in the pass of decode at `position`: from some position on in all of them, whatever a
-// layer's window. Such a pass begins, and ends for the producer, with a phase of a barrier, of the position's parity. Neither side is more
-// than one ahead: the producer waits for each pass to begin, and the consumers for it to have read their items before they plan others.
+// layer's window. Such a pass begins, and ends for the producer, with a phase of a barrier. Neither side is more than one ahead: the
+// producer waits for each pass to begin, and the consumers for it to have read their items before they plan others.
 DEVICE bool in_ring(const Params& params, int position) { return IN_RING && may_use_ring(params, position, 0); }
-// Before any thread uses them: their first phase has the parity of the first such pass. All that plan items arrive, and all that read them.
-DEVICE void init_passes(Shared& shared, const Params& params) {
+// The parity of that phase: the first such pass of a launch has the first one.
+DEVICE u32 phase_parity(const Params& params, int position) {
+    return u32(position - larger(params.prefill_end, last_without_ring(params) + 1)) & 1u;
+}
+// Before any thread uses them. All that plan items arrive, and all that read them.
+DEVICE void init_passes(Shared& shared) {
     barrier_init(&shared.ring_begun, CONSUMERS);
     barrier_init(&shared.items_read, PRODUCERS);
-    if (larger(params.prefill_end, last_without_ring(params) + 1) % 2 == 0) return;
-    barrier_arrive_for(&shared.ring_begun, CONSUMERS);
-    barrier_arrive_for(&shared.items_read, PRODUCERS);
-    // Checkers report phases that nobody has looked at.
-    barrier_has_passed(&shared.ring_begun, 0);
-    barrier_has_passed(&shared.items_read, 0);
 }
 
 // A warp's walk over the slots that hold a part's blocks: over those too in which it has none.

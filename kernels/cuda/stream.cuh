@@ -17,12 +17,7 @@ DEVICE void barrier_arrive(u64* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// By one thread for as many as it says, before any of them uses the barrier.
-DEVICE void barrier_arrive_for(u64* barrier, u32 arrivals) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-// The same as barrier_arrive, but not before `word` is in its register. Threads that wait for an arrival see the loads before it as done, the
+// The same, but not before `word` is in its register. Threads that wait for an arrival see the loads before it as done, the
 // copy engine does not: a load that hangs behind others for a microsecond may find what the engine put in the slot since.
 // `zero` is 0, which the compiler must not know.
 DEVICE void barrier_arrive_after(u64* barrier, u32 word, u32 zero) {

@@ -142,13 +142,13 @@ struct Barrier {
 static_assert(sizeof(Barrier) == 8, "as on a GPU");
 inline Barrier& barrier_at(u32 address) { return *reinterpret_cast<Barrier*>(shared_memory() + address); }
 inline void barrier_init(u32 address, u32 count) { barrier_at(address) = Barrier{count, count, 0, 0, 0}; }
-inline void barrier_arrive(u32 address, u32 arrivals = 1) {
+inline void barrier_arrive(u32 address) {
     Barrier& barrier = barrier_at(address);
-    if (barrier.pending < arrivals) {
+    if (!barrier.pending) {
         std::fprintf(stderr, "thread %u of block %u arrives where all have arrived\n", current->thread.x, current->block_index.x);
         give_up();
     }
-    barrier.pending -= arrivals;
+    --barrier.pending;
     barrier.check();
 }
 inline void barrier_expect(u32 address, u32 bytes) {

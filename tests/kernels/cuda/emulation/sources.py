@@ -19,7 +19,6 @@ _NOTHING = ("fence", "prefetch", "setmaxnreg", "wgmma.commit", "wgmma.wait")
 _CALLS = {
     "mbarrier.init": "emulation::barrier_init({0}, {1})",
     "expect_tx": "emulation::barrier_expect({0}, {1})",
-    "mbarrier.arrive.shared::cta.b64 _, [%0], %1": "emulation::barrier_arrive({0}, {1})",
     "mbarrier.arrive": "emulation::barrier_arrive({0})",
     "bra LOOK": "emulation::await_barrier({0}, {1}, {2})",
     "mbarrier.try_wait": "{0} = emulation::barrier_passed({1}, {2})",
