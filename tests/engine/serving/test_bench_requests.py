@@ -27,6 +27,12 @@ from tests.engine.serving.workers import read_story
 from tests.waiting import wait_until
 
 
+@pytest.fixture(autouse=True)
+def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured here means nothing: of each point's seconds, three would pass before the first run."""
+    monkeypatch.setattr("engine.measuring.bench.WARM_UP_S", 0.0)
+
+
 @pytest.mark.slow
 def test_a_benchmark_of_another_model_is_measured_and_the_worker_returns_to_its_own(client, worker):
     frames = answer(client, bench("b"))
