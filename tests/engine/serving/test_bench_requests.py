@@ -26,11 +26,7 @@ from tests.engine.serving.worker_threads import answer, ask, bench, working
 from tests.engine.serving.workers import read_story
 from tests.waiting import wait_until
 
-
-@pytest.fixture(autouse=True)
-def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured here means nothing: of each point's seconds, three would pass before the first run."""
-    monkeypatch.setattr("engine.measuring.bench.WARM_UP_S", 0.0)
+pytestmark = pytest.mark.usefixtures("short_bench")
 
 
 @pytest.mark.slow
