@@ -27,6 +27,13 @@ def quick_passwords() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def short_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For benchmarks of which nobody looks at the figures: no warm-up, and NumPy's bandwidth is made up."""
+    monkeypatch.setattr("engine.measuring.bench.WARM_UP_S", 0.0)
+    monkeypatch.setattr("engine.backends.numpy_backend.NumpyBackend.measure_bandwidth", lambda _self: (40.0,))
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real server on a free loopback port, for the whole session; use `redis_url` instead."""

@@ -162,6 +162,7 @@ def test_two_starts_at_once_make_one_run(stack: Stack) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_bench")
 def test_sweep_on_a_real_engine_fills_the_dashboard(stack: Stack) -> None:
     with stack.engine(), stack.celery():
         run = start(factories.sweep(sampling=[{}, {"temperature": 0.8, "seed": 1}]))

@@ -42,3 +42,25 @@ def test_a_kernel_that_fails_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(setup, "native", failing(setup.SetupError("compiling failed")))
     with pytest.raises(setup.SetupError, match=r"^compiling failed$"):
         setup.set_up("run")
+
+
+@pytest.mark.parametrize(
+    ("has_a_whole_one", "installed"),
+    [(False, ["chromium-headless-shell", "chromium"]), (True, ["chromium-headless-shell"])],
+)
+def test_where_no_browser_without_a_window_can_be_had_a_whole_one_does(
+    monkeypatch: pytest.MonkeyPatch, has_a_whole_one: bool, installed: list[str]
+) -> None:
+    def install(package: str) -> None:
+        asked.append(package)
+        if package != "chromium":
+            raise setup.SetupError("there is no such package")
+
+    asked: list[str] = []
+    monkeypatch.delenv("CHROMIUM", raising=False)
+    monkeypatch.setattr(
+        "tools.setup.shutil.which", lambda name: name if has_a_whole_one and name == "chromium" else None
+    )
+    monkeypatch.setattr(setup, "install_chromium", install)
+    setup.chromium()
+    assert asked == installed

@@ -11,12 +11,6 @@ from engine.measuring.measurement import Measurement, read_measurements
 from tests.engine.cli.commands import TINY, run, run_json
 
 
-@pytest.fixture
-def short_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.measuring.bench.WARM_UP_S", 0.0)
-    monkeypatch.setattr("engine.backends.numpy_backend.NumpyBackend.measure_bandwidth", lambda _self: (40.0,))
-
-
 @pytest.mark.usefixtures("short_bench")
 def test_bench_prints_and_writes_schema_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "m.json"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine.measuring.change_points import FIRST_BASE, LEAST, LEVEL, drift, noise, steps
+from tests.nightly import at_night
 
 Floats = NDArray[np.float64]
 seeds = st.integers(0, 2**32 - 1)
@@ -40,10 +41,11 @@ def test_every_clear_step_is_found_where_it_is(seed: int, lengths: list[int]) ->
 
 
 @pytest.mark.slow
-def test_noise_alone_has_no_steps() -> None:
+@pytest.mark.parametrize("histories", [100, at_night(400)])
+def test_noise_alone_has_no_steps(histories: int) -> None:
     rng = np.random.default_rng(1)
-    false = sum(bool(steps(100 + rng.normal(0, 3.0, 200))) for _ in range(400))
-    assert false / 400 < 0.03  # 0.05 a year of nights
+    false = sum(bool(steps(100 + rng.normal(0, 3.0, 200))) for _ in range(histories))
+    assert false / histories < 0.03  # 0.05 a year of nights
 
 
 def test_one_bad_run_is_no_level() -> None:

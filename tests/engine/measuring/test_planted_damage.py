@@ -19,6 +19,7 @@ from engine.measuring.measurement import FULL, LOGIT_LIMIT, PARTIAL, Verified
 from engine.measuring.verification import verify
 from engine.models.catalogue import Model, open_model
 from tests.damage import PACKED, ROWS, Altered, Damaged
+from tests.nightly import each_time_but
 
 MODELS = {name: open_model(f"random:{name}") for name in ("tiny-llama", "tiny-laneformer")}
 PROMPT = tuple(range(5, 42))
@@ -57,7 +58,7 @@ def test_an_undamaged_model_passes_far_within_the_limit(backend: str, model: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", each_time_but(("numpy fp8", "cpu fp8"), BACKENDS))
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("damage", PACKED)
 def test_damage_while_packing_is_found(backend: str, model: str, damage: str) -> None:

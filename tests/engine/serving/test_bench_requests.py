@@ -26,6 +26,8 @@ from tests.engine.serving.worker_threads import answer, ask, bench, working
 from tests.engine.serving.workers import read_story
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("short_bench")
+
 
 @pytest.mark.slow
 def test_a_benchmark_of_another_model_is_measured_and_the_worker_returns_to_its_own(client, worker):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -56,23 +56,23 @@ def shapes(draw: st.DrawFn) -> ModelConfig:
     )
 
 
-def unpacked(made: Plan, layer: int, matrix: Matrix) -> dict[tuple[int, int], np.ndarray]:
+def unpacked(
+    made: Plan, tapes: Sequence[np.ndarray], layer: int, matrix: Matrix
+) -> dict[tuple[int, int], np.ndarray]:
     """Every row of a matrix as all cores' tapes hold it: (tensor, row) to columns."""
     config = made.config
-    weights = RandomWeights(config, 1)
     found: dict[tuple[int, int], np.ndarray] = {}
     sources = row_sources(config, matrix)
-    for core in range(made.cores):
-        tape = pack_core(made, weights, core)
+    for core, packed in enumerate(tapes):
         start = made.matrix_offset(core, layer, matrix)
         for group in made.groups(core, matrix):
             at = (start + group.offset) // 2
             size = group.tiles * TILE_ROWS * chunks(config, matrix) * CHUNK_COLUMNS
-            pieces = tape[at : at + size].reshape(-1, group.tiles, TILE_ROWS, 4, 8)
+            pieces = packed[at : at + size].reshape(-1, group.tiles, TILE_ROWS, 4, 8)
             rows = np.empty((group.tiles, TILE_ROWS, len(pieces), 4, 8), np.uint16)
-            for row in range(TILE_ROWS):
+            for line in range(TILE_ROWS):
                 for piece in range(4):
-                    rows[:, row, :, piece] = pieces[:, :, row, piece ^ row // 2].swapaxes(0, 1)
+                    rows[:, line, :, piece] = pieces[:, :, line, piece ^ line // 2].swapaxes(0, 1)
             rows = rows.reshape(group.tiles * TILE_ROWS, -1)
             for i, row in enumerate(rows):
                 tensor, source = sources[group.first * TILE_ROWS + i].tolist()
@@ -92,9 +92,10 @@ def test_every_row_of_every_tensor_is_on_one_tape_once(config: ModelConfig, core
     made = plan(config, config.lanes.count * cores_a_lane)
     validate(made, slot_units=32)
     weights = RandomWeights(config, 1)
+    tapes = [pack_core(made, weights, core) for core in range(made.cores)]
     for matrix in Matrix:
         layer = config.layers - 1 if matrix is not Matrix.HEAD else 0
-        found = unpacked(made, layer, matrix)
+        found = unpacked(made, tapes, layer, matrix)
         for tensor, name in enumerate(tensors(config, layer, matrix)):
             values = weights.get(name, "f16").view(np.uint16).reshape(-1, columns(config, matrix))
             assert all(np.array_equal(found[tensor, row], values[row]) for row in range(len(values)))
