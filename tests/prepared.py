@@ -10,14 +10,13 @@ import hashlib
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from engine.settings import child_environment
+from tests.manage import ROOT, manage
 
-ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "var" / "pytest" / "prepared"
 SOURCES = ("config", "dashboard", "playground", "static", "requirements/base.txt")
 MANAGE_S = 300.0
@@ -37,8 +36,10 @@ class Prepared:
             source.backup(copy)
 
 
+@cache
 def prepared() -> Prepared:
-    """Made by the first process that asks; the others wait for it. A change of the sources makes it anew.
+    """Made by the first process that asks; the others wait for it. A change of the sources makes it anew for
+    those that start after it.
 
     Raises RuntimeError with what `manage.py` said if it fails.
     """
@@ -60,17 +61,7 @@ def _make(home: Path) -> None:
         MONOLANE_HOME=str(home), DATABASE_URL=f"sqlite:///{home / 'db.sqlite3'}", STATIC_ROOT=""
     )
     for command in ("migrate", "collectstatic"):
-        done = subprocess.run(
-            [sys.executable, "manage.py", command, "--noinput", "-v", "0"],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=MANAGE_S,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"manage.py {command} failed:\n{done.stdout}{done.stderr}")
+        manage(environment, command, "--noinput", "-v", "0", seconds=MANAGE_S)
 
 
 def _digest() -> str:

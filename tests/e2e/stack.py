@@ -17,12 +17,12 @@ from pathlib import Path
 import redis
 
 from tests.conftest import running_redis
+from tests.manage import manage
 from tests.prepared import prepared
 from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0
-MANAGE_S = 120.0
 
 
 @dataclass
@@ -133,17 +133,7 @@ class Stack:
 
     def manage(self, *arguments: str, **env: str) -> None:
         """Runs `manage.py`. Raises RuntimeError with its output if it fails."""
-        done = subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
-            env={**self.env, **env},
-            capture_output=True,
-            text=True,
-            timeout=MANAGE_S,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"manage.py {arguments[0]} failed:\n{done.stdout}{done.stderr}")
+        manage({**self.env, **env}, *arguments)
 
     def start_service(self, name: str, *arguments: str) -> None:
         service = Service(name, [sys.executable, "-m", *arguments], self.env, self.home / f"{name}.log")

