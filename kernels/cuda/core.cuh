@@ -294,6 +294,9 @@ struct Core {
         __builtin_assume(warp < WARPS);
     }
 
+    // Of a barrier that has a phase a layer: of the phase of `layer`, which may be of the pass before, -1.
+    DEVICE u32 layer_parity(int layer) const { return ((serial - params.serial) * model::LAYERS + u32(layer)) & 1u; }
+
     // The lane's number in the whole model.
     DEVICE int whole_lane() const { return params.rank * model::LANES + model_lane; }
     // Its residual stream's; GPUs that split a model without lanes all keep the same one.

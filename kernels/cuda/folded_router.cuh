@@ -59,8 +59,7 @@ DEVICE float& part_of_score(Core& core, int row) { return core.shared.routing.de
 // By all threads: until the warp that routes needs nothing more of what they left for the layer before. It is there long before the stream
 // that they wait for next (routing_warp.cuh).
 DEVICE void await_routed(const Core& core, int layer) {
-    const u32 before = (core.serial - core.params.serial) * model::LAYERS + u32(layer) - 1u;
-    await_in_place(&core.shared.routing.decode().weighed, before & 1u, &core.params.control->aborted);
+    await_in_place(&core.shared.routing.decode().weighed, core.layer_parity(layer - 1), &core.params.control->aborted);
 }
 
 // What the stream before attention adds to the SM's scores, from the pieces that qkv stages. Of GPUs that all have the same stream the

@@ -239,8 +239,7 @@ struct QkvFinish {
 
 // FOLDED: until it is known how much each expert counts.
 DEVICE void await_weights(Core& core, int layer) {
-    const u32 turn = (core.serial - core.params.serial) * model::LAYERS + u32(layer);
-    barrier_wait(&core.shared.routing.decode().weighed, turn & 1u, core.params, core.place, WAIT_ROUTE);
+    barrier_wait(&core.shared.routing.decode().weighed, core.layer_parity(layer), core.params, core.place, WAIT_ROUTE);
 }
 
 struct GateUpFinish {
