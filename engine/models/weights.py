@@ -31,22 +31,25 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError, ConfigError
-from engine.models.checkpoints.block_formats import MXFP4_BLOCK, mxfp4_blocks
+from engine.models.checkpoints.block_formats import E4M3_LEVELS, MXFP4_BLOCK, e4m3_codes, mxfp4_blocks
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 
 DType = Literal["f32", "f16", "bf16"]
+Numbers = Callable[[int, int, float, float], NDArray[np.float16]]
+"""Makes the first so many numbers of a random tensor from its key, scale and offset (RandomWeights)."""
 RANDOM_STORAGES = (Storage.FP8_BLOCK, Storage.Q8_0, Storage.MXFP4)
 """How random matrices may be packed."""
-_E4M3_SPREAD = 120.0 / 3.0**0.5
-"""Of random E4M3 numbers, over that of numbers between -1 and 1."""
+_E4M3_LARGEST = float(np.nanmax(E4M3_LEVELS))
 _BLOCK = 1 << 16
 """Elements that are made at a time: their 32-bit words stay in a core's own cache."""
 _TASK = 16 * _BLOCK
@@ -117,9 +120,11 @@ class RandomWeights:
     f16(1 + 0.1 * (...)).
 
     Packed matrices have about the same standard deviation. Element i has the code h >> 24 (MXFP4: h >> 28),
-    in FP8 with its last bit turned where that were a NaN; block b the scale `packed_scale`, or half of it if
-    fmix32((b + ~key) mod 2^32) is odd. Blocks count from 0 over the rows: 32 elements, in FP8 128 x 128. In a
-    model with FP8 all other numbers are BF16: those above, rounded once more.
+    in FP8 that of the E4M3 number nearest to its value with 448 as the scale: most have the largest
+    exponents, as in a quantised matrix, where codes at random would have all of them as often. Block b has
+    the scale `packed_scale`, or half of it if fmix32((b + ~key) mod 2^32) is odd. Blocks count from 0 over
+    the rows: 32 elements, in FP8 128 x 128. In a model with FP8 all other numbers are BF16: those above,
+    rounded once more.
     """
 
     def __init__(
@@ -143,6 +148,13 @@ class RandomWeights:
         self._expert_storage = expert_storage
         self._storage = storage
         self._shapes = dict(tensor_shapes(config))
+        self._numbers: Numbers = random_numbers
+
+    def made_by(self, numbers: Numbers) -> RandomWeights:
+        """The same weights, where something else than NumPy makes their numbers."""
+        other = copy(self)
+        other._numbers = numbers
+        return other
 
     def recipe(self, name: str) -> tuple[int, float, float]:
         """(key, scale, offset) of a tensor: what a device needs to make it."""
@@ -179,19 +191,18 @@ class RandomWeights:
             case Storage.Q8_0:
                 return float(np.float16(scale / 128.0))
             case _:
-                return float(np.float32(scale / _E4M3_SPREAD))
+                return float(np.float32(scale / _E4M3_LARGEST))
 
     def packed(self, name: str) -> Packed:
         key, _, _ = self.recipe(name)
         shape, storage = self._shapes[name], self.storage(name)
         rows, columns = int(np.prod(shape[:-1])), shape[-1]
-        hashed = _fmix32(np.arange(rows * columns, dtype=np.uint32) + np.uint32(key))
         if storage is Storage.FP8_BLOCK:
-            codes = (hashed >> np.uint32(24)).astype(np.uint8)
-            codes[codes & 0x7F == 0x7F] ^= 1
+            codes = e4m3_codes(self._numbers(rows * columns, key, _E4M3_LARGEST, 0.0))
             down, across = -(-rows // FP8_BLOCK_SIDE), -(-columns // FP8_BLOCK_SIDE)
             scales = self._packed_scales(name, down * across).reshape(*shape[:-2], -1, across)
             return Packed(storage, codes.reshape(shape), scales)
+        hashed = _fmix32(np.arange(rows * columns, dtype=np.uint32) + np.uint32(key))
         scales = self._packed_scales(name, len(hashed) // MXFP4_BLOCK)
         if storage is Storage.Q8_0:
             numbers = (hashed >> np.uint32(24)).astype(np.uint8).reshape(-1, 32)
@@ -219,22 +230,7 @@ class RandomWeights:
         if self.storage(name).is_packed:
             return cast_tensor(self.packed(name).values().reshape(shape), dtype)
         key, scale, offset = self.recipe(name)
-        count = int(np.prod(shape))
-        half = np.empty(count, np.float16)
-
-        def fill(first: int) -> None:
-            for start in range(first, min(count, first + _TASK), _BLOCK):
-                index = np.arange(start, min(count, start + _BLOCK), dtype=np.uint32)
-                unit = (_fmix32(index + np.uint32(key)) >> np.uint32(8)).astype(np.float32)
-                unit = unit * np.float32(2.0**-23) - np.float32(1.0)
-                half[start : start + len(index)] = np.float32(scale) * unit + np.float32(offset)
-
-        tasks = range(0, count, _TASK)
-        if len(tasks) == 1:
-            fill(0)
-        else:
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(fill, tasks))
+        half = self._numbers(int(np.prod(shape)), key, scale, offset)
         if self.native == "bf16":
             bits = cast_tensor(half.reshape(shape), "bf16")
             return (
@@ -243,6 +239,26 @@ class RandomWeights:
                 else cast_tensor((bits.astype(np.uint32) << 16).view(np.float32), dtype)
             )
         return cast_tensor(half.reshape(shape), dtype)
+
+
+def random_numbers(count: int, key: int, scale: float, offset: float) -> NDArray[np.float16]:
+    """The formula of RandomWeights, on all cores."""
+    half = np.empty(count, np.float16)
+
+    def fill(first: int) -> None:
+        for start in range(first, min(count, first + _TASK), _BLOCK):
+            index = np.arange(start, min(count, start + _BLOCK), dtype=np.uint32)
+            unit = (_fmix32(index + np.uint32(key)) >> np.uint32(8)).astype(np.float32)
+            unit = unit * np.float32(2.0**-23) - np.float32(1.0)
+            half[start : start + len(index)] = np.float32(scale) * unit + np.float32(offset)
+
+    tasks = range(0, count, _TASK)
+    if len(tasks) == 1:
+        fill(0)
+    else:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(fill, tasks))
+    return half
 
 
 def _fmix32(h: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -30,8 +30,7 @@ struct Element {
         switch (storage) {
             case STORAGE_FP8_BLOCK: {
                 if (tensor.rows) return tensor.rows[u64(row) * columns + column];
-                const u32 bits = random >> 24;
-                return (bits & 0x7f) == 0x7f ? bits ^ 1 : bits;  // no NaN
+                return random_e4m3(u32(index()), tensor.key);
             }
             case STORAGE_Q4_K: {
                 const int group = column % 256 / 32;

@@ -1,6 +1,6 @@
 // Random weights where they are needed: element i of a tensor as engine.models.weights.RandomWeights says.
 #pragma once
-#include "contract.h"
+#include "e4m3.cuh"
 
 DEVICE u32 fmix32(u32 h) {
     h = (h ^ h >> 16) * 0x85EBCA6Bu;
@@ -32,3 +32,6 @@ DEVICE u16 random_number(u32 index, u32 key, float scale, float offset, bool bf1
     const u16 bits = half_bits(__fadd_rn(__fmul_rn(scale, unit), offset));
     return bf16 ? bf16_bits(half_value(bits)) : bits;
 }
+
+// Its code in E4M3.
+DEVICE u32 random_e4m3(u32 index, u32 key) { return narrow_e4m3(random_number(index, key, 448.0f, 0.0f, false)) & 0xff; }

@@ -126,6 +126,27 @@ def test_random_experts_in_mxfp4_follow_the_documented_formula() -> None:
     np.testing.assert_array_equal(BLOCK_FORMATS["MXFP4"].decode(rows.reshape(-1, 17)).reshape(-1), values)
 
 
+def test_a_random_matrix_in_fp8_is_one_of_sixteen_bits_quantised() -> None:
+    config = load_preset("tiny-experts").config
+    name = next(n for n, shape in tensor_shapes(config) if n.endswith("wq"))
+    columns = dict(tensor_shapes(config))[name][-1]
+    scale = float(np.float32((3.0 / columns) ** 0.5))
+    key = zlib.crc32(f"7:{name}".encode())
+    weights = RandomWeights(config, 7, storage=Storage.FP8_BLOCK)
+
+    packed, values = weights.packed(name), weights.get(name).reshape(-1)
+
+    assert packed.scales is not None
+    for index in (0, 1, 500, values.size - 1):
+        block = index // columns // 128 * -(-columns // 128) + index % columns // 128
+        lower = murmur_mix((block + (~key & 0xFFFFFFFF)) & 0xFFFFFFFF) & 1
+        of_block = packed.scales.reshape(-1)[block]
+        assert of_block == np.float32(scale / 448.0) * (0.5 if lower else 1.0)
+        nearest = torch.tensor(element(7, name, index, 448.0, 0.0)).to(torch.float8_e4m3fn).float().item()
+        assert values[index] == np.float32(nearest) * of_block
+    assert 0.5 < np.std(values) / (scale / 3**0.5) < 1.1
+
+
 def test_random_experts_are_packed_like_the_other_matrices_unless_they_have_a_format_of_their_own() -> None:
     config, expert = load_preset("tiny-experts").config, "layers.2.experts.4.w_down"
 
