@@ -26,11 +26,11 @@ from engine.errors import BackendFailure
 from engine.kv_cache import CacheFormat, kept_format
 from engine.measuring.bandwidth import usable_cores
 from engine.measuring.measurement import FULL, LOGIT_LIMIT, PARTIAL, Verified
-from engine.measuring.torch_products import gpu_products
+from engine.measuring.torch_products import TorchProducts, gpu_products
 from engine.models.checkpoints.encodings import widen
 from engine.models.config import ModelConfig, matrix_shapes
 from engine.models.storage import Storage
-from engine.models.weights import DType, Weights, cast_tensor
+from engine.models.weights import DType, RandomWeights, Weights, cast_tensor
 from engine.reference import NumpyProducts, Products, Reference
 
 Rows = NDArray[np.float32]
@@ -72,7 +72,8 @@ def verify(
         )
     sequence = [*prompt, *generated[: chosen.tokens - 1]]
     rows = _finite(backend.logits(sequence))
-    reference = Reference(kept_weights(backend, model.weights), stream=True, products=chosen.products)
+    weights = kept_weights(backend, chosen.made(model.weights))
+    reference = Reference(weights, stream=True, products=chosen.products)
     if chosen.kind == FULL:
         expected = reference.forward(sequence, reference.new_cache(len(sequence)))
         equal = agrees(expected[len(prompt) - 1 :], generated, rows[len(prompt) - 1 :])
@@ -102,7 +103,7 @@ def _verify_fp8(
     sequence = [*job.tokens, *tokens[:-1]]
     logits, by_pass = backend.logits_and_cache(sequence)
     found = _finite(logits)
-    weights = kept_weights(backend, model.weights)
+    weights = kept_weights(backend, chosen.made(model.weights))
     reference = Reference(weights, stream=True, products=chosen.products, cache=CacheFormat.FP8)
     expected, decoded = (
         reference.forward(sequence, reference.new_cache(len(sequence), claims))
@@ -120,6 +121,12 @@ class _Comparison:
     tokens: int
     library: str
     products: Products
+
+    def made(self, weights: Weights) -> Weights:
+        """Random ones where the products are: on a GPU if that is one."""
+        if isinstance(weights, RandomWeights) and isinstance(self.products, TorchProducts):
+            return weights.made_by(self.products.random_numbers)
+        return weights
 
 
 def _comparison(config: ModelConfig, prompt: int, generated: int, passes: int) -> _Comparison:
