@@ -50,6 +50,7 @@ struct RoutingWarp<true> {
                 parity ^= 1u;
             }
         }
+        if (meets) await(&shared.routing.taken, parity ^ 1u);  // of the last layer: a checker reports what nobody waits for
     }
 
 private:
