@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,10 +216,12 @@ class Reference:
         tokens: Sequence[int],
         cache: Cache,
         *,
-        logits: Literal["all", "last", "none"] = "all",
+        first: int = 0,
         mark: Mark = _no_mark,
     ) -> Array:
-        """Appends `tokens` to the sequence in `cache` and returns logits, [n, V], [1, V] or [0, V].
+        """Appends `tokens` to the sequence in `cache` and returns logits after those from index `first` on.
+
+        [n - first, V]; of all if `first` is below 0, of none if it is n or above.
 
         Raises RequestError if the cache has no room for them.
         """
@@ -248,8 +250,7 @@ class Reference:
             _add_lanes(x, mlp_history, lanes.mlp_exchange(i))
             mark("down" if isinstance(layer.mlp, DenseMlp) else "experts", i)
         cache.length += len(tokens)
-        wanted = {"all": 0, "last": len(tokens) - 1, "none": len(tokens)}[logits]
-        result = self._logits(x[:, wanted:])
+        result = self._logits(x[:, max(0, first) :])
         mark("head", -1)
         return result
 

@@ -132,11 +132,11 @@ class Altered:
         self._backend = backend
         self._change = change
 
-    def logits(self, tokens: Sequence[int]) -> Array:
-        return self._change(self._backend.logits(tokens).copy())
+    def logits(self, tokens: Sequence[int], first: int = 0) -> Array:
+        return self._change(self._backend.logits(tokens, first).copy())
 
-    def logits_and_cache(self, tokens: Sequence[int]) -> tuple[Array, KeysAndValues]:
-        logits, kept = self._backend.logits_and_cache(tokens)
+    def logits_and_cache(self, tokens: Sequence[int], first: int = 0) -> tuple[Array, KeysAndValues]:
+        logits, kept = self._backend.logits_and_cache(tokens, first)
         return self._change(logits.copy()), kept
 
 

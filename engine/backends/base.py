@@ -199,8 +199,11 @@ class Backend(Protocol):
         """
         ...
 
-    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits after each of `tokens`: [len(tokens), vocab]."""
+    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
+        """Logits after each of `tokens` from index `first` on: [len(tokens) - first, vocab].
+
+        The tokens before it are read as a prompt is.
+        """
         ...
 
     def measure_bandwidth(self) -> tuple[float, ...]:
@@ -213,7 +216,9 @@ class Backend(Protocol):
 class ShowsCache(Backend, Protocol):
     """A backend that can keep keys and values in FP8: what it kept is what it is verified by."""
 
-    def logits_and_cache(self, tokens: Sequence[int]) -> tuple[NDArray[np.float32], KeysAndValues]:
+    def logits_and_cache(
+        self, tokens: Sequence[int], first: int = 0
+    ) -> tuple[NDArray[np.float32], KeysAndValues]:
         """As `logits`, and what keys and values that pass has left."""
         ...
 

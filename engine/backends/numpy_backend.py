@@ -226,15 +226,17 @@ class NumpyBackend:
                     reader.take_prompt(source, length)
                 return
 
-    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits after each of `tokens`: [len(tokens), vocab]."""
-        return self.logits_and_cache(tokens)[0]
+    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
+        """Logits after each of `tokens` from index `first` on: [len(tokens) - first, vocab]."""
+        return self.logits_and_cache(tokens, first)[0]
 
-    def logits_and_cache(self, tokens: Sequence[int]) -> tuple[NDArray[np.float32], KeysAndValues]:
+    def logits_and_cache(
+        self, tokens: Sequence[int], first: int = 0
+    ) -> tuple[NDArray[np.float32], KeysAndValues]:
         check_sequence(self.config, tokens)
         cache = self._reference.new_cache(len(tokens))
         chunks = [
-            self._reference.forward(tokens[start : start + PREFILL_CHUNK], cache)
+            self._reference.forward(tokens[start : start + PREFILL_CHUNK], cache, first=first - start)
             for start in range(0, len(tokens), PREFILL_CHUNK)
         ]
         return np.concatenate(chunks), cache.content()

@@ -125,7 +125,7 @@ class NumpyLaunch:
                 return self._end("cancelled", self._elapsed_ns())
             chunk = job.tokens[start : start + PREFILL_CHUNK]
             is_last = start + len(chunk) == len(job.tokens)
-            logits = reference.forward(chunk, cache, logits="last" if is_last else "none", mark=mark)
+            logits = reference.forward(chunk, cache, first=len(chunk) - is_last, mark=mark)
             self._prefilled = start + len(chunk)
             if not is_last:
                 yield
@@ -133,7 +133,7 @@ class NumpyLaunch:
         for index in range(limit):
             if index:
                 yield
-                logits = reference.forward(history[-1:], cache, logits="last", mark=mark)
+                logits = reference.forward(history[-1:], cache, mark=mark)
             sampled = history[len(job.tokens) - job.sampled :]
             token = choose(logits[0], job.sampling, history, len(history), sampled)
             mark("sample", -1)

@@ -113,7 +113,7 @@ class PacedBackend:
         limit = min(job.max_tokens, self.config.context - len(job.tokens))
         return PacedLaunch(job, self._text, schedule, limit)
 
-    def logits(self, _tokens: Sequence[int]) -> NDArray[np.float32]:
+    def logits(self, _tokens: Sequence[int], _first: int = 0) -> NDArray[np.float32]:
         raise RequestError("the backend paced computes no model; benchmark another backend")
 
     def measure_bandwidth(self) -> tuple[float, ...]:

@@ -30,7 +30,7 @@ def log_likelihoods(
         start = 0 if first_pass else max(0, end - (window - stride))
         scored_from = end
         end = min(len(tokens), start + window)
-        rows = log_softmax(backend.logits(tokens[start : end - 1])[scored_from - start - 1 :])
+        rows = log_softmax(backend.logits(tokens[start : end - 1], scored_from - start - 1))
         found.extend(float(row[token]) for row, token in zip(rows, tokens[scored_from:end], strict=True))
         on_progress(Progress(end, len(tokens), "tokens"))
     return found

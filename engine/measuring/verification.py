@@ -37,6 +37,9 @@ Rows = NDArray[np.float32]
 
 TOKENS = 64
 """Generated tokens that are compared where all of them are too many; a wrong phase shows in the first."""
+PROMPT_ROWS = 256
+"""Of a prompt's logits, those of its last tokens that are compared: a row has a number for each entry of the
+vocabulary, and those of 32,000 tokens would take 16 GB twice. What comes before them is in all of them."""
 POSITIONS = 16
 """Positions that the reference computes where a whole sequence is too much for it."""
 CORE_WORK = 1.5e11
@@ -56,9 +59,9 @@ def verify(
 
     Each token must be the largest logit of the reference's row before it, or so near to it that rounding
     may decide (`agrees`). `logit_rel_err` is the largest relative distance of two rows for the same
-    position, the prompt's included (`relative_error`); LOGIT_LIMIT is allowed. `cache_salt` is that of the
-    job that generated them. Raises BackendFailure if a
-    logit of the backend is not finite.
+    position, those of the prompt's last PROMPT_ROWS included (`relative_error`); LOGIT_LIMIT is allowed.
+    `cache_salt` is that of the job that generated them. Raises BackendFailure if a logit of the backend is
+    not finite.
     """
     fp8 = kept_format(backend.facts) is CacheFormat.FP8
     chosen = _comparison(model.config, len(prompt), len(generated), passes=2 if fp8 else 1)
@@ -71,20 +74,22 @@ def verify(
             generated,
         )
     sequence = [*prompt, *generated[: chosen.tokens - 1]]
-    rows = _finite(backend.logits(sequence))
+    first = max(0, len(prompt) - PROMPT_ROWS)
+    rows = _finite(backend.logits(sequence, first))
     weights = kept_weights(backend, chosen.made(model.weights))
     reference = Reference(weights, stream=True, products=chosen.products)
     if chosen.kind == FULL:
-        expected = reference.forward(sequence, reference.new_cache(len(sequence)))
-        equal = agrees(expected[len(prompt) - 1 :], generated, rows[len(prompt) - 1 :])
+        expected = reference.forward(sequence, reference.new_cache(len(sequence)), first=first)
+        answer = len(prompt) - 1 - first
+        equal = agrees(expected[answer:], generated, rows[answer:])
         error = relative_error(rows, expected)
         against = f"reference ({chosen.library})"
     else:
-        first = sequence[:POSITIONS]
-        expected = reference.forward(first, reference.new_cache(len(first)))
-        equal = agrees(rows[len(prompt) - 1 :], generated)
-        error = relative_error(_finite(backend.logits(first)), expected)
-        against = f"reference ({chosen.library}) at {len(first)} positions, tokens by own full-sequence pass"
+        begin = sequence[:POSITIONS]
+        expected = reference.forward(begin, reference.new_cache(len(begin)))
+        equal = agrees(rows[len(prompt) - 1 - first :], generated)
+        error = relative_error(_finite(backend.logits(begin)), expected)
+        against = f"reference ({chosen.library}) at {len(begin)} positions, tokens by own full-sequence pass"
     return Verified(against, equal, error, chosen.kind, LOGIT_LIMIT, chosen.tokens)
 
 
@@ -101,15 +106,16 @@ def _verify_fp8(
         against += f" of a prompt of {len(job.tokens)} tokens and its own {len(again)}"
     tokens = again[: chosen.tokens]
     sequence = [*job.tokens, *tokens[:-1]]
-    logits, by_pass = backend.logits_and_cache(sequence)
+    first = max(0, len(job.tokens) - PROMPT_ROWS)
+    logits, by_pass = backend.logits_and_cache(sequence, first)
     found = _finite(logits)
     weights = kept_weights(backend, chosen.made(model.weights))
     reference = Reference(weights, stream=True, products=chosen.products, cache=CacheFormat.FP8)
     expected, decoded = (
-        reference.forward(sequence, reference.new_cache(len(sequence), claims))
+        reference.forward(sequence, reference.new_cache(len(sequence), claims), first=first)
         for claims in (by_pass, by_launch)
     )
-    from_here = slice(len(job.tokens) - 1, None)
+    from_here = slice(len(job.tokens) - 1 - first, None)
     equal = agrees(decoded[from_here], tokens, (decoded + found - expected)[from_here])
     error = relative_error(found, expected)
     return Verified(against, repeated and equal, error, chosen.kind, LOGIT_LIMIT, len(tokens))

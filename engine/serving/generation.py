@@ -75,7 +75,7 @@ class Generation:
             self._prompt = tuple(self._tokenizer.encode_prompt(request.prompt, request.cache_salt))
         self._limit = _limit(engine, len(self._prompt), request.max_tokens)
         if request.logprobs is not None:
-            check_room(engine.backend, self._prompt, self._limit)
+            check_room(engine.backend, self._limit)
         self._stream = TextStream(self._tokenizer.speller(request.prompt), request.stop)
         replayed = "".join(self._stream.push(token) for token in published.ids)
         self._unsent = replayed[len(published.text) :]

@@ -18,20 +18,20 @@ from engine.models.tokenizer import Tokenizer
 from engine.serving.messages import LEAST_LOGPROB, Candidate, Scored
 
 LOGITS_BYTES = 1 << 29
-"""The most memory that the logits of one request may take: 4 bytes for each token and vocabulary entry."""
+"""The most memory that the logits of one answer may take: 4 bytes for each token and vocabulary entry."""
 FRAME_TOKENS = 64
 """Scored tokens in one frame, and rows in one step of the arithmetic."""
 
 
-def check_room(backend: Backend, prompt: Sequence[int], limit: int) -> None:
+def check_room(backend: Backend, limit: int) -> None:
     """Raises RequestError, before anything is generated, if an answer of `limit` tokens cannot be scored."""
     most = LOGITS_BYTES // (4 * backend.config.vocab)
-    if len(prompt) + limit > most:
+    if limit > most:
         raise RequestError(
-            f"logprobs are given for at most {most:,} tokens, prompt and answer together; these may come"
-            f" to {len(prompt) + limit:,}: lower max_tokens to {max(0, most - len(prompt)):,}"
+            f"logprobs are given for answers of at most {most:,} tokens; this one may have {limit:,}:"
+            " lower max_tokens"
         )
-    backend.logits(prompt[:1])  # a backend without logits says so now
+    backend.logits((0,))  # a backend without logits says so now
 
 
 def scores(
@@ -48,7 +48,7 @@ def scores(
     """
     if first >= len(answer):
         return
-    rows = backend.logits([*prompt, *answer[:-1]])[len(prompt) - 1 :]
+    rows = backend.logits([*prompt, *answer[:-1]], len(prompt) - 1)
     for start in range(first, len(answer), FRAME_TOKENS):
         chosen = np.asarray(answer[start : start + FRAME_TOKENS])
         logprobs = log_softmax(rows[start : start + len(chosen)])

@@ -298,7 +298,7 @@ class Worker {
   std::vector<Generation*> in_flight_;    // in the order in which they came
   uint32_t taken_ = 0, arrived_ = 0;      // requests, ever; those that have arrived by now as worker 0 says
   uint32_t stops_ = 0;                    // a bit for each row whose host wants to stop, as worker 0 says
-  float* all_logits_ = nullptr;           // where those of every token are wanted
+  float* all_logits_ = nullptr;           // where those of every token of this pass are wanted
 
   int64_t peer_base_ = 0;  // number of the pass's first peer exchange
   std::vector<std::pair<float*, int64_t>> peer_reads_;  // this worker's share of peer buffers to clear

@@ -141,11 +141,11 @@ template <class Pass>
 bool Worker::head(Pass pass) {
   if (!head_input(pass)) return false;
   if constexpr (std::is_same_v<Pass, TokenBlock>) {
-    head_units_ = score(pass, all_logits_ + int64_t(pass.position) * plan_.s.vocab);
+    head_units_ = score(pass, all_logits_);
   } else {
     head_units_ = score(pass);
     if constexpr (std::is_same_v<Pass, OneToken>)
-      if (all_logits_) copy_scores(all_logits_ + int64_t(pass.position) * plan_.s.vocab);
+      if (all_logits_) copy_scores(all_logits_);
   }
   return true;
 }

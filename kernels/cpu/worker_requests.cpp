@@ -95,10 +95,13 @@ bool Worker::read_prompt() {
   if (!share_prompt(*reader)) return false;
   Request& request = *reader->request;
   const std::vector<int32_t>& tokens = request.job.tokens;
-  const int at = reader->read, total = int(tokens.size()), count = std::min(team_.block, total - at);
+  const MlJob& job = request.job.params;
+  const bool scored = job.all_logits && reader->read >= job.scored_from;
+  const int at = reader->read, total = int(tokens.size());
+  const int count = std::min(team_.block, (job.all_logits && !scored ? job.scored_from : total) - at);
   const bool last = at + count == total;
   const int32_t* ids = tokens.data() + at;
-  all_logits_ = request.job.params.all_logits;
+  all_logits_ = scored ? job.all_logits + int64_t(at - job.scored_from) * plan_.s.vocab : nullptr;
   const bool complete = count == 1 ? forward(OneToken{at, request.cache}, ids, last)
                                    : forward(TokenBlock{count, count, at, request.cache}, ids, last);
   if (!complete) return false;
@@ -112,7 +115,7 @@ bool Worker::read_prompt() {
   }
   if (!last) return true;
   reader->position = total - 1;
-  if (!request.job.params.all_logits) return finish_token(*reader, 0);
+  if (!job.all_logits) return finish_token(*reader, 0);
   leave(*reader, ML_LENGTH);
   return true;
 }

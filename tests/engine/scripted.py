@@ -90,8 +90,8 @@ class ScriptedBackend:
         self.launches.append(launch)
         return launch
 
-    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        return np.zeros((len(tokens), self.config.vocab), np.float32)
+    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
+        return np.zeros((len(tokens) - first, self.config.vocab), np.float32)
 
     def measure_bandwidth(self) -> tuple[float, ...]:
         return self.bandwidths.pop(0)

@@ -21,6 +21,7 @@ from tests.engine.models.packed_weights import RandomPacked  # noqa: E402
 from tests.gpu.machine import require_gpus  # noqa: E402
 from tests.gpu.models import CONFIGS, Model, RoutedWeights, StoredWeights  # noqa: E402
 from tests.gpu.reference import TorchReference  # noqa: E402
+from tests.gpu.scored import last_logits  # noqa: E402
 from tests.gpu.test_full_size import relative_error, sequence  # noqa: E402
 from tests.gpu.test_packed import check_logits  # noqa: E402
 from tests.gpu.test_small_models import generated, reference_logits  # noqa: E402
@@ -64,9 +65,9 @@ def test_prompts_of_forced_routes_give_the_reference_logits(
     model = Model(TINY, RoutedWeights(TINY, 3, ROUTES[route]))
     backend = opened(model, tiles_from=tiles_from)
     tokens = sequence(backend, 300)
-    found = backend.logits_after_prefill(tokens)
+    found = last_logits(backend, tokens)
     assert relative_error(found, reference_logits(model, tokens)[-1]) < TOLERANCE
-    assert all(np.array_equal(backend.logits_after_prefill(tokens), found) for _ in range(3))
+    assert all(np.array_equal(last_logits(backend, tokens), found) for _ in range(3))
 
 
 def test_query_heads_of_one_kv_head_on_several_sms_give_the_same_logits(opened: Open) -> None:
@@ -103,9 +104,9 @@ def test_experts_cut_over_two_gpus_give_the_reference_logits(name: str) -> None:
         found = backend.logits(tokens)
         assert relative_error(found, reference_logits(model, tokens)) < TOLERANCE
         assert np.array_equal(backend.logits(tokens), found)
-        after_prefill = backend.logits_after_prefill(tokens)
+        after_prefill = last_logits(backend, tokens)
         assert relative_error(after_prefill, reference_logits(model, tokens)[-1]) < TOLERANCE
-        assert np.array_equal(backend.logits_after_prefill(tokens), after_prefill)
+        assert np.array_equal(last_logits(backend, tokens), after_prefill)
     finally:
         backend.close()
 
@@ -135,9 +136,9 @@ def test_experts_whose_columns_are_padded_give_the_logits_of_one_gpu(
     assert several.storage("layers.0.experts.0.w_down") is one.storage("layers.0.experts.0.w_down")
     tokens = sequence(one, 80)
     assert relative_error(several.logits(tokens), one.logits(tokens)) < TOLERANCE
-    after_prefill = several.logits_after_prefill(tokens)
-    assert relative_error(after_prefill, one.logits_after_prefill(tokens)) < PREFILL_TOLERANCE
-    assert np.array_equal(several.logits_after_prefill(tokens), after_prefill)
+    after_prefill = last_logits(several, tokens)
+    assert relative_error(after_prefill, last_logits(one, tokens)) < PREFILL_TOLERANCE
+    assert np.array_equal(last_logits(several, tokens), after_prefill)
 
 
 @pytest.mark.parametrize("tiles_from", [1, 1000], ids=["by tiles", "by shares"])
@@ -149,9 +150,9 @@ def test_a_prompt_grouped_by_expert_gives_the_reference_logits(
     model = Model(CONFIGS[name], RandomWeights(CONFIGS[name], 3))
     backend = opened(model, tiles_from=tiles_from)
     tokens = sequence(backend, length)
-    found = backend.logits_after_prefill(tokens)
+    found = last_logits(backend, tokens)
     assert relative_error(found, reference_logits(model, tokens)[-1]) < TOLERANCE
-    assert all(np.array_equal(backend.logits_after_prefill(tokens), found) for _ in range(3))
+    assert all(np.array_equal(last_logits(backend, tokens), found) for _ in range(3))
 
 
 @pytest.mark.parametrize("length", [17, 140])
@@ -165,9 +166,9 @@ def test_packed_experts_give_the_reference_logits_and_the_same_bits_again(
     assert backend.storage("layers.0.experts.0.w_down") is storage
     check_logits(backend, weights, length)
     tokens = sequence(backend, length)
-    for logits in (backend.logits, backend.logits_after_prefill):
-        found = logits(tokens)
-        assert all(np.array_equal(logits(tokens), found) for _ in range(3))
+    for first in (0, length - 1):
+        found = backend.logits(tokens, first)
+        assert all(np.array_equal(backend.logits(tokens, first), found) for _ in range(3))
 
 
 @pytest.mark.parametrize(("name", "storage"), PACKED)
@@ -189,9 +190,9 @@ def test_two_gpus_hold_their_columns_of_packed_experts(opened: Open, name: str, 
     assert two.storage("layers.0.experts.0.w_down") is storage
     tokens = sequence(one, 80)
     assert relative_error(two.logits(tokens), one.logits(tokens)) < TOLERANCE
-    after_prefill = two.logits_after_prefill(tokens)
-    assert relative_error(after_prefill, one.logits_after_prefill(tokens)) < PREFILL_TOLERANCE
-    assert np.array_equal(two.logits_after_prefill(tokens), after_prefill)
+    after_prefill = last_logits(two, tokens)
+    assert relative_error(after_prefill, last_logits(one, tokens)) < PREFILL_TOLERANCE
+    assert np.array_equal(last_logits(two, tokens), after_prefill)
 
 
 def test_a_prompt_goes_through_and_the_profile_names_router_and_experts(opened: Open) -> None:
@@ -229,8 +230,8 @@ def test_layers_at_full_width_give_the_logits_of_fp32(layers: tuple[CudaBackend,
     assert clear.sum() > 150
     assert error < FULL_TOLERANCE
     assert np.array_equal(backend.logits(tokens), found)
-    after_prefill = backend.logits_after_prefill(tokens)
+    after_prefill = last_logits(backend, tokens)
     error = relative_error(after_prefill, wanted[-1])
     print(f"{backend.config.name}: {error:.2e} after a prompt by tiles")
     assert error < PREFILL_TOLERANCE
-    assert np.array_equal(backend.logits_after_prefill(tokens), after_prefill)
+    assert np.array_equal(last_logits(backend, tokens), after_prefill)

@@ -17,6 +17,7 @@ from engine.models.weights import RandomWeights  # noqa: E402
 from tests.gpu.cache import require_close  # noqa: E402
 from tests.gpu.models import Model  # noqa: E402
 from tests.gpu.reference import TorchReference  # noqa: E402
+from tests.gpu.scored import last_logits  # noqa: E402
 from tests.gpu.test_prefill import LIMITS, left_in_cache, prefill  # noqa: E402
 
 TOLERANCE = 1e-3
@@ -45,7 +46,7 @@ def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
 def test_logits_after_prefill_are_those_of_the_whole_sequence(pair: Pair, length: int) -> None:
     backend, reference = pair
     tokens = sequence(backend, length)
-    error = relative_error(backend.logits_after_prefill(tokens), reference.logits(tokens)[0].cpu().numpy())
+    error = relative_error(last_logits(backend, tokens), reference.logits(tokens)[0].cpu().numpy())
     print(f"{backend.config.name}, {length} tokens: {error:.2e}")
     assert error < TOLERANCE
 
@@ -87,5 +88,5 @@ def test_greedy_tokens_are_the_references_for_64_steps(pair: Pair) -> None:
 def test_repeated_launches_give_the_same_bits(pair: Pair) -> None:
     backend, _ = pair
     tokens = sequence(backend, 130)
-    first = backend.logits_after_prefill(tokens)
-    assert all(np.array_equal(backend.logits_after_prefill(tokens), first) for _ in range(4))
+    first = last_logits(backend, tokens)
+    assert all(np.array_equal(last_logits(backend, tokens), first) for _ in range(4))

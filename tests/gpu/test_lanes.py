@@ -27,6 +27,7 @@ from engine.sampling import SamplingParams
 from tests.gpu.cache import require_close
 from tests.gpu.machine import gpus, require_gpus
 from tests.gpu.models import CONFIGS, FOUR_HEADS, LANEFORMER, Model, StoredWeights
+from tests.gpu.scored import last_logits
 from tests.gpu.test_prefill import LIMITS, WAYS, prefill, wanted_cache
 from tests.gpu.test_small_models import TOLERANCE, generated, reference_logits, relative_error, sequence
 from tools.bench_exchange.measure import measure
@@ -83,7 +84,7 @@ def test_decode_and_prefill_over_gpus_give_the_reference_logits(sharded: Open, n
     tokens = sequence(config.vocab, 101)
     wanted = reference_logits(model, tokens)
     assert relative_error(backend.logits(tokens), wanted) < TOLERANCE
-    assert relative_error(backend.logits_after_prefill(tokens), wanted[-1]) < TOLERANCE
+    assert relative_error(last_logits(backend, tokens), wanted[-1]) < TOLERANCE
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -234,7 +235,7 @@ def test_the_full_size_model_says_the_same_on_several_gpus(opened: Open, devices
     tokens = sequence(config.vocab, 300)
     one, several = opened(model), CudaBackend(model, {}, devices=devices)
     try:
-        assert relative_error(several.logits_after_prefill(tokens), one.logits_after_prefill(tokens)) < 1e-3
+        assert relative_error(last_logits(several, tokens), last_logits(one, tokens)) < 1e-3
         job = Job(tuple(tokens[:65]), 64)
         found = generated(several, job)
         rows = one.logits([*job.tokens, *found[:-1]])[len(job.tokens) - 1 :]

@@ -18,6 +18,7 @@ from engine.models.weights import RANDOM_STORAGES, RandomWeights, Weights
 from engine.reference import Reference
 from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.gpu.models import LLAMA, AsKept, Model, RoundedProducts
+from tests.gpu.scored import last_logits
 
 Open = Callable[..., CudaBackend]
 DECODE_TOLERANCE = 2e-3
@@ -52,7 +53,7 @@ def check_logits(backend: CudaBackend, weights: Weights, length: int) -> None:
     rounding = Reference(AsKept(weights, chosen), products=RoundedProducts(chosen.half))
     rounded = relative_error(rounding.forward(tokens, rounding.new_cache(length))[-1], wanted[-1])
     decoded = relative_error(backend.logits(tokens), wanted)
-    after_prefill = relative_error(backend.logits_after_prefill(tokens), wanted[-1])
+    after_prefill = relative_error(last_logits(backend, tokens), wanted[-1])
     print(
         f"{config.name} {chosen.of(0, 0).name}: decode {decoded:.1e}, prefill {after_prefill:.1e},"
         f" rounding alone {rounded:.1e}"

@@ -24,6 +24,7 @@ from tests.gpu.models import (
     RandomWeights,
     StoredWeights,
 )
+from tests.gpu.scored import last_logits
 
 Open = Callable[..., CudaBackend]
 TOLERANCE = 2e-3
@@ -63,9 +64,7 @@ def test_decode_and_prefill_give_the_reference_logits(opened: Open, name: str) -
     backend = opened(model)
     tokens = sequence(config.vocab, 101)
     wanted = reference_logits(model, tokens)
-    after_prefill = backend.logits_after_prefill(
-        tokens
-    )  # first: decode leaves the very keys that prefill should
+    after_prefill = last_logits(backend, tokens)  # first: decode leaves the very keys that prefill should
     print(name, "prefill", relative_error(after_prefill, wanted[-1]))
     assert relative_error(after_prefill, wanted[-1]) < TOLERANCE
     found = backend.logits(tokens)
@@ -93,7 +92,7 @@ def test_prefill_of_any_length_leaves_the_cache_that_decode_leaves(opened: Open,
     backend = opened(model)
     tokens = sequence(LLAMA.vocab, length, seed=length)
     wanted = reference_logits(model, tokens)[-1]
-    assert relative_error(backend.logits_after_prefill(tokens), wanted) < TOLERANCE
+    assert relative_error(last_logits(backend, tokens), wanted) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -221,14 +220,14 @@ def test_whatever_buffers_held_before_does_not_show(opened: Open, name: str, til
     config = CONFIGS[name]
     backend = opened(Model(config, RandomWeights(config, 8)), tiles_from=tiles_from)
     tokens = sequence(config.vocab, 70)
-    clean = backend.logits_after_prefill(tokens)
+    clean = last_logits(backend, tokens)
     memory, sizes = backend.device_context.memory, prefill_bytes(backend.layout)
     for name, size in {"kv": memory.kv_bytes, **sizes}.items():
         if name.startswith("operand_"):  # columns that no one writes are the zeros they were allocated with
             continue
         backend.device.fill(getattr(memory, name), size, 0xFF)
     backend.device.synchronise()
-    assert np.array_equal(backend.logits_after_prefill(tokens), clean)
+    assert np.array_equal(last_logits(backend, tokens), clean)
 
 
 def test_a_stuck_kernel_ends_with_a_report_and_the_next_launch_runs(opened: Open) -> None:

@@ -179,13 +179,15 @@ class CpuBackend:
             self._in_flight[row] = launch
             return launch
 
-    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits after each of `tokens`: [len(tokens), vocab]."""
-        return self._score(tokens)
+    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
+        """Logits after each of `tokens` from index `first` on: [len(tokens) - first, vocab]."""
+        return self._score(tokens, first)
 
-    def logits_and_cache(self, tokens: Sequence[int]) -> tuple[NDArray[np.float32], KeysAndValues]:
+    def logits_and_cache(
+        self, tokens: Sequence[int], first: int = 0
+    ) -> tuple[NDArray[np.float32], KeysAndValues]:
         kept: list[KeysAndValues] = []
-        logits = self._score(tokens, kept.append)
+        logits = self._score(tokens, first, kept.append)
         return logits, kept[0]
 
     def tokens_and_cache(self, job: Job) -> tuple[list[int], KeysAndValues]:
@@ -195,10 +197,10 @@ class CpuBackend:
         return tokens, kept[0]
 
     def _score(
-        self, tokens: Sequence[int], on_kept: Callable[[KeysAndValues], None] | None = None
+        self, tokens: Sequence[int], first: int, on_kept: Callable[[KeysAndValues], None] | None = None
     ) -> NDArray[np.float32]:
         check_sequence(self.config, tokens)
-        out = np.empty((len(tokens), self.config.vocab), np.float32)
+        out = np.empty((len(tokens) - first, self.config.vocab), np.float32)
         launch = self._launch(Job(tuple(tokens), 1), out, on_kept)
         while launch.outcome is None:
             launch.poll(1.0)

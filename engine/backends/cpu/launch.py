@@ -49,8 +49,10 @@ class CpuLaunch:
         all_logits: NDArray[np.float32] | None = None,
         phases: Collection[str] = PHASES,
     ) -> None:
-        """`phases` are those of the model. `on_end` is called once, with the tokens whose keys and values
-        are in the lease's cache then."""
+        """`phases` are those of the model. `all_logits` takes those of as many last tokens as it has rows.
+
+        `on_end` is called once, with the tokens whose keys and values are in the lease's cache then.
+        """
         self._library = native
         self._kernel = kernel
         self._job = job
@@ -88,6 +90,7 @@ class CpuLaunch:
             all_logits=None
             if all_logits is None
             else all_logits.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+            scored_from=0 if all_logits is None else len(job.tokens) - len(all_logits),
         )
         check(native.ml_launch(kernel, ctypes.byref(described)), "starting the request")
 

@@ -259,22 +259,31 @@ class CudaBackend:
         row.await_admission()
         return row
 
-    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits after each of `tokens`: [len(tokens), vocab], by the decode path."""
+    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
+        """Logits after each of `tokens` from index `first` on: [len(tokens) - first, vocab].
+
+        They come by the decode path; the tokens before it go as a prompt's do.
+        """
         check_sequence(self.config, tokens)
         result = [
             self._score(
                 LaunchPlan(
-                    tokens[: start + _SCORE_TOKENS], 1, first=start, prefill_end=start, keep_logits=True
+                    tokens[: start + _SCORE_TOKENS],
+                    1,
+                    first=start if start > first else 0,
+                    prefill_end=start,
+                    keep_logits=True,
                 )
             )
-            for start in range(0, len(tokens), _SCORE_TOKENS)
+            for start in range(first, len(tokens), _SCORE_TOKENS)
         ]
         joined: NDArray[np.float32] = np.concatenate(result)
         return joined
 
-    def logits_and_cache(self, tokens: Sequence[int]) -> tuple[NDArray[np.float32], KeysAndValues]:
-        logits = self.logits(tokens)
+    def logits_and_cache(
+        self, tokens: Sequence[int], first: int = 0
+    ) -> tuple[NDArray[np.float32], KeysAndValues]:
+        logits = self.logits(tokens, first)
         return logits, self._content(len(tokens))
 
     def tokens_and_cache(self, job: Job) -> tuple[list[int], KeysAndValues]:
@@ -293,13 +302,6 @@ class CudaBackend:
             kept = context.memory.kv if lease is None else lease.buffers[rank]
             parts.append(read_cache(context.device, kept, self.layout, positions))
         return KeysAndValues(*(np.concatenate(both, axis=1) for both in zip(*parts, strict=True)))
-
-    def logits_after_prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits after the last of `tokens`, the others having gone as a prompt's do: [vocab]."""
-        check_sequence(self.config, tokens)
-        plan = LaunchPlan(tokens, 1, prefill_end=len(tokens) - 1, keep_logits=True)
-        scored: NDArray[np.float32] = self._score(plan)[-1]
-        return scored
 
     def _score(self, launch_plan: LaunchPlan) -> NDArray[np.float32]:
         launch = self._start(launch_plan)

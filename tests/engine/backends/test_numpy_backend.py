@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from engine.backends import numpy_launch
+from engine.backends import numpy_backend, numpy_launch
 from engine.backends.base import Job, TraceRange
 from engine.backends.numpy_backend import NumpyBackend
 from engine.backends.numpy_launch import PREFILL_CHUNK, NumpyLaunch
@@ -54,7 +54,7 @@ def test_tokens_are_those_of_the_reference_and_the_sampling_rule(backend) -> Non
     reference = Reference(RandomWeights(TINY))
     cache = reference.new_cache(64)
     sequence = list(PROMPT)
-    logits = reference.forward(PROMPT, cache, logits="last")
+    logits = reference.forward(PROMPT, cache, first=len(PROMPT) - 1)
     for _ in range(12):
         sequence.append(choose(logits[0], WARM, sequence, len(sequence)))
         logits = reference.forward(sequence[-1:], cache)
@@ -224,6 +224,16 @@ def test_logits_come_for_a_sequence_as_long_as_the_context(backend) -> None:
         backend.logits([1] * (TINY.context + 1))
     with pytest.raises(RequestError, match="token id 96"):
         backend.logits([1, 96])
+
+
+@pytest.mark.parametrize("first", [1, 33, 40])
+def test_logits_from_a_token_on_are_the_last_rows_of_all(backend, monkeypatch, first: int) -> None:
+    monkeypatch.setattr(numpy_backend, "PREFILL_CHUNK", 16)
+    tokens = [1 + i % 90 for i in range(41)]
+
+    found = backend.logits(tokens, first)
+
+    assert np.allclose(found, backend.logits(tokens)[first:], rtol=0, atol=1e-5 * np.abs(found).max())
 
 
 def test_matrix_products_use_the_asked_threads_until_close() -> None:

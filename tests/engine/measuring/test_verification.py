@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,11 @@ PROMPT = (5, 3, 8, 1)
 def greedy(model: Model, count: int) -> list[int]:
     reference = Reference(model.weights)
     cache = reference.new_cache(len(PROMPT) + count)
-    logits = reference.forward(PROMPT, cache, logits="last")
+    logits = reference.forward(PROMPT, cache, first=len(PROMPT) - 1)
     tokens: list[int] = []
     for _ in range(count):
         tokens.append(int(logits[0].argmax()))
-        logits = reference.forward(tokens[-1:], cache, logits="last")
+        logits = reference.forward(tokens[-1:], cache)
     return tokens
 
 
@@ -49,9 +50,9 @@ class Honest(ScriptedBackend):
     model: Model
     error = 0.0
 
-    def logits(self, tokens: object) -> NDArray[np.float32]:
+    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
         reference = Reference(self.model.weights)
-        rows = reference.forward(list(tokens), reference.new_cache(len(list(tokens))))  # type: ignore[call-overload]
+        rows = reference.forward(tokens, reference.new_cache(len(tokens)), first=first)
         noise = np.random.default_rng(1).standard_normal(rows.shape).astype(np.float32)
         return rows + np.float32(self.error) * np.abs(rows).mean() * noise
 
@@ -110,6 +111,24 @@ def test_what_is_too_much_for_the_cores_goes_through_pytorch(monkeypatch: pytest
     found = verify(backend_for(model, "cuda"), model, PROMPT, greedy(model, 12))
     assert (found.kind, found.against) == (FULL, "reference (PyTorch on the GPU, FP32)")
     assert found.passed and found.logit_rel_err is not None and found.logit_rel_err < 1e-5
+
+
+@pytest.mark.parametrize("cores", [1e12, 0.0])
+def test_of_a_long_prompt_the_last_rows_are_compared(monkeypatch: pytest.MonkeyPatch, cores: float) -> None:
+    monkeypatch.setattr(verification, "PROMPT_ROWS", 2)
+    monkeypatch.setattr(verification, "CORE_WORK", cores)
+    model = MODELS[1]
+    backend, tokens = backend_for(model, "cuda"), greedy(model, 12)
+    asked: list[int] = []
+    logits = backend.logits
+    monkeypatch.setattr(
+        backend, "logits", lambda tokens, first=0: asked.append(first) or logits(tokens, first)
+    )
+
+    assert verify(backend, model, PROMPT, tokens).passed
+    tokens[5] += 1
+    assert not verify(backend, model, PROMPT, tokens).tokens_equal
+    assert asked[0] == len(PROMPT) - 2
 
 
 def test_fewer_tokens_are_compared_where_all_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,8 @@ def test_scores_are_the_log_softmax_of_the_logits_before_each_token(engine):
 
 def test_a_probability_of_nought_has_a_logarithm_that_travels(engine):
     class Certain:
-        def logits(self, tokens):
-            return np.where(np.arange(300) == 9, 0.0, -np.inf)[np.newaxis].repeat(len(tokens), 0)
+        def logits(self, tokens, first):
+            return np.where(np.arange(300) == 9, 0.0, -np.inf)[np.newaxis].repeat(len(tokens) - first, 0)
 
     (frame,) = scores(Certain(), engine[1], [1], [9, 8], alternatives=0)
     assert [candidate.logprob for candidate in frame.chosen] == [0.0, LEAST_LOGPROB]
@@ -68,9 +68,9 @@ def test_scoring_goes_on_where_another_worker_left_off(engine):
 def test_an_answer_that_would_not_fit_in_memory_is_refused_before_it_is_begun(engine, monkeypatch):
     backend, _ = engine
     monkeypatch.setattr(scoring, "LOGITS_BYTES", 4 * backend.config.vocab * 100)
-    check_room(backend, [1] * 40, 60)
-    with pytest.raises(RequestError, match=r"at most 100 tokens.*lower max_tokens to 60"):
-        check_room(backend, [1] * 40, 61)
+    check_room(backend, 100)
+    with pytest.raises(RequestError, match=r"at most 100 tokens.*may have 101: lower max_tokens"):
+        check_room(backend, 101)
 
 
 def scored_of(story: Story) -> list[Scored]:

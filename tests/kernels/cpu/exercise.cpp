@@ -374,6 +374,14 @@ void check_teams(const Model& m) {
       size += double(reference[i]) * reference[i];
     }
     require(difference <= 1e-5 * size, "every team gives the same logits");
+    all.scored_from = pick(0, job.count - 1);
+    std::vector<float> rest(size_t(job.count - all.scored_from) * s.vocab, NAN);
+    all.all_logits = rest.data();
+    require(!ml_launch(kernel, &all), "logits are given from any token on");
+    wait_for(kernel, false);
+    for (float number : rest) require(std::isfinite(number), "each of them is written");
+    all.scored_from = job.count;
+    require(ml_launch(kernel, &all) == ML_TOO_LONG, "no logits are given beyond the last token");
     if (pick(0, 1)) ml_launch(kernel, &job);  // destroyed in mid-token
     ml_destroy(kernel);
   }

@@ -209,6 +209,15 @@ def test_prompts_around_block_ends_equal_the_reference(length: int) -> None:
     assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < TOLERANCE
 
 
+@pytest.mark.parametrize("first", [1, 63, 64, 100, 125])
+def test_logits_from_a_token_on_are_those_of_the_reference(first: int) -> None:
+    tokens = prompt(LLAMA, 126)
+    with opened("numpy", LLAMA) as reference, opened("cpu", LLAMA, threads=2) as cpu:
+        expected, got = reference.logits(tokens, first), cpu.logits(tokens, first)
+    assert got.shape == (126 - first, LLAMA.vocab)
+    assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < TOLERANCE
+
+
 class Bfloat16(RandomWeights):
     """Matrices whose own type is bfloat16."""
 

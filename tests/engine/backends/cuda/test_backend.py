@@ -163,6 +163,6 @@ def test_one_row_of_logits_is_kept_after_a_prompt(monkeypatch: pytest.MonkeyPatc
     opened.config = open_model("random:tiny-llama").config
     monkeypatch.setattr(opened, "_start", Played)
     tokens = (1,) * min(count, opened.config.context)
-    assert opened.logits_after_prefill(tokens).shape == (7,)
+    assert opened.logits(tokens, len(tokens) - 1).shape == (1, 7)
     (plan,) = plans
     assert (plan.first, plan.steps, plan.keep_logits, tuple(plan.ids)) == (0, 1, True, tokens)
