@@ -27,7 +27,9 @@ struct ExpertWalk<true> {
         turn ^= 1u;
         matrices<GATE_UP>(producer, region, layer);
         matrices<DOWN>(producer, region, layer);
-        if constexpr (REQUESTS == 1 && experts::FOLDED) barrier_arrive(&producer.shared.routing.taken);
+        if constexpr (REQUESTS == 1 && experts::FOLDED) {
+            if (!producer.ended) barrier_arrive(&producer.shared.routing.taken);  // of a layer that never comes nobody takes anything
+        }
     }
 
     // Prefill: the experts of all tokens of a chunk.

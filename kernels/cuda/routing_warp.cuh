@@ -50,7 +50,6 @@ struct RoutingWarp<true> {
                 parity ^= 1u;
             }
         }
-        if (meets) await(&shared.routing.taken, parity ^ 1u);  // of the last layer: a checker reports what nobody waits for
     }
 
 private:
