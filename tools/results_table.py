@@ -53,6 +53,7 @@ HEADLINES = (
     Row("llama-3.2-1b-h200-peers.json", "Llama-3.2-1B shape"),
     Row("qwen2.5-coder-1.5b-h200.json", "Qwen2.5-Coder-1.5B shape"),
     Row("llama-3.1-8b-h200-peers.json", "Llama-3.1-8B shape"),
+    Row("qwen3-8b-h200.json", "Qwen3-8B shape"),
     Row("smollm2-135m-h200.json", "SmolLM2-135M, real weights"),
     Row("smollm2-135m-cpu.json", "SmolLM2-135M, real weights"),
 )
