@@ -186,11 +186,7 @@ _JOB: tuple[Declared, ...] = (
     ("profile", c_int32, ""),
     ("trace_first", c_int32, "generated tokens from here are recorded in full"),
     ("trace_last", c_int32, "up to here; equal means none"),
-    (
-        "all_logits",
-        Pointer(c_float, written=True),
-        "[count - scored_from, vocab]; null: nobody asks",
-    ),
+    ("all_logits", Pointer(c_float, written=True), "[count - scored_from, vocab]; null: nobody asks"),
     ("scored_from", c_int32, "the first token of `all_logits`; then nothing is generated"),
 )
 _SPAN: tuple[Declared, ...] = (
