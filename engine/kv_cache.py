@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import BackendUnavailable
+from engine.models.checkpoints.block_formats import E4M3_LARGEST
 
 Array = NDArray[np.float32]
 
 OPTION = "cache"
 """The option of every backend that names a CacheFormat."""
-LARGEST = 448.0
 _LEAST_EXPONENT = -5
 """Of numpy.frexp: numbers below 2^-6 share the step of 2^-9."""
 NOISE = 1e-2
@@ -55,7 +55,7 @@ def quantise(numbers: Array) -> Array:
     """Each as the nearest E4M3 number, in FP32."""
     _, exponent = np.frexp(numbers)
     step = np.ldexp(np.float32(1.0), np.maximum(exponent, _LEAST_EXPONENT) - 4)
-    nearest: Array = np.clip(np.rint(numbers / step) * step, -LARGEST, LARGEST)
+    nearest: Array = np.clip(np.rint(numbers / step) * step, -E4M3_LARGEST, E4M3_LARGEST)
     return nearest
 
 

@@ -216,12 +216,12 @@ class Reference:
         tokens: Sequence[int],
         cache: Cache,
         *,
-        first: int = 0,
+        scored_from: int = 0,
         mark: Mark = _no_mark,
     ) -> Array:
-        """Appends `tokens` to the sequence in `cache` and returns logits after those from index `first` on.
+        """Appends `tokens` to the sequence in `cache`; returns logits after those from `scored_from` on.
 
-        [n - first, V]; of all if `first` is below 0, of none if it is n or above.
+        [n - scored_from, V]; of all if that index is below 0, of none if it is n or above.
 
         Raises RequestError if the cache has no room for them.
         """
@@ -250,7 +250,7 @@ class Reference:
             _add_lanes(x, mlp_history, lanes.mlp_exchange(i))
             mark("down" if isinstance(layer.mlp, DenseMlp) else "experts", i)
         cache.length += len(tokens)
-        result = self._logits(x[:, max(0, first) :])
+        result = self._logits(x[:, max(0, scored_from) :])
         mark("head", -1)
         return result
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import ShowsCache
+from engine.backends.base import OnStep, ShowsCache, ignore_step
 from engine.kv_cache import KeysAndValues
 from engine.models.config import ModelConfig
 from engine.models.weights import DType, Weights, cast_tensor
@@ -132,11 +132,11 @@ class Altered:
         self._backend = backend
         self._change = change
 
-    def logits(self, tokens: Sequence[int], first: int = 0) -> Array:
-        return self._change(self._backend.logits(tokens, first).copy())
+    def logits(self, tokens: Sequence[int], scored_from: int = 0, on_step: OnStep = ignore_step) -> Array:
+        return self._change(self._backend.logits(tokens, scored_from, on_step).copy())
 
-    def logits_and_cache(self, tokens: Sequence[int], first: int = 0) -> tuple[Array, KeysAndValues]:
-        logits, kept = self._backend.logits_and_cache(tokens, first)
+    def logits_and_cache(self, tokens: Sequence[int], scored_from: int = 0) -> tuple[Array, KeysAndValues]:
+        logits, kept = self._backend.logits_and_cache(tokens, scored_from)
         return self._change(logits.copy()), kept
 
 

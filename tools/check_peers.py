@@ -132,7 +132,7 @@ def check(model: Model) -> dict[str, Any]:
 def greedy(reference: Reference, tokenizer: Tokenizer, text: str) -> Sequence:
     prompt = tokenizer.encode(text, special=True)
     cache = reference.new_cache(len(prompt) + NEW_TOKENS)
-    rows = [reference.forward(prompt, cache, first=len(prompt) - 1)[0]]
+    rows = [reference.forward(prompt, cache, scored_from=len(prompt) - 1)[0]]
     continuation = [int(np.argmax(rows[-1]))]
     while len(continuation) < NEW_TOKENS:
         rows.append(reference.forward(continuation[-1:], cache)[0])

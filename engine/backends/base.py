@@ -8,7 +8,7 @@ backend has one row, a launch is one request.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -23,6 +23,9 @@ from engine.models.storage import Storage
 from engine.models.weights import Weights
 from engine.sampling import SamplingParams
 from engine.timings import FinishReason, PhaseTime
+
+OnStep = Callable[[], None]
+"""Called between the steps of a long work; what it raises ends the work."""
 
 MAILBOX, BARRIER = "mailbox", "barrier"
 SYNCS = (MAILBOX, BARRIER)
@@ -156,6 +159,10 @@ class Loaded(Protocol):
     def weights(self) -> Weights: ...
 
 
+def ignore_step() -> None:
+    """For work that nobody ends."""
+
+
 class Backend(Protocol):
     """A loaded model on some devices. At most `rows` requests at a time; one more raises RequestError."""
 
@@ -199,10 +206,14 @@ class Backend(Protocol):
         """
         ...
 
-    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
-        """Logits after each of `tokens` from index `first` on: [len(tokens) - first, vocab].
+    def logits(
+        self, tokens: Sequence[int], scored_from: int = 0, on_step: OnStep = ignore_step
+    ) -> NDArray[np.float32]:
+        """Logits after each of `tokens` from index `scored_from` on: [len(tokens) - scored_from, vocab].
 
-        The tokens before it are read as a prompt is.
+        The tokens before it are read as a prompt is. `on_step` is called now and then, up to a second apart
+        on a slow backend; what it raises ends the work. Raises RequestError if `scored_from` is not an index
+        of `tokens`, or the model cannot take them; NoRoom if it has to wait for launches in flight.
         """
         ...
 
@@ -217,7 +228,7 @@ class ShowsCache(Backend, Protocol):
     """A backend that can keep keys and values in FP8: what it kept is what it is verified by."""
 
     def logits_and_cache(
-        self, tokens: Sequence[int], first: int = 0
+        self, tokens: Sequence[int], scored_from: int = 0
     ) -> tuple[NDArray[np.float32], KeysAndValues]:
         """As `logits`, and what keys and values that pass has left."""
         ...
@@ -264,9 +275,13 @@ def check_ids(config: ModelConfig, tokens: Sequence[int]) -> None:
             raise RequestError(f"token id {token} is not in the vocabulary (0 to {config.vocab - 1})")
 
 
-def check_sequence(config: ModelConfig, tokens: Sequence[int]) -> None:
-    """Raises RequestError if `tokens` is not a sequence that the model can score."""
+def check_sequence(config: ModelConfig, tokens: Sequence[int], scored_from: int = 0) -> None:
+    """Raises RequestError if `tokens` is not a sequence that the model can score from that index on."""
     check_ids(config, tokens)
+    if not 0 <= scored_from < len(tokens):
+        raise RequestError(
+            f"logits are asked for from token {scored_from} on; the last one is {len(tokens) - 1}"
+        )
     if len(tokens) > config.context:
         raise RequestError(
             f"the sequence has {len(tokens)} tokens; {config.name} takes at most {config.context}: shorten it"

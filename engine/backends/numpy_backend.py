@@ -20,9 +20,11 @@ from engine.backends.base import (
     DeviceInfo,
     Job,
     Loaded,
+    OnStep,
     Topology,
     check_job,
     check_sequence,
+    ignore_step,
 )
 from engine.backends.host_room import require_memory
 from engine.backends.numpy_launch import PREFILL_CHUNK, NumpyLaunch
@@ -226,20 +228,31 @@ class NumpyBackend:
                     reader.take_prompt(source, length)
                 return
 
-    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
-        """Logits after each of `tokens` from index `first` on: [len(tokens) - first, vocab]."""
-        return self.logits_and_cache(tokens, first)[0]
+    def logits(
+        self, tokens: Sequence[int], scored_from: int = 0, on_step: OnStep = ignore_step
+    ) -> NDArray[np.float32]:
+        """As engine.backends.base.Backend says; beside launches in flight."""
+        return self._score(tokens, scored_from, on_step)[0]
 
     def logits_and_cache(
-        self, tokens: Sequence[int], first: int = 0
+        self, tokens: Sequence[int], scored_from: int = 0
     ) -> tuple[NDArray[np.float32], KeysAndValues]:
-        check_sequence(self.config, tokens)
+        logits, cache = self._score(tokens, scored_from)
+        return logits, cache.content()
+
+    def _score(
+        self, tokens: Sequence[int], scored_from: int, on_step: OnStep = ignore_step
+    ) -> tuple[NDArray[np.float32], Cache]:
+        check_sequence(self.config, tokens, scored_from)
         cache = self._reference.new_cache(len(tokens))
-        chunks = [
-            self._reference.forward(tokens[start : start + PREFILL_CHUNK], cache, first=first - start)
-            for start in range(0, len(tokens), PREFILL_CHUNK)
-        ]
-        return np.concatenate(chunks), cache.content()
+        out = np.empty((len(tokens) - scored_from, self.config.vocab), np.float32)
+        for start in range(0, len(tokens), PREFILL_CHUNK):
+            on_step()
+            chunk = tokens[start : start + PREFILL_CHUNK]
+            rows = self._reference.forward(chunk, cache, scored_from=scored_from - start)
+            end = max(0, start + len(chunk) - scored_from)
+            out[end - len(rows) : end] = rows
+        return out, cache
 
     def tokens_and_cache(self, job: Job) -> tuple[list[int], KeysAndValues]:
         launch = self.launch(job)

@@ -125,7 +125,7 @@ class NumpyLaunch:
                 return self._end("cancelled", self._elapsed_ns())
             chunk = job.tokens[start : start + PREFILL_CHUNK]
             is_last = start + len(chunk) == len(job.tokens)
-            logits = reference.forward(chunk, cache, first=len(chunk) - is_last, mark=mark)
+            logits = reference.forward(chunk, cache, scored_from=len(chunk) - is_last, mark=mark)
             self._prefilled = start + len(chunk)
             if not is_last:
                 yield

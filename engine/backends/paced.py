@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import DeviceInfo, Job, Outcome, Token, Topology, check_job
+from engine.backends.base import DeviceInfo, Job, OnStep, Outcome, Token, Topology, check_job, ignore_step
 from engine.backends.paced_models import MARKDOWN, WORDS, recital
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.errors import BackendUnavailable, RequestError
@@ -113,7 +113,12 @@ class PacedBackend:
         limit = min(job.max_tokens, self.config.context - len(job.tokens))
         return PacedLaunch(job, self._text, schedule, limit)
 
-    def logits(self, _tokens: Sequence[int], _first: int = 0) -> NDArray[np.float32]:
+    def logits(
+        self,
+        tokens: Sequence[int],  # noqa: ARG002
+        scored_from: int = 0,  # noqa: ARG002
+        on_step: OnStep = ignore_step,  # noqa: ARG002
+    ) -> NDArray[np.float32]:
         raise RequestError("the backend paced computes no model; benchmark another backend")
 
     def measure_bandwidth(self) -> tuple[float, ...]:

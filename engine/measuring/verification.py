@@ -39,7 +39,7 @@ TOKENS = 64
 """Generated tokens that are compared where all of them are too many; a wrong phase shows in the first."""
 PROMPT_ROWS = 256
 """Of a prompt's logits, those of its last tokens that are compared: a row has a number for each entry of the
-vocabulary, and those of 32,000 tokens would take 16 GB twice. What comes before them is in all of them."""
+vocabulary, and those of 32,000 tokens would take 16 GB twice. The tokens before act on these."""
 POSITIONS = 16
 """Positions that the reference computes where a whole sequence is too much for it."""
 CORE_WORK = 1.5e11
@@ -74,22 +74,24 @@ def verify(
             generated,
         )
     sequence = [*prompt, *generated[: chosen.tokens - 1]]
-    first = max(0, len(prompt) - PROMPT_ROWS)
+    first = _first_compared(prompt)
     rows = _finite(backend.logits(sequence, first))
-    weights = kept_weights(backend, chosen.made(model.weights))
+    weights = kept_weights(backend, chosen.generated_there(model.weights))
     reference = Reference(weights, stream=True, products=chosen.products)
     if chosen.kind == FULL:
-        expected = reference.forward(sequence, reference.new_cache(len(sequence)), first=first)
+        expected = reference.forward(sequence, reference.new_cache(len(sequence)), scored_from=first)
         answer = len(prompt) - 1 - first
         equal = agrees(expected[answer:], generated, rows[answer:])
         error = relative_error(rows, expected)
         against = f"reference ({chosen.library})"
     else:
-        begin = sequence[:POSITIONS]
-        expected = reference.forward(begin, reference.new_cache(len(begin)))
+        beginning = sequence[:POSITIONS]
+        expected = reference.forward(beginning, reference.new_cache(len(beginning)))
         equal = agrees(rows[len(prompt) - 1 - first :], generated)
-        error = relative_error(_finite(backend.logits(begin)), expected)
-        against = f"reference ({chosen.library}) at {len(begin)} positions, tokens by own full-sequence pass"
+        error = relative_error(_finite(backend.logits(beginning)), expected)
+        against = (
+            f"reference ({chosen.library}) at {len(beginning)} positions, tokens by own full-sequence pass"
+        )
     return Verified(against, equal, error, chosen.kind, LOGIT_LIMIT, chosen.tokens)
 
 
@@ -106,19 +108,24 @@ def _verify_fp8(
         against += f" of a prompt of {len(job.tokens)} tokens and its own {len(again)}"
     tokens = again[: chosen.tokens]
     sequence = [*job.tokens, *tokens[:-1]]
-    first = max(0, len(job.tokens) - PROMPT_ROWS)
+    first = _first_compared(job.tokens)
     logits, by_pass = backend.logits_and_cache(sequence, first)
     found = _finite(logits)
-    weights = kept_weights(backend, chosen.made(model.weights))
+    weights = kept_weights(backend, chosen.generated_there(model.weights))
     reference = Reference(weights, stream=True, products=chosen.products, cache=CacheFormat.FP8)
     expected, decoded = (
-        reference.forward(sequence, reference.new_cache(len(sequence), claims), first=first)
+        reference.forward(sequence, reference.new_cache(len(sequence), claims), scored_from=first)
         for claims in (by_pass, by_launch)
     )
     from_here = slice(len(job.tokens) - 1 - first, None)
     equal = agrees(decoded[from_here], tokens, (decoded + found - expected)[from_here])
     error = relative_error(found, expected)
     return Verified(against, repeated and equal, error, chosen.kind, LOGIT_LIMIT, len(tokens))
+
+
+def _first_compared(prompt: Sequence[int]) -> int:
+    """Index of the first token whose logits are compared."""
+    return max(0, len(prompt) - PROMPT_ROWS)
 
 
 @dataclass(frozen=True)
@@ -128,10 +135,10 @@ class _Comparison:
     library: str
     products: Products
 
-    def made(self, weights: Weights) -> Weights:
-        """Random ones where the products are: on a GPU if that is one."""
+    def generated_there(self, weights: Weights) -> Weights:
+        """Random ones are generated where the products are, on a GPU if that is one; others stay."""
         if isinstance(weights, RandomWeights) and isinstance(self.products, TorchProducts):
-            return weights.made_by(self.products.random_numbers)
+            return weights.with_generator(self.products.random_numbers)
         return weights
 
 

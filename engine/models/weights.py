@@ -40,16 +40,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError, ConfigError
-from engine.models.checkpoints.block_formats import E4M3_LEVELS, MXFP4_BLOCK, e4m3_codes, mxfp4_blocks
+from engine.models.checkpoints.block_formats import E4M3_LARGEST, MXFP4_BLOCK, e4m3_codes, mxfp4_blocks
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 
 DType = Literal["f32", "f16", "bf16"]
-Numbers = Callable[[int, int, float, float], NDArray[np.float16]]
+NumberGenerator = Callable[[int, int, float, float], NDArray[np.float16]]
 """Makes the first so many numbers of a random tensor from its key, scale and offset (RandomWeights)."""
 RANDOM_STORAGES = (Storage.FP8_BLOCK, Storage.Q8_0, Storage.MXFP4)
 """How random matrices may be packed."""
-_E4M3_LARGEST = float(np.nanmax(E4M3_LEVELS))
 _BLOCK = 1 << 16
 """Elements that are made at a time: their 32-bit words stay in a core's own cache."""
 _TASK = 16 * _BLOCK
@@ -148,12 +147,12 @@ class RandomWeights:
         self._expert_storage = expert_storage
         self._storage = storage
         self._shapes = dict(tensor_shapes(config))
-        self._numbers: Numbers = random_numbers
+        self._generate: NumberGenerator = random_numbers
 
-    def made_by(self, numbers: Numbers) -> RandomWeights:
+    def with_generator(self, generate: NumberGenerator) -> RandomWeights:
         """The same weights, where something else than NumPy makes their numbers."""
         other = copy(self)
-        other._numbers = numbers
+        other._generate = generate
         return other
 
     def recipe(self, name: str) -> tuple[int, float, float]:
@@ -191,14 +190,14 @@ class RandomWeights:
             case Storage.Q8_0:
                 return float(np.float16(scale / 128.0))
             case _:
-                return float(np.float32(scale / _E4M3_LARGEST))
+                return float(np.float32(scale / E4M3_LARGEST))
 
     def packed(self, name: str) -> Packed:
         key, _, _ = self.recipe(name)
         shape, storage = self._shapes[name], self.storage(name)
         rows, columns = int(np.prod(shape[:-1])), shape[-1]
         if storage is Storage.FP8_BLOCK:
-            codes = e4m3_codes(self._numbers(rows * columns, key, _E4M3_LARGEST, 0.0))
+            codes = e4m3_codes(self._generate(rows * columns, key, E4M3_LARGEST, 0.0))
             down, across = -(-rows // FP8_BLOCK_SIDE), -(-columns // FP8_BLOCK_SIDE)
             scales = self._packed_scales(name, down * across).reshape(*shape[:-2], -1, across)
             return Packed(storage, codes.reshape(shape), scales)
@@ -230,7 +229,7 @@ class RandomWeights:
         if self.storage(name).is_packed:
             return cast_tensor(self.packed(name).values().reshape(shape), dtype)
         key, scale, offset = self.recipe(name)
-        half = self._numbers(int(np.prod(shape)), key, scale, offset)
+        half = self._generate(int(np.prod(shape)), key, scale, offset)
         if self.native == "bf16":
             bits = cast_tensor(half.reshape(shape), "bf16")
             return (

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain
+from typing import TypeVar
 
 from engine import replies
-from engine.backends.base import Job, Launch, Outcome, Token
+from engine.backends.base import Job, Launch, OnStep, Outcome, Token
 from engine.backends.running import follow
 from engine.errors import EngineError, NoRoom, RequestError
 from engine.models.text_stream import TextStream
@@ -27,6 +29,9 @@ from engine.timings import FinishReason
 POLL_S = 0.02
 """How soon a cancellation is obeyed when no token comes."""
 PROGRESS_S = 0.25
+SCORING_S = 1.0
+"""What is probably left while an answer is scored."""
+Begun = TypeVar("Begun")
 
 
 class Refused(EngineError):
@@ -38,7 +43,11 @@ class Refused(EngineError):
 
 
 class _Leaving(Exception):
-    """The launch is given up: another worker goes on with it."""
+    """The request is given up: another worker goes on with it."""
+
+
+class _Cancelled(Exception):
+    """The client wants no more of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +84,7 @@ class Generation:
             self._prompt = tuple(self._tokenizer.encode_prompt(request.prompt, request.cache_salt))
         self._limit = _limit(engine, len(self._prompt), request.max_tokens)
         if request.logprobs is not None:
-            check_room(engine.backend, self._limit)
+            check_room(engine.backend, len(self._prompt), self._limit)
         self._stream = TextStream(self._tokenizer.speller(request.prompt), request.stop)
         replayed = "".join(self._stream.push(token) for token in published.ids)
         self._unsent = replayed[len(published.text) :]
@@ -93,7 +102,10 @@ class Generation:
         alternatives = self._request.logprobs
         if done is not None and alternatives is not None:  # the scores come before the end
             if done.finish_reason != "cancelled":
-                self._score(alternatives, self._text_bytes + len(done.text.encode()))
+                try:
+                    self._score(alternatives, self._text_bytes + len(done.text.encode()), host)
+                except _Leaving:
+                    return None
             self._output.end(done)
         return done
 
@@ -130,16 +142,21 @@ class Generation:
 
     def _launch(self, host: Host) -> Launch | None:
         """Begins as soon as there is room beside the requests in flight; None if it is not to begin."""
-        job, output, launch = self._job(), self._output, self._engine.backend.launch
+        job, launch = self._job(), self._engine.backend.launch
         try:
             return launch(job)
         except NoRoom as error:
-            output.frame(Progress(0, len(job.tokens), "prompt tokens", str(error)))
+            self._output.frame(Progress(0, len(job.tokens), "prompt tokens", str(error)))
+        return self._once_there_is_room(partial(launch, job), host)
+
+    def _once_there_is_room(self, begin: Callable[[], Begun], host: Host) -> Begun | None:
+        """What `begin` returns as soon as it does not raise NoRoom; None if it is not to begin."""
+        output = self._output
         with host.wanting_room():
             while not (output.cancelled.is_set() or output.lost.is_set() or host.must_leave(float("inf"))):
                 time.sleep(POLL_S)
                 with suppress(NoRoom):
-                    return launch(job)
+                    return begin()
         return None
 
     def _job(self) -> Job:
@@ -196,8 +213,11 @@ class Generation:
         self._text_bytes += len(text.encode())
         self._output.tokens(ids, text, self._clock.decode_us, self._clock.ttft_ms)
 
-    def _score(self, alternatives: int, text_bytes: int) -> None:
-        """Sends the log-probabilities of the tokens that the text shows: none of a stop string's own."""
+    def _score(self, alternatives: int, text_bytes: int, host: Host) -> None:
+        """Sends the log-probabilities of the tokens that the text shows: none of a stop string's own.
+
+        None of them if the client has cancelled meanwhile. Raises _Leaving if it had to leave.
+        """
         scored = sum(len(frame.chosen) for frame in self._output.history if isinstance(frame, Scored))
         answer = self._ids
         if self._stream.stopped:
@@ -206,10 +226,32 @@ class Generation:
             answer = [
                 token for token, end in zip(answer, chain((0,), ends), strict=False) if end < text_bytes
             ]
-        for frame in scores(
-            self._engine.backend, self._tokenizer, self._prompt, answer, alternatives, scored
-        ):
+        begin = partial(
+            self._scores, answer, alternatives, scored, on_step=partial(self._require_wanted, host)
+        )
+        try:
+            try:
+                frames = begin()
+            except NoRoom:
+                waited = self._once_there_is_room(begin, host)
+                if waited is None:
+                    raise _Cancelled if self._output.cancelled.is_set() else _Leaving from None
+                frames = waited
+        except _Cancelled:
+            return
+        for frame in frames:
             self._output.frame(frame)
+
+    def _scores(self, answer: Sequence[int], alternatives: int, first: int, on_step: OnStep) -> list[Scored]:
+        backend, tokenizer = self._engine.backend, self._tokenizer
+        return list(scores(backend, tokenizer, self._prompt, answer, alternatives, first, on_step))
+
+    def _require_wanted(self, host: Host) -> None:
+        """Raises _Cancelled or _Leaving if nobody wants this worker's scores any more."""
+        if self._output.cancelled.is_set():
+            raise _Cancelled
+        if self._output.lost.is_set() or host.must_leave(SCORING_S):
+            raise _Leaving
 
     def _report_prefill(self, launch: Launch) -> None:
         now = time.monotonic()

@@ -277,7 +277,7 @@ int ml_launch(MlKernel* kernel, const MlJob* job) {
   if (!has_cache(team, job->cache)) return ML_BAD_CACHE;
   if (is_filling(team, job->cache)) return ML_BUSY;
   if (job->cached < 0 || job->cached >= job->count) return ML_TOO_LONG;
-  if (job->all_logits && (job->scored_from < 0 || job->scored_from >= job->count)) return ML_TOO_LONG;
+  if (job->all_logits && (job->scored_from < job->cached || job->scored_from >= job->count)) return ML_TOO_LONG;
   if (job->sampled < 0 || job->sampled > job->count) return ML_TOO_LONG;
   for (int i = 0; i < job->bias_count; ++i)
     if (job->bias_ids[i] < 0 || job->bias_ids[i] >= s.vocab) return ML_BAD_TOKEN;

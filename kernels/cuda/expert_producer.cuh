@@ -28,7 +28,7 @@ struct ExpertWalk<true> {
         matrices<GATE_UP>(producer, region, layer);
         matrices<DOWN>(producer, region, layer);
         if constexpr (REQUESTS == 1 && experts::FOLDED) {
-            if (!producer.ended) barrier_arrive(&producer.shared.routing.taken);  // of a layer that never comes nobody takes anything
+            if (!producer.ended) barrier_arrive(&producer.shared.routing.taken);  // else the consumers have left, and nobody waits for it
         }
     }
 

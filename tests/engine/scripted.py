@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.base import DeviceInfo, Job, Outcome, Token, Topology, TraceSpan
+from engine.backends.base import (
+    DeviceInfo,
+    Job,
+    OnStep,
+    Outcome,
+    Token,
+    Topology,
+    TraceSpan,
+    ignore_step,
+)
 from engine.backends.prefix_cache import PrefixCacheUse
 from engine.models.catalogue import Model, open_model
 from engine.models.config import ModelConfig
@@ -90,8 +99,11 @@ class ScriptedBackend:
         self.launches.append(launch)
         return launch
 
-    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
-        return np.zeros((len(tokens) - first, self.config.vocab), np.float32)
+    def logits(
+        self, tokens: Sequence[int], scored_from: int = 0, on_step: OnStep = ignore_step
+    ) -> NDArray[np.float32]:
+        on_step()
+        return np.zeros((len(tokens) - scored_from, self.config.vocab), np.float32)
 
     def measure_bandwidth(self) -> tuple[float, ...]:
         return self.bandwidths.pop(0)

@@ -14,12 +14,12 @@ from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.backends.running import complete
 from engine.errors import BackendUnavailable
-from engine.kv_cache import LARGEST, NOISE, Array, CacheFormat, KeysAndValues, quantise, settle
+from engine.kv_cache import NOISE, Array, CacheFormat, KeysAndValues, quantise, settle
 from engine.measuring.bandwidth import usable_cores
 from engine.measuring.measurement import FULL, LOGIT_LIMIT, PARTIAL
 from engine.measuring.verification import verify
 from engine.models.catalogue import open_model
-from engine.models.checkpoints.block_formats import E4M3_LEVELS
+from engine.models.checkpoints.block_formats import E4M3_LARGEST, E4M3_LEVELS
 from engine.reference import Reference
 
 LEVELS = np.unique(E4M3_LEVELS[np.isfinite(E4M3_LEVELS)])
@@ -61,7 +61,7 @@ def test_levels_stay_and_of_two_as_near_the_even_one_is_taken() -> None:
 
 def test_what_is_too_large_becomes_the_largest() -> None:
     given = np.array([449, 464, 480, 1e30, np.inf, -1e4], np.float32)
-    np.testing.assert_array_equal(quantise(given), [LARGEST] * 5 + [-LARGEST])
+    np.testing.assert_array_equal(quantise(given), [E4M3_LARGEST] * 5 + [-E4M3_LARGEST])
 
 
 def test_the_other_side_is_taken_between_two_steps_and_nowhere_else() -> None:
@@ -115,6 +115,16 @@ def test_a_run_is_verified_by_a_reference_that_rounds(
     assert found.kind == (FULL if work is None else PARTIAL) and "FP8" in found.against
 
 
+def test_of_a_long_prompt_the_last_rows_are_compared(monkeypatch: Any) -> None:
+    monkeypatch.setattr("engine.measuring.verification.PROMPT_ROWS", 3)
+    model = MODELS["tiny-llama"]
+    with opened("numpy", model) as backend:
+        tokens = ids(backend, Job(PROMPT, TOKENS))
+        assert verify(backend, model, PROMPT, tokens).passed
+        wrong = [*tokens[:-1], (tokens[-1] + 1) % 96]
+        assert not verify(backend, model, PROMPT, wrong).tokens_equal
+
+
 def test_both_passes_of_the_reference_count_as_work(monkeypatch: Any) -> None:
     model = MODELS["tiny-llama"]
     one_pass = float(model.config.active_parameters) * (len(PROMPT) + TOKENS)
@@ -150,7 +160,7 @@ def test_another_rounding_is_found(how: str, monkeypatch: Any) -> None:
             sequence = [*PROMPT, *tokens[:-1]]
             scored = backend.logits_and_cache(sequence)
         monkeypatch.setattr(backend, "tokens_and_cache", lambda _job: (tokens, kept))
-        monkeypatch.setattr(backend, "logits_and_cache", lambda _tokens: scored)
+        monkeypatch.setattr(backend, "logits_and_cache", lambda _tokens, _scored_from: scored)
         found = verify(backend, model, PROMPT, tokens)
     assert not found.passed
 

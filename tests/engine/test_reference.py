@@ -92,8 +92,8 @@ def test_last_and_no_logits_leave_the_same_cache_as_all() -> None:
     whole = reference.forward(TOKENS, reference.new_cache(40))
 
     cache = reference.new_cache(40)
-    none = reference.forward(TOKENS[:30], cache, first=30)
-    last = reference.forward(TOKENS[30:], cache, first=len(TOKENS[30:]) - 1)
+    none = reference.forward(TOKENS[:30], cache, scored_from=30)
+    last = reference.forward(TOKENS[30:], cache, scored_from=len(TOKENS[30:]) - 1)
 
     assert none.shape == (0, 96)
     assert np.allclose(last, whole[-1:], rtol=0, atol=2e-5 * np.abs(whole).max())
@@ -104,7 +104,7 @@ def test_a_head_over_all_lanes_may_give_no_logits() -> None:
     reference = Reference(RandomWeights(replace(DELAYED, lanes=lanes, tied_head=False)))
     cache = reference.new_cache(2)
 
-    assert reference.forward([1, 2], cache, first=2).shape == (0, 96)
+    assert reference.forward([1, 2], cache, scored_from=2).shape == (0, 96)
     assert cache.length == 2
 
 

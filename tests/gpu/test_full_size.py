@@ -43,7 +43,7 @@ def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 300, 4095])
-def test_logits_after_prefill_are_those_of_the_whole_sequence(pair: Pair, length: int) -> None:
+def test_logits_after_a_prompt_are_those_of_the_whole_sequence(pair: Pair, length: int) -> None:
     backend, reference = pair
     tokens = sequence(backend, length)
     error = relative_error(last_logits(backend, tokens), reference.logits(tokens)[0].cpu().numpy())

@@ -196,7 +196,7 @@ def _forward(model: Model, tokens: list[int]) -> np.ndarray:
 def _greedy(model: Model, prompt: list[int]) -> list[int]:
     reference = Reference(model.weights)
     cache = reference.new_cache(len(prompt) + NEW_TOKENS)
-    logits = reference.forward(prompt, cache, first=len(prompt) - 1)
+    logits = reference.forward(prompt, cache, scored_from=len(prompt) - 1)
     tokens = [int(logits[0].argmax())]
     while len(tokens) < NEW_TOKENS:
         tokens.append(int(reference.forward(tokens[-1:], cache)[0].argmax()))

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from engine.backends.base import (
     DeviceInfo,
     Job,
+    OnStep,
     Topology,
     check_job,
     check_sequence,
+    ignore_step,
     require_features,
 )
 from engine.backends.cpu import library
@@ -179,15 +181,17 @@ class CpuBackend:
             self._in_flight[row] = launch
             return launch
 
-    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
-        """Logits after each of `tokens` from index `first` on: [len(tokens) - first, vocab]."""
-        return self._score(tokens, first)
+    def logits(
+        self, tokens: Sequence[int], scored_from: int = 0, on_step: OnStep = ignore_step
+    ) -> NDArray[np.float32]:
+        """As engine.backends.base.Backend says; beside launches in flight if a row is free."""
+        return self._score(tokens, scored_from, on_step)
 
     def logits_and_cache(
-        self, tokens: Sequence[int], first: int = 0
+        self, tokens: Sequence[int], scored_from: int = 0
     ) -> tuple[NDArray[np.float32], KeysAndValues]:
         kept: list[KeysAndValues] = []
-        logits = self._score(tokens, first, kept.append)
+        logits = self._score(tokens, scored_from, on_kept=kept.append)
         return logits, kept[0]
 
     def tokens_and_cache(self, job: Job) -> tuple[list[int], KeysAndValues]:
@@ -197,13 +201,21 @@ class CpuBackend:
         return tokens, kept[0]
 
     def _score(
-        self, tokens: Sequence[int], first: int, on_kept: Callable[[KeysAndValues], None] | None = None
+        self,
+        tokens: Sequence[int],
+        scored_from: int,
+        on_step: OnStep = ignore_step,
+        on_kept: Callable[[KeysAndValues], None] | None = None,
     ) -> NDArray[np.float32]:
-        check_sequence(self.config, tokens)
-        out = np.empty((len(tokens) - first, self.config.vocab), np.float32)
+        check_sequence(self.config, tokens, scored_from)
+        out = np.empty((len(tokens) - scored_from, self.config.vocab), np.float32)
         launch = self._launch(Job(tuple(tokens), 1), out, on_kept)
-        while launch.outcome is None:
-            launch.poll(1.0)
+        try:
+            while launch.outcome is None:
+                on_step()
+                launch.poll(1.0)
+        finally:
+            launch.close()
         return out
 
     def measure_bandwidth(self) -> tuple[float, ...]:

@@ -186,8 +186,8 @@ _JOB: tuple[Declared, ...] = (
     ("profile", c_int32, ""),
     ("trace_first", c_int32, "generated tokens from here are recorded in full"),
     ("trace_last", c_int32, "up to here; equal means none"),
-    ("all_logits", Pointer(c_float, written=True), "[count - scored_from, vocab]; null: nobody asks"),
-    ("scored_from", c_int32, "the first token of `all_logits`; then nothing is generated"),
+    ("all_logits", Pointer(c_float, written=True), "[count - scored_from, vocab]: then nothing is generated"),
+    ("scored_from", c_int32, "whose logits are the first row; not before `cached`"),
 )
 _SPAN: tuple[Declared, ...] = (
     *_each("phase layer device thread", c_int32),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -19,9 +20,11 @@ from engine.backends.base import (
     DeviceInfo,
     Job,
     Loaded,
+    OnStep,
     Topology,
     check_job,
     check_sequence,
+    ignore_step,
 )
 from engine.backends.cuda.cache_content import read_cache
 from engine.backends.cuda.constants import Layout
@@ -46,7 +49,7 @@ from engine.backends.cuda.support import NAME, require_hopper, require_support
 from engine.backends.cuda.together import several_layout
 from engine.backends.prefix_cache import KeptSequence, PrefixCacheUse
 from engine.backends.running import drain
-from engine.errors import RequestError
+from engine.errors import NoRoom, RequestError
 from engine.kv_cache import OPTION as CACHE
 from engine.kv_cache import CacheFormat, KeysAndValues
 from engine.measuring.bandwidth import datasheet_gbs
@@ -93,6 +96,7 @@ class CudaBackend:
             raise
         self._current: CudaLaunch | MultiGpuLaunch | None = None
         self._lent: tuple[Lease, Job] | None = None
+        self._is_scoring = False
         """What the current launch uses of the kept caches."""
         self._lock = threading.Lock()
 
@@ -248,8 +252,9 @@ class CudaBackend:
 
     def _join(self, scheduler: RowScheduler, job: Job) -> Row:
         with self._lock:
+            self._require_unscored()
             if self._current is not None and not self._current.ended:
-                raise RequestError("what is measured runs alone; close the launches in flight first")
+                raise NoRoom("what is measured runs alone; close the launches in flight first")
             if scheduler.in_flight == self.rows:
                 raise RequestError(
                     f"the backend cuda runs {self.rows} launches at a time; close the other one first"
@@ -259,31 +264,38 @@ class CudaBackend:
         row.await_admission()
         return row
 
-    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
-        """Logits after each of `tokens` from index `first` on: [len(tokens) - first, vocab].
-
-        They come by the decode path; the tokens before it go as a prompt's do.
-        """
-        check_sequence(self.config, tokens)
-        result = [
-            self._score(
-                LaunchPlan(
-                    tokens[: start + _SCORE_TOKENS],
-                    1,
-                    first=start if start > first else 0,
-                    prefill_end=start,
-                    keep_logits=True,
+    def logits(
+        self, tokens: Sequence[int], scored_from: int = 0, on_step: OnStep = ignore_step
+    ) -> NDArray[np.float32]:
+        """As engine.backends.base.Backend says: by the decode path, and alone on the device."""
+        check_sequence(self.config, tokens, scored_from)
+        out = np.empty((len(tokens) - scored_from, self.config.vocab), np.float32)
+        with self._scoring():
+            for row in range(0, len(out), _SCORE_TOKENS):
+                on_step()
+                start = scored_from + row
+                first = start if row else 0  # later launches go on from what the first one has left
+                plan = LaunchPlan(
+                    tokens[: start + _SCORE_TOKENS], 1, first=first, prefill_end=start, keep_logits=True
                 )
-            )
-            for start in range(first, len(tokens), _SCORE_TOKENS)
-        ]
-        joined: NDArray[np.float32] = np.concatenate(result)
-        return joined
+                out[row : row + _SCORE_TOKENS] = self._score(plan)
+        return out
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
+        """Nobody's launch begins meanwhile: it might write over what the next launch here goes on from."""
+        with self._lock:
+            self._require_idle()
+            self._is_scoring = True
+        try:
+            yield
+        finally:
+            self._is_scoring = False
 
     def logits_and_cache(
-        self, tokens: Sequence[int], first: int = 0
+        self, tokens: Sequence[int], scored_from: int = 0
     ) -> tuple[NDArray[np.float32], KeysAndValues]:
-        logits = self.logits(tokens, first)
+        logits = self.logits(tokens, scored_from)
         return logits, self._content(len(tokens))
 
     def tokens_and_cache(self, job: Job) -> tuple[list[int], KeysAndValues]:
@@ -313,18 +325,23 @@ class CudaBackend:
             launch.close()
 
     def _start(self, launch_plan: LaunchPlan) -> CudaLaunch | MultiGpuLaunch:
+        """One of a scoring, which has the device to itself."""
         with self._lock:
-            self._require_idle()
             self._take_back()
             return self._start_plan(launch_plan)
 
     def _require_idle(self) -> None:
+        self._require_unscored()
         if self._current is not None and not self._current.ended:
-            raise RequestError("the backend cuda runs one launch at a time; close the other one first")
+            raise NoRoom("the backend cuda runs one launch at a time; close the other one first")
         if self._scheduler is not None:
             if self._scheduler.in_flight:
-                raise RequestError("what is measured runs alone; close the launches in flight first")
+                raise NoRoom("what is measured or scored runs alone; close the launches in flight first")
             self._scheduler.settle()  # under the lock: with nothing in flight its thread takes that no more
+
+    def _require_unscored(self) -> None:
+        if self._is_scoring:
+            raise NoRoom("another answer's log-probabilities are computed, which takes the GPU alone")
 
     def _take_back_ended(self) -> None:
         if self._current is None or self._current.ended:

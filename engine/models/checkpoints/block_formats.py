@@ -51,6 +51,7 @@ def _e4m3_values() -> NDArray[np.float32]:
 
 
 E4M3_LEVELS = _e4m3_values()
+E4M3_LARGEST = 448.0
 
 
 @cache

@@ -54,7 +54,7 @@ def test_tokens_are_those_of_the_reference_and_the_sampling_rule(backend) -> Non
     reference = Reference(RandomWeights(TINY))
     cache = reference.new_cache(64)
     sequence = list(PROMPT)
-    logits = reference.forward(PROMPT, cache, first=len(PROMPT) - 1)
+    logits = reference.forward(PROMPT, cache, scored_from=len(PROMPT) - 1)
     for _ in range(12):
         sequence.append(choose(logits[0], WARM, sequence, len(sequence)))
         logits = reference.forward(sequence[-1:], cache)
@@ -224,6 +224,12 @@ def test_logits_come_for_a_sequence_as_long_as_the_context(backend) -> None:
         backend.logits([1] * (TINY.context + 1))
     with pytest.raises(RequestError, match="token id 96"):
         backend.logits([1, 96])
+
+
+@pytest.mark.parametrize("scored_from", [-1, 3, 4])
+def test_logits_from_outside_the_sequence_are_refused(backend, scored_from: int) -> None:
+    with pytest.raises(RequestError, match=f"from token {scored_from} on; the last one is 2"):
+        backend.logits([1, 2, 3], scored_from)
 
 
 @pytest.mark.parametrize("first", [1, 33, 40])

@@ -18,7 +18,7 @@ def expected_ids(model: Model, prompt: list[int], count: int) -> list[int]:
     reference = Reference(model.weights)
     cache = reference.new_cache(len(prompt) + count)
     ids = list(prompt)
-    logits = reference.forward(prompt, cache, first=len(prompt) - 1)
+    logits = reference.forward(prompt, cache, scored_from=len(prompt) - 1)
     for _ in range(count):
         ids.append(int(logits[0].argmax()))
         logits = reference.forward(ids[-1:], cache)
@@ -127,6 +127,6 @@ def test_sampling_flags_reach_the_sampler(capsys: pytest.CaptureFixture[str]) ->
     }  # fmt: skip
     model = open_model("random:tiny-llama")
     reference = Reference(model.weights)
-    logits = reference.forward([3, 4], reference.new_cache(2), first=1)
+    logits = reference.forward([3, 4], reference.new_cache(2), scored_from=1)
     params = generate.SamplingParams(**found["sampling"])
     assert found["tokens"] == [choose(logits[0], params, [3, 4], 2)]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from engine.backends.base import OnStep, ignore_step
 from engine.errors import BackendFailure
 from engine.measuring import verification
 from engine.measuring.measurement import FULL, PARTIAL
@@ -27,7 +28,7 @@ PROMPT = (5, 3, 8, 1)
 def greedy(model: Model, count: int) -> list[int]:
     reference = Reference(model.weights)
     cache = reference.new_cache(len(PROMPT) + count)
-    logits = reference.forward(PROMPT, cache, first=len(PROMPT) - 1)
+    logits = reference.forward(PROMPT, cache, scored_from=len(PROMPT) - 1)
     tokens: list[int] = []
     for _ in range(count):
         tokens.append(int(logits[0].argmax()))
@@ -50,9 +51,12 @@ class Honest(ScriptedBackend):
     model: Model
     error = 0.0
 
-    def logits(self, tokens: Sequence[int], first: int = 0) -> NDArray[np.float32]:
+    def logits(
+        self, tokens: Sequence[int], scored_from: int = 0, on_step: OnStep = ignore_step
+    ) -> NDArray[np.float32]:
+        on_step()
         reference = Reference(self.model.weights)
-        rows = reference.forward(tokens, reference.new_cache(len(tokens)), first=first)
+        rows = reference.forward(tokens, reference.new_cache(len(tokens)), scored_from=scored_from)
         noise = np.random.default_rng(1).standard_normal(rows.shape).astype(np.float32)
         return rows + np.float32(self.error) * np.abs(rows).mean() * noise
 

@@ -41,8 +41,9 @@ def test_scores_are_the_log_softmax_of_the_logits_before_each_token(engine):
 
 def test_a_probability_of_nought_has_a_logarithm_that_travels(engine):
     class Certain:
-        def logits(self, tokens, first):
-            return np.where(np.arange(300) == 9, 0.0, -np.inf)[np.newaxis].repeat(len(tokens) - first, 0)
+        def logits(self, tokens, scored_from, on_step):
+            rows = len(tokens) - scored_from
+            return np.where(np.arange(300) == 9, 0.0, -np.inf)[np.newaxis].repeat(rows, 0)
 
     (frame,) = scores(Certain(), engine[1], [1], [9, 8], alternatives=0)
     assert [candidate.logprob for candidate in frame.chosen] == [0.0, LEAST_LOGPROB]
@@ -68,9 +69,40 @@ def test_scoring_goes_on_where_another_worker_left_off(engine):
 def test_an_answer_that_would_not_fit_in_memory_is_refused_before_it_is_begun(engine, monkeypatch):
     backend, _ = engine
     monkeypatch.setattr(scoring, "LOGITS_BYTES", 4 * backend.config.vocab * 100)
-    check_room(backend, 100)
-    with pytest.raises(RequestError, match=r"at most 100 tokens.*may have 101: lower max_tokens"):
-        check_room(backend, 101)
+    check_room(backend, 40, 100)
+    with pytest.raises(RequestError, match=r"at most 100 tokens.*may have 101: set max_tokens to 100"):
+        check_room(backend, 40, 101)
+
+
+def test_a_prompt_that_takes_long_to_read_once_more_is_refused(engine, monkeypatch):
+    monkeypatch.setattr(scoring, "MOST_TOKENS", 100)
+    check_room(engine[0], 40, 60)
+    with pytest.raises(RequestError, match="at most 60 tokens after this prompt"):
+        check_room(engine[0], 40, 61)
+    with pytest.raises(RequestError, match=r"this prompt has 100: shorten it"):
+        check_room(engine[0], 100, 1)
+
+
+def test_only_the_answers_logits_are_asked_for(engine, monkeypatch):
+    backend, tokenizer = engine
+    asked = []
+    logits = backend.logits
+    monkeypatch.setattr(
+        backend, "logits", lambda tokens, *rest: asked.append((len(tokens), rest[0])) or logits(tokens, *rest)
+    )
+    list(scores(backend, tokenizer, list(range(9)), [8, 9, 10], alternatives=0))
+    list(scores(backend, tokenizer, list(range(9)), [8, 9, 10], alternatives=0, first=2))
+    assert asked == [(11, 8), (11, 10)]
+
+
+def test_scoring_ends_with_what_a_step_raises(engine):
+    class Left(Exception): ...
+
+    def leave() -> None:
+        raise Left
+
+    with pytest.raises(Left):
+        next(scores(*engine, [1, 2], [8, 9], alternatives=0, on_step=leave))
 
 
 def scored_of(story: Story) -> list[Scored]:

@@ -379,7 +379,13 @@ void check_teams(const Model& m) {
     all.all_logits = rest.data();
     require(!ml_launch(kernel, &all), "logits are given from any token on");
     wait_for(kernel, false);
-    for (float number : rest) require(std::isfinite(number), "each of them is written");
+    difference = 0;
+    for (size_t i = 0; i < rest.size(); ++i) {
+      require(std::isfinite(rest[i]), "each of them is written");
+      const double apart = rest[i] - double(logits[size_t(all.scored_from) * s.vocab + i]);
+      difference += apart * apart;
+    }
+    require(difference <= 1e-5 * size, "they are those of all tokens");
     all.scored_from = job.count;
     require(ml_launch(kernel, &all) == ML_TOO_LONG, "no logits are given beyond the last token");
     if (pick(0, 1)) ml_launch(kernel, &job);  // destroyed in mid-token

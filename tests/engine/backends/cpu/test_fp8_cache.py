@@ -10,9 +10,10 @@ import pytest
 
 from engine.backends.base import Job
 from engine.backends.cpu.build import runnable
-from engine.kv_cache import LARGEST, CacheFormat, quantise
+from engine.kv_cache import CacheFormat, quantise
 from engine.measuring.measurement import LOGIT_LIMIT
 from engine.measuring.verification import verify
+from engine.models.checkpoints.block_formats import E4M3_LARGEST
 from engine.models.weights import DType, RandomWeights
 from engine.reference import Reference
 from tests.engine.backends.cpu.test_against_reference import LANES, LLAMA, Random, opened, prompt, tokens_of
@@ -70,7 +71,7 @@ def test_what_is_too_large_is_the_largest(target: Any) -> None:
     with opened("cpu", LLAMA, cache="fp8", isa=target.name, weights=LargeKeys) as backend:
         kept = backend.logits_and_cache(tokens)[1]
     for numbers in kept:
-        assert np.abs(numbers).max() == LARGEST
+        assert np.abs(numbers).max() == E4M3_LARGEST
         np.testing.assert_array_equal(numbers, quantise(numbers))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from engine.backends.cuda.backend import CudaBackend
 from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.launch import LaunchPlan
 from engine.backends.cuda.monokernel import kernel_headers
-from engine.errors import BackendFailure, ConfigError
+from engine.errors import BackendFailure, ConfigError, NoRoom
 from engine.models.catalogue import open_model
 
 
@@ -144,8 +145,9 @@ def test_a_launch_that_does_not_start_does_not_count_as_running(monkeypatch: pyt
     assert len(closed) == 2
 
 
-@pytest.mark.parametrize("count", [1, 300])
-def test_one_row_of_logits_is_kept_after_a_prompt(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+@pytest.fixture
+def scorer(monkeypatch: pytest.MonkeyPatch) -> tuple[CudaBackend, list[LaunchPlan]]:
+    """A backend without a device, and the launches that it was to score with."""
     plans: list[LaunchPlan] = []
 
     class Played:
@@ -157,12 +159,53 @@ def test_one_row_of_logits_is_kept_after_a_prompt(monkeypatch: pytest.MonkeyPatc
         def close(self) -> None: ...
 
         def logits(self) -> NDArray[np.float32]:
-            return np.zeros((plans[-1].steps, 7), np.float32)
+            return np.full((plans[-1].steps, opened.config.vocab), len(plans), np.float32)
 
     opened = CudaBackend.__new__(CudaBackend)
-    opened.config = open_model("random:tiny-llama").config
+    opened.config = replace(open_model("random:tiny-llama").config, context=700)
+    opened._current, opened._scheduler, opened._lock = None, None, threading.Lock()
+    opened._is_scoring = False
     monkeypatch.setattr(opened, "_start", Played)
-    tokens = (1,) * min(count, opened.config.context)
-    assert opened.logits(tokens, len(tokens) - 1).shape == (1, 7)
+    return opened, plans
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_one_row_of_logits_is_kept_after_a_prompt(
+    scorer: tuple[CudaBackend, list[LaunchPlan]], count: int
+) -> None:
+    opened, plans = scorer
+    tokens = (1,) * count
+    assert opened.logits(tokens, count - 1).shape == (1, opened.config.vocab)
     (plan,) = plans
     assert (plan.first, plan.steps, plan.keep_logits, tuple(plan.ids)) == (0, 1, True, tokens)
+
+
+def test_later_launches_of_a_scoring_go_on_from_what_the_first_has_left(
+    scorer: tuple[CudaBackend, list[LaunchPlan]],
+) -> None:
+    opened, plans = scorer
+    rows = opened.logits((1,) * 600, 10)
+    assert [(plan.first, plan.prefill_end, plan.steps) for plan in plans] == [
+        (0, 10, 256),
+        (266, 266, 256),
+        (522, 522, 78),
+    ]
+    assert [int(rows[i, 0]) for i in (0, 255, 256, 511, 512, 589)] == [1, 1, 2, 2, 3, 3]
+
+
+def test_nobodys_launch_begins_between_those_of_a_scoring(
+    scorer: tuple[CudaBackend, list[LaunchPlan]],
+) -> None:
+    opened, plans = scorer
+    refused: list[str] = []
+
+    def launch() -> None:
+        with pytest.raises(NoRoom) as error:
+            opened.logits((1, 2))
+        refused.append(str(error.value))
+
+    opened.logits((1,) * 600, 10, on_step=launch)
+
+    assert refused == ["another answer's log-probabilities are computed, which takes the GPU alone"] * 3
+    assert len(plans) == 3
+    assert opened.logits((1, 2)).shape == (2, opened.config.vocab)
