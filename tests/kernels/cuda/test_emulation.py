@@ -150,6 +150,21 @@ def test_the_last_token_goes_along_with_its_prompt_to_the_references_logits(
     assert relative_error(found, wanted) < PREFILL_TOLERANCE
 
 
+def test_known_tokens_behind_a_prompt_have_the_references_logits(folder: Path) -> None:
+    """What a scoring asks for: the first of them goes along with the prompt, the others through decode."""
+    config, cores = MODELS["llama"]
+    weights, known = RandomWeights(config, 3), 4
+    prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
+    reference = Reference(weights)
+
+    gpu = EmulatedGpu(folder, config, weights, cores)
+    found = gpu.logits(prompt, prefilled=PROMPT - known, tiles_from=1000)
+
+    wanted = reference.forward(prompt, reference.new_cache(PROMPT), scored_from=PROMPT - known)
+    assert found.shape == wanted.shape
+    assert relative_error(found, wanted) < PREFILL_TOLERANCE
+
+
 def test_where_requests_may_share_launches_a_last_token_has_the_bits_of_decode(folder: Path) -> None:
     config, cores = MODELS["llama"]
     prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
