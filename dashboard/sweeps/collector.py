@@ -180,8 +180,8 @@ def _take(wait: _Wait, frame: Frame) -> Measured | Failed | None:
             wait.worker = frame.worker
             wait.news = f"measuring on {frame.worker}"
         case Progress():
-            far = f"{frame.done} of {frame.total} {frame.unit}" if frame.total else frame.what
-            wait.news = f"{far} on {wait.worker or 'a worker'}"
+            far = f"{frame.done} of {frame.total} {frame.unit}" if frame.total else ""
+            wait.news = f"{': '.join(filter(None, (frame.what, far)))} on {wait.worker or 'a worker'}"
     return None
 
 

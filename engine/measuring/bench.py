@@ -43,6 +43,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from engine.backends.base import Backend, Job, Outcome, TraceSpan
 from engine.errors import BackendFailure, EngineError
@@ -108,7 +109,7 @@ def run_point(
     if on_trace is not None and profile is not None:
         on_trace(profile.trace)
     salt = _WARM if point.warm else ""
-    check = verifier or (lambda prompt, tokens: verify(backend, model, prompt, tokens, cache_salt=salt))
+    check = verifier or partial(verify, backend, model, cache_salt=salt, on_progress=bench.on_compared)
     verified = _verify(bench, runs, check)
     facts = environment.capture(backend, model, commit=commit)
     facts["state"] = {"before": before, "after": after}
@@ -201,6 +202,11 @@ class _Bench:
                 raise BackendFailure(f"{what}: the clock of the backend {self._backend.name} stood still")
         return repeat
 
+    def on_compared(self, progress: Progress) -> None:
+        """Of what follows the runs."""
+        self._on_progress(progress)
+        self._require_wanted()
+
     def _on_tokens(self, counts: Sequence[int]) -> None:
         now = time.monotonic()
         if now - self._told >= PROGRESS_S:
@@ -208,6 +214,9 @@ class _Bench:
             done = sum(min(count, self.point.tokens) for count in counts)
             self._shown = max(self._shown, self._done + done)
             self._on_progress(Progress(self._shown, self._total, "tokens"))
+        self._require_wanted()
+
+    def _require_wanted(self) -> None:
         if self._stop():
             raise BenchStopped("the benchmark was stopped before it had a result")
 

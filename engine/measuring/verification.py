@@ -31,7 +31,8 @@ from engine.models.checkpoints.encodings import widen
 from engine.models.config import ModelConfig, matrix_shapes
 from engine.models.storage import Storage
 from engine.models.weights import DType, RandomWeights, Weights, cast_tensor
-from engine.reference import NumpyProducts, Products, Reference
+from engine.progress import OnProgress, Progress, ignore_progress
+from engine.reference import Mark, NumpyProducts, Products, Reference
 
 Rows = NDArray[np.float32]
 
@@ -53,14 +54,21 @@ _BLOCK = 256
 
 
 def verify(
-    backend: Backend, model: Loaded, prompt: Sequence[int], generated: Sequence[int], *, cache_salt: str = ""
+    backend: Backend,
+    model: Loaded,
+    prompt: Sequence[int],
+    generated: Sequence[int],
+    *,
+    cache_salt: str = "",
+    on_progress: OnProgress = ignore_progress,
 ) -> Verified:
     """Compares greedily `generated` tokens, and the backend's logits, with the reference's.
 
     Each token must be the largest logit of the reference's row before it, or so near to it that rounding
     may decide (`agrees`). `logit_rel_err` is the largest relative distance of two rows for the same
     position, those of the prompt's last PROMPT_ROWS included (`relative_error`); LOGIT_LIMIT is allowed.
-    `cache_salt` is that of the job that generated them. Raises BackendFailure if a logit of the backend is
+    `cache_salt` is that of the job that generated them. `on_progress` is told of each layer of the reference;
+    what it raises ends the comparison. Raises BackendFailure if a logit of the backend is
     not finite.
     """
     fp8 = kept_format(backend.facts) is CacheFormat.FP8
@@ -72,21 +80,25 @@ def verify(
             chosen,
             Job(tuple(prompt), len(generated), cache_salt=cache_salt),
             generated,
+            on_progress,
         )
+    mark = _telling(model.config, on_progress)
     sequence = [*prompt, *generated[: chosen.tokens - 1]]
     first = _first_compared(prompt)
     rows = _finite(backend.logits(sequence, first))
     weights = kept_weights(backend, chosen.generated_there(model.weights))
     reference = Reference(weights, stream=True, products=chosen.products)
     if chosen.kind == FULL:
-        expected = reference.forward(sequence, reference.new_cache(len(sequence)), scored_from=first)
+        expected = reference.forward(
+            sequence, reference.new_cache(len(sequence)), scored_from=first, mark=mark
+        )
         answer = len(prompt) - 1 - first
         equal = agrees(expected[answer:], generated, rows[answer:])
         error = relative_error(rows, expected)
         against = f"reference ({chosen.library})"
     else:
         beginning = sequence[:POSITIONS]
-        expected = reference.forward(beginning, reference.new_cache(len(beginning)))
+        expected = reference.forward(beginning, reference.new_cache(len(beginning)), mark=mark)
         equal = agrees(rows[len(prompt) - 1 - first :], generated)
         error = relative_error(_finite(backend.logits(beginning)), expected)
         against = (
@@ -96,7 +108,12 @@ def verify(
 
 
 def _verify_fp8(
-    backend: ShowsCache, model: Loaded, chosen: _Comparison, job: Job, generated: Sequence[int]
+    backend: ShowsCache,
+    model: Loaded,
+    chosen: _Comparison,
+    job: Job,
+    generated: Sequence[int],
+    on_progress: OnProgress,
 ) -> Verified:
     """The same for keys and values in FP8. Partly: of a short prompt's tokens, computed for this."""
     again, by_launch = backend.tokens_and_cache(job)
@@ -113,14 +130,25 @@ def _verify_fp8(
     found = _finite(logits)
     weights = kept_weights(backend, chosen.generated_there(model.weights))
     reference = Reference(weights, stream=True, products=chosen.products, cache=CacheFormat.FP8)
+    mark = _telling(model.config, on_progress)
     expected, decoded = (
-        reference.forward(sequence, reference.new_cache(len(sequence), claims), scored_from=first)
+        reference.forward(sequence, reference.new_cache(len(sequence), claims), scored_from=first, mark=mark)
         for claims in (by_pass, by_launch)
     )
     from_here = slice(len(job.tokens) - 1 - first, None)
     equal = agrees(decoded[from_here], tokens, (decoded + found - expected)[from_here])
     error = relative_error(found, expected)
     return Verified(against, repeated and equal, error, chosen.kind, LOGIT_LIMIT, len(tokens))
+
+
+def _telling(config: ModelConfig, on_progress: OnProgress) -> Mark:
+    """Tells of each layer that a pass of the reference has ended."""
+
+    def mark(phase: str, layer: int) -> None:
+        if phase in ("down", "experts"):
+            on_progress(Progress(layer + 1, config.layers, "layers", "comparing with the reference"))
+
+    return mark
 
 
 def _first_compared(prompt: Sequence[int]) -> int:

@@ -202,11 +202,13 @@ def test_full_inbox_and_absent_redis_are_waited_out(run: SweepRun) -> None:
 
 def test_progress_is_on_the_row_while_it_waits(run: SweepRun) -> None:
     labels: list[str] = []
-    steps = [None, STARTED, Progress(2, 5, "repeats"), None, None, measured()]
+    compared = Progress(3, 16, "layers", "comparing with the reference")
+    steps = [None, STARTED, Progress(2, 5, "repeats"), None, compared, None, measured()]
     work(run, ScriptedBench(*steps), on_change=labels.append)
     assert labels[0] == "point 1 of 1: waiting for a worker, place 3"
     assert "point 1 of 1: measuring on w1" in labels
     assert "point 1 of 1: 2 of 5 repeats on w1" in labels
+    assert "point 1 of 1: comparing with the reference: 3 of 16 layers on w1" in labels
 
 
 def test_heartbeat_is_written_while_nothing_happens(run: SweepRun) -> None:

@@ -222,6 +222,19 @@ def test_a_stop_is_obeyed_and_leaves_no_launch_open() -> None:
     assert [launch.closed for launch in backend.launches] == [True]
 
 
+def test_a_stop_is_obeyed_while_the_reference_computes() -> None:
+    told: list[Progress] = []
+    with pytest.raises(BenchStopped):
+        run_point(
+            ScriptedBackend(MODEL.config),
+            MODEL,
+            POINT,
+            on_progress=told.append,
+            stop=lambda: bool(told) and told[-1].unit == "layers",
+        )
+    assert str(told[-1]) == f"1 of {MODEL.config.layers} layers"
+
+
 def test_progress_never_goes_back_or_beyond_its_total(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "PROGRESS_S", 0.0)
     monkeypatch.setattr(bench, "WARM_UP_S", 0.02)

@@ -18,6 +18,7 @@ from engine.measuring.torch_products import TorchProducts
 from engine.measuring.verification import agrees, kept_weights, relative_error, verify
 from engine.models.catalogue import Model, open_model
 from engine.models.weights import DType, RandomWeights, cast_tensor
+from engine.progress import Progress
 from engine.reference import Reference
 from tests.engine.scripted import ScriptedBackend
 
@@ -192,3 +193,20 @@ def test_rows_that_are_not_numbers_agree_with_nothing() -> None:
     row = np.array([[1.0, np.nan, 3.0]], np.float32)
     assert not agrees(row, [2])
     assert relative_error(row, np.ones_like(row)) == float("inf")
+
+
+def test_each_layer_of_the_reference_is_told_and_may_end_it() -> None:
+    model, told = MODELS[0], list[Progress]()
+    backend, tokens = backend_for(model, "cuda"), greedy(model, 3)
+
+    verify(backend, model, PROMPT, tokens, on_progress=told.append)
+
+    layers = model.config.layers
+    expected = [Progress(i, layers, "layers", "comparing with the reference") for i in range(1, layers + 1)]
+    assert told == expected
+
+    def leave(_progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verify(backend, model, PROMPT, tokens, on_progress=leave)
