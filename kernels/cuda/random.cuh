@@ -34,4 +34,4 @@ DEVICE u16 random_number(u32 index, u32 key, float scale, float offset, bool bf1
 }
 
 // Its code in E4M3.
-DEVICE u32 random_e4m3(u32 index, u32 key) { return narrow_e4m3(random_number(index, key, 448.0f, 0.0f, false)) & 0xff; }
+DEVICE u32 random_e4m3(u32 index, u32 key) { return narrow_e4m3(random_number(index, key, float(E4M3_LARGEST), 0.0f, false)) & 0xff; }

@@ -26,6 +26,7 @@ from engine.backends.cuda.units import (
     UnitForm,
 )
 from engine.backends.cuda.units import WARPS as WARPS
+from engine.models.checkpoints.block_formats import E4M3_LARGEST
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
 from engine.settings import MOST_ROWS
@@ -412,6 +413,7 @@ _NUMBERS = {
     "WARPS": WARPS,
     "THREADS": THREADS,
     "FP8_BLOCK_SIDE": FP8_BLOCK_SIDE,
+    "E4M3_LARGEST": int(E4M3_LARGEST),
     "PREFILL_TOKENS_A_STEP": PREFILL_TOKENS_A_STEP,
     "MOST_EXPERT_VECTOR_CHUNKS": MOST_EXPERT_VECTOR_CHUNKS,
     "TOKEN_ID_BITS": TOKEN_ID_BITS,
