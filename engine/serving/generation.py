@@ -43,11 +43,7 @@ class Refused(EngineError):
 
 
 class _Leaving(Exception):
-    """The request is given up: another worker goes on with it."""
-
-
-class _Cancelled(Exception):
-    """The client wants no more of it."""
+    """The request is given up: another worker goes on with it, or its client wants no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +101,8 @@ class Generation:
                 try:
                     self._score(alternatives, self._text_bytes + len(done.text.encode()), host)
                 except _Leaving:
-                    return None
+                    if not self._output.cancelled.is_set():
+                        return None
             self._output.end(done)
         return done
 
@@ -142,18 +139,26 @@ class Generation:
 
     def _launch(self, host: Host) -> Launch | None:
         """Begins as soon as there is room beside the requests in flight; None if it is not to begin."""
-        job, launch = self._job(), self._engine.backend.launch
-        try:
-            return launch(job)
-        except NoRoom as error:
-            self._output.frame(Progress(0, len(job.tokens), "prompt tokens", str(error)))
-        return self._once_there_is_room(partial(launch, job), host)
+        job = self._job()
 
-    def _once_there_is_room(self, begin: Callable[[], Begun], host: Host) -> Begun | None:
-        """What `begin` returns as soon as it does not raise NoRoom; None if it is not to begin."""
-        output = self._output
+        def on_wait(error: NoRoom) -> None:
+            self._output.frame(Progress(0, len(job.tokens), "prompt tokens", str(error)))
+
+        return self._once_there_is_room(partial(self._engine.backend.launch, job), host, on_wait)
+
+    def _once_there_is_room(
+        self, begin: Callable[[], Begun], host: Host, on_wait: Callable[[NoRoom], None]
+    ) -> Begun | None:
+        """What `begin` returns as soon as it does not raise NoRoom; None if it is not to begin.
+
+        `on_wait` is told of the first one.
+        """
+        try:
+            return begin()
+        except NoRoom as error:
+            on_wait(error)
         with host.wanting_room():
-            while not (output.cancelled.is_set() or output.lost.is_set() or host.must_leave(float("inf"))):
+            while not self._is_unwanted(host, float("inf")):
                 time.sleep(POLL_S)
                 with suppress(NoRoom):
                     return begin()
@@ -216,7 +221,7 @@ class Generation:
     def _score(self, alternatives: int, text_bytes: int, host: Host) -> None:
         """Sends the log-probabilities of the tokens that the text shows: none of a stop string's own.
 
-        None of them if the client has cancelled meanwhile. Raises _Leaving if it had to leave.
+        Raises _Leaving, and has sent none of them, if nobody wants them from this worker any more.
         """
         scored = sum(len(frame.chosen) for frame in self._output.history if isinstance(frame, Scored))
         answer = self._ids
@@ -226,19 +231,12 @@ class Generation:
             answer = [
                 token for token, end in zip(answer, chain((0,), ends), strict=False) if end < text_bytes
             ]
-        begin = partial(
-            self._scores, answer, alternatives, scored, on_step=partial(self._require_wanted, host)
+        on_step = partial(self._require_wanted, host)
+        frames = self._once_there_is_room(
+            partial(self._scores, answer, alternatives, scored, on_step), host, lambda _error: None
         )
-        try:
-            try:
-                frames = begin()
-            except NoRoom:
-                waited = self._once_there_is_room(begin, host)
-                if waited is None:
-                    raise _Cancelled if self._output.cancelled.is_set() else _Leaving from None
-                frames = waited
-        except _Cancelled:
-            return
+        if frames is None:
+            raise _Leaving
         for frame in frames:
             self._output.frame(frame)
 
@@ -247,11 +245,13 @@ class Generation:
         return list(scores(backend, tokenizer, self._prompt, answer, alternatives, first, on_step))
 
     def _require_wanted(self, host: Host) -> None:
-        """Raises _Cancelled or _Leaving if nobody wants this worker's scores any more."""
-        if self._output.cancelled.is_set():
-            raise _Cancelled
-        if self._output.lost.is_set() or host.must_leave(SCORING_S):
+        """Raises _Leaving if nobody wants this worker's scores any more."""
+        if self._is_unwanted(host, SCORING_S):
             raise _Leaving
+
+    def _is_unwanted(self, host: Host, seconds_left: float) -> bool:
+        output = self._output
+        return output.cancelled.is_set() or output.lost.is_set() or host.must_leave(seconds_left)
 
     def _report_prefill(self, launch: Launch) -> None:
         now = time.monotonic()
