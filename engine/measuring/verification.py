@@ -68,11 +68,11 @@ def verify(
     may decide (`agrees`). `logit_rel_err` is the largest relative distance of two rows for the same
     position, those of the prompt's last PROMPT_ROWS included (`relative_error`); LOGIT_LIMIT is allowed.
     `cache_salt` is that of the job that generated them. `on_progress` is told of each layer of the reference;
-    what it raises ends the comparison. Raises BackendFailure if a logit of the backend is
-    not finite.
+    what it raises ends the comparison. Raises BackendFailure if a logit of the backend is not finite.
     """
     fp8 = kept_format(backend.facts) is CacheFormat.FP8
     chosen = _comparison(model.config, len(prompt), len(generated), passes=2 if fp8 else 1)
+    mark = _telling(model.config, on_progress)
     if fp8:
         return _verify_fp8(
             cast("ShowsCache", backend),
@@ -80,9 +80,8 @@ def verify(
             chosen,
             Job(tuple(prompt), len(generated), cache_salt=cache_salt),
             generated,
-            on_progress,
+            mark,
         )
-    mark = _telling(model.config, on_progress)
     sequence = [*prompt, *generated[: chosen.tokens - 1]]
     first = _first_compared(prompt)
     rows = _finite(backend.logits(sequence, first))
@@ -113,7 +112,7 @@ def _verify_fp8(
     chosen: _Comparison,
     job: Job,
     generated: Sequence[int],
-    on_progress: OnProgress,
+    mark: Mark,
 ) -> Verified:
     """The same for keys and values in FP8. Partly: of a short prompt's tokens, computed for this."""
     again, by_launch = backend.tokens_and_cache(job)
@@ -130,7 +129,6 @@ def _verify_fp8(
     found = _finite(logits)
     weights = kept_weights(backend, chosen.generated_there(model.weights))
     reference = Reference(weights, stream=True, products=chosen.products, cache=CacheFormat.FP8)
-    mark = _telling(model.config, on_progress)
     expected, decoded = (
         reference.forward(sequence, reference.new_cache(len(sequence), claims), scored_from=first, mark=mark)
         for claims in (by_pass, by_launch)
