@@ -96,8 +96,8 @@ class CudaBackend:
             raise
         self._current: CudaLaunch | MultiGpuLaunch | None = None
         self._lent: tuple[Lease, Job] | None = None
-        self._is_scoring = False
         """What the current launch uses of the kept caches."""
+        self._is_scoring = False
         self._lock = threading.Lock()
 
     def _open(self, model: Loaded, chosen: Options) -> None:
