@@ -133,10 +133,12 @@ def test_experts_of_a_long_prompt_have_several_tiles_of_tokens_or_none(folder: P
 
 
 @pytest.mark.parametrize(
-    ("name", "tiles_from"), [("llama", 1000), ("lanes, of which one is late", 1)], ids=["shares", "tiles"]
+    ("name", "tiles_from", "scored"),
+    [("llama", 1000, 1), ("llama", 1000, 4), ("lanes, of which one is late", 1, 1)],
+    ids=["shares", "shares, known ones behind it", "tiles"],
 )
 def test_the_last_token_goes_along_with_its_prompt_to_the_references_logits(
-    name: str, tiles_from: int, folder: Path
+    name: str, tiles_from: int, scored: int, folder: Path
 ) -> None:
     config, cores = MODELS[name]
     weights = RandomWeights(config, 3)
@@ -144,23 +146,9 @@ def test_the_last_token_goes_along_with_its_prompt_to_the_references_logits(
     reference = Reference(weights)
 
     gpu = EmulatedGpu(folder, config, weights, cores)
-    found = gpu.logits(prompt, prefilled=PROMPT - 1, tiles_from=tiles_from)
+    found = gpu.logits(prompt, prefilled=PROMPT - scored, tiles_from=tiles_from)
 
-    wanted = reference.forward(prompt, reference.new_cache(PROMPT))[-1:]
-    assert relative_error(found, wanted) < PREFILL_TOLERANCE
-
-
-def test_known_tokens_behind_a_prompt_have_the_references_logits(folder: Path) -> None:
-    """What a scoring asks for: the first of them goes along with the prompt, the others through decode."""
-    config, cores = MODELS["llama"]
-    weights, known = RandomWeights(config, 3), 4
-    prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
-    reference = Reference(weights)
-
-    gpu = EmulatedGpu(folder, config, weights, cores)
-    found = gpu.logits(prompt, prefilled=PROMPT - known, tiles_from=1000)
-
-    wanted = reference.forward(prompt, reference.new_cache(PROMPT), scored_from=PROMPT - known)
+    wanted = reference.forward(prompt, reference.new_cache(PROMPT), scored_from=PROMPT - scored)
     assert found.shape == wanted.shape
     assert relative_error(found, wanted) < PREFILL_TOLERANCE
 
