@@ -43,17 +43,22 @@ def run(product: Product, sessions: int, key: str) -> Fairness:
                 found.answers["not connected"] += 1
         for socket in sockets:
             socket.say(type="start", prompt="to", max_tokens=TOKENS)
+        taken = []
         for socket in sockets:
             heard = _first(socket)
-            found.answers[heard["type"] if heard["type"] != "error" else heard["code"]] += 1
+            if heard["type"] == "error":
+                found.answers[heard["code"]] += 1
+            else:
+                found.answers[heard["type"]] += 1
+                taken.append(socket)
         with product.redis() as raw:
             found.in_queue = raw.hlen("ml:entries")
         _call(product, key, found)
         _visit(port, found)
-        for socket in sockets:
+        for socket in taken:
             with suppress(OSError):
                 socket.say(type="stop")
-        for socket in sockets:
+        for socket in taken:  # who was refused hears of no end
             with suppress(OSError):
                 while (heard := socket.hear(2.0) or {"type": "done"})["type"] not in ("done", "error"):
                     pass
