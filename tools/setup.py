@@ -173,9 +173,9 @@ def front_end(env: dict[str, str] | None = None) -> None:
 def native(kind: str) -> None:
     """Builds the CPU kernel where there is a compiler; without one the engine says so and uses NumPy.
 
-    One build is enough to run. Tests use every one that this processor runs.
+    One build is enough to run. Tests use every one that has code of its own.
     """
-    which = "best" if kind == "run" else "runnable"
+    which = "best" if kind == "run" else "distinct"
     if not (shutil.which("c++") or shutil.which("g++")):
         return
     step(

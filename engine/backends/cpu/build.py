@@ -1,6 +1,6 @@
 """Compiles the CPU monokernel, once for each instruction set that this kind of machine may have.
 
-    python -m engine.backends.cpu.build {best,runnable,all}     builds what is out of date, and says so
+    python -m engine.backends.cpu.build {best,distinct,all}     builds what is out of date, and says so
 
 The backend chooses at run time, and compiles what is missing then.
 """
@@ -80,6 +80,15 @@ def runnable() -> tuple[Target, ...]:
     return tuple(target for target in targets() if target.needs <= have)
 
 
+def distinct() -> tuple[Target, ...]:
+    """Of those that this processor runs, all with code of their own.
+
+    Where the best one has VNNI, AVX-512 without it has the best one's vectors and the others' products.
+    """
+    best, *others = runnable()
+    return (best, *(target for target in others if target.name != "avx512"))
+
+
 def compiler() -> str | None:
     """The C++ compiler: $CXX, else the first of c++, g++, clang++ on the PATH."""
     wanted = os.environ.get("CXX")
@@ -145,12 +154,12 @@ def _run(target: Target, command: Sequence[str]) -> None:
 
 
 def main() -> int:
-    wanted = {"best": lambda: runnable()[:1], "runnable": runnable, "all": targets}
+    wanted = {"best": lambda: runnable()[:1], "distinct": distinct, "all": targets}
     parser = argparse.ArgumentParser(description="Compiles the CPU kernel where it is out of date.")
     parser.add_argument(
         "which",
         choices=wanted,
-        help="the best that this processor runs, all that it runs, or all of its kind of machine",
+        help="the best that this processor runs, all with code of their own, or all of its kind of machine",
     )
     which = parser.parse_args().which
     try:

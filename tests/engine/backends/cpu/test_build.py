@@ -33,8 +33,8 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.parametrize(
     ("which", "built"),
-    [("best", build.runnable()[:1]), ("runnable", build.runnable()), ("all", build.targets())],
-    ids=["best", "runnable", "all"],
+    [("best", build.runnable()[:1]), ("distinct", build.distinct()), ("all", build.targets())],
+    ids=["best", "distinct", "all"],
 )
 def test_the_command_builds_what_it_is_asked_for(
     which: str, built: tuple[build.Target, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from engine.backends.base import Job
-from engine.backends.cpu.build import runnable
 from engine.kv_cache import CacheFormat, quantise
 from engine.measuring.measurement import LOGIT_LIMIT
 from engine.measuring.verification import verify
 from engine.models.checkpoints.block_formats import E4M3_LARGEST
 from engine.models.weights import DType, RandomWeights
 from engine.reference import Reference
+from tests.engine.backends.cpu.builds import BUILDS
 from tests.engine.backends.cpu.test_against_reference import LANES, LLAMA, Random, opened, prompt, tokens_of
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_logits_tokens_and_what_is_kept_are_the_references(case: str) -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
+@pytest.mark.parametrize("target", BUILDS, ids=lambda target: target.name)
 def test_every_build_keeps_the_same(target: Any) -> None:
     tokens = prompt(ODD)
     with opened("cpu", ODD, cache="fp8", isa=target.name) as backend:
@@ -65,7 +65,7 @@ def test_every_build_keeps_the_same(target: Any) -> None:
     assert found.passed and found.logit_rel_err < LOGIT_LIMIT / 20
 
 
-@pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
+@pytest.mark.parametrize("target", BUILDS, ids=lambda target: target.name)
 def test_what_is_too_large_is_the_largest(target: Any) -> None:
     tokens = prompt(LLAMA)
     with opened("cpu", LLAMA, cache="fp8", isa=target.name, weights=LargeKeys) as backend:
@@ -85,7 +85,7 @@ class BrokenKey(RandomWeights):
         return found if dtype == "f32" else found.astype(np.float16)
 
 
-@pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
+@pytest.mark.parametrize("target", BUILDS, ids=lambda target: target.name)
 def test_what_is_no_number_stays_none(target: Any) -> None:
     tokens = prompt(LLAMA)
     for form in ("fp16", "fp8"):
