@@ -15,7 +15,11 @@ from tests.dashboard.stack import Stack
 
 
 @pytest.mark.slow
-def test_now_measures_in_this_process_and_prints_a_table(stack: Stack) -> None:
+@pytest.mark.usefixtures("short_bench")
+def test_now_measures_in_this_process_and_prints_a_table(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.measuring.bench.WARM_UP_S", 1.0)  # long enough to be told of
     factories.sweep()
     out = io.StringIO()
     with stack.engine():
@@ -28,6 +32,7 @@ def test_now_measures_in_this_process_and_prints_a_table(stack: Stack) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_bench")
 def test_without_now_a_celery_worker_does_the_work(stack: Stack) -> None:
     factories.sweep(context=[8])
     out = io.StringIO()

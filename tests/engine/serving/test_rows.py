@@ -92,6 +92,7 @@ def test_a_benchmark_waits_until_nothing_is_in_hand(client, redis_url):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_bench")
 def test_a_point_of_several_streams_gets_as_many_rows_and_the_worker_keeps_its_own(client, redis_url):
     with working(redis_url, model="random:tiny-llama", backend="numpy", options={}, rows=2) as worker:
         measured = answer(client, bench("point", streams=3, tokens=24, repeats=1))[-1]

@@ -26,7 +26,7 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run.PeersRun, "_start", start)
 
 
-@pytest.mark.usefixtures("_scripted")
+@pytest.mark.usefixtures("_scripted", "short_bench")
 def test_a_run_leaves_lines_with_sources_and_says_what_could_not_be_had(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

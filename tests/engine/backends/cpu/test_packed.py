@@ -160,6 +160,7 @@ def test_a_file_in_q8_0_is_measured_and_verified_as_it_ships(
     backend = open_backend("cpu", model, options={"threads": 1})
     # So small a model lies in the cache: beside a busy memory it is faster than memory allows, and refused.
     monkeypatch.setattr(backend, "measure_bandwidth", lambda: (1000.0,))
+    monkeypatch.setattr("engine.measuring.bench.WARM_UP_S", 0.0)
     measured = run_point(backend, model, Point(32, 16, 1))
     backend.close()
     assert measured.verified.passed
