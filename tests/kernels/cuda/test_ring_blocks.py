@@ -77,7 +77,7 @@ def test_blocks_from_the_ring_leave_the_references_logits(
     assert np.array_equal(found, again)
 
 
-@pytest.mark.parametrize("windows", [(0, 0), (0, 40), (40, 40)], ids=["none", "one", "all"])
+@pytest.mark.parametrize("windows", [at_night((0, 0)), (0, 40), (40, 40)], ids=["none", "one", "all"])
 def test_decode_goes_on_where_the_first_blocks_come_through_the_ring(
     windows: tuple[int, int], folder: Path
 ) -> None:

@@ -82,7 +82,7 @@ def check(
 @pytest.mark.parametrize(
     ("config", "rows", "cores"),
     [
-        (TINY, 4, 2),
+        (TWO_HEADS, 4, 2),  # the kernels of those who join and leave; the profile's have one KV head
         at_night(SMALL, 8, 9),
         at_night(LANES, 4, 2),
         at_night(replace(SMALL, family="qwen3", qk_norm=True), 2, 3),

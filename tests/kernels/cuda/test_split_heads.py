@@ -47,7 +47,7 @@ def prompt(length: int, vocab: int) -> list[int]:
         at_night(shape(3, 48), 16, 3),
         (shape(3, 48), 16, 16),
         at_night(shape(5, 32), 9, 5),
-        (shape(5, 32), 9, 9),
+        at_night(shape(5, 32), 9, 9),
         at_night(shape(8, 256), 5, 5),  # many elements for each lane
         at_night(shape(1, 16), 16, 16),  # more warps than pairs of elements
         (replace(SMALL, windows=(40, 0)), 7, 3),
