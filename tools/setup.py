@@ -38,10 +38,14 @@ def home() -> Path:
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """SHA-256 over names and contents of files, folders taken whole, in a fixed order."""
+    """SHA-256 over names and contents of files, folders taken whole but for bytecode, in a fixed order."""
     total = hashlib.sha256()
     for path in paths:
-        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        files = (
+            sorted(p for p in path.rglob("*") if p.is_file() and p.suffix != ".pyc")
+            if path.is_dir()
+            else [path]
+        )
         for file in files:
             total.update(str(file.relative_to(ROOT)).encode() + b"\0")
             total.update(file.read_bytes())

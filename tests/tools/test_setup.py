@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +65,17 @@ def test_where_no_browser_without_a_window_can_be_had_a_whole_one_does(
     monkeypatch.setattr(setup, "install_chromium", install)
     setup.chromium()
     assert asked == installed
+
+
+def test_what_tests_compile_of_a_folder_does_not_make_it_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a front end with Python in it would be built anew in the middle of the tests."""
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    (tmp_path / "runner.py").write_text("pass")
+    before = setup.digest([tmp_path])
+
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "runner.cpython-311.pyc").write_bytes(b"compiled")
+
+    assert setup.digest([tmp_path]) == before
