@@ -79,7 +79,7 @@ DEVICE void qkv(Core& core, int layer, const u16* row) {
     if (!core.share(QKV).tiles) {
         const u32* mlp = core.mail(layer ? layer - 1 : 0) + mail::STREAM_AFTER_MLP + core.stream() * model::HIDDEN;
         follow_stream(core, mlp, layer ? nullptr : row, post_norm);
-        if constexpr (experts::FOLDED && QKV_LANE_TILES < model::SMS) {
+        if constexpr (experts::FOLDED && folded_router::routes_without_tiles(QKV)) {
             with_storage<QKV>(layer, [&](auto stored) {
                 folded_router::see_stream<stored.STORAGE>(core, layer, mlp, layer ? nullptr : row, norm_of(core, 2 * layer + 1));
             });
@@ -105,11 +105,13 @@ DEVICE void qkv(Core& core, int layer, const u16* row) {
 
 DEVICE void attn_out(Core& core, int layer) {
     if (!core.share(ATTN_OUT).tiles) {
-        if constexpr (experts::FOLDED && OUT_LANE_TILES < model::SMS) {
+        if constexpr (experts::FOLDED && folded_router::routes_without_tiles(ATTN_OUT)) {
             with_storage<ATTN_OUT>(layer, [&](auto stored) {
                 float4 heads[folded_router::HeadPieces<stored.STORAGE>::COUNT];
                 folded_router::see_heads<stored.STORAGE>(core, layer, core.mail(layer) + mail::HEADS_OUT, heads);
             });
+        } else if constexpr (experts::FOLDED) {
+            barrier_arrive(&core.shared.routing.decode().scored);  // the SM has no scores
         }
         return;
     }

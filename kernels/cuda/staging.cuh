@@ -127,24 +127,45 @@ DEVICE void fetch_row(Core& core, const u16* row, float4 (&values)[Pieces<COLUMN
     }
 }
 
+// As a chunk's digits (digits.cuh). Of a long vector so many pieces at a time: all of them side by side are a tenth of a layer's code.
+template <int COLUMNS, int STORAGE>
+DEVICE void store_digits(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
+    constexpr int COUNT = Pieces<COLUMNS>::COUNT, AT_ONCE = COUNT > 4 && COUNT % 4 == 0 ? 4 : COUNT;
+    constexpr int CHUNKS = Pieces<COLUMNS>::template operand_chunks<STORAGE>();
+    const Pieces<COLUMNS, true> pieces(core);
+#pragma unroll 1
+    for (int first = 0; first < COUNT; first += AT_ONCE) {
+        float4 some[AT_ONCE];
+        u32 powers[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) some[i] = values[i];
+        packed::powers_of_chunks(some, powers);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const packed::Digits digits(some[i], powers[i]);
+            const bool whole = (COUNT - AT_ONCE + i + 1) * ROUND_CHUNKS <= CHUNKS;  // also the last ones
+            if (whole || pieces.template in_operand<STORAGE>(first + i)) {
+                packed::DigitColumns<1>::store(core.shared, pieces.chunk(0), 0, core.lane & 7, digits, (first + i) * (ROUND_CHUNKS / QUAD_CHUNKS));
+            }
+        }
+#pragma unroll
+        for (int i = 0; i + AT_ONCE < COUNT; ++i) values[i] = values[i + AT_ONCE];  // registers have no addresses
+    }
+    fence_operand();
+}
+
 // Writes this warp's part of the operand: for each chunk two products of 16 columns. Row 0 has the high parts, row 8
-// the low parts; the other rows are zero and exist in registers only. Or a chunk's digits (digits.cuh).
+// the low parts; the other rows are zero and exist in registers only. Or digits.
 // Only the same warp reads it, after __syncwarp; but with products by warpgroups, quad after quad, all do: after a barrier.
 template <int COLUMNS, int STORAGE = STORAGE_F16>
 DEVICE void store_operand(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     const Pieces<COLUMNS, staged_by_quads(STORAGE)> pieces(core);
-    u32 powers[pieces.COUNT];
-    if constexpr (by_digits(STORAGE)) packed::powers_of_chunks(values, powers);
+    if constexpr (by_digits(STORAGE)) {
+        store_digits<COLUMNS, STORAGE>(core, values);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
-        if constexpr (by_digits(STORAGE)) {
-            const packed::Digits digits(values[i], powers[i]);
-            const bool whole = (i + 1) * ROUND_CHUNKS <= Pieces<COLUMNS>::template operand_chunks<STORAGE>();
-            if (whole || pieces.template in_operand<STORAGE>(i)) {
-                packed::DigitColumns<1>::store(core.shared, pieces.chunk(0), 0, core.lane & 7, digits, i * (ROUND_CHUNKS / QUAD_CHUNKS));
-            }
-            continue;
-        }
         if (!pieces.template in_operand<STORAGE>(i)) continue;
         if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) values[i] = times(values[i], 1.0f / packed::lowered());
         const auto split = is_packed(STORAGE) ? split_f16 : split_weights_type;

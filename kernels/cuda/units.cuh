@@ -88,6 +88,12 @@ DEVICE constexpr int group_sizes(int phase) {
     return sizes[phase];
 }
 
+// How many SMs have tiles of this matrix before the first one that has none.
+DEVICE constexpr int tiled_sms(int phase) {
+    constexpr int sms[] = MODEL_TILED_SMS;
+    return sms[phase];
+}
+
 // Whether no SM has a second group of this matrix: those of a share that is more than one have half of the most tiles at least (Groups).
 DEVICE constexpr bool one_group(int phase) { return group_sizes(phase) >> (MAX_TILES + 1) / 2 == 0; }
 

@@ -14,6 +14,7 @@ from engine.backends.cuda.constants import Layout, make_layout
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.options import Options, parse_options
+from engine.backends.cuda.phases import has_equal_shares
 from engine.backends.cuda.room import fit_copy
 from engine.backends.cuda.shared_launches import rows_for
 from engine.backends.cuda.storages import choose_storages, shard_weights
@@ -54,7 +55,8 @@ def layout_for(model: Loaded, devices: int, sms: int, chosen: Options) -> Layout
     """How the model lies on each of so many GPUs, if it has room for all that is wished for."""
     sharding = shard_weights(model.weights, devices)
     kept = choose_storages(model.weights, sharding)
-    made = plan(sharding.part, sms // devices if chosen.virtual else sms, kept.storages)
+    cores = sms // devices if chosen.virtual else sms
+    made = plan(sharding.part, cores, kept.storages, equal=has_equal_shares(sharding, kept.storages))
     layout = make_layout(made, kept.half, chosen.tuning, chosen.context, sharding)
     validate(made, layout.slot_units)
     return replace(layout, rows=rows_for(layout, chosen.rows))

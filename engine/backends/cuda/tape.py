@@ -225,6 +225,10 @@ class Plan:
         """Every number of tiles that a group of a matrix has somewhere."""
         return frozenset(g.tiles for core in range(self.cores) for g in self.groups(core, matrix))
 
+    def tiled_cores(self, matrix: Matrix) -> int:
+        """How many cores have tiles of a matrix before the first one that has none."""
+        return next((c for c in range(self.cores) if not self.shares[c][matrix].tiles), self.cores)
+
     def steps(self) -> Iterator[tuple[int, Matrix]]:
         """The matrices of the tapes in the order of their use: (layer, matrix)."""
         for layer in range(self.config.layers):
@@ -258,12 +262,14 @@ def _share_bytes(storage: Storage, tiles: int, chunks: int) -> int:
     return sum(group_bytes(storage, group, chunks) for group in _group_tiles(tiles))
 
 
-def plan(config: ModelConfig, cores: int, storages: Storages = ()) -> Plan:
+def plan(config: ModelConfig, cores: int, storages: Storages = (), *, equal: bool = False) -> Plan:
     """Shares a model out over `cores` cores; `storages` as in Plan.
 
     Each lane has as many cores as every other and all of them cut their matrices alike, so that a core needs
-    its own lane's vectors only; cores that are left over work on a shared head alone. Raises ConfigError if
-    there are more lanes than cores, or a dimension does not fit the kernels' 16-byte pieces.
+    its own lane's vectors only; cores that are left over work on a shared head alone. With `equal`, cores
+    have the same share of a layer's matrix or none, where no share becomes larger by it: then groups have
+    fewer sizes, each of which is code of its own in the kernel. Raises ConfigError if there are more lanes
+    than cores, or a dimension does not fit the kernels' 16-byte pieces.
     """
     lanes = config.lanes.count
     if cores < lanes:
@@ -273,7 +279,8 @@ def plan(config: ModelConfig, cores: int, storages: Storages = ()) -> Plan:
             raise ConfigError(f"{config.name}: {what} is {value}; it must be a multiple of {step}")
     a_lane = cores // lanes
     shares = tuple(
-        tuple(_share(config, matrix, core, cores, a_lane) for matrix in Matrix) for core in range(cores)
+        tuple(_share(config, matrix, core, cores, a_lane, equal) for matrix in Matrix)
+        for core in range(cores)
     )
     return Plan(config, cores, a_lane, shares, storages)
 
@@ -285,7 +292,9 @@ def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
     yield what, config.ffn // config.lanes.count, mlp_step(config)
 
 
-def _share(config: ModelConfig, matrix: Matrix, core: int, cores: int, a_lane: int) -> Share:
+def _share(
+    config: ModelConfig, matrix: Matrix, core: int, cores: int, a_lane: int, equal: bool
+) -> Share:
     tiles = part_tiles(config, matrix)
     if matrix is Matrix.HEAD and parts(config, matrix) == 1:
         first, end = core * tiles // cores, (core + 1) * tiles // cores
@@ -293,6 +302,9 @@ def _share(config: ModelConfig, matrix: Matrix, core: int, cores: int, a_lane: i
     lane, place = divmod(core, a_lane)
     if lane >= config.lanes.count:
         return Share(0, 0)
+    most = -(-tiles // a_lane)
+    if equal and tiles % most == 0:
+        return Share(lane * tiles + place * most, most) if place * most < tiles else Share(0, 0)
     first, end = place * tiles // a_lane, (place + 1) * tiles // a_lane
     return Share(lane * tiles + first, end - first)
 
