@@ -292,9 +292,7 @@ def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
     yield what, config.ffn // config.lanes.count, mlp_step(config)
 
 
-def _share(
-    config: ModelConfig, matrix: Matrix, core: int, cores: int, a_lane: int, equal: bool
-) -> Share:
+def _share(config: ModelConfig, matrix: Matrix, core: int, cores: int, a_lane: int, equal: bool) -> Share:
     tiles = part_tiles(config, matrix)
     if matrix is Matrix.HEAD and parts(config, matrix) == 1:
         first, end = core * tiles // cores, (core + 1) * tiles // cores

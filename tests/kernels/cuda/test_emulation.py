@@ -406,6 +406,25 @@ def test_an_sm_without_a_tile_of_the_experts_waits_for_no_router(tmp_path: Path)
     assert tokens == reference.forward([5], reference.new_cache(1)).argmax(axis=1).tolist()
 
 
+@pytest.mark.parametrize("experts", [4, 8], ids=["no rows of the router either", "with rows of the router"])
+def test_sms_that_equal_shares_leave_out_go_along(experts: int, tmp_path: Path) -> None:
+    """Four of six have two tiles of attention's output each, the last two have none."""
+    config = replace(EXPERTS, experts=Experts(experts, 2))
+    weights = RandomWeights(config, 3)
+    prompt = [5, 80, 17]
+
+    gpu = EmulatedGpu(tmp_path, config, weights, cores=6, equal=True)
+    tokens = gpu.generate(prompt, NEW, prefilled=0)
+
+    reference = Reference(weights)
+    known = len(prompt) + NEW - 1
+    cache = reference.new_cache(known)
+    logits = reference.forward([*prompt, *tokens[:-1]], cache)
+    assert [gpu.layout.plan.shares[sm][Matrix.ATTN_OUT].tiles for sm in range(6)] == [2, 2, 2, 2, 0, 0]
+    assert tokens == logits[len(prompt) - 1 :].argmax(axis=1).tolist()
+    require_close(gpu.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, "equal shares")
+
+
 def test_an_unknown_ptx_statement_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"does not know the PTX statement 'bar\.red"):
         convert('asm volatile("bar.red.popc.u32 %0, 1, %1;" : "=r"(count) : "r"(predicate));')

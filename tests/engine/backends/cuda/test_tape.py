@@ -19,6 +19,7 @@ from engine.backends.cuda.tape import (
     chunks,
     columns,
     pack_core,
+    part_tiles,
     plan,
     row_sources,
     tensors,
@@ -86,10 +87,12 @@ def unpacked(
 
 
 @pytest.mark.slow
-@given(shapes(), st.integers(1, 9))
+@given(shapes(), st.integers(1, 9), st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_every_row_of_every_tensor_is_on_one_tape_once(config: ModelConfig, cores_a_lane: int) -> None:
-    made = plan(config, config.lanes.count * cores_a_lane)
+def test_every_row_of_every_tensor_is_on_one_tape_once(
+    config: ModelConfig, cores_a_lane: int, equal: bool
+) -> None:
+    made = plan(config, config.lanes.count * cores_a_lane, equal=equal)
     validate(made, slot_units=32)
     weights = RandomWeights(config, 1)
     tapes = [pack_core(made, weights, core) for core in range(made.cores)]
@@ -109,6 +112,27 @@ def test_every_row_of_every_tensor_is_on_one_tape_once(config: ModelConfig, core
 @pytest.mark.parametrize("slot_units", [32, *(at_night(n) for n in (16, 64))])
 def test_presets_have_a_valid_plan_on_an_h200(name: str, slot_units: int) -> None:
     validate(plan(load_preset(name).config, H200_SMS), slot_units)
+
+
+@given(shapes(), st.integers(1, 9))
+def test_equal_shares_are_the_largest_or_none(config: ModelConfig, cores_a_lane: int) -> None:
+    cores = config.lanes.count * cores_a_lane
+    made, other = plan(config, cores, equal=True), plan(config, cores)
+    for matrix in set(Matrix) - {Matrix.HEAD}:
+        tiles = [shares[matrix].tiles for shares in made.shares]
+        before = [shares[matrix].tiles for shares in other.shares]
+        assert max(tiles) == max(before)
+        if part_tiles(config, matrix) % max(tiles) == 0:
+            assert set(tiles) <= {0, max(tiles)}
+        else:
+            assert tiles == before
+
+
+def test_cores_before_the_first_one_without_tiles_are_counted() -> None:
+    made = plan(load_preset("qwen3-30b-a3b").config, H200_SMS, equal=True)
+    assert {matrix.name: made.tiled_cores(matrix) for matrix in Matrix} == {
+        "QKV": 128, "ATTN_OUT": 128, "GATE_UP": 128, "DOWN": 128, "HEAD": 132,
+    }  # fmt: skip
 
 
 def test_a_plan_that_forgets_a_tile_is_refused() -> None:

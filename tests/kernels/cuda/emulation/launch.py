@@ -83,12 +83,13 @@ class EmulatedGpu:
         filters: bool = False,
         ranks: int = 1,
         rank: int = 0,
+        equal: bool = False,
     ) -> None:
-        """With `ranks` it is one of so many, which launch together (ranks.py)."""
+        """With `ranks` it is one of so many, which launch together (ranks.py); `equal` as in tape.plan."""
         self._config = config
         sharding = shard_weights(weights, ranks)
         self.chosen = choose_storages(weights, sharding)
-        self._plan = plan(sharding.part, cores, self.chosen.storages)
+        self._plan = plan(sharding.part, cores, self.chosen.storages, equal=equal)
         self.layout = make_layout(
             self._plan, self.chosen.half, tuning or Tuning(), sharding=sharding, requests=requests
         )
