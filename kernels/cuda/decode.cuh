@@ -110,7 +110,7 @@ DEVICE void attn_out(Core& core, int layer) {
                 float4 heads[folded_router::HeadPieces<stored.STORAGE>::COUNT];
                 folded_router::see_heads<stored.STORAGE>(core, layer, core.mail(layer) + mail::HEADS_OUT, heads);
             });
-        } else if constexpr (experts::FOLDED) {
+        } else if constexpr (experts::FOLDED && tiled_sms(ATTN_OUT) < model::SMS) {
             barrier_arrive(&core.shared.routing.decode().scored);  // the SM has no scores
         }
         return;
