@@ -408,19 +408,20 @@ def test_an_sm_without_a_tile_of_the_experts_waits_for_no_router(tmp_path: Path)
 
 @pytest.mark.parametrize("experts", [4, 8], ids=["no rows of the router either", "with rows of the router"])
 def test_sms_that_equal_shares_leave_out_go_along(experts: int, tmp_path: Path) -> None:
-    """Four of six have two tiles of attention's output each, the last two have none."""
+    """The last of five: the others have two tiles of attention's output each, and four of gates and ups."""
     config = replace(EXPERTS, experts=Experts(experts, 2))
     weights = RandomWeights(config, 3)
     prompt = [5, 80, 17]
 
-    gpu = EmulatedGpu(tmp_path, config, weights, cores=6, equal=True)
+    gpu = EmulatedGpu(tmp_path, config, weights, cores=5, equal=True)
     tokens = gpu.generate(prompt, NEW, prefilled=0)
 
     reference = Reference(weights)
     known = len(prompt) + NEW - 1
     cache = reference.new_cache(known)
     logits = reference.forward([*prompt, *tokens[:-1]], cache)
-    assert [gpu.layout.plan.shares[sm][Matrix.ATTN_OUT].tiles for sm in range(6)] == [2, 2, 2, 2, 0, 0]
+    of_last = gpu.layout.plan.shares[4]
+    assert [of_last[matrix].tiles for matrix in (Matrix.ATTN_OUT, Matrix.GATE_UP, Matrix.DOWN)] == [0, 0, 0]
     assert tokens == logits[len(prompt) - 1 :].argmax(axis=1).tolist()
     require_close(gpu.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, "equal shares")
 

@@ -57,11 +57,20 @@ def follow(row: Row) -> list[int]:
 
 
 def check(
-    weights: Weights, rows: int, cores: int, folder: Path, tuning: Tuning | None = None, *, ranks: int = 1
+    weights: Weights,
+    rows: int,
+    cores: int,
+    folder: Path,
+    tuning: Tuning | None = None,
+    *,
+    ranks: int = 1,
+    equal: bool = False,
 ) -> EmulatedRows:
     """That tokens, keys and values of each of `rows` are those of a launch of its own."""
     alone, together = (
-        EmulatedRows(*team(folder, weights, cores, ranks, tuning, requests=requests, filters=True))
+        EmulatedRows(
+            *team(folder, weights, cores, ranks, tuning, requests=requests, filters=True, equal=equal)
+        )
         for requests in (1, rows)
     )
     asked = [Request(prompt(i, 1 + i % 3), 2 + i % 2, SAMPLINGS[i % 4]) for i in range(rows)]

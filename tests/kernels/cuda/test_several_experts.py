@@ -51,6 +51,12 @@ def test_each_leaves_what_it_leaves_alone(kind: str, rows: int, folder: Path) ->
     check(RandomWeights(KINDS[kind], 3), rows, CORES, folder)
 
 
+@pytest.mark.parametrize("kind", ["scores of heads", at_night("router biases")])
+def test_sms_that_equal_shares_leave_out_go_along(kind: str, folder: Path) -> None:
+    """The last of five has no tiles of the experts either; those that all meet are shared out anew."""
+    check(RandomWeights(KINDS[kind], 3), 2, 5, folder, equal=True)
+
+
 @pytest.mark.parametrize(
     ("kind", "rows"),
     [

@@ -87,12 +87,13 @@ def team(
     *,
     requests: int,
     filters: bool,
+    equal: bool = False,
 ) -> list[EmulatedGpu]:
     """GPUs that hold a model together."""
 
     def emulated(rank: int) -> EmulatedGpu:
         of_all = (folder, weights.config, weights, cores, tuning)
-        return EmulatedGpu(*of_all, requests=requests, filters=filters, ranks=ranks, rank=rank)
+        return EmulatedGpu(*of_all, requests=requests, filters=filters, ranks=ranks, rank=rank, equal=equal)
 
     return [emulated(rank) for rank in range(ranks)]
 
