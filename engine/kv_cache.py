@@ -1,10 +1,9 @@
-"""How keys and values are kept, and the rule by which FP8 rounds them, for the reference and all backends.
+"""How keys and values are kept, and how FP8 rounds them, for the reference and all backends.
 
-A key or value in FP8 is the E4M3 number nearest to what the layer computed in FP32 (OCP 8-bit floating point,
-revision 1.0: four bits of exponent, three of mantissa, no infinity), of two as near the even one; beyond
-448, the largest, it is 448. There is no scale: docs/decisions/fp8-cache.md says what one would gain.
+A key or value in FP8 is the E4M3 number nearest to what the layer computed in FP32 (engine.e4m3 says by which
+rule). There is no scale: docs/decisions/fp8-cache.md says what one would gain.
 
-Such a step is a sixteenth of a number, and two computations of one key that differ in the last bit of FP32
+A step of E4M3 is a sixteenth of a number, and two computations of one key that differ in the last bit of FP32
 may fall to either side of it. What they lead to differs by as much as the rounding itself, so `settle` takes
 another one's side where both are right.
 """
@@ -18,15 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.e4m3 import quantise
 from engine.errors import BackendUnavailable
-from engine.models.checkpoints.block_formats import E4M3_LARGEST
 
 Array = NDArray[np.float32]
 
 OPTION = "cache"
 """The option of every backend that names a CacheFormat."""
-_LEAST_EXPONENT = -5
-"""Of numpy.frexp: numbers below 2^-6 share the step of 2^-9."""
 NOISE = 1e-2
 """How far a backend's key or value may be from the reference's before it is rounded, as a share of the root
 mean square of its head: as far as its logits may be (engine.measuring.measurement.LOGIT_LIMIT)."""
@@ -49,14 +46,6 @@ class KeysAndValues(NamedTuple):
 
     keys: Array
     values: Array
-
-
-def quantise(numbers: Array) -> Array:
-    """Each as the nearest E4M3 number, in FP32."""
-    _, exponent = np.frexp(numbers)
-    step = np.ldexp(np.float32(1.0), np.maximum(exponent, _LEAST_EXPONENT) - 4)
-    nearest: Array = np.clip(np.rint(numbers / step) * step, -E4M3_LARGEST, E4M3_LARGEST)
-    return nearest
 
 
 def settle(numbers: Array, claimed: Array) -> Array:

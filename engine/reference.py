@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.activations import gate_halves
+from engine.e4m3 import quantise
 from engine.errors import RequestError
 from engine.experts import ExpertLayer
-from engine.kv_cache import CacheFormat, KeysAndValues, quantise, settle
+from engine.kv_cache import CacheFormat, KeysAndValues, settle
 from engine.models.config import Exchange, HeadKind, ModelConfig
 from engine.models.rope import Rope, rotate, rotation_table
 from engine.models.weights import Weights

@@ -21,7 +21,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.models.checkpoints.block_formats import BLOCK_FORMATS, E4M3_LEVELS
+from engine.e4m3 import E4M3_LEVELS
+from engine.models.checkpoints.block_formats import BLOCK_FORMATS
 
 FP8_BLOCK_SIDE = 128
 """Rows and columns of an FP8 matrix that share one scale."""

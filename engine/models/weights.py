@@ -39,8 +39,9 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.e4m3 import E4M3_LARGEST, e4m3_codes
 from engine.errors import CheckpointError, ConfigError
-from engine.models.checkpoints.block_formats import E4M3_LARGEST, MXFP4_BLOCK, e4m3_codes, mxfp4_blocks
+from engine.models.checkpoints.block_formats import MXFP4_BLOCK, mxfp4_blocks
 from engine.models.config import ModelConfig, tensor_shapes
 from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 

@@ -13,16 +13,15 @@ import pytest
 from engine.backends import open_backend
 from engine.backends.base import Backend, Job
 from engine.backends.running import complete
+from engine.e4m3 import E4M3_LEVELS, quantise
 from engine.errors import BackendUnavailable
-from engine.kv_cache import NOISE, Array, CacheFormat, KeysAndValues, quantise, settle
+from engine.kv_cache import NOISE, Array, CacheFormat, KeysAndValues, settle
 from engine.measuring.bandwidth import usable_cores
 from engine.measuring.measurement import FULL, LOGIT_LIMIT, PARTIAL
 from engine.measuring.verification import verify
 from engine.models.catalogue import open_model
-from engine.models.checkpoints.block_formats import E4M3_LARGEST, E4M3_LEVELS
 from engine.reference import Reference
 
-LEVELS = np.unique(E4M3_LEVELS[np.isfinite(E4M3_LEVELS)])
 MODELS = {name: open_model(f"random:{name}") for name in ("tiny-llama", "tiny-laneformer")}
 PROMPT = tuple(range(5, 42))
 TOKENS = 24
@@ -39,29 +38,6 @@ def opened(name: str, model: Any, **options: object) -> Iterator[Any]:
 
 def ids(backend: Backend, job: Job) -> list[int]:
     return [token.id for token in complete(backend, job)]
-
-
-def test_each_number_becomes_the_nearest_level() -> None:
-    numbers = np.random.default_rng(0).normal(0, 1, 20_000).astype(np.float32)
-    numbers *= np.exp2(np.random.default_rng(1).uniform(-12, 8, numbers.size)).astype(np.float32)
-    nearest = LEVELS[np.abs(numbers[:, np.newaxis] - LEVELS).argmin(axis=1)]
-    np.testing.assert_array_equal(np.abs(quantise(numbers) - numbers), np.abs(nearest - numbers))
-    assert np.isin(quantise(numbers), LEVELS).all()
-
-
-def test_levels_stay_and_of_two_as_near_the_even_one_is_taken() -> None:
-    np.testing.assert_array_equal(quantise(LEVELS.astype(np.float32)), LEVELS)
-    halves = (LEVELS[:-1] + LEVELS[1:]) / 2
-    taken = quantise(halves.astype(np.float32))
-    mantissas = np.abs(taken) / np.exp2(
-        np.maximum(np.floor(np.log2(np.maximum(np.abs(taken), 2**-9))), -6) - 3
-    )
-    assert (mantissas % 2 == 0).all()
-
-
-def test_what_is_too_large_becomes_the_largest() -> None:
-    given = np.array([449, 464, 480, 1e30, np.inf, -1e4], np.float32)
-    np.testing.assert_array_equal(quantise(given), [E4M3_LARGEST] * 5 + [-E4M3_LARGEST])
 
 
 def test_the_other_side_is_taken_between_two_steps_and_nowhere_else() -> None:
@@ -85,7 +61,7 @@ def test_the_reference_attends_to_rounded_keys_and_values(name: str) -> None:
     cache = rounding.new_cache(len(PROMPT))
     found = rounding.forward(PROMPT, cache)
     expected = exact.forward(PROMPT, exact.new_cache(len(PROMPT)))
-    assert all(np.isin(kept, LEVELS).all() for kept in cache.content())
+    assert all(np.isin(kept, E4M3_LEVELS).all() for kept in cache.content())
     assert 0 < np.abs(found - expected).max() < 0.2 * np.abs(expected).max()
 
 

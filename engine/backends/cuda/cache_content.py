@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.driver import Device
+from engine.e4m3 import E4M3_LEVELS
 from engine.kv_cache import KeysAndValues
-from engine.models.checkpoints.block_formats import E4M3_LEVELS
 from engine.models.config import ModelConfig
 
 _POSITIONS = 16

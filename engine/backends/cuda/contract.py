@@ -26,7 +26,7 @@ from engine.backends.cuda.units import (
     UnitForm,
 )
 from engine.backends.cuda.units import WARPS as WARPS
-from engine.models.checkpoints.block_formats import E4M3_LARGEST
+from engine.e4m3 import E4M3_LARGEST
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.sampling import EXP2_COEFFICIENTS, LOG2_E, WEIGHT_BITS
 from engine.settings import MOST_ROWS

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,37 +37,6 @@ IQ4_NL_LEVELS = np.array(
 )
 FP4_LEVELS = np.array((0, 1, 2, 3, 4, 6, 8, 12, -0.0, -1, -2, -3, -4, -6, -8, -12), np.float32)
 """Twice the values of FP4 (E2M1), whose scale is halved in turn."""
-
-
-def _e4m3_values() -> NDArray[np.float32]:
-    """The 256 numbers of FP8 E4M3 (Micikevicius et al. 2022): no infinities, NaN where all bits are set."""
-    bits = np.arange(128)
-    exponent, fraction = bits >> 3, bits & 7
-    normal = np.ldexp(1.0 + fraction / 8.0, exponent - 7)
-    positive = np.where(exponent > 0, normal, np.ldexp(fraction / 8.0, -6))
-    positive[127] = np.nan
-    return np.concatenate((positive, -positive)).astype(np.float32)
-
-
-E4M3_LEVELS = _e4m3_values()
-E4M3_LARGEST = 448.0
-
-
-@cache
-def _codes_of_halves() -> Bytes:
-    """The code of each FP16 number, by its bits."""
-    halves = np.arange(1 << 16, dtype=np.uint16)
-    sizes = np.abs(halves.view(np.float16)).astype(np.float32)
-    between = (E4M3_LEVELS[:126] + E4M3_LEVELS[1:127]) / 2
-    codes = np.searchsorted(between, sizes)
-    codes += (codes % 2 == 1) & (sizes == between[np.minimum(codes, 125)])
-    return (codes | halves >> 15 << 7).astype(np.uint8)
-
-
-def e4m3_codes(halves: NDArray[np.float16]) -> Bytes:
-    """The nearest E4M3 number to each FP16 number that is one, of two as near the even one; at most 448."""
-    return _codes_of_halves()[halves.view(np.uint16)]
-
 
 MXFP4_BLOCK = 32
 """Numbers that share a scale (OCP Microscaling Formats 1.0)."""

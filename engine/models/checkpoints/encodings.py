@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.e4m3 import E4M3_LEVELS
 from engine.errors import CheckpointError
-from engine.models.checkpoints.block_formats import BLOCK_FORMATS, E4M3_LEVELS
+from engine.models.checkpoints.block_formats import BLOCK_FORMATS
 from engine.models.storage import FP8_BLOCK_SIDE, Storage
 from engine.models.weights import DType, cast_tensor
 

@@ -13,7 +13,7 @@ from engine.backends.cuda.model_header import header
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan
-from engine.models.checkpoints.block_formats import E4M3_LEVELS
+from engine.e4m3 import E4M3_LEVELS
 from engine.models.storage import Storage
 from tests.engine.models.packed_weights import RandomPacked, all_in
 from tests.kernels.cuda.emulation.digits import EmulatedDigits

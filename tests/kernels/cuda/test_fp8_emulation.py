@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from engine.backends.cuda.constants import Tuning
-from engine.kv_cache import CacheFormat, quantise
+from engine.e4m3 import quantise
+from engine.kv_cache import CacheFormat
 from engine.models.config import ModelConfig
 from engine.models.weights import RandomWeights
 from engine.reference import Reference

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from engine.backends.base import Job
-from engine.kv_cache import CacheFormat, quantise
+from engine.e4m3 import E4M3_LARGEST, quantise
+from engine.kv_cache import CacheFormat
 from engine.measuring.measurement import LOGIT_LIMIT
 from engine.measuring.verification import verify
-from engine.models.checkpoints.block_formats import E4M3_LARGEST
 from engine.models.weights import DType, RandomWeights
 from engine.reference import Reference
 from tests.engine.backends.cpu.builds import BUILDS

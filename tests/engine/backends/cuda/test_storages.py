@@ -14,8 +14,9 @@ from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, pack_core, plan, validate
 from engine.backends.cuda.units import UNIT_FORMS, chunks_a_slot, fp8_words, group_bytes, mxfp4_words
+from engine.e4m3 import E4M3_LEVELS
 from engine.errors import ConfigError
-from engine.models.checkpoints.block_formats import E4M3_LEVELS, FP4_LEVELS
+from engine.models.checkpoints.block_formats import FP4_LEVELS
 from engine.models.config import Lanes
 from engine.models.presets import load_preset
 from engine.models.storage import Storage, matrix_bytes

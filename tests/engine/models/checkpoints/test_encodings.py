@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from engine.errors import CheckpointError
-from engine.models.checkpoints.block_formats import BLOCK_FORMATS, e4m3_codes
+from engine.models.checkpoints.block_formats import BLOCK_FORMATS
 from engine.models.checkpoints.encodings import (
     Encoding,
     check_packed,
@@ -75,28 +75,11 @@ def test_a_format_that_is_not_kept_packed_is_one_fp16_model(encoding: Encoding) 
     np.testing.assert_array_equal(single, half.astype(np.float32))
 
 
-def test_fp8_holds_the_numbers_that_pytorch_says() -> None:
-    data = np.array([b for b in range(256) if b & 0x7F != 0x7F], np.uint8)
-
-    ours = decode_scaled(data.reshape(2, -1), np.ones((1, 1), np.float32), "f32", "t")
-
-    np.testing.assert_array_equal(ours, torch.tensor(data).view(torch.float8_e4m3fn).float().numpy())
-
-
-def test_each_fp16_number_has_the_code_that_pytorch_gives_it() -> None:
-    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    halves = halves[np.abs(halves.astype(np.float32)) <= 448]
-
-    expected = torch.tensor(halves).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
-
-    np.testing.assert_array_equal(e4m3_codes(halves), expected)
-    assert list(e4m3_codes(np.array([460, -65504], np.float16))) == [0x7E, 0xFE]
-
-
 @pytest.mark.parametrize("shape", [(128, 128), (129, 300), (5, 1)])
 def test_each_block_of_an_fp8_matrix_has_its_own_scale(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(5)
-    data = rng.integers(0, 127, shape, np.uint8)
+    data = rng.integers(0, 256, shape, np.uint8)
+    data[data & 0x7F == 0x7F] = 0  # no NaN
     scales = rng.uniform(0.001, 0.1, (-(-shape[0] // 128), -(-shape[1] // 128))).astype(np.float32)
 
     ours = decode_scaled(data, scales, "bf16", "t").reshape(shape)
