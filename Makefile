@@ -9,8 +9,8 @@ export PATH := $(PATH):$(CURDIR)/.venv/bin
 # Tests start hundreds of processes: without bytecode each compiles the project and rewrites its asserts anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Their matrices are small: the threads of a product wait for each other, and take cores from other tests to do so.
-test test-fast: export OMP_NUM_THREADS = 1
-test test-fast: export OPENBLAS_NUM_THREADS = 1
+test test-fast test-python test-browser test-faults test-nightly: export OMP_NUM_THREADS = 1
+test test-fast test-python test-browser test-faults test-nightly: export OPENBLAS_NUM_THREADS = 1
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'

@@ -110,8 +110,8 @@ DEVICE void attn_out(Core& core, int layer) {
                 float4 heads[folded_router::HeadPieces<stored.STORAGE>::COUNT];
                 folded_router::see_heads<stored.STORAGE>(core, layer, core.mail(layer) + mail::HEADS_OUT, heads);
             });
-        } else if constexpr (experts::FOLDED && tiled_sms(ATTN_OUT) < model::SMS) {
-            barrier_arrive(&core.shared.routing.decode().scored);  // the SM has no scores
+        } else if constexpr (experts::FOLDED && first_without_tiles(ATTN_OUT) < model::SMS) {
+            barrier_arrive(&core.shared.routing.decode().scored);  // without scores; the warp that routes waits for all threads
         }
         return;
     }

@@ -18,8 +18,8 @@ using router::dot, router::row_of;
 DEVICE int expert_of(u32 sm, int row) { return row * model::SMS + int(sm); }
 DEVICE bool has_row(u32 sm, int row) { return row < experts::ROWS && expert_of(sm, row) < model::EXPERTS; }
 
-// Whether some SM has rows of the router but no tiles of a matrix.
-DEVICE constexpr bool routes_without_tiles(int phase) { return tiled_sms(phase) < smaller(model::EXPERTS, model::SMS); }
+// Whether some SM has rows of the router, as the first ones have, but no tiles of a matrix.
+DEVICE constexpr bool routes_without_tiles(int phase) { return first_without_tiles(phase) < smaller(model::EXPERTS, model::SMS); }
 
 // Behind all vectors: [LAYERS][EXPERTS][Q_DIM], of this GPU's heads.
 constexpr size_t VECTORS = size_t(2 * model::LAYERS + 1) * model::HIDDEN + heads::ROUTERS +

@@ -239,17 +239,17 @@ struct HeldProducts {
         if constexpr (!FEW_SLOTS && Held::WALKS) {
             walk<T>(core, tiles, chunks, step, held, sums);
             meanwhile();
-            return;
-        }
+        } else {
 #pragma unroll (FEW_SLOTS ? 2 : 1)
-        for (int first = 0; first < chunks; first += step) {
-            const int last = smaller(first + step, chunks);
-            if (!held) load<T>(core, first, last, tiles);
-            held = false;
-            weights_.template multiply<T>(core, first, last, sums);
-            if (FEW_SLOTS && first == 0) meanwhile();
+            for (int first = 0; first < chunks; first += step) {
+                const int last = smaller(first + step, chunks);
+                if (!held) load<T>(core, first, last, tiles);
+                held = false;
+                weights_.template multiply<T>(core, first, last, sums);
+                if (FEW_SLOTS && first == 0) meanwhile();
+            }
+            if (!FEW_SLOTS) meanwhile();
         }
-        if (!FEW_SLOTS) meanwhile();
     }
 
     // The same where the vector comes in windows.

@@ -165,7 +165,7 @@ struct Producer {
         next = (experts::ANY ? begin() : tape) + layers_bytes(first);
         bool begun = false;
         for (int layer = first; layer < model::LAYERS; ++layer) {
-#pragma unroll 1
+#pragma unroll 1  // a copy for each would be code that all SMs keep at hand
             for (int which = QKV; which <= LAST_ON_TAPE && !ended; ++which) {
                 matrix(layer, which);
                 if constexpr (decode_attention::IN_RING) {

@@ -88,9 +88,9 @@ DEVICE constexpr int group_sizes(int phase) {
     return sizes[phase];
 }
 
-// How many SMs have tiles of this matrix before the first one that has none.
-DEVICE constexpr int tiled_sms(int phase) {
-    constexpr int sms[] = MODEL_TILED_SMS;
+// The first SM that has no tiles of this matrix; SMS if all have some.
+DEVICE constexpr int first_without_tiles(int phase) {
+    constexpr int sms[] = MODEL_FIRST_WITHOUT_TILES;
     return sms[phase];
 }
 

@@ -20,14 +20,15 @@ import celery, csp.constants, django.http, environ, numpy, redis.asyncio, struct
 for line in sys.stdin:
     names, environment = json.loads(line)
     if os.fork():
-        os.wait()
+        if os.wait()[1]:
+            print(json.dumps("it ended without an answer"), flush=True)
         continue
     os.environ.clear()
     os.environ.update(environment)
     try:
         import config.settings as s
         print(json.dumps({name: getattr(s, name) for name in names}, default=str), flush=True)
-    except Exception:
+    except BaseException:
         print(json.dumps(traceback.format_exc()), flush=True)
     os._exit(0)
 """

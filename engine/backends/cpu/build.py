@@ -88,7 +88,7 @@ def distinct() -> tuple[Target, ...]:
     Where the best one has VNNI, AVX-512 without it has the best one's vectors and the others' products.
     """
     best, *others = runnable()
-    return (best, *(target for target in others if target.name != "avx512"))
+    return (best, *(target for target in others if target.needs != _AVX512))
 
 
 def compiler() -> str | None:
@@ -109,7 +109,8 @@ def units(folder: Path) -> list[Path]:
     """
     large = [source for source in sources() if source.name.startswith(LARGE)]
     others = folder / "others.cpp"
-    others.write_text("".join(f'#include "{source}"\n' for source in sources() if source not in large))
+    text = "".join(f'#include "{source}"\n' for source in sources() if source not in large)
+    others.write_text(text, encoding="utf-8")
     return [*large, others]
 
 

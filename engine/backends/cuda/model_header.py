@@ -165,7 +165,7 @@ def _lists(layout: Layout) -> dict[str, list[int]]:
         "MODEL_WINDOWS": list(c.windows),
         "MODEL_ROTATIONS": [rotations(c).index(c.rope_of(i)) for i in range(c.layers)],
         "MODEL_GROUP_SIZES": [_mask(layout.plan.group_sizes(matrix)) for matrix in Matrix],
-        "MODEL_TILED_SMS": [layout.plan.tiled_cores(matrix) for matrix in Matrix],
+        "MODEL_FIRST_WITHOUT_TILES": [layout.plan.first_without_tiles(matrix) for matrix in Matrix],
     } | _layer_storages(layout.plan)
 
 

@@ -225,8 +225,8 @@ class Plan:
         """Every number of tiles that a group of a matrix has somewhere."""
         return frozenset(g.tiles for core in range(self.cores) for g in self.groups(core, matrix))
 
-    def tiled_cores(self, matrix: Matrix) -> int:
-        """How many cores have tiles of a matrix before the first one that has none."""
+    def first_without_tiles(self, matrix: Matrix) -> int:
+        """Of a matrix the first core that has no tiles; `cores` if all have some."""
         return next((c for c in range(self.cores) if not self.shares[c][matrix].tiles), self.cores)
 
     def steps(self) -> Iterator[tuple[int, Matrix]]:
@@ -301,7 +301,7 @@ def _share(config: ModelConfig, matrix: Matrix, core: int, cores: int, a_lane: i
     if lane >= config.lanes.count:
         return Share(0, 0)
     most = -(-tiles // a_lane)
-    if equal and tiles % most == 0:
+    if equal and matrix is not Matrix.HEAD and most > 1 and tiles % most == 0:
         return Share(lane * tiles + place * most, most) if place * most < tiles else Share(0, 0)
     first, end = place * tiles // a_lane, (place + 1) * tiles // a_lane
     return Share(lane * tiles + first, end - first)

@@ -19,6 +19,7 @@ from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.monokernel import kernel_headers, layout_for
 from engine.backends.cuda.options import parse_options
+from engine.backends.cuda.phases import has_equal_shares
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.shared_memory import SHARED_BYTES
 from engine.backends.cuda.tape import plan
@@ -113,7 +114,8 @@ def header_of(
 ) -> str:
     tuned = Tuning(**tuning)
     sharding = shard(config_of(name), devices)
-    layout = make_layout(plan(sharding.part, 132), weights, tuned, sharding=sharding, requests=requests)
+    made = plan(sharding.part, 132, equal=has_equal_shares(sharding, ()))
+    layout = make_layout(made, weights, tuned, sharding=sharding, requests=requests)
     return header(layout, filters=filters)
 
 

@@ -71,6 +71,22 @@ def test_a_vector_is_longer_than_a_slots_columns(storage: Storage, slot_units: i
     check_keys_and_values(weights, 0, storage, folder, Tuning(slot_units=slot_units, unpacked_copy=False))
 
 
+@pytest.mark.parametrize("ffn", [7328, at_night(11552)], ids=["eight", "twelve"])
+def test_digits_of_a_long_vector_are_made_some_pieces_at_a_time(ffn: int, folder: Path) -> None:
+    """So many of them a thread, the last ones not whole."""
+    config = replace(CONFIGS[Storage.MXFP4], layers=1, windows=(0,), ffn=ffn)
+    weights = RandomPacked(config, all_in(Storage.MXFP4), 3)
+    check_keys_and_values(weights, 0, Storage.MXFP4, folder, Tuning(unpacked_copy=False))
+
+
+@pytest.mark.parametrize("prefilled", [0, PROMPT - 1])
+def test_sms_that_equal_shares_leave_out_go_along(prefilled: int, folder: Path) -> None:
+    """Of twelve two have no tiles of most matrices, and one of them has some of gate and up."""
+    weights = RandomPacked(CONFIGS[Storage.FP8_BLOCK], all_in(Storage.FP8_BLOCK), 3)
+    tuning = Tuning(slot_units=32, unpacked_copy=False)
+    check_keys_and_values(weights, prefilled, Storage.FP8_BLOCK, folder, tuning, cores=12, equal=True)
+
+
 @pytest.mark.parametrize("slot_units", [at_night(17), 49])
 @pytest.mark.parametrize("cores", [at_night(6), 12], ids=["three or four", "one to four"])
 def test_groups_of_few_tiles_take_two_quads_a_turn(cores: int, slot_units: int, folder: Path) -> None:
@@ -110,11 +126,18 @@ def test_the_router_is_folded_through_packed_attention(storage: Storage, folder:
 
 
 def check_keys_and_values(
-    weights: RandomPacked, prefilled: int, storage: Storage, folder: Path, tuning: Tuning, cores: int = 2
+    weights: RandomPacked,
+    prefilled: int,
+    storage: Storage,
+    folder: Path,
+    tuning: Tuning,
+    cores: int = 2,
+    *,
+    equal: bool = False,
 ) -> None:
     config = weights.config
     prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
-    gpu = EmulatedGpu(folder, config, weights, cores, tuning)
+    gpu = EmulatedGpu(folder, config, weights, cores, tuning, equal=equal)
     assert gpu.has_copy == (tuning.unpacked_copy)
 
     tokens = gpu.generate(prompt, 2, prefilled=prefilled)

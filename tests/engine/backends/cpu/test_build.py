@@ -32,6 +32,24 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("without", "names"),
+    [
+        ((), ["avx512vnni", "avx2", "portable"]),
+        (("avx512_vnni",), ["avx512", "avx2", "portable"]),
+        (("avx512_vnni", "avx512f"), ["avx2", "portable"]),
+    ],
+    ids=["the best has VNNI", "the best has AVX-512", "the best has AVX2"],
+)
+def test_avx512_is_left_out_beside_a_build_with_its_vectors(
+    without: tuple[str, ...], names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = frozenset[str]().union(*(target.needs for target in build.TARGETS["x86_64"]))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(build, "processor_features", lambda: everything - set(without))
+    assert [target.name for target in build.distinct()] == names
+
+
+@pytest.mark.parametrize(
     ("which", "built"),
     [("best", build.runnable()[:1]), ("distinct", build.distinct()), ("all", build.targets())],
     ids=["best", "distinct", "all"],

@@ -15,6 +15,7 @@ H200_SMS = 132
 @pytest.mark.parametrize(
     ("name", "devices", "equal"),
     [
+        ("gpt-oss-20b", 1, True),
         ("qwen3-30b-a3b", 1, True),
         ("qwen3-30b-a3b", 2, False),
         ("qwen3-8b:fp8_block", 1, True),
@@ -25,5 +26,6 @@ def test_models_with_more_code_than_the_cache_holds_have_equal_shares_on_one_gpu
     name: str, devices: int, equal: bool
 ) -> None:
     made = layout_for(open_model(f"random:{name}"), devices, H200_SMS, parse_options({})).plan
-    sizes = {shares[Matrix.QKV].tiles for shares in made.shares}
-    assert sizes == {0, max(sizes)} if equal else 0 not in sizes
+    for matrix in (Matrix.QKV, Matrix.ATTN_OUT, Matrix.DOWN):
+        sizes = {shares[matrix].tiles for shares in made.shares}
+        assert sizes == {0, max(sizes)} if equal else 0 not in sizes

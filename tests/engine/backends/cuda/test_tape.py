@@ -115,24 +115,29 @@ def test_presets_have_a_valid_plan_on_an_h200(name: str, slot_units: int) -> Non
 
 
 @given(shapes(), st.integers(1, 9))
-def test_equal_shares_are_the_largest_or_none(config: ModelConfig, cores_a_lane: int) -> None:
+def test_equal_shares_of_a_layer_are_the_largest_or_none(config: ModelConfig, cores_a_lane: int) -> None:
     cores = config.lanes.count * cores_a_lane
     made, other = plan(config, cores, equal=True), plan(config, cores)
-    for matrix in set(Matrix) - {Matrix.HEAD}:
+    for matrix in Matrix:
         tiles = [shares[matrix].tiles for shares in made.shares]
         before = [shares[matrix].tiles for shares in other.shares]
         assert max(tiles) == max(before)
-        if part_tiles(config, matrix) % max(tiles) == 0:
+        if matrix is not Matrix.HEAD and max(tiles) > 1 and part_tiles(config, matrix) % max(tiles) == 0:
             assert set(tiles) <= {0, max(tiles)}
         else:
             assert tiles == before
 
 
-def test_cores_before_the_first_one_without_tiles_are_counted() -> None:
-    made = plan(load_preset("qwen3-30b-a3b").config, H200_SMS, equal=True)
-    assert {matrix.name: made.tiled_cores(matrix) for matrix in Matrix} == {
-        "QKV": 128, "ATTN_OUT": 128, "GATE_UP": 128, "DOWN": 128, "HEAD": 132,
-    }  # fmt: skip
+@pytest.mark.parametrize(("equal", "first"), [(True, 128), (False, H200_SMS)])
+def test_the_first_core_without_tiles_is_found(equal: bool, first: int) -> None:
+    made = plan(load_preset("qwen3-30b-a3b").config, H200_SMS, equal=equal)
+    assert [made.first_without_tiles(matrix) for matrix in Matrix] == [first] * 4 + [H200_SMS]
+
+
+def test_the_first_core_without_tiles_may_have_others_behind_it() -> None:
+    made = plan(load_preset("tiny-llama").config, H200_SMS)
+    tiles = [shares[Matrix.QKV].tiles for shares in made.shares]
+    assert tiles[made.first_without_tiles(Matrix.QKV)] == 0 < max(tiles)
 
 
 def test_a_plan_that_forgets_a_tile_is_refused() -> None:
