@@ -1,7 +1,7 @@
 // The warp that routes in decode: one of each SM, beside the producer's.
 //
-// Waits for: the parts of the SM's scores, once the consumers have the heads, or have neither; then for the scores of all SMs. Computes: who is met.
-// Their order does not depend on the scale of the norm before the experts, so the producer is told while attention's output is still
+// Waits for: the parts of the SM's scores, once the consumers have the heads, or have neither; then for the scores of all SMs.
+// Computes: who is met. Their order does not depend on the scale of the norm before the experts, so the producer is told while attention's output is still
 // being multiplied; what each counts once the consumers have the squares of the stream after it. Publishes: the SM's scores to all
 // GPUs, the chosen experts to the producer, and what each counts to the consumers.
 //

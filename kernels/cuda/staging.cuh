@@ -132,7 +132,7 @@ template <int COLUMNS, int STORAGE>
 DEVICE void store_digits(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
     constexpr int COUNT = Pieces<COLUMNS>::COUNT, AT_ONCE = COUNT > 4 && COUNT % 4 == 0 ? 4 : COUNT;
     constexpr int CHUNKS = Pieces<COLUMNS>::template operand_chunks<STORAGE>();
-    const Pieces<COLUMNS, true> pieces(core);
+    const Pieces<COLUMNS, staged_by_quads(STORAGE)> pieces(core);
 #pragma unroll 1
     for (int first = 0; first < COUNT; first += AT_ONCE) {
         float4 some[AT_ONCE];
