@@ -1,9 +1,9 @@
 // The warp that routes in decode: one of each SM, beside the producer's.
 //
 // Waits for: the parts of the SM's scores, once the consumers have the heads, or have neither; then for the scores of all SMs.
-// Computes: who is met. Their order does not depend on the scale of the norm before the experts, so the producer is told while attention's output is still
-// being multiplied; what each counts once the consumers have the squares of the stream after it. Publishes: the SM's scores to all
-// GPUs, the chosen experts to the producer, and what each counts to the consumers.
+// Computes: who is met. Their order does not depend on the scale of the norm before the experts, so the producer is told while
+// attention's output is still being multiplied; what each counts once the consumers have the squares of the stream after it.
+// Publishes: the SM's scores to all GPUs, the chosen experts to the producer, and what each counts to the consumers.
 //
 // What it writes for a layer nobody reads any more of the layer before: all scores of a layer are there only after all SMs have
 // added up their rows of the stream before it. Nor does it read what the consumers write over. So none of the waits for that
