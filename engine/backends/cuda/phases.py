@@ -53,9 +53,9 @@ def has_equal_shares(sharding: Sharding, storages: Storages) -> bool:
 
     The code of a layer has to stay in a cache of instructions that 16 to 18 SMs share, some 100 KB. Dense
     models in 16 bits fit. With experts and with FP8 blocks it is more, and each size of group less counts:
-    GPT-OSS-20B is 1.3 % faster. With the digits of long vectors in less code beside it Qwen3-8B in FP8 is 1.1 %
-    faster and Qwen3-30B-A3B as fast as before. On two GPUs, where sizes differ all the same, there was nothing
-    to gain: GPT-OSS-120B 0.3 % slower, Qwen3-30B-A3B 0.3 % faster.
+    GPT-OSS-20B is 1.3 % faster. With the digits of long vectors in less code beside it Qwen3-8B in FP8 is
+    1.1 % faster and Qwen3-30B-A3B as fast as before. On two GPUs, where sizes differ all the same, there was
+    nothing to gain: GPT-OSS-120B 0.3 % slower, Qwen3-30B-A3B 0.3 % faster.
     """
     has_more_code = sharding.whole.experts is not None or any(Storage.FP8_BLOCK in of for of in storages)
     return has_more_code and sharding.ranks == 1
