@@ -159,29 +159,29 @@ DEVICE void store_digits(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
 // Only the same warp reads it, after __syncwarp; but with products by warpgroups, quad after quad, all do: after a barrier.
 template <int COLUMNS, int STORAGE = STORAGE_F16>
 DEVICE void store_operand(Core& core, float4 (&values)[Pieces<COLUMNS>::COUNT]) {
-    const Pieces<COLUMNS, staged_by_quads(STORAGE)> pieces(core);
     if constexpr (by_digits(STORAGE)) {
         store_digits<COLUMNS, STORAGE>(core, values);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < pieces.COUNT; ++i) {
-        if (!pieces.template in_operand<STORAGE>(i)) continue;
-        if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) values[i] = times(values[i], 1.0f / packed::lowered());
-        const auto split = is_packed(STORAGE) ? split_f16 : split_weights_type;
-        const Split a = split(values[i].x, values[i].y), b = split(values[i].z, values[i].w);
-        const u32 quad = core.lane & 7;
-        if constexpr (by_warpgroups(STORAGE)) {
-            packed::store_quarter(core.shared.operand(), pieces.chunk(i), quad, a, b);
-            continue;
-        }
-        u8* to = core.shared.operand() + pieces.chunk(i) * VECTOR_CHUNK_BYTES + (quad & 1) * VECTOR_STEP_BYTES + quad / 2 * 16;
-        *reinterpret_cast<Operand*>(to) = make_uint4(a.high, a.low, b.high, b.low);
-    }
-    if constexpr (by_warpgroups(STORAGE)) {
-        fence_operand();
     } else {
-        __syncwarp();
+        const Pieces<COLUMNS, staged_by_quads(STORAGE)> pieces(core);
+#pragma unroll
+        for (int i = 0; i < pieces.COUNT; ++i) {
+            if (!pieces.template in_operand<STORAGE>(i)) continue;
+            if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) values[i] = times(values[i], 1.0f / packed::lowered());
+            const auto split = is_packed(STORAGE) ? split_f16 : split_weights_type;
+            const Split a = split(values[i].x, values[i].y), b = split(values[i].z, values[i].w);
+            const u32 quad = core.lane & 7;
+            if constexpr (by_warpgroups(STORAGE)) {
+                packed::store_quarter(core.shared.operand(), pieces.chunk(i), quad, a, b);
+                continue;
+            }
+            u8* to = core.shared.operand() + pieces.chunk(i) * VECTOR_CHUNK_BYTES + (quad & 1) * VECTOR_STEP_BYTES + quad / 2 * 16;
+            *reinterpret_cast<Operand*>(to) = make_uint4(a.high, a.low, b.high, b.low);
+        }
+        if constexpr (by_warpgroups(STORAGE)) {
+            fence_operand();
+        } else {
+            __syncwarp();
+        }
     }
 }
 
