@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,8 +15,9 @@ import pytest
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60
 _READER = """
-import json, os, sys, traceback
+import io, json, os, sys, traceback
 import celery, csp.constants, django.http, environ, numpy, redis.asyncio, structlog, whitenoise.compress
 for line in sys.stdin:
     names, environment = json.loads(line)
@@ -25,11 +27,12 @@ for line in sys.stdin:
         continue
     os.environ.clear()
     os.environ.update(environment)
+    sys.stderr = said = io.StringIO()
     try:
         import config.settings as s
         print(json.dumps({name: getattr(s, name) for name in names}, default=str), flush=True)
     except BaseException:
-        print(json.dumps(traceback.format_exc()), flush=True)
+        print(json.dumps(said.getvalue() + traceback.format_exc()), flush=True)
     os._exit(0)
 """
 """Forks for each question. What it has imported is others' code, which took half a second each time."""
@@ -43,8 +46,7 @@ def reader() -> Iterator[subprocess.Popen[str]]:
         cwd=ROOT, env=kept, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         yield process
-        assert process.stdin is not None
-        process.stdin.close()
+        process.kill()
 
 
 @pytest.fixture
@@ -60,6 +62,8 @@ def read(reader: subprocess.Popen[str]) -> Callable[..., dict[str, Any]]:
         question = [names, {**kept, "MONOLANE_HOME": str(home), **environment}]
         reader.stdin.write(json.dumps(question) + "\n")
         reader.stdin.flush()
+        readable, _, _ = select.select([reader.stdout], [], [], TIMEOUT_S)
+        assert readable, f"no answer within {TIMEOUT_S} s"
         answer = json.loads(reader.stdout.readline())
         if isinstance(answer, str):
             raise RuntimeError(answer)
