@@ -97,6 +97,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("emulation")
 
 
+def require_references(
+    gpu: EmulatedGpu | EmulatedGpus, reference: Reference, prompt: list[int], tokens: list[int], what: str
+) -> None:
+    """That NEW greedy `tokens` after a prompt, and the keys and values of all but the last, are its own."""
+    assert len(tokens) == NEW
+    known = len(prompt) + len(tokens) - 1
+    cache = reference.new_cache(known)
+    logits = reference.forward([*prompt, *tokens[:-1]], cache)
+    assert tokens == logits[len(prompt) - 1 :].argmax(axis=1).tolist()
+    require_close(gpu.cache(known), of_reference(cache, reference.config, known), PREFILL_TOLERANCE, what)
+
+
 @pytest.mark.parametrize("tiles_from", [1, 1000], ids=["tiles", "shares"])
 @pytest.mark.parametrize("name", each_time_but(NIGHTLY_MODELS, MODELS))
 def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
@@ -110,12 +122,7 @@ def test_prefill_and_decode_leave_the_references_keys_values_and_tokens(
     gpu = EmulatedGpu(folder, config, weights, cores)
     tokens = gpu.generate(prompt, NEW, prefilled=length - 1, tiles_from=tiles_from)
 
-    reference = Reference(weights)
-    cache = reference.new_cache(length + NEW)
-    logits = reference.forward([*prompt, *tokens[:-1]], cache)
-    assert tokens == logits[length - 1 :].argmax(axis=1).tolist()
-    known = length + NEW - 1
-    require_close(gpu.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, name)
+    require_references(gpu, Reference(weights), prompt, tokens, name)
 
 
 def test_experts_of_a_long_prompt_have_several_tiles_of_tokens_or_none(folder: Path) -> None:
@@ -271,12 +278,8 @@ def test_experts_cut_over_two_gpus_leave_the_references_keys_values_and_tokens(
     gpus = EmulatedGpus(folder, config, weights, cores, ranks=2)
     tokens, again = (gpus.generate(prompt, NEW, prefilled=prefilled) for _ in range(2))
 
-    reference = Reference(weights)
-    known = SHORT + NEW - 1
-    cache = reference.new_cache(known + 1)
-    logits = reference.forward([*prompt, *tokens[:-1]], cache)
-    assert tokens == again == logits[SHORT - 1 :].argmax(axis=1).tolist()
-    require_close(gpus.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, name)
+    assert again == tokens
+    require_references(gpus, Reference(weights), prompt, tokens, name)
 
 
 @pytest.mark.parametrize(
@@ -300,12 +303,8 @@ def test_a_dense_model_cut_over_gpus_leaves_the_references_keys_values_and_token
     gpus = EmulatedGpus(folder, config, weights, cores, ranks=ranks)
     tokens, again = (gpus.generate(prompt, NEW, prefilled=0) for _ in range(2))
 
-    reference = Reference(weights)
-    known = SHORT + NEW - 1
-    cache = reference.new_cache(known + 1)
-    logits = reference.forward([*prompt, *tokens[:-1]], cache)
-    assert tokens == again == logits[SHORT - 1 :].argmax(axis=1).tolist()
-    require_close(gpus.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, name)
+    assert again == tokens
+    require_references(gpus, Reference(weights), prompt, tokens, name)
 
 
 @pytest.mark.parametrize("prefilled", [0, SHORT - 1])
@@ -332,12 +331,7 @@ def test_experts_whose_columns_are_padded_leave_the_references_keys_values_and_t
     assert gpus.chosen.named("layers.0.experts.0.w_down") is (storage or Storage.F16)
     tokens = gpus.generate(prompt, NEW, prefilled=prefilled)
 
-    reference = Reference(AsKept(weights, gpus.chosen))
-    known = SHORT + NEW - 1
-    cache = reference.new_cache(known + 1)
-    logits = reference.forward([*prompt, *tokens[:-1]], cache)
-    assert tokens == logits[SHORT - 1 :].argmax(axis=1).tolist()
-    require_close(gpus.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, f"{ranks} GPUs")
+    require_references(gpus, Reference(AsKept(weights, gpus.chosen)), prompt, tokens, f"{ranks} GPUs")
 
 
 @pytest.mark.parametrize(
@@ -416,14 +410,9 @@ def test_sms_that_equal_shares_leave_out_go_along(experts: int, tmp_path: Path) 
     gpu = EmulatedGpu(tmp_path, config, weights, cores=5, equal=True)
     tokens = gpu.generate(prompt, NEW, prefilled=0)
 
-    reference = Reference(weights)
-    known = len(prompt) + NEW - 1
-    cache = reference.new_cache(known)
-    logits = reference.forward([*prompt, *tokens[:-1]], cache)
     of_last = gpu.layout.plan.shares[4]
     assert [of_last[matrix].tiles for matrix in (Matrix.ATTN_OUT, Matrix.GATE_UP, Matrix.DOWN)] == [0, 0, 0]
-    assert tokens == logits[len(prompt) - 1 :].argmax(axis=1).tolist()
-    require_close(gpu.cache(known), of_reference(cache, config, known), PREFILL_TOLERANCE, "equal shares")
+    require_references(gpu, Reference(weights), prompt, tokens, "equal shares")
 
 
 def test_an_unknown_ptx_statement_is_an_error() -> None:
