@@ -1,4 +1,4 @@
-// A number of the cache: float16, or E4M3 as engine/kv_cache.py rounds it.
+// A number of the cache: float16, or E4M3 as engine/e4m3.py rounds it.
 #pragma once
 
 #include <cstdint>

@@ -97,7 +97,7 @@ DEVICE float soft_capped(float v, float cap) { return cap * tanhf(v / cap); }
 
 // The cache: [layer][kv head][block of 16 positions], a block first its keys, then its values, in units of 16 elements of
 // the head, each as the tensor cores take it for operand A (attention.cuh): lane 4 g + j has four consecutive words. FP16,
-// whatever the weights' type; or E4M3 (engine/kv_cache.py says by which rule) in the same order, half as wide, which become
+// whatever the weights' type; or E4M3 (engine/e4m3.py says by which rule) in the same order, half as wide, which become
 // FP16 where they are read.
 namespace cache {
 template <bool FP8>
