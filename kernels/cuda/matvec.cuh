@@ -74,12 +74,26 @@ struct SlotWeights {
         return Part<T>::CHUNKS;
     }
 
-    // Whether all warps have as many chunks in each slot.
+    // Whether no slot reaches from one window of the vector into the next.
+    template <int T>
+    DEVICE static constexpr bool fills_windows() {
+        if (LONG_WINDOW % Part<T>::CHUNKS) return false;
+        if constexpr (FEWER<T>) return fills_windows<T - 1>();
+        return true;
+    }
+
+    // Whether all warps have as many chunks in each slot that is full, and whether that is in each slot of the matrix.
+    template <int T>
+    DEVICE static constexpr bool even_if_full() {
+        if (Part<T>::CHUNKS % WARPS) return false;
+        if constexpr (FEWER<T>) return even_if_full<T - 1>();
+        return true;
+    }
     template <int T>
     DEVICE static constexpr bool even() {
-        if (MATRIX_CHUNKS == ANY_CHUNKS || Part<T>::CHUNKS % WARPS || MATRIX_CHUNKS % Part<T>::CHUNKS) return false;
-        if constexpr (FEWER<T>) return even<T - 1>();
-        return true;
+        if (MATRIX_CHUNKS == ANY_CHUNKS || MATRIX_CHUNKS % Part<T>::CHUNKS) return false;
+        if constexpr (FEWER<T>) return even_if_full<T>() && even<T - 1>();
+        return even_if_full<T>();
     }
 
     static constexpr int MOST = larger(MAX_TILES, ceil_div(SLOT_UNITS, WARPS));
@@ -114,17 +128,18 @@ struct SlotWeights {
     DEVICE void load(Core& core, u32 warp, int first, int last, int tiles = T) {
         load_from<T, LATE>(core, Part<T>::mine(warp, first), first, last, tiles);
     }
-    // `mine` is the warp's first chunk from `first` on.
-    template <int T, bool LATE = false>
+    // `mine` is the warp's first chunk from `first` on. FULL: so is the slot.
+    template <int T, bool LATE = false, bool FULL = false>
     DEVICE void load_from(Core& core, int mine, int first, int last, int tiles = T) {
         const int chunk_bytes = (APART ? 1 : FEWER<T> ? tiles : T) * UNIT_BYTES;
         constexpr int TILE_BYTES = (APART ? Part<T>::CHUNKS : 1) * UNIT_BYTES;
+        constexpr bool SURE = even<T>() || (FULL && even_if_full<T>());
         core.wait_full();
         const u8* slot = core.shared.ring[core.cursor.slot] + piece_place(core.lane) * 16;
 #pragma unroll
         for (int e = 0; e < Part<T>::EACH; ++e) {
             const int c = mine + e * WARPS;
-            const u8* from = slot + (even<T>() || c < last ? c - first : 0) * chunk_bytes;
+            const u8* from = slot + (SURE || c < last ? c - first : 0) * chunk_bytes;
 #pragma unroll
             for (int t = 0; t < T; ++t) {
                 const int at = FEWER<T> && t == T - 1 ? chunk_bytes - UNIT_BYTES : t * TILE_BYTES;
@@ -146,18 +161,19 @@ struct SlotWeights {
     DEVICE void multiply(const Core& core, int first, int last, Sums<T>& sums) const {
         multiply_within<T, false>(core, core.warp, first, first, last, 0, sums);
     }
-    // The same of the slot to which `walk` has come.
-    template <int T>
-    DEVICE void multiply(const Core& core, Walk<T>& walk, int last, Sums<T>& sums) const {
-        if (!even<T>() && !model::ALL_WARPS_MULTIPLY && walk.mine >= last) return;
+    // The same of the slot to which `walk` has come, if FULL a full one; the operand begins with chunk `window`.
+    template <int T, bool FULL = false>
+    DEVICE void multiply(const Core& core, Walk<T>& walk, int last, Sums<T>& sums, int window = 0) const {
+        constexpr bool EVEN = even<T>() || (FULL && even_if_full<T>());
+        if (!EVEN && !model::ALL_WARPS_MULTIPLY && walk.mine >= last) return;
 #pragma unroll
         for (int e = 0; e < Part<T>::EACH; ++e) {
-            const bool sure = even<T>() || (e == 0 && !model::ALL_WARPS_MULTIPLY);
+            const bool sure = EVEN || (e == 0 && !model::ALL_WARPS_MULTIPLY);
             Operand(&a)[2] = walk.vector[e];
             const int c = walk.mine + e * WARPS;
             if (!sure) a[0] = a[1] = make_uint4(0, 0, 0, 0);
             if (core.lane < 4 && (sure || c < last)) {
-                const u8* from = core.shared.operand() + c * VECTOR_CHUNK_BYTES + core.lane * 16;
+                const u8* from = core.shared.operand() + (c - window) * VECTOR_CHUNK_BYTES + core.lane * 16;
                 a[0] = *reinterpret_cast<const Operand*>(from);
                 a[1] = *reinterpret_cast<const Operand*>(from + VECTOR_STEP_BYTES);
             }
@@ -256,16 +272,20 @@ struct HeldProducts {
     template <int T, class Vector>
     DEVICE void multiply(Core& core, int tiles, int chunks, bool held, Sums<T>& sums, Vector& vector) {
         const int step = Held::template chunks_a_slot<T>(tiles);
+        if constexpr (Held::WALKS && Held::template fills_windows<T>()) {
+            walk_windows<T>(core, tiles, chunks, step, held, sums, vector);
+        } else {
 #pragma unroll 1
-        for (int first = 0; first < chunks; first += step) {
-            const int last = smaller(first + step, chunks);
-            if (!held) weights_.template load<T, true>(core, first, last, tiles);
-            held = false;
+            for (int first = 0; first < chunks; first += step) {
+                const int last = smaller(first + step, chunks);
+                if (!held) weights_.template load<T, true>(core, first, last, tiles);
+                held = false;
 #pragma unroll 1
-            for (int begin = first; begin < last;) {
-                const int at = vector.hold(begin), end = smaller(last, at + OPERAND_CHUNKS);
-                weights_.template multiply_in_window<T>(core, first, begin, end, at, sums);
-                begin = end;
+                for (int begin = first; begin < last;) {
+                    const int at = vector.hold(begin), end = smaller(last, at + LONG_WINDOW);
+                    weights_.template multiply_in_window<T>(core, first, begin, end, at, sums);
+                    begin = end;
+                }
             }
         }
     }
@@ -296,6 +316,28 @@ private:
             walk.go_on(core.warp, first);
             weights_.template load_from<T, SLOTS_LATE>(core, walk.mine, first, last, tiles);
         }
+    }
+    // The same, window after window, of which no slot has parts of two. All slots but the last one are full.
+    template <int T, class Vector>
+    DEVICE void walk_windows(Core& core, int tiles, int chunks, int step, bool held, Sums<T>& sums, Vector& vector) {
+        typename Held::template Walk<T> walk(core.warp);
+        const int full = chunks / step * step;
+        int first = 0;
+        if (!held) weights_.template load_from<T, true>(core, walk.mine, first, step, tiles);
+#pragma unroll 1
+        while (first < full) {
+            const int window = vector.hold(first), end = smaller(window + LONG_WINDOW, full);
+#pragma unroll 1
+            while (true) {
+                weights_.template multiply<T, true>(core, walk, first + step, sums, window);
+                first += step;
+                if (first < chunks) walk.go_on(core.warp, first);
+                if (first >= end) break;
+                weights_.template load_from<T, true, true>(core, walk.mine, first, first + step, tiles);
+            }
+            if (first < chunks) weights_.template load_from<T, true>(core, walk.mine, first, smaller(first + step, chunks), tiles);
+        }
+        if (first < chunks) weights_.template multiply<T>(core, walk, chunks, sums, vector.hold(first));
     }
     template <int T>
     DEVICE void load(Core& core, int first, int last, int tiles) {

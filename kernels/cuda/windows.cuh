@@ -6,9 +6,13 @@
 // Whether the vector that a matrix reads comes that way.
 DEVICE constexpr bool in_windows(int phase) { return REQUESTS == 1 && phase_chunks(phase) > OPERAND_CHUNKS; }
 
+// Chunks of a window: whole slots of most groups, so that none has parts of two.
+constexpr int LONG_WINDOW_STEP = 3 * ROUND_CHUNKS;
+constexpr int LONG_WINDOW = OPERAND_CHUNKS - OPERAND_CHUNKS % smaller(LONG_WINDOW_STEP, OPERAND_CHUNKS);
+
 template <int COLUMNS>
 class Windows {
-    static constexpr int CHUNKS = chunks_of(COLUMNS), ROUNDS = ceil_div(OPERAND_CHUNKS, ROUND_CHUNKS);
+    static constexpr int CHUNKS = chunks_of(COLUMNS), ROUNDS = ceil_div(LONG_WINDOW, ROUND_CHUNKS);
     static_assert(COLUMNS % 4 == 0 && ROUNDS <= 32, "vectors are fetched in 16-byte pieces, a bit each");
 
 public:
@@ -16,7 +20,7 @@ public:
 
     // Has the window with `chunk` in shared memory, this warp's part of it; the first chunk of it.
     DEVICE int hold(int chunk) {
-        const int first = chunk / OPERAND_CHUNKS * OPERAND_CHUNKS;
+        const int first = chunk / LONG_WINDOW * LONG_WINDOW;
         if (__all_sync(ALL_LANES, first == held_)) return first;  // a branch of the whole warp, for the compiler too
         if (first != asked_) ask(first);
         receive();
@@ -25,7 +29,7 @@ public:
         store();
         __syncwarp();
         held_ = first;
-        if (first + OPERAND_CHUNKS < CHUNKS) ask(first + OPERAND_CHUNKS);
+        if (first + LONG_WINDOW < CHUNKS) ask(first + LONG_WINDOW);
         return first;
     }
 

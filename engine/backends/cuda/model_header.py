@@ -79,7 +79,7 @@ def _integers(layout: Layout, filters: bool) -> dict[str, int]:
         "REQUESTS": layout.requests,
         "SMS": plan.cores,
         "SMS_A_LANE": plan.cores_a_lane,
-        "WINDOW_CHUNKS": window_chunks(plan, layout.requests, table=filters),
+        "WINDOW_CHUNKS": window_chunks(plan, layout.requests),
         "SLOT_UNITS": layout.slot_units,
         "ALONE_SLOT_UNITS": layout.alone_slot_units,
         "SLOTS": layout.slots_of(filters=filters),

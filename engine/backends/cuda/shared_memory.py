@@ -25,13 +25,10 @@ SHARED_BYTES = 232448
 """What one block may use on compute capability 9.0."""
 _ROUND_CHUNKS = 4 * WARPS
 """Chunks of a vector that an SM's threads fetch at once."""
-_LONG_CHUNKS = 256
-"""Vectors of more chunks are not kept whole in shared memory."""
-
-
-_LONG_WINDOW = 160
-"""Chunks of half a vector that come at once: two windows are better than more of them, unless they are longer
-(Qwen2.5-Coder-1.5B and Llama-3.1-8B, docs/performance-log.md)."""
+_LONG_CHUNKS = 224
+"""Vectors of more chunks are not kept whole in shared memory: with so many the ring still has eight slots."""
+_LEAST_WINDOW = 3 * _ROUND_CHUNKS
+"""Chunks of such a vector that there is room for, at least: LONG_WINDOW (windows.cuh) is a multiple."""
 
 
 def head_columns(config: ModelConfig) -> int:
@@ -54,7 +51,7 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     c = plan.config
     pairs = 8 * TILE_ROWS // 2
     merge_row = (c.head_dim + 4) * 4
-    chunks = min(_operand_chunks(plan), window_chunks(plan, requests, table=table))
+    chunks = min(_operand_chunks(plan), window_chunks(plan, requests))
     chunks = max(chunks, _expert_vector_chunks(plan, requests))
     sizes = 4 if any(map(by_digits, _storages(plan))) else 0
     apart = 0 if requests == 1 else TILE_ROWS // 2
@@ -91,15 +88,14 @@ def _storages(plan: Plan) -> set[Storage]:
     return {plan.storage(layer, matrix) for layer, matrix in steps}
 
 
-def window_chunks(plan: Plan, requests: int, *, table: bool) -> int:
+def window_chunks(plan: Plan, requests: int) -> int:
     """Chunks of a vector that lie in shared memory at a time, in whole rounds of fetching.
 
-    A request alone has its vectors there whole, unless the MLP's would take room that the ring needs: then
-    half of the MLP's if that is at most _LONG_WINDOW and no `table` of the vocabulary is there, and else as
-    much as the longest one that a norm goes before. Those of several requests come in windows sooner: while
-    the MLP's is multiplied there is time for the next one, and the ring is worth more. But what a norm goes
-    before would be fetched and split again for each group of an SM's tiles: it may take half as much room
-    again if it lies there whole then.
+    A request alone has its vectors there whole, unless the MLP's would take room that the ring needs: then as
+    much of it as the longest one that a norm goes before. Those of several requests come in windows sooner:
+    while the MLP's is multiplied there is time for the next one, and the ring is worth more. But what a norm
+    goes before would be fetched and split again for each group of an SM's tiles: it may take half as much
+    room again if it lies there whole then.
     """
     c = plan.config
     if requests > 1:
@@ -108,9 +104,8 @@ def window_chunks(plan: Plan, requests: int, *, table: bool) -> int:
     whole = _operand_chunks(plan)
     if whole <= _LONG_CHUNKS or plan.is_packed or c.post_norms or c.experts:
         return -(-whole // _ROUND_CHUNKS) * _ROUND_CHUNKS
-    half = -(-whole // (2 * _ROUND_CHUNKS)) * _ROUND_CHUNKS
     normed = -(-max(c.hidden, head_columns(c)) // (32 * _ROUND_CHUNKS)) * _ROUND_CHUNKS
-    return half if normed < half <= _LONG_WINDOW and not table else normed
+    return max(normed, _LEAST_WINDOW)
 
 
 def _shared_window(plan: Plan) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.backends.cuda.model_header import header
-from engine.backends.cuda.tape import Matrix
+from engine.backends.cuda.tape import TILE_ROWS, Matrix
 from engine.models.config import Activation, Experts, ModelConfig
 from engine.models.presets import load_preset
 from engine.models.rope import Rope
@@ -356,17 +356,27 @@ def test_logits_with_norms_after_modules_are_the_references(name: str, head_dim:
     assert relative_error(found, expected) < PREFILL_TOLERANCE
 
 
-@pytest.mark.parametrize(("chunks", "window"), [(260, 160), at_night(324, 32)], ids=["two", "many"])
+@pytest.mark.parametrize(
+    ("chunks", "hidden", "tiles", "slot_chunks"),
+    [
+        (260, 64, 2, 24),
+        at_night(260, 64, 4, 12),
+        at_night(388, 48, 3, 16),
+        at_night(260, 80, 5, 9),
+    ],
+    ids=["warps alike", "warps not alike", "a last slot alone", "slots with parts of two windows"],
+)
 def test_logits_of_an_mlp_whose_vector_comes_in_windows_are_the_references(
-    chunks: int, window: int, tmp_path: Path
+    chunks: int, hidden: int, tiles: int, slot_chunks: int, tmp_path: Path
 ) -> None:
-    """The last window is not full; slots have 12 chunks, some of them in two windows."""
-    config = replace(SMALL, layers=1, windows=(0,), ffn=32 * chunks)
+    """The last window is not full, and neither is the last slot."""
+    config = replace(SMALL, layers=1, windows=(0,), hidden=hidden, ffn=32 * chunks)
     weights = RandomWeights(config, 3)
     tokens = [5, 1]
-    gpu = EmulatedGpu(tmp_path, config, weights, 2)
-    assert f"constexpr int WINDOW_CHUNKS = {window};" in header(gpu.layout)
-    assert gpu.layout.plan.group_sizes(Matrix.DOWN) == {4} and gpu.layout.slot_units == 48
+    gpu = EmulatedGpu(tmp_path, config, weights, hidden // (TILE_ROWS * tiles))
+    assert "constexpr int WINDOW_CHUNKS = 96;" in header(gpu.layout)
+    assert gpu.layout.plan.group_sizes(Matrix.DOWN) == {tiles}
+    assert gpu.layout.slot_units // tiles == slot_chunks
 
     found = gpu.logits(tokens)
 

@@ -84,7 +84,7 @@ def test_requests_of_a_model_share_launches(config: ModelConfig, storage: Storag
 
 
 @pytest.mark.parametrize(
-    ("config", "slots"), [(LLAMA, (7, 8, 7, 5)), (LANEFORMER, (8, 7, 6, 4))], ids=["llama", "lanes"]
+    ("config", "slots"), [(LLAMA, (8, 8, 7, 5)), (LANEFORMER, (8, 7, 6, 4))], ids=["llama", "lanes"]
 )
 def test_vectors_of_several_requests_leave_the_ring_slots(
     config: ModelConfig, slots: tuple[int, ...]
