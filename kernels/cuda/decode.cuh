@@ -35,8 +35,8 @@ DEVICE void prepare_next(Core& core, int position) {
 template <class PairFrom>
 DEVICE void begin_residual(Core& core, const PairFrom& pair_from) {
     const TileRange share = core.share(ATTN_OUT);
-    for (int p = core.team_thread(); p < share.tiles * (TILE_ROWS / 2); p += Core::TEAM_THREADS) {
-        const int r = 2 * pair_in_lane(share.first * (TILE_ROWS / 2) + p, core.model_lane, OUT_LANE_TILES);
+    for (int p = core.team_thread(); p < pairs_of_group(ATTN_OUT, share.tiles); p += Core::TEAM_THREADS) {
+        const int r = 2 * pair_in_lane(pairs_before(ATTN_OUT, share.first) + p, core.model_lane, OUT_LANE_TILES);
         if (r >= model::HIDDEN) continue;
         *reinterpret_cast<float2*>(core.residual() + 2 * p) = pair_from(r);
     }

@@ -34,10 +34,12 @@ struct Sums {
 };
 
 // A warp's part of one slot of a group of T tiles: every eighth chunk of columns. `MOST`: chunks that the matrix has, if that is known.
+// HALVES: of tiles that the group is, if it is not whole ones.
 constexpr int ANY_CHUNKS = 1 << 30;
-template <int T, int MOST = ANY_CHUNKS>
+template <int T, int MOST = ANY_CHUNKS, int HALVES = 0>
 struct SlotPart {
-    static constexpr int CHUNKS = chunks_a_slot(T);
+    static_assert(!HALVES || T == ceil_div(HALVES, 2), "the last tile has a half's rows");
+    static constexpr int CHUNKS = HALVES ? chunks_a_slot_of_halves(HALVES) : chunks_a_slot(T);
     static constexpr int EACH = ceil_div(smaller(CHUNKS, MOST), WARPS);  // chunks of a slot that fall to one warp, at most
 
     // The first of the warp's chunks from `first` on.
@@ -56,18 +58,18 @@ DEVICE constexpr bool takes_fewer() {
 // one after the other. Of a matrix with few chunks a warp has fewer than a slot has room for, and each product that is not made is
 // latency less.
 // A group of T - 1 tiles may go the way of one of T: its last tile is multiplied twice, and nobody finishes the second one's sums.
-template <bool APART, int MATRIX_CHUNKS = ANY_CHUNKS>
+template <bool APART, int MATRIX_CHUNKS = ANY_CHUNKS, int HALVES = 0>
 struct SlotWeights {
     template <int T>
     using Sums = ::Sums<T>;
     template <int T>
-    using Part = SlotPart<T, MATRIX_CHUNKS>;
+    using Part = SlotPart<T, MATRIX_CHUNKS, HALVES>;
     template <int T>
     DEVICE static constexpr int chunks_a_slot() {
         return Part<T>::CHUNKS;
     }
     template <int T>
-    static constexpr bool FEWER = !APART && takes_fewer<T>();
+    static constexpr bool FEWER = !APART && !HALVES && takes_fewer<T>();
     template <int T>
     DEVICE static int chunks_a_slot(int tiles) {
         if constexpr (FEWER<T>) return tiles == T ? Part<T>::CHUNKS : Part<T - 1>::CHUNKS;
@@ -96,8 +98,7 @@ struct SlotWeights {
         return even_if_full<T>();
     }
 
-    static constexpr int MOST = larger(MAX_TILES, ceil_div(SLOT_UNITS, WARPS));
-    uint4 units[MOST] = {};
+    uint4 units[MOST_HELD] = {};
 
     // A warp's way over many slots. What it has of the vector is nothing in the lanes that hold none: set to that for each slot, and its
     // chunks found anew twice, a third of a slot's instructions would be for that.
@@ -131,18 +132,19 @@ struct SlotWeights {
     // `mine` is the warp's first chunk from `first` on. FULL: so is the slot.
     template <int T, bool LATE = false, bool FULL = false>
     DEVICE void load_from(Core& core, int mine, int first, int last, int tiles = T) {
-        const int chunk_bytes = (APART ? 1 : FEWER<T> ? tiles : T) * UNIT_BYTES;
+        const int step = chunk_bytes(HALVES, APART ? 1 : FEWER<T> ? tiles : T);
         constexpr int TILE_BYTES = (APART ? Part<T>::CHUNKS : 1) * UNIT_BYTES;
         constexpr bool SURE = even<T>() || (FULL && even_if_full<T>());
         core.wait_full();
-        const u8* slot = core.shared.ring[core.cursor.slot] + piece_place(core.lane) * 16;
+        const u8* slot = core.shared.ring[core.cursor.slot] + place_in_tile(core, core.lane);
+        const int to_half = HALVES ? int(place_in_tile(core, core.lane % 16)) - int(place_in_tile(core, core.lane)) : 0;
 #pragma unroll
         for (int e = 0; e < Part<T>::EACH; ++e) {
             const int c = mine + e * WARPS;
-            const u8* from = slot + (SURE || c < last ? c - first : 0) * chunk_bytes;
+            const u8* from = slot + (SURE || c < last ? c - first : 0) * step;
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-                const int at = FEWER<T> && t == T - 1 ? chunk_bytes - UNIT_BYTES : t * TILE_BYTES;
+                const int at = FEWER<T> && t == T - 1 ? step - UNIT_BYTES : t * TILE_BYTES + (t == T - 1 ? to_half : 0);
                 units[e * T + t] = *reinterpret_cast<const uint4*>(from + at);
             }
         }
@@ -191,6 +193,12 @@ struct SlotWeights {
     }
 
 private:
+    // Where this lane's piece of a tile's rows lies. Rows of a share of halves lie as in the tiles of the matrix, of which every other
+    // share begins in the middle of one.
+    DEVICE static u32 place_in_tile(const Core& core, u32 lane) {
+        const u32 at = piece_place(lane) * 16;
+        return HALVES ? at ^ (core.place.sm & 1) * 32 : at;
+    }
     template <int T, bool WINDOW>
     DEVICE void multiply_within(const Core& core, u32 warp, int first, int begin, int end, int window, Sums<T>& sums) const {
         constexpr u32 LANES = WINDOW ? 4 * REQUESTS : 4;  // that hold the vectors
@@ -375,21 +383,21 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
 }
 
 // How a group is multiplied in a format.
-template <int STORAGE, bool APART, int CHUNKS, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE),
+template <int STORAGE, bool APART, int CHUNKS, int HALVES, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE),
           bool DIGITS = by_digits(STORAGE)>
 struct ProductsOf {
-    using Type = HeldProducts<SlotWeights<APART, APART ? ANY_CHUNKS : CHUNKS>, CHUNKS>;
+    using Type = HeldProducts<SlotWeights<APART, APART ? ANY_CHUNKS : CHUNKS, HALVES>, CHUNKS>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
-struct ProductsOf<STORAGE, APART, CHUNKS, true, false, false> {
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, false, false> {
     using Type = HeldProducts<packed::SlotWeights<STORAGE, APART>, CHUNKS>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
-struct ProductsOf<STORAGE, APART, CHUNKS, true, true, false> {
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, false> {
     using Type = packed::QuadProducts<STORAGE, APART>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
-struct ProductsOf<STORAGE, APART, CHUNKS, true, true, true> {
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, true> {
     using Type = packed::DigitProducts<STORAGE, APART>;
 };
 
@@ -401,7 +409,7 @@ class GroupRun {
     static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
     static constexpr bool PAIRED = !is_packed(STORAGE) && !APART;
     static constexpr bool ONE_GROUP = !APART && one_group(PHASE);
-    using Products = typename ProductsOf<STORAGE, APART, CHUNKS>::Type;
+    using Products = typename ProductsOf<STORAGE, APART, CHUNKS, halves_of(PHASE)>::Type;
 
 public:
     DEVICE GroupRun(Core& core, Finish& finish) : core_(core), finish_(finish), groups_(core.groups(PHASE)) {
@@ -456,9 +464,9 @@ public:
 private:
     static constexpr bool NORMED = PHASE == QKV || (PHASE == GATE_UP && !experts::ANY) || PHASE == HEAD;
 
-    DEVICE bool in_group(int g) const { return int(core_.lane) < groups_.size(g) * (TILE_ROWS / 2); }
+    DEVICE bool in_group(int g) const { return int(core_.lane) < pairs_of_group(PHASE, groups_.size(g)); }
     DEVICE int pair_of(int g) const {
-        return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
+        return pairs_before(PHASE, core_.share(PHASE).first + groups_.first(g)) + int(core_.lane);
     }
     DEVICE void begin() {
         with_tiles<PHASE, PAIRED>(groups_.size(0), [&](auto tiles) {

@@ -25,8 +25,9 @@ extern "C" __global__ void pack_matrix(const __grid_constant__ PackJob job) {
     const int chunks = ceil_div(job.columns, CHUNK_COLUMNS);
     const int pieces = share.tiles * chunks * 32;
     for (int i = int(blockIdx.x * blockDim.x + threadIdx.x); i < pieces; i += int(gridDim.x * blockDim.x)) {
-        const Piece piece(i, share.tiles, chunks);
-        const int2 source = job.sources[share.first * TILE_ROWS + piece.row()];
+        const Piece piece(i, share.tiles, chunks, job.halves);
+        if (!piece.lies_in_share()) continue;
+        const int2 source = job.sources[piece.matrix_row(share.first)];
         const int column = piece.column();
         u16 values[8];
 #pragma unroll
@@ -35,7 +36,7 @@ extern "C" __global__ void pack_matrix(const __grid_constant__ PackJob job) {
             if (source.x < 0 || column + c >= job.columns) continue;
             values[c] = number_of(job, job.tensors[source.x], source.y, column + c);
         }
-        piece.put(job.tape + job.offsets[core], values);
+        piece.put(job.tape + job.offsets[core], share.first, values);
     }
 }
 

@@ -224,8 +224,9 @@ extern "C" __global__ void unpack_units(const __grid_constant__ UnitJob job) {
     const TileRange share = job.shares[core];
     const int chunks = ceil_div(job.columns, CHUNK_COLUMNS), pieces = share.tiles * chunks * 32;
     for (int i = int(blockIdx.x * blockDim.x + threadIdx.x); i < pieces; i += int(gridDim.x * blockDim.x)) {
-        const Piece piece(i, share.tiles, chunks);
-        const int2 source = job.sources[share.first * TILE_ROWS + piece.row()];
+        const Piece piece(i, share.tiles, chunks, job.halves);
+        if (!piece.lies_in_share()) continue;
+        const int2 source = job.sources[piece.matrix_row(share.first)];
         u16 values[8];
 #pragma unroll
         for (int c = 0; c < 8; ++c) {
@@ -233,7 +234,7 @@ extern "C" __global__ void unpack_units(const __grid_constant__ UnitJob job) {
             const float number = Element::is_real(job, source, column) ? Element{job.tensors[source.x], job.storage, job.columns, source.y, column}.number() : 0.0f;
             values[c] = job.bf16 ? bf16_bits(number) : half_bits(number);
         }
-        piece.put(job.tape + job.offsets[core], values);
+        piece.put(job.tape + job.offsets[core], share.first, values);
     }
 }
 

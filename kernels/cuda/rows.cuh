@@ -308,7 +308,7 @@ struct ResidualFinish {
     // Asks for the other lanes' outputs early; they are `DELAY` layers old and have most likely arrived.
     DEVICE void prepare(int pair) {
         r = 2 * pair_in_lane(pair, core.model_lane, OUT_LANE_TILES);
-        residual = reinterpret_cast<float2*>(core.residual()) + (pair - core.share(ATTN_OUT).first * (TILE_ROWS / 2));
+        residual = reinterpret_cast<float2*>(core.residual()) + (pair - pairs_before(ATTN_OUT, core.share(ATTN_OUT).first));
         to = core.mail(layer) + STREAM + (ATTENTION ? core.model_lane : core.stream()) * model::HIDDEN + r;
         if (r >= model::HIDDEN) return;
         if (mail::IN_PARTS && core.params.rank != 0) return;

@@ -12,20 +12,21 @@
 namespace several {
 
 // How weights in a format are multiplied: a slot is loaded, multiplied window by window, and left.
-template <int STORAGE, int CHUNKS, bool APART, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE), bool DIGITS = by_digits(STORAGE)>
+template <int STORAGE, int CHUNKS, bool APART, int HALVES = 0, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE),
+          bool DIGITS = by_digits(STORAGE)>
 struct WeightsOf {
-    using Type = SlotWeights<APART, CHUNKS>;
+    using Type = SlotWeights<APART, CHUNKS, HALVES>;
 };
 template <int STORAGE, int CHUNKS>
-struct WeightsOf<STORAGE, CHUNKS, false, true, false, false> {
+struct WeightsOf<STORAGE, CHUNKS, false, 0, true, false, false> {
     using Type = UnitWeights<STORAGE>;
 };
 template <int STORAGE, int CHUNKS, bool APART>
-struct WeightsOf<STORAGE, CHUNKS, APART, true, true, false> {
+struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, false> {
     using Type = QuadWeights<STORAGE, CHUNKS, APART>;
 };
 template <int STORAGE, int CHUNKS, bool APART>
-struct WeightsOf<STORAGE, CHUNKS, APART, true, true, true> {
+struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, true> {
     using Type = DigitWeights<STORAGE, CHUNKS, APART>;
 };
 
@@ -33,7 +34,7 @@ struct WeightsOf<STORAGE, CHUNKS, APART, true, true, true> {
 template <int PHASE, bool NORMED, int STORAGE, class Finish>
 class Products {
     static constexpr int CHUNKS = chunks_of(Matrix<PHASE>::COLUMNS);
-    using Weights = typename WeightsOf<STORAGE, CHUNKS, false>::Type;
+    using Weights = typename WeightsOf<STORAGE, CHUNKS, false, halves_of(PHASE)>::Type;
     using Vectors = Window<Matrix<PHASE>::COLUMNS, NORMED, STORAGE>;
     template <int T>
     using Sums = typename Weights::template Sums<T>;
@@ -46,7 +47,7 @@ class Products {
     // A second slot of so few chunks that a warp has one at most: its weights, too, are in registers before the vectors are there, so
     // that nobody waits for it, and loads it, between their last word and what this SM makes of them. Not of eight requests, whose
     // vectors leave no registers for it: 359 us a token of SmolLM2 became 368.
-    using Rest = SlotWeights<false, WARPS>;
+    using Rest = SlotWeights<false, WARPS, halves_of(PHASE)>;
     template <int T>
     static constexpr bool HAS_REST = REQUESTS <= 4 && ONE_GROUP && !is_packed(STORAGE) && Vectors::WHOLE && CHUNKS > STEP<T> && CHUNKS - STEP<T> <= WARPS;
 
@@ -151,14 +152,14 @@ private:
         }
     }
     DEVICE bool finishes(int g) const {
-        return runs(core_.shared, core_.own.request) && int(core_.lane) < groups_.size(g) * (TILE_ROWS / 2);
+        return runs(core_.shared, core_.own.request) && int(core_.lane) < pairs_of_group(PHASE, groups_.size(g));
     }
     DEVICE void prepare(int g) {
         pair_ = finishes(g) ? pair_of(g) : -1;
         if (pair_ >= 0) finish_.prepare(pair_);
     }
     DEVICE int pair_of(int g) const {
-        return (core_.share(PHASE).first + groups_.first(g)) * (TILE_ROWS / 2) + int(core_.lane);
+        return pairs_before(PHASE, core_.share(PHASE).first + groups_.first(g)) + int(core_.lane);
     }
     DEVICE void load_first(int g) {
         with_tiles<PHASE>(groups_.size(g), [&](auto tiles) {

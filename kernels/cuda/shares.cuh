@@ -40,20 +40,21 @@ DEVICE void load_operand(const u16* operand, int chunk, u32 lane, Operand (&a)[T
 }
 
 // Of one unit of a slot the weights that a lane has, as operands. Tiles lie side by side, or APART.
-template <int STORAGE, int T, bool APART = false>
-DEVICE uint4 weights_of(const u8* slot, int chunk, int tile, u32 lane) {
+template <int STORAGE, int T, bool APART = false, int HALVES = 0>
+DEVICE uint4 weights_of(const u8* slot, int chunk, int tile, u32 lane, u32 turned = 0) {
     if constexpr (is_packed(STORAGE)) {
         return packed::rounded<STORAGE, T, APART>(slot, u32(chunk), tile, lane);
     } else {
-        constexpr int NEXT_CHUNK = (APART ? 1 : T) * UNIT_BYTES, NEXT_TILE = (APART ? chunks_a_slot(T) : 1) * UNIT_BYTES;
-        return *reinterpret_cast<const uint4*>(slot + chunk * NEXT_CHUNK + piece_place(lane) * 16 + tile * NEXT_TILE);
+        constexpr int NEXT_CHUNK = chunk_bytes(HALVES, APART ? 1 : T), NEXT_TILE = (APART ? chunks_a_slot(T) : 1) * UNIT_BYTES;
+        const u32 place = piece_place(HALVES && tile == T - 1 ? lane % 16 : lane) * 16 ^ turned;
+        return *reinterpret_cast<const uint4*>(slot + chunk * NEXT_CHUNK + place + tile * NEXT_TILE);
     }
 }
 
-template <int T, int STORAGE>
+template <int T, int STORAGE, int HALVES>
 DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T][TILES][4]) {
-    constexpr int CHUNKS_A_SLOT = chunks_a_slot(T, STORAGE);
-    const u32 lane = core.lane;
+    constexpr int CHUNKS_A_SLOT = HALVES ? chunks_a_slot_of_halves(HALVES) : chunks_a_slot(T, STORAGE);
+    const u32 lane = core.lane, turned = HALVES ? (core.place.sm & 1) * 32 : 0;  // SlotWeights::place_in_tile
     Operand next[TILES][2];
     load_operand(operand, smaller(int(core.warp), chunks - 1), lane, next);
 #pragma unroll 1
@@ -72,7 +73,7 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
             if (c + WARPS < chunks) load_operand(operand, c + WARPS, lane, next);
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-                const uint4 b = weights_of<STORAGE, T>(slot, c - first, t, lane);
+                const uint4 b = weights_of<STORAGE, T, false, HALVES>(slot, c - first, t, lane, turned);
 #pragma unroll
                 for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][0], b.x, b.y);
 #pragma unroll
@@ -121,7 +122,7 @@ DEVICE void add_up(Core& core, const float (&sums)[T][MOST][4], int tokens, int 
 }
 
 // One group for all tokens.
-template <int T, int STORAGE, class Finish>
+template <int PHASE, int T, int STORAGE, class Finish>
 DEVICE void group(Core& core, Finish& finish, int tokens, const u16* operand, int chunks, int first_pair) {
     float sums[T][TILES][4];
 #pragma unroll
@@ -129,8 +130,10 @@ DEVICE void group(Core& core, Finish& finish, int tokens, const u16* operand, in
 #pragma unroll
         for (int m = 0; m < TILES; ++m) sums[t][m][0] = sums[t][m][1] = sums[t][m][2] = sums[t][m][3] = 0.0f;
     }
-    multiply<T, STORAGE>(core, operand, chunks, sums);
-    add_up<T>(core, sums, tokens, T, [&](int pair, int token, float2 sum) { finish.store(first_pair + pair, token, sum.x, sum.y); });
+    multiply<T, STORAGE, halves_of(PHASE)>(core, operand, chunks, sums);
+    add_up<T>(core, sums, tokens, T, [&](int pair, int token, float2 sum) {
+        if (!halves_of(PHASE) || pair < pairs_of_group(PHASE, T)) finish.store(first_pair + pair, token, sum.x, sum.y);
+    });
 }
 
 template <int PHASE, int STORAGE, int T, class Finish>
@@ -138,7 +141,7 @@ DEVICE void group_of(Core& core, Finish& finish, int tokens, const u16* operand,
     if constexpr (T >= 1) {
         if constexpr ((group_sizes(PHASE) >> T) & 1) {
             if (tiles == T) {
-                group<T, STORAGE>(core, finish, tokens, operand, chunks, first_pair);
+                group<PHASE, T, STORAGE>(core, finish, tokens, operand, chunks, first_pair);
                 return;
             }
         }
@@ -158,7 +161,7 @@ DEVICE void matrix(Core& core, int tokens, const u16* operand, Finish finish) {
     with_storage<PHASE>(core.place.layer, [&](auto stored) {
 #pragma unroll 1
         for (int g = 0; g < groups.count; ++g) {
-            const int pair = (share.first + groups.first(g)) * (TILE_ROWS / 2);
+            const int pair = pairs_before(PHASE, share.first + groups.first(g));
             group_of<PHASE, stored.STORAGE, MAX_TILES>(core, finish, tokens, mine, groups.size(g), CHUNKS, pair);
         }
     });

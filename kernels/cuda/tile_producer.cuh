@@ -5,9 +5,10 @@
 
 namespace tiles {
 
-// Where a packed tile's units lie (engine/backends/cuda/tape.py): in units of 512 bytes from the begin of all tapes.
+// Where a packed tile's units lie (engine/backends/cuda/tape.py), or an SM's share of halves: in halves of units from the begin of all
+// tapes.
 struct TapeTile {
-    u32 first, layer, column;  // unit of the first layer's first chunk; from layer to layer; from chunk to chunk
+    u32 first, layer, column;  // where its first chunk is in the first layer; from layer to layer; from chunk to chunk
     u32 run;                   // tiles from this one on that lie side by side
 };
 static_assert(sizeof(TapeTile) == 16, "the host packs it so");
@@ -64,6 +65,7 @@ struct Producer {
     struct Weights {
         const u8* from = nullptr;
         u32 step = 0;       // bytes from chunk to chunk
+        u32 to = 0;         // of a share of halves: from the begin of the tile's rows
         u32 bytes[2] = {};  // of each chunk of a step; 0: not the first of a run, or another warp's
         u32 all = 0;        // of a step, all lanes
 
@@ -72,13 +74,15 @@ struct Producer {
             const int of_lane = lane_tiles(PHASE), first = split.row_tile(index) * (split.rows / TILE_ROWS);
             const int count = smaller(split.rows / TILE_ROWS, of_lane - first);
             u32 run = 0;
-            if (int(lane) < count) {
+            if constexpr (halves_of(PHASE)) {
+                run = open_share<PHASE>(p, first * TILE_ROWS, count * TILE_ROWS, lane, layer);
+            } else if (int(lane) < count) {
                 const int in_table = first_tape_tile(PHASE) + split.lane(index) * of_lane + first;
                 const uint4* table = reinterpret_cast<const uint4*>(p.tape_tiles) + in_table;
                 const uint4 tile = __ldg(table + lane);
                 const bool follows = lane > 0 && __ldg(table + lane - 1).w > 1;
-                from = p.tape + (u64(tile.x) + u64(tile.y) * u32(layer)) * UNIT_BYTES;
-                step = tile.z * UNIT_BYTES;
+                from = p.tape + (u64(tile.x) + u64(tile.y) * u32(layer)) * HALF_BYTES;
+                step = tile.z * HALF_BYTES;
                 if (!follows) run = u32(smaller(int(tile.w), count - int(lane))) * UNIT_BYTES;
             }
             const u32 before = __popc(__ballot_sync(ALL_LANES, run != 0) & ((1u << lane) - 1u));
@@ -87,6 +91,21 @@ struct Producer {
             all = bytes[0] + bytes[1];
 #pragma unroll
             for (int apart = 16; apart; apart /= 2) all += __shfl_xor_sync(ALL_LANES, all, apart);
+        }
+
+    private:
+        // Of `count` rows from `row` on those that lie in one SM's share, lane i of the i-th that has any: the bytes of a chunk.
+        template <int PHASE>
+        DEVICE u32 open_share(const Params& p, int row, int count, u32 lane, int layer) {
+            constexpr int ROWS = halves_of(PHASE) * TILE_ROWS / 2, ROW_BYTES = CHUNK_COLUMNS * 2;
+            static_assert(MOST_ROWS / ROWS + 2 <= 32, "a lane each");
+            const int share = row / ROWS + int(lane), begin = larger(row, share * ROWS), end = smaller(row + count, (share + 1) * ROWS);
+            if (begin >= end) return 0;
+            const uint4 place = __ldg(reinterpret_cast<const uint4*>(p.tape_tiles) + first_tape_tile(PHASE) + share);
+            from = p.tape + (u64(place.x) + u64(place.y) * u32(layer)) * HALF_BYTES + (begin - share * ROWS) * ROW_BYTES;
+            to = u32(begin - row) * ROW_BYTES;
+            step = place.z * HALF_BYTES;
+            return u32(end - begin) * ROW_BYTES;
         }
     };
 
@@ -123,7 +142,7 @@ struct Producer {
 #pragma unroll 1
         for (int step = steps.first; step < steps.end; ++step) {
             announce(mine.all);
-            u8* to = stage_memory(shared, at.slot) + ACTIVATION_BYTES + lane * UNIT_BYTES;
+            u8* to = stage_memory(shared, at.slot) + ACTIVATION_BYTES + (halves_of(PHASE) ? mine.to : lane * UNIT_BYTES);
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
                 // An odd number of chunks: the last one twice, the second time for columns that are zero.

@@ -97,6 +97,18 @@ DEVICE constexpr int first_without_tiles(int phase) {
 // Whether no SM has a second group of this matrix: those of a share that is more than one have half of the most tiles at least (Groups).
 DEVICE constexpr bool one_group(int phase) { return group_sizes(phase) >> (MAX_TILES + 1) / 2 == 0; }
 
+// Of attn_out and down an SM's share may be so many halves of tiles, an odd number, in place of whole ones: 0. It is one group then, of
+// which the last tile has the rows of a half, and it begins with a half by its number (engine/backends/cuda/tape.py).
+constexpr int HALF_BYTES = UNIT_BYTES / 2, HALF_PAIRS = TILE_ROWS / 4;
+DEVICE constexpr int halves_of(int phase) { return phase == ATTN_OUT || phase == DOWN ? model::OUT_HALVES : 0; }
+// Pairs of rows before tile `first` of a matrix, or before the half that a share begins with, and of a group of `tiles` tiles.
+DEVICE constexpr int pairs_before(int phase, int first) { return first * (halves_of(phase) ? HALF_PAIRS : 2 * HALF_PAIRS); }
+DEVICE constexpr int pairs_of_group(int phase, int tiles) {
+    return halves_of(phase) ? (tiles ? halves_of(phase) * HALF_PAIRS : 0) : tiles * 2 * HALF_PAIRS;
+}
+// From chunk to chunk of a group in sixteen bits.
+DEVICE constexpr int chunk_bytes(int halves, int tiles) { return halves ? halves * HALF_BYTES : tiles * UNIT_BYTES; }
+
 // Chunks of a 16-bit group that a slot holds: all that fit if a warp can hold its part of them, else as many for each warp.
 DEVICE constexpr int most_chunks(int tiles) {
     const int fit = SLOT_UNITS / tiles;
@@ -128,6 +140,13 @@ DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool ap
         return fit - fit % turn;
     }
     return smaller(fit < WARPS ? fit : fit - fit % WARPS, 8 / scales_of_a_chunk(storage) * WARPS);
+}
+
+// Of a group of halves, in sixteen bits: more if each warp can hold as many more.
+constexpr int MOST_HELD = larger(MAX_TILES, ceil_div(SLOT_UNITS, WARPS));  // units that a warp holds in registers
+DEVICE constexpr int chunks_a_slot_of_halves(int halves) {
+    const int tiles = ceil_div(halves, 2), fit = SLOT_BYTES / (halves * HALF_BYTES) / WARPS * WARPS;
+    return larger(chunks_a_slot(tiles), smaller(fit, MAX_TILES / tiles * WARPS));
 }
 
 // The same for groups of PHASE: of the few sizes that they have, each one's is known, and nobody divides.

@@ -239,6 +239,11 @@ _PACK_JOB: tuple[Declared, ...] = (
     ("offsets", Pointer("const u64"), "[cores] bytes in the tape where this matrix' share begins"),
     ("tape", Pointer("u8"), ""),
     ("columns", c_int32, ""),
+    (
+        "halves",
+        c_int32,
+        "of tiles that each share is; 0: it is whole tiles",
+    ),
     ("bf16", c_uint32, "1: numbers that are made here in sixteen bits are BF16"),
 )
 _UNIT_JOB: tuple[Declared, ...] = (

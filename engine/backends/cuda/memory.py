@@ -30,7 +30,7 @@ from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.tape import (
     CHUNK_COLUMNS,
-    UNIT_BYTES,
+    HALF_BYTES,
     Matrix,
     Plan,
     columns,
@@ -215,7 +215,7 @@ def expert_bias_names(config: ModelConfig) -> Iterator[str]:
 
 
 def share_table(plan: Plan) -> NDArray[np.int32]:
-    """(first tile, tiles) of every share: [cores, matrices, 2]."""
+    """(first, tiles) of every share as `Share` has them: [cores, matrices, 2]."""
     return np.array([[(s.first, s.tiles) for s in core] for core in plan.shares], np.int32)
 
 
@@ -229,9 +229,10 @@ def tile_shares(experts: ExpertRegion, matrix: Matrix) -> tuple[NDArray[np.int32
 def tile_table(layout: Layout) -> NDArray[np.uint32]:
     """Where each tile of a layer's matrices lies in 16 bits, as tile_producer.cuh takes it: [tiles, 4].
 
-    In units of 512 bytes: its first chunk in the first layer from the begin of all tapes, the distance from
-    layer to layer and from chunk to chunk; and how many tiles from it on lie side by side. Of no use to
-    models whose prompts all go by shares.
+    In halves of units: its first chunk in the first layer from the begin of all tapes, the distance from
+    layer to layer and from chunk to chunk; and how many tiles from it on lie side by side. Of matrices that
+    are dealt out in halves of tiles the same of each core's share. Of no use to models whose prompts all go
+    by shares.
     """
     if not layout.prefills_by_tiles:
         return np.zeros((1, 4), np.uint32)
@@ -242,11 +243,14 @@ def tile_table(layout: Layout) -> NDArray[np.uint32]:
         table = np.zeros((parts(plan.config, matrix) * part_tiles(plan.config, matrix), 4), np.uint32)
         for core in range(plan.cores):
             start = int(begins[core]) + plan.matrix_offset(core, 0, matrix)
+            layer = plan.layer_bytes(core) // HALF_BYTES
             for group in plan.groups(core, matrix):
-                first = (start + group.offset) // UNIT_BYTES
-                layer = plan.layer_bytes(core) // UNIT_BYTES
+                first = (start + group.offset) // HALF_BYTES
+                if group.halves:
+                    table[core] = first, layer, group.halves, 1
+                    continue
                 for i in range(group.tiles):
-                    table[group.first + i] = first + i, layer, group.tiles, group.tiles - i
+                    table[group.first + i] = first + 2 * i, layer, 2 * group.tiles, group.tiles - i
         tables.append(table)
     return np.concatenate(tables)
 
@@ -351,7 +355,9 @@ class _Loader:
     ) -> None:
         """A matrix of which each core's share begins so many bytes behind `tape`."""
         config = self._layout.config
-        target = _Target(self._device, columns(config, matrix), row_sources(config, matrix), shares, begins)
+        halves = plan.out_halves if matrix in (Matrix.ATTN_OUT, Matrix.DOWN) else 0
+        width, sources = columns(config, matrix), row_sources(config, matrix)
+        target = _Target(self._device, width, sources, shares, begins, halves)
         kept, wanted = self._layout.plan.storage(layer, matrix), plan.storage(layer, matrix)
         folds = folds_router(config) and matrix is Matrix.ATTN_OUT and plan is self._layout.plan
         fold = self._fold_job(layer) if folds else None
@@ -481,6 +487,7 @@ class _Target:
         sources: NDArray[np.int32],
         shares: NDArray[np.int32],
         offsets: NDArray[np.uint64],
+        halves: int = 0,
     ) -> None:
         self._device = device
         self.cores = len(shares)
@@ -492,6 +499,7 @@ class _Target:
             "shares": device.put(shares),
             "offsets": device.put(offsets),
             "columns": width,
+            "halves": halves,
         }
 
     def free(self) -> None:

@@ -4,9 +4,10 @@ A tile is eight packed rows. A core's share of a matrix is a run of tiles; it is
 eight tiles side by side, and a group column by column: 32 columns (a chunk) of its first tile, of its
 second, and so on, then the next chunk. Eight rows by 32 columns of 16 bits are one unit of 512 bytes, row
 by row; the four 16-byte pieces of a row are swapped about (`PIECE_ORDER`) so that units side by side are
-an operand of wgmma as they lie. Packed matrices have smaller units, and scales beside them (units.py). A
-layer is its four matrices in order, the tape all layers and then the head. Nothing is padded except a matrix
-whose rows or columns do not fill the last tile, chunk or run: with zeros.
+an operand of wgmma as they lie. Packed matrices have smaller units, and scales beside them (units.py). Of
+ATTN_OUT and DOWN a share may be an odd number of halves of tiles (`out_halves`): the last tile has a half's
+rows. A layer is its four matrices in order, the tape all layers and then the head. Nothing is padded except
+a matrix whose rows or columns do not fill the last tile, chunk or run: with zeros.
 
 Experts are on no tape (engine.backends.cuda.expert_region): a token meets other ones than the token before.
 What is dealt out of GATE_UP and DOWN are the rows, or the columns, of as many experts as a token meets.
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from engine.backends.cuda.units import CHUNK_COLUMNS as CHUNK_COLUMNS
 from engine.backends.cuda.units import TILE_ROWS as TILE_ROWS
 from engine.backends.cuda.units import UNIT_BYTES as UNIT_BYTES
-from engine.backends.cuda.units import chunks_a_slot, group_bytes, pack_group
+from engine.backends.cuda.units import chunks_a_slot, group_bytes, half_chunks_a_slot, pack_group
 from engine.errors import ConfigError
 from engine.models.config import HeadKind, ModelConfig
 from engine.models.rope import RopeLayout
@@ -35,6 +36,9 @@ from engine.models.storage import FP8_BLOCK_SIDE, Packed, Storage
 from engine.models.weights import DType, Weights, packed_of
 
 MAX_GROUP = 8
+HALF_ROWS = TILE_ROWS // 2
+HALF_BYTES = UNIT_BYTES // 2
+_MOST_HALVES = 7
 PIECE_ORDER = np.arange(4) ^ np.arange(TILE_ROWS)[:, np.newaxis] // 2
 """[row, place]: which 16-byte piece of a unit's row lies there; PTX calls it the 64-byte swizzle."""
 
@@ -55,19 +59,38 @@ LAYER_MATRICES = (Matrix.QKV, Matrix.ATTN_OUT, Matrix.GATE_UP, Matrix.DOWN)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A run of packed tiles: `tiles` of them from `first`."""
+    """A run of packed tiles: `tiles` of them from `first`.
+
+    With `halves` it is so many halves of tiles, an odd number: `first` counts halves too, and the last tile
+    has the rows of one.
+    """
 
     first: int
     tiles: int
+    halves: int = 0
+
+    @property
+    def rows(self) -> slice:
+        """Of the packed matrix."""
+        if self.halves:
+            return slice(self.first * HALF_ROWS, (self.first + self.halves) * HALF_ROWS)
+        return slice(self.first * TILE_ROWS, (self.first + self.tiles) * TILE_ROWS)
+
+    def size(self, storage: Storage, chunks: int) -> int:
+        """Bytes of so many chunks of its tiles side by side, as in a group."""
+        return self.halves * HALF_BYTES * chunks or group_bytes(storage, self.tiles, chunks)
+
+    def chunks_a_slot(self, slot_units: int, storage: Storage) -> int:
+        if self.halves:
+            return half_chunks_a_slot(slot_units, self.halves)
+        return chunks_a_slot(slot_units, self.tiles, storage)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Group(Share):
     """Tiles that are read side by side. `offset` counts bytes from the start of the matrix's share."""
 
-    first: int
-    tiles: int
-    offset: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +194,7 @@ class Plan:
     def share_sizes(self, layer: int, matrix: Matrix) -> list[int]:
         """Bytes of each core's share."""
         storage, total = self.storage(layer, matrix), chunks(self.config, matrix)
-        return [_share_bytes(storage, shares[matrix].tiles, total) for shares in self.shares]
+        return [_share_bytes(storage, shares[matrix], total) for shares in self.shares]
 
     def layer_bytes(self, core: int) -> int:
         """Of the first layer."""
@@ -213,10 +236,12 @@ class Plan:
 
     def groups(self, core: int, matrix: Matrix, layer: int = 0) -> list[Group]:
         share, storage = self.shares[core][matrix], self.storage(layer, matrix)
+        if share.halves:
+            return [Group(share.first, share.tiles, share.halves)]
         result: list[Group] = []
         tile, offset = share.first, 0
         for tiles in _group_tiles(share.tiles):
-            result.append(Group(tile, tiles, offset))
+            result.append(Group(tile, tiles, offset=offset))
             tile += tiles
             offset += group_bytes(storage, tiles, chunks(self.config, matrix))
         return result
@@ -224,6 +249,11 @@ class Plan:
     def group_sizes(self, matrix: Matrix) -> frozenset[int]:
         """Every number of tiles that a group of a matrix has somewhere."""
         return frozenset(g.tiles for core in range(self.cores) for g in self.groups(core, matrix))
+
+    @property
+    def out_halves(self) -> int:
+        """Halves of tiles that a core has of ATTN_OUT and DOWN; 0: whole tiles."""
+        return max(shares[Matrix.DOWN].halves for shares in self.shares)
 
     def first_without_tiles(self, matrix: Matrix) -> int:
         """Of a matrix the first core that has no tiles; `cores` if all have some."""
@@ -242,11 +272,11 @@ class Plan:
             start, storage = self.matrix_offset(core, layer, matrix), self.storage(layer, matrix)
             total = chunks(self.config, matrix)
             for group in self.groups(core, matrix, layer):
-                step = chunks_a_slot(slot_units, group.tiles, storage)
+                step = group.chunks_a_slot(slot_units, storage)
                 for chunk in range(0, total, step):
                     count = min(step, total - chunk)
-                    offset = start + group.offset + group_bytes(storage, group.tiles, chunk)
-                    size = group_bytes(storage, group.tiles, count)
+                    offset = start + group.offset + group.size(storage, chunk)
+                    size = group.size(storage, count)
                     yield Slot(layer, matrix, group, chunk, count, offset, size)
 
 
@@ -257,16 +287,21 @@ def _group_tiles(tiles: int) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def _share_bytes(storage: Storage, tiles: int, chunks: int) -> int:
+def _tiles_bytes(storage: Storage, tiles: int, chunks: int) -> int:
     """Of so many tiles. Few shares of a model differ."""
     return sum(group_bytes(storage, group, chunks) for group in _group_tiles(tiles))
+
+
+def _share_bytes(storage: Storage, share: Share, chunks: int) -> int:
+    return share.size(storage, chunks) if share.halves else _tiles_bytes(storage, share.tiles, chunks)
 
 
 def plan(config: ModelConfig, cores: int, storages: Storages = (), *, equal: bool = False) -> Plan:
     """Shares a model out over `cores` cores; `storages` as in Plan.
 
     Each lane has as many cores as every other and all of them cut their matrices alike, so that a core needs
-    its own lane's vectors only; cores that are left over work on a shared head alone. With `equal`, cores
+    its own lane's vectors only; cores that are left over work on a shared head alone. Of ATTN_OUT and DOWN
+    they may have halves of tiles (`out_halves`). With `equal`, cores
     have the same share of a layer's matrix or none, where no share becomes larger by it: then groups have
     fewer sizes, each of which is code of its own in the kernel. Raises ConfigError if there are more lanes
     than cores, or a dimension does not fit the kernels' 16-byte pieces.
@@ -278,10 +313,16 @@ def plan(config: ModelConfig, cores: int, storages: Storages = (), *, equal: boo
         if value % step:
             raise ConfigError(f"{config.name}: {what} is {value}; it must be a multiple of {step}")
     a_lane = cores // lanes
-    shares = tuple(
-        tuple(_share(config, matrix, core, cores, a_lane, equal) for matrix in Matrix)
-        for core in range(cores)
+    halves = (
+        0 if any(storage.is_packed for layer in storages for storage in layer) else out_halves(config, cores)
     )
+
+    def share(matrix: Matrix, core: int) -> Share:
+        if halves and matrix in (Matrix.ATTN_OUT, Matrix.DOWN):
+            return _share_of_halves(config, core, halves)
+        return _share(config, matrix, core, cores, a_lane, equal)
+
+    shares = tuple(tuple(share(matrix, core) for matrix in Matrix) for core in range(cores))
     return Plan(config, cores, a_lane, shares, storages)
 
 
@@ -290,6 +331,24 @@ def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
     yield "head_dim", config.head_dim, 8
     what = "columns of an expert" if config.experts else "MLP columns a lane"
     yield what, config.ffn // config.lanes.count, mlp_step(config)
+
+
+def out_halves(config: ModelConfig, cores: int) -> int:
+    """Halves of tiles that each core has of ATTN_OUT and DOWN, if it has any; 0: they have whole tiles.
+
+    All wait for the core with most rows: of Qwen2.5-Coder-1.5B's 192 tiles 128 of 132 cores with three halves
+    have fewer than 60 with two tiles. An even number would be whole tiles.
+    """
+    halves, left = divmod(config.hidden, HALF_ROWS)
+    most = -(-halves // cores)
+    is_dense = config.experts is None and config.lanes.count == 1 and not config.post_norms
+    fits = not left and halves % most == 0 and most % 2 == 1 and 1 < most <= _MOST_HALVES
+    return most if is_dense and fits else 0
+
+
+def _share_of_halves(config: ModelConfig, core: int, halves: int) -> Share:
+    first = core * halves
+    return Share(first, -(-halves // 2), halves) if first * HALF_ROWS < config.hidden else Share(0, 0)
 
 
 def _share(config: ModelConfig, matrix: Matrix, core: int, cores: int, a_lane: int, equal: bool) -> Share:
@@ -390,8 +449,7 @@ def _pack_units(
     parts = [packed_of(weights, name) for name in tensors(made.config, layer, matrix)]
     start = made.matrix_offset(core, layer, matrix)
     for group in made.groups(core, matrix, layer):
-        wanted = sources[group.first * TILE_ROWS : (group.first + group.tiles) * TILE_ROWS]
-        units = pack_rows(parts, wanted)
+        units = pack_rows(parts, sources[group.rows])
         at = start + group.offset
         tape[at : at + units.size] = units
 
@@ -429,20 +487,25 @@ def _pack_share(
     ]
     start = made.matrix_offset(core, layer, matrix)
     for group in made.groups(core, matrix):
-        wanted = sources[group.first * TILE_ROWS : (group.first + group.tiles) * TILE_ROWS]
+        wanted = sources[group.rows]
         block = np.zeros((len(wanted), padded), np.uint16)
         for tensor, values in enumerate(bits):
             here = wanted[:, 0] == tensor
             block[here, :width] = values[wanted[here, 1]]
-        units = swap_pieces(block.reshape(group.tiles, TILE_ROWS, -1, CHUNK_COLUMNS).transpose(2, 0, 1, 3))
+        rows = np.arange(group.rows.start, group.rows.stop) % TILE_ROWS
+        units = swap_pieces(block.reshape(len(wanted), -1, CHUNK_COLUMNS).swapaxes(0, 1), rows)
         at = (start + group.offset) // 2
         tape[at : at + units.size] = units.ravel()
 
 
-def swap_pieces(units: NDArray[np.uint16]) -> NDArray[np.uint16]:
-    """Units, [..., TILE_ROWS, CHUNK_COLUMNS], with the pieces of their rows in the order of the tape."""
+def swap_pieces(units: NDArray[np.uint16], rows: NDArray[np.int64] | None = None) -> NDArray[np.uint16]:
+    """Rows of units with their pieces in the order of the tape: [..., rows, CHUNK_COLUMNS].
+
+    `rows`: which row of a tile each one is; without it they are the rows of one tile.
+    """
+    order = PIECE_ORDER if rows is None else PIECE_ORDER[rows]
     pieces = units.reshape(*units.shape[:-1], 4, CHUNK_COLUMNS // 4)
-    return pieces[..., np.arange(TILE_ROWS)[:, np.newaxis], PIECE_ORDER, :].reshape(units.shape)
+    return pieces[..., np.arange(len(order))[:, np.newaxis], order, :].reshape(units.shape)
 
 
 def validate(made: Plan, slot_units: int) -> None:
@@ -454,13 +517,15 @@ def validate(made: Plan, slot_units: int) -> None:
     """
     config = made.config
     for matrix in Matrix:
-        seen = np.zeros(parts(config, matrix) * part_tiles(config, matrix), np.int64)
+        seen = np.zeros(parts(config, matrix) * part_tiles(config, matrix) * TILE_ROWS, np.int64)
         for core in range(made.cores):
             for group in made.groups(core, matrix):
-                seen[group.first : group.first + group.tiles] += 1
+                seen[group.rows] += 1
         if not (seen == 1).all():
-            tile = int(np.argmax(seen != 1))
-            raise ConfigError(f"{config.name}: tile {tile} of {matrix.name} is read {seen[tile]} times")
+            row = int(np.argmax(seen != 1))
+            raise ConfigError(
+                f"{config.name}: tile {row // TILE_ROWS} of {matrix.name} is read {seen[row]} times"
+            )
     for core, shares in enumerate(made.shares):
         if shares[Matrix.ATTN_OUT] != shares[Matrix.DOWN]:
             raise ConfigError(
@@ -468,7 +533,10 @@ def validate(made: Plan, slot_units: int) -> None:
             )
     # Where a slot lies goes by how many tiles a core has, and most cores have as many as others: a walk takes
     # some 10 ms, and a model is opened by who waits for it.
-    unlike = {tuple(share.tiles for share in shares): core for core, shares in enumerate(made.shares)}
+    unlike = {
+        tuple((share.tiles, share.halves) for share in shares): core
+        for core, shares in enumerate(made.shares)
+    }
     for core in unlike.values():
         _validate_slots(made, core, slot_units)
 

@@ -118,6 +118,16 @@ def chunks_a_slot(slot_units: int, tiles: int, storage: Storage = Storage.F16, *
     return min(fit, _SCALED_APART // blocks * WARPS) if storage in UNIT_FORMS else fit
 
 
+def half_chunks_a_slot(slot_units: int, halves: int) -> int:
+    """The same of a group of so many halves of tiles, an odd number, in sixteen bits.
+
+    As many for each warp where a warp can hold more than of whole tiles: three halves leave room.
+    """
+    tiles = -(-halves // 2)
+    fit = 2 * slot_units // halves // WARPS * WARPS
+    return max(chunks_a_slot(slot_units, tiles), min(fit, _MOST_HELD // tiles * WARPS))
+
+
 def pack_group(storage: Storage, rows: Bytes, scales: NDArray[np.float32] | None) -> Bytes:
     """The bytes of a group of tiles from its rows as a file has them.
 

@@ -92,6 +92,7 @@ def check(
     ("config", "rows", "cores"),
     [
         (TWO_HEADS, 4, 2),  # the kernels of those who join and leave; the profile's have one KV head
+        at_night(replace(TWO_HEADS, hidden=48), 2, 4),
         at_night(SMALL, 8, 9),
         at_night(LANES, 4, 2),
         at_night(replace(SMALL, family="qwen3", qk_norm=True), 2, 3),
@@ -102,6 +103,7 @@ def check(
     ],
     ids=[
         "a window",
+        "halves of tiles",
         "eight rows",
         "lanes",
         "normed heads",

@@ -68,15 +68,12 @@ def unpacked(
         start = made.matrix_offset(core, layer, matrix)
         for group in made.groups(core, matrix):
             at = (start + group.offset) // 2
-            size = group.tiles * TILE_ROWS * chunks(config, matrix) * CHUNK_COLUMNS
-            pieces = packed[at : at + size].reshape(-1, group.tiles, TILE_ROWS, 4, 8)
-            rows = np.empty((group.tiles, TILE_ROWS, len(pieces), 4, 8), np.uint16)
-            for line in range(TILE_ROWS):
-                for piece in range(4):
-                    rows[:, line, :, piece] = pieces[:, :, line, piece ^ line // 2].swapaxes(0, 1)
-            rows = rows.reshape(group.tiles * TILE_ROWS, -1)
-            for i, row in enumerate(rows):
-                tensor, source = sources[group.first * TILE_ROWS + i].tolist()
+            numbers = range(group.rows.start, group.rows.stop)
+            size = len(numbers) * chunks(config, matrix) * CHUNK_COLUMNS
+            pieces = packed[at : at + size].reshape(-1, len(numbers), 4, 8)
+            for i, number in enumerate(numbers):
+                row = pieces[:, i, np.arange(4) ^ number % TILE_ROWS // 2].ravel()
+                tensor, source = sources[number].tolist()
                 if tensor < 0:
                     assert not row.any()
                     continue
@@ -175,7 +172,7 @@ def test_where_matrices_begin_is_worked_out_once(monkeypatch: pytest.MonkeyPatch
         return group_bytes(storage, tiles, chunks)
 
     monkeypatch.setattr(tape, "group_bytes", counted)
-    tape._share_bytes.cache_clear()
+    tape._tiles_bytes.cache_clear()
     made = plan(load_preset("smollm2-135m").config, H200_SMS)
     for layer, matrix in made.steps():
         made.matrix_offsets(layer, matrix)
@@ -194,6 +191,20 @@ def test_gate_and_up_of_a_column_lie_side_by_side() -> None:
     pairs = row_sources(load_preset("tiny-laneformer").config, Matrix.GATE_UP).reshape(-1, 2, 2)
     assert (pairs[:, 0, 0] == 0).all() and (pairs[:, 1, 0] == 1).all()
     assert (pairs[:, 0, 1] == pairs[:, 1, 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "halves"),
+    [("qwen2.5-coder-1.5b", 3), ("qwen2.5-7b", 7), ("llama-3.1-8b", 0), ("laneformer-2b", 0)],
+)
+def test_cores_have_halves_of_tiles_where_all_with_a_share_have_the_same_odd_number(
+    name: str, halves: int
+) -> None:
+    made = plan(load_preset(name).config, H200_SMS)
+    assert made.out_halves == halves
+    of_cores = {shares[matrix].halves for shares in made.shares for matrix in (Matrix.ATTN_OUT, Matrix.DOWN)}
+    assert of_cores == {0, halves}
+    assert not any(shares[Matrix.GATE_UP].halves or shares[Matrix.QKV].halves for shares in made.shares)
 
 
 def test_more_lanes_than_cores_are_refused() -> None:
