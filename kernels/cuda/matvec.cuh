@@ -115,7 +115,7 @@ struct SlotWeights {
             else mine = Part<T>::mine(warp, first);
         }
     };
-    static constexpr bool WALKS = !APART;
+    static constexpr bool WALKS = true;
 
     // Takes chunks first .. last - 1 of a group from the slot at the cursor, and frees it. Past the warp's last chunk:
     // some weights, which `multiply` takes times zero. LATE: it frees it once they are there, because loads of other kinds,
@@ -312,17 +312,24 @@ private:
     // Of many slots. The loop ends where the next one is loaded, so that it does not ask whether that is done.
     template <int T>
     DEVICE void walk(Core& core, int tiles, int chunks, int step, bool held, Sums<T>& sums) {
+        constexpr bool TAIL = Held::template even_if_full<T>() && !Held::template even<T>();
         typename Held::template Walk<T> walk(core.warp);
+        const int full = TAIL ? chunks / step * step : chunks;
         int first = 0, last = step;
         if (!held) weights_.template load_from<T, SLOTS_LATE>(core, walk.mine, first, last, tiles);
 #pragma unroll 1
         while (true) {
-            weights_.template multiply<T>(core, walk, last, sums);
+            weights_.template multiply<T, TAIL>(core, walk, last, sums);
             first += step;
-            if (first >= chunks) break;
-            last = smaller(first + step, chunks);
+            if (first >= full) break;
+            last = TAIL ? first + step : smaller(first + step, chunks);
             walk.go_on(core.warp, first);
-            weights_.template load_from<T, SLOTS_LATE>(core, walk.mine, first, last, tiles);
+            weights_.template load_from<T, SLOTS_LATE, TAIL>(core, walk.mine, first, last, tiles);
+        }
+        if (TAIL && first < chunks) {
+            walk.go_on(core.warp, first);
+            weights_.template load_from<T, SLOTS_LATE>(core, walk.mine, first, chunks, tiles);
+            weights_.template multiply<T>(core, walk, chunks, sums);
         }
     }
     // The same, window after window, of which no slot has parts of two. All slots but the last one are full.
@@ -386,7 +393,7 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
 template <int STORAGE, bool APART, int CHUNKS, int HALVES, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE),
           bool DIGITS = by_digits(STORAGE)>
 struct ProductsOf {
-    using Type = HeldProducts<SlotWeights<APART, APART ? ANY_CHUNKS : CHUNKS, HALVES>, CHUNKS>;
+    using Type = HeldProducts<SlotWeights<APART, CHUNKS, HALVES>, CHUNKS>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
 struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, false, false> {
