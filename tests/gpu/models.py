@@ -155,6 +155,7 @@ CONFIGS: dict[str, ModelConfig] = {
             rope=Rope(500000.0, RopeLayout.HALF, Llama3Scaling(8.0, 1.0, 4.0, 64)),
         ),
         replace(LLAMA, name="odd-sizes", hidden=96, heads=6, kv_heads=2, head_dim=16, ffn=208, vocab=320),
+        replace(LLAMA, name="halves-of-tiles", hidden=1536),  # on 132 SMs
         replace(LLAMA, name="wide-heads", heads=16, kv_heads=4, head_dim=96),
         replace(LLAMA, name="half-a-unit", heads=10, kv_heads=2, head_dim=24, windows=(1, 17, 0)),
         replace(LLAMA, name="test-qwen2", family="qwen2", heads=14, qkv_bias=True, tied_head=True),

@@ -61,6 +61,7 @@ def watched(tool: str, name: str) -> tuple[int, str]:
     [
         "test-llama",
         "half-a-unit",
+        "halves-of-tiles",
         "test-laneformer",
         "sum-of-lanes",
         "head-of-all-lanes",

@@ -67,7 +67,7 @@ def opened_with(
     return backend
 
 
-@pytest.mark.parametrize("name", ["test-llama", "test-laneformer"])
+@pytest.mark.parametrize("name", ["test-llama", "test-laneformer", "halves-of-tiles"])
 def test_a_full_house_gives_everyone_what_they_get_alone(opened: Open, name: str) -> None:
     check_house(opened_with_rows(opened, name))
 
