@@ -51,6 +51,7 @@ HEADLINES = (
     Row("laneformer-2b-h200-x1.json", _LANEFORMER),
     Row("laneformer-2b-h200-128.json", _LANEFORMER),
     Row("llama-3.2-1b-h200-peers.json", "Llama-3.2-1B shape"),
+    Row("llama-3.2-1b-h200-256.json", "Llama-3.2-1B shape"),
     Row("qwen2.5-coder-1.5b-h200.json", "Qwen2.5-Coder-1.5B shape"),
     Row("llama-3.1-8b-h200-peers.json", "Llama-3.1-8B shape"),
     Row("qwen3-8b-h200.json", "Qwen3-8B shape"),
