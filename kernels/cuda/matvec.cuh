@@ -39,7 +39,7 @@ constexpr int ANY_CHUNKS = 1 << 30;
 template <int T, int MOST = ANY_CHUNKS, int HALVES = 0>
 struct SlotPart {
     static_assert(!HALVES || T == ceil_div(HALVES, 2), "the last tile has a half's rows");
-    static constexpr int CHUNKS = HALVES ? chunks_a_slot_of_halves(HALVES) : chunks_a_slot(T);
+    static constexpr int CHUNKS = group_chunks_a_slot(HALVES, STORAGE_F16, T);
     static constexpr int EACH = ceil_div(smaller(CHUNKS, MOST), WARPS);  // chunks of a slot that fall to one warp, at most
 
     // The first of the warp's chunks from `first` on.
@@ -98,7 +98,8 @@ struct SlotWeights {
         return even_if_full<T>();
     }
 
-    uint4 units[MOST_HELD] = {};
+    static constexpr int HELD_UNITS = larger(MAX_TILES, ceil_div(SLOT_UNITS, WARPS));
+    uint4 units[HELD_UNITS] = {};
 
     // A warp's way over many slots. What it has of the vector is nothing in the lanes that hold none: set to that for each slot, and its
     // chunks found anew twice, a third of a slot's instructions would be for that.
@@ -132,7 +133,7 @@ struct SlotWeights {
     // `mine` is the warp's first chunk from `first` on. FULL: so is the slot.
     template <int T, bool LATE = false, bool FULL = false>
     DEVICE void load_from(Core& core, int mine, int first, int last, int tiles = T) {
-        const int step = chunk_bytes(HALVES, APART ? 1 : FEWER<T> ? tiles : T);
+        const int next_chunk = chunk_bytes(HALVES, APART ? 1 : FEWER<T> ? tiles : T);
         constexpr int TILE_BYTES = (APART ? Part<T>::CHUNKS : 1) * UNIT_BYTES;
         constexpr bool SURE = even<T>() || (FULL && even_if_full<T>());
         core.wait_full();
@@ -141,10 +142,10 @@ struct SlotWeights {
 #pragma unroll
         for (int e = 0; e < Part<T>::EACH; ++e) {
             const int c = mine + e * WARPS;
-            const u8* from = slot + (SURE || c < last ? c - first : 0) * step;
+            const u8* from = slot + (SURE || c < last ? c - first : 0) * next_chunk;
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-                const int at = FEWER<T> && t == T - 1 ? step - UNIT_BYTES : t * TILE_BYTES + (t == T - 1 ? to_half : 0);
+                const int at = FEWER<T> && t == T - 1 ? next_chunk - UNIT_BYTES : t * TILE_BYTES + (t == T - 1 ? to_half : 0);
                 units[e * T + t] = *reinterpret_cast<const uint4*>(from + at);
             }
         }
@@ -193,12 +194,8 @@ struct SlotWeights {
     }
 
 private:
-    // Where this lane's piece of a tile's rows lies. Rows of a share of halves lie as in the tiles of the matrix, of which every other
-    // share begins in the middle of one.
-    DEVICE static u32 place_in_tile(const Core& core, u32 lane) {
-        const u32 at = piece_place(lane) * 16;
-        return HALVES ? at ^ (core.place.sm & 1) * 32 : at;
-    }
+    // Where a lane's piece of a tile's rows lies.
+    DEVICE static u32 place_in_tile(const Core& core, u32 lane) { return piece_place(lane) * 16 ^ half_turn(HALVES, core.place.sm); }
     template <int T, bool WINDOW>
     DEVICE void multiply_within(const Core& core, u32 warp, int first, int begin, int end, int window, Sums<T>& sums) const {
         constexpr u32 LANES = WINDOW ? 4 * REQUESTS : 4;  // that hold the vectors

@@ -104,11 +104,9 @@ struct Producer {
             const Groups groups = shared.groups[which];
             for (int g = 0; g < groups.count && !ended; ++g) {
                 const int tiles = groups.size(g);
-                const bool halved = halves_of(which) != 0;
-                const int step = halved ? chunks_a_slot_of_halves(halves_of(which)) : chunks_a_slot(tiles, stored.STORAGE);
+                const int step = group_chunks_a_slot(halves_of(which), stored.STORAGE, tiles);
                 for (int c = 0; c < chunks && !ended; c += step) {
-                    const int count = smaller(step, chunks - c);
-                    const u32 bytes = u32(halved ? count * chunk_bytes(halves_of(which), 0) : group_bytes(stored.STORAGE, tiles, count));
+                    const u32 bytes = u32(group_bytes_of(which, stored.STORAGE, tiles, smaller(step, chunks - c)));
                     copy(next, bytes);
                     next += bytes;
                 }
@@ -185,10 +183,8 @@ struct Producer {
         for (int matrix = 0; matrix < layers * HEAD; ++matrix) {
             const int layer = matrix / HEAD, which = matrix % HEAD;
             const Groups groups = shared.groups[which];
-            const int halves = halves_of(which);
-            for (int g = 0; g < groups.count; ++g) {
-                bytes += u64(halves ? phase_chunks(which) * chunk_bytes(halves, 0) : group_bytes(storage_of(layer, which), groups.size(g), phase_chunks(which)));
-            }
+            const int storage = storage_of(layer, which);
+            for (int g = 0; g < groups.count; ++g) bytes += u64(group_bytes_of(which, storage, groups.size(g), phase_chunks(which)));
         }
         return bytes;
     }

@@ -224,8 +224,7 @@ extern "C" __global__ void unpack_units(const __grid_constant__ UnitJob job) {
     const TileRange share = job.shares[core];
     const int chunks = ceil_div(job.columns, CHUNK_COLUMNS), pieces = share.tiles * chunks * 32;
     for (int i = int(blockIdx.x * blockDim.x + threadIdx.x); i < pieces; i += int(gridDim.x * blockDim.x)) {
-        const Piece piece(i, share.tiles, chunks, job.halves);
-        if (!piece.lies_in_share()) continue;
+        const Piece piece(i, share.tiles, chunks);
         const int2 source = job.sources[piece.matrix_row(share.first)];
         u16 values[8];
 #pragma unroll

@@ -281,6 +281,7 @@ struct ResidualFinish {
     static constexpr int LANES = model::TOTAL_LANES;
     static constexpr bool BIASED = ATTENTION ? model::OUT_BIAS : experts::BIASED;
     static constexpr bool TO_HEAD = !ATTENTION && mail::JOINS_LANES && !model::POST_NORMS;
+    static_assert(!TO_HEAD || !model::OUT_HALVES, "whole tiles' sums of squares go to the head");
     static constexpr bool READ_IN_PARTS = mail::STREAM_PARTS > 1;
     static constexpr bool ADDS_BEFORE = READ_IN_PARTS && !model::POST_NORMS;  // on the first GPU
     static constexpr bool ADDS_DELAYED = LANES > 1 && !mail::IN_PARTS;

@@ -41,20 +41,20 @@ DEVICE void load_operand(const u16* operand, int chunk, u32 lane, Operand (&a)[T
 
 // Of one unit of a slot the weights that a lane has, as operands. Tiles lie side by side, or APART.
 template <int STORAGE, int T, bool APART = false, int HALVES = 0>
-DEVICE uint4 weights_of(const u8* slot, int chunk, int tile, u32 lane, u32 turned = 0) {
+DEVICE uint4 weights_of(const u8* slot, int chunk, int tile, u32 lane, u32 turn = 0) {
     if constexpr (is_packed(STORAGE)) {
         return packed::rounded<STORAGE, T, APART>(slot, u32(chunk), tile, lane);
     } else {
         constexpr int NEXT_CHUNK = chunk_bytes(HALVES, APART ? 1 : T), NEXT_TILE = (APART ? chunks_a_slot(T) : 1) * UNIT_BYTES;
-        const u32 place = piece_place(HALVES && tile == T - 1 ? lane % 16 : lane) * 16 ^ turned;
+        const u32 place = piece_place(HALVES && tile == T - 1 ? lane % 16 : lane) * 16 ^ turn;
         return *reinterpret_cast<const uint4*>(slot + chunk * NEXT_CHUNK + place + tile * NEXT_TILE);
     }
 }
 
 template <int T, int STORAGE, int HALVES>
 DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T][TILES][4]) {
-    constexpr int CHUNKS_A_SLOT = HALVES ? chunks_a_slot_of_halves(HALVES) : chunks_a_slot(T, STORAGE);
-    const u32 lane = core.lane, turned = HALVES ? (core.place.sm & 1) * 32 : 0;  // SlotWeights::place_in_tile
+    constexpr int CHUNKS_A_SLOT = group_chunks_a_slot(HALVES, STORAGE, T);
+    const u32 lane = core.lane, turn = half_turn(HALVES, core.place.sm);
     Operand next[TILES][2];
     load_operand(operand, smaller(int(core.warp), chunks - 1), lane, next);
 #pragma unroll 1
@@ -73,7 +73,7 @@ DEVICE void multiply(Core& core, const u16* operand, int chunks, float (&sums)[T
             if (c + WARPS < chunks) load_operand(operand, c + WARPS, lane, next);
 #pragma unroll
             for (int t = 0; t < T; ++t) {
-                const uint4 b = weights_of<STORAGE, T, false, HALVES>(slot, c - first, t, lane, turned);
+                const uint4 b = weights_of<STORAGE, T, false, HALVES>(slot, c - first, t, lane, turn);
 #pragma unroll
                 for (int m = 0; m < TILES; ++m) mma_weights(sums[t][m], a[m][0], b.x, b.y);
 #pragma unroll

@@ -97,7 +97,7 @@ struct Producer {
         // Of `count` rows from `row` on those that lie in one SM's share, lane i of the i-th that has any: the bytes of a chunk.
         template <int PHASE>
         DEVICE u32 open_share(const Params& p, int row, int count, u32 lane, int layer) {
-            constexpr int ROWS = halves_of(PHASE) * TILE_ROWS / 2, ROW_BYTES = CHUNK_COLUMNS * 2;
+            constexpr int ROWS = halves_of(PHASE) * HALF_ROWS, ROW_BYTES = CHUNK_COLUMNS * 2;
             static_assert(MOST_ROWS / ROWS + 2 <= 32, "a lane each");
             const int share = row / ROWS + int(lane), begin = larger(row, share * ROWS), end = smaller(row + count, (share + 1) * ROWS);
             if (begin >= end) return 0;

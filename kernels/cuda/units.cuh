@@ -94,13 +94,14 @@ DEVICE constexpr int first_without_tiles(int phase) {
     return sms[phase];
 }
 
-// Whether no SM has a second group of this matrix: those of a share that is more than one have half of the most tiles at least (Groups).
-DEVICE constexpr bool one_group(int phase) { return group_sizes(phase) >> (MAX_TILES + 1) / 2 == 0; }
-
-// Of attn_out and down an SM's share may be so many halves of tiles, an odd number, in place of whole ones: 0. It is one group then, of
-// which the last tile has the rows of a half, and it begins with a half by its number (engine/backends/cuda/tape.py).
-constexpr int HALF_BYTES = UNIT_BYTES / 2, HALF_PAIRS = TILE_ROWS / 4;
+// Shares of attn_out and down may be an odd number of halves of tiles, OUT_HALVES; 0: they are whole tiles. Such a share is one group, of
+// which the last tile has the rows of a half, and SM i's begins with half i * OUT_HALVES (engine/backends/cuda/tape.py).
+constexpr int HALF_PAIRS = HALF_ROWS / 2;
+static_assert(model::OUT_HALVES <= 2 * MAX_TILES, "one group");
 DEVICE constexpr int halves_of(int phase) { return phase == ATTN_OUT || phase == DOWN ? model::OUT_HALVES : 0; }
+// Rows lie as in the tiles of the matrix, and every other share begins in the middle of one: its places of pieces are those of a whole
+// tile (piece_place) under an exclusive or with this many bytes.
+DEVICE constexpr u32 half_turn(int halves, u32 sm) { return halves ? (sm & 1) * 32 : 0; }
 // Pairs of rows before tile `first` of a matrix, or before the half that a share begins with, and of a group of `tiles` tiles.
 DEVICE constexpr int pairs_before(int phase, int first) { return first * (halves_of(phase) ? HALF_PAIRS : 2 * HALF_PAIRS); }
 DEVICE constexpr int pairs_of_group(int phase, int tiles) {
@@ -108,6 +109,9 @@ DEVICE constexpr int pairs_of_group(int phase, int tiles) {
 }
 // From chunk to chunk of a group in sixteen bits.
 DEVICE constexpr int chunk_bytes(int halves, int tiles) { return halves ? halves * HALF_BYTES : tiles * UNIT_BYTES; }
+
+// Whether no SM has a second group of this matrix: those of a share that is more than one have half of the most tiles at least (Groups).
+DEVICE constexpr bool one_group(int phase) { return halves_of(phase) || group_sizes(phase) >> (MAX_TILES + 1) / 2 == 0; }
 
 // Chunks of a 16-bit group that a slot holds: all that fit if a warp can hold its part of them, else as many for each warp.
 DEVICE constexpr int most_chunks(int tiles) {
@@ -142,11 +146,18 @@ DEVICE constexpr int chunks_a_slot(int tiles, int storage = STORAGE_F16, bool ap
     return smaller(fit < WARPS ? fit : fit - fit % WARPS, 8 / scales_of_a_chunk(storage) * WARPS);
 }
 
-// Of a group of halves, in sixteen bits: more if each warp can hold as many more.
-constexpr int MOST_HELD = larger(MAX_TILES, ceil_div(SLOT_UNITS, WARPS));  // units that a warp holds in registers
+// The same of a group of halves, in sixteen bits: more, if all warps can hold as many more (half_chunks_a_slot in units.py).
 DEVICE constexpr int chunks_a_slot_of_halves(int halves) {
     const int tiles = ceil_div(halves, 2), fit = SLOT_BYTES / (halves * HALF_BYTES) / WARPS * WARPS;
     return larger(chunks_a_slot(tiles), smaller(fit, MAX_TILES / tiles * WARPS));
+}
+
+// Of a group of a matrix that lies on the tape.
+DEVICE constexpr int group_bytes_of(int phase, int storage, int tiles, int chunks) {
+    return halves_of(phase) ? chunks * chunk_bytes(halves_of(phase), tiles) : group_bytes(storage, tiles, chunks);
+}
+DEVICE constexpr int group_chunks_a_slot(int halves, int storage, int tiles) {
+    return halves ? chunks_a_slot_of_halves(halves) : chunks_a_slot(tiles, storage);
 }
 
 // The same for groups of PHASE: of the few sizes that they have, each one's is known, and nobody divides.

@@ -6,7 +6,8 @@
 // Whether the vector that a matrix reads comes that way.
 DEVICE constexpr bool in_windows(int phase) { return REQUESTS == 1 && phase_chunks(phase) > OPERAND_CHUNKS; }
 
-// Chunks of a window: whole slots of most groups, so that none has parts of two.
+// Chunks of a window: whole slots of most groups, whose slots then have parts of one window each. As many such steps as there is room for
+// (_LEAST_WINDOW in shared_memory.py is one).
 constexpr int LONG_WINDOW_STEP = 3 * ROUND_CHUNKS;
 constexpr int LONG_WINDOW = OPERAND_CHUNKS - OPERAND_CHUNKS % smaller(LONG_WINDOW_STEP, OPERAND_CHUNKS);
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.sharding import MAX_RANKS
-from engine.backends.cuda.tape import MAX_GROUP, Matrix
+from engine.backends.cuda.tape import HALF_BYTES, HALF_ROWS, MAX_GROUP, Matrix
 from engine.backends.cuda.units import (
     CHUNK_COLUMNS,
     HALF_TILES,
@@ -116,8 +116,8 @@ def _members(declared: Sequence[Declared]) -> list[tuple[str, Any]]:
 
 
 _TILE_RANGE: tuple[Declared, ...] = (
-    ("first", c_int32, "packed tile"),
-    ("tiles", c_int32, "tiles of eight rows from it"),
+    ("first", c_int32, "packed tile; or half of one, where shares are halves (tape.Share)"),
+    ("tiles", c_int32, "of eight rows, from it; the last one of halves has four"),
 )
 _CONTROL: tuple[Declared, ...] = (
     ("arrivals", c_uint32, "at the barrier of all SMs"),
@@ -239,16 +239,12 @@ _PACK_JOB: tuple[Declared, ...] = (
     ("offsets", Pointer("const u64"), "[cores] bytes in the tape where this matrix' share begins"),
     ("tape", Pointer("u8"), ""),
     ("columns", c_int32, ""),
-    (
-        "halves",
-        c_int32,
-        "of tiles that each share is; 0: it is whole tiles",
-    ),
+    ("halves", c_int32, "of tiles that each share is; 0: it is whole tiles"),
     ("bf16", c_uint32, "1: numbers that are made here in sixteen bits are BF16"),
 )
 _UNIT_JOB: tuple[Declared, ...] = (
     ("tensors", UnitTensor * 3, ""),
-    *(member for member in _PACK_JOB if member[0] != "tensors"),
+    *(member for member in _PACK_JOB if member[0] not in ("tensors", "halves")),
     ("storage", c_int32, "a Storage"),
 )
 _FOLD_JOB: tuple[Declared, ...] = (
@@ -270,7 +266,7 @@ _PARAMS: tuple[Declared, ...] = (
     (
         "tape_tiles",
         Pointer("const u32"),
-        "of each packed tile of a layer's matrices four words: TapeTile (tile_producer.cuh)",
+        "of each packed tile of a layer's matrices, or share of halves: TapeTile (tile_producer.cuh)",
     ),
     ("shares", Pointer("const TileRange"), "[SMS][MATRICES]"),
     ("embed", Pointer("const u16"), "[VOCAB][HIDDEN]"),
@@ -414,6 +410,8 @@ _NUMBERS = {
     "QUAD_CHUNKS": QUAD_CHUNKS,
     "HALF_TILES": HALF_TILES,
     "UNIT_BYTES": UNIT_BYTES,
+    "HALF_ROWS": HALF_ROWS,
+    "HALF_BYTES": HALF_BYTES,
     "MAX_TILES": MAX_GROUP,
     "WARPS": WARPS,
     "THREADS": THREADS,

@@ -355,9 +355,8 @@ class _Loader:
     ) -> None:
         """A matrix of which each core's share begins so many bytes behind `tape`."""
         config = self._layout.config
-        halves = plan.out_halves if matrix in (Matrix.ATTN_OUT, Matrix.DOWN) else 0
         width, sources = columns(config, matrix), row_sources(config, matrix)
-        target = _Target(self._device, width, sources, shares, begins, halves)
+        target = _Target(self._device, width, sources, shares, begins, plan.halves(matrix))
         kept, wanted = self._layout.plan.storage(layer, matrix), plan.storage(layer, matrix)
         folds = folds_router(config) and matrix is Matrix.ATTN_OUT and plan is self._layout.plan
         fold = self._fold_job(layer) if folds else None
@@ -436,7 +435,7 @@ class _Loader:
                 kernel = self._kernels["fold_router_units"]
                 device.launch(kernel, _fold_grid(fold), _THREADS, 0, (units, fold))
         else:
-            job = PackJob(**target.where, tape=address, bf16=bf16)
+            job = PackJob(**target.where, halves=target.halves, tape=address, bf16=bf16)
             for i, name in enumerate(names):
                 job.tensors[i] = self._pack_tensor(name, job.columns, stored)
             device.launch(self._kernels["pack_matrix"], grid, _THREADS, 0, (job,))
@@ -490,6 +489,7 @@ class _Target:
         halves: int = 0,
     ) -> None:
         self._device = device
+        self.halves = halves
         self.cores = len(shares)
         pieces = int(shares[:, 1].max()) * -(-width // CHUNK_COLUMNS) * 32
         self.width = min(32, -(-pieces // _THREADS))
@@ -499,7 +499,6 @@ class _Target:
             "shares": device.put(shares),
             "offsets": device.put(offsets),
             "columns": width,
-            "halves": halves,
         }
 
     def free(self) -> None:

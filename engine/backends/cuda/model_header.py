@@ -84,7 +84,7 @@ def _integers(layout: Layout, filters: bool) -> dict[str, int]:
         "ALONE_SLOT_UNITS": layout.alone_slot_units,
         "SLOTS": layout.slots_of(filters=filters),
         "RESIDUAL_ROWS": residual_rows(plan),
-        "OUT_HALVES": plan.out_halves,
+        "OUT_HALVES": plan.halves(Matrix.DOWN),
         "HEAD_ROWS": head_rows(plan),
         "FILTER_BYTES": layout.filter_bytes,
         "PREFILL_TILES": layout.tuning.prefill_tiles,

@@ -14,11 +14,11 @@ from engine.backends.cuda.constants import Layout, make_layout
 from engine.backends.cuda.driver import Device
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.options import Options, parse_options
-from engine.backends.cuda.phases import has_equal_shares
+from engine.backends.cuda.phases import plan_of
 from engine.backends.cuda.room import fit_copy
 from engine.backends.cuda.shared_launches import rows_for
 from engine.backends.cuda.storages import choose_storages, shard_weights
-from engine.backends.cuda.tape import plan, validate
+from engine.backends.cuda.tape import validate
 from engine.progress import OnProgress, Progress
 
 MONOKERNEL = "monokernel.cu"
@@ -56,7 +56,7 @@ def layout_for(model: Loaded, devices: int, sms: int, chosen: Options) -> Layout
     sharding = shard_weights(model.weights, devices)
     kept = choose_storages(model.weights, sharding)
     cores = sms // devices if chosen.virtual else sms
-    made = plan(sharding.part, cores, kept.storages, equal=has_equal_shares(sharding, kept.storages))
+    made = plan_of(sharding, cores, kept.storages)
     layout = make_layout(made, kept.half, chosen.tuning, chosen.context, sharding)
     validate(made, layout.slot_units)
     return replace(layout, rows=rows_for(layout, chosen.rows))

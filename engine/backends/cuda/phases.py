@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.backends.cuda.expert_region import ExpertRegion
 from engine.backends.cuda.sharding import Sharding
-from engine.backends.cuda.tape import Plan, Storages
+from engine.backends.cuda.tape import Plan, Storages, plan
 from engine.models.storage import Storage
 
 
@@ -59,6 +59,23 @@ def has_equal_shares(sharding: Sharding, storages: Storages) -> bool:
     """
     has_more_code = sharding.whole.experts is not None or any(Storage.FP8_BLOCK in of for of in storages)
     return has_more_code and sharding.ranks == 1
+
+
+def has_halves(sharding: Sharding, storages: Storages) -> bool:
+    """Whether SMs may have halves of tiles of attn_out and down, where that deals rows out more evenly.
+
+    Qwen2.5-Coder-1.5B is 1.9 % faster by it, Qwen2.5-7B 1.2 %. Several GPUs were not timed: there a lane's
+    rows are told to others a tile at a time (rows.cuh).
+    """
+    c, is_packed = sharding.whole, any(storage.is_packed for of in storages for storage in of)
+    is_plain = c.experts is None and c.lanes.count == 1 and not c.post_norms and not is_packed
+    return is_plain and sharding.ranks == 1
+
+
+def plan_of(sharding: Sharding, cores: int, storages: Storages) -> Plan:
+    """How each GPU's part of a model is shared out over its SMs."""
+    equal, halves = has_equal_shares(sharding, storages), has_halves(sharding, storages)
+    return plan(sharding.part, cores, storages, equal=equal, halves=halves)
 
 
 def is_timed(plan: Plan, sharding: Sharding) -> bool:

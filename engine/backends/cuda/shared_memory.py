@@ -28,7 +28,7 @@ _ROUND_CHUNKS = 4 * WARPS
 _LONG_CHUNKS = 224
 """Vectors of more chunks are not kept whole in shared memory: with so many the ring still has eight slots."""
 _LEAST_WINDOW = 3 * _ROUND_CHUNKS
-"""Chunks of such a vector that there is room for, at least: LONG_WINDOW (windows.cuh) is a multiple."""
+"""Chunks of such a vector that there is room for, at least: LONG_WINDOW_STEP in windows.cuh."""
 
 
 def head_columns(config: ModelConfig) -> int:
@@ -89,13 +89,13 @@ def _storages(plan: Plan) -> set[Storage]:
 
 
 def window_chunks(plan: Plan, requests: int) -> int:
-    """Chunks of a vector that lie in shared memory at a time, in whole rounds of fetching.
+    """Chunks of a vector that shared memory has room for, in whole rounds of fetching.
 
-    A request alone has its vectors there whole, unless the MLP's would take room that the ring needs: then as
-    much of it as the longest one that a norm goes before. Those of several requests come in windows sooner:
-    while the MLP's is multiplied there is time for the next one, and the ring is worth more. But what a norm
-    goes before would be fetched and split again for each group of an SM's tiles: it may take half as much
-    room again if it lies there whole then.
+    A request alone has its vectors there whole, unless the MLP's would take room that the ring needs: then it
+    comes in windows (windows.cuh), and there is room for the longest one that a norm goes before. Those of
+    several requests come in windows sooner: while the MLP's is multiplied there is time for the next one, and
+    the ring is worth more. But what a norm goes before would be fetched and split again for each group of an
+    SM's tiles: it may take half as much room again if it lies there whole then.
     """
     c = plan.config
     if requests > 1:

@@ -5,7 +5,7 @@ eight tiles side by side, and a group column by column: 32 columns (a chunk) of 
 second, and so on, then the next chunk. Eight rows by 32 columns of 16 bits are one unit of 512 bytes, row
 by row; the four 16-byte pieces of a row are swapped about (`PIECE_ORDER`) so that units side by side are
 an operand of wgmma as they lie. Packed matrices have smaller units, and scales beside them (units.py). Of
-ATTN_OUT and DOWN a share may be an odd number of halves of tiles (`out_halves`): the last tile has a half's
+ATTN_OUT and DOWN a share may be an odd number of halves of tiles (`Share`): the last tile has a half's
 rows. A layer is its four matrices in order, the tape all layers and then the head. Nothing is padded except
 a matrix whose rows or columns do not fill the last tile, chunk or run: with zeros.
 
@@ -39,6 +39,7 @@ MAX_GROUP = 8
 HALF_ROWS = TILE_ROWS // 2
 HALF_BYTES = UNIT_BYTES // 2
 _MOST_HALVES = 7
+"""Of a share: it is one group, of few tiles, which no other size's code serves (matvec.cuh)."""
 PIECE_ORDER = np.arange(4) ^ np.arange(TILE_ROWS)[:, np.newaxis] // 2
 """[row, place]: which 16-byte piece of a unit's row lies there; PTX calls it the 64-byte swizzle."""
 
@@ -76,9 +77,16 @@ class Share:
             return slice(self.first * HALF_ROWS, (self.first + self.halves) * HALF_ROWS)
         return slice(self.first * TILE_ROWS, (self.first + self.tiles) * TILE_ROWS)
 
+
+@dataclass(frozen=True, slots=True)
+class Group(Share):
+    """Tiles that are read side by side. `offset` counts bytes from the start of the matrix's share."""
+
+    offset: int = 0
+
     def size(self, storage: Storage, chunks: int) -> int:
-        """Bytes of so many chunks of its tiles side by side, as in a group."""
-        return self.halves * HALF_BYTES * chunks or group_bytes(storage, self.tiles, chunks)
+        """Bytes of so many chunks."""
+        return halves_bytes(self.halves, chunks) if self.halves else group_bytes(storage, self.tiles, chunks)
 
     def chunks_a_slot(self, slot_units: int, storage: Storage) -> int:
         if self.halves:
@@ -86,11 +94,9 @@ class Share:
         return chunks_a_slot(slot_units, self.tiles, storage)
 
 
-@dataclass(frozen=True, slots=True)
-class Group(Share):
-    """Tiles that are read side by side. `offset` counts bytes from the start of the matrix's share."""
-
-    offset: int = 0
+def halves_bytes(halves: int, chunks: int) -> int:
+    """Bytes of so many chunks of so many halves of tiles, in sixteen bits."""
+    return halves * HALF_BYTES * chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +256,9 @@ class Plan:
         """Every number of tiles that a group of a matrix has somewhere."""
         return frozenset(g.tiles for core in range(self.cores) for g in self.groups(core, matrix))
 
-    @property
-    def out_halves(self) -> int:
-        """Halves of tiles that a core has of ATTN_OUT and DOWN; 0: whole tiles."""
-        return max(shares[Matrix.DOWN].halves for shares in self.shares)
+    def halves(self, matrix: Matrix) -> int:
+        """Halves of tiles that a core's share of a matrix is, if it has any; 0: whole tiles."""
+        return max(shares[matrix].halves for shares in self.shares)
 
     def first_without_tiles(self, matrix: Matrix) -> int:
         """Of a matrix the first core that has no tiles; `cores` if all have some."""
@@ -293,18 +298,20 @@ def _tiles_bytes(storage: Storage, tiles: int, chunks: int) -> int:
 
 
 def _share_bytes(storage: Storage, share: Share, chunks: int) -> int:
-    return share.size(storage, chunks) if share.halves else _tiles_bytes(storage, share.tiles, chunks)
+    return halves_bytes(share.halves, chunks) if share.halves else _tiles_bytes(storage, share.tiles, chunks)
 
 
-def plan(config: ModelConfig, cores: int, storages: Storages = (), *, equal: bool = False) -> Plan:
+def plan(
+    config: ModelConfig, cores: int, storages: Storages = (), *, equal: bool = False, halves: bool = False
+) -> Plan:
     """Shares a model out over `cores` cores; `storages` as in Plan.
 
     Each lane has as many cores as every other and all of them cut their matrices alike, so that a core needs
-    its own lane's vectors only; cores that are left over work on a shared head alone. Of ATTN_OUT and DOWN
-    they may have halves of tiles (`out_halves`). With `equal`, cores
+    its own lane's vectors only; cores that are left over work on a shared head alone. With `equal`, cores
     have the same share of a layer's matrix or none, where no share becomes larger by it: then groups have
-    fewer sizes, each of which is code of its own in the kernel. Raises ConfigError if there are more lanes
-    than cores, or a dimension does not fit the kernels' 16-byte pieces.
+    fewer sizes, each of which is code of its own in the kernel. With `halves`, which is for one lane in
+    sixteen bits, shares of ATTN_OUT and DOWN are halves of tiles where that makes the largest smaller. Raises
+    ConfigError if there are more lanes than cores, or a dimension does not fit the kernels' 16-byte pieces.
     """
     lanes = config.lanes.count
     if cores < lanes:
@@ -313,13 +320,11 @@ def plan(config: ModelConfig, cores: int, storages: Storages = (), *, equal: boo
         if value % step:
             raise ConfigError(f"{config.name}: {what} is {value}; it must be a multiple of {step}")
     a_lane = cores // lanes
-    halves = (
-        0 if any(storage.is_packed for layer in storages for storage in layer) else out_halves(config, cores)
-    )
+    halved = _even_halves(config, cores) if halves else 0
 
     def share(matrix: Matrix, core: int) -> Share:
-        if halves and matrix in (Matrix.ATTN_OUT, Matrix.DOWN):
-            return _share_of_halves(config, core, halves)
+        if halved and matrix in (Matrix.ATTN_OUT, Matrix.DOWN):
+            return _share_of_halves(config, core, halved)
         return _share(config, matrix, core, cores, a_lane, equal)
 
     shares = tuple(tuple(share(matrix, core) for matrix in Matrix) for core in range(cores))
@@ -333,17 +338,15 @@ def _steps(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
     yield what, config.ffn // config.lanes.count, mlp_step(config)
 
 
-def out_halves(config: ModelConfig, cores: int) -> int:
+def _even_halves(config: ModelConfig, cores: int) -> int:
     """Halves of tiles that each core has of ATTN_OUT and DOWN, if it has any; 0: they have whole tiles.
 
     All wait for the core with most rows: of Qwen2.5-Coder-1.5B's 192 tiles 128 of 132 cores with three halves
     have fewer than 60 with two tiles. An even number would be whole tiles.
     """
-    halves, left = divmod(config.hidden, HALF_ROWS)
+    halves = config.hidden // HALF_ROWS
     most = -(-halves // cores)
-    is_dense = config.experts is None and config.lanes.count == 1 and not config.post_norms
-    fits = not left and halves % most == 0 and most % 2 == 1 and 1 < most <= _MOST_HALVES
-    return most if is_dense and fits else 0
+    return most if halves % most == 0 and most % 2 == 1 and 1 < most <= _MOST_HALVES else 0
 
 
 def _share_of_halves(config: ModelConfig, core: int, halves: int) -> Share:

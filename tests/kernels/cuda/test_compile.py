@@ -19,7 +19,7 @@ from engine.backends.cuda.memory import Memory
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.monokernel import kernel_headers, layout_for
 from engine.backends.cuda.options import parse_options
-from engine.backends.cuda.phases import has_equal_shares
+from engine.backends.cuda.phases import plan_of
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.shared_memory import SHARED_BYTES
 from engine.backends.cuda.tape import plan
@@ -114,7 +114,7 @@ def header_of(
 ) -> str:
     tuned = Tuning(**tuning)
     sharding = shard(config_of(name), devices)
-    made = plan(sharding.part, 132, equal=has_equal_shares(sharding, ()))
+    made = plan_of(sharding, 132, ())
     layout = make_layout(made, weights, tuned, sharding=sharding, requests=requests)
     return header(layout, filters=filters)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from engine.backends.cuda.constants import Tuning
 from engine.backends.cuda.model_header import header
-from engine.backends.cuda.tape import TILE_ROWS, Matrix
+from engine.backends.cuda.tape import Matrix
 from engine.models.config import Activation, Experts, ModelConfig
 from engine.models.presets import load_preset
 from engine.models.rope import Rope
@@ -74,7 +74,7 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
     "llama": (SMALL, 2),
     "columns in parts": (replace(SMALL, heads=8, ffn=512), 4),
     "three halves of tiles on each SM": (replace(SMALL, hidden=48), 4),
-    "five halves of tiles on most SMs": (replace(SMALL, hidden=120, qkv_bias=True), 7),
+    "seven halves of tiles on each SM": (replace(SMALL, hidden=280, qkv_bias=True), 10),
     "more steps of columns than stages": (replace(SMALL, hidden=320), 2),
     "three steps of columns": (replace(SMALL, heads=5, kv_heads=1, context=1024), 8),
     "normed heads, a window": (replace(SMALL, family="qwen3", qk_norm=True, windows=(9, 0)), 3),
@@ -89,7 +89,7 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
     "experts with biases and sinks": (GPT_OSS, 2),
 }
 NIGHTLY_MODELS = (
-    "five halves of tiles on most SMs", "three steps of columns",
+    "seven halves of tiles on each SM", "three steps of columns",
     "norms after modules, heads normed, two rotations",
     "experts, SMs with rows of the router and no tiles",
 )  # fmt: skip
@@ -291,7 +291,6 @@ def test_experts_cut_over_two_gpus_leave_the_references_keys_values_and_tokens(
     [
         at_night("llama", 2),
         ("llama", 4),
-        at_night("three halves of tiles on each SM", 2),
         ("norms after modules, soft caps", 2),
         at_night("norms after modules, soft caps", 4),
     ],
@@ -362,13 +361,13 @@ def test_logits_with_norms_after_modules_are_the_references(name: str, head_dim:
 
 
 @pytest.mark.parametrize(
-    ("chunks", "hidden", "tiles", "slot_chunks"),
+    ("chunks", "hidden", "cores", "slot_units", "slot_chunks"),
     [
-        (260, 64, 2, 24),
-        at_night(260, 64, 4, 12),
-        at_night(388, 48, 3, 16),
-        at_night(260, 80, 5, 9),
-        at_night(260, 48, 1.5, 32),
+        (260, 64, 4, None, 24),
+        at_night(260, 64, 2, None, 12),
+        at_night(388, 48, 2, None, 16),
+        (260, 64, 2, 40, 10),
+        at_night(260, 48, 4, None, 32),
     ],
     ids=[
         "warps alike",
@@ -379,16 +378,16 @@ def test_logits_with_norms_after_modules_are_the_references(name: str, head_dim:
     ],
 )
 def test_logits_of_an_mlp_whose_vector_comes_in_windows_are_the_references(
-    chunks: int, hidden: int, tiles: float, slot_chunks: int, tmp_path: Path
+    chunks: int, hidden: int, cores: int, slot_units: int | None, slot_chunks: int, tmp_path: Path
 ) -> None:
-    """The last window is not full, and neither is the last slot."""
+    """The last window is not full, and neither is the last slot. Windows have 96 chunks."""
     config = replace(SMALL, layers=1, windows=(0,), hidden=hidden, ffn=32 * chunks)
     weights = RandomWeights(config, 3)
     tokens = [5, 1]
-    gpu = EmulatedGpu(tmp_path, config, weights, int(hidden / (TILE_ROWS * tiles)))
+    gpu = EmulatedGpu(tmp_path, config, weights, cores, Tuning(slot_units=slot_units))
     assert "constexpr int WINDOW_CHUNKS = 96;" in header(gpu.layout)
-    assert gpu.layout.plan.group_sizes(Matrix.DOWN) == {math.ceil(tiles)}
-    assert gpu.layout.slot_units // tiles == slot_chunks
+    [group] = gpu.layout.plan.groups(0, Matrix.DOWN)
+    assert group.chunks_a_slot(gpu.layout.slot_units, Storage.F16) == slot_chunks
 
     found = gpu.logits(tokens)
 

@@ -102,6 +102,31 @@ def pack_matrix(
     fill(job, len(where[1]))
 
 
+@pytest.mark.parametrize(("hidden", "cores"), [(48, 4), (280, 10), (80, 4)])
+def test_shares_of_halves_lie_on_the_tapes_as_they_should(
+    hidden: int, cores: int, packer: EmulatedPacker
+) -> None:
+    """Of the last shape they are whole tiles."""
+    config = replace(CONFIG, hidden=hidden)
+    weights, made = RandomWeights(config, 3), plan(config, cores, halves=True)
+    begins = made.tape_offsets()
+    tape = np.zeros(int(begins[-1]), np.uint8)
+    for matrix in (Matrix.ATTN_OUT, Matrix.DOWN):
+        width = columns(config, matrix)
+        offsets = begins[:-1] + made.matrix_offsets(0, matrix)
+        job = PackJob(columns=width, halves=made.halves(matrix), tape=tape.ctypes.data)
+        where = row_sources(config, matrix), np.ascontiguousarray(share_table(made)[:, matrix]), offsets
+        job.sources, job.shares, job.offsets = (array.ctypes.data for array in where)
+        for i, name in enumerate(tensors(config, 0, matrix)):
+            key, scale, _ = weights.recipe(name)
+            job.tensors[i] = PackTensor(0, *astuple(shard(config, 1).region(name, 0, width)), key, scale)
+        packer.pack(job, cores)
+        for core in range(cores):
+            at, size = made.matrix_offset(core, 0, matrix), made.share_sizes(0, matrix)[core]
+            found = tape[int(begins[core]) + at :][:size]
+            assert np.array_equal(found, pack_core(made, weights, core).view(np.uint8)[at : at + size])
+
+
 class WithNan(RandomPacked):
     """Of every row the first number is no number."""
 

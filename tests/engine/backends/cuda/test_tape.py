@@ -89,7 +89,8 @@ def unpacked(
 def test_every_row_of_every_tensor_is_on_one_tape_once(
     config: ModelConfig, cores_a_lane: int, equal: bool
 ) -> None:
-    made = plan(config, config.lanes.count * cores_a_lane, equal=equal)
+    halves = config.lanes.count == 1
+    made = plan(config, config.lanes.count * cores_a_lane, equal=equal, halves=halves)
     validate(made, slot_units=32)
     weights = RandomWeights(config, 1)
     tapes = [pack_core(made, weights, core) for core in range(made.cores)]
@@ -194,17 +195,15 @@ def test_gate_and_up_of_a_column_lie_side_by_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "halves"),
-    [("qwen2.5-coder-1.5b", 3), ("qwen2.5-7b", 7), ("llama-3.1-8b", 0), ("laneformer-2b", 0)],
+    ("hidden", "cores", "halves"),
+    [(48, 4, 3), (1536, 132, 3), (3584, 132, 7), (64, 4, 0), (4096, 132, 0), (56, 4, 0)],
 )
-def test_cores_have_halves_of_tiles_where_all_with_a_share_have_the_same_odd_number(
-    name: str, halves: int
+def test_cores_have_halves_of_tiles_where_each_share_is_the_same_odd_number(
+    hidden: int, cores: int, halves: int
 ) -> None:
-    made = plan(load_preset(name).config, H200_SMS)
-    assert made.out_halves == halves
-    of_cores = {shares[matrix].halves for shares in made.shares for matrix in (Matrix.ATTN_OUT, Matrix.DOWN)}
-    assert of_cores == {0, halves}
-    assert not any(shares[Matrix.GATE_UP].halves or shares[Matrix.QKV].halves for shares in made.shares)
+    made = plan(replace(load_preset("llama-3.2-1b").config, hidden=hidden), cores, halves=True)
+    assert {made.halves(matrix) for matrix in (Matrix.ATTN_OUT, Matrix.DOWN)} == {halves}
+    assert {made.halves(matrix) for matrix in (Matrix.QKV, Matrix.GATE_UP, Matrix.HEAD)} == {0}
 
 
 def test_more_lanes_than_cores_are_refused() -> None:

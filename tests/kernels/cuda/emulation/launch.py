@@ -25,6 +25,7 @@ from engine.backends.cuda.memory import (
 )
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.params import biases_of, sampling_of
+from engine.backends.cuda.phases import has_halves
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.storages import choose_storages, shard_weights
@@ -89,7 +90,8 @@ class EmulatedGpu:
         self._config = config
         sharding = shard_weights(weights, ranks)
         self.chosen = choose_storages(weights, sharding)
-        self._plan = plan(sharding.part, cores, self.chosen.storages, equal=equal)
+        halves = has_halves(sharding, self.chosen.storages)
+        self._plan = plan(sharding.part, cores, self.chosen.storages, equal=equal, halves=halves)
         self.layout = make_layout(
             self._plan, self.chosen.half, tuning or Tuning(), sharding=sharding, requests=requests
         )
