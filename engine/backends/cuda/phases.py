@@ -64,8 +64,8 @@ def has_equal_shares(sharding: Sharding, storages: Storages) -> bool:
 def has_halves(sharding: Sharding, storages: Storages) -> bool:
     """Whether SMs may have halves of tiles of attn_out and down, where that deals rows out more evenly.
 
-    Qwen2.5-Coder-1.5B is 1.9 % faster by it, Qwen2.5-7B 1.2 %. Several GPUs were not timed: there a lane's
-    rows are told to others a tile at a time (rows.cuh).
+    Qwen2.5-Coder-1.5B is 1.9 % faster by it, Qwen2.5-7B 1.2 %. Several GPUs were not timed, and where each
+    has a lane the head is told sums of squares of whole tiles (rows.cuh).
     """
     c, is_packed = sharding.whole, any(storage.is_packed for of in storages for storage in of)
     is_plain = c.experts is None and c.lanes.count == 1 and not c.post_norms and not is_packed
