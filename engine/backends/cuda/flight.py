@@ -37,7 +37,7 @@ hold at once comes in the stream of the weights, and costs less than one part mo
 def blocks_a_split(layout: Layout) -> int:
     """Blocks of a part of a head; 0: as many as an SM's warps hold in registers."""
     tuning, plan = layout.tuning, layout.plan
-    if tuning.blocks_a_split or tuning.fp8_cache or not is_timed(plan, layout.sharding):
+    if tuning.blocks_a_split or tuning.fp8_cache or not is_timed(layout.sharding, plan.storages):
         return tuning.blocks_a_split
     a_block = BLOCK_POSITIONS * 2 * plan.config.head_dim * 2
     return 0 if has_short_phases(plan) or has_long_phases(plan) else PART_BYTES // a_block

@@ -111,7 +111,7 @@ def _wide(layout: Layout) -> dict[str, int]:
 def _flags(layout: Layout, filters: bool) -> dict[str, bool]:
     c, tuning, lanes = layout.config, layout.tuning, layout.sharding.whole.lanes
     plan, sharding = layout.plan, layout.sharding
-    alone = layout.requests == 1 and is_timed(plan, sharding)
+    alone = layout.requests == 1 and is_timed(sharding, plan.storages)
     prescaled = lanes.count > 1 and lanes.head is not HeadKind.VOCAB_PARALLEL and not lanes.sum_before_norm
     return {
         "ROPE_HALF": c.rope.layout is RopeLayout.HALF,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.backends.cuda.expert_region import ExpertRegion
 from engine.backends.cuda.sharding import Sharding
-from engine.backends.cuda.tape import Plan, Storages, plan
+from engine.backends.cuda.tape import Plan, Storages, any_packed, plan
 from engine.models.storage import Storage
 
 
@@ -32,7 +32,7 @@ def has_pairs(plan: Plan, sharding: Sharding) -> bool:
     faster, Llama-3.1-8B up to 0.9 % slower, and SmolLM2, with heads of 64, 2 %.
     """
     of_size = plan.config.head_dim == 128 and not has_long_phases(plan)
-    return of_size and plan.cores % 2 == 0 and is_timed(plan, sharding)
+    return of_size and plan.cores % 2 == 0 and is_timed(sharding, plan.storages)
 
 
 def asks_for_items(plan: Plan) -> bool:
@@ -67,9 +67,7 @@ def has_halves(sharding: Sharding, storages: Storages) -> bool:
     Qwen2.5-Coder-1.5B is 1.9 % faster by it, Qwen2.5-7B 1.2 %. Several GPUs were not timed, and where each
     has a lane the head is told sums of squares of whole tiles (rows.cuh).
     """
-    c, is_packed = sharding.whole, any(storage.is_packed for of in storages for storage in of)
-    is_plain = c.experts is None and c.lanes.count == 1 and not c.post_norms and not is_packed
-    return is_plain and sharding.ranks == 1
+    return is_timed(sharding, storages) and not sharding.whole.post_norms
 
 
 def plan_of(sharding: Sharding, cores: int, storages: Storages) -> Plan:
@@ -78,7 +76,8 @@ def plan_of(sharding: Sharding, cores: int, storages: Storages) -> Plan:
     return plan(sharding.part, cores, storages, equal=equal, halves=halves)
 
 
-def is_timed(plan: Plan, sharding: Sharding) -> bool:
+def is_timed(sharding: Sharding, storages: Storages) -> bool:
     """Whether it is a dense model in 16 bits on one GPU: others keep what they were timed with."""
-    is_plain = plan.config.experts is None and plan.config.lanes.count == 1 and not plan.is_packed
+    c = sharding.whole
+    is_plain = c.experts is None and c.lanes.count == 1 and not any_packed(storages)
     return is_plain and sharding.ranks == 1

@@ -112,6 +112,10 @@ class Slot:
     size: int
 
 
+def any_packed(storages: Storages) -> bool:
+    return any(storage.is_packed for of_layer in storages for storage in of_layer)
+
+
 def mlp_columns(config: ModelConfig) -> int:
     """Columns of the MLP that one token meets: of all its experts together."""
     return config.ffn * (config.experts.chosen if config.experts else 1)
@@ -191,7 +195,7 @@ class Plan:
 
     @property
     def is_packed(self) -> bool:
-        return any(storage.is_packed for layer in self.storages for storage in layer)
+        return any_packed(self.storages)
 
     def holds(self, storage: Storage) -> bool:
         """Whether any matrix is in that format."""

@@ -69,9 +69,20 @@ def packed_tapes(
     return tape
 
 
+def random_tensor(
+    job: PackJob | UnitJob, weights: RandomWeights, sharding: Sharding, rank: int, name: str
+) -> PackTensor | UnitTensor:
+    """A GPU's part of a tensor, which the job makes itself."""
+    key, scale, _ = weights.recipe(name)
+    part = astuple(sharding.region(name, rank, job.columns))
+    if isinstance(job, UnitJob):
+        return UnitTensor(0, 0, *part, key, weights.packed_scale(name))
+    return PackTensor(0, *part, key, scale)
+
+
 def pack_matrix(
-    fill: Callable[[UnitJob, int], None],
-    job: UnitJob,
+    fill: Callable[[Any, int], None],
+    job: PackJob | UnitJob,
     weights: Weights,
     names: Sequence[str],
     where: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
@@ -83,14 +94,7 @@ def pack_matrix(
     job.tape = to.ctypes.data
     for i, name in enumerate(names):
         if isinstance(weights, RandomWeights):
-            key, _, _ = weights.recipe(name)
-            job.tensors[i] = UnitTensor(
-                0,
-                0,
-                *astuple(shard(weights.config, 1).region(name, 0, job.columns)),
-                key,
-                weights.packed_scale(name),
-            )
+            job.tensors[i] = random_tensor(job, weights, shard(weights.config, 1), 0, name)
             continue
         packed = packed_of(weights, name)
         held.append(np.ascontiguousarray(packed.rows))
@@ -112,15 +116,10 @@ def test_shares_of_halves_lie_on_the_tapes_as_they_should(
     begins = made.tape_offsets()
     tape = np.zeros(int(begins[-1]), np.uint8)
     for matrix in (Matrix.ATTN_OUT, Matrix.DOWN):
-        width = columns(config, matrix)
         offsets = begins[:-1] + made.matrix_offsets(0, matrix)
-        job = PackJob(columns=width, halves=made.halves(matrix), tape=tape.ctypes.data)
+        job = PackJob(columns=columns(config, matrix), halves=made.halves(matrix))
         where = row_sources(config, matrix), np.ascontiguousarray(share_table(made)[:, matrix]), offsets
-        job.sources, job.shares, job.offsets = (array.ctypes.data for array in where)
-        for i, name in enumerate(tensors(config, 0, matrix)):
-            key, scale, _ = weights.recipe(name)
-            job.tensors[i] = PackTensor(0, *astuple(shard(config, 1).region(name, 0, width)), key, scale)
-        packer.pack(job, cores)
+        pack_matrix(packer.pack, job, weights, tensors(config, 0, matrix), where, tape)
         for core in range(cores):
             at, size = made.matrix_offset(core, 0, matrix), made.share_sizes(0, matrix)[core]
             found = tape[int(begins[core]) + at :][:size]
@@ -266,13 +265,7 @@ def pack_part(
         else PackJob(columns=width, bf16=bf16)
     )
     for i, name in enumerate(names):
-        key, scale, _ = weights.recipe(name)
-        part = astuple(sharding.region(name, rank, width))
-        job.tensors[i] = (
-            UnitTensor(0, 0, *part, key, weights.packed_scale(name))
-            if storage.is_packed
-            else PackTensor(0, *part, key, scale)
-        )
+        job.tensors[i] = random_tensor(job, weights, sharding, rank, name)
     sources, (shares, offsets) = region.sources(matrix), tile_shares(region, matrix)
     job.sources, job.shares, job.offsets = (array.ctypes.data for array in (sources, shares, offsets))
     job.tape = to.ctypes.data

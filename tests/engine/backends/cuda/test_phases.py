@@ -17,8 +17,10 @@ from engine.models.presets import load_preset
 from engine.models.storage import Storage
 
 H200_SMS = 132
-WIDE = replace(load_preset("laneformer-2b").config, hidden=1536)
-GEMMA = replace(load_preset("qwen2.5-coder-1.5b").config, family="gemma2", post_norms=True)
+WIDE_LANES = replace(load_preset("laneformer-2b").config, hidden=1536)
+CODER = load_preset("qwen2.5-coder-1.5b").config
+PACKED = ((Storage.Q8_0,) * 4,) * CODER.layers
+GEMMA = replace(CODER, family="gemma2", post_norms=True)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +42,6 @@ def test_models_with_more_code_than_the_cache_holds_have_equal_shares_on_one_gpu
         assert sizes == {0, max(sizes)} if equal else 0 not in sizes
 
 
-CODER = load_preset("qwen2.5-coder-1.5b").config
-PACKED = ((Storage.Q8_0,) * 4,) * CODER.layers
-
-
 @pytest.mark.parametrize(
     ("config", "devices", "storages", "halves"),
     [
@@ -52,7 +50,7 @@ PACKED = ((Storage.Q8_0,) * 4,) * CODER.layers
         (CODER, 1, PACKED, 0),
         (GEMMA, 1, (), 0),
         (replace(load_preset("qwen3-30b-a3b").config, hidden=1536), 1, (), 0),
-        (WIDE, WIDE.lanes.count, (), 0),  # a lane each: its rows go to the head a tile at a time
+        (WIDE_LANES, WIDE_LANES.lanes.count, (), 0),  # a lane each: its rows go to the head a tile at a time
     ],
     ids=["dense", "two GPUs", "packed", "norms after modules", "experts", "a lane each"],
 )
