@@ -24,6 +24,7 @@ struct Producer {
     const u8* next = nullptr;
     u32 issued = 0;
     u32 waited = 0;     // slots known to have landed
+    int quiet = 0;      // slots from here on that go one at a time
     bool ended = false;
 
     // Copies one slot's worth when its last readers have left it and few enough bytes are on their way: what is asked
@@ -33,12 +34,17 @@ struct Producer {
             if (leads()) copy_part(0, from, bytes);
         });
     }
+    // Fewer while queries and attention's result are on their way: a look for them takes the longer the more all SMs ask of the memory.
     // While experts are read nobody waits for an exchange that they could hold up.
     DEVICE u32 in_flight() const {
-        if constexpr (experts::ANY) {
-            if (experts::apart(place.phase)) return u32(model::EXPERT_SLOTS_IN_FLIGHT);
+        constexpr int BY_PHASE[MATRICES + 1] = MODEL_SLOTS_IN_FLIGHT;
+        if (quiet > 0 && !experts::apart(place.phase)) return 1;
+        u32 most = BY_PHASE[ATTENTION];
+#pragma unroll
+        for (int phase = 0; phase < MATRICES; ++phase) {
+            if (place.phase == phase) most = BY_PHASE[phase];
         }
-        return u32(params.slots_in_flight);
+        return most;
     }
     // All lanes that produce do so together; one of them speaks for all.
     DEVICE static bool leads() { return PRODUCERS == 1 || threadIdx.x == CONSUMERS; }
@@ -74,15 +80,12 @@ struct Producer {
             await(&shared.empty[fill.slot], fill.round ^ 1u, WAIT_EMPTY);
             if (ended) return;
         }
-        if constexpr (experts::ANY) {
-            while (issued - waited >= in_flight()) land();  // fewer may be on their way than a phase ago
-        } else {
-            if (issued - waited >= in_flight()) land();
-        }
+        while (issued - waited >= in_flight()) land();  // fewer may be on their way than a phase ago
         if (leads()) barrier_expect(&shared.full[fill.slot], bytes);
         copy_parts();
         fill.advance(SLOTS);
         ++issued;
+        if (model::QUIET_SLOTS) --quiet;
     }
     DEVICE void copy_part(u32 at, const u8* from, u32 bytes) {
         const u64 hint = experts::ANY ? evict_first_policy() : policy;
@@ -99,6 +102,7 @@ struct Producer {
     DEVICE void matrix(int layer, int which) {
         place.layer = layer;
         place.phase = which;
+        if (model::QUIET_SLOTS && which == ATTN_OUT) quiet = model::QUIET_SLOTS;
         visit_storage<ALL_STORAGES>(storage_of(layer, which), [&](auto stored) {
             const int chunks = phase_chunks(which);
             const Groups groups = shared.groups[which];

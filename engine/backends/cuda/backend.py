@@ -29,7 +29,7 @@ from engine.backends.base import (
 from engine.backends.cuda.cache_content import read_cache
 from engine.backends.cuda.constants import Layout
 from engine.backends.cuda.driver import Device, reachable_devices
-from engine.backends.cuda.flight import blocks_a_split, slots_in_flight
+from engine.backends.cuda.flight import blocks_a_split
 from engine.backends.cuda.kept_caches import KeptCaches, Lease
 from engine.backends.cuda.launch import CudaLaunch, DeviceContext, LaunchPlan, plan_launch
 from engine.backends.cuda.memory import Memory, load_model
@@ -121,7 +121,6 @@ class CudaBackend:
                 self.layout,
                 memory,
                 partial(self._kernels.get, rank),
-                slots_in_flight=slots_in_flight(self.layout.plan, chosen.tuning, self.layout.slot_units),
                 blocks_a_split=blocks_a_split(self.layout),
                 rank=rank,
                 team=memories,

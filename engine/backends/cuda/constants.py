@@ -50,7 +50,8 @@ class Tuning:
     `slot_units` (512 bytes each) is the size of a copy: 24 KB hold a chunk of up to six tiles for each warp
     (None: that, with the scales of FP8 beside it, or what leaves four slots beside the model's vectors; for
     several requests always so).
-    `slots_in_flight` is how many are asked for at once (None: by the length of the phases). A prompt of fewer
+    `slots_in_flight` is how many are asked for at once (None: by what is read, flight.py), but for the first
+    `quiet_slots` behind attention, which go one at a time (None: as measured). A prompt of fewer
     than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
     longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all. A head is split
     over one more SM for every `blocks_a_split` blocks of 16 positions (0: as measured, flight.py). Query
@@ -63,6 +64,7 @@ class Tuning:
 
     slot_units: int | None = None
     slots_in_flight: int | None = None
+    quiet_slots: int | None = None
     prefill_tiles: int = 4
     prefill_chunk: int | None = None
     tiles_from: int | None = None

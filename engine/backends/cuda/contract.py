@@ -313,7 +313,6 @@ _PARAMS: tuple[Declared, ...] = (
     ("keep_logits", c_int32, "1: row i of `logits` is kept for the id at prefill_end + i"),
     ("trace_first", c_int32, ""),
     ("trace_last", c_int32, ""),
-    ("slots_in_flight", c_int32, "copies on their way to one SM at a time"),
     (
         "blocks_a_split",
         c_int32,

@@ -2,30 +2,101 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from engine.backends.cuda.attention_cut import BLOCK_POSITIONS
-from engine.backends.cuda.constants import FP8_SLOT_UNITS, Layout, Tuning
-from engine.backends.cuda.phases import has_long_phases, has_short_phases, is_timed
-from engine.backends.cuda.tape import Matrix, Plan
+from engine.backends.cuda.constants import FP8_SLOT_UNITS, Layout
+from engine.backends.cuda.phases import bytes_a_phase, has_long_phases, has_short_phases, is_timed
+from engine.backends.cuda.tape import Matrix
 from engine.models.storage import Storage
 
+_MOST_QUIET_BYTES = 132 << 10
+"""Of attention's output, an SM's share: more does not come one slot at a time while attention is computed."""
+_QKV_SLOT_BYTES = 50 << 10
+"""Of qkv behind experts, for each of which an SM asks for one slot more."""
+_LITTLE_A_PHASE = 256 << 10
+"""Below it attention's exchanges are so much of a token that more slots go one at a time."""
 
-def slots_in_flight(plan: Plan, tuning: Tuning, slot_units: int) -> int:
-    """Many keep memory busy, few let exchanges through.
 
-    Of FP8's larger slots two are enough: memory waits for their products.
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Slots that an SM asks for at once, at most, by what it reads.
+
+    Many keep memory busy, few let exchanges through: a look for another SM's word comes back behind what all
+    SMs have asked of the memory. So the first `quiet` slots from attention's output on go one by one: while
+    queries and attention's result are awaited, memory has less to bring than it could.
     """
-    if tuning.slots_in_flight is not None:
-        return tuning.slots_in_flight
-    most = 2 if plan.holds(Storage.FP8_BLOCK) and slot_units == FP8_SLOT_UNITS else 3
-    return min(most, 1 if has_short_phases(plan) else 3 if has_long_phases(plan) else 2)
+
+    qkv: int
+    attn_out: int
+    mlp: int
+    head: int
+    cache: int
+    quiet: int
+
+    @property
+    def by_phase(self) -> list[int]:
+        """In the order of Matrix, then of attention itself, which reads blocks of the cache."""
+        return [self.qkv, self.attn_out, self.mlp, self.mlp, self.head, self.cache]
 
 
-def expert_slots_in_flight(plan: Plan, tuning: Tuning, requests: int) -> int:
-    """As measured, while experts are read: then nobody waits for an exchange that copies could hold up."""
-    if tuning.expert_slots_in_flight is not None:
-        return tuning.expert_slots_in_flight
-    fp8 = plan.config.experts is not None and plan.storage(0, Matrix.GATE_UP) is Storage.FP8_BLOCK
-    return 4 if fp8 and requests == 1 else 3
+def flight_of(layout: Layout) -> Flight:
+    """As measured, where the layout's tuning does not say. Several requests, and lanes on several GPUs, were
+    timed with as many in all phases."""
+    tuning, sharding, most = layout.tuning, layout.sharding, _most(layout)
+    mlp = _of_experts(layout) if layout.config.experts else most
+    has_lanes = sharding.by_lanes and sharding.ranks > 1
+    if tuning.slots_in_flight is not None or layout.requests > 1 or has_lanes:
+        return Flight(most, most, mlp, most, most, tuning.quiet_slots or 0)
+    return Flight(
+        qkv=_of_qkv(layout, most),
+        attn_out=min(most, 2),
+        mlp=mlp,
+        head=min(most + 1, 3),
+        cache=most,
+        quiet=_quiet(layout) if tuning.quiet_slots is None else tuning.quiet_slots,
+    )
+
+
+def _most(layout: Layout) -> int:
+    """By the length of the phases. Of FP8's larger slots two are enough: memory waits for their products.
+    Several requests ask for fewer than their ring has."""
+    plan, wanted = layout.plan, layout.tuning.slots_in_flight
+    if wanted is None:
+        wanted = 1 if has_short_phases(plan) else 3 if has_long_phases(plan) else 2
+        if plan.holds(Storage.FP8_BLOCK) and layout.slot_units == FP8_SLOT_UNITS:
+            wanted = min(wanted, 2)
+    return wanted if layout.requests == 1 else min(wanted, layout.slots - 1)
+
+
+def _of_experts(layout: Layout) -> int:
+    """While experts are read nobody waits for an exchange that copies could hold up."""
+    if layout.tuning.expert_slots_in_flight is not None:
+        return layout.tuning.expert_slots_in_flight
+    fp8 = layout.plan.storage(0, Matrix.GATE_UP) is Storage.FP8_BLOCK
+    return 4 if fp8 and layout.requests == 1 else 3
+
+
+def _of_qkv(layout: Layout, most: int) -> int:
+    """Behind experts by how much there is of it; where GPUs wait for each other's rows, fewer."""
+    if layout.config.experts:
+        return min(max(most, _share(layout, Matrix.QKV) // _QKV_SLOT_BYTES), 4)
+    return most if layout.sharding.ranks == 1 else min(most, 2)
+
+
+def _quiet(layout: Layout) -> int:
+    if has_short_phases(layout.plan):
+        return 0
+    if layout.config.experts:
+        return 3 if _share(layout, Matrix.ATTN_OUT) <= _MOST_QUIET_BYTES else 1
+    if layout.sharding.ranks > 1:
+        return 6
+    return 5 if bytes_a_phase(layout.plan) < _LITTLE_A_PHASE else 3
+
+
+def _share(layout: Layout, matrix: Matrix) -> int:
+    """Bytes of the SM that reads most."""
+    return max(layout.plan.share_sizes(0, matrix))
 
 
 PART_BYTES = 256 << 10

@@ -74,7 +74,6 @@ class DeviceContext:
     memory: Memory
     kernel: Callable[[bool, bool], Any]
     """The monokernel, with or without the profile, and the filters, compiled in."""
-    slots_in_flight: int
     blocks_a_split: int
     rank: int
     team: Sequence[Memory]
@@ -180,7 +179,6 @@ def params_of(context: DeviceContext, plan: LaunchPlan) -> Params:
     params.sampled_from = len(plan.ids) - plan.sampled
     params.keep_logits = int(plan.keep_logits)
     params.trace_first, params.trace_last = plan.trace
-    params.slots_in_flight = context.slots_in_flight
     params.blocks_a_split = context.blocks_a_split
     if plan.caches:
         params.kv = plan.caches[context.rank]

@@ -7,7 +7,7 @@ import math
 from engine.backends.codes import ExchangeCode, HeadCode
 from engine.backends.cuda.attention_cut import blocks_a_warp
 from engine.backends.cuda.constants import Layout, norms_less_one, rotations
-from engine.backends.cuda.flight import expert_slots_in_flight
+from engine.backends.cuda.flight import flight_of
 from engine.backends.cuda.folded_router import folds_router
 from engine.backends.cuda.phases import all_warps_multiply, asks_for_items, has_pairs, is_timed
 from engine.backends.cuda.prefill_buffers import prefill_bytes
@@ -65,7 +65,7 @@ def _integers(layout: Layout, filters: bool) -> dict[str, int]:
         "FFN": mlp_columns(c),
         "EXPERTS": layout.experts.count,
         "CHOSEN": c.experts.chosen if c.experts else 1,
-        "EXPERT_SLOTS_IN_FLIGHT": expert_slots_in_flight(plan, layout.tuning, layout.requests),
+        "QUIET_SLOTS": flight_of(layout).quiet,
         "VOCAB": sharding.whole.vocab,
         "VOCAB_SHARE": c.vocab,
         "CAPACITY": layout.capacity,
@@ -166,6 +166,7 @@ def _lists(layout: Layout) -> dict[str, list[int]]:
         "MODEL_WINDOWS": list(c.windows),
         "MODEL_ROTATIONS": [rotations(c).index(c.rope_of(i)) for i in range(c.layers)],
         "MODEL_GROUP_SIZES": [_mask(layout.plan.group_sizes(matrix)) for matrix in Matrix],
+        "MODEL_SLOTS_IN_FLIGHT": flight_of(layout).by_phase,
         "MODEL_FIRST_WITHOUT_TILES": [layout.plan.first_without_tiles(matrix) for matrix in Matrix],
     } | _layer_storages(layout.plan)
 

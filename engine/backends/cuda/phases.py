@@ -10,15 +10,15 @@ from engine.models.storage import Storage
 
 def has_short_phases(plan: Plan) -> bool:
     """Whether exchanges are most of a token: an SM seldom waits for weights then."""
-    return _bytes_a_phase(plan) < 64 << 10
+    return bytes_a_phase(plan) < 64 << 10
 
 
 def has_long_phases(plan: Plan) -> bool:
     """Whether weights are so much of a token that an exchange more or less does not show."""
-    return _bytes_a_phase(plan) >= 350 << 10
+    return bytes_a_phase(plan) >= 350 << 10
 
 
-def _bytes_a_phase(plan: Plan) -> float:
+def bytes_a_phase(plan: Plan) -> float:
     """Of the SM that reads most."""
     phases = 4 * plan.config.layers + 1
     experts = ExpertRegion.of(plan).met_bytes / plan.cores
@@ -45,7 +45,7 @@ def all_warps_multiply(plan: Plan) -> bool:
     """Whether a warp that no chunk of a slot falls to multiplies zeros in place of waiting for the others:
     Llama-3.2-1B is 0.2 % faster by it, Laneformer-2B 0.3 and SmolLM2 0.7 % slower. Phases between those of
     SmolLM2 and the 1B were not timed."""
-    return asks_for_items(plan) and _bytes_a_phase(plan) >= 128 << 10
+    return asks_for_items(plan) and bytes_a_phase(plan) >= 128 << 10
 
 
 def has_equal_shares(sharding: Sharding, storages: Storages) -> bool:

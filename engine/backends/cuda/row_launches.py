@@ -18,7 +18,7 @@ from engine.backends.cuda.launch import DeviceContext, LaunchPlan
 from engine.backends.cuda.multi_gpu import MultiGpuLaunch, cause_of
 from engine.backends.cuda.profile import LaunchProfile, mean_profile
 from engine.backends.cuda.rows import Part, RunningLaunch
-from engine.backends.cuda.together import Seats, SeveralLaunch, slots_together
+from engine.backends.cuda.together import Seats, SeveralLaunch
 from engine.errors import BackendFailure
 
 
@@ -37,7 +37,6 @@ class RowLaunches:
     ) -> None:
         self._contexts, self._layouts, self._kernels = contexts, layouts, kernels
         self._team = [Seats(context, max(layouts)) for context in contexts]
-        self._slots_in_flight = {size: slots_together(layout) for size, layout in layouts.items()}
         self._last: TeamLaunch | None = None
 
     @property
@@ -51,8 +50,7 @@ class RowLaunches:
             return LoneLaunch(self._contexts, plans[0])
         size = next(size for size in sorted(self._layouts) if size >= len(parts))
         layout, kernels = self._layouts[size], self._kernels[size]
-        in_flight = self._slots_in_flight[size]
-        self._last = TeamLaunch(self._contexts, self._team, layout, plans, kernels, in_flight)
+        self._last = TeamLaunch(self._contexts, self._team, layout, plans, kernels)
         return self._last
 
 
@@ -100,7 +98,6 @@ class TeamLaunch:
         layout: Layout,
         plans: Sequence[LaunchPlan],
         kernels: Sequence[Any],
-        slots_in_flight: int,
     ) -> None:
         self._contexts, self._team = contexts, team
         self._failure: BackendFailure | None = None
@@ -108,7 +105,7 @@ class TeamLaunch:
         self._launches: list[SeveralLaunch] = []
         try:
             for context in contexts:
-                self._launches.append(SeveralLaunch(context, team, layout, plans, slots_in_flight))
+                self._launches.append(SeveralLaunch(context, team, layout, plans))
             for launch, kernel in zip(self._launches, kernels, strict=True):
                 launch.start(kernel)
         except BaseException:

@@ -24,7 +24,6 @@ from engine.backends.cuda.contract import (
     Together,
 )
 from engine.backends.cuda.driver import Device
-from engine.backends.cuda.flight import slots_in_flight
 from engine.backends.cuda.host_side import FLAG_BYTES, HostSide
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan, params_of, watchdog_report
 from engine.backends.cuda.profile import LaunchProfile, ProfileBuffer
@@ -42,11 +41,6 @@ _FILTERS_AT = _STOP_FLAGS_AT + -(-FLAG_BYTES * MOST_ROWS // 256) * 256
 def several_layout(layout: Layout, context: int | None, requests: int) -> Layout:
     """That of the kernel for so many requests, of the same model."""
     return make_layout(layout.plan, layout.weights, layout.tuning, context, layout.sharding, requests)
-
-
-def slots_together(layout: Layout) -> int:
-    """How many copies an SM asks for at once in a launch of several: fewer than its ring has slots."""
-    return min(slots_in_flight(layout.plan, layout.tuning, layout.slot_units), layout.slots - 1)
 
 
 class Seats:
@@ -102,8 +96,7 @@ class SeveralLaunch:
     """What a launch of several rows is on one GPU.
 
     Made ready by the constructor; `start` makes it run. In between no GPU of a team is busy, as with one
-    request (launch.CudaLaunch). `team` has the rows' memory on all GPUs. `slots_in_flight`
-    is slots_together of the layout, which a launch need not find out again.
+    request (launch.CudaLaunch). `team` has the rows' memory on all GPUs.
     """
 
     def __init__(
@@ -112,10 +105,8 @@ class SeveralLaunch:
         team: Sequence[Seats],
         layout: Layout,
         plans: Sequence[LaunchPlan],
-        slots_in_flight: int,
     ) -> None:
         self._context, self._team, self._layout, self._plans = context, team, layout, plans
-        self._slots_in_flight = slots_in_flight
         self._seats = team[context.rank]
         self._resources = LaunchResources(context.pool)
         self.failure: BackendFailure | None = None
@@ -159,7 +150,6 @@ class SeveralLaunch:
 
     def _params(self, seat: int, plan: LaunchPlan) -> Params:
         params = params_of(self._context, plan)
-        params.slots_in_flight = self._slots_in_flight
         params.profile = self._profile_address
         self._seats.place(params, seat, self._team)
         return params

@@ -184,15 +184,6 @@ def test_those_of_several_requests_with_packed_weights_do_not_either(name: str, 
 
 
 @pytest.mark.nightly
-def test_what_only_experts_use_changes_no_instruction_of_a_dense_kernel() -> None:
-    plain, other = (
-        instructions(compile_kernel("monokernel.cu", header_of("smollm2-135m", **tuning), cache=False).image)
-        for tuning in ({}, {"expert_slots_in_flight": 7})
-    )
-    assert plain == other
-
-
-@pytest.mark.nightly
 def test_a_look_asks_for_all_words_before_it_uses_any() -> None:
     """Left to itself the compiler checks each word as it comes, and asks for the next one after that."""
     headed = header_of("llama-3.2-1b", requests=8, filters=True)

@@ -10,7 +10,7 @@ import pytest
 from engine.backends.cuda.attention_cut import PAIRS_UNTIL, Cut, part_items
 from engine.backends.cuda.backend import tuning_facts
 from engine.backends.cuda.constants import Layout, Tuning, make_layout
-from engine.backends.cuda.flight import slots_in_flight
+from engine.backends.cuda.flight import flight_of
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.prefill_buffers import prefill_bytes
 from engine.backends.cuda.storages import choose_storages, shard_weights
@@ -65,7 +65,7 @@ def test_keys_and_values_in_fp8_take_half_the_room() -> None:
 def test_slots_of_fp8_have_room_for_24_kb_of_numbers_and_their_scales(config: ModelConfig) -> None:
     layout = layout_of(config, Storage.FP8_BLOCK)
     assert chunks_a_slot(layout.slot_units, 8, Storage.FP8_BLOCK) * 8 * 256 == 24 << 10
-    assert slots_in_flight(layout.plan, Tuning(), layout.slot_units) == 2
+    assert flight_of(layout).cache == 2
     assert layout_of(config, Storage.Q8_0).slot_units == layout_of(config).slot_units == 48
 
 
@@ -74,7 +74,7 @@ def test_more_of_fp8s_smaller_slots_are_asked_for_at_once() -> None:
     alone = layout_of(config, Storage.FP8_BLOCK)
     of_several = layout_of(config, Storage.FP8_BLOCK, requests=2)
     assert of_several.slot_units < alone.slot_units
-    assert slots_in_flight(of_several.plan, Tuning(), of_several.slot_units) == 3
+    assert flight_of(of_several).cache == 3
 
 
 @pytest.mark.parametrize(

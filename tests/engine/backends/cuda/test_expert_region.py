@@ -9,7 +9,7 @@ import pytest
 
 from engine.backends.cuda.constants import Tuning, make_layout
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors, pack_experts
-from engine.backends.cuda.flight import slots_in_flight
+from engine.backends.cuda.phases import bytes_a_phase
 from engine.backends.cuda.tape import Matrix, chunks, columns, plan, swap_pieces, validate
 from engine.errors import ConfigError
 from engine.models.config import Experts, ModelConfig, tensor_shapes
@@ -72,12 +72,12 @@ def test_what_one_token_meets_is_shared_out_and_nothing_of_it_is_on_a_tape() -> 
     assert {matrix for _, matrix in made.steps()} == {Matrix.QKV, Matrix.ATTN_OUT, Matrix.HEAD}
 
 
-def test_experts_count_for_how_many_copies_are_asked_for_at_once() -> None:
+def test_experts_count_for_how_long_a_phase_is() -> None:
     config = replace(load_preset("qwen3-30b-a3b").config, heads=4, vocab=1000)
     met = plan(config, 132)
     fewer = plan(replace(config, experts=Experts(128, 1)), 132)
 
-    assert slots_in_flight(met, Tuning(), 48) > slots_in_flight(fewer, Tuning(), 48)
+    assert bytes_a_phase(met) > 1.5 * bytes_a_phase(fewer)
 
 
 def test_an_expert_that_ends_within_a_chunk_is_refused() -> None:

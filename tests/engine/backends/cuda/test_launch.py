@@ -99,7 +99,6 @@ def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kern
         pointers=Params(),
         layout=layout,
         kernel=kernel,
-        slots_in_flight=4,
         blocks_a_split=4,
         rank=rank,
         rows=1,
@@ -188,7 +187,7 @@ def test_every_launch_is_told_where_the_model_lies_on_all_gpus() -> None:
     ]
     made = context(PlayedDevice())
     where = DeviceContext(
-        made.device, made.layout, memories[1], made.kernel, 4, 4, rank=1, team=cast("Any", memories)
+        made.device, made.layout, memories[1], made.kernel, 4, rank=1, team=cast("Any", memories)
     )
     layout = SimpleNamespace(sharding=SimpleNamespace(whole=SimpleNamespace(vocab=100)), tiles_from=65)
     where.layout = cast("Any", layout)

@@ -96,7 +96,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def begun(gpus: list[PlayedGpu]) -> tuple[TeamLaunch, list[PlayedLaunch]]:
     kernels = [f"kernel of GPU {gpu.rank}" for gpu in gpus]
-    launch = TeamLaunch(cast("Any", gpus), cast("Any", gpus), cast("Any", None), PLANS, kernels, 2)
+    launch = TeamLaunch(cast("Any", gpus), cast("Any", gpus), cast("Any", None), PLANS, kernels)
     return launch, cast("list[PlayedLaunch]", launch._launches)
 
 

@@ -15,7 +15,7 @@ from engine.backends.base import Token
 from engine.backends.cuda import watch
 from engine.backends.cuda.constants import Tuning, make_layout
 from engine.backends.cuda.contract import TOKEN_ID_BITS, Control, Finish, Status
-from engine.backends.cuda.flight import expert_slots_in_flight
+from engine.backends.cuda.flight import flight_of
 from engine.backends.cuda.launch import DeviceContext, LaunchPlan
 from engine.backends.cuda.model_header import header
 from engine.backends.cuda.seats import kernels_for
@@ -24,7 +24,7 @@ from engine.backends.cuda.shared_launches import rows_for, shares_launches
 from engine.backends.cuda.shared_memory import SHARED_BYTES
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import plan
-from engine.backends.cuda.together import Seats, SeveralLaunch, breakdown_of, several_layout, slots_together
+from engine.backends.cuda.together import Seats, SeveralLaunch, breakdown_of, several_layout
 from engine.errors import DeviceLost
 from engine.models.config import ModelConfig
 from engine.models.presets import load_preset
@@ -49,20 +49,6 @@ def test_kernels_are_compiled_up_to_the_size_that_holds_all_rows(rows: int, size
 
 
 @pytest.mark.parametrize(
-    ("storage", "requests", "most"),
-    [(Storage.FP8_BLOCK, 1, 4), (Storage.FP8_BLOCK, 8, 3), (Storage.MXFP4, 1, 3), (None, 1, 3)],
-)
-def test_one_request_asks_for_more_of_experts_in_fp8_at_once(
-    storage: Storage | None, requests: int, most: int
-) -> None:
-    layout = layout_of(EXPERTS, storage)
-    assert expert_slots_in_flight(layout.plan, Tuning(), requests) == most
-    assert expert_slots_in_flight(layout.plan, Tuning(expert_slots_in_flight=2), requests) == 2
-    alone = replace(layout, requests=requests)
-    assert f"constexpr int EXPERT_SLOTS_IN_FLIGHT = {most};" in header(alone)
-
-
-@pytest.mark.parametrize(
     ("config", "storage"),
     [
         (LLAMA, None), (LANEFORMER, None), (QWEN3_32B, None),
@@ -78,7 +64,7 @@ def test_requests_of_a_model_share_launches(config: ModelConfig, storage: Storag
         several = several_layout(layout, None, size)
         assert several.capacity == layout.capacity
         assert several.slots * (several.slot_units * 512 + 16) + several.scratch_bytes < SHARED_BYTES
-        assert several.slots > expert_slots_in_flight(several.plan, several.tuning, several.requests)
+        assert several.slots > max(flight_of(several).by_phase)
         assert several.alone_slot_units == layout.slot_units
         assert f"constexpr int REQUESTS = {size};" in header(several)
 
@@ -122,7 +108,7 @@ def test_requests_share_launches_on_several_gpus_too(config: ModelConfig, storag
     several = several_layout(layout, None, 8)
     assert several.sharding.ranks == 4
     assert several.mail_words == layout.mail_words
-    assert several.slots > expert_slots_in_flight(several.plan, several.tuning, several.requests)
+    assert several.slots > max(flight_of(several).by_phase)
 
 
 def test_who_cannot_share_has_one_row_whatever_is_wanted() -> None:
@@ -188,7 +174,7 @@ def several(plans: list[LaunchPlan], rank: int = 0, ranks: int = 1) -> tuple[Sev
         context.layout = layout
     team = [Seats(context, 4) for context in contexts]
     wide = several_layout(layout, None, 4)
-    return SeveralLaunch(contexts[rank], team, wide, plans, slots_together(wide)), device
+    return SeveralLaunch(contexts[rank], team, wide, plans), device
 
 
 class WatchedDevice(SeatDevice):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,10 @@ class EmulatedGpu:
         self.chosen = choose_storages(weights, sharding)
         halves = has_halves(sharding, self.chosen.storages)
         self._plan = plan(sharding.part, cores, self.chosen.storages, equal=equal, halves=halves)
-        self.layout = make_layout(
-            self._plan, self.chosen.half, tuning or Tuning(), sharding=sharding, requests=requests
-        )
+        tuned = tuning or Tuning()
+        if tuned.slots_in_flight is None:  # models so small would ask for one slot at a time, always
+            tuned = replace(tuned, slots_in_flight=2, quiet_slots=2)
+        self.layout = make_layout(self._plan, self.chosen.half, tuned, sharding=sharding, requests=requests)
         self.library = ctypes.CDLL(str(_build(folder, header(self.layout, filters=filters))))
         self._held: list[Any] = []
         self._rank = rank
@@ -171,7 +173,6 @@ class EmulatedGpu:
             ids_count=len(tokens),
             max_new=new,
             sampled_from=len(tokens),
-            slots_in_flight=2,
             blocks_a_split=self.layout.tuning.blocks_a_split,
             spin_budget_ns=1 << 60,
             serial=self._serial,

@@ -195,7 +195,6 @@ class Running:
             stop_count=len(asked.stop_ids),
             bias_count=len(asked.sampling.logit_bias),
             sampled_from=len(asked.tokens) - asked.sampled,
-            slots_in_flight=2,
             blocks_a_split=gpu.layout.tuning.blocks_a_split,
             spin_budget_ns=1 << 60,
             serial=seat.serial,

@@ -1,0 +1,91 @@
+"""How many slots an SM asks for at once, as measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.backends.cuda.constants import Layout
+from engine.backends.cuda.flight import Flight, flight_of
+from engine.backends.cuda.model_header import header
+from engine.backends.cuda.monokernel import layout_for
+from engine.backends.cuda.options import parse_options
+from engine.backends.cuda.tape import Matrix
+from engine.backends.cuda.together import several_layout
+from engine.models.catalogue import open_model
+
+H200_SMS = 132
+
+
+def layout(name: str, devices: int = 1, **options: int) -> Layout:
+    return layout_for(open_model(f"random:{name}"), devices, H200_SMS, parse_options(options))
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "quiet"),
+    [
+        ("smollm2-135m", 1, 0),  # always one at a time
+        ("qwen2.5-coder-1.5b", 1, 5),
+        ("llama-3.2-1b", 1, 3),
+        ("llama-3.1-8b", 1, 3),
+        ("llama-3.1-8b", 2, 6),
+        ("laneformer-2b", 1, 3),
+        ("laneformer-2b", 2, 0),
+        ("qwen3-30b-a3b", 1, 3),
+        ("gpt-oss-20b", 1, 1),  # memory does not idle while attention is computed
+        ("gpt-oss-120b", 2, 3),
+    ],
+)
+def test_slots_behind_attention_go_one_at_a_time(name: str, devices: int, quiet: int) -> None:
+    made = layout(name, devices)
+    assert flight_of(made).quiet == quiet
+    assert f"constexpr int QUIET_SLOTS = {quiet};" in header(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "slots"),
+    [
+        ("qwen2.5-coder-1.5b", 1, 2),
+        ("llama-3.1-8b", 1, 3),
+        ("llama-3.1-8b", 2, 2),
+        ("qwen3-30b-a3b", 1, 3),
+        ("qwen3-30b-a3b", 2, 2),
+        ("qwen3-30b-a3b:fp8_block", 1, 2),
+        ("gpt-oss-20b", 1, 4),
+    ],
+)
+def test_qkv_is_asked_for_by_how_much_there_is_behind_experts(name: str, devices: int, slots: int) -> None:
+    assert flight_of(layout(name, devices)).qkv == slots
+
+
+@pytest.mark.parametrize(("name", "slots"), [("smollm2-135m", 2), ("llama-3.2-1b", 3), ("llama-3.1-8b", 3)])
+def test_the_head_is_asked_for_a_slot_ahead_of_layers(name: str, slots: int) -> None:
+    assert flight_of(layout(name)).head == slots
+
+
+def test_experts_in_fp8_are_asked_for_four_at_a_time() -> None:
+    assert flight_of(layout("qwen3-30b-a3b:fp8_block")).mlp == 4
+    assert flight_of(layout("qwen3-30b-a3b")).mlp == 3
+
+
+def test_what_is_chosen_goes_for_all_phases() -> None:
+    assert flight_of(layout("llama-3.1-8b", slots_in_flight=2)) == Flight(2, 2, 2, 2, 2, quiet=0)
+    chosen = layout("qwen3-30b-a3b", slots_in_flight=1, expert_slots_in_flight=2, quiet_slots=4)
+    assert flight_of(chosen) == Flight(1, 1, 2, 1, 1, quiet=4)
+    assert flight_of(layout("llama-3.1-8b", quiet_slots=0)).quiet == 0
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b:fp8_block", "laneformer-2b"])
+def test_several_requests_ask_for_fewer_slots_than_their_ring_has(name: str) -> None:
+    for requests in (2, 8):
+        several = several_layout(layout(name), None, requests)
+        flight = flight_of(several)
+        assert flight.quiet == 0
+        assert max(flight.by_phase) < several.slots
+
+
+def test_the_kernel_has_a_number_for_each_phase_and_for_attention() -> None:
+    made = layout("qwen3-30b-a3b")
+    by_phase = flight_of(made).by_phase
+    assert len(by_phase) == len(Matrix) + 1
+    assert by_phase[Matrix.HEAD] == flight_of(made).head
+    assert f"#define MODEL_SLOTS_IN_FLIGHT {{{', '.join(map(str, by_phase))}}}" in header(made)
