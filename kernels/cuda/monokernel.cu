@@ -12,6 +12,14 @@
 
 constexpr int LAST_ON_TAPE = experts::ANY ? ATTN_OUT : DOWN;
 
+template <int N>
+DEVICE constexpr bool all_within(const int (&numbers)[N], int least, int most) {
+    for (int number : numbers) {
+        if (number < least || number > most) return false;
+    }
+    return true;
+}
+
 // The producer's walk over the tape. Mirrors the consumers: passes, layers, phases, groups, slots.
 struct Producer {
     const Params& params;
@@ -24,7 +32,7 @@ struct Producer {
     const u8* next = nullptr;
     u32 issued = 0;
     u32 waited = 0;     // slots known to have landed
-    int quiet = 0;      // slots from here on that go one at a time
+    int quiet = 0;      // slots from here on that go one at a time, none below 1
     bool ended = false;
 
     // Copies one slot's worth when its last readers have left it and few enough bytes are on their way: what is asked
@@ -34,10 +42,10 @@ struct Producer {
             if (leads()) copy_part(0, from, bytes);
         });
     }
-    // Fewer while queries and attention's result are on their way: a look for them takes the longer the more all SMs ask of the memory.
-    // While experts are read nobody waits for an exchange that they could hold up.
+    // flight.py says why so many.
     DEVICE u32 in_flight() const {
         constexpr int BY_PHASE[MATRICES + 1] = MODEL_SLOTS_IN_FLIGHT;
+        static_assert(all_within(BY_PHASE, 1, SLOTS), "the ring cannot hold what is asked for at once");
         if (quiet > 0 && !experts::apart(place.phase)) return 1;
         u32 most = BY_PHASE[ATTENTION];
 #pragma unroll

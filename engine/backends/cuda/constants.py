@@ -51,7 +51,8 @@ class Tuning:
     (None: that, with the scales of FP8 beside it, or what leaves four slots beside the model's vectors; for
     several requests always so).
     `slots_in_flight` is how many are asked for at once (None: by what is read, flight.py), but for the first
-    `quiet_slots` behind attention, which go one at a time (None: as measured). A prompt of fewer
+    `quiet_slots` from attention's output on, which go one at a time (None: as measured, none beside a chosen
+    `slots_in_flight`). A prompt of fewer
     than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
     longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all. A head is split
     over one more SM for every `blocks_a_split` blocks of 16 positions (0: as measured, flight.py). Query

@@ -8,12 +8,14 @@ from engine.backends.cuda.attention_cut import BLOCK_POSITIONS
 from engine.backends.cuda.constants import FP8_SLOT_UNITS, Layout
 from engine.backends.cuda.phases import bytes_a_phase, has_long_phases, has_short_phases, is_timed
 from engine.backends.cuda.tape import Matrix
+from engine.backends.cuda.units import UNIT_BYTES
 from engine.models.storage import Storage
 
 _MOST_QUIET_BYTES = 132 << 10
-"""Of attention's output, an SM's share: more does not come one slot at a time while attention is computed."""
+"""Of attention's output, an SM's share: the 128 KB of Qwen3-30B-A3B may come one slot at a time, the 192 of
+GPT-OSS-20B need all the time that attention takes."""
 _QKV_SLOT_BYTES = 50 << 10
-"""Of qkv behind experts, for each of which an SM asks for one slot more."""
+"""Of qkv behind experts, for each of which an SM asks for a slot."""
 _LITTLE_A_PHASE = 256 << 10
 """Below it attention's exchanges are so much of a token that more slots go one at a time."""
 
@@ -24,7 +26,8 @@ class Flight:
 
     Many keep memory busy, few let exchanges through: a look for another SM's word comes back behind what all
     SMs have asked of the memory. So the first `quiet` slots from attention's output on go one by one: while
-    queries and attention's result are awaited, memory has less to bring than it could.
+    queries and attention's result are awaited, memory has less to bring than it could. While experts are
+    read nobody waits for an exchange. All numbers are as measured (docs/performance-log.md).
     """
 
     qkv: int
@@ -41,36 +44,39 @@ class Flight:
 
 
 def flight_of(layout: Layout) -> Flight:
-    """As measured, where the layout's tuning does not say. Several requests, and lanes on several GPUs, were
-    timed with as many in all phases."""
-    tuning, sharding, most = layout.tuning, layout.sharding, _most(layout)
-    mlp = _of_experts(layout) if layout.config.experts else most
-    has_lanes = sharding.by_lanes and sharding.ranks > 1
-    if tuning.slots_in_flight is not None or layout.requests > 1 or has_lanes:
+    """Where the layout's tuning does not say; never more than the ring holds."""
+    tuning, ring = layout.tuning, layout.slots - (layout.requests > 1)
+    most = min(_most(layout), ring)
+    mlp = min(_of_experts(layout), ring) if layout.config.experts else most
+    if tuning.slots_in_flight is not None or not _gains_by_phase(layout):
         return Flight(most, most, mlp, most, most, tuning.quiet_slots or 0)
     return Flight(
         qkv=_of_qkv(layout, most),
         attn_out=min(most, 2),
         mlp=mlp,
-        head=min(most + 1, 3),
+        head=min(most + 1, 3),  # nobody waits for an exchange until its end
         cache=most,
         quiet=_quiet(layout) if tuning.quiet_slots is None else tuning.quiet_slots,
     )
 
 
+def _gains_by_phase(layout: Layout) -> bool:
+    """Whether it was timed with numbers by phase and faster by them: others keep one for all."""
+    has_lanes = layout.sharding.by_lanes and layout.sharding.ranks > 1
+    is_dense_and_packed = layout.config.experts is None and layout.plan.is_packed
+    return layout.requests == 1 and not has_lanes and not is_dense_and_packed
+
+
 def _most(layout: Layout) -> int:
-    """By the length of the phases. Of FP8's larger slots two are enough: memory waits for their products.
-    Several requests ask for fewer than their ring has."""
-    plan, wanted = layout.plan, layout.tuning.slots_in_flight
-    if wanted is None:
-        wanted = 1 if has_short_phases(plan) else 3 if has_long_phases(plan) else 2
-        if plan.holds(Storage.FP8_BLOCK) and layout.slot_units == FP8_SLOT_UNITS:
-            wanted = min(wanted, 2)
-    return wanted if layout.requests == 1 else min(wanted, layout.slots - 1)
+    """By the length of the phases. Of FP8's larger slots two are enough: memory waits for their products."""
+    if layout.tuning.slots_in_flight is not None:
+        return layout.tuning.slots_in_flight
+    of_length = 1 if has_short_phases(layout.plan) else 3 if has_long_phases(layout.plan) else 2
+    has_larger_slots = layout.plan.holds(Storage.FP8_BLOCK) and layout.slot_units == FP8_SLOT_UNITS
+    return min(of_length, 2) if has_larger_slots else of_length
 
 
 def _of_experts(layout: Layout) -> int:
-    """While experts are read nobody waits for an exchange that copies could hold up."""
     if layout.tuning.expert_slots_in_flight is not None:
         return layout.tuning.expert_slots_in_flight
     fp8 = layout.plan.storage(0, Matrix.GATE_UP) is Storage.FP8_BLOCK
@@ -86,11 +92,11 @@ def _of_qkv(layout: Layout, most: int) -> int:
 
 def _quiet(layout: Layout) -> int:
     if has_short_phases(layout.plan):
-        return 0
+        return 0  # there all slots go one by one
     if layout.config.experts:
         return 3 if _share(layout, Matrix.ATTN_OUT) <= _MOST_QUIET_BYTES else 1
-    if layout.sharding.ranks > 1:
-        return 6
+    if layout.sharding.ranks > 1:  # all of attention's output, of the 8B on two
+        return min(6, -(-_share(layout, Matrix.ATTN_OUT) // (layout.slot_units * UNIT_BYTES)))
     return 5 if bytes_a_phase(layout.plan) < _LITTLE_A_PHASE else 3
 
 

@@ -15,6 +15,7 @@ from engine.kv_cache import OPTION as CACHE
 from engine.kv_cache import CacheFormat, format_of
 from engine.settings import MOST_ROWS
 
+_LEAST = {"slots_in_flight": 1, "expert_slots_in_flight": 1, "quiet_slots": 0}
 DEFAULT_CACHE_MIB = 8192
 """For the keys and values of recent sequences on all GPUs, unless an option says otherwise."""
 
@@ -37,6 +38,10 @@ def parse_options(options: Mapping[str, Any]) -> Options:
         raise BackendUnavailable(
             f"the backend cuda has no option {unknown[0]!r}; it has {', '.join(sorted(known))}"
         )
+    for name, least in _LEAST.items():
+        value = options.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise BackendUnavailable(f"{name} is {value!r}; it must be a whole number, at least {least}")
     sync = options.get("sync", MAILBOX)
     if sync not in SYNCS:
         raise BackendUnavailable(f"sync is {sync!r}; allowed are {', '.join(SYNCS)}")

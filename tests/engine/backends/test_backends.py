@@ -119,6 +119,22 @@ def test_a_way_to_synchronise_that_there_is_not_is_refused_with_those_there_are(
         parse({"sync": "prayer"})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slots_in_flight": 0}, "slots_in_flight is 0; it must be a whole number, at least 1"),
+        ({"slots_in_flight": True}, "slots_in_flight is True"),
+        ({"expert_slots_in_flight": "3"}, "expert_slots_in_flight is '3'"),
+        ({"quiet_slots": 1.5}, "quiet_slots is 1.5"),
+        ({"quiet_slots": -1}, "quiet_slots is -1; it must be a whole number, at least 0"),
+    ],
+)
+def test_slots_asked_for_at_once_on_gpus_are_whole_numbers(options, message) -> None:
+    with pytest.raises(BackendUnavailable, match=message):
+        parse_options(options)
+    assert parse_options({"quiet_slots": 0}).tuning.quiet_slots == 0
+
+
 def test_a_barrier_on_gpus_is_another_kernel() -> None:
     with_barrier, without = (
         kernel_headers(open_model("random:tiny-laneformer"), 1, 132, {"sync": sync})

@@ -95,7 +95,8 @@ class EmulatedGpu:
         self._plan = plan(sharding.part, cores, self.chosen.storages, equal=equal, halves=halves)
         tuned = tuning or Tuning()
         if tuned.slots_in_flight is None:  # models so small would ask for one slot at a time, always
-            tuned = replace(tuned, slots_in_flight=2, quiet_slots=2)
+            quiet = 2 if tuned.quiet_slots is None else tuned.quiet_slots
+            tuned = replace(tuned, slots_in_flight=2, quiet_slots=quiet)
         self.layout = make_layout(self._plan, self.chosen.half, tuned, sharding=sharding, requests=requests)
         self.library = ctypes.CDLL(str(_build(folder, header(self.layout, filters=filters))))
         self._held: list[Any] = []
