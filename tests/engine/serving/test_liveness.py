@@ -5,6 +5,7 @@ import redis
 
 from engine.serving.liveness import CONFIRM_S, FIELD, Connection, PeerWatch, has_ended
 from engine.serving.messages import WORKERS, worker_key
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -23,6 +24,12 @@ def held(redis_url, raw):
         yield connection, name
 
 
+def close(connection: redis.Redis, name: Connection, raw: redis.Redis) -> None:
+    """Until Redis has seen it: it hears of it when it next looks at its sockets."""
+    connection.close()
+    wait_until(lambda: has_ended(raw, name))
+
+
 def test_a_worker_that_holds_its_connection_lives(raw, held):
     watch = PeerWatch(raw, "me")
     assert [watch.find_ended(0.0), watch.find_ended(100.0)] == [{}, {}]
@@ -31,16 +38,15 @@ def test_a_worker_that_holds_its_connection_lives(raw, held):
 
 def test_a_connection_that_stays_closed_is_a_death(raw, held):
     connection, name = held
-    connection.close()
+    close(connection, name, raw)
     watch = PeerWatch(raw, "me")
-    assert has_ended(raw, name)
     assert watch.find_ended(0.0) == {}
     assert watch.find_ended(CONFIRM_S) == {"w": name}
 
 
 def test_a_connection_that_is_renewed_between_two_looks_is_none(raw, held):
-    connection, _ = held
-    connection.close()
+    connection, name = held
+    close(connection, name, raw)
     watch = PeerWatch(raw, "me")
     watch.find_ended(0.0)
     raw.hset(worker_key("w"), FIELD, str(Connection.of(connection)))
