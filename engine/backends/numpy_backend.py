@@ -46,6 +46,7 @@ from engine.processor import allowed_memory_bytes, processor_name
 from engine.progress import OnProgress, Progress, ignore_progress
 from engine.reference import Cache, Reference
 from engine.settings import MOST_ROWS
+from engine.whole_numbers import is_whole
 
 DEFAULT_CACHE_MIB = 1024
 """For the keys and values of recent sequences, unless an option says otherwise."""
@@ -89,10 +90,10 @@ def open(
         if name not in (known := ("threads", "rows", CACHE, OPTION)):
             raise BackendUnavailable(f"the backend numpy has no option {name!r}; it takes {', '.join(known)}")
     threads = options.get("threads", max(1, usable_cores() - 1))
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+    if not is_whole(threads, 1):
         raise BackendUnavailable(f"threads is {threads!r}; it must be a whole number, 1 or more")
     rows = options.get("rows", 1)
-    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+    if not is_whole(rows, 1, MOST_ROWS):
         raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
     return NumpyBackend(model, threads, budget_of(options, DEFAULT_CACHE_MIB), rows, format_of(options))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from engine.errors import BackendUnavailable, NoRoom
+from engine.whole_numbers import is_whole
 
 OPTION = "prefix_cache_mib"
 """The option of every backend that keeps sequences: MiB for those that are kept and those of the requests in
@@ -211,7 +212,7 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 def budget_of(options: Mapping[str, Any], default_mib: int) -> int:
     """Bytes that the options allow to kept sequences. Raises BackendUnavailable for a value out of range."""
     value = options.get(OPTION, default_mib)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_MIB:
+    if not is_whole(value, 0, MAX_MIB):
         raise BackendUnavailable(
             f"{OPTION} is {value!r}; it must be a whole number from 0 (keep nothing) to {MAX_MIB}"
         )

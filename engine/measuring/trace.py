@@ -17,6 +17,7 @@ from typing import Any
 
 from engine.backends.base import TraceSpan
 from engine.errors import MeasurementError
+from engine.whole_numbers import is_whole
 
 ROWS = 1000
 """Thread ids are track * ROWS + row, so that a track's rows stand together and in order."""
@@ -141,7 +142,7 @@ def _known_event(event: Any) -> dict[str, Any] | None:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+    if not is_whole(value, 0, 2**53 - 1):
         raise ValueError(f"{value!r} is no process or thread")
     return value
 

@@ -52,15 +52,15 @@ class Tuning:
     several requests always so).
     `slots_in_flight` is how many are asked for at once (None: by what is read, flight.py), but for the first
     `quiet_slots` from attention's output on, which go one at a time (None: as measured, none beside a chosen
-    `slots_in_flight`). A prompt of fewer
-    than `tiles_from` tokens (None: as measured) goes through prefill `prefill_tiles` times 16 at a time, a
-    longer one by tiles, `prefill_chunk` at a time, if the model's prompts go by tiles at all. A head is split
-    over one more SM for every `blocks_a_split` blocks of 16 positions (0: as measured, flight.py). Query
-    heads go in pairs up to `pairs_until` positions where a KV head has three or four (None: as measured, by
-    the KV heads). While experts are read, `expert_slots_in_flight` are asked for at once (None: as measured,
-    by their format). With `unpacked_copy`, packed weights lie in memory in 16 bits too, for the tiles, where
-    there is room. `sync_barrier` ends every phase with a barrier of all SMs, for comparison. With `fp8_cache`
-    keys and values are kept in E4M3 (engine.kv_cache), which does change results.
+    `slots_in_flight`). A prompt of fewer than `tiles_from` tokens (None: as measured) goes through prefill
+    `prefill_tiles` times 16 at a time, a longer one by tiles, `prefill_chunk` at a time, if the model's
+    prompts go by tiles at all. A head is split over one more SM for every `blocks_a_split` blocks of 16
+    positions (0: as measured, flight.py). Query heads go in pairs up to `pairs_until` positions where a KV
+    head has three or four (None: as measured, by the KV heads). While experts are read,
+    `expert_slots_in_flight` are asked for at once (None: as measured, by their format). With `unpacked_copy`,
+    packed weights lie in memory in 16 bits too, for the tiles, where there is room. `sync_barrier` ends every
+    phase with a barrier of all SMs, for comparison. With `fp8_cache` keys and values are kept in E4M3
+    (engine.kv_cache), which does change results.
     """
 
     slot_units: int | None = None

@@ -62,9 +62,8 @@ def flight_of(layout: Layout) -> Flight:
 
 def _gains_by_phase(layout: Layout) -> bool:
     """Whether it was timed with numbers by phase and faster by them: others keep one for all."""
-    has_lanes = layout.sharding.by_lanes and layout.sharding.ranks > 1
     is_dense_and_packed = layout.config.experts is None and layout.plan.is_packed
-    return layout.requests == 1 and not has_lanes and not is_dense_and_packed
+    return layout.requests == 1 and layout.sharding.parallelism != "dtp" and not is_dense_and_packed
 
 
 def _most(layout: Layout) -> int:

@@ -14,6 +14,7 @@ from engine.errors import BackendUnavailable
 from engine.kv_cache import OPTION as CACHE
 from engine.kv_cache import CacheFormat, format_of
 from engine.settings import MOST_ROWS
+from engine.whole_numbers import is_whole
 
 _LEAST = {"slots_in_flight": 1, "expert_slots_in_flight": 1, "quiet_slots": 0}
 DEFAULT_CACHE_MIB = 8192
@@ -40,7 +41,7 @@ def parse_options(options: Mapping[str, Any]) -> Options:
         )
     for name, least in _LEAST.items():
         value = options.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        if value is not None and not is_whole(value, least):
             raise BackendUnavailable(f"{name} is {value!r}; it must be a whole number, at least {least}")
     sync = options.get("sync", MAILBOX)
     if sync not in SYNCS:
@@ -52,7 +53,7 @@ def parse_options(options: Mapping[str, Any]) -> Options:
     if context is not None and (not isinstance(context, int) or context < 1):
         raise BackendUnavailable(f"context is {context!r}; it must be a number of tokens, at least 1")
     rows = options.get("rows", 1)
-    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+    if not is_whole(rows, 1, MOST_ROWS):
         raise BackendUnavailable(f"rows is {rows!r}; it must be a whole number from 1 to {MOST_ROWS}")
     return Options(
         tuning,

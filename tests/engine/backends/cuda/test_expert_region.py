@@ -9,6 +9,7 @@ import pytest
 
 from engine.backends.cuda.constants import Tuning, make_layout
 from engine.backends.cuda.expert_region import EXPERT_MATRICES, ExpertRegion, expert_tensors, pack_experts
+from engine.backends.cuda.flight import flight_of
 from engine.backends.cuda.phases import bytes_a_phase
 from engine.backends.cuda.tape import Matrix, chunks, columns, plan, swap_pieces, validate
 from engine.errors import ConfigError
@@ -72,12 +73,14 @@ def test_what_one_token_meets_is_shared_out_and_nothing_of_it_is_on_a_tape() -> 
     assert {matrix for _, matrix in made.steps()} == {Matrix.QKV, Matrix.ATTN_OUT, Matrix.HEAD}
 
 
-def test_experts_count_for_how_long_a_phase_is() -> None:
+def test_experts_count_for_how_long_a_phase_is_and_how_much_is_asked_for_at_once() -> None:
     config = replace(load_preset("qwen3-30b-a3b").config, heads=4, vocab=1000)
     met = plan(config, 132)
     fewer = plan(replace(config, experts=Experts(128, 1)), 132)
 
     assert bytes_a_phase(met) > 1.5 * bytes_a_phase(fewer)
+    of_met, of_fewer = (flight_of(make_layout(made, "bf16", Tuning())) for made in (met, fewer))
+    assert of_met.cache > of_fewer.cache
 
 
 def test_an_expert_that_ends_within_a_chunk_is_refused() -> None:

@@ -63,9 +63,26 @@ def test_the_head_is_asked_for_a_slot_ahead_of_layers(name: str, slots: int) -> 
     assert flight_of(layout(name)).head == slots
 
 
-def test_experts_in_fp8_are_asked_for_four_at_a_time() -> None:
-    assert flight_of(layout("qwen3-30b-a3b:fp8_block")).mlp == 4
-    assert flight_of(layout("qwen3-30b-a3b")).mlp == 3
+@pytest.mark.parametrize(
+    ("name", "requests", "most"),
+    [
+        ("qwen3-30b-a3b:fp8_block", 1, 4),
+        ("qwen3-30b-a3b:fp8_block", 8, 3),
+        ("gpt-oss-20b", 1, 3),
+        ("qwen3-30b-a3b", 1, 3),
+    ],
+)
+def test_one_request_asks_for_more_of_experts_in_fp8_at_once(name: str, requests: int, most: int) -> None:
+    for options, wanted in (({}, most), ({"expert_slots_in_flight": 2}, 2)):
+        made = layout(name, **options)
+        assert flight_of(several_layout(made, None, requests) if requests > 1 else made).mlp == wanted
+
+
+def test_what_only_experts_use_changes_nothing_of_a_dense_kernel() -> None:
+    plain, other = (
+        header(layout("smollm2-135m", **chosen)) for chosen in ({}, {"expert_slots_in_flight": 7})
+    )
+    assert plain == other
 
 
 def test_what_is_chosen_goes_for_all_phases() -> None:
