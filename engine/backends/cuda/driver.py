@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,11 @@ def _name(driver: Any, error: Any) -> str:
 
 
 class Device:
-    """One GPU and its primary context. Every method raises BackendFailure when the driver refuses."""
+    """One GPU and its primary context.
+
+    Every method raises BackendFailure when the driver refuses, but for `set_aside_l2` and `keep_in_l2`: a
+    launch without them is slower and nothing else.
+    """
 
     def __init__(self, ordinal: int = 0) -> None:
         self.driver = load()
@@ -217,6 +222,45 @@ class Device:
         flags = self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
         self._streams.append(self.call("cuStreamCreate", flags))
         return self._streams[-1]
+
+    def set_aside_l2(self, size: int) -> None:
+        """Sets `size` bytes of the L2 cache aside for `keep_in_l2`, or as many as the GPU allows.
+
+        All models in the primary context share them. A refusal is passed over: under MPS the server's own
+        settings say how many there are, and a window is of some use without any.
+        """
+        size = min(size, self.attribute("MAX_PERSISTING_L2_CACHE_SIZE"))
+        if size == 0:
+            return
+        self.activate()
+        with suppress(BackendFailure):
+            self.call("cuCtxSetLimit", self.driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, size)
+
+    def keep_in_l2(self, stream: Any, address: int, size: int) -> None:
+        """Has the L2 cache keep these `size` bytes, or the first of them that the GPU allows, for `stream`.
+
+        It goes for what is launched on the stream from now on, in place of what the stream kept before. A
+        refusal is passed over.
+        """
+        size = min(size, self._most_kept_bytes)
+        if size == 0:
+            return
+        driver = self.driver
+        window, value = driver.CUaccessPolicyWindow(), driver.CUstreamAttrValue()
+        window.base_ptr, window.num_bytes, window.hitRatio = address, size, 1.0
+        window.hitProp = driver.CUaccessProperty.CU_ACCESS_PROPERTY_PERSISTING
+        window.missProp = driver.CUaccessProperty.CU_ACCESS_PROPERTY_NORMAL
+        value.accessPolicyWindow = window
+        which = driver.CUstreamAttrID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
+        with suppress(BackendFailure):
+            self.call("cuStreamSetAttribute", stream, which, value)
+
+    @cached_property
+    def _most_kept_bytes(self) -> int:
+        """The most bytes that `keep_in_l2` keeps; 0 where no L2 can be set aside for them, as with MIG."""
+        if not self.attribute("MAX_PERSISTING_L2_CACHE_SIZE"):
+            return 0
+        return self.attribute("MAX_ACCESS_POLICY_WINDOW_SIZE")
 
     @contextmanager
     def event(self) -> Iterator[Any]:

@@ -37,6 +37,8 @@ class PlayedDevice:
         self.calls: list[tuple[Any, ...]] = []
         self.fills: list[tuple[int, int]] = []
         self.uploads: list[tuple[int, NDArray[Any], int]] = []
+        self.l2_aside: list[int] = []
+        self.kept_in_l2: list[tuple[int, int, int]] = []
         self._refuses = refuses
         self._next = 1000
 
@@ -76,6 +78,12 @@ class PlayedDevice:
     def stream(self) -> int:
         return self._hold("stream")
 
+    def set_aside_l2(self, size: int) -> None:
+        self.l2_aside.append(size)
+
+    def keep_in_l2(self, stream: int, address: int, size: int) -> None:
+        self.kept_in_l2.append((stream, address, size))
+
     def launch(self, *_arguments: Any, **_more: Any) -> None:
         pass
 
@@ -84,7 +92,9 @@ class PlayedDevice:
 
 
 def context(device: PlayedDevice, kernel: Any = lambda _profile, _filters: "kernel", rank: int = 0) -> Any:
-    memory = SimpleNamespace(**dict.fromkeys(PEER_POINTERS, 8), stop_flag=8, cleared=4096, cleared_bytes=768)
+    memory = SimpleNamespace(
+        **dict.fromkeys(PEER_POINTERS, 8), mail_bytes=512, stop_flag=8, cleared=4096, cleared_bytes=768
+    )
     layout = SimpleNamespace(
         plan=SimpleNamespace(cores=132),
         shared_bytes=0,
@@ -197,6 +207,26 @@ def test_every_launch_is_told_where_the_model_lies_on_all_gpus() -> None:
         assert [params.peers[rank].mail for rank in (0, 1)] == [m.mail for m in memories]
         assert params.control == memories[1].control
         assert params.kv == (8 if plan.caches else memories[1].kv)
+
+
+def test_a_model_sets_a_part_of_each_gpus_cache_aside_once() -> None:
+    devices = [PlayedDevice(), PlayedDevice()]
+    for rank, device in enumerate(devices):
+        made = context(device)
+        DeviceContext(made.device, made.layout, made.memory, made.kernel, 4, rank=rank, team=made.team)
+    assert [device.l2_aside for device in devices] == [[12 << 20]] * 2
+
+
+def test_each_launch_keeps_its_mailboxes_in_the_cache() -> None:
+    """Whatever launch had the stream before."""
+    device = PlayedDevice()
+    where = context(device)
+    streams = []
+    for _ in range(2):
+        launch = CudaLaunch(where, PLAN)
+        streams.append(launch._stream)
+        launch._resources.release()
+    assert device.kept_in_l2 == [(stream, 8, 512) for stream in streams]
 
 
 def test_launches_of_one_length_use_the_same_things_one_after_the_other() -> None:
