@@ -69,9 +69,9 @@ static_assert(model::WINDOW_CHUNKS % ROUND_CHUNKS == 0, "each thread fetches who
 constexpr int OPERAND_CHUNKS = smaller(model::WINDOW_CHUNKS, VECTOR_CHUNKS);
 // Of several requests gate_up of experts has them whole, where it is one product (experts::ONCE): the room is kept wherever they fit.
 constexpr int STORED_CHUNKS = experts::VECTORS_FIT ? larger(OPERAND_CHUNKS, experts::VECTOR_CHUNKS) : OPERAND_CHUNKS;
-// Behind all chunks those whose numbers are digits have their sizes (digits.cuh).
+// Behind all chunks those whose numbers are digits have their sizes, each chunk or each run its own (digits.cuh, slot_runs.cuh).
 constexpr int SIZES_OFFSET = STORED_CHUNKS * CHUNK_OPERAND_BYTES;
-constexpr int OPERAND_BYTES = SIZES_OFFSET + (any_by_digits() ? STORED_CHUNKS * REQUESTS * int(sizeof(float)) : 0);
+constexpr int OPERAND_BYTES = SIZES_OFFSET + (chunks_a_size() ? STORED_CHUNKS / larger(1, chunks_a_size()) * REQUESTS * int(sizeof(float)) : 0);
 static_assert(!experts::ANY || VECTOR_CHUNKS * VECTOR_CHUNK_BYTES <= SIZES_OFFSET, "down of experts takes one request's vector at a time, whole");
 constexpr int PAIRS = MAX_TILES * TILE_ROWS / 2;            // row pairs of a full group
 // Of one request. Lanes that leave those of several requests together would meet in banks: they lie a tile's further apart.

@@ -43,7 +43,7 @@ struct DigitPlaces {
     }
     // The words of its first tile, of a half's first round.
     DEVICE static u32 units(const Core& core) {
-        return Map::unit(T > 4 ? 0 : Rounds::chunk(core.warp)) + Rounds::first(core.warp) * Map::NEXT_UNIT + core.lane * (words(STORAGE) * 4);
+        return Map::unit(T > 4 ? 0 : Rounds::chunk(core.warp)) + Rounds::first(core.warp) * Map::NEXT_UNIT + core.lane * lane_bytes(STORAGE);
     }
     DEVICE static u32 scales(const Core& core, int half) {
         return Map::unit_scales(chunk(core, half)) + Rounds::first(core.warp) * Map::NEXT_UNIT_SCALES + (core.lane >> 2);

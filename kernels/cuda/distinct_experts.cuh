@@ -59,11 +59,14 @@ DEVICE void store_vector(Core& core, const float4 (&values)[Pieces<model::HIDDEN
     const Pieces<model::HIDDEN, staged_by_quads(STORAGE)> pieces(core);
     const int request = core.own.request;
     u32 powers[pieces.COUNT];
-    if constexpr (by_digits(STORAGE)) packed::powers_of_chunks(values, powers);
+    if constexpr (by_digits(STORAGE)) packed::powers_of_chunks<from_slots(STORAGE) ? QUAD_CHUNKS : 1>(values, powers);
 #pragma unroll
     for (int i = 0; i < pieces.COUNT; ++i) {
         const bool here = pieces.template in_operand<STORAGE>(i);
-        if constexpr (by_digits(STORAGE)) {
+        if constexpr (from_slots(STORAGE)) {
+            const packed::Digits digits(values[i], powers[i]);
+            if (here) packed::RunColumns::store(core.shared, pieces.chunk(i), request, core.lane & 7, digits);
+        } else if constexpr (by_digits(STORAGE)) {
             const packed::Digits digits(values[i], powers[i]);
             if (here) packed::DigitColumns<REQUESTS>::store(core.shared, pieces.chunk(i), request, core.lane & 7, digits);
         } else {

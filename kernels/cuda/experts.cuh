@@ -79,7 +79,11 @@ struct Routing {
 // Of several requests gate_up may read each expert once that any of them meets (distinct_experts.cuh): those of all are one tall matrix,
 // which is shared out anew in each layer. There a row may be in a group of another size than alone; so all groups that there are alone
 // must add up in the same order: those of more than four tiles do, those of three and four, and those of one and two.
-DEVICE constexpr int largest_alike(int tiles) { return tiles > HALF_TILES ? MAX_TILES : tiles > 2 ? HALF_TILES : 2; }
+// Straight from the slots those of four and fewer do so as their slots' runs lie.
+DEVICE constexpr int largest_alike(int tiles) {
+    if (tiles > HALF_TILES) return MAX_TILES;
+    return from_slots(STORAGE<GATE_UP>) ? tiles : tiles > 2 ? HALF_TILES : 2;
+}
 DEVICE constexpr int common_group() {
     int common = 0;  // none
     for (int t = 1; t <= MAX_TILES; ++t) {

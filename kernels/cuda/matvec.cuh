@@ -388,21 +388,26 @@ DEVICE void with_tiles(int tiles, const Visit& visit) {
 
 // How a group is multiplied in a format.
 template <int STORAGE, bool APART, int CHUNKS, int HALVES, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE),
-          bool DIGITS = by_digits(STORAGE)>
+          bool DIGITS = by_digits(STORAGE), bool FROM_SLOTS = from_slots(STORAGE)>
 struct ProductsOf {
     using Type = HeldProducts<SlotWeights<APART, CHUNKS, HALVES>, CHUNKS>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
-struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, false, false> {
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, false, false, false> {
     using Type = HeldProducts<packed::SlotWeights<STORAGE, APART>, CHUNKS>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
-struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, false> {
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, false, false> {
     using Type = packed::QuadProducts<STORAGE, APART>;
 };
 template <int STORAGE, bool APART, int CHUNKS>
-struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, true> {
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, true, false> {
     using Type = packed::DigitProducts<STORAGE, APART>;
+};
+
+template <int STORAGE, bool APART, int CHUNKS>
+struct ProductsOf<STORAGE, APART, CHUNKS, 0, true, true, true, true> {
+    using Type = packed::SlotProducts<STORAGE, APART>;
 };
 
 // The groups of one phase on one SM. Group g is finished by one warp, in turn. What can be had before the phase's input

@@ -102,20 +102,6 @@ struct Element {
     }
 };
 
-// Four E4M3 numbers: units.fp8_words.
-DEVICE u32 fp8_word(const u32 (&code)[8], int at) {
-    u32 word = 0;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const u32 first = code[at + i], last = code[at + 2 + i];
-        u32 upper = first >> 7 << 15 | (first & 0x7f) << 7;
-        upper |= (last >> 7 ^ (upper >> 8 & 1)) << 14;
-        const u32 lower = (last ^ upper >> 6) & 0x7f;
-        word |= (upper | (lower ^ lower >> 6)) << 16 * i;
-    }
-    return word;
-}
-
 // Eight E2M1 numbers: units.mxfp4_words.
 DEVICE u32 fp4_word(const u32 (&code)[8]) {
     u32 word = 0, last = 0;
@@ -186,8 +172,9 @@ extern "C" __global__ void pack_units(const __grid_constant__ UnitJob job) {
         u8* unit = run + (within * tiles + in_group) * form.unit;
         u32* words = reinterpret_cast<u32*>(unit) + lane * (form.unit / 128);
         if (storage == STORAGE_FP8_BLOCK) {
-            words[0] = fp8_word(code, 0);
-            words[1] = fp8_word(code, 4);
+            u32* pieces = reinterpret_cast<u32*>(unit) + lane;
+            pieces[0] = bytes_word(code, 0);
+            pieces[32] = bytes_word(code, 4);
         } else if (storage == STORAGE_MXFP4) {
             words[0] = fp4_word(code);
         } else if (storage == STORAGE_Q4_K || storage == STORAGE_Q6_K) {

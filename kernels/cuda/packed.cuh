@@ -29,12 +29,11 @@ DEVICE constexpr bool has_offsets(int storage) { return storage == STORAGE_Q4_K;
 template <int STORAGE>
 DEVICE uint2 operands(const u32* word, int step);
 
-// E4M3: its seven bits at 13 .. 7 are the number times 2^-8, also where it is subnormal (units.fp8_words).
+// E4M3: as FP16 its seven bits at 13 .. 7 are the number times 2^-8, also where it is subnormal.
 template <>
 DEVICE uint2 operands<STORAGE_FP8_BLOCK>(const u32* word, int step) {
-    constexpr u32 BITS = 0xbf80bf80u;
-    const u32 w = word[step];
-    return make_uint2(w & BITS, (w << 7 ^ w << 1) & BITS);
+    const auto two = [&](u32 bytes) { return (bytes & 0x80008000u) | (bytes >> 1 & 0x3f803f80u); };
+    return make_uint2(two(__byte_perm(word[step], 0, 0x1404)), two(__byte_perm(word[step], 0, 0x3424)));
 }
 
 DEVICE u32 add_halves(u32 a, u32 b) {
@@ -185,6 +184,9 @@ DEVICE void load_words(u32 (&to)[words(STORAGE)], u32 lane, const u8* from) {
     if constexpr (unit_form(STORAGE).unit % 128) {  // the upper bits lie behind all lower ones
         to[0] = *reinterpret_cast<const u32*>(from);
         to[1] = *reinterpret_cast<const u16*>(from + 128 - 2 * lane);
+    } else if constexpr (in_pieces(STORAGE)) {
+        to[0] = *reinterpret_cast<const u32*>(from);
+        to[1] = *reinterpret_cast<const u32*>(from + 128);
     } else if constexpr (words(STORAGE) == 2) {
         const uint2 w = *reinterpret_cast<const uint2*>(from);
         to[0] = w.x;
@@ -262,7 +264,7 @@ struct SlotWeights {
         using Map = SlotWeights::Map<T>;
         const u32 mine = own_chunk<T>(core, first), row = core.lane >> 2, e = row / PARTS;
         const u32 scaled = e < Map::EACH && first + int(mine + e * WARPS) < last ? mine + e * WARPS : mine;
-        const u32 units = Map::unit(mine) + core.lane * (Map::FORM.unit % 128 ? 4 : WORDS * 4);
+        const u32 units = Map::unit(mine) + core.lane * lane_bytes(STORAGE);
         const u32 unit_scales = Map::unit_scales(scaled), run_scales = Map::run_scales(scaled);
         core.wait_full();
         if (first + int(mine) < last) {
@@ -347,7 +349,9 @@ DEVICE uint4 rounded(const u8* slot, u32 chunk, int tile, u32 lane) {
     float offset = 0.0f;
     if constexpr (has_offsets(STORAGE)) offset = Scales<STORAGE>::offset_of_row(of_unit, of_run, lane >> 2);
     u32 word[words(STORAGE)];
-    if constexpr (Map::FORM.unit % 128) {
+    if constexpr (in_pieces(STORAGE)) {
+        load_words<STORAGE>(word, lane, unit + 4 * lane);
+    } else if constexpr (Map::FORM.unit % 128) {
         word[0] = reinterpret_cast<const u32*>(unit)[lane];
         word[1] = reinterpret_cast<const u16*>(unit + 128)[lane];
     } else {

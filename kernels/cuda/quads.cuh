@@ -83,7 +83,7 @@ struct HalfTurn {
         const u32 own = core.warp & (QUAD_CHUNKS - 1);
         // Of a chunk that is not there scales could be anything; the first one's will do, as its part of the vector is zero.
         const bool real = chunks % Cut::CHUNKS == 0 || chunk + Cut::quad(HALF) * QUAD_CHUNKS + int(own) < chunks;
-        const u8* unit = from + HERE + Map::unit(own) + FIRST * Map::NEXT_UNIT + core.lane * (WORDS * 4);
+        const u8* unit = from + HERE + Map::unit(own) + FIRST * Map::NEXT_UNIT + core.lane * lane_bytes(STORAGE);
         const u8* of_unit = from + (real ? HERE + Map::unit_scales(own) : Map::unit_scales(0)) + FIRST * Map::NEXT_UNIT_SCALES;
         const u8* of_run = from + (real ? HERE + Map::run_scales(own) : Map::run_scales(0)) + FIRST * Map::NEXT_RUN_SCALES;
         u32 word[2 * STEPS][WORDS] = {}, loaded = 0;

@@ -237,13 +237,18 @@ struct QkvFinish {
     }
 };
 
-// FOLDED: until it is known how much each expert counts.
+// FOLDED: until it is known how much each expert counts. BY_WARP: by whole warps.
+template <bool BY_WARP>
 DEVICE void await_weights(Core& core, int layer) {
-    barrier_wait(&core.shared.routing.decode().weighed, core.layer_parity(layer), core.params, core.place, WAIT_ROUTE);
+    u64* weighed = &core.shared.routing.decode().weighed;
+    if constexpr (BY_WARP) await_in_place(weighed, core.layer_parity(layer), &core.params.control->aborted);
+    else barrier_wait(weighed, core.layer_parity(layer), core.params, core.place, WAIT_ROUTE);
 }
 
 struct GateUpFinish {
-    static constexpr bool BY_WARP = false;  // also if FOLDED, where it was slower: docs/performance-log.md
+    // Products from slots want their descriptors in registers of the whole warp, which a wait by some of its threads would take from all of
+    // decode. Others were slower by it: docs/performance-log.md.
+    static constexpr bool BY_WARP = experts::FOLDED && REQUESTS == 1 && from_slots(experts::STORAGE<GATE_UP>);
 
     Core& core;
     int layer;
@@ -257,8 +262,9 @@ struct GateUpFinish {
         to = core.mail(layer) + mail::GATED + core.model_lane * LANE_FFN + f;
         if constexpr (experts::BIASED) bias = experts::gate_up_bias(core.params, core.met(), layer, pair);
     }
-    DEVICE void post(int, float gate, float up) {
-        if (f >= LANE_FFN) return;
+    DEVICE void post(int pair, float gate, float up) {
+        const bool posts = (!BY_WARP || pair >= 0) && f < LANE_FFN;
+        if (!BY_WARP && !posts) return;
         const float scale = inverse_rms(core.squares_left());
         gate *= scale;
         up *= scale;
@@ -267,9 +273,9 @@ struct GateUpFinish {
             up += bias.y;
         }
         float gated = swiglu(gate, up);
-        if constexpr (experts::FOLDED && REQUESTS == 1) await_weights(core, layer);
+        if constexpr (experts::FOLDED && REQUESTS == 1) await_weights<BY_WARP>(core, layer);
         if constexpr (experts::ANY) gated *= core.met().weights[f / experts::COLUMNS];  // so that `down` adds them up
-        ::post(to, tagged(gated, core.epoch));
+        if (posts) ::post(to, tagged(gated, core.epoch));
     }
 };
 

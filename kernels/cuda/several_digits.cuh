@@ -169,7 +169,7 @@ private:
         }
         DEVICE void begin(DigitRound<STORAGE, T, APART>& round, u32 quad, u32 of_quad) {
             const u32 own = of_quad + Rounds::chunk(core.warp), here = quad * Cut::QUAD_BYTES;
-            const u8* unit = from + here + Map::unit(own) + core.lane * (packed::words(STORAGE) * 4);
+            const u8* unit = from + here + Map::unit(own) + core.lane * lane_bytes(STORAGE);
             // Of a chunk that is not there scales could be anything; the first one's will do, as its part of the vector is zero.
             const bool real = chunk + int(quad * QUAD_CHUNKS + own) < CHUNKS;
             const u8* of_unit = from + (real ? here + Map::unit_scales(own) : Map::unit_scales(0));

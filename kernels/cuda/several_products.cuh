@@ -4,7 +4,7 @@
 // row r + 8. So lane 4 r + j has of request r what lane j has of a request alone, from the same weights in the same order: the
 // sums are the same to the bit. A window of the vectors' columns lies in shared memory at a time, each warp's own chunks of
 // them, and longer vectors come window by window while the weights stream past. Packed weights: several_units.cuh and, where
-// warpgroups multiply, several_quads.cuh and several_digits.cuh.
+// warpgroups multiply, several_quads.cuh, several_digits.cuh and several_slots.cuh.
 #pragma once
 #include "several_units.cuh"
 #include "several_window.cuh"
@@ -13,21 +13,26 @@ namespace several {
 
 // How weights in a format are multiplied: a slot is loaded, multiplied window by window, and left.
 template <int STORAGE, int CHUNKS, bool APART, int HALVES = 0, bool PACKED = is_packed(STORAGE), bool BY_WARPGROUPS = by_warpgroups(STORAGE),
-          bool DIGITS = by_digits(STORAGE)>
+          bool DIGITS = by_digits(STORAGE), bool FROM_SLOTS = from_slots(STORAGE)>
 struct WeightsOf {
     using Type = SlotWeights<APART, CHUNKS, HALVES>;
 };
 template <int STORAGE, int CHUNKS>
-struct WeightsOf<STORAGE, CHUNKS, false, 0, true, false, false> {
+struct WeightsOf<STORAGE, CHUNKS, false, 0, true, false, false, false> {
     using Type = UnitWeights<STORAGE>;
 };
 template <int STORAGE, int CHUNKS, bool APART>
-struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, false> {
+struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, false, false> {
     using Type = QuadWeights<STORAGE, CHUNKS, APART>;
 };
 template <int STORAGE, int CHUNKS, bool APART>
-struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, true> {
+struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, true, false> {
     using Type = DigitWeights<STORAGE, CHUNKS, APART>;
+};
+
+template <int STORAGE, int CHUNKS, bool APART>
+struct WeightsOf<STORAGE, CHUNKS, APART, 0, true, true, true, true> {
+    using Type = SlotWeightsOfAll<STORAGE, APART>;
 };
 
 // GroupRun of several requests. A warp finishes one request's part of a group, always the same one's.

@@ -76,7 +76,7 @@ private:
     template <int T>
     DEVICE static u32 multiply_chunk(const Core& core, const u8* slot, u32 chunk, int column, int apart, Sums<T>& sums) {
         using Map = UnitWeights::Map<T>;
-        const u8* unit = slot + Map::unit(chunk) + core.lane * (Map::FORM.unit % 128 ? 4 : WORDS * 4);
+        const u8* unit = slot + Map::unit(chunk) + core.lane * lane_bytes(STORAGE);
         const u8 *of_unit = slot + Map::unit_scales(chunk), *of_run = slot + Map::run_scales(chunk);
         u32 word[T][WORDS], loaded = 0;
         packed::Scales<STORAGE> scales[T][PARTS];

@@ -5,6 +5,7 @@
 #include "sampling.cuh"
 #include "several_digits.cuh"
 #include "several_quads.cuh"
+#include "several_slots.cuh"
 
 namespace several {
 
@@ -185,12 +186,13 @@ private:
         if (source_.embedded) read_embedding(first);
         receive(first);
         core_.profile.input_ready();
+        constexpr int SPLIT = from_slots(STORAGE) ? TURNS : 1;  // pieces whose numbers may share a size
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
+        for (int i = 0; i < PIECES; i += SPLIT) {
             if constexpr (by_digits(STORAGE)) {  // all lanes of the warp
-                split(i, norm[i], in_operand(first, i));
+                split_digits<SPLIT>(first, i, norm);
             } else {
-                if (in_operand(first, i)) split(i, norm[i], true);
+                if (in_operand(first, i)) split(i, norm[i]);
             }
         }
         if constexpr (SHARED) {
@@ -206,28 +208,58 @@ private:
             if (NORMED && in_vector(first, i)) norm[i] = __ldg(reinterpret_cast<const uint2*>(source_.norm + column(first) + further(i) * CHUNK_COLUMNS));
         }
     }
-    // A piece of all of the thread's requests, if it is one of the operand.
-    DEVICE void split(int piece, uint2 norm, bool in_operand) {
-        float4 values[OWN];
+    // A piece of a request, and what it adds to its squares.
+    DEVICE float4 normed(int piece, int k, uint2 norm) {
+        float4 value = untagged(words_[piece][k]);
+        if constexpr (NORMED) {
+            if (!seen_) squares_[k][piece % TURNS] += dot_self(value);
+            scale_by(value, norm);
+        }
+        return value;
+    }
+    // A piece of all of the thread's requests.
+    DEVICE void split(int piece, uint2 norm) {
+#pragma unroll
+        for (int k = 0; k < OWN; ++k) store(local(piece), request(k), normed(piece, k, norm));
+    }
+    // COUNT pieces of all of the thread's requests, of which those of the operand are stored: a run of each, or a chunk's.
+    template <int COUNT>
+    DEVICE void split_digits(int first, int piece, const uint2 (&norm)[PIECES]) {
+        float4 values[COUNT * OWN];
+        u32 powers[COUNT * OWN];
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+            for (int k = 0; k < OWN; ++k) values[i * OWN + k] = normed(piece + i, k, norm[piece + i]);
+        }
+        packed::powers_of_chunks(values, powers);
 #pragma unroll
         for (int k = 0; k < OWN; ++k) {
-            values[k] = untagged(words_[piece][k]);
-            if constexpr (NORMED) {
-                if (!seen_) squares_[k][piece % TURNS] += dot_self(values[k]);
-                scale_by(values[k], norm);
-            }
-        }
-        u32 powers[OWN];
-        if constexpr (by_digits(STORAGE)) packed::powers_of_chunks(values, powers);
+            if constexpr (from_slots(STORAGE)) share_power<COUNT>(powers, k);
 #pragma unroll
-        for (int k = 0; k < OWN; ++k) {
-            if constexpr (by_digits(STORAGE)) {
-                const packed::Digits digits(values[k], powers[k]);
-                if (in_operand) packed::DigitColumns<REQUESTS>::store(core_.shared, local(piece), request(k), core_.lane & 7, digits);
-            } else {
-                store(local(piece), request(k), values[k]);
+            for (int i = 0; i < COUNT; ++i) {
+                const packed::Digits digits(values[i * OWN + k], powers[i * OWN + k]);
+                if (!in_operand(first, piece + i)) continue;
+                if constexpr (from_slots(STORAGE)) {
+                    packed::RunColumns::store(core_.shared, local(piece + i), request(k), core_.lane & 7, digits);
+                } else {
+                    packed::DigitColumns<REQUESTS>::store(core_.shared, local(piece + i), request(k), core_.lane & 7, digits);
+                }
             }
         }
+    }
+    // The largest power of a run's chunks, which this part has and those that share the request.
+    template <int COUNT>
+    DEVICE static void share_power(u32 (&powers)[COUNT * OWN], int k) {
+        u32 most = powers[k];
+#pragma unroll
+        for (int i = 1; i < COUNT; ++i) most = powers[i * OWN + k] > most ? powers[i * OWN + k] : most;
+        if constexpr (SHARERS > 1) {
+            const u32 others = __shfl_xor_sync(ALL_LANES, most, 16);
+            most = others > most ? others : most;
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) powers[i * OWN + k] = most;
     }
     DEVICE void store(int chunk, int request, float4 value) {
         if constexpr (is_packed(STORAGE) && packed::lowered() != 1.0f) value = times(value, 1.0f / packed::lowered());

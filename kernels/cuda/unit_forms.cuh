@@ -7,8 +7,15 @@ DEVICE constexpr bool is_packed(int storage) { return storage > STORAGE_BF16; }
 // Whether decode multiplies by wgmma (quads.cuh): in formats whose runs a quad is made of.
 DEVICE constexpr bool by_warpgroups(int storage) { return is_packed(storage) && unit_form(storage).run <= QUAD_CHUNKS; }
 
-// Whether it does so in eight bits, with the vector's digits (digits.cuh), else in sixteen: where products and their sums stay exact.
-DEVICE constexpr bool by_digits(int storage) { return storage == STORAGE_MXFP4; }
+// Whether a unit's numbers are bytes as the tensor cores take them from shared memory, in two pieces of sixteen columns: a lane's words
+// lie 128 bytes apart.
+DEVICE constexpr bool in_pieces(int storage) { return storage == STORAGE_FP8_BLOCK; }
+
+// From lane to lane of a unit's words.
+DEVICE constexpr u32 lane_bytes(int storage) {
+    const int unit = unit_form(storage).unit;
+    return in_pieces(storage) || unit % 128 ? 4 : unit / 32;
+}
 
 // Bytes of one run of a group of `tiles` tiles.
 DEVICE constexpr int run_bytes(int storage, int tiles) {

@@ -10,6 +10,13 @@ constexpr int SLOT_BYTES = SLOT_UNITS * UNIT_BYTES;
 DEVICE constexpr int storages(int phase) { return int(model::STORAGES >> 8 * phase & 0xff); }
 constexpr int ALL_STORAGES = storages(QKV) | storages(ATTN_OUT) | storages(GATE_UP) | storages(DOWN) | storages(HEAD);
 
+// Whether warpgroups multiply a format straight from the slots (slot_runs.cuh). A vector's warps have its runs whole then, but not with
+// POST_NORMS (staged_by_quads).
+DEVICE constexpr bool from_slots(int storage) { return storage == STORAGE_FP8_BLOCK && !model::POST_NORMS; }
+
+// Whether they multiply it in eight bits, with the vector's digits (digits.cuh), else in sixteen.
+DEVICE constexpr bool by_digits(int storage) { return storage == STORAGE_MXFP4 || from_slots(storage); }
+
 // A format as a constant, for what is compiled once for each.
 template <int S>
 struct Stored {
@@ -63,11 +70,13 @@ DEVICE constexpr bool any_by_warps() {
     return false;
 }
 
-DEVICE constexpr bool any_by_digits() {
+// How many chunks of a vector share a size, of those formats that are multiplied with digits: the fewest. 0: none is.
+DEVICE constexpr int chunks_a_size() {
+    int fewest = 0;
     for (int s = 0; ALL_STORAGES >> s; ++s) {
-        if ((ALL_STORAGES >> s & 1) && by_digits(s)) return true;
+        if ((ALL_STORAGES >> s & 1) && by_digits(s) && !(fewest && from_slots(s))) fewest = from_slots(s) ? QUAD_CHUNKS : 1;
     }
-    return false;
+    return fewest;
 }
 
 DEVICE constexpr bool storage_varies(int phase) { return (storages(phase) & (storages(phase) - 1)) != 0; }

@@ -270,7 +270,9 @@ def make_layout(
     scratch = scratch_bytes(plan, sharding, requests, table=True)
     room_for_slots = SHARED_BYTES - scratch - fixed_bytes(plan, _most_expert_tiles(config, tuning), requests)
     chosen = tuning.slot_units if requests == 1 else None  # several requests' vectors may leave less room
-    sizes = _slot_sizes(plan, requests) if chosen is None else (chosen,)
+    if requests > 1 and plan.holds(Storage.FP8_BLOCK):  # but how its sums are added up depends on its slots
+        chosen = make_layout(plan, weights, tuning, capacity, sharding).slot_units
+    sizes = _slot_sizes(plan) if chosen is None else (chosen,)
     for units in sizes:
         slots = room_for_slots // (units * UNIT_BYTES + 16)
         if slots >= _LEAST_SLOTS and _holds_runs(plan, units):
@@ -290,10 +292,9 @@ def make_layout(
     )
 
 
-def _slot_sizes(plan: Plan, requests: int) -> tuple[int, ...]:
-    """The best first. Slots of several requests with FP8 were not timed: they are those of other formats."""
-    whole_quads = requests == 1 and plan.holds(Storage.FP8_BLOCK)
-    return (FP8_SLOT_UNITS, *_SLOT_UNITS) if whole_quads else _SLOT_UNITS
+def _slot_sizes(plan: Plan) -> tuple[int, ...]:
+    """The best first."""
+    return (FP8_SLOT_UNITS, *_SLOT_UNITS) if plan.holds(Storage.FP8_BLOCK) else _SLOT_UNITS
 
 
 def require_prompts_ways(layout: Layout, why: str = "") -> None:

@@ -47,16 +47,17 @@ def flight_of(layout: Layout) -> Flight:
     """Where the layout's tuning does not say; never more than the ring holds."""
     tuning, ring = layout.tuning, layout.slots - (layout.requests > 1)
     most = min(_most(layout), ring)
-    mlp = min(_of_experts(layout), ring) if layout.config.experts else most
+    mlp = min(tuning.expert_slots_in_flight or 3, ring) if layout.config.experts else most
+    quiet = _quiet(layout) if tuning.quiet_slots is None else tuning.quiet_slots
     if tuning.slots_in_flight is not None or not _gains_by_phase(layout):
-        return Flight(most, most, mlp, most, most, tuning.quiet_slots or 0)
+        return Flight(most, most, mlp, most, most, quiet)
     return Flight(
         qkv=_of_qkv(layout, most),
         attn_out=min(most, 2),
         mlp=mlp,
         head=min(most + 1, 3),  # nobody waits for an exchange until its end
         cache=most,
-        quiet=_quiet(layout) if tuning.quiet_slots is None else tuning.quiet_slots,
+        quiet=quiet,
     )
 
 
@@ -64,6 +65,12 @@ def _gains_by_phase(layout: Layout) -> bool:
     """Whether it was timed with numbers by phase and faster by them: others keep one for all."""
     is_dense_and_packed = layout.config.experts is None and layout.plan.is_packed
     return layout.requests == 1 and layout.sharding.parallelism != "dtp" and not is_dense_and_packed
+
+
+def _is_dense_fp8_on_one(layout: Layout) -> bool:
+    """A GPU and a request, as it was timed."""
+    is_alone = layout.requests == 1 and layout.sharding.total_lanes == 1
+    return is_alone and layout.config.experts is None and layout.plan.holds(Storage.FP8_BLOCK)
 
 
 def _most(layout: Layout) -> int:
@@ -75,13 +82,6 @@ def _most(layout: Layout) -> int:
     return min(of_length, 2) if has_larger_slots else of_length
 
 
-def _of_experts(layout: Layout) -> int:
-    if layout.tuning.expert_slots_in_flight is not None:
-        return layout.tuning.expert_slots_in_flight
-    fp8 = layout.plan.storage(0, Matrix.GATE_UP) is Storage.FP8_BLOCK
-    return 4 if fp8 and layout.requests == 1 else 3
-
-
 def _of_qkv(layout: Layout, most: int) -> int:
     """Behind experts by how much there is of it; where GPUs wait for each other's rows, fewer."""
     if layout.config.experts:
@@ -90,8 +90,10 @@ def _of_qkv(layout: Layout, most: int) -> int:
 
 
 def _quiet(layout: Layout) -> int:
-    if has_short_phases(layout.plan):
-        return 0  # there all slots go one by one
+    if layout.tuning.slots_in_flight is not None or has_short_phases(layout.plan):
+        return 0  # of short phases all slots go one by one
+    if not _gains_by_phase(layout):
+        return 4 if _is_dense_fp8_on_one(layout) else 0
     if layout.config.experts:
         return 3 if _share(layout, Matrix.ATTN_OUT) <= _MOST_QUIET_BYTES else 1
     if layout.sharding.ranks > 1:  # all of attention's output, of the 8B on two

@@ -17,7 +17,7 @@ from engine.backends.cuda.folded_router import folds_router
 from engine.backends.cuda.phases import has_pairs
 from engine.backends.cuda.sharding import Sharding
 from engine.backends.cuda.tape import Matrix, Plan, mlp_columns
-from engine.backends.cuda.units import QUAD_CHUNKS, TILE_ROWS, by_digits, by_warpgroups
+from engine.backends.cuda.units import QUAD_CHUNKS, TILE_ROWS, by_warpgroups
 from engine.models.config import HeadKind, ModelConfig
 from engine.models.storage import Storage
 
@@ -53,9 +53,9 @@ def scratch_bytes(plan: Plan, sharding: Sharding, requests: int, *, table: bool)
     merge_row = (c.head_dim + 4) * 4
     chunks = min(_operand_chunks(plan), window_chunks(plan, requests))
     chunks = max(chunks, _expert_vector_chunks(plan, requests))
-    sizes = 4 if any(map(by_digits, _storages(plan))) else 0
     apart = 0 if requests == 1 else TILE_ROWS // 2
-    operand, partial = requests * chunks * (128 + sizes), requests * 2 * (WARPS * pairs + apart) * 8
+    operand = requests * chunks * (128 + _size_bytes(plan))
+    partial = requests * 2 * (WARPS * pairs + apart) * 8
     slice_bytes = -(-(c.hidden // 4) // plan.cores) * 16
     slices = requests * sharding.streams * slice_bytes if joins_lanes(sharding) else 0
     merge = (WARPS + 1) * long_cut(plan).queries * merge_row + 4 * c.head_dim
@@ -80,6 +80,16 @@ def _operand_chunks(plan: Plan) -> int:
     if any(map(by_warpgroups, _storages(plan))):
         chunks = -(-chunks // (2 * QUAD_CHUNKS)) * 2 * QUAD_CHUNKS
     return chunks
+
+
+def _size_bytes(plan: Plan) -> int:
+    """What each chunk of a vector of digits adds for their sizes (kernels/cuda/digits.cuh): it has one of its
+    own, or that of FP8 straight from the slots (kernels/cuda/slot_runs.cuh) shares it with the rest of a run.
+    """
+    storages = _storages(plan)
+    if Storage.MXFP4 in storages:
+        return 4
+    return 4 // QUAD_CHUNKS if Storage.FP8_BLOCK in storages and not plan.config.post_norms else 0
 
 
 def _storages(plan: Plan) -> set[Storage]:

@@ -4,7 +4,8 @@ A unit is eight rows by 32 columns, as in sixteen bits, but with the bits of its
 warp has the words of row g, columns 8 j .. 8 j + 7. A group of tiles is a list of runs: a few chunks of its
 units, chunk by chunk and tile by tile, then their scales. A slot of the ring holds whole runs, so that
 whoever multiplies finds in it all that its numbers mean. The bits of a word lie so that the fewest
-instructions make operands of the tensor cores of them (kernels/cuda/packed.cuh).
+instructions make operands of the tensor cores of them (kernels/cuda/packed.cuh). Numbers of FP8 are
+operands as they lie: lanes' first words side by side, and then their second ones (slot_runs.cuh).
 
     FP8_BLOCK  256 bytes; a run of 4 chunks has, for each tile, FP32 scales of its even and of its odd rows
     Q8_0       256 bytes, each number raised by 128; eight FP16 scales a unit
@@ -89,11 +90,6 @@ def by_warpgroups(storage: Storage) -> bool:
     return storage in UNIT_FORMS and run_chunks(storage) <= QUAD_CHUNKS
 
 
-def by_digits(storage: Storage) -> bool:
-    """Whether it does so in eight bits, by the vector's digits (kernels/cuda/digits.cuh), or in sixteen."""
-    return storage is Storage.MXFP4
-
-
 def group_bytes(storage: Storage, tiles: int, chunks: int) -> int:
     """Bytes of a group of `tiles` tiles of `chunks` chunks, the last run filled up with zeros."""
     return -(-chunks // run_chunks(storage)) * run_bytes(storage, tiles)
@@ -163,24 +159,11 @@ def _fp8(rows: Bytes, scales: NDArray[np.float32] | None) -> tuple[Bytes, Bytes,
         raise ValueError("rows of FP8 come with scales")
     codes = _in_chunks(rows, CHUNK_COLUMNS)
     tiles, _, chunks, _ = codes.shape
-    words = fp8_words(codes.reshape(tiles, TILE_ROWS, chunks, -1, 4))
+    fours = codes.reshape(tiles, TILE_ROWS, chunks, -1, 2, 4)  # each lane's first four, then its others
+    pieces = fours.transpose(0, 2, 4, 1, 3, 5).reshape(tiles, chunks, TILE_ROWS, CHUNK_COLUMNS)
     pairs = scales.reshape(tiles, TILE_ROWS, -1)[:, :2].transpose(0, 2, 1)
     of_runs = np.ascontiguousarray(pairs).view(np.uint8)
-    return _row_bytes(words), np.zeros((tiles, chunks, 0), np.uint8), of_runs
-
-
-def fp8_words(codes: Bytes) -> Words:
-    """Words w of four E4M3 numbers [.., 4].
-
-    As FP16 a number has its sign at bit 15 and the other seven bits at 13 .. 7, and is 2^-8 of what it means.
-    So lie the first two in the halves of w, and the last two in those of (w << 7) ^ (w << 1).
-    """
-    first, last = codes[..., :2].astype(np.uint32), codes[..., 2:].astype(np.uint32)
-    upper = first >> 7 << 15 | (first & 0x7F) << 7
-    upper |= (last >> 7 ^ (upper >> 8 & 1)) << 14
-    lower = (last ^ upper >> 6) & 0x7F  # but for its last bit, which meets its first one
-    halves = upper | lower ^ lower >> 6
-    return (halves[..., 0] | halves[..., 1] << 16).astype(np.uint32)
+    return pieces.transpose(0, 2, 1, 3), np.zeros((tiles, chunks, 0), np.uint8), of_runs
 
 
 def _q8_0(rows: Bytes, _scales: NDArray[np.float32] | None) -> tuple[Bytes, Bytes, Bytes]:

@@ -16,7 +16,7 @@ from tests.gpu.cache import of_reference, require_close
 from tests.gpu.models import AsKept
 from tests.kernels.cuda.emulation.launch import EmulatedGpu
 from tests.kernels.cuda.test_emulation import EXPERTS as EXPERTS_IN_16_BITS
-from tests.kernels.cuda.test_emulation import GPT_OSS, SMALL
+from tests.kernels.cuda.test_emulation import GEMMA, GPT_OSS, SMALL
 from tests.nightly import at_night, each_time_but
 
 PROMPT = 5
@@ -96,6 +96,17 @@ def test_groups_of_few_tiles_take_two_quads_a_turn(cores: int, slot_units: int, 
     check_keys_and_values(weights, 0, Storage.FP8_BLOCK, folder, tuning, cores)
 
 
+def test_fp8_goes_with_norms_after_modules(folder: Path) -> None:
+    """There no warp has a run of the vector whole: its products are not those straight from the slots.
+
+    Norms lie less one in BF16, which the reference does not know of, so it is as far off as with prompts.
+    """
+    weights = RandomPacked(replace(GEMMA, hidden=256, ffn=264), all_in(Storage.FP8_BLOCK), 3)
+    tuning = Tuning(unpacked_copy=False)
+    tolerance = PREFILL_TOLERANCE[Storage.FP8_BLOCK]
+    check_keys_and_values(weights, 0, Storage.FP8_BLOCK, folder, tuning, tolerance=tolerance)
+
+
 @pytest.mark.nightly
 def test_columns_of_odd_numbers_of_chunks_and_a_tied_head(folder: Path) -> None:
     """Five and eleven chunks: the last quad and the last run are not full."""
@@ -134,6 +145,7 @@ def check_keys_and_values(
     cores: int = 2,
     *,
     equal: bool = False,
+    tolerance: float | None = None,
 ) -> None:
     config = weights.config
     prompt = np.random.default_rng(5).integers(0, config.vocab, PROMPT).tolist()
@@ -146,7 +158,7 @@ def check_keys_and_values(
     known = PROMPT + 1
     cache = reference.new_cache(known)
     logits = reference.forward([*prompt, tokens[0]], cache)
-    tolerance = (PREFILL_TOLERANCE if prefilled else DECODE_TOLERANCE)[storage]
+    tolerance = tolerance or (PREFILL_TOLERANCE if prefilled else DECODE_TOLERANCE)[storage]
     for token, row in zip(tokens, logits[PROMPT - 1 :], strict=True):
         assert row.max() - row[token] <= tolerance * np.abs(row).max()
     require_close(gpu.cache(known), of_reference(cache, config, known), tolerance, storage)

@@ -36,6 +36,8 @@ def of_one_layer(config: ModelConfig, hidden: int, ffn: int) -> ModelConfig:
     ("storage", "rows"),
     [
         (Storage.FP8_BLOCK, 4),
+        at_night(Storage.FP8_BLOCK, 2),
+        at_night(Storage.FP8_BLOCK, 8),
         at_night(Storage.Q4_K, 2),
         at_night(Storage.Q6_K, 4),
         at_night(Storage.Q8_0, 8),
@@ -78,6 +80,26 @@ def test_warpgroups_take_a_chunk_at_a_time_or_several_of_few_tiles(
 ) -> None:
     """Attention's output has 12 tiles: 2 or 3 on a core, 3, 4, and 1 or 2."""
     check(RandomPacked(MXFP4, all_in(Storage.MXFP4), 3), rows, cores, folder)
+
+
+@pytest.mark.parametrize(("rows", "cores"), [at_night(2, 5), (4, 4), at_night(8, 3), at_night(8, 7)])
+def test_runs_of_fp8_are_multiplied_side_by_side_or_one_after_the_other(
+    rows: int, cores: int, folder: Path
+) -> None:
+    """Attention's output has 20 tiles: 4 on a core, 5, 6 or 7, and 2 or 3; `down` has ten runs."""
+    config = of_one_layer(FP8, 160, 1160)
+    check(RandomPacked(config, all_in(Storage.FP8_BLOCK), 3), rows, cores, folder)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("slot_units", [24, 33])
+def test_slots_of_fp8_are_those_of_one_request(slot_units: int, folder: Path) -> None:
+    """Of one run of eight tiles, or a few of them."""
+    config = of_one_layer(FP8, 160, 1160)
+    rows = check(
+        RandomPacked(config, all_in(Storage.FP8_BLOCK), 3), 2, 5, folder, Tuning(slot_units=slot_units)
+    )
+    assert (rows.gpu.layout.alone_slot_units, rows.gpu.layout.slot_units) == (slot_units, slot_units)
 
 
 @pytest.mark.nightly

@@ -69,12 +69,15 @@ def test_slots_of_fp8_have_room_for_24_kb_of_numbers_and_their_scales(config: Mo
     assert layout_of(config, Storage.Q8_0).slot_units == layout_of(config).slot_units == 48
 
 
-def test_more_of_fp8s_smaller_slots_are_asked_for_at_once() -> None:
-    config = load_preset("qwen3-8b").config
-    alone = layout_of(config, Storage.FP8_BLOCK)
-    of_several = layout_of(config, Storage.FP8_BLOCK, requests=2)
-    assert of_several.slot_units < alone.slot_units
-    assert flight_of(of_several).cache == 3
+@pytest.mark.parametrize("slot_units", [None, 24])
+def test_slots_of_several_requests_with_fp8_are_those_of_one(slot_units: int | None) -> None:
+    """Its sums are added up in parts of a slot."""
+    tuning = Tuning(slot_units=slot_units)
+    alone, of_several = (
+        layout_of(load_preset("qwen3-8b").config, Storage.FP8_BLOCK, tuning=tuning, requests=requests)
+        for requests in (1, 8)
+    )
+    assert of_several.slot_units == alone.slot_units
 
 
 @pytest.mark.parametrize(

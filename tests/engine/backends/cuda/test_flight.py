@@ -34,6 +34,8 @@ def layout(name: str, devices: int = 1, **options: int) -> Layout:
         ("qwen3-30b-a3b", 8, 0),
         ("gpt-oss-20b", 1, 1),  # memory does not idle while attention is computed
         ("gpt-oss-120b", 2, 3),
+        ("qwen3-8b:fp8_block", 1, 4),
+        ("qwen3-8b:fp8_block", 2, 0),
     ],
 )
 def test_slots_behind_attention_go_one_at_a_time(name: str, devices: int, quiet: int) -> None:
@@ -63,17 +65,10 @@ def test_the_head_is_asked_for_a_slot_ahead_of_layers(name: str, slots: int) -> 
     assert flight_of(layout(name)).head == slots
 
 
-@pytest.mark.parametrize(
-    ("name", "requests", "most"),
-    [
-        ("qwen3-30b-a3b:fp8_block", 1, 4),
-        ("qwen3-30b-a3b:fp8_block", 8, 3),
-        ("gpt-oss-20b", 1, 3),
-        ("qwen3-30b-a3b", 1, 3),
-    ],
-)
-def test_one_request_asks_for_more_of_experts_in_fp8_at_once(name: str, requests: int, most: int) -> None:
-    for options, wanted in (({}, most), ({"expert_slots_in_flight": 2}, 2)):
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b:fp8_block", "gpt-oss-20b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("requests", [1, 8])
+def test_three_slots_of_experts_are_asked_for_at_once(name: str, requests: int) -> None:
+    for options, wanted in (({}, 3), ({"expert_slots_in_flight": 2}, 2)):
         made = layout(name, **options)
         assert flight_of(several_layout(made, None, requests) if requests > 1 else made).mlp == wanted
 
@@ -110,7 +105,7 @@ def test_no_more_is_asked_for_than_the_smallest_ring_holds(name: str, requests: 
         ("llama-3.1-8b", 1, 2),
         ("laneformer-2b", 2, 1),
         ("llama-3.1-8b:q8_0", 1, 1),
-        ("qwen3-8b:fp8_block", 1, 1),
+        ("qwen3-8b:fp8_block", 1, 2),
     ],
 )
 def test_what_gains_nothing_by_phase_has_one_number_and_is_never_quiet(
@@ -120,6 +115,10 @@ def test_what_gains_nothing_by_phase_has_one_number_and_is_never_quiet(
     flight = flight_of(several_layout(made, None, requests) if requests > 1 else made)
     assert len(set(flight.by_phase)) == 1
     assert flight.quiet == 0
+
+
+def test_dense_models_in_fp8_are_quiet_with_one_number() -> None:
+    assert set(flight_of(layout("qwen3-8b:fp8_block")).by_phase) == {2}
 
 
 def test_the_kernel_has_a_number_for_each_phase_and_for_attention() -> None:

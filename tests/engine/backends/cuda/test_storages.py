@@ -13,8 +13,7 @@ from engine.backends.cuda.contract import HALF_TILES
 from engine.backends.cuda.sharding import shard
 from engine.backends.cuda.storages import choose_storages
 from engine.backends.cuda.tape import LAYER_MATRICES, Matrix, pack_core, plan, validate
-from engine.backends.cuda.units import UNIT_FORMS, chunks_a_slot, fp8_words, group_bytes, mxfp4_words
-from engine.e4m3 import E4M3_LEVELS
+from engine.backends.cuda.units import UNIT_FORMS, chunks_a_slot, group_bytes, mxfp4_words, pack_group
 from engine.errors import ConfigError
 from engine.models.checkpoints.block_formats import FP4_LEVELS
 from engine.models.config import Lanes
@@ -154,20 +153,16 @@ def test_every_tape_of_a_packed_model_has_the_length_that_its_plan_says() -> Non
         assert pack_core(made, weights, core).nbytes == made.tape_bytes(core)
 
 
-def halves(words: np.ndarray) -> np.ndarray:
-    """As FP16, the lower half of each word first."""
-    return np.ascontiguousarray(words).view(np.float16).astype(np.float32).reshape(-1, 2)
+def test_a_unit_of_fp8_is_two_pieces_as_the_tensor_cores_take_them() -> None:
+    """Of each lane's eight columns the first four lie in one and the others in the other, row after row."""
+    rows = np.arange(8 * 128, dtype=np.uint32).astype(np.uint8).reshape(8, 128)
+    scales = np.ones((8, 1), np.float32)
 
+    units = pack_group(Storage.FP8_BLOCK, rows, scales)[: 8 * 128].reshape(4, 2, 8, 16)
 
-def test_a_word_of_fp8_gives_its_numbers_as_fp16_by_shifts_and_masks() -> None:
-    codes = np.arange(256, dtype=np.uint8)
-    codes[codes & 0x7F == 0x7F] ^= 1  # no NaN
-    numbers = np.stack([codes, codes[::-1], np.roll(codes, 7), np.roll(codes, 91)], axis=1)
-    words = fp8_words(numbers)
-
-    for i, pair in enumerate((words, words << np.uint32(7) ^ words << np.uint32(1))):
-        found = halves(pair & np.uint32(0xBF80BF80)) * np.float32(2.0**8)
-        assert np.array_equal(found, E4M3_LEVELS[numbers[:, 2 * i : 2 * i + 2]])
+    for chunk, piece in np.ndindex(4, 2):
+        columns = [32 * chunk + 8 * lane + 4 * piece + i for lane in range(4) for i in range(4)]
+        assert np.array_equal(units[chunk, piece], rows[:, columns])
 
 
 def test_a_word_of_mxfp4_gives_its_numbers_as_e5m2_by_shifts_and_masks() -> None:

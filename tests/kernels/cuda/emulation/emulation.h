@@ -386,6 +386,39 @@ void multiply_e5m2(float (&sums)[N], const u32* rows, u64 vectors) {
         sums[e] = float(sum);
     }
 }
+// wgmma with 64 rows of E4M3 as A, in shared memory too. What is there already is one more of the numbers that are cut off.
+template <int ADDS, int N>
+void multiply_e4m3(float (&sums)[N], u64 rows, u64 vectors) {
+    const u32 thread = current->thread.x % 128, lane = thread % 32;
+    const auto number = [](u64 descriptor, u32 row, u32 k) {
+        const u32 at = u32(descriptor & 0x3fff) * 16 + k / 16 * (u32(descriptor >> 16 & 0x3fff) * 16) + row / 8 * (u32(descriptor >> 32 & 0x3fff) * 16);
+        return e4m3_parts(shared_memory()[at + row % 8 * 16 + k % 16]);
+    };
+    Parts weights[2][32];
+    for (u32 k = 0; k < 32; ++k) {
+        for (u32 h = 0; h < 2; ++h) weights[h][k] = number(rows, thread / 32 * 16 + lane / 4 + 8 * h, k);
+    }
+    for (u32 c = 0; c < u32(N) / 2; ++c) {
+        const u32 column = c / 2 * 8 + lane % 4 * 2 + c % 2;
+        Parts digits[32];
+        for (u32 k = 0; k < 32; ++k) digits[k] = number(vectors, column, k);
+        for (u32 h = 0; h < 2; ++h) {
+            float& sum = sums[c / 2 * 4 + 2 * h + c % 2];
+            constexpr int FRACTION = 13, INTEGERS = 6;  // bits of both factors' fractions
+            int largest = ADDS && sum != 0.0f ? std::ilogb(sum) : -1000;
+            for (u32 k = 0; k < 32; ++k) {
+                if (weights[h][k].integer * digits[k].integer) largest = std::max(largest, weights[h][k].exponent + digits[k].exponent + INTEGERS);
+            }
+            const int least = largest - FRACTION;
+            double all = ADDS ? std::trunc(std::ldexp(double(sum), -least)) : 0.0;
+            for (u32 k = 0; k < 32; ++k) {
+                const int product = weights[h][k].integer * digits[k].integer, shift = weights[h][k].exponent + digits[k].exponent - least;
+                if (product) all += shift >= 0 ? double(product << std::min(shift, 20)) : double(product / (1 << std::min(-shift, 20)));
+            }
+            sum = float(std::ldexp(all, least));
+        }
+    }
+}
 constexpr auto NUMBER = WEIGHTS_PTX[0] == 'b' ? bf16 : f16;
 
 // Runs `thread` as every thread of every block of every GPU; false if they wait for each other for ever, or one gave up.

@@ -37,6 +37,7 @@ _CALLS = {
     "bar.arrive": "emulation::arrive_block({0})",
     "ex2.approx": "{0} = exp2f({1})",
     "movmatrix": "{0} = emulation::transposed({1})",
+    "k32.f32.e4m3.e4m3": "emulation::multiply_e4m3<ADDS>(sums, rows, vectors)",
     "k32.f32.e5m2.e4m3": "emulation::multiply_e5m2(sums, rows, vectors)",
     "m64n8k16": "emulation::multiply_rows({all})",
     "setp.ne": "emulation::multiply_rows(sums, rows, vectors, adds)",
